@@ -1,0 +1,22 @@
+"""ALIGN-L2 (Jia et al., 2021, as described in [P] §3.2 and A.1): EfficientNet-L2 and BERT-large, English only.
+
+[P] gives the parameters of its parts and no training recipe; ALIGN's own is used where it differs from MURAL-base.
+"""
+
+from mural_tf.config import base_config
+
+
+def get_config():
+    config = base_config()
+    config.model = "align"
+    config.image_tower.width = 4.3  # EfficientNet-L2 (Xie et al., 2020)
+    config.image_tower.depth = 5.3
+    config.text_tower.layers = 24  # BERT-large [P A.1]
+    config.text_tower.hidden_size = 1024
+    config.text_tower.heads = 16  # BERT-large's
+    config.text_tower.feed_forward_size = 4096
+    config.text_tower.token_embedding_size = 256  # 64M parameters of token embeddings at 250k pieces [P A.1]
+    config.embedding_size = 1376  # our inference: width of L2's last block, as 512 is of B5's
+    config.train.image_text_batch = 16_384  # ALIGN (Jia et al., 2021) §5
+    config.data.image_text_languages = ("en",)  # "trained on English-only Alt-Text data" [P §3.2]
+    return config

@@ -1,0 +1,27 @@
+"""MURAL in Keras and TensorFlow: one space for images and sentences in a hundred languages.
+
+    import mural_tf
+
+    embedder = mural_tf.load("a workdir or an export")
+    embedder.encode_text(["a red balloon", "ein roter Ballon"])  # float32 [2, D], L2-normalised
+    embedder.encode_image(["balloon.jpg"])  # float32 [1, D]
+
+`load` and `Embedder` are imported on first use, because they need TensorFlow and `--help` does not.
+"""
+
+from __future__ import annotations
+
+__version__ = "0.1.0"
+__all__ = ["Embedder", "load"]
+
+
+def __getattr__(name: str):
+    if name in __all__:
+        from mural_tf import embedder
+
+        return getattr(embedder, name)
+    raise AttributeError(f"module 'mural_tf' has no attribute {name!r}")
+
+
+def __dir__():
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,180 @@
+"""The configuration every part reads: one tree of fields with the paper's values as defaults.
+
+`base_config()` is MURAL-base as in [P] = MURAL (Jain et al., 2021) §3.2 and appendix A.1; [ETCL] marks values
+from the triple-contrastive follow-up where MURAL is silent. A file in `configs/` calls it, changes fields and
+returns it. This module imports no TensorFlow, so that `--help` stays fast.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import pathlib
+
+from ml_collections import ConfigDict
+
+
+class ConfigurationError(ValueError):
+    """A user's mistake in configuration, data or files; scripts print its message without a stack trace."""
+
+
+def base_config() -> ConfigDict:
+    """Returns MURAL-base. Every field is here, so an unknown `--config.x=y` is an error."""
+    config = ConfigDict()
+    config.model = "mural"  # "mural" (both tasks) or "align" (image-text only)
+    config.seed = 0
+
+    config.image_tower = ConfigDict(
+        dict(
+            name="efficientnet",
+            width=1.6,  # EfficientNet-B5's width coefficient [P §3.2]
+            depth=2.2,  # EfficientNet-B5's depth coefficient
+            image_size=289,  # pixels; side of the (random or centre) crop the tower sees [ETCL]
+            resize=346,  # pixels; images are first resized to resize x resize, ignoring aspect [ETCL]
+            drop_connect_rate=0.2,  # EfficientNet's stochastic depth, 0..1
+            batch_norm_momentum=0.99,
+            projection=0,  # 0: none, the last block's width is the embedding [P A.1]; N: Dense(N) for other backbones
+            precision="float32",  # or "mixed_bfloat16"
+            frozen=False,
+        )
+    )
+    config.text_tower = ConfigDict(
+        dict(
+            name="bert",  # "bert", or "hub" for a TF-Hub encoder with LaBSE's interface
+            handle="",  # hub: handle or local folder
+            layers=12,
+            hidden_size=768,
+            heads=12,
+            feed_forward_size=3072,
+            token_embedding_size=0,  # 0: hidden_size; 256 in MURAL-large, then projected to hidden_size [P A.1]
+            dropout=0.1,
+            max_length=64,  # tokens with [CLS] and [SEP] [ETCL]
+            precision="float32",
+            frozen=False,
+        )
+    )
+    config.vocabulary = ConfigDict(
+        dict(
+            size=250_000,  # word pieces with reserved tokens, an upper bound [P §3.2]
+            builder="tensorflow_text",  # the tool the paper names; "tokenizers" is the fast one
+            lower_case=False,
+            strip_accents=False,  # also removes the vowel signs of Indic scripts: leave off for many languages
+            file="",  # an existing vocabulary (one piece a line) instead of building one
+        )
+    )
+    config.embedding_size = 512
+
+    config.loss = ConfigDict(
+        dict(
+            image_text_weight=1.0,  # w_i2t, Eq. 1
+            text_text_weight=0.1,  # w_t2t, Eq. 1; [P A.1] finds 0.1 : 1 best
+            temperature=1.0,  # initial value of the learned image-text temperature [P §3.1]
+            temperature_range=(0.01, 2.0),  # our choice: the learned value cannot leave it
+            text_text_temperature=0.01,  # fixed [P §3.1]
+            text_text_margin=0.3,  # subtracted from the positive's cosine [P §3.1]
+            label_smoothing=0.0,  # of the image-text softmax; 0.1 in [ETCL]
+            mask_duplicates=True,  # same image or same text twice in a batch is no negative (our choice)
+        )
+    )
+    config.optimizer = ConfigDict(
+        dict(
+            name="lamb",  # "lamb", "adam" or "adamw"
+            mode="joint",  # one optimiser over the weighted loss; "per_task": one per task, see optimizers/
+            learning_rate=1e-3,  # image-text task [P §3.2]
+            text_text_learning_rate=1e-4,  # joint: of the text-text head; per_task: of the whole text-text task
+            warmup_steps=10_000,  # linear from 0
+            weight_decay=1e-5,  # not on biases, normalisation, temperature
+            beta_1=0.9,
+            beta_2=0.999,
+            epsilon=1e-6,
+            clip_norm=0.0,  # global gradient norm; 0: off
+            image_tower_rate=1.0,  # multiplies the learning rate of the image tower
+            text_tower_rate=1.0,  # multiplies the learning rate of the text tower
+        )
+    )
+    config.train = ConfigDict(
+        dict(
+            steps=600_000,  # linear decay to 0 ends here [P §3.2]
+            image_text_batch=4096,  # pairs, over all replicas [P §3.2]
+            text_text_batch=4096,
+            checkpoint_every=1000,  # steps
+            keep_checkpoints=3,
+            evaluate_every=0,  # steps between evaluations on the dev split; 0: only at the end
+            log_every=50,
+            steps_per_execution=1,
+        )
+    )
+    config.data = ConfigDict(
+        dict(
+            source="records",  # "records" (TFRecords in `directory`), "emoji" or "shapes" (built on first use)
+            directory="",
+            download_directory="data/downloads",  # where the emoji benchmark's packages are cached
+            emoji_languages="core",  # "core": the benchmark's 25; "all": every locale that names half the emoji
+            format="mural",  # or "img2dataset" (keys jpg, txt); see docs/data.md
+            image_text_languages=(),  # training captions in these only; empty: all
+            text_text_languages=(),  # text pairs whose second language is among these; empty: all
+            language_temperature=1.0,  # language l is drawn in proportion to count^(1/temperature)
+            default_language="en",  # of records that name none (img2dataset)
+            shuffle_buffer=10_000,  # records
+            max_skipped_fraction=0.05,  # of records; above it the run stops
+        )
+    )
+    config.augmentation = ConfigDict(
+        dict(
+            flip=True,  # left-right, probability 1/2
+            shift=0.0,  # of the side, drawn from [-shift, shift]; added to the random crop
+            zoom=0.0,  # scale drawn from [1 - zoom, 1 + zoom]
+            stretch=0.0,  # aspect drawn from [1 - stretch, 1 + stretch]
+            rotation=0.0,  # degrees, drawn from [-rotation, rotation]
+            color=0.0,  # strength 0..1 of brightness, contrast, saturation and hue changes
+            greyscale=0.0,  # probability
+            erase=0.0,  # probability of covering one rectangle
+        )
+    )
+    config.evaluation = ConfigDict(
+        dict(
+            split="test",  # of the evaluation at the end of training; choices are made on "dev"
+            batch_size=128,
+            groups=ConfigDict(
+                {
+                    "well-resourced": ("en", "de", "fr", "cs", "ja", "zh", "ru", "pl", "tr"),  # [P A.3]
+                    "under-resourced": ("tg", "uz", "ga", "be", "mg", "ceb", "ht", "war"),  # [P A.3]
+                }
+            ),
+        )
+    )
+    return config
+
+
+def save_config(config: ConfigDict, path: str | pathlib.Path) -> None:
+    """Writes the resolved configuration as JSON."""
+    pathlib.Path(path).write_text(json.dumps(config.to_dict(), indent=2, default=list) + "\n", encoding="utf-8")
+
+
+def load_config(path: str | pathlib.Path) -> ConfigDict:
+    """Reads what `save_config` wrote; raises `ConfigurationError` for a missing, broken or foreign file."""
+    path = pathlib.Path(path)
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigurationError(f"{path} does not exist: {path.parent} is not a workdir or an export.") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path} is not valid JSON ({error}); it was damaged after it was written.") from None
+    config = base_config()
+    _update(config, values, prefix="")
+    return config
+
+
+def _update(config: ConfigDict, values: dict, prefix: str) -> None:
+    for key, value in values.items():
+        if key not in config:
+            if prefix == "evaluation.groups.":
+                config[key] = tuple(value)
+                continue
+            near = difflib.get_close_matches(key, list(config.keys()), n=1)
+            hint = f"; did you mean {prefix}{near[0]}?" if near else "."
+            raise ConfigurationError(f"Unknown configuration key {prefix}{key}{hint}")
+        if isinstance(value, dict):
+            _update(config[key], value, f"{prefix}{key}.")
+        else:
+            config[key] = tuple(value) if isinstance(value, list) else value

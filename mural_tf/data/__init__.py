@@ -1,0 +1,1 @@
+"""Data: the record format, the data sets, and the one pipeline that turns records into batches."""

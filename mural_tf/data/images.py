@@ -1,0 +1,127 @@
+"""Decoding, resizing, cropping and augmentation of images, all in TensorFlow's graph.
+
+ALIGN's input as [ETCL] gives it: resize to 346 x 346 whatever the aspect, then a random crop of 289 and a flip in
+training, the centre crop in evaluation. All sizes are configuration. Pixels stay uint8 until the model divides by
+255, so that a batch travels to the accelerator in a quarter of the bytes.
+"""
+
+from __future__ import annotations
+
+import math
+
+import tensorflow as tf
+from ml_collections import ConfigDict
+
+
+def decode_image(data: tf.Tensor) -> tf.Tensor:
+    """Decodes one JPEG, PNG, BMP or (the first frame of a) GIF, a string scalar, to uint8 RGB [H, W, 3].
+
+    Raises `tf.errors.InvalidArgumentError` for anything else. Transparency is dropped, not blended.
+    """
+    image = tf.io.decode_image(data, channels=3, expand_animations=False)
+    image.set_shape([None, None, 3])
+    return image
+
+
+def resize_image(image: tf.Tensor, side: int) -> tf.Tensor:
+    """Resizes uint8 [H, W, 3] to uint8 [side, side, 3], bilinear with anti-aliasing, ignoring the aspect."""
+    shape = tf.shape(image)
+    resized = tf.cond(  # most data sets are stored at one size: then there is nothing to do
+        tf.reduce_all(tf.equal(shape[:2], side)),
+        lambda: image,
+        lambda: tf.cast(
+            tf.clip_by_value(tf.round(tf.image.resize(image, [side, side], antialias=True)), 0.0, 255.0), tf.uint8
+        ),
+    )
+    return tf.ensure_shape(resized, [side, side, 3])
+
+
+def evaluation_image(image: tf.Tensor, resize: int, image_size: int) -> tf.Tensor:
+    """Resizes uint8 [H, W, 3] to `resize` and cuts the centre: uint8 [image_size, image_size, 3]."""
+    offset = (resize - image_size) // 2
+    resized = resize_image(image, resize)
+    return resized[offset : offset + image_size, offset : offset + image_size]
+
+
+def augment_images(images: tf.Tensor, image_size: int, config: ConfigDict, seed: tf.Tensor) -> tf.Tensor:
+    """Crops and augments a batch: uint8 [B, R, R, 3] → uint8 [B, S, S, 3], deterministic in `seed` (int [2]).
+
+    One projective resampling holds the random crop, shift, flip, zoom, stretch and rotation; beyond the edge the
+    border pixel is repeated. `config` is the configuration's `augmentation` branch.
+    """
+    seeds = tf.unstack(tf.random.experimental.stateless_split(seed, 3))
+    resampled = tf.raw_ops.ImageProjectiveTransformV3(
+        images=images,
+        transforms=_transforms(tf.shape(images)[0], images.shape[1], image_size, config, seeds[0]),
+        output_shape=[image_size, image_size],
+        interpolation="BILINEAR",
+        fill_mode="NEAREST",
+        fill_value=0.0,
+    )
+    resampled.set_shape([None, image_size, image_size, 3])
+    if config.color or config.greyscale:
+        resampled = _change_colors(resampled, config, seeds[1])
+    if config.erase:
+        resampled = _erase(resampled, config.erase, seeds[2])
+    return resampled
+
+
+def _transforms(batch, resize: int, size: int, config: ConfigDict, seed) -> tf.Tensor:
+    """Returns [B, 8] maps from output to input pixels: x_in = a x + b y + c, y_in = d x + e y + f."""
+    draws = tf.unstack(tf.random.stateless_uniform([6, batch], seed, -1.0, 1.0))
+    crop = (resize - size) / 2.0
+    if not (config.zoom or config.stretch or config.rotation or config.shift):
+        left, top = tf.round(crop + draws[0] * crop), tf.round(crop + draws[1] * crop)  # whole pixels: an exact crop
+    else:
+        reach = crop + config.shift * size
+        left, top = crop + draws[0] * reach, crop + draws[1] * reach
+    angle = draws[2] * config.rotation * math.pi / 180.0
+    zoom, stretch = 1.0 + draws[3] * config.zoom, 1.0 + draws[4] * config.stretch
+    mirror = tf.where(draws[5] < 0.0, -1.0, 1.0) if config.flip else tf.ones_like(zoom)
+    scale_x, scale_y = mirror / (zoom * stretch), stretch / zoom
+    a, b = scale_x * tf.cos(angle), -scale_y * tf.sin(angle)
+    d, e = scale_x * tf.sin(angle), scale_y * tf.cos(angle)
+    centre = (size - 1) / 2.0
+    c = left + centre - (a + b) * centre
+    f = top + centre - (d + e) * centre
+    zero = tf.zeros_like(a)
+    return tf.stack([a, b, c, d, e, f, zero, zero], axis=1)
+
+
+def _change_colors(images: tf.Tensor, config: ConfigDict, seed) -> tf.Tensor:
+    """Applies one linear map of RGB per image: hue rotation, saturation, contrast and brightness."""
+    batch = tf.shape(images)[0]
+    strength = config.color
+    draws = tf.random.stateless_uniform([5, batch], seed, -1.0, 1.0)
+    grey_axis = tf.constant([0.299, 0.587, 0.114])
+    to_grey = tf.tile(grey_axis[None, :], [3, 1])  # every output channel is the luminance
+    saturation = 1.0 + strength * draws[0]
+    saturation = tf.where((draws[4] + 1.0) / 2.0 < config.greyscale, 0.0, saturation)[:, None, None]
+    mix = saturation * tf.eye(3) + (1.0 - saturation) * to_grey  # [B, 3, 3]
+    angle = (draws[1] * strength * 0.5 * math.pi)[:, None, None]
+    third = tf.fill([3, 3], 1.0 / 3.0)
+    cross = tf.constant([[0.0, -1.0, 1.0], [1.0, 0.0, -1.0], [-1.0, 1.0, 0.0]]) / math.sqrt(3.0)
+    hue = tf.cos(angle) * (tf.eye(3) - third) + third + tf.sin(angle) * cross  # rotation about the grey axis
+    contrast = (1.0 + 0.5 * strength * draws[2])[:, None, None]
+    brightness = (0.3 * strength * draws[3])[:, None, None]
+    matrix = contrast * tf.matmul(mix, hue)
+    size = images.shape[1]
+    pixels = tf.reshape(tf.cast(images, tf.float32) / 255.0, [batch, size * size, 3])
+    changed = tf.matmul(pixels - 0.5, matrix, transpose_b=True) + 0.5 + brightness
+    changed = tf.cast(tf.round(tf.clip_by_value(changed, 0.0, 1.0) * 255.0), tf.uint8)
+    return tf.reshape(changed, [batch, size, size, 3])
+
+
+def _erase(images: tf.Tensor, probability: float, seed) -> tf.Tensor:
+    """Covers one rectangle of each image, with the given probability, with one grey (Zhong et al., 2020)."""
+    size = images.shape[1]
+    draws = tf.random.stateless_uniform([6, tf.shape(images)[0], 1], seed)
+    height, width = (size * (0.15 + 0.35 * draws[i]) for i in (0, 1))
+    top, left = draws[2] * (size - height), draws[3] * (size - width)
+    line = tf.range(size, dtype=tf.float32)[None, :]
+    in_rows = tf.logical_and(line >= top, line < top + height)
+    in_columns = tf.logical_and(line >= left, line < left + width)
+    covered = tf.logical_and(in_rows[:, :, None], in_columns[:, None, :])
+    covered = tf.logical_and(covered, draws[4][:, :, None] < probability)
+    grey = tf.cast(draws[5] * 255.0, tf.uint8)[:, :, None, None]
+    return tf.where(covered[..., None], grey, images)

@@ -1,0 +1,287 @@
+"""`load(path) -> Embedder`: a trained model as two functions, image -> vector and sentence -> vector.
+
+A workdir, an export and a model in memory give the same `Embedder`; evaluators and search know nothing else.
+"""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import os
+import pathlib
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import numpy as np
+import tensorflow as tf
+from ml_collections import ConfigDict
+from tqdm import tqdm
+
+from mural_tf.config import ConfigurationError, load_config
+
+LONG_LIST = 1000  # items from which on a progress bar is shown unless told otherwise
+
+Image = "str | os.PathLike | bytes | np.ndarray"
+
+
+def load(path: str | os.PathLike) -> Embedder:
+    """Loads a workdir (its latest checkpoint) or an export (its newest version).
+
+    Raises `ConfigurationError` if `path` is neither, or its parts are missing, damaged or do not fit together.
+    """
+    path = pathlib.Path(path)
+    if not path.is_dir():
+        raise ConfigurationError(f"The model folder {path} does not exist; give a workdir or an export.")
+    if (path / "image_encoder").is_dir() and (path / "text_encoder").is_dir():
+        return _load_export(path)
+    if (path / "config.json").is_file():
+        return _load_workdir(path)
+    raise ConfigurationError(
+        f"{path} is neither a workdir (config.json, vocabulary.txt, checkpoints/) nor an export (image_encoder/, "
+        "text_encoder/)."
+    )
+
+
+class Embedder:
+    """Encodes images and texts to L2-normalised float32 vectors; made by `load` or `Embedder.from_model`.
+
+    Args:
+      prepare_image: JPEG, PNG, BMP or GIF bytes -> what `embed_images` takes; a TensorFlow error if they do not decode.
+      embed_images: list of [prepared image] -> float32 [B, D].
+      embed_texts: list of [str] -> float32 [B, D].
+      embedding_size: D.
+      config: the configuration the model was trained with.
+      path: where it was loaded from, "" for a model in memory.
+      step: the training step of its weights, None if unknown.
+    """
+
+    def __init__(
+        self,
+        prepare_image: Callable,
+        embed_images: Callable,
+        embed_texts: Callable,
+        embedding_size: int,
+        config: ConfigDict,
+        path: str = "",
+        step: int | None = None,
+    ):
+        self._prepare_image, self._embed_images, self._embed_texts = prepare_image, embed_images, embed_texts
+        self.embedding_size, self.config, self.path, self.step = embedding_size, config, path, step
+
+    @classmethod
+    def from_model(cls, model, tokenizer, config: ConfigDict, path: str = "", step: int | None = None) -> Embedder:
+        """Wraps a model in memory; later changes of its weights show in later calls."""
+        from mural_tf.data.images import decode_image, evaluation_image
+
+        tower = config.image_tower
+
+        @tf.function(input_signature=[tf.TensorSpec([], tf.string)])
+        def prepare_image(data):
+            return evaluation_image(decode_image(data), tower.resize, tower.image_size)
+
+        @tf.function(input_signature=[tf.TensorSpec([None, tower.image_size, tower.image_size, 3], tf.uint8)])
+        def embed_images(images):
+            return model.embed_images(images)
+
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
+        def embed_texts(texts):
+            return model.embed_texts(tokenizer(texts, pad="longest"))
+
+        return cls(
+            prepare_image,
+            lambda images: embed_images(tf.stack(images)),
+            lambda texts: embed_texts(tf.constant(texts)),
+            int(embed_texts.get_concrete_function().structured_outputs.shape[-1]),
+            config,
+            path,
+            step,
+        )
+
+    def encode_image(
+        self,
+        images: Iterable[Image],
+        batch_size: int = 64,
+        progress: bool | None = None,
+        on_error: str = "raise",
+    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
+        """Encodes images, resized and cropped as in evaluation.
+
+        Args:
+          images: any iterable of paths, encoded bytes (JPEG, PNG, BMP, GIF) or uint8 RGB arrays [H, W, 3]; read as it
+            is consumed, a few batches ahead.
+          batch_size: images per call of the model.
+          progress: whether to show a progress bar; by default for 1,000 and more.
+          on_error: "raise" or "skip" images that cannot be read.
+
+        Returns:
+          float32 [N, D], L2-normalised; with on_error="skip" a pair: [K, D] of the readable ones and their int64 [K]
+          places in `images`.
+
+        Raises:
+          ConfigurationError: an unreadable image (unless skipped), named; or embeddings that are not finite.
+        """
+        if isinstance(images, (str, bytes, os.PathLike)):
+            raise TypeError("encode_image takes a list of images; wrap a single one: [image].")
+        if on_error not in ("raise", "skip"):
+            raise ValueError(f"on_error must be 'raise' or 'skip', got {on_error!r}.")
+        kept, blocks, batch = [], [], []
+        with _bar(images, "images", progress) as bar:
+            for index, image, problem in self._prepared(images, 2 * batch_size):
+                bar.update()
+                if problem and on_error == "raise":
+                    raise ConfigurationError(problem)
+                if not problem:
+                    kept.append(index)
+                    batch.append(image)
+                if len(batch) == batch_size:
+                    blocks.append(self._embed_images(batch).numpy())
+                    batch = []
+        if batch:
+            blocks.append(self._embed_images(batch).numpy())
+        embeddings = self._checked(blocks, "images")
+        return (embeddings, np.array(kept, np.int64)) if on_error == "skip" else embeddings
+
+    def encode_text(self, texts: Sequence[str], batch_size: int = 256, progress: bool | None = None) -> np.ndarray:
+        """Encodes texts, in any language or script, with the image-text head.
+
+        Equal texts get equal vectors bit for bit. Batches hold texts of similar length, so that little is padding.
+
+        Args:
+          texts: any strings, the empty one too.
+          batch_size: texts per call of the model.
+          progress: whether to show a progress bar; by default for 1,000 and more.
+
+        Returns:
+          float32 [N, D], L2-normalised, in the order of `texts`.
+
+        Raises:
+          ConfigurationError: embeddings that are not finite.
+        """
+        if isinstance(texts, (str, bytes)) or not all(isinstance(text, str) for text in texts):
+            raise TypeError("encode_text takes a list of str; wrap a single text: [text].")
+        encoded = [text.encode("utf-8", "replace") for text in texts]
+        unique = sorted(set(encoded), key=lambda text: (len(text), text))
+        blocks = []
+        with _bar(unique, "texts", progress) as bar:
+            for begin in range(0, len(unique), batch_size):
+                batch = unique[begin : begin + batch_size]
+                blocks.append(self._embed_texts(batch).numpy())
+                bar.update(len(batch))
+        place = {text: i for i, text in enumerate(unique)}
+        return self._checked(blocks, "texts")[[place[text] for text in encoded]] if encoded else self._checked([], "")
+
+    def _prepared(self, images: Iterable[Image], ahead: int) -> Iterator[tuple[int, object, str]]:
+        """Yields (index, prepared image, problem) in order; threads decode up to `ahead` images in advance."""
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+            waiting: collections.deque = collections.deque()
+            try:
+                for index, image in enumerate(images):
+                    waiting.append((index, pool.submit(self._prepare, image, index)))
+                    if len(waiting) > ahead:
+                        index, future = waiting.popleft()
+                        yield index, *future.result()
+                for index, future in waiting:
+                    yield index, *future.result()
+            finally:
+                for _, future in waiting:
+                    future.cancel()
+
+    def _prepare(self, image: Image, index: int) -> tuple[object, str]:
+        """Returns (prepared image, "") or (None, what is wrong with it)."""
+        name = f"Image {index}"
+        try:
+            if isinstance(image, np.ndarray):
+                if image.dtype != np.uint8 or image.ndim != 3 or image.shape[-1] != 3:
+                    return None, f"{name}: expected uint8 [H, W, 3], got {image.dtype} {list(image.shape)}."
+                data = tf.io.encode_png(image, compression=1).numpy()
+            elif isinstance(image, bytes):
+                data = image
+            else:
+                name = os.fspath(image)
+                data = pathlib.Path(image).read_bytes()
+            return self._prepare_image(data), ""
+        except OSError as error:
+            return None, f"{name} cannot be read: {error.strerror}."
+        except tf.errors.OpError:
+            return None, f"{name} is damaged or not a JPEG, PNG, BMP or GIF image."
+
+    def _checked(self, blocks: list[np.ndarray], what: str) -> np.ndarray:
+        embeddings = np.concatenate([np.zeros((0, self.embedding_size), np.float32), *blocks])
+        bad = np.count_nonzero(~np.isfinite(embeddings).all(axis=1))
+        if bad:
+            raise ConfigurationError(
+                f"The model {self.path} maps {bad} of {len(embeddings)} {what} to NaN or infinity: "
+                "its training diverged."
+            )
+        return embeddings
+
+
+def _bar(items: Iterable, unit: str, progress: bool | None) -> tqdm:
+    total = len(items) if hasattr(items, "__len__") else None
+    show = progress if progress is not None else (total or 0) >= LONG_LIST
+    return tqdm(total=total, desc=f"Encoding {unit}", unit=f" {unit}", disable=not show)
+
+
+def _load_workdir(path: pathlib.Path) -> Embedder:
+    from mural_tf.models import build_model
+    from mural_tf.text.tokenizer import WordPieceTokenizer
+    from mural_tf.text.vocabulary import load_vocabulary
+    from mural_tf.training.checkpoints import restore_for_inference
+
+    config = load_config(path / "config.json")
+    vocabulary = load_vocabulary(path / "vocabulary.txt")
+    tokenizer = WordPieceTokenizer(
+        vocabulary,
+        max_length=config.text_tower.max_length,
+        lower_case=config.vocabulary.lower_case,
+        strip_accents=config.vocabulary.strip_accents,
+    )
+    model = build_model(config, len(vocabulary))
+    checkpoint = restore_for_inference(model, path)
+    step = re.search(r"-(\d+)$", checkpoint)
+    return Embedder.from_model(model, tokenizer, config, str(path), int(step.group(1)) if step else None)
+
+
+def _load_export(path: pathlib.Path) -> Embedder:
+    import tensorflow_text  # noqa: F401 - registers the tokenizer's operations
+
+    from mural_tf.data.images import decode_image
+
+    config = load_config(path / "config.json")
+    image_encoder, text_encoder = _load_saved_model(path / "image_encoder"), _load_saved_model(path / "text_encoder")
+    image_signature = _signature(image_encoder, "image_bytes", path / "image_encoder")
+    text_signature = _signature(text_encoder, "text", path / "text_encoder")
+
+    def check_image(data):
+        decode_image(data)  # one image that does not decode would fail its whole batch in the exported graph
+        return data
+
+    embedder = Embedder(
+        check_image,
+        lambda images: image_signature(image_bytes=tf.constant(images))["embedding"],
+        lambda texts: text_signature(text=tf.constant(texts))["embedding"],
+        int(text_signature.structured_outputs["embedding"].shape[-1]),
+        config,
+        str(path),
+    )
+    embedder._saved_models = (image_encoder, text_encoder)  # signatures do not keep the variables alive
+    return embedder
+
+
+def _load_saved_model(folder: pathlib.Path):
+    versions = sorted((int(entry.name), entry) for entry in folder.iterdir() if entry.name.isdigit())
+    if not versions:
+        raise ConfigurationError(f"{folder} has no version: expected a SavedModel in {folder}/1.")
+    try:
+        return tf.saved_model.load(str(versions[-1][1]))
+    except (OSError, tf.errors.OpError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ConfigurationError(f"{versions[-1][1]} is not a SavedModel or is damaged: {reason}") from None
+
+
+def _signature(saved_model, name: str, folder: pathlib.Path):
+    """Returns the signature that takes `name` and gives `embedding`."""
+    for signature in saved_model.signatures.values():
+        if name in signature.structured_input_signature[1] and "embedding" in signature.structured_outputs:
+            return signature
+    raise ConfigurationError(f"The SavedModel in {folder} has no signature from {name!r} to 'embedding'.")

@@ -1,0 +1,230 @@
+"""BERT (Devlin et al., 2019): MURAL's text tower ([P] = MURAL, §3.2 and A.1), the final-layer [CLS] state.
+
+Post-layer-norm transformer with exact GELU, learned positions and token types. BERT's pooler (a tanh layer on [CLS],
+trained by next-sentence prediction) is left out: MURAL's projection heads take its place. MURAL-large's factorised
+token embeddings (256, projected to 1024) are here too; its "24 attention heads" do not divide 1024, see configs/.
+
+Only the [CLS] state leaves the tower, so the last layer computes queries, output and feed-forward for [CLS] alone:
+the same numbers for nearly half the work in a tower of two layers. Each layer keeps one fused [hidden, 3 hidden]
+kernel for queries, keys and values, in that order; weights of other BERTs are concatenated into it.
+"""
+
+from __future__ import annotations
+
+import math
+
+import tensorflow as tf
+from ml_collections import ConfigDict
+
+from mural_tf.config import ConfigurationError
+from mural_tf.encoders.precision import dtype_policy
+
+LAYER_NORM_EPSILON = 1e-12
+TOKEN_TYPES = 2
+MASKED = -1e9  # added to the attention logits of padding
+
+
+def initializer() -> tf.keras.initializers.Initializer:
+    """BERT's: normal with standard deviation 0.02, truncated at two of them."""
+    return tf.keras.initializers.TruncatedNormal(stddev=0.02)
+
+
+def build_bert(config: ConfigDict, vocabulary_size: int) -> tf.keras.Model:
+    """Builds the tower from `config.text_tower`: three int32 [B, T] inputs -> float32 [B, hidden_size].
+
+    Inputs: `input_word_ids`, `input_mask` (1: token, 0: padding) and `input_type_ids`, T at most `max_length`.
+    A frozen tower runs without dropout even in training.
+    Raises `ConfigurationError` for values out of range.
+    """
+    _check(config, vocabulary_size)
+    policy = dtype_policy(config.precision)
+    dropout = 0.0 if config.frozen else config.dropout
+    inputs = {
+        name: tf.keras.Input(shape=(None,), dtype=tf.int32, name=name)  # [B, T]
+        for name in ("input_word_ids", "input_mask", "input_type_ids")
+    }
+    x = BertEmbeddings(
+        vocabulary_size,
+        config.hidden_size,
+        config.max_length,
+        config.token_embedding_size or config.hidden_size,
+        dropout,
+        name="embeddings",
+        dtype=policy,
+    )([inputs["input_word_ids"], inputs["input_type_ids"]])  # [B, T, hidden]
+    for index in range(config.layers):
+        x = BertLayer(
+            config.heads,
+            config.feed_forward_size,
+            dropout,
+            first_position_only=index == config.layers - 1,
+            name=f"layer_{index}",
+            dtype=policy,
+        )([x, inputs["input_mask"]])
+    embeddings = FirstPosition(name="cls_state", dtype="float32")(x)  # [B, hidden]
+    model = tf.keras.Model(inputs, embeddings, name="text_encoder")
+    model.embedding_size = config.hidden_size
+    model.trainable = not config.frozen
+    return model
+
+
+class FirstPosition(tf.keras.layers.Layer):
+    """[B, T, hidden] -> [B, hidden] in the layer's own dtype: the state of the [CLS] token."""
+
+    def call(self, x):
+        return x[:, 0]
+
+
+class LayerNorm(tf.keras.layers.Layer):
+    """Layer normalisation over the last axis; moments are taken in float32 whatever the compute dtype."""
+
+    def build(self, shape):
+        self.gamma = self.add_weight("gamma", shape=(shape[-1],), initializer="ones")
+        self.beta = self.add_weight("beta", shape=(shape[-1],), initializer="zeros")
+
+    def call(self, x):
+        x = tf.cast(x, tf.float32)
+        mean = tf.reduce_mean(x, axis=-1, keepdims=True)
+        centred = x - mean
+        variance = tf.reduce_mean(tf.square(centred), axis=-1, keepdims=True)
+        normalised = centred * tf.math.rsqrt(variance + LAYER_NORM_EPSILON)
+        return tf.cast(normalised, self.compute_dtype) * self.gamma + self.beta
+
+
+class BertEmbeddings(tf.keras.layers.Layer):
+    """Sum of token, position and token-type embeddings, normalised: two int32 [B, T] -> [B, T, hidden].
+
+    With `token_size` other than `hidden_size` the token table is [vocabulary, token_size] and a Dense layer takes it
+    to `hidden_size` before the sum.
+    """
+
+    def __init__(self, vocabulary_size, hidden_size, max_length, token_size, dropout, **options):
+        super().__init__(**options)
+        self.vocabulary_size = vocabulary_size
+        self.hidden_size = hidden_size
+        self.max_length = max_length
+        self.token_size = token_size
+        self.projection = None
+        if token_size != hidden_size:
+            self.projection = tf.keras.layers.Dense(
+                hidden_size, kernel_initializer=initializer(), name="projection", dtype=self.dtype_policy
+            )
+        self.layer_norm = LayerNorm(name="layer_norm", dtype=self.dtype_policy)
+        self.dropout = tf.keras.layers.Dropout(dropout, dtype=self.dtype_policy)
+
+    def build(self, shape):
+        def table(name, *size):
+            return self.add_weight(name, shape=size, initializer=initializer())
+
+        self.token_table = table("token_embeddings", self.vocabulary_size, self.token_size)
+        self.position_table = table("position_embeddings", self.max_length, self.hidden_size)
+        self.type_table = table("type_embeddings", TOKEN_TYPES, self.hidden_size)
+
+    def call(self, inputs, training=None):
+        word_ids, type_ids = inputs
+        static_length, length = word_ids.shape[1], tf.shape(word_ids)[1]
+        if static_length is not None and static_length > self.max_length:
+            raise ConfigurationError(
+                f"Texts of {static_length} tokens for a text tower with text_tower.max_length={self.max_length}: "
+                "shorten the texts or raise max_length."
+            )
+        x = tf.gather(self.token_table, word_ids)  # [B, T, token_size]
+        x = tf.cast(x, self.compute_dtype)
+        if self.projection is not None:
+            x = self.projection(x)
+        # One-hot times table: its gradient is a small dense matrix, a gather's would be B * T rows.
+        types = tf.one_hot(type_ids, TOKEN_TYPES, dtype=self.compute_dtype)  # [B, T, 2]
+        x = x + tf.matmul(types, self.type_table) + self.position_table[:length]
+        return self.dropout(self.layer_norm(x), training=training)
+
+
+class BertLayer(tf.keras.layers.Layer):
+    """One post-norm transformer layer: ([B, T, hidden], int32 mask [B, T]) -> [B, T, hidden].
+
+    With `first_position_only` the output is [B, 1, hidden]: the same numbers as the full output's first position.
+    """
+
+    def __init__(self, heads, feed_forward_size, dropout, first_position_only=False, **options):
+        super().__init__(**options)
+        self.heads = heads
+        self.feed_forward_size = feed_forward_size
+        self.rate = dropout
+        self.first_position_only = first_position_only
+
+    def build(self, shapes):
+        hidden = shapes[0][-1]
+        self.hidden_size = hidden
+
+        def dense(size, name):
+            return tf.keras.layers.Dense(
+                size, kernel_initializer=initializer(), name=name, dtype=self.dtype_policy
+            )
+
+        def dropout():
+            return tf.keras.layers.Dropout(self.rate, dtype=self.dtype_policy)
+
+        self.attention_kernel = self.add_weight("qkv/kernel", shape=(hidden, 3 * hidden), initializer=initializer())
+        self.attention_bias = self.add_weight("qkv/bias", shape=(3 * hidden,), initializer="zeros")
+        self.attention_output = dense(hidden, "attention_output")
+        self.attention_norm = LayerNorm(name="attention_norm", dtype=self.dtype_policy)
+        self.intermediate = dense(self.feed_forward_size, "intermediate")
+        self.output_dense = dense(hidden, "output")
+        self.output_norm = LayerNorm(name="output_norm", dtype=self.dtype_policy)
+        self.attention_dropout, self.hidden_dropout, self.output_dropout = dropout(), dropout(), dropout()
+
+    def call(self, inputs, training=None):
+        x, mask = inputs
+        attended = self.attention_output(self.attend(x, mask, training))
+        if self.first_position_only:
+            x = x[:, :1]  # [B, 1, hidden]
+        x = self.attention_norm(x + self.hidden_dropout(attended, training=training))
+        y = self.output_dense(tf.nn.gelu(self.intermediate(x), approximate=False))
+        return self.output_norm(x + self.output_dropout(y, training=training))
+
+    def attend(self, x, mask, training):
+        """Multi-head attention before its output projection: softmax(q k / sqrt(size) + mask) v."""
+        query, key, value = self.queries_keys_values(x)  # [B, heads, T or 1, size], [B, heads, T, size] twice
+        scale = 1.0 / math.sqrt(self.hidden_size // self.heads)
+        logits = tf.cast(tf.matmul(query * scale, key, transpose_b=True), tf.float32)  # [B, heads, Q, T]
+        logits += (1.0 - tf.cast(mask[:, tf.newaxis, tf.newaxis], tf.float32)) * MASKED
+        weights = tf.cast(tf.nn.softmax(logits), self.compute_dtype)
+        attended = tf.matmul(self.attention_dropout(weights, training=training), value)  # [B, heads, Q, size]
+        attended = tf.transpose(attended, [0, 2, 1, 3])
+        return tf.reshape(attended, [tf.shape(x)[0], -1, self.hidden_size])  # [B, Q, hidden]
+
+    def queries_keys_values(self, x):
+        hidden = self.hidden_size
+        if not self.first_position_only:
+            fused = self.project(x, 0, 3)
+            return fused[0], fused[1], fused[2]
+        keys_values = self.project(x, 1, 3)
+        return self.project(x[:, :1], 0, 1)[0], keys_values[0], keys_values[1]
+
+    def project(self, x, first, last):
+        """Columns `first` to `last` (queries 0, keys 1, values 2) of the fused kernel: -> [n, B, heads, T, size]."""
+        columns = slice(first * self.hidden_size, last * self.hidden_size)
+        y = tf.matmul(x, self.attention_kernel[:, columns]) + self.attention_bias[columns]
+        size = self.hidden_size // self.heads
+        y = tf.reshape(y, [tf.shape(x)[0], tf.shape(x)[1], last - first, self.heads, size])
+        return tf.transpose(y, [2, 0, 3, 1, 4])
+
+
+def _check(config: ConfigDict, vocabulary_size: int) -> None:
+    for name in ("layers", "hidden_size", "heads", "feed_forward_size", "max_length"):
+        if config[name] < 1:
+            raise ConfigurationError(f"text_tower.{name}={config[name]} must be at least 1.")
+    if config.hidden_size % config.heads:
+        divisors = [n for n in range(1, 65) if config.hidden_size % n == 0]
+        nearest = min(divisors, key=lambda n: abs(n - config.heads))
+        raise ConfigurationError(
+            f"text_tower.hidden_size={config.hidden_size} is not divisible by text_tower.heads={config.heads}; "
+            f"the nearest number of heads that divides it is {nearest}."
+        )
+    if config.token_embedding_size < 0:
+        raise ConfigurationError(
+            f"text_tower.token_embedding_size={config.token_embedding_size} must be 0 (hidden_size) or a positive size."
+        )
+    if not 0 <= config.dropout < 1:
+        raise ConfigurationError(f"text_tower.dropout={config.dropout} must be at least 0 and below 1.")
+    if vocabulary_size < 1:
+        raise ConfigurationError(f"A vocabulary of {vocabulary_size} word pieces: expected at least 1.")

@@ -1,0 +1,231 @@
+"""EfficientNet (Tan and Le, 2019) without the 1x1 top convolution: MURAL's image tower ([P] = MURAL, §3.2 and A.1).
+
+MURAL averages the last block over space, so that its width is the embedding size: 512 in B5, 640 in B7, 1376 in L2.
+Layers, their names and the shapes of their variables are those of `tf.keras.applications.efficientnet`, so that
+ImageNet weights can be copied by name; only preprocessing differs: images arrive in [0, 1], not [0, 255].
+Stride-2 convolutions pad with "same", which for these kernels equals Keras' explicit padding and is faster.
+Left out: the top convolution and the classifier.
+"""
+
+from __future__ import annotations
+
+import math
+
+import tensorflow as tf
+from ml_collections import ConfigDict
+
+from mural_tf.config import ConfigurationError
+from mural_tf.encoders.convolutions import DepthwiseConvolution, PointwiseConvolution
+from mural_tf.encoders.fused import fused
+from mural_tf.encoders.precision import dtype_policy
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)  # RGB, of images in [0, 1]
+IMAGENET_STANDARD_DEVIATION = (0.229, 0.224, 0.225)
+STEM_WIDTH = 32
+WIDTH_DIVISOR = 8  # channel counts are multiples of it
+SQUEEZE_RATIO = 0.25  # of the block's input width
+# One row a stage: kernel size, blocks, output width, expansion, stride; of B0 (Tan and Le, table 1).
+STAGES = (
+    (3, 1, 16, 1, 1),
+    (3, 2, 24, 6, 2),
+    (5, 2, 40, 6, 2),
+    (3, 3, 80, 6, 2),
+    (5, 3, 112, 6, 1),
+    (5, 4, 192, 6, 2),
+    (3, 1, 320, 6, 1),
+)
+# Width and depth coefficients of the published sizes; L2 is from Xie et al. (2020), Noisy Student.
+COEFFICIENTS = {
+    "B0": (1.0, 1.0),
+    "B1": (1.0, 1.1),
+    "B2": (1.1, 1.2),
+    "B3": (1.2, 1.4),
+    "B4": (1.4, 1.8),
+    "B5": (1.6, 2.2),
+    "B6": (1.8, 2.6),
+    "B7": (2.0, 3.1),
+    "L2": (4.3, 5.3),
+}
+
+
+def scaled_width(channels: int, width: float) -> int:
+    """Returns `channels` times `width` rounded to a multiple of 8, never more than 10% below the product."""
+    scaled = channels * width
+    rounded = max(WIDTH_DIVISOR, int(scaled + WIDTH_DIVISOR / 2) // WIDTH_DIVISOR * WIDTH_DIVISOR)
+    return rounded + WIDTH_DIVISOR if rounded < 0.9 * scaled else rounded
+
+
+def scaled_depth(blocks: int, depth: float) -> int:
+    """Returns the number of blocks of a stage that has `blocks` of them in B0."""
+    return math.ceil(blocks * depth)
+
+
+@fused
+def swish(x: tf.Tensor) -> tf.Tensor:
+    """x * sigmoid(x), elementwise."""
+    return x * tf.sigmoid(x)
+
+
+@fused
+def swish_squeeze_excite(x, reduce_kernel, reduce_bias, expand_kernel, expand_bias):
+    """swish, then channels scaled by a gate made from their means over space: [B, H, W, C] -> [B, H, W, C].
+
+    Kernels are [1, 1, C, R] and [1, 1, R, C]. One function, so that its three uses of swish(x) cost one pass each.
+    """
+    x = x * tf.sigmoid(x)
+    means = tf.cast(tf.reduce_mean(tf.cast(x, tf.float32), axis=[1, 2]), x.dtype)  # [B, C]
+    squeezed = tf.matmul(means, reduce_kernel[0, 0]) + reduce_bias  # [B, R]
+    squeezed = squeezed * tf.sigmoid(squeezed)
+    gate = tf.sigmoid(tf.matmul(squeezed, expand_kernel[0, 0]) + expand_bias)  # [B, C]
+    return x * gate[:, tf.newaxis, tf.newaxis, :]
+
+
+class Swish(tf.keras.layers.Layer):
+    """The activation after the stem's and the expansion's BatchNorm."""
+
+    def call(self, x, training=None):
+        return swish(x, training=training)
+
+
+class SwishSqueezeExcite(tf.keras.layers.Layer):
+    """The activation after a depthwise convolution's BatchNorm, with squeeze-and-excitation (Hu et al., 2018)."""
+
+    def __init__(self, squeezed: int, prefix: str, kernel_initializer, **options):
+        super().__init__(**options)
+        self.squeezed = squeezed
+        self.prefix = prefix  # of the variables' names, which end like those of Keras' layers
+        self.kernel_initializer = kernel_initializer
+
+    def build(self, shape):
+        def convolution(name, inputs, outputs):
+            kernel = self.add_weight(f"{name}/kernel", (1, 1, inputs, outputs), initializer=self.kernel_initializer)
+            return [kernel, self.add_weight(f"{name}/bias", (outputs,), initializer="zeros")]
+
+        self.reduce = convolution(self.prefix + "reduce", shape[-1], self.squeezed)
+        self.expand = convolution(self.prefix + "expand", self.squeezed, shape[-1])
+
+    def call(self, x, training=None):
+        weights = [tf.cast(w, self.compute_dtype) for w in (*self.reduce, *self.expand)]
+        return swish_squeeze_excite(x, *weights, training=training)
+
+
+def build_efficientnet(config: ConfigDict) -> tf.keras.Model:
+    """Builds the tower from `config.image_tower`: float32 [B, S, S, 3] RGB in [0, 1] -> float32 [B, D].
+
+    D is the last block's width or, with `projection`, the size of a Dense layer after pooling. Any image size is
+    accepted. A frozen tower runs without stochastic depth and with fixed BatchNorm statistics even in training.
+    Raises `ConfigurationError` for values out of range.
+    """
+    _check(config)
+    builder = _Builder(config)
+    images = tf.keras.Input(shape=(None, None, 3), name="images", dtype=tf.float32)  # [B, S, S, 3]
+    x = tf.keras.layers.Rescaling(
+        scale=[1.0 / s for s in IMAGENET_STANDARD_DEVIATION],
+        offset=[-m / s for m, s in zip(IMAGENET_MEAN, IMAGENET_STANDARD_DEVIATION)],
+        name="normalization",
+        dtype="float32",
+    )(images)
+    x = builder.stem(x, scaled_width(STEM_WIDTH, config.width))
+    x = builder.normalize(x, "stem_bn", activate="stem_activation")
+
+    counts = [scaled_depth(stage[1], config.depth) for stage in STAGES]
+    total, index = sum(counts), 0
+    for stage_number, (stage, count) in enumerate(zip(STAGES, counts), start=1):
+        kernel, _, channels, expansion, stride = stage
+        for block in range(count):
+            x = builder.block(
+                x,
+                name=f"block{stage_number}{chr(ord('a') + block)}_",
+                kernel=kernel,
+                channels=scaled_width(channels, config.width),
+                expansion=expansion,
+                stride=stride if block == 0 else 1,
+                drop_rate=builder.drop_connect_rate * index / total,
+            )
+            index += 1
+
+    embeddings = tf.keras.layers.GlobalAveragePooling2D(name="avg_pool", dtype="float32")(x)  # [B, D]
+    if config.projection:
+        embeddings = tf.keras.layers.Dense(config.projection, name="projection", dtype="float32")(embeddings)
+    model = tf.keras.Model(images, embeddings, name="image_encoder")
+    model.embedding_size = embeddings.shape[-1]
+    model.trainable = not config.frozen
+    return model
+
+
+class _Builder:
+    """Adds layers with the configuration's precision, momentum and Keras' EfficientNet initialisation."""
+
+    def __init__(self, config: ConfigDict):
+        self.policy = dtype_policy(config.precision)
+        self.momentum = config.batch_norm_momentum
+        self.drop_connect_rate = 0.0 if config.frozen else config.drop_connect_rate
+
+    def _initializer(self) -> tf.keras.initializers.Initializer:
+        return tf.keras.initializers.VarianceScaling(2.0, mode="fan_out", distribution="truncated_normal")
+
+    def stem(self, x, channels: int):
+        return tf.keras.layers.Conv2D(
+            channels,
+            3,
+            strides=2,
+            padding="same",
+            use_bias=False,
+            kernel_initializer=self._initializer(),
+            name="stem_conv",
+            dtype=self.policy,
+        )(x)
+
+    def pointwise(self, x, channels: int, name: str):
+        return PointwiseConvolution(
+            channels, use_bias=False, kernel_initializer=self._initializer(), name=name, dtype=self.policy
+        )(x)
+
+    def normalize(self, x, name: str, activate: str = ""):
+        x = tf.keras.layers.BatchNormalization(momentum=self.momentum, name=name, dtype=self.policy)(x)
+        return Swish(name=activate, dtype=self.policy)(x) if activate else x
+
+    def block(self, inputs, name: str, kernel: int, channels: int, expansion: int, stride: int, drop_rate: float):
+        """The mobile inverted bottleneck with squeeze-and-excitation: [B, H, W, C] -> [B, H / stride, ., channels]."""
+        width = inputs.shape[-1]
+        x = inputs
+        if expansion != 1:
+            x = self.pointwise(x, width * expansion, name + "expand_conv")
+            x = self.normalize(x, name + "expand_bn", activate=name + "expand_activation")
+        x = DepthwiseConvolution(
+            kernel, stride, depthwise_initializer=self._initializer(), name=name + "dwconv", dtype=self.policy
+        )(x)
+        x = self.normalize(x, name + "bn")
+        squeezed = max(1, int(width * SQUEEZE_RATIO))
+        x = SwishSqueezeExcite(
+            squeezed, name + "se_", self._initializer(), name=name + "squeeze_excite", dtype=self.policy
+        )(x)
+        x = self.pointwise(x, channels, name + "project_conv")
+        x = self.normalize(x, name + "project_bn")
+        if stride == 1 and width == channels:
+            if drop_rate > 0:  # stochastic depth: the whole block is dropped for some examples
+                x = tf.keras.layers.Dropout(
+                    drop_rate, noise_shape=(None, 1, 1, 1), name=name + "drop", dtype=self.policy
+                )(x)
+            x = tf.keras.layers.Add(name=name + "add", dtype=self.policy)([x, inputs])
+        return x
+
+
+def _check(config: ConfigDict) -> None:
+    if config.width <= 0 or config.depth <= 0:
+        raise ConfigurationError(
+            f"image_tower.width={config.width} and image_tower.depth={config.depth} must be above 0; "
+            "EfficientNet-B0 has 1.0 and 1.0."
+        )
+    if not 0 <= config.drop_connect_rate < 1:
+        raise ConfigurationError(
+            f"image_tower.drop_connect_rate={config.drop_connect_rate} must be at least 0 and below 1."
+        )
+    if not 0 <= config.batch_norm_momentum < 1:
+        raise ConfigurationError(
+            f"image_tower.batch_norm_momentum={config.batch_norm_momentum} must be at least 0 and below 1."
+        )
+    if config.projection < 0:
+        raise ConfigurationError(
+            f"image_tower.projection={config.projection} must be 0 (none) or the size of the projected embedding."
+        )

@@ -1,0 +1,109 @@
+"""A TF-Hub text encoder with LaBSE's interface as text tower (`google/LaBSE/2` and every BERT encoder like it).
+
+Interface: a reusable SavedModel called with a dict of int32 [B, T] `input_word_ids`, `input_mask` and
+`input_type_ids`, returning a dict with "default" (or, in older encoders, "pooled_output"), float [B, D].
+It is given as a handle or as a local folder. Its vocabulary must be the one the texts are tokenised with
+(`vocabulary.file`). Build it inside the distribution strategy's scope, like every model.
+"""
+
+from __future__ import annotations
+
+import pathlib
+
+import tensorflow as tf
+import tensorflow_hub as hub
+from ml_collections import ConfigDict
+
+from mural_tf.config import ConfigurationError
+
+INPUTS = ("input_word_ids", "input_mask", "input_type_ids")
+OUTPUTS = ("default", "pooled_output")  # the first one present is the sentence embedding
+INTERFACE = (
+    f"expected a TF2 SavedModel that maps a dict of int32 [batch, tokens] {', '.join(INPUTS)} to a dict with "
+    f"{' or '.join(map(repr, OUTPUTS))} (LaBSE's interface)"
+)
+
+
+def build_hub_text(config: ConfigDict) -> tf.keras.Model:
+    """Builds the tower from `config.text_tower`: three int32 [B, T] inputs -> float32 [B, D].
+
+    `frozen=False` fine-tunes every trainable variable of the SavedModel and passes `training` on to it; frozen, it
+    always runs in inference mode. Layer counts and sizes, `dropout` and `max_length` of the configuration are the
+    SavedModel's own and ignored here.
+    Raises `ConfigurationError` if `handle` cannot be loaded or has another interface.
+    """
+    if config.precision != "float32":
+        raise ConfigurationError(
+            f"text_tower.precision={config.precision!r} with a TF-Hub text tower: a SavedModel keeps the precision it "
+            "was exported with; set text_tower.precision=float32."
+        )
+    loaded = _load(config.handle)
+    encoder = hub.KerasLayer(loaded, trainable=not config.frozen, name="hub_encoder")
+    size = _embedding_size(encoder, config.handle)
+    inputs = {name: tf.keras.Input(shape=(None,), dtype=tf.int32, name=name) for name in INPUTS}  # [B, T]
+    embeddings = SentenceEmbedding(size, name="sentence_embedding", dtype="float32")(encoder(inputs))  # [B, D]
+    model = tf.keras.Model(inputs, embeddings, name="text_encoder")
+    model.embedding_size = size
+    model.trainable = not config.frozen
+    return model
+
+
+class SentenceEmbedding(tf.keras.layers.Layer):
+    """Picks the sentence embedding from an encoder's dict of outputs: -> float32 [B, size]."""
+
+    def __init__(self, size: int, **options):
+        super().__init__(**options)
+        self.size = size
+
+    def call(self, outputs):
+        return tf.ensure_shape(tf.cast(_sentence_output(outputs), tf.float32), [None, self.size])
+
+
+def _sentence_output(outputs) -> tf.Tensor | None:
+    if not isinstance(outputs, dict):
+        return None
+    return next((outputs[name] for name in OUTPUTS if name in outputs), None)
+
+
+def _load(handle: str):
+    if not handle:
+        raise ConfigurationError(
+            "text_tower.name='hub' needs text_tower.handle: a TF-Hub handle such as https://tfhub.dev/google/LaBSE/2, "
+            "or a local folder with a SavedModel."
+        )
+    if "://" not in handle and not pathlib.Path(handle).is_dir():
+        raise ConfigurationError(f"text_tower.handle={handle!r} is neither a local folder nor a URL.")
+    try:
+        loaded = hub.load(handle)
+    except Exception as error:  # network, archive, protobuf and TensorFlow errors have no common base
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ConfigurationError(
+            f"The TF-Hub encoder {handle!r} could not be loaded ({reason}); {INTERFACE}. Where the hub cannot be "
+            "reached, download it elsewhere and give the local folder."
+        ) from error
+    if not callable(loaded):
+        raise ConfigurationError(
+            f"{handle!r} is a SavedModel that can only be run through signatures (TF1 Hub format or a serving export); "
+            f"{INTERFACE}."
+        )
+    return loaded
+
+
+def _embedding_size(encoder: hub.KerasLayer, handle: str) -> int:
+    """Runs two empty texts through the encoder: the interface is as expected, or the message says what differs."""
+    example = {name: tf.ones([2, 4], tf.int32) for name in INPUTS}
+    try:
+        outputs = encoder(example, training=False)
+    except (ValueError, TypeError, KeyError, tf.errors.OpError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ConfigurationError(f"{handle!r} does not take these inputs ({reason}); {INTERFACE}.") from error
+    embedding = _sentence_output(outputs)
+    if embedding is None:
+        found = f"a dict with {sorted(outputs)}" if isinstance(outputs, dict) else type(outputs).__name__
+        raise ConfigurationError(f"{handle!r} returns {found}; {INTERFACE}.")
+    if embedding.shape.rank != 2 or embedding.shape[0] != 2 or not embedding.dtype.is_floating:
+        raise ConfigurationError(
+            f"{handle!r} returns {embedding.dtype.name} {tuple(embedding.shape)} for 2 texts; {INTERFACE}, "
+            "float [batch, size]."
+        )
+    return embedding.shape[1]

@@ -1,0 +1,1 @@
+"""Benchmark protocols: `(embedder, data folder) -> {key: number}`."""

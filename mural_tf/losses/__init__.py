@@ -1,0 +1,1 @@
+"""Losses: plain functions of embeddings that know nothing of replicas or models."""

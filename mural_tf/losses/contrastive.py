@@ -1,0 +1,81 @@
+"""The in-batch softmax of ALIGN and MURAL, [P] = MURAL (Jain et al., 2021) §3.1, Eq. 2.
+
+    L_l2r = -1/N sum_i log( exp((cos(l_i, r_i) - m) / τ) / sum_j exp((cos(l_i, r_j) - m [i = j]) / τ) )
+
+The margin m and the fixed τ of the text-text task follow the bidirectional additive-margin loss the paper cites.
+Departures from the paper, both options: label smoothing, and a mask that keeps true matches out of the negatives.
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+Rows = tuple  # (first row, number of rows): the queries one call answers for
+
+
+def contrastive_loss(
+    left: tf.Tensor,
+    right: tf.Tensor,
+    temperature: tf.Tensor | float,
+    *,
+    margin: float = 0.0,
+    label_smoothing: float = 0.0,
+    matches: tuple[tf.Tensor, ...] = (),
+    rows: Rows | None = None,
+) -> tf.Tensor:
+    """Returns L_l2r + L_r2l, the sum of both directions.
+
+    Args:
+      left, right: [N, D], any float type, L2-normalised; row i of each is a pair.
+      temperature: scalar > 0 that divides the cosines.
+      margin: subtracted from the positive's cosine before the division, 0..2.
+      label_smoothing: ε; the target is 1 - ε on the positive plus ε spread evenly over all candidates.
+      matches: [N] integer ids, any number of them; two pairs that share an id (the same image, the same text) are
+        not each other's negatives.
+      rows: the queries to sum over, as (first, count); the result is still divided by N, so parts add up to the
+        whole. `None`: all.
+
+    Returns:
+      float32 scalar.
+    """
+    arguments = dict(margin=margin, label_smoothing=label_smoothing, matches=matches, rows=rows)
+    return in_batch_softmax(left, right, temperature, **arguments) + in_batch_softmax(
+        right, left, temperature, **arguments
+    )
+
+
+def in_batch_softmax(
+    queries: tf.Tensor,
+    candidates: tf.Tensor,
+    temperature: tf.Tensor | float,
+    *,
+    margin: float = 0.0,
+    label_smoothing: float = 0.0,
+    matches: tuple[tf.Tensor, ...] = (),
+    rows: Rows | None = None,
+) -> tf.Tensor:
+    """Returns one direction of Eq. 2: query i against every candidate. Arguments as in `contrastive_loss`."""
+    total = tf.shape(candidates)[0]
+    first, count = (0, total) if rows is None else rows
+    cosines = tf.matmul(  # [R, N]; float32 whatever the towers compute in
+        tf.cast(queries[first : first + count], tf.float32), tf.cast(candidates, tf.float32), transpose_b=True
+    )
+    is_positive = tf.equal(tf.range(first, first + count)[:, None], tf.range(total)[None, :])  # [R, N]
+    logits = (cosines - margin * tf.cast(is_positive, tf.float32)) / temperature
+
+    is_candidate = tf.ones_like(is_positive)
+    for ids in matches:
+        same = tf.equal(ids[first : first + count, None], ids[None, :])
+        is_candidate = tf.logical_and(is_candidate, tf.logical_or(is_positive, tf.logical_not(same)))
+    logits = tf.where(is_candidate, logits, float("-inf"))
+
+    log_normaliser = tf.reduce_logsumexp(logits, axis=1)  # [R]
+    positive = tf.reduce_sum(tf.where(is_positive, logits, 0.0), axis=1)
+    losses = log_normaliser - positive
+    if label_smoothing:
+        mean_logit = tf.math.divide(
+            tf.reduce_sum(tf.where(is_candidate, logits, 0.0), axis=1),
+            tf.reduce_sum(tf.cast(is_candidate, tf.float32), axis=1),
+        )
+        losses = (1.0 - label_smoothing) * losses + label_smoothing * (log_normaliser - mean_logit)
+    return tf.reduce_sum(losses) / tf.cast(total, tf.float32)

@@ -1,0 +1,1 @@
+"""Numbers computed from embeddings and labels; NumPy only."""

@@ -1,0 +1,26 @@
+"""Methods: `ContrastiveModel` with the one training step, then one file per method."""
+
+from __future__ import annotations
+
+from ml_collections import ConfigDict
+
+from mural_tf.config import ConfigurationError
+from mural_tf.encoders import build_image_encoder, build_text_encoder
+from mural_tf.models.align import Align
+from mural_tf.models.contrastive import ContrastiveModel
+from mural_tf.models.mural import Mural
+
+METHODS = {"align": Align, "mural": Mural}
+
+__all__ = ["METHODS", "Align", "ContrastiveModel", "Mural", "build_model"]
+
+
+def build_model(config: ConfigDict, vocabulary_size: int) -> ContrastiveModel:
+    """Builds the configured method with its towers and all variables; raises `ConfigurationError` if it cannot."""
+    if config.model not in METHODS:
+        raise ConfigurationError(f"Unknown model {config.model!r}; known: {', '.join(METHODS)}.")
+    model = METHODS[config.model](
+        build_image_encoder(config.image_tower), build_text_encoder(config.text_tower, vocabulary_size), config
+    )
+    model.build_variables()
+    return model

@@ -1,0 +1,45 @@
+"""MURAL (Jain et al., 2021): image-text and translation-pair matching at once, [P] §3.1, Eq. 1.
+
+    L = w_i2t (L_i2t + L_t2i) + w_t2t (L_r2l + L_l2r)
+
+The text tower is shared; each task has its own single-layer projection head.
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from mural_tf.losses.contrastive import contrastive_loss
+from mural_tf.models.align import Align
+
+
+class Mural(Align):
+    """ALIGN plus text-text matching. Batches also hold `text_a`, `text_b` (tokens of one length) and their ids."""
+
+    head_names = ("image_text", "text_text")
+
+    def __init__(self, image_encoder, text_encoder, config, **kwargs):
+        super().__init__(image_encoder, text_encoder, config, **kwargs)
+        self.text_text_head = tf.keras.layers.Dense(self.embedding_size, name="text_text_head")
+
+    def encode(self, batch, training):
+        both = tf.nest.map_structure(lambda a, b: tf.concat([a, b], axis=0), batch["text_a"], batch["text_b"])
+        text_a, text_b = tf.split(self.embed_texts(both, "text_text", training), 2)
+        return {**super().encode(batch, training), "text_a": text_a, "text_b": text_b}
+
+    def losses(self, embeddings, batch, rows):
+        loss = contrastive_loss(  # L_r2l + L_l2r
+            embeddings["text_a"],
+            embeddings["text_b"],
+            self.loss_config.text_text_temperature,
+            margin=self.loss_config.text_text_margin,
+            matches=(batch["text_a_id"], batch["text_b_id"]) if self.loss_config.mask_duplicates else (),
+            rows=rows["text_a"],
+        )
+        return {**super().losses(embeddings, batch, rows), "text_text": loss}
+
+    def loss_weights(self):
+        return {**super().loss_weights(), "text_text": self.loss_config.text_text_weight}
+
+    def variable_groups(self):
+        return {**super().variable_groups(), "text_text_head": self.text_text_head.trainable_variables}

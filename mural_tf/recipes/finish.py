@@ -1,0 +1,114 @@
+"""What follows the last training step: evaluation, export, a search, and a summary that says where things are."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Callable
+
+from absl import logging
+from ml_collections import ConfigDict
+
+from mural_tf.config import ConfigurationError
+from mural_tf.data import records
+from mural_tf.embedder import Embedder
+from mural_tf.evaluation import report
+from mural_tf.evaluation.retrieval import measure_retrieval
+from mural_tf.export.saved_model import export_model
+from mural_tf.models import ContrastiveModel
+from mural_tf.search.contact_sheet import write_contact_sheet
+from mural_tf.search.exact import RecordImages, build_index, search
+from mural_tf.training.workdir import append_metrics
+
+EXPORT = "export"
+SUMMARY = "summary.json"
+# Shown after training on the emoji benchmark: one wish in a well-resourced and one in an under-resourced language.
+EXAMPLE_QUERIES = {"emoji": ("a red heart", "moyo mwekundu"), "shapes": ("a red circle",)}
+
+
+def is_finished(workdir: pathlib.Path) -> bool:
+    """Tells whether everything after training was done too."""
+    return (workdir / SUMMARY).exists()
+
+
+def evaluate_split(
+    model: ContrastiveModel, tokenizer, config: ConfigDict, workdir: pathlib.Path, split: str
+) -> Callable[[int], report.Evaluation | None]:
+    """Returns `evaluate(step)`, which measures image-text retrieval on a split and appends the numbers to the workdir.
+
+    It returns `None` where the data has no such split: training data often comes alone.
+    """
+    name = "emoji" if config.data.source == "emoji" else "retrieval"
+    embedder = Embedder.from_model(model, tokenizer, config, str(workdir))
+
+    def evaluate(step: int):
+        try:
+            records.list_files(config.data.directory, records.IMAGE_TEXT, split)
+        except ConfigurationError as error:
+            logging.warning("No evaluation: %s", error)
+            return None
+        evaluation = measure_retrieval(
+            embedder, config.data.directory, split, batch_size=config.evaluation.batch_size, name=f"{name}_{split}"
+        )
+        append_metrics(workdir, {"step": step, **evaluation.metrics})
+        return evaluation
+
+    return evaluate
+
+
+def finish(model: ContrastiveModel | None, tokenizer, config: ConfigDict, workdir: pathlib.Path) -> None:
+    """Evaluates, exports and searches, then prints the summary; of a finished run (`model` None) only prints it."""
+    if model is not None:
+        split, steps = config.evaluation.split, config.train.steps
+        print(f"Evaluating on {split} …", flush=True)
+        evaluation = evaluate_split(model, tokenizer, config, workdir, split)(steps)
+        metrics, groups = {}, ""
+        if evaluation is not None:
+            report.write_report(
+                evaluation, workdir, model=str(workdir), data_dir=config.data.directory, step=steps
+            )
+            metrics = evaluation.metrics
+            groups = report.group_table(metrics, evaluation.name, evaluation.groups, len(evaluation.sizes))
+        print("Exporting …", flush=True)
+        if not (workdir / EXPORT).exists():
+            export_model(model, tokenizer, config, workdir / EXPORT, metrics=metrics)
+        lines = _search(model, tokenizer, config, workdir) if evaluation is not None else []
+        summary = {"step": steps, "split": split, "table": groups, "metrics": metrics, "search": lines}
+        partial = workdir / (SUMMARY + ".partial")
+        partial.write_text(json.dumps(summary, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        partial.replace(workdir / SUMMARY)
+    print(_describe(config, workdir))
+
+
+def _search(model, tokenizer, config: ConfigDict, workdir: pathlib.Path) -> list[str]:
+    """Writes contact sheets of the example queries and returns what was found, a line each."""
+    embedder = Embedder.from_model(model, tokenizer, config, str(workdir))
+    source = RecordImages(config.data.directory, config.evaluation.split)
+    index = build_index(embedder, source, progress=False)
+    lines = []
+    for number, query in enumerate(EXAMPLE_QUERIES.get(config.data.source, ()), start=1):
+        hits = search(embedder, index, query, top=10)
+        sheet = workdir / f"search-{number}.png"
+        for note in write_contact_sheet(sheet, query, hits, source.read(hit.name for hit in hits)):
+            logging.warning("%s", note)
+        lines.append(f"{query!r}: {', '.join(hit.name for hit in hits[:3])}, … ({sheet})")
+    return lines
+
+
+def _describe(config: ConfigDict, workdir: pathlib.Path) -> str:
+    summary = json.loads((workdir / SUMMARY).read_text(encoding="utf-8"))
+    lines = [""]
+    if summary["table"]:
+        lines += [f"Mean recall on {config.data.directory}, split {summary['split']}:", summary["table"], ""]
+    lines += [f"Found for {line}" for line in summary["search"]]
+    lines += [
+        "Written:",
+        f"  {workdir / 'checkpoints'}  weights and optimiser",
+        f"  {workdir / EXPORT}  both encoders as SavedModels",
+        f"  {workdir / 'metrics.jsonl'}, {workdir / 'tensorboard'}  numbers of every step",
+        "Next:",
+        f"  python run_search.py --model={workdir / EXPORT} --images=FOLDER --query='a sentence' --output=found.png",
+        f"  python run_evaluate.py --model={workdir} --data_dir={config.data.directory} --split={summary['split']}",
+        f"  python run_finetune.py --config={'configs/finetune.py'} --from={workdir} --workdir=NEW_FOLDER",
+    ]
+    return "\n".join(lines)

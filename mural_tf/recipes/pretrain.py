@@ -1,0 +1,48 @@
+"""Pretraining in one command: data, training, evaluation, export, and a search to look at."""
+
+from __future__ import annotations
+
+import pathlib
+
+import tensorflow as tf
+from ml_collections import ConfigDict
+
+from mural_tf.models import build_model
+from mural_tf.recipes.finish import evaluate_split, finish, is_finished
+from mural_tf.training.fit import compile_model, fit
+from mural_tf.training.sources import prepare_data, prepare_tokenizer
+from mural_tf.training.strategy import build_strategy
+from mural_tf.training.workdir import open_workdir
+
+
+def pretrain(config: ConfigDict, workdir: str | pathlib.Path, tpu: str = "", debug_nans: bool = False) -> None:
+    """Trains from scratch, or from where the same command stopped, then evaluates, exports and shows a search.
+
+    Args:
+      config: the resolved configuration.
+      workdir: the run's folder; made if missing. A finished run says so and changes nothing.
+      tpu: as `build_strategy` takes it.
+      debug_nans: stop at the first operation that yields NaN or infinity.
+
+    Raises:
+      ConfigurationError: anything the user can put right: data, configuration, workdir, disk.
+    """
+    workdir = open_workdir(workdir, config)
+    if is_finished(workdir):
+        print(f"{workdir} is finished: all {config.train.steps} steps are trained, evaluated and exported.")
+        finish(None, None, config, workdir)
+        return
+    if debug_nans:
+        tf.debugging.enable_check_numerics()
+    tf.keras.utils.set_random_seed(config.seed)
+    prepare_data(config)
+    tokenizer = prepare_tokenizer(config, workdir)
+    strategy = build_strategy(tpu)
+    with strategy.scope():
+        model = build_model(config, tokenizer.vocabulary_size)
+        compile_model(model, config)
+    print(f"Training {config.model} ({model.count_params():,} parameters) for {config.train.steps:,} steps in {workdir}.")
+    if not fit(model, tokenizer, config, workdir, strategy, evaluate_split(model, tokenizer, config, workdir, "dev")):
+        print(f"Stopped by a signal; everything is saved in {workdir}. The same command goes on from there.")
+        return
+    finish(model, tokenizer, config, workdir)

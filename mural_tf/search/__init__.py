@@ -1,0 +1,1 @@
+"""Finding images by a sentence: indexes and pages of results."""

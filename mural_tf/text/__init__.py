@@ -1,0 +1,1 @@
+"""Word-piece vocabulary and the in-graph tokenizer that data, evaluation and export share."""

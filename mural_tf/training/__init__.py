@@ -1,0 +1,1 @@
+"""Training: the strategy, checkpoints, logs, and the pretraining and fine-tuning calls."""

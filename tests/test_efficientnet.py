@@ -1,0 +1,222 @@
+"""The image tower against Keras' EfficientNet, and the fast convolutions against the plain ones."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from mural_tf.config import ConfigurationError, base_config
+from mural_tf.encoders import build_image_encoder
+from mural_tf.encoders.convolutions import DepthwiseConvolution, PointwiseConvolution, kernel_gradient
+from mural_tf.encoders.efficientnet import IMAGENET_MEAN, IMAGENET_STANDARD_DEVIATION, scaled_depth, scaled_width, swish
+
+
+def tower_config(**fields):
+    config = base_config().image_tower
+    config.update(dict(width=0.25, depth=0.25, drop_connect_rate=0.0))
+    config.update(fields)
+    return config
+
+
+def random_images(batch, pixels, seed=0):
+    return np.random.default_rng(seed).random((batch, pixels, pixels, 3), np.float32)
+
+
+@pytest.fixture(scope="module")
+def pair():
+    """Our B0 and Keras' up to the same layer, with the same random weights and statistics."""
+    ours = build_image_encoder(tower_config(width=1.0, depth=1.0))
+    full = tf.keras.applications.EfficientNetB0(include_top=False, weights=None)
+    pooled = tf.keras.layers.GlobalAveragePooling2D()(full.get_layer("block7a_project_bn").output)
+    keras = tf.keras.Model(full.input, pooled)
+    rng = np.random.default_rng(0)
+    ours_by_name = {w.name.split("/", 1)[1] if w.name.count("/") > 1 else w.name: w for w in ours.weights}
+    for layer in keras.layers:
+        if isinstance(layer, tf.keras.layers.Dropout):
+            layer.rate = 0.0
+        if isinstance(layer, tf.keras.layers.Normalization):  # Keras keeps the variance where we keep the deviation
+            layer.set_weights([np.array(IMAGENET_MEAN), np.square(IMAGENET_STANDARD_DEVIATION), np.array(0)])
+    matched = 0
+    for theirs in keras.weights:
+        if theirs.name.startswith("normalization"):
+            continue
+        value = theirs.numpy()
+        if value.ndim == 1:  # biases, BatchNorm scales and statistics away from 0 and 1
+            value = value + rng.uniform(0.0, 0.3, value.shape)
+        theirs.assign(value)
+        ours_by_name[theirs.name].assign(value)
+        matched += 1
+    assert matched == len(ours.weights)
+    return ours, keras
+
+
+@pytest.mark.parametrize("pixels", [64, 47])
+def test_inference_equals_keras(pair, pixels):
+    ours, keras = pair
+    images = random_images(2, pixels)
+    if pixels % 2 == 0:
+        expected = keras(images * 255.0)
+    else:  # Keras fixes its padding for even sizes when the size is unknown: build it for this one
+        full = tf.keras.applications.EfficientNetB0(include_top=False, weights=None, input_shape=(pixels, pixels, 3))
+        pooled = tf.keras.layers.GlobalAveragePooling2D()(full.get_layer("block7a_project_bn").output)
+        sized = tf.keras.Model(full.input, pooled)
+        sized.set_weights(keras.get_weights())
+        expected = sized(images * 255.0)
+    assert np.max(np.abs(ours(images) - expected)) < 1e-5
+    assert np.max(np.abs(expected)) > 0.1
+
+
+def test_training_step_equals_keras(pair):
+    ours, keras = pair
+    images = random_images(8, 64)
+    target = np.random.default_rng(1).normal(size=(8, 320)).astype(np.float32)
+    before = keras.get_weights()
+    results = []
+    for model, batch in ((ours, images), (keras, images * 255.0)):
+        with tf.GradientTape() as tape:
+            outputs = model(batch, training=True)
+            loss = tf.reduce_mean(outputs * target)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        statistics = [w for w in model.non_trainable_weights if "moving" in w.name]
+        results.append((outputs.numpy(), [g.numpy() for g in gradients], [w.numpy() for w in statistics]))
+    keras.set_weights(before)
+    (outputs, gradients, statistics), (expected_outputs, expected_gradients, expected_statistics) = results
+    assert np.max(np.abs(outputs - expected_outputs)) < 1e-5 * np.max(np.abs(expected_outputs))
+    assert len(gradients) == len(expected_gradients) and len(statistics) == len(expected_statistics) == 2 * 48
+    for gradient, expected in zip(gradients, expected_gradients):
+        assert np.max(np.abs(gradient - expected)) < 1e-4 * max(1.0, np.max(np.abs(expected)))
+    for statistic, expected in zip(statistics, expected_statistics):
+        assert np.max(np.abs(statistic - expected)) < 1e-5
+
+
+def test_widths_and_depths_of_the_published_sizes():
+    # 320 * 1.6 = 512, 320 * 2.0 = 640, 320 * 4.3 = 1376: multiples of 8 already. 32 * 1.1 = 35.2 -> 32 (not below 90%).
+    assert [scaled_width(320, width) for width in (1.6, 2.0, 4.3)] == [512, 640, 1376]
+    assert scaled_width(32, 1.1) == 32
+    # 24 * 0.5 = 12 -> nearest multiple of 8 upwards from the middle: int(12 + 4) // 8 * 8 = 16.
+    assert scaled_width(24, 0.5) == 16
+    # 16 * 1.2 = 19.2 -> int(23.2) // 8 * 8 = 16, which is below 0.9 * 19.2 = 17.28, so one step up: 24.
+    assert scaled_width(16, 1.2) == 24
+    assert [scaled_depth(n, 2.2) for n in (1, 2, 3, 4)] == [3, 5, 7, 9]
+
+
+def test_embedding_size_projection_and_any_image_size():
+    model = build_image_encoder(tower_config(projection=24))
+    assert model.embedding_size == 24 and model.output_shape == (None, 24)
+    for pixels in (32, 33, 7):
+        assert model(random_images(2, pixels)).shape == (2, 24)
+    assert build_image_encoder(tower_config()).embedding_size == 80  # 320 / 4
+
+
+def test_images_are_expected_between_0_and_1():
+    model = build_image_encoder(tower_config())
+    mean_image = np.broadcast_to(np.float32(IMAGENET_MEAN), (1, 8, 8, 3))
+    assert np.max(np.abs(model.get_layer("normalization")(mean_image))) < 1e-6
+    white = model.get_layer("normalization")(np.ones((1, 1, 1, 3), np.float32)).numpy().ravel()
+    assert np.max(np.abs(white - [0.515 / 0.229, 0.544 / 0.224, 0.594 / 0.225])) < 1e-5
+
+
+def test_stochastic_depth_grows_linearly_and_drops_whole_examples():
+    model = build_image_encoder(tower_config(depth=1.0, drop_connect_rate=0.5))
+    drops = {layer.name: layer.rate for layer in model.layers if isinstance(layer, tf.keras.layers.Dropout)}
+    # 16 blocks; the nine that keep stride and width are 2b 3b 4b 4c 5b 5c 6b 6c 6d = numbers 2 4 6 7 9 10 12 13 14.
+    expected = [0.5 * index / 16 for index in (2, 4, 6, 7, 9, 10, 12, 13, 14)]
+    assert np.max(np.abs(np.array(list(drops.values())) - expected)) < 1e-9
+    dropped = model.get_layer("block6d_drop")(tf.ones([200, 2, 2, 3]), training=True).numpy()
+    rate = 0.5 * 14 / 16
+    kept = dropped[:, 0, 0, 0] > 0
+    assert np.max(np.abs(dropped - kept[:, None, None, None] / (1 - rate))) < 1e-6
+    assert 0.3 < kept.mean() < 0.8
+
+
+def test_frozen_tower_does_not_move():
+    model = build_image_encoder(tower_config(frozen=True, drop_connect_rate=0.5))
+    images = random_images(3, 32)
+    before = model.get_weights()
+    assert not model.trainable_variables
+    outputs, expected = model(images, training=True), model(images)
+    assert np.max(np.abs(outputs - expected)) < 1e-5 * np.max(np.abs(expected))
+    assert all(np.array_equal(a, b) for a, b in zip(before, model.get_weights()))
+
+
+def test_mixed_bfloat16_computes_in_bfloat16_and_returns_float32():
+    exact, mixed = (build_image_encoder(tower_config(precision=p)) for p in ("float32", "mixed_bfloat16"))
+    mixed.set_weights(exact.get_weights())
+    images = random_images(16, 64)
+    for training in (False, True):
+        outputs, expected = mixed(images, training=training), exact(images, training=training)
+        difference = np.mean(np.abs(outputs - expected)) / np.mean(np.abs(expected))
+        assert outputs.dtype == tf.float32 and 0 < difference < 0.1
+    assert {w.dtype for w in mixed.weights} == {tf.float32}
+    assert tf.keras.mixed_precision.global_policy().name == "float32"
+
+
+@pytest.mark.parametrize("size,kernel,stride", [(2, 3, 1), (2, 5, 1), (3, 5, 1), (3, 5, 2), (6, 5, 1), (7, 5, 2)])
+def test_depthwise_kernel_gradient_against_a_loop(size, kernel, stride):
+    rng = np.random.default_rng(0)
+    outputs = -(-size // stride)
+    x = rng.normal(size=(3, size, size, 4)).astype(np.float32)
+    upstream = rng.normal(size=(3, outputs, outputs, 4)).astype(np.float32)
+    before = max((outputs - 1) * stride + kernel - size, 0) // 2  # "same" padding puts the larger half behind
+    expected = np.zeros((kernel, kernel, 4, 1))
+    for i in range(outputs):
+        for j in range(outputs):
+            for a in range(kernel):
+                for b in range(kernel):
+                    row, column = i * stride + a - before, j * stride + b - before
+                    if 0 <= row < size and 0 <= column < size:
+                        expected[a, b, :, 0] += np.sum(x[:, row, column] * upstream[:, i, j], axis=0)
+    assert np.max(np.abs(kernel_gradient(tf.constant(x), tf.constant(upstream), kernel, stride) - expected)) < 1e-4
+
+
+@pytest.mark.parametrize("size,kernel,stride", [(2, 3, 1), (6, 5, 2), (24, 3, 2)])
+def test_depthwise_layer_equals_keras(size, kernel, stride):
+    x = tf.random.stateless_normal((4, size, size, 6), seed=(0, 0))
+    ours = DepthwiseConvolution(kernel, stride)
+    keras = tf.keras.layers.DepthwiseConv2D(kernel, strides=stride, padding="same", use_bias=False)
+    ours(x), keras(x)
+    keras.set_weights(ours.get_weights())
+    outputs = []
+    for layer in (ours, keras):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = layer(x)
+            loss = tf.reduce_sum(tf.sin(y))
+        outputs.append([y, *tape.gradient(loss, [x, *layer.trainable_variables])])
+    for value, expected in zip(*outputs):
+        assert np.max(np.abs(value - expected)) < 1e-4
+
+
+def test_pointwise_layer_equals_keras():
+    x = tf.random.stateless_normal((2, 5, 5, 6), seed=(0, 0))
+    ours = PointwiseConvolution(7, activation="sigmoid", bias_initializer="normal")
+    keras = tf.keras.layers.Conv2D(7, 1, activation="sigmoid")
+    ours(x), keras(x)
+    keras.set_weights(ours.get_weights())
+    assert np.max(np.abs(ours(x) - keras(x))) < 1e-6
+
+
+def test_compiled_swish_equals_the_plain_one():
+    x = tf.linspace(-20.0, 20.0, 1001)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = swish(x, training=True)
+    sigmoid = 1 / (1 + np.exp(-x.numpy().astype(np.float64)))
+    assert np.max(np.abs(y - x * sigmoid)) < 1e-5
+    slope = sigmoid + x * sigmoid * (1 - sigmoid)  # d/dx x s = s + x s (1 - s)
+    assert np.max(np.abs(tape.gradient(y, x) - slope)) < 1e-5
+
+
+@pytest.mark.parametrize(
+    "fields,message",
+    [
+        (dict(name="resnet"), "'resnet': expected one of efficientnet"),
+        (dict(width=0.0), "width=0.0"),
+        (dict(drop_connect_rate=1.0), "drop_connect_rate=1.0"),
+        (dict(batch_norm_momentum=1.0), "batch_norm_momentum=1.0"),
+        (dict(projection=-1), "projection=-1"),
+        (dict(precision="float16"), "'float16': expected one of float32, mixed_bfloat16"),
+    ],
+)
+def test_mistakes_are_named(fields, message):
+    with pytest.raises(ConfigurationError, match=message):
+        build_image_encoder(tower_config(**fields))

@@ -1,0 +1,288 @@
+"""`Embedder` and `load`: in memory, from a workdir, from an export; and every way in which a folder can be wrong."""
+
+import io
+import json
+import pathlib
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+import mural_tf
+from mural_tf.config import ConfigurationError, base_config, save_config
+from mural_tf.embedder import Embedder
+
+VOCABULARY = [
+    "[PAD]",
+    "[UNK]",
+    "[CLS]",
+    "[SEP]",
+    "[MASK]",
+    *"abcdefghij",
+    *(f"##{c}" for c in "abcdefghij"),
+    "bad",
+    "cab",
+]
+COLORS = {"red": (250, 0, 0), "green": (0, 250, 0), "blue": (0, 0, 250)}
+
+
+def small_config():
+    config = base_config()
+    config.image_tower.update(dict(width=0.25, depth=0.1, image_size=32, resize=36))
+    config.embedding_size = 80  # the width of that image tower's last block
+    config.text_tower.update(dict(layers=1, hidden_size=16, heads=2, feed_forward_size=32, max_length=12))
+    return config
+
+
+def png(color, size=(8, 8)):
+    buffer = io.BytesIO()
+    Image.new("RGB", size, color).save(buffer, format="PNG")
+    return buffer.getvalue()
+
+
+class ColorModel:
+    """Maps an image to its mean colour and a text to its numbers of a, b and c, L2-normalised."""
+
+    def __init__(self):
+        self.batches = []
+
+    def embed_images(self, images):
+        return tf.math.l2_normalize(tf.reduce_mean(tf.cast(images, tf.float32), [1, 2]), axis=-1)
+
+    def embed_texts(self, tokens):
+        tf.numpy_function(lambda ids: self.batches.append(ids.shape) or ids, [tokens["input_word_ids"]], tf.int32)
+        letters = tf.stack(
+            [tf.reduce_sum(tf.cast(tokens["input_word_ids"] == ord(c), tf.float32), -1) for c in "abc"], 1
+        )
+        return tf.math.l2_normalize(letters, axis=-1)
+
+
+def byte_tokenizer(texts, pad):
+    assert pad == "longest"
+    return {"input_word_ids": tf.cast(tf.io.decode_raw(texts, tf.uint8, fixed_length=_longest(texts)), tf.int32)}
+
+
+def _longest(texts):
+    return tf.maximum(tf.reduce_max(tf.strings.length(texts)), 1)
+
+
+@pytest.fixture
+def color_embedder():
+    config = small_config()
+    model = ColorModel()
+    embedder = Embedder.from_model(model, byte_tokenizer, config)
+    embedder.model = model
+    return embedder
+
+
+def test_images_as_paths_bytes_and_arrays_are_the_same(color_embedder, tmp_path):
+    image = np.random.default_rng(0).integers(0, 256, (50, 40, 3), dtype=np.uint8)
+    Image.fromarray(image).save(tmp_path / "image.png")
+    data = (tmp_path / "image.png").read_bytes()
+    embeddings = color_embedder.encode_image([tmp_path / "image.png", str(tmp_path / "image.png"), data, image])
+    assert embeddings.dtype == np.float32 and embeddings.shape == (4, 3)
+    assert np.abs(embeddings - embeddings[0]).max() == 0
+    assert abs(np.linalg.norm(embeddings[0]) - 1) < 1e-6
+
+
+def test_images_keep_their_order_over_batches(color_embedder):
+    names = [list(COLORS)[i % 3] for i in range(23)]
+    embeddings = color_embedder.encode_image((png(COLORS[name]) for name in names), batch_size=4)  # a generator
+    expected = np.array([np.array(COLORS[name]) / 250 for name in names])
+    assert np.abs(embeddings - expected).max() < 1e-6
+
+
+def test_evaluation_crop_is_the_centre(color_embedder):
+    # 36 x 36 as stored: the centre 32 x 32 is red, the 2 pixels around it blue.
+    image = np.zeros((36, 36, 3), np.uint8)
+    image[..., 2] = 250
+    image[2:34, 2:34] = COLORS["red"]
+    np.testing.assert_array_equal(color_embedder.encode_image([image]), [[1, 0, 0]])
+
+
+def test_unreadable_images_are_named_or_skipped(color_embedder, tmp_path):
+    (tmp_path / "broken.jpg").write_bytes(png(COLORS["red"])[:30])
+    images = [png(COLORS["red"]), tmp_path / "broken.jpg", tmp_path / "missing.jpg", b"", png(COLORS["blue"])]
+    images.append(np.zeros((4, 4), np.uint8))
+    embeddings, kept = color_embedder.encode_image(images, batch_size=1, on_error="skip")
+    np.testing.assert_array_equal(kept, [0, 4])
+    assert np.abs(embeddings - [[1, 0, 0], [0, 0, 1]]).max() < 1e-6
+    with pytest.raises(ConfigurationError, match="broken.jpg is damaged"):
+        color_embedder.encode_image(images)
+    with pytest.raises(ConfigurationError, match="missing.jpg cannot be read: No such file"):
+        color_embedder.encode_image(images[2:])
+    with pytest.raises(ConfigurationError, match="Image 0 is damaged"):
+        color_embedder.encode_image(images[3:])
+    with pytest.raises(ConfigurationError, match=r"Image 1: expected uint8 \[H, W, 3\], got uint8 \[4, 4\]"):
+        color_embedder.encode_image(images[4:])
+
+
+def test_error_of_a_generator_reaches_the_caller(color_embedder):
+    def images():
+        yield png(COLORS["red"])
+        raise ConfigurationError("the file is truncated")
+
+    with pytest.raises(ConfigurationError, match="the file is truncated"):
+        color_embedder.encode_image(images())
+
+
+def test_texts_keep_their_order_and_are_batched_by_length(color_embedder):
+    texts = ["c" * 9, "a", "b" * 5, "", "a", "a" * 8, "ü c", "bb"]
+    embeddings = color_embedder.encode_text(texts, batch_size=3)
+    a, b, c = np.eye(3)
+    assert np.abs(embeddings - [c, a, b, 0 * a, a, a, c, b]).max() < 1e-6
+    # "a" once, sorted by bytes: "", a, bb | ü c (4 bytes), bbbbb, aaaaaaaa | ccccccccc
+    assert color_embedder.model.batches == [(3, 2), (3, 8), (1, 9)]
+
+
+def test_nothing_gives_an_empty_matrix(color_embedder):
+    assert color_embedder.encode_text([]).shape == (0, 3)
+    assert color_embedder.encode_image([]).shape == (0, 3)
+    embeddings, kept = color_embedder.encode_image([b"no image"], on_error="skip")
+    assert embeddings.shape == (0, 3) and kept.shape == (0,)
+
+
+def test_a_single_item_instead_of_a_list_is_an_error(color_embedder):
+    with pytest.raises(TypeError, match="wrap"):
+        color_embedder.encode_text("a red balloon")
+    with pytest.raises(TypeError, match="wrap"):
+        color_embedder.encode_image("balloon.jpg")
+    with pytest.raises(TypeError, match="list of str"):
+        color_embedder.encode_text([b"a"])
+
+
+def test_lone_surrogates_do_not_crash(color_embedder):
+    assert color_embedder.encode_text(["\udcff a"]).shape == (1, 3)  # what Python makes of a badly encoded argument
+
+
+def test_diverged_model_is_named():
+    class Diverged(ColorModel):
+        def embed_images(self, images):
+            return super().embed_images(images) * np.nan
+
+    embedder = Embedder.from_model(Diverged(), byte_tokenizer, small_config(), path="some/workdir")
+    with pytest.raises(ConfigurationError, match="some/workdir maps 1 of 1 images to NaN"):
+        embedder.encode_image([png(COLORS["red"])])
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory):
+    from mural_tf.models import build_model
+
+    path = tmp_path_factory.mktemp("workdir")
+    config = small_config()
+    save_config(config, path / "config.json")
+    (path / "vocabulary.txt").write_text("\n".join(VOCABULARY) + "\n", encoding="utf-8")
+    model = build_model(config, len(VOCABULARY))
+    random = np.random.default_rng(0)
+    for variable in model.trainable_variables:  # as initialised, the tower maps all texts to nearly one point
+        variable.assign_add(random.normal(0, 0.2, variable.shape))
+    manager = tf.train.CheckpointManager(tf.train.Checkpoint(model=model), str(path / "checkpoints"), 2)
+    manager.save(checkpoint_number=42)
+    return path, model
+
+
+def test_workdir_equals_the_model_in_memory(workdir):
+    from mural_tf.data.images import decode_image, evaluation_image
+    from mural_tf.text.tokenizer import WordPieceTokenizer
+
+    path, model = workdir
+    embedder = mural_tf.load(path)
+    assert embedder.step == 42 and embedder.path == str(path)
+    image = png((10, 200, 90), size=(50, 30))
+    expected = model.embed_images(evaluation_image(decode_image(image), 36, 32)[None]).numpy()
+    assert np.abs(embedder.encode_image([image]) - expected).max() < 1e-6
+    tokenizer = WordPieceTokenizer(VOCABULARY, max_length=12, lower_case=False, strip_accents=False)
+    texts = ["bad cab", "", "a face", "漢字 नमस्ते 🙂", "cab " * 50]
+    expected = model.embed_texts(tokenizer(tf.constant(texts), pad="max_length")).numpy()
+    encoded = embedder.encode_text(texts, batch_size=2)
+    assert np.abs(encoded - expected).max() < 1e-5
+    assert encoded.shape == (5, embedder.embedding_size)
+    assert np.abs(np.linalg.norm(encoded, axis=1) - 1).max() < 1e-5
+    assert np.abs(encoded[0] - encoded[2]).max() > 1e-3  # different texts, different vectors
+
+
+def damaged(workdir, tmp_path, change):
+    copy = tmp_path / "copy"
+    shutil.copytree(workdir[0], copy)
+    change(copy)
+    return copy
+
+
+def with_config(path, **fields):
+    config = json.loads((path / "config.json").read_text())
+    config["text_tower"].update(fields)
+    (path / "config.json").write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (lambda p: (p / "vocabulary.txt").write_text("\n".join([*VOCABULARY, "more"]) + "\n"), "vocabulary"),
+        (lambda p: (p / "vocabulary.txt").unlink(), "vocabulary.txt"),
+        (lambda p: with_config(p, hidden_size=32), "does not fit"),
+        (lambda p: with_config(p, layers=2), "does not fit"),
+        (lambda p: shutil.rmtree(p / "checkpoints"), "no checkpoint"),
+        (lambda p: (p / "config.json").write_text("{"), "not valid JSON"),
+        (lambda p: (p / "config.json").unlink(), "neither a workdir.* nor an export"),
+        (lambda p: shutil.rmtree(p), "does not exist"),
+    ],
+)
+def test_broken_workdirs_are_named(workdir, tmp_path, change, message):
+    with pytest.raises(ConfigurationError, match=message):
+        mural_tf.load(damaged(workdir, tmp_path, change))
+
+
+@pytest.fixture(scope="module")
+def export(tmp_path_factory):
+    path = tmp_path_factory.mktemp("export")
+    save_config(small_config(), path / "config.json")
+
+    class ImageEncoder(tf.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = tf.Variable([1.0, 1.0, 1.0])
+
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="image_bytes")])
+        def serve(self, image_bytes):
+            def mean_color(data):
+                image = tf.io.decode_image(data, channels=3, expand_animations=False)
+                return tf.reduce_mean(tf.cast(image, tf.float32), [0, 1])
+
+            colors = tf.map_fn(mean_color, image_bytes, fn_output_signature=tf.TensorSpec([3], tf.float32))
+            return {"embedding": tf.math.l2_normalize(colors * self.scale, axis=-1)}
+
+    class TextEncoder(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="text")])
+        def serve(self, text):
+            lengths = tf.cast(tf.strings.length(text), tf.float32)
+            return {"embedding": tf.math.l2_normalize(tf.stack([lengths, 0 * lengths, 0 * lengths + 3], 1), axis=-1)}
+
+    for name, module in (("image_encoder", ImageEncoder()), ("text_encoder", TextEncoder())):
+        tf.saved_model.save(module, str(path / name / "1"), signatures={"serving_default": module.serve})
+    return path
+
+
+def test_export_is_loaded(export):
+    embedder = mural_tf.load(str(export))
+    assert embedder.embedding_size == 3
+    images = [png(COLORS["green"]), b"no image", np.full((9, 5, 3), COLORS["blue"], np.uint8)]
+    embeddings, kept = embedder.encode_image(images, on_error="skip")
+    np.testing.assert_array_equal(kept, [0, 2])
+    assert np.abs(embeddings - [[0, 1, 0], [0, 0, 1]]).max() < 1e-6
+    assert np.abs(embedder.encode_text(["abcd", ""]) - [[0.8, 0, 0.6], [0, 0, 1]]).max() < 1e-6  # (4, 0, 3) / 5
+
+
+def test_broken_exports_are_named(export, tmp_path):
+    copy = pathlib.Path(shutil.copytree(export, tmp_path / "copy"))
+    (copy / "text_encoder" / "1" / "saved_model.pb").write_bytes(b"damaged")
+    with pytest.raises(ConfigurationError, match="text_encoder/1 is not a SavedModel or is damaged"):
+        mural_tf.load(copy)
+    shutil.rmtree(copy / "text_encoder" / "1")
+    with pytest.raises(ConfigurationError, match="text_encoder has no version"):
+        mural_tf.load(copy)
+    shutil.copytree(copy / "image_encoder" / "1", copy / "text_encoder" / "1")
+    with pytest.raises(ConfigurationError, match="no signature from 'text' to 'embedding'"):
+        mural_tf.load(copy)

@@ -1,0 +1,89 @@
+"""Resizing, cropping and augmentation of images."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from mural_tf.config import base_config
+from mural_tf.data.images import augment_images, decode_image, evaluation_image, resize_image
+
+SEED = tf.constant([1, 2], tf.int64)
+
+
+def settings(**changes):
+    config = base_config().augmentation
+    config.update(dict(flip=False))
+    config.update(changes)
+    return config
+
+
+def pictures(count=6, side=20):
+    return np.random.default_rng(0).integers(0, 255, (count, side, side, 3), dtype=np.uint8)
+
+
+def test_no_augmentation_and_no_crop_change_nothing():
+    images = pictures()
+    np.testing.assert_array_equal(augment_images(images, 20, settings(), SEED), images)
+
+
+def test_crops_are_exact_windows_in_every_position():
+    images = pictures(64, 8)
+    crops = augment_images(images, 6, settings(), SEED).numpy()
+    offsets = set()
+    for image, crop in zip(images, crops):
+        found = [
+            (y, x) for y in range(3) for x in range(3) if np.array_equal(image[y : y + 6, x : x + 6], crop)
+        ]
+        assert len(found) == 1
+        offsets.update(found)
+    assert len(offsets) == 9
+
+
+def test_flip_mirrors_about_half_of_the_images():
+    images = pictures(64)
+    out = augment_images(images, 20, settings(flip=True), SEED).numpy()
+    flipped = [np.array_equal(o, i[:, ::-1]) for o, i in zip(out, images)]
+    kept = [np.array_equal(o, i) for o, i in zip(out, images)]
+    assert all(f != k for f, k in zip(flipped, kept)) and 16 < sum(flipped) < 48
+
+
+def test_geometry_fills_beyond_the_edge_with_the_border():
+    white = np.full((4, 20, 20, 3), 255, np.uint8)
+    config = settings(rotation=30.0, zoom=0.5, stretch=0.2, shift=0.3)
+    np.testing.assert_array_equal(augment_images(white, 20, config, SEED), white)
+
+
+@pytest.mark.parametrize("changes", [dict(color=1.0), dict(greyscale=1.0), dict(erase=1.0), dict(rotation=45.0)])
+def test_each_augmentation_acts_and_repeats(changes):
+    images = pictures()
+    one = augment_images(images, 20, settings(**changes), SEED).numpy()
+    np.testing.assert_array_equal(one, augment_images(images, 20, settings(**changes), SEED))
+    other = augment_images(images, 20, settings(**changes), SEED + 1).numpy()
+    assert one.dtype == np.uint8 and np.any(one != images)
+    if "greyscale" in changes:
+        assert np.ptp(one.astype(int), axis=-1).max() <= 1  # all channels alike, to rounding
+    else:
+        assert np.any(one != other)
+
+
+def test_colour_changes_keep_grey_levels_of_grey_pixels_together():
+    grey = np.repeat(np.random.default_rng(1).integers(0, 255, (3, 9, 9, 1), dtype=np.uint8), 3, axis=-1)
+    out = augment_images(grey, 9, settings(color=1.0), SEED).numpy().astype(int)
+    assert np.ptp(out, axis=-1).max() <= 1  # hue and saturation leave the grey axis alone
+
+
+def test_evaluation_crop_is_the_centre():
+    image = pictures(1, 10)[0]
+    np.testing.assert_array_equal(evaluation_image(image, 10, 6), image[2:8, 2:8])
+
+
+def test_resize_ignores_the_aspect():
+    image = np.zeros((30, 10, 3), np.uint8)
+    image[:15] = 200
+    out = resize_image(tf.constant(image), 10).numpy()
+    assert out.shape == (10, 10, 3) and (out[:4] == 200).all() and (out[6:] == 0).all()
+
+
+def test_junk_does_not_decode():
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        decode_image(tf.constant(b"junk"))

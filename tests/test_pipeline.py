@@ -1,0 +1,159 @@
+"""Batches: contents, determinism, the position they resume from, and what happens to records that cannot be used."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import toy_data
+
+from mural_tf.config import ConfigurationError
+from mural_tf.data import records
+from mural_tf.data.pipeline import count_languages, parse_image_text, training_batches
+from mural_tf.data.skipped import SkippedRecords
+
+
+@pytest.fixture
+def config(tmp_path):
+    config = toy_data.toy_config(toy_data.write_toy_data(tmp_path))
+    config.augmentation.update(dict(flip=True, rotation=10.0, zoom=0.1, color=0.5, erase=0.5, greyscale=0.2))
+    return config
+
+
+def batches(config, count, skipped=None, **options):
+    dataset = training_batches(config, toy_data.toy_tokenizer(), skipped or SkippedRecords(0.05), **options)
+    return list(dataset.take(count).as_numpy_iterator())
+
+
+def assert_same(one, other):
+    assert one.keys() == other.keys()
+    for name in one:
+        if name != "data_wait_seconds":
+            tf.nest.map_structure(np.testing.assert_array_equal, one[name], other[name])
+
+
+def test_shapes_and_types(config):
+    (batch,) = batches(config, 1)
+    assert batch["image"].shape == (16, toy_data.SIDE, toy_data.SIDE, 3) and batch["image"].dtype == np.uint8
+    for name in ("caption", "text_a", "text_b"):
+        assert {v.shape for v in batch[name].values()} == {(16, 8)}
+    assert batch["caption"]["input_word_ids"][0, 0] == toy_data.RESERVED.index("[CLS]")
+    assert "text_a" not in batches(config, 1, text_pairs=False)[0]
+
+
+def test_the_same_seed_gives_the_same_batches(config):
+    for one, other in zip(batches(config, 12), batches(config, 12)):
+        assert_same(one, other)
+    config.seed = 1
+    assert not np.array_equal(batches(config, 1)[0]["image"], one["image"])
+
+
+@pytest.mark.parametrize("after", [1, 7, 8, 13])  # 128 captions in batches of 16: an epoch is 8 batches
+def test_resumes_at_the_very_next_record(config, after):
+    whole = batches(config, after + 6)
+    last = whole[after - 1]
+    position = np.stack([last["image_text_position"][-1], last["text_text_position"][-1]])
+    for one, other in zip(whole[after:], batches(config, 6, position=position)):
+        assert_same(one, other)
+
+
+def test_an_epoch_holds_every_pair_once(config):
+    ids = [(i, c) for b in batches(config, 8) for i, c in zip(b["image_id"].tolist(), b["caption_id"].tolist())]
+    assert len(set(ids)) == len(ids) == 128
+
+
+def test_pairs_stay_together(config):
+    tokenizer = toy_data.toy_tokenizer()
+    (batch,) = batches(config, 1)
+    numbers = [
+        [tokenizer.vocabulary[t] for t in row if tokenizer.vocabulary[t].startswith("##")] for row in batch["text_a"]["input_word_ids"]
+    ]
+    others = [
+        [tokenizer.vocabulary[t] for t in row if tokenizer.vocabulary[t].startswith("##")] for row in batch["text_b"]["input_word_ids"]
+    ]
+    assert numbers == others and all(numbers)
+
+
+def test_unusable_records_are_skipped_and_counted(tmp_path):
+    images = toy_data.image_text_records(64)
+    images[3].image = b"not an image"
+    images[7].image = toy_data.picture(7)[:60]  # truncated PNG
+    images[11].captions = ["", "fine"]
+    images[12].captions = [b"\xff\xfe", "fine"]
+    config = toy_data.toy_config(toy_data.write_toy_data(tmp_path, images))
+    skipped = SkippedRecords(0.5)
+    batches(config, 8, skipped)
+    assert skipped.counts["image that does not decode"] >= 4  # two images with two captions each
+    assert skipped.counts["empty caption"] >= 1
+    assert skipped.counts["caption that is not UTF-8"] >= 1
+    assert "empty caption" in skipped.report()
+    skipped.check()
+
+
+@pytest.mark.parametrize("broken", ["image", "caption"])
+def test_too_many_unusable_records_stop_the_run(tmp_path, broken):
+    images = toy_data.image_text_records(64)
+    for image in images:  # all of them: no batch would ever come
+        image.image = b"junk" if broken == "image" else image.image
+        image.captions = ["", ""] if broken == "caption" else image.captions
+    skipped = SkippedRecords(0.05)
+    with pytest.raises(tf.errors.OpError):
+        batches(toy_data.toy_config(toy_data.write_toy_data(tmp_path, images)), 1, skipped)
+    with pytest.raises(ConfigurationError, match="128 of 12.* records skipped"):
+        skipped.check()
+
+
+def test_a_truncated_file_is_read_up_to_the_damage(tmp_path):
+    config = toy_data.toy_config(toy_data.write_toy_data(tmp_path))
+    path = records.list_files(tmp_path, records.IMAGE_TEXT, "train")[0]
+    with open(path, "r+b") as file:
+        file.truncate(file.seek(0, 2) // 2)
+    skipped = SkippedRecords(0.9)
+    assert len(batches(config, 20, skipped)) == 20
+    assert any("truncated" in kind for kind in skipped.counts)
+
+
+def test_img2dataset_records(tmp_path):
+    with tf.io.TFRecordWriter(str(tmp_path / "00000.tfrecord")) as writer:
+        for i in range(16):
+            feature = {"jpg": toy_data.picture(i, kind="JPEG"), "txt": f"thing w{i}".encode(), "key": b"%05d" % i}
+            feature = {k: tf.train.Feature(bytes_list=tf.train.BytesList(value=[v])) for k, v in feature.items()}
+            writer.write(tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString())
+    config = toy_data.toy_config(tmp_path, "align")
+    config.data.format = "img2dataset"
+    (batch,) = batches(config, 1, text_pairs=False)
+    assert len(set(batch["image_id"].tolist())) == 16
+
+
+def test_languages_can_be_chosen_and_balanced(tmp_path):
+    images = toy_data.image_text_records(64)
+    for image in images[8:]:  # German for 8 of 64 pictures only
+        image.captions, image.languages, image.caption_groups = image.captions[:1], ["en"], ["g"]
+    config = toy_data.toy_config(toy_data.write_toy_data(tmp_path, images))
+    config.train.image_text_batch = 8
+    german = {f"ding v{i}".encode() for i in range(8)}
+    german = set(tf.strings.to_hash_bucket_fast(list(german), np.iinfo(np.int64).max).numpy().tolist())
+
+    def share():
+        ids = np.concatenate([b["caption_id"] for b in batches(config, 16)])
+        return np.mean([i in german for i in ids.tolist()])
+
+    config.data.image_text_languages = ("de",)
+    assert share() == 1.0
+    config.data.image_text_languages = ()
+    config.data.language_temperature = 1e9  # as many German captions as English ones
+    assert 0.4 < share() < 0.6
+    config.data.image_text_languages = ("xx",)
+    with pytest.raises(ConfigurationError, match="xx.*de, en"):
+        batches(config, 1)
+
+
+def test_language_counts(tmp_path):
+    toy_data.write_toy_data(tmp_path)
+    files = records.list_files(tmp_path, records.IMAGE_TEXT, "train")
+    assert count_languages(files, parse_image_text, "language") == {"de": 64, "en": 64}
+
+
+def test_missing_data_is_told(tmp_path):
+    with pytest.raises(ConfigurationError, match="does not exist"):
+        batches(toy_data.toy_config(tmp_path / "nowhere"), 1)
+    with pytest.raises(ConfigurationError, match="No image_text records of split 'train'"):
+        batches(toy_data.toy_config(tmp_path), 1)

@@ -1,0 +1,167 @@
+"""Vocabulary building, saving and loading."""
+
+import builtins
+import collections
+import random
+
+import pytest
+
+from mural_tf.config import ConfigurationError
+from mural_tf.text import vocabulary as vocabulary_module
+from mural_tf.text.tokenizer import WordPieceTokenizer
+from mural_tf.text.vocabulary import (
+    RESERVED_TOKENS,
+    build_vocabulary,
+    count_words,
+    load_vocabulary,
+    save_vocabulary,
+)
+
+BUILDERS = ("tensorflow_text", "tokenizers")
+
+
+def sample_texts(count=800, seed=0):
+    """Made-up words of a few syllables in five scripts, some far more frequent than others."""
+    draw = random.Random(seed)
+    alphabets = ("aeioklmnst", "абвгдеклмн", "กขคงจชดตนบ", "אבגדהוזחטי", "日本中国山川")
+    lexicon = []
+    for letters in alphabets:
+        syllables = [draw.choice(letters) + draw.choice(letters) for _ in range(12)]
+        lexicon.append(["".join(draw.choices(syllables, k=draw.randint(1, 4))) for _ in range(60)])
+    weights = [1 / (rank + 1) for rank in range(60)]
+    return [" ".join(draw.choices(draw.choice(lexicon), weights, k=draw.randint(1, 6))) for _ in range(count)]
+
+
+@pytest.mark.parametrize("builder", BUILDERS)
+@pytest.mark.parametrize("size", (60, 200, 400))
+def test_size_is_an_upper_bound_and_reserved_pieces_come_first(builder, size):
+    pieces = build_vocabulary(sample_texts(), size, builder)
+    assert len(pieces) <= size
+    assert len(pieces) > 0.9 * size  # there are plenty of candidates
+    assert len(set(pieces)) == len(pieces)
+    assert tuple(pieces[:5]) == RESERVED_TOKENS
+
+
+@pytest.mark.parametrize("builder", BUILDERS)
+def test_same_texts_give_the_same_vocabulary_from_a_generator_in_any_order(builder):
+    texts = sample_texts()
+    first = build_vocabulary(texts, 200, builder)
+    assert build_vocabulary((text for text in reversed(texts)), 200, builder) == first
+    assert build_vocabulary(sample_texts(seed=1), 200, builder) != first
+
+
+@pytest.mark.parametrize("builder", BUILDERS)
+def test_training_words_need_few_pieces_and_no_unknown(builder):
+    texts = sample_texts()
+    pieces = build_vocabulary(texts, 400, builder)
+    tokenizer = WordPieceTokenizer(pieces)
+    ids = tokenizer.tokenize(texts)
+    words = ids.bounding_shape(out_type="int64")  # only to evaluate once
+    assert words[0] == len(texts)
+    flat = ids.flat_values.numpy()
+    assert not (flat == pieces.index("[UNK]")).any()
+    characters = sum(len(text.replace(" ", "")) for text in texts)
+    assert len(flat) < 0.5 * characters  # a vocabulary of characters alone needs one piece for each
+
+
+def test_frequent_words_become_pieces():
+    texts = ["the red circle"] * 50 + ["the blue square"] * 50 + ["zig"]
+    pieces = build_vocabulary(texts, 60)
+    assert {"the", "red", "circle", "blue", "square"} <= set(pieces)
+
+
+def test_words_longer_than_the_longest_piece_are_learned_too():
+    phrase = "กขคงจชดตนบ" * 3  # 30 characters without a space; a piece holds 12
+    tokens = WordPieceTokenizer(build_vocabulary([phrase] * 20, 80)).tokenize([phrase])
+    assert len(tokens.flat_values) <= 6
+
+
+def test_pieces_that_could_never_be_used_are_left_out():
+    # A Chinese character and a punctuation mark always stand alone, so none of them can continue a word.
+    pieces = build_vocabulary(["日本 日本, word"] * 20, 60)
+    assert "日" in pieces and "," in pieces and "##w" in pieces
+    assert "##日" not in pieces and "##," not in pieces
+
+
+def test_count_words_matches_splitting_by_hand():
+    counts = count_words(["Red circle, red!", "red\u00a0circle\u200b日本"])
+    expected = {"Red": 1, "circle": 2, ",": 1, "red": 2, "!": 1, "日": 1, "本": 1}
+    assert counts == collections.Counter(expected)
+    assert count_words(["ÉTÉ Été"], lower_case=True) == {"été": 2}
+    assert count_words(["ÉTÉ Été"], lower_case=True, strip_accents=True) == {"ete": 2}
+
+
+def test_max_words_keeps_the_most_frequent():
+    texts = ["aaa"] * 9 + ["bbb"] * 9 + ["qqq"]
+    assert "qqq" not in build_vocabulary(texts, 60, max_words=2)
+    assert "qqq" in build_vocabulary(texts, 60)
+
+
+@pytest.mark.parametrize("builder", BUILDERS)
+def test_rare_characters_are_cut_when_the_alphabet_is_limited(builder):
+    texts = ["ab ba"] * 10 + ["abz"]
+    pieces = build_vocabulary(texts, 60, builder, max_characters=2)
+    assert "a" in pieces and "b" in pieces and not any("z" in piece for piece in pieces)
+
+
+def test_save_and_load_round_trip(tmp_path):
+    # U+2028 and U+0085 are line separators for Python's splitlines(), not in a vocabulary file.
+    pieces = [*RESERVED_TOKENS, "a", "##ß", "\u2028", "##\u0085", "\u00a0", "日"]
+    save_vocabulary(pieces, tmp_path / "vocabulary.txt")
+    assert load_vocabulary(tmp_path / "vocabulary.txt") == pieces
+    assert [file.name for file in tmp_path.iterdir()] == ["vocabulary.txt"]
+
+
+def test_bert_files_load_as_they_are(tmp_path):
+    lines = ["[PAD]", *(f"[unused{i}]" for i in range(1, 100)), "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "##s"]
+    path = tmp_path / "vocab.txt"
+    path.write_bytes("\r\n".join(lines).encode())  # Windows line ends, no end of line at the end
+    assert load_vocabulary(path) == lines
+    ids = WordPieceTokenizer.load(path, max_length=4)(["thes [unused1]"])["input_word_ids"].numpy()[0]
+    assert [lines[i] for i in ids] == ["[CLS]", "the", "##s", "[SEP]"]
+
+
+def test_loading_reports_what_is_wrong(tmp_path):
+    path = tmp_path / "vocabulary.txt"
+    with pytest.raises(ConfigurationError, match="Cannot read.*one piece a line"):
+        load_vocabulary(path)
+    cases = {
+        b"": "empty",
+        b"[PAD]\n\xff\xfe\n": "not UTF-8",
+        b"[PAD]\n[UNK]\na\n": r"lacks \[CLS\], \[SEP\]",
+        b"[PAD]\n[UNK]\n[CLS]\n[SEP]\na\nb\na\n": "'a' twice, in lines 5 and 7",
+    }
+    for data, message in cases.items():
+        path.write_bytes(data)
+        with pytest.raises(ConfigurationError, match=message):
+            load_vocabulary(path)
+
+
+def test_saving_into_a_missing_folder_is_one_message(tmp_path):
+    with pytest.raises(ConfigurationError, match="Cannot write the vocabulary"):
+        save_vocabulary(["a"], tmp_path / "missing" / "vocabulary.txt")
+
+
+def test_building_reports_what_is_wrong(monkeypatch):
+    with pytest.raises(ConfigurationError, match="Unknown vocabulary builder 'magic': expected one of tensorflow_text"):
+        build_vocabulary(["a"], 100, "magic")
+    with pytest.raises(ConfigurationError, match="ask for 8"):
+        build_vocabulary(["a"], 7)
+    with pytest.raises(ConfigurationError, match="no words"):
+        build_vocabulary(["", " \u3000"], 100)
+
+    real_import = builtins.__import__
+
+    def without_tokenizers(name, *arguments, **options):
+        if name == "tokenizers":
+            raise ImportError(name)
+        return real_import(name, *arguments, **options)
+
+    monkeypatch.setattr(builtins, "__import__", without_tokenizers)
+    with pytest.raises(ConfigurationError, match="pip install tokenizers"):
+        build_vocabulary(["a"], 100, "tokenizers")
+
+
+def test_trim_drops_the_rarest_long_pieces_only():
+    pieces = ["[PAD]", "a", "b", "often", "##a", "##ab", "rare", "##b"]
+    assert vocabulary_module._trim(pieces, 6, ["[PAD]"]) == ["[PAD]", "a", "b", "often", "##a", "##b"]

@@ -1,0 +1,61 @@
+"""A tiny data set and configuration that many tests share."""
+
+import io
+
+import numpy as np
+from PIL import Image
+
+from mural_tf.config import base_config
+from mural_tf.data import records
+from mural_tf.text.tokenizer import WordPieceTokenizer
+
+SIDE = 32
+RESERVED = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+def picture(index: int, side: int = SIDE, kind: str = "PNG") -> bytes:
+    """A picture of random blocks, different for every index."""
+    blocks = np.random.default_rng(index).integers(0, 255, (4, 4, 3), dtype=np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(blocks).resize((side, side), Image.NEAREST).save(buffer, kind)
+    return buffer.getvalue()
+
+
+def image_text_records(count: int) -> list[records.ImageTextRecord]:
+    """One English and one German caption a picture."""
+    return [
+        records.ImageTextRecord(f"image{i}", picture(i), [f"thing w{i}", f"ding v{i}"], ["en", "de"], [f"g{i}"] * 2)
+        for i in range(count)
+    ]
+
+
+def text_pairs(count: int) -> list[records.TextPair]:
+    return [records.TextPair(f"thing w{i}", "en", f"ding v{i}", "de", f"g{i}") for i in range(count)]
+
+
+def write_toy_data(folder, images=None, pairs=None, count: int = 64):
+    """Writes the training split of both kinds and returns the folder."""
+    records.write_records(folder, records.IMAGE_TEXT, "train", images or image_text_records(count), shards=2)
+    records.write_records(folder, records.TEXT_PAIRS, "train", pairs or text_pairs(count))
+    return folder
+
+
+def toy_tokenizer(count: int = 64, **options) -> WordPieceTokenizer:
+    words = ["thing", "ding", "w", "v", *[f"##{i}" for i in range(count)], *[f"##{d}" for d in range(10)]]
+    return WordPieceTokenizer([*RESERVED, *dict.fromkeys(words)], max_length=8, **options)
+
+
+def toy_config(folder, model: str = "mural"):
+    config = base_config()
+    config.model = model
+    config.data.directory = str(folder)
+    config.data.shuffle_buffer = 1000
+    config.image_tower.update(dict(width=0.25, depth=0.25, image_size=SIDE, resize=SIDE, drop_connect_rate=0.0))
+    config.image_tower.batch_norm_momentum = 0.5
+    config.text_tower.update(dict(layers=1, hidden_size=32, heads=2, feed_forward_size=64, max_length=8, dropout=0.0))
+    config.embedding_size = 80
+    config.loss.temperature = 0.1
+    config.optimizer.update(dict(name="adam", learning_rate=3e-3, text_text_learning_rate=3e-3, warmup_steps=5))
+    config.train.update(dict(steps=30, image_text_batch=16, text_text_batch=16, checkpoint_every=10, log_every=10))
+    config.augmentation.flip = False
+    return config
