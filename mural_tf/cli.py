@@ -10,6 +10,7 @@ This module imports no TensorFlow, and scripts import it inside `main` only, so 
 
 from __future__ import annotations
 
+import logging as python_logging
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -33,7 +34,8 @@ def run(main: Callable[[Sequence[str]], int | None]) -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
     def guarded(argv: Sequence[str]) -> int | None:
-        logging.use_absl_handler()
+        # TensorFlow warns in a hundred lines where a checkpoint does not fit; the one error says it.
+        python_logging.getLogger("tensorflow").setLevel(python_logging.ERROR)
         if len(argv) > 1:
             raise ConfigurationError(f"Unexpected argument {argv[1]!r}: this script takes --flag=value only.")
         return main(argv)

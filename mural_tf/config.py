@@ -67,7 +67,7 @@ def base_config() -> ConfigDict:
     config.loss = ConfigDict(
         dict(
             image_text_weight=1.0,  # w_i2t, Eq. 1
-            text_text_weight=0.1,  # w_t2t, Eq. 1; [P A.1] finds 0.1 : 1 best
+            text_text_weight=0.1,  # w_t2t, Eq. 1; [P A.1] finds 0.1 : 1 best; 0: image-text alone, as in fine-tuning
             temperature=1.0,  # initial value of the learned image-text temperature [P §3.1]
             temperature_range=(0.01, 2.0),  # our choice: the learned value cannot leave it
             text_text_temperature=0.01,  # fixed [P §3.1]
@@ -112,6 +112,7 @@ def base_config() -> ConfigDict:
             emoji_languages="core",  # "core": the benchmark's 25; "all": every locale that names half the emoji
             format="mural",  # or "img2dataset" (keys jpg, txt); see docs/data.md
             image_text_languages=(),  # training captions in these only; empty: all
+            text_pairs="files",  # or "co_captions": two captions of one image, the fine-tuning ablation of [P A.1]
             text_text_languages=(),  # text pairs whose second language is among these; empty: all
             language_temperature=1.0,  # language l is drawn in proportion to count^(1/temperature)
             default_language="en",  # of records that name none (img2dataset)
@@ -126,7 +127,8 @@ def base_config() -> ConfigDict:
             zoom=0.0,  # scale drawn from [1 - zoom, 1 + zoom]
             stretch=0.0,  # aspect drawn from [1 - stretch, 1 + stretch]
             rotation=0.0,  # degrees, drawn from [-rotation, rotation]
-            color=0.0,  # strength 0..1 of brightness, contrast, saturation and hue changes
+            color=0.0,  # strength 0..1 of brightness, contrast and saturation changes
+            hue=0.0,  # degrees, drawn from [-hue, hue]
             greyscale=0.0,  # probability
             erase=0.0,  # probability of covering one rectangle
         )

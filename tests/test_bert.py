@@ -130,7 +130,9 @@ def test_padding_changes_nothing():
     model = build_text_encoder(tower_config(), VOCABULARY)
     randomise(model)
     tokens = random_tokens(length=6)
-    padded = {name: np.pad(value, ((0, 0), (0, 3)), constant_values=name != "input_mask") for name, value in tokens.items()}
+    padded = {
+        name: np.pad(value, ((0, 0), (0, 3)), constant_values=name != "input_mask") for name, value in tokens.items()
+    }
     assert np.max(np.abs(model(padded) - model(tokens))) < 1e-5
 
 

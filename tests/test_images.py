@@ -1,8 +1,11 @@
 """Resizing, cropping and augmentation of images."""
 
+import io
+
 import numpy as np
 import pytest
 import tensorflow as tf
+from PIL import Image
 
 from mural_tf.config import base_config
 from mural_tf.data.images import augment_images, decode_image, evaluation_image, resize_image
@@ -53,7 +56,7 @@ def test_geometry_fills_beyond_the_edge_with_the_border():
     np.testing.assert_array_equal(augment_images(white, 20, config, SEED), white)
 
 
-@pytest.mark.parametrize("changes", [dict(color=1.0), dict(greyscale=1.0), dict(erase=1.0), dict(rotation=45.0)])
+@pytest.mark.parametrize("changes", [dict(color=1.0), dict(hue=90.0), dict(greyscale=1.0), dict(erase=1.0), dict(rotation=45.0)])
 def test_each_augmentation_acts_and_repeats(changes):
     images = pictures()
     one = augment_images(images, 20, settings(**changes), SEED).numpy()
@@ -68,7 +71,7 @@ def test_each_augmentation_acts_and_repeats(changes):
 
 def test_colour_changes_keep_grey_levels_of_grey_pixels_together():
     grey = np.repeat(np.random.default_rng(1).integers(0, 255, (3, 9, 9, 1), dtype=np.uint8), 3, axis=-1)
-    out = augment_images(grey, 9, settings(color=1.0), SEED).numpy().astype(int)
+    out = augment_images(grey, 9, settings(color=1.0, hue=180.0), SEED).numpy().astype(int)
     assert np.ptp(out, axis=-1).max() <= 1  # hue and saturation leave the grey axis alone
 
 
@@ -82,6 +85,21 @@ def test_resize_ignores_the_aspect():
     image[:15] = 200
     out = resize_image(tf.constant(image), 10).numpy()
     assert out.shape == (10, 10, 3) and (out[:4] == 200).all() and (out[6:] == 0).all()
+
+
+@pytest.mark.parametrize("mode,color,expected", [
+    ("RGB", (10, 20, 30), (10, 20, 30)),
+    ("L", 77, (77, 77, 77)),
+    ("RGBA", (10, 20, 30, 0), (255, 255, 255)),  # transparent pixels go on white
+    ("RGBA", (0, 100, 200, 51), (204, 224, 244)),  # alpha 0.2: 0.2 c + 0.8 · 255
+    ("LA", (100, 51), (224, 224, 224)),
+])  # fmt: skip
+def test_every_kind_of_png_becomes_rgb(mode, color, expected):
+    buffer = io.BytesIO()
+    Image.new(mode, (5, 4), color).save(buffer, "PNG")
+    decoded = decode_image(tf.constant(buffer.getvalue())).numpy()
+    assert decoded.shape == (4, 5, 3)
+    np.testing.assert_array_equal(decoded, np.broadcast_to(np.array(expected, np.uint8), (4, 5, 3)))
 
 
 def test_junk_does_not_decode():

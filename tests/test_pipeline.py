@@ -97,7 +97,7 @@ def test_too_many_unusable_records_stop_the_run(tmp_path, broken):
     skipped = SkippedRecords(0.05)
     with pytest.raises(tf.errors.OpError):
         batches(toy_data.toy_config(toy_data.write_toy_data(tmp_path, images)), 1, skipped)
-    with pytest.raises(ConfigurationError, match="128 of 12.* records skipped"):
+    with pytest.raises(ConfigurationError, match="Too many unusable records: [0-9]+ of [0-9]+"):
         skipped.check()
 
 

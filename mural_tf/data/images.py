@@ -16,11 +16,20 @@ from ml_collections import ConfigDict
 def decode_image(data: tf.Tensor) -> tf.Tensor:
     """Decodes one JPEG, PNG, BMP or (the first frame of a) GIF, a string scalar, to uint8 RGB [H, W, 3].
 
-    Raises `tf.errors.InvalidArgumentError` for anything else. Transparency is dropped, not blended.
+    Grey becomes RGB and transparent pixels go on white. Raises `tf.errors.InvalidArgumentError` for anything else.
     """
-    image = tf.io.decode_image(data, channels=3, expand_animations=False)
-    image.set_shape([None, None, 3])
-    return image
+    image = tf.io.decode_image(data, channels=0, expand_animations=False)  # [H, W, 1 to 4]: grey or RGB, then alpha
+    image.set_shape([None, None, None])
+    shape = tf.shape(image)
+    transparent = tf.equal(shape[2] % 2, 0)
+    colors = tf.cond(transparent, lambda: _on_white(image), lambda: image)
+    return tf.ensure_shape(tf.broadcast_to(colors, [shape[0], shape[1], 3]), [None, None, 3])
+
+
+def _on_white(image: tf.Tensor) -> tf.Tensor:
+    pixels = tf.cast(image, tf.float32)
+    alpha = pixels[..., -1:] / 255.0
+    return tf.cast(tf.round(pixels[..., :-1] * alpha + 255.0 * (1.0 - alpha)), tf.uint8)
 
 
 def resize_image(image: tf.Tensor, side: int) -> tf.Tensor:
@@ -59,7 +68,7 @@ def augment_images(images: tf.Tensor, image_size: int, config: ConfigDict, seed:
         fill_value=0.0,
     )
     resampled.set_shape([None, image_size, image_size, 3])
-    if config.color or config.greyscale:
+    if config.color or config.hue or config.greyscale:
         resampled = _change_colors(resampled, config, seeds[1])
     if config.erase:
         resampled = _erase(resampled, config.erase, seeds[2])
@@ -98,7 +107,7 @@ def _change_colors(images: tf.Tensor, config: ConfigDict, seed) -> tf.Tensor:
     saturation = 1.0 + strength * draws[0]
     saturation = tf.where((draws[4] + 1.0) / 2.0 < config.greyscale, 0.0, saturation)[:, None, None]
     mix = saturation * tf.eye(3) + (1.0 - saturation) * to_grey  # [B, 3, 3]
-    angle = (draws[1] * strength * 0.5 * math.pi)[:, None, None]
+    angle = (draws[1] * config.hue * math.pi / 180.0)[:, None, None]
     third = tf.fill([3, 3], 1.0 / 3.0)
     cross = tf.constant([[0.0, -1.0, 1.0], [1.0, 0.0, -1.0], [-1.0, 1.0, 0.0]]) / math.sqrt(3.0)
     hue = tf.cos(angle) * (tf.eye(3) - third) + third + tf.sin(angle) * cross  # rotation about the grey axis

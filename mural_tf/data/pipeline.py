@@ -58,6 +58,8 @@ def _image_text_batches(config, tokenizer, skipped, start, pad) -> tf.data.Datas
     data, tower = config.data, config.image_tower
     batch = config.train.image_text_batch
     files = records.list_files(data.directory, records.IMAGE_TEXT, "train")
+    if data.format not in ("mural", "img2dataset"):
+        raise ConfigurationError(f"Unknown data.format {data.format!r}; known: mural, img2dataset.")
     parse = parse_image_text if data.format == "mural" else _parse_img2dataset(data.default_language)
     items = _stream(files, parse, config, data.image_text_languages, "language", skipped, start, stream=0)
 
@@ -88,8 +90,13 @@ def _image_text_batches(config, tokenizer, skipped, start, pad) -> tf.data.Datas
 
 def _text_pair_batches(config, tokenizer, skipped, start, pad) -> tf.data.Dataset:
     data, batch = config.data, config.train.text_text_batch
-    files = records.list_files(data.directory, records.TEXT_PAIRS, "train")
-    items = _stream(files, parse_text_pair, config, data.text_text_languages, "language_b", skipped, start, stream=1)
+    if data.text_pairs not in TEXT_PAIR_SOURCES:
+        raise ConfigurationError(
+            f"Unknown data.text_pairs {data.text_pairs!r}; known: {', '.join(TEXT_PAIR_SOURCES)}."
+        )
+    kind, parse = TEXT_PAIR_SOURCES[data.text_pairs]
+    files = records.list_files(data.directory, kind, "train")
+    items = _stream(files, parse, config, data.text_text_languages, "language_b", skipped, start, stream=1)
     items = _drop_problems(items, skipped, "text_a")
 
     def finish(items):
@@ -108,10 +115,15 @@ def _text_pair_batches(config, tokenizer, skipped, start, pad) -> tf.data.Datase
 def _stream(files, parse, config, languages, language_key, skipped, start, stream: int) -> tf.data.Dataset:
     """Shuffled items of endless epochs, each with its `position`, from just after `start`."""
     data = config.data
+    for name in files:
+        damage = records.find_damage(name)
+        if damage:
+            skipped.add("file that is truncated: what follows is lost", f"{name}, {damage}")
     copies = _copies_per_language(files, parse, language_key, languages, data.language_temperature)
     names = tf.constant(files)
 
     def one_epoch(epoch):
+        tf.compat.v1.set_random_seed(None)  # of this function's graph: order must not depend on the program's seed
         seed = tf.stack([tf.cast(config.seed, tf.int64) * 2 + stream, epoch])
         shuffled = tf.random.experimental.stateless_shuffle(names, seed)
         raw = tf.data.Dataset.from_tensor_slices(shuffled).interleave(
@@ -154,6 +166,25 @@ def parse_text_pair(serialized: tf.Tensor) -> dict[str, tf.Tensor]:
     return {**item, "problem": problem}
 
 
+def parse_co_captions(serialized: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Parses one image-text record into text pairs: each caption with the image's next one, {name: [captions]}."""
+    item = parse_image_text(serialized)
+    several = tf.size(item["caption"]) > 1
+    count = tf.where(several, tf.size(item["caption"]), 0)  # a single caption has no partner
+    one = {name: item[name][:count] for name in ("caption", "language", "problem")}
+    pair = {}
+    for side, shift in (("a", 0), ("b", -1)):
+        pair[f"text_{side}"] = tf.roll(one["caption"], shift, axis=0)
+        pair[f"language_{side}"] = tf.roll(one["language"], shift, axis=0)
+    return {**pair, "problem": tf.strings.join([one["problem"], tf.roll(one["problem"], -1, axis=0)])}
+
+
+TEXT_PAIR_SOURCES = {
+    "files": (records.TEXT_PAIRS, parse_text_pair),
+    "co_captions": (records.IMAGE_TEXT, parse_co_captions),
+}
+
+
 def _parse_img2dataset(language: str):
     """img2dataset's TFRecords: `jpg` and `txt`, with `key` as the image's id."""
     features = {
@@ -194,7 +225,7 @@ def _drop_problems(items: tf.data.Dataset, skipped: SkippedRecords, name_key: st
         kind = problem.decode()
         if kind != END_OF_EPOCH:
             skipped.add(kind, name.decode("utf-8", "replace") or f"item {index}")
-        if skipped.exceeded(int(index) + 1, at_end=kind == END_OF_EPOCH):
+        if skipped.exceeded(int(index), at_end=kind == END_OF_EPOCH):
             raise ValueError("too many unusable records")  # ends training, which then calls `skipped.check`
         return np.bool_(False)
 

@@ -25,39 +25,42 @@ class SkippedRecords:
     def __init__(self, max_fraction: float, minimum: int = 200):
         self.max_fraction, self.minimum = max_fraction, minimum
         self.counts: collections.Counter[str] = collections.Counter()
-        self.read = 0
+        self._dropped = 0  # of the counted records, those that the stream no longer holds
+        self._verdict = ""
         self._lock = threading.Lock()
-        self._exceeded = False
 
-    def add(self, kind: str, example: str, count: int = 1) -> None:
+    def add(self, kind: str, example: str, count: int = 1, dropped: bool = False) -> None:
         """Counts skipped records; logs the first of each kind with an example."""
         with self._lock:
             if kind not in self.counts:
                 logging.warning("Skipping records: %s, first at %s. Further ones are only counted.", kind, example)
             self.counts[kind] += count
+            self._dropped += count if dropped else 0
 
     @property
     def total(self) -> int:
+        """How many records were skipped."""
         return sum(self.counts.values())
 
-    def exceeded(self, read: int, at_end: bool = False) -> bool:
-        """Tells whether too many of the `read` records were skipped."""
+    def exceeded(self, seen: int, at_end: bool = False) -> bool:
+        """Tells whether too many records were skipped; `seen` counts those that were not dropped."""
         with self._lock:
-            self.read = max(self.read, read)
-            enough = at_end or self.read >= self.minimum
-            self._exceeded = self._exceeded or (enough and self.total > self.max_fraction * self.read)
-            return self._exceeded
+            read = seen + self._dropped
+            enough = at_end or read >= self.minimum
+            if not self._verdict and enough and self.total > self.max_fraction * read:
+                self._verdict = self.report(read)
+            return bool(self._verdict)
 
-    def report(self) -> str:
+    def report(self, read: int | None = None) -> str:
         """Returns one line with all counts."""
         kinds = ", ".join(f"{count} x {kind}" for kind, count in sorted(self.counts.items()))
-        return f"{self.total} of {self.read} records skipped ({kinds})" if self.counts else "no records skipped"
+        return f"{self.total}{f' of {read}' if read else ''} records skipped ({kinds or 'none'})"
 
     def check(self) -> None:
-        """Raises `ConfigurationError` if the share of skipped records is above the bound."""
-        if self._exceeded:
+        """Raises `ConfigurationError` if the share of skipped records went above the bound."""
+        if self._verdict:
             raise ConfigurationError(
-                f"Too many unusable records: {self.report()}, more than data.max_skipped_fraction = "
+                f"Too many unusable records: {self._verdict}, more than data.max_skipped_fraction = "
                 f"{self.max_fraction}. Repair the data or raise the bound."
             )
 
@@ -71,12 +74,16 @@ def map_or_drop(dataset: tf.data.Dataset, function, skipped: SkippedRecords, kin
         lambda index, element: (index, function(element)), num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
     )
 
+    def note(missing, index):
+        skipped.add(kind, f"record {index - missing} of the stream", int(missing), dropped=True)
+        return missing
+
     def count_gap(previous, index_and_element):
         index, element = index_and_element
         missing = index - previous - 1
 
         def report():
-            return tf.numpy_function(lambda n, at: skipped.add(kind, f"record {at}", int(n)) or n, [missing, index], tf.int64)
+            return tf.numpy_function(note, [missing, index], tf.int64)
 
         with tf.control_dependencies([tf.cond(missing > 0, report, lambda: missing)]):
             return tf.identity(index), element

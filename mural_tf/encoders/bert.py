@@ -17,6 +17,7 @@ import tensorflow as tf
 from ml_collections import ConfigDict
 
 from mural_tf.config import ConfigurationError
+from mural_tf.encoders.fused import fused
 from mural_tf.encoders.precision import dtype_policy
 
 LAYER_NORM_EPSILON = 1e-12
@@ -75,20 +76,38 @@ class FirstPosition(tf.keras.layers.Layer):
         return x[:, 0]
 
 
+@fused
+def gelu(x: tf.Tensor) -> tf.Tensor:
+    """x times the standard normal's distribution function at x (exact, by erf)."""
+    return 0.5 * x * (1.0 + tf.math.erf(x * math.sqrt(0.5)))
+
+
+@fused
+def add_and_normalize(x, y, gamma, beta):
+    """Layer normalisation of x + y over the last axis; moments in float32 whatever the compute dtype."""
+    total = tf.cast(x + y, tf.float32)
+    centred = total - tf.reduce_mean(total, axis=-1, keepdims=True)
+    variance = tf.reduce_mean(tf.square(centred), axis=-1, keepdims=True)
+    return tf.cast(centred * tf.math.rsqrt(variance + LAYER_NORM_EPSILON), x.dtype) * gamma + beta
+
+
+@fused
+def masked_softmax(logits, mask):
+    """Attention weights: softmax over the last axis of [B, heads, Q, T], in float32, of the tokens in mask [B, T]."""
+    bias = (1.0 - mask)[:, tf.newaxis, tf.newaxis, :] * MASKED
+    return tf.cast(tf.nn.softmax(tf.cast(logits, tf.float32) + bias), logits.dtype)
+
+
 class LayerNorm(tf.keras.layers.Layer):
-    """Layer normalisation over the last axis; moments are taken in float32 whatever the compute dtype."""
+    """Layer normalisation of the sum of two tensors: two [B, T, hidden] -> [B, T, hidden]."""
 
-    def build(self, shape):
-        self.gamma = self.add_weight("gamma", shape=(shape[-1],), initializer="ones")
-        self.beta = self.add_weight("beta", shape=(shape[-1],), initializer="zeros")
+    def build(self, shapes):
+        self.gamma = self.add_weight("gamma", shape=(shapes[0][-1],), initializer="ones")
+        self.beta = self.add_weight("beta", shape=(shapes[0][-1],), initializer="zeros")
 
-    def call(self, x):
-        x = tf.cast(x, tf.float32)
-        mean = tf.reduce_mean(x, axis=-1, keepdims=True)
-        centred = x - mean
-        variance = tf.reduce_mean(tf.square(centred), axis=-1, keepdims=True)
-        normalised = centred * tf.math.rsqrt(variance + LAYER_NORM_EPSILON)
-        return tf.cast(normalised, self.compute_dtype) * self.gamma + self.beta
+    def call(self, inputs, training=None):
+        gamma, beta = (tf.cast(w, self.compute_dtype) for w in (self.gamma, self.beta))
+        return add_and_normalize(*inputs, gamma, beta, training=training)
 
 
 class BertEmbeddings(tf.keras.layers.Layer):
@@ -134,8 +153,9 @@ class BertEmbeddings(tf.keras.layers.Layer):
             x = self.projection(x)
         # One-hot times table: its gradient is a small dense matrix, a gather's would be B * T rows.
         types = tf.one_hot(type_ids, TOKEN_TYPES, dtype=self.compute_dtype)  # [B, T, 2]
-        x = x + tf.matmul(types, self.type_table) + self.position_table[:length]
-        return self.dropout(self.layer_norm(x), training=training)
+        x = x + tf.tensordot(types, tf.cast(self.type_table, x.dtype), axes=1)
+        positions = tf.cast(self.position_table[:length], x.dtype)[tf.newaxis]
+        return self.dropout(self.layer_norm([x, positions], training=training), training=training)
 
 
 class BertLayer(tf.keras.layers.Layer):
@@ -156,9 +176,7 @@ class BertLayer(tf.keras.layers.Layer):
         self.hidden_size = hidden
 
         def dense(size, name):
-            return tf.keras.layers.Dense(
-                size, kernel_initializer=initializer(), name=name, dtype=self.dtype_policy
-            )
+            return tf.keras.layers.Dense(size, kernel_initializer=initializer(), name=name, dtype=self.dtype_policy)
 
         def dropout():
             return tf.keras.layers.Dropout(self.rate, dtype=self.dtype_policy)
@@ -177,36 +195,34 @@ class BertLayer(tf.keras.layers.Layer):
         attended = self.attention_output(self.attend(x, mask, training))
         if self.first_position_only:
             x = x[:, :1]  # [B, 1, hidden]
-        x = self.attention_norm(x + self.hidden_dropout(attended, training=training))
-        y = self.output_dense(tf.nn.gelu(self.intermediate(x), approximate=False))
-        return self.output_norm(x + self.output_dropout(y, training=training))
+        attended = self.hidden_dropout(attended, training=training)
+        x = self.attention_norm([x, attended], training=training)
+        y = self.output_dense(gelu(self.intermediate(x), training=training))
+        return self.output_norm([x, self.output_dropout(y, training=training)], training=training)
 
     def attend(self, x, mask, training):
         """Multi-head attention before its output projection: softmax(q k / sqrt(size) + mask) v."""
         query, key, value = self.queries_keys_values(x)  # [B, heads, T or 1, size], [B, heads, T, size] twice
         scale = 1.0 / math.sqrt(self.hidden_size // self.heads)
-        logits = tf.cast(tf.matmul(query * scale, key, transpose_b=True), tf.float32)  # [B, heads, Q, T]
-        logits += (1.0 - tf.cast(mask[:, tf.newaxis, tf.newaxis], tf.float32)) * MASKED
-        weights = tf.cast(tf.nn.softmax(logits), self.compute_dtype)
+        logits = tf.matmul(query * scale, key, transpose_b=True)  # [B, heads, Q, T]
+        weights = masked_softmax(logits, tf.cast(mask, tf.float32), training=training)
         attended = tf.matmul(self.attention_dropout(weights, training=training), value)  # [B, heads, Q, size]
         attended = tf.transpose(attended, [0, 2, 1, 3])
         return tf.reshape(attended, [tf.shape(x)[0], -1, self.hidden_size])  # [B, Q, hidden]
 
     def queries_keys_values(self, x):
-        hidden = self.hidden_size
         if not self.first_position_only:
-            fused = self.project(x, 0, 3)
-            return fused[0], fused[1], fused[2]
-        keys_values = self.project(x, 1, 3)
-        return self.project(x[:, :1], 0, 1)[0], keys_values[0], keys_values[1]
+            return self.project(x, 0, 3)
+        return self.project(x[:, :1], 0, 1) + self.project(x, 1, 3)
 
     def project(self, x, first, last):
-        """Columns `first` to `last` (queries 0, keys 1, values 2) of the fused kernel: -> [n, B, heads, T, size]."""
+        """Columns `first` to `last` (queries 0, keys 1, values 2) of the fused kernel: a list of [B, heads, T, size]."""
         columns = slice(first * self.hidden_size, last * self.hidden_size)
-        y = tf.matmul(x, self.attention_kernel[:, columns]) + self.attention_bias[columns]
+        kernel, bias = (tf.cast(w, x.dtype) for w in (self.attention_kernel, self.attention_bias))
+        y = tf.nn.bias_add(tf.tensordot(x, kernel[:, columns], axes=1), bias[columns])
         size = self.hidden_size // self.heads
         y = tf.reshape(y, [tf.shape(x)[0], tf.shape(x)[1], last - first, self.heads, size])
-        return tf.transpose(y, [2, 0, 3, 1, 4])
+        return tf.unstack(tf.transpose(y, [2, 0, 3, 1, 4]), axis=0, num=last - first)
 
 
 def _check(config: ConfigDict, vocabulary_size: int) -> None:

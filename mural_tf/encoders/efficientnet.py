@@ -60,6 +60,11 @@ def scaled_depth(blocks: int, depth: float) -> int:
     return math.ceil(blocks * depth)
 
 
+def kernel_initializer() -> tf.keras.initializers.Initializer:
+    """A new one for every kernel: the same instance would give the same values again."""
+    return tf.keras.initializers.VarianceScaling(2.0, mode="fan_out", distribution="truncated_normal")
+
+
 @fused
 def swish(x: tf.Tensor) -> tf.Tensor:
     """x * sigmoid(x), elementwise."""
@@ -90,15 +95,14 @@ class Swish(tf.keras.layers.Layer):
 class SwishSqueezeExcite(tf.keras.layers.Layer):
     """The activation after a depthwise convolution's BatchNorm, with squeeze-and-excitation (Hu et al., 2018)."""
 
-    def __init__(self, squeezed: int, prefix: str, kernel_initializer, **options):
+    def __init__(self, squeezed: int, prefix: str, **options):
         super().__init__(**options)
         self.squeezed = squeezed
         self.prefix = prefix  # of the variables' names, which end like those of Keras' layers
-        self.kernel_initializer = kernel_initializer
 
     def build(self, shape):
         def convolution(name, inputs, outputs):
-            kernel = self.add_weight(f"{name}/kernel", (1, 1, inputs, outputs), initializer=self.kernel_initializer)
+            kernel = self.add_weight(f"{name}/kernel", (1, 1, inputs, outputs), initializer=kernel_initializer())
             return [kernel, self.add_weight(f"{name}/bias", (outputs,), initializer="zeros")]
 
         self.reduce = convolution(self.prefix + "reduce", shape[-1], self.squeezed)
@@ -161,9 +165,6 @@ class _Builder:
         self.momentum = config.batch_norm_momentum
         self.drop_connect_rate = 0.0 if config.frozen else config.drop_connect_rate
 
-    def _initializer(self) -> tf.keras.initializers.Initializer:
-        return tf.keras.initializers.VarianceScaling(2.0, mode="fan_out", distribution="truncated_normal")
-
     def stem(self, x, channels: int):
         return tf.keras.layers.Conv2D(
             channels,
@@ -171,14 +172,14 @@ class _Builder:
             strides=2,
             padding="same",
             use_bias=False,
-            kernel_initializer=self._initializer(),
+            kernel_initializer=kernel_initializer(),
             name="stem_conv",
             dtype=self.policy,
         )(x)
 
     def pointwise(self, x, channels: int, name: str):
         return PointwiseConvolution(
-            channels, use_bias=False, kernel_initializer=self._initializer(), name=name, dtype=self.policy
+            channels, use_bias=False, kernel_initializer=kernel_initializer(), name=name, dtype=self.policy
         )(x)
 
     def normalize(self, x, name: str, activate: str = ""):
@@ -193,13 +194,11 @@ class _Builder:
             x = self.pointwise(x, width * expansion, name + "expand_conv")
             x = self.normalize(x, name + "expand_bn", activate=name + "expand_activation")
         x = DepthwiseConvolution(
-            kernel, stride, depthwise_initializer=self._initializer(), name=name + "dwconv", dtype=self.policy
+            kernel, stride, depthwise_initializer=kernel_initializer(), name=name + "dwconv", dtype=self.policy
         )(x)
         x = self.normalize(x, name + "bn")
         squeezed = max(1, int(width * SQUEEZE_RATIO))
-        x = SwishSqueezeExcite(
-            squeezed, name + "se_", self._initializer(), name=name + "squeeze_excite", dtype=self.policy
-        )(x)
+        x = SwishSqueezeExcite(squeezed, name + "se_", name=name + "squeeze_excite", dtype=self.policy)(x)
         x = self.pointwise(x, channels, name + "project_conv")
         x = self.normalize(x, name + "project_bn")
         if stride == 1 and width == channels:

@@ -29,7 +29,7 @@ def fused(function: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
             output = function(*inputs)
         return tape.gradient(output, inputs, upstream)
 
-    @functools.lru_cache(maxsize=None)  # one tf.function a shape: a shared one would warn of retracing
+    @functools.cache  # one tf.function a shape: a shared one would warn of retracing
     def compiled(*signature):
         return [tf.function(f, jit_compile=True, autograph=False) for f in (function, differentiate)]
 

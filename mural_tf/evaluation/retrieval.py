@@ -121,8 +121,7 @@ def measure_retrieval(
             "captions": len(texts),
             "repeated_captions": _count_repeated(texts, owners),
         }
-    groups = {group: tuple(x for x in members if x in sizes) for group, members in _groups(data_dir).items()}
-    groups = {group: members for group, members in groups.items() if members}
+    groups = _present_groups(data_dir, sizes)
     for group, members in {**groups, "all": tuple(sizes)}.items():
         metrics[f"{name}/{group}/mean_recall"] = float(np.mean([metrics[f"{name}/{x}/mean_recall"] for x in members]))
     return Evaluation(name, split, _protocol(len(kept), len(wanted), captions.empty, sizes), metrics, sizes, groups)
@@ -181,7 +180,8 @@ def _count_repeated(texts: Sequence[str], owners: np.ndarray) -> int:
     return sum(len(images_of[text]) > 1 for text in texts)
 
 
-def _groups(data_dir: str | pathlib.Path) -> Mapping[str, Sequence[str]]:
+def _present_groups(data_dir: str | pathlib.Path, evaluated: Mapping) -> dict[str, tuple[str, ...]]:
+    """Returns the language groups of the data set, or else of the configuration, as far as they were evaluated."""
     path = pathlib.Path(data_dir) / "dataset.json"
     try:
         description = json.loads(path.read_text(encoding="utf-8"))
@@ -189,7 +189,9 @@ def _groups(data_dir: str | pathlib.Path) -> Mapping[str, Sequence[str]]:
         description = {}
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{path} is not valid JSON ({error}).") from None
-    return description.get("language_groups") or base_config().evaluation.groups.to_dict()
+    groups = description.get("language_groups") or base_config().evaluation.groups.to_dict()
+    present = {group: tuple(x for x in members if x in evaluated) for group, members in groups.items()}
+    return {group: members for group, members in present.items() if members}
 
 
 def _protocol(decoded: int, images: int, empty: int, sizes: Mapping) -> str:

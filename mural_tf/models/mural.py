@@ -23,11 +23,17 @@ class Mural(Align):
         self.text_text_head = tf.keras.layers.Dense(self.embedding_size, name="text_text_head")
 
     def encode(self, batch, training):
+        embeddings = super().encode(batch, training)
+        if "text_text" not in self.loss_weights():
+            return embeddings
         both = tf.nest.map_structure(lambda a, b: tf.concat([a, b], axis=0), batch["text_a"], batch["text_b"])
         text_a, text_b = tf.split(self.embed_texts(both, "text_text", training), 2)
-        return {**super().encode(batch, training), "text_a": text_a, "text_b": text_b}
+        return {**embeddings, "text_a": text_a, "text_b": text_b}
 
     def losses(self, embeddings, batch, rows):
+        losses = super().losses(embeddings, batch, rows)
+        if "text_text" not in self.loss_weights():
+            return losses
         loss = contrastive_loss(  # L_r2l + L_l2r
             embeddings["text_a"],
             embeddings["text_b"],
@@ -36,10 +42,11 @@ class Mural(Align):
             matches=(batch["text_a_id"], batch["text_b_id"]) if self.loss_config.mask_duplicates else (),
             rows=rows["text_a"],
         )
-        return {**super().losses(embeddings, batch, rows), "text_text": loss}
+        return {**losses, "text_text": loss}
 
     def loss_weights(self):
-        return {**super().loss_weights(), "text_text": self.loss_config.text_text_weight}
+        weight = self.loss_config.text_text_weight
+        return {**super().loss_weights(), **({"text_text": weight} if weight else {})}
 
     def variable_groups(self):
         return {**super().variable_groups(), "text_text_head": self.text_text_head.trainable_variables}

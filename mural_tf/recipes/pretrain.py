@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Callable
 
 import tensorflow as tf
 from ml_collections import ConfigDict
 
-from mural_tf.models import build_model
+from mural_tf.models import ContrastiveModel, build_model
 from mural_tf.recipes.finish import evaluate_split, finish, is_finished
 from mural_tf.training.fit import compile_model, fit
 from mural_tf.training.sources import prepare_data, prepare_tokenizer
@@ -27,9 +28,19 @@ def pretrain(config: ConfigDict, workdir: str | pathlib.Path, tpu: str = "", deb
     Raises:
       ConfigurationError: anything the user can put right: data, configuration, workdir, disk.
     """
-    workdir = open_workdir(workdir, config)
+    train_and_finish(config, open_workdir(workdir, config), tpu, debug_nans)
+
+
+def train_and_finish(
+    config: ConfigDict,
+    workdir: pathlib.Path,
+    tpu: str,
+    debug_nans: bool,
+    initialize: Callable[[ContrastiveModel], None] | None = None,
+) -> None:
+    """The part that pretraining and fine-tuning share; `initialize` sets the weights of a run's first start."""
     if is_finished(workdir):
-        print(f"{workdir} is finished: all {config.train.steps} steps are trained, evaluated and exported.")
+        print(f"{workdir} is finished: all {config.train.steps:,} steps are trained, evaluated and exported.")
         finish(None, None, config, workdir)
         return
     if debug_nans:
@@ -40,9 +51,13 @@ def pretrain(config: ConfigDict, workdir: str | pathlib.Path, tpu: str = "", deb
     strategy = build_strategy(tpu)
     with strategy.scope():
         model = build_model(config, tokenizer.vocabulary_size)
+        if initialize is not None:
+            initialize(model)
         compile_model(model, config)
-    print(f"Training {config.model} ({model.count_params():,} parameters) for {config.train.steps:,} steps in {workdir}.")
-    if not fit(model, tokenizer, config, workdir, strategy, evaluate_split(model, tokenizer, config, workdir, "dev")):
+    size = f"{config.model} ({model.count_params():,} parameters)"
+    print(f"Training {size} for {config.train.steps:,} steps in {workdir}.", flush=True)
+    evaluate = evaluate_split(model, tokenizer, config, workdir, "dev")
+    if not fit(model, tokenizer, config, workdir, strategy, evaluate):
         print(f"Stopped by a signal; everything is saved in {workdir}. The same command goes on from there.")
         return
     finish(model, tokenizer, config, workdir)

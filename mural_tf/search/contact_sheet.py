@@ -109,7 +109,8 @@ def _font_for(characters: str) -> tuple[str, tuple[str, ...]]:
 def _missing(path: str, characters: str) -> tuple[str, ...]:
     """The characters that a font draws as it draws one that no font has."""
     try:
-        font = ImageFont.truetype(path, 16) if path else _default_font(16)
+        # Basic layout: the shaping one would draw a lone vowel sign on a dotted circle, absent or not.
+        font = ImageFont.truetype(path, 16, layout_engine=ImageFont.Layout.BASIC) if path else _default_font(16)
     except OSError:
         return tuple(characters)
     if not isinstance(font, ImageFont.FreeTypeFont):
@@ -137,7 +138,7 @@ def _installed_fonts() -> tuple[str, ...]:
         folders = ("/usr/share/fonts", "/Library/Fonts", "/System/Library/Fonts", "C:/Windows/Fonts")
         files = [str(path) for folder in folders for path in pathlib.Path(folder).rglob("*")]
     files = {file for file in files if file.lower().endswith((".ttf", ".otf", ".ttc"))}
-    unusual = ("bold", "italic", "oblique", "mono", "serif", "light", "condensed", "thin")
+    unusual = ("bold", "italic", "oblique", "mono", "serif", "light", "condensed", "thin", "math")
 
     def oddity(file: str) -> tuple[int, str]:
         name = os.path.basename(file).lower().replace("sansserif", "sans")

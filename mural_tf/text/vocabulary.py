@@ -60,9 +60,9 @@ def build_vocabulary(
     distinct words) on one core; the columns are pieces per running word and per distinct word, fewer is better:
 
         the tool's own settings (16 thresholds, 4 rounds)     436 s   1.58   4.11
-        defaults here                                          11 s   1.58   4.23
-        iterations=4, max_words=1_000_000                      36 s   1.57   4.10
-        builder="tokenizers"                                  1.3 s   1.61   3.73
+        defaults here                                          14 s   1.58   4.24
+        iterations=4, max_words=1_000_000                      48 s   1.58   4.04
+        builder="tokenizers"                                    1 s   1.61   3.74
 
     Raises:
       ConfigurationError: unknown builder, a size without room for characters, no words in the texts, or the
@@ -107,10 +107,14 @@ def count_words(texts: Iterable[str], lower_case: bool = False, strip_accents: b
 
 
 def _cut_words(counts: dict[str, int], length: int) -> collections.Counter:
-    """Cuts words longer than `length` characters into parts of at most that length."""
+    """Cuts words longer than `length` characters into parts of that length.
+
+    Each part starts in the middle of the one before, so that what begins a part also continues another.
+    """
     parts = collections.Counter()
+    step = max(1, length // 2)
     for word, count in counts.items():
-        for start in range(0, len(word), length):
+        for start in range(0, max(1, len(word) - length + step), step):
             parts[word[start : start + length]] += count
     return parts
 
@@ -195,21 +199,25 @@ def _learn_with_tokenizers(counts: dict[str, int], size: int, reserved: list[str
             "The vocabulary builder 'tokenizers' needs a package that is not installed: pip install tokenizers "
             "(or use builder 'tensorflow_text')."
         ) from None
-    model = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token="[UNK]"))
-    model.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()  # the words are split already
+    occurrences = collections.Counter()
+    for word, count in counts.items():
+        for character in word:
+            occurrences[character] += count
+    alphabet = {character for character, _ in _most_frequent(occurrences, max_characters)}
+    words = [(word, count) for word, count in sorted(counts.items()) if alphabet.issuperset(word)]
+    continuing = {SUFFIX_INDICATOR + character for word, _ in words for character in word[1:]}
     trainer = tokenizers.trainers.WordPieceTrainer(
         vocab_size=size,
-        special_tokens=reserved,
-        limit_alphabet=max_characters,
+        # The trainer numbers single characters as its threads meet them, and equal counts are decided by number.
+        # Naming them as special pieces fixes their order: without this, every run gives another vocabulary.
+        special_tokens=[*reserved, *sorted(alphabet), *sorted(continuing)][:size],
         continuing_subword_prefix=SUFFIX_INDICATOR,
         show_progress=False,
     )
+    model = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token="[UNK]"))
+    model.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()  # the words are split already
     # The trainer takes texts, not counts: each word is written as often as it occurs, in lines of bounded length.
-    lines = (
-        " ".join([word] * min(1000, count - start))
-        for word, count in sorted(counts.items())
-        for start in range(0, count, 1000)
-    )
+    lines = (" ".join([word] * min(1000, count - start)) for word, count in words for start in range(0, count, 1000))
     model.train_from_iterator(lines, trainer)
     return [piece for piece, _ in sorted(model.get_vocab().items(), key=lambda item: item[1])]
 

@@ -1,0 +1,93 @@
+"""Fine-tuning: a trained model's towers, heads, temperature and vocabulary on new data with new settings.
+
+[P] §3.1: single-task (image-text only) is the default; multi-task on co-captions is the ablation
+(`data.text_pairs="co_captions"` and a text-text weight). The source is a workdir, an export, or, for the text tower
+alone, a TF-Hub handle or folder.
+"""
+
+from __future__ import annotations
+
+import pathlib
+
+import tensorflow as tf
+from ml_collections import ConfigDict
+
+from mural_tf.config import ConfigurationError, load_config
+from mural_tf.models import ContrastiveModel, build_model
+from mural_tf.recipes.finish import is_finished
+from mural_tf.recipes.pretrain import train_and_finish
+from mural_tf.training.checkpoints import restore_for_inference
+from mural_tf.training.workdir import open_workdir
+
+# What a fine-tuning configuration may change of a tower it takes over; everything else is the source's.
+TOWER_SETTINGS = ("drop_connect_rate", "batch_norm_momentum", "dropout", "precision", "frozen")
+
+
+def finetune(config: ConfigDict, source: str, workdir: str | pathlib.Path, tpu: str = "", debug_nans: bool = False) -> None:
+    """Fine-tunes from `source`, or goes on where the same command stopped; then as `pretrain`.
+
+    Args:
+      config: data, optimiser, losses and steps; towers, sizes and vocabulary are the source's.
+      source: a workdir, an export, or a TF-Hub handle or folder of a text encoder.
+      workdir: of the new run.
+
+    Raises:
+      ConfigurationError: a source that cannot be used, or anything `pretrain` raises it for.
+    """
+    folder = pathlib.Path(source)
+    if (folder / "config.json").exists():
+        config = _with_source_architecture(config, load_config(folder / "config.json"), folder)
+        restore = _restore_workdir if (folder / "checkpoints").is_dir() else _restore_export
+    else:
+        _check_hub_handle(source, folder)
+        config.text_tower.update(dict(name="hub", handle=source))
+        if not config.vocabulary.file:
+            raise ConfigurationError(
+                f"{source} is taken as a TF-Hub text encoder; name its word pieces with --config.vocabulary.file=…."
+            )
+        restore = None  # the tower brings its weights when it is built
+    workdir = open_workdir(workdir, config)
+    trained = (workdir / "checkpoints" / "checkpoint").exists() or is_finished(workdir)
+    train_and_finish(
+        config,
+        workdir,
+        tpu,
+        debug_nans,
+        initialize=None if trained or restore is None else lambda model: restore(model, folder),
+    )
+
+
+def _with_source_architecture(config: ConfigDict, source: ConfigDict, folder: pathlib.Path) -> ConfigDict:
+    config = config.copy_and_resolve_references()
+    for tower in ("image_tower", "text_tower"):
+        kept = {name: config[tower][name] for name in TOWER_SETTINGS if name in config[tower]}
+        config[tower].update(source[tower].to_dict())
+        config[tower].update(kept)
+    config.model = source.model
+    config.embedding_size = source.embedding_size
+    config.vocabulary.update(source.vocabulary.to_dict())
+    config.vocabulary.file = str(folder / "vocabulary.txt")
+    return config
+
+
+def _check_hub_handle(source: str, folder: pathlib.Path) -> None:
+    if folder.is_dir() and not (folder / "saved_model.pb").exists():
+        raise ConfigurationError(
+            f"{source} is neither a workdir nor an export (no config.json) nor a TF-Hub module (no saved_model.pb)."
+        )
+    if not folder.exists() and "://" not in source:
+        raise ConfigurationError(f"{source} does not exist; give a workdir, an export, or a TF-Hub handle or folder.")
+
+
+def _restore_workdir(model: ContrastiveModel, folder: pathlib.Path) -> None:
+    path = restore_for_inference(model, folder)
+    model.data_position.assign(tf.fill([2, 2], tf.constant(-1, tf.int64)))  # the new data start at the beginning
+    print(f"Starts from the weights of {path}.")
+
+
+def _restore_export(model: ContrastiveModel, folder: pathlib.Path) -> None:
+    """Copies the variables of an export's Hub modules, by name and shape; the temperature is in the model card."""
+    from mural_tf.export.restore import restore_from_export
+
+    restore_from_export(model, folder)
+    print(f"Starts from the weights of the export {folder}.")

@@ -1,0 +1,164 @@
+"""MURAL and ALIGN: what a step computes, that it learns, and that several replicas compute the same."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import toy_data
+
+from mural_tf.config import ConfigurationError
+from mural_tf.data.pipeline import training_batches
+from mural_tf.data.skipped import SkippedRecords
+from mural_tf.models import build_model
+from mural_tf.training.fit import compile_model
+
+
+def build(config):
+    tf.keras.utils.set_random_seed(0)
+    model = build_model(config, toy_data.toy_tokenizer().vocabulary_size)
+    compile_model(model, config)
+    return model
+
+
+def batches(config):
+    return iter(training_batches(config, toy_data.toy_tokenizer(), SkippedRecords(0.1)))
+
+
+def first_batch(config):
+    return next(batches(config))
+
+
+@pytest.fixture
+def config(tmp_path):
+    return toy_data.toy_config(toy_data.write_toy_data(tmp_path))
+
+
+def test_loss_is_eq_1(config):
+    model, batch = build(config), first_batch(config)
+    embeddings = {k: v.numpy().astype(np.float64) for k, v in model.encode(batch, training=False).items()}
+    count = len(embeddings["image"])
+
+    def softmax_loss(queries, candidates, temperature, margin):
+        logits = queries @ candidates.T - margin * np.eye(count)
+        logits /= temperature
+        return np.mean([np.log(np.sum(np.exp(row - row[i]))) for i, row in enumerate(logits)])
+
+    image, caption, a, b = (embeddings[name] for name in ("image", "caption", "text_a", "text_b"))
+    config.loss.mask_duplicates = False
+    losses = model.losses(model.encode(batch, training=False), batch, {"image": None, "text_a": None})
+    expected = softmax_loss(image, caption, 0.1, 0.0) + softmax_loss(caption, image, 0.1, 0.0)
+    np.testing.assert_allclose(losses["image_text"], expected, rtol=1e-4)
+    expected = softmax_loss(a, b, 0.01, 0.3) + softmax_loss(b, a, 0.01, 0.3)
+    np.testing.assert_allclose(losses["text_text"], expected, rtol=1e-4)
+    assert model.loss_weights() == {"image_text": 1.0, "text_text": 0.1}
+
+
+def test_align_has_one_head_and_mural_two(config):
+    mural = build(config)
+    config.model = "align"
+    align = build(config)
+    mural_size, align_size = (sum(int(tf.size(v)) for v in m.trainable_variables) for m in (mural, align))
+    assert mural_size - align_size == 32 * 80 + 80  # one Dense, 32 → 80, with bias
+    with pytest.raises(ValueError, match="no 'text_text' head"):
+        align.text_head("text_text")
+
+
+def test_the_text_text_task_trains_its_head_and_the_text_tower_only(config):
+    model, batch = build(config), first_batch(config)
+    with tf.GradientTape() as tape:
+        loss = model.losses(model.encode(batch, True), batch, {"image": None, "text_a": None})["text_text"]
+    gradients = tape.gradient(loss, model.trainable_variables)
+    reached = {id(v) for g, v in zip(gradients, model.trainable_variables) if g is not None}
+    expected = model.text_encoder.trainable_variables + model.text_text_head.trainable_variables
+    assert reached == {id(v) for v in expected}
+
+
+def test_the_temperature_cannot_leave_its_range(config):
+    config.optimizer.update(dict(name="lamb", learning_rate=5.0, text_text_learning_rate=5.0, warmup_steps=0))
+    model = build(config)
+    for _ in range(3):
+        model.fit(batches(config), steps_per_epoch=1, verbose=0)
+        assert 0.0099 < float(model.temperature) < 2.001
+
+
+def test_gradient_clipping_bounds_the_step(config):
+    config.optimizer.update(dict(clip_norm=1e-12, epsilon=1.0))
+    model = build(config)
+    before = [v.numpy() for v in model.trainable_variables]
+    model.fit(batches(config), steps_per_epoch=1, verbose=0)
+    moved = max(np.max(np.abs(v.numpy() - b)) for v, b in zip(model.trainable_variables, before))
+    assert moved < 1e-10
+
+
+def test_wrong_embedding_size_is_told(config):
+    config.embedding_size = 64
+    with pytest.raises(ConfigurationError, match="embedding_size=80"):
+        build(config)
+
+
+@pytest.mark.parametrize("mode", ["joint", "per_task"])
+def test_overfits_64_pairs(tmp_path, mode):
+    images = toy_data.image_text_records(64)
+    for image in images:
+        image.captions, image.languages, image.caption_groups = image.captions[:1], ["en"], ["g"]
+    config = toy_data.toy_config(toy_data.write_toy_data(tmp_path, images))
+    config.optimizer.mode = mode
+    config.train.update(dict(steps=150, image_text_batch=64, text_text_batch=64))
+    model = build(config)
+    model.fit(batches(config), steps_per_epoch=150, verbose=0)
+    # BatchNorm's running statistics see the same 64 pictures in every step, so inference must agree with training.
+    batch = first_batch(config)
+    similarity = (model.embed_images(batch["image"]).numpy() @ model.embed_texts(batch["caption"]).numpy().T)
+    assert np.mean(np.argmax(similarity, axis=1) == np.arange(64)) == 1.0
+    assert np.mean(np.argmax(similarity, axis=0) == np.arange(64)) == 1.0
+    pairs = model.embed_texts(batch["text_a"], "text_text").numpy() @ model.embed_texts(batch["text_b"], "text_text").numpy().T
+    assert np.mean(np.argmax(pairs, axis=1) == np.arange(64)) == 1.0
+
+
+REPLICAS = """
+import sys, numpy as np, tensorflow as tf, toy_data
+from mural_tf.models import build_model
+from mural_tf.training.fit import compile_model
+from mural_tf.data.pipeline import training_batches
+from mural_tf.data.skipped import SkippedRecords
+replicas, folder, out, model_name = int(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4]
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * replicas)
+strategy = tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(replicas)])
+config = toy_data.toy_config(folder, model_name)
+config.image_tower.batch_norm_momentum = 0.0
+config.image_tower.frozen = True  # BatchNorm over each replica's rows would differ by definition
+config.loss.label_smoothing = 0.1
+config.optimizer.clip_norm = 1.0
+dataset = training_batches(config, toy_data.toy_tokenizer(), SkippedRecords(0.1), text_pairs=model_name == "mural")
+with strategy.scope():
+    tf.keras.utils.set_random_seed(0)
+    model = build_model(config, toy_data.toy_tokenizer().vocabulary_size)
+    compile_model(model, config)
+logs = model.fit(strategy.experimental_distribute_dataset(dataset), steps_per_epoch=3, verbose=0).history
+np.savez(out, loss=logs["loss"][0], norm=logs["gradient_norm"][0], position=model.data_position.numpy(),
+         **{str(i): v.numpy() for i, v in enumerate(model.trainable_variables)})
+"""
+
+
+@pytest.mark.parametrize("model_name", ["align", "mural"])
+def test_two_replicas_train_as_one(tmp_path, model_name):
+    images = toy_data.image_text_records(32)
+    images[1].image = images[0].image
+    images[1].image_id = images[0].image_id  # a duplicate that may fall on another replica than its twin
+    toy_data.write_toy_data(tmp_path, images, toy_data.text_pairs(40))
+    results = []
+    for replicas in (1, 2):
+        out = tmp_path / f"{replicas}.npz"
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        command = [sys.executable, "-c", REPLICAS, str(replicas), str(tmp_path), str(out), model_name]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[-3000:]
+        results.append(np.load(out))
+    one, two = results
+    assert set(one.files) == set(two.files)
+    for name in one.files:
+        assert np.max(np.abs(one[name] - two[name])) < 2e-4, name

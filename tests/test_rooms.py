@@ -1,0 +1,56 @@
+"""The order of the rooms: a file imports only from rooms before its own, and TFA only lives with the optimisers."""
+
+import ast
+import pathlib
+
+ROOT = pathlib.Path(__file__).resolve().parents[1] / "mural_tf"
+ROOMS = [
+    "config", "cli", "losses", "metrics", "text", "encoders", "optimizers", "data", "models", "pretrained",
+    "training", "export", "embedder", "evaluation", "search", "analysis", "recipes",
+]  # fmt: skip
+
+
+def imported_modules(path):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def room(path):
+    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+
+
+def sources():
+    return [path for path in sorted(ROOT.rglob("*.py")) if path.parent != ROOT or path.stem != "__init__"]
+
+
+def test_every_file_is_in_a_known_room():
+    assert {room(path) for path in sources()} <= set(ROOMS)
+
+
+def test_imports_go_one_way():
+    wrong = []
+    for path in sources():
+        for name in imported_modules(path):
+            parts = name.split(".")
+            if parts[0] == "mural_tf" and len(parts) > 1 and parts[1] in ROOMS:
+                if ROOMS.index(parts[1]) > ROOMS.index(room(path)):
+                    wrong.append(f"{path.relative_to(ROOT)} imports {name}")
+    assert not wrong, wrong
+
+
+def test_addons_and_private_modules_stay_out():
+    for path in sources():
+        names = list(imported_modules(path))
+        assert room(path) == "optimizers" or not any(name.startswith("tensorflow_addons") for name in names), path
+        assert not any(name.startswith(("keras.src", "tensorflow.python")) for name in names), path
+
+
+def test_losses_know_no_replicas_and_metrics_no_tensorflow():
+    for path in (ROOT / "losses").glob("*.py"):
+        assert "distribute" not in path.read_text(encoding="utf-8"), path
+    for path in (ROOT / "metrics").glob("*.py"):
+        assert not any(name.startswith("tensorflow") for name in imported_modules(path)), path
