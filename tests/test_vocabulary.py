@@ -76,7 +76,8 @@ def test_words_longer_than_the_longest_piece_are_learned_too():
     words = ["กขคงจ", "ชดตนบ", "ปผฝพฟ", "ภมยรล", "วศษสห", "ฬอฮฯะ"]
     phrases = ["".join(draw.choices(words, k=4)) for _ in range(300)]
     tokens = WordPieceTokenizer(build_vocabulary(phrases, 150)).tokenize(phrases)
-    assert tokens.flat_values.shape[0] / 300 < 12  # of 20 characters; without the long words only single characters would be learned
+    # Without the long words, only single characters would be learned: 20 a phrase.
+    assert tokens.flat_values.shape[0] / 300 < 12
 
 
 def test_pieces_that_could_never_be_used_are_left_out():

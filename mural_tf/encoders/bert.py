@@ -25,9 +25,13 @@ TOKEN_TYPES = 2
 MASKED = -1e9  # added to the attention logits of padding
 
 
-def initializer() -> tf.keras.initializers.Initializer:
-    """BERT's: normal with standard deviation 0.02, truncated at two of them."""
-    return tf.keras.initializers.TruncatedNormal(stddev=0.02)
+def initializer(hidden_size: int) -> tf.keras.initializers.Initializer:
+    """BERT-base's: normal with standard deviation 0.02, truncated at two of them.
+
+    For other widths 0.02 is scaled by sqrt(768 / hidden_size), so that a layer's outputs keep BERT-base's scale (our
+    choice: BERT has 0.02 throughout, with which narrow towers take hundreds of steps to tell texts apart).
+    """
+    return tf.keras.initializers.TruncatedNormal(stddev=0.02 * math.sqrt(768 / hidden_size))
 
 
 def build_bert(config: ConfigDict, vocabulary_size: int) -> tf.keras.Model:
@@ -126,14 +130,14 @@ class BertEmbeddings(tf.keras.layers.Layer):
         self.projection = None
         if token_size != hidden_size:
             self.projection = tf.keras.layers.Dense(
-                hidden_size, kernel_initializer=initializer(), name="projection", dtype=self.dtype_policy
+                hidden_size, kernel_initializer=initializer(hidden_size), name="projection", dtype=self.dtype_policy
             )
         self.layer_norm = LayerNorm(name="layer_norm", dtype=self.dtype_policy)
         self.dropout = tf.keras.layers.Dropout(dropout, dtype=self.dtype_policy)
 
     def build(self, shape):
         def table(name, *size):
-            return self.add_weight(name, shape=size, initializer=initializer())
+            return self.add_weight(name, shape=size, initializer=initializer(self.hidden_size))
 
         self.token_table = table("token_embeddings", self.vocabulary_size, self.token_size)
         self.position_table = table("position_embeddings", self.max_length, self.hidden_size)
@@ -176,12 +180,16 @@ class BertLayer(tf.keras.layers.Layer):
         self.hidden_size = hidden
 
         def dense(size, name):
-            return tf.keras.layers.Dense(size, kernel_initializer=initializer(), name=name, dtype=self.dtype_policy)
+            return tf.keras.layers.Dense(
+                size, kernel_initializer=initializer(hidden), name=name, dtype=self.dtype_policy
+            )
 
         def dropout():
             return tf.keras.layers.Dropout(self.rate, dtype=self.dtype_policy)
 
-        self.attention_kernel = self.add_weight("qkv/kernel", shape=(hidden, 3 * hidden), initializer=initializer())
+        self.attention_kernel = self.add_weight(
+            "qkv/kernel", shape=(hidden, 3 * hidden), initializer=initializer(hidden)
+        )
         self.attention_bias = self.add_weight("qkv/bias", shape=(3 * hidden,), initializer="zeros")
         self.attention_output = dense(hidden, "attention_output")
         self.attention_norm = LayerNorm(name="attention_norm", dtype=self.dtype_policy)
@@ -216,7 +224,7 @@ class BertLayer(tf.keras.layers.Layer):
         return self.project(x[:, :1], 0, 1) + self.project(x, 1, 3)
 
     def project(self, x, first, last):
-        """Columns `first` to `last` (queries 0, keys 1, values 2) of the fused kernel: a list of [B, heads, T, size]."""
+        """Applies columns `first` to `last` (queries 0, keys 1, values 2) of the kernel: [B, heads, T, size] each."""
         columns = slice(first * self.hidden_size, last * self.hidden_size)
         kernel, bias = (tf.cast(w, x.dtype) for w in (self.attention_kernel, self.attention_bias))
         y = tf.nn.bias_add(tf.tensordot(x, kernel[:, columns], axes=1), bias[columns])

@@ -22,7 +22,7 @@ class PointwiseConvolution(tf.keras.layers.Conv2D):
         super().__init__(filters, 1, **options)
 
     def call(self, x):
-        y = tf.tensordot(x, self.kernel[0, 0], axes=1)
+        y = tf.tensordot(x, tf.reshape(self.kernel, self.kernel.shape[2:]), axes=1)
         if self.use_bias:
             y = y + self.bias
         return self.activation(y)

@@ -79,10 +79,23 @@ def swish_squeeze_excite(x, reduce_kernel, reduce_bias, expand_kernel, expand_bi
     """
     x = x * tf.sigmoid(x)
     means = tf.cast(tf.reduce_mean(tf.cast(x, tf.float32), axis=[1, 2]), x.dtype)  # [B, C]
-    squeezed = tf.matmul(means, reduce_kernel[0, 0]) + reduce_bias  # [B, R]
+    squeezed = tf.matmul(means, tf.reshape(reduce_kernel, reduce_kernel.shape[2:])) + reduce_bias  # [B, R]
     squeezed = squeezed * tf.sigmoid(squeezed)
-    gate = tf.sigmoid(tf.matmul(squeezed, expand_kernel[0, 0]) + expand_bias)  # [B, C]
+    gate = tf.sigmoid(tf.matmul(squeezed, tf.reshape(expand_kernel, expand_kernel.shape[2:])) + expand_bias)  # [B, C]
     return x * gate[:, tf.newaxis, tf.newaxis, :]
+
+
+@fused
+def standardize(images: tf.Tensor) -> tf.Tensor:
+    """Images in [0, 1] with ImageNet's mean removed, in its standard deviations."""
+    return (images - tf.constant(IMAGENET_MEAN)) / tf.constant(IMAGENET_STANDARD_DEVIATION)
+
+
+class ImageNetNormalization(tf.keras.layers.Layer):
+    """float32 [B, H, W, 3] in [0, 1] -> the same with mean 0 and deviation 1 over ImageNet."""
+
+    def call(self, images, training=None):
+        return standardize(images, training=training)
 
 
 class Swish(tf.keras.layers.Layer):
@@ -123,12 +136,7 @@ def build_efficientnet(config: ConfigDict) -> tf.keras.Model:
     _check(config)
     builder = _Builder(config)
     images = tf.keras.Input(shape=(None, None, 3), name="images", dtype=tf.float32)  # [B, S, S, 3]
-    x = tf.keras.layers.Rescaling(
-        scale=[1.0 / s for s in IMAGENET_STANDARD_DEVIATION],
-        offset=[-m / s for m, s in zip(IMAGENET_MEAN, IMAGENET_STANDARD_DEVIATION)],
-        name="normalization",
-        dtype="float32",
-    )(images)
+    x = ImageNetNormalization(name="normalization", dtype="float32")(images)
     x = builder.stem(x, scaled_width(STEM_WIDTH, config.width))
     x = builder.normalize(x, "stem_bn", activate="stem_activation")
 

@@ -17,6 +17,7 @@ import tensorflow as tf
 from ml_collections import ConfigDict
 
 from mural_tf.config import ConfigurationError
+from mural_tf.encoders.by_length import encode_by_length
 from mural_tf.losses.contrastive import Rows
 
 TOKENS = ("input_word_ids", "input_mask", "input_type_ids")
@@ -43,6 +44,7 @@ class ContrastiveModel(tf.keras.Model):
         self.text_encoder = text_encoder
         self.loss_config = config.loss
         self.embedding_size = config.embedding_size
+        self.length_groups = config.text_tower.length_groups
         self.clip_norm = config.optimizer.clip_norm
         self.image_size = config.image_tower.image_size
         low, high = (math.log(bound) for bound in config.loss.temperature_range)
@@ -101,7 +103,16 @@ class ContrastiveModel(tf.keras.Model):
 
     def embed_texts(self, tokens: dict, head: str = "image_text", training: bool = False) -> tf.Tensor:
         """Maps tokens, int32 [B, T], through the text tower and one head to L2-normalised float32 [B, D]."""
-        states = self.text_encoder({name: tokens[name] for name in TOKENS}, training=training)
+        return self.project_texts(self.text_states([tokens], training)[0], head)
+
+    def text_states(self, batches: list[dict], training: bool) -> list[tf.Tensor]:
+        """Runs batches of tokens, int32 [B_i, T_i], through the text tower in one pass: a list of float32 [B_i, H]."""
+        tokens = {name: _stack([batch[name] for batch in batches]) for name in TOKENS}
+        states = encode_by_length(self.text_encoder, tokens, self.length_groups if training else 1, training)
+        return tf.split(states, [tf.shape(batch[TOKENS[0]])[0] for batch in batches])
+
+    def project_texts(self, states: tf.Tensor, head: str) -> tf.Tensor:
+        """Maps states of the text tower through one head to L2-normalised float32 [B, D]."""
         return tf.math.l2_normalize(tf.cast(self.text_head(head)(states), tf.float32), axis=-1)
 
     def text_head(self, name: str) -> tf.keras.layers.Layer:
@@ -185,6 +196,13 @@ class ContrastiveModel(tf.keras.Model):
         if streams:
             last = [_gather({"_": stream}, context)["_"][-1] for stream in streams]
             self.data_position.assign(tf.stack((last * 2)[:2]))
+
+
+def _stack(ids: list[tf.Tensor]) -> tf.Tensor:
+    """Concatenates [B_i, T_i] along the batch, padding with 0 to the largest T; a static shape where all are."""
+    widths = [value.shape[1] for value in ids]
+    width = tf.reduce_max([tf.shape(value)[1] for value in ids]) if None in widths else max(widths)
+    return tf.concat([tf.pad(value, [[0, 0], [0, width - tf.shape(value)[1]]]) for value in ids], axis=0)
 
 
 def _norm_name(optimizer: str) -> str:

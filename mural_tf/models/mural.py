@@ -23,12 +23,16 @@ class Mural(Align):
         self.text_text_head = tf.keras.layers.Dense(self.embedding_size, name="text_text_head")
 
     def encode(self, batch, training):
-        embeddings = super().encode(batch, training)
         if "text_text" not in self.loss_weights():
-            return embeddings
-        both = tf.nest.map_structure(lambda a, b: tf.concat([a, b], axis=0), batch["text_a"], batch["text_b"])
-        text_a, text_b = tf.split(self.embed_texts(both, "text_text", training), 2)
-        return {**embeddings, "text_a": text_a, "text_b": text_b}
+            return super().encode(batch, training)
+        texts = [batch["caption"], batch["text_a"], batch["text_b"]]
+        caption, text_a, text_b = self.text_states(texts, training)  # one pass of the shared tower
+        return {
+            "image": self.embed_images(batch["image"], training),
+            "caption": self.project_texts(caption, "image_text"),
+            "text_a": self.project_texts(text_a, "text_text"),
+            "text_b": self.project_texts(text_b, "text_text"),
+        }
 
     def losses(self, embeddings, batch, rows):
         losses = super().losses(embeddings, batch, rows)

@@ -7,10 +7,14 @@ kernel; AdamW adds the decoupled decay θ ← θ - rate · λ · θ (Loshchilov 
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Mapping
 
 import tensorflow as tf
-import tensorflow_addons as tfa
+
+with warnings.catch_warnings():  # its notice of retirement, ten lines at every start; setup.py pins what works
+    warnings.simplefilter("ignore")
+    import tensorflow_addons as tfa
 
 # Biases, the scale and offset of normalisation layers, and the temperature: no weight decay, and no layer adaptation,
 # which would scale their steps by a norm near zero and hold them where they start.

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import tensorflow as tf
 from ml_collections import ConfigDict
 
+from mural_tf.encoders.fused import enable_fusion
 from mural_tf.models import ContrastiveModel, build_model
 from mural_tf.recipes.finish import evaluate_split, finish, is_finished
 from mural_tf.training.fit import compile_model, fit
@@ -44,6 +45,7 @@ def train_and_finish(
         finish(None, None, config, workdir)
         return
     if debug_nans:
+        enable_fusion(False)  # the check cannot look into compiled functions
         tf.debugging.enable_check_numerics()
     tf.keras.utils.set_random_seed(config.seed)
     prepare_data(config)

@@ -147,8 +147,12 @@ class WordPieceTokenizer(tf.Module):
         pieces = pieces[:, : (self.max_length if length is None else length) - 2]
         column = tf.ones([pieces.nrows(out_type=tf.int32), 1], tf.int32)
         rows = tf.concat([self._start * column, pieces, self._end * column], axis=1)  # [B, (T)]
-        shape = None if length is None else [None, length]
-        word_ids = rows.to_tensor(self._pad, shape=shape)  # [B, T]
+        if length is None:
+            word_ids = rows.to_tensor(self._pad)  # [B, T]
+        elif isinstance(length, int):
+            word_ids = rows.to_tensor(self._pad, shape=[None, length])  # a static shape
+        else:
+            word_ids = rows.to_tensor(self._pad, shape=tf.stack([-1, length]))
         return {
             "input_word_ids": word_ids,
             "input_mask": tf.sequence_mask(rows.row_lengths(), tf.shape(word_ids)[1], tf.int32),

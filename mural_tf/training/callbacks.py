@@ -36,6 +36,7 @@ class TrainingLog(tf.keras.callbacks.Callback):
             total=self.steps, initial=self.step, desc="Training", unit=" steps", smoothing=0.05, disable=not sys.stderr.isatty()
         )
         self._begun = self._last_line = time.monotonic()
+        self._begun_at = self.step
         self._first = True
 
     def on_epoch_begin(self, epoch, logs=None):
@@ -67,7 +68,7 @@ class TrainingLog(tf.keras.callbacks.Callback):
         self._bar.set_postfix_str(f"loss {values['loss']:.3f}, {values['pairs_per_second']:.0f} pairs/s", refresh=False)
         if self._bar.disable and (time.monotonic() - self._last_line > 15 or self.step >= self.steps):
             self._last_line = time.monotonic()
-            left = (self.steps - self.step) * (self._last_line - self._begun) / max(self.step - self._bar.initial, 1)
+            left = (self.steps - self.step) * (self._last_line - self._begun) / max(self.step - self._begun_at, 1)
             print(
                 f"Step {self.step} of {self.steps}: loss {values['loss']:.4f}, temperature {values['temperature']:.4f}, "
                 f"{values['pairs_per_second']:.0f} pairs/s, about {left:.0f} s left.",

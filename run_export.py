@@ -1,0 +1,23 @@
+"""Exports a trained model for TensorFlow Serving and TF-Hub. Example:
+
+python run_export.py --model=workdirs/emoji_mural --output=exports/emoji_mural
+"""
+
+from absl import flags
+
+from mural_tf import cli
+
+MODEL = flags.DEFINE_string("model", None, "Workdir to export the latest checkpoint of.", required=True)
+OUTPUT = flags.DEFINE_string("output", "", "Folder for the export. Default: export/ in the workdir.")
+OVERWRITE = flags.DEFINE_bool("overwrite", False, "Replace an export that is already there.")
+
+
+def main(argv):
+    del argv
+    from mural_tf.export.saved_model import export_workdir
+
+    print(f"Exported to {export_workdir(MODEL.value, OUTPUT.value, overwrite=OVERWRITE.value)}")
+
+
+if __name__ == "__main__":
+    cli.run(main)

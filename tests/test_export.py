@@ -1,0 +1,299 @@
+"""Exports: equal to the model in memory, usable without this library, never half written."""
+
+import base64
+import json
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_hub as hub
+from tensorflow.core.protobuf import saved_model_pb2
+from toy_data import SIDE, picture, toy_config, toy_tokenizer
+
+from mural_tf.config import ConfigurationError, load_config, save_config
+from mural_tf.data.images import decode_image, evaluation_image
+from mural_tf.encoders import build_text_encoder
+from mural_tf.export import saved_model
+from mural_tf.export.restore import restore_from_export
+from mural_tf.export.saved_model import export_model, export_workdir
+from mural_tf.models import build_model
+from mural_tf.text.vocabulary import load_vocabulary
+
+TOLERANCE = 1e-5
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+TEXTS = ["thing w1", "", "ding v7 ding ding ding ding ding ding ding", "ŋ 日本", "Thing W1"]
+METRICS = {"retrieval/en/mean_recall": 41.5, "retrieval/de/mean_recall": float("nan")}
+
+
+def toy_model(config, seed=0):
+    """A model in which every variable matters: none is 0 or 1, as biases and moving averages are at first."""
+    tf.keras.utils.set_random_seed(seed)
+    model = build_model(config, toy_tokenizer().vocabulary_size)
+    draw = np.random.default_rng(seed)
+    for variable in (*model.image_encoder.variables, *model.text_encoder.variables, *model.trainable_variables[-5:]):
+        if "moving_variance" in variable.name:
+            variable.assign(0.01 * draw.uniform(0.5, 1.5, variable.shape))
+        else:
+            variable.assign_add(draw.normal(scale=0.02, size=variable.shape))
+    model.log_temperature.assign(-2.0)
+    return model
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    config = toy_config(tmp_path_factory.mktemp("data"))
+    config.image_tower.resize = SIDE + 8  # so that the centre crop matters
+    description = {"name": "toys", "license": "CC0-1.0", "languages": {"en": {}, "de": {}}}
+    (pathlib.Path(config.data.directory) / "dataset.json").write_text(json.dumps(description))
+    return config
+
+
+@pytest.fixture(scope="module")
+def model(config):
+    return toy_model(config)
+
+
+@pytest.fixture(scope="module")
+def export(model, config, tmp_path_factory):
+    return export_model(model, toy_tokenizer(lower_case=True), config, tmp_path_factory.mktemp("x") / "export", METRICS)
+
+
+def pictures():
+    grey = tf.io.encode_png(np.arange(20 * 30, dtype=np.uint8).reshape(20, 30, 1)).numpy()
+    return [picture(0), picture(1, side=50, kind="JPEG"), grey, picture(2, side=90)]
+
+
+def pixels(config):
+    side, resize = config.image_tower.image_size, config.image_tower.resize
+    return tf.stack([evaluation_image(decode_image(data), resize, side) for data in pictures()])
+
+
+def difference(a, b):
+    a, b = np.asarray(a), np.asarray(b)
+    assert a.shape == b.shape and a.dtype == b.dtype == np.float32
+    return np.abs(a - b).max()
+
+
+def test_images_equal_the_model_in_memory(export, model, config):
+    signatures = tf.saved_model.load(str(export / "image_encoder/1")).signatures
+    expected = model.embed_images(pixels(config)).numpy()
+    assert np.abs(expected[0] - expected[1]).max() > 100 * TOLERANCE  # different images differ
+    np.testing.assert_allclose(np.linalg.norm(expected, axis=1), 1.0, atol=1e-5)
+    embedding = signatures["serving_default"](image_bytes=tf.constant(pictures()))["embedding"]
+    assert difference(embedding, expected) <= TOLERANCE
+    image = tf.cast(pixels(config), tf.float32) / 255.0
+    assert difference(signatures["image"](image=image)["embedding"], expected) <= TOLERANCE
+    assert signatures["serving_default"].structured_outputs["embedding"].shape.as_list() == [None, 80]
+
+
+def test_texts_equal_the_model_in_memory(export, model):
+    loaded = tf.saved_model.load(str(export / "text_encoder/1"))
+    tokens = toy_tokenizer(lower_case=True)(tf.constant(TEXTS))
+    expected = model.embed_texts(tokens).numpy()
+    assert np.abs(expected[0] - expected[2]).max() > 100 * TOLERANCE
+    embedding = loaded.signatures["serving_default"](text=tf.constant(TEXTS))["embedding"]
+    assert difference(embedding, expected) <= TOLERANCE
+    assert difference(embedding[0], embedding[4]) == 0.0  # casing travels with the export
+    assert difference(loaded.signatures["tokens"](**tokens)["embedding"], expected) <= TOLERANCE
+    text_text = loaded.signatures["text_text"](text=tf.constant(TEXTS))["text_text_embedding"]
+    assert difference(text_text, model.embed_texts(tokens, "text_text")) <= TOLERANCE
+    assert difference(text_text, expected) > 100 * TOLERANCE
+
+
+WITHOUT_THE_LIBRARY = """
+import base64, json, sys
+import numpy as np, tensorflow as tf, tensorflow_text
+root = sys.argv[1]
+vectors = {}
+for name, key in (("image_encoder", "image_bytes"), ("text_encoder", "text")):
+    request = json.load(open(f"{root}/serving/{name}_request.json"))
+    values = [instance[key] for instance in request["instances"]]
+    values = [base64.b64decode(value["b64"]) if isinstance(value, dict) else value for value in values]
+    loaded = tf.saved_model.load(f"{root}/{name}/1")
+    signature = loaded.signatures[request["signature_name"]]
+    vectors[name] = signature(**{key: tf.constant(values)})["embedding"].numpy().tolist()
+assert not [name for name in sys.modules if name.startswith("mural_tf")]
+print(json.dumps(vectors))
+"""
+
+
+def test_a_process_without_the_library_answers_the_example_requests(export, model, config, tmp_path):
+    command = [sys.executable, "-c", WITHOUT_THE_LIBRARY, str(export)]
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    vectors = json.loads(run.stdout)
+    request = json.loads((export / "serving/image_encoder_request.json").read_text())
+    data = base64.b64decode(request["instances"][0]["image_bytes"]["b64"])
+    image = evaluation_image(decode_image(data), config.image_tower.resize, SIDE)
+    assert np.abs(np.array(vectors["image_encoder"]) - model.embed_images(image[None]).numpy()).max() <= TOLERANCE
+    texts = [i["text"] for i in json.loads((export / "serving/text_encoder_request.json").read_text())["instances"]]
+    expected = model.embed_texts(toy_tokenizer(lower_case=True)(tf.constant(texts))).numpy()
+    assert np.abs(np.array(vectors["text_encoder"]) - expected).max() <= TOLERANCE
+
+
+@pytest.mark.parametrize("name", ("image_encoder/1", "text_encoder/1", "hub/image_encoder", "hub/text_encoder"))
+def test_graphs_hold_only_what_tensorflow_serving_links(export, name):
+    graph = saved_model_pb2.SavedModel()
+    graph.ParseFromString((export / name / "saved_model.pb").read_bytes())
+    graph = graph.meta_graphs[0].graph_def
+    functions = graph.library.function
+    operations = {node.op for node in graph.node} | {node.op for function in functions for node in function.node_def}
+    allowed = {*dir(tf.raw_ops), *(function.signature.name for function in functions)}
+    # Of tensorflow_text's operations, those the stock server registers.
+    allowed |= {"RegexSplitWithOffsets", "WordpieceTokenizeWithOffsets", "CaseFoldUTF8", "NormalizeUTF8"}
+    assert not operations - allowed
+    assert not operations & {"PyFunc", "EagerPyFunc", "DecodeBase64"}
+    assert not any(function.attr["_XlaMustCompile"].b for function in functions)
+    assert "MatMul" in operations  # this looked at the right graph
+
+
+def test_hub_image_module_runs_and_trains(export, model, config):
+    layer = hub.KerasLayer(str(export / "hub/image_encoder"), trainable=True)
+    images = tf.cast(pixels(config), tf.float32) / 255.0
+    assert difference(layer(images), model.embed_images(images)) <= TOLERANCE
+    assert {v.name for v in layer.trainable_variables} == {v.name for v in model.image_encoder.trainable_variables}
+    loaded = hub.load(str(export / "hub/image_encoder"))
+    assert loaded.regularization_losses == [] and len(loaded.variables) == len(model.image_encoder.variables)
+
+    target = tf.math.l2_normalize(tf.ones([len(images), 80]), axis=-1)
+    statistics = [v for v in layer.variables if "moving_mean" in v.name]
+    before = [v.numpy() for v in statistics]
+    optimizer, losses = tf.keras.optimizers.legacy.SGD(0.05), []
+    for _ in range(5):
+        with tf.GradientTape() as tape:
+            loss = -tf.reduce_mean(tf.reduce_sum(layer(images, training=True) * target, axis=1))
+        gradients = tape.gradient(loss, layer.trainable_variables)
+        assert all(gradient is not None for gradient in gradients)
+        optimizer.apply_gradients(zip(gradients, layer.trainable_variables))
+        losses.append(float(loss))
+    assert losses[-1] < losses[0] - 0.01
+    assert all(np.abs(v.numpy() - b).max() > 0 for v, b in zip(statistics, before))
+
+
+def test_hub_text_modules_are_a_text_tower(export, model, config):
+    preprocessor = hub.load(str(export / "hub/text_preprocessor"))
+    tokenizer = toy_tokenizer(lower_case=True)
+    tokens = preprocessor(tf.constant(TEXTS))
+    for name, values in tokenizer(tf.constant(TEXTS)).items():
+        np.testing.assert_array_equal(tokens[name], values)
+    pieces = preprocessor.tokenize(tf.constant(TEXTS))
+    assert pieces.to_list() == tokenizer.tokenize(tf.constant(TEXTS)).to_list()
+    for segment in (pieces, pieces.merge_dims(1, 2)):
+        packed = preprocessor.bert_pack_inputs([segment], seq_length=tf.constant(5))
+        np.testing.assert_array_equal(packed["input_word_ids"][0], [2, *tokens["input_word_ids"][0, 1:4], 3])
+        assert packed["input_mask"].shape == (len(TEXTS), 5)
+
+    encoder = hub.load(str(export / "hub/text_encoder"))
+    outputs = encoder(tokens)
+    assert difference(outputs["default"], model.embed_texts(tokens)) <= TOLERANCE
+    assert difference(outputs["text_text"], model.embed_texts(tokens, "text_text")) <= TOLERANCE
+    assert difference(outputs["sentence"], model.text_encoder(dict(tokens))) <= TOLERANCE
+    tower = config.text_tower.copy_and_resolve_references()
+    tower.name, tower.handle = "hub", str(export / "hub/text_encoder")
+    hub_tower = build_text_encoder(tower, tokenizer.vocabulary_size)
+    assert difference(hub_tower(dict(tokens)), model.embed_texts(tokens)) <= TOLERANCE
+    assert len(hub_tower.trainable_variables) == len(model.text_encoder.trainable_variables) + 4  # two heads
+
+
+def test_align_has_no_text_text_signature(config):
+    config = config.copy_and_resolve_references()
+    config.model = "align"
+    _, signatures = saved_model._text_encoder(toy_model(config), toy_tokenizer())
+    assert set(signatures) == {"serving_default", "tokens"}
+
+
+def test_description(export, model, config):
+    card = json.loads((export / "model_card.json").read_text(encoding="utf-8"))
+    assert card["metrics"] == {"retrieval/en/mean_recall": 41.5, "retrieval/de/mean_recall": None}
+    assert card["training_data"]["license"] == "CC0-1.0" and card["training_data"]["languages"] == ["de", "en"]
+    assert card["embedding_size"] == 80 and card["parameters"] == model.count_params()
+    assert abs(card["temperature"] - np.exp(-2.0)) < 1e-6
+    assert load_config(export / "config.json").to_dict() == config.to_dict()
+    assert load_vocabulary(export / "vocabulary.txt") == toy_tokenizer().vocabulary
+    assert str(config.data.directory) not in json.dumps(card["training_data"])
+
+
+def test_what_is_there_is_kept(export, model, config, tmp_path):
+    tokenizer = toy_tokenizer()
+    before = {path: path.stat().st_mtime_ns for path in export.rglob("*")}
+    with pytest.raises(ConfigurationError, match="holds an export already: name another folder"):
+        export_model(model, tokenizer, config, export)
+    assert {path: path.stat().st_mtime_ns for path in export.rglob("*")} == before
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "thesis.txt").write_text("mine")
+    with pytest.raises(ConfigurationError, match="is no export"):
+        export_model(model, tokenizer, config, foreign, overwrite=True)
+    assert [path.name for path in foreign.iterdir()] == ["thesis.txt"]
+    with pytest.raises(ConfigurationError, match="Cannot write the export"):
+        export_model(model, tokenizer, config, foreign / "thesis.txt" / "export")
+
+
+def test_an_interrupted_export_leaves_nothing_and_overwriting_keeps_the_old_one(model, config, tmp_path, monkeypatch):
+    folder = tmp_path / "export"
+    folder.mkdir()
+    (folder / "model_card.json").write_text("{}")
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(saved_model, "_write", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            export_model(model, toy_tokenizer(), config, folder, overwrite=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["export"]
+    assert (folder / "model_card.json").read_text() == "{}"
+
+    monkeypatch.setattr(saved_model, "_write", lambda *a: (a[3] / "model_card.json").write_text('{"new": 1}'))
+    export_model(model, toy_tokenizer(), config, folder, overwrite=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["export"]
+    assert (folder / "model_card.json").read_text() == '{"new": 1}'
+
+
+def test_weights_come_back_out_of_an_export(export, model, config):
+    other = toy_model(config, seed=1)
+    images, tokens = pixels(config), toy_tokenizer()(tf.constant(TEXTS))
+    assert difference(other.embed_images(images), model.embed_images(images)) > 100 * TOLERANCE
+    other.log_temperature.assign(-1.0)
+    restore_from_export(other, export)
+    assert difference(other.embed_images(images), model.embed_images(images)) == 0.0
+    for head in model.head_names:
+        assert difference(other.embed_texts(tokens, head), model.embed_texts(tokens, head)) == 0.0
+    assert abs(float(other.temperature) - float(model.temperature)) < 1e-6
+
+    wide = config.copy_and_resolve_references()
+    wide.text_tower.feed_forward_size = 128
+    wide = toy_model(wide)
+    before = wide.embed_images(images)
+    with pytest.raises(ConfigurationError, match="another architecture or vocabulary: layer_0/intermediate/kernel:0"):
+        restore_from_export(wide, export)
+    assert difference(wide.embed_images(images), before) == 0.0
+
+
+def test_workdir_exports_its_checkpoint_with_its_last_evaluation(model, config, tmp_path, monkeypatch):
+    save_config(config, tmp_path / "config.json")
+    toy_tokenizer().save(tmp_path / "vocabulary.txt")
+    with pytest.raises(ConfigurationError, match="has no checkpoint yet"):
+        export_workdir(tmp_path)
+    tf.train.Checkpoint(model=model).save(str(tmp_path / "checkpoints/model"))
+    rows = [{"step": 1, "a/mean_recall": 1.0}, {"step": 2, "a/mean_recall": 2.0}, {"step": 3, "train/loss": 0.5}]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    calls = []
+    monkeypatch.setattr(saved_model, "_write", lambda *arguments: calls.append(arguments))
+    assert export_workdir(tmp_path) == tmp_path / "export"
+    restored, tokenizer, _, _, metrics = calls[0]
+    assert metrics == {"a/mean_recall": 2.0, "step": 2}
+    assert tokenizer.vocabulary == toy_tokenizer().vocabulary
+    assert difference(restored.embed_images(pixels(config)), model.embed_images(pixels(config))) == 0.0
+
+
+def test_script_reports_a_missing_workdir_in_one_line(tmp_path):
+    command = [sys.executable, str(ROOT / "run_export.py"), f"--model={tmp_path / 'nothing'}"]
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert run.returncode == 1
+    assert run.stderr.strip().splitlines()[-1].startswith("Error: The workdir ")
+    assert "Traceback" not in run.stderr
