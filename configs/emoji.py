@@ -19,6 +19,7 @@ def emoji_config(model: str, languages: str, steps: int) -> ConfigDict:
     config.data.directory = f"data/emoji_{languages}"
     config.data.emoji_languages = languages
     config.data.shuffle_buffer = 400_000  # items: a perfect shuffle of either build
+    config.data.cache = True
     config.vocabulary.size = 8_000 if languages == "core" else 16_000
     config.vocabulary.lower_case = True
 

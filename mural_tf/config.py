@@ -118,6 +118,7 @@ def base_config() -> ConfigDict:
             language_temperature=1.0,  # language l is drawn in proportion to count^(1/temperature)
             default_language="en",  # of records that name none (img2dataset)
             shuffle_buffer=10_000,  # records
+            cache=False,  # keep all records in memory, for small data sets
             max_skipped_fraction=0.05,  # of records; above it the run stops
         )
     )

@@ -83,8 +83,8 @@ def _image_text_batches(config, tokenizer, skipped, start, pad) -> tf.data.Datas
             "image_text_position": items["position"],
         }
 
-    items = map_or_drop(items, decode, skipped, "image that does not decode")
-    items = _drop_problems(items, skipped, "image_id")
+    numbered = map_or_drop(items, decode, skipped, "image that does not decode")
+    items = _drop_problems(numbered, skipped, "image_id")
     return items.batch(batch, drop_remainder=True).map(finish, num_parallel_calls=2, deterministic=True)
 
 
@@ -97,7 +97,7 @@ def _text_pair_batches(config, tokenizer, skipped, start, pad) -> tf.data.Datase
     kind, parse = TEXT_PAIR_SOURCES[data.text_pairs]
     files = records.list_files(data.directory, kind, "train")
     items = _stream(files, parse, config, data.text_text_languages, "language_b", skipped, start, stream=1)
-    items = _drop_problems(items, skipped, "text_a")
+    items = _drop_problems(items.enumerate(), skipped, "text_a")
 
     def finish(items):
         tokens = tokenizer(tf.concat([items["text_a"], items["text_b"]], axis=0), pad=pad)
@@ -119,25 +119,30 @@ def _stream(files, parse, config, languages, language_key, skipped, start, strea
         damage = records.find_damage(name)
         if damage:
             skipped.add("file that is truncated: what follows is lost", f"{name}, {damage}")
+    _check_first_record(files[0], parse)
     copies = _copies_per_language(files, parse, language_key, languages, data.language_temperature)
-    names = tf.constant(files)
+
+    def read(names):
+        raw = tf.data.Dataset.from_tensor_slices(names).interleave(
+            lambda name: tf.data.TFRecordDataset(name).ignore_errors(), cycle_length=min(16, len(files))
+        )
+        parsed = map_or_drop(raw, parse, skipped, "record that is not a tf.train.Example of the expected kind")
+        return parsed.flat_map(lambda _, items: tf.data.Dataset.from_tensor_slices(items))
+
+    cached = read(tf.constant(files)).cache() if data.cache else None
 
     def one_epoch(epoch):
         tf.compat.v1.set_random_seed(None)  # of this function's graph: order must not depend on the program's seed
         seed = tf.stack([tf.cast(config.seed, tf.int64) * 2 + stream, epoch])
-        shuffled = tf.random.experimental.stateless_shuffle(names, seed)
-        raw = tf.data.Dataset.from_tensor_slices(shuffled).interleave(
-            lambda name: tf.data.TFRecordDataset(name).ignore_errors(), cycle_length=min(16, len(files))
-        )
-        items = map_or_drop(raw, parse, skipped, "record that is not a tf.train.Example of the expected kind")
-        items = items.flat_map(tf.data.Dataset.from_tensor_slices)
+        items = cached or read(tf.random.experimental.stateless_shuffle(tf.constant(files), seed))
         if copies is not None:
             items = items.enumerate().flat_map(lambda i, item: _repeat(item, copies, language_key, seed, i))
         items = items.shuffle(data.shuffle_buffer, seed=_int_seed(seed), reshuffle_each_iteration=False)
         end = tf.data.Dataset.from_tensors(_end_marker(items.element_spec))
-        items = items.concatenate(end).enumerate()
-        items = items.map(lambda offset, item: {**item, "position": tf.stack([epoch, offset])})
-        return items.skip(tf.where(tf.equal(epoch, first_epoch), start[1] + 1, 0))
+        items = items.concatenate(end).enumerate().skip(tf.where(tf.equal(epoch, first_epoch), start[1] + 1, 0))
+        return _in_blocks(
+            items, lambda offset, item: {**item, "position": tf.stack([tf.fill(tf.shape(offset), epoch), offset], 1)}
+        )
 
     first_epoch = max(int(start[0]), 0)
     return tf.data.Dataset.range(first_epoch, np.iinfo(np.int64).max).flat_map(one_epoch)
@@ -218,23 +223,44 @@ def _end_marker(element_spec: Mapping) -> dict:
     return {**marker, "problem": tf.constant(END_OF_EPOCH)}
 
 
-def _drop_problems(items: tf.data.Dataset, skipped: SkippedRecords, name_key: str) -> tf.data.Dataset:
+def _in_blocks(dataset: tf.data.Dataset, function) -> tf.data.Dataset:
+    """Maps `function` over blocks of elements instead of single ones: calling a function costs more than its work."""
+    return dataset.batch(32).map(function).unbatch()
+
+
+def _drop_problems(numbered: tf.data.Dataset, skipped: SkippedRecords, name_key: str) -> tf.data.Dataset:
     """Drops and counts unusable items, and stops the stream once there are too many."""
 
-    def note(problem, name, index):
-        kind = problem.decode()
-        if kind != END_OF_EPOCH:
-            skipped.add(kind, name.decode("utf-8", "replace") or f"item {index}")
-        if skipped.exceeded(int(index), at_end=kind == END_OF_EPOCH):
-            raise ValueError("too many unusable records")  # ends training, which then calls `skipped.check`
-        return np.bool_(False)
+    def note(problems, names, numbers):
+        for problem, name, number in zip(problems, names, numbers):
+            at_end = problem.decode() == END_OF_EPOCH
+            if not at_end:
+                skipped.add(problem.decode(), name.decode("utf-8", "replace") or f"item {number}")
+            if skipped.exceeded(int(number) + 1, at_end):
+                raise ValueError("too many unusable records")  # ends training, which then calls `skipped.check`
+        return np.bool_(True)
 
-    def keep(index, item):
-        usable = tf.equal(item["problem"], "")
-        report = lambda: tf.numpy_function(note, [item["problem"], item[name_key], index], tf.bool)  # noqa: E731
-        return tf.ensure_shape(tf.cond(usable, lambda: True, report), [])
+    def keep(numbers, items):
+        usable = tf.equal(items["problem"], "")
+        unusable = [tf.boolean_mask(x, ~usable) for x in (items["problem"], items[name_key], numbers)]
+        noted = tf.cond(tf.reduce_all(usable), lambda: True, lambda: tf.numpy_function(note, unusable, tf.bool))
+        with tf.control_dependencies([noted]):
+            return {name: tf.boolean_mask(value, usable) for name, value in items.items()}
 
-    return items.enumerate().filter(keep).map(lambda _, item: item)
+    return _in_blocks(numbered, keep)
+
+
+def _check_first_record(name: str, parse) -> None:
+    """Raises `ConfigurationError` if a file's first record is not of the expected kind, as then none will be."""
+    for serialized in tf.data.TFRecordDataset(name).ignore_errors().take(1):
+        try:
+            parse(serialized)
+        except tf.errors.InvalidArgumentError as error:
+            reason = error.message.splitlines()[0]
+            raise ConfigurationError(
+                f"{name} does not hold records of the expected kind ({reason}). See docs/data.md, and data.format for "
+                "img2dataset's records."
+            ) from None
 
 
 def _copies_per_language(files, parse, key, languages, temperature) -> tf.lookup.StaticHashTable | None:

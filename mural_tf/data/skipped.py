@@ -25,27 +25,24 @@ class SkippedRecords:
     def __init__(self, max_fraction: float, minimum: int = 200):
         self.max_fraction, self.minimum = max_fraction, minimum
         self.counts: collections.Counter[str] = collections.Counter()
-        self._dropped = 0  # of the counted records, those that the stream no longer holds
         self._verdict = ""
         self._lock = threading.Lock()
 
-    def add(self, kind: str, example: str, count: int = 1, dropped: bool = False) -> None:
+    def add(self, kind: str, example: str, count: int = 1) -> None:
         """Counts skipped records; logs the first of each kind with an example."""
         with self._lock:
             if kind not in self.counts:
                 logging.warning("Skipping records: %s, first at %s. Further ones are only counted.", kind, example)
             self.counts[kind] += count
-            self._dropped += count if dropped else 0
 
     @property
     def total(self) -> int:
         """How many records were skipped."""
         return sum(self.counts.values())
 
-    def exceeded(self, seen: int, at_end: bool = False) -> bool:
-        """Tells whether too many records were skipped; `seen` counts those that were not dropped."""
+    def exceeded(self, read: int, at_end: bool = False) -> bool:
+        """Tells whether too many of the `read` records were skipped."""
         with self._lock:
-            read = seen + self._dropped
             enough = at_end or read >= self.minimum
             if not self._verdict and enough and self.total > self.max_fraction * read:
                 self._verdict = self.report(read)
@@ -66,7 +63,7 @@ class SkippedRecords:
 
 
 def map_or_drop(dataset: tf.data.Dataset, function, skipped: SkippedRecords, kind: str) -> tf.data.Dataset:
-    """Maps `function` over `dataset`, in order, dropping the elements on which it fails.
+    """Maps `function` over `dataset`, in order, dropping the elements on which it fails; yields (number, result).
 
     A failing element leaves a gap in the numbering, which the next good one reveals: that is how it is counted.
     """
@@ -75,7 +72,7 @@ def map_or_drop(dataset: tf.data.Dataset, function, skipped: SkippedRecords, kin
     )
 
     def note(missing, index):
-        skipped.add(kind, f"record {index - missing} of the stream", int(missing), dropped=True)
+        skipped.add(kind, f"record {index - missing} of the stream", int(missing))
         return missing
 
     def count_gap(previous, index_and_element):
@@ -86,6 +83,6 @@ def map_or_drop(dataset: tf.data.Dataset, function, skipped: SkippedRecords, kin
             return tf.numpy_function(note, [missing, index], tf.int64)
 
         with tf.control_dependencies([tf.cond(missing > 0, report, lambda: missing)]):
-            return tf.identity(index), element
+            return tf.identity(index), (index, element)
 
     return numbered.ignore_errors().scan(tf.constant(-1, tf.int64), count_gap)
