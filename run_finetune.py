@@ -1,6 +1,6 @@
 """Fine-tunes a trained model; the same command again resumes. Example:
 
-    python run_finetune.py --config=configs/finetune.py --config.data.directory=DATA --from=WORKDIR --workdir=NEW
+python run_finetune.py --config=configs/finetune.py --config.data.directory=DATA --from=WORKDIR --workdir=NEW
 """
 
 from absl import flags

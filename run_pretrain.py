@@ -1,6 +1,6 @@
 """Trains MURAL or ALIGN from scratch; the same command again resumes. Example:
 
-    python run_pretrain.py --config=configs/emoji_mural.py --workdir=workdirs/emoji_mural
+python run_pretrain.py --config=configs/emoji_mural.py --workdir=workdirs/emoji_mural
 """
 
 from absl import flags

@@ -1,7 +1,7 @@
 """emoji_align with more steps, as many as emoji_mural_long."""
 
-from configs.emoji import emoji_config
+from configs.emoji import emoji_long_config
 
 
 def get_config():
-    return emoji_config("align", "core", steps=6000)
+    return emoji_long_config("align")

@@ -1,7 +1,7 @@
 """emoji_mural with more steps: the run behind the README's comparison of MURAL and ALIGN."""
 
-from configs.emoji import emoji_config
+from configs.emoji import emoji_long_config
 
 
 def get_config():
-    return emoji_config("mural", "core", steps=6000)
+    return emoji_long_config("mural")

@@ -75,7 +75,9 @@ def test_equals_the_loop(margin, smoothing, masked):
     loss = contrastive_loss(
         left, right, 0.2, margin=margin, label_smoothing=smoothing, matches=tuple(tf.constant(i) for i in ids)
     )
-    expected = loop_oracle(left, right, 0.2, margin, smoothing, ids) + loop_oracle(right, left, 0.2, margin, smoothing, ids)
+    expected = loop_oracle(left, right, 0.2, margin, smoothing, ids) + loop_oracle(
+        right, left, 0.2, margin, smoothing, ids
+    )
     np.testing.assert_allclose(loss, expected, atol=2e-5)
 
 

@@ -34,9 +34,7 @@ def test_crops_are_exact_windows_in_every_position():
     crops = augment_images(images, 6, settings(), SEED).numpy()
     offsets = set()
     for image, crop in zip(images, crops):
-        found = [
-            (y, x) for y in range(3) for x in range(3) if np.array_equal(image[y : y + 6, x : x + 6], crop)
-        ]
+        found = [(y, x) for y in range(3) for x in range(3) if np.array_equal(image[y : y + 6, x : x + 6], crop)]
         assert len(found) == 1
         offsets.update(found)
     assert len(offsets) == 9
@@ -56,7 +54,9 @@ def test_geometry_fills_beyond_the_edge_with_the_border():
     np.testing.assert_array_equal(augment_images(white, 20, config, SEED), white)
 
 
-@pytest.mark.parametrize("changes", [dict(color=1.0), dict(hue=90.0), dict(greyscale=1.0), dict(erase=1.0), dict(rotation=45.0)])
+@pytest.mark.parametrize(
+    "changes", [dict(color=1.0), dict(hue=90.0), dict(greyscale=1.0), dict(erase=1.0), dict(rotation=45.0)]
+)
 def test_each_augmentation_acts_and_repeats(changes):
     images = pictures()
     one = augment_images(images, 20, settings(**changes), SEED).numpy()

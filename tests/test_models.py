@@ -111,10 +111,13 @@ def test_overfits_64_pairs(tmp_path, mode):
     model.fit(batches(config), steps_per_epoch=150, verbose=0)
     # BatchNorm's running statistics see the same 64 pictures in every step, so inference must agree with training.
     batch = first_batch(config)
-    similarity = (model.embed_images(batch["image"]).numpy() @ model.embed_texts(batch["caption"]).numpy().T)
+    similarity = model.embed_images(batch["image"]).numpy() @ model.embed_texts(batch["caption"]).numpy().T
     assert np.mean(np.argmax(similarity, axis=1) == np.arange(64)) == 1.0
     assert np.mean(np.argmax(similarity, axis=0) == np.arange(64)) == 1.0
-    pairs = model.embed_texts(batch["text_a"], "text_text").numpy() @ model.embed_texts(batch["text_b"], "text_text").numpy().T
+    pairs = (
+        model.embed_texts(batch["text_a"], "text_text").numpy()
+        @ model.embed_texts(batch["text_b"], "text_text").numpy().T
+    )
     assert np.mean(np.argmax(pairs, axis=1) == np.arange(64)) == 1.0
 
 

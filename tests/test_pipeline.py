@@ -7,8 +7,10 @@ import toy_data
 
 from mural_tf.config import ConfigurationError
 from mural_tf.data import records
-from mural_tf.data.pipeline import count_languages, parse_image_text, training_batches
+from mural_tf.data.parsing import parse_image_text
+from mural_tf.data.pipeline import training_batches
 from mural_tf.data.skipped import SkippedRecords
+from mural_tf.data.streams import count_languages
 
 
 @pytest.fixture
@@ -64,10 +66,12 @@ def test_pairs_stay_together(config):
     tokenizer = toy_data.toy_tokenizer()
     (batch,) = batches(config, 1)
     numbers = [
-        [tokenizer.vocabulary[t] for t in row if tokenizer.vocabulary[t].startswith("##")] for row in batch["text_a"]["input_word_ids"]
+        [tokenizer.vocabulary[t] for t in row if tokenizer.vocabulary[t].startswith("##")]
+        for row in batch["text_a"]["input_word_ids"]
     ]
     others = [
-        [tokenizer.vocabulary[t] for t in row if tokenizer.vocabulary[t].startswith("##")] for row in batch["text_b"]["input_word_ids"]
+        [tokenizer.vocabulary[t] for t in row if tokenizer.vocabulary[t].startswith("##")]
+        for row in batch["text_b"]["input_word_ids"]
     ]
     assert numbers == others and all(numbers)
 

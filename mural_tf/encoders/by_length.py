@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-
-LENGTH_STEP = 4  # lengths are rounded up to multiples of it: compiled loops are made anew for every shape
+LENGTH_STEP = 2  # lengths are rounded up to multiples of it: compiled loops are made anew for every shape
 
 
 def encode_by_length(encoder: tf.keras.Model, tokens: dict, groups: int, training: bool) -> tf.Tensor:

@@ -36,6 +36,8 @@ def build_optimizers(
     """
     if config.mode not in MODES:
         raise ConfigurationError(f"Unknown optimizer.mode {config.mode!r}; known: {', '.join(MODES)}.")
+    if config.learning_rate <= 0:
+        raise ConfigurationError(f"optimizer.learning_rate={config.learning_rate} must be above 0.")
     tower_rates = {
         base_name(variable): rate
         for group, rate in (("image_tower", config.image_tower_rate), ("text_tower", config.text_tower_rate))

@@ -13,7 +13,7 @@ import tensorflow as tf
 from ml_collections import ConfigDict
 
 from mural_tf.config import ConfigurationError, load_config
-from mural_tf.models import ContrastiveModel, build_model
+from mural_tf.models import ContrastiveModel
 from mural_tf.recipes.finish import is_finished
 from mural_tf.recipes.pretrain import train_and_finish
 from mural_tf.training.checkpoints import restore_for_inference
@@ -23,7 +23,9 @@ from mural_tf.training.workdir import open_workdir
 TOWER_SETTINGS = ("drop_connect_rate", "batch_norm_momentum", "dropout", "precision", "frozen")
 
 
-def finetune(config: ConfigDict, source: str, workdir: str | pathlib.Path, tpu: str = "", debug_nans: bool = False) -> None:
+def finetune(
+    config: ConfigDict, source: str, workdir: str | pathlib.Path, tpu: str = "", debug_nans: bool = False
+) -> None:
     """Fine-tunes from `source`, or goes on where the same command stopped; then as `pretrain`.
 
     Args:

@@ -64,9 +64,7 @@ def finish(model: ContrastiveModel | None, tokenizer, config: ConfigDict, workdi
         evaluation = evaluate_split(model, tokenizer, config, workdir, split)(steps)
         metrics, groups = {}, ""
         if evaluation is not None:
-            report.write_report(
-                evaluation, workdir, model=str(workdir), data_dir=config.data.directory, step=steps
-            )
+            report.write_report(evaluation, workdir, model=str(workdir), data_dir=config.data.directory, step=steps)
             metrics = evaluation.metrics
             groups = report.group_table(metrics, evaluation.name, evaluation.groups, len(evaluation.sizes))
         print("Exporting …", flush=True)

@@ -33,7 +33,12 @@ class TrainingLog(tf.keras.callbacks.Callback):
     def on_train_begin(self, logs=None):
         self.step = int(next(iter(self.model.optimizers.values())).iterations)
         self._bar = tqdm(
-            total=self.steps, initial=self.step, desc="Training", unit=" steps", smoothing=0.05, disable=not sys.stderr.isatty()
+            total=self.steps,
+            initial=self.step,
+            desc="Training",
+            unit=" steps",
+            smoothing=0.05,
+            disable=not sys.stderr.isatty(),
         )
         self._begun = self._last_line = time.monotonic()
         self._begun_at = self.step

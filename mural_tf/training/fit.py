@@ -24,9 +24,7 @@ def compile_model(model: ContrastiveModel, config: ConfigDict) -> None:
     model.compile(optimizers, steps_per_execution=config.train.steps_per_execution)
 
 
-def fit(
-    model: ContrastiveModel, tokenizer, config: ConfigDict, workdir: pathlib.Path, strategy, evaluate=None
-) -> bool:
+def fit(model: ContrastiveModel, tokenizer, config: ConfigDict, workdir: pathlib.Path, strategy, evaluate=None) -> bool:
     """Trains a compiled model from the workdir's latest checkpoint to `train.steps`.
 
     Args:

@@ -22,7 +22,9 @@ def build_strategy(tpu: str = "") -> tf.distribute.Strategy:
             tf.tpu.experimental.initialize_tpu_system(resolver)
         except (ValueError, tf.errors.OpError, RuntimeError) as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise ConfigurationError(f"The TPU {tpu!r} cannot be used: {reason}. Leave --tpu empty for this machine.") from None
+            raise ConfigurationError(
+                f"The TPU {tpu!r} cannot be used: {reason}. Leave --tpu empty for this machine."
+            ) from None
         return tf.distribute.TPUStrategy(resolver)
     if os.environ.get("TF_CONFIG"):
         return tf.distribute.MultiWorkerMirroredStrategy()

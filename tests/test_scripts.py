@@ -1,0 +1,217 @@
+"""The scripts as a user runs them: the whole path on the shapes, resuming, fine-tuning, and mistakes."""
+
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+SMOKE = ["--config=configs/shapes_smoke.py", "--config.train.steps=30", "--config.train.log_every=5",
+         "--config.train.checkpoint_every=10", "--config.vocabulary.builder=tokenizers"]  # fmt: skip
+TINY = ["--config.train.image_text_batch=16", "--config.train.text_text_batch=16"]
+
+
+def run(script, *arguments, check=True, **options):
+    command = [sys.executable, str(ROOT / script), *map(str, arguments)]
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, **options)
+    if check:
+        assert done.returncode == 0, done.stderr[-3000:]
+    return done
+
+
+def pretrain(workdir, data, *more, **options):
+    where = [f"--config.data.directory={data}", f"--workdir={workdir}"]
+    return run("run_pretrain.py", *SMOKE, *TINY, *where, *more, **options)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return tmp_path_factory.mktemp("data") / "shapes"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, data):
+    """A finished run: its workdir and what it printed."""
+    workdir = tmp_path_factory.mktemp("run") / "workdir"
+    return workdir, pretrain(workdir, data, "--config.train.evaluate_every=20").stdout
+
+
+def weights(workdir):
+    checkpoint = tf.train.latest_checkpoint(str(workdir / "checkpoints"))
+    reader = tf.train.load_checkpoint(checkpoint)
+    names = [name for name in reader.get_variable_to_shape_map() if "VARIABLE_VALUE" in name]
+    return {name: reader.get_tensor(name) for name in names if "save_counter" not in name}
+
+
+def rows(workdir):
+    return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_the_whole_path(trained, data):
+    workdir, printed = trained
+    for name in ("config.json", "vocabulary.txt", "metrics.jsonl", "tensorboard", "search-1.png", "summary.json"):
+        assert (workdir / name).exists(), name
+    for name in ("image_encoder/1", "text_encoder/1", "hub/text_preprocessor", "model_card.json"):
+        assert (workdir / "export" / name).exists(), name
+    assert re.search(r"under-resourced +1 +[0-9.]+", printed) and "Next:" in printed and "Found for" in printed
+    last = rows(workdir)[-1]
+    assert last["step"] == 30 and 0 <= last["retrieval_test/en/mean_recall"] <= 100
+    assert {row["step"] for row in rows(workdir) if "retrieval_dev/en/mean_recall" in row} == {20}
+    assert "train/data_wait_fraction" in rows(workdir)[0]
+
+
+def test_a_finished_run_says_so_and_changes_nothing(trained, data):
+    workdir, _ = trained
+    before = {path: path.stat().st_mtime_ns for path in workdir.rglob("*") if path.is_file()}
+    printed = pretrain(workdir, data, "--config.train.evaluate_every=20").stdout
+    assert "is finished" in printed and "under-resourced" in printed
+    assert before == {path: path.stat().st_mtime_ns for path in workdir.rglob("*") if path.is_file()}
+
+
+def test_a_killed_run_goes_on_to_the_same_weights(trained, data, tmp_path):
+    workdir, _ = trained
+    command = [sys.executable, "run_pretrain.py", *SMOKE, *TINY, f"--config.data.directory={data}"]
+    command.append(f"--workdir={tmp_path / 'killed'}")
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while not (tmp_path / "killed/checkpoints/checkpoint").exists():
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    pretrain(tmp_path / "killed", data)
+    one, other = weights(workdir), weights(tmp_path / "killed")
+    assert one.keys() == other.keys()
+    for name in one:
+        if "meters" not in name:
+            np.testing.assert_array_equal(one[name], other[name], err_msg=name)
+
+
+def test_sigterm_saves_and_exits_0(data, tmp_path):
+    command = [sys.executable, "run_pretrain.py", *SMOKE, *TINY, f"--config.data.directory={data}"]
+    command += ["--config.train.steps=100000", "--config.train.checkpoint_every=100000"]
+    command += [f"--workdir={tmp_path / 'stopped'}"]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    while not (tmp_path / "stopped/metrics.jsonl").exists():
+        assert process.poll() is None
+        time.sleep(0.1)
+    process.terminate()
+    printed, _ = process.communicate(timeout=120)
+    assert process.returncode == 0 and "Stopped by a signal" in printed
+    assert weights(tmp_path / "stopped")
+
+
+def test_workdir_and_export_embed_alike(trained):
+    import mural_tf
+
+    workdir, _ = trained
+    texts, images = ["a red circle", "", "دایره"], [np.full((40, 30, 3), 200, np.uint8)]
+    one, other = mural_tf.load(workdir), mural_tf.load(workdir / "export")
+    assert np.max(np.abs(one.encode_text(texts) - other.encode_text(texts))) < 1e-5
+    assert np.max(np.abs(one.encode_image(images) - other.encode_image(images))) < 1e-5
+
+
+@pytest.mark.parametrize("source", ["", "export"])
+def test_finetuning_starts_from_the_trained_weights(trained, data, tmp_path, source):
+    workdir, _ = trained
+    tune = ["--config=configs/finetune.py", "--config.train.steps=3", "--config.train.log_every=1", *TINY,
+            "--config.optimizer.learning_rate=1e-30", f"--config.data.directory={data}"]  # fmt: skip
+    printed = run("run_finetune.py", *tune, f"--from={workdir / source}", f"--workdir={tmp_path / 'tuned'}").stdout
+    assert "Starts from the weights of" in printed
+    before = {k: v for k, v in weights(workdir).items() if k.startswith("model/") and "token_table" in k}
+    after = weights(tmp_path / "tuned")
+    assert before
+    for name, value in before.items():  # with no learning rate to speak of nothing moves
+        np.testing.assert_array_equal(value, after[name])
+    assert "train/loss_text_text" not in rows(tmp_path / "tuned")[0]  # single-task is the default
+
+
+def test_multi_task_finetuning_on_co_captions(trained, data, tmp_path):
+    workdir, _ = trained
+    tune = ["--config=configs/finetune.py", "--config.train.steps=2", "--config.train.log_every=1", *TINY,
+            "--config.data.text_pairs=co_captions", "--config.loss.text_text_weight=0.1",
+            "--config.image_tower.frozen=True", "--config.optimizer.text_tower_rate=0.1",
+            f"--config.data.directory={data}"]  # fmt: skip
+    run("run_finetune.py", *tune, f"--from={workdir}", f"--workdir={tmp_path / 'tuned'}")
+    assert rows(tmp_path / "tuned")[0]["train/loss_text_text"] > 0
+    frozen = [name for name in weights(workdir) if "image_encoder" in name and "stem" in name]
+    one, other = weights(workdir), weights(tmp_path / "tuned")
+    for name in frozen:
+        np.testing.assert_array_equal(one[name], other[name])
+
+
+def last_line(done):
+    assert done.returncode in (1, 2), done.stdout + done.stderr
+    assert "Traceback" not in done.stderr, done.stderr[-2000:]
+    return done.stderr.strip().splitlines()[-1]
+
+
+@pytest.mark.parametrize("arguments,expected", [
+    (["--config=configs/mural_base.py"], "No data folder given"),
+    (["--config=configs/mural_base.py", "--config.data.directory=/nowhere"], "/nowhere does not exist"),
+    (["--config=configs/nothing.py"], "nothing.py"),
+    (["--config=configs/shapes_smoke.py", "--config.train.stepz=3"], "stepz"),
+    (["--config=configs/shapes_smoke.py", "--config.model=clip"], "Unknown model 'clip'; known: align, mural"),
+    (["--config=configs/shapes_smoke.py", "--config.optimizer.name=sgd"], "Unknown optimizer.name 'sgd'"),
+    (["--config=configs/shapes_smoke.py", "--config.embedding_size=7"], "--config.embedding_size=80"),
+    (["--config=configs/shapes_smoke.py", "--tpu=nobody"], "The TPU 'nobody' cannot be used"),
+    (["--config=configs/shapes_smoke.py", "--config.data.image_text_languages=('xx',)"], "xx"),
+])  # fmt: skip
+def test_mistakes_of_pretraining_are_one_line(arguments, expected, data, tmp_path):
+    more = [f"--config.data.directory={data}"] if "configs/shapes_smoke.py" in arguments[0] else []
+    done = run("run_pretrain.py", *arguments, *more, f"--workdir={tmp_path / 'w'}", check=False)
+    assert expected in last_line(done)
+
+
+def test_a_workdir_of_another_configuration_stays_as_it_is(trained, data):
+    workdir, _ = trained
+    before = (workdir / "config.json").read_bytes()
+    done = pretrain(workdir, data, "--config.seed=5", check=False)
+    assert "belongs to another configuration (seed was 0, is 5)" in last_line(done)
+    assert (workdir / "config.json").read_bytes() == before
+
+
+def test_a_folder_that_is_no_workdir_is_left_alone(data, tmp_path):
+    (tmp_path / "precious.txt").write_text("mine")
+    assert "neither empty nor a workdir" in last_line(pretrain(tmp_path, data, check=False))
+    assert [path.name for path in tmp_path.iterdir()] == ["precious.txt"]
+
+
+def test_damaged_workdirs_are_told(trained, tmp_path):
+    workdir, _ = trained
+    copy = tmp_path / "copy"
+    shutil.copytree(workdir, copy, ignore=shutil.ignore_patterns("export"))
+    search = ["--images", workdir, "--query=x"]
+    (copy / "vocabulary.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n")
+    assert "does not fit" in last_line(run("run_search.py", f"--model={copy}", *search, check=False))
+    shutil.copy(workdir / "vocabulary.txt", copy)
+    for part in (copy / "checkpoints").glob("*.data-*"):
+        part.write_bytes(part.read_bytes()[:100])
+    assert "damaged" in last_line(run("run_search.py", f"--model={copy}", *search, check=False))
+    (copy / "config.json").write_text("{")
+    assert "not valid JSON" in last_line(run("run_search.py", f"--model={copy}", *search, check=False))
+
+
+HELP = """
+import runpy, sys
+sys.argv = [sys.argv[1], "--help"]
+try:
+    runpy.run_path(sys.argv[0], run_name="__main__")
+finally:
+    assert "tensorflow" not in sys.modules
+"""
+
+
+@pytest.mark.parametrize("name", ["pretrain", "finetune", "evaluate", "export", "search"])
+def test_help_needs_no_tensorflow(name):
+    done = subprocess.run([sys.executable, "-c", HELP, f"run_{name}.py"], cwd=ROOT, capture_output=True, text=True)
+    assert "AssertionError" not in done.stderr and "--" in done.stdout, done.stderr
