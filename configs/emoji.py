@@ -67,7 +67,6 @@ def emoji_long_config(model: str) -> ConfigDict:
     """Returns the longer run: more steps, and what keeps them from learning the three drawing styles by heart."""
     config = emoji_config(model, "core", steps=4_000)
     config.image_tower.drop_connect_rate = 0.1
-    config.text_tower.dropout = 0.1
     config.augmentation.rotation = 20.0
     config.augmentation.zoom = 0.25
     config.augmentation.stretch = 0.15

@@ -99,7 +99,7 @@ def test_wrong_embedding_size_is_told(config):
         build(config)
 
 
-@pytest.mark.parametrize("mode", ["joint", "per_task"])
+@pytest.mark.parametrize("mode", ["joint", pytest.param("per_task", marks=pytest.mark.slow)])
 def test_overfits_64_pairs(tmp_path, mode):
     images = toy_data.image_text_records(64)
     for image in images:
@@ -147,7 +147,7 @@ np.savez(out, loss=logs["loss"][0], norm=logs["gradient_norm"][0], position=mode
 """
 
 
-@pytest.mark.parametrize("model_name", ["align", "mural"])
+@pytest.mark.parametrize("model_name", [pytest.param("align", marks=pytest.mark.slow), "mural"])
 def test_two_replicas_train_as_one(tmp_path, model_name):
     images = toy_data.image_text_records(32)
     images[1].image = images[0].image

@@ -92,8 +92,7 @@ def test_a_killed_run_goes_on_to_the_same_weights(trained, data, tmp_path):
     one, other = weights(workdir), weights(tmp_path / "killed")
     assert one.keys() == other.keys()
     for name in one:
-        if "meters" not in name:
-            np.testing.assert_array_equal(one[name], other[name], err_msg=name)
+        np.testing.assert_array_equal(one[name], other[name], err_msg=name)
 
 
 def test_sigterm_saves_and_exits_0(data, tmp_path):
@@ -127,7 +126,7 @@ def test_finetuning_starts_from_the_trained_weights(trained, data, tmp_path, sou
             "--config.optimizer.learning_rate=1e-30", f"--config.data.directory={data}"]  # fmt: skip
     printed = run("run_finetune.py", *tune, f"--from={workdir / source}", f"--workdir={tmp_path / 'tuned'}").stdout
     assert "Starts from the weights of" in printed
-    before = {k: v for k, v in weights(workdir).items() if k.startswith("model/") and "token_table" in k}
+    before = {k: v for k, v in weights(workdir).items() if "token_embeddings" in k and "OPTIMIZER" not in k}
     after = weights(tmp_path / "tuned")
     assert before
     for name, value in before.items():  # with no learning rate to speak of nothing moves
@@ -143,8 +142,9 @@ def test_multi_task_finetuning_on_co_captions(trained, data, tmp_path):
             f"--config.data.directory={data}"]  # fmt: skip
     run("run_finetune.py", *tune, f"--from={workdir}", f"--workdir={tmp_path / 'tuned'}")
     assert rows(tmp_path / "tuned")[0]["train/loss_text_text"] > 0
-    frozen = [name for name in weights(workdir) if "image_encoder" in name and "stem" in name]
     one, other = weights(workdir), weights(tmp_path / "tuned")
+    frozen = [name for name in one if "image_encoder" in name and "OPTIMIZER" not in name]
+    assert len(frozen) > 50
     for name in frozen:
         np.testing.assert_array_equal(one[name], other[name])
 

@@ -88,6 +88,12 @@ class ContrastiveModel(tf.keras.Model):
             "text_tower": self.text_encoder.trainable_variables,
         }
 
+    def weights_by_part(self) -> dict[str, tf.Module | tf.Variable]:
+        """Returns what a trained model consists of, by name: towers, heads, temperature. Checkpoints hold these."""
+        heads = {f"{name}_head": self.text_head(name) for name in self.head_names}
+        towers = {"image_encoder": self.image_encoder, "text_encoder": self.text_encoder}
+        return {**towers, **heads, "log_temperature": self.log_temperature}
+
     # What evaluation and export use.
 
     @property

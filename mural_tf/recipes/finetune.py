@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import pathlib
 
-import tensorflow as tf
 from ml_collections import ConfigDict
 
 from mural_tf.config import ConfigurationError, load_config
@@ -83,7 +82,6 @@ def _check_hub_handle(source: str, folder: pathlib.Path) -> None:
 
 def _restore_workdir(model: ContrastiveModel, folder: pathlib.Path) -> None:
     path = restore_for_inference(model, folder)
-    model.data_position.assign(tf.fill([2, 2], tf.constant(-1, tf.int64)))  # the new data start at the beginning
     print(f"Starts from the weights of {path}.")
 
 

@@ -75,8 +75,9 @@ class TrainingLog(tf.keras.callbacks.Callback):
             self._last_line = time.monotonic()
             left = (self.steps - self.step) * (self._last_line - self._begun) / max(self.step - self._begun_at, 1)
             print(
-                f"Step {self.step} of {self.steps}: loss {values['loss']:.4f}, temperature {values['temperature']:.4f}, "
-                f"{values['pairs_per_second']:.0f} pairs/s, about {left:.0f} s left.",
+                f"Step {self.step} of {self.steps}: loss {values['loss']:.4f}, "
+                f"temperature {values['temperature']:.4f}, {values['pairs_per_second']:.0f} pairs/s, "
+                f"about {left:.0f} s left.",
                 flush=True,
             )
         self.skipped.check()

@@ -16,8 +16,8 @@ class Checkpoints:
     """The last `keep` checkpoints of a compiled model in `workdir/checkpoints`."""
 
     def __init__(self, model: ContrastiveModel, workdir: str | pathlib.Path, keep: int):
-        parts = {f"optimizer_{name}": optimizer for name, optimizer in model.optimizers.items()}
-        self._checkpoint = tf.train.Checkpoint(model=model, **parts)
+        optimizers = {f"optimizer_{name}": optimizer for name, optimizer in model.optimizers.items()}
+        self._checkpoint = tf.train.Checkpoint(model=_weights(model), data_position=model.data_position, **optimizers)
         self._manager = tf.train.CheckpointManager(self._checkpoint, str(pathlib.Path(workdir) / FOLDER), keep)
 
     def save(self, step: int) -> str:
@@ -47,8 +47,13 @@ def restore_for_inference(model: ContrastiveModel, workdir: str | pathlib.Path) 
     latest = tf.train.latest_checkpoint(str(pathlib.Path(workdir) / FOLDER))
     if latest is None:
         raise ConfigurationError(f"{workdir} has no checkpoint yet: expected one in {workdir}/{FOLDER}.")
-    _restore(tf.train.Checkpoint(model=model), latest)
+    _restore(tf.train.Checkpoint(model=_weights(model)), latest)
     return latest
+
+
+def _weights(model: ContrastiveModel) -> tf.train.Checkpoint:
+    # Not the Keras model itself: it would hand a checkpoint's optimiser state to whatever it is compiled with later.
+    return tf.train.Checkpoint(**model.weights_by_part())
 
 
 def _restore(checkpoint: tf.train.Checkpoint, path: str) -> None:
@@ -59,5 +64,5 @@ def _restore(checkpoint: tf.train.Checkpoint, path: str) -> None:
         raise ConfigurationError(
             f"The checkpoint {path} does not fit the model of this configuration and vocabulary: {reason}"
         ) from None
-    except (tf.errors.DataLossError, tf.errors.NotFoundError) as error:
-        raise ConfigurationError(f"The checkpoint {path} is damaged: {error.message}") from None
+    except (IndexError, tf.errors.DataLossError, tf.errors.NotFoundError, tf.errors.OutOfRangeError) as error:
+        raise ConfigurationError(f"The checkpoint {path} is damaged: {error}") from None

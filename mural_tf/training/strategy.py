@@ -20,7 +20,7 @@ def build_strategy(tpu: str = "") -> tf.distribute.Strategy:
             resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=tpu)
             tf.config.experimental_connect_to_cluster(resolver)
             tf.tpu.experimental.initialize_tpu_system(resolver)
-        except (ValueError, tf.errors.OpError, RuntimeError) as error:
+        except (ValueError, OSError, RuntimeError, tf.errors.OpError) as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise ConfigurationError(
                 f"The TPU {tpu!r} cannot be used: {reason}. Leave --tpu empty for this machine."
