@@ -39,6 +39,7 @@ def evaluate_split(
     It returns `None` where the data has no such split: training data often comes alone.
     """
     name = "emoji" if config.data.source == "emoji" else "retrieval"
+    name = name if split == config.evaluation.split else f"{name}_{split}"  # one metrics.jsonl holds both
     embedder = Embedder.from_model(model, tokenizer, config, str(workdir))
 
     def evaluate(step: int):
@@ -48,7 +49,7 @@ def evaluate_split(
             logging.warning("No evaluation: %s", error)
             return None
         evaluation = measure_retrieval(
-            embedder, config.data.directory, split, batch_size=config.evaluation.batch_size, name=f"{name}_{split}"
+            embedder, config.data.directory, split, batch_size=config.evaluation.batch_size, name=name
         )
         append_metrics(workdir, {"step": step, **evaluation.metrics})
         return evaluation

@@ -13,6 +13,7 @@ from mural_tf.models import ContrastiveModel
 from mural_tf.optimizers import build_optimizers
 from mural_tf.training.callbacks import PeriodicEvaluation, SaveCheckpoints, StopOnSignal, TrainingLog
 from mural_tf.training.checkpoints import Checkpoints
+from mural_tf.training.workdir import drop_metrics_after
 
 
 def compile_model(model: ContrastiveModel, config: ConfigDict) -> None:
@@ -42,14 +43,16 @@ def fit(model: ContrastiveModel, tokenizer, config: ConfigDict, workdir: pathlib
     step = int(next(iter(model.optimizers.values())).iterations)
     if step >= train.steps:
         return True
+    drop_metrics_after(workdir, step)
     skipped = SkippedRecords(config.data.max_skipped_fraction)
     batches = _distribute(strategy, model, tokenizer, config, skipped)
     pairs = train.image_text_batch + (train.text_text_batch if "text_text" in model.loss_weights() else 0)
     log = TrainingLog(workdir, train.steps, train.log_every, pairs, skipped)
     signals = StopOnSignal()
-    callbacks = [log, signals, SaveCheckpoints(checkpoints, log, train.checkpoint_every)]
-    if evaluate is not None and train.evaluate_every:
+    callbacks = [log, signals]
+    if evaluate is not None and train.evaluate_every:  # before saving: a run killed meanwhile evaluates again
         callbacks.append(PeriodicEvaluation(evaluate, log, train.evaluate_every))
+    callbacks.append(SaveCheckpoints(checkpoints, log, train.checkpoint_every))
     try:
         _fit_intervals(model, batches, step, train, callbacks)
     except tf.errors.OpError:

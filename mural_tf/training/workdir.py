@@ -60,6 +60,19 @@ def append_metrics(workdir: pathlib.Path, row: dict) -> None:
         file.write(json.dumps(row) + "\n")
 
 
+def drop_metrics_after(workdir: pathlib.Path, step: int) -> None:
+    """Removes the rows of steps that are trained again because their checkpoint was not reached."""
+    path = workdir / "metrics.jsonl"
+    if not path.exists():
+        return
+    lines = path.read_text(encoding="utf-8").splitlines()
+    kept = [line for line in lines if line.endswith("}") and json.loads(line)["step"] <= step]
+    if len(kept) < len(lines):
+        partial = path.with_suffix(".partial")
+        partial.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+        partial.replace(path)
+
+
 def _flat(config: ConfigDict, prefix: str = "") -> dict:
     values = {}
     for key, value in config.items():
