@@ -11,8 +11,6 @@ import pathlib
 import shutil
 from collections.abc import Callable
 
-import tensorflow as tf
-
 from mural_tf.config import ConfigurationError
 from mural_tf.data.npm_packages import exclusive_lock, storage_errors
 
@@ -64,6 +62,8 @@ def is_built(output: pathlib.Path, identity: dict) -> bool:
 
 
 def _build(output: pathlib.Path, identity: dict, write: Callable[[pathlib.Path], dict]) -> None:
+    import tensorflow as tf  # only now, so that the --help of commands stays fast
+
     folder = output.parent / f".{output.name}.building"
     shutil.rmtree(folder, ignore_errors=True)  # of a build that was killed; the caller holds the lock
     folder.mkdir()

@@ -22,11 +22,8 @@ format), and the same settings give the same bytes.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import pathlib
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 
 from absl import flags
@@ -34,6 +31,7 @@ from tqdm import tqdm
 
 from mural_tf import cli
 from mural_tf.config import ConfigurationError
+from mural_tf.data.dataset_folder import DESCRIPTION, build_folder, is_built
 from mural_tf.data.emoji_drawings import TEST_STYLE, TRAINING_STYLES, draw_all
 from mural_tf.data.emoji_names import (
     UNDER_RESOURCED,
@@ -44,12 +42,11 @@ from mural_tf.data.emoji_names import (
     read_emoji_names,
     read_locale_names,
 )
-from mural_tf.data.npm_packages import Package, exclusive_lock, fetch_packages, read_members, storage_errors
+from mural_tf.data.npm_packages import Package, fetch_packages, read_members
 
 __all__ = ["PACKAGES", "UNDER_RESOURCED", "WELL_RESOURCED", "build_emoji"]
 
 FORMAT_VERSION = 1  # raised whenever the same settings would give other bytes
-DESCRIPTION = "dataset.json"
 
 PACKAGES = (
     Package(
@@ -141,53 +138,10 @@ def build_emoji(
     settings = {"languages": languages, "seed": int(seed), "keyword_captions": bool(keyword_captions)}
     identity = {"name": "emoji", "format_version": FORMAT_VERSION, "settings": settings}
     identity["packages"] = {p.name: {"version": p.version, "license": p.license} for p in packages}
-    if _is_built(output, identity):
+    if is_built(output, identity):
         return output
     tarballs = fetch_packages(packages, cache, fetch, progress)
-    with storage_errors(output):
-        output.parent.mkdir(parents=True, exist_ok=True)
-        with exclusive_lock(output.parent / f".{output.name}.lock"):
-            if not _is_built(output, identity):  # another process may have built it while we waited
-                with _finished_or_removed(output) as folder:
-                    description = {**identity, **_write(folder, tarballs, settings, progress)}
-                    text = json.dumps(description, indent=1, ensure_ascii=False) + "\n"
-                    (folder / DESCRIPTION).write_text(text, encoding="utf-8")
-    return output
-
-
-def _is_built(output: pathlib.Path, identity: dict) -> bool:
-    """Tells whether `output` holds this data set; raises `ConfigurationError` if it holds anything else."""
-    description = output / DESCRIPTION
-    if not description.is_file():
-        if output.exists() and (not output.is_dir() or any(output.iterdir())):
-            raise ConfigurationError(f"{output} exists and is no data set: choose another folder or remove it first.")
-        return False
-    try:
-        found = json.loads(description.read_text(encoding="utf-8"))
-        found = {key: found.get(key) for key in identity}
-    except (ValueError, AttributeError):
-        raise ConfigurationError(f"{description} is damaged: remove {output} and build again.") from None
-    different = [
-        f"{key} {found[key]!r} instead of {identity[key]!r}" for key in identity if found[key] != identity[key]
-    ]
-    if different:
-        raise ConfigurationError(
-            f"{output} holds another data set, with {'; '.join(different)}: choose another folder or remove it first."
-        )
-    return True
-
-
-@contextlib.contextmanager
-def _finished_or_removed(output: pathlib.Path) -> Iterator[pathlib.Path]:
-    """Yields an empty folder beside `output` that becomes `output` on success and is removed on failure."""
-    folder = output.parent / f".{output.name}.building"
-    shutil.rmtree(folder, ignore_errors=True)  # of a build that was killed; the caller holds the lock
-    folder.mkdir()
-    try:
-        yield folder
-        os.replace(folder, output)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    return build_folder(output, identity, lambda folder: _write(folder, tarballs, settings, progress))
 
 
 def _write(folder: pathlib.Path, tarballs: dict[str, pathlib.Path], settings: dict, progress: bool) -> dict:

