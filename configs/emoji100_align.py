@@ -4,4 +4,4 @@ from configs.emoji import emoji_config
 
 
 def get_config():
-    return emoji_config("align", "all", steps=1_200)
+    return emoji_config("align", "all", steps=1_400)

@@ -9,7 +9,6 @@ import collections
 import concurrent.futures
 import os
 import pathlib
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
@@ -223,23 +222,10 @@ def _bar(items: Iterable, unit: str, progress: bool | None) -> tqdm:
 
 
 def _load_workdir(path: pathlib.Path) -> Embedder:
-    from mural_tf.models import build_model
-    from mural_tf.text.tokenizer import WordPieceTokenizer
-    from mural_tf.text.vocabulary import load_vocabulary
-    from mural_tf.training.checkpoints import restore_for_inference
+    from mural_tf.training.checkpoints import load_trained
 
-    config = load_config(path / "config.json")
-    vocabulary = load_vocabulary(path / "vocabulary.txt")
-    tokenizer = WordPieceTokenizer(
-        vocabulary,
-        max_length=config.text_tower.max_length,
-        lower_case=config.vocabulary.lower_case,
-        strip_accents=config.vocabulary.strip_accents,
-    )
-    model = build_model(config, len(vocabulary))
-    checkpoint = restore_for_inference(model, path)
-    step = re.search(r"-(\d+)$", checkpoint)
-    return Embedder.from_model(model, tokenizer, config, str(path), int(step.group(1)) if step else None)
+    model, tokenizer, config, step = load_trained(path)
+    return Embedder.from_model(model, tokenizer, config, str(path), step)
 
 
 def _load_export(path: pathlib.Path) -> Embedder:

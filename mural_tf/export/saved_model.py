@@ -30,15 +30,14 @@ import tensorflow as tf
 from absl import logging
 from ml_collections import ConfigDict
 
-from mural_tf.config import ConfigurationError, load_config, save_config
+from mural_tf.config import ConfigurationError, save_config
 from mural_tf.data.images import decode_image, evaluation_image
 from mural_tf.export.hub_modules import save_hub_modules, text_variables
 from mural_tf.export.model_card import describe_model
 from mural_tf.export.serving import IMAGE_ENCODER, TEXT_ENCODER, write_serving_files
-from mural_tf.models import build_model
 from mural_tf.models.contrastive import TOKENS, ContrastiveModel
 from mural_tf.text.tokenizer import WordPieceTokenizer
-from mural_tf.text.vocabulary import load_vocabulary
+from mural_tf.training.checkpoints import load_trained
 
 VERSION = "1"
 MODEL_CARD = "model_card.json"
@@ -184,23 +183,10 @@ def export_workdir(
 
     Raises `ConfigurationError` if the workdir has no usable checkpoint, or as `export_model`.
     """
-    from mural_tf.training.checkpoints import restore_for_inference
-
     workdir = pathlib.Path(workdir)
     directory = pathlib.Path(directory) if str(directory) else workdir / "export"
-    if not workdir.is_dir():
-        raise ConfigurationError(f"The workdir {workdir} does not exist.")
     _check_free(directory, overwrite)
-    config = load_config(workdir / "config.json")
-    vocabulary = load_vocabulary(workdir / "vocabulary.txt")
-    tokenizer = WordPieceTokenizer(
-        vocabulary,
-        max_length=config.text_tower.max_length,
-        lower_case=config.vocabulary.lower_case,
-        strip_accents=config.vocabulary.strip_accents,
-    )
-    model = build_model(config, len(vocabulary))
-    restore_for_inference(model, workdir)
+    model, tokenizer, config, _ = load_trained(workdir)
     return export_model(model, tokenizer, config, directory, _last_evaluation(workdir), overwrite)
 
 

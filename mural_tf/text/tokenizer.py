@@ -18,6 +18,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 import tensorflow_text as tf_text
+from ml_collections import ConfigDict
 
 from mural_tf.config import ConfigurationError
 from mural_tf.text.vocabulary import SUFFIX_INDICATOR, check_vocabulary, load_vocabulary, save_vocabulary
@@ -158,3 +159,13 @@ class WordPieceTokenizer(tf.Module):
             "input_mask": tf.sequence_mask(rows.row_lengths(), tf.shape(word_ids)[1], tf.int32),
             "input_type_ids": tf.zeros_like(word_ids),
         }
+
+
+def build_tokenizer(config: ConfigDict, vocabulary_file: str | pathlib.Path) -> WordPieceTokenizer:
+    """Builds the tokenizer that a whole configuration tree describes, on a vocabulary file."""
+    return WordPieceTokenizer(
+        load_vocabulary(vocabulary_file),
+        max_length=config.text_tower.max_length,
+        lower_case=config.vocabulary.lower_case,
+        strip_accents=config.vocabulary.strip_accents,
+    )

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pathlib
 
 import tensorflow as tf
+from ml_collections import ConfigDict
 
-from mural_tf.config import ConfigurationError
-from mural_tf.models import ContrastiveModel
+from mural_tf.config import ConfigurationError, load_config
+from mural_tf.models import ContrastiveModel, build_model
+from mural_tf.text.tokenizer import WordPieceTokenizer, build_tokenizer
 
 FOLDER = "checkpoints"
 
@@ -49,6 +51,21 @@ def restore_for_inference(model: ContrastiveModel, workdir: str | pathlib.Path) 
         raise ConfigurationError(f"{workdir} has no checkpoint yet: expected one in {workdir}/{FOLDER}.")
     _restore(tf.train.Checkpoint(model=_weights(model)), latest)
     return latest
+
+
+def load_trained(workdir: str | pathlib.Path) -> tuple[ContrastiveModel, WordPieceTokenizer, ConfigDict, int]:
+    """Returns a workdir's model with its latest weights, its tokenizer, its configuration, and their step.
+
+    Raises `ConfigurationError` if a part is missing or damaged, or they do not fit together.
+    """
+    workdir = pathlib.Path(workdir)
+    if not workdir.is_dir():
+        raise ConfigurationError(f"The workdir {workdir} does not exist.")
+    config = load_config(workdir / "config.json")
+    tokenizer = build_tokenizer(config, workdir / "vocabulary.txt")
+    model = build_model(config, tokenizer.vocabulary_size)
+    checkpoint = restore_for_inference(model, workdir)
+    return model, tokenizer, config, int(checkpoint.rsplit("-", 1)[1])
 
 
 def _weights(model: ContrastiveModel) -> tf.train.Checkpoint:

@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 
 from mural_tf.config import ConfigurationError
 from mural_tf.data import records
-from mural_tf.text.tokenizer import WordPieceTokenizer
+from mural_tf.text.tokenizer import WordPieceTokenizer, build_tokenizer
 from mural_tf.text.vocabulary import build_vocabulary, load_vocabulary, save_vocabulary
 
 SOURCES = ("records", "emoji", "shapes")
@@ -46,12 +46,7 @@ def prepare_tokenizer(config: ConfigDict, workdir: pathlib.Path) -> WordPieceTok
         partial = own.with_suffix(".partial")
         shutil.copyfile(source, partial)
         partial.replace(own)
-    return WordPieceTokenizer(
-        load_vocabulary(own),
-        max_length=config.text_tower.max_length,
-        lower_case=settings.lower_case,
-        strip_accents=settings.strip_accents,
-    )
+    return build_tokenizer(config, own)
 
 
 def _built_vocabulary(config: ConfigDict) -> pathlib.Path:
