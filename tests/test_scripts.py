@@ -127,7 +127,7 @@ def test_workdir_and_export_embed_alike(trained):
     assert np.max(np.abs(one.encode_image(images) - other.encode_image(images))) < 1e-5
 
 
-@pytest.mark.parametrize("source", ["", "export"])
+@pytest.mark.parametrize("source", ["", pytest.param("export", marks=pytest.mark.slow)])
 def test_finetuning_starts_from_the_trained_weights(trained, data, tmp_path, source):
     workdir, _ = trained
     tune = ["--config=configs/finetune.py", "--config.train.steps=3", "--config.train.log_every=1", *TINY,
