@@ -115,6 +115,25 @@ def test_a_truncated_file_is_read_up_to_the_damage(tmp_path):
     assert any("truncated" in kind for kind in skipped.counts)
 
 
+def test_the_vocabulary_leaves_damaged_records_out_as_training_does(tmp_path):
+    images = toy_data.image_text_records(64)
+    images[0].captions = [b"\xff", "ding v0"]
+    toy_data.write_toy_data(tmp_path, images)
+    first, second = records.list_files(tmp_path, records.IMAGE_TEXT, "train")
+    with open(second, "r+b") as file:
+        file.truncate(file.seek(0, 2) // 2)
+    found = list(records.read_records(tmp_path, records.IMAGE_TEXT, "train", skip_damaged=True))
+    assert 31 < len(found) < 62 and "image0" not in {record.image_id for record in found}
+    with pytest.raises(ConfigurationError, match="not UTF-8"):
+        list(records.read_records(tmp_path, records.IMAGE_TEXT, "train"))
+    images[0].captions = ["thing w0", "ding v0"]
+    toy_data.write_toy_data(tmp_path, images)
+    with open(second, "r+b") as file:
+        file.truncate(file.seek(0, 2) // 2)
+    with pytest.raises(ConfigurationError, match="truncated or corrupt"):
+        list(records.read_records(tmp_path, records.IMAGE_TEXT, "train"))
+
+
 def test_img2dataset_records(tmp_path):
     with tf.io.TFRecordWriter(str(tmp_path / "00000.tfrecord")) as writer:
         for i in range(16):

@@ -145,18 +145,28 @@ def find_damage(name: str) -> str:
     return ""
 
 
-def read_records(directory: str | pathlib.Path, kind: str, split: str) -> Iterator[ImageTextRecord | TextPair]:
+def read_records(
+    directory: str | pathlib.Path, kind: str, split: str, skip_damaged: bool = False
+) -> Iterator[ImageTextRecord | TextPair]:
     """Reads a split in file order, one Python object a record: for evaluation and vocabularies, not for training.
 
-    Raises `ConfigurationError` for a truncated or corrupt file, or text that is not UTF-8.
+    Raises `ConfigurationError` for a truncated or corrupt file, or text that is not UTF-8; with `skip_damaged` it
+    leaves out such records, and what follows the damage of a file, as training does.
     """
     for name in list_files(directory, kind, split):
         dataset = tf.data.TFRecordDataset(name)
         try:
             for index, serialized in enumerate(dataset.as_numpy_iterator()):
-                yield _parse(serialized, name, index)
+                try:
+                    record = _parse(serialized, name, index)
+                except ConfigurationError:
+                    if not skip_damaged:
+                        raise
+                else:
+                    yield record
         except tf.errors.DataLossError as error:
-            raise ConfigurationError(f"{name} is truncated or corrupt: {error.message}") from None
+            if not skip_damaged:
+                raise ConfigurationError(f"{name} is truncated or corrupt: {error.message}") from None
 
 
 def _parse(serialized: bytes, name: str, index: int) -> ImageTextRecord | TextPair:

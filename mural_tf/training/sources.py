@@ -67,13 +67,13 @@ def _built_vocabulary(config: ConfigDict) -> pathlib.Path:
 
 
 def _training_texts(directory: str) -> Iterator[str]:
-    for record in records.read_records(directory, records.IMAGE_TEXT, "train"):
+    for record in records.read_records(directory, records.IMAGE_TEXT, "train", skip_damaged=True):
         yield from record.captions
     try:
         pairs = records.list_files(directory, records.TEXT_PAIRS, "train")
     except ConfigurationError:
         pairs = []  # a data set of captions alone
     if pairs:
-        for pair in records.read_records(directory, records.TEXT_PAIRS, "train"):
+        for pair in records.read_records(directory, records.TEXT_PAIRS, "train", skip_damaged=True):
             yield pair.text_a
             yield pair.text_b
