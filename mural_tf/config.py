@@ -33,6 +33,7 @@ def base_config() -> ConfigDict:
             resize=346,  # pixels; images are first resized to resize x resize, ignoring aspect [ETCL]
             drop_connect_rate=0.2,  # EfficientNet's stochastic depth, 0..1
             batch_norm_momentum=0.99,
+            batch_norm_group="local",  # examples that share statistics: "local" (a replica's), "global" or a number
             projection=0,  # 0: none, the last block's width is the embedding [P A.1]; N: Dense(N) for other backbones
             precision="float32",  # or "mixed_bfloat16"
             frozen=False,
@@ -98,6 +99,8 @@ def base_config() -> ConfigDict:
             steps=600_000,  # linear decay to 0 ends here [P §3.2]
             image_text_batch=4096,  # pairs, over all replicas [P §3.2]
             text_text_batch=4096,
+            micro_batches=1,  # chunks a batch is encoded in to save memory; the gradient is that of the full batch
+            max_skipped_steps=10,  # steps in a row without a finite loss and gradient after which the run stops
             checkpoint_every=1000,  # steps
             keep_checkpoints=3,
             evaluate_every=0,  # steps between evaluations on the dev split; 0: only at the end

@@ -73,9 +73,9 @@ def _image_text_batches(config, tokenizer, skipped, start, pad) -> tf.data.Datas
         first = items["position"][0]
         seed = tf.stack([tf.cast(config.seed, tf.int64) + first[0], first[1]])
         return {
-            "image": augment_images(items["image"], tower.image_size, config.augmentation, seed),
+            "image": _of_size(batch, augment_images(items["image"], tower.image_size, config.augmentation, seed)),
             "image_id": _fingerprint(items["image_id"]),
-            "caption": tokenizer(items["caption"], pad=pad),
+            "caption": _of_size(batch, tokenizer(items["caption"], pad=pad)),
             "caption_id": _fingerprint(items["caption"]),
             "image_text_position": items["position"],
         }
@@ -97,14 +97,19 @@ def _text_pair_batches(config, tokenizer, skipped, start, pad) -> tf.data.Datase
     def finish(items):
         tokens = tokenizer(tf.concat([items["text_a"], items["text_b"]], axis=0), pad=pad)
         return {
-            "text_a": {name: value[:batch] for name, value in tokens.items()},
-            "text_b": {name: value[batch:] for name, value in tokens.items()},
+            "text_a": _of_size(batch, {name: value[:batch] for name, value in tokens.items()}),
+            "text_b": _of_size(batch, {name: value[batch:] for name, value in tokens.items()}),
             "text_a_id": _fingerprint(items["text_a"]),
             "text_b_id": _fingerprint(items["text_b"]),
             "text_text_position": items["position"],
         }
 
     return items.batch(batch, drop_remainder=True).map(finish, num_parallel_calls=2, deterministic=True)
+
+
+def _of_size(batch: int, values):
+    """States the batch's size, which tokenisation and resampling forget."""
+    return tf.nest.map_structure(lambda value: tf.ensure_shape(value, [batch] + [None] * (value.shape.rank - 1)), values)
 
 
 def _fingerprint(strings: tf.Tensor) -> tf.Tensor:

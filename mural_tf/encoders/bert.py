@@ -17,6 +17,7 @@ import tensorflow as tf
 from ml_collections import ConfigDict
 
 from mural_tf.config import ConfigurationError
+from mural_tf.encoders.dropout import Dropout
 from mural_tf.encoders.fused import fused
 from mural_tf.encoders.precision import dtype_policy
 
@@ -133,7 +134,7 @@ class BertEmbeddings(tf.keras.layers.Layer):
                 hidden_size, kernel_initializer=initializer(hidden_size), name="projection", dtype=self.dtype_policy
             )
         self.layer_norm = LayerNorm(name="layer_norm", dtype=self.dtype_policy)
-        self.dropout = tf.keras.layers.Dropout(dropout, dtype=self.dtype_policy)
+        self.dropout = Dropout(dropout, dtype=self.dtype_policy)
 
     def build(self, shape):
         def table(name, *size):
@@ -185,7 +186,7 @@ class BertLayer(tf.keras.layers.Layer):
             )
 
         def dropout():
-            return tf.keras.layers.Dropout(self.rate, dtype=self.dtype_policy)
+            return Dropout(self.rate, dtype=self.dtype_policy)
 
         self.attention_kernel = self.add_weight(
             "qkv/kernel", shape=(hidden, 3 * hidden), initializer=initializer(hidden)

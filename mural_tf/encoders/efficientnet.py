@@ -15,7 +15,9 @@ import tensorflow as tf
 from ml_collections import ConfigDict
 
 from mural_tf.config import ConfigurationError
+from mural_tf.encoders.batch_norm import BatchNormalization
 from mural_tf.encoders.convolutions import DepthwiseConvolution, PointwiseConvolution
+from mural_tf.encoders.dropout import Dropout
 from mural_tf.encoders.fused import fused
 from mural_tf.encoders.precision import dtype_policy
 
@@ -171,6 +173,7 @@ class _Builder:
     def __init__(self, config: ConfigDict):
         self.policy = dtype_policy(config.precision)
         self.momentum = config.batch_norm_momentum
+        self.group = config.batch_norm_group
         self.drop_connect_rate = 0.0 if config.frozen else config.drop_connect_rate
 
     def stem(self, x, channels: int):
@@ -191,7 +194,7 @@ class _Builder:
         )(x)
 
     def normalize(self, x, name: str, activate: str = ""):
-        x = tf.keras.layers.BatchNormalization(momentum=self.momentum, name=name, dtype=self.policy)(x)
+        x = BatchNormalization(self.group, momentum=self.momentum, name=name, dtype=self.policy)(x)
         return Swish(name=activate, dtype=self.policy)(x) if activate else x
 
     def block(self, inputs, name: str, kernel: int, channels: int, expansion: int, stride: int, drop_rate: float):
@@ -211,9 +214,7 @@ class _Builder:
         x = self.normalize(x, name + "project_bn")
         if stride == 1 and width == channels:
             if drop_rate > 0:  # stochastic depth: the whole block is dropped for some examples
-                x = tf.keras.layers.Dropout(
-                    drop_rate, noise_shape=(None, 1, 1, 1), name=name + "drop", dtype=self.policy
-                )(x)
+                x = Dropout(drop_rate, noise_shape=(None, 1, 1, 1), name=name + "drop", dtype=self.policy)(x)
             x = tf.keras.layers.Add(name=name + "add", dtype=self.policy)([x, inputs])
         return x
 

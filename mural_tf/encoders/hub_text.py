@@ -15,6 +15,7 @@ import tensorflow_hub as hub
 from ml_collections import ConfigDict
 
 from mural_tf.config import ConfigurationError
+from mural_tf.encoders.forward_pass import current_pass
 
 INPUTS = ("input_word_ids", "input_mask", "input_type_ids")
 OUTPUTS = ("default", "pooled_output")  # the first one present is the sentence embedding
@@ -38,7 +39,7 @@ def build_hub_text(config: ConfigDict) -> tf.keras.Model:
             "was exported with; set text_tower.precision=float32."
         )
     loaded = _load(config.handle)
-    encoder = hub.KerasLayer(loaded, trainable=not config.frozen, name="hub_encoder")
+    encoder = HubEncoder(loaded, trainable=not config.frozen, name="hub_encoder")
     size = _embedding_size(encoder, config.handle)
     inputs = {name: tf.keras.Input(shape=(None,), dtype=tf.int32, name=name) for name in INPUTS}  # [B, T]
     embeddings = SentenceEmbedding(size, name="sentence_embedding", dtype="float32")(encoder(inputs))  # [B, D]
@@ -46,6 +47,14 @@ def build_hub_text(config: ConfigDict) -> tf.keras.Model:
     model.embedding_size = size
     model.trainable = not config.frozen
     return model
+
+
+class HubEncoder(hub.KerasLayer):
+    """`hub.KerasLayer`, but for chunks that are encoded twice: the module's own dropout would differ, so it is off."""
+
+    def call(self, inputs, training=None):
+        current = current_pass()
+        return super().call(inputs, training=training and not (current is not None and current.repeated))
 
 
 class SentenceEmbedding(tf.keras.layers.Layer):

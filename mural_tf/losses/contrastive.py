@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+ROUNDING = 1e-6  # by which two computations of one cosine may differ
 Rows = tuple  # (first row, number of rows): the queries one call answers for
 
 
@@ -79,3 +80,20 @@ def in_batch_softmax(
         )
         losses = (1.0 - label_smoothing) * losses + label_smoothing * (log_normaliser - mean_logit)
     return tf.reduce_sum(losses) / tf.cast(total, tf.float32)
+
+
+def in_batch_recall(left: tf.Tensor, right: tf.Tensor, rows: Rows | None = None) -> tf.Tensor:
+    """Returns the share of queries whose own partner no candidate beats: R@1 within the batch, mean of both directions.
+
+    Arguments as in `contrastive_loss`; parts add up to the whole too. Equal candidates are hits, not misses: the same
+    text twice in a batch is no error.
+    """
+    total = tf.shape(right)[0]
+    first, count = (0, total) if rows is None else rows
+    left, right = (tf.stop_gradient(tf.cast(side, tf.float32)) for side in (left, right))
+    own = tf.reduce_sum(left * right, axis=1)[first : first + count]  # [R]
+    hits = 0.0
+    for queries, candidates in ((left, right), (right, left)):
+        best = tf.reduce_max(tf.matmul(queries[first : first + count], candidates, transpose_b=True), axis=1)
+        hits += tf.reduce_sum(tf.cast(own >= best - ROUNDING, tf.float32))
+    return hits / (2.0 * tf.cast(total, tf.float32))

@@ -17,6 +17,8 @@ class Align(ContrastiveModel):
     """Image-text matching. Batches hold `image`, `image_id`, `caption` (tokens) and `caption_id`."""
 
     head_names = ("image_text",)
+    example_names = ("image", "caption")
+    pairs = {"image_text": ("image", "caption")}
 
     def __init__(self, image_encoder, text_encoder, config, **kwargs):
         super().__init__(image_encoder, text_encoder, config, **kwargs)

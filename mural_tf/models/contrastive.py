@@ -1,8 +1,8 @@
 """`ContrastiveModel`: two towers and the one training step that every method shares.
 
 A method says how examples become embeddings (`encode`, one example at a time) and what they should be
-(`losses`, over the whole global batch). Everything between the two lives here: gathering over replicas,
-gradients, clipping and the optimisers.
+(`losses`, over the whole global batch). Everything between the two lives here and in `gradients.py`: gathering over
+replicas, micro-batches, clipping, the optimisers, and leaving out steps that are not finite.
 
 Global negatives: every replica gathers all embeddings and sums the loss over its own rows only. The gradient of
 `all_gather` sums what all replicas want of an embedding, so the gradients added over replicas are those of one
@@ -17,8 +17,11 @@ import tensorflow as tf
 from ml_collections import ConfigDict
 
 from mural_tf.config import ConfigurationError
+from mural_tf.encoders.batch_norm import BatchNormalization
 from mural_tf.encoders.by_length import encode_by_length
-from mural_tf.losses.contrastive import Rows
+from mural_tf.losses.contrastive import Rows, in_batch_recall
+from mural_tf.models.gradients import compute_gradients
+from mural_tf.models.guard import StepGuard
 
 TOKENS = ("input_word_ids", "input_mask", "input_type_ids")
 
@@ -46,6 +49,8 @@ class ContrastiveModel(tf.keras.Model):
         self.embedding_size = config.embedding_size
         self.length_groups = config.text_tower.length_groups
         self.clip_norm = config.optimizer.clip_norm
+        self.micro_batches = config.train.micro_batches
+        self.seed = config.seed
         self.image_size = config.image_tower.image_size
         low, high = (math.log(bound) for bound in config.loss.temperature_range)
         self.log_temperature = self.add_weight(  # log τ keeps τ positive; the constraint keeps it in its range
@@ -64,10 +69,13 @@ class ContrastiveModel(tf.keras.Model):
             trainable=False,
             aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
         )
+        self._batch_spec = None
+        self.guard = StepGuard(config.train.max_skipped_steps)
         self.optimizers: dict[str, tf.keras.optimizers.Optimizer] = {}
         self.meters: dict[str, tf.keras.metrics.Metric] = {}
 
-    # What a method defines.
+    # What a method defines: `example_names`, the parts of a batch that `encode` turns into embeddings of the same names;
+    # `pairs`, {task: (query, candidate)}, which of them match; `head_names`; and the following.
 
     def encode(self, batch: dict, training: bool) -> dict[str, tf.Tensor]:
         """Returns L2-normalised float32 embeddings {name: [B, D]}, each row from one example alone."""
@@ -142,36 +150,61 @@ class ContrastiveModel(tf.keras.Model):
         """Takes one optimiser for all tasks, {"joint": …}, or one a task; see `optimizers.build_optimizers`."""
         super().compile(optimizer=next(iter(optimizers.values())), **kwargs)
         self.optimizers = dict(optimizers)
-        names = [f"loss_{task}" for task in self.loss_weights()] + ["loss", "temperature", "data_wait_seconds"]
-        names += [_norm_name(name) for name in self.optimizers]
-        self.meters = {name: tf.keras.metrics.Mean(name) for name in names}
+        tasks = self.loss_weights()
+        names = [*(f"loss_{task}" for task in tasks), "loss", "temperature", *(f"recall@1_{task}" for task in tasks)]
+        names += [name for optimizer in self.optimizers for name in self._norm_names(optimizer)]
+        self.meters = {name: tf.keras.metrics.Mean(name) for name in [*names, "data_wait_seconds"]}
+        self.guard.build(names)
         trainable = self.trainable_variables
         for optimizer in self.optimizers.values():
             optimizer._create_all_weights(trainable)  # so that a checkpoint can be restored before the first step
 
+    def fit(self, x, **kwargs):
+        """Keras' `fit`, which forgets the shapes of the batches that `x` announces, with these shapes."""
+        self._batch_spec = tf.nest.map_structure(
+            lambda spec: tf.nest.flatten(spec, expand_composites=True)[0],  # one replica's, of a distributed data set
+            x.element_spec,
+        )
+        return super().fit(x, **kwargs)
+
+    @property
+    def steps_taken(self) -> tf.Variable:
+        """int64 scalar: steps of training so far, those left out included."""
+        return next(iter(self.optimizers.values())).iterations
+
     def train_step(self, batch: dict) -> dict[str, tf.Tensor]:
-        """One step on one replica's part of the global batch; returns the logs."""
+        """One step on one replica's part of the global batch; returns the means of the logs since the last reset."""
+        if self._batch_spec is not None:
+            batch = tf.nest.map_structure(lambda v, spec: tf.ensure_shape(v, spec.shape), batch, self._batch_spec)
         context = tf.distribute.get_replica_context()
-        with tf.GradientTape(persistent=len(self.optimizers) > 1) as tape:
-            embeddings = self.encode(batch, training=True)
-            rows = self._rows(embeddings, context)
-            losses = self.losses(_gather(embeddings, context), _gather(self.match_ids(batch), context), rows)
-            weighted = {task: self.loss_weights()[task] * loss for task, loss in losses.items()}
-            totals = {"joint": tf.add_n(list(weighted.values()))} if "joint" in self.optimizers else weighted
-        logs = {}
-        for name, optimizer in self.optimizers.items():
-            norm = self._apply(optimizer, tape.gradient(totals[name], self.trainable_variables), context)
-            logs[_norm_name(name)] = norm
-        self._remember_position(batch, context)
-        losses = {f"loss_{task}": loss for task, loss in losses.items()}
-        losses["loss"] = tf.add_n(list(weighted.values()))
-        logs.update(context.all_reduce(tf.distribute.ReduceOp.SUM, losses))
+        step = tf.identity(self.steps_taken)
+        gradients = compute_gradients(self, batch, self._step_seed(step, context), self.micro_batches)
+        logs = context.all_reduce(tf.distribute.ReduceOp.SUM, gradients.logs)
         logs["temperature"] = self.temperature
-        if "data_wait_seconds" in batch:
-            logs["data_wait_seconds"] = tf.reduce_sum(batch["data_wait_seconds"])
-        for name, value in logs.items():
-            self.meters[name].update_state(value)
-        return {name: self.meters[name].result() for name in logs}
+        summed = {name: self._sum(values, context) for name, values in gradients.by_optimizer.items()}
+        for name, values in summed.items():
+            logs.update(self._norms(name, values))
+        apply = self.guard.check(step, logs)
+        for name, values in summed.items():
+            self._apply(name, values, logs, apply)
+        for layer, moments in gradients.moments.items():
+            layer.update_moving(*moments, apply=apply)
+        self._remember_position(batch, context)
+        return self._log(logs, batch, apply)
+
+    def totals(self, embeddings: dict, batch: dict) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
+        """Returns the weighted losses {optimiser: scalar} and the logs {name: scalar}, of this replica's queries."""
+        context = tf.distribute.get_replica_context()
+        rows = self._rows(embeddings, context)
+        gathered = _gather(embeddings, context)
+        losses = self.losses(gathered, _gather(self.match_ids(batch), context), rows)
+        weighted = {task: self.loss_weights()[task] * loss for task, loss in losses.items()}
+        total = tf.add_n(list(weighted.values()))
+        logs = {**{f"loss_{task}": loss for task, loss in losses.items()}, "loss": total}
+        for task, (query, candidate) in self.pairs.items():
+            if task in losses:
+                logs[f"recall@1_{task}"] = in_batch_recall(gathered[query], gathered[candidate], rows[query])
+        return ({"joint": total} if "joint" in self.optimizers else weighted), logs
 
     @property
     def metrics(self) -> list[tf.keras.metrics.Metric]:
@@ -182,14 +215,55 @@ class ContrastiveModel(tf.keras.Model):
         """Returns the [B] integer ids by which duplicates are known."""
         return {name: ids for name, ids in batch.items() if name.endswith("_id")}
 
-    def _apply(self, optimizer, gradients, context) -> tf.Tensor:
+    def normalization_layers(self) -> list[BatchNormalization]:
+        """The layers that compute statistics in training."""
+        layers = self.image_encoder._flatten_layers(include_self=False)
+        return [layer for layer in layers if isinstance(layer, BatchNormalization) and layer.trainable]
+
+    def _step_seed(self, step: tf.Tensor, context) -> tf.Tensor:
+        """int32 [2], another one for every step and replica of one run: a resumed run draws what it would have."""
+        seed = tf.random.experimental.stateless_fold_in([self.seed, 0], step)
+        return tf.random.experimental.stateless_fold_in(seed, context.replica_id_in_sync_group)
+
+    def _sum(self, gradients: list, context) -> list:
+        """Adds up gradients over replicas; `None` stays."""
+        present = [gradient for gradient in gradients if gradient is not None]
+        summed = iter(context.all_reduce(tf.distribute.ReduceOp.SUM, present))
+        return [None if gradient is None else next(summed) for gradient in gradients]
+
+    def _norm_names(self, optimizer: str) -> list[str]:
+        whole = "gradient_norm" if optimizer == "joint" else f"gradient_norm_{optimizer}"
+        return [whole, *(f"{whole}/{group}" for group in ("image_tower", "text_tower", "heads"))]
+
+    def _norms(self, optimizer: str, gradients: list) -> dict[str, tf.Tensor]:
+        """Returns the global norm and its parts: both towers, and everything else as "heads"."""
+        towers = {"image_tower": self.image_encoder, "text_tower": self.text_encoder}
+        group = {variable.ref(): name for name, tower in towers.items() for variable in tower.trainable_variables}
+        squares = {"image_tower": [], "text_tower": [], "heads": []}
+        for gradient, variable in zip(gradients, self.trainable_variables):
+            if gradient is not None:
+                squares[group.get(variable.ref(), "heads")].append(tf.reduce_sum(tf.square(gradient)))
+        sums = [tf.add_n(values) if values else tf.zeros([]) for values in squares.values()]
+        return dict(zip(self._norm_names(optimizer), map(tf.sqrt, [tf.add_n(sums), *sums])))
+
+    def _apply(self, name: str, gradients: list, logs: dict, apply: tf.Tensor) -> None:
         pairs = [(g, v) for g, v in zip(gradients, self.trainable_variables) if g is not None]
-        summed = context.all_reduce(tf.distribute.ReduceOp.SUM, [g for g, _ in pairs])
-        norm = tf.linalg.global_norm(summed)
+        values = [gradient for gradient, _ in pairs]
         if self.clip_norm:
-            summed, _ = tf.clip_by_global_norm(summed, self.clip_norm, use_norm=norm)
-        optimizer.apply_gradients(zip(summed, [v for _, v in pairs]), experimental_aggregate_gradients=False)
-        return norm
+            values, _ = tf.clip_by_global_norm(values, self.clip_norm, use_norm=logs[self._norm_names(name)[0]])
+        optimizer = self.optimizers[name]
+        optimizer.apply_if = apply
+        optimizer.apply_gradients(zip(values, [v for _, v in pairs]), experimental_aggregate_gradients=False)
+
+    def _log(self, logs: dict, batch: dict, apply: tf.Tensor) -> dict[str, tf.Tensor]:
+        weight = tf.cast(apply, tf.float32)  # steps that were left out would make every mean NaN
+        for name, value in logs.items():
+            self.meters[name].update_state(tf.where(apply, value, 0.0), sample_weight=weight)
+        results = {name: self.meters[name].result() for name in logs}
+        if "data_wait_seconds" in batch:
+            self.meters["data_wait_seconds"].update_state(tf.reduce_sum(batch["data_wait_seconds"]))
+            results["data_wait_seconds"] = self.meters["data_wait_seconds"].result()
+        return results
 
     def _rows(self, embeddings: dict, context) -> dict[str, Rows]:
         """Which rows of the gathered embeddings this replica answers for."""
@@ -209,10 +283,6 @@ def _stack(ids: list[tf.Tensor]) -> tf.Tensor:
     widths = [value.shape[1] for value in ids]
     width = tf.reduce_max([tf.shape(value)[1] for value in ids]) if None in widths else max(widths)
     return tf.concat([tf.pad(value, [[0, 0], [0, width - tf.shape(value)[1]]]) for value in ids], axis=0)
-
-
-def _norm_name(optimizer: str) -> str:
-    return "gradient_norm" if optimizer == "joint" else f"gradient_norm_{optimizer}"
 
 
 def _gather(values: dict[str, tf.Tensor], context) -> dict[str, tf.Tensor]:

@@ -17,6 +17,11 @@ class Mural(Align):
     """ALIGN plus text-text matching. Batches also hold `text_a`, `text_b` (tokens of one length) and their ids."""
 
     head_names = ("image_text", "text_text")
+    pairs = {**Align.pairs, "text_text": ("text_a", "text_b")}
+
+    @property
+    def example_names(self):
+        return (*super().example_names, *(("text_a", "text_b") if "text_text" in self.loss_weights() else ()))
 
     def __init__(self, image_encoder, text_encoder, config, **kwargs):
         super().__init__(image_encoder, text_encoder, config, **kwargs)

@@ -32,9 +32,13 @@ def is_decayed(variable: tf.Variable) -> bool:
 
 
 class _VariableRates:
-    """Multiplies the learning rate of each variable by `rates[base_name(variable)]` (1 where it is not named)."""
+    """Multiplies the learning rate of each variable by `rates[base_name(variable)]` (1 where it is not named).
+
+    `iterations` counts steps that `apply_if` left out too.
+    """
 
     rates: Mapping[str, float] = {}
+    apply_if: tf.Tensor | bool = True  # set before `apply_gradients`: where false, variables and slots stay as they are
 
     def _scaled(self, var, apply_state):
         key = (var.device, var.dtype.base_dtype)
@@ -44,10 +48,20 @@ class _VariableRates:
         return {key: {**coefficients, **changed}}
 
     def _resource_apply_dense(self, grad, var, apply_state=None):
-        return super()._resource_apply_dense(grad, var, self._scaled(var, apply_state))
+        def update():
+            with tf.control_dependencies([self._update(grad, var, self._scaled(var, apply_state))]):
+                return tf.identity(True)
 
-    def _resource_apply_sparse(self, grad, var, indices, apply_state=None):
-        return super()._resource_apply_sparse(grad, var, indices, self._scaled(var, apply_state))
+        return tf.cond(self.apply_if, update, lambda: tf.identity(False))
+
+    def _resource_apply_sparse_duplicate_indices(self, grad, var, indices, **kwargs):
+        # All three optimisers decay the moments of every row at each step: sparse rows would not save a pass.
+        return self._resource_apply_dense(
+            tf.convert_to_tensor(tf.IndexedSlices(grad, indices, tf.shape(var))), var, **kwargs
+        )
+
+    def _update(self, grad, var, apply_state):
+        return super()._resource_apply_dense(grad, var, apply_state)
 
 
 class Lamb(_VariableRates, tfa.optimizers.LAMB):
@@ -66,18 +80,14 @@ class AdamW(_VariableRates, tf.keras.optimizers.legacy.Adam):
         self.weight_decay = weight_decay
 
     def _decay(self, var, apply_state):
-        rate = self._scaled(var, apply_state)[(var.device, var.dtype.base_dtype)]["lr_t"]
+        rate = apply_state[(var.device, var.dtype.base_dtype)]["lr_t"]
         if self.weight_decay and is_decayed(var):
             return [var.assign_sub(rate * self.weight_decay * var)]
         return []
 
-    def _resource_apply_dense(self, grad, var, apply_state=None):
+    def _update(self, grad, var, apply_state):
         with tf.control_dependencies(self._decay(var, apply_state)):
-            return super()._resource_apply_dense(grad, var, apply_state)
-
-    def _resource_apply_sparse(self, grad, var, indices, apply_state=None):
-        with tf.control_dependencies(self._decay(var, apply_state)):
-            return super()._resource_apply_sparse(grad, var, indices, apply_state)
+            return super()._update(grad, var, apply_state)
 
     def get_config(self):
         return {**super().get_config(), "weight_decay": self.weight_decay}

@@ -1,0 +1,150 @@
+"""Micro-batches: two passes over chunks give the gradient of the full batch; accumulation does not."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import toy_data
+
+from mural_tf.config import ConfigurationError
+from mural_tf.data.pipeline import training_batches
+from mural_tf.data.skipped import SkippedRecords
+from mural_tf.encoders.forward_pass import forward_pass
+from mural_tf.encoders.fused import enable_fusion
+from mural_tf.models import build_model
+from mural_tf.models.gradients import chunk_seed, compute_gradients
+from mural_tf.training.fit import compile_model
+
+SEED = tf.constant([3, 4], tf.int32)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_fusion():
+    """Compiling loops for every chunk size would take most of the time here."""
+    before = enable_fusion(False)
+    yield
+    enable_fusion(before)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return toy_data.write_toy_data(tmp_path_factory.mktemp("toy"))
+
+
+def build(data, method="mural", frozen=True, **optimizer):
+    config = toy_data.toy_config(data, method)
+    config.image_tower.frozen = frozen
+    config.text_tower.dropout = 0.0
+    config.loss.label_smoothing = 0.1
+    config.train.text_text_batch = 32
+    config.optimizer.update(optimizer)
+    tf.keras.utils.set_random_seed(0)
+    model = build_model(config, toy_data.toy_tokenizer().vocabulary_size)
+    compile_model(model, config)
+    pairs = "text_text" in model.loss_weights()
+    batch = next(iter(training_batches(config, toy_data.toy_tokenizer(), SkippedRecords(0.1), text_pairs=pairs)))
+    return model, batch
+
+
+def gradients(model, batch, chunks, seed=SEED):
+    """Eagerly: tracing would take most of the time. `test_moving_averages_move_once_a_step` runs it in a graph."""
+    return vars(compute_gradients(model, batch, seed, chunks))
+
+
+def largest_difference(one, other):
+    assert [g is None for g in one] == [g is None for g in other]
+    return max(float(tf.reduce_max(tf.abs(a - b))) for a, b in zip(one, other) if a is not None)
+
+
+def scale(values):
+    return max(float(tf.reduce_max(tf.abs(value))) for value in values if value is not None)
+
+
+@pytest.mark.parametrize("method,chunks", [("align", 2), ("mural", 16)])
+def test_two_passes_give_the_full_gradient(data, method, chunks):
+    model, batch = build(data, method)
+    one, two = gradients(model, batch, 1), gradients(model, batch, chunks)
+    expected, found = one["by_optimizer"]["joint"], two["by_optimizer"]["joint"]
+    assert scale(expected) > 0.1
+    assert largest_difference(expected, found) < 2e-5 * scale(expected)
+    for name, value in one["logs"].items():
+        assert abs(float(value - two["logs"][name])) < 1e-5, name
+
+
+def test_two_passes_with_one_optimiser_a_task(data):
+    model, batch = build(data, mode="per_task")
+    one, two = gradients(model, batch, 1)["by_optimizer"], gradients(model, batch, 4)["by_optimizer"]
+    assert set(two) == {"image_text", "text_text"}
+    for task in two:  # also the same `None`s: a task must not move, or decay, what it does not use
+        assert None in two[task]
+        assert largest_difference(one[task], two[task]) < 2e-5 * scale(one[task])
+
+
+def test_plain_accumulation_differs(data):
+    model, batch = build(data)
+    expected = gradients(model, batch, 1)["by_optimizer"]["joint"]
+    accumulated = None
+    for chunk in range(4):
+        part = {name: tf.nest.map_structure(lambda v: tf.split(v, 4)[chunk], batch[name]) for name in batch
+                if name != "data_wait_seconds"}  # fmt: skip
+        found = gradients(model, part, 1)["by_optimizer"]["joint"]
+        accumulated = [f / 4 if a is None else a + f / 4 for a, f in zip(accumulated or [None] * len(found), found)]
+    assert largest_difference(expected, accumulated) > 0.05 * scale(expected)
+
+
+def test_both_passes_see_the_same_draws_and_the_same_batch_norm_groups(data):
+    """Against one tape over all chunks, each with its own draws and its own BatchNorm statistics."""
+    config = toy_data.toy_config(data)
+    config.text_tower.update(dict(dropout=0.3, layers=2))
+    config.image_tower.update(dict(drop_connect_rate=0.5, depth=0.6))
+    tf.keras.utils.set_random_seed(0)
+    model = build_model(config, toy_data.toy_tokenizer().vocabulary_size)
+    compile_model(model, config)
+    batch = next(iter(training_batches(config, toy_data.toy_tokenizer(), SkippedRecords(0.1))))
+
+    def reference():
+        with tf.GradientTape() as tape:
+            parts, moments = [], []
+            for chunk in range(4):
+                examples = {name: tf.nest.map_structure(lambda v: tf.split(v, 4)[chunk], batch[name])
+                            for name in model.example_names}  # fmt: skip
+                with forward_pass(chunk_seed(SEED, chunk)) as current:
+                    parts.append(model.encode(examples, training=True))
+                moments.append(current.mean_moments())
+            embeddings = {name: tf.concat([part[name] for part in parts], axis=0) for name in parts[0]}
+            totals, _ = model.totals(embeddings, batch)
+        layers = model.normalization_layers()
+        means = [sum(part[layer][0] for part in moments) / 4 for layer in layers]
+        found = tape.gradient(totals["joint"], model.trainable_variables)
+        return [tf.convert_to_tensor(gradient) for gradient in found], means
+
+    expected, expected_means = reference()
+    found = gradients(model, batch, 4)
+    assert largest_difference(expected, found["by_optimizer"]["joint"]) < 5e-5 * scale(expected)
+    layers = model.normalization_layers()
+    assert len(layers) > 10 and set(layers) == set(found["moments"])
+    for layer, mean in zip(layers, expected_means):
+        assert np.max(np.abs(found["moments"][layer][0] - mean)) < 1e-5
+    other = gradients(model, batch, 4, SEED + 1)["by_optimizer"]["joint"]
+    assert largest_difference(expected, other) > 0.01 * scale(expected)  # the draws matter here
+
+
+def test_moving_averages_move_once_a_step(data):
+    averages = []
+    for chunks in (1, 4):
+        config = toy_data.toy_config(data)
+        config.train.micro_batches = chunks
+        config.image_tower.batch_norm_group = "4"  # the same groups of 4 in both
+        tf.keras.utils.set_random_seed(0)
+        model = build_model(config, toy_data.toy_tokenizer().vocabulary_size)
+        compile_model(model, config)
+        batches = training_batches(config, toy_data.toy_tokenizer(), SkippedRecords(0.1))
+        model.fit(iter(batches), steps_per_epoch=1, verbose=0)
+        averages.append([layer.moving_variance.numpy() for layer in model.normalization_layers()])
+    for one, other in zip(*averages):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+def test_a_number_that_does_not_divide_is_told(data):
+    model, batch = build(data)
+    with pytest.raises(ConfigurationError, match="micro_batches=3 does not divide the 16 examples"):
+        gradients(model, batch, 3)
