@@ -59,6 +59,10 @@ def scale(values):
     return max(float(tf.reduce_max(tf.abs(value))) for value in values if value is not None)
 
 
+def quarter(batch, chunk):
+    return tf.nest.map_structure(lambda value: tf.split(value, 4)[chunk], batch)
+
+
 @pytest.mark.parametrize("method,chunks", [("align", 2), ("mural", 16)])
 def test_two_passes_give_the_full_gradient(data, method, chunks):
     model, batch = build(data, method)
@@ -84,9 +88,8 @@ def test_plain_accumulation_differs(data):
     expected = gradients(model, batch, 1)["by_optimizer"]["joint"]
     accumulated = None
     for chunk in range(4):
-        part = {name: tf.nest.map_structure(lambda v: tf.split(v, 4)[chunk], batch[name]) for name in batch
-                if name != "data_wait_seconds"}  # fmt: skip
-        found = gradients(model, part, 1)["by_optimizer"]["joint"]
+        batch.pop("data_wait_seconds", None)
+        found = gradients(model, quarter(batch, chunk), 1)["by_optimizer"]["joint"]
         accumulated = [f / 4 if a is None else a + f / 4 for a, f in zip(accumulated or [None] * len(found), found)]
     assert largest_difference(expected, accumulated) > 0.05 * scale(expected)
 
@@ -105,8 +108,7 @@ def test_both_passes_see_the_same_draws_and_the_same_batch_norm_groups(data):
         with tf.GradientTape() as tape:
             parts, moments = [], []
             for chunk in range(4):
-                examples = {name: tf.nest.map_structure(lambda v: tf.split(v, 4)[chunk], batch[name])
-                            for name in model.example_names}  # fmt: skip
+                examples = quarter({name: batch[name] for name in model.example_names}, chunk)
                 with forward_pass(chunk_seed(SEED, chunk)) as current:
                     parts.append(model.encode(examples, training=True))
                 moments.append(current.mean_moments())

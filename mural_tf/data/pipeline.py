@@ -109,7 +109,7 @@ def _text_pair_batches(config, tokenizer, skipped, start, pad) -> tf.data.Datase
 
 def _of_size(batch: int, values):
     """States the batch's size, which tokenisation and resampling forget."""
-    return tf.nest.map_structure(lambda value: tf.ensure_shape(value, [batch] + [None] * (value.shape.rank - 1)), values)
+    return tf.nest.map_structure(lambda v: tf.ensure_shape(v, [batch] + [None] * (v.shape.rank - 1)), values)
 
 
 def _fingerprint(strings: tf.Tensor) -> tf.Tensor:

@@ -74,7 +74,7 @@ class ContrastiveModel(tf.keras.Model):
         self.optimizers: dict[str, tf.keras.optimizers.Optimizer] = {}
         self.meters: dict[str, tf.keras.metrics.Metric] = {}
 
-    # What a method defines: `example_names`, the parts of a batch that `encode` turns into embeddings of the same names;
+    # What a method defines: `example_names`, the parts of a batch that `encode` turns into embeddings of these names;
     # `pairs`, {task: (query, candidate)}, which of them match; `head_names`; and the following.
 
     def encode(self, batch: dict, training: bool) -> dict[str, tf.Tensor]:

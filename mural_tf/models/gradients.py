@@ -56,7 +56,7 @@ def _one_pass(model, batch, seed) -> Gradients:
         with forward_pass(chunk_seed(seed, 0)) as current:
             embeddings = model.encode(batch, training=True)
         totals, logs = model.totals(embeddings, batch)
-    by_optimizer = {name: [_dense(g) for g in tape.gradient(total, variables)] for name, total in totals.items()}
+    by_optimizer = {name: _dense(tape.gradient(total, variables), variables) for name, total in totals.items()}
     return Gradients(logs, by_optimizer, current.mean_moments())
 
 
@@ -120,9 +120,7 @@ def _backpropagate_chunks(model, examples, seed, chunks: int, upstream) -> dict[
     _, sums = tf.while_loop(
         lambda index, sums: index < chunks, add_chunk, (0, zeros), parallel_iterations=1, maximum_iterations=chunks
     )
-    return {
-        name: [value if known else None for value, known in zip(sums[name], reached[name])] for name in upstream
-    }
+    return {name: [value if known else None for value, known in zip(sums[name], reached[name])] for name in upstream}
 
 
 def _check_divisible(model, batch, chunks: int) -> None:
@@ -165,11 +163,16 @@ def _accumulate(total, gradient):
 
 def _add(one, other):
     if one is None or other is None:
-        return _dense(one if other is None else other)
-    return _dense(one) + other
+        return one if other is None else other
+    return one + other
 
 
-def _dense(gradient):
-    """A dense tensor: the norm of `IndexedSlices` with repeated rows would be wrong, and every optimiser here decays
+def _dense(gradients: list, variables: list) -> list:
+    """Dense tensors: the norm of `IndexedSlices` with repeated rows would be wrong, and every optimiser here decays
     the moments of all rows at each step anyway."""
-    return tf.convert_to_tensor(gradient) if isinstance(gradient, tf.IndexedSlices) else gradient
+    return [
+        tf.math.unsorted_segment_sum(gradient.values, gradient.indices, variable.shape[0])
+        if isinstance(gradient, tf.IndexedSlices)
+        else gradient
+        for gradient, variable in zip(gradients, variables)
+    ]

@@ -27,7 +27,10 @@ class StepGuard(tf.Module):
         """Takes the names of the numbers by which a skipped step is described."""
         self._names = tuple(names)
         self._last_values = tf.Variable(
-            tf.zeros([len(names)]), trainable=False, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA
+            tf.zeros([len(names)]),
+            trainable=False,
+            name="skipped_step_values",
+            aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
         )
 
     def check(self, step: tf.Tensor, logs: dict[str, tf.Tensor]) -> tf.Tensor:

@@ -1,0 +1,92 @@
+"""Numbers that go wrong: a step that is not finite changes nothing, is counted, and too many end the run."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import toy_data
+
+from mural_tf.config import ConfigurationError
+from mural_tf.data.pipeline import training_batches
+from mural_tf.data.skipped import SkippedRecords
+from mural_tf.encoders.fused import enable_fusion
+from mural_tf.models import build_model
+from mural_tf.training.fit import compile_model
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A toy model, its batches, and a function that runs one step on a batch."""
+    before = enable_fusion(False)
+    config = toy_data.toy_config(toy_data.write_toy_data(tmp_path_factory.mktemp("toy")))
+    config.optimizer.update(dict(name="lamb", learning_rate=1e-2, text_text_learning_rate=1e-2))
+    config.train.max_skipped_steps = 2
+    config.text_tower.dropout = 0.1
+    tf.keras.utils.set_random_seed(0)
+    model = build_model(config, toy_data.toy_tokenizer().vocabulary_size)
+    compile_model(model, config)
+    batches = iter(training_batches(config, toy_data.toy_tokenizer(), SkippedRecords(0.1)))
+    step = tf.function(model.train_step)
+    yield model, batches, step
+    enable_fusion(before)
+
+
+def poisoned(batch):
+    """The batch with one picture that is NaN."""
+    images = tf.cast(batch["image"], tf.float32) / 255.0
+    return {**batch, "image": tf.concat([images[:1] * np.nan, images[1:]], axis=0)}
+
+
+def clean(batch):
+    return {**batch, "image": tf.cast(batch["image"], tf.float32) / 255.0}
+
+
+def state(model):
+    optimizer = next(iter(model.optimizers.values()))
+    variables = [*model.variables, *optimizer.variables()]
+    skip = ("iter", "data_position", "skipped", "total", "count")
+    return [v.numpy() for v in variables if not v.name.startswith(skip)]
+
+
+def test_a_step_that_is_not_finite_changes_nothing_and_is_counted(trained):
+    model, batches, step = trained
+    step(clean(next(batches)))
+    before, steps = state(model), int(model.steps_taken)
+    model.reset_metrics()
+    position = model.data_position.numpy().copy()
+    bad = poisoned(next(batches))
+    step(bad)
+    assert len(before) > 100
+    assert all(np.array_equal(b, a) for b, a in zip(before, state(model)))
+    assert int(model.steps_taken) == steps + 1 and int(model.guard.total) == 1  # the data goes on, so does the schedule
+    assert not np.array_equal(position, model.data_position.numpy())
+    logs = step(clean(next(batches)))
+    assert all(np.isfinite(value) for value in logs.values())  # the means leave the step out
+    assert not all(np.array_equal(b, a) for b, a in zip(before, state(model)))
+    model.guard.raise_if_stuck()
+
+
+def test_too_many_in_a_row_end_the_run_with_their_numbers(trained):
+    model, batches, step = trained
+    for _ in range(2):
+        step(poisoned(next(batches)))
+    model.guard.raise_if_stuck()
+    step(clean(next(batches)))
+    for _ in range(3):
+        step(poisoned(next(batches)))
+    step(clean(next(batches)))  # asked for only now, as at the end of a log interval
+    with pytest.raises(ConfigurationError) as caught:
+        model.guard.raise_if_stuck()
+    message = str(caught.value)
+    assert message.startswith("3 steps in a row") and f"step {int(model.steps_taken) - 2}" in message
+    for name in ("loss_image_text nan", "loss_text_text", "temperature 0.", "gradient_norm/image_tower nan"):
+        assert name in message, name
+
+
+def test_logs_name_every_part(trained):
+    model, batches, step = trained
+    model.reset_metrics()
+    logs = {name: float(value) for name, value in step(clean(next(batches))).items()}
+    towers = [logs[f"gradient_norm/{name}"] for name in ("image_tower", "text_tower", "heads")]
+    assert min(towers) > 0 and abs(np.sqrt(np.sum(np.square(towers))) - logs["gradient_norm"]) < 1e-4
+    assert {"loss", "loss_image_text", "loss_text_text", "temperature"} < set(logs)
+    assert 0 <= logs["recall@1_image_text"] <= 1 and 0 <= logs["recall@1_text_text"] <= 1
