@@ -251,6 +251,7 @@ class ContrastiveModel(tf.keras.Model):
         values = [gradient for gradient, _ in pairs]
         if self.clip_norm:
             values, _ = tf.clip_by_global_norm(values, self.clip_norm, use_norm=logs[self._norm_names(name)[0]])
+        values = tf.cond(apply, lambda: values, lambda: [tf.zeros_like(value) for value in values])
         optimizer = self.optimizers[name]
         optimizer.apply_if = apply
         optimizer.apply_gradients(zip(values, [v for _, v in pairs]), experimental_aggregate_gradients=False)
