@@ -19,6 +19,8 @@ def encode_by_length(encoder: tf.keras.Model, tokens: dict, groups: int, trainin
     """
     if groups <= 1:
         return encoder(tokens, training=training)
+    if hasattr(encoder, "packed_states"):  # our own BERT
+        return encoder.packed_states(tokens, groups, training)
     lengths = tf.reduce_sum(tokens["input_mask"], axis=1)  # [B]
     order = tf.argsort(lengths, stable=True)
     count = tf.shape(order)[0]
