@@ -95,7 +95,8 @@ def compare(case: str, lengths: list[int], sides: dict[str, Side], settings: dic
         )
     for key in ("elapsed", "processor"):
         ratios = sorted(r["PyTorch"][key] / r["ours"][key] for r in rounds)
-        print(f"  PyTorch / ours, {key:9}: median {statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})")
+        middle = statistics.median(ratios)
+        print(f"  PyTorch / ours, {key:9}: median {middle:.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})")
     sys.stdout.flush()
 
 
@@ -120,8 +121,9 @@ def main() -> None:
         lengths = cases[case]
         print(f"{case}: {len(lengths)} pairs, {np.mean(lengths):.1f} tokens on average, at most {max(lengths)}")
         settings = arguments.pytorch_settings.split(",")
-        best = settings[0] if len(settings) == 1 else fastest_setting(sides["PyTorch"], settings, case, arguments.trials)
-        compare(case, lengths, sides, {"ours": arguments.precision, "PyTorch": best}, arguments)
+        if len(settings) > 1:
+            settings = [fastest_setting(sides["PyTorch"], settings, case, arguments.trials)]
+        compare(case, lengths, sides, {"ours": arguments.precision, "PyTorch": settings[0]}, arguments)
     for side in sides.values():
         side.close()
 

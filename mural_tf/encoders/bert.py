@@ -251,13 +251,13 @@ class BertLayer(tf.keras.layers.Layer):
         return packing.by_token(attended)
 
     def attention(self, query, key, value, mask, training):
-        """softmax(q k / sqrt(size) + mask) v: [B, heads, Q, size] and twice [B, heads, T, size] -> the first's shape."""
+        """softmax(q k / sqrt(size) + mask) v: queries [B, heads, Q, size], keys and values with T for Q -> as queries."""
         logits = tf.matmul(query * (1.0 / math.sqrt(self.hidden_size // self.heads)), key, transpose_b=True)
         weights = masked_softmax(logits, tf.cast(mask, tf.float32), training=training)  # [B, heads, Q, T]
         return tf.matmul(self.attention_dropout(weights, training=training), value)
 
     def project(self, x, first, last):
-        """Applies columns `first` to `last` (queries 0, keys 1, values 2) of the kernel: [., ., (last - first) hidden]."""
+        """Applies columns `first` to `last` (queries 0, keys 1, values 2) of the kernel to [B, T, hidden]."""
         columns = slice(first * self.hidden_size, last * self.hidden_size)
         kernel, bias = (tf.cast(w, x.dtype) for w in (self.attention_kernel, self.attention_bias))
         return tf.nn.bias_add(tf.tensordot(x, kernel[:, columns], axes=1), bias[columns])
