@@ -251,7 +251,7 @@ class BertLayer(tf.keras.layers.Layer):
         return packing.by_token(attended)
 
     def attention(self, query, key, value, mask, training):
-        """softmax(q k / sqrt(size) + mask) v: queries [B, heads, Q, size], keys and values with T for Q -> as queries."""
+        """softmax(q k / sqrt(size) + mask) v: [B, heads, Q, size] and, with T for Q, keys and values -> as queries."""
         logits = tf.matmul(query * (1.0 / math.sqrt(self.hidden_size // self.heads)), key, transpose_b=True)
         weights = masked_softmax(logits, tf.cast(mask, tf.float32), training=training)  # [B, heads, Q, T]
         return tf.matmul(self.attention_dropout(weights, training=training), value)
