@@ -231,20 +231,22 @@ class BertLayer(tf.keras.layers.Layer):
     def attend(self, x, mask, training):
         """Multi-head attention before its output projection: [B, T, hidden] -> [B, T or 1, hidden]."""
         if self.first_position_only:
-            parts = [*self.by_head(self.project(x[:, :1], 0, 1)), *self.by_head(self.project(x, 1, 3))]
+            parts = [part for y in self.project_first(x[:, :1], x) for part in self.by_head(y)]
         else:
-            parts = self.by_head(self.project(x, 0, 3))  # each [B, heads, T, size]
+            parts = self.by_head(self.project(x, *self.kernel_and_bias(x)))  # each [B, heads, T, size]
         attended = tf.transpose(self.attention(*parts, mask, training), [0, 2, 1, 3])
         return tf.reshape(attended, [tf.shape(x)[0], -1, self.hidden_size])
 
     def attend_packed(self, x, packing, training):
         """The same of packed texts: [1, N, hidden] -> [1, N, hidden], or [1, B, hidden] of the first tokens."""
         if self.first_position_only:
-            queries = packing.by_first_token(self.project(first_tokens(x, packing), 0, 1), self.heads)
-            keys_values = packing.by_text(self.project(x, 1, 3), 2, self.heads)
+            queries, keys_values = self.project_first(first_tokens(x, packing), x)
+            queries = packing.by_first_token(queries, self.heads)
+            keys_values = packing.by_text(keys_values, 2, self.heads)
             parts = [(query, *tf.unstack(both, num=2)) for query, both in zip(queries, keys_values)]
         else:
-            parts = [tf.unstack(group, num=3) for group in packing.by_text(self.project(x, 0, 3), 3, self.heads)]
+            x = self.project(x, *self.kernel_and_bias(x))
+            parts = [tf.unstack(group, num=3) for group in packing.by_text(x, 3, self.heads)]
         attended = [self.attention(*part, mask, training) for part, mask in zip(parts, packing.masks)]
         if self.first_position_only:
             return tf.reshape(tf.concat(attended, axis=0), [1, -1, self.hidden_size])
@@ -256,11 +258,17 @@ class BertLayer(tf.keras.layers.Layer):
         weights = masked_softmax(logits, tf.cast(mask, tf.float32), training=training)  # [B, heads, Q, T]
         return tf.matmul(self.attention_dropout(weights, training=training), value)
 
-    def project(self, x, first, last):
-        """Applies columns `first` to `last` (queries 0, keys 1, values 2) of the kernel to [B, T, hidden]."""
-        columns = slice(first * self.hidden_size, last * self.hidden_size)
-        kernel, bias = (tf.cast(w, x.dtype) for w in (self.attention_kernel, self.attention_bias))
-        return tf.nn.bias_add(tf.tensordot(x, kernel[:, columns], axes=1), bias[columns])
+    def project(self, x, kernel, bias):
+        return tf.nn.bias_add(tf.tensordot(x, kernel, axes=1), bias)
+
+    def project_first(self, first, x):
+        """Queries of the first tokens alone, keys and values of all: [., ., hidden] and [., ., 2 hidden]."""
+        sizes = [self.hidden_size, 2 * self.hidden_size]  # one split: every slice's gradient would fill a whole kernel
+        (kernel, others), (bias, other_biases) = (tf.split(w, sizes, axis=-1) for w in self.kernel_and_bias(x))
+        return self.project(first, kernel, bias), self.project(x, others, other_biases)
+
+    def kernel_and_bias(self, x):
+        return tf.cast(self.attention_kernel, x.dtype), tf.cast(self.attention_bias, x.dtype)
 
     def by_head(self, x):
         """[B, T, parts * hidden] -> a list of parts, each [B, heads, T, size]."""

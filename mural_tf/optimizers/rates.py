@@ -46,8 +46,14 @@ class _VariableRates:
     def _resource_apply_dense(self, grad, var, apply_state=None):
         return super()._resource_apply_dense(grad, var, self._scaled(var, apply_state))
 
-    def _resource_apply_sparse(self, grad, var, indices, apply_state=None):
-        return super()._resource_apply_sparse(grad, var, indices, self._scaled(var, apply_state))
+    def _resource_apply_sparse_duplicate_indices(self, grad, handle, indices, **kwargs):
+        """Updates an embedding table as if its gradient were dense.
+
+        These optimisers move every row, used or not, and do it for sparse gradients in six passes over the table;
+        the dense update does the same in one.
+        """
+        dense = tf.math.unsorted_segment_sum(grad, indices, tf.shape(handle)[0])
+        return self._resource_apply_dense(dense, handle, **kwargs)
 
 
 class Lamb(_VariableRates, tfa.optimizers.LAMB):
@@ -74,10 +80,6 @@ class AdamW(_VariableRates, tf.keras.optimizers.legacy.Adam):
     def _resource_apply_dense(self, grad, var, apply_state=None):
         with tf.control_dependencies(self._decay(var, apply_state)):
             return super()._resource_apply_dense(grad, var, apply_state)
-
-    def _resource_apply_sparse(self, grad, var, indices, apply_state=None):
-        with tf.control_dependencies(self._decay(var, apply_state)):
-            return super()._resource_apply_sparse(grad, var, indices, apply_state)
 
     def get_config(self):
         return {**super().get_config(), "weight_decay": self.weight_decay}
