@@ -34,7 +34,7 @@ def base_config() -> ConfigDict:
             drop_connect_rate=0.2,  # EfficientNet's stochastic depth, 0..1
             batch_norm_momentum=0.99,
             projection=0,  # 0: none, the last block's width is the embedding [P A.1]; N: Dense(N) for other backbones
-            precision="float32",  # or "mixed_bfloat16"
+            precision="auto",  # the platform's fast one, see encoders/precision.py; or "float32", "mixed_bfloat16"
             frozen=False,
         )
     )
@@ -50,7 +50,7 @@ def base_config() -> ConfigDict:
             dropout=0.1,
             max_length=64,  # tokens with [CLS] and [SEP] [ETCL]
             length_groups=1,  # in training, parts of rows of similar length (encoders/by_length.py); 1 on a TPU
-            precision="float32",
+            precision="auto",  # as the image tower's
             frozen=False,
         )
     )

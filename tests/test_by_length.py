@@ -12,6 +12,7 @@ from mural_tf.encoders.by_length import encode_by_length
 def tower():
     config = base_config().text_tower
     config.update(dict(layers=2, hidden_size=32, heads=2, feed_forward_size=64, max_length=20, dropout=0.0))
+    config.precision = "float32"
     tf.keras.utils.set_random_seed(1)
     return build_text_encoder(config, 50)
 

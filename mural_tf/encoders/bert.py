@@ -44,7 +44,7 @@ def build_bert(config: ConfigDict, vocabulary_size: int) -> tf.keras.Model:
     Raises `ConfigurationError` for values out of range.
     """
     _check(config, vocabulary_size)
-    policy = dtype_policy(config.precision)
+    policy = dtype_policy(config.precision, "text")
     dropout = 0.0 if config.frozen else config.dropout
     inputs = {
         name: tf.keras.Input(shape=(None,), dtype=tf.int32, name=name)  # [B, T]
