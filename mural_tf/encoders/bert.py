@@ -18,13 +18,11 @@ import tensorflow as tf
 from ml_collections import ConfigDict
 
 from mural_tf.config import ConfigurationError
-from mural_tf.encoders.fused import fused
+from mural_tf.encoders.bert_functions import add_and_normalize, gelu, masked_softmax
 from mural_tf.encoders.packing import Packing
 from mural_tf.encoders.precision import dtype_policy
 
-LAYER_NORM_EPSILON = 1e-12
 TOKEN_TYPES = 2
-MASKED = -1e9  # added to the attention logits of padding
 
 
 def initializer(hidden_size: int) -> tf.keras.initializers.Initializer:
@@ -93,28 +91,6 @@ class FirstPosition(tf.keras.layers.Layer):
 
     def call(self, x):
         return x[:, 0]
-
-
-@fused
-def gelu(x: tf.Tensor) -> tf.Tensor:
-    """x times the standard normal's distribution function at x (exact, by erf)."""
-    return 0.5 * x * (1.0 + tf.math.erf(x * math.sqrt(0.5)))
-
-
-@fused
-def add_and_normalize(x, y, gamma, beta):
-    """Layer normalisation of x + y over the last axis; moments in float32 whatever the compute dtype."""
-    total = tf.cast(x + y, tf.float32)
-    centred = total - tf.reduce_mean(total, axis=-1, keepdims=True)
-    variance = tf.reduce_mean(tf.square(centred), axis=-1, keepdims=True)
-    return tf.cast(centred * tf.math.rsqrt(variance + LAYER_NORM_EPSILON), x.dtype) * gamma + beta
-
-
-@fused
-def masked_softmax(logits, mask):
-    """Attention weights: softmax over the last axis of [B, heads, Q, T], in float32, of the tokens in mask [B, T]."""
-    bias = (1.0 - mask)[:, tf.newaxis, tf.newaxis, :] * MASKED
-    return tf.cast(tf.nn.softmax(tf.cast(logits, tf.float32) + bias), logits.dtype)
 
 
 class LayerNorm(tf.keras.layers.Layer):
