@@ -49,7 +49,7 @@ def base_config() -> ConfigDict:
             token_embedding_size=0,  # 0: hidden_size; 256 in MURAL-large, then projected to hidden_size [P A.1]
             dropout=0.1,
             max_length=64,  # tokens with [CLS] and [SEP] [ETCL]
-            length_groups=1,  # in training, parts of rows of similar length (encoders/by_length.py); 1 on a TPU
+            length_groups=1,  # N > 1: training skips padding, attention runs in N parts of similar length; TPU: 1
             precision="auto",  # as the image tower's
             frozen=False,
         )
