@@ -76,7 +76,7 @@ def main(_):
         batch, micro_batches = map(int, case.split(":"))
         command = [sys.executable, "-m", "benchmarks.micro_batches", f"--one={case}", *sys.argv[1:]]
         environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
-        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
         lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
         if not lines:
             print(f"{case}: did not end (exit code {done.returncode}): {done.stderr.strip()[-300:]}")

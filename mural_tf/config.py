@@ -35,7 +35,7 @@ def base_config() -> ConfigDict:
             batch_norm_momentum=0.99,
             batch_norm_group="local",  # examples that share statistics: "local" (a replica's), "global" or a number
             projection=0,  # 0: none, the last block's width is the embedding [P A.1]; N: Dense(N) for other backbones
-            precision="float32",  # or "mixed_bfloat16"
+            precision="auto",  # the platform's fast one, see encoders/precision.py; or "float32", "mixed_bfloat16"
             frozen=False,
         )
     )
@@ -50,8 +50,8 @@ def base_config() -> ConfigDict:
             token_embedding_size=0,  # 0: hidden_size; 256 in MURAL-large, then projected to hidden_size [P A.1]
             dropout=0.1,
             max_length=64,  # tokens with [CLS] and [SEP] [ETCL]
-            length_groups=1,  # in training, parts of rows of similar length (encoders/by_length.py); 1 on a TPU
-            precision="float32",
+            length_groups=1,  # N > 1: training skips padding, attention runs in N parts of similar length; TPU: 1
+            precision="auto",  # as the image tower's
             frozen=False,
         )
     )

@@ -9,9 +9,11 @@ from mural_tf.encoders import build_text_encoder
 from mural_tf.encoders.by_length import encode_by_length
 
 
-def tower():
+def tower(**fields):
     config = base_config().text_tower
     config.update(dict(layers=2, hidden_size=32, heads=2, feed_forward_size=64, max_length=20, dropout=0.0))
+    config.precision = "float32"
+    config.update(fields)
     tf.keras.utils.set_random_seed(1)
     return build_text_encoder(config, 50)
 

@@ -12,7 +12,7 @@ from mural_tf.encoders.efficientnet import IMAGENET_MEAN, IMAGENET_STANDARD_DEVI
 
 def tower_config(**fields):
     config = base_config().image_tower
-    config.update(dict(width=0.25, depth=0.25, drop_connect_rate=0.0))
+    config.update(dict(width=0.25, depth=0.25, drop_connect_rate=0.0, precision="float32"))
     config.update(fields)
     return config
 
@@ -214,7 +214,7 @@ def test_compiled_swish_equals_the_plain_one():
         (dict(drop_connect_rate=1.0), "drop_connect_rate=1.0"),
         (dict(batch_norm_momentum=1.0), "batch_norm_momentum=1.0"),
         (dict(projection=-1), "projection=-1"),
-        (dict(precision="float16"), "'float16': expected one of float32, mixed_bfloat16"),
+        (dict(precision="float16"), "'float16': expected one of auto, float32, mixed_bfloat16"),
     ],
 )
 def test_mistakes_are_named(fields, message):

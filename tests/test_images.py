@@ -105,3 +105,24 @@ def test_every_kind_of_png_becomes_rgb(mode, color, expected):
 def test_junk_does_not_decode():
     with pytest.raises(tf.errors.InvalidArgumentError):
         decode_image(tf.constant(b"junk"))
+
+
+@pytest.mark.parametrize("flip", [False, True])
+@pytest.mark.parametrize("resize,size", [(12, 9), (12, 12)])
+def test_crop_and_flip_are_those_of_the_resampling(flip, resize, size):
+    images = pictures(16, resize)
+    copied = augment_images(images, size, settings(flip=flip), SEED).numpy()
+    barely_turned = augment_images(images, size, settings(flip=flip, rotation=1e-7), SEED).numpy()
+    if resize == size:  # else the resampling's crop lies between pixels
+        np.testing.assert_array_equal(copied, barely_turned)
+    places = [(y, x) for y in range(resize - size + 1) for x in range(resize - size + 1)]
+    kinds = set()
+    for image, out in zip(images, copied):
+        found = [
+            (y, x, step) for y, x in places for step in (1, -1)
+            if np.array_equal(out, image[y : y + size, x : x + size][:, ::step])
+        ]  # fmt: skip
+        assert len(found) == 1
+        kinds.update(found)
+    assert len({step for _, _, step in kinds}) == 1 + flip
+    assert len({place[:2] for place in kinds}) == 1 if resize == size else len(kinds) > 4

@@ -52,6 +52,7 @@ def toy_config(folder, model: str = "mural"):
     config.data.shuffle_buffer = 1000
     config.image_tower.update(dict(width=0.25, depth=0.25, image_size=SIDE, resize=SIDE, drop_connect_rate=0.0))
     config.image_tower.batch_norm_momentum = 0.5
+    config.image_tower.precision = config.text_tower.precision = "float32"  # tests compare to its rounding
     config.text_tower.update(dict(layers=1, hidden_size=32, heads=2, feed_forward_size=64, max_length=8, dropout=0.0))
     config.embedding_size = 80
     config.loss.temperature = 0.1

@@ -20,10 +20,14 @@ def decode_image(data: tf.Tensor) -> tf.Tensor:
     """
     image = tf.io.decode_image(data, channels=0, expand_animations=False)  # [H, W, 1 to 4]: grey or RGB, then alpha
     image.set_shape([None, None, None])
+    is_rgb = tf.equal(tf.shape(image)[2], 3)  # nearly all: nothing to do, and a copy costs half as much as decoding
+    return tf.ensure_shape(tf.cond(is_rgb, lambda: image, lambda: _as_rgb(image)), [None, None, 3])
+
+
+def _as_rgb(image: tf.Tensor) -> tf.Tensor:
     shape = tf.shape(image)
-    transparent = tf.equal(shape[2] % 2, 0)
-    colors = tf.cond(transparent, lambda: _on_white(image), lambda: image)
-    return tf.ensure_shape(tf.broadcast_to(colors, [shape[0], shape[1], 3]), [None, None, 3])
+    colors = tf.cond(tf.equal(shape[2] % 2, 0), lambda: _on_white(image), lambda: image)
+    return tf.broadcast_to(colors, [shape[0], shape[1], 3])
 
 
 def _on_white(image: tf.Tensor) -> tf.Tensor:
@@ -38,9 +42,7 @@ def resize_image(image: tf.Tensor, side: int) -> tf.Tensor:
     resized = tf.cond(  # most data sets are stored at one size: then there is nothing to do
         tf.reduce_all(tf.equal(shape[:2], side)),
         lambda: image,
-        lambda: tf.cast(
-            tf.clip_by_value(tf.round(tf.image.resize(image, [side, side], antialias=True)), 0.0, 255.0), tf.uint8
-        ),
+        lambda: tf.cast(tf.round(tf.image.resize(image, [side, side], antialias=True)), tf.uint8),  # in [0, 255]
     )
     return tf.ensure_shape(resized, [side, side, 3])
 
@@ -56,17 +58,14 @@ def augment_images(images: tf.Tensor, image_size: int, config: ConfigDict, seed:
     """Crops and augments a batch: uint8 [B, R, R, 3] → uint8 [B, S, S, 3], deterministic in `seed` (int [2]).
 
     One projective resampling holds the random crop, shift, flip, zoom, stretch and rotation; beyond the edge the
-    border pixel is repeated. `config` is the configuration's `augmentation` branch.
+    border pixel is repeated. Crop and flip alone copy pixels. `config` is the configuration's `augmentation` branch.
     """
     seeds = tf.unstack(tf.random.experimental.stateless_split(seed, 3))
-    resampled = tf.raw_ops.ImageProjectiveTransformV3(
-        images=images,
-        transforms=_transforms(tf.shape(images)[0], images.shape[1], image_size, config, seeds[0]),
-        output_shape=[image_size, image_size],
-        interpolation="BILINEAR",
-        fill_mode="NEAREST",
-        fill_value=0.0,
-    )
+    draws = tf.unstack(tf.random.stateless_uniform([6, tf.shape(images)[0]], seeds[0], -1.0, 1.0))
+    if config.zoom or config.stretch or config.rotation or config.shift:
+        resampled = _resample(images, image_size, _transforms(images.shape[1], image_size, config, draws))
+    else:
+        resampled = _crop_and_flip(images, image_size, config.flip, draws)
     resampled.set_shape([None, image_size, image_size, 3])
     if config.color or config.hue or config.greyscale:
         resampled = _change_colors(resampled, config, seeds[1])
@@ -75,15 +74,33 @@ def augment_images(images: tf.Tensor, image_size: int, config: ConfigDict, seed:
     return resampled
 
 
-def _transforms(batch, resize: int, size: int, config: ConfigDict, seed) -> tf.Tensor:
+def _crop_and_flip(images: tf.Tensor, size: int, flip: bool, draws: list[tf.Tensor]) -> tf.Tensor:
+    """The crop and flip of `_transforms` at whole pixels, an eighth of the resampling's time."""
+    crop = (images.shape[1] - size) / 2.0
+    left, top = (tf.cast(tf.round(crop + draw * crop), tf.int32)[:, tf.newaxis] for draw in draws[:2])  # [B, 1]
+    rows = columns = tf.range(size)[tf.newaxis]
+    if flip:
+        columns = tf.where(draws[5][:, tf.newaxis] < 0.0, columns[:, ::-1], columns)
+    cropped = tf.gather(images, top + rows, axis=1, batch_dims=1)  # [B, S, R, 3]
+    return tf.gather(cropped, left + columns, axis=2, batch_dims=1)  # [B, S, S, 3]
+
+
+def _resample(images: tf.Tensor, size: int, transforms: tf.Tensor) -> tf.Tensor:
+    return tf.raw_ops.ImageProjectiveTransformV3(
+        images=images,
+        transforms=transforms,
+        output_shape=[size, size],
+        interpolation="BILINEAR",
+        fill_mode="NEAREST",
+        fill_value=0.0,
+    )
+
+
+def _transforms(resize: int, size: int, config: ConfigDict, draws: list[tf.Tensor]) -> tf.Tensor:
     """Returns [B, 8] maps from output to input pixels: x_in = a x + b y + c, y_in = d x + e y + f."""
-    draws = tf.unstack(tf.random.stateless_uniform([6, batch], seed, -1.0, 1.0))
     crop = (resize - size) / 2.0
-    if not (config.zoom or config.stretch or config.rotation or config.shift):
-        left, top = tf.round(crop + draws[0] * crop), tf.round(crop + draws[1] * crop)  # whole pixels: an exact crop
-    else:
-        reach = crop + config.shift * size
-        left, top = crop + draws[0] * reach, crop + draws[1] * reach
+    reach = crop + config.shift * size
+    left, top = crop + draws[0] * reach, crop + draws[1] * reach
     angle = draws[2] * config.rotation * math.pi / 180.0
     zoom, stretch = 1.0 + draws[3] * config.zoom, 1.0 + draws[4] * config.stretch
     mirror = tf.where(draws[5] < 0.0, -1.0, 1.0) if config.flip else tf.ones_like(zoom)

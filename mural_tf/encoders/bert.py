@@ -11,19 +11,19 @@ kernel for queries, keys and values, in that order; weights of other BERTs are c
 
 from __future__ import annotations
 
+import functools
 import math
 
 import tensorflow as tf
 from ml_collections import ConfigDict
 
 from mural_tf.config import ConfigurationError
+from mural_tf.encoders.bert_functions import add_and_normalize, gelu, masked_softmax
 from mural_tf.encoders.dropout import Dropout
-from mural_tf.encoders.fused import fused
+from mural_tf.encoders.packing import Packing
 from mural_tf.encoders.precision import dtype_policy
 
-LAYER_NORM_EPSILON = 1e-12
 TOKEN_TYPES = 2
-MASKED = -1e9  # added to the attention logits of padding
 
 
 def initializer(hidden_size: int) -> tf.keras.initializers.Initializer:
@@ -43,7 +43,7 @@ def build_bert(config: ConfigDict, vocabulary_size: int) -> tf.keras.Model:
     Raises `ConfigurationError` for values out of range.
     """
     _check(config, vocabulary_size)
-    policy = dtype_policy(config.precision)
+    policy = dtype_policy(config.precision, "text")
     dropout = 0.0 if config.frozen else config.dropout
     inputs = {
         name: tf.keras.Input(shape=(None,), dtype=tf.int32, name=name)  # [B, T]
@@ -71,7 +71,20 @@ def build_bert(config: ConfigDict, vocabulary_size: int) -> tf.keras.Model:
     model = tf.keras.Model(inputs, embeddings, name="text_encoder")
     model.embedding_size = config.hidden_size
     model.trainable = not config.frozen
+    model.packed_states = functools.partial(packed_states, model)
     return model
+
+
+def packed_states(model: tf.keras.Model, tokens: dict, groups: int, training: bool) -> tf.Tensor:
+    """What `model(tokens)` returns, float32 [B, hidden], computed on the real tokens alone; see `Packing`."""
+    check_length(tokens["input_word_ids"], model.get_layer("embeddings").max_length)
+    packing = Packing(tokens["input_mask"], groups)
+    packed = [packing.pack(tokens[name]) for name in ("input_word_ids", "input_type_ids")]  # [1, N] each
+    x = model.get_layer("embeddings")(packed, training=training, packing=packing)
+    for layer in model.layers:
+        if isinstance(layer, BertLayer):
+            x = layer([x, packed[0]], training=training, packing=packing)
+    return tf.cast(packing.in_batch_order(x), tf.float32)
 
 
 class FirstPosition(tf.keras.layers.Layer):
@@ -79,28 +92,6 @@ class FirstPosition(tf.keras.layers.Layer):
 
     def call(self, x):
         return x[:, 0]
-
-
-@fused
-def gelu(x: tf.Tensor) -> tf.Tensor:
-    """x times the standard normal's distribution function at x (exact, by erf)."""
-    return 0.5 * x * (1.0 + tf.math.erf(x * math.sqrt(0.5)))
-
-
-@fused
-def add_and_normalize(x, y, gamma, beta):
-    """Layer normalisation of x + y over the last axis; moments in float32 whatever the compute dtype."""
-    total = tf.cast(x + y, tf.float32)
-    centred = total - tf.reduce_mean(total, axis=-1, keepdims=True)
-    variance = tf.reduce_mean(tf.square(centred), axis=-1, keepdims=True)
-    return tf.cast(centred * tf.math.rsqrt(variance + LAYER_NORM_EPSILON), x.dtype) * gamma + beta
-
-
-@fused
-def masked_softmax(logits, mask):
-    """Attention weights: softmax over the last axis of [B, heads, Q, T], in float32, of the tokens in mask [B, T]."""
-    bias = (1.0 - mask)[:, tf.newaxis, tf.newaxis, :] * MASKED
-    return tf.cast(tf.nn.softmax(tf.cast(logits, tf.float32) + bias), logits.dtype)
 
 
 class LayerNorm(tf.keras.layers.Layer):
@@ -118,6 +109,7 @@ class LayerNorm(tf.keras.layers.Layer):
 class BertEmbeddings(tf.keras.layers.Layer):
     """Sum of token, position and token-type embeddings, normalised: two int32 [B, T] -> [B, T, hidden].
 
+    With a `packing` (a `Packing`) inputs and output are packed, [1, N] and [1, N, hidden].
     With `token_size` other than `hidden_size` the token table is [vocabulary, token_size] and a Dense layer takes it
     to `hidden_size` before the sum.
     """
@@ -144,14 +136,10 @@ class BertEmbeddings(tf.keras.layers.Layer):
         self.position_table = table("position_embeddings", self.max_length, self.hidden_size)
         self.type_table = table("type_embeddings", TOKEN_TYPES, self.hidden_size)
 
-    def call(self, inputs, training=None):
+    def call(self, inputs, training=None, packing=None):
         word_ids, type_ids = inputs
-        static_length, length = word_ids.shape[1], tf.shape(word_ids)[1]
-        if static_length is not None and static_length > self.max_length:
-            raise ConfigurationError(
-                f"Texts of {static_length} tokens for a text tower with text_tower.max_length={self.max_length}: "
-                "shorten the texts or raise max_length."
-            )
+        if packing is None:
+            check_length(word_ids, self.max_length)
         x = tf.gather(self.token_table, word_ids)  # [B, T, token_size]
         x = tf.cast(x, self.compute_dtype)
         if self.projection is not None:
@@ -159,7 +147,11 @@ class BertEmbeddings(tf.keras.layers.Layer):
         # One-hot times table: its gradient is a small dense matrix, a gather's would be B * T rows.
         types = tf.one_hot(type_ids, TOKEN_TYPES, dtype=self.compute_dtype)  # [B, T, 2]
         x = x + tf.tensordot(types, tf.cast(self.type_table, x.dtype), axes=1)
-        positions = tf.cast(self.position_table[:length], x.dtype)[tf.newaxis]
+        if packing is None:
+            positions = tf.cast(self.position_table[: tf.shape(word_ids)[1]], x.dtype)[tf.newaxis]
+        else:
+            positions = tf.one_hot(packing.positions, self.max_length, dtype=x.dtype)[tf.newaxis]  # [1, N, max_length]
+            positions = tf.tensordot(positions, tf.cast(self.position_table, x.dtype), axes=1)
         return self.dropout(self.layer_norm([x, positions], training=training), training=training)
 
 
@@ -199,39 +191,81 @@ class BertLayer(tf.keras.layers.Layer):
         self.output_norm = LayerNorm(name="output_norm", dtype=self.dtype_policy)
         self.attention_dropout, self.hidden_dropout, self.output_dropout = dropout(), dropout(), dropout()
 
-    def call(self, inputs, training=None):
+    def call(self, inputs, training=None, packing=None):
         x, mask = inputs
-        attended = self.attention_output(self.attend(x, mask, training))
+        if packing is None:
+            attended = self.attend(x, mask, training)
+        else:
+            attended = self.attend_packed(x, packing, training)
+        attended = self.attention_output(attended)
         if self.first_position_only:
-            x = x[:, :1]  # [B, 1, hidden]
+            x = first_tokens(x, packing)
         attended = self.hidden_dropout(attended, training=training)
         x = self.attention_norm([x, attended], training=training)
         y = self.output_dense(gelu(self.intermediate(x), training=training))
         return self.output_norm([x, self.output_dropout(y, training=training)], training=training)
 
     def attend(self, x, mask, training):
-        """Multi-head attention before its output projection: softmax(q k / sqrt(size) + mask) v."""
-        query, key, value = self.queries_keys_values(x)  # [B, heads, T or 1, size], [B, heads, T, size] twice
-        scale = 1.0 / math.sqrt(self.hidden_size // self.heads)
-        logits = tf.matmul(query * scale, key, transpose_b=True)  # [B, heads, Q, T]
-        weights = masked_softmax(logits, tf.cast(mask, tf.float32), training=training)
-        attended = tf.matmul(self.attention_dropout(weights, training=training), value)  # [B, heads, Q, size]
-        attended = tf.transpose(attended, [0, 2, 1, 3])
-        return tf.reshape(attended, [tf.shape(x)[0], -1, self.hidden_size])  # [B, Q, hidden]
+        """Multi-head attention before its output projection: [B, T, hidden] -> [B, T or 1, hidden]."""
+        if self.first_position_only:
+            parts = [part for y in self.project_first(x[:, :1], x) for part in self.by_head(y)]
+        else:
+            parts = self.by_head(self.project(x, *self.kernel_and_bias(x)))  # each [B, heads, T, size]
+        attended = tf.transpose(self.attention(*parts, mask, training), [0, 2, 1, 3])
+        return tf.reshape(attended, [tf.shape(x)[0], -1, self.hidden_size])
 
-    def queries_keys_values(self, x):
-        if not self.first_position_only:
-            return self.project(x, 0, 3)
-        return self.project(x[:, :1], 0, 1) + self.project(x, 1, 3)
+    def attend_packed(self, x, packing, training):
+        """The same of packed texts: [1, N, hidden] -> [1, N, hidden], or [1, B, hidden] of the first tokens."""
+        if self.first_position_only:
+            queries, keys_values = self.project_first(first_tokens(x, packing), x)
+            queries = packing.by_first_token(queries, self.heads)
+            keys_values = packing.by_text(keys_values, 2, self.heads)
+            parts = [(query, *tf.unstack(both, num=2)) for query, both in zip(queries, keys_values)]
+        else:
+            x = self.project(x, *self.kernel_and_bias(x))
+            parts = [tf.unstack(group, num=3) for group in packing.by_text(x, 3, self.heads)]
+        attended = [self.attention(*part, mask, training) for part, mask in zip(parts, packing.masks)]
+        if self.first_position_only:
+            return tf.reshape(tf.concat(attended, axis=0), [1, -1, self.hidden_size])
+        return packing.by_token(attended)
 
-    def project(self, x, first, last):
-        """Applies columns `first` to `last` (queries 0, keys 1, values 2) of the kernel: [B, heads, T, size] each."""
-        columns = slice(first * self.hidden_size, last * self.hidden_size)
-        kernel, bias = (tf.cast(w, x.dtype) for w in (self.attention_kernel, self.attention_bias))
-        y = tf.nn.bias_add(tf.tensordot(x, kernel[:, columns], axes=1), bias[columns])
-        size = self.hidden_size // self.heads
-        y = tf.reshape(y, [tf.shape(x)[0], tf.shape(x)[1], last - first, self.heads, size])
-        return tf.unstack(tf.transpose(y, [2, 0, 3, 1, 4]), axis=0, num=last - first)
+    def attention(self, query, key, value, mask, training):
+        """softmax(q k / sqrt(size) + mask) v: [B, heads, Q, size] and, with T for Q, keys and values -> as queries."""
+        logits = tf.matmul(query * (1.0 / math.sqrt(self.hidden_size // self.heads)), key, transpose_b=True)
+        weights = masked_softmax(logits, tf.cast(mask, tf.float32), training=training)  # [B, heads, Q, T]
+        return tf.matmul(self.attention_dropout(weights, training=training), value)
+
+    def project(self, x, kernel, bias):
+        return tf.nn.bias_add(tf.tensordot(x, kernel, axes=1), bias)
+
+    def project_first(self, first, x):
+        """Queries of the first tokens alone, keys and values of all: [., ., hidden] and [., ., 2 hidden]."""
+        sizes = [self.hidden_size, 2 * self.hidden_size]  # one split: every slice's gradient would fill a whole kernel
+        (kernel, others), (bias, other_biases) = (tf.split(w, sizes, axis=-1) for w in self.kernel_and_bias(x))
+        return self.project(first, kernel, bias), self.project(x, others, other_biases)
+
+    def kernel_and_bias(self, x):
+        return tf.cast(self.attention_kernel, x.dtype), tf.cast(self.attention_bias, x.dtype)
+
+    def by_head(self, x):
+        """[B, T, parts * hidden] -> a list of parts, each [B, heads, T, size]."""
+        parts, size = x.shape[-1] // self.hidden_size, self.hidden_size // self.heads
+        x = tf.reshape(x, [tf.shape(x)[0], tf.shape(x)[1], parts, self.heads, size])
+        return tf.unstack(tf.transpose(x, [2, 0, 3, 1, 4]), axis=0, num=parts)
+
+
+def first_tokens(x, packing):
+    """The states of the texts' first tokens: [B, T, hidden] -> [B, 1, hidden], or packed [1, N, .] -> [1, B, .]."""
+    return x[:, :1] if packing is None else packing.first_tokens(x)
+
+
+def check_length(word_ids: tf.Tensor, max_length: int) -> None:
+    """Raises `ConfigurationError` if a padded batch is known to be wider than the position table."""
+    if word_ids.shape[1] is not None and word_ids.shape[1] > max_length:
+        raise ConfigurationError(
+            f"Texts of {word_ids.shape[1]} tokens for a text tower with text_tower.max_length={max_length}: "
+            "shorten the texts or raise max_length."
+        )
 
 
 def _check(config: ConfigDict, vocabulary_size: int) -> None:

@@ -171,7 +171,7 @@ class _Builder:
     """Adds layers with the configuration's precision, momentum and Keras' EfficientNet initialisation."""
 
     def __init__(self, config: ConfigDict):
-        self.policy = dtype_policy(config.precision)
+        self.policy = dtype_policy(config.precision, "image")
         self.momentum = config.batch_norm_momentum
         self.group = config.batch_norm_group
         self.drop_connect_rate = 0.0 if config.frozen else config.drop_connect_rate

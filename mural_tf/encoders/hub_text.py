@@ -33,7 +33,7 @@ def build_hub_text(config: ConfigDict) -> tf.keras.Model:
     SavedModel's own and ignored here.
     Raises `ConfigurationError` if `handle` cannot be loaded or has another interface.
     """
-    if config.precision != "float32":
+    if config.precision not in ("auto", "float32"):
         raise ConfigurationError(
             f"text_tower.precision={config.precision!r} with a TF-Hub text tower: a SavedModel keeps the precision it "
             "was exported with; set text_tower.precision=float32."

@@ -1,0 +1,137 @@
+"""One training step of our ALIGN beside Hugging Face transformers' `AlignModel` in PyTorch, on the same processor.
+
+    python -m benchmarks.against_transformers --pytorch=/path/to/venv/bin/python
+
+EfficientNet-B0 at 128 pixels and BERT-base (30,522 word pieces), 32 pairs; forward, backward and AdamW on both sides
+(`torch.optim.AdamW(fused=True)`). Two cases: "full", all 64 tokens real, and "captions", lengths like Multi30K's
+(15 word pieces on average, and [CLS] and [SEP]), which PyTorch pads to 64 as `AlignProcessor` does and we do not.
+PyTorch runs every setting of --pytorch_settings and is compared in its fastest.
+
+Each side lives in a process of its own and takes one step when told to, by turns, so that a busy machine slows both
+alike; ratios are medians of the rounds' ratios. Processor time counts all threads of the side. Utilisation is the
+model's useful floating-point operations (real tokens, multiply and add, three times the forward pass) per second of
+elapsed time over the same process's fastest 2048 x 2048 matrix product, measured in the same rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import subprocess
+import sys
+
+import numpy as np
+
+SETTINGS = "float32,float32+channels_last,bfloat16,bfloat16+channels_last"
+
+
+def caption_lengths(count: int) -> list[int]:
+    """Token counts of `count` captions with [CLS] and [SEP], in random order: the quantiles of a log-normal.
+
+    Word pieces: 15 on average, at most 40; the words of Multi30K's English and German captions spread like this.
+    """
+    spread = statistics.NormalDist(np.log(14.3), 0.31)
+    pieces = [math.exp(spread.inv_cdf((i + 0.5) / count)) for i in range(count)]
+    return [2 + min(40, round(pieces[i])) for i in np.random.default_rng(0).permutation(count)]
+
+
+def useful_operations(lengths: list[int], pixels: int) -> float:
+    """Floating-point operations of one step that the model's definition asks for, on real tokens only."""
+    layers, hidden, feed_forward = 12, 768, 3072
+    dense = layers * (4 * hidden**2 + 2 * hidden * feed_forward) * sum(lengths)
+    attention = layers * 2 * hidden * sum(n * n for n in lengths)
+    image = 0.39e9 * (pixels / 224) ** 2 * len(lengths)  # EfficientNet-B0: 0.39 billion multiply-adds at 224
+    return 3 * 2 * (dense + attention + image)
+
+
+class Side:
+    """A child process that answers one JSON line to every JSON line it gets."""
+
+    def __init__(self, command: list[str]):
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def ask(self, **request):
+        self.process.stdin.write(json.dumps(request) + "\n")
+        self.process.stdin.flush()
+        while True:
+            line = self.process.stdout.readline()
+            if not line:
+                sys.exit(f"{self.process.args[0]} ended with code {self.process.wait()}; its message stands above.")
+            if line.startswith("{"):
+                return json.loads(line)
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def fastest_setting(side: Side, settings: list[str], case: str, trials: int) -> str:
+    """Prints each PyTorch setting's times and returns the one with the least median elapsed time."""
+    times = {setting: [] for setting in settings}
+    for trial in range(trials + 1):  # the first round warms up
+        for setting in settings:
+            answer = side.ask(case=case, setting=setting)
+            if trial:
+                times[setting].append((answer["elapsed"], answer["processor"]))
+    for setting, values in times.items():
+        elapsed, processor = (statistics.median(column) for column in zip(*values))
+        print(f"  PyTorch {setting:24} {elapsed:8.2f} s elapsed {processor:8.2f} s processor", flush=True)
+    return min(settings, key=lambda setting: statistics.median(v[0] for v in times[setting]))
+
+
+def compare(case: str, lengths: list[int], sides: dict[str, Side], settings: dict[str, str], arguments) -> None:
+    """Prints the two sides' times, pairs a second, utilisation and ratios over interleaved rounds."""
+    rounds = []
+    for turn in range(arguments.rounds + 1):
+        answers = {name: side.ask(case=case, setting=settings[name]) for name, side in sides.items()}
+        if turn:
+            rounds.append(answers)
+    operations = useful_operations(lengths, arguments.pixels)
+    for name in sides:
+        elapsed, processor = (statistics.median(r[name][key] for r in rounds) for key in ("elapsed", "processor"))
+        peaks = {key: max(r[name]["peaks"][key] for r in rounds) for key in rounds[0][name]["peaks"]}
+        utilisation = operations / elapsed / max(peaks.values())
+        shown = ", ".join(f"{key} {value / 1e9:.0f} GFLOP/s" for key, value in peaks.items())
+        print(
+            f"  {name:8} {settings[name]:24} {elapsed:7.2f} s elapsed {processor:7.2f} s processor "
+            f"{len(lengths) / elapsed:6.2f} pairs/s; utilisation {utilisation:.2f} of the peak ({shown})"
+        )
+    for key in ("elapsed", "processor"):
+        ratios = sorted(r["PyTorch"][key] / r["ours"][key] for r in rounds)
+        middle = statistics.median(ratios)
+        print(f"  PyTorch / ours, {key:9}: median {middle:.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pytorch", default=sys.executable, help="Python with torch and transformers")
+    parser.add_argument("--pytorch_settings", default=SETTINGS, help="also: float16, and +compile")
+    parser.add_argument("--precision", default="auto", help="of our two towers: auto, float32, mixed_bfloat16")
+    parser.add_argument("--cases", default="full,captions")
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--pixels", type=int, default=128)
+    parser.add_argument("--threads", type=int, default=0, help="of each side; 0: its own default")
+    parser.add_argument("--trials", type=int, default=1, help="timed steps of each PyTorch setting before the rounds")
+    parser.add_argument("--rounds", type=int, default=5)
+    arguments = parser.parse_args()
+    cases = {"full": [64] * arguments.batch, "captions": caption_lengths(arguments.batch)}
+    options = [f"--pixels={arguments.pixels}", f"--threads={arguments.threads}"]
+    options += [f"--{case}=" + ",".join(map(str, lengths)) for case, lengths in cases.items()]
+    ours = [sys.executable, "-m", "benchmarks.step_ours", f"--precision={arguments.precision}", *options]
+    sides = {"ours": Side(ours), "PyTorch": Side([arguments.pytorch, "benchmarks/step_pytorch.py", *options])}
+    for case in arguments.cases.split(","):
+        lengths = cases[case]
+        print(f"{case}: {len(lengths)} pairs, {np.mean(lengths):.1f} tokens on average, at most {max(lengths)}")
+        settings = arguments.pytorch_settings.split(",")
+        if len(settings) > 1:
+            settings = [fastest_setting(sides["PyTorch"], settings, case, arguments.trials)]
+        compare(case, lengths, sides, {"ours": arguments.precision, "PyTorch": settings[0]}, arguments)
+    for side in sides.values():
+        side.close()
+
+
+if __name__ == "__main__":
+    main()

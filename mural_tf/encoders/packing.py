@@ -1,0 +1,120 @@
+"""The real tokens of a batch of texts, one after the other, so that nothing is computed on padding.
+
+A padded batch [B, T] of captions is mostly padding. Packed, its tokens stand in one row [1, N], shorter texts first;
+what a transformer does token by token runs on that row, and only attention, which needs texts apart, lays its queries,
+keys and values out by text, in groups of similar length. The states are those of the padded batch. N varies from
+batch to batch: for the CPU and the GPU, not for TPUs, which need fixed shapes.
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+LENGTH_STEP = 2  # groups' lengths are rounded up to multiples of it: compiled loops are made anew for every shape
+FINEST_COUNT = 32  # N is rounded up by less than 1 / 32 of it, for the same reason
+
+
+class Packing:
+    """Where the tokens of a padded batch stand in the packed row, and how attention finds them.
+
+    Args:
+      mask: int32 [B, T], 1 on tokens and 0 on padding, which comes last; a text's first position counts as a token.
+      groups: attention runs in this many parts of texts of similar length, each as wide as its own longest.
+    """
+
+    def __init__(self, mask: tf.Tensor, groups: int):
+        lengths = tf.maximum(tf.reduce_sum(mask, axis=1), 1)  # [B]
+        self.order = tf.argsort(lengths, stable=True)  # [B]: which text stands at each place
+        lengths = tf.gather(lengths, self.order)
+        self.first = tf.cumsum(lengths, exclusive=True)  # [B]: where each place's text begins in the row
+        places, count = tf.repeat(tf.range(tf.size(lengths)), lengths), tf.reduce_sum(lengths)
+        positions = tf.range(count) - tf.gather(self.first, places)
+        fillers = tf.zeros([_rounded(count) - count], tf.int32)  # repeat the first token; nothing reads them
+        self.is_filler = tf.range(_rounded(count)) >= count
+        self.places = tf.concat([places, fillers], axis=0)  # [N]
+        self.positions = tf.concat([positions, fillers], axis=0)  # [N]: within the text
+        self.count = _rounded(count)  # N
+        self.group_bounds = [tf.size(lengths) * group // groups for group in range(groups + 1)]
+        self.masks, self._rows = [], []
+        for begin, end in zip(self.group_bounds[:-1], self.group_bounds[1:]):
+            longest = tf.reduce_max(tf.concat([lengths[begin:end], [1]], axis=0))  # 1 if there are no texts
+            longest = (longest + LENGTH_STEP - 1) // LENGTH_STEP * LENGTH_STEP
+            is_token = tf.sequence_mask(lengths[begin:end], longest)  # [b, t]
+            rows = self.first[begin:end, tf.newaxis] + tf.range(longest)
+            self._rows.append(tf.where(is_token, rows, self.count))  # [b, t]; N: none
+            self.masks.append(tf.cast(is_token, tf.int32))
+        self._indices: dict[int, tuple[list[tf.Tensor], tf.Tensor]] = {}
+
+    def pack(self, ids: tf.Tensor) -> tf.Tensor:
+        """Takes the tokens of a padded batch: [B, T] -> [1, N]."""
+        return tf.gather_nd(ids, tf.stack([tf.gather(self.order, self.places), self.positions], axis=1))[tf.newaxis]
+
+    def first_tokens(self, x: tf.Tensor) -> tf.Tensor:
+        """The first token of each text, shorter texts first: [1, N, C] -> [1, B, C]."""
+        return tf.gather(x, self.first, axis=1)
+
+    def in_batch_order(self, x: tf.Tensor) -> tf.Tensor:
+        """[1, B, C], shorter texts first -> [B, C] as in the batch."""
+        return tf.gather(x[0], tf.argsort(self.order))
+
+    def by_text(self, x: tf.Tensor, parts: int, heads: int) -> list[tf.Tensor]:
+        """[1, N, parts * heads * size] -> for each group, [parts, b, heads, t, size]; 0 beyond a text's end."""
+        by_text, by_token = self._exchange_indices(parts, heads)
+        return _exchange([x], by_text, [by_token], x.shape[-1] // (parts * heads))
+
+    def by_first_token(self, x: tf.Tensor, heads: int) -> list[tf.Tensor]:
+        """[1, B, heads * size] -> for each group, [b, heads, 1, size]."""
+        x = tf.reshape(x, [-1, heads, 1, x.shape[-1] // heads])
+        sizes = [end - begin for begin, end in zip(self.group_bounds[:-1], self.group_bounds[1:])]
+        return tf.split(x, sizes)
+
+    def by_token(self, groups: list[tf.Tensor]) -> tf.Tensor:
+        """For each group, [b, heads, t, size] -> [1, N, heads * size]; 0 for what stands at the end of the row."""
+        _, heads, _, size = groups[0].shape
+        by_text, by_token = self._exchange_indices(1, heads)
+        (x,) = _exchange(groups, [by_token], by_text, size)
+        return tf.reshape(x, [1, -1, heads * size])
+
+    def _exchange_indices(self, parts: int, heads: int) -> tuple[list[tf.Tensor], tf.Tensor]:
+        """Which vectors of one head each group takes from the row, and which the row takes from the groups in turn."""
+        if (parts, heads) not in self._indices:
+            vectors = parts * heads  # of a token
+            columns = tf.reshape(tf.range(vectors), [parts, 1, heads, 1])
+            by_text = []
+            for rows in self._rows:
+                rows = rows[tf.newaxis, :, tf.newaxis]  # [1, b, 1, t]
+                by_text.append(tf.where(rows < self.count, rows * vectors + columns, self.count * vectors))
+            taken = tf.concat([tf.reshape(indices, [-1]) for indices in by_text], axis=0)
+            by_token = tf.fill([self.count * vectors + 1], tf.size(taken))  # the last is for what stands beyond texts
+            by_token = tf.tensor_scatter_nd_update(by_token, taken[:, tf.newaxis], tf.range(tf.size(taken)))
+            self._indices[parts, heads] = by_text, by_token[:-1]
+        return self._indices[parts, heads]
+
+
+def _rounded(count: tf.Tensor) -> tf.Tensor:
+    """The next multiple of the largest power of two that is at most count / FINEST_COUNT."""
+    step = tf.constant(1)
+    for power in range(1, 26):
+        step = tf.where(count >= FINEST_COUNT << power, 1 << power, step)
+    return (count + step - 1) // step * step
+
+
+def _exchange(inputs: list[tf.Tensor], forward: list[tf.Tensor], backward: list[tf.Tensor], size: int):
+    """Gathers vectors of `size` from all inputs in turn, by indices `forward`; one past the last is a zero vector.
+
+    `backward` undoes it: the gradient is a gather too, several times faster than the scatter of `tf.gather`'s own.
+    """
+
+    def take(arrays, indices):
+        zero = tf.zeros([1, size], arrays[0].dtype)
+        vectors = tf.concat([*(tf.reshape(array, [-1, size]) for array in arrays), zero], axis=0)
+        return [tf.gather(vectors, chosen) for chosen in indices]
+
+    @tf.custom_gradient
+    def exchange(*inputs):
+        def gradient(*upstream):
+            return [tf.reshape(g, tf.shape(x)) for g, x in zip(take(upstream, backward), inputs)]
+
+        return take(inputs, forward), gradient
+
+    return exchange(*inputs)
