@@ -14,6 +14,8 @@ import pathlib
 
 from ml_collections import ConfigDict
 
+PARTIAL = ".partial"  # ends the names of files that are still being written
+
 
 class ConfigurationError(ValueError):
     """A user's mistake in configuration, data or files; scripts print its message without a stack trace."""
@@ -159,7 +161,7 @@ def save_config(config: ConfigDict, path: str | pathlib.Path) -> None:
 def write_whole(path: str | pathlib.Path, text: str) -> None:
     """Writes a text file that either keeps what it held or holds all of `text`, whenever the process is killed."""
     path = pathlib.Path(path)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial = path.with_name(f".{path.name}.{os.getpid()}{PARTIAL}")
     try:
         partial.write_text(text, encoding="utf-8")
         os.replace(partial, path)

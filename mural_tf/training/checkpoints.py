@@ -58,7 +58,9 @@ class Checkpoints:
 
     def prepare(self) -> None:
         """Traces what `save` reads, which takes seconds for a large model, so that the first `save` need not."""
-        self._reader = self._reader or SnapshotReader(self._checkpoint)
+        if self._reader is None:
+            self._reader = SnapshotReader(self._checkpoint)
+            self._reader.read()
 
     def save(self, step: int) -> None:
         """Reads all values now and starts to write them; what training changes afterwards is not in the file.
@@ -150,6 +152,11 @@ def list_checkpoints(folder: pathlib.Path) -> list[str]:
     # A run that was killed just after the last file was complete had no time to list it.
     paths |= {str(path.with_suffix("")) for path in folder.glob("ckpt-*.index")}
     return sorted((path for path in paths if re.search(r"-\d+$", path)), key=_step)
+
+
+def has_checkpoint(workdir: pathlib.Path) -> bool:
+    """Tells whether training has saved anything in a workdir."""
+    return bool(list_checkpoints(workdir / FOLDERS["latest"]))
 
 
 def restore_for_inference(model: ContrastiveModel, workdir: str | pathlib.Path, which: str = "latest") -> str:

@@ -48,9 +48,8 @@ def write_snapshot(snapshot: tuple[list[bytes], list[tf.Tensor]], prefix: pathli
     try:
         partial.mkdir(parents=True)
         with tf.device("CPU:0"):
-            tf.raw_ops.SaveV2(
-                prefix=str(partial / prefix.name), tensor_names=names, shape_and_slices=[""] * len(names), tensors=values
-            )
+            path, slices = str(partial / prefix.name), [""] * len(names)
+            tf.raw_ops.SaveV2(prefix=path, tensor_names=names, shape_and_slices=slices, tensors=values)
         for part in (".data-00000-of-00001", ".index"):  # the index last: see above
             os.replace(partial / (prefix.name + part), f"{prefix}{part}")
     finally:
