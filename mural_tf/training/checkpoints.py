@@ -215,7 +215,7 @@ def _restore_newest(checkpoint: tf.train.Checkpoint, paths: list[str], folder: p
             raise ConfigurationError(
                 f"The checkpoint {path} does not fit the model of this configuration and vocabulary: {reason}"
             ) from None
-        except (IndexError, tf.errors.DataLossError, tf.errors.NotFoundError, tf.errors.OutOfRangeError) as error:
+        except (IndexError, tf.errors.OpError) as error:  # TensorFlow has many names for a damaged file
             reason = error
         if before is not None:
             logging.warning("The checkpoint %s is missing or damaged; using the one before, %s.", path, before)

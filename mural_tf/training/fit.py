@@ -136,8 +136,9 @@ def _distribute(strategy: tf.distribute.Strategy, model, tokenizer, config: Conf
 def rows_of_worker(batches: tf.data.Dataset, replicas: int, pipelines: int, pipeline: int) -> tf.data.Dataset:
     """Returns, for each global batch, one element per replica of a worker: the replica's rows, in the replicas' order.
 
-    TensorFlow's own sharding gives every worker other global batches instead of its rows of the same one. So each
-    worker reads all of the data, and takes its rows; which records are skipped is then the same everywhere.
+    `experimental_distribute_dataset` feeds the same rows, but guesses from shapes what to divide: it gives the waiting
+    time to one replica only, and a shape that is not static. As there, each worker reads all of the data, so that
+    which records are skipped is the same everywhere.
 
     Args:
       batches: dictionaries of tensors [B, …], and `data_wait_seconds` [1], which every replica gets.
