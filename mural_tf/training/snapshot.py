@@ -30,11 +30,14 @@ class SnapshotReader:
         traced = tf.compat.v1.wrap_function(lambda: checkpoint.write(tf.constant("never written")), [])
         saves = [operation for operation in traced.graph.get_operations() if operation.type == "SaveV2"]
         self._names = [name for save in saves for name in tf.get_static_value(save.inputs[1])]
-        self._read = traced.prune([], [value for save in saves for value in save.inputs[3:]])
+        # What the graph is given anew at every call: the keys of collectives, where reading takes all workers.
+        self._call_time = list(traced.graph.deferred_external_captures)
+        values = [value for save in saves for value in save.inputs[3:]]
+        self._read = traced.prune(tf.nest.flatten(traced.graph.deferred_internal_captures), values)
 
     def read(self) -> tuple[list[bytes], list[tf.Tensor]]:
         """Returns the keys and the values they have now."""
-        return self._names, self._read()
+        return self._names, self._read(*tf.nest.flatten([value() for value in self._call_time]))
 
 
 def write_snapshot(snapshot: tuple[list[bytes], list[tf.Tensor]], prefix: pathlib.Path) -> None:
