@@ -18,7 +18,6 @@ from mural_tf.models import build_model
 from mural_tf.models.mural import Mural
 from mural_tf.training import workdir as workdir_module
 from mural_tf.training.callbacks import Intervals, parse_profile
-from mural_tf.training.checkpoints import has_checkpoint
 from mural_tf.training.fit import compile_model, fit
 from mural_tf.training.log import TrainingLog
 from mural_tf.training.signals import StopRequested, StopSignals
@@ -167,6 +166,7 @@ def run(tmp_path, monkeypatch):
     config = toy_data.toy_config(toy_data.write_toy_data(tmp_path / "data"))
     config.train.update(dict(steps=13, log_every=4, checkpoint_every=4))
     config.image_tower.update(dict(width=0.1, depth=0.1))
+    config.embedding_size = 32
     monkeypatch.setitem(build_model.__globals__["METHODS"], "mural", Recorder)
 
     def run(name, at_step=lambda step: None, evaluate=None, **options):
@@ -193,49 +193,38 @@ class Killed(BaseException):
     pass
 
 
-def killed_at(step):
-    def kill(now):
-        if now == step:
-            raise Killed
-
-    return kill
+def assert_same_weights(one, other):
+    for a, b in zip(*([*m.trainable_variables, *m.image_encoder.variables] for m in (one, other))):
+        np.testing.assert_array_equal(a.numpy(), b.numpy(), err_msg=a.name)
 
 
-def test_a_run_stopped_by_a_signal_goes_on_to_the_same_weights(run, tmp_path, capfd):
+def test_stopped_and_killed_runs_go_on_to_the_same_weights(run, tmp_path, capfd):
     """Also: data neither repeated nor skipped, a profile, and rows that cover every step once."""
     whole = run("whole", profile=(2, 3))
     assert len(whole.ids) == 13 and whole.finished
     assert list((tmp_path / "whole/tensorboard/plugins/profile").glob("*/*.xplane.pb"))
-    assert [row["step"] for row in read_metrics(tmp_path / "whole")] == [4, 8, 12, 13]
+    rows = untimed(read_metrics(tmp_path / "whole"))
+    assert [row["step"] for row in rows] == [4, 8, 12, 13]
 
     stopped = run("stopped", at_step=lambda step: step == 6 and os.kill(os.getpid(), signal.SIGTERM))
-    assert len(stopped.ids) in (6, 7) and not stopped.finished  # the step that runs is finished, none after it
+    step = len(stopped.ids)
+    assert step in (6, 7) and not stopped.finished  # the step that runs is finished, and none after it
     rest = run("stopped")
     assert stopped.ids + rest.ids == whole.ids and rest.finished
-    step = len(stopped.ids)
     assert [row["step"] for row in read_metrics(tmp_path / "stopped")] == [4, step, 8, 12, 13]
-    for one, other in zip(whole.variables, rest.variables):
-        np.testing.assert_array_equal(one.numpy(), other.numpy())
-    ends = ([row for row in untimed(read_metrics(tmp_path / name)) if row["step"] > 8] for name in ("whole", "stopped"))
-    assert next(ends) == next(ends)
+    assert untimed(read_metrics(tmp_path / "stopped"))[-2:] == rows[-2:]
+    assert_same_weights(whole, rest)
 
-
-def test_a_run_killed_in_the_middle_of_an_epoch_trains_on_the_same_records(run, tmp_path, capfd):
-    whole = run("whole")
-    killed = []
-
-    def note_and_kill(step):
-        killed.append(step)
-        killed_at(7)(step)
+    def kill(step):  # in the middle of the first epoch of 8 steps, and of an interval of 4
+        if step == 7:
+            raise Killed
 
     with pytest.raises(BaseException):  # noqa: B017 - TensorFlow wraps what a py_function raises
-        run("killed", at_step=note_and_kill)
-    assert killed[-1] == 7 and has_checkpoint(tmp_path / "killed")
+        run("killed", at_step=kill)
     rest = run("killed")
-    assert rest.ids == whole.ids[4:]  # from the checkpoint of step 4 on, in the middle of the first epoch of 8
-    assert untimed(read_metrics(tmp_path / "killed")) == untimed(read_metrics(tmp_path / "whole"))
-    for one, other in zip(whole.variables, rest.variables):
-        np.testing.assert_array_equal(one.numpy(), other.numpy())
+    assert rest.ids == whole.ids[4:]  # the checkpoint of step 4 was the last
+    assert untimed(read_metrics(tmp_path / "killed")) == rows
+    assert_same_weights(whole, rest)
 
 
 class Evaluate:
@@ -255,7 +244,7 @@ class Evaluate:
         return types.SimpleNamespace(name="dev", metrics=metrics, groups={})
 
 
-def test_an_interrupted_evaluation_is_made_up_for_and_the_best_weights_kept(run, tmp_path, monkeypatch, capfd):
+def test_an_interrupted_evaluation_is_made_up_for_and_the_best_weights_kept(run, tmp_path, capfd):
     run.config.train.evaluate_every = 8
     evaluate = Evaluate({8: 9.0, 13: 3.0}, interrupt_at=8)
     fresh = build_model(run.config, TOKENIZER.vocabulary_size)

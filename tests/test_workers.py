@@ -28,6 +28,8 @@ from mural_tf.training.signals import StopSignals
 import pathlib
 folder, workdir, out = sys.argv[1], pathlib.Path(sys.argv[2]), sys.argv[3]
 config = toy_data.toy_config(folder)
+config.image_tower.update(dict(width=0.1, depth=0.1))
+config.embedding_size = 32
 config.image_tower.frozen = True  # BatchNorm over each replica's rows would differ by definition
 config.loss.label_smoothing = 0.1
 config.train.update(dict(steps=6, log_every=3, checkpoint_every=3))
