@@ -63,9 +63,8 @@ EVALUATING = ["before retrieval_dev 20", "after retrieval_dev 20", "before check
               "after checkpoints/best/ckpt-20.index", "before checkpoints/best/best.json",
               "after checkpoints/best/best.json"]  # fmt: skip
 FINISHING = ["before retrieval 30", "after retrieval 30", "after last row", "before evaluation/retrieval-test.json",
-             "before export image_encoder/1", "after export text_encoder/1", "after export hub/text_encoder", "before export",
-             "after export",
-             "before summary.json"]  # fmt: skip
+             "before export image_encoder/1", "after export text_encoder/1", "after export hub/text_encoder",
+             "before export", "after export", "before summary.json"]  # fmt: skip
 
 
 def start(moment, signal_name, workdir, data):
