@@ -18,6 +18,7 @@ SPLIT = flags.DEFINE_string("split", "test", "Split; make choices on dev and rep
 LANGUAGES = flags.DEFINE_list("languages", [], "Evaluate these languages only, for example en,de. Default: all.")
 BENCHMARK = flags.DEFINE_enum("benchmark", "retrieval", ["retrieval", "emoji"], "Protocol; names the metrics.")
 OUTPUT = flags.DEFINE_string("output", "", "Folder for the numbers. Default: the model's workdir.")
+CHECKPOINT = flags.DEFINE_enum("checkpoint", "latest", ["latest", "best"], "Which of the workdir's.")
 BATCH_SIZE = flags.DEFINE_integer("batch_size", 128, "Images, or texts, encoded at a time.", lower_bound=1)
 
 
@@ -25,7 +26,14 @@ def main(_) -> None:
     from mural_tf.evaluation.report import evaluate_and_report
 
     evaluate_and_report(
-        MODEL.value, DATA_DIR.value, SPLIT.value, LANGUAGES.value, BENCHMARK.value, OUTPUT.value, BATCH_SIZE.value
+        MODEL.value,
+        DATA_DIR.value,
+        SPLIT.value,
+        LANGUAGES.value,
+        BENCHMARK.value,
+        OUTPUT.value,
+        BATCH_SIZE.value,
+        CHECKPOINT.value,
     )
 
 

@@ -7,8 +7,9 @@ from absl import flags
 
 from mural_tf import cli
 
-MODEL = flags.DEFINE_string("model", None, "Workdir to export the latest checkpoint of.", required=True)
+MODEL = flags.DEFINE_string("model", None, "Workdir to export a checkpoint of.", required=True)
 OUTPUT = flags.DEFINE_string("output", "", "Folder for the export. Default: export/ in the workdir.")
+CHECKPOINT = flags.DEFINE_enum("checkpoint", "latest", ["latest", "best"], "Which of the workdir's.")
 OVERWRITE = flags.DEFINE_bool("overwrite", False, "Replace an export that is already there.")
 
 
@@ -16,7 +17,8 @@ def main(argv):
     del argv
     from mural_tf.export.saved_model import export_workdir
 
-    print(f"Exported to {export_workdir(MODEL.value, OUTPUT.value, overwrite=OVERWRITE.value)}")
+    path = export_workdir(MODEL.value, OUTPUT.value, OVERWRITE.value, CHECKPOINT.value)
+    print(f"Exported to {path}")
 
 
 if __name__ == "__main__":

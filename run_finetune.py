@@ -13,6 +13,7 @@ FROM = flags.DEFINE_string("from", None, "A workdir, an export, or a TF-Hub hand
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder for checkpoints, metrics and exports; made if missing.")
 TPU = flags.DEFINE_string("tpu", "", 'Empty: this machine; "local": this TPU VM; else a TPU\'s name or address.')
 DEBUG_NANS = flags.DEFINE_bool("debug_nans", False, "Stop at the first operation that yields NaN or infinity; slow.")
+PROFILE = flags.DEFINE_string("profile", "", "START,STOP: write a TensorBoard profile of these steps, counted from 1.")
 flags.mark_flags_as_required(["config", "from", "workdir"])
 
 
@@ -20,7 +21,9 @@ def main(argv):
     del argv
     from mural_tf.recipes.finetune import finetune
 
-    finetune(CONFIG.value, FROM.value, WORKDIR.value, tpu=TPU.value, debug_nans=DEBUG_NANS.value)
+    finetune(
+        CONFIG.value, FROM.value, WORKDIR.value, tpu=TPU.value, debug_nans=DEBUG_NANS.value, profile=PROFILE.value
+    )
 
 
 if __name__ == "__main__":

@@ -42,8 +42,8 @@ def run(main: Callable[[Sequence[str]], int | None]) -> None:
 
     try:
         app.run(guarded, flags_parser=_parse_flags)
-    except KeyboardInterrupt:
-        print("Interrupted.", file=sys.stderr)
+    except KeyboardInterrupt as interrupt:
+        print(str(interrupt) or "Interrupted.", file=sys.stderr)
         sys.exit(INTERRUPTED)
     except Exception as error:  # noqa: BLE001 - everything that is not the user's mistake is raised again
         message = _one_line(error)

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 import pathlib
 
 from ml_collections import ConfigDict
+
+PARTIAL = ".partial"  # ends the names of files that are still being written
 
 
 class ConfigurationError(ValueError):
@@ -155,7 +158,19 @@ def base_config() -> ConfigDict:
 
 def save_config(config: ConfigDict, path: str | pathlib.Path) -> None:
     """Writes the resolved configuration as JSON."""
-    pathlib.Path(path).write_text(json.dumps(config.to_dict(), indent=2, default=list) + "\n", encoding="utf-8")
+    write_whole(path, json.dumps(config.to_dict(), indent=2, default=list) + "\n")
+
+
+def write_whole(path: str | pathlib.Path, text: str) -> None:
+    """Writes a text file that either keeps what it held or holds all of `text`, whenever the process is killed."""
+    path = pathlib.Path(path)
+    partial = path.with_name(f".{path.name}.{os.getpid()}{PARTIAL}")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        os.replace(partial, path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
 
 
 def load_config(path: str | pathlib.Path) -> ConfigDict:

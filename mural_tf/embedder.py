@@ -23,8 +23,8 @@ LONG_LIST = 1000  # items from which on a progress bar is shown unless told othe
 Image = "str | os.PathLike | bytes | np.ndarray"
 
 
-def load(path: str | os.PathLike) -> Embedder:
-    """Loads a workdir (its latest checkpoint) or an export (its newest version).
+def load(path: str | os.PathLike, checkpoint: str = "latest") -> Embedder:
+    """Loads a workdir (its `checkpoint`, "latest" or "best") or an export (its newest version).
 
     Raises `ConfigurationError` if `path` is neither, or its parts are missing, damaged or do not fit together.
     """
@@ -34,7 +34,7 @@ def load(path: str | os.PathLike) -> Embedder:
     if (path / "image_encoder").is_dir() and (path / "text_encoder").is_dir():
         return _load_export(path)
     if (path / "config.json").is_file():
-        return _load_workdir(path)
+        return _load_workdir(path, checkpoint)
     raise ConfigurationError(
         f"{path} is neither a workdir (config.json, vocabulary.txt, checkpoints/) nor an export (image_encoder/, "
         "text_encoder/)."
@@ -221,10 +221,10 @@ def _bar(items: Iterable, unit: str, progress: bool | None) -> tqdm:
     return tqdm(total=total, desc=f"Encoding {unit}", unit=f" {unit}", disable=not show)
 
 
-def _load_workdir(path: pathlib.Path) -> Embedder:
+def _load_workdir(path: pathlib.Path, checkpoint: str) -> Embedder:
     from mural_tf.training.checkpoints import load_trained
 
-    model, tokenizer, config, step = load_trained(path)
+    model, tokenizer, config, step = load_trained(path, checkpoint)
     return Embedder.from_model(model, tokenizer, config, str(path), step)
 
 

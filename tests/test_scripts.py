@@ -13,6 +13,7 @@ import time
 import numpy as np
 import pytest
 import tensorflow as tf
+import test_kills
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 SMOKE = ["--config=configs/shapes_smoke.py", "--config.train.steps=30", "--config.train.log_every=5",
@@ -66,7 +67,7 @@ def test_the_whole_path(trained, data):
     assert re.search(r"under-resourced +1 +[0-9.]+", printed) and "Next:" in printed and "Found for" in printed
     last = rows(workdir)[-1]
     assert last["step"] == 30 and 0 <= last["retrieval/en/mean_recall"] <= 100
-    assert {row["step"] for row in rows(workdir) if "retrieval_dev/en/mean_recall" in row} == {20}
+    assert {row["step"] for row in rows(workdir) if "retrieval_dev/en/mean_recall" in row} == {20, 30}
     assert "train/data_wait_fraction" in rows(workdir)[0]
 
 
@@ -79,31 +80,15 @@ def test_a_finished_run_says_so_and_changes_nothing(trained, data):
 
 
 def test_a_killed_run_goes_on_to_the_same_weights(trained, data, tmp_path):
+    """In a save and in the export; test_kills.py has more."""
     workdir, _ = trained
-    command = [sys.executable, "run_pretrain.py", *SMOKE, *TINY, f"--config.data.directory={data}"]
-    command.append("--config.train.evaluate_every=20")
-    command.append(f"--workdir={tmp_path / 'killed'}")
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while not (tmp_path / "killed/checkpoints/checkpoint").exists():
-        assert process.poll() is None
-        time.sleep(0.05)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    pretrain(tmp_path / "killed", data, "--config.train.evaluate_every=20")
-    assert _losses(workdir) == _losses(tmp_path / "killed")
-    one, other = weights(workdir), weights(tmp_path / "killed")
-    assert one.keys() == other.keys()
-    for name in one:
-        np.testing.assert_array_equal(one[name], other[name], err_msg=name)
+    moments = [("before checkpoints/ckpt-20.index", "SIGKILL"), ("after export text_encoder/1", "SIGKILL")]
+    test_kills.interrupt(moments, tmp_path / "killed", data)
+    test_kills.assert_same_runs(workdir, tmp_path / "killed")
 
 
-def _losses(workdir):
-    """Everything measured but times: each step once, with the same numbers."""
-    timed = ("seconds", "wait", "pairs_per")
-    return [{k: v for k, v in row.items() if not any(word in k for word in timed)} for row in rows(workdir)]
-
-
-def test_sigterm_saves_and_exits_0(data, tmp_path):
+@pytest.mark.parametrize("name,code", [("SIGTERM", 0), pytest.param("SIGINT", 130, marks=pytest.mark.slow)])
+def test_signals_save_and_stop(data, tmp_path, name, code):
     command = [sys.executable, "run_pretrain.py", *SMOKE, *TINY, f"--config.data.directory={data}"]
     command += ["--config.train.steps=100000", "--config.train.checkpoint_every=100000"]
     command += [f"--workdir={tmp_path / 'stopped'}"]
@@ -111,9 +96,9 @@ def test_sigterm_saves_and_exits_0(data, tmp_path):
     while not (tmp_path / "stopped/metrics.jsonl").exists():
         assert process.poll() is None
         time.sleep(0.1)
-    process.terminate()
+    process.send_signal(signal.Signals[name])
     printed, _ = process.communicate(timeout=120)
-    assert process.returncode == 0 and "Stopped by a signal" in printed
+    assert process.returncode == code and f"Stopped by {name}" in printed and "Traceback" not in printed, printed
     assert weights(tmp_path / "stopped")
 
 
@@ -171,6 +156,7 @@ def last_line(done):
     (["--config=configs/shapes_smoke.py", "--config.model=clip"], "Unknown model 'clip'; known: align, mural"),
     (["--config=configs/shapes_smoke.py", "--config.optimizer.name=sgd"], "Unknown optimizer.name 'sgd'"),
     (["--config=configs/shapes_smoke.py", "--config.embedding_size=7"], "--config.embedding_size=80"),
+    (["--config=configs/shapes_smoke.py", "--profile=5"], "--profile=5 cannot be used"),
     (["--config=configs/shapes_smoke.py", "--tpu=nobody"], "The TPU 'nobody' cannot be used"),
     (["--config=configs/shapes_smoke.py", "--config.data.image_text_languages=('xx',)"], "xx"),
 ])  # fmt: skip

@@ -25,14 +25,15 @@ def evaluate_and_report(
     benchmark: str = "retrieval",
     output: str = "",
     batch_size: int = 128,
+    checkpoint: str = "latest",
 ) -> Evaluation:
-    """Loads a model, evaluates it, prints the table and keeps the numbers.
+    """Loads a model (of a workdir, its "latest" or "best" checkpoint), evaluates it, prints and keeps the numbers.
 
     They go to `output`, or, if that is empty and the model is a workdir, to it: one row in metrics.jsonl and
     evaluation/<benchmark>-<split>.json, which a later evaluation of the same benchmark and split replaces.
     """
     folder = _output_folder(model, output)
-    embedder = load(model)
+    embedder = load(model, checkpoint)
     evaluation = measure_retrieval(embedder, data_dir, split, languages, batch_size, benchmark, progress=True)
     print(table(evaluation))
     if folder is None:

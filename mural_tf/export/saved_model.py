@@ -38,6 +38,7 @@ from mural_tf.export.serving import IMAGE_ENCODER, TEXT_ENCODER, write_serving_f
 from mural_tf.models.contrastive import TOKENS, ContrastiveModel
 from mural_tf.text.tokenizer import WordPieceTokenizer
 from mural_tf.training.checkpoints import load_trained
+from mural_tf.training.workdir import read_metrics
 
 VERSION = "1"
 MODEL_CARD = "model_card.json"
@@ -177,24 +178,19 @@ def _text_encoder(model: ContrastiveModel, tokenizer: WordPieceTokenizer) -> tup
 
 
 def export_workdir(
-    workdir: str | pathlib.Path, directory: str | pathlib.Path = "", overwrite: bool = False
+    workdir: str | pathlib.Path, directory: str | pathlib.Path = "", overwrite: bool = False, checkpoint: str = "latest"
 ) -> pathlib.Path:
-    """Exports the latest checkpoint of a workdir to `directory` (default: `workdir/export`), with its last metrics.
+    """Exports the "latest" or "best" checkpoint of a workdir to `directory` (default: `workdir/export`).
+
+    The model card gets the last evaluation in the workdir; of the best checkpoint, the last one of its step.
 
     Raises `ConfigurationError` if the workdir has no usable checkpoint, or as `export_model`.
     """
     workdir = pathlib.Path(workdir)
     directory = pathlib.Path(directory) if str(directory) else workdir / "export"
     _check_free(directory, overwrite)
-    model, tokenizer, config, _ = load_trained(workdir)
-    return export_model(model, tokenizer, config, directory, _last_evaluation(workdir), overwrite)
-
-
-def _last_evaluation(workdir: pathlib.Path) -> dict[str, float]:
-    """Returns the last row of metrics.jsonl that holds an evaluation."""
-    try:
-        rows = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    except (OSError, ValueError):
-        return {}
-    evaluations = [row for row in rows if any(key.endswith("/mean_recall") for key in row)]
-    return evaluations[-1] if evaluations else {}
+    model, tokenizer, config, step = load_trained(workdir, checkpoint)
+    rows = [row for row in read_metrics(workdir) if any(key.endswith("/mean_recall") for key in row)]
+    if checkpoint == "best":
+        rows = [row for row in rows if row["step"] == step]
+    return export_model(model, tokenizer, config, directory, rows[-1] if rows else {}, overwrite)

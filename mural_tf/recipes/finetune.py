@@ -13,17 +13,20 @@ from ml_collections import ConfigDict
 
 from mural_tf.config import ConfigurationError, load_config
 from mural_tf.models import ContrastiveModel
-from mural_tf.recipes.finish import is_finished
 from mural_tf.recipes.pretrain import train_and_finish
 from mural_tf.training.checkpoints import restore_for_inference
-from mural_tf.training.workdir import open_workdir
 
 # What a fine-tuning configuration may change of a tower it takes over; everything else is the source's.
 TOWER_SETTINGS = ("drop_connect_rate", "batch_norm_momentum", "dropout", "precision", "frozen")
 
 
 def finetune(
-    config: ConfigDict, source: str, workdir: str | pathlib.Path, tpu: str = "", debug_nans: bool = False
+    config: ConfigDict,
+    source: str,
+    workdir: str | pathlib.Path,
+    tpu: str = "",
+    debug_nans: bool = False,
+    profile: str = "",
 ) -> None:
     """Fine-tunes from `source`, or goes on where the same command stopped; then as `pretrain`.
 
@@ -31,6 +34,7 @@ def finetune(
       config: data, optimiser, losses and steps; towers, sizes and vocabulary are the source's.
       source: a workdir, an export, or a TF-Hub handle or folder of a text encoder.
       workdir: of the new run.
+      tpu, debug_nans, profile: as `pretrain` takes them.
 
     Raises:
       ConfigurationError: a source that cannot be used, or anything `pretrain` raises it for.
@@ -47,15 +51,8 @@ def finetune(
                 f"{source} is taken as a TF-Hub text encoder; name its word pieces with --config.vocabulary.file=…."
             )
         restore = None  # the tower brings its weights when it is built
-    workdir = open_workdir(workdir, config)
-    trained = (workdir / "checkpoints" / "checkpoint").exists() or is_finished(workdir)
-    train_and_finish(
-        config,
-        workdir,
-        tpu,
-        debug_nans,
-        initialize=None if trained or restore is None else lambda model: restore(model, folder),
-    )
+    initialize = None if restore is None else lambda model: restore(model, folder)
+    train_and_finish(config, workdir, tpu, debug_nans, profile, initialize)
 
 
 def _with_source_architecture(config: ConfigDict, source: ConfigDict, folder: pathlib.Path) -> ConfigDict:

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import json
 import pathlib
-from collections.abc import Callable
 
 from absl import logging
 from ml_collections import ConfigDict
 
-from mural_tf.config import ConfigurationError
-from mural_tf.data import records
+from mural_tf.config import write_whole
 from mural_tf.embedder import Embedder
 from mural_tf.evaluation import report
-from mural_tf.evaluation.retrieval import measure_retrieval
 from mural_tf.export.saved_model import export_model
 from mural_tf.models import ContrastiveModel
+from mural_tf.recipes.measure import MeasuredModel, SplitEvaluation
 from mural_tf.search.contact_sheet import write_contact_sheet
 from mural_tf.search.exact import RecordImages, build_index, search
-from mural_tf.training.workdir import append_metrics
+from mural_tf.training.workdir import append_metrics, drop_metrics, has_evaluation
 
 EXPORT = "export"
 SUMMARY = "summary.json"
@@ -31,52 +29,30 @@ def is_finished(workdir: pathlib.Path) -> bool:
     return (workdir / SUMMARY).exists()
 
 
-def evaluate_split(
-    model: ContrastiveModel, tokenizer, config: ConfigDict, workdir: pathlib.Path, split: str
-) -> Callable[[int], report.Evaluation | None]:
-    """Returns `evaluate(step)`, which measures image-text retrieval on a split and appends the numbers to the workdir.
+def finish(model: ContrastiveModel, tokenizer, config: ConfigDict, workdir: pathlib.Path) -> None:
+    """Evaluates, exports and searches, then prints the summary.
 
-    It returns `None` where the data has no such split: training data often comes alone.
+    Everything appears when it is complete, and the summary last, so that it can be interrupted and done again.
     """
-    name = "emoji" if config.data.source == "emoji" else "retrieval"
-    name = name if split == config.evaluation.split else f"{name}_{split}"  # one metrics.jsonl holds both
-    embedder = Embedder.from_model(model, tokenizer, config, str(workdir))
-
-    def evaluate(step: int):
-        try:
-            records.list_files(config.data.directory, records.IMAGE_TEXT, split)
-        except ConfigurationError as error:
-            logging.warning("No evaluation: %s", error)
-            return None
-        evaluation = measure_retrieval(
-            embedder, config.data.directory, split, batch_size=config.evaluation.batch_size, name=name
-        )
+    split, step = config.evaluation.split, config.train.steps
+    print(f"Evaluating on {split} …", flush=True)
+    measured = MeasuredModel(model, tokenizer, config, workdir, alone=True)
+    evaluate = SplitEvaluation(measured, tokenizer, config, workdir, split)
+    evaluation = evaluate(step)
+    metrics, groups = {}, ""
+    if evaluation is not None:
+        drop_metrics(workdir, lambda row: not has_evaluation(row, evaluate.name, step))  # of a run that was killed
         append_metrics(workdir, {"step": step, **evaluation.metrics})
-        return evaluation
-
-    return evaluate
-
-
-def finish(model: ContrastiveModel | None, tokenizer, config: ConfigDict, workdir: pathlib.Path) -> None:
-    """Evaluates, exports and searches, then prints the summary; of a finished run (`model` None) only prints it."""
-    if model is not None:
-        split, steps = config.evaluation.split, config.train.steps
-        print(f"Evaluating on {split} …", flush=True)
-        evaluation = evaluate_split(model, tokenizer, config, workdir, split)(steps)
-        metrics, groups = {}, ""
-        if evaluation is not None:
-            report.write_report(evaluation, workdir, model=str(workdir), data_dir=config.data.directory, step=steps)
-            metrics = evaluation.metrics
-            groups = report.group_table(metrics, evaluation.name, evaluation.groups, len(evaluation.sizes))
-        print("Exporting …", flush=True)
-        if not (workdir / EXPORT).exists():
-            export_model(model, tokenizer, config, workdir / EXPORT, metrics=metrics)
-        lines = _search(model, tokenizer, config, workdir) if evaluation is not None else []
-        summary = {"step": steps, "split": split, "table": groups, "metrics": metrics, "search": lines}
-        partial = workdir / (SUMMARY + ".partial")
-        partial.write_text(json.dumps(summary, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        partial.replace(workdir / SUMMARY)
-    print(_describe(config, workdir))
+        report.write_report(evaluation, workdir, model=str(workdir), data_dir=config.data.directory, step=step)
+        metrics = evaluation.metrics
+        groups = report.group_table(metrics, evaluation.name, evaluation.groups, len(evaluation.sizes))
+    print("Exporting …", flush=True)
+    if not (workdir / EXPORT).exists():
+        export_model(model, tokenizer, config, workdir / EXPORT, metrics=metrics)
+    lines = _search(model, tokenizer, config, workdir) if evaluation is not None else []
+    summary = {"step": step, "split": split, "table": groups, "metrics": metrics, "search": lines}
+    write_whole(workdir / SUMMARY, json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
+    describe(config, workdir)
 
 
 def _search(model, tokenizer, config: ConfigDict, workdir: pathlib.Path) -> list[str]:
@@ -94,7 +70,8 @@ def _search(model, tokenizer, config: ConfigDict, workdir: pathlib.Path) -> list
     return lines
 
 
-def _describe(config: ConfigDict, workdir: pathlib.Path) -> str:
+def describe(config: ConfigDict, workdir: pathlib.Path) -> None:
+    """Prints the summary of a finished run and what to do next."""
     summary = json.loads((workdir / SUMMARY).read_text(encoding="utf-8"))
     lines = [""]
     if summary["table"]:
@@ -110,4 +87,4 @@ def _describe(config: ConfigDict, workdir: pathlib.Path) -> str:
         f"  python run_evaluate.py --model={workdir} --data_dir={config.data.directory} --split={summary['split']}",
         f"  python run_finetune.py --config={'configs/finetune.py'} --from={workdir} --workdir=NEW_FOLDER",
     ]
-    return "\n".join(lines)
+    print("\n".join(lines))

@@ -1,141 +1,170 @@
-"""What happens between the steps: logs, progress, checkpoints, evaluation, stopping on a signal.
+"""What happens between the steps: logs, progress, checkpoints, evaluation, stopping on a signal, profiling.
 
-One Keras "epoch" is `train.log_every` steps, so that callbacks run only there and the steps between need no host.
+One Keras "epoch" is an interval of `train.log_every` steps. Intervals begin at multiples of `log_every` wherever a run
+was interrupted, so that evaluations and checkpoints fall on the same steps.
 """
 
 from __future__ import annotations
 
-import pathlib
-import signal
-import sys
-import threading
-import time
+import dataclasses
+import re
 
 import tensorflow as tf
-from absl import logging
-from tqdm import tqdm
 
-from mural_tf.data.skipped import SkippedRecords
-from mural_tf.training.checkpoints import Checkpoints
-from mural_tf.training.workdir import append_metrics
+from mural_tf.config import ConfigurationError
+from mural_tf.training.checkpoints import BestCheckpoint, Checkpoints
+from mural_tf.training.log import TrainingLog
+from mural_tf.training.signals import StopSignals
+from mural_tf.training.strategy import sum_over_workers, workers
+from mural_tf.training.workdir import has_evaluation, read_metrics
 
 
-class TrainingLog(tf.keras.callbacks.Callback):
-    """Writes `metrics.jsonl` and TensorBoard rows, and shows progress: a bar at a terminal, plain lines otherwise."""
+@dataclasses.dataclass(frozen=True)
+class Intervals:
+    """At which steps something is due: the first end of an interval at or after every `every` steps, and the last."""
 
-    def __init__(self, workdir: pathlib.Path, steps: int, log_every: int, pairs_per_step: int, skipped: SkippedRecords):
+    steps: int
+    log_every: int
+
+    def due(self, step: int, every: int) -> bool:
+        """Tells whether something that comes every `every` steps comes now; never, where `every` is 0."""
+        if not every or step <= 0 or (step < self.steps and step % self.log_every):
+            return False
+        begin = (step - 1) // self.log_every * self.log_every
+        return step >= self.steps or step // every > begin // every
+
+    def after(self, step: int) -> list[tuple[int, int]]:
+        """Returns (number of intervals, steps in each) from `step` on: the rest of one, whole ones, a shorter one."""
+        whole_from = min(-(-step // self.log_every) * self.log_every, self.steps)
+        whole, rest = divmod(self.steps - whole_from, self.log_every)
+        parts = [(1, whole_from - step), (whole, self.log_every), (1, rest)]
+        return [(count, length) for count, length in parts if count and length]
+
+
+class _Callback(tf.keras.callbacks.Callback):
+    _supports_tf_logs = True  # or Keras would wait for the logs' numbers after every step
+
+
+class SaveCheckpoints(_Callback):
+    """Saves whenever one of `periods`, in steps, is over, at the end, and when training stops."""
+
+    def __init__(self, checkpoints: Checkpoints, log: TrainingLog, intervals: Intervals, periods: tuple[int, ...]):
         super().__init__()
-        self.workdir, self.steps, self.log_every = workdir, steps, log_every
-        self.pairs_per_step, self.skipped = pairs_per_step, skipped
-        self.step = 0
-        self._writer = tf.summary.create_file_writer(str(workdir / "tensorboard"))
+        self.checkpoints, self.log, self.intervals, self.periods = checkpoints, log, intervals, periods
 
-    def on_train_begin(self, logs=None):
-        self.step = int(next(iter(self.model.optimizers.values())).iterations)
-        self._bar = tqdm(
-            total=self.steps,
-            initial=self.step,
-            desc="Training",
-            unit=" steps",
-            smoothing=0.05,
-            disable=not sys.stderr.isatty(),
-        )
-        self._begun = self._last_line = time.monotonic()
-        self._begun_at = self.step
-        self._first = True
+    def on_epoch_end(self, epoch, logs=None):
+        self.checkpoints.check()
+        due = any(self.intervals.due(self.log.step, every) for every in self.periods)
+        if due or self.model.stop_training or self.log.step >= self.intervals.steps:
+            self.checkpoints.save(self.log.step)
 
-    def on_epoch_begin(self, epoch, logs=None):
-        self._epoch_begun = time.monotonic()
+
+class StopAfterStep(_Callback):
+    """Ends training after the running step once a signal came.
+
+    Several workers agree at the end of an interval, since none can take a step alone.
+    """
+
+    def __init__(self, signals: StopSignals, strategy: tf.distribute.Strategy):
+        super().__init__()
+        self.signals, self.strategy = signals, strategy
+        self.alone = workers(strategy) == 1
 
     def on_train_batch_end(self, batch, logs=None):
-        if self._first:
-            print(f"First step after {time.monotonic() - self._begun:.1f} s.", flush=True)
-            self._first = False
-
-    def on_epoch_end(self, epoch, logs=None):
-        done = min(self.log_every, self.steps - self.step)
-        seconds = time.monotonic() - self._epoch_begun
-        self.step += done
-        values = {name: float(value) for name, value in (logs or {}).items()}
-        wait = values.pop("data_wait_seconds", 0.0) * done
-        values.update(
-            learning_rate=float(self._rate()),
-            pairs_per_second=self.pairs_per_step * done / seconds,
-            seconds_per_step=seconds / done,
-            data_wait_fraction=wait / seconds,
-            skipped_records=self.skipped.total,
-        )
-        append_metrics(self.workdir, {"step": self.step, **{f"train/{k}": v for k, v in values.items()}})
-        with self._writer.as_default(step=self.step):
-            for name, value in values.items():
-                tf.summary.scalar(f"train/{name}", value)
-        self._bar.update(done)
-        self._bar.set_postfix_str(f"loss {values['loss']:.3f}, {values['pairs_per_second']:.0f} pairs/s", refresh=False)
-        if self._bar.disable and (time.monotonic() - self._last_line > 15 or self.step >= self.steps):
-            self._last_line = time.monotonic()
-            left = (self.steps - self.step) * (self._last_line - self._begun) / max(self.step - self._begun_at, 1)
-            print(
-                f"Step {self.step} of {self.steps}: loss {values['loss']:.4f}, "
-                f"temperature {values['temperature']:.4f}, {values['pairs_per_second']:.0f} pairs/s, "
-                f"about {left:.0f} s left.",
-                flush=True,
-            )
-        self.skipped.check()
-
-    def on_train_end(self, logs=None):
-        self._bar.close()
-        self._writer.close()
-
-    def _rate(self):
-        optimizer = next(iter(self.model.optimizers.values()))
-        return optimizer.learning_rate(optimizer.iterations)
-
-
-class SaveCheckpoints(tf.keras.callbacks.Callback):
-    """Saves every `every` steps, at the end, and when asked to stop."""
-
-    def __init__(self, checkpoints: Checkpoints, log: TrainingLog, every: int):
-        super().__init__()
-        self.checkpoints, self.log, self.every = checkpoints, log, every
-
-    def on_epoch_end(self, epoch, logs=None):
-        step, stopping = self.log.step, self.model.stop_training
-        if stopping or step >= self.log.steps or step // self.every > (step - self.log.log_every) // self.every:
-            self.checkpoints.save(step)
-
-
-class StopOnSignal(tf.keras.callbacks.Callback):
-    """Turns SIGTERM into a stop after the running log interval, before which the checkpoint is saved."""
-
-    def __init__(self):
-        super().__init__()
-        self.received = False
-
-    def on_train_begin(self, logs=None):
-        if threading.current_thread() is threading.main_thread():
-            self._previous = signal.signal(signal.SIGTERM, self._stop)
-
-    def on_train_end(self, logs=None):
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, self._previous)
-
-    def on_epoch_end(self, epoch, logs=None):
-        if self.received:
+        if self.alone and self.signals.received:
             self.model.stop_training = True
 
-    def _stop(self, number, frame):
-        logging.warning("SIGTERM: saving and stopping.")
-        self.received = True
+    def on_epoch_end(self, epoch, logs=None):
+        if sum_over_workers(self.strategy, int(self.signals.received is not None)):
+            self.model.stop_training = True
 
 
-class PeriodicEvaluation(tf.keras.callbacks.Callback):
-    """Calls `evaluate(step)` every `every` steps."""
+class PeriodicEvaluation(_Callback):
+    """Evaluates every `every` steps, records the numbers, and keeps the best weights.
 
-    def __init__(self, evaluate, log: TrainingLog, every: int):
+    The checkpoint of the step is complete before. So a run that is interrupted meanwhile loses no step, and evaluates
+    when it starts again: that the numbers are in metrics.jsonl is the mark that all of it was done.
+
+    Args:
+      evaluate: called with the step; returns None, or an evaluation with `name`, `metrics` and `groups`.
+        `evaluate.name` begins its keys, `evaluate.model()` is the model it measures.
+    """
+
+    def __init__(
+        self,
+        evaluate,
+        log: TrainingLog,
+        checkpoints: Checkpoints,
+        signals: StopSignals,
+        intervals: Intervals,
+        every: int,
+    ):
         super().__init__()
-        self.evaluate, self.log, self.every = evaluate, log, every
+        self.evaluate, self.log, self.checkpoints, self.signals = evaluate, log, checkpoints, signals
+        self.intervals, self.every = intervals, every
+        self._best: BestCheckpoint | None = None
 
     def on_epoch_end(self, epoch, logs=None):
-        step = self.log.step
-        if step < self.log.steps and step // self.every > (step - self.log.log_every) // self.every:
-            self.evaluate(step)
+        # A run that is asked to stop does so; the next one begins with this evaluation.
+        if not self.model.stop_training:
+            self.evaluate_if_due(self.log.step)
+
+    def evaluate_if_due(self, step: int) -> None:
+        """Evaluates `step` if that was to be done and is not done yet; only where the workdir is written."""
+        if not self.log.writes or not self.intervals.due(step, self.every):
+            return
+        if any(has_evaluation(row, self.evaluate.name, step) for row in read_metrics(self.log.workdir)):
+            return
+        self.checkpoints.wait()
+        with self.signals.after_the_step(False):
+            self.signals.check()
+            evaluation = self.evaluate(step)
+            if evaluation is None:
+                return
+            if self._best is None:
+                self._best = BestCheckpoint(self.evaluate.model(), self.log.workdir)
+            name = evaluation.name
+            self._best.offer(step, evaluation.metrics[f"{name}/all/mean_recall"])  # the mean over all languages
+            means = [f"{name}/{group}/mean_recall" for group in (*evaluation.groups, "all")]
+            self.log.record(step, evaluation.metrics, means)
+
+
+class Profile(_Callback):
+    """Writes a TensorBoard profile of the steps from the first to the last of `wanted` into `tensorboard/`.
+
+    With several steps an execution, of the executions that hold them.
+    """
+
+    def __init__(self, wanted: tuple[int, int], log: TrainingLog):
+        super().__init__()
+        self.first, self.last = wanted
+        self.log, self._running = log, False
+
+    def on_train_batch_begin(self, batch, logs=None):
+        if not self._running and self.log.writes and self.first <= self.log.step + batch + 1 <= self.last:
+            tf.profiler.experimental.start(str(self.log.workdir / "tensorboard"))
+            self._running = True
+
+    def on_train_batch_end(self, batch, logs=None):
+        if self.log.step + batch + 1 >= self.last:
+            self.on_train_end()
+
+    def on_train_end(self, logs=None):
+        if self._running:
+            self._running = False
+            tf.profiler.experimental.stop()
+            print(f"Profile written to {self.log.workdir / 'tensorboard'}.", flush=True)
+
+
+def parse_profile(wanted: str, steps: int) -> tuple[int, int] | None:
+    """Returns (START, STOP) of "START,STOP", steps counted from 1, or `None` for ""; raises `ConfigurationError`."""
+    if not wanted:
+        return None
+    match = re.fullmatch(r"(\d+),(\d+)", wanted)
+    first, last = (int(number) for number in match.groups()) if match else (0, 0)
+    if not 1 <= first <= last <= steps:
+        raise ConfigurationError(
+            f"--profile={wanted} cannot be used: expected START,STOP, the first and the last step, with "
+            f"1 <= START <= STOP <= {steps} (train.steps)."
+        )
+    return first, last

@@ -1,60 +1,187 @@
-"""Saving and restoring a run: weights, optimiser slots and step, temperature, data position."""
+"""Saving and restoring a run: weights, optimiser slots and step, temperature, data position.
+
+A folder of checkpoints holds `ckpt-<step>.index` and `.data-…` files and `checkpoint`, the list of them in TensorFlow's
+format. Files appear under their names when they are complete, and the list names only those, so a run may be killed
+at any moment. A file that was damaged later is passed over for the one before.
+"""
 
 from __future__ import annotations
 
+import json
 import pathlib
+import re
+import shutil
+import threading
 
 import tensorflow as tf
+from absl import logging
 from ml_collections import ConfigDict
 
-from mural_tf.config import ConfigurationError, load_config
+from mural_tf.config import ConfigurationError, load_config, write_whole
 from mural_tf.models import ContrastiveModel, build_model
 from mural_tf.text.tokenizer import WordPieceTokenizer, build_tokenizer
+from mural_tf.training.snapshot import PARTIAL, SnapshotReader, write_snapshot
 
-FOLDER = "checkpoints"
+FOLDERS = {"latest": "checkpoints", "best": "checkpoints/best"}
 
 
 class Checkpoints:
-    """The last `keep` checkpoints of a compiled model in `workdir/checkpoints`."""
+    """The last `keep` checkpoints in a folder, written on a thread.
 
-    def __init__(self, model: ContrastiveModel, workdir: str | pathlib.Path, keep: int):
-        optimizers = {f"optimizer_{name}": optimizer for name, optimizer in model.optimizers.items()}
-        self._checkpoint = tf.train.Checkpoint(model=_weights(model), data_position=model.data_position, **optimizers)
-        self._manager = tf.train.CheckpointManager(self._checkpoint, str(pathlib.Path(workdir) / FOLDER), keep)
+    Args:
+      checkpoint: what to save and restore; all its variables must exist.
+      folder: made if missing.
+      keep: how many.
+      writes: whether this process writes files; all workers must call `save`, one of them writes.
+    """
 
-    def save(self, step: int) -> str:
-        """Saves at `step`; raises `ConfigurationError` if the disk is full, leaving earlier checkpoints intact."""
-        try:
-            return self._manager.save(checkpoint_number=step)
-        except (tf.errors.ResourceExhaustedError, tf.errors.UnknownError, tf.errors.PermissionDeniedError) as error:
-            raise ConfigurationError(
-                f"Saving the checkpoint of step {step} failed: {error.message}. Earlier checkpoints are intact; free "
-                "some space and run the same command again."
-            ) from None
+    def __init__(self, checkpoint: tf.train.Checkpoint, folder: pathlib.Path, keep: int, writes: bool = True):
+        if keep < 1:
+            raise ConfigurationError(f"train.keep_checkpoints={keep} must be at least 1.")
+        self._checkpoint, self._folder, self._keep, self._writes = checkpoint, folder, keep, writes
+        self._kept = list_checkpoints(folder)
+        self._reader: SnapshotReader | None = None
+        self._thread: threading.Thread | None = None
+        self._error: Exception | None = None
+        if writes:
+            shutil.rmtree(folder / PARTIAL, ignore_errors=True)  # of a run that was killed
+            for left in folder.glob("*_temp"):
+                shutil.rmtree(left, ignore_errors=True)
 
     def restore(self) -> bool:
-        """Restores the latest checkpoint, if there is one; returns whether there was."""
-        latest = self._manager.latest_checkpoint
-        if latest is None:
+        """Restores the newest usable checkpoint, if there is any at all; returns whether there was."""
+        if not self._kept:
             return False
-        _restore(self._checkpoint, latest)
+        restored = _restore_newest(self._checkpoint, self._kept, self._folder)
+        self._kept = self._kept[: self._kept.index(restored) + 1]
         return True
 
+    def prepare(self) -> None:
+        """Traces what `save` reads, which takes seconds for a large model, so that the first `save` need not."""
+        if self._reader is None:
+            self._reader = SnapshotReader(self._checkpoint)
+            self._reader.read()
 
-def restore_for_inference(model: ContrastiveModel, workdir: str | pathlib.Path) -> str:
-    """Restores a model's weights from a workdir's latest checkpoint and returns the checkpoint's path.
+    def save(self, step: int) -> None:
+        """Reads all values now and starts to write them; what training changes afterwards is not in the file.
+
+        Raises `ConfigurationError` if the save before this one failed.
+        """
+        self.wait()
+        self.prepare()
+        values = self._reader.read()
+        if self._writes:
+            # Not a daemon: the interpreter's end waits for it.
+            self._thread = threading.Thread(target=self._write, args=(step, values), name=f"checkpoint {step}")
+            self._thread.start()
+
+    def wait(self) -> None:
+        """Returns when everything is written.
+
+        Raises `ConfigurationError` if the disk is full or cannot be written; earlier checkpoints are intact.
+        """
+        if self._thread is not None:
+            self._thread.join()
+        self.check()
+
+    def check(self) -> None:
+        """Raises what `wait` would raise, without waiting."""
+        error, self._error = self._error, None
+        if isinstance(error, (tf.errors.OpError, OSError)):
+            reason = getattr(error, "message", "") or getattr(error, "strerror", "") or error
+            raise ConfigurationError(
+                f"Saving a checkpoint in {self._folder} failed: {reason}. Earlier checkpoints are intact; free some "
+                "space and run the same command again."
+            )
+        if error is not None:
+            raise error
+
+    def _write(self, step: int, values) -> None:
+        try:
+            prefix = self._folder / f"ckpt-{step}"
+            write_snapshot(values, prefix)
+            kept = [path for path in self._kept if path != str(prefix)] + [str(prefix)]
+            self._kept = kept[-self._keep :]
+            self._list()
+            for path in self._folder.glob("ckpt-*"):
+                if path.name.split(".")[0] not in {pathlib.Path(kept).name for kept in self._kept}:
+                    path.unlink()
+        except Exception as error:  # noqa: BLE001 - raised again where training asks, in `check`
+            self._error = error
+
+    def _list(self) -> None:
+        names = [json.dumps(pathlib.Path(path).name) for path in self._kept]  # relative: a workdir may be moved
+        lines = [f"model_checkpoint_path: {names[-1]}", *(f"all_model_checkpoint_paths: {name}" for name in names)]
+        write_whole(self._folder / "checkpoint", "\n".join(lines) + "\n")
+
+
+def training_checkpoints(model: ContrastiveModel, workdir: pathlib.Path, keep: int, writes: bool = True) -> Checkpoints:
+    """Returns the checkpoints of a compiled model: everything that the rest of its training follows from."""
+    optimizers = {f"optimizer_{name}": optimizer for name, optimizer in model.optimizers.items()}
+    checkpoint = tf.train.Checkpoint(model=_weights(model), data_position=model.data_position, **optimizers)
+    return Checkpoints(checkpoint, workdir / FOLDERS["latest"], keep, writes)
+
+
+class BestCheckpoint:
+    """The weights of the best evaluation so far, in `checkpoints/best` beside `best.json`: {"step", "value"}."""
+
+    def __init__(self, model: ContrastiveModel, workdir: pathlib.Path):
+        folder = workdir / FOLDERS["best"]
+        self._checkpoints = Checkpoints(tf.train.Checkpoint(model=_weights(model)), folder, keep=1)
+        self._record = folder / "best.json"
+        try:
+            self.value = float(json.loads(self._record.read_text(encoding="utf-8"))["value"])
+        except FileNotFoundError:
+            self.value = float("-inf")
+        except (ValueError, KeyError, TypeError) as error:
+            raise ConfigurationError(f"{self._record} is damaged ({error}): remove {folder}.") from None
+
+    def offer(self, step: int, value: float) -> None:
+        """Keeps the present weights if `value`, larger being better, is above all before; returns when written."""
+        if value > self.value:
+            self._checkpoints.save(step)
+            self._checkpoints.wait()
+            write_whole(self._record, json.dumps({"step": step, "value": value}) + "\n")
+            self.value = value
+
+
+def list_checkpoints(folder: pathlib.Path) -> list[str]:
+    """Returns the paths of a folder's checkpoints without suffix, by step: those listed and those on disk."""
+    state = tf.train.get_checkpoint_state(str(folder))
+    paths = set(state.all_model_checkpoint_paths) | {state.model_checkpoint_path} if state else set()
+    # A run that was killed just after the last file was complete had no time to list it.
+    paths |= {str(path.with_suffix("")) for path in folder.glob("ckpt-*.index")}
+    return sorted((path for path in paths if re.search(r"-\d+$", path)), key=_step)
+
+
+def has_checkpoint(workdir: pathlib.Path) -> bool:
+    """Tells whether training has saved anything in a workdir."""
+    return bool(list_checkpoints(workdir / FOLDERS["latest"]))
+
+
+def restore_for_inference(model: ContrastiveModel, workdir: str | pathlib.Path, which: str = "latest") -> str:
+    """Restores a model's weights from a workdir's latest or best checkpoint and returns the checkpoint's path.
 
     Raises `ConfigurationError` if there is none or it belongs to another architecture or vocabulary.
     """
-    latest = tf.train.latest_checkpoint(str(pathlib.Path(workdir) / FOLDER))
-    if latest is None:
-        raise ConfigurationError(f"{workdir} has no checkpoint yet: expected one in {workdir}/{FOLDER}.")
-    _restore(tf.train.Checkpoint(model=_weights(model)), latest)
-    return latest
+    if which not in FOLDERS:
+        raise ConfigurationError(f"Unknown checkpoint {which!r}; known: {', '.join(FOLDERS)}.")
+    folder = pathlib.Path(workdir) / FOLDERS[which]
+    paths = list_checkpoints(folder)
+    if not paths and which == "best":
+        raise ConfigurationError(
+            f"{workdir} has no best checkpoint: expected one in {folder}. It is kept when training evaluates, with "
+            "train.evaluate_every above 0."
+        )
+    if not paths:
+        raise ConfigurationError(f"{workdir} has no checkpoint yet: expected one in {folder}.")
+    return _restore_newest(tf.train.Checkpoint(model=_weights(model)), paths, folder)
 
 
-def load_trained(workdir: str | pathlib.Path) -> tuple[ContrastiveModel, WordPieceTokenizer, ConfigDict, int]:
-    """Returns a workdir's model with its latest weights, its tokenizer, its configuration, and their step.
+def load_trained(
+    workdir: str | pathlib.Path, which: str = "latest"
+) -> tuple[ContrastiveModel, WordPieceTokenizer, ConfigDict, int]:
+    """Returns a workdir's model with its latest or best weights, its tokenizer, its configuration, and their step.
 
     Raises `ConfigurationError` if a part is missing or damaged, or they do not fit together.
     """
@@ -64,8 +191,11 @@ def load_trained(workdir: str | pathlib.Path) -> tuple[ContrastiveModel, WordPie
     config = load_config(workdir / "config.json")
     tokenizer = build_tokenizer(config, workdir / "vocabulary.txt")
     model = build_model(config, tokenizer.vocabulary_size)
-    checkpoint = restore_for_inference(model, workdir)
-    return model, tokenizer, config, int(checkpoint.rsplit("-", 1)[1])
+    return model, tokenizer, config, _step(restore_for_inference(model, workdir, which))
+
+
+def _step(path: str) -> int:
+    return int(path.rsplit("-", 1)[1])
 
 
 def _weights(model: ContrastiveModel) -> tf.train.Checkpoint:
@@ -73,13 +203,22 @@ def _weights(model: ContrastiveModel) -> tf.train.Checkpoint:
     return tf.train.Checkpoint(**model.weights_by_part())
 
 
-def _restore(checkpoint: tf.train.Checkpoint, path: str) -> None:
-    try:
-        checkpoint.restore(path).assert_existing_objects_matched().expect_partial()
-    except (AssertionError, ValueError, tf.errors.InvalidArgumentError) as error:
-        reason = str(error).strip().splitlines()[0][:300]
-        raise ConfigurationError(
-            f"The checkpoint {path} does not fit the model of this configuration and vocabulary: {reason}"
-        ) from None
-    except (IndexError, tf.errors.DataLossError, tf.errors.NotFoundError, tf.errors.OutOfRangeError) as error:
-        raise ConfigurationError(f"The checkpoint {path} is damaged: {error}") from None
+def _restore_newest(checkpoint: tf.train.Checkpoint, paths: list[str], folder: pathlib.Path) -> str:
+    """Restores the last of `paths` that is not damaged and returns it."""
+    for path, before in zip(reversed(paths), [*reversed(paths[:-1]), None]):
+        try:
+            # Not `restore`, which also wants TensorFlow's own count of saves.
+            checkpoint.read(path).assert_existing_objects_matched().expect_partial()
+            return path
+        except (AssertionError, ValueError, tf.errors.InvalidArgumentError) as error:
+            reason = str(error).strip().splitlines()[0][:300]
+            raise ConfigurationError(
+                f"The checkpoint {path} does not fit the model of this configuration and vocabulary: {reason}"
+            ) from None
+        except (IndexError, tf.errors.OpError) as error:  # TensorFlow has many names for a damaged file
+            reason = error
+        if before is not None:
+            logging.warning("The checkpoint %s is missing or damaged; using the one before, %s.", path, before)
+    raise ConfigurationError(
+        f"No checkpoint in {folder} is usable: all {len(paths)} are missing or damaged; the oldest, {path}: {reason}"
+    )

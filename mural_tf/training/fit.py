@@ -7,13 +7,17 @@ import pathlib
 import tensorflow as tf
 from ml_collections import ConfigDict
 
+from mural_tf.config import ConfigurationError
 from mural_tf.data.pipeline import training_batches
 from mural_tf.data.skipped import SkippedRecords
 from mural_tf.models import ContrastiveModel
 from mural_tf.optimizers import build_optimizers
-from mural_tf.training.callbacks import PeriodicEvaluation, SaveCheckpoints, StopOnSignal, TrainingLog
-from mural_tf.training.checkpoints import Checkpoints
-from mural_tf.training.workdir import drop_metrics_after
+from mural_tf.training.callbacks import Intervals, PeriodicEvaluation, Profile, SaveCheckpoints, StopAfterStep
+from mural_tf.training.checkpoints import training_checkpoints
+from mural_tf.training.log import TrainingLog
+from mural_tf.training.signals import StopSignals
+from mural_tf.training.strategy import is_chief, sum_over_workers, workers
+from mural_tf.training.workdir import drop_metrics
 
 
 def compile_model(model: ContrastiveModel, config: ConfigDict) -> None:
@@ -25,60 +29,138 @@ def compile_model(model: ContrastiveModel, config: ConfigDict) -> None:
     model.compile(optimizers, steps_per_execution=config.train.steps_per_execution)
 
 
-def fit(model: ContrastiveModel, tokenizer, config: ConfigDict, workdir: pathlib.Path, strategy, evaluate=None) -> bool:
-    """Trains a compiled model from the workdir's latest checkpoint to `train.steps`.
+def fit(
+    model: ContrastiveModel,
+    tokenizer,
+    config: ConfigDict,
+    workdir: pathlib.Path,
+    strategy: tf.distribute.Strategy,
+    signals: StopSignals,
+    evaluate=None,
+    profile: tuple[int, int] | None = None,
+) -> bool:
+    """Trains a compiled model from the workdir's latest usable checkpoint to `train.steps`.
 
     Args:
-      evaluate: called with the step every `train.evaluate_every` steps, if given.
+      signals: entered; while steps run they end training after the running one.
+      evaluate: see `PeriodicEvaluation`; called every `train.evaluate_every` steps, if given.
+      profile: see `Profile`.
 
     Returns:
       Whether the last step was reached; `False` if a signal stopped the run (its state is saved).
 
     Raises:
       ConfigurationError: unusable data, a checkpoint that does not fit, or a full disk.
+      StopRequested: a signal during an evaluation; everything trained is saved.
     """
-    train = config.train
-    checkpoints = Checkpoints(model, workdir, train.keep_checkpoints)
-    checkpoints.restore()
-    step = int(next(iter(model.optimizers.values())).iterations)
-    if step >= train.steps:
-        return True
-    drop_metrics_after(workdir, step)
+    train, writes = config.train, is_chief(strategy)
+    intervals = Intervals(train.steps, train.log_every)
+    with strategy.scope():
+        checkpoints = training_checkpoints(model, workdir, train.keep_checkpoints, writes)
+        checkpoints.restore()
+    step = _common_step(model, strategy)
+    if writes:
+        drop_metrics(workdir, lambda row: row["step"] <= step)
     skipped = SkippedRecords(config.data.max_skipped_fraction)
-    batches = _distribute(strategy, model, tokenizer, config, skipped)
     pairs = train.image_text_batch + (train.text_text_batch if "text_text" in model.loss_weights() else 0)
-    log = TrainingLog(workdir, train.steps, train.log_every, pairs, skipped)
-    signals = StopOnSignal()
-    callbacks = [log, signals]
-    if evaluate is not None and train.evaluate_every:  # before saving: a run killed meanwhile evaluates again
-        callbacks.append(PeriodicEvaluation(evaluate, log, train.evaluate_every))
-    callbacks.append(SaveCheckpoints(checkpoints, log, train.checkpoint_every))
-    try:
-        _fit_intervals(model, batches, step, train, callbacks)
-    except tf.errors.OpError:
-        skipped.check()  # if unusable data ended training, say that instead
-        raise
-    return not signals.received
+    log = TrainingLog(workdir, step, train.steps, pairs, skipped, writes)
+    evaluate_every = train.evaluate_every if evaluate is not None else 0
+    evaluation = PeriodicEvaluation(evaluate, log, checkpoints, signals, intervals, evaluate_every)
+    # Saved before each evaluation too, which then may be interrupted.
+    saving = SaveCheckpoints(checkpoints, log, intervals, (train.checkpoint_every, evaluate_every))
+    callbacks = [log, StopAfterStep(signals, strategy), saving, evaluation]
+    if profile:
+        callbacks.append(Profile(profile, log))
+
+    def batches():
+        return _distribute(strategy, model, tokenizer, config, skipped)
+
+    with log:
+        evaluation.evaluate_if_due(step)  # that a run which was interrupted meanwhile had no time for
+        if step >= train.steps:
+            return True
+        checkpoints.prepare()
+        try:
+            with signals.after_the_step():
+                _fit_intervals(model, batches, intervals.after(step), callbacks)
+        except tf.errors.OpError:
+            skipped.check()  # if unusable data ended training, say that instead
+            raise
+        finally:
+            checkpoints.wait()
+    return log.step >= train.steps
 
 
-def _fit_intervals(model, batches, step: int, train: ConfigDict, callbacks) -> None:
-    """Runs `fit` over whole log intervals and, where they do not divide the steps, one shorter one."""
-    whole, rest = divmod(train.steps - step, train.log_every)
-    iterator = iter(batches)
-    if whole:
-        model.fit(iterator, epochs=whole, steps_per_epoch=train.log_every, callbacks=callbacks, verbose=0)
-    if rest and not model.stop_training:
-        model.fit(iterator, epochs=1, steps_per_epoch=rest, callbacks=callbacks, verbose=0)
+def _common_step(model: ContrastiveModel, strategy: tf.distribute.Strategy) -> int:
+    """Returns the step that was restored; raises `ConfigurationError` if other workers restored another one."""
+    step = int(next(iter(model.optimizers.values())).iterations.numpy())
+    if sum_over_workers(strategy, step) != step * workers(strategy):
+        raise ConfigurationError(
+            f"The workers restored different steps, this one {step}: --workdir must be one folder that all of them see."
+        )
+    return step
 
 
-def _distribute(strategy, model, tokenizer, config, skipped) -> tf.data.Dataset:
+def _fit_intervals(model, batches, parts: list[tuple[int, int]], callbacks) -> None:
+    for count, steps in parts:
+        if not model.stop_training:
+            # A data set, not an iterator: that one would take every batch through Python.
+            model.fit(batches(), epochs=count, steps_per_epoch=steps, callbacks=callbacks, verbose=0)
+
+
+def _distribute(strategy: tf.distribute.Strategy, model, tokenizer, config: ConfigDict, skipped: SkippedRecords):
+    """Returns the batches from the model's data position on, split over the replicas."""
     text_pairs = "text_text" in model.loss_weights()
-    position = model.data_position.numpy()
-    one_cpu = strategy.num_replicas_in_sync == 1 and not isinstance(strategy, tf.distribute.TPUStrategy)
+    replicas = strategy.num_replicas_in_sync
+    for name in ("image_text_batch", "text_text_batch"):
+        if config.train[name] % replicas:
+            raise ConfigurationError(
+                f"train.{name}={config.train[name]} must be a multiple of the {replicas} replicas that share it."
+            )
+    one_cpu = replicas == 1 and not isinstance(strategy, tf.distribute.TPUStrategy)
     pad = "longest" if one_cpu else "max_length"  # accelerators and replicas need static shapes
-    dataset = training_batches(config, tokenizer, skipped, position, text_pairs, pad)
-    if strategy.num_replicas_in_sync == 1:
-        return dataset
-    options = tf.data.Options()
-    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
-    return strategy.experimental_distribute_dataset(dataset.with_options(options))
+    position = model.data_position.numpy()
+
+    def global_batches():
+        return training_batches(config, tokenizer, skipped, position, text_pairs, pad)
+
+    if replicas == 1:
+        return global_batches()
+
+    def of_worker(context):
+        return rows_of_worker(global_batches(), replicas, context.num_input_pipelines, context.input_pipeline_id)
+
+    return strategy.distribute_datasets_from_function(of_worker)
+
+
+def rows_of_worker(batches: tf.data.Dataset, replicas: int, pipelines: int, pipeline: int) -> tf.data.Dataset:
+    """Returns, for each global batch, one element per replica of a worker: the replica's rows, in the replicas' order.
+
+    `experimental_distribute_dataset` feeds the same rows, but guesses from shapes what to divide: it gives the waiting
+    time to one replica only, and a shape that is not static. As there, each worker reads all of the data, so that
+    which records are skipped is the same everywhere.
+
+    Args:
+      batches: dictionaries of tensors [B, …], and `data_wait_seconds` [1], which every replica gets.
+      replicas: over all workers.
+      pipelines: input pipelines over all workers, each feeding as many replicas.
+      pipeline: which of them.
+    """
+    local = replicas // pipelines
+
+    def rows(batch):
+        parts = {}
+        for name, values in batch.items():
+            if name == "data_wait_seconds":
+                parts[name] = tf.repeat(values[None], local, axis=0)
+                continue
+            # Tokens do not know their number statically, which TPUs need; the ids beside them do.
+            count = batch.get(f"{name}_id", batch.get(name)).shape[0] // replicas
+            for_replicas = tf.nest.map_structure(
+                lambda value, count=count: tf.reshape(value, [replicas, count, *value.shape[1:]]), values
+            )
+            begin = pipeline * local
+            parts[name] = tf.nest.map_structure(lambda v, begin=begin: v[begin : begin + local], for_replicas)
+        return tf.data.Dataset.from_tensor_slices(parts)
+
+    return batches.flat_map(rows)

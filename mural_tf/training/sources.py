@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from ml_collections import ConfigDict
 
-from mural_tf.config import ConfigurationError
+from mural_tf.config import PARTIAL, ConfigurationError
 from mural_tf.data import records
 from mural_tf.text.tokenizer import WordPieceTokenizer, build_tokenizer
 from mural_tf.text.vocabulary import build_vocabulary, load_vocabulary, save_vocabulary
@@ -43,7 +43,7 @@ def prepare_tokenizer(config: ConfigDict, workdir: pathlib.Path) -> WordPieceTok
     if not own.exists():
         source = pathlib.Path(settings.file) if settings.file else _built_vocabulary(config)
         load_vocabulary(source)  # raises if it is missing or not a vocabulary
-        partial = own.with_suffix(".partial")
+        partial = own.with_name(f".{own.name}{PARTIAL}")
         shutil.copyfile(source, partial)
         partial.replace(own)
     return build_tokenizer(config, own)

@@ -7,10 +7,11 @@ import os
 import pathlib
 import platform
 import subprocess
+from collections.abc import Callable
 
 from ml_collections import ConfigDict
 
-from mural_tf.config import ConfigurationError, load_config, save_config
+from mural_tf.config import PARTIAL, ConfigurationError, load_config, save_config, write_whole
 
 # Fields that may change between two runs of the same command: they do not change what is learned.
 FREE_FIELDS = (
@@ -25,12 +26,16 @@ FREE_FIELDS = (
 )
 
 
-def open_workdir(path: str | pathlib.Path, config: ConfigDict) -> pathlib.Path:
+def open_workdir(path: str | pathlib.Path, config: ConfigDict, writes: bool = True) -> pathlib.Path:
     """Makes a workdir for `config`, or opens one that was made for the same configuration.
+
+    With `writes` False, for workers other than the chief, a workdir that is not there is an error.
 
     Raises `ConfigurationError` if the folder cannot be written or belongs to another configuration.
     """
     workdir = pathlib.Path(path)
+    if not writes and not (workdir / "config.json").exists():
+        raise ConfigurationError(f"--workdir={workdir} is not the chief's: all workers must see one folder.")
     try:
         workdir.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
@@ -46,31 +51,58 @@ def open_workdir(path: str | pathlib.Path, config: ConfigDict) -> pathlib.Path:
                 f"{workdir} belongs to another configuration ({'; '.join(different[:5])}). Name another --workdir, or "
                 "run with the configuration it was made for."
             )
-    elif any(workdir.iterdir()):
+    elif any(path for path in workdir.iterdir() if not path.name.endswith(PARTIAL)):
         raise ConfigurationError(f"{workdir} is neither empty nor a workdir (no config.json); name another folder.")
     else:
         save_config(config, workdir / "config.json")
-        (workdir / "environment.json").write_text(json.dumps(_environment(), indent=2) + "\n", encoding="utf-8")
+    if not writes:
+        return workdir
+    for folder in (workdir, workdir / "checkpoints", workdir / "checkpoints" / "best", workdir / "evaluation"):
+        for left in folder.glob(f".*{PARTIAL}"):  # of a run that was killed
+            left.unlink()
+    if not (workdir / "environment.json").exists():
+        write_whole(workdir / "environment.json", json.dumps(_environment(), indent=2) + "\n")
     return workdir
 
 
 def append_metrics(workdir: pathlib.Path, row: dict) -> None:
-    """Appends one JSON object as a line to `metrics.jsonl`."""
-    with open(workdir / "metrics.jsonl", "a", encoding="utf-8") as file:
-        file.write(json.dumps(row) + "\n")
+    """Appends one JSON object as a line to `metrics.jsonl`; raises `ConfigurationError` if the disk is full."""
+    path = workdir / "metrics.jsonl"
+    try:
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+    except OSError as error:
+        raise ConfigurationError(
+            f"Cannot write {path}: {error.strerror}. Free some space and run the same command again."
+        ) from None
 
 
-def drop_metrics_after(workdir: pathlib.Path, step: int) -> None:
-    """Removes the rows of steps that are trained again because their checkpoint was not reached."""
+def read_metrics(workdir: pathlib.Path) -> list[dict]:
+    """Returns the rows of `metrics.jsonl`; a last line that is not complete is left out."""
     path = workdir / "metrics.jsonl"
     if not path.exists():
-        return
-    lines = path.read_text(encoding="utf-8").splitlines()
-    kept = [line for line in lines if line.endswith("}") and json.loads(line)["step"] <= step]
-    if len(kept) < len(lines):
-        partial = path.with_suffix(".partial")
-        partial.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
-        partial.replace(path)
+        return []
+    rows = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError:  # written when the disk was full or the run was killed
+            continue
+    return rows
+
+
+def drop_metrics(workdir: pathlib.Path, wanted: Callable[[dict], bool]) -> None:
+    """Keeps the `wanted` rows of `metrics.jsonl`: what is done again after a restart must not be there twice."""
+    path = workdir / "metrics.jsonl"
+    if path.exists():
+        text = "".join(json.dumps(row) + "\n" for row in read_metrics(workdir) if wanted(row))
+        if text != path.read_text(encoding="utf-8", errors="replace"):
+            write_whole(path, text)
+
+
+def has_evaluation(row: dict, name: str, step: int) -> bool:
+    """Tells whether a row of `metrics.jsonl` holds the evaluation `name` of `step`."""
+    return row["step"] == step and any(key.startswith(f"{name}/") for key in row)
 
 
 def _flat(config: ConfigDict, prefix: str = "") -> dict:

@@ -1,0 +1,139 @@
+"""The numbers of a run: rows of metrics.jsonl, TensorBoard, and progress for who watches."""
+
+from __future__ import annotations
+
+import pathlib
+import sys
+import time
+from collections.abc import Iterable, Mapping
+
+import tensorflow as tf
+from tqdm import tqdm
+
+from mural_tf.config import ConfigurationError
+from mural_tf.data.skipped import SkippedRecords
+from mural_tf.training.workdir import append_metrics
+
+
+class TrainingLog(tf.keras.callbacks.Callback):
+    """Writes every number that the steps return, and shows progress: a bar at a terminal, plain lines otherwise.
+
+    A row covers the steps since the row before it: `train.log_every` of them, or fewer where a signal ended the run or
+    a run goes on from there; every step is in one row. Use it as a context manager around `fit`.
+
+    Args:
+      step: from which training goes on.
+      steps: at which it ends.
+      pairs_per_step: of both tasks, over all replicas.
+      writes: whether this process writes the workdir and prints.
+    """
+
+    _supports_tf_logs = True  # or Keras would wait for the logs' numbers after every step
+
+    def __init__(
+        self,
+        workdir: pathlib.Path,
+        step: int,
+        steps: int,
+        pairs_per_step: int,
+        skipped: SkippedRecords,
+        writes: bool = True,
+    ):
+        super().__init__()
+        self.workdir, self.step, self.steps = workdir, step, steps
+        self.pairs_per_step, self.skipped, self.writes = pairs_per_step, skipped, writes
+        self._begun_at, self._first = step, True
+        self._interval_steps = 0
+
+    def __enter__(self) -> TrainingLog:
+        self._bar = tqdm(
+            total=self.steps,
+            initial=self.step,
+            desc="Training",
+            unit=" steps",
+            smoothing=0.05,
+            disable=not self.writes or not sys.stderr.isatty(),
+        )
+        self._begun = self._last_line = time.monotonic()
+        self._writer = None
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._bar.close()
+        if self._writer is not None:
+            self._tensorboard(self._writer.close)
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._interval_begun = time.monotonic()
+
+    def on_train_batch_end(self, batch, logs=None):
+        self._interval_steps = batch + 1
+        if self._first and self.writes:
+            print(f"First step after {time.monotonic() - self._begun:.1f} s.", flush=True)
+        self._first = False
+
+    def on_epoch_end(self, epoch, logs=None):
+        done, seconds = self._interval_steps, time.monotonic() - self._interval_begun
+        self.step += done
+        values = {name: float(value) for name, value in (logs or {}).items()}
+        wait = values.pop("data_wait_seconds", 0.0) * done
+        values.update(
+            self._rates(),
+            pairs_per_second=self.pairs_per_step * done / seconds,
+            seconds_per_step=seconds / done,
+            data_wait_fraction=wait / seconds,
+            skipped_records=self.skipped.total,
+        )
+        self.record(self.step, {f"train/{name}": value for name, value in values.items()})
+        self._show(done, values)
+        self.skipped.check()
+
+    def record(self, step: int, values: Mapping[str, float], shown: Iterable[str] | None = None) -> None:
+        """Writes one row; of its numbers TensorBoard gets the ones named in `shown`, or all."""
+        if not self.writes:
+            return
+        append_metrics(self.workdir, {"step": step, **values})
+
+        def write():
+            if self._writer is None:
+                self._writer = tf.summary.create_file_writer(str(self.workdir / "tensorboard"))
+            with self._writer.as_default(step=step):
+                for name in values if shown is None else shown:
+                    tf.summary.scalar(name, values[name])
+            self._writer.flush()
+
+        self._tensorboard(write)
+
+    def _tensorboard(self, write) -> None:
+        try:
+            write()
+        except tf.errors.OpError as error:
+            self._writer = None
+            raise ConfigurationError(
+                f"Cannot write {self.workdir / 'tensorboard'}: {error.message}. Free some space and run the same "
+                "command again."
+            ) from None
+
+    def _show(self, done: int, values: Mapping[str, float]) -> None:
+        self._bar.update(done)
+        self._bar.set_postfix_str(f"loss {values['loss']:.3f}, {values['pairs_per_second']:.0f} pairs/s", refresh=False)
+        now = time.monotonic()
+        if not self.writes or not self._bar.disable or (now - self._last_line <= 15 and self.step < self.steps):
+            return
+        self._last_line = now
+        left = (self.steps - self.step) * (now - self._begun) / max(self.step - self._begun_at, 1)
+        print(
+            f"Step {self.step} of {self.steps}: loss {values['loss']:.4f}, temperature {values['temperature']:.4f}, "
+            f"{values['pairs_per_second']:.0f} pairs/s, about {left:.0f} s left.",
+            flush=True,
+        )
+
+    def _rates(self) -> dict[str, float]:
+        """The present learning rate of each optimiser."""
+        optimizers = self.model.optimizers
+        return {
+            "learning_rate" if name == "joint" else f"learning_rate_{name}": float(
+                optimizer.learning_rate(optimizer.iterations)
+            )
+            for name, optimizer in optimizers.items()
+        }

@@ -1,0 +1,139 @@
+"""Runs that are killed at chosen moments, and the same command again: bit-identical weights and metrics."""
+
+import json
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+COMMAND = ["--config=configs/shapes_smoke.py", "--config.train.steps=30", "--config.train.log_every=5",
+           "--config.train.checkpoint_every=10", "--config.train.evaluate_every=20",
+           "--config.train.image_text_batch=16", "--config.train.text_text_batch=16",
+           "--config.vocabulary.builder=tokenizers"]  # fmt: skip
+
+# Runs the script, and sends itself a signal at one moment of its life.
+DRIVER = """
+import os, pathlib, runpy, signal, sys
+moment, number, workdir = sys.argv.pop(1), signal.Signals[sys.argv.pop(1)], pathlib.Path(sys.argv.pop(1))
+sys.argv.pop(0)
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+import tensorflow as tf
+from mural_tf.recipes import finish, measure
+from mural_tf.training import log
+
+def now(name):
+    if name == moment:
+        os.kill(os.getpid(), number)
+
+def around(owner, attribute, name):
+    function = getattr(owner, attribute)
+    def wrapped(*arguments, **options):
+        now("before " + name(*arguments, **options))
+        result = function(*arguments, **options)
+        now("after " + name(*arguments, **options))
+        return result
+    setattr(owner, attribute, wrapped)
+
+def relative(_, path):
+    path = pathlib.Path(path)
+    return str(path.relative_to(workdir)) if workdir in path.parents else path.name
+
+around(os, "replace", relative)
+around(log.TrainingLog, "on_train_batch_end", lambda self, batch, logs=None: f"step {self.step + batch + 1}")
+around(measure, "measure_retrieval", lambda e, *_, name, **__: f"{name} {e.step}")
+around(finish, "append_metrics", lambda _, row: "last row")
+around(tf.saved_model, "save", lambda _, path, *__: "export " + relative(None, path).split(".exporting/")[-1])
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+PARTS = ("data-00000-of-00001", "index")
+PREPARING = ["before config.json", "after config.json", "before environment.json", "before vocabulary.txt",
+             "after vocabulary.txt"]  # fmt: skip
+STEPPING = [f"after step {step}" for step in range(1, 31)]
+SAVING = [f"{when} checkpoints/ckpt-{step}.{part}" for step in (10, 20, 30) for part in PARTS
+          for when in ("before", "after")]  # fmt: skip
+EVALUATING = ["before retrieval_dev 20", "after retrieval_dev 20", "before checkpoints/best/ckpt-20.index",
+              "after checkpoints/best/ckpt-20.index", "before checkpoints/best/best.json",
+              "after checkpoints/best/best.json"]  # fmt: skip
+FINISHING = ["before retrieval 30", "after retrieval 30", "after last row", "before evaluation/retrieval-test.json",
+             "before export image_encoder/1", "after export text_encoder/1", "after export hub/text_encoder",
+             "before export", "after export", "before summary.json"]  # fmt: skip
+
+
+def start(moment, signal_name, workdir, data):
+    where = [f"--config.data.directory={data}", f"--workdir={workdir}"]
+    command = [sys.executable, "-c", DRIVER, moment, signal_name, str(workdir), "run_pretrain.py", *COMMAND, *where]
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+
+
+def interrupt(moments, workdir, data):
+    """Runs the command once for each (moment, signal name), which must interrupt it, and once more to the end."""
+    for moment, name in moments:
+        done = start(moment, name, workdir, data)
+        expected = {"SIGKILL": -signal.SIGKILL, "SIGTERM": 0, "SIGINT": 130}[name]
+        assert done.returncode == expected, (moment, done.returncode, done.stderr[-3000:])
+        assert not (workdir / "summary.json").exists(), (moment, done.stdout)
+        if name != "SIGKILL":
+            assert f"Stopped by {name}" in done.stdout + done.stderr and "Traceback" not in done.stderr, done.stderr
+    done = start("never", "SIGKILL", workdir, data)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def untimed_rows(workdir):
+    rows = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    timed = ("seconds", "wait", "pairs_per")
+    return [{k: v for k, v in row.items() if not any(word in k for word in timed)} for row in rows]
+
+
+def weights(workdir, folder="checkpoints"):
+    reader = tf.train.load_checkpoint(tf.train.latest_checkpoint(str(workdir / folder)))
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map() if "VARIABLE_VALUE" in name}
+
+
+def assert_same_runs(one, other):
+    """Everything but times: each step once with the same numbers, the same weights, the same files."""
+    assert untimed_rows(one) == untimed_rows(other)
+    for folder in ("checkpoints", "checkpoints/best"):
+        first, second = weights(one, folder), weights(other, folder)
+        assert first.keys() == second.keys()
+        for name in first:
+            np.testing.assert_array_equal(first[name], second[name], err_msg=name)
+    for name in ("checkpoints/best/best.json", "checkpoints/checkpoint", "vocabulary.txt", "config.json"):
+        assert (one / name).read_text() == (other / name).read_text(), name
+    for name, keys in (("summary.json", ("metrics", "table")), ("export/model_card.json", ("metrics", "temperature"))):
+        first, second = (json.loads((workdir / name).read_text()) for workdir in (one, other))
+        assert {key: first[key] for key in keys} == {key: second[key] for key in keys}
+    files = [sorted(str(path.relative_to(workdir)) for path in workdir.rglob("*") if "tfevents" not in path.name)
+             for workdir in (one, other)]  # fmt: skip
+    assert files[0] == files[1]  # nothing is missing, no leftovers
+
+
+@pytest.mark.slow
+def test_ten_kills_change_nothing(tmp_path):
+    start("never", "SIGKILL", tmp_path / "whole", tmp_path / "shapes")
+    draw = random.Random(11)
+    order = [*PREPARING, *sorted([*STEPPING, *SAVING, *EVALUATING], key=_place), *FINISHING]
+    chosen = [draw.choice(PREPARING), *draw.sample(STEPPING, 2), *draw.sample(SAVING[:8], 3),
+              draw.choice(EVALUATING), *draw.sample(FINISHING, 3)]  # fmt: skip
+    chosen.sort(key=order.index)
+    interrupt([(moment, "SIGKILL") for moment in chosen], tmp_path / "killed", tmp_path / "shapes")
+    assert_same_runs(tmp_path / "whole", tmp_path / "killed")
+    # And two signals that can be handled, outside of training.
+    moments = [("before vocabulary.txt", "SIGINT"), ("after export text_encoder/1", "SIGTERM")]
+    interrupt(moments, tmp_path / "stopped", tmp_path / "shapes")
+    assert_same_runs(tmp_path / "whole", tmp_path / "stopped")
+
+
+def _place(moment):
+    """Orders moments: a step, then its checkpoint, then its evaluation. A killed run begins before where it was."""
+    if moment in EVALUATING:
+        return 20.9
+    return float(moment.split("step ")[1]) if "step" in moment else 0.5 + int(moment.split("ckpt-")[1].split(".")[0])

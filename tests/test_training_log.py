@@ -1,0 +1,264 @@
+"""What happens between the steps: rows, TensorBoard, stopping on a signal, resuming in the middle, profiles."""
+
+import errno
+import json
+import os
+import pathlib
+import signal
+import types
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import toy_data
+
+from mural_tf.config import ConfigurationError
+from mural_tf.data.skipped import SkippedRecords
+from mural_tf.models import build_model
+from mural_tf.models.mural import Mural
+from mural_tf.training import workdir as workdir_module
+from mural_tf.training.callbacks import Intervals, parse_profile
+from mural_tf.training.fit import compile_model, fit
+from mural_tf.training.log import TrainingLog
+from mural_tf.training.signals import StopRequested, StopSignals
+from mural_tf.training.workdir import append_metrics, drop_metrics, read_metrics
+
+TOKENIZER = toy_data.toy_tokenizer()
+TIMED = ("seconds", "wait", "pairs_per")
+
+
+def test_intervals_begin_at_the_same_steps_wherever_a_run_was_interrupted():
+    intervals = Intervals(steps=23, log_every=5)
+    assert intervals.after(0) == [(4, 5), (1, 3)]
+    assert intervals.after(7) == [(1, 3), (2, 5), (1, 3)]
+    assert intervals.after(10) == [(2, 5), (1, 3)]
+    assert intervals.after(21) == [(1, 2)]
+    assert intervals.after(23) == []
+    assert [step for step in range(30) if step <= 23 and intervals.due(step, 7)] == [10, 15, 23]  # 7, 14, 21 → 25
+    assert not any(intervals.due(step, 0) for step in range(24))
+
+
+def test_profile_flag():
+    assert parse_profile("", 10) is None and parse_profile("3,10", 10) == (3, 10)
+    for wrong in ("3", "a,b", "0,2", "5,4", "3,11", "1,2,3", "-1,2"):
+        with pytest.raises(ConfigurationError, match="--profile=.* START <= STOP <= 10"):
+            parse_profile(wrong, 10)
+
+
+def test_rows_are_dropped_and_half_lines_ignored(tmp_path):
+    for step in (1, 2, 3):
+        append_metrics(tmp_path, {"step": step, "train/loss": 1 / 3})
+    with open(tmp_path / "metrics.jsonl", "a") as file:
+        file.write('{"step": 4, "train/lo')
+    assert [row["step"] for row in read_metrics(tmp_path)] == [1, 2, 3]
+    drop_metrics(tmp_path, lambda row: row["step"] <= 2)
+    assert (tmp_path / "metrics.jsonl").read_text() == "".join(
+        f'{{"step": {step}, "train/loss": 0.3333333333333333}}\n' for step in (1, 2)
+    )
+
+
+class FullFile:
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def write(self, text):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.fixture
+def log(tmp_path):
+    log = TrainingLog(tmp_path, 0, 10, 32, SkippedRecords(0.1))
+    optimizer = types.SimpleNamespace(iterations=3, learning_rate=lambda step: 0.5 * step)
+    log.model = types.SimpleNamespace(optimizers={"image_text": optimizer, "text_text": optimizer})
+    return log
+
+
+def scalars(folder):
+    """Returns {(tag, step)} of the TensorBoard files in a folder."""
+    found = set()
+    for path in folder.glob("events*"):
+        for event in tf.compat.v1.train.summary_iterator(str(path)):
+            found |= {(value.tag, event.step) for value in event.summary.value}
+    return found
+
+
+def test_every_number_of_the_step_is_written(log, tmp_path, capsys):
+    with log:
+        log.on_epoch_begin(0)
+        log.on_train_batch_end(4)
+        log.on_epoch_end(0, {"loss": 1.5, "temperature": 0.1, "data_wait_seconds": 0.001, "new_number": np.float32(7)})
+        log.record(5, {"dev/en/mean_recall": 1.0, "dev/all/mean_recall": 2.0}, ["dev/all/mean_recall"])
+    first, second = read_metrics(tmp_path)
+    assert first["step"] == 5 and first["train/new_number"] == 7.0
+    assert first["train/learning_rate_image_text"] == first["train/learning_rate_text_text"] == 1.5
+    assert 0 < first["train/data_wait_fraction"] and first["train/skipped_records"] == 0
+    assert abs(first["train/pairs_per_second"] * first["train/seconds_per_step"] - 32) < 1e-6
+    assert second == {"step": 5, "dev/en/mean_recall": 1.0, "dev/all/mean_recall": 2.0}
+    tags = scalars(tmp_path / "tensorboard")
+    assert {("train/new_number", 5), ("dev/all/mean_recall", 5)} <= tags and ("dev/en/mean_recall", 5) not in tags
+    assert "First step after" in capsys.readouterr().out
+
+
+def test_a_process_that_does_not_write_leaves_nothing(log, tmp_path, capsys):
+    log.writes = False
+    with log:
+        log.on_epoch_begin(0)
+        log.on_train_batch_end(9)
+        log.on_epoch_end(0, {"loss": 1.5, "temperature": 0.1})
+    assert list(tmp_path.iterdir()) == [] and capsys.readouterr().out == "" and log.step == 10
+
+
+def test_a_full_disk_is_one_message(log, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(workdir_module, "open", lambda *a, **k: FullFile(), raising=False)
+        with pytest.raises(ConfigurationError, match="Cannot write .*metrics.jsonl: No space left on device"):
+            log.record(1, {"a": 1.0})
+
+    def full(*arguments, **options):
+        raise tf.errors.UnknownError(None, None, "No space left on device")
+
+    monkeypatch.setattr(tf.summary, "scalar", full)
+    with pytest.raises(ConfigurationError, match="Cannot write .*tensorboard: No space left on device"), log:
+        log.record(1, {"a": 1.0})
+
+
+def test_signals_wait_for_the_step_only_while_steps_run(capsys):
+    before = signal.getsignal(signal.SIGTERM)
+    with StopSignals() as signals:
+        with pytest.raises(StopRequested):  # in data preparation
+            os.kill(os.getpid(), signal.SIGTERM)
+            signals.check()
+    with StopSignals() as signals, signals.after_the_step():
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert signals.received == signal.SIGTERM
+        with pytest.raises(StopRequested):  # twice: not even for the step
+            os.kill(os.getpid(), signal.SIGINT)
+            signals.check()
+    with StopSignals() as signals, signals.after_the_step():
+        with pytest.raises(StopRequested), signals.after_the_step(False):  # an evaluation between steps
+            os.kill(os.getpid(), signal.SIGINT)
+            signals.check()
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert "stopping after this step" in capsys.readouterr().err
+
+
+class Recorder(Mural):
+    """Notes the ids of what is really trained on, and does something at a step."""
+
+    at_step = staticmethod(lambda step: None)
+
+    def train_step(self, batch):
+        def note(images, texts):
+            self.ids.append((images.numpy().tolist(), texts.numpy().tolist()))
+            self.at_step(len(self.ids))
+            return True
+
+        with tf.control_dependencies([tf.py_function(note, [batch["image_id"], batch["text_a_id"]], tf.bool)]):
+            return super().train_step(batch)
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Returns a function that trains 13 steps, in 8 of which an epoch passes, like a process of its own."""
+    config = toy_data.toy_config(toy_data.write_toy_data(tmp_path / "data"))
+    config.train.update(dict(steps=13, log_every=4, checkpoint_every=4))
+    config.image_tower.update(dict(width=0.1, depth=0.1))
+    config.embedding_size = 32
+    monkeypatch.setitem(build_model.__globals__["METHODS"], "mural", Recorder)
+
+    def run(name, at_step=lambda step: None, evaluate=None, **options):
+        workdir = tmp_path / name
+        workdir.mkdir(exist_ok=True)
+        tf.keras.utils.set_random_seed(0)
+        model = build_model(config, TOKENIZER.vocabulary_size)
+        model.ids, model.at_step = [], at_step
+        compile_model(model, config)
+        with StopSignals() as signals:
+            strategy = tf.distribute.get_strategy()
+            model.finished = fit(model, TOKENIZER, config, workdir, strategy, signals, evaluate, **options)
+        return model
+
+    run.config = config
+    return run
+
+
+def untimed(rows):
+    return [{k: v for k, v in row.items() if not any(word in k for word in TIMED)} for row in rows]
+
+
+class Killed(BaseException):
+    pass
+
+
+def assert_same_weights(one, other):
+    for a, b in zip(*([*m.trainable_variables, *m.image_encoder.variables] for m in (one, other))):
+        np.testing.assert_array_equal(a.numpy(), b.numpy(), err_msg=a.name)
+
+
+def test_stopped_and_killed_runs_go_on_to_the_same_weights(run, tmp_path, capfd):
+    """Also: data neither repeated nor skipped, a profile, and rows that cover every step once."""
+    whole = run("whole", profile=(2, 3))
+    assert len(whole.ids) == 13 and whole.finished
+    assert list((tmp_path / "whole/tensorboard/plugins/profile").glob("*/*.xplane.pb"))
+    rows = untimed(read_metrics(tmp_path / "whole"))
+    assert [row["step"] for row in rows] == [4, 8, 12, 13]
+
+    stopped = run("stopped", at_step=lambda step: step == 6 and os.kill(os.getpid(), signal.SIGTERM))
+    step = len(stopped.ids)
+    assert step in (6, 7) and not stopped.finished  # the step that runs is finished, and none after it
+    rest = run("stopped")
+    assert stopped.ids + rest.ids == whole.ids and rest.finished
+    assert [row["step"] for row in read_metrics(tmp_path / "stopped")] == [4, step, 8, 12, 13]
+    assert untimed(read_metrics(tmp_path / "stopped"))[-2:] == rows[-2:]
+    assert_same_weights(whole, rest)
+
+    def kill(step):  # in the middle of the first epoch of 8 steps, and of an interval of 4
+        if step == 7:
+            raise Killed
+
+    with pytest.raises(BaseException):  # noqa: B017 - TensorFlow wraps what a py_function raises
+        run("killed", at_step=kill)
+    rest = run("killed")
+    assert rest.ids == whole.ids[4:]  # the checkpoint of step 4 was the last
+    assert untimed(read_metrics(tmp_path / "killed")) == rows
+    assert_same_weights(whole, rest)
+
+
+class Evaluate:
+    """Stands for `recipes.measure.SplitEvaluation`; interrupted once, if it is told where."""
+
+    name = "dev"
+
+    def __init__(self, values, interrupt_at=None):
+        self.values, self.interrupt_at, self.steps = values, interrupt_at, []
+        self.model = lambda: self.trained
+
+    def __call__(self, step):
+        self.steps.append(step)
+        if step == self.interrupt_at:
+            os.kill(os.getpid(), signal.SIGTERM)
+        metrics = {"dev/en/mean_recall": self.values[step], "dev/all/mean_recall": self.values[step]}
+        return types.SimpleNamespace(name="dev", metrics=metrics, groups={})
+
+
+def test_an_interrupted_evaluation_is_made_up_for_and_the_best_weights_kept(run, tmp_path, capfd):
+    run.config.train.evaluate_every = 8
+    evaluate = Evaluate({8: 9.0, 13: 3.0}, interrupt_at=8)
+    fresh = build_model(run.config, TOKENIZER.vocabulary_size)
+    evaluate.trained = fresh
+    with pytest.raises(StopRequested):
+        run("run", evaluate=evaluate)
+    assert evaluate.steps == [8] and not (tmp_path / "run/checkpoints/best/best.json").exists()
+    evaluate.interrupt_at = None
+    assert len(run("run", evaluate=evaluate).ids) == 5  # no step again
+    assert evaluate.steps == [8, 8, 13]
+    run("run", evaluate=evaluate)
+    assert evaluate.steps == [8, 8, 13]  # what is done stays done
+    best = json.loads((tmp_path / "run/checkpoints/best/best.json").read_text())
+    assert best == {"step": 8, "value": 9.0}
+    rows = [row for row in read_metrics(tmp_path / "run") if "dev/all/mean_recall" in row]
+    assert [row["step"] for row in rows] == [8, 13]
+    assert ("dev/all/mean_recall", 8) in scalars(pathlib.Path(tmp_path / "run/tensorboard"))

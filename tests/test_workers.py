@@ -1,0 +1,159 @@
+"""Several workers: two processes on loopback train to the weights of one, and one of them writes."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import toy_data
+
+from mural_tf.config import ConfigurationError
+from mural_tf.data.pipeline import training_batches
+from mural_tf.data.skipped import SkippedRecords
+from mural_tf.training.fit import rows_of_worker
+from mural_tf.training.strategy import build_strategy
+
+TRAIN = """
+import sys, numpy as np, toy_data
+from mural_tf.training.strategy import build_strategy, is_chief
+strategy = build_strategy()  # before TensorFlow runs anything
+import tensorflow as tf
+from mural_tf.models import build_model
+from mural_tf.training.fit import compile_model, fit
+from mural_tf.training.signals import StopSignals
+import pathlib
+folder, workdir, out = sys.argv[1], pathlib.Path(sys.argv[2]), sys.argv[3]
+config = toy_data.toy_config(folder)
+config.image_tower.update(dict(width=0.1, depth=0.1))
+config.embedding_size = 32
+config.image_tower.frozen = True  # BatchNorm over each replica's rows would differ by definition
+config.loss.label_smoothing = 0.1
+config.train.update(dict(steps=6, log_every=3, checkpoint_every=3))
+tokenizer = toy_data.toy_tokenizer()
+if is_chief(strategy):
+    workdir.mkdir()
+with strategy.scope():
+    tf.keras.utils.set_random_seed(0)
+    model = build_model(config, tokenizer.vocabulary_size)
+    compile_model(model, config)
+with StopSignals() as signals:
+    assert fit(model, tokenizer, config, workdir, strategy, signals)
+np.savez(out, position=model.data_position.numpy(),
+         **{str(i): v.numpy() for i, v in enumerate(model.trainable_variables)})
+"""
+
+
+def free_ports(count):
+    sockets = [socket.socket() for _ in range(count)]
+    for one in sockets:
+        one.bind(("127.0.0.1", 0))
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+def start(command, index=None, ports=()):
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "CUDA_VISIBLE_DEVICES": "-1"}
+    if index is not None:
+        cluster = {"worker": [f"127.0.0.1:{port}" for port in ports]}
+        environment["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": index}})
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def finish(process):
+    output, errors = process.communicate(timeout=600)
+    assert process.returncode == 0, errors[-3000:]
+    return output
+
+
+def test_two_workers_train_as_one_process(tmp_path):
+    toy_data.write_toy_data(tmp_path / "data", pairs=toy_data.text_pairs(40))
+
+    def command(name, out):
+        return [sys.executable, "-c", TRAIN, str(tmp_path / "data"), str(tmp_path / name), str(tmp_path / out)]
+
+    ports = free_ports(2)
+    finish(start(command("one", "one.npz")))
+    for process in [start(command("two", f"two{i}.npz"), i, ports) for i in range(2)]:
+        finish(process)
+    one, *two = (np.load(tmp_path / name) for name in ("one.npz", "two0.npz", "two1.npz"))
+    initial = max(np.max(np.abs(one[name])) for name in one.files if name != "position")
+    assert initial > 0.01 and len(one.files) > 10
+    for worker in two:
+        assert set(worker.files) == set(one.files)
+        for name in one.files:
+            assert np.max(np.abs(worker[name] - one[name])) < 2e-4, name
+    # One of the workers wrote: each row and each checkpoint once.
+    rows = [[json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
+            for name in ("one", "two")]  # fmt: skip
+    assert [row["step"] for row in rows[0]] == [row["step"] for row in rows[1]] == [3, 6]
+    for name in ("train/loss", "train/temperature", "train/gradient_norm"):
+        assert max(abs(a[name] - b[name]) for a, b in zip(*rows)) < 1e-3, name
+    assert len(list((tmp_path / "two/tensorboard").iterdir())) == 1
+    assert_same_checkpoint(tmp_path / "one", tmp_path / "two")
+
+
+def assert_same_checkpoint(one, two):
+    """What two workers save is what one does, names and all, so that either can go on from it."""
+    one, two = (tf.train.load_checkpoint(tf.train.latest_checkpoint(path / "checkpoints")) for path in (one, two))
+    assert one.get_variable_to_shape_map() == two.get_variable_to_shape_map()
+    for name in one.get_variable_to_shape_map():
+        if "VARIABLE_VALUE" in name:
+            assert np.max(np.abs(one.get_tensor(name) - two.get_tensor(name))) < 2e-4, name
+
+
+def test_workers_get_their_rows_of_the_same_batches(tmp_path):
+    config = toy_data.toy_config(toy_data.write_toy_data(tmp_path))
+
+    def batches():
+        return training_batches(config, toy_data.toy_tokenizer(), SkippedRecords(0.1))
+
+    whole = list(batches().take(3).as_numpy_iterator())
+    parts = [list(rows_of_worker(batches(), 4, 2, worker).take(6).as_numpy_iterator()) for worker in range(2)]
+    for step, batch in enumerate(whole):
+        of_step = [part for worker in parts for part in worker[2 * step : 2 * step + 2]]  # in the replicas' order
+        for name in set(batch) - {"data_wait_seconds"}:
+            joined = tf.nest.map_structure(lambda *values: np.concatenate(values), *[part[name] for part in of_step])
+            tf.nest.map_structure(np.testing.assert_array_equal, joined, batch[name])
+        assert all(part["data_wait_seconds"].shape == (1,) for part in of_step)
+    spec = rows_of_worker(batches(), 4, 2, 0).element_spec
+    assert all(None not in part.shape for part in tf.nest.flatten(spec))  # as TPUs need them
+
+
+@pytest.mark.parametrize("cluster,expected", [
+    ("{", "TF_CONFIG cannot be used"),
+    ('{"cluster": {"worker": ["a:1"]}}', "TF_CONFIG cannot be used .KeyError: 'task'"),
+    ('{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 1}}', "none of its cluster's"),
+])  # fmt: skip
+def test_a_wrong_tf_config_is_told(cluster, expected, monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", cluster)
+    with pytest.raises(ConfigurationError, match=expected):
+        build_strategy()
+
+
+def test_several_cpu_devices_select_nothing():
+    assert build_strategy() is tf.distribute.get_strategy()
+
+
+@pytest.mark.slow  # two whole runs of the script at once
+def test_the_script_with_two_workers(tmp_path):
+    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    command = [sys.executable, os.path.join(root, "run_pretrain.py"), "--config=configs/shapes_smoke.py",
+               "--config.train.steps=20", "--config.train.log_every=5", "--config.train.evaluate_every=10",
+               "--config.train.image_text_batch=16", "--config.train.text_text_batch=16",
+               "--config.vocabulary.builder=tokenizers", f"--config.data.directory={tmp_path / 'shapes'}",
+               f"--workdir={tmp_path / 'run'}"]  # fmt: skip
+    ports = free_ports(2)
+    processes = [start(command, i, ports) for i in range(2)]
+    printed = [finish(process) for process in processes]
+    assert "Next:" in printed[0] and "Next:" not in printed[1] and "First step" not in printed[1]
+    rows = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    trained = [row["step"] for row in rows if "train/loss" in row]
+    dev = [row["step"] for row in rows if "retrieval_dev/all/mean_recall" in row]
+    assert trained == [5, 10, 15, 20] and dev == [10, 20]
+    assert (tmp_path / "run/export/model_card.json").exists()
