@@ -29,6 +29,7 @@ def emoji_config(model: str, languages: str, steps: int) -> ConfigDict:
     config.image_tower.resize = 48
     config.image_tower.drop_connect_rate = 0.0
     config.image_tower.batch_norm_momentum = 0.9  # statistics of a few hundred steps
+    config.image_tower.precision = config.text_tower.precision = "float32"  # the same numbers on every machine
     config.embedding_size = 160  # the last block's width
     config.text_tower.layers = 2
     config.text_tower.hidden_size = 128

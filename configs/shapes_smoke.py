@@ -16,6 +16,7 @@ def get_config():
     config.image_tower.resize = 32
     config.image_tower.drop_connect_rate = 0.0
     config.image_tower.batch_norm_momentum = 0.9
+    config.image_tower.precision = config.text_tower.precision = "float32"  # the same numbers on every machine
     config.embedding_size = 80
     config.text_tower.layers = 1
     config.text_tower.hidden_size = 64

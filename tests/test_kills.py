@@ -16,6 +16,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 COMMAND = ["--config=configs/shapes_smoke.py", "--config.train.steps=30", "--config.train.log_every=5",
            "--config.train.checkpoint_every=10", "--config.train.evaluate_every=20",
            "--config.train.image_text_batch=16", "--config.train.text_text_batch=16",
+           "--config.text_tower.dropout=0.1",
            "--config.vocabulary.builder=tokenizers"]  # fmt: skip
 
 # Runs the script, and sends itself a signal at one moment of its life.

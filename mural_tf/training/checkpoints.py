@@ -118,7 +118,8 @@ class Checkpoints:
 def training_checkpoints(model: ContrastiveModel, workdir: pathlib.Path, keep: int, writes: bool = True) -> Checkpoints:
     """Returns the checkpoints of a compiled model: everything that the rest of its training follows from."""
     optimizers = {f"optimizer_{name}": optimizer for name, optimizer in model.optimizers.items()}
-    checkpoint = tf.train.Checkpoint(model=_weights(model), data_position=model.data_position, **optimizers)
+    state = dict(data_position=model.data_position, guard=model.guard, **optimizers)
+    checkpoint = tf.train.Checkpoint(model=_weights(model), **state)
     return Checkpoints(checkpoint, workdir / FOLDERS["latest"], keep, writes)
 
 

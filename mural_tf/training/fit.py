@@ -93,7 +93,7 @@ def fit(
 
 def _common_step(model: ContrastiveModel, strategy: tf.distribute.Strategy) -> int:
     """Returns the step that was restored; raises `ConfigurationError` if other workers restored another one."""
-    step = int(next(iter(model.optimizers.values())).iterations.numpy())
+    step = int(model.steps_taken.numpy())
     if sum_over_workers(strategy, step) != step * workers(strategy):
         raise ConfigurationError(
             f"The workers restored different steps, this one {step}: --workdir must be one folder that all of them see."
@@ -154,10 +154,8 @@ def rows_of_worker(batches: tf.data.Dataset, replicas: int, pipelines: int, pipe
             if name == "data_wait_seconds":
                 parts[name] = tf.repeat(values[None], local, axis=0)
                 continue
-            # Tokens do not know their number statically, which TPUs need; the ids beside them do.
-            count = batch.get(f"{name}_id", batch.get(name)).shape[0] // replicas
             for_replicas = tf.nest.map_structure(
-                lambda value, count=count: tf.reshape(value, [replicas, count, *value.shape[1:]]), values
+                lambda value: tf.reshape(value, [replicas, value.shape[0] // replicas, *value.shape[1:]]), values
             )
             begin = pipeline * local
             parts[name] = tf.nest.map_structure(lambda v, begin=begin: v[begin : begin + local], for_replicas)

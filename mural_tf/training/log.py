@@ -83,10 +83,12 @@ class TrainingLog(tf.keras.callbacks.Callback):
             seconds_per_step=seconds / done,
             data_wait_fraction=wait / seconds,
             skipped_records=self.skipped.total,
+            skipped_steps=int(self.model.guard.total.numpy()),
         )
         self.record(self.step, {f"train/{name}": value for name, value in values.items()})
         self._show(done, values)
         self.skipped.check()
+        self.model.guard.raise_if_stuck()
 
     def record(self, step: int, values: Mapping[str, float], shown: Iterable[str] | None = None) -> None:
         """Writes one row; of its numbers TensorBoard gets the ones named in `shown`, or all."""
