@@ -30,6 +30,7 @@ COLORS = {"red": (250, 0, 0), "green": (0, 250, 0), "blue": (0, 0, 250)}
 
 def small_config():
     config = base_config()
+    config.image_tower.precision = config.text_tower.precision = "float32"
     config.image_tower.update(dict(width=0.25, depth=0.1, image_size=32, resize=36))
     config.embedding_size = 80  # the width of that image tower's last block
     config.text_tower.update(dict(layers=1, hidden_size=16, heads=2, feed_forward_size=32, max_length=12))
