@@ -21,9 +21,7 @@ def main(argv):
     del argv
     from mural_tf.recipes.finetune import finetune
 
-    finetune(
-        CONFIG.value, FROM.value, WORKDIR.value, tpu=TPU.value, debug_nans=DEBUG_NANS.value, profile=PROFILE.value
-    )
+    finetune(CONFIG.value, FROM.value, WORKDIR.value, tpu=TPU.value, debug_nans=DEBUG_NANS.value, profile=PROFILE.value)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import toy_data
 
 from mural_tf.config import ConfigurationError, save_config
 from mural_tf.models import build_model
+from mural_tf.models.guard import StepGuard
 from mural_tf.training import checkpoints as checkpoints_module
 from mural_tf.training import snapshot
 from mural_tf.training.checkpoints import (
@@ -35,6 +36,8 @@ class TwoWeights:
         self.kernel = tf.Variable(tf.zeros([300, 40]), name="kernel")
         self.log_temperature = tf.Variable(0.0, name="log_temperature")
         self.data_position = tf.Variable(tf.zeros([2, 2], tf.int64), name="data_position")
+        self.guard = StepGuard(10)
+        self.guard.build(["loss"])
         self.optimizers = {"joint": tf.keras.optimizers.legacy.Adam()}
         self.optimizers["joint"]._create_all_weights([self.kernel, self.log_temperature])
 

@@ -45,8 +45,8 @@ for case in sys.argv[4:]:
         context = tf.distribute.get_replica_context()
         found = compute_gradients(model, mine, tf.constant([1, 2]), int(chunks))
         logs = context.all_reduce("sum", found.logs)
-        moments = [context.all_gather(found.moments[layer][1][None], axis=0)[0] for layer in
-                   (model.normalization_layers() if chunks == "1" else [])]
+        moments = [tf.reduce_mean(context.all_gather(found.moments[layer][1][None], axis=0), axis=0)
+                   for layer in model.normalization_layers()]
         return logs, context.all_reduce("sum", found.by_optimizer["joint"]), moments
 
     parts = strategy.experimental_distribute_values_from_function(part)

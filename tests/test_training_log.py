@@ -15,6 +15,7 @@ import toy_data
 from mural_tf.config import ConfigurationError
 from mural_tf.data.skipped import SkippedRecords
 from mural_tf.models import build_model
+from mural_tf.models.guard import StepGuard
 from mural_tf.models.mural import Mural
 from mural_tf.training import workdir as workdir_module
 from mural_tf.training.callbacks import Intervals, parse_profile
@@ -72,7 +73,9 @@ class FullFile:
 def log(tmp_path):
     log = TrainingLog(tmp_path, 0, 10, 32, SkippedRecords(0.1))
     optimizer = types.SimpleNamespace(iterations=3, learning_rate=lambda step: 0.5 * step)
-    log.model = types.SimpleNamespace(optimizers={"image_text": optimizer, "text_text": optimizer})
+    guard = StepGuard(10)
+    guard.total.assign(2)
+    log.model = types.SimpleNamespace(optimizers={"image_text": optimizer, "text_text": optimizer}, guard=guard)
     return log
 
 
@@ -95,6 +98,7 @@ def test_every_number_of_the_step_is_written(log, tmp_path, capsys):
     assert first["step"] == 5 and first["train/new_number"] == 7.0
     assert first["train/learning_rate_image_text"] == first["train/learning_rate_text_text"] == 1.5
     assert 0 < first["train/data_wait_fraction"] and first["train/skipped_records"] == 0
+    assert first["train/skipped_steps"] == 2
     assert abs(first["train/pairs_per_second"] * first["train/seconds_per_step"] - 32) < 1e-6
     assert second == {"step": 5, "dev/en/mean_recall": 1.0, "dev/all/mean_recall": 2.0}
     tags = scalars(tmp_path / "tensorboard")
