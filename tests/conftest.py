@@ -1,9 +1,21 @@
-"""Settings of every test: quiet TensorFlow, CPU only, and the scripts' folder importable."""
+"""Settings of every test: quiet TensorFlow, CPU only, nothing compiled, and the scripts' folder importable."""
 
 import os
 import pathlib
 import sys
 
+import pytest
+
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+
+
+@pytest.fixture(autouse=True)
+def no_fusion():
+    """Compiling the fused loops for every shape takes longer than most tests; those about them turn it on again."""
+    from mural_tf.encoders.fused import enable_fusion
+
+    before = enable_fusion(False)
+    yield
+    enable_fusion(before)

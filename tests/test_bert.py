@@ -13,6 +13,11 @@ from mural_tf.encoders.bert import BertLayer
 VOCABULARY = 50
 
 
+@pytest.fixture
+def no_fusion():
+    """The fused loops are part of what is tested here."""
+
+
 def tower_config(**fields):
     config = base_config().text_tower
     config.update(dict(layers=3, hidden_size=12, heads=3, feed_forward_size=20, max_length=9, dropout=0.0))

@@ -10,6 +10,11 @@ from mural_tf.encoders.convolutions import DepthwiseConvolution, PointwiseConvol
 from mural_tf.encoders.efficientnet import IMAGENET_MEAN, IMAGENET_STANDARD_DEVIATION, scaled_depth, scaled_width, swish
 
 
+@pytest.fixture
+def no_fusion():
+    """The fused loops are part of what is tested here."""
+
+
 def tower_config(**fields):
     config = base_config().image_tower
     config.update(dict(width=0.25, depth=0.25, drop_connect_rate=0.0, precision="float32"))

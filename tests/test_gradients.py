@@ -9,20 +9,11 @@ from mural_tf.config import ConfigurationError
 from mural_tf.data.pipeline import training_batches
 from mural_tf.data.skipped import SkippedRecords
 from mural_tf.encoders.forward_pass import forward_pass
-from mural_tf.encoders.fused import enable_fusion
 from mural_tf.models import build_model
 from mural_tf.models.gradients import chunk_seed, compute_gradients
 from mural_tf.training.fit import compile_model
 
 SEED = tf.constant([3, 4], tf.int32)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def no_fusion():
-    """Compiling loops for every chunk size would take most of the time here."""
-    before = enable_fusion(False)
-    yield
-    enable_fusion(before)
 
 
 @pytest.fixture(scope="module")

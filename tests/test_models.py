@@ -147,7 +147,8 @@ np.savez(out, loss=logs["loss"][0], norm=logs["gradient_norm"][0], position=mode
 """
 
 
-@pytest.mark.parametrize("model_name", [pytest.param("align", marks=pytest.mark.slow), "mural"])
+@pytest.mark.slow  # test_replicas.py compares gradients, test_workers.py whole runs of two processes
+@pytest.mark.parametrize("model_name", ["align", "mural"])
 def test_two_replicas_train_as_one(tmp_path, model_name):
     images = toy_data.image_text_records(32)
     images[1].image = images[0].image

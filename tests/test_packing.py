@@ -11,6 +11,11 @@ from mural_tf.encoders.packing import Packing
 LENGTHS = [3, 20, 5, 2, 9, 9, 4, 13, 2, 7, 3]  # 77 tokens: one filler
 
 
+@pytest.fixture
+def no_fusion():
+    """The fused loops are part of what is tested here."""
+
+
 def packing(groups, lengths=LENGTHS):
     return Packing(tf.constant(tokens(lengths, 20)["input_mask"]), groups)
 
