@@ -5,7 +5,9 @@ import pytest
 import tensorflow as tf
 
 from mural_tf.config import ConfigurationError, base_config
+from mural_tf.encoders.fused import enable_fusion
 from mural_tf.optimizers import WarmupLinearDecay, build_optimizers
+from mural_tf.optimizers import rates as rates_module
 
 B1, B2, EPSILON, DECAY = 0.9, 0.99, 1e-6, 0.1
 
@@ -64,6 +66,28 @@ def test_three_steps_equal_numpy(name, variable):
     else:
         expected = numpy_adam(start, gradients, rate, DECAY if name == "adamw" and decayed else 0.0)
     assert np.max(np.abs(run(optimizer, start, gradients, variable) - expected)) < 1e-6
+
+
+def test_large_variables_are_updated_by_compiled_lamb(monkeypatch):
+    monkeypatch.setattr(rates_module, "COMPILED_FROM", 12)
+    enable_fusion(True)  # off in tests; restored after each
+    start = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
+    gradients = np.random.default_rng(1).normal(size=(3, 3, 4)).astype(np.float32)
+    optimizer = build_optimizers(optimizer_config("lamb"), 10, {})["joint"]
+    expected = numpy_lamb(start, gradients, lambda step: 0.01 * (10 - step) / 10, True)
+    variable = tf.Variable(start, name="layer/kernel")
+
+    @tf.function
+    def step(gradient):
+        optimizer.apply_gradients([(gradient, variable)])
+
+    optimizer._create_all_weights([variable])
+    for gradient in gradients:
+        step(tf.constant(gradient))
+    assert np.max(np.abs(variable - expected)) < 1e-6
+    called = [op for f in step.get_concrete_function(tf.constant(gradients[0])).graph.as_graph_def().library.function
+              for op in f.attr if op == "_XlaMustCompile" and f.attr[op].b]  # fmt: skip
+    assert called
 
 
 @pytest.mark.parametrize("name", ["lamb", "adam", "adamw"])

@@ -28,6 +28,11 @@ def enable_fusion(enabled: bool) -> bool:
     return before
 
 
+def compiles_fused() -> bool:
+    """Tells whether chains are compiled here and now: not on a TPU, where the whole step is, nor when turned off."""
+    return _enabled and not isinstance(tf.distribute.get_strategy(), tf.distribute.TPUStrategy)
+
+
 def fused(function: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
     """Returns `function` with a keyword `training`: when `True`, it and its gradient run as one compiled loop each.
 
@@ -59,7 +64,6 @@ def fused(function: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
 
     @functools.wraps(function)
     def call(*inputs, training=False):
-        on_tpu = isinstance(tf.distribute.get_strategy(), tf.distribute.TPUStrategy)
-        return run(*inputs) if training is True and _enabled and not on_tpu else function(*inputs)
+        return run(*inputs) if training is True and compiles_fused() else function(*inputs)
 
     return call

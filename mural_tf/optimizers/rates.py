@@ -12,10 +12,13 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
+from mural_tf.encoders.fused import compiles_fused
+
 with warnings.catch_warnings():  # its notice of retirement, ten lines at every start; setup.py pins what works
     warnings.simplefilter("ignore")
     import tensorflow_addons as tfa
 
+COMPILED_FROM = 4_000_000  # parameters in a variable from which its LAMB update is compiled
 # Biases, the scale and offset of normalisation layers, and the temperature: no weight decay, and no layer adaptation,
 # which would scale their steps by a norm near zero and hold them where they start.
 NOT_DECAYED = [r"bias", r"gamma", r"beta", r"temperature"]
@@ -65,7 +68,25 @@ class _VariableRates:
 
 
 class Lamb(_VariableRates, tfa.optimizers.LAMB):
-    """TFA's LAMB with per-variable rates; decay and layer adaptation leave out `NOT_DECAYED`."""
+    """TFA's LAMB with per-variable rates; decay and layer adaptation leave out `NOT_DECAYED`.
+
+    Its update of a variable is a dozen operations, each a pass over memory. Of token tables, which hold most of the
+    parameters, these are compiled into a few: half the time for [40,000, 768] on two cores. Others stay as they are,
+    because every variable would be compiled on its own.
+    """
+
+    def _resource_apply_dense(self, grad, var, apply_state=None):
+        if var.shape.num_elements() < COMPILED_FROM or not compiles_fused():
+            return super()._resource_apply_dense(grad, var, apply_state)
+        key = (var.device, var.dtype.base_dtype)
+        scaled = self._scaled(var, apply_state)[key]
+
+        @tf.function(jit_compile=True, autograph=False)
+        def update(grad, coefficients):
+            tfa.optimizers.LAMB._resource_apply_dense(self, grad, var, {key: coefficients})
+            return coefficients["lr_t"]
+
+        return update(grad, {name: tf.convert_to_tensor(value) for name, value in scaled.items()})
 
 
 class Adam(_VariableRates, tf.keras.optimizers.legacy.Adam):
