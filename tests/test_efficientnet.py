@@ -7,6 +7,7 @@ import tensorflow as tf
 from mural_tf.config import ConfigurationError, base_config
 from mural_tf.encoders import build_image_encoder
 from mural_tf.encoders.convolutions import DepthwiseConvolution, PointwiseConvolution, kernel_gradient
+from mural_tf.encoders.dropout import Dropout
 from mural_tf.encoders.efficientnet import IMAGENET_MEAN, IMAGENET_STANDARD_DEVIATION, scaled_depth, scaled_width, swish
 
 
@@ -122,7 +123,7 @@ def test_images_are_expected_between_0_and_1():
 
 def test_stochastic_depth_grows_linearly_and_drops_whole_examples():
     model = build_image_encoder(tower_config(depth=1.0, drop_connect_rate=0.5))
-    drops = {layer.name: layer.rate for layer in model.layers if isinstance(layer, tf.keras.layers.Dropout)}
+    drops = {layer.name: layer.rate for layer in model.layers if isinstance(layer, Dropout)}
     # 16 blocks; the nine that keep stride and width are 2b 3b 4b 4c 5b 5c 6b 6c 6d = numbers 2 4 6 7 9 10 12 13 14.
     expected = [0.5 * index / 16 for index in (2, 4, 6, 7, 9, 10, 12, 13, 14)]
     assert np.max(np.abs(np.array(list(drops.values())) - expected)) < 1e-9

@@ -78,9 +78,9 @@ def test_the_text_text_task_trains_its_head_and_the_text_tower_only(config):
 
 def test_the_temperature_cannot_leave_its_range(config):
     config.optimizer.update(dict(name="lamb", learning_rate=5.0, text_text_learning_rate=5.0, warmup_steps=0))
-    model = build(config)
+    model, iterator = build(config), batches(config)
     for _ in range(3):
-        model.fit(batches(config), steps_per_epoch=1, verbose=0)
+        model.fit(iterator, steps_per_epoch=1, verbose=0)
         assert 0.0099 < float(model.temperature) < 2.001
 
 

@@ -174,7 +174,7 @@ def test_split_of_unreadable_images_is_named(tmp_path):
 
 
 def test_report_prints_a_table_and_keeps_the_numbers(data_dir, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(report, "load", lambda path: FakeEmbedder())
+    monkeypatch.setattr(report, "load", lambda path, checkpoint: FakeEmbedder())
     workdir = tmp_path / "workdir"
     (workdir / "checkpoints").mkdir(parents=True)
     for _ in range(2):
@@ -193,7 +193,7 @@ def test_report_prints_a_table_and_keeps_the_numbers(data_dir, tmp_path, monkeyp
 
 
 def test_export_is_left_alone_without_output(data_dir, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(report, "load", lambda path: FakeEmbedder())
+    monkeypatch.setattr(report, "load", lambda path, checkpoint: FakeEmbedder())
     export = tmp_path / "export"
     export.mkdir()
     report.evaluate_and_report(str(export), str(data_dir), "test")
@@ -203,7 +203,7 @@ def test_export_is_left_alone_without_output(data_dir, tmp_path, monkeypatch, ca
 
 
 def test_output_that_is_a_file_is_named_before_evaluating(data_dir, tmp_path, monkeypatch):
-    monkeypatch.setattr(report, "load", lambda path: pytest.fail("loaded the model first"))
+    monkeypatch.setattr(report, "load", lambda path, checkpoint: pytest.fail("loaded the model first"))
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigurationError, match="cannot be made"):
         report.evaluate_and_report("model", str(data_dir), "test", output=str(tmp_path / "file"))
