@@ -21,12 +21,12 @@ def data(tmp_path_factory):
     return toy_data.write_toy_data(tmp_path_factory.mktemp("toy"))
 
 
-def build(data, method="mural", frozen=True, **optimizer):
+def build(data, method="mural", frozen=True, micro_batches=1, **optimizer):
     config = toy_data.toy_config(data, method)
     config.image_tower.frozen = frozen
     config.text_tower.dropout = 0.0
     config.loss.label_smoothing = 0.1
-    config.train.text_text_batch = 32
+    config.train.update(dict(text_text_batch=32, micro_batches=micro_batches))
     config.optimizer.update(optimizer)
     tf.keras.utils.set_random_seed(0)
     model = build_model(config, toy_data.toy_tokenizer().vocabulary_size)
@@ -141,3 +141,5 @@ def test_a_number_that_does_not_divide_is_told(data):
     model, batch = build(data)
     with pytest.raises(ConfigurationError, match="micro_batches=3 does not divide the 16 examples"):
         gradients(model, batch, 3)
+    with pytest.raises(ConfigurationError, match="micro_batches=0 must be at least 1"):
+        build(data, micro_batches=0)

@@ -50,6 +50,8 @@ class ContrastiveModel(tf.keras.Model):
         self.length_groups = config.text_tower.length_groups
         self.clip_norm = config.optimizer.clip_norm
         self.micro_batches = config.train.micro_batches
+        if self.micro_batches < 1:
+            raise ConfigurationError(f"train.micro_batches={self.micro_batches} must be at least 1, the whole batch.")
         self.seed = config.seed
         self.image_size = config.image_tower.image_size
         low, high = (math.log(bound) for bound in config.loss.temperature_range)

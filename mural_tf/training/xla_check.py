@@ -24,7 +24,7 @@ from mural_tf.config import ConfigurationError
 
 BACKENDS = {"XLA_CPU_JIT", "XLA_GPU_JIT"}
 # XLA compiles these with an upper bound of their size only; a step with static shapes has none.
-SIZE_DEPENDS_ON_DATA = {"Where", "Unique", "UniqueV2", "DynamicPartition", "NonMaxSuppressionV4"}
+SIZE_DEPENDS_ON_DATA = {"Where", "Unique", "UniqueV2", "DynamicPartition"}
 # Of a graph's frame: they carry no computation.
 FRAME = {"Placeholder", "NoOp"}
 
