@@ -186,7 +186,7 @@ def test_damaged_workdirs_are_told(trained, tmp_path):
     workdir, _ = trained
     copy = tmp_path / "copy"
     shutil.copytree(workdir, copy, ignore=shutil.ignore_patterns("export"))
-    search = ["--images", workdir, "--query=x"]
+    search = ["query", "x", "--images", workdir]
     (copy / "vocabulary.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n")
     assert "does not fit" in last_line(run("run_search.py", f"--model={copy}", *search, check=False))
     shutil.copy(workdir / "vocabulary.txt", copy)
