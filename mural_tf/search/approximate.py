@@ -168,7 +168,7 @@ def import_faiss():
         import faiss
     except ImportError:
         raise ConfigurationError(
-            "Approximate search needs faiss, which is not installed: pip install 'mural-tf[search]', "
-            "or use --approximate=none."
+            "Approximate search needs faiss, which is not installed: pip install 'mural-tf[search]'. To search exactly "
+            "give --approximate=none to `index`, --exact to `query`."
         ) from None
     return faiss

@@ -88,7 +88,7 @@ def query(
     """
     check_queries(queries, top)
     _check_outputs(queries, html=html, json="" if json == "-" else json, output=output)
-    opened = load_index(index_folder)
+    opened = load_index(index_folder, use_exact)
     model = model or opened.model.path
     if not os.path.isdir(model):
         raise ConfigurationError(
@@ -97,7 +97,7 @@ def query(
         )
     embedder = load(model)
     opened.check_model(embedder)
-    found = results.search(opened, embedder, queries, top, use_exact)
+    found = results.search(opened, embedder, queries, top)
     _show(opened, found, html, json, output)
     return found
 

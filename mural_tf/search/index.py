@@ -98,9 +98,10 @@ class Index:
         self.model.check(take(embedder), "The index")
 
 
-def load_index(folder: str | os.PathLike) -> Index:
+def load_index(folder: str | os.PathLike, use_exact: bool = False) -> Index:
     """Opens the index in a folder; vectors and items are read as they are needed.
 
+    With `use_exact` its approximate part is left alone: every search is exact and faiss is not needed.
     Raises `ConfigurationError` if there is none, it is not complete, damaged or of another format.
     """
     folder = pathlib.Path(folder)
@@ -117,7 +118,7 @@ def load_index(folder: str | os.PathLike) -> Index:
             f"{len(embeddings)} vectors are there; make it again."
         )
     model = Fingerprint(probes, description["model"]["path"], description["model"]["step"])
-    approximate_index = approximate.load(folder, len(embeddings))
+    approximate_index = None if use_exact else approximate.load(folder, len(embeddings))
     return Index(items, embeddings, model, description["kind"], approximate_index, description["skipped"])
 
 

@@ -34,13 +34,13 @@ class Result:
         return next((hit.rank for hit in self.hits if hit.right), None)
 
 
-def search(index: Index, embedder, queries: Sequence[Query], top: int = 10, use_exact: bool = False) -> list[Result]:
+def search(index: Index, embedder, queries: Sequence[Query], top: int = 10) -> list[Result]:
     """Returns the `top` items closest to each query; `embedder` must be the model that made the index.
 
     Raises `ConfigurationError` for queries that cannot be asked.
     """
     check_queries(queries, top)
-    scores, rows = index.search(encode_queries(embedder, queries), top, use_exact)
+    scores, rows = index.search(encode_queries(embedder, queries), top)
     results = []
     for query, query_scores, query_rows in zip(queries, scores, rows):
         names = [index.items[row] for row in query_rows]
