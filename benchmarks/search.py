@@ -124,7 +124,7 @@ def flat_memory(folder: pathlib.Path, results) -> None:
 
 
 def build_approximate(folder: pathlib.Path, results, method: str) -> None:
-    """Builds a structure and chooses its effort; the vectors stay in a mapped file, as `run_search.py index` has them."""
+    """Builds a structure and chooses its effort; the vectors stay in a mapped file, as in an index."""
     from mural_tf.search import approximate, recall
 
     rows = np.load(folder / "rows.npy", mmap_mode="r")

@@ -70,6 +70,14 @@ def test_top_k_equals_a_full_sort(count, k, order, monkeypatch):
         np.testing.assert_array_equal(score, (rows @ query)[expected])
 
 
+def test_every_half_precision_number_is_converted():
+    every = np.arange(2**16, dtype=np.uint16).view(np.float16)
+    every = every[np.isfinite(every)].reshape(-1, 2)[:, ::-1]  # not contiguous
+    converted = exact.as_float32(every)
+    assert converted.dtype == np.float32
+    np.testing.assert_array_equal(converted.view(np.int32), every.astype(np.float32).view(np.int32))  # -0 too
+
+
 def test_half_precision_rows_are_multiplied_in_single(tmp_path):
     rows = np.random.default_rng(0).standard_normal((5000, 40)).astype(np.float16)
     np.save(tmp_path / "rows.npy", rows)

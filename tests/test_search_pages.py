@@ -102,8 +102,7 @@ def test_gallery_holds_any_sentence(index, sentence):
     page_text = gallery.page_html(index, search(index, ColorEmbedder(), [Query(sentence)], 3))
     page_text.encode("utf-8")
     assert len(page.all("img")) == 3 and not page.all("script")
-    heading = next(attributes for attributes in page.all("bdi"))
-    assert heading == {"dir": "auto", "lang": "ar"}
+    assert page.all("h2") == [{"class": "text", "dir": "auto", "lang": "ar"}]
     if sentence.isprintable():
         assert sentence in page.text
 
@@ -129,7 +128,7 @@ def test_gallery_of_texts(tmp_path):
     (tmp_path / "texts.tsv").write_text("de\trot\nar\tأحمر\n", encoding="utf-8")
     index = build.index_in_memory(ColorEmbedder(), sources.find(TEXTS, [str(tmp_path / "texts.tsv")]), TEXTS)
     page = gallery_of(index, Query("red"))
-    assert {"dir": "auto", "lang": "ar"} in page.all("bdi") and not page.all("img")
+    assert {"class": "text", "dir": "auto", "lang": "ar"} in page.all("p") and not page.all("img")
 
 
 def test_thumbnails_are_small_upright_and_on_white():
@@ -143,3 +142,8 @@ def test_thumbnails_are_small_upright_and_on_white():
     for data in (b"", b"no image", png(COLORS["red.png"])[:45]):
         with pytest.raises(ValueError, match="can be shown"):
             thumbnails.thumbnail(data)
+
+
+def test_gallery_shows_the_image_that_was_asked_for(index):
+    page = gallery_of(index, Query(image=index.describe(1).path))
+    assert [image["alt"] for image in page.all("img")][:2] == ["The image that was asked for", "blue.png"]

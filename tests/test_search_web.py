@@ -86,16 +86,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
             body, kind = web.page_html(["ar", "ja"]).encode(), "text/html; charset=utf-8"
         elif place.path == "/search/answer":
             sentence = urllib.parse.parse_qs(place.query)["sentence"][0]
-            body, kind = (
-                json.dumps(web.answer(self.server.index, ColorEmbedder(), sentence)).encode(),
-                "application/json",
-            )
+            body = json.dumps(web.answer(index, ColorEmbedder(), sentence)).encode()
+            kind = "application/json"
         else:
-            body, kind = (
-                web.thumbnail(self.server.index, int(place.path.removeprefix("/search/thumbnail/"))),
-                "image/jpeg",
-            )
             self.server.thumbnails.append(place.path)
+            body = web.thumbnail(index, int(place.path.removeprefix("/search/thumbnail/")))
+            kind = "image/jpeg"
         self.send_response(200)
         self.send_header("Content-Type", kind)
         self.end_headers()

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from tqdm import tqdm
 
-from mural_tf.config import ConfigurationError
+from mural_tf.config import ConfigurationError, write_whole
 from mural_tf.embedder import load
 from mural_tf.search import approximate, recall, results, sources
 from mural_tf.search.build import build_index, index_in_memory
@@ -135,7 +135,7 @@ def _show(opened: Index, found: Sequence[results.Result], html: str, json: str, 
             print("\n".join(results.to_lines(result, len(opened), opened.kind)))
     notes = sys.stderr if json == "-" else sys.stdout
     if json not in ("", "-"):
-        pathlib.Path(json).write_text(results.to_json(opened, found) + "\n", encoding="utf-8")
+        write_whole(json, results.to_json(opened, found) + "\n")
         print(f"Written: {json}", file=notes)
     if html:
         write_gallery(html, opened, found)

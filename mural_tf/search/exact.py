@@ -44,7 +44,7 @@ def _top_k(queries: np.ndarray, rows: np.ndarray, k: int) -> tuple[np.ndarray, n
     best_rows = np.full((len(queries), k), len(rows), np.int64)
     buffer = np.empty((len(queries), BLOCK), np.float32)
     for begin in range(0, len(rows), BLOCK):
-        block = np.asarray(rows[begin : begin + BLOCK], np.float32)
+        block = as_float32(rows[begin : begin + BLOCK])
         scores = buffer[:, : len(block)] if len(block) == BLOCK else np.empty((len(queries), len(block)), np.float32)
         np.matmul(queries, block.T, out=scores)  # [Q, B]
         entering = scores > best_scores[:, -1:]  # a later row with the same score as the k-th stays out
@@ -56,6 +56,20 @@ def _top_k(queries: np.ndarray, rows: np.ndarray, k: int) -> tuple[np.ndarray, n
             owners, columns = np.divmod(places, len(block))
             best_scores, best_rows = _merge(best_scores, best_rows, owners, scores[owners, columns], begin + columns)
     return best_scores, best_rows
+
+
+def as_float32(values: np.ndarray) -> np.ndarray:
+    """Returns finite float16 or float32 values as float32; float16 several times faster than `astype`.
+
+    A float16's exponent and mantissa, moved to a float32's places, are its value times 2^-112, subnormals too.
+    """
+    if values.dtype != np.float16:
+        return np.asarray(values, np.float32)
+    bits = np.ascontiguousarray(values).view(np.int16).astype(np.int32)  # the sign fills the upper half
+    np.left_shift(bits, 13, out=bits)
+    np.bitwise_and(bits, np.int32(~0x70000000), out=bits)  # of the copies of the sign only the uppermost stays
+    moved = bits.view(np.float32)
+    return np.multiply(moved, np.float32(2.0**112), out=moved)
 
 
 def _merge(best_scores, best_rows, owners, scores, rows) -> tuple[np.ndarray, np.ndarray]:

@@ -25,7 +25,7 @@ STYLE = """
 body { font-family: system-ui, sans-serif; margin: 1.5rem auto; max-width: 76rem; padding: 0 1rem; line-height: 1.4; }
 h1 { font-size: 1.3rem; }
 h2 { font-size: 1.15rem; margin-top: 2.5rem; overflow-wrap: anywhere; }
-h2 img { max-height: 6rem; vertical-align: middle; }
+section > p img { max-height: 8rem; }
 ol { list-style: none; margin: 0; padding: 0; display: grid; gap: 1rem;
   grid-template-columns: repeat(auto-fill, minmax(11rem, 1fr)); }
 ol.texts { grid-template-columns: 1fr; gap: .4rem; }
@@ -74,17 +74,15 @@ def page_html(index: Index, results: Sequence[Result]) -> str:
 
 def _section(index: Index, result: Result) -> str:
     query = result.query
+    heading = _block("h2", query.name, query.language)
     if query.image:
-        picture = _image(pathlib.Path(query.image).read_bytes(), "The image that was asked for", "en")
-        heading = f"{picture} {_text(query.image)}"
-    else:
-        heading = _text(query.text, query.language)
+        heading += f"<p>{_image(pathlib.Path(query.image).read_bytes(), 'The image that was asked for', 'en')}</p>"
     known = ""
     if query.right:
         place = result.first_right
         known = f"<p>{f'First right answer: rank {place}.' if place else 'No right answer among these.'}</p>"
     hits = "\n".join(_hit(index, hit, query.language) for hit in result.hits)
-    return f'<section>\n<h2>{heading}</h2>{known}\n<ol class="{index.kind}">\n{hits}\n</ol>\n</section>'
+    return f'<section>\n{heading}{known}\n<ol class="{index.kind}">\n{hits}\n</ol>\n</section>'
 
 
 def _hit(index: Index, hit: Hit, language: str) -> str:
@@ -92,15 +90,15 @@ def _hit(index: Index, hit: Hit, language: str) -> str:
     score = f'<p><span class="score">{hit.rank}. {hit.score:+.3f}</span>'
     score += ' <span class="mark">✓ right</span></p>' if hit.right else "</p>"
     if index.kind != IMAGES:
-        body = f"{score}<p>{_text(item.name, item.language)}</p>"
+        body = score + _block("p", item.name, item.language)
     else:
         caption_language, caption = item.caption(language or "en")
         try:
             picture = _image(index.read_image(hit.row), caption or item.name, caption_language)
         except (OSError, ValueError):
             picture = '<div class="missing">not available</div>'
-        described = f"<p>{_text(caption, caption_language)}</p>" if caption else ""
-        name = f'<p class="name">{_text(item.name)}</p>'
+        described = _block("p", caption, caption_language) if caption else ""
+        name = _block("p", item.name, kind="name")
         body = f"<figure>{picture}<figcaption>{score}{described}{name}</figcaption></figure>"
     return f'<li class="{"right" if hit.right else "other"}">{body}</li>'
 
@@ -111,8 +109,9 @@ def _image(data: bytes, alternative: str, language: str) -> str:
     return f'<img src="{data_url(thumbnail(data))}" alt="{label}" dir="auto"{language_attribute(language)}>'
 
 
-def _text(text: str, language: str = "") -> str:
-    return f'<bdi dir="auto"{language_attribute(language)}>{html.escape(_visible(text))}</bdi>'
+def _block(tag: str, text: str, language: str = "", kind: str = "text") -> str:
+    """Returns an element of its own direction: right-to-left text begins at the right."""
+    return f'<{tag} class="{kind}" dir="auto"{language_attribute(language)}>{html.escape(_visible(text))}</{tag}>'
 
 
 def language_attribute(language: str) -> str:
