@@ -30,6 +30,7 @@ APPROXIMATE = flags.DEFINE_enum(
     "approximate", "auto", ["auto", "none", "inverted_lists", "hnsw"],
     "index: structure for approximate search; auto chooses by size, small ones are searched exactly.",
 )  # fmt: skip
+UPDATE = flags.DEFINE_bool("update", False, "index: add what is new in the sources to a complete index.")
 BATCH_SIZE = flags.DEFINE_integer("batch_size", 64, "Images encoded at a time.", lower_bound=1)
 # query
 INDEX = flags.DEFINE_string("index", "", "query: folder of the index.")
@@ -65,7 +66,7 @@ def _index(arguments: list[str]) -> None:
     from mural_tf.search import commands
 
     commands.index(MODEL.value, arguments, OUTPUT.value, KIND.value, SPLIT.value, DTYPE.value, APPROXIMATE.value,
-                   QUERIES.value, BATCH_SIZE.value)  # fmt: skip
+                   QUERIES.value, BATCH_SIZE.value, UPDATE.value)  # fmt: skip
 
 
 def _query(arguments: list[str]) -> None:

@@ -241,6 +241,36 @@ def test_a_complete_index_is_opened_as_it_is(folder, tmp_path):
         built(folder, tmp_path / "index", ColorEmbedder(seed=1))
 
 
+def test_an_index_grows(folder, tmp_path, monkeypatch):
+    built(folder, tmp_path / "index")
+    again = ColorEmbedder()
+    assert len(built(folder, tmp_path / "index", again, update=True)) == 4 and again.encoded == 0  # nothing is new
+    (folder / "broken.png").write_bytes(png((0, 250, 0)))  # repaired
+    (folder / "yellow.png").write_bytes(png((250, 250, 0)))
+    with pytest.raises(KeyboardInterrupt):
+        built(folder, tmp_path / "index", ColorEmbedder(fail_after=1), update=True, part=1)
+    assert len(load_index(tmp_path / "index")) == 4  # in use all the time
+    with monkeypatch.context() as patch:  # everything is encoded, but not put together
+        patch.setattr(parts.Parts, "put_together", lambda self: self.missing_on_purpose)
+        with pytest.raises(AttributeError):
+            built(folder, tmp_path / "index", again, update=True)
+    index = built(folder, tmp_path / "index", again, update=True)
+    assert again.encoded == 1 and list(index.items) == [*sorted(COLORS), "broken.png", "yellow.png"]
+    assert index.skipped == 1
+    order = [sorted(index.items).index(name) for name in index.items]
+    np.testing.assert_array_equal(index.embeddings, in_memory(folder).embeddings[order])
+
+
+def test_two_processes_do_not_make_one_index(folder, tmp_path):
+    found = sources.find(IMAGES, [str(folder)])
+    asked = {"kind": IMAGES, "sources": [str(folder)], "split": "", "dtype": "float32"}
+    other = parts.Parts(tmp_path / "index", asked, fingerprint.take(ColorEmbedder()))
+    with pytest.raises(ConfigurationError, match="Another process"):
+        built(folder, tmp_path / "index")
+    other.close()
+    assert len(built(folder, tmp_path / "index")) == 4 == sum(1 for x in found if not isinstance(x, Unreadable)) - 1
+
+
 def test_a_folder_of_something_else_is_left_alone(folder, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/precious.txt").write_text("mine")

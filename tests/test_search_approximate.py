@@ -188,6 +188,11 @@ def test_an_index_gets_an_approximate_part_with_its_recall(data, tmp_path, monke
     assert load_index(tmp_path / "index", use_exact=True).approximate is None
     commands.index(*arguments, method="hnsw")
     assert "there already" in capsys.readouterr().out
+    records.write_records(
+        data, records.IMAGE_TEXT, "test", [records.ImageTextRecord("x", png((9, 9, 9)), [], [], [])], 2
+    )
+    build.build_index(ColorEmbedder(), [str(data)], tmp_path / "index", split="test", update=True)
+    assert load_index(tmp_path / "index").approximate is None  # it lacks the new image
 
 
 def test_an_index_without_known_sentences_warns(data, tmp_path, monkeypatch, capsys):

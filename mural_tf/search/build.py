@@ -41,6 +41,7 @@ def build_index(
     split: str = "",
     dtype: str = "float32",
     batch_size: int = 64,
+    update: bool = False,
     part: int = PART,
     progress: bool = False,
 ) -> Index:
@@ -52,6 +53,7 @@ def build_index(
       kind, split: what of them.
       dtype: of the stored vectors, "float32" or "float16" (half the size; scores change by about 1e-4).
       batch_size: images per call of the model.
+      update: add to a complete index what its sources hold by now; its approximate part goes. Nothing is taken out.
       part: items between two saves.
 
     Raises:
@@ -63,20 +65,33 @@ def build_index(
     found = sources.find(kind, names, split)  # mistakes show before anything is written
     output, model = pathlib.Path(output), take(embedder)
     asked = {"kind": kind, "sources": [os.path.abspath(name) for name in names], "split": split, "dtype": dtype}
+    complete = None
     if (output / index_files.DESCRIPTION).exists():
         check_asked(output, index_files.read_description(output), asked)
         complete = index_files.load_index(output)
         complete.model.check(model, f"The index {output}")
-        return complete
-    parts = Parts(output, asked, model)
-    done = parts.keys()
+        if not update:
+            return complete
+    parts = Parts(output, asked, model, complete)
+    try:
+        _save_parts(parts, embedder, found, batch_size, part, progress)
+        if complete is not None and parts.count() == len(complete):  # nothing is new
+            parts.discard()
+            return complete
+        parts.put_together()
+    finally:
+        parts.close()
+    return index_files.load_index(output)
+
+
+def _save_parts(parts: Parts, embedder, found: Iterable, batch_size: int, part: int, progress: bool) -> None:
+    """Encodes and saves what the parts lack."""
+    kind, done = parts.asked["kind"], parts.keys()
     with tqdm(desc=f"Indexing {kind}", unit=f" {kind}", initial=len(done), disable=not progress) as bar:
         new = _distinct(kind, found, done, bar.update)
         for first in new:
             chunk = itertools.chain([first], itertools.islice(new, part - 1))
             parts.save(*_encode(embedder, chunk, kind, batch_size))
-    parts.put_together()
-    return index_files.load_index(output)
 
 
 def _distinct(kind: str, found: Iterable, done: set, tell: Callable[[], object] = lambda: None) -> Iterator:

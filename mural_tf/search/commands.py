@@ -31,6 +31,7 @@ def index(
     method: str = "auto",
     queries_file: str = "",
     batch_size: int = 64,
+    update: bool = False,
 ) -> Index:
     """Makes the index `output` with a saved model, and where it is large an approximate one; prints what was done."""
     sources.find(kind, names, split)  # mistakes show before the model is loaded
@@ -38,7 +39,7 @@ def index(
     if method not in ("none", "auto"):
         approximate.import_faiss()
     embedder = load(model)
-    made = build_index(embedder, names, output, kind, split, dtype, batch_size, progress=True)
+    made = build_index(embedder, names, output, kind, split, dtype, batch_size, update, progress=True)
     print(f"{len(made):,} {kind} in {output}, made by {made.model.describe()}.")
     if made.skipped:
         print(f"{made.skipped:,} could not be read: see {pathlib.Path(output) / SKIPPED}.", file=sys.stderr)
