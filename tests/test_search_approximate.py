@@ -99,8 +99,8 @@ def test_the_effort_suits_the_worst_language():
     index = Scripted()
     report = recall.choose_effort(index, EMBEDDINGS, groups)
     assert index.effort == 8 and report["reached"]
-    assert [(t["effort"], t["recall"], t["worst"]) for t in report["tried"]] == [
-        (1, 0.0, "image"), (2, 0.0, "text/sw"), (4, 0.0, "text/sw"), (8, 1.0, "image")
+    assert [(tried["effort"], *tried["recall"].values(), tried["worst"]) for tried in report["tried"]] == [
+        (1, 0.0, 0.0, "image"), (2, 1.0, 0.0, "text/sw"), (4, 1.0, 0.0, "text/sw"), (8, 1.0, 1.0, "image")
     ]  # fmt: skip
     assert report["groups"] == {name: {"queries": 30, "recall": 1.0} for name in groups}
     groups["text/sw"] = Group(hard[:5].astype(np.float32))  # too few to choose by
@@ -110,10 +110,13 @@ def test_the_effort_suits_the_worst_language():
 
 
 def test_parameters_follow_the_size():
-    assert approximate.choose(1000) is None and approximate.choose(10**7, "none") is None
+    assert approximate.choose(1000) is None and approximate.choose(1, HNSW) is None
+    assert approximate.choose(10**7, "none") is None
     assert approximate.choose(10**5).method == HNSW and approximate.choose(10**7).method == LISTS
     # 4 sqrt(10^6) = 4000, nearest power of two 4096
     assert approximate.choose(10**6, LISTS) == Parameters(LISTS, 4096)
+    # 4 sqrt(7000) = 335, but 256 cells would hold 27 vectors each: 128 hold 55
+    assert approximate.choose(7000, LISTS) == Parameters(LISTS, 128)
     assert Parameters(LISTS, 64).efforts == [1, 2, 4, 8, 16, 32, 64]
     with pytest.raises(ConfigurationError, match="too few"):
         approximate.choose(999, LISTS)

@@ -29,7 +29,8 @@ LISTS, HNSW = "inverted_lists", "hnsw"
 METHODS = ("none", "auto", LISTS, HNSW)
 SMALL = 20_000  # items up to which an exact search takes milliseconds and "auto" builds nothing
 LARGE = 500_000  # items from which on "auto" takes inverted lists: a graph takes longer to build
-TRAINING_PER_LIST = 64  # vectors that k-means sees per cell; faiss advises 39 to 256
+SMALLEST_LIST = 39  # vectors in a cell on average, the fewest that faiss's k-means takes without a warning
+TRAINING_PER_LIST = 64  # vectors that k-means sees per cell; faiss advises up to 256
 OVERSAMPLING = 4  # candidates scored again per result
 BLOCK = 65_536  # vectors added at a time
 
@@ -52,18 +53,20 @@ class Parameters:
 def choose(count: int, method: str = "auto") -> Parameters | None:
     """Returns parameters for an index of `count` vectors, None where exact search is best.
 
-    Cells are the power of two nearest to 4 sqrt(count), as faiss's guidelines have it; a graph has 32 links a node.
+    Cells are the power of two nearest to 4 sqrt(count), as faiss's guidelines have it, fewer for small indexes; a
+    graph has 32 links a node.
     Raises `ConfigurationError` for an unknown method, or fewer vectors than inverted lists can be learnt from.
     """
     if method not in METHODS:
         raise ConfigurationError(f"Unknown approximate method {method!r}; known: {', '.join(METHODS)}.")
-    if method == "none" or (method == "auto" and count <= SMALL):
+    if method == "none" or count < 2 or (method == "auto" and count <= SMALL):
         return None
     if method == HNSW or (method == "auto" and count < LARGE):
         return Parameters(HNSW, 32, 100)
     if count < 1000:
         raise ConfigurationError(f"{count} items are too few for inverted lists (1,000): search them exactly.")
-    return Parameters(LISTS, 2 ** round(math.log2(4 * math.sqrt(count))))
+    most = math.floor(math.log2(count / SMALLEST_LIST))
+    return Parameters(LISTS, 2 ** min(most, round(math.log2(4 * math.sqrt(count)))))
 
 
 class ApproximateIndex:

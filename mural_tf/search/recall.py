@@ -54,8 +54,8 @@ def choose_effort(
       target: 0..1.
 
     Returns:
-      JSON values: k, target, reached, groups -> {queries, recall}, efforts tried with the worst group's recall, and
-      milliseconds a query of both searches (all queries at once).
+      JSON values: k, target, reached, groups -> {queries, recall}, the efforts tried with each group's recall, and
+      milliseconds a query of both searches (all queries of a group at once).
     """
     truth, exact_time = {}, 0.0
     for name, group in groups.items():
@@ -71,7 +71,8 @@ def choose_effort(
         measured = {name: _measure(approximate, embeddings, group, truth[name]) for name, group in groups.items()}
         seconds = time.perf_counter() - start
         worst = min(choosing, key=measured.get)
-        tried.append({"effort": effort, "recall": round(measured[worst], 4), "worst": worst})
+        recalls = {name: round(value, 4) for name, value in measured.items()}
+        tried.append({"effort": effort, "worst": worst, "recall": recalls})
         if measured[worst] >= target:
             break
     queries = sum(len(group.vectors) for group in groups.values())
@@ -79,9 +80,7 @@ def choose_effort(
         "k": K,
         "target": target,
         "reached": measured[worst] >= target,
-        "groups": {
-            name: {"queries": len(group.vectors), "recall": round(measured[name], 4)} for name, group in groups.items()
-        },
+        "groups": {name: {"queries": len(group.vectors), "recall": recalls[name]} for name, group in groups.items()},
         "tried": tried,
         "milliseconds_per_query": {
             "exact": round(1e3 * exact_time / queries, 3),
