@@ -191,11 +191,27 @@ def test_an_index_gets_an_approximate_part_with_its_recall(data, tmp_path, monke
     assert load_index(tmp_path / "index", use_exact=True).approximate is None
     commands.index(*arguments, method="hnsw")
     assert "there already" in capsys.readouterr().out
+    (tmp_path / "queries.tsv").write_text("ga\tdearg\nga\tgorm\n", encoding="utf-8")
+    before = (tmp_path / "index/approximate.faiss").read_bytes()
+    commands.index(*arguments, method="hnsw", queries_file=str(tmp_path / "queries.tsv"))  # measured, not built, again
+    assert json.loads((tmp_path / "index/recall.json").read_text())["groups"]["text/ga"]["queries"] == 2
+    assert (tmp_path / "index/approximate.faiss").read_bytes() == before
     records.write_records(
         data, records.IMAGE_TEXT, "test", [records.ImageTextRecord("x", png((9, 9, 9)), [], [], [])], 2
     )
     build.build_index(ColorEmbedder(), [str(data)], tmp_path / "index", split="test", update=True)
     assert load_index(tmp_path / "index").approximate is None  # it lacks the new image
+
+
+def test_without_faiss_a_large_index_is_searched_exactly(data, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(commands, "load", lambda path: ColorEmbedder())
+    monkeypatch.setattr(approximate, "SMALL", 10)
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    commands.index("", [str(data)], str(tmp_path / "index"))
+    assert "because faiss is not installed" in capsys.readouterr().out
+    assert load_index(tmp_path / "index").approximate is None
+    with pytest.raises(ConfigurationError, match="pip install"):
+        commands.index("", [str(data)], str(tmp_path / "index"), method="hnsw")
 
 
 def test_an_index_without_known_sentences_warns(data, tmp_path, monkeypatch, capsys):

@@ -164,6 +164,15 @@ def load(folder: str | os.PathLike, count: int) -> ApproximateIndex | None:
     return ApproximateIndex(index, parameters, effort)
 
 
+def has_faiss() -> bool:
+    """Tells whether faiss can be imported."""
+    try:
+        import_faiss()
+    except ConfigurationError:
+        return False
+    return True
+
+
 def import_faiss():
     """Imports faiss, or raises `ConfigurationError` that says how to install it."""
     logging.getLogger("faiss.loader").setLevel(logging.WARNING)  # it tells which of its libraries it looks for

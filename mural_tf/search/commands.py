@@ -44,8 +44,12 @@ def index(
     if made.skipped:
         print(f"{made.skipped:,} could not be read: see {pathlib.Path(output) / SKIPPED}.", file=sys.stderr)
     parameters = approximate.choose(len(made), method)
-    if parameters is None or (made.approximate and made.approximate.parameters == parameters):
-        print("Searched exactly." if made.approximate is None else "Its approximate index is there already.")
+    there = made.approximate is not None and made.approximate.parameters == parameters
+    if parameters is None or (there and not given):
+        print("Its approximate index is there already." if there else "Searched exactly.")
+        return made
+    if method == "auto" and not approximate.has_faiss():
+        print("Searched exactly, because faiss is not installed: pip install 'mural-tf[search]'.")
         return made
     return add_approximate(made, embedder, output, parameters, given)
 
@@ -53,9 +57,14 @@ def index(
 def add_approximate(
     made: Index, embedder, output: str, parameters: approximate.Parameters, given: Sequence[Query] = ()
 ) -> Index:
-    """Builds an approximate index beside a complete one, chooses its effort by recall, and prints the report."""
-    with tqdm(desc=f"Building {parameters.method}", unit=" vectors", total=len(made)) as bar:
-        built = approximate.build(made.embeddings, parameters, bar.update)
+    """Builds an approximate index beside a complete one, chooses its effort by recall, and prints the report.
+
+    One of the same parameters is kept, and its effort chosen anew, for the `given` sentences as well.
+    """
+    built = made.approximate
+    if built is None or built.parameters != parameters:
+        with tqdm(desc=f"Building {parameters.method}", unit=" vectors", total=len(made)) as bar:
+            built = approximate.build(made.embeddings, parameters, bar.update)
     groups = collect(made, embedder, given)
     report = recall.choose_effort(built, made.embeddings, groups)
     approximate.save(output, built, report)
