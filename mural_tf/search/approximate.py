@@ -45,9 +45,14 @@ class Parameters:
 
     @property
     def efforts(self) -> list[int]:
-        """The values of `effort` to try, each twice the one before; the last of inverted lists visits all cells."""
-        first, last = (1, self.size) if self.method == LISTS else (16, 4096)
-        return [first << i for i in range(int(math.log2(last // first)) + 1)]
+        """The values of `effort` to try, rising: powers of two times the first one, and the middle between them.
+
+        Those of inverted lists end with all cells; those of a graph begin with the candidates of ten results, because a
+        queue cannot be shorter than what is asked for.
+        """
+        first, last = (1, self.size) if self.method == LISTS else (10 * OVERSAMPLING, 5120)
+        doubled = [first << i for i in range(int(math.log2(last / first)) + 1)]
+        return sorted({*doubled, *(effort * 3 // 2 for effort in doubled[:-1])})
 
 
 def choose(count: int, method: str = "auto") -> Parameters | None:
