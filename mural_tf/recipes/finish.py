@@ -14,8 +14,12 @@ from mural_tf.evaluation import report
 from mural_tf.export.saved_model import export_model
 from mural_tf.models import ContrastiveModel
 from mural_tf.recipes.measure import MeasuredModel, SplitEvaluation
+from mural_tf.search.build import index_in_memory
 from mural_tf.search.contact_sheet import write_contact_sheet
-from mural_tf.search.exact import RecordImages, build_index, search
+from mural_tf.search.items import IMAGES
+from mural_tf.search.queries import Query
+from mural_tf.search.results import search
+from mural_tf.search.sources import find
 from mural_tf.training.workdir import append_metrics, drop_metrics, has_evaluation
 
 EXPORT = "export"
@@ -58,13 +62,13 @@ def finish(model: ContrastiveModel, tokenizer, config: ConfigDict, workdir: path
 def _search(model, tokenizer, config: ConfigDict, workdir: pathlib.Path) -> list[str]:
     """Writes contact sheets of the example queries and returns what was found, a line each."""
     embedder = Embedder.from_model(model, tokenizer, config, str(workdir))
-    source = RecordImages(config.data.directory, config.evaluation.split)
-    index = build_index(embedder, source, progress=False)
+    index = index_in_memory(embedder, find(IMAGES, [config.data.directory], config.evaluation.split))
     lines = []
     for number, query in enumerate(EXAMPLE_QUERIES.get(config.data.source, ()), start=1):
-        hits = search(embedder, index, query, top=10)
+        hits = search(index, embedder, [Query(query)], top=10)[0].hits
         sheet = workdir / f"search-{number}.png"
-        for note in write_contact_sheet(sheet, query, hits, source.read(hit.name for hit in hits)):
+        note = write_contact_sheet(sheet, query, hits, {hit.name: index.read_image(hit.row) for hit in hits})
+        if note:
             logging.warning("%s", note)
         lines.append(f"{query!r}: {', '.join(hit.name for hit in hits[:3])}, … ({sheet})")
     return lines
@@ -83,7 +87,7 @@ def describe(config: ConfigDict, workdir: pathlib.Path) -> None:
         f"  {workdir / EXPORT}  both encoders as SavedModels",
         f"  {workdir / 'metrics.jsonl'}, {workdir / 'tensorboard'}  numbers of every step",
         "Next:",
-        f"  python run_search.py --model={workdir / EXPORT} --images=FOLDER --query='a sentence' --output=found.png",
+        f"  python run_search.py query 'a sentence' --model={workdir / EXPORT} --images=FOLDER --html=found.html",
         f"  python run_evaluate.py --model={workdir} --data_dir={config.data.directory} --split={summary['split']}",
         f"  python run_finetune.py --config={'configs/finetune.py'} --from={workdir} --workdir=NEW_FOLDER",
     ]

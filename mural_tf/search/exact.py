@@ -1,162 +1,84 @@
-"""Exact search: the images closest to a sentence by cosine, compared with every image of a folder or data split."""
+"""Exact search: the rows of a matrix with the largest dot product with each query, block by block.
+
+Scores of a block are compared with the k-th best score so far, so that only the few that can still enter the result
+are sorted; the matrix product remains the whole cost. Memory beyond the matrix is one block of scores.
+"""
 
 from __future__ import annotations
 
-import dataclasses
-import os
-import pathlib
-import sys
-from collections.abc import Iterable, Iterator
-
 import numpy as np
 
-from mural_tf.config import ConfigurationError
-from mural_tf.data import records
-from mural_tf.embedder import load
-
-IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".gif", ".bmp")
+BLOCK = 4096  # rows scored at a time: the scores of 64 queries, 1 MB, stay in the cache
+QUERIES = 256  # scored at a time
 
 
-@dataclasses.dataclass
-class Hit:
-    """One result; `rank` counts from 1, `score` is the cosine."""
-
-    rank: int
-    score: float
-    name: str
-
-
-class FolderImages:
-    """The image files below a folder, by their relative path. Raises `ConfigurationError` if there are none."""
-
-    def __init__(self, folder: str | os.PathLike):
-        self.folder = pathlib.Path(folder)
-        if not self.folder.is_dir():
-            raise ConfigurationError(f"The image folder {folder} does not exist.")
-        files = (path for path in self.folder.rglob("*") if path.suffix.lower() in IMAGE_ENDINGS and path.is_file())
-        self.names = sorted(path.relative_to(self.folder).as_posix() for path in files)
-        if not self.names:
-            raise ConfigurationError(
-                f"No images in {folder}: expected files ending in {', '.join(IMAGE_ENDINGS)}, in it or below it; "
-                "for a data set of TFRecords name the split as well."
-            )
-
-    def __iter__(self) -> Iterator[tuple[str, pathlib.Path]]:
-        return ((name, self.folder / name) for name in self.names)
-
-    def read(self, names: Iterable[str]) -> dict[str, bytes]:
-        """Returns the encoded images of `names`."""
-        return {name: (self.folder / name).read_bytes() for name in names}
-
-
-class RecordImages:
-    """The images of one split of image-text TFRecords, each `image_id` once. Raises `ConfigurationError` for none."""
-
-    def __init__(self, directory: str | os.PathLike, split: str):
-        self.directory, self.split = directory, split
-        records.list_files(directory, records.IMAGE_TEXT, split)
-
-    def __iter__(self) -> Iterator[tuple[str, bytes]]:
-        seen = set()
-        for record in records.read_records(self.directory, records.IMAGE_TEXT, self.split):
-            if record.image_id not in seen:
-                seen.add(record.image_id)
-                yield record.image_id, record.image
-
-    def read(self, names: Iterable[str]) -> dict[str, bytes]:
-        """Returns the encoded images of `names`, by reading the split again."""
-        wanted = set(names)
-        return {name: image for name, image in self if name in wanted}
-
-
-class ImageIndex:
-    """Embeddings of images and their names; scores every image for every query.
+def top_k(queries: np.ndarray, rows: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the `k` best rows of every query.
 
     Args:
-      names: N names.
-      embeddings: float32 [N, D], L2-normalised.
-      unreadable: how many images were left out because they do not decode.
-    """
+      queries: float [Q, D], used as float32.
+      rows: float32 or float16 [N, D], N >= 1, a memory-mapped file too; products are taken in float32.
+      k: how many; at most N are returned.
 
-    def __init__(self, names: list[str], embeddings: np.ndarray, unreadable: int = 0):
-        self.names, self.embeddings, self.unreadable = names, embeddings, unreadable
-
-    def search(self, query: np.ndarray, top: int) -> list[Hit]:
-        """Returns the `top` images by cosine with `query` [D], best first; equal scores keep the order of the names."""
-        scores = self.embeddings @ query  # [N]
-        top = min(top, len(scores))
-        threshold = np.partition(scores, -top)[-top]
-        best = np.flatnonzero(scores >= threshold)
-        best = best[np.argsort(-scores[best], kind="stable")][:top]
-        return [Hit(rank, float(scores[i]), self.names[i]) for rank, i in enumerate(best, start=1)]
-
-
-def open_images(images: str | os.PathLike, split: str = "") -> FolderImages | RecordImages:
-    """Returns the images of a folder, or, given a split, of a data set."""
-    return RecordImages(images, split) if split else FolderImages(images)
-
-
-def build_index(
-    embedder, images: FolderImages | RecordImages, batch_size: int = 64, progress: bool | None = None
-) -> ImageIndex:
-    """Encodes every image, leaving out and counting those that do not decode.
-
-    Raises `ConfigurationError` if none does.
-    """
-    names = []
-
-    def contents():
-        for name, content in images:
-            names.append(name)
-            yield content
-
-    embeddings, kept = embedder.encode_image(contents(), batch_size=batch_size, on_error="skip", progress=progress)
-    if not len(kept):
-        raise ConfigurationError(f"None of the {len(names)} images can be read.")
-    return ImageIndex([names[i] for i in kept], embeddings, len(names) - len(kept))
-
-
-def search(embedder, images: str | os.PathLike | ImageIndex, query: str, top: int = 10, split: str = "") -> list[Hit]:
-    """Returns the `top` images that `query`, a sentence in any language, describes best.
-
-    Args:
-      images: a folder of images, a data set (with `split`), or an `ImageIndex` made before, for several queries.
+    Returns:
+      float32 scores [Q, min(k, N)], falling, and int64 rows [Q, min(k, N)]. Rows with the same score keep their order.
+      (BLAS may round equal products in different places of a block differently by 1e-7.)
 
     Raises:
-      ConfigurationError: an empty query, `top` below 1, or no images.
+      ValueError: shapes that do not fit, k below 1, queries that are not finite.
     """
-    _check(query, top)
-    if not isinstance(images, ImageIndex):
-        images = build_index(embedder, open_images(images, split))
-    return images.search(embedder.encode_text([query])[0], top)
+    queries = np.ascontiguousarray(queries, np.float32)
+    if queries.ndim != 2 or rows.ndim != 2 or queries.shape[1] != rows.shape[1] or not len(rows):
+        raise ValueError(f"Expected queries [Q, D] and rows [N, D] with N >= 1; got {queries.shape} and {rows.shape}.")
+    if k < 1:
+        raise ValueError(f"k must be at least 1, got {k}.")
+    if not np.isfinite(queries).all():
+        raise ValueError("The queries hold NaN or infinity.")
+    k = min(k, len(rows))
+    found = [_top_k(queries[i : i + QUERIES], np.asarray(rows), k) for i in range(0, max(1, len(queries)), QUERIES)]
+    return tuple(np.concatenate(part) for part in zip(*found))
 
 
-def search_and_show(
-    model: str, images: str, query: str, top: int = 10, split: str = "", output: str = "", batch_size: int = 64
-) -> list[Hit]:
-    """Searches with a saved model, prints the ranked files and, given `output`, writes the contact sheet there."""
-    from mural_tf.search.contact_sheet import write_contact_sheet
-
-    _check(query, top)
-    source = open_images(images, split)  # mistakes show before the model is loaded
-    if output and not pathlib.Path(output).resolve().parent.is_dir():
-        raise ConfigurationError(f"The folder of --output={output} does not exist.")
-    embedder = load(model)
-    index = build_index(embedder, source, batch_size, progress=True)
-    hits = search(embedder, index, query, top)
-    if index.unreadable:
-        print(f"{index.unreadable} of {index.unreadable + len(index.names)} images cannot be read.", file=sys.stderr)
-    print(f"{query!r} in {len(index.names):,} images:")
-    for hit in hits:
-        print(f"{hit.rank:4}  {hit.score:+.3f}  {hit.name}")
-    if output:
-        note = write_contact_sheet(output, query, hits, source.read(hit.name for hit in hits))
-        print(f"Written: {output}" + (f" ({note})" if note else ""))
-    return hits
+def _top_k(queries: np.ndarray, rows: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    best_scores = np.full((len(queries), k), -np.inf, np.float32)
+    best_rows = np.full((len(queries), k), len(rows), np.int64)
+    buffer = np.empty((len(queries), BLOCK), np.float32)
+    for begin in range(0, len(rows), BLOCK):
+        block = as_float32(rows[begin : begin + BLOCK])
+        scores = buffer[:, : len(block)] if len(block) == BLOCK else np.empty((len(queries), len(block)), np.float32)
+        np.matmul(queries, block.T, out=scores)  # [Q, B]
+        entering = scores > best_scores[:, -1:]  # a later row with the same score as the k-th stays out
+        if np.count_nonzero(entering) > 4 * best_rows.size and len(block) > k:
+            # The first block, or rows sorted by similarity: sort the k best of the block instead of all.
+            entering &= scores >= np.partition(scores, len(block) - k, axis=1)[:, len(block) - k, None]
+        places = np.flatnonzero(entering)
+        if len(places):
+            owners, columns = np.divmod(places, len(block))
+            best_scores, best_rows = _merge(best_scores, best_rows, owners, scores[owners, columns], begin + columns)
+    return best_scores, best_rows
 
 
-def _check(query: str, top: int) -> None:
-    if not query.strip():
-        raise ConfigurationError("The query is empty: give a sentence in any language.")
-    if top < 1:
-        raise ConfigurationError(f"top must be at least 1, got {top}.")
+def as_float32(values: np.ndarray) -> np.ndarray:
+    """Returns finite float16 or float32 values as float32; float16 several times faster than `astype`.
+
+    A float16's exponent and mantissa, moved to a float32's places, are its value times 2^-112, subnormals too.
+    """
+    if values.dtype != np.float16:
+        return np.asarray(values, np.float32)
+    bits = np.ascontiguousarray(values).view(np.int16).astype(np.int32)  # the sign fills the upper half
+    np.left_shift(bits, 13, out=bits)
+    np.bitwise_and(bits, np.int32(~0x70000000), out=bits)  # of the copies of the sign only the uppermost stays
+    moved = bits.view(np.float32)
+    return np.multiply(moved, np.float32(2.0**112), out=moved)
+
+
+def _merge(best_scores, best_rows, owners, scores, rows) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the best [Q, k] of the previous best and of new (owner, score, row) triples."""
+    queries, k = best_scores.shape
+    owners = np.concatenate([np.repeat(np.arange(queries), k), owners])
+    scores = np.concatenate([best_scores.ravel(), scores])
+    rows = np.concatenate([best_rows.ravel(), rows])
+    order = np.lexsort((rows, -scores, owners))
+    starts = np.searchsorted(owners[order], np.arange(queries))
+    kept = order[starts[:, None] + np.arange(k)]  # [Q, k]; every query has at least its k previous ones
+    return scores[kept], rows[kept]

@@ -1,0 +1,164 @@
+"""The commands of run_search.py: index, query, and a search without an index."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import sys
+from collections.abc import Sequence
+
+from tqdm import tqdm
+
+from mural_tf.config import ConfigurationError, write_whole
+from mural_tf.embedder import load
+from mural_tf.search import approximate, recall, results, sources
+from mural_tf.search.build import build_index, index_in_memory
+from mural_tf.search.contact_sheet import write_contact_sheet
+from mural_tf.search.gallery import write_gallery
+from mural_tf.search.index import SKIPPED, Index, load_index
+from mural_tf.search.items import IMAGES
+from mural_tf.search.measured_queries import collect
+from mural_tf.search.queries import Query, check_queries, read_queries
+
+
+def index(
+    model: str,
+    names: Sequence[str],
+    output: str,
+    kind: str = IMAGES,
+    split: str = "",
+    dtype: str = "float32",
+    method: str = "auto",
+    queries_file: str = "",
+    batch_size: int = 64,
+    update: bool = False,
+) -> Index:
+    """Makes the index `output` with a saved model, and where it is large an approximate one; prints what was done."""
+    sources.find(kind, names, split)  # mistakes show before the model is loaded
+    given = read_queries(queries_file) if queries_file else []
+    if method not in ("none", "auto"):
+        approximate.import_faiss()
+    embedder = load(model)
+    made = build_index(embedder, names, output, kind, split, dtype, batch_size, update, progress=True)
+    print(f"{len(made):,} {kind} in {output}, made by {made.model.describe()}.")
+    if made.skipped:
+        print(f"{made.skipped:,} could not be read: see {pathlib.Path(output) / SKIPPED}.", file=sys.stderr)
+    parameters = approximate.choose(len(made), method)
+    there = made.approximate is not None and made.approximate.parameters == parameters
+    if parameters is None or (there and not given):
+        print("Its approximate index is there already." if there else "Searched exactly.")
+        return made
+    if method == "auto" and not approximate.has_faiss():
+        print("Searched exactly, because faiss is not installed: pip install 'mural-tf[search]'.")
+        return made
+    return add_approximate(made, embedder, output, parameters, given)
+
+
+def add_approximate(
+    made: Index, embedder, output: str, parameters: approximate.Parameters, given: Sequence[Query] = ()
+) -> Index:
+    """Builds an approximate index beside a complete one, chooses its effort by recall, and prints the report.
+
+    One of the same parameters is kept, and its effort chosen anew, for the `given` sentences as well.
+    """
+    built = made.approximate
+    if built is None or built.parameters != parameters:
+        with tqdm(desc=f"Building {parameters.method}", unit=" vectors", total=len(made)) as bar:
+            built = approximate.build(made.embeddings, parameters, bar.update)
+    groups = collect(made, embedder, given)
+    report = recall.choose_effort(built, made.embeddings, groups)
+    approximate.save(output, built, report)
+    made.approximate = built
+    print("\n".join(recall.to_lines(report, built)))
+    if made.kind == IMAGES and not any(name.startswith("text") for name in groups):
+        print(
+            "Warning: recall was not measured for sentences, because none is known: give some in the languages that "
+            "will be asked, --queries=FILE with language[TAB]text a line.",
+            file=sys.stderr,
+        )
+    return made
+
+
+def query(
+    index_folder: str,
+    queries: Sequence[Query],
+    model: str = "",
+    top: int = 10,
+    use_exact: bool = False,
+    html: str = "",
+    json: str = "",
+    output: str = "",
+) -> list[results.Result]:
+    """Asks an index. Prints the hits, or JSON if `json` is "-"; writes the gallery `html` and the contact sheet.
+
+    Args:
+      model: workdir or export; by default the one that made the index, where it was.
+      json: file for the results, or "-" to print them and nothing else.
+      output: PNG file for a contact sheet, of one query.
+    """
+    check_queries(queries, top)
+    _check_outputs(queries, html=html, json="" if json == "-" else json, output=output)
+    opened = load_index(index_folder, use_exact)
+    model = model or opened.model.path
+    if not os.path.isdir(model):
+        raise ConfigurationError(
+            f"The index was made by the model {model or 'of a process in memory'}, which is not there; "
+            "give its place: --model=WORKDIR_OR_EXPORT."
+        )
+    embedder = load(model)
+    opened.check_model(embedder)
+    found = results.search(opened, embedder, queries, top)
+    _show(opened, found, html, json, output)
+    return found
+
+
+def search_once(
+    model: str, images: str, queries: Sequence[Query], top: int = 10, split: str = "", batch_size: int = 64,
+    html: str = "", json: str = "", output: str = "",
+) -> list[results.Result]:  # fmt: skip
+    """Searches images exactly without keeping an index."""
+    check_queries(queries, top)
+    found_images = sources.find(IMAGES, [images], split)
+    _check_outputs(queries, html=html, json="" if json == "-" else json, output=output)
+    embedder = load(model)
+    made = index_in_memory(embedder, found_images, IMAGES, batch_size, progress=True)
+    if made.skipped:
+        print(f"{made.skipped} of {made.skipped + len(made)} images cannot be read.", file=sys.stderr)
+    found = results.search(made, embedder, queries, top)
+    _show(made, found, html, json, output)
+    return found
+
+
+def _check_outputs(queries: Sequence[Query], **files: str) -> None:
+    for flag, file in files.items():
+        if file and not pathlib.Path(file).resolve().parent.is_dir():
+            raise ConfigurationError(f"The folder of --{flag}={file} does not exist.")
+    if files["output"] and len(queries) > 1:
+        raise ConfigurationError("--output draws the results of one query; use --html=FILE for several.")
+
+
+def _show(opened: Index, found: Sequence[results.Result], html: str, json: str, output: str) -> None:
+    if json == "-":
+        print(results.to_json(opened, found))
+    else:
+        for result in found:
+            print("\n".join(results.to_lines(result, len(opened), opened.kind)))
+    notes = sys.stderr if json == "-" else sys.stdout
+    if json not in ("", "-"):
+        write_whole(json, results.to_json(opened, found) + "\n")
+        print(f"Written: {json}", file=notes)
+    if html:
+        write_gallery(html, opened, found)
+        print(f"Written: {html}", file=notes)
+    if output:
+        images = {hit.name: image_or_nothing(opened, hit.row) for hit in found[0].hits}
+        note = write_contact_sheet(output, found[0].query.name, found[0].hits, images)
+        print(f"Written: {output}" + (f" ({note})" if note else ""), file=notes)
+
+
+def image_or_nothing(opened: Index, row: int) -> bytes:
+    """Returns the encoded image of a row, b"" if it is gone."""
+    try:
+        return opened.read_image(row)
+    except (OSError, ValueError):
+        return b""

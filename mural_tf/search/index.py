@@ -1,0 +1,138 @@
+"""An index: vectors of images or texts, what they are vectors of, and the model that made them.
+
+    from mural_tf.search.index import load_index
+
+    index = load_index("folder")
+    scores, rows = index.search(embedder.encode_text(["moyo mwekundu"]), k=10)  # float32 [1, 10], int64 [1, 10]
+    index.items[rows[0, 0]]  # the path or id of the closest image
+
+A folder of an index, complete when it has `index.json`:
+
+    index.json             kind, count, sources, the model's identity
+    embeddings.npy         float32 or float16 [N, D], L2-normalised
+    items.jsonl            an `Item` a line; items.offsets.npy: where the lines begin
+    model_probes.npy       the model's `Fingerprint`
+    skipped.tsv            name[TAB]reason of what could not be read
+    approximate.faiss      only if asked for; recall.json: its parameters and measured recall
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from mural_tf.config import ConfigurationError
+from mural_tf.search import approximate, exact
+from mural_tf.search.fingerprint import Fingerprint, take
+from mural_tf.search.items import IMAGES, Item, ItemTable, Names, read_image
+
+DESCRIPTION, EMBEDDINGS, ITEMS, PROBES = "index.json", "embeddings.npy", "items.jsonl", "model_probes.npy"
+SKIPPED = "skipped.tsv"
+FORMAT = 1
+
+
+class Index:
+    """Vectors [N, D] and their items; made by `load_index`, or by `build.index_in_memory`.
+
+    Attributes:
+      items: the name (path, id or text) of every row.
+      embeddings: float32 or float16 [N, D], L2-normalised, mostly memory-mapped.
+      model: the `Fingerprint` of the model that made them; `str` gives its identity.
+      kind: "images" or "texts".
+      approximate: an `ApproximateIndex`, or None: every search is exact.
+      skipped: how many images could not be read.
+    """
+
+    def __init__(
+        self,
+        items: Sequence[Item],
+        embeddings: np.ndarray,
+        model: Fingerprint,
+        kind: str = IMAGES,
+        approximate_index: approximate.ApproximateIndex | None = None,
+        skipped: int = 0,
+    ):
+        if len(items) != len(embeddings) or not len(items):
+            raise ValueError(f"Expected as many items as vectors, at least one; got {len(items)}, {len(embeddings)}.")
+        self._items, self.items = items, Names(items)
+        self.embeddings, self.model, self.kind = embeddings, model, kind
+        self.approximate, self.skipped = approximate_index, skipped
+
+    def __len__(self) -> int:
+        return len(self.embeddings)
+
+    def search(self, vectors: np.ndarray, k: int, use_exact: bool = False) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the rows closest to each vector, best first.
+
+        Args:
+          vectors: float32 [Q, D], of the model that made the index; L2-normalised for cosines.
+          k: how many; at most N are returned.
+          use_exact: compare with every row although there is an approximate index.
+
+        Returns:
+          float32 scores (dot products) [Q, min(k, N)], falling, and int64 rows [Q, min(k, N)].
+
+        Raises:
+          ValueError: vectors of another size or not finite, k below 1.
+        """
+        if self.approximate is None or use_exact:
+            return exact.top_k(vectors, self.embeddings, k)
+        return self.approximate.search(vectors, k, self.embeddings)
+
+    def describe(self, row: int) -> Item:
+        """Returns the item of a row: where its image lies, its captions. Raises `IndexError` outside [0, N)."""
+        if not 0 <= row < len(self):
+            raise IndexError(f"The index has rows 0 to {len(self) - 1}, not {row}.")
+        return self._items[int(row)]
+
+    def read_image(self, row: int) -> bytes:
+        """Returns the encoded image of a row. Raises `IndexError`, or `OSError` or `ValueError` if it is gone."""
+        return read_image(self.describe(row))
+
+    def check_model(self, embedder) -> None:
+        """Raises `ConfigurationError` if the vectors of `embedder` cannot be compared with those of the index."""
+        self.model.check(take(embedder), "The index")
+
+
+def load_index(folder: str | os.PathLike, use_exact: bool = False) -> Index:
+    """Opens the index in a folder; vectors and items are read as they are needed.
+
+    With `use_exact` its approximate part is left alone: every search is exact and faiss is not needed.
+    Raises `ConfigurationError` if there is none, it is not complete, damaged or of another format.
+    """
+    folder = pathlib.Path(folder)
+    description = read_description(folder)
+    try:
+        embeddings = np.load(folder / EMBEDDINGS, mmap_mode="r")
+        probes = np.load(folder / PROBES)
+        items = ItemTable(folder / ITEMS)
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"The index {folder} is damaged ({error}); make it again.") from None
+    if not len(items) == len(embeddings) == description["count"]:
+        raise ConfigurationError(
+            f"The index {folder} is damaged: {description['count']} items were written, {len(items)} names and "
+            f"{len(embeddings)} vectors are there; make it again."
+        )
+    model = Fingerprint(probes, description["model"]["path"], description["model"]["step"])
+    approximate_index = None if use_exact else approximate.load(folder, len(embeddings))
+    return Index(items, embeddings, model, description["kind"], approximate_index, description["skipped"])
+
+
+def read_description(folder: str | os.PathLike) -> dict[str, object]:
+    """Returns index.json. Raises `ConfigurationError` as `load_index` does."""
+    path = pathlib.Path(folder) / DESCRIPTION
+    try:
+        description = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        begun = (path.parent / "building").is_dir()
+        hint = "its indexing was interrupted; run the same command again" if begun else "make it with: index IMAGES…"
+        raise ConfigurationError(f"{path.parent} is not an index: it has no {DESCRIPTION} ({hint}).") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path} is not valid JSON ({error}): the index is damaged.") from None
+    if not isinstance(description, dict) or description.get("format") != FORMAT:
+        raise ConfigurationError(f"{path} is of another format than {FORMAT}, which this version reads; index again.")
+    return description

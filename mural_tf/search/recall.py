@@ -1,0 +1,123 @@
+"""What approximate search finds of the exact result, measured for every kind of query apart.
+
+An index that finds nearly all neighbours of an image's vector may miss those of a sentence's: sentences lie elsewhere
+in the space than the images that the structure was built on, and sentences of one language elsewhere than another's.
+So recall is measured per modality and language, and the effort is chosen for the worst of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping
+
+import numpy as np
+
+from mural_tf.search import exact
+from mural_tf.search.approximate import ApproximateIndex
+
+K = 10
+TARGET = 0.95
+ENOUGH = 20  # queries from which on a group takes part in the choice of the effort
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """Queries of one modality and language: vectors [Q, D]; `own`: int64 [Q], their own rows, which do not count."""
+
+    vectors: np.ndarray
+    own: np.ndarray | None = None
+
+
+def recall(scores: np.ndarray, exact_scores: np.ndarray) -> float:
+    """Returns the mean share of the exact results that were found, 0..1.
+
+    A result counts if it scores at least what the last exact one does, so that one tied row is as good as another.
+
+    Args:
+      scores: exact dot products of what was found, [Q, K].
+      exact_scores: those of the exact results, [Q, K], falling.
+    """
+    rounding = 1e-6  # the same product, taken in another order
+    return float(np.mean(scores >= exact_scores[:, -1:] - rounding))
+
+
+def choose_effort(
+    approximate: ApproximateIndex, embeddings: np.ndarray, groups: Mapping[str, Group], target: float = TARGET
+) -> dict[str, object]:
+    """Sets the smallest effort whose recall@10 reaches `target` in every group, and returns a report.
+
+    Args:
+      approximate: its `effort` is changed.
+      embeddings: [N, D], what it was built on.
+      groups: name ("image", "text/sw") -> queries; groups of fewer than 20 are reported, but do not choose.
+      target: 0..1.
+
+    Returns:
+      JSON values: k, target, reached, groups -> {queries, recall}, the efforts tried with each group's recall, and
+      milliseconds a query of both searches (all queries of a group at once).
+    """
+    truth, exact_time = {}, 0.0
+    for name, group in groups.items():
+        start = time.perf_counter()
+        scores, rows = exact.top_k(group.vectors, embeddings, _wanted(group))
+        exact_time += time.perf_counter() - start
+        truth[name] = _without_own(scores, rows, group.own)
+    choosing = [name for name, group in groups.items() if len(group.vectors) >= ENOUGH] or list(groups)
+    tried, measured = [], {}
+    for effort in approximate.parameters.efforts:
+        approximate.effort = effort
+        start = time.perf_counter()
+        measured = {name: _measure(approximate, embeddings, group, truth[name]) for name, group in groups.items()}
+        seconds = time.perf_counter() - start
+        worst = min(choosing, key=measured.get)
+        recalls = {name: round(value, 4) for name, value in measured.items()}
+        tried.append({"effort": effort, "worst": worst, "recall": recalls})
+        if measured[worst] >= target:
+            break
+    queries = sum(len(group.vectors) for group in groups.values())
+    return {
+        "k": K,
+        "target": target,
+        "reached": measured[worst] >= target,
+        "groups": {name: {"queries": len(group.vectors), "recall": recalls[name]} for name, group in groups.items()},
+        "tried": tried,
+        "milliseconds_per_query": {
+            "exact": round(1e3 * exact_time / queries, 3),
+            "approximate": round(1e3 * seconds / queries, 3),
+        },
+    }
+
+
+def _measure(approximate: ApproximateIndex, embeddings: np.ndarray, group: Group, truth: np.ndarray) -> float:
+    scores, rows = approximate.search(group.vectors, _wanted(group), embeddings)
+    return recall(_without_own(scores, rows, group.own), truth)
+
+
+def _wanted(group: Group) -> int:
+    return K if group.own is None else K + 1
+
+
+def _without_own(scores: np.ndarray, rows: np.ndarray, own: np.ndarray | None) -> np.ndarray:
+    """Drops the query itself from its results, or the last result if it is not among them: [Q, K + 1] -> [Q, K]."""
+    if own is None:
+        return scores
+    is_own = rows == own[:, None]
+    is_own[~is_own.any(axis=1), -1] = True
+    return scores[~is_own].reshape(len(scores), -1)
+
+
+def to_lines(report: Mapping, approximate: ApproximateIndex) -> list[str]:
+    """Returns the report as lines to print, the worst groups first."""
+    parameters = approximate.parameters
+    times = report["milliseconds_per_query"]
+    lines = [
+        f"Approximate: {parameters.method} of size {parameters.size}, effort {approximate.effort}; "
+        f"{times['approximate']:.2f} ms a query, exact {times['exact']:.2f} ms.",
+        f"Recall@{report['k']} against exact search (at least {report['target']} "
+        + ("in every group):" if report["reached"] else "was not reached at the largest effort):"),
+    ]
+    for name, group in sorted(report["groups"].items(), key=lambda entry: entry[1]["recall"]):
+        few = "  (too few to choose by)" if group["queries"] < ENOUGH else ""
+        lines.append(f"  {name:20} {group['recall']:.3f}  of {group['queries']} queries{few}")
+    return lines

@@ -1,0 +1,224 @@
+"""Approximate search: recall with numbers derived by hand, exact scores, the choice of the effort, files."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+from search_data import ColorEmbedder, png
+
+from mural_tf.config import ConfigurationError
+from mural_tf.data import records
+from mural_tf.search import approximate, build, commands, exact, recall, sources
+from mural_tf.search.approximate import HNSW, LISTS, Parameters
+from mural_tf.search.index import load_index
+from mural_tf.search.items import IMAGES, TEXTS
+from mural_tf.search.measured_queries import collect
+from mural_tf.search.queries import Query
+from mural_tf.search.recall import Group
+
+
+def clustered(count, size=16, clusters=40, seed=0):
+    random = np.random.default_rng(seed)
+    centres = np.random.default_rng(0).standard_normal((clusters, size))
+    vectors = centres[random.integers(0, clusters, count)] + 0.4 * random.standard_normal((count, size))
+    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+
+
+EMBEDDINGS, QUERIES = clustered(3000), clustered(60, seed=1)
+PARAMETERS = [Parameters(LISTS, 64), Parameters(HNSW, 16, 40)]
+
+
+@pytest.fixture(scope="module", params=PARAMETERS, ids=lambda parameters: parameters.method)
+def built(request):
+    return approximate.build(EMBEDDINGS, request.param)
+
+
+def test_recall_counts_what_scores_as_the_exact_results():
+    truth = np.array([[0.9, 0.8, 0.7, 0.6], [0.5, 0.5, 0.5, 0.5]])
+    found = np.array([[0.9, 0.7, 0.6, 0.55], [0.5, 0.5, 0.4, 0.4]])
+    # The first finds .9, .7, .6 of its four, the second two of four (any of the rows tied at .5): (3/4 + 2/4) / 2.
+    assert abs(recall.recall(found, truth) - 0.625) < 1e-12
+
+
+def test_a_query_does_not_find_itself():
+    scores = np.array([[1.0, 0.8, 0.6], [0.9, 0.8, 0.7], [1.0, 1.0, 0.2]])
+    rows = np.array([[4, 1, 2], [7, 8, 9], [3, 5, 6]])
+    kept = recall._without_own(scores, rows, np.array([4, 0, 5]))  # first, not among them, second of a tie
+    np.testing.assert_array_equal(kept, [[0.8, 0.6], [0.9, 0.8], [1.0, 0.2]])
+
+
+def test_scores_are_exact_and_nearly_all_is_found(built):
+    built.effort = built.parameters.efforts[-1]
+    scores, rows = built.search(QUERIES, 10, EMBEDDINGS)
+    products = np.einsum("qd,qkd->qk", QUERIES.astype(np.float64), EMBEDDINGS[rows].astype(np.float64))
+    assert np.abs(scores - products).max() < 1e-6 and (np.diff(scores) <= 0).all()
+    assert rows.dtype == np.int64 and all(len(set(line)) == 10 for line in rows)
+    assert recall.recall(scores, exact.top_k(QUERIES, EMBEDDINGS, 10)[0]) > 0.97
+
+
+def test_one_cell_finds_less_than_all():
+    index = approximate.build(EMBEDDINGS, PARAMETERS[0])
+    queries = np.random.default_rng(0).standard_normal((60, 16)).astype(np.float32)  # between the clusters
+    truth = exact.top_k(queries, EMBEDDINGS, 10)[0]
+    recalls = []
+    for index.effort in (1, 8, 64):
+        recalls.append(recall.recall(index.search(queries, 10, EMBEDDINGS)[0], truth))
+    assert recalls[0] < recalls[1] < recalls[2] and recalls[0] < 0.9
+
+
+def test_more_results_than_a_cell_holds_are_found_exactly():
+    index = approximate.build(EMBEDDINGS, PARAMETERS[0])
+    index.effort = 1
+    scores, rows = index.search(QUERIES[:3], 1000, EMBEDDINGS)
+    truth = exact.top_k(QUERIES[:3], EMBEDDINGS, 1000)
+    np.testing.assert_array_equal(rows, truth[1])
+    assert index.search(QUERIES[:3], 5000, EMBEDDINGS)[1].shape == (3, 3000)
+
+
+@pytest.mark.parametrize("vectors, k", [(np.ones((1, 3)), 5), (np.ones(16), 5), (np.ones((1, 16)), 0)])
+def test_unusable_vectors_are_named(built, vectors, k):
+    with pytest.raises(ValueError, match="Expected vectors|at least 1"):
+        built.search(vectors, k, EMBEDDINGS)
+
+
+class Scripted:
+    """Finds everything for queries along the first axis at effort 2, for others at effort 8 only."""
+
+    parameters, effort = Parameters(LISTS, 16), 16
+
+    def search(self, vectors, k, embeddings):
+        scores, rows = exact.top_k(vectors, embeddings, k)
+        needed = np.where(vectors[:, 0] > 0.9, 2, 8)
+        return np.where(self.effort >= needed[:, None], scores, -1), rows
+
+
+def test_the_effort_suits_the_worst_language():
+    easy, hard = np.tile(np.eye(16)[0], (30, 1)), np.tile(np.eye(16)[1], (30, 1))
+    groups = {"image": Group(easy.astype(np.float32)), "text/sw": Group(hard.astype(np.float32))}
+    index = Scripted()
+    report = recall.choose_effort(index, EMBEDDINGS, groups)
+    assert index.effort == 8 and report["reached"]
+    tried = [(tried["effort"], *tried["recall"].values(), tried["worst"]) for tried in report["tried"]]
+    assert tried == [
+        (1, 0.0, 0.0, "image"), *((effort, 1.0, 0.0, "text/sw") for effort in (2, 3, 4, 6)), (8, 1.0, 1.0, "image")
+    ]  # fmt: skip
+    assert report["groups"] == {name: {"queries": 30, "recall": 1.0} for name in groups}
+    groups["text/sw"] = Group(hard[:5].astype(np.float32))  # too few to choose by
+    report = recall.choose_effort(index, EMBEDDINGS, groups)
+    assert index.effort == 2 and report["groups"]["text/sw"]["recall"] == 0.0
+    assert any("text/sw" in line and "too few" in line for line in recall.to_lines(report, index))
+
+
+def test_parameters_follow_the_size():
+    assert approximate.choose(1000) is None and approximate.choose(1, HNSW) is None
+    assert approximate.choose(10**7, "none") is None
+    assert approximate.choose(10**5).method == HNSW and approximate.choose(10**7).method == LISTS
+    # 4 sqrt(10^6) = 4000, nearest power of two 4096
+    assert approximate.choose(10**6, LISTS) == Parameters(LISTS, 4096)
+    # 4 sqrt(7000) = 335, but 256 cells would hold 27 vectors each: 128 hold 55
+    assert approximate.choose(7000, LISTS) == Parameters(LISTS, 128)
+    assert Parameters(LISTS, 16).efforts == [1, 2, 3, 4, 6, 8, 12, 16]
+    assert Parameters(HNSW, 32).efforts[:5] == [40, 60, 80, 120, 160] and Parameters(HNSW, 32).efforts[-1] == 5120
+    with pytest.raises(ConfigurationError, match="too few"):
+        approximate.choose(999, LISTS)
+    with pytest.raises(ConfigurationError, match="known: none, auto"):
+        approximate.choose(10, "scann")
+
+
+def test_saved_and_loaded_find_the_same(built, tmp_path):
+    built.effort = 16
+    approximate.save(tmp_path, built, {"groups": {}})
+    loaded = approximate.load(tmp_path, 3000)
+    assert loaded.parameters == built.parameters and loaded.effort == 16
+    for one, other in zip(built.search(QUERIES, 5, EMBEDDINGS), loaded.search(QUERIES, 5, EMBEDDINGS)):
+        np.testing.assert_array_equal(one, other)
+    with pytest.raises(ConfigurationError, match="3000 vectors, the index 2999"):
+        approximate.load(tmp_path, 2999)
+    (tmp_path / approximate.FILE).write_bytes(b"damaged")
+    with pytest.raises(ConfigurationError, match="is damaged"):
+        approximate.load(tmp_path, 3000)
+
+
+def test_missing_faiss_says_how_to_install_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    with pytest.raises(ConfigurationError, match=r"pip install 'mural-tf\[search\]'"):
+        approximate.build(EMBEDDINGS, PARAMETERS[1])
+
+
+@pytest.fixture
+def data(tmp_path):
+    """Thirty images of different colours with captions in Swahili, six of them in German too."""
+    random = np.random.default_rng(0)
+    rows = []
+    for i in range(30):
+        captions, languages = [f"rangi {i}", f"Farbe {i}"], ["sw", "de"]
+        count = 2 if i < 6 else 1
+        image = png(tuple(int(c) for c in random.integers(1, 255, 3)))
+        rows.append(records.ImageTextRecord(str(i), image, captions[:count], languages[:count], [""] * count))
+    records.write_records(tmp_path / "data", records.IMAGE_TEXT, "test", rows)
+    return tmp_path / "data"
+
+
+def test_queries_are_collected_per_modality_and_language(data):
+    images = build.index_in_memory(ColorEmbedder(), sources.find(IMAGES, [str(data)]))
+    groups = collect(images, ColorEmbedder(), [Query("red", "sw"), Query("rot")], per_group=20)
+    assert {name: len(group.vectors) for name, group in groups.items()} == {
+        "image": 20, "text": 1, "text/de": 6, "text/sw": 21
+    }  # fmt: skip
+    np.testing.assert_array_equal(groups["image"].vectors, images.embeddings[groups["image"].own])
+    assert groups["text/sw"].own is None
+    texts = build.index_in_memory(ColorEmbedder(), sources.find(TEXTS, [str(data)]), TEXTS)
+    groups = collect(texts, ColorEmbedder(), per_group=20)
+    assert {name: len(group.vectors) for name, group in groups.items()} == {
+        "image": 20, "text/de": 6, "text/sw": 20
+    }  # fmt: skip
+
+
+def test_an_index_gets_an_approximate_part_with_its_recall(data, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(commands, "load", lambda path: ColorEmbedder())
+    arguments = (str(tmp_path), [str(data)], str(tmp_path / "index"), IMAGES, "test", "float32")
+    commands.index(*arguments, method="none")
+    assert load_index(tmp_path / "index").approximate is None
+    commands.index(*arguments, method="hnsw")  # the vectors are there: only the graph is added
+    printed = capsys.readouterr().out
+    assert "Recall@10 against exact search" in printed and "text/sw" in printed and "(too few to choose by)" in printed
+    report = json.loads((tmp_path / "index/recall.json").read_text())
+    assert report["groups"]["text/sw"] == {"queries": 30, "recall": 1.0} and report["method"] == "hnsw"
+    index = load_index(tmp_path / "index")
+    assert index.approximate.effort == report["effort"]
+    vectors = ColorEmbedder().encode_text(["red", "green"])
+    for one, other in zip(index.search(vectors, 5), index.search(vectors, 5, use_exact=True)):
+        np.testing.assert_array_equal(one, other)
+    assert load_index(tmp_path / "index", use_exact=True).approximate is None
+    commands.index(*arguments, method="hnsw")
+    assert "there already" in capsys.readouterr().out
+    (tmp_path / "queries.tsv").write_text("ga\tdearg\nga\tgorm\n", encoding="utf-8")
+    before = (tmp_path / "index/approximate.faiss").read_bytes()
+    commands.index(*arguments, method="hnsw", queries_file=str(tmp_path / "queries.tsv"))  # measured, not built, again
+    assert json.loads((tmp_path / "index/recall.json").read_text())["groups"]["text/ga"]["queries"] == 2
+    assert (tmp_path / "index/approximate.faiss").read_bytes() == before
+    records.write_records(
+        data, records.IMAGE_TEXT, "test", [records.ImageTextRecord("x", png((9, 9, 9)), [], [], [])], 2
+    )
+    build.build_index(ColorEmbedder(), [str(data)], tmp_path / "index", split="test", update=True)
+    assert load_index(tmp_path / "index").approximate is None  # it lacks the new image
+
+
+def test_without_faiss_a_large_index_is_searched_exactly(data, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(commands, "load", lambda path: ColorEmbedder())
+    monkeypatch.setattr(approximate, "SMALL", 10)
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    commands.index("", [str(data)], str(tmp_path / "index"))
+    assert "because faiss is not installed" in capsys.readouterr().out
+    assert load_index(tmp_path / "index").approximate is None
+    with pytest.raises(ConfigurationError, match="pip install"):
+        commands.index("", [str(data)], str(tmp_path / "index"), method="hnsw")
+
+
+def test_an_index_without_known_sentences_warns(data, tmp_path, monkeypatch, capsys):
+    for i in range(3):
+        (tmp_path / f"{i}.png").write_bytes(png((200, 80 * i, 10)))
+    monkeypatch.setattr(commands, "load", lambda path: ColorEmbedder())
+    commands.index("", [f"{tmp_path}/*.png"], str(tmp_path / "index"), method="hnsw")
+    assert "not measured for sentences" in capsys.readouterr().err
