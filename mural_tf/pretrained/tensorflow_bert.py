@@ -142,5 +142,5 @@ def _prefix(folder: pathlib.Path) -> pathlib.Path:
     found = sorted(path.with_suffix("") for path in folder.glob("*.index"))
     if len(found) != 1:
         names = ", ".join(path.name for path in found) or "none"
-        raise ConfigurationError(f"{folder}: expected one TensorFlow checkpoint (NAME.index, NAME.data-…), found {names}.")
+        raise ConfigurationError(f"{folder}: expected one checkpoint (NAME.index, NAME.data-…), found {names}.")
     return found[0]

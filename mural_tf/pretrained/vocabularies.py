@@ -18,7 +18,7 @@ def read_pieces(folder: str | pathlib.Path) -> list[str]:
     if (folder / VOCABULARY).is_file():
         return load_vocabulary(folder / VOCABULARY)
     if not (folder / TOKENIZER).is_file():
-        raise ConfigurationError(f"{folder} has neither {VOCABULARY} nor {TOKENIZER}; the weights need their word pieces.")
+        raise ConfigurationError(f"{folder} has neither {VOCABULARY} nor {TOKENIZER}: the weights need word pieces.")
     model = read_json(folder / TOKENIZER).get("model", {})
     if model.get("type") != "WordPiece" or model.get("continuing_subword_prefix", "##") != "##":
         raise ConfigurationError(f"{folder / TOKENIZER} is no word-piece tokenizer: its type is {model.get('type')!r}.")
