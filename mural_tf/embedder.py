@@ -1,7 +1,7 @@
 """`load(path) -> Embedder`: a trained model as two functions, image -> vector and sentence -> vector.
 
-A workdir, an export, Hugging Face's ALIGN and a model in memory give the same `Embedder`; evaluators and search know
-nothing else. The examples below are run by the tests.
+A workdir, an export, its TF-Hub modules, Hugging Face's ALIGN and a model in memory give the same `Embedder`;
+evaluators and search know nothing else. The examples below are run by the tests.
 """
 
 from __future__ import annotations
@@ -27,9 +27,11 @@ Image = "str | os.PathLike | bytes | np.ndarray"
 
 
 def load(path: str | os.PathLike, checkpoint: str = "latest") -> Embedder:
-    """Loads a workdir (its `checkpoint`, "latest" or "best"), an export (its newest version) or a folder of ALIGN.
+    """Loads a workdir (its `checkpoint`, "latest" or "best"), an export (its newest version), Hub modules or ALIGN.
 
-    The latter is what Hugging Face's `AlignModel` and its processor are saved as (`kakaobrain/align-base`); weights of
+    Hub modules are an export's `hub/`, or such a folder with image_encoder/, text_preprocessor/ and text_encoder/ from
+    elsewhere; images are resized as the export's config.json beside it says, without one straight to the module's size.
+    ALIGN is what Hugging Face's `AlignModel` and its processor are saved as (`kakaobrain/align-base`); weights of
     single towers must be imported into a workdir first: `python -m mural_tf.pretrained`.
 
     Raises `ConfigurationError` if `path` is none of them, or its parts are missing, damaged or do not fit together.
@@ -41,6 +43,8 @@ def load(path: str | os.PathLike, checkpoint: str = "latest") -> Embedder:
     path = pathlib.Path(path)
     if not path.is_dir():
         raise ConfigurationError(f"The model folder {path} does not exist; give a workdir or an export.")
+    if (path / "text_preprocessor").is_dir():
+        return _load_hub_modules(path)
     if (path / "image_encoder").is_dir() and (path / "text_encoder").is_dir():
         return _load_export(path)
     if (path / "config.json").is_file():
@@ -296,15 +300,54 @@ def _load_export(path: pathlib.Path) -> Embedder:
     return embedder
 
 
+def _load_hub_modules(path: pathlib.Path) -> Embedder:
+    import tensorflow_text  # noqa: F401 - registers the tokenizer's operations
+
+    from mural_tf.data.images import decode_image, evaluation_image
+
+    names = ("image_encoder", "text_preprocessor", "text_encoder")
+    image_encoder, preprocessor, text_encoder = (_load_version(path / name) for name in names)
+    config, size = base_config(), _input_size(image_encoder, path / names[0])
+    config.image_tower.resize = size
+    if (path.parent / "config.json").is_file():
+        config = load_config(path.parent / "config.json")
+    config.image_tower.image_size = size
+
+    def embed_texts(texts):
+        outputs = text_encoder(preprocessor(tf.constant(texts)), training=False)
+        return outputs["default"]
+
+    return Embedder(
+        lambda data: evaluation_image(decode_image(data), config.image_tower.resize, size),
+        lambda images: image_encoder(tf.cast(tf.stack(images), tf.float32) / 255.0, training=False),
+        embed_texts,
+        int(embed_texts([""]).shape[-1]),
+        config,
+        str(path),
+    )
+
+
+def _input_size(image_encoder, folder: pathlib.Path) -> int:
+    """The side of the images that a Hub module takes."""
+    try:
+        return int(image_encoder.__call__.concrete_functions[0].structured_input_signature[0][0].shape[1])
+    except (AttributeError, IndexError, TypeError):
+        raise ConfigurationError(f"{folder} is no TF-Hub module that takes images [B, S, S, 3] of one size.") from None
+
+
 def _load_saved_model(folder: pathlib.Path):
     versions = sorted((int(entry.name), entry) for entry in folder.iterdir() if entry.name.isdigit())
     if not versions:
         raise ConfigurationError(f"{folder} has no version: expected a SavedModel in {folder}/1.")
+    return _load_version(versions[-1][1])
+
+
+def _load_version(folder: pathlib.Path):
     try:
-        return tf.saved_model.load(str(versions[-1][1]))
+        return tf.saved_model.load(str(folder))
     except (OSError, tf.errors.OpError) as error:
         reason = str(error).strip().splitlines()[0]
-        raise ConfigurationError(f"{versions[-1][1]} is not a SavedModel or is damaged: {reason}") from None
+        raise ConfigurationError(f"{folder} is not a SavedModel or is damaged: {reason}") from None
 
 
 def _signature(saved_model, name: str, folder: pathlib.Path):

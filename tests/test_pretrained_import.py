@@ -11,8 +11,10 @@ import toy_data
 import mural_tf
 from mural_tf.config import ConfigurationError, base_config, load_config
 from mural_tf.data import records
+from mural_tf.encoders import build_image_encoder
 from mural_tf.recipes.finetune import finetune
 from mural_tf.recipes.import_pretrained import import_into_workdir
+from mural_tf.training.checkpoints import load_trained
 
 
 def small_config(model="align"):
@@ -85,6 +87,79 @@ def test_fine_tuning_evaluation_and_export(mural, tmp_path):
     assert np.abs(tuned.encode_text(["red cat"]) - exported.encode_text(["red cat"])).max() < 1e-5
 
 
-def test_unknown_source_is_an_error(tmp_path):
+@pytest.fixture(scope="module")
+def efficientnet(tmp_path_factory):
+    """A small image tower as Keras writes one: an HDF5 file with a group a layer."""
+    import h5py
+
+    config = small_config()
+    config.image_tower.update(dict(width=0.25, depth=0.25, image_size=32, resize=32))
+    tower = build_image_encoder(config.image_tower)
+    layers = {}
+    for variable in tower.variables:
+        name = variable.name.split("/", 1)[1] if "_squeeze_excite/" in variable.name else variable.name
+        layers.setdefault(name.split("/")[0], {})[name] = foreign.value(name, tuple(variable.shape))
+    path = tmp_path_factory.mktemp("keras") / "efficientnet.h5"
+    with h5py.File(path, "w") as file:
+        file.attrs["layer_names"] = list(layers)
+        for layer, values in layers.items():
+            group = file.create_group(layer)
+            group.attrs["weight_names"] = list(values)
+            for name, value in values.items():
+                group[name] = value
+    return path, config
+
+
+def test_towers_from_different_places(efficientnet, mural, tmp_path, capsys):
+    """An image tower of Keras, then a BERT onto it, then MURAL's second head: nothing that was there is lost."""
+    path, config = efficientnet
+    bert = foreign.write_bert(tmp_path / "bert")
+    config.text_tower.update(dict(layers=1, hidden_size=16, heads=2, feed_forward_size=32))
+    with pytest.raises(ConfigurationError, match="An image tower brings no vocabulary"):
+        import_into_workdir("efficientnet", path, tmp_path / "image", config)
+    assert not (tmp_path / "image").exists()
+    config.vocabulary.file = str(bert / "vocab.txt")
+    import_into_workdir("efficientnet", path, tmp_path / "image", config)
+    assert "fresh: text_encoder, image_text_head, log_temperature" in capsys.readouterr().out
+    import_into_workdir("labse", bert, tmp_path / "both", onto=tmp_path / "image")
+    assert "fresh: image_text_head" in capsys.readouterr().out
+    import_into_workdir("workdir", tmp_path / "both", tmp_path / "mural", method="mural")
+    assert "fresh: text_text_head" in capsys.readouterr().out
+
+    first, (model, tokenizer, loaded, _) = load_trained(tmp_path / "image")[0], load_trained(tmp_path / "mural")
+    for variable, value in zip(model.image_encoder.variables, first.image_encoder.variables):
+        np.testing.assert_array_equal(variable, value)
+    table = model.text_encoder.get_layer("embeddings").token_table
+    name = "embeddings.word_embeddings.weight"
+    np.testing.assert_array_equal(table, foreign.value(name, foreign.bert_shapes()[name]))
+    assert loaded.text_tower.pooler and loaded.model == "mural" and tokenizer.vocabulary == foreign.PIECES
+    both = load_trained(tmp_path / "both")[0]
+    np.testing.assert_array_equal(model.image_text_head.kernel, both.image_text_head.kernel)
+
+
+def test_vocabulary_of_the_training_data(efficientnet, tmp_path):
+    path, config = efficientnet
+    config = config.copy_and_resolve_references()
+    config.vocabulary.update(dict(file="", size=60, builder="tokenizers"))
+    config.data.directory = str(toy_data.write_toy_data(tmp_path / "data", count=8))
+    import_into_workdir("efficientnet", path, tmp_path / "w", config)
+    assert mural_tf.load(tmp_path / "w").encode_text(["thing w1"]).shape == (1, 80)
+
+
+def test_mistakes_leave_nothing_behind(align, mural, tmp_path):
     with pytest.raises(ConfigurationError, match="Got 'clip', expected one of align"):
-        import_into_workdir("clip", tmp_path, tmp_path / "w")
+        import_into_workdir("clip", align, tmp_path / "w")
+    with pytest.raises(ConfigurationError, match="holds a trained model already"):
+        import_into_workdir("align", align, mural)
+    with pytest.raises(ConfigurationError, match="exclude each other"):
+        import_into_workdir("align", align, tmp_path / "w", small_config(), onto=mural)
+    with pytest.raises(ConfigurationError, match="leave --onto out"):
+        import_into_workdir("workdir", mural, tmp_path / "w", onto=mural)
+    with pytest.raises(ConfigurationError, match="model_type is 'bert', expected 'align'"):
+        import_into_workdir("align", foreign.write_bert(tmp_path / "bert"), tmp_path / "w")
+    assert not (tmp_path / "w").exists()
+
+
+def test_folder_of_a_single_tower_says_what_to_do(tmp_path):
+    with pytest.raises(ConfigurationError, match="cannot be used alone; import it into a workdir"):
+        mural_tf.load(foreign.write_bert(tmp_path))

@@ -18,8 +18,6 @@ from ml_collections import config_flags
 
 from mural_tf import cli
 
-KINDS = ("align", "bert", "labse", "efficientnet", "workdir")
-
 CONFIG = config_flags.DEFINE_config_file("config", None, "What the weights do not say; default: MURAL-base.")
 WEIGHTS = flags.DEFINE_string("weights", None, "The folder or file of the weights.", required=True)
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder to write; it must be empty or not there yet.", required=True)
