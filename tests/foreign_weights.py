@@ -120,6 +120,18 @@ def write_safetensors(folder, shapes, file="model.safetensors", change=lambda te
     return folder
 
 
+def write_bfloat16(path, tensors):
+    """Writes safetensors in bfloat16, the upper half of float32: a header's length, the header in JSON, the data."""
+    header, data = {}, b""
+    for name, tensor in tensors.items():
+        upper = (tensor.astype("<f4").view("<u4") >> 16).astype("<u2").tobytes()
+        offsets = [len(data), len(data) + len(upper)]
+        header[name] = {"dtype": "BF16", "shape": list(tensor.shape), "data_offsets": offsets}
+        data += upper
+    encoded = json.dumps(header).encode()
+    path.write_bytes(len(encoded).to_bytes(8, "little") + encoded + data)
+
+
 def write_json(path, **values):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(values))

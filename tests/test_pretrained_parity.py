@@ -149,7 +149,7 @@ def sentence_tokenizer(folder, lower_case):
 def test_full_size_align(tmp_path):
     """The published architecture with random weights, saved by Hugging Face and imported; all outputs to 1e-4.
 
-    BatchNorm's statistics are those of the images, as in a trained network, times random factors.
+    BatchNorm's statistics are those of the images, as in a trained network.
     """
     vision = dict(image_size=289, hidden_dim=640, depthwise_padding=[])
     model = fill(transformers.AlignModel(transformers.AlignConfig(vision_config=vision, projection_dim=640)))
@@ -166,16 +166,19 @@ def test_full_size_align(tmp_path):
 
 
 def settle_statistics(model, images):
-    """One pass in training mode leaves the images' statistics in BatchNorm, whose momentum here forgets at once."""
-    norms = [module for module in model.modules() if isinstance(module, torch.nn.BatchNorm2d)]
-    for norm in norms:
-        norm.momentum = 1.0
-        norm.train()
+    """Leaves the images' own statistics in BatchNorm: one pass in training mode with a momentum that forgets at once.
+
+    With statistics of chance, 55 blocks multiply rounding errors until PyTorch in float32 differs from PyTorch in
+    float64 altogether. Residual branches are scaled down, as training leaves them, for the same reason.
+    """
+    norms = {name: module for name, module in model.named_modules() if isinstance(module, torch.nn.BatchNorm2d)}
     pixels = torch.tensor(images.astype(np.float32) / 127.5 - 1).permute(0, 3, 1, 2)
     with torch.no_grad():
+        for name, norm in norms.items():
+            norm.momentum = 1.0
+            norm.train()
+            if name.endswith("project_bn"):
+                norm.weight *= 0.15
         model.vision_model(pixels)
-        generator = torch.Generator().manual_seed(0)
-        for norm in norms:
-            norm.eval()
-            norm.running_mean += 0.1 * torch.randn(norm.running_mean.shape, generator=generator)
-            norm.running_var *= 0.7 + 0.6 * torch.rand(norm.running_var.shape, generator=generator)
+    for norm in norms.values():
+        norm.eval()

@@ -138,9 +138,9 @@ def _check_architecture(vision: dict, path: pathlib.Path) -> None:
 
 def _configure_images(path: pathlib.Path, vision: dict, tower: ConfigDict) -> None:
     """Sets sizes and normalisation as in preprocessor_config.json; without that file, as in align-base."""
-    tower.image_size, tower.resize, tower.normalization = int(vision.get("image_size", 289)), 346, "symmetric"
+    tower.image_size, tower.normalization = int(vision.get("image_size", 600)), "symmetric"
+    tower.resize = 346 if tower.image_size == 289 else tower.image_size
     if not path.exists():
-        tower.resize = max(tower.resize, tower.image_size) if tower.image_size == 289 else tower.image_size
         return
     values = read_json(path)
     tower.resize = _side(values.get("size", {"height": 346, "width": 346}), "size", path)

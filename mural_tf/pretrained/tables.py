@@ -81,7 +81,7 @@ def assign(
     unexpected = sorted(name for name in weights.shapes.keys() - used if not re.fullmatch(ignored, name))
     wrong = []
     for name, row in rows.items():
-        if used.isdisjoint(missing) or not set(row.sources) & set(missing):
+        if weights.shapes.keys() >= set(row.sources):
             shape, expected = _shape_after(row, weights), tuple(by_name[name].shape)
             if shape != expected:
                 found = ", ".join(f"{source} {list(weights.shapes[source])}" for source in row.sources)
