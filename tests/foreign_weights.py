@@ -132,6 +132,23 @@ def write_bfloat16(path, tensors):
     path.write_bytes(len(encoded).to_bytes(8, "little") + encoded + data)
 
 
+def write_keras_h5(path, values):
+    """Writes {"layer/variable:0": array} as Keras' `save_weights` does: a group a layer, names in attributes."""
+    import h5py
+
+    layers = {}
+    for name, array in values.items():
+        layers.setdefault(name.split("/")[0], {})[name] = array
+    with h5py.File(path, "w") as file:
+        file.attrs["layer_names"] = list(layers)
+        for layer, arrays in layers.items():
+            group = file.create_group(layer)
+            group.attrs["weight_names"] = list(arrays)
+            for name, array in arrays.items():
+                group[name] = array
+    return path
+
+
 def write_json(path, **values):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(values))

@@ -169,19 +169,15 @@ def test_other_last_layer_of_labse(bert, tmp_path):
         configure("labse", tmp_path, small_config())
 
 
-@pytest.fixture(scope="module")
-def keras_model():
+@pytest.mark.slow
+def test_efficientnet_of_keras(tmp_path):
     tf.keras.utils.set_random_seed(0)
-    model = tf.keras.applications.EfficientNetB0(weights=None, input_shape=(32, 32, 3), classes=3)
+    keras_model = tf.keras.applications.EfficientNetB0(weights=None, input_shape=(32, 32, 3), classes=3)
     random = np.random.default_rng(0)
-    for variable in model.variables:
+    for variable in keras_model.variables:
         if "_bn/" in variable.name:
             low = 0.5 if "gamma" in variable.name or "variance" in variable.name else -0.2
             variable.assign(random.uniform(low, low + (1.0 if low > 0 else 0.4), variable.shape))
-    return model
-
-
-def test_efficientnet_of_keras(keras_model, tmp_path):
     keras_model.save_weights(tmp_path / "b0.h5")
     config = small_config(layers=1, hidden_size=16, heads=2, feed_forward_size=32)
     images = np.random.default_rng(1).uniform(size=(2, 32, 32, 3)).astype(np.float32)
@@ -197,23 +193,16 @@ def test_efficientnet_of_keras(keras_model, tmp_path):
     assert np.abs(model.image_encoder(images) - expected).max() < 1e-5 * np.abs(expected).max()
 
 
-def test_normalisation_of_keras_files(keras_model, tmp_path):
-    import h5py
-
-    keras_model.save_weights(tmp_path / "b0.h5")
-
+def test_normalisation_of_keras_files(tmp_path):
     def kind(mean, variance):
-        with h5py.File(tmp_path / "b0.h5", "r+") as file:
-            layer = next(name for name in file if name.startswith("normalization"))
-            for name in file[layer].attrs["weight_names"]:
-                name = name if isinstance(name, str) else name.decode()
-                if "count" not in name:
-                    del file[layer][name]
-                    file[layer][name] = np.float32(mean if "mean" in name else variance)
-        return configure("efficientnet", tmp_path / "b0.h5", small_config())[0].image_tower.normalization
+        values = {"normalization/mean:0": mean, "normalization/variance:0": variance, "normalization/count:0": 0}
+        values["stem_conv/kernel:0"] = np.zeros((3, 3, 3, 32))
+        path = foreign.write_keras_h5(tmp_path / "efficientnet.h5", values)
+        return configure("efficientnet", path, small_config())[0].image_tower.normalization
 
     assert kind([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]) == "imagenet"  # as in Keras' files for ImageNet
     assert kind([0.485, 0.456, 0.406], [0.052441, 0.050176, 0.050625]) == "imagenet"  # 0.229 ** 2, ...
+    assert kind([0, 0, 0], [1, 1, 1]) == "none"
     with pytest.raises(ConfigurationError, match="neither ImageNet's nor none"):
         kind([0.5, 0.5, 0.5], [1, 1, 1])
 
