@@ -93,6 +93,7 @@ def efficientnet(tmp_path_factory):
     return foreign.write_keras_h5(tmp_path_factory.mktemp("keras") / "efficientnet.h5", values), config
 
 
+@pytest.mark.slow
 def test_towers_from_different_places(efficientnet, mural, tmp_path, capsys):
     """An image tower of Keras, then a BERT onto it, then MURAL's second head: nothing that was there is lost."""
     path, config = efficientnet
@@ -120,6 +121,7 @@ def test_towers_from_different_places(efficientnet, mural, tmp_path, capsys):
     np.testing.assert_array_equal(model.image_text_head.kernel, both.image_text_head.kernel)
 
 
+@pytest.mark.slow
 def test_vocabulary_of_the_training_data(efficientnet, tmp_path):
     path, config = efficientnet
     config = config.copy_and_resolve_references()
