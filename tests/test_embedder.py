@@ -287,3 +287,26 @@ def test_broken_exports_are_named(export, tmp_path):
     shutil.copytree(copy / "image_encoder" / "1", copy / "text_encoder" / "1")
     with pytest.raises(ConfigurationError, match="no signature from 'text' to 'embedding'"):
         mural_tf.load(copy)
+
+
+def test_hub_modules_are_loaded(workdir, tmp_path):
+    from mural_tf.export.hub_modules import save_hub_modules
+    from mural_tf.text.tokenizer import WordPieceTokenizer
+
+    path, model = workdir
+    tokenizer = WordPieceTokenizer.load(path / "vocabulary.txt", max_length=12)
+    save_hub_modules(model, tokenizer, tmp_path)
+    shutil.copyfile(path / "config.json", tmp_path / "config.json")
+    expected, embedder = mural_tf.load(path), mural_tf.load(tmp_path / "hub")
+    texts, images = ["bad cab", "", "a face"], [png((10, 200, 90), size=(50, 30)), b"no image", png(COLORS["red"])]
+    assert np.abs(embedder.encode_text(texts) - expected.encode_text(texts)).max() < 1e-5
+    encoded, kept = embedder.encode_image(images, on_error="skip")
+    np.testing.assert_array_equal(kept, [0, 2])
+    readable = expected.encode_image([images[0], images[2]])  # of one colour, so that every crop is the same
+    assert np.abs(encoded - readable).max() < 1e-5
+    assert embedder.config.image_tower.resize == 36
+    (tmp_path / "config.json").unlink()  # modules from elsewhere: the image is resized to what the module takes
+    assert mural_tf.load(tmp_path / "hub").config.image_tower.resize == 32
+    shutil.rmtree(tmp_path / "hub" / "text_encoder")
+    with pytest.raises(ConfigurationError, match="text_encoder is not a SavedModel or is damaged"):
+        mural_tf.load(tmp_path / "hub")

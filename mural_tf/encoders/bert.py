@@ -1,7 +1,8 @@
 """BERT (Devlin et al., 2019): MURAL's text tower ([P] = MURAL, §3.2 and A.1), the final-layer [CLS] state.
 
 Post-layer-norm transformer with exact GELU, learned positions and token types. BERT's pooler (a tanh layer on [CLS],
-trained by next-sentence prediction) is left out: MURAL's projection heads take its place. MURAL-large's factorised
+trained by next-sentence prediction) is off by default: MURAL's projection heads take its place, while LaBSE's vectors
+are the pooler's. MURAL-large's factorised
 token embeddings (256, projected to 1024) are here too; its "24 attention heads" do not divide 1024, see configs/.
 
 Only the [CLS] state leaves the tower, so the last layer computes queries, output and feed-forward for [CLS] alone:
@@ -24,6 +25,7 @@ from mural_tf.encoders.packing import Packing
 from mural_tf.encoders.precision import dtype_policy
 
 TOKEN_TYPES = 2
+POOLER = "pooler"  # the layer's name
 
 
 def initializer(hidden_size: int) -> tf.keras.initializers.Initializer:
@@ -68,6 +70,14 @@ def build_bert(config: ConfigDict, vocabulary_size: int) -> tf.keras.Model:
             dtype=policy,
         )([x, inputs["input_mask"]])
     embeddings = FirstPosition(name="cls_state", dtype="float32")(x)  # [B, hidden]
+    if config.pooler:
+        embeddings = tf.keras.layers.Dense(
+            config.hidden_size,
+            activation="tanh",
+            kernel_initializer=initializer(config.hidden_size),
+            name=POOLER,
+            dtype="float32",
+        )(embeddings)
     model = tf.keras.Model(inputs, embeddings, name="text_encoder")
     model.embedding_size = config.hidden_size
     model.trainable = not config.frozen
@@ -84,7 +94,8 @@ def packed_states(model: tf.keras.Model, tokens: dict, groups: int, training: bo
     for layer in model.layers:
         if isinstance(layer, BertLayer):
             x = layer([x, packed[0]], training=training, packing=packing)
-    return tf.cast(packing.in_batch_order(x), tf.float32)
+    states = tf.cast(packing.in_batch_order(x), tf.float32)
+    return model.get_layer(POOLER)(states) if model.layers[-1].name == POOLER else states
 
 
 class FirstPosition(tf.keras.layers.Layer):

@@ -29,16 +29,16 @@ class PointwiseConvolution(tf.keras.layers.Conv2D):
 
 
 class DepthwiseConvolution(tf.keras.layers.DepthwiseConv2D):
-    """A depthwise convolution with "same" padding and no bias: [B, H, W, C] -> [B, H / stride, W / stride, C]."""
+    """A depthwise convolution without bias: [B, H, W, C] -> with "same" padding [B, H / stride, W / stride, C]."""
 
-    def __init__(self, kernel_size: int, stride: int, **options):
-        super().__init__(kernel_size, strides=stride, padding="same", use_bias=False, **options)
+    def __init__(self, kernel_size: int, stride: int, padding: str = "same", **options):
+        super().__init__(kernel_size, strides=stride, padding=padding, use_bias=False, **options)
 
     def call(self, x):
         kernel, stride = tf.cast(self.depthwise_kernel, self.compute_dtype), self.strides[0]
-        if _prefers_products(x, kernel.shape[0], stride):
+        if self.padding == "same" and _prefers_products(x, kernel.shape[0], stride):
             return _depthwise(stride)(x, kernel)
-        return tf.nn.depthwise_conv2d(x, kernel, [1, stride, stride, 1], "SAME")
+        return tf.nn.depthwise_conv2d(x, kernel, [1, stride, stride, 1], self.padding.upper())
 
 
 def _prefers_products(x: tf.Tensor, kernel_size: int, stride: int) -> bool:

@@ -3,7 +3,9 @@
 MURAL averages the last block over space, so that its width is the embedding size: 512 in B5, 640 in B7, 1376 in L2.
 Layers, their names and the shapes of their variables are those of `tf.keras.applications.efficientnet`, so that
 ImageNet weights can be copied by name; only preprocessing differs: images arrive in [0, 1], not [0, 255].
-Stride-2 convolutions pad with "same", which for these kernels equals Keras' explicit padding and is faster.
+Stride-2 convolutions pad with "same", which for these kernels equals Keras' explicit padding and is faster. Weights
+that were trained with a fixed padding (Keras' for an unknown image size, Hugging Face's ALIGN) take `padding="even"`:
+what "same" is for even sizes, whatever the size.
 Left out: the top convolution and the classifier.
 """
 
@@ -23,6 +25,8 @@ from mural_tf.encoders.precision import dtype_policy
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)  # RGB, of images in [0, 1]
 IMAGENET_STANDARD_DEVIATION = (0.229, 0.224, 0.225)
+NORMALIZATIONS = ("imagenet", "symmetric", "none")
+PADDINGS = ("same", "even")
 STEM_WIDTH = 32
 WIDTH_DIVISOR = 8  # channel counts are multiples of it
 SQUEEZE_RATIO = 0.25  # of the block's input width
@@ -93,11 +97,17 @@ def standardize(images: tf.Tensor) -> tf.Tensor:
     return (images - tf.constant(IMAGENET_MEAN)) / tf.constant(IMAGENET_STANDARD_DEVIATION)
 
 
-class ImageNetNormalization(tf.keras.layers.Layer):
-    """float32 [B, H, W, 3] in [0, 1] -> the same with mean 0 and deviation 1 over ImageNet."""
+class PixelNormalization(tf.keras.layers.Layer):
+    """float32 [B, H, W, 3] in [0, 1] -> "imagenet": mean 0, deviation 1 over ImageNet; "symmetric": [-1, 1]; "none"."""
+
+    def __init__(self, kind: str, **options):
+        super().__init__(**options)
+        self.kind = kind
 
     def call(self, images, training=None):
-        return standardize(images, training=training)
+        if self.kind == "imagenet":
+            return standardize(images, training=training)
+        return images * 2.0 - 1.0 if self.kind == "symmetric" else images
 
 
 class Swish(tf.keras.layers.Layer):
@@ -138,7 +148,7 @@ def build_efficientnet(config: ConfigDict) -> tf.keras.Model:
     _check(config)
     builder = _Builder(config)
     images = tf.keras.Input(shape=(None, None, 3), name="images", dtype=tf.float32)  # [B, S, S, 3]
-    x = ImageNetNormalization(name="normalization", dtype="float32")(images)
+    x = PixelNormalization(config.normalization, name="normalization", dtype="float32")(images)
     x = builder.stem(x, scaled_width(STEM_WIDTH, config.width))
     x = builder.normalize(x, "stem_bn", activate="stem_activation")
 
@@ -174,19 +184,28 @@ class _Builder:
         self.policy = dtype_policy(config.precision, "image")
         self.momentum = config.batch_norm_momentum
         self.group = config.batch_norm_group
+        self.padding = config.padding
         self.drop_connect_rate = 0.0 if config.frozen else config.drop_connect_rate
 
     def stem(self, x, channels: int):
+        x, padding = self.pad(x, 3, "stem_conv_pad")
         return tf.keras.layers.Conv2D(
             channels,
             3,
             strides=2,
-            padding="same",
+            padding=padding,
             use_bias=False,
             kernel_initializer=kernel_initializer(),
             name="stem_conv",
             dtype=self.policy,
         )(x)
+
+    def pad(self, x, kernel: int, name: str):
+        """Returns the input of a stride-2 convolution and how the convolution itself pads."""
+        if self.padding == "same":
+            return x, "same"
+        sides = (kernel // 2 - 1, kernel // 2)  # before and after
+        return tf.keras.layers.ZeroPadding2D((sides, sides), name=name, dtype=self.policy)(x), "valid"
 
     def pointwise(self, x, channels: int, name: str):
         return PointwiseConvolution(
@@ -204,8 +223,9 @@ class _Builder:
         if expansion != 1:
             x = self.pointwise(x, width * expansion, name + "expand_conv")
             x = self.normalize(x, name + "expand_bn", activate=name + "expand_activation")
+        x, padding = self.pad(x, kernel, name + "dwconv_pad") if stride == 2 else (x, "same")
         x = DepthwiseConvolution(
-            kernel, stride, depthwise_initializer=kernel_initializer(), name=name + "dwconv", dtype=self.policy
+            kernel, stride, padding, depthwise_initializer=kernel_initializer(), name=name + "dwconv", dtype=self.policy
         )(x)
         x = self.normalize(x, name + "bn")
         squeezed = max(1, int(width * SQUEEZE_RATIO))
@@ -225,6 +245,9 @@ def _check(config: ConfigDict) -> None:
             f"image_tower.width={config.width} and image_tower.depth={config.depth} must be above 0; "
             "EfficientNet-B0 has 1.0 and 1.0."
         )
+    for name, known in (("normalization", NORMALIZATIONS), ("padding", PADDINGS)):
+        if config[name] not in known:
+            raise ConfigurationError(f"Unknown image_tower.{name} {config[name]!r}: expected {', '.join(known)}.")
     if not 0 <= config.drop_connect_rate < 1:
         raise ConfigurationError(
             f"image_tower.drop_connect_rate={config.drop_connect_rate} must be at least 0 and below 1."

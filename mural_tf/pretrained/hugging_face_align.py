@@ -1,0 +1,209 @@
+"""Hugging Face's `AlignModel` as safetensors (`kakaobrain/align-base`): both towers, text projection, temperature.
+
+Its image tower is an EfficientNet without top convolution that pads strides as for even sizes and sees pixels in
+[-1, 1]; its text tower a BERT whose [CLS] state the projection takes (the pooler in the file is unused); its logits are
+cosines divided by the temperature. All of that is ALIGN's as this project has it.
+"""
+
+from __future__ import annotations
+
+import math
+import pathlib
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from mural_tf.config import ConfigurationError
+from mural_tf.encoders.efficientnet import (
+    IMAGENET_MEAN,
+    IMAGENET_STANDARD_DEVIATION,
+    SQUEEZE_RATIO,
+    STAGES,
+    STEM_WIDTH,
+    WIDTH_DIVISOR,
+    scaled_depth,
+    scaled_width,
+)
+from mural_tf.models.align import Align
+from mural_tf.pretrained.hugging_face_bert import bert_table, configure_tower
+from mural_tf.pretrained.tables import Row, assign, convolution, depthwise, linear
+from mural_tf.pretrained.weight_files import open_safetensors, read_json
+
+IGNORED = r"text_model\.pooler\..*|.*position_ids|.*token_type_ids|.*num_batches_tracked"
+# What `EfficientNet` is built of here; a file that says otherwise is another network.
+ARCHITECTURE = {
+    "num_channels": 3,
+    "depth_divisor": WIDTH_DIVISOR,
+    "kernel_sizes": [stage[0] for stage in STAGES],
+    "num_block_repeats": [stage[1] for stage in STAGES],
+    "out_channels": [stage[2] for stage in STAGES],
+    "in_channels": [STEM_WIDTH, *(stage[2] for stage in STAGES[:-1])],
+    "expand_ratios": [stage[3] for stage in STAGES],
+    "strides": [stage[4] for stage in STAGES],
+    "depthwise_padding": [],
+    "squeeze_expansion_ratio": SQUEEZE_RATIO,
+    "pooling_type": "mean",
+    "batch_norm_eps": 1e-3,  # Keras'
+}
+
+
+def efficientnet_table(depth: float, prefix: str = "vision_model.") -> list[Row]:
+    """The image tower's variables and their names in `AlignVisionModel`; blocks are counted through all stages."""
+
+    def norm(ours: str, theirs: str) -> list[Row]:
+        ends = {"gamma": "weight", "beta": "bias", "moving_mean": "running_mean", "moving_variance": "running_var"}
+        return [Row(f"{ours}/{end}", (f"{prefix}{theirs}.{name}",)) for end, name in ends.items()]
+
+    def kernel(ours: str, theirs: str, layout=convolution) -> Row:
+        return Row(ours, (f"{prefix}{theirs}.weight",), layout)
+
+    rows = [kernel("stem_conv/kernel", "embeddings.convolution"), *norm("stem_bn", "embeddings.batchnorm")]
+    number = 0
+    for stage_number, (_, repeats, _, expansion, _) in enumerate(STAGES, start=1):
+        for block in range(scaled_depth(repeats, depth)):
+            ours, theirs = f"block{stage_number}{chr(ord('a') + block)}_", f"encoder.blocks.{number}"
+            number += 1
+            if expansion != 1:
+                rows.append(kernel(f"{ours}expand_conv/kernel", f"{theirs}.expansion.expand_conv"))
+                rows += norm(f"{ours}expand_bn", f"{theirs}.expansion.expand_bn")
+            rows.append(
+                kernel(f"{ours}dwconv/depthwise_kernel", f"{theirs}.depthwise_conv.depthwise_conv", depthwise)
+            )
+            rows += norm(f"{ours}bn", f"{theirs}.depthwise_conv.depthwise_norm")
+            for part in ("reduce", "expand"):
+                name = f"{ours}squeeze_excite/{ours}se_{part}"
+                rows.append(kernel(f"{name}/kernel", f"{theirs}.squeeze_excite.{part}"))
+                rows.append(Row(f"{name}/bias", (f"{prefix}{theirs}.squeeze_excite.{part}.bias",)))
+            rows.append(kernel(f"{ours}project_conv/kernel", f"{theirs}.projection.project_conv"))
+            rows += norm(f"{ours}project_bn", f"{theirs}.projection.project_bn")
+    return rows
+
+
+def configure(folder: str | pathlib.Path, config: ConfigDict) -> None:
+    """Sets both towers, the embedding and the image sizes in `config` to the ALIGN in a folder.
+
+    Raises `ConfigurationError` for another model, architecture or preprocessing.
+    """
+    folder = pathlib.Path(folder)
+    path = folder / "config.json"
+    values = read_json(path)
+    if values.get("model_type") != "align":
+        raise ConfigurationError(f"{path}: model_type is {values.get('model_type')!r}, expected 'align'.")
+    vision, text = values.get("vision_config", {}), values.get("text_config", {})
+    _check_architecture(vision, path)
+    # Keys that equal Hugging Face's defaults, which are align-base's, may be left out of the file.
+    config.image_tower.update(
+        dict(
+            name="efficientnet",
+            width=float(vision.get("width_coefficient", 2.0)),
+            depth=float(vision.get("depth_coefficient", 3.1)),
+            padding="even",
+            drop_connect_rate=float(vision.get("drop_connect_rate", 0.2)),
+            projection=0,
+        )
+    )
+    config.embedding_size = int(values.get("projection_dim", 640))
+    width = scaled_width(STAGES[-1][2], config.image_tower.width)
+    if config.embedding_size != width:
+        raise ConfigurationError(f"{path}: projection_dim is {config.embedding_size}, its image tower gives {width}.")
+    text = {
+        "hidden_size": 768,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 12,
+        "intermediate_size": 3072,
+        "max_position_embeddings": 512,
+        **text,
+    }
+    configure_tower(config.text_tower, text, path)
+    config.text_tower.pooler = False
+    _configure_images(folder / "preprocessor_config.json", vision, config.image_tower)
+    _configure_temperature(folder, config.loss)
+
+
+def _check_architecture(vision: dict, path: pathlib.Path) -> None:
+    for key, expected in ARCHITECTURE.items():
+        if vision.get(key, expected) != expected:
+            raise ConfigurationError(f"{path}: vision_config.{key} is {vision[key]!r}, expected {expected!r}.")
+    if vision.get("hidden_act", "swish") not in ("swish", "silu"):
+        raise ConfigurationError(f"{path}: vision_config.hidden_act is {vision['hidden_act']!r}, expected 'swish'.")
+    width = vision.get("width_coefficient", 2.0)
+    entering = [STEM_WIDTH, *(stage[2] for stage in STAGES)]
+    for (_, _, channels, _, stride), before in zip(STAGES, entering):
+        if stride == 1 and scaled_width(before, width) == scaled_width(channels, width):
+            raise ConfigurationError(  # Keras and this project add the input there, Hugging Face does not
+                f"{path}: vision_config.width_coefficient={width} makes a stage as wide as the one before it, where "
+                "Hugging Face's network has no residual connection and this one has; such weights cannot be used."
+            )
+
+
+def _configure_images(path: pathlib.Path, vision: dict, tower: ConfigDict) -> None:
+    """Sets sizes and normalisation as in preprocessor_config.json; without that file, as in align-base."""
+    tower.image_size, tower.normalization = int(vision.get("image_size", 600)), "symmetric"
+    tower.resize = 346 if tower.image_size == 289 else tower.image_size
+    if not path.exists():
+        return
+    values = read_json(path)
+    tower.resize = _side(values.get("size", {"height": 346, "width": 346}), "size", path)
+    tower.image_size = tower.resize
+    if values.get("do_center_crop", False):
+        tower.image_size = _side(values.get("crop_size", {"height": 289, "width": 289}), "crop_size", path)
+    factor, offset = values.get("rescale_factor", 1 / 255), values.get("rescale_offset", False)
+    normalize, again = values.get("do_normalize", True), values.get("include_top", True)
+    statistics = tuple(values.get("image_mean", ())), tuple(values.get("image_std", ()))
+    if math.isclose(factor, 1 / 127.5) and offset and not normalize and not again:
+        tower.normalization = "symmetric"
+    elif math.isclose(factor, 1 / 255) and not offset and not normalize and not again:
+        tower.normalization = "none"
+    elif (
+        math.isclose(factor, 1 / 255)
+        and not offset
+        and not again
+        and statistics == (IMAGENET_MEAN, IMAGENET_STANDARD_DEVIATION)
+    ):
+        tower.normalization = "imagenet"
+    else:
+        raise ConfigurationError(
+            f"{path}: pixels times {factor:.6g} with rescale_offset={offset}, do_normalize={normalize}, "
+            f"include_top={again} is none of image_tower.normalization's ways (symmetric, imagenet, none)."
+        )
+
+
+def _configure_temperature(folder: pathlib.Path, loss: ConfigDict) -> None:
+    weights = open_safetensors(folder)
+    if "temperature" in weights.shapes:  # else `load` says what is missing
+        value = float(weights.read("temperature"))
+        if value <= 0:
+            raise ConfigurationError(f"{weights.path}: the temperature is {value}, expected a positive number.")
+        low, high = loss.temperature_range
+        loss.temperature, loss.temperature_range = value, (min(low, value), max(high, value))
+
+
+def log_temperature(temperature: np.ndarray) -> np.ndarray:
+    with np.errstate(divide="ignore"):  # shapes are checked on zeros
+        return np.log(temperature)
+
+
+def _side(size: dict | int, key: str, path: pathlib.Path) -> int:
+    sides = {size} if isinstance(size, int) else {size.get("height"), size.get("width")}
+    if len(sides) != 1 or None in sides:
+        raise ConfigurationError(f"{path}: {key} is {size!r}, expected one height and width.")
+    return int(sides.pop())
+
+
+def load(folder: str | pathlib.Path, model: Align, config: ConfigDict) -> None:
+    """Fills both towers, the image-text head and the temperature of an ALIGN (or a MURAL) built for `configure`'s
+    settings; nothing is changed unless all of it fits."""
+    table = [
+        *efficientnet_table(config.image_tower.depth),
+        *bert_table(config.text_tower.layers, config.text_tower.max_length, pooler=False, prefix="text_model."),
+        Row("image_text_head/kernel", ("text_projection.weight",), linear),
+        Row("image_text_head/bias", ("text_projection.bias",)),
+        Row("log_temperature", ("temperature",), log_temperature),
+    ]
+    variables = [
+        *model.image_encoder.variables,
+        *model.text_encoder.variables,
+        *model.image_text_head.variables,
+        model.log_temperature,
+    ]
+    assign(table, variables, open_safetensors(folder), IGNORED, "an AlignModel")

@@ -1,0 +1,109 @@
+"""Hugging Face's `BertModel` as safetensors: names, and what its config.json says of the tower.
+
+`BertModel` alone, or the `bert.` part of a model with pretraining heads, which are left out; the TensorFlow names of
+layer normalisation (gamma, beta) that old files carry are understood.
+"""
+
+from __future__ import annotations
+
+import pathlib
+
+import tensorflow as tf
+from ml_collections import ConfigDict
+
+from mural_tf.config import ConfigurationError
+from mural_tf.encoders.bert import POOLER, TOKEN_TYPES
+from mural_tf.encoders.bert_functions import LAYER_NORM_EPSILON
+from mural_tf.pretrained.tables import Row, assign, first_rows, linear, linear_side_by_side, side_by_side
+from mural_tf.pretrained.weight_files import open_safetensors, read_json
+
+# Heads of pretraining, buffers, and (where the tower has none) the pooler.
+IGNORED = r"cls\..*|.*position_ids|.*token_type_ids"
+WITHOUT_POOLER = IGNORED + r"|pooler\..*"
+
+
+def bert_table(layers: int, max_length: int, pooler: bool, prefix: str = "") -> list[Row]:
+    """The text tower's variables and their names in `BertModel`, which start with `prefix`."""
+
+    def name(end: str) -> tuple[str]:
+        return (f"{prefix}{end}",)
+
+    def dense(ours: str, theirs: str) -> list[Row]:
+        kernel, bias = name(f"{theirs}.weight"), name(f"{theirs}.bias")
+        return [Row(f"{ours}/kernel", kernel, linear), Row(f"{ours}/bias", bias)]
+
+    def norm(ours: str, theirs: str) -> list[Row]:
+        return [Row(f"{ours}/gamma", name(f"{theirs}.weight")), Row(f"{ours}/beta", name(f"{theirs}.bias"))]
+
+    rows = [
+        Row("embeddings/token_embeddings", name("embeddings.word_embeddings.weight")),
+        Row("embeddings/position_embeddings", name("embeddings.position_embeddings.weight"), first_rows(max_length)),
+        Row("embeddings/type_embeddings", name("embeddings.token_type_embeddings.weight")),
+        *norm("embeddings/layer_norm", "embeddings.LayerNorm"),
+    ]
+    for i in range(layers):
+        layer = f"encoder.layer.{i}"
+        projections = [f"{prefix}{layer}.attention.self.{part}" for part in ("query", "key", "value")]
+        rows += [
+            Row(f"layer_{i}/qkv/kernel", tuple(f"{part}.weight" for part in projections), linear_side_by_side),
+            Row(f"layer_{i}/qkv/bias", tuple(f"{part}.bias" for part in projections), side_by_side),
+            *dense(f"layer_{i}/attention_output", f"{layer}.attention.output.dense"),
+            *norm(f"layer_{i}/attention_norm", f"{layer}.attention.output.LayerNorm"),
+            *dense(f"layer_{i}/intermediate", f"{layer}.intermediate.dense"),
+            *dense(f"layer_{i}/output", f"{layer}.output.dense"),
+            *norm(f"layer_{i}/output_norm", f"{layer}.output.LayerNorm"),
+        ]
+    return rows + (dense(POOLER, "pooler.dense") if pooler else [])
+
+
+def configure_tower(tower: ConfigDict, values: dict, path: str | pathlib.Path) -> None:
+    """Sets `config.text_tower` to what a BERT's configuration (Hugging Face's or Google's keys) says.
+
+    `max_length`, `dropout`, `pooler` and the like are left as they are.
+    Raises `ConfigurationError` for a BERT of another kind.
+    """
+    expected = {
+        "hidden_act": ("gelu", "gelu"),
+        "position_embedding_type": ("absolute", "absolute"),
+        "layer_norm_eps": (LAYER_NORM_EPSILON, LAYER_NORM_EPSILON),
+        "type_vocab_size": (TOKEN_TYPES, TOKEN_TYPES),
+    }
+    for key, (default, known) in expected.items():
+        if values.get(key, default) != known:
+            raise ConfigurationError(f"{path}: {key} is {values[key]!r}, this text tower has {known!r} only.")
+    try:
+        tower.update(
+            dict(
+                name="bert",
+                layers=int(values["num_hidden_layers"]),
+                hidden_size=int(values["hidden_size"]),
+                heads=int(values["num_attention_heads"]),
+                feed_forward_size=int(values["intermediate_size"]),
+                token_embedding_size=0,
+            )
+        )
+        positions = int(values["max_position_embeddings"])
+    except KeyError as error:
+        raise ConfigurationError(f"{path} has no {error}: it is not the configuration of a BERT.") from None
+    if tower.max_length > positions:
+        raise ConfigurationError(
+            f"text_tower.max_length={tower.max_length}, and the weights have {positions} positions: take at most these."
+        )
+
+
+def configure(folder: str | pathlib.Path, config: ConfigDict) -> None:
+    """Sets the text tower in `config` to the BERT in a folder."""
+    path = pathlib.Path(folder) / "config.json"
+    configure_tower(config.text_tower, read_json(path), path)
+
+
+def load(folder: str | pathlib.Path, encoder: tf.keras.Model, tower: ConfigDict) -> None:
+    """Fills a text tower that was built for `configure`'s settings."""
+    weights = open_safetensors(folder).renamed(_plain_name)
+    table = bert_table(tower.layers, tower.max_length, tower.pooler)
+    assign(table, encoder.variables, weights, IGNORED if tower.pooler else WITHOUT_POOLER, "a BERT")
+
+
+def _plain_name(name: str) -> str:
+    name = name.removeprefix("bert.")
+    return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")

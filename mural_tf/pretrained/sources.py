@@ -1,0 +1,101 @@
+"""The kinds of weights that can be imported, and the one way in: `import_weights`."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Callable
+
+from ml_collections import ConfigDict
+
+from mural_tf.config import ConfigurationError
+from mural_tf.models import ContrastiveModel, build_model
+from mural_tf.pretrained import hugging_face_align, hugging_face_bert, keras_efficientnet, labse, tensorflow_bert
+from mural_tf.pretrained.vocabularies import read_casing, read_pieces
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """One kind of weights.
+
+    Args:
+      parts: what it brings, as `ContrastiveModel.weights_by_part` calls it.
+      configure: (weights, config) sets what the files say in `config`.
+      load: (weights, model, config) fills the parts.
+    """
+
+    parts: tuple[str, ...]
+    configure: Callable
+    load: Callable
+
+    @property
+    def has_text(self) -> bool:
+        """Whether a vocabulary comes with it."""
+        return "text_encoder" in self.parts
+
+
+def _bert(weights):
+    return tensorflow_bert if (pathlib.Path(weights) / tensorflow_bert.CONFIG).exists() else hugging_face_bert
+
+
+def _text_tower(module: Callable) -> Source:
+    def load(weights, model, config):
+        module(weights).load(weights, model.text_encoder, config.text_tower)
+
+    return Source(("text_encoder",), lambda weights, config: module(weights).configure(weights, config), load)
+
+
+SOURCES = {
+    "align": Source(
+        ("image_encoder", "text_encoder", "image_text_head", "log_temperature"),
+        hugging_face_align.configure,
+        hugging_face_align.load,
+    ),
+    "bert": _text_tower(_bert),
+    "labse": _text_tower(lambda weights: labse),
+    "efficientnet": Source(
+        ("image_encoder",),
+        keras_efficientnet.configure,
+        lambda weights, model, config: keras_efficientnet.load(weights, model.image_encoder),
+    ),
+}
+
+
+def configure(source: str, weights, config: ConfigDict) -> tuple[ConfigDict, list[str]]:
+    """Returns `config` with what the weights say of their part, and their word pieces (none for an image tower).
+
+    Raises `ConfigurationError` for an unknown source or files that are missing, damaged or of another kind.
+    """
+    if source not in SOURCES:
+        raise ConfigurationError(f"Unknown source {source!r}: expected one of {', '.join(SOURCES)}.")
+    config = config.copy_and_resolve_references()
+    SOURCES[source].configure(weights, config)
+    if not SOURCES[source].has_text:
+        return config, []
+    pieces = read_pieces(weights)
+    config.vocabulary.update(dict(size=len(pieces), file="", **read_casing(weights, pieces)))
+    return config, pieces
+
+
+def import_weights(
+    source: str, weights, config: ConfigDict, vocabulary_size: int = 0
+) -> tuple[ContrastiveModel, ConfigDict, list[str]]:
+    """Builds a model whose parts come from files; parts that are not in them are fresh.
+
+    Args:
+      source: "align", "bert", "labse" or "efficientnet".
+      weights: the folder or file; for "efficientnet" a Keras model too.
+      config: everything that the files do not say, `base_config()` for a start. `config.model="mural"` gives an
+        imported ALIGN the second head of MURAL's checkpoint initialisation (Jain et al., 2021, §3.1).
+      vocabulary_size: for "efficientnet", which brings none.
+
+    Returns:
+      The model, its whole configuration, and its word pieces by id.
+
+    Raises:
+      ConfigurationError: what is missing, unexpected or of another shape in the files.
+    """
+    config, pieces = configure(source, weights, config)
+    model = build_model(config, len(pieces) or vocabulary_size)
+    SOURCES[source].load(weights, model, config)
+    return model, config, pieces

@@ -1,0 +1,109 @@
+"""Flat tables of names: which tensors of a file make up a variable, and how; and the check that all of it fits."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterable
+
+import numpy as np
+import tensorflow as tf
+
+from mural_tf.config import ConfigurationError
+from mural_tf.pretrained.weight_files import WeightFile
+
+SHOWN = 5  # names of a kind in one message
+
+
+def as_is(value: np.ndarray) -> np.ndarray:
+    return value
+
+
+def linear(weight: np.ndarray) -> np.ndarray:
+    """PyTorch's [out, in] -> [in, out]."""
+    return weight.T
+
+
+def convolution(weight: np.ndarray) -> np.ndarray:
+    """PyTorch's [out, in, H, W] -> [H, W, in, out]."""
+    return weight.transpose(2, 3, 1, 0)
+
+
+def depthwise(weight: np.ndarray) -> np.ndarray:
+    """PyTorch's [channels, 1, H, W] -> [H, W, channels, 1]."""
+    return weight.transpose(2, 3, 0, 1)
+
+
+def side_by_side(*values: np.ndarray) -> np.ndarray:
+    """Kernels [in, out] or biases [out] of several layers as one layer's."""
+    return np.concatenate(values, axis=-1)
+
+
+def linear_side_by_side(*weights: np.ndarray) -> np.ndarray:
+    """PyTorch's [out, in] of several layers -> one [in, sum of out]."""
+    return side_by_side(*map(linear, weights))
+
+
+def first_rows(count: int) -> Callable[[np.ndarray], np.ndarray]:
+    """Keeps the first rows of a table: positions that no text reaches are left out."""
+    return lambda table: table[:count]
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One variable of ours, by its name without ":0", the names it comes from, and how they become it."""
+
+    variable: str
+    sources: tuple[str, ...]
+    layout: Callable[..., np.ndarray] = as_is
+
+
+def assign(
+    table: Iterable[Row], variables: Iterable[tf.Variable], weights: WeightFile, ignored: str, what: str
+) -> None:
+    """Fills `variables` from a file; nothing is changed unless every name and shape fits.
+
+    Args:
+      table: one row for each of `variables`.
+      weights: the file.
+      ignored: a regular expression of names that may be in the file and have no place in the model.
+      what: what the file should hold, for messages.
+
+    Raises:
+      ConfigurationError: names that are missing, unexpected or of another shape, all in one message; or a damaged file.
+    """
+    by_name = {variable.name.split(":")[0]: variable for variable in variables}
+    rows = {row.variable: row for row in table}
+    if rows.keys() != by_name.keys():
+        raise ValueError(f"The table and the model differ in {sorted(rows.keys() ^ by_name.keys())}.")
+    used = {name for row in rows.values() for name in row.sources}
+    missing = sorted(used - weights.shapes.keys())
+    unexpected = sorted(name for name in weights.shapes.keys() - used if not re.fullmatch(ignored, name))
+    wrong = []
+    for name, row in rows.items():
+        if weights.shapes.keys() >= set(row.sources):
+            shape, expected = _shape_after(row, weights), tuple(by_name[name].shape)
+            if shape != expected:
+                found = ", ".join(f"{source} {list(weights.shapes[source])}" for source in row.sources)
+                wrong.append(f"{found} for {name} {list(expected)}")
+    problems = [_listed("missing", missing), _listed("unexpected", unexpected), _listed("of another shape", wrong)]
+    if any(problems):
+        raise ConfigurationError(
+            f"{weights.path} does not hold {what} of this architecture: {'; '.join(filter(None, problems))}."
+        )
+    for name, row in rows.items():
+        by_name[name].assign(row.layout(*map(weights.read, row.sources)))
+
+
+def _shape_after(row: Row, weights: WeightFile) -> tuple[int, ...] | None:
+    """The shape that a row's layout gives, without reading the file; `None` if it cannot be applied."""
+    values = [np.broadcast_to(np.float32(0), weights.shapes[source]) for source in row.sources]  # takes no memory
+    try:
+        return tuple(row.layout(*values).shape)
+    except ValueError:  # another rank
+        return None
+
+
+def _listed(kind: str, names: list[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return f"{len(names)} {kind} ({', '.join(names[:SHOWN])}{more})" if names else ""

@@ -1,0 +1,163 @@
+"""Files of trained weights as {name: shape} and `read(name)`, one tensor at a time: safetensors, TensorFlow, HDF5.
+
+Pickles (`pytorch_model.bin`, `.pt`, `.ckpt` of PyTorch) are never opened: loading one can run any code that is in it.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+
+from mural_tf.config import ConfigurationError
+
+PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle")
+SAFETENSORS = "model.safetensors"
+SHARDS = "model.safetensors.index.json"
+CONVERSION = (
+    "Such files are pickles, which can run any code when they are opened, so they are not read here. If you trust "
+    "them, convert them once: python -c \"from transformers import AutoModel; "
+    "AutoModel.from_pretrained('{folder}').save_pretrained('SAFE_FOLDER')\", and copy the vocabulary and "
+    "*_config.json files there."
+)
+
+
+class WeightFile:
+    """What a table of names needs of a file of weights.
+
+    Args:
+      path: for messages.
+      shapes: {name: shape} of everything in the file.
+      read: name -> array of any float type.
+    """
+
+    def __init__(self, path: str | pathlib.Path, shapes: dict[str, tuple[int, ...]], read: Callable):
+        self.path, self.shapes, self._read = path, shapes, read
+
+    def read(self, name: str) -> np.ndarray:
+        """Returns one tensor as float32; raises `ConfigurationError` if it is damaged or not finite."""
+        try:
+            value = np.asarray(self._read(name)).astype(np.float32)
+        except (OSError, ValueError, tf.errors.OpError) as error:
+            raise ConfigurationError(f"{self.path}: {name} cannot be read ({first_line(error)}).") from None
+        if not np.isfinite(value).all():
+            raise ConfigurationError(f"{self.path}: {name} holds NaN or infinity; its training diverged.")
+        return value
+
+    def renamed(self, rename: Callable[[str], str]) -> WeightFile:
+        """The same weights under other names."""
+        originals = {rename(name): name for name in self.shapes}
+        shapes = {name: self.shapes[original] for name, original in originals.items()}
+        return WeightFile(self.path, shapes, lambda name: self._read(originals[name]))
+
+
+def open_safetensors(path: str | pathlib.Path) -> WeightFile:
+    """Opens a safetensors file, or a folder's `model.safetensors` or its shards.
+
+    Raises `ConfigurationError` if there is none, it is damaged, or there are only pickles.
+    """
+    path = pathlib.Path(path)
+    if path.suffix in PICKLES:
+        raise ConfigurationError(f"{path} is not opened. {CONVERSION.format(folder=path.parent)}")
+    if path.is_file():
+        return _open_shards(path, [path])
+    if (path / SAFETENSORS).is_file():
+        return _open_shards(path / SAFETENSORS, [path / SAFETENSORS])
+    if (path / SHARDS).is_file():
+        names = set(read_json(path / SHARDS).get("weight_map", {}).values())
+        return _open_shards(path / SHARDS, [path / pathlib.PurePath(name).name for name in sorted(names)])
+    if not path.is_dir():
+        raise ConfigurationError(f"{path} does not exist; give a folder with {SAFETENSORS}.")
+    pickles = sorted(file.name for file in path.iterdir() if file.suffix in PICKLES)
+    if pickles:
+        raise ConfigurationError(
+            f"{path} has no {SAFETENSORS}, only {', '.join(pickles[:3])}. {CONVERSION.format(folder=path)}"
+        )
+    raise ConfigurationError(f"{path} has neither {SAFETENSORS} nor {SHARDS}.")
+
+
+def _open_shards(path: pathlib.Path, shards: list[pathlib.Path]) -> WeightFile:
+    try:
+        from safetensors import SafetensorError, safe_open
+    except ImportError:
+        raise ConfigurationError(f"Reading {path} needs the package safetensors: pip install safetensors.") from None
+    files, shapes = {}, {}
+    for shard in shards:
+        try:
+            file = safe_open(str(shard), framework="tf")  # as NumPy it could not give bfloat16
+            for name in file.keys():
+                files[name], shapes[name] = file, tuple(file.get_slice(name).get_shape())
+        except FileNotFoundError:
+            raise ConfigurationError(f"{shard} is missing; {path.name} names it.") from None
+        except (SafetensorError, OSError) as error:
+            raise ConfigurationError(f"{shard} is damaged or no safetensors file: {first_line(error)}") from None
+    return WeightFile(path, shapes, lambda name: tf.cast(files[name].get_tensor(name), tf.float32).numpy())
+
+
+def open_tensorflow_checkpoint(prefix: str | pathlib.Path) -> WeightFile:
+    """Opens a TF1 or TF2 checkpoint by its prefix, for example `bert_model.ckpt`.
+
+    Raises `ConfigurationError` if it is missing or damaged.
+    """
+    try:
+        reader = tf.train.load_checkpoint(str(prefix))
+        shapes = {name: tuple(shape) for name, shape in reader.get_variable_to_shape_map().items()}
+    except (ValueError, OSError, RuntimeError, tf.errors.OpError) as error:
+        reason = first_line(error)
+        raise ConfigurationError(f"{prefix} is not a TensorFlow checkpoint or is damaged: {reason}") from None
+    return WeightFile(prefix, shapes, reader.get_tensor)
+
+
+def open_keras_h5(path: str | pathlib.Path) -> WeightFile:
+    """Opens the HDF5 file of Keras' `save_weights` or `save`; names are those of the variables, without ":0".
+
+    Raises `ConfigurationError` if it is missing, damaged or not Keras'.
+    """
+    import h5py
+
+    try:
+        file = h5py.File(path, "r")
+        root = file["model_weights"] if "model_weights" in file else file
+        data = {}
+        for layer in root.attrs["layer_names"]:
+            group = root[layer]
+            for name in group.attrs["weight_names"]:
+                data[_text(name).split(":")[0]] = group[name]
+    except FileNotFoundError:
+        raise ConfigurationError(f"{path} does not exist.") from None
+    except (OSError, KeyError) as error:
+        reason = first_line(error)
+        raise ConfigurationError(f"{path} is not an HDF5 file of Keras weights or is damaged: {reason}") from None
+    return WeightFile(path, {name: tuple(value.shape) for name, value in data.items()}, lambda name: data[name][()])
+
+
+def from_keras_model(model: tf.keras.Model) -> WeightFile:
+    """Takes the weights of a Keras model in memory; names are those of its variables, without ":0"."""
+    variables = {variable.name.split(":")[0]: variable for variable in model.variables}
+    shapes = {name: tuple(variable.shape) for name, variable in variables.items()}
+    return WeightFile(f"the Keras model {model.name!r}", shapes, lambda name: variables[name].numpy())
+
+
+def read_json(path: str | pathlib.Path) -> dict:
+    """Reads a JSON object; raises `ConfigurationError` if the file is missing or not one."""
+    try:
+        value = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be read: {error.strerror}.") from None
+    except ValueError as error:
+        raise ConfigurationError(f"{path} is not valid JSON: {error}.") from None
+    if not isinstance(value, dict):
+        raise ConfigurationError(f"{path} holds a {type(value).__name__}: expected a JSON object.")
+    return value
+
+
+def first_line(error: Exception) -> str:
+    """The first line of an exception's message."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _text(name: str | bytes) -> str:
+    return name.decode("utf-8") if isinstance(name, bytes) else name

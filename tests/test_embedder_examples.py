@@ -1,0 +1,102 @@
+"""The examples in docstrings run; similarity and zero-shot classification are what a naive computation gives."""
+
+import doctest
+
+import foreign_weights
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import mural_tf.comparisons
+import mural_tf.embedder
+import mural_tf.text.prompts
+from mural_tf.config import base_config
+from mural_tf.embedder import Embedder
+from mural_tf.text.prompts import fill_templates
+
+COLORS = ("red", "green", "blue")
+EXAMPLES = {"mural_tf.embedder": 10, "mural_tf.comparisons": 11, "mural_tf.text.prompts": 1}  # lines that are run
+
+
+class ColorModel:
+    """Maps an image to its mean colour and a text to the colours it names and its length, L2-normalised."""
+
+    def embed_images(self, images):
+        return tf.math.l2_normalize(tf.reduce_mean(tf.cast(images, tf.float32), [1, 2]), axis=-1)
+
+    def embed_texts(self, tokens):
+        named = [tf.strings.regex_full_match(tokens["texts"], f".*{color}.*") for color in COLORS]
+        lengths = tf.cast(tf.strings.length(tokens["texts"]), tf.float32)[:, tf.newaxis] / 100.0
+        return tf.math.l2_normalize(tf.cast(tf.stack(named, axis=1), tf.float32) + lengths, axis=-1)
+
+
+@pytest.fixture
+def embedder():
+    config = base_config()
+    config.image_tower.update(dict(image_size=16, resize=16))
+    return Embedder.from_model(ColorModel(), lambda texts, pad: {"texts": texts}, config)
+
+
+@pytest.fixture
+def colors():
+    return np.array([np.full((8, 8, 3), color, np.uint8) for color in ((250, 10, 0), (0, 250, 30), (20, 0, 250))])
+
+
+@pytest.mark.parametrize("module", [mural_tf.embedder, mural_tf.comparisons, mural_tf.text.prompts])
+def test_examples_in_docstrings(module, embedder, tmp_path):
+    if module is mural_tf.embedder:
+        foreign_weights.write_align(tmp_path)  # what the example of `load` loads
+    results = doctest.testmod(module, extraglobs={"embedder": embedder, "np": np, "folder": tmp_path})
+    assert results.attempted == EXAMPLES[module.__name__] and not results.failed
+
+
+def test_similarity_is_the_cosine(embedder, colors):
+    texts = ["red", "a blue thing", "nothing"]
+    images, vectors = embedder.encode_image(colors), embedder.encode_text(texts)
+    expected = np.array([[sum(a * b for a, b in zip(image, text)) for text in vectors] for image in images])
+    for ours in (colors, images):
+        for theirs in (texts, vectors):
+            cosines = embedder.similarity(ours, theirs)
+            assert cosines.dtype == np.float32 and np.abs(cosines - expected).max() < 1e-6
+    assert embedder.similarity(images, images).max() <= 1.0
+
+
+def test_classes_are_normalised_means_of_normalised_prompts(embedder, colors):
+    labels, templates = ["red", "green", "blue"], ["{}", "a photo of something {c}, at night"]
+    classes = []
+    for label in labels:
+        prompts = [embedder.encode_text([template.replace("{c}", label).replace("{}", label)])[0]
+                   for template in templates]  # fmt: skip
+        mean = sum(prompts) / 2
+        classes.append(mean / np.sqrt((mean**2).sum()))
+    assert np.abs(embedder.encode_labels(labels, templates) - classes).max() < 1e-6
+    best, cosines = embedder.classify(colors, labels, templates)
+    np.testing.assert_array_equal(best, [0, 1, 2])
+    assert np.abs(cosines - embedder.encode_image(colors) @ np.array(classes).T).max() < 1e-6
+    again, same = embedder.classify(embedder.encode_image(colors), np.array(classes, np.float32))
+    np.testing.assert_array_equal(again, best)
+    assert np.abs(same - cosines).max() < 1e-6
+
+
+def test_no_images_have_no_classes(embedder):
+    best, cosines = embedder.classify([], ["red"])
+    assert best.shape == (0,) and cosines.shape == (0, 1)
+
+
+def test_mistakes_are_told(embedder, colors):
+    with pytest.raises(ValueError, match="'a photo' has no place for the label"):
+        embedder.classify(colors, ["red"], ["{}", "a photo"])
+    with pytest.raises(ValueError, match="labels is empty"):
+        embedder.classify(colors, [])
+    with pytest.raises(ValueError, match="templates is empty"):
+        embedder.classify(colors, ["red"], [])
+    with pytest.raises(TypeError, match="labels must be a list of str"):
+        embedder.classify(colors, "red")
+    with pytest.raises(ValueError, match="Embeddings are 5 wide, those of this model 3"):
+        embedder.similarity(np.ones((2, 5), np.float32), ["red"])
+    with pytest.raises(TypeError, match="wrap a single"):
+        embedder.similarity(colors, "red")
+
+
+def test_labels_and_templates_may_hold_braces():
+    assert fill_templates(["{x}", "50%"], ["{{}", "{0} {c}!"]) == ["{{x}", "{0} {x}!", "{50%", "{0} 50%!"]

@@ -1,0 +1,160 @@
+"""Hugging Face's ALIGN: the numbers its PyTorch model gives, the layouts of its folder, and files that are wrong."""
+
+import json
+
+import foreign_weights as foreign
+import numpy as np
+import pytest
+
+import mural_tf
+from mural_tf.config import ConfigurationError, base_config
+from mural_tf.pretrained.sources import configure, import_weights
+from mural_tf.pretrained.weight_files import open_safetensors
+
+# What transformers 5.23.0 with PyTorch 2.13.0 gives for `write_align`, `random_images` and `random_tokens`; the parity
+# test compares them again wherever PyTorch is installed.
+IMAGE_EMBEDDINGS = np.array(  # first two images, first five numbers
+    [
+        [-0.02401791, -0.02354, 0.0343889, 0.00174298, -0.12704886],
+        [0.14152256, 0.03718495, 0.08480653, 0.00232077, -0.05684084],
+    ]
+)
+TEXT_EMBEDDINGS = np.array(
+    [
+        [-0.02497234, 0.05614478, -0.0796549, -0.0418008, -0.06003353],
+        [-0.03037521, 0.0709375, -0.06267196, -0.01565401, -0.04821929],
+    ]
+)
+LOGITS_PER_IMAGE = np.array(
+    [
+        [-0.76911867, -0.49574733, 0.01498, -2.5349448],
+        [-0.83637196, -0.3133855, 0.6299704, -0.4909846],
+        [2.293324, 2.3162067, 2.3764713, 1.3141056],
+        [-0.542126, 0.23011068, 1.4168596, -1.0374923],
+    ]
+)
+
+
+def small_config():
+    config = base_config()
+    config.model = "align"
+    config.text_tower.max_length = 16
+    config.image_tower.precision = config.text_tower.precision = "float32"
+    return config
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return foreign.write_align(tmp_path_factory.mktemp("align"))
+
+
+def test_numbers_of_hugging_face(folder):
+    model, config, pieces = import_weights("align", folder, small_config())
+    image = model.embed_images(foreign.random_images(4, 33)).numpy()
+    text = model.embed_texts(foreign.random_tokens(len(foreign.PIECES))).numpy()
+    assert np.abs(image[:2, :5] - IMAGE_EMBEDDINGS).max() < 1e-4
+    assert np.abs(text[:2, :5] - TEXT_EMBEDDINGS).max() < 1e-4
+    assert np.abs(image @ text.T / model.temperature.numpy() - LOGITS_PER_IMAGE).max() < 1e-4
+    assert pieces == foreign.PIECES and config.vocabulary.size == len(pieces)
+
+
+def test_folder_is_loaded_as_it_is(folder):
+    embedder = mural_tf.load(folder)
+    texts = ["A Red balloon on the photo.", "Cát", ""]  # lower-cased and stripped of accents, as its tokenizer says
+    embeddings = embedder.encode_text(texts)
+    assert embeddings.shape == (3, 160)
+    assert np.abs(embeddings - embedder.encode_text(["a red balloon on the photo.", "cat", ""])).max() == 0
+
+
+def test_other_layouts_of_the_same_folder(folder, tmp_path):
+    """Shards instead of one file, tokenizer.json instead of vocab.txt, bfloat16 instead of float32."""
+    whole = open_safetensors(folder)
+    names = sorted(whole.shapes)
+    shards = {"a.safetensors": names[::2], "b.safetensors": names[1::2]}
+    for file, part in shards.items():
+        foreign.write_bfloat16(tmp_path / file, {name: whole.read(name) for name in part})
+    weight_map = {name: file for file, part in shards.items() for name in part}
+    foreign.write_json(tmp_path / "model.safetensors.index.json", weight_map=weight_map)
+    vocabulary = {"type": "WordPiece", "vocab": {piece: i for i, piece in enumerate(foreign.PIECES)}}
+    normalizer = {"type": "BertNormalizer", "lowercase": True, "strip_accents": False}
+    foreign.write_json(tmp_path / "tokenizer.json", model=vocabulary, normalizer=normalizer)
+    (tmp_path / "config.json").write_bytes((folder / "config.json").read_bytes())
+    model, config, pieces = import_weights("align", tmp_path, small_config())
+    assert pieces == foreign.PIECES
+    assert (config.vocabulary.lower_case, config.vocabulary.strip_accents) == (True, False)
+    assert (config.image_tower.image_size, config.image_tower.normalization) == (33, "symmetric")
+    kernel = whole.read("text_projection.weight").T
+    assert 0 < np.abs(model.image_text_head.kernel.numpy() - kernel).max() < 0.01  # bfloat16 keeps 8 bits
+    (tmp_path / "b.safetensors").unlink()
+    with pytest.raises(ConfigurationError, match="b.safetensors is missing; model.safetensors.index.json names it"):
+        import_weights("align", tmp_path, small_config())
+
+
+def test_missing_unexpected_and_misshaped_names_are_listed(tmp_path):
+    def spoil(tensors):
+        del tensors["text_projection.bias"], tensors["vision_model.encoder.blocks.2.squeeze_excite.reduce.bias"]
+        tensors["text_projection.scale"] = np.ones(3, np.float32)
+        tensors["text_model.encoder.layer.1.output.dense.weight"] = np.ones((32, 60), np.float32)
+
+    foreign.write_align(tmp_path, change=spoil)
+    with pytest.raises(ConfigurationError) as error:
+        import_weights("align", tmp_path, small_config())
+    message = str(error.value)
+    assert "model.safetensors does not hold an AlignModel of this architecture" in message
+    bias = "vision_model.encoder.blocks.2.squeeze_excite.reduce.bias"
+    assert f"2 missing (text_projection.bias, {bias})" in message
+    assert "1 unexpected (text_projection.scale)" in message
+    kernel = "text_model.encoder.layer.1.output.dense.weight [32, 60] for layer_1/output/kernel [64, 32]"
+    assert f"1 of another shape ({kernel})" in message
+
+
+def spoil_config(folder, part=None, **values):
+    config = json.loads((folder / "config.json").read_text())
+    (config[part] if part else config).update(values)
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def spoil_preprocessor(folder, **values):
+    path = folder / "preprocessor_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+
+@pytest.mark.parametrize(
+    "spoil, message",
+    [
+        (lambda f: spoil_config(f, model_type="clip"), "model_type is 'clip', expected 'align'"),
+        (lambda f: spoil_config(f, projection_dim=64), "projection_dim is 64, its image tower gives 160"),
+        (lambda f: spoil_config(f, "text_config", hidden_act="gelu_new"), "hidden_act is 'gelu_new'"),
+        (lambda f: spoil_config(f, "vision_config", kernel_sizes=[3] * 7), "kernel_sizes is .*expected"),
+        (lambda f: spoil_config(f, "vision_config", width_coefficient=0.25), "no residual connection"),
+        (lambda f: spoil_preprocessor(f, include_top=True), "include_top=True is none of"),
+        (lambda f: spoil_preprocessor(f, size={"shortest_edge": 40}), "size is .*expected one height and width"),
+        (lambda f: (f / "config.json").write_text("{"), "not valid JSON"),
+        (lambda f: (f / "vocab.txt").unlink(), "neither vocab.txt nor tokenizer.json"),
+        (lambda f: (f / "vocab.txt").write_text("[PAD]\na\n"), r"lacks \[UNK\], \[CLS\], \[SEP\]"),
+        (lambda f: (f / "model.safetensors").write_bytes(b"12345678" * 9), "is damaged or no safetensors file"),
+        (lambda f: (f / "model.safetensors").rename(f / "pytorch_model.bin"), "pickles.*save_pretrained"),
+        (lambda f: (f / "model.safetensors").unlink(), "neither model.safetensors nor"),
+    ],
+)
+def test_other_files_are_refused(folder, tmp_path, spoil, message):
+    for file in folder.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    spoil(tmp_path)
+    with pytest.raises(ConfigurationError, match=message):
+        configure("align", tmp_path, small_config())
+
+
+def test_damaged_numbers_are_refused(tmp_path):
+    def spoil(tensors):
+        tensors["text_projection.bias"][3] = np.nan
+
+    with pytest.raises(ConfigurationError, match="text_projection.bias holds NaN"):
+        import_weights("align", foreign.write_align(tmp_path, change=spoil), small_config())
+
+
+def test_too_many_positions_are_refused(folder):
+    config = small_config()
+    config.text_tower.max_length = 97
+    with pytest.raises(ConfigurationError, match="max_length=97, and the weights have 96 positions"):
+        configure("align", folder, config)

@@ -1,0 +1,150 @@
+"""From files to a workdir, by the command line, and from there everything: load, evaluate, fine-tune, export."""
+
+import subprocess
+import sys
+
+import foreign_weights as foreign
+import numpy as np
+import pytest
+import toy_data
+
+import mural_tf
+from mural_tf.config import ConfigurationError, base_config, load_config
+from mural_tf.data import records
+from mural_tf.encoders import build_image_encoder
+from mural_tf.recipes.finetune import finetune
+from mural_tf.recipes.import_pretrained import import_into_workdir
+from mural_tf.training.checkpoints import load_trained
+
+
+def small_config(model="align"):
+    config = base_config()
+    config.model = model
+    config.text_tower.max_length = 16
+    config.image_tower.precision = config.text_tower.precision = "float32"
+    return config
+
+
+@pytest.fixture(scope="module")
+def align(tmp_path_factory):
+    return foreign.write_align(tmp_path_factory.mktemp("align"))
+
+
+@pytest.fixture(scope="module")
+def mural(align, tmp_path_factory):
+    """A workdir: ALIGN's weights with a fresh text-text head."""
+    workdir = tmp_path_factory.mktemp("import") / "mural"
+    import_into_workdir("align", align, workdir, small_config(), method="mural")
+    return workdir
+
+
+def test_workdir_has_the_settings_of_the_files(mural):
+    config = load_config(mural / "config.json")
+    assert (config.model, config.embedding_size) == ("mural", 160)
+    assert (config.image_tower.resize, config.image_tower.image_size) == (40, 33)
+    assert (config.image_tower.normalization, config.image_tower.padding) == ("symmetric", "even")
+    assert (config.text_tower.layers, config.text_tower.heads, config.text_tower.hidden_size) == (2, 4, 32)
+    assert (config.vocabulary.lower_case, config.vocabulary.strip_accents) == (True, True)
+    assert config.vocabulary.size == len(foreign.PIECES)
+    assert abs(config.loss.temperature - 0.037) < 1e-6
+
+
+def test_command_line_and_second_head(align, mural, tmp_path):
+    """The command writes ALIGN's workdir; MURAL's, with a head more, encodes the same."""
+    command = [sys.executable, "-m", "mural_tf.pretrained", "align", f"--weights={align}"]
+    command.append(f"--workdir={tmp_path / 'w'}")
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "align with" in done.stdout and "fresh" not in done.stdout
+    one, two = mural_tf.load(tmp_path / "w"), mural_tf.load(mural)
+    assert one.step == 0 and one.embedding_size == 160
+    texts, images = ["a red balloon", "the cat on the photo"], list(foreign.random_images(3, 33))
+    assert np.abs(one.encode_text(texts) - two.encode_text(texts)).max() < 1e-2  # "auto" precision may be bfloat16
+    assert np.abs(one.encode_image(images) - two.encode_image(images)).max() < 1e-5
+
+
+@pytest.mark.slow
+def test_fine_tuning_evaluation_and_export(mural, tmp_path):
+    """Checkpoint initialisation: MURAL's two tasks, a few steps from ALIGN's towers, then all the way to an export."""
+    data = toy_data.write_toy_data(tmp_path / "data", count=16)
+    records.write_records(data, records.IMAGE_TEXT, "test", toy_data.image_text_records(8))
+    config = toy_data.toy_config(data)
+    config.train.update(dict(steps=3, checkpoint_every=3, log_every=1, image_text_batch=8, text_text_batch=8))
+    finetune(config, str(mural), tmp_path / "tuned")
+    rows = (tmp_path / "tuned" / "metrics.jsonl").read_text()
+    assert "loss_text_text" in rows and "mean_recall" in rows
+    tuned, exported = mural_tf.load(tmp_path / "tuned"), mural_tf.load(tmp_path / "tuned" / "export")
+    assert tuned.config.text_tower.layers == 2 and tuned.step == 3
+    images = list(foreign.random_images(2, 33))
+    assert np.abs(tuned.encode_image(images) - exported.encode_image(images)).max() < 1e-5
+    assert np.abs(tuned.encode_text(["red cat"]) - exported.encode_text(["red cat"])).max() < 1e-5
+
+
+@pytest.fixture(scope="module")
+def efficientnet(tmp_path_factory):
+    """A small image tower as Keras writes one, and the configuration it needs."""
+    config = small_config()
+    config.image_tower.update(dict(width=0.25, depth=0.25, image_size=32, resize=32))
+    tower = build_image_encoder(config.image_tower)
+    values = {}
+    for variable in tower.variables:
+        name = variable.name.split("/", 1)[1] if "_squeeze_excite/" in variable.name else variable.name
+        values[name] = foreign.value(name, tuple(variable.shape))
+    return foreign.write_keras_h5(tmp_path_factory.mktemp("keras") / "efficientnet.h5", values), config
+
+
+@pytest.mark.slow
+def test_towers_from_different_places(efficientnet, mural, tmp_path, capsys):
+    """An image tower of Keras, then a BERT onto it, then MURAL's second head: nothing that was there is lost."""
+    path, config = efficientnet
+    bert = foreign.write_bert(tmp_path / "bert")
+    config.text_tower.update(dict(layers=1, hidden_size=16, heads=2, feed_forward_size=32))
+    with pytest.raises(ConfigurationError, match="An image tower brings no vocabulary"):
+        import_into_workdir("efficientnet", path, tmp_path / "image", config)
+    assert not (tmp_path / "image").exists()
+    config.vocabulary.file = str(bert / "vocab.txt")
+    import_into_workdir("efficientnet", path, tmp_path / "image", config)
+    assert "fresh: text_encoder, image_text_head, log_temperature" in capsys.readouterr().out
+    import_into_workdir("labse", bert, tmp_path / "both", onto=tmp_path / "image")
+    assert "fresh: image_text_head" in capsys.readouterr().out
+    import_into_workdir("workdir", tmp_path / "both", tmp_path / "mural", method="mural")
+    assert "fresh: text_text_head" in capsys.readouterr().out
+
+    first, (model, tokenizer, loaded, _) = load_trained(tmp_path / "image")[0], load_trained(tmp_path / "mural")
+    for variable, value in zip(model.image_encoder.variables, first.image_encoder.variables):
+        np.testing.assert_array_equal(variable, value)
+    table = model.text_encoder.get_layer("embeddings").token_table
+    name = "embeddings.word_embeddings.weight"
+    np.testing.assert_array_equal(table, foreign.value(name, foreign.bert_shapes()[name]))
+    assert loaded.text_tower.pooler and loaded.model == "mural" and tokenizer.vocabulary == foreign.PIECES
+    both = load_trained(tmp_path / "both")[0]
+    np.testing.assert_array_equal(model.image_text_head.kernel, both.image_text_head.kernel)
+
+
+@pytest.mark.slow
+def test_vocabulary_of_the_training_data(efficientnet, tmp_path):
+    path, config = efficientnet
+    config = config.copy_and_resolve_references()
+    config.vocabulary.update(dict(file="", size=60, builder="tokenizers"))
+    config.data.directory = str(toy_data.write_toy_data(tmp_path / "data", count=8))
+    import_into_workdir("efficientnet", path, tmp_path / "w", config)
+    assert mural_tf.load(tmp_path / "w").encode_text(["thing w1"]).shape == (1, 80)
+
+
+def test_mistakes_leave_nothing_behind(align, mural, tmp_path):
+    with pytest.raises(ConfigurationError, match="Got 'clip', expected one of align"):
+        import_into_workdir("clip", align, tmp_path / "w")
+    with pytest.raises(ConfigurationError, match="holds a trained model already"):
+        import_into_workdir("align", align, mural)
+    with pytest.raises(ConfigurationError, match="exclude each other"):
+        import_into_workdir("align", align, tmp_path / "w", small_config(), onto=mural)
+    with pytest.raises(ConfigurationError, match="leave --onto out"):
+        import_into_workdir("workdir", mural, tmp_path / "w", onto=mural)
+    with pytest.raises(ConfigurationError, match="model_type is 'bert', expected 'align'"):
+        import_into_workdir("align", foreign.write_bert(tmp_path / "bert"), tmp_path / "w")
+    assert not (tmp_path / "w").exists()
+
+
+def test_folder_of_a_single_tower_says_what_to_do(tmp_path):
+    with pytest.raises(ConfigurationError, match="cannot be used alone; import it into a workdir"):
+        mural_tf.load(foreign.write_bert(tmp_path))

@@ -1,0 +1,230 @@
+"""BERT in three formats, LaBSE in two, and Keras' EfficientNet, each as one tower of a model."""
+
+import types
+
+import foreign_weights as foreign
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from mural_tf.config import ConfigurationError, base_config
+from mural_tf.encoders import build_text_encoder
+from mural_tf.pretrained import keras_efficientnet
+from mural_tf.pretrained.sources import SOURCES, configure, import_weights
+from mural_tf.pretrained.weight_files import open_safetensors
+
+TOKENS = foreign.random_tokens(len(foreign.PIECES))
+HEADS = foreign.TEXT["num_attention_heads"]
+
+
+def small_config(**text_tower):
+    config = base_config()
+    config.model = "align"
+    config.image_tower.update(dict(width=0.25, depth=0.1, image_size=32, resize=32, precision="float32"))
+    config.text_tower.update(dict(max_length=16, precision="float32", **text_tower))
+    config.embedding_size = 80
+    return config
+
+
+def import_text_tower(source, folder):
+    """`import_weights` without an image tower, which takes longest to build: the text tower and the configuration."""
+    config, pieces = configure(source, folder, small_config())
+    encoder = build_text_encoder(config.text_tower, len(pieces))
+    SOURCES[source].load(folder, types.SimpleNamespace(text_encoder=encoder), config)
+    return encoder, config
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory):
+    return foreign.write_bert(tmp_path_factory.mktemp("bert"))
+
+
+@pytest.fixture(scope="module")
+def states(bert):
+    """[CLS] states of TOKENS, which the parity test compares with Hugging Face's."""
+    encoder, config = import_text_tower("bert", bert)
+    assert not config.vocabulary.lower_case and not config.text_tower.pooler
+    return encoder(TOKENS).numpy()
+
+
+def bert_tensors():
+    return {name: foreign.value(name, shape) for name, shape in foreign.bert_shapes().items()}
+
+
+def write_google_folder(folder, values):
+    """A checkpoint with bert_config.json and vocab.txt beside it."""
+    foreign.write_json(folder / "bert_config.json", **{k: v for k, v in foreign.TEXT.items() if k != "layer_norm_eps"})
+    foreign.write_vocabulary(folder, lower_case=False)
+    (folder / "tokenizer_config.json").unlink()  # Hugging Face's
+    checkpoint = tf.compat.v1.train.Saver(values) if isinstance(values, dict) else values
+    return checkpoint
+
+
+def test_old_names_and_pretraining_heads(states, tmp_path):
+    """As `bert-base-uncased` is stored: "bert." first, gamma and beta, and the heads of pretraining."""
+
+    def rename(tensors):
+        for name in list(tensors):
+            old = name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
+            tensors["bert." + old] = tensors.pop(name)
+        tensors["cls.predictions.bias"] = np.zeros(9, np.float32)
+        tensors["cls.seq_relationship.weight"] = np.zeros((2, 32), np.float32)
+
+    encoder, _ = import_text_tower("bert", foreign.write_bert(tmp_path, change=rename))
+    np.testing.assert_array_equal(encoder(TOKENS), states)
+
+
+def test_tensorflow_1_checkpoint(states, tmp_path):
+    variables = {"global_step": tf.Variable(7, dtype=tf.int64)}
+    for name, value in bert_tensors().items():
+        table = name.endswith("embeddings.weight")
+        kernel = "LayerNorm" not in name and value.ndim == 2 and not table
+        name = name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
+        name = name.removesuffix(".weight") if table else name.replace(".weight", ".kernel")
+        name = "bert/" + name.replace("encoder.layer.", "encoder.layer_").replace(".", "/")
+        variables[name] = tf.Variable(value.T if kernel else value)
+        variables[name + "/adam_m"] = tf.Variable(0 * value)
+    assert "bert/encoder/layer_1/attention/output/LayerNorm/gamma" in variables  # as in Google's own files
+    write_google_folder(tmp_path, variables).save(None, str(tmp_path / "bert_model.ckpt"))
+    encoder, config = import_text_tower("bert", tmp_path)
+    np.testing.assert_array_equal(encoder(TOKENS), states)
+    assert config.vocabulary.lower_case is False  # "Paris" is a piece
+
+
+@pytest.mark.parametrize("earliest", [False, True])
+def test_tensorflow_2_checkpoint(states, tmp_path, earliest):
+    root = tf.Module()
+
+    def put(path, value):
+        node = root
+        for part in path[:-1]:
+            if not hasattr(node, part):
+                setattr(node, part, tf.Module())
+            node = getattr(node, part)
+        setattr(node, path[-1], tf.Variable(value))
+
+    layers = foreign.TEXT["num_hidden_layers"]
+    output = ["_attention_output_dense"] if earliest else ["_attention_layer", "_output_dense"]
+    places = {
+        "embeddings.word_embeddings": (0, []),
+        "embeddings.position_embeddings": (1, []),
+        "embeddings.token_type_embeddings": (2, []),
+        "embeddings.LayerNorm": (3, []),
+        "pooler.dense": (layers + 4, []),
+    }
+    for i in range(layers):
+        for part in ("query", "key", "value"):
+            places[f"encoder.layer.{i}.attention.self.{part}"] = (i + 4, ["_attention_layer", f"_{part}_dense"])
+        places[f"encoder.layer.{i}.attention.output.dense"] = (i + 4, output)
+        places[f"encoder.layer.{i}.attention.output.LayerNorm"] = (i + 4, ["_attention_layer_norm"])
+        places[f"encoder.layer.{i}.intermediate.dense"] = (i + 4, ["_intermediate_dense"])
+        places[f"encoder.layer.{i}.output.dense"] = (i + 4, ["_output_dense"])
+        places[f"encoder.layer.{i}.output.LayerNorm"] = (i + 4, ["_output_layer_norm"])
+    for name, value in bert_tensors().items():
+        owner, end = name.rsplit(".", 1)
+        number, path = places[owner]
+        if number < 3:
+            end = "embeddings"
+        elif "LayerNorm" in owner:
+            end = {"weight": "gamma", "bias": "beta"}[end]
+        else:
+            end = {"weight": "kernel", "bias": "bias"}[end]
+            value = value.T
+        if ".self." in owner:
+            value = value.reshape(*value.shape[:-1], HEADS, -1)  # [in, heads, size], [heads, size]
+        elif owner.endswith("attention.output.dense") and end == "kernel":
+            value = value.reshape(HEADS, -1, value.shape[-1])
+        put([f"layer_with_weights-{number}", *path, end], value)
+    checkpoint = tf.train.Checkpoint(model=root)
+    write_google_folder(tmp_path, checkpoint).save(str(tmp_path / "bert_model.ckpt"))
+    (tmp_path / "checkpoint").unlink(missing_ok=True)
+    encoder, _ = import_text_tower("bert", tmp_path)
+    np.testing.assert_array_equal(encoder(TOKENS), states)
+
+
+def test_damaged_or_missing_checkpoints(tmp_path):
+    write_google_folder(tmp_path, tf.train.Checkpoint())
+    with pytest.raises(ConfigurationError, match="expected one checkpoint .* found none"):
+        import_text_tower("bert", tmp_path)
+    (tmp_path / "bert_model.ckpt.index").write_bytes(b"nothing")
+    with pytest.raises(ConfigurationError, match="bert_model.ckpt is not a TensorFlow checkpoint or is damaged"):
+        import_text_tower("bert", tmp_path)
+
+
+@pytest.mark.parametrize("sentence_transformers", [False, True])
+def test_labse_is_the_pooled_state(bert, states, tmp_path, sentence_transformers):
+    for file in bert.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    weights = open_safetensors(bert)
+    kernel, bias = weights.read("pooler.dense.weight"), weights.read("pooler.dense.bias")
+    if sentence_transformers:
+        shapes = {"linear.weight": kernel.shape, "linear.bias": bias.shape}
+        foreign.write_safetensors(tmp_path / "2_Dense", shapes)
+        foreign.write_json(
+            tmp_path / "2_Dense" / "config.json", activation_function="torch.nn.modules.activation.Tanh"
+        )
+        kernel, bias = (foreign.value(name, shape) for name, shape in shapes.items())
+    encoder, config = import_text_tower("labse", tmp_path)
+    expected = np.tanh(states @ kernel.T + bias)
+    assert np.abs(encoder(TOKENS) - expected).max() < 1e-5
+    # In training the tower runs without padding: the pooler is there too.
+    assert np.abs(encoder.packed_states(TOKENS, 2, False) - expected).max() < 1e-5
+    assert config.text_tower.pooler
+
+
+def test_other_last_layer_of_labse(bert, tmp_path):
+    for file in bert.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    foreign.write_json(tmp_path / "2_Dense" / "config.json", activation_function="torch.nn.modules.linear.Identity")
+    with pytest.raises(ConfigurationError, match="LaBSE's is Tanh"):
+        configure("labse", tmp_path, small_config())
+
+
+@pytest.mark.slow
+def test_efficientnet_of_keras(tmp_path):
+    tf.keras.utils.set_random_seed(0)
+    keras_model = tf.keras.applications.EfficientNetB0(weights=None, input_shape=(32, 32, 3), classes=3)
+    random = np.random.default_rng(0)
+    for variable in keras_model.variables:
+        if "_bn/" in variable.name:
+            low = 0.5 if "gamma" in variable.name or "variance" in variable.name else -0.2
+            variable.assign(random.uniform(low, low + (1.0 if low > 0 else 0.4), variable.shape))
+    keras_model.save_weights(tmp_path / "b0.h5")
+    config = small_config(layers=1, hidden_size=16, heads=2, feed_forward_size=32)
+    images = np.random.default_rng(1).uniform(size=(2, 32, 32, 3)).astype(np.float32)
+    last = keras_model.get_layer("block7a_project_bn").output
+    expected = tf.reduce_mean(tf.keras.Model(keras_model.input, last)(images * 255.0), [1, 2])
+    model, config, _ = import_weights("efficientnet", tmp_path / "b0.h5", config, vocabulary_size=9)
+    assert (config.image_tower.width, config.image_tower.depth, config.embedding_size) == (1.0, 1.0, 320)
+    assert config.image_tower.normalization == "none"  # a model that was made without weights has none
+    assert np.abs(model.image_encoder(images) - expected).max() < 1e-5 * np.abs(expected).max()
+    for variable in model.image_encoder.variables:
+        variable.assign(tf.zeros_like(variable))
+    keras_efficientnet.load(keras_model, model.image_encoder)  # the model itself, too
+    assert np.abs(model.image_encoder(images) - expected).max() < 1e-5 * np.abs(expected).max()
+
+
+def test_normalisation_of_keras_files(tmp_path):
+    def kind(mean, variance):
+        values = {"normalization/mean:0": mean, "normalization/variance:0": variance, "normalization/count:0": 0}
+        values["stem_conv/kernel:0"] = np.zeros((3, 3, 3, 32))
+        path = foreign.write_keras_h5(tmp_path / "efficientnet.h5", values)
+        return configure("efficientnet", path, small_config())[0].image_tower.normalization
+
+    assert kind([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]) == "imagenet"  # as in Keras' files for ImageNet
+    assert kind([0.485, 0.456, 0.406], [0.052441, 0.050176, 0.050625]) == "imagenet"  # 0.229 ** 2, ...
+    assert kind([0, 0, 0], [1, 1, 1]) == "none"
+    with pytest.raises(ConfigurationError, match="neither ImageNet's nor none"):
+        kind([0.5, 0.5, 0.5], [1, 1, 1])
+
+
+def test_other_files_are_no_efficientnet(tmp_path):
+    (tmp_path / "broken.h5").write_bytes(b"broken")
+    with pytest.raises(ConfigurationError, match="not an HDF5 file of Keras weights or is damaged"):
+        configure("efficientnet", tmp_path / "broken.h5", small_config())
+    with pytest.raises(ConfigurationError, match="missing.h5 does not exist"):
+        configure("efficientnet", tmp_path / "missing.h5", small_config())
+    dense = tf.keras.Sequential([tf.keras.layers.Dense(2, input_shape=(3,), name="dense")])
+    dense.save_weights(tmp_path / "dense.h5")
+    with pytest.raises(ConfigurationError, match=r"missing \(.*2 unexpected \(dense/bias, dense/kernel\)"):
+        import_weights("efficientnet", tmp_path / "dense.h5", small_config(layers=1), vocabulary_size=9)
