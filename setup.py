@@ -14,6 +14,7 @@ REQUIRED = [
     "setuptools<82",  # tensorflow-hub imports pkg_resources, removed in 82
     "absl-py>=1.4",  # flags
     "ml-collections>=0.1.1",  # configuration files with overrides on the command line
+    "langcodes>=3.5",  # language tags: iw is he, deu is de; pure Python
     "pillow>=10",  # drawing, compositing and contact sheets
     "tqdm>=4.65",  # progress bars
 ]
