@@ -50,6 +50,8 @@ def settings_from_flags() -> Settings:
         evaluation_images=tuple(FLAGS.evaluation_images),
         hash_distance=FLAGS.hash_distance,
         exclude_texts=tuple(FLAGS.exclude_texts),
+        translations=tuple(FLAGS.translations),
+        translation_languages=tuple(FLAGS.translation_languages),
         image_size=FLAGS.image_size,
         block_sizes=tuple({**BLOCK_SIZES, "image": FLAGS.images_per_block, "pair": FLAGS.pairs_per_block}.items()),
         shard_megabytes=FLAGS.shard_megabytes,
@@ -101,6 +103,8 @@ def _define_flags() -> None:
     flags.DEFINE_multi_string("evaluation_images", [], "File, folder, pattern: leave out images that look like these.")
     flags.DEFINE_integer("hash_distance", 4, "Bits of 64 by which perceptual hashes of one picture may differ.")
     flags.DEFINE_multi_string("exclude_texts", [], "Text file, pattern: leave out pairs that hold one of its lines.")
+    flags.DEFINE_multi_string("translations", [], "Translations of English captions, added to these as captions.")
+    flags.DEFINE_list("translation_languages", [], "Languages to take from --translations; empty: all.")
     flags.DEFINE_integer("image_size", 0, "Shrink images whose shorter side is longer than this; 0 copies them.")
     flags.DEFINE_integer("images_per_block", BLOCK_SIZES["image"], "How many images a worker converts at a time.", 1)
     flags.DEFINE_integer("pairs_per_block", BLOCK_SIZES["pair"], "How many text pairs a worker converts at a time.", 1)

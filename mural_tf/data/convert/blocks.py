@@ -36,11 +36,11 @@ class Block:
     position: int
 
 
-def read_blocks(sources: Sequence[Source], settings: Settings, folder: pathlib.Path) -> Iterator[Block]:
-    """Yields all blocks of all sources; blocks of images, of files and of text pairs are not mixed."""
+def read_blocks(sources: Sequence[Source | None], settings: Settings, folder: pathlib.Path) -> Iterator[Block]:
+    """Yields all blocks of all sources but those that are `None`; images, files and text pairs are not mixed."""
     number, before = 0, 0
     for kind, size in settings.block_sizes:
-        chosen = [index for index, source in enumerate(sources) if source.ITEM == kind]
+        chosen = [index for index, source in enumerate(sources) if source is not None and source.ITEM == kind]
         for first in range(0, len(chosen), MOST_OPEN):
             group = chosen[first : first + MOST_OPEN]
             block = Block(number, [], Tally(), before)

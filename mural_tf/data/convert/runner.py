@@ -7,14 +7,10 @@ again but converts only the blocks whose report is missing.
 
 from __future__ import annotations
 
-import concurrent.futures
 import json
-import multiprocessing
 import os
 import pathlib
 import shutil
-import signal
-import threading
 from collections.abc import Iterator, Sequence
 
 from tqdm import tqdm
@@ -22,15 +18,18 @@ from tqdm import tqdm
 from mural_tf.config import PARTIAL, ConfigurationError
 from mural_tf.data.convert.assemble import assemble
 from mural_tf.data.convert.blocks import Block, read_blocks
+from mural_tf.data.convert.frequency import count_frequent
+from mural_tf.data.convert.near_duplicates import hash_evaluation_images
 from mural_tf.data.convert.settings import Settings
 from mural_tf.data.convert.source import Source
 from mural_tf.data.convert.tally import Tally
+from mural_tf.data.convert.translate_train import build_translations
+from mural_tf.data.convert.workers import map_blocks
 from mural_tf.data.dataset_folder import is_built
 from mural_tf.data.npm_packages import exclusive_lock, storage_errors
 
 FORMAT = 1  # raised when the same input would give other bytes than before
 PLAN = "plan.json"
-AHEAD = 2  # blocks that wait for a worker: reading never stops, and memory stays bounded
 
 
 def convert(
@@ -62,6 +61,11 @@ def convert(
                 _open_folder(folder, identity, restart)
                 for index, source in enumerate(sources):
                     source.prepare(folder / f"source-{index}", progress)
+                if settings.evaluation_images:
+                    hash_evaluation_images(settings.evaluation_images, folder, progress)
+                if settings.translations:
+                    build_translations(settings.translations, settings.translation_languages, folder)
+                count_frequent(sources, settings, folder)
                 numbers, tally = _convert_blocks(sources, settings, folder, progress)
                 tally.check(settings.max_skipped_fraction, at_end=True)
                 assemble(folder, output, identity, numbers, tally, settings.shard_megabytes)
@@ -101,7 +105,7 @@ def _open_folder(folder: pathlib.Path, identity: dict, restart: bool) -> None:
 
 def _convert_blocks(sources, settings: Settings, folder: pathlib.Path, progress: bool) -> tuple[list[int], Tally]:
     """Converts what is not converted yet; returns the blocks' numbers and the sum of their tallies."""
-    from mural_tf.data.convert.worker import read_report  # imports TensorFlow
+    from mural_tf.data.convert.worker import Converter, read_report  # imports TensorFlow
 
     numbers: list[int] = []
     tally, positions = Tally(), {}
@@ -124,69 +128,9 @@ def _convert_blocks(sources, settings: Settings, folder: pathlib.Path, progress:
             bar.set_postfix_str(f"{tally.written} written, {tally.skipped_count} skipped", refresh=False)
             tally.check(settings.max_skipped_fraction)
 
-        for number, report in _in_workers(pending(), sources, settings, folder):
+        for number, report in map_blocks(pending(), settings.workers, Converter, (list(sources), settings, folder)):
             finished(number, report)
     in_order = Tally()  # so that "first" means first in the input, whichever worker was faster
     for number in numbers:
         in_order.add(read_report(folder, number).tally)
     return numbers, in_order
-
-
-def _in_workers(blocks: Iterator[Block], sources, settings: Settings, folder: pathlib.Path):
-    """Yields (number, report) of every block, as they are done."""
-    if settings.workers == 0:
-        from mural_tf.data.convert.worker import Converter
-
-        converter = Converter(sources, settings, folder)
-        for block in blocks:
-            yield block.number, converter.convert(block)
-        return
-    # A server process imports TensorFlow once, and workers are forked from it: forking this process, whose TensorFlow
-    # may be at work, could leave them with locks that nobody releases.
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["mural_tf.data.convert.worker"])
-    with concurrent.futures.ProcessPoolExecutor(
-        settings.workers, context, _start_worker, (list(sources), settings, folder)
-    ) as pool:
-        waiting: dict[concurrent.futures.Future, int] = {}
-        try:
-            for block in blocks:
-                waiting[pool.submit(_convert, block)] = block.number
-                if len(waiting) >= settings.workers + AHEAD:
-                    yield from _done(waiting, concurrent.futures.FIRST_COMPLETED)
-            yield from _done(waiting, concurrent.futures.ALL_COMPLETED)
-        except concurrent.futures.process.BrokenProcessPool:
-            raise ConfigurationError(
-                "A worker was killed, most likely for want of memory: run the same command again with fewer --workers. "
-                "What is converted already is kept."
-            ) from None
-        finally:
-            for future in waiting:
-                future.cancel()
-
-
-def _done(waiting: dict, until: str):
-    for future in concurrent.futures.wait(waiting, return_when=until).done:
-        yield waiting.pop(future), future.result()
-
-
-_converter = None  # of a worker process
-
-
-def _start_worker(sources, settings, folder) -> None:
-    from mural_tf.data.convert.worker import Converter
-
-    global _converter
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of the terminal; the main one decides
-    threading.Thread(target=_die_with_parent, daemon=True).start()
-    _converter = Converter(sources, settings, folder)
-
-
-def _die_with_parent() -> None:
-    """Ends this worker when the main process is killed: it would wait for blocks for ever."""
-    multiprocessing.parent_process().join()
-    os._exit(1)
-
-
-def _convert(block: Block):
-    return _converter.convert(block)

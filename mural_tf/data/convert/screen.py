@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
 import pathlib
 import re
 
 import numpy as np
 
+from mural_tf.config import ConfigurationError
 from mural_tf.data.caption_files import clean, read_lines
+from mural_tf.data.convert.frequency import IMAGES, TEXTS
+from mural_tf.data.convert.hashing import text_hash
 from mural_tf.data.convert.image_files import BadImage, examine, usable_bytes
+from mural_tf.data.convert.near_duplicates import hash_bytes, load_near_duplicates
 from mural_tf.data.convert.settings import Settings
 from mural_tf.data.convert.source import Captioned, Pair, Text, find_files
 from mural_tf.data.convert.tally import Tally
+from mural_tf.data.convert.translate_train import Translations
 from mural_tf.data.records import ImageTextRecord
 
 # In these scripts words are not set apart, so each of their characters counts as a unigram: Thai, Lao, Tibetan,
@@ -26,17 +30,15 @@ def count_unigrams(text: str) -> int:
     return len(_UNIGRAM.findall(text))
 
 
-def text_hash(text: str) -> int:
-    """Returns 64 bits that stand for a text (or an image id)."""
-    return int.from_bytes(hashlib.blake2b(text.encode("utf-8"), digest_size=8).digest(), "little")
-
-
 class Screen:
     """The filters of one conversion, with what they learned beforehand in `folder`."""
 
     def __init__(self, settings: Settings, folder: pathlib.Path):
         self.settings, self.filters = settings, settings.filters
         self.excluded = _read_excluded(settings.exclude_texts)
+        self.frequent_texts, self.frequent_images = (_load_hashes(folder / name) for name in (TEXTS, IMAGES))
+        self.near_duplicates = load_near_duplicates(folder, settings.hash_distance)
+        self.translations = Translations(folder)
 
     def accepts_pair(self, pair: Pair, tally: Tally) -> bool:
         """Tells whether a text pair is wanted."""
@@ -51,17 +53,23 @@ class Screen:
         texts = [text for text in found.texts if self._accepts_text(text, tally)]
         if not texts:
             return None
+        if self.frequent_images.size and _contains(self.frequent_images, text_hash(found.image_id)):
+            tally.leave_out(f"image with more than {self.filters.max_texts_per_image} texts", place, len(texts))
+            return None
         try:
             opened, size = examine(found.image)
             reason = self._reason_against_image(size)
             if reason:
                 tally.leave_out(reason, place, len(texts))
                 return None
+            if self.near_duplicates and self.near_duplicates.contains(_perceptual_hash(found.image)):
+                tally.leave_out("image that looks like an evaluation image", f"{place} ({found.image_id})", len(texts))
+                return None
             image = usable_bytes(found.image, opened, self.settings.image_size)
         except BadImage as error:
             tally.skip(str(error), f"{place} ({found.image_id})", len(texts))
             return None
-        captions, languages, groups, _ = zip(*texts)
+        captions, languages, groups, _ = zip(*self.translations.add_to(found.image_id, texts))
         return ImageTextRecord(found.image_id, image, captions, languages, groups)
 
     def _accepts_text(self, text: Text, tally: Tally) -> bool:
@@ -77,6 +85,8 @@ class Screen:
                 reason = f"caption of more than {filters.max_words} words"
         if not reason and self._is_excluded(text.text):
             reason = "text of the --exclude_texts files"
+        if not reason and self.frequent_texts.size and _contains(self.frequent_texts, text_hash(text.text)):
+            reason = f"text on more than {filters.max_images_per_text} images"
         if reason:
             tally.leave_out(reason, text.place)
         return not reason
@@ -103,6 +113,19 @@ def _read_excluded(patterns: tuple[str, ...]) -> np.ndarray:
                     if clean(field):
                         hashes.add(text_hash(clean(field).casefold()))
     return np.array(sorted(hashes), np.uint64)
+
+
+def _load_hashes(path: pathlib.Path) -> np.ndarray:
+    return np.load(path, mmap_mode="r") if path.exists() else np.empty(0, np.uint64)
+
+
+def _perceptual_hash(image: bytes) -> int:
+    try:
+        return hash_bytes(image)
+    except ConfigurationError:
+        raise
+    except Exception:  # noqa: BLE001 - Pillow's decoders raise many classes
+        raise BadImage("image that does not decode") from None
 
 
 def _contains(sorted_hashes: np.ndarray, value: int) -> bool:

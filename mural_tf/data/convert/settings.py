@@ -49,6 +49,8 @@ class Settings:
       evaluation_images: files, folders or patterns; training images that look like one of these are left out.
       hash_distance: bits (of 64) by which perceptual hashes of the same picture may differ.
       exclude_texts: text files or patterns; a pair or caption that has one of their lines as a text is left out.
+      translations: files of translations of English captions, see `translate_train`.
+      translation_languages: those that are used; empty for all.
       image_size: images whose shorter side is longer are shrunk to it, in pixels; 0 copies them as they are.
       block_sizes: items a block holds, by kind of item.
       shard_megabytes: parts are joined to files of at least this size.
@@ -60,6 +62,8 @@ class Settings:
     evaluation_images: tuple[str, ...] = ()
     hash_distance: int = 4
     exclude_texts: tuple[str, ...] = ()
+    translations: tuple[str, ...] = ()
+    translation_languages: tuple[str, ...] = ()
     image_size: int = 0
     block_sizes: tuple[tuple[str, int], ...] = tuple(BLOCK_SIZES.items())
     shard_megabytes: int = 64

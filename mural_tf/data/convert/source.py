@@ -44,7 +44,6 @@ class Captioned(NamedTuple):
     image: bytes
     texts: Sequence[Text]
     split: str = "train"
-    fingerprint: str = ""  # 64-bit perceptual hash in hexadecimal, if the source has one
 
 
 @dataclasses.dataclass

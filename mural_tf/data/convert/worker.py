@@ -66,7 +66,7 @@ class Converter:
         self.sources, self.folder = sources, folder
         self.screen = Screen(settings, folder)
 
-    def convert(self, block: Block) -> BlockReport:
+    def __call__(self, block: Block) -> BlockReport:
         """Writes the block's parts and, last, its report."""
         tally = block.tally
         counts: dict = {}
