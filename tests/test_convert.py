@@ -59,17 +59,17 @@ def test_the_data_set(tmp_path):
     assert description["skipped"]["missing image"]["count"] == 22
     assert len((output / "skipped.tsv").read_text().splitlines()) == 33
     names = sorted(path.name for path in (output / "text_pairs").iterdir())
-    assert names == [f"train-{i:05d}-of-00012.tfrecord" for i in range(12)]  # 1,100 items, 100 a block, one bad line…
+    assert names == [f"train-{i:05d}-of-00011.tfrecord" for i in range(11)]  # 1,100 lines, 100 a block
     assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".")) == [".out.lock"]
 
 
 def test_shards_mix_the_sources(tmp_path):
-    write_sources(tmp_path, pairs=20_000)
+    write_sources(tmp_path, pairs=200_000)
     sources = [f"opus:{tmp_path}/de-en.txt.zip", f"pairs:{tmp_path}/small.tsv,language_b=fr"]
     parsed = [parse_source(source, KINDS) for source in sources]
-    blocks = list(read_blocks(parsed, Settings(block_sizes=(("pair", 4000),)), tmp_path))
+    blocks = list(read_blocks(parsed, Settings(block_sizes=(("pair", 40_000),)), tmp_path))
     shares = [sum(index == 1 for index, _ in block.items) / len(block.items) for block in blocks]
-    assert len(shares) == 6 and sum(share > 0.01 for share in shares) >= 4  # 2,000 of 22,000 are of the small one
+    assert len(shares) == 6 and all(0.05 < share < 0.15 for share in shares[:-1])  # of all, 1 in 11 is the small one's
 
 
 @pytest.mark.parametrize("workers", [1, 3])
@@ -107,7 +107,7 @@ def test_an_interrupted_conversion_goes_on(tmp_path, monkeypatch, after):
     with monkeypatch.context() as patch:
         patch.setattr(Converter, "__call__", counting)
         assert contents(run(sources, tmp_path / "out")) == whole
-    assert not set(again) & set(done) and len(again) + len(done) == 15
+    assert not set(again) & set(done) and len(again) + len(done) == 11 + 3
 
 
 def test_a_kill_while_shards_are_joined(tmp_path, monkeypatch):
@@ -131,7 +131,7 @@ def test_a_kill_while_shards_are_joined(tmp_path, monkeypatch):
 
 
 def test_a_killed_process_leaves_nothing_behind_and_goes_on(tmp_path):
-    sources = write_sources(tmp_path, pairs=30_000)
+    sources = write_sources(tmp_path, pairs=20_000)
     whole = contents(run(sources, tmp_path / "whole"))
     flags = ["--workers=2", "--pairs_per_block=100", "--images_per_block=100", "--max_skipped_fraction=1"]
     command = [sys.executable, "-m", "mural_tf.data.convert", *sources, f"--output={tmp_path}/out", *flags]
@@ -143,7 +143,7 @@ def test_a_killed_process_leaves_nothing_behind_and_goes_on(tmp_path):
     workers = children(process.pid)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    assert 20 <= len(list(parts.glob("*.json"))) < 300 and workers
+    assert 20 <= len(list(parts.glob("*.json"))) < 200 and workers
     while any(map(alive, workers)) and time.time() < deadline:
         time.sleep(0.05)
     assert not any(map(alive, workers))
@@ -266,19 +266,18 @@ def test_nothing_to_write(tmp_path):
 
 def test_command(tmp_path):
     sources = write_sources(tmp_path)
-    command = [sys.executable, "-m", "mural_tf.data.convert", *sources, f"--output={tmp_path}/out", "--workers=1"]
-    failed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert failed.returncode == 1 and "Error: Too much is unusable: 33 of 1350" in failed.stderr
-    assert "Traceback" not in failed.stderr
-    done = subprocess.run([*command, "--max_skipped_fraction=0.1"], cwd=ROOT, capture_output=True, text=True)
+    flags = [f"--output={tmp_path}/out", "--workers=0", "--max_skipped_fraction=0.1"]
+    command = [sys.executable, "-m", "mural_tf.data.convert", *sources, *flags]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "train: 228 images, 228 captions\ntrain: 1089 text pairs\nskipped 22 x missing image" in done.stdout
-    start = time.time()
-    listed = subprocess.run([*command[:3], "--list"], cwd=ROOT, capture_output=True, text=True)
-    assert all(f"{kind}:PATH" in listed.stdout for kind in KINDS)
-    assert "tensorflow" not in listed.stderr and time.time() - start < 60
+    failed = subprocess.run([*command[:3], "ops:x", "--output=x"], cwd=ROOT, capture_output=True, text=True)
+    assert failed.returncode == 1 and failed.stderr.startswith("Error: Unknown source 'ops:x'")
+    listed = subprocess.run([*command[:3], "--list"], cwd=ROOT, capture_output=True, text=True).stdout
+    assert all(f"{kind}:PATH" in listed for kind in KINDS)
 
 
 def test_help_needs_no_tensorflow():
-    code = "import sys; import mural_tf.data.convert.__main__; assert 'tensorflow' not in sys.modules"
+    imports = "import sys, mural_tf.data.convert.__main__, mural_tf.data.convert.runner"
+    code = f"{imports}; assert 'tensorflow' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

@@ -50,7 +50,8 @@ def test_sizes_of_images(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "count"),
-    [("a red balloon", 3), ("  two  words ", 2), ("一只狗", 3), ("สุนัข", 5), ("Tokyo 東京 tower", 4), ("", 0), ("개가 달린다", 2)],
+    [("a red balloon", 3), ("  two  words ", 2), ("一只狗", 3), ("สุนัข", 5), ("Tokyo 東京 tower", 4),
+     ("", 0), ("개가 달린다", 2)],
 )  # fmt: skip
 def test_unigrams(text, count):
     assert count_unigrams(text) == count
@@ -152,7 +153,8 @@ def test_translations_become_captions_of_the_same_group(tmp_path):
     )
     first, second = images_in(output)
     assert list(zip(first.languages, first.captions)) == [
-        ("en", "A man on a bike, in 2012!"), ("de", "ein Mann auf einem Fahrrad"), ("he", "גבר על אופניים"), ("ja", "男"),
+        ("en", "A man on a bike, in 2012!"), ("de", "ein Mann auf einem Fahrrad"), ("he", "גבר על אופניים"),
+        ("ja", "男"),
     ]  # fmt: skip
     assert len(set(first.caption_groups)) == 1 and first.caption_groups[0]
     assert second.captions == ["Nobody translated this."]
@@ -185,7 +187,8 @@ def test_images_are_copied_unless_they_have_to_be_encoded():
 @pytest.mark.parametrize(
     ("content", "problem"),
     [(b"", "empty"), (b"<html>404</html>", "no image"), (image_bytes(0)[:-300], "cut off"),
-     (image_bytes(0, image_format="PNG")[:-12], "cut off"), (image_bytes(0, image_format="WEBP")[:200], "decode|no image")],
+     (image_bytes(0, image_format="PNG")[:-12], "cut off"),
+     (image_bytes(0, image_format="WEBP")[:200], "decode|no image")],
 )  # fmt: skip
 def test_images_that_cannot_be_used(content, problem):
     with pytest.raises(BadImage, match=problem):

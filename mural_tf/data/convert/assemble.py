@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Sequence
 
 from mural_tf.config import PARTIAL, ConfigurationError
+from mural_tf.data.convert.report import part_path, places_path, read_report
 from mural_tf.data.convert.tally import Tally
 from mural_tf.data.dataset_folder import DESCRIPTION
 
@@ -32,8 +33,6 @@ def assemble(
       tally: of all blocks.
       megabytes: least size of a shard, but for the last of a split.
     """
-    from mural_tf.data.convert.worker import part_path, places_path, read_report
-
     counts: dict = {}
     parts: dict[tuple[str, str], list[tuple[pathlib.Path, int]]] = {}
     for number in numbers:

@@ -20,6 +20,7 @@ from mural_tf.data.convert.assemble import assemble
 from mural_tf.data.convert.blocks import Block, read_blocks
 from mural_tf.data.convert.frequency import count_frequent
 from mural_tf.data.convert.near_duplicates import hash_evaluation_images
+from mural_tf.data.convert.report import read_report
 from mural_tf.data.convert.settings import Settings
 from mural_tf.data.convert.source import Source
 from mural_tf.data.convert.tally import Tally
@@ -105,8 +106,6 @@ def _open_folder(folder: pathlib.Path, identity: dict, restart: bool) -> None:
 
 def _convert_blocks(sources, settings: Settings, folder: pathlib.Path, progress: bool) -> tuple[list[int], Tally]:
     """Converts what is not converted yet; returns the blocks' numbers and the sum of their tallies."""
-    from mural_tf.data.convert.worker import Converter, read_report  # imports TensorFlow
-
     numbers: list[int] = []
     tally, positions = Tally(), {}
     total = sum(source.size() for source in sources)
@@ -128,9 +127,18 @@ def _convert_blocks(sources, settings: Settings, folder: pathlib.Path, progress:
             bar.set_postfix_str(f"{tally.written} written, {tally.skipped_count} skipped", refresh=False)
             tally.check(settings.max_skipped_fraction)
 
-        for number, report in map_blocks(pending(), settings.workers, Converter, (list(sources), settings, folder)):
+        for number, report in map_blocks(
+            pending(), settings.workers, _make_converter, (list(sources), settings, folder)
+        ):
             finished(number, report)
     in_order = Tally()  # so that "first" means first in the input, whichever worker was faster
     for number in numbers:
         in_order.add(read_report(folder, number).tally)
     return numbers, in_order
+
+
+def _make_converter(*arguments):
+    """Only the workers import TensorFlow."""
+    from mural_tf.data.convert.worker import Converter
+
+    return Converter(*arguments)

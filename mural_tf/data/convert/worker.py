@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import collections
-import dataclasses
-import json
 import os
 import pathlib
 from collections.abc import Iterator, Sequence
@@ -13,50 +11,12 @@ import tensorflow as tf
 
 from mural_tf.config import PARTIAL, ConfigurationError
 from mural_tf.data.convert.blocks import Block
+from mural_tf.data.convert.report import BlockReport, part_path, write_report
 from mural_tf.data.convert.screen import Screen
 from mural_tf.data.convert.settings import Settings
 from mural_tf.data.convert.source import Captioned, Pair, Source
 from mural_tf.data.convert.tally import Tally
 from mural_tf.data.records import IMAGE_TEXT, TEXT_PAIRS, ImageTextRecord, TextPair, serialize
-
-
-@dataclasses.dataclass
-class BlockReport:
-    """What a finished block holds.
-
-    Attributes:
-      tally: see there; its `places` are in the block's own file.
-      parts: [kind, split, bytes] of each part file.
-      counts: {kind: {split: {"records": n, "texts": n, "languages": {language or "a-b": n}}}}.
-    """
-
-    tally: Tally
-    parts: list[list]
-    counts: dict
-
-
-def report_path(folder: pathlib.Path, number: int) -> pathlib.Path:
-    """The file whose presence says that a block is finished."""
-    return folder / "parts" / f"{number:06d}.json"
-
-
-def places_path(folder: pathlib.Path, number: int) -> pathlib.Path:
-    """Kind and place of every item that the block skipped."""
-    return folder / "parts" / f"{number:06d}.skipped.tsv"
-
-
-def part_path(folder: pathlib.Path, number: int, kind: str, split: str) -> pathlib.Path:
-    """A block's records of one kind and split."""
-    return folder / "parts" / f"{number:06d}.{kind}.{split}.tfrecord"
-
-
-def read_report(folder: pathlib.Path, number: int) -> BlockReport | None:
-    """Returns a block's report, `None` if it is not finished."""
-    try:
-        content = json.loads(report_path(folder, number).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    return BlockReport(Tally(**content["tally"]), content["parts"], content["counts"])
 
 
 class Converter:
@@ -89,7 +49,9 @@ class Converter:
             name = part_path(self.folder, block.number, kind, split)
             os.replace(f"{name}{PARTIAL}", name)
             parts.append([kind, split, os.path.getsize(name)])
-        return self._finish(block.number, BlockReport(tally, parts, counts))
+        report = BlockReport(tally, parts, counts)
+        write_report(self.folder, block.number, report)
+        return report
 
     def _records(self, block: Block, tally: Tally) -> Iterator[tuple[str, str, ImageTextRecord | TextPair]]:
         for index, item in block.items:
@@ -103,14 +65,6 @@ class Converter:
                     if record is not None:
                         yield IMAGE_TEXT, found.split, record
 
-    def _finish(self, number: int, report: BlockReport) -> BlockReport:
-        if report.tally.places:
-            lines = "".join(f"{kind}\t{place}\n" for kind, place in report.tally.places)
-            _write(places_path(self.folder, number), lines)
-            report.tally.places.clear()
-        _write(report_path(self.folder, number), json.dumps(dataclasses.asdict(report), ensure_ascii=False))
-        return report
-
 
 def _count(counts: dict, kind: str, split: str, record: ImageTextRecord | TextPair) -> int:
     of_split = counts.setdefault(kind, {}).setdefault(split, {"records": 0, "texts": 0, "languages": {}})
@@ -123,9 +77,3 @@ def _count(counts: dict, kind: str, split: str, record: ImageTextRecord | TextPa
     for language, count in languages.items():
         of_split["languages"][language] = of_split["languages"].get(language, 0) + count
     return sum(languages.values())
-
-
-def _write(path: pathlib.Path, text: str) -> None:
-    temporary = path.with_name(path.name + PARTIAL)
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
