@@ -151,5 +151,5 @@ class Wit(CaptionedImages):
             reading.file_done(path)
 
     def _split_of(self, caption) -> str:
-        held_out: HeldOut = self._held_out
-        return held_out.split_of(caption.language, caption.image_id)
+        held_out: HeldOut | None = getattr(self, "_held_out", None)  # none where words are counted, without images
+        return held_out.split_of(caption.language, caption.image_id) if held_out else "train"
