@@ -10,6 +10,7 @@ import pathlib
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from tqdm import tqdm
 
 from mural_tf.config import PARTIAL
 from mural_tf.data.convert.blocks import Block, read_blocks
@@ -38,13 +39,14 @@ class HashCaptions:
         return np.array(found, np.uint64).reshape(-1, 2)
 
 
-def count_frequent(sources: Sequence[Source], settings: Settings, folder: pathlib.Path) -> None:
+def count_frequent(sources: Sequence[Source], settings: Settings, folder: pathlib.Path, progress: bool) -> None:
     """Writes the hashes of frequent texts and images into `folder`, if a filter asks for them; does so once."""
     filters = settings.filters
     if not (filters.max_images_per_text or filters.max_texts_per_image) or (folder / IMAGES).exists():
         return
     spools = [Spool(folder / "by_text", 2), Spool(folder / "by_image", 2)]
-    for _, hashes in map_blocks(_image_blocks(sources, settings, folder), settings.workers, HashCaptions, (sources,)):
+    blocks = map_blocks(_image_blocks(sources, settings, folder), settings.workers, HashCaptions, (list(sources),))
+    for _, hashes in tqdm(blocks, unit="block", desc="Counting captions", disable=not progress):
         for column, spool in enumerate(spools):
             spool.add_rows(hashes[:, column] % np.uint64(PARTITIONS), hashes)
     for column, (spool, bound, name) in enumerate(

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import ClassVar, NamedTuple
 
 from mural_tf.config import ConfigurationError
-from mural_tf.data.caption_files import Problem, canonical_language, clean, read_lines
-from mural_tf.data.convert.source import PAIR, Pair, Reading, Source
+from mural_tf.data.caption_files import Problem, clean, read_lines
+from mural_tf.data.convert.source import PAIR, Pair, Reading, Source, language_tag
 from mural_tf.data.convert.tally import Tally
 
 
@@ -40,7 +40,7 @@ def parse_line(line: str) -> Translation:
     if not source or not target:
         raise ValueError("empty text")
     try:
-        languages = canonical_language(source_language), canonical_language(target_language)
+        languages = language_tag(source_language), language_tag(target_language)
     except ConfigurationError:
         raise ValueError("unknown language") from None
     identity = str(entry.get("image_id", entry.get("rec_num", "")))
@@ -92,7 +92,7 @@ class GoogleTranslations(Source):
         except ValueError as error:
             tally.skip(str(error), place)
             return
-        if self.languages and found.target_language not in map(canonical_language, self.languages):
+        if self.languages and found.target_language not in map(language_tag, self.languages):
             tally.leave_out("language not asked for", place)
             return
         languages = found.source_language, found.target_language

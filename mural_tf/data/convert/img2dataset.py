@@ -19,8 +19,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar, NamedTuple
 
 from mural_tf.config import ConfigurationError
-from mural_tf.data.caption_files import Problem, canonical_language, clean
-from mural_tf.data.convert.source import FILE, Captioned, Reading, Source, Text
+from mural_tf.data.caption_files import Problem, clean
+from mural_tf.data.convert.source import FILE, Captioned, Reading, Source, Text, language_tag
 from mural_tf.data.convert.tally import Tally
 
 IMAGE_ENDINGS = ("jpg", "jpeg", "png", "webp")
@@ -209,7 +209,7 @@ class Img2dataset(Source):
     def prepare(self, folder: pathlib.Path, progress: bool) -> None:
         """Checks the language before anything is read."""
         del folder, progress
-        canonical_language(self.language)
+        language_tag(self.language)
 
     def read(self, reading: Reading) -> Iterator[pathlib.Path]:
         """Yields the shards: workers read them."""
@@ -240,7 +240,7 @@ class Img2dataset(Source):
         place = f"{shard}, {sample.key}"
         code = (sample.metadata.get(self.language_column) or "") if self.language_column else self.language
         try:
-            language = canonical_language(code)
+            language = language_tag(code)
         except ConfigurationError:
             tally.skip("unknown language", f"{place}: {code!r}")
             return None

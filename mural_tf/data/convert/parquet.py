@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 from mural_tf.config import ConfigurationError
-from mural_tf.data.caption_files import Problem, canonical_language, clean
+from mural_tf.data.caption_files import Problem, clean
 from mural_tf.data.convert.image_store import CaptionedImages, ImageItem
-from mural_tf.data.convert.source import Reading, Text
+from mural_tf.data.convert.source import Reading, Text, language_tag
 
 ROWS = 1024  # that are read at a time
 
@@ -105,7 +105,7 @@ class ParquetCaptions(CaptionedImages):
     def language_of(self, row: dict[str, Any]) -> str:
         """Returns the caption's language."""
         del row
-        return canonical_language(self.language)
+        return language_tag(self.language)
 
 
 @dataclasses.dataclass
@@ -162,4 +162,4 @@ class Laion(ParquetCaptions):
 
     def language_of(self, row: dict[str, Any]) -> str:
         """The column's, or the option's."""
-        return canonical_language(row.get("LANGUAGE") or self.language)
+        return language_tag(row.get("LANGUAGE") or self.language)

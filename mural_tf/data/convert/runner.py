@@ -66,7 +66,7 @@ def convert(
                     hash_evaluation_images(settings.evaluation_images, folder, progress)
                 if settings.translations:
                     build_translations(settings.translations, settings.translation_languages, folder)
-                count_frequent(sources, settings, folder)
+                count_frequent(sources, settings, folder, progress)
                 numbers, tally = _convert_blocks(sources, settings, folder, progress)
                 tally.check(settings.max_skipped_fraction, at_end=True)
                 assemble(folder, output, identity, numbers, tally, settings.shard_megabytes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import glob
 import os
 import pathlib
@@ -11,8 +12,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Callable, ClassVar, NamedTuple
 
 from mural_tf.config import ConfigurationError
+from mural_tf.data.caption_files import canonical_language
 from mural_tf.data.convert.tally import Tally
 
+language_tag = functools.lru_cache(maxsize=4096)(canonical_language)  # called once a record
 PAIR, IMAGE, FILE = "pair", "image", "file"  # what an item is: its size decides how many go into a block
 
 

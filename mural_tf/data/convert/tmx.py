@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
 from mural_tf.config import ConfigurationError
-from mural_tf.data.caption_files import canonical_language, clean, open_binary
-from mural_tf.data.convert.source import PAIR, Pair, Reading, Source
+from mural_tf.data.caption_files import clean, open_binary
+from mural_tf.data.convert.source import PAIR, Pair, Reading, Source, language_tag
 from mural_tf.data.convert.tally import Tally
 
 _LANG = "{http://www.w3.org/XML/1998/namespace}lang"
@@ -61,11 +61,11 @@ class Tmx(Source):
         texts = []
         for code, text in variants:
             try:
-                language = canonical_language(code)
+                language = language_tag(code)
             except ConfigurationError:
                 tally.skip("unknown language", f"{place}: {code!r}")
                 continue
-            if self.languages and language not in {canonical_language(wanted) for wanted in self.languages}:
+            if self.languages and language not in {language_tag(wanted) for wanted in self.languages}:
                 continue
             if not text:
                 tally.skip("empty text", place)

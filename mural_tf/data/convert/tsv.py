@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
 from mural_tf.config import ConfigurationError
-from mural_tf.data.caption_files import canonical_language, clean, read_lines
-from mural_tf.data.convert.source import PAIR, Pair, Reading, Source
+from mural_tf.data.caption_files import clean, read_lines
+from mural_tf.data.convert.source import PAIR, Pair, Reading, Source, language_tag
 from mural_tf.data.convert.tally import Tally
 
 
@@ -37,7 +37,7 @@ class PairsTsv(Source):
         del folder, progress
         for language in (self.language_a, self.language_b):
             if _column(language) is None:
-                canonical_language(language)
+                language_tag(language)
 
     def read(self, reading: Reading) -> Iterator[tuple[str, str]]:
         """Yields (line, place)."""
@@ -76,4 +76,4 @@ def _column(language: str) -> int | None:
 
 def _language(language: str, fields: list[str]) -> str:
     column = _column(language)
-    return canonical_language(language if column is None else fields[column])
+    return language_tag(language if column is None else fields[column])

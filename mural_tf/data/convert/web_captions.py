@@ -7,6 +7,8 @@ import pathlib
 from collections.abc import Iterator
 from typing import ClassVar
 
+from tqdm import tqdm
+
 from mural_tf.config import ConfigurationError
 from mural_tf.data.caption_files import canonical_language, clean, read_lines, read_wit
 from mural_tf.data.convert.held_out import HeldOut, hold_out
@@ -132,7 +134,7 @@ class Wit(CaptionedImages):
         if not self.split:
             rows = (
                 (caption.language, caption.image_id)
-                for path in self.files()
+                for path in tqdm(self.files(), unit="file", desc="Dividing WIT", disable=not progress)
                 for caption in read_wit(path, self.languages, lambda kind, place: None)
             )
             sizes = sorted((int(size) for size in self.sizes), reverse=True)
