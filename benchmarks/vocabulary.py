@@ -16,12 +16,18 @@ and per distinct word, fewer is better, and the share of running words with [UNK
 from __future__ import annotations
 
 import argparse
+import collections
+import itertools
+import json
 import multiprocessing
 import pathlib
 import random
 import resource
+import sys
 import tempfile
 import time
+
+import numpy as np
 
 
 def simulated_counts(words: float) -> dict[str, dict[str, int]]:
@@ -29,18 +35,18 @@ def simulated_counts(words: float) -> dict[str, dict[str, int]]:
     import wordfreq
 
     languages = wordfreq.available_languages("best")
+    share = words / len(languages)
+    wordlist = "small" if share < 5e5 else "best"  # the small lists end at one in a million
     counts = {}
     for language in sorted(languages):
-        frequencies = wordfreq.get_frequency_dict(language, "best")
-        rounded = ((word, round(f * words / len(languages))) for word, f in frequencies.items())
+        frequencies = wordfreq.get_frequency_dict(language, wordlist)
+        rounded = ((word, round(f * share)) for word, f in frequencies.items())
         counts[language] = {word: count for word, count in rounded if count}
     return counts
 
 
 def words_of_the_tokenizer(counts: dict[str, dict[str, int]]):
     """Splits the lists' words as the tokenizer does, and adds up the languages."""
-    import collections
-
     import tensorflow as tf
 
     from mural_tf.text.words import clean_text, split_words
@@ -57,24 +63,26 @@ def words_of_the_tokenizer(counts: dict[str, dict[str, int]]):
     return sums
 
 
-def measure_learning(words: float, size: int, builder: str, results) -> None:
+def prepare(words: float, path: pathlib.Path, results) -> None:
+    """Writes the counts, so that the lists are in no measured process's memory."""
+    path.write_text(json.dumps(words_of_the_tokenizer(simulated_counts(words))))
+    results.put(True)
+
+
+def measure_learning(path: pathlib.Path, size: int, builder: str, results) -> None:
     from mural_tf.text.tokenizer import WordPieceTokenizer
     from mural_tf.text.vocabulary import learn_vocabulary
 
-    counts = words_of_the_tokenizer(simulated_counts(words))
+    counts = json.loads(path.read_text())
     start = time.process_time()
     pieces = learn_vocabulary(counts, size, builder)
     seconds = time.process_time() - start
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # KiB -> GiB on Linux
-    listed = sorted(counts)
-    tokens = WordPieceTokenizer(pieces).tokenize(listed).merge_dims(1, -1) if listed else None
+    weights = np.array(list(counts.values()), np.float64) / sum(counts.values())
+    tokens = WordPieceTokenizer(pieces).tokenize(list(counts)).merge_dims(1, -1)
     lengths = tokens.row_lengths().numpy()
-    unknown = (tokens.values.numpy() == pieces.index("[UNK]")).astype(float)
-    has_unknown = [unknown[a:b].any() for a, b in zip(tokens.row_starts().numpy(), tokens.row_limits().numpy())]
-    total = sum(counts.values())
-    running = sum(int(length) * counts[word] for word, length in zip(listed, lengths)) / total
-    unknown_share = sum(counts[word] for word, has in zip(listed, has_unknown) if has) / total
-    results.put((len(counts), len(pieces), seconds, peak, running, float(lengths.mean()), unknown_share))
+    unknown = np.maximum.reduceat(tokens.values.numpy() == pieces.index("[UNK]"), tokens.row_starts().numpy())
+    results.put((len(counts), len(pieces), seconds, peak, lengths @ weights, lengths.mean(), unknown @ weights))
 
 
 def measure_counting(words: float, workers: int, results) -> None:
@@ -112,6 +120,14 @@ def in_own_process(function, *arguments):
     return found
 
 
+def row(found, size: int) -> str:
+    if found is None:
+        return f"{size:18d}  failed, most likely for want of memory"
+    distinct, learned, seconds, peak, running, per_distinct, unknown = found
+    numbers = f"{distinct:9d} {size:8d} {learned:8d} {seconds:8.1f} {peak:7.2f}"
+    return f"{numbers} {running:9.2f} {per_distinct:13.2f} {unknown:6.2%}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--words", type=float, nargs="+", default=[1e6, 1e7], help="running words of the texts")
@@ -122,19 +138,13 @@ def main() -> None:
     print(
         "builder          words  distinct    asked  learned  seconds     GiB  per word  per distinct  [UNK]", flush=True
     )
-    for builder in arguments.builders:
+    with tempfile.TemporaryDirectory() as folder:
         for words in arguments.words:
-            for size in arguments.sizes:
-                found = in_own_process(measure_learning, words, size, builder)
-                if found is None:
-                    print(f"{builder:15} {words:6.0e}  {size:>17}  failed, most likely for want of memory", flush=True)
-                    continue
-                distinct, learned, seconds, peak, running, per_distinct, unknown = found
-                print(
-                    f"{builder:15} {words:6.0e} {distinct:9d} {size:8d} {learned:8d} {seconds:8.1f} {peak:7.2f} "
-                    f"{running:9.2f} {per_distinct:13.2f} {unknown:6.2%}",
-                    flush=True,
-                )
+            path = pathlib.Path(folder) / "counts.json"
+            in_own_process(prepare, words, path)
+            for builder, size in itertools.product(arguments.builders, arguments.sizes):
+                print(f"{builder:15} {words:6.0e} {row(in_own_process(measure_learning, path, size, builder), size)}")
+                sys.stdout.flush()
     for workers in (0, 2) if arguments.counting else ():
         words, seconds, peak = in_own_process(measure_counting, arguments.counting, workers)
         print(f"counting {words} words with {workers} workers: {seconds:.1f} s, {peak:.2f} GiB", flush=True)

@@ -11,24 +11,31 @@ import pathlib
 import sqlite3
 from collections.abc import Iterable
 
-from mural_tf.config import PARTIAL
+from mural_tf.config import PARTIAL, ConfigurationError
 from mural_tf.data.convert.hashing import text_hash
 
 
 def build_table(path: pathlib.Path, rows: Iterable[tuple[str, bytes]]) -> None:
-    """Writes {key: values} unless the file is there already; it appears when it is complete."""
+    """Writes {key: values} unless the file is there already; it appears when it is complete.
+
+    Raises:
+      ConfigurationError: the disk is full.
+    """
     if path.exists():
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + PARTIAL)
     temporary.unlink(missing_ok=True)
-    with contextlib.closing(sqlite3.connect(temporary)) as database:
-        database.execute("PRAGMA journal_mode=OFF")  # a table that was not finished is built again
-        database.execute("PRAGMA synchronous=OFF")
-        database.execute("CREATE TABLE rows (key INTEGER, value BLOB)")
-        database.executemany("INSERT INTO rows VALUES (?, ?)", ((_signed(key), value) for key, value in rows))
-        database.execute("CREATE INDEX by_key ON rows (key)")
-        database.commit()
+    try:
+        with contextlib.closing(sqlite3.connect(temporary)) as database:
+            database.execute("PRAGMA journal_mode=OFF")  # a table that was not finished is built again
+            database.execute("PRAGMA synchronous=OFF")
+            database.execute("CREATE TABLE rows (key INTEGER, value BLOB)")
+            database.executemany("INSERT INTO rows VALUES (?, ?)", ((_signed(key), value) for key, value in rows))
+            database.execute("CREATE INDEX by_key ON rows (key)")
+            database.commit()
+    except sqlite3.OperationalError as error:  # how SQLite reports a full disk
+        raise ConfigurationError(f"Cannot write to {path.parent}: {error}. Free space there.") from None
     os.replace(temporary, path)
 
 

@@ -54,7 +54,14 @@ def read_rows(
 
 @dataclasses.dataclass
 class ParquetCaptions(CaptionedImages):
-    """What COYO and LAION share; the names of their columns differ."""
+    """What COYO and LAION share; the names of their columns differ.
+
+    Attributes:
+      images: what img2dataset downloaded, or a folder of files; see docs/convert.md.
+      language: of the captions.
+      min_clip_similarity: rows that state less are left out; 0 is no bound.
+      split: which the records go to.
+    """
 
     language: str = "en"
     min_clip_similarity: float = 0.0
@@ -85,8 +92,8 @@ class ParquetCaptions(CaptionedImages):
             return
         reason = self.reason_against(row)
         similarity = row.get(self.SIMILARITY)
-        if not reason and similarity is not None and similarity < self.min_clip_similarity:
-            reason = "CLIP similarity below min_clip_similarity"
+        if not reason and self.min_clip_similarity and similarity is not None:  # a similarity may be negative
+            reason = "CLIP similarity below min_clip_similarity" if similarity < self.min_clip_similarity else ""
         if reason:
             reading.tally.leave_out(reason, place)
             return

@@ -27,7 +27,7 @@ from mural_tf.data.convert.tally import Tally
 from mural_tf.data.convert.translate_train import build_translations
 from mural_tf.data.convert.workers import map_blocks
 from mural_tf.data.dataset_folder import is_built
-from mural_tf.data.npm_packages import exclusive_lock, storage_errors
+from mural_tf.data.npm_packages import exclusive_lock
 
 FORMAT = 1  # raised when the same input would give other bytes than before
 PLAN = "plan.json"
@@ -43,11 +43,12 @@ def convert(
     """Converts the sources into the data set folder `output`, which appears when it is complete.
 
     The same sources and settings give the same bytes. Stopped in any way, the same call goes on after the last
-    finished block; with `restart` it begins anew.
+    finished block; with `restart` it begins anew. With workers, a script calls it below `if __name__ == "__main__":`.
 
     Raises:
       ConfigurationError: unusable sources, too much of them skipped, another data set in `output`, an unfinished
         conversion of something else beside it, or a full disk.
+      OSError: any other failed file operation.
     """
     output = pathlib.Path(output)
     identity = describe_input(sources, settings)
@@ -55,22 +56,31 @@ def convert(
     if is_built(output, identity):
         shutil.rmtree(folder, ignore_errors=True)  # of a run that was killed after its last step but one
         return output
-    with storage_errors(output):
-        output.parent.mkdir(parents=True, exist_ok=True)
-        with exclusive_lock(output.parent / f".{output.name}.lock"):
-            if not is_built(output, identity):  # another process may have finished it while we waited
-                _open_folder(folder, identity, restart)
-                for index, source in enumerate(sources):
-                    source.prepare(folder / f"source-{index}", progress)
-                if settings.evaluation_images:
-                    hash_evaluation_images(settings.evaluation_images, folder, progress)
-                if settings.translations:
-                    build_translations(settings.translations, settings.translation_languages, folder)
-                count_frequent(sources, settings, folder, progress)
-                numbers, tally = _convert_blocks(sources, settings, folder, progress)
-                tally.check(settings.max_skipped_fraction, at_end=True)
-                assemble(folder, output, identity, numbers, tally, settings.shard_megabytes)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with exclusive_lock(output.parent / f".{output.name}.lock"):
+        if is_built(output, identity):  # another process finished it while we waited
+            return output
+        _open_folder(folder, identity, restart)
+        try:
+            _prepare(sources, settings, folder, progress)
+            numbers, tally = _convert_blocks(sources, settings, folder, progress)
+        except KeyboardInterrupt:
+            message = "Interrupted. Finished blocks are kept: run the same command again to go on."
+            raise KeyboardInterrupt(message) from None
+        tally.check(settings.max_skipped_fraction, at_end=True)
+        assemble(folder, output, identity, numbers, tally, settings.shard_megabytes)
     return output
+
+
+def _prepare(sources: Sequence[Source], settings: Settings, folder: pathlib.Path, progress: bool) -> None:
+    """Makes what has to be known before the first block; what is there already is not made again."""
+    for index, source in enumerate(sources):
+        source.prepare(folder / f"source-{index}", progress)
+    if settings.evaluation_images:
+        hash_evaluation_images(settings.evaluation_images, folder, progress)
+    if settings.translations:
+        build_translations(settings.translations, settings.translation_languages, folder)
+    count_frequent(sources, settings, folder, progress)
 
 
 def describe_input(sources: Sequence[Source], settings: Settings) -> dict:
