@@ -49,28 +49,34 @@ class Screen:
 
     def image_text_record(self, found: Captioned, tally: Tally) -> ImageTextRecord | None:
         """Returns the record of an image and its wanted captions, `None` if nothing is left."""
-        place = found.texts[0].place
         texts = [text for text in found.texts if self._accepts_text(text, tally)]
         if not texts:
             return None
-        if self.frequent_images.size and _contains(self.frequent_images, text_hash(found.image_id)):
-            tally.leave_out(f"image with more than {self.filters.max_texts_per_image} texts", place, len(texts))
-            return None
+        place = f"{found.texts[0].place} ({found.image_id})"
         try:
-            opened, size = examine(found.image)
-            reason = self._reason_against_image(size)
-            if reason:
-                tally.leave_out(reason, place, len(texts))
-                return None
-            if self.near_duplicates and self.near_duplicates.contains(_perceptual_hash(found.image)):
-                tally.leave_out("image that looks like an evaluation image", f"{place} ({found.image_id})", len(texts))
-                return None
-            image = usable_bytes(found.image, opened, self.settings.image_size)
+            image, reason = self._image_or_reason(found)
         except BadImage as error:
-            tally.skip(str(error), f"{place} ({found.image_id})", len(texts))
+            tally.skip(str(error), place, len(texts))
+            return None
+        if reason:
+            tally.leave_out(reason, place, len(texts))
             return None
         captions, languages, groups, _ = zip(*self.translations.add_to(found.image_id, texts))
         return ImageTextRecord(found.image_id, image, captions, languages, groups)
+
+    def _image_or_reason(self, found: Captioned) -> tuple[bytes, str]:
+        """Returns what the record holds, or why the image is not wanted; raises `BadImage`."""
+        filters = self.filters
+        if self.frequent_images.size and _contains(self.frequent_images, text_hash(found.image_id)):
+            return b"", f"image with more than {filters.max_texts_per_image} texts"
+        opened, size = examine(found.image)
+        if filters.above_shorter_side and min(size) <= filters.above_shorter_side:
+            return b"", f"image whose shorter side is not above {filters.above_shorter_side} pixels"
+        if filters.max_aspect_ratio and max(size) > filters.max_aspect_ratio * min(size):
+            return b"", f"image of an aspect ratio above {filters.max_aspect_ratio:g}"
+        if self.near_duplicates and self.near_duplicates.contains(_perceptual_hash(found.image)):
+            return b"", "image that looks like an evaluation image"
+        return usable_bytes(found.image, opened, self.settings.image_size), ""
 
     def _accepts_text(self, text: Text, tally: Tally) -> bool:
         filters = self.filters
@@ -90,14 +96,6 @@ class Screen:
         if reason:
             tally.leave_out(reason, text.place)
         return not reason
-
-    def _reason_against_image(self, size: tuple[int, int]) -> str:
-        filters = self.filters
-        if filters.above_shorter_side and min(size) <= filters.above_shorter_side:
-            return f"image whose shorter side is not above {filters.above_shorter_side} pixels"
-        if filters.max_aspect_ratio and max(size) > filters.max_aspect_ratio * min(size):
-            return f"image of an aspect ratio above {filters.max_aspect_ratio:g}"
-        return ""
 
     def _is_excluded(self, text: str) -> bool:
         return self.excluded.size > 0 and _contains(self.excluded, text_hash(text.casefold()))
