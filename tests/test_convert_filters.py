@@ -78,7 +78,7 @@ def test_lengths_of_texts(tmp_path):
     }
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_frequent_texts_and_images(tmp_path, workers):
     for n in range(6):
         (tmp_path / f"{n}.jpg").write_bytes(image_bytes(n))

@@ -83,7 +83,7 @@ def sources_of_every_kind(tmp_path):
     return [f"opus:{moses}", f"cc12m:{tmp_path}/cc12m.tsv", f"records:{tmp_path}/mine"]
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_any_source_is_counted(tmp_path, workers):
     sources = [parse_source(text, KINDS) for text in sources_of_every_kind(tmp_path)]
     settings = Settings(workers=workers, block_sizes=SETTINGS.block_sizes, max_skipped_fraction=1.0)
