@@ -16,6 +16,7 @@ import io
 import itertools
 import json
 import pathlib
+import pickle
 import resource
 import shutil
 import tarfile
@@ -49,6 +50,12 @@ def measure_pairs(folder: pathlib.Path, pairs: int) -> None:
             with archive.open(f"Made.de-en.{language}", "w") as file:
                 file.writelines(f"{words} {n}, {n * 7919 % 104729}.\n".encode() for n in range(pairs))
     seconds = converted_in(f"opus:{folder}/de-en.txt.zip", folder / "pairs")
+    start = time.process_time()
+    source = parse_source(f"opus:{folder}/de-en.txt.zip", KINDS)
+    for block in read_blocks([source], Settings(), folder):
+        pickle.dumps(block, pickle.HIGHEST_PROTOCOL)
+    reading = time.process_time() - start
+    print(f"text pairs: read and packed for workers, {pairs / reading:,.0f} a second", flush=True)
     print(f"text pairs: {pairs} in {seconds:.1f} s, {pairs / seconds:,.0f} a second and core", flush=True)
 
 
