@@ -92,4 +92,4 @@ def _need(**values: str) -> None:
 
 
 if __name__ == "__main__":
-    cli.run(main, takes_arguments=True)
+    cli.run(main, positional=True)

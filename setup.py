@@ -14,6 +14,7 @@ REQUIRED = [
     "setuptools<82",  # tensorflow-hub imports pkg_resources, removed in 82
     "absl-py>=1.4",  # flags
     "ml-collections>=0.1.1",  # configuration files with overrides on the command line
+    "langcodes>=3.5",  # language tags: iw is he, deu is de; pure Python
     "pillow>=10",  # drawing, compositing and contact sheets
     "tqdm>=4.65",  # progress bars
 ]
@@ -25,11 +26,15 @@ EXTRAS = {
     "search": ["faiss-cpu>=1.9,<2"],  # approximate search; these take NumPy 1.25 to 2
     "vocabulary": ["tokenizers>=0.19"],  # the fast word-piece builder
     "pretrained": ["safetensors>=0.4"],  # Hugging Face's files of weights
+    "convert": [  # python -m mural_tf.data.convert
+        "pyarrow>=14,<21",  # Parquet; newer ones need NumPy 2
+        "ImageHash>=4.3",  # perceptual hashes, to find evaluation images in training data
+    ],
 }
 EXTRAS["test"] = [
+    *sorted({requirement for extra in EXTRAS.values() for requirement in extra}),
     "pytest>=7",
     "ruff>=0.4",
-    *(requirement for extra in ("demo", "search", "vocabulary", "pretrained") for requirement in EXTRAS[extra]),
 ]
 # Tests only, large: the models that imported weights are compared with.
 EXTRAS["parity"] = ["torch>=2.0", "transformers>=4.40", *EXTRAS["pretrained"]]

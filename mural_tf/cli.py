@@ -22,10 +22,10 @@ from mural_tf.config import ConfigurationError
 INTERRUPTED = 130  # what shells report for Ctrl-C: 128 + SIGINT
 
 
-def run(main: Callable[[Sequence[str]], int | None], takes_arguments: bool = False) -> None:
+def run(main: Callable[[Sequence[str]], int | None], positional: bool = False) -> None:
     """Parses the flags, calls `main(argv)` and exits with what it returns (None is 0); never returns.
 
-    Only with `takes_arguments` may `argv` hold more than the script's name.
+    With `positional`, `argv[1:]` holds the arguments that are no flags; otherwise there may be none.
 
     A `ConfigurationError`, a full disk, a missing permission or any other failed file operation becomes one line on
     stderr and exit code 1; `--verbosity=1` shows the stack trace as well. Any other exception is a bug and keeps its
@@ -38,7 +38,7 @@ def run(main: Callable[[Sequence[str]], int | None], takes_arguments: bool = Fal
     def guarded(argv: Sequence[str]) -> int | None:
         # TensorFlow warns in a hundred lines where a checkpoint does not fit; the one error says it.
         python_logging.getLogger("tensorflow").setLevel(python_logging.ERROR)
-        if len(argv) > 1 and not takes_arguments:
+        if len(argv) > 1 and not positional:
             raise ConfigurationError(f"Unexpected argument {argv[1]!r}: this script takes --flag=value only.")
         return main(argv)
 

@@ -158,7 +158,7 @@ def read_records(
         try:
             for index, serialized in enumerate(dataset.as_numpy_iterator()):
                 try:
-                    record = _parse(serialized, name, index)
+                    record = parse_record(serialized, name, index)
                 except ConfigurationError:
                     if not skip_damaged:
                         raise
@@ -169,7 +169,8 @@ def read_records(
                 raise ConfigurationError(f"{name} is truncated or corrupt: {error.message}") from None
 
 
-def _parse(serialized: bytes, name: str, index: int) -> ImageTextRecord | TextPair:
+def parse_record(serialized: bytes, name: str, index: int) -> ImageTextRecord | TextPair:
+    """Returns what a serialised Example holds; raises `ConfigurationError`, with file and number, for broken text."""
     feature = tf.train.Example.FromString(serialized).features.feature
     try:
         strings = {

@@ -10,19 +10,20 @@ WordPiece trainer of Hugging Face's package: it merges pairs, takes a second, an
 from __future__ import annotations
 
 import collections
-import itertools
 import os
 import pathlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import tensorflow as tf
 
 from mural_tf.config import ConfigurationError
-from mural_tf.text.words import clean_text, split_words
+from mural_tf.text.word_counts import count_words
+from mural_tf.text.words import split_words
 
 RESERVED_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 SUFFIX_INDICATOR = "##"
 BUILDERS = ("tensorflow_text", "tokenizers")
+MOST_OCCURRENCES = 100_000_000  # words that the `tokenizers` builder is given
 
 
 def build_vocabulary(
@@ -68,14 +69,33 @@ def build_vocabulary(
       ConfigurationError: unknown builder, a size without room for characters, no words in the texts, or the
         `tokenizers` package is missing.
     """
-    if builder not in BUILDERS:
-        raise ConfigurationError(f"Unknown vocabulary builder {builder!r}: expected one of {', '.join(BUILDERS)}.")
-    if size < len(reserved) + 3:
-        raise ConfigurationError(
-            f"A vocabulary of {size} pieces has no room: {len(reserved)} are reserved ({', '.join(reserved)}); ask for "
-            f"{len(reserved) + 3} at least."
-        )
+    _check_request(size, builder, reserved)
     counts = count_words(texts, lower_case, strip_accents)
+    return learn_vocabulary(
+        counts,
+        size,
+        builder,
+        reserved,
+        max_characters=max_characters,
+        max_words=max_words,
+        max_piece_length=max_piece_length,
+        iterations=iterations,
+    )
+
+
+def learn_vocabulary(
+    counts: Mapping[str, int],
+    size: int,
+    builder: str = "tensorflow_text",
+    reserved: Sequence[str] = RESERVED_TOKENS,
+    *,
+    max_characters: int | None = None,
+    max_words: int | None = None,
+    max_piece_length: int = 12,
+    iterations: int = 3,
+) -> list[str]:
+    """Learns word pieces from {word: count}, as `text.word_counts` gives them; arguments as in `build_vocabulary`."""
+    _check_request(size, builder, reserved)
     if not counts:
         raise ConfigurationError("The texts to build the vocabulary from hold no words.")
     max_characters = max_characters or max(size // 6, min(1000, (size - len(reserved)) // 3))
@@ -92,18 +112,14 @@ def build_vocabulary(
     )
 
 
-def count_words(texts: Iterable[str], lower_case: bool = False, strip_accents: bool = False) -> collections.Counter:
-    """Returns how often each word occurs, with the tokenizer's own splitting. Counts 300,000 captions a second."""
-
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
-    def split(batch):
-        return split_words(clean_text(batch, lower_case, strip_accents)).flat_values
-
-    counts = collections.Counter()
-    texts = iter(texts)
-    while batch := list(itertools.islice(texts, 10_000)):
-        counts.update(split(tf.constant(batch, tf.string)).numpy().tolist())
-    return collections.Counter({word.decode("utf-8"): count for word, count in counts.items()})
+def _check_request(size: int, builder: str, reserved: Sequence[str]) -> None:
+    if builder not in BUILDERS:
+        raise ConfigurationError(f"Unknown vocabulary builder {builder!r}: expected one of {', '.join(BUILDERS)}.")
+    if size < len(reserved) + 3:
+        raise ConfigurationError(
+            f"A vocabulary of {size} pieces has no room: {len(reserved)} are reserved ({', '.join(reserved)}); ask for "
+            f"{len(reserved) + 3} at least."
+        )
 
 
 def _cut_words(counts: dict[str, int], length: int) -> collections.Counter:
@@ -217,6 +233,9 @@ def _learn_with_tokenizers(counts: dict[str, int], size: int, reserved: list[str
     model = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token="[UNK]"))
     model.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()  # the words are split already
     # The trainer takes texts, not counts: each word is written as often as it occurs, in lines of bounded length.
+    # Above MOST_OCCURRENCES all counts are scaled down, which leaves the merges' order nearly as it is.
+    scale = min(1.0, MOST_OCCURRENCES / sum(count for _, count in words)) if words else 1.0
+    words = [(word, round(count * scale)) for word, count in words]
     lines = (" ".join([word] * min(1000, count - start)) for word, count in words for start in range(0, count, 1000))
     model.train_from_iterator(lines, trainer)
     return [piece for piece, _ in sorted(model.get_vocab().items(), key=lambda item: item[1])]

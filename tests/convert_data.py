@@ -1,0 +1,56 @@
+"""Small files for the converter's tests, and readers of what it writes."""
+
+import io
+import pathlib
+import zipfile
+
+import numpy as np
+import PIL.Image
+
+from mural_tf.data.convert.kinds import KINDS
+from mural_tf.data.convert.runner import convert
+from mural_tf.data.convert.settings import Settings
+from mural_tf.data.convert.source import parse_source
+from mural_tf.data.records import IMAGE_TEXT, TEXT_PAIRS, read_records
+
+
+def picture(seed: int, width: int = 48, height: int = 40) -> PIL.Image.Image:
+    """A smooth picture, different for every seed, the same in every size."""
+    coarse = np.random.default_rng(seed).integers(0, 256, [6, 6, 3], np.uint8)
+    return PIL.Image.fromarray(coarse).resize((width, height), PIL.Image.Resampling.BICUBIC)
+
+
+def image_bytes(seed: int, width: int = 48, height: int = 40, image_format: str = "JPEG", **options) -> bytes:
+    buffer = io.BytesIO()
+    picture(seed, width, height).save(buffer, image_format, **options)
+    return buffer.getvalue()
+
+
+def run(sources, output: pathlib.Path, **settings) -> pathlib.Path:
+    """Converts in this process, unless `workers` says otherwise; 100 items a block."""
+    sizes = (("pair", 100), ("image", 100), ("file", 1))
+    values = {"workers": 0, "block_sizes": sizes, "max_skipped_fraction": 1.0, **settings}
+    parsed = [parse_source(source, KINDS) for source in sources]
+    return convert(parsed, output, Settings(**values), progress=False)
+
+
+def pairs_in(output: pathlib.Path, split: str = "train") -> list:
+    return list(read_records(output, TEXT_PAIRS, split))
+
+
+def images_in(output: pathlib.Path, split: str = "train") -> list:
+    return list(read_records(output, IMAGE_TEXT, split))
+
+
+def contents(output: pathlib.Path) -> dict[str, bytes]:
+    """Every file of a data set."""
+    return {str(p.relative_to(output)): p.read_bytes() for p in sorted(output.rglob("*")) if p.is_file()}
+
+
+def write_moses(path: pathlib.Path, members: dict[str, bytes]) -> pathlib.Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("README", "OPUS\n")
+        archive.writestr("LICENSE", "see README\n")
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return path

@@ -1,0 +1,196 @@
+"""The filters of ALIGN and ETCL, near-duplicates of evaluation images, and translate-train."""
+
+import bz2
+import io
+import json
+
+import numpy as np
+import PIL.Image
+import pytest
+from convert_data import image_bytes, images_in, picture, run
+
+from mural_tf.config import ConfigurationError
+from mural_tf.data.convert.image_files import BadImage, examine, usable_bytes
+from mural_tf.data.convert.near_duplicates import NearDuplicates, perceptual_hash
+from mural_tf.data.convert.screen import count_unigrams
+from mural_tf.data.convert.settings import FILTERS, Filters
+from mural_tf.data.convert.translate_train import translation_key
+
+
+def write_captions(folder, rows):
+    """Rows are (image name, caption)."""
+    path = folder / "captions.tsv"
+    path.write_text("".join(f"{name}\t{caption}\n" for name, caption in rows), encoding="utf-8")
+    return f"captions:{path},images={folder}"
+
+
+def left_out(output):
+    found = json.loads((output / "dataset.json").read_text(encoding="utf-8"))["left_out"]
+    return {kind: entry["count"] for kind, entry in found.items()}
+
+
+def test_numbers_of_the_papers():
+    align = Filters(200, 3.0, 1000, 10, 3, 20, 0)
+    etcl = Filters(200, 3.0, 100, 10, 3, 100, 1000)
+    assert FILTERS["align"] == align and FILTERS["etcl"] == etcl
+
+
+def test_sizes_of_images(tmp_path):
+    sizes = {"at bound": (200, 300), "above": (201, 300), "three": (603, 201), "longer": (604, 201)}
+    for name, size in sizes.items():
+        (tmp_path / f"{name}.jpg").write_bytes(image_bytes(1, *size))
+    source = write_captions(tmp_path, [(f"{name}.jpg", f"three words {name}") for name in sizes])
+    output = run([source], tmp_path / "out", filters=FILTERS["etcl"])
+    assert [record.image_id for record in images_in(output)] == ["above.jpg", "three.jpg"]
+    assert left_out(output) == {
+        "image whose shorter side is not above 200 pixels": 1,
+        "image of an aspect ratio above 3": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("a red balloon", 3), ("  two  words ", 2), ("一只狗", 3), ("สุนัข", 5), ("Tokyo 東京 tower", 4),
+     ("", 0), ("개가 달린다", 2)],
+)  # fmt: skip
+def test_unigrams(text, count):
+    assert count_unigrams(text) == count
+
+
+def test_lengths_of_texts(tmp_path):
+    (tmp_path / "a.jpg").write_bytes(image_bytes(1))
+    texts = [
+        "one two",
+        "one two three",
+        " ".join("w" * 100),
+        " ".join("w" * 101),
+        "a b " + "x" * 996,
+        "a b " + "x" * 997,
+    ]
+    source = write_captions(tmp_path, [("a.jpg", text) for text in texts])
+    filters = Filters(min_words=3, max_words=100, max_characters=1000)
+    output = run([source], tmp_path / "out", filters=filters)
+    assert [record.captions[0] for record in images_in(output)] == [texts[1], texts[2], texts[4]]
+    assert left_out(output) == {
+        "caption of fewer than 3 words": 1,
+        "caption of more than 100 words": 1,
+        "caption of more than 1000 characters": 1,
+    }
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_frequent_texts_and_images(tmp_path, workers):
+    for n in range(6):
+        (tmp_path / f"{n}.jpg").write_bytes(image_bytes(n))
+    rows = [(f"{n}.jpg", "on three images") for n in range(3)]  # at the bound of 3
+    rows += [(f"{n}.jpg", "on four images") for n in range(4)]
+    rows += [("4.jpg", f"text {n}") for n in range(5)]  # at the bound of 5
+    rows += [("5.jpg", f"text {n}") for n in range(6)]
+    rows += [("0.jpg", "on three images")] * 3  # repeats are no further images
+    filters = Filters(max_images_per_text=3, max_texts_per_image=5)
+    output = run([write_captions(tmp_path, rows)], tmp_path / "out", filters=filters, workers=workers)
+    kept = [(record.image_id, record.captions[0]) for record in images_in(output)]
+    assert sorted(kept) == sorted(rows[:3] + rows[7:12] + rows[18:])
+    # "on four images" 4 times; the six texts of image 5, five of which are also on image 4, go with the image
+    assert left_out(output) == {"text on more than 3 images": 4, "image with more than 5 texts": 6}
+
+
+def test_near_duplicates_equal_a_search_of_all_pairs():
+    generator = np.random.default_rng(0)
+    known = [int(v) for v in generator.integers(0, 1 << 63, 50)]
+    for distance in (0, 1, 4, 16):
+        search = NearDuplicates(known, distance)
+        for flips in (0, 1, 4, 5, 16, 17, 30):
+            for value in known[:20]:
+                for bit in generator.choice(64, flips, replace=False):
+                    value ^= 1 << int(bit)
+                nearest = min(bin(value ^ other).count("1") for other in known)
+                assert search.contains(value) == (nearest <= distance)
+
+
+def test_evaluation_images_are_found_in_other_sizes_and_qualities(tmp_path):
+    evaluation = tmp_path / "evaluation"
+    evaluation.mkdir()
+    for n in range(3):
+        (evaluation / f"{n}.png").write_bytes(image_bytes(n, 300, 300, "PNG"))
+    variants = {"same.jpg": (0, 300, 300, 95), "smaller.jpg": (1, 90, 90, 50), "wider.jpg": (2, 600, 500, 75)}
+    variants |= {f"other{n}.jpg": (n, 300, 300, 90) for n in range(10, 30)}
+    for name, (seed, width, height, quality) in variants.items():
+        (tmp_path / name).write_bytes(image_bytes(seed, width, height, quality=quality))
+    source = write_captions(tmp_path, [(name, name) for name in variants])
+    output = run([source], tmp_path / "out", evaluation_images=(str(evaluation),))
+    assert [record.image_id for record in images_in(output)] == [name for name in variants if "other" in name]
+    (tmp_path / "list.txt").write_text("evaluation/0.png\n")
+    output = run([source], tmp_path / "by_list", evaluation_images=(str(tmp_path / "list.txt"),))
+    assert left_out(output) == {"image that looks like an evaluation image": 1}
+    (evaluation / "broken.png").write_bytes(b"no image")
+    with pytest.raises(ConfigurationError, match="evaluation image .*broken.png cannot be read"):
+        run([source], tmp_path / "no", evaluation_images=(str(evaluation),))
+
+
+def test_perceptual_hash_is_imagehash():
+    import imagehash
+
+    image = picture(3, 64, 64)
+    assert f"{perceptual_hash(image):016x}" == str(imagehash.phash(image))
+
+
+def test_translations_become_captions_of_the_same_group(tmp_path):
+    for n in range(2):
+        (tmp_path / f"{n}.jpg").write_bytes(image_bytes(n))
+    source = write_captions(tmp_path, [("0.jpg", "A man on a bike, in 2012!"), ("1.jpg", "Nobody translated this.")])
+    lines = [
+        {"rec_num": 1, "src_lang": "en", "trg_lang": language, "caption_tokenized": "a man on a bike , in # !",
+         "translation_tokenized": text}
+        for language, text in [("de", "ein Mann auf einem Fahrrad"), ("iw", "גבר על אופניים"), ("fr", "un homme")]
+    ]  # fmt: skip
+    google = tmp_path / "cc3m_mt_train.jsonl.bz2"
+    google.write_bytes(bz2.compress("\n".join(json.dumps(line) for line in lines).encode()))
+    table = tmp_path / "more.tsv"
+    table.write_text("A man on a bike, in 2012!\tjp\t男\n", encoding="utf-8")
+    output = run(
+        [source], tmp_path / "out", translations=(str(google), str(table)), translation_languages=("de", "he", "ja")
+    )
+    first, second = images_in(output)
+    assert list(zip(first.languages, first.captions)) == [
+        ("en", "A man on a bike, in 2012!"), ("de", "ein Mann auf einem Fahrrad"), ("he", "גבר על אופניים"),
+        ("ja", "男"),
+    ]  # fmt: skip
+    assert len(set(first.caption_groups)) == 1 and first.caption_groups[0]
+    assert second.captions == ["Nobody translated this."]
+    table.write_text("two\tcolumns\n")
+    with pytest.raises(ConfigurationError, match="more.tsv:1: expected English caption, language and translation"):
+        run([source], tmp_path / "no", translations=(str(table),))
+
+
+def test_translation_key_survives_tokenising():
+    assert translation_key('The "U.S." team, 1990-95') == translation_key("the `` u.s. '' team , ## - ##")
+    assert translation_key("Hunde") != translation_key("Hund")
+
+
+def test_images_are_copied_unless_they_have_to_be_encoded():
+    for image_format in ("JPEG", "PNG"):
+        content = image_bytes(0, 100, 80, image_format)
+        opened, size = examine(content)
+        assert size == (100, 80) and usable_bytes(content, opened) is content
+    content = image_bytes(0, 400, 300)
+    small = usable_bytes(content, examine(content)[0], image_size=100)
+    assert examine(small)[1] == (133, 100)
+    difference = np.asarray(PIL.Image.open(io.BytesIO(small)).convert("RGB"), float) - np.asarray(picture(0, 133, 100))
+    assert np.abs(difference).mean() < 4
+    transparent = io.BytesIO()
+    PIL.Image.new("RGBA", (8, 8), (255, 0, 0, 0)).save(transparent, "WEBP", lossless=True)
+    encoded = usable_bytes(transparent.getvalue(), examine(transparent.getvalue())[0])
+    assert np.asarray(PIL.Image.open(io.BytesIO(encoded))).min() > 250  # transparent is white
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [(b"", "empty"), (b"<html>404</html>", "no image"), (image_bytes(0)[:-300], "cut off"),
+     (image_bytes(0, image_format="PNG")[:-12], "cut off"),
+     (image_bytes(0, image_format="WEBP")[:200], "decode|no image")],
+)  # fmt: skip
+def test_images_that_cannot_be_used(content, problem):
+    with pytest.raises(BadImage, match=problem):
+        opened, _ = examine(content)
+        usable_bytes(content, opened)

@@ -1,0 +1,127 @@
+"""Words counted by language in bounded memory, and vocabularies from converted and from published data."""
+
+import collections
+import math
+import random
+import subprocess
+import sys
+
+import pytest
+from convert_data import image_bytes, run, write_moses
+
+from mural_tf.config import ConfigurationError
+from mural_tf.data.build_vocabulary import count_sources, in_order
+from mural_tf.data.convert.kinds import KINDS
+from mural_tf.data.convert.settings import Settings
+from mural_tf.data.convert.source import parse_source
+from mural_tf.text import vocabulary
+from mural_tf.text.tokenizer import WordPieceTokenizer
+from mural_tf.text.word_counts import WordCounts, count_words
+
+SETTINGS = Settings(workers=0, block_sizes=(("pair", 50), ("image", 50), ("file", 1)), max_skipped_fraction=1.0)
+
+
+def test_temperature_by_hand():
+    counts = WordCounts()
+    counts.add("en", {"a": 60, "the": 30, "x": 10})
+    counts.add("sw", {"ya": 3, "x": 1})
+    assert counts.combined() == {"a": 60, "the": 30, "x": 11, "ya": 3}
+    # T = 2: shares in proportion to the square root, 10 : 2, so sw's 4 words count as 100 * 2 / 10 = 20: times 5
+    assert counts.combined(2.0) == {"a": 60, "the": 30, "x": 10 + 5, "ya": 15}
+    # T = infinity: 4 words count as 100: times 25
+    assert counts.combined(math.inf) == {"a": 60, "the": 30, "x": 10 + 25, "ya": 75}
+    with pytest.raises(ValueError, match="temperature is 0.5"):
+        counts.combined(0.5)
+
+
+def test_bounded_counts_are_never_too_small_and_keep_frequent_words():
+    draw = random.Random(0)
+    words = [f"w{n}" for n in range(20_000)]
+    weights = [1 / (n + 1) for n in range(20_000)]
+    counts, exact = WordCounts(max_words=2000), collections.Counter()
+    largest = 0
+    for _ in range(60):
+        batch = collections.Counter(draw.choices(words, weights, k=2000))
+        exact.update(batch)
+        counts.add("en", batch)
+        largest = max(largest, len(counts.combined()))
+    found, error = counts.combined(), counts.error["en"]
+    assert largest <= 2000 and error > 0
+    assert all(exact[word] <= count <= exact[word] + error for word, count in found.items())
+    assert {word for word, count in exact.items() if count > error} <= found.keys()
+    assert [word for word, _ in found.most_common(50)] == [word for word, _ in exact.most_common(50)]
+    assert counts.totals["en"] == 120_000
+
+
+def test_small_languages_are_not_forgotten_for_large_ones():
+    counts = WordCounts(max_words=100)
+    counts.add("sw", {f"neno{n}": 1 for n in range(30)})
+    for batch in range(20):
+        counts.add("en", {f"word{batch}-{n}": 1 for n in range(40)})
+    assert counts.error["sw"] == 0 and sum(word.startswith("neno") for word in counts.combined()) == 30
+
+
+def test_count_words_with_a_bound():
+    texts = ["often often often"] * 100 + [f"rare{n}" for n in range(500)]
+    assert count_words(texts, max_words=50)["often"] == 300
+
+
+def sources_of_every_kind(tmp_path):
+    """A zip of translations, a TSV of captions whose images are nowhere, and a converted data set."""
+    moses = write_moses(
+        tmp_path / "de-sw.txt.zip",
+        {"X.de-sw.de": "".join(f"Hund nummer{n % 7}\n" for n in range(200)).encode(),
+         "X.de-sw.sw": "".join("\n" if n == 3 else "mbwa\n" for n in range(200)).encode()},
+    )  # fmt: skip
+    (tmp_path / "cc12m.tsv").write_text("".join(f"http://x/{n}.jpg\ta dog\n" for n in range(120)))
+    (tmp_path / "a.jpg").write_bytes(image_bytes(0))
+    (tmp_path / "mine.tsv").write_text("a.jpg\tchien chien\n")
+    (tmp_path / "pairs.tsv").write_text("perro\tcane\n")
+    mine = [f"captions:{tmp_path}/mine.tsv,images={tmp_path},language=fr"]
+    mine.append(f"pairs:{tmp_path}/pairs.tsv,language_a=es,language_b=it")
+    run(mine, tmp_path / "mine")
+    return [f"opus:{moses}", f"cc12m:{tmp_path}/cc12m.tsv", f"records:{tmp_path}/mine"]
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_any_source_is_counted(tmp_path, workers):
+    sources = [parse_source(text, KINDS) for text in sources_of_every_kind(tmp_path)]
+    settings = Settings(workers=workers, block_sizes=SETTINGS.block_sizes, max_skipped_fraction=1.0)
+    counts, tally = count_sources(sources, settings, progress=False)
+    combined = counts.combined()
+    assert (combined["Hund"], combined["mbwa"], combined["dog"]) == (199, 199, 120)
+    assert (combined["chien"], combined["perro"], combined["cane"]) == (2, 1, 1)
+    assert counts.totals["en"] == 240 and counts.totals["sw"] == 199
+    assert tally.written == 199 + 120 + 3 and list(tally.skipped) == ["empty text"]
+
+
+def test_results_come_in_order():
+    assert list(in_order(iter([(2, "c"), (0, "a"), (1, "b"), (3, "d")]))) == ["a", "b", "c", "d"]
+
+
+def test_too_many_unusable_texts(tmp_path):
+    (tmp_path / "bad.tsv").write_text("no tab\n" * 10)
+    source = parse_source(f"pairs:{tmp_path}/bad.tsv,language_b=de", KINDS)
+    with pytest.raises(ConfigurationError, match="Too much is unusable: 10 of 10"):
+        count_sources([source], Settings(workers=0), progress=False)
+
+
+def test_the_trainer_is_given_bounded_text(monkeypatch):
+    counts = {"often": 1000, "seldom": 100, "never": 1}
+    small = vocabulary.learn_vocabulary(counts, 60, "tokenizers")
+    monkeypatch.setattr(vocabulary, "MOST_OCCURRENCES", 110)
+    scaled = vocabulary.learn_vocabulary(counts, 60, "tokenizers")
+    assert {"often", "seldom"} <= set(scaled) and "never" in small and "never" not in scaled
+
+
+def test_command(tmp_path):
+    sources = sources_of_every_kind(tmp_path)
+    flags = ["--size=80", "--builder=tokenizers", "--workers=0", "--temperature=2", f"--output={tmp_path}/v.txt"]
+    command = [sys.executable, "-m", "mural_tf.data.build_vocabulary", *sources, *flags]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "323 captions and pairs read, 322 written, 1 skipped" in done.stdout
+    tokenizer = WordPieceTokenizer(vocabulary.load_vocabulary(tmp_path / "v.txt"))
+    assert tokenizer.tokenize(["mbwa dog chien"]).shape[0] == 1
+    wrong = subprocess.run([*command[:3], "--size=80", f"--output={tmp_path}/v.txt"], capture_output=True, text=True)
+    assert wrong.returncode == 1 and wrong.stderr.startswith("Error: Expected sources")
