@@ -1,0 +1,122 @@
+"""The benchmarks by name: which files each needs, where these come from, which protocol options it reads.
+
+Only data: `--help` and the list of benchmarks stay fast. What they do is in `registry.py`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """One benchmark of the catalogue.
+
+    `needs`: file patterns below its folder that must match something; "a|b" is either. `split`: the default one.
+    `options`: the sections of the protocol it reads; `shared`: the options outside sections. `image_sources`: image
+    collections its test images are from, for the warning of contamination. `source`: where to get the files.
+    """
+
+    name: str
+    summary: str
+    needs: tuple[str, ...]
+    source: str
+    split: str = "test"
+    options: tuple[str, ...] = ()
+    shared: tuple[str, ...] = ("images", "max_missing", "translations")
+    image_sources: tuple[str, ...] = ()
+
+    def missing(self, folder: pathlib.Path) -> list[str]:
+        """Returns the patterns that match nothing in `folder`."""
+        return [pattern for pattern in self.needs if not any(any(folder.glob(one)) for one in pattern.split("|"))]
+
+
+_COCO = "MS-COCO 2014 images val2014/ (cocodataset.org)"
+_RECORDS = Entry(
+    "retrieval",
+    "image-text retrieval on any image-text TFRecords",
+    ("image_text/*.tfrecord",),
+    "python -m mural_tf.data.convert writes them from your data (docs/data.md)",
+    shared=("max_missing", "translations"),
+)
+CATALOGUE = {
+    entry.name: entry
+    for entry in (
+        _RECORDS,
+        dataclasses.replace(
+            _RECORDS,
+            name="emoji",
+            summary="the emoji benchmark: image-text retrieval in 25 or 122 languages",
+            source="python -m mural_tf.data.emoji --output=…",
+            image_sources=("emoji",),
+        ),
+        dataclasses.replace(
+            _RECORDS,
+            name="wit",
+            summary="WIT: image-text retrieval, well- and under-resourced languages (MURAL Table 3)",
+            source="python -m mural_tf.data.convert, from WIT's TSV files and images you downloaded "
+            "(github.com/google-research-datasets/wit); MURAL's own splits were never released",
+            image_sources=("wikipedia",),
+        ),
+        Entry(
+            "multi30k",
+            "Multi30K: image-text retrieval in en de fr cs (MURAL Table 2, ETCL Table 1, MULE Table 2)",
+            ("data/task1/raw|task1/raw", "data/task2/raw|task2/raw"),
+            "git clone https://github.com/multi30k/dataset, and Flickr30K's images (on request from its authors) as "
+            "flickr30k-images/",
+            split="test_2016_flickr",
+            options=("multi30k",),
+            image_sources=("flickr30k",),
+        ),
+        Entry(
+            "flickr30k",
+            "Flickr30K, Karpathy and Li's split: image-text retrieval in English",
+            ("dataset_flickr30k.json",),
+            "caption_datasets.zip of Karpathy and Li (cs.stanford.edu/people/karpathy/deepimagesent), and Flickr30K's "
+            "images as flickr30k-images/",
+            image_sources=("flickr30k",),
+        ),
+        Entry(
+            "coco",
+            "MS-COCO 5K and 1K: image-text retrieval, with STAIR or YJ Japanese and further captions files",
+            ("dataset_coco.json",),
+            f"caption_datasets.zip of Karpathy and Li, {_COCO}; Japanese: stair_captions_v1.2_val.json "
+            "(github.com/STAIR-Lab-CIT/STAIR-captions); others: captions_<language>.json or .tsv",
+            options=("coco",),
+            image_sources=("coco_val2014",),
+        ),
+        Entry(
+            "coco_cn",
+            "COCO-CN: image-text retrieval in Chinese",
+            ("coco-cn_test.txt", "imageid.human-written-caption.txt"),
+            "github.com/li-xirong/coco-cn (on request), and MS-COCO 2014 images train2014/, val2014/",
+            options=("coco_cn",),
+            image_sources=("coco_train2014", "coco_val2014"),
+        ),
+        Entry(
+            "xtd",
+            "XTD: image-text retrieval in seven to eleven languages (MURAL Table 4)",
+            ("XTD10/test_image_names.txt", "XTD10/test_1kcaptions_*.txt"),
+            "git clone https://github.com/adobe-research/Cross-lingual-Test-Dataset-XTD10, and MS-COCO 2014 images "
+            "train2014/, val2014/",
+            image_sources=("coco_train2014", "coco_val2014"),
+        ),
+        Entry(
+            "xm3600",
+            "Crossmodal-3600: image-text retrieval in 36 languages",
+            ("captions.jsonl",),
+            "captions.zip and images.tgz of google.github.io/crossmodal-3600",
+            options=("xm3600",),
+            image_sources=("open_images",),
+        ),
+    )
+}
+
+
+def describe_catalogue() -> str:
+    """Returns the list of benchmarks for `--list`: what each is, the files it needs, where to get them."""
+    return "\n".join(
+        f"{entry.name}\n    {entry.summary}\n    needs {', '.join(entry.needs)}\n    from {entry.source}"
+        for entry in CATALOGUE.values()
+    )
