@@ -110,6 +110,17 @@ CATALOGUE = {
             options=("xm3600",),
             image_sources=("open_images",),
         ),
+        Entry(
+            "cxc",
+            "Crisscrossed Captions: retrieval within and across modalities, and correlations (MURAL Tables 5, 6)",
+            tuple(f"data/{kind}_*.csv|{kind}_*.csv" for kind in ("sts", "sis", "sits"))
+            + ("dataset_coco.json|captions_val2014.json|data/dataset_coco.json|data/captions_val2014.json",),
+            "git clone https://github.com/google-research-datasets/Crisscrossed-Captions; captions_val2014.json of "
+            f"annotations_trainval2014.zip; {_COCO}",
+            options=("cxc",),
+            shared=("images", "max_missing"),
+            image_sources=("coco_val2014",),
+        ),
     )
 }
 

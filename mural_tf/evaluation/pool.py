@@ -89,7 +89,9 @@ def measure_pool(
     chosen = choose_languages(pool, languages)
     wanted = sorted({owner for language in chosen for owner in pool.owners[language]})
     images, kept = embedder.encode_image(pool.read(wanted), batch_size=batch_size, on_error="skip", progress=progress)
-    missing = _check_missing(pool, wanted, kept, max_missing)
+    ids = list(pool.image_numbers)
+    missing = [ids[number] for number in np.delete(np.array(wanted), kept)]
+    missing_notes = check_missing(missing, len(wanted), pool.where, max_missing)
     place = np.full(len(pool.image_numbers), -1)
     place[np.array(wanted)[kept]] = np.arange(len(kept))
 
@@ -107,7 +109,7 @@ def measure_pool(
     for view, result in results.items():
         add_groups(result, groups or {})
         result.protocol = _protocol(len(kept), len(wanted), pool.empty, result.sizes, len(views[view]))
-        result.notes = [*missing, *pool.notes]
+        result.notes = [*missing_notes, *pool.notes]
     return list(results.values())
 
 
@@ -130,17 +132,22 @@ def add_groups(evaluation: Evaluation, groups: Mapping[str, Sequence[str]], metr
         evaluation.metrics[f"{evaluation.name}/{group}/{metric}"] = float(np.mean(values))
 
 
-def _check_missing(pool: CaptionedImages, wanted: list[int], kept: np.ndarray, max_missing: float) -> list[str]:
-    """Returns a note on images that could not be read; raises `ConfigurationError` if there are too many."""
-    missing = np.delete(np.array(wanted), kept)
-    if not len(missing):
+def check_missing(missing: Sequence[str], total: int, where: str, max_missing: float) -> list[str]:
+    """Returns a note on images that could not be read; raises `ConfigurationError` if there are too many.
+
+    Args:
+      missing: their names.
+      total: how many images the benchmark has.
+      where: names the benchmark.
+      max_missing: the largest share that may be missing, 0..1.
+    """
+    if not missing:
         return []
-    ids = list(pool.image_numbers)
-    first = ", ".join(ids[i] for i in missing[:3])
-    if not len(kept):
-        raise ConfigurationError(f"None of the {len(wanted)} images of {pool.where} can be read; the first is {first}.")
-    text = f"{len(missing):,} of {len(wanted):,} images of {pool.where} are missing or unreadable, such as {first}"
-    if len(missing) > max_missing * len(wanted):
+    first = ", ".join(missing[:3])
+    if len(missing) == total:
+        raise ConfigurationError(f"None of the {total} images of {where} can be read; the first is {first}.")
+    text = f"{len(missing):,} of {total:,} images of {where} are missing or unreadable, such as {first}"
+    if len(missing) > max_missing * total:
         raise ConfigurationError(f"{text}: more than --protocol.max_missing={max_missing} allows. Complete the folder.")
     return [f"NOT COMPLETE: {text}. These numbers are of a smaller pool and easier than the benchmark's."]
 

@@ -42,6 +42,17 @@ def default_protocol() -> ConfigDict:
     )
     protocol.coco_cn = ConfigDict(dict(captions="human-written"))  # or "manually-translated"
     protocol.xm3600 = ConfigDict(dict(captions="all"))  # or "first" of each image and language [CLIP_benchmark]
+    protocol.cxc = ConfigDict(
+        dict(
+            positives="union",  # image-text: MS-COCO's own and the rated ones; or "rated" alone [eccv_caption]
+            co_captions="rated",  # text-text: co-captions count if rated 3 or more; or "all"
+            draws=1000,  # of the correlations [CxC §4]
+            replacement=False,  # whether a draw may hold a query twice; published deviations fit either
+            sts_queries="captions",  # 25,000 captions fit the published deviation; or "images"
+            sits_original=True,  # keep a caption's rating with its own image
+            seed=0,
+        )
+    )
     return protocol
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from mural_tf.config import ConfigurationError
-from mural_tf.evaluation.pool import CaptionedImages, measure_pool
+from mural_tf.evaluation.pool import CaptionedImages, check_missing, measure_pool
 from mural_tf.evaluation.result import Evaluation
 from mural_tf.evaluation.translations import translate_pool
 
@@ -88,6 +88,24 @@ class Request:
             views,
             self.protocol.max_missing,
         )
+
+    def encode_images(self, names: Sequence[str], where: str) -> tuple[np.ndarray, np.ndarray, list[str]]:
+        """Returns (embeddings [K, D], int [K] places of the readable images, notes); bounded as in `check_missing`."""
+        paths = [self.image_path(name) for name in names]
+        images, kept = self.embedder.encode_image(
+            paths, batch_size=self.batch_size, on_error="skip", progress=self.progress
+        )
+        missing = np.delete(np.array(names), kept).tolist()
+        return images, kept, check_missing(missing, len(names), where, self.protocol.max_missing)
+
+    def encode_texts(self, texts: Sequence[str], head: str = "") -> np.ndarray:
+        """Returns embeddings [N, D] of the image-text head, or of another one."""
+        embedder = self.embedder.with_text_head(head) if head else self.embedder
+        return embedder.encode_text(list(texts), batch_size=self.batch_size, progress=self.progress)
+
+    def text_heads(self) -> dict[str, str]:
+        """Returns suffix of a row's name -> head: "" for the image-text head, then the model's others."""
+        return {"": "", **{f"_{head}_head": head for head in getattr(self.embedder, "text_heads", ())}}
 
     def image_path(self, name: str) -> pathlib.Path:
         """Returns where an image lies, or the first place where it should."""
