@@ -44,8 +44,8 @@ def test_every_draw_equals_scipy_on_the_items_it_drew(replacement):
 
 
 def test_draws_spread_as_half_samples_do():
-    # 5,000 queries with one item each: the standard error of r over 2,500 of 5,000 without replacement is about
-    # (1 - r^2) / sqrt(2500) * sqrt(1 - 1/2) for normal data; here r is 0.8 / sqrt(1 + 0.6^2 / 0.8^2) ~ 0.8.
+    # r is about 0.8; over n = 2,500 of 5,000 items its standard error is about (1 - r^2) / sqrt(n) * sqrt(1 - 1/2)
+    # = 0.005 without replacement, and sqrt(2) times that with it.
     random = np.random.default_rng(2)
     human = random.standard_normal(5000)
     model = 0.8 * human + 0.6 * random.standard_normal(5000)

@@ -121,6 +121,20 @@ CATALOGUE = {
             shared=("images", "max_missing"),
             image_sources=("coco_val2014",),
         ),
+        Entry(
+            "sts2017",
+            "STS 2017 and its extension: sentence similarity in 3 + 7 pairs of languages (ETCL Tables 3, 4)",
+            ("STS2017-extended/STS.*-*.txt|STS.*-*.txt",),
+            "STS2017-extended.zip of sbert.net/datasets",
+            shared=("max_missing",),
+        ),
+        Entry(
+            "tatoeba",
+            "Tatoeba: sentence retrieval between English and 112 languages",
+            ("tatoeba.*-eng.eng|v1/tatoeba.*-eng.eng|data/tatoeba/v1/tatoeba.*-eng.eng",),
+            "data/tatoeba/v1 of github.com/facebookresearch/LASER",
+            shared=(),
+        ),
     )
 }
 

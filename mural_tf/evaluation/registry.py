@@ -12,7 +12,7 @@ import pathlib
 from ml_collections import ConfigDict
 
 from mural_tf.config import ConfigurationError
-from mural_tf.evaluation import captioned, cxc
+from mural_tf.evaluation import captioned, cxc, sentences
 from mural_tf.evaluation.catalogue import CATALOGUE, Entry
 from mural_tf.evaluation.protocol import changed_options, check_protocol
 from mural_tf.evaluation.request import Request
@@ -43,6 +43,8 @@ BENCHMARKS = {
     "xtd": captioned.xtd,
     "xm3600": captioned.xm3600,
     "cxc": cxc.cxc,
+    "sts2017": sentences.sts2017,
+    "tatoeba": sentences.tatoeba,
 }
 
 

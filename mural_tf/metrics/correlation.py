@@ -75,7 +75,7 @@ def bootstrap_spearman(
 def _counted_ranks(codes: np.ndarray, levels: int) -> np.ndarray:
     """The average ranks of `codes` [n], which are integers below `levels`."""
     counts = np.bincount(codes, minlength=levels)
-    return (np.cumsum(counts) - (counts - 1) / 2)[codes]
+    return np.cumsum(counts)[codes] - (counts[codes] - 1) / 2
 
 
 def _pearson(x: np.ndarray, y: np.ndarray) -> float:
