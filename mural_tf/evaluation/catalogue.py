@@ -33,6 +33,7 @@ class Entry:
 
 
 _COCO = "MS-COCO 2014 images val2014/ (cocodataset.org)"
+_NAMES = "class_names.<language>.txt and templates.<language>.txt, see docs/evaluation.md"
 _RECORDS = Entry(
     "retrieval",
     "image-text retrieval on any image-text TFRecords",
@@ -134,6 +135,49 @@ CATALOGUE = {
             ("tatoeba.*-eng.eng|v1/tatoeba.*-eng.eng|data/tatoeba/v1/tatoeba.*-eng.eng",),
             "data/tatoeba/v1 of github.com/facebookresearch/LASER",
             shared=(),
+        ),
+        Entry(
+            "imagenet",
+            "ImageNet, zero-shot classification in any language (ETCL Table 2)",
+            ("val/*", "class_names.*.txt|babel_imagenet.json"),
+            f"ILSVRC2012's validation images in a folder for each class, val/n01440764/…; {_NAMES}",
+            split="val",
+            shared=("max_missing",),
+            image_sources=("imagenet",),
+        ),
+        Entry(
+            "cifar100",
+            "CIFAR-100, zero-shot classification in any language (ETCL Table 2)",
+            ("cifar-100-python/test", "cifar-100-python/meta"),
+            f"cifar-100-python.tar.gz of cs.toronto.edu/~kriz; {_NAMES}",
+            shared=("max_missing",),
+            image_sources=("cifar",),
+        ),
+        Entry(
+            "sun397",
+            "SUN397, zero-shot classification in any language (ETCL Table 2), over all its images",
+            ("SUN397/ClassName.txt",),
+            f"SUN397.tar.gz of vision.princeton.edu/projects/2010/SUN; {_NAMES}",
+            split="all",
+            shared=("max_missing",),
+            image_sources=("sun",),
+        ),
+        Entry(
+            "food101",
+            "Food-101, zero-shot classification in any language (ETCL Table 2)",
+            ("food-101/meta/test.json", "food-101/images"),
+            f"food-101.tar.gz of data.vision.ee.ethz.ch/cvl/datasets_extra/food-101; {_NAMES}",
+            shared=("max_missing",),
+            image_sources=("food101",),
+        ),
+        Entry(
+            "imagenet_knn",
+            "ImageNet, nearest neighbours among the training images (ALIGN; ETCL Table 10)",
+            ("train/*", "val/*"),
+            "ILSVRC2012's training and validation images in a folder for each class",
+            split="val",
+            shared=("max_missing",),
+            image_sources=("imagenet",),
         ),
     )
 }

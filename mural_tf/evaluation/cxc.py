@@ -29,7 +29,8 @@ TEXT_THRESHOLD, IMAGE_THRESHOLD = 3.0, 2.5
 def cxc(request: Request) -> list[Evaluation]:
     """Measures the four retrieval tasks and the three correlations."""
     data = read_split(request.folder, request.split)
-    images, kept, notes = request.encode_images(data.images, f"Crisscrossed Captions, {request.split}")
+    paths = [request.image_path(name) for name in data.images]
+    images, kept, notes = request.encode_images(paths, f"Crisscrossed Captions, {request.split}")
     if len(kept) < len(data.images):
         data = restrict(data, kept)
     result = Evaluation("cxc", request.split, "", {}, {}, notes=notes)

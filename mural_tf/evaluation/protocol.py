@@ -19,7 +19,6 @@ CHOICES = {
     "cxc.positives": ("union", "rated"),
     "cxc.co_captions": ("rated", "all"),
     "cxc.sts_queries": ("captions", "images"),
-    "imagenet_knn.embedding": ("exported",),
     "globetrotter.candidates": ("both", "all", "other_languages"),
 }
 

@@ -12,7 +12,7 @@ import pathlib
 from ml_collections import ConfigDict
 
 from mural_tf.config import ConfigurationError
-from mural_tf.evaluation import captioned, cxc, sentences
+from mural_tf.evaluation import captioned, cxc, neighbours, sentences, zero_shot
 from mural_tf.evaluation.catalogue import CATALOGUE, Entry
 from mural_tf.evaluation.protocol import changed_options, check_protocol
 from mural_tf.evaluation.request import Request
@@ -45,6 +45,11 @@ BENCHMARKS = {
     "cxc": cxc.cxc,
     "sts2017": sentences.sts2017,
     "tatoeba": sentences.tatoeba,
+    "imagenet": zero_shot.imagenet,
+    "cifar100": zero_shot.cifar100,
+    "sun397": zero_shot.sun397,
+    "food101": zero_shot.food101,
+    "imagenet_knn": neighbours.imagenet_knn,
 }
 
 

@@ -89,14 +89,16 @@ class Request:
             self.protocol.max_missing,
         )
 
-    def encode_images(self, names: Sequence[str], where: str) -> tuple[np.ndarray, np.ndarray, list[str]]:
-        """Returns (embeddings [K, D], int [K] places of the readable images, notes); bounded as in `check_missing`."""
-        paths = [self.image_path(name) for name in names]
-        images, kept = self.embedder.encode_image(
-            paths, batch_size=self.batch_size, on_error="skip", progress=self.progress
+    def encode_images(self, images: Sequence, where: str) -> tuple[np.ndarray, np.ndarray, list[str]]:
+        """Encodes paths or uint8 arrays; what cannot be read is bounded as in `check_missing`.
+
+        Returns embeddings [K, D], the int [K] places of the readable images, and notes.
+        """
+        embeddings, kept = self.embedder.encode_image(
+            images, batch_size=self.batch_size, on_error="skip", progress=self.progress
         )
-        missing = np.delete(np.array(names), kept).tolist()
-        return images, kept, check_missing(missing, len(names), where, self.protocol.max_missing)
+        missing = [str(images[i]) for i in np.delete(np.arange(len(images)), kept)]
+        return embeddings, kept, check_missing(missing, len(images), where, self.protocol.max_missing)
 
     def encode_texts(self, texts: Sequence[str], head: str = "") -> np.ndarray:
         """Returns embeddings [N, D] of the image-text head, or of another one."""
