@@ -179,6 +179,15 @@ CATALOGUE = {
             shared=("max_missing",),
             image_sources=("imagenet",),
         ),
+        Entry(
+            "globetrotter",
+            "Globetrotter's translation of sentences and words by retrieval, on any parallel sentences",
+            ("*.*.txt|image_text/*.tfrecord",),
+            "files of aligned lines, <name>.<language>.txt (globetrotter.cs.columbia.edu has the paper's), or "
+            "TFRecords whose captions share groups, such as the emoji benchmark",
+            options=("globetrotter",),
+            shared=(),
+        ),
     )
 }
 

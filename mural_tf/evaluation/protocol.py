@@ -19,7 +19,6 @@ CHOICES = {
     "cxc.positives": ("union", "rated"),
     "cxc.co_captions": ("rated", "all"),
     "cxc.sts_queries": ("captions", "images"),
-    "globetrotter.candidates": ("both", "all", "other_languages"),
 }
 
 
@@ -50,6 +49,13 @@ def default_protocol() -> ConfigDict:
             sts_queries="captions",  # 25,000 captions fit the published deviation; or "images"
             sits_original=True,  # keep a caption's rating with its own image
             seed=0,
+        )
+    )
+    protocol.globetrotter = ConfigDict(
+        dict(
+            sentences=200,  # in every language [Globetrotter §5.2]
+            words=1000,  # our choice: the most frequent ones of each language; the paper's vocabulary has 30,000 pieces
+            seed=0,  # of the choice of sentences
         )
     )
     return protocol

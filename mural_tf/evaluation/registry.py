@@ -12,7 +12,7 @@ import pathlib
 from ml_collections import ConfigDict
 
 from mural_tf.config import ConfigurationError
-from mural_tf.evaluation import captioned, cxc, neighbours, sentences, zero_shot
+from mural_tf.evaluation import captioned, cxc, globetrotter, neighbours, sentences, zero_shot
 from mural_tf.evaluation.catalogue import CATALOGUE, Entry
 from mural_tf.evaluation.protocol import changed_options, check_protocol
 from mural_tf.evaluation.request import Request
@@ -20,6 +20,7 @@ from mural_tf.evaluation.result import Evaluation
 from mural_tf.evaluation.retrieval import language_groups, read_pool
 
 ALL = "all"
+ONLY_IN_OWN_FOLDER = ("emoji", "wit", "globetrotter")  # their files look like those of other benchmarks
 
 
 def from_records(name: str):
@@ -50,6 +51,7 @@ BENCHMARKS = {
     "sun397": zero_shot.sun397,
     "food101": zero_shot.food101,
     "imagenet_knn": neighbours.imagenet_knn,
+    "globetrotter": globetrotter.globetrotter,
 }
 
 
@@ -98,14 +100,14 @@ def find_folder(entry: Entry, data_dir: pathlib.Path) -> pathlib.Path:
 def available(data_dir: pathlib.Path) -> tuple[list[str], dict[str, list[str]]]:
     """Returns the benchmarks that `data_dir` holds, and those that it does not, with the files they lack.
 
-    TFRecords in `data_dir` itself are run once, as "retrieval"; "emoji" and "wit" need a folder of their name.
+    TFRecords in `data_dir` itself are run once, as "retrieval"; others need a folder of their name.
     """
     if not data_dir.is_dir():
         raise ConfigurationError(f"The data folder {data_dir} does not exist.")
     ready, lacking = [], {}
     for name, entry in CATALOGUE.items():
         folder = find_folder(entry, data_dir)
-        if name in ("emoji", "wit") and folder == data_dir:
+        if name in ONLY_IN_OWN_FOLDER and folder == data_dir:
             lacking[name] = [f"{name}/"]
             continue
         missing = entry.missing(folder)
