@@ -27,6 +27,7 @@ BENCHMARK = flags.DEFINE_string("benchmark", "retrieval", "Name of a benchmark, 
 OUTPUT = flags.DEFINE_string("output", "", "Folder for the numbers. Default: the model's workdir.")
 CHECKPOINT = flags.DEFINE_enum("checkpoint", "latest", ["latest", "best"], "Which of the workdir's.")
 BATCH_SIZE = flags.DEFINE_integer("batch_size", 128, "Images, or texts, encoded at a time.", lower_bound=1)
+COMPARE = flags.DEFINE_bool("compare", False, "Print the papers' numbers beside ours, with the differences.")
 LIST = flags.DEFINE_bool("list", False, "List the benchmarks and end.")
 PROTOCOL = config_flags.DEFINE_config_dict("protocol", default_protocol(), "Choices of the protocol.")
 
@@ -51,6 +52,7 @@ def main(_) -> None:
         BATCH_SIZE.value,
         CHECKPOINT.value,
         PROTOCOL.value,
+        COMPARE.value,
     )
 
 

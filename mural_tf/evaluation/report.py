@@ -14,6 +14,7 @@ from mural_tf.config import ConfigurationError, write_whole
 from mural_tf.embedder import load
 from mural_tf.evaluation import registry
 from mural_tf.evaluation.protocol import default_protocol
+from mural_tf.evaluation.published import compare
 from mural_tf.evaluation.request import Request
 from mural_tf.evaluation.result import Evaluation
 from mural_tf.evaluation.tables import group_table, table
@@ -32,6 +33,7 @@ def evaluate_and_report(
     batch_size: int = 128,
     checkpoint: str = "latest",
     protocol: ConfigDict | None = None,
+    published: bool = False,
 ) -> list[Evaluation]:
     """Loads a model (of a workdir, its "latest" or "best" checkpoint), evaluates it, prints and keeps the numbers.
 
@@ -45,6 +47,7 @@ def evaluate_and_report(
       languages: evaluate these only; None or empty: all.
       benchmark: a name in the catalogue; "all": every one whose files `data_dir` holds.
       protocol: see `evaluation/protocol.py`; None: the defaults.
+      published: whether to print the papers' numbers beside ours.
 
     Raises:
       ConfigurationError: see `registry.run_benchmark`. With "all", one that fails does not keep the others from
@@ -69,6 +72,9 @@ def evaluate_and_report(
             continue
         for evaluation in made:
             print(table(evaluation), end="\n\n")
+        if published:
+            text = compare({key: value for one in made for key, value in one.metrics.items()})
+            print(text or f"No paper's table holds numbers of {name}.", end="\n\n")
         _keep(made, folder, model, embedder.step, request)
         evaluations += made
     if failed:

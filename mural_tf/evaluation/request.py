@@ -15,6 +15,7 @@ from mural_tf.evaluation.pool import CaptionedImages, check_missing, measure_poo
 from mural_tf.evaluation.result import Evaluation
 from mural_tf.evaluation.translations import translate_pool
 
+LONG_LIST = 5000  # texts from which on encoding them shows progress
 # Where the images of each collection usually lie below a benchmark's folder.
 IMAGE_FOLDERS = ("", "images", "flickr30k-images", "val2014", "train2014", "images/val2014", "images/train2014")
 
@@ -103,7 +104,8 @@ class Request:
     def encode_texts(self, texts: Sequence[str], head: str = "") -> np.ndarray:
         """Returns embeddings [N, D] of the image-text head, or of another one."""
         embedder = self.embedder.with_text_head(head) if head else self.embedder
-        return embedder.encode_text(list(texts), batch_size=self.batch_size, progress=self.progress)
+        progress = self.progress and len(texts) >= LONG_LIST
+        return embedder.encode_text(list(texts), batch_size=self.batch_size, progress=progress)
 
     def text_heads(self) -> dict[str, str]:
         """Returns suffix of a row's name -> head: "" for the image-text head, then the model's others."""
