@@ -14,6 +14,7 @@ from ml_collections import ConfigDict
 from mural_tf.config import ConfigurationError
 from mural_tf.evaluation import captioned, cxc, globetrotter, neighbours, sentences, zero_shot
 from mural_tf.evaluation.catalogue import CATALOGUE, Entry
+from mural_tf.evaluation.contamination import contamination_notes
 from mural_tf.evaluation.protocol import changed_options, check_protocol
 from mural_tf.evaluation.request import Request
 from mural_tf.evaluation.result import Evaluation
@@ -70,9 +71,11 @@ def run_benchmark(name: str, request: Request) -> list[Evaluation]:
             f"{request.folder} lacks {', '.join(missing)}, which the benchmark {name!r} needs. Get it: {entry.source}."
         )
     request.split = request.split or entry.split
+    warnings = contamination_notes(entry, request.split, request.folder, request.embedder)
     evaluations = BENCHMARKS[name](request)
     options = changed_options(request.protocol)
     for evaluation in evaluations:
+        evaluation.notes = [*warnings, *evaluation.notes]
         if options:
             evaluation.protocol += "; " + ", ".join(f"{key}={value}" for key, value in sorted(options.items()))
     return evaluations
