@@ -52,11 +52,12 @@ def _tf_idf(counts_a: np.ndarray, counts_b: np.ndarray) -> np.ndarray:
     found = (counts_a > 0).astype(np.float32).T @ counts_b  # [A, B], with repetition
     frequency = found / np.maximum(found.sum(axis=1, keepdims=True), 1)
     documents = np.count_nonzero(found, axis=0)
-    return frequency * np.log(len(found) / np.maximum(documents, 1))
+    return frequency.astype(np.float64) * np.log(len(found) / np.maximum(documents, 1))
 
 
 def _top(values: np.ndarray) -> np.ndarray:
-    """Returns bool [A, B]: the five largest of each row, with ties, that are above zero."""
+    """Returns bool [A, B]: the five largest of each row that are above zero; of equal ones the more frequent words."""
+    values = values - 1e-12 * np.arange(values.shape[1])  # float64: smaller than any true difference
     count = min(TOP, values.shape[1])
     bound = np.partition(values, -count, axis=1)[:, -count]
-    return (values >= bound[:, None]) & (values > 0)
+    return (values >= bound[:, None]) & (values > 1e-9)
