@@ -24,9 +24,9 @@ def run() -> None:
         sys.exit(0 if command in ("--help", "-h") else 2)
     del sys.argv[1]
     if command == "languages":
-        from mural_tf.analysis.languages import main
+        from mural_tf.analysis.languages_command import main
     else:
-        from mural_tf.analysis.errors import main
+        from mural_tf.analysis.errors_command import main
     cli.run(main)
 
 

@@ -69,7 +69,7 @@ def _row(query, section: Section, images: Sequence[bytes]) -> str:
     by_text = section.direction == "text_to_image"
     asked = _text(section, query.number) if by_text else _image(images[query.number])
     answers = "".join(_image(images[i]) if by_text else _text(section, i) for i in sorted(query.right))
-    cells = [f'<td class="query">{asked}<details><summary>right answer</summary>{answers}</details></td>']
+    cells = [f'<td class="query">{asked}<p class="rank">right:</p>{answers}</td>']
     for found in query.found:
         items = [
             f"<li{' class=right' if i in query.right else ''}>"

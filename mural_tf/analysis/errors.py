@@ -3,8 +3,8 @@
     python -m mural_tf.analysis errors --model=A --other=B --data_dir=DATA --languages=sw,de --output=errors.html
 
 The data are image-text TFRecords. For each language and direction the page shows queries with the top five of each
-model, the right answer marked, and its rank. Without --show=all the queries are those that the first model gets
-wrong, worst first; with two models, --show=worse are those where it falls furthest behind the other.
+model, the right answer marked, and its rank. The queries are some that the first model gets wrong, from near misses
+to the worst; with two models, --show=worse are those where it falls furthest behind the other.
 """
 
 from __future__ import annotations
@@ -13,19 +13,8 @@ import dataclasses
 import pathlib
 
 import numpy as np
-from absl import flags
 
 from mural_tf.config import ConfigurationError, write_whole
-
-MODEL = flags.DEFINE_string("model", None, "Workdir or export.", required=True)
-OTHER = flags.DEFINE_string("other", "", "Second workdir or export, shown beside the first.")
-DATA_DIR = flags.DEFINE_string("data_dir", None, "Folder of image-text TFRecords.", required=True)
-SPLIT = flags.DEFINE_string("split", "test", "Split of the TFRecords.")
-LANGUAGES = flags.DEFINE_list("languages", [], "Languages, for example en,sw. Default: all.")
-QUERIES = flags.DEFINE_integer("queries", 20, "Queries for each language and direction.", lower_bound=1)
-SHOW = flags.DEFINE_enum("show", "wrong", ["wrong", "worse", "all"], "Which queries.")
-OUTPUT = flags.DEFINE_string("output", None, "HTML file.", required=True)
-SEED = flags.DEFINE_integer("seed", 0, "Of the choice with --show=all.")
 
 TOP = 5
 DIRECTIONS = ("text_to_image", "image_to_text")
@@ -46,18 +35,6 @@ class Query:
     number: int
     right: set[int]
     found: list[Found]
-
-
-def main(_) -> None:
-    from mural_tf.embedder import load
-
-    if SHOW.value == "worse" and not OTHER.value:
-        raise ConfigurationError("--show=worse compares two models: name the second with --other.")
-    paths = [MODEL.value, *([OTHER.value] if OTHER.value else [])]
-    models = {path: load(path) for path in paths}
-    write_error_page(
-        models, DATA_DIR.value, SPLIT.value, LANGUAGES.value, OUTPUT.value, QUERIES.value, SHOW.value, SEED.value
-    )
 
 
 def write_error_page(models, data_dir, split, languages, output, queries=20, show="wrong", seed=0) -> pathlib.Path:
@@ -96,8 +73,8 @@ def write_error_page(models, data_dir, split, languages, output, queries=20, sho
     path = pathlib.Path(output)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, render_page(list(models), sections, [images[i] for i in kept], f"{data_dir}, split {split}"))
-    wrong = sum(len(section.queries) for section in sections)
-    print(f"Written: {path} ({wrong} queries in {len(chosen)} languages, both directions)")
+    total = sum(len(section.queries) for section in sections)
+    print(f"Written: {path} ({total} queries in {len(chosen)} languages, both directions)")
     return path
 
 
@@ -132,12 +109,13 @@ def find_queries(direction: str, shown: list[tuple[np.ndarray, np.ndarray]], own
 
 
 def choose_queries(queries: list[Query], count: int, show: str, seed: int = 0) -> list[Query]:
-    """Returns at most `count` of them: the first model's worst, where it falls behind the other most, or any."""
+    """Returns at most `count`: from near to far misses of the first model, where it falls behind most, or any."""
     if show == "all":
         order = np.random.default_rng(seed).permutation(len(queries))[:count]
         return [queries[i] for i in sorted(order)]
     if show == "worse":
         behind = [query for query in queries if query.found[0].rank > query.found[1].rank]
         return sorted(behind, key=lambda query: query.found[1].rank / query.found[0].rank)[:count]
-    wrong = [query for query in queries if query.found[0].rank > 1]
-    return sorted(wrong, key=lambda query: -query.found[0].rank)[:count]
+    wrong = sorted((query for query in queries if query.found[0].rank > 1), key=lambda query: query.found[0].rank)
+    spread = np.unique(np.linspace(0, len(wrong) - 1, min(count, len(wrong))).round().astype(int))
+    return [wrong[i] for i in spread]
