@@ -112,3 +112,13 @@ def test_compare_prints_ours_and_differences():
     assert lines[-1].split()[-4:] == ["91.8", "(-1.8)", "88.1", "(-18.1)"] and "(7) MURAL-large" in lines[-1]
     assert "xtd/es" not in lines[1] and "es/text" not in lines[1]  # not measured
     assert compare({"emoji/en/mean_recall": 50.0}) == ""
+
+
+def test_means_are_compared_over_the_same_languages_only():
+    four = {f"multi30k/{language}/mean_recall": 50.0 for language in ("en", "de", "fr", "cs", "all")}
+    assert "multi30k/all" in compare(four)
+    assert "multi30k/all" not in compare({key: value for key, value in four.items() if "/cs/" not in key})
+    pairs = {f"sts2017/{pair}/spearman": 50.0 for pair in ("en-en", "es-es", "monolingual")}
+    assert "sts2017/monolingual" not in compare(pairs) and "ar-ar" not in compare(pairs)
+    assert "sts2017/monolingual" in compare({**pairs, "sts2017/ar-ar/spearman": 50.0})
+    assert "imagenet/all" in compare({"imagenet/all/accuracy@1": 20.0, "imagenet/en/accuracy@1": 20.0})

@@ -19,7 +19,8 @@ from mural_tf.evaluation.pool import CaptionedImages
 from mural_tf.evaluation.request import Request
 from mural_tf.evaluation.result import Evaluation
 
-COCO_FOLD = 1000  # images
+COCO_IMAGES, COCO_FOLD = 5000, 1000  # of the test split, and of each of its five folds
+XTD_IMAGES = 1000
 MULTI30K_LANGUAGES = ("en", "de", "fr", "cs")
 
 
@@ -74,8 +75,8 @@ def coco(request: Request) -> list[Evaluation]:
     folds = [np.arange(begin, begin + COCO_FOLD) for begin in range(0, images - COCO_FOLD + 1, COCO_FOLD)]
     if folds:
         views["coco_1k"] = folds if options.one_k == "folds" else folds[:1]
-    if images != 5 * COCO_FOLD:
-        pool.notes.append(f"The split {request.split} has {images:,} images; MS-COCO's test split has 5,000.")
+    if images != COCO_IMAGES:
+        pool.notes.append(f"The split {request.split} has {images:,} images; MS-COCO's test has {COCO_IMAGES:,}.")
     return request.measure(pool, "coco_5k", views=views)
 
 
@@ -163,8 +164,8 @@ def xtd(request: Request) -> list[Evaluation]:
     """XTD: 1,000 images of MS-COCO, one caption each; MURAL reports Recall@10 (text to image) of seven languages."""
     names = request.folder / "XTD10" / "test_image_names.txt"
     images = sum(1 for _ in caption_files.read_lines(names))
-    if images != COCO_FOLD:
-        raise ConfigurationError(f"{names} names {images} images; XTD has {COCO_FOLD}: fetch it again.")
+    if images != XTD_IMAGES:
+        raise ConfigurationError(f"{names} names {images} images; XTD has {XTD_IMAGES}: fetch it again.")
     files = {}
     for path in sorted(request.folder.glob("*/test_1kcaptions_*.txt")):
         files[canonical_language(path.stem.removeprefix("test_1kcaptions_"))] = path  # the jp of STAIR/ is ja

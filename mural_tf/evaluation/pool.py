@@ -108,8 +108,8 @@ def measure_pool(
             _measure_view(results[view], language, images, text_embeddings, owners, texts, [place[p] for p in parts])
     for view, result in results.items():
         add_groups(result, groups or {})
+        result.notes = [*missing_notes, *pool.notes, *result.notes]
         result.protocol = _protocol(len(kept), len(wanted), pool.empty, result.sizes, len(views[view]))
-        result.notes = [*missing_notes, *pool.notes]
     return list(results.values())
 
 
@@ -124,9 +124,13 @@ def choose_languages(pool: CaptionedImages, languages: Sequence[str] | None) -> 
 
 
 def add_groups(evaluation: Evaluation, groups: Mapping[str, Sequence[str]], metric: str = "mean_recall") -> None:
-    """Adds the mean of `metric` over each group's evaluated languages, and over all of them."""
+    """Adds the mean of `metric` over each group's evaluated languages and over all; notes groups with gaps."""
     present = {group: tuple(x for x in members if x in evaluation.sizes) for group, members in groups.items()}
     evaluation.groups = {group: members for group, members in present.items() if members}
+    for group, members in evaluation.groups.items():
+        note = f"Group {group} has {len(members)} of its {len(groups[group])} members."
+        if len(members) < len(groups[group]) and note not in evaluation.notes:
+            evaluation.notes.append(note)
     for group, members in {**evaluation.groups, "all": tuple(evaluation.sizes)}.items():
         values = [evaluation.metrics[f"{evaluation.name}/{x}/{metric}"] for x in members]
         evaluation.metrics[f"{evaluation.name}/{group}/{metric}"] = float(np.mean(values))

@@ -52,10 +52,22 @@ def compare(metrics: Mapping[str, float]) -> str:
     blocks = []
     for (paper, table), title in TITLES.items():
         cells = [cell for cell in published_cells() if (cell.paper, cell.table) == (paper, table)]
-        columns = [metric for metric in COLUMNS[paper, table] if metric in metrics]
+        columns = [metric for metric in COLUMNS[paper, table] if _comparable(metric, COLUMNS[paper, table], metrics)]
         if columns:
             blocks.append(f"{paper} Table {table}: {title} (ours minus it)\n" + _block(cells, columns, metrics))
     return "\n\n".join(blocks)
+
+
+def _comparable(metric: str, columns: tuple[str, ...], metrics: Mapping[str, float]) -> bool:
+    """Whether `metrics` holds the metric, and, if it is a mean over a table's columns, over the same ones."""
+    benchmark, row, rest = metric.split("/", 2)
+    if row not in ("all", "monolingual", "cross-lingual"):
+        return metric in metrics
+    members = {other for other in columns if other != metric and other.split("/")[0] == benchmark}
+    measured = {key for key in metrics if key.startswith(f"{benchmark}/") and key.split("/", 2)[2] == rest}
+    if row == "all" and "accuracy" not in rest:  # a table of classification has no columns of single languages
+        return metric in metrics and measured - {metric} == members
+    return metric in metrics and (members <= measured or "accuracy" in rest)
 
 
 def _block(cells: list[Cell], columns: list[str], metrics: Mapping[str, float]) -> str:
