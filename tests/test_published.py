@@ -122,3 +122,10 @@ def test_means_are_compared_over_the_same_languages_only():
     assert "sts2017/monolingual" not in compare(pairs) and "ar-ar" not in compare(pairs)
     assert "sts2017/monolingual" in compare({**pairs, "sts2017/ar-ar/spearman": 50.0})
     assert "imagenet/all" in compare({"imagenet/all/accuracy@1": 20.0, "imagenet/en/accuracy@1": 20.0})
+
+
+def test_wide_tables_are_cut_into_blocks():
+    text = compare({metric: 50.0 for metric in COLUMNS["MURAL", 3]})
+    blocks = text.split("\n\n")
+    assert len(blocks) == 3 and all(block.startswith("MURAL Table 3") for block in blocks)  # 17 columns, 8 a block
+    assert "wit/war" in blocks[2] and "26.1 (+23.9)" in blocks[2]

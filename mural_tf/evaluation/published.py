@@ -8,6 +8,8 @@ from collections.abc import Mapping
 
 from mural_tf.evaluation.published_tables import COLUMNS, ROWS, TITLES
 
+COLUMNS_A_BLOCK = 8  # so that a line fits a wide terminal
+
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
@@ -53,8 +55,9 @@ def compare(metrics: Mapping[str, float]) -> str:
     for (paper, table), title in TITLES.items():
         cells = [cell for cell in published_cells() if (cell.paper, cell.table) == (paper, table)]
         columns = [metric for metric in COLUMNS[paper, table] if _comparable(metric, COLUMNS[paper, table], metrics)]
-        if columns:
-            blocks.append(f"{paper} Table {table}: {title} (ours minus it)\n" + _block(cells, columns, metrics))
+        for begin in range(0, len(columns), COLUMNS_A_BLOCK):
+            block = _block(cells, columns[begin : begin + COLUMNS_A_BLOCK], metrics)
+            blocks.append(f"{paper} Table {table}: {title} (ours minus it)\n{block}")
     return "\n\n".join(blocks)
 
 

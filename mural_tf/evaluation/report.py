@@ -73,13 +73,20 @@ def evaluate_and_report(
         for evaluation in made:
             print(table(evaluation), end="\n\n")
         if published:
-            text = compare({key: value for one in made for key, value in one.metrics.items()})
-            print(text or f"No paper's table holds numbers of {name}.", end="\n\n")
+            _print_published(made, name)
         _keep(made, folder, model, embedder.step, request)
         evaluations += made
     if failed:
         raise ConfigurationError(f"{len(failed)} of {len(names)} benchmarks failed, see above: {', '.join(failed)}.")
     return evaluations
+
+
+def _print_published(made: list[Evaluation], name: str) -> None:
+    text = compare({key: value for one in made for key, value in one.metrics.items()})
+    print(text or f"No paper's table holds numbers of {name}.")
+    if text and any(one.protocol.startswith("NOT COMPLETE") for one in made):
+        print("Ours are NOT COMPLETE, as said above: they cannot be compared with the papers'.")
+    print()
 
 
 def _chosen(benchmark: str, data_dir: pathlib.Path, protocol: ConfigDict) -> list[str]:
