@@ -3,8 +3,8 @@
 One block of scores is computed by a float32 matrix product and read twice per direction; nothing is sorted, and the
 whole score matrix never exists. A float32 product is off by a rounding error, which depends on the block's shape and
 the BLAS library, so it only decides where the difference is larger than that error; the few candidates closer to the
-best positive are scored again, in float64. The counts are therefore those of float64 scores, the same for any block
-size, any BLAS and either direction.
+best positive are scored again, in float64. The counts are therefore those of float64 scores, whatever the block size,
+the BLAS library and the direction.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ _FLOAT32_UNIT = 2.0**-24
 _ERROR_FACTOR = 8.0
 _PAIRS_AT_ONCE = 8192  # float64 dot products computed at a time: 64 MB for D = 512
 _UINT8_ROWS = 255  # so many comparisons can be added in uint8, which is several times faster than in int64
+
+_NONE = np.zeros(0, np.int64)
 
 
 def dot_products(left: np.ndarray, right: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
@@ -63,12 +65,14 @@ class Counts:
 
     def add_rows(self, scores: np.ndarray, begin: int) -> None:
         """Adds scores [B, C] of queries begin, begin + 1, … with all candidates."""
+        near: list[np.ndarray] = []
         for query, row in enumerate(scores, start=begin):  # count_nonzero of one row: far faster than along an axis
             above = np.count_nonzero(row > self.high[query])
             self.above[query] += above
-            if np.count_nonzero(row >= self.low[query]) > above:
-                near = np.flatnonzero((row >= self.low[query]) & (row <= self.high[query]))
-                self._decide(np.full(len(near), query), near)
+            some = np.count_nonzero(row >= self.low[query]) > above
+            near.append(np.flatnonzero((row >= self.low[query]) & (row <= self.high[query])) if some else _NONE)
+        queries = np.repeat(np.arange(begin, begin + len(scores)), [len(found) for found in near])
+        self._decide(queries, np.concatenate(near))
 
     def add_columns(self, scores: np.ndarray, begin: int) -> None:
         """Adds scores [B, Q] of candidates begin, begin + 1, … with all queries."""
@@ -89,9 +93,39 @@ class Counts:
 
     def _decide(self, queries: np.ndarray, candidates: np.ndarray) -> None:
         """Scores pairs that float32 cannot tell from a tie in float64."""
+        if not len(queries):
+            return
         same = self.identity[candidates] == self.best_identity[queries]
-        np.add.at(self.tied, queries[same], 1)
+        self.tied += self._count(queries[same])
         queries, candidates = queries[~same], candidates[~same]
-        scores = dot_products(self.queries, self.candidates, queries, candidates)
-        np.add.at(self.above, queries[scores > self.best[queries]], 1)
-        np.add.at(self.tied, queries[scores == self.best[queries]], 1)
+        scores, best = self._exact(queries, candidates), self.best[queries]
+        self.above += self._count(queries[scores > best])
+        self.tied += self._count(queries[scores == best])
+
+    def _count(self, queries: np.ndarray) -> np.ndarray:
+        return np.bincount(queries, minlength=len(self.queries))
+
+    def _exact(self, queries: np.ndarray, candidates: np.ndarray) -> np.ndarray:
+        """Float64 scores of pairs: one by one where they are few, by a matrix product where most of a block is meant.
+
+        The latter is what a model needs that maps everything to nearly one point, as all do before training.
+        """
+        rows, row_of = _renumber(queries, len(self.queries))
+        columns, column_of = _renumber(candidates, len(self.candidates))
+        if 8 * len(queries) < len(rows) * len(columns):
+            return dot_products(self.queries, self.candidates, queries, candidates)
+        result = np.empty(len(queries), np.float64)
+        left = self.queries[rows].astype(np.float64)
+        place = column_of[candidates]
+        for begin in range(0, len(columns), _PAIRS_AT_ONCE):
+            scores = left @ self.candidates[columns[begin : begin + _PAIRS_AT_ONCE]].astype(np.float64).T
+            inside = np.flatnonzero((place >= begin) & (place < begin + _PAIRS_AT_ONCE))
+            result[inside] = scores[row_of[queries[inside]], place[inside] - begin]
+        return result
+
+
+def _renumber(values: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the different values, increasing, and int64 [size]: where each of them is in that list."""
+    seen = np.zeros(size, bool)
+    seen[values] = True
+    return np.flatnonzero(seen), np.cumsum(seen) - 1
