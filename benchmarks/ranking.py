@@ -1,7 +1,7 @@
 """Time and peak memory of ranking both ways, `mural_tf.metrics.ranking.ranks_both_ways`, beside a full sort in NumPy.
 
     python benchmarks/ranking.py                                   # MS-COCO 5K: 5,000 images, 25,000 captions, D = 512
-    python benchmarks/ranking.py --images=100000 --captions=500000 --skip_sort      # the full sort would need 600 GB
+    python benchmarks/ranking.py --images=100000 --captions=500000 --skip_sort      # the full sort would need a TB
 
 Every way runs in a process of its own, on the same random embeddings; a caption is its image plus noise. Peak memory
 is that process's maximum resident set, the embeddings included. "One way at a time" is `ranks`, called twice. The last
