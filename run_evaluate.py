@@ -12,6 +12,8 @@ get them. Choices of a protocol are --protocol.NAME=VALUE: see mural_tf/evaluati
 
 from __future__ import annotations
 
+import sys
+
 from absl import flags
 from ml_collections import config_flags
 
@@ -29,7 +31,11 @@ CHECKPOINT = flags.DEFINE_enum("checkpoint", "latest", ["latest", "best"], "Whic
 BATCH_SIZE = flags.DEFINE_integer("batch_size", 128, "Images, or texts, encoded at a time.", lower_bound=1)
 COMPARE = flags.DEFINE_bool("compare", False, "Print the papers' numbers beside ours, with the differences.")
 LIST = flags.DEFINE_bool("list", False, "List the benchmarks and end.")
-PROTOCOL = config_flags.DEFINE_config_dict("protocol", default_protocol(), "Choices of the protocol.")
+try:
+    PROTOCOL = config_flags.DEFINE_config_dict("protocol", default_protocol(), "Choices of the protocol.")
+except (AttributeError, KeyError, TypeError) as error:  # ml_collections looks at the command line already here
+    reason = str(error).strip("'\"").replace("\\n", " ").replace("\\'", "'")
+    sys.exit(f"Error: Unknown option or wrong type in the --protocol flags: {reason}")
 
 
 def main(_) -> None:

@@ -119,6 +119,28 @@ def test_catalogue_and_registry_agree():
     assert {option for entry in CATALOGUE.values() for option in entry.options} == options  # none is read by nobody
 
 
+def test_unknown_option_on_the_command_line_is_one_line():
+    root = registry.pathlib.Path(registry.__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "run_evaluate.py", "--model=x", "--data_dir=y", "--protocol.coco.one_kk=first"],
+        capture_output=True,
+        text=True,
+        cwd=str(root),
+        env={"PYTHONPATH": ".", "PATH": "/usr/bin"},
+    )
+    assert done.returncode == 1 and 'Did you mean "one_k"' in done.stderr and "Traceback" not in done.stderr
+
+
+def test_mistakes_are_told_before_a_model_is_loaded(tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "load", lambda *_: pytest.fail("loaded the model first"))
+    with pytest.raises(ConfigurationError, match="lacks XTD10"):
+        report.evaluate_and_report("model", str(tmp_path), benchmark="xtd", output=str(tmp_path / "out"))
+    protocol = default_protocol()
+    protocol.coco.one_k = "third"
+    with pytest.raises(ConfigurationError, match="one_k='third': choose folds or first"):
+        report.evaluate_and_report("m", str(tmp_path), benchmark="coco", output=str(tmp_path), protocol=protocol)
+
+
 def test_script_answers_help_and_lists_without_tensorflow(tmp_path):
     (tmp_path / "tensorflow.py").write_text("raise ImportError('imported TensorFlow')")
     start = time.monotonic()

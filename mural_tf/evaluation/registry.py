@@ -65,12 +65,7 @@ def run_benchmark(name: str, request: Request) -> list[Evaluation]:
     """
     entry = find_entry(name)
     check_protocol(request.protocol)
-    request.folder = find_folder(entry, request.folder)
-    missing = entry.missing(request.folder)
-    if missing:
-        raise ConfigurationError(
-            f"{request.folder} lacks {', '.join(missing)}, which the benchmark {name!r} needs. Get it: {entry.source}."
-        )
+    request.folder = check_files(name, request.folder)
     request.split = request.split or entry.split
     warnings = contamination_notes(entry, request.split, request.folder, request.embedder)
     evaluations = BENCHMARKS[name](request)
@@ -80,6 +75,18 @@ def run_benchmark(name: str, request: Request) -> list[Evaluation]:
         if options:
             evaluation.protocol += "; " + ", ".join(f"{key}={value}" for key, value in sorted(options.items()))
     return evaluations
+
+
+def check_files(name: str, data_dir: pathlib.Path) -> pathlib.Path:
+    """Returns the benchmark's folder; raises `ConfigurationError` if files are missing, with where to get them."""
+    entry = find_entry(name)
+    folder = find_folder(entry, data_dir)
+    missing = entry.missing(folder)
+    if missing:
+        raise ConfigurationError(
+            f"{folder} lacks {', '.join(missing)}, which the benchmark {name!r} needs. Get it: {entry.source}."
+        )
+    return folder
 
 
 def find_entry(name: str) -> Entry:
@@ -123,7 +130,8 @@ def available(data_dir: pathlib.Path) -> tuple[list[str], dict[str, list[str]]]:
 
 
 def check_options(name: str, protocol: ConfigDict) -> None:
-    """Raises `ConfigurationError` for a changed option that the benchmark does not read."""
+    """Raises `ConfigurationError` for an option that the benchmark does not read, or a value that is no choice."""
+    check_protocol(protocol)
     entry = find_entry(name)
     read = {*entry.options, *entry.shared}
     unread = [key for key in changed_options(protocol) if key.split(".")[0] not in read]

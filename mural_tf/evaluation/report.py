@@ -90,9 +90,10 @@ def _print_published(made: list[Evaluation], name: str) -> None:
 
 
 def _chosen(benchmark: str, data_dir: pathlib.Path, protocol: ConfigDict) -> list[str]:
-    """Returns the benchmarks to run; for "all" it prints what the folder lacks."""
+    """Returns the benchmarks to run, before a model is loaded; for "all" it prints what the folder lacks."""
     if benchmark != registry.ALL:
         registry.check_options(benchmark, protocol)
+        registry.check_files(benchmark, data_dir)
         return [benchmark]
     ready, lacking = registry.available(data_dir)
     for name, missing in lacking.items():
