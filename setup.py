@@ -30,11 +30,19 @@ EXTRAS = {
         "pyarrow>=14,<21",  # Parquet; newer ones need NumPy 2
         "ImageHash>=4.3",  # perceptual hashes, to find evaluation images in training data
     ],
+    "evaluation": [  # python -m mural_tf.analysis languages; benchmarks need nothing more than the package
+        "scikit-learn>=1.3",  # Laplacian eigenmaps
+        "matplotlib>=3.7",  # the map, the chart of benchmarks/table.py
+    ],
 }
 EXTRAS["test"] = [
     *sorted({requirement for extra in EXTRAS.values() for requirement in extra}),
     "pytest>=7",
+    "pytest-xdist>=3",  # both cores
     "ruff>=0.4",
+    "scipy>=1.9",  # independent ranks, correlations, canonical correlations
+    "ir-measures>=0.3",  # independent hit rates
+    "eccv-caption==0.1.0",  # MS-COCO's test ids, folds and Crisscrossed positives, with metrics of its own
 ]
 # Tests only, large: the models that imported weights are compared with.
 EXTRAS["parity"] = ["torch>=2.0", "transformers>=4.40", *EXTRAS["pretrained"]]

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
+import copy
 import os
 import pathlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -67,6 +68,7 @@ class Embedder(Comparisons):
       config: the configuration the model was trained with.
       path: where it was loaded from, "" for a model in memory.
       step: the training step of its weights, None if unknown.
+      text_heads: further heads of the text tower, name -> a function like `embed_texts`; MURAL's is "text_text".
     """
 
     def __init__(
@@ -78,7 +80,9 @@ class Embedder(Comparisons):
         config: ConfigDict,
         path: str = "",
         step: int | None = None,
+        text_heads: Mapping[str, Callable] | None = None,
     ):
+        self.text_heads = dict(text_heads or {})
         self._prepare_image, self._embed_images, self._embed_texts = prepare_image, embed_images, embed_texts
         self.embedding_size, self.config, self.path, self.step = embedding_size, config, path, step
 
@@ -101,6 +105,11 @@ class Embedder(Comparisons):
         def embed_texts(texts):
             return model.embed_texts(tokenizer(texts, pad="longest"))
 
+        def with_head(head):
+            spec = [tf.TensorSpec([None], tf.string)]
+            embed = tf.function(lambda texts: model.embed_texts(tokenizer(texts, pad="longest"), head), spec)
+            return lambda texts: embed(tf.constant(texts))
+
         return cls(
             prepare_image,
             lambda images: embed_images(tf.stack(images)),
@@ -109,7 +118,22 @@ class Embedder(Comparisons):
             config,
             path,
             step,
+            {head: with_head(head) for head in getattr(model, "head_names", ()) if head != "image_text"},
         )
+
+    def with_text_head(self, name: str) -> Embedder:
+        """Returns an embedder like this one whose `encode_text` uses another head of the text tower.
+
+        Raises `ConfigurationError` if there is none of this name: exports hold the image-text head only.
+        """
+        if name not in self.text_heads:
+            names = ", ".join(self.text_heads) or "none"
+            raise ConfigurationError(
+                f"{self.path or 'The model'} has no text head {name!r} beside image_text: {names}."
+            )
+        other = copy.copy(self)
+        other._embed_texts = self.text_heads[name]
+        return other
 
     def encode_image(
         self,

@@ -8,6 +8,7 @@ import pytest
 from mural_tf.config import ConfigurationError
 from mural_tf.data import records
 from mural_tf.evaluation import report
+from mural_tf.evaluation.protocol import default_protocol
 from mural_tf.evaluation.retrieval import evaluate_retrieval, measure_retrieval
 
 
@@ -173,12 +174,25 @@ def test_split_of_unreadable_images_is_named(tmp_path):
         evaluate_retrieval(FakeEmbedder(), tmp_path, "test")
 
 
+def lenient():
+    """The protocol that accepts one image of five that does not decode."""
+    protocol = default_protocol()
+    protocol.max_missing = 0.2
+    return protocol
+
+
+def test_too_many_images_that_do_not_decode_end_the_evaluation(data_dir, tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "load", lambda path, checkpoint: FakeEmbedder())
+    with pytest.raises(ConfigurationError, match="1 of 5 images.*image4.*max_missing=0.05"):
+        report.evaluate_and_report(str(tmp_path), str(data_dir), "test")
+
+
 def test_report_prints_a_table_and_keeps_the_numbers(data_dir, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(report, "load", lambda path, checkpoint: FakeEmbedder())
     workdir = tmp_path / "workdir"
     (workdir / "checkpoints").mkdir(parents=True)
     for _ in range(2):
-        report.evaluate_and_report(str(workdir), str(data_dir), "test", benchmark="emoji")
+        report.evaluate_and_report(str(workdir), str(data_dir), "test", benchmark="emoji", protocol=lenient())
     lines = capsys.readouterr().out.splitlines()
     assert any(line.split() == "en 3 4 66.7 100.0 100.0 75.0 100.0 100.0 90.3".split() for line in lines)
     assert any(line.split() == "first 1 90.3".split() for line in lines)
@@ -196,9 +210,11 @@ def test_export_is_left_alone_without_output(data_dir, tmp_path, monkeypatch, ca
     monkeypatch.setattr(report, "load", lambda path, checkpoint: FakeEmbedder())
     export = tmp_path / "export"
     export.mkdir()
-    report.evaluate_and_report(str(export), str(data_dir), "test")
+    report.evaluate_and_report(str(export), str(data_dir), "test", protocol=lenient())
     assert not any(export.iterdir()) and "--output" in capsys.readouterr().out
-    report.evaluate_and_report(str(export), str(data_dir), "test", output=str(tmp_path / "numbers"))
+    report.evaluate_and_report(
+        str(export), str(data_dir), "test", output=str(tmp_path / "numbers"), protocol=lenient()
+    )
     assert (tmp_path / "numbers" / "metrics.jsonl").exists() and not any(export.iterdir())
 
 

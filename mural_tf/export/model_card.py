@@ -61,7 +61,7 @@ def _training_data(config: ConfigDict) -> dict[str, object]:
         dataset = {}  # other people's TFRecords come without one
     if not isinstance(dataset, dict):
         dataset = {}
-    for key in ("name", "settings", "license", "packages", "counts", "language_groups"):
+    for key in ("name", "sources", "settings", "license", "packages", "counts", "language_groups"):
         if key in dataset:
             described[key] = dataset[key]
     described["languages"] = sorted(dataset.get("languages", config.data.image_text_languages))

@@ -1,0 +1,201 @@
+"""Image-text retrieval benchmarks that come as caption files and folders of images: what each pools, and how.
+
+Multi30K and Flickr30K, MS-COCO with its captions in other languages, COCO-CN, XTD, Crossmodal-3600. The protocol
+itself is in `pool.py`, the reading of the files in `mural_tf.data.caption_files`.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from mural_tf.config import ConfigurationError
+from mural_tf.data import caption_files
+from mural_tf.data.caption_files import Caption, canonical_language
+from mural_tf.evaluation.pool import CaptionedImages
+from mural_tf.evaluation.request import Request
+from mural_tf.evaluation.result import Evaluation
+
+COCO_IMAGES, COCO_FOLD = 5000, 1000  # of the test split, and of each of its five folds
+XTD_IMAGES = 1000
+MULTI30K_LANGUAGES = ("en", "de", "fr", "cs")
+
+
+def multi30k(request: Request) -> list[Evaluation]:
+    """Multi30K; test_2016: five captions an image in en and de, one in fr and cs, as MURAL, ETCL and MULE count."""
+    task = 1 if request.protocol.multi30k.captions == "one" else None
+    root = request.folder / "data" if (request.folder / "data").is_dir() else request.folder
+    long = "test_2016_flickr" if request.split == "test_2016" else request.split
+    languages = [x for x in MULTI30K_LANGUAGES if list((root / "task1" / "raw").glob(f"{long}.{x}*"))]
+    if not languages:
+        found = sorted({path.name.split(".")[0] for path in (root / "task1" / "raw").glob("*.en*")})
+        raise ConfigurationError(f"{root} has no split {request.split!r}; it has {', '.join(found) or 'none'}.")
+    captions = (
+        caption
+        for language in languages
+        for caption in caption_files.read_multi30k(request.folder, request.split, language, task, request.on_problem)
+    )
+    pool = request.file_pool(captions, f"Multi30K, {request.split}")
+    return request.measure(pool, "multi30k")
+
+
+def flickr30k(request: Request) -> list[Evaluation]:
+    """Flickr30K in English: the five captions of each image of Karpathy and Li's split."""
+    captions = caption_files.read_karpathy(
+        request.folder / "dataset_flickr30k.json", request.split, on_problem=request.on_problem
+    )
+    return request.measure(request.file_pool(captions, f"Flickr30K, {request.split}"), "flickr30k")
+
+
+def coco(request: Request) -> list[Evaluation]:
+    """MS-COCO 5K, and 1K as the mean over five folds in file order (or the first thousand).
+
+    English from Karpathy and Li's file. Japanese and further captions are joined by COCO's image id, and a language
+    that does not caption every image says so.
+    """
+    options = request.protocol.coco
+    english = list(
+        caption_files.read_karpathy(
+            request.folder / "dataset_coco.json",
+            request.split,
+            captions_per_image=options.captions_per_image or None,
+            on_problem=request.on_problem,
+        )
+    )
+    pool = request.file_pool(english, f"MS-COCO, {request.split}")
+    images = len(pool.image_numbers)
+    for captions in _coco_translations(request):
+        _join(pool, captions)
+    pool.notes += request.take_problems(sum(map(len, pool.texts.values())))
+    _note_coverage(pool)
+    views = {"coco_5k": [np.arange(images)]}
+    folds = [np.arange(begin, begin + COCO_FOLD) for begin in range(0, images - COCO_FOLD + 1, COCO_FOLD)]
+    if folds:
+        views["coco_1k"] = folds if options.one_k == "folds" else folds[:1]
+    if images != COCO_IMAGES:
+        pool.notes.append(f"The split {request.split} has {images:,} images; MS-COCO's test has {COCO_IMAGES:,}.")
+    return request.measure(pool, "coco_5k", views=views)
+
+
+def _coco_translations(request: Request) -> Iterator[Iterable[Caption]]:
+    """Yields the captions in other languages that the folder holds."""
+    stair = request.protocol.coco.japanese == "stair"
+    patterns = ("stair_captions*_val.json", "stair_captions*_train.json") if stair else ("yjcaptions*.json",)
+    for pattern in patterns:
+        for path in sorted(request.folder.glob(pattern)):
+            yield caption_files.read_coco(path, "ja", request.on_problem)
+    for path in sorted(request.folder.glob("captions_*.json")):
+        if path.stem not in ("captions_val2014", "captions_train2014"):
+            yield caption_files.read_coco(path, path.stem.removeprefix("captions_"), request.on_problem)
+    for path in sorted(request.folder.glob("captions_*.tsv")):
+        yield read_tsv(path, path.stem.removeprefix("captions_"))
+
+
+def read_tsv(path: pathlib.Path, language: str) -> Iterator[Caption]:
+    """Reads `image<TAB>caption` lines, where the image is COCO's id or a file name that ends in it."""
+    language = canonical_language(language)
+    for number, line in caption_files.read_lines(path):
+        if not line:
+            continue
+        image, tab, text = line.partition("\t")
+        identity = _coco_id(image)
+        if not tab or not identity.isdigit():
+            raise ConfigurationError(f"{path}:{number}: expected COCO image id, tab, caption; got {line[:60]!r}.")
+        yield Caption(image, identity, caption_files.clean(text), language, f"{path}:{number}")
+
+
+def _coco_id(name: str) -> str:
+    """COCO's image id from itself or from a file name: "COCO_val2014_000000000042.jpg" -> "42"."""
+    return pathlib.PurePosixPath(name.strip()).stem.rsplit("_", 1)[-1].lstrip("0")
+
+
+def _join(pool: CaptionedImages, captions: Iterable[Caption]) -> None:
+    """Adds the captions of images that are in the pool."""
+    for caption in captions:
+        if caption.image_id in pool.image_numbers:
+            pool.add(caption.image_id, caption.caption, caption.language)
+
+
+def _note_coverage(pool: CaptionedImages) -> None:
+    for language, owners in pool.owners.items():
+        covered = len(set(owners))
+        if covered < len(pool.image_numbers):
+            pool.notes.append(
+                f"{language} captions {covered:,} of the {len(pool.image_numbers):,} images: its pool is smaller."
+            )
+
+
+def coco_cn(request: Request) -> list[Evaluation]:
+    """COCO-CN: its test images, with one to a few Chinese captions each."""
+    captions = caption_files.read_coco_cn(
+        request.folder, request.split, request.protocol.coco_cn.captions, request.on_problem
+    )
+    return request.measure(request.file_pool(captions, f"COCO-CN, {request.split}"), "coco_cn")
+
+
+def mule_coco(request: Request) -> list[Evaluation]:
+    """MULE's MS-COCO: images captioned in English, Japanese (YJ Captions) and Chinese (COCO-CN).
+
+    The authors' random 1,000 test images are not published, so `test_images.txt` lists yours: COCO ids or file names.
+    """
+    listed = request.folder / f"{request.split}_images.txt"
+    wanted = {_coco_id(line) for _, line in caption_files.read_lines(listed) if line}
+    sources = [
+        caption_files.read_coco(path, language, request.on_problem)
+        for language, pattern in (("en", "captions_*2014.json"), ("ja", "yjcaptions*.json"))
+        for path in sorted(request.folder.glob(pattern))
+    ]
+    for split in ("train", "val", "test"):
+        if (request.folder / f"coco-cn_{split}.txt").is_file():
+            sources.append(caption_files.read_coco_cn(request.folder, split, on_problem=request.on_problem))
+    captions = (caption for source in sources for caption in source if caption.image_id in wanted)
+    pool = request.file_pool(captions, f"MS-COCO, {listed.name}")
+    if len(pool.image_numbers) < len(wanted):
+        found = f"{len(pool.image_numbers):,} of the {len(wanted):,} images of {listed.name}"
+        pool.notes.append(f"NOT COMPLETE: only {found} have a caption.")
+    _note_coverage(pool)
+    return request.measure(pool, "mule_coco")
+
+
+def xtd(request: Request) -> list[Evaluation]:
+    """XTD: 1,000 images of MS-COCO, one caption each; MURAL reports Recall@10 (text to image) of seven languages."""
+    names = request.folder / "XTD10" / "test_image_names.txt"
+    images = sum(1 for _ in caption_files.read_lines(names))
+    if images != XTD_IMAGES:
+        raise ConfigurationError(f"{names} names {images} images; XTD has {XTD_IMAGES}: fetch it again.")
+    files = {}
+    for path in sorted(request.folder.glob("*/test_1kcaptions_*.txt")):
+        files[canonical_language(path.stem.removeprefix("test_1kcaptions_"))] = path  # the jp of STAIR/ is ja
+    captions = (
+        caption
+        for language, path in files.items()
+        for caption in caption_files.read_aligned(path, names, language, request.on_problem)
+    )
+    pool = request.file_pool(captions, "XTD")
+    return request.measure(pool, "xtd", groups={"mural-7": ("it", "es", "ru", "zh", "pl", "tr", "ko")})
+
+
+def xm3600(request: Request) -> list[Evaluation]:
+    """Crossmodal-3600: all captions of each image and language, or, as CLIP_benchmark, the first."""
+    first_only = request.protocol.xm3600.captions == "first"
+    captions = _read_xm3600(request.folder / "captions.jsonl", first_only)
+    return request.measure(request.file_pool(captions, "Crossmodal-3600"), "xm3600")
+
+
+def _read_xm3600(path: pathlib.Path, first_only: bool) -> Iterator[Caption]:
+    for number, line in caption_files.read_lines(path):
+        if not line:
+            continue
+        try:
+            entry = json.loads(line)
+            key = entry["image/key"]
+            languages = {code: value["caption"] for code, value in entry.items() if isinstance(value, dict)}
+        except (ValueError, KeyError, TypeError) as error:
+            raise ConfigurationError(f"{path}:{number}: no line of Crossmodal-3600's captions ({error!r}).") from None
+        for code, texts in languages.items():
+            for text in texts[:1] if first_only else texts:
+                language = canonical_language(code)
+                yield Caption(f"{key}.jpg", key, caption_files.clean(text), language, f"{path}:{number}")

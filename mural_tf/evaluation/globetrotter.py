@@ -1,0 +1,95 @@
+"""Globetrotter's translation by retrieval (Surís et al., 2022): sentences (§5.2) and words (§5.3).
+
+Sentences: 200 of them in M languages are 200 M queries; a query's M - 1 translations are its positives, and the number
+is the share of positives among the M - 1 nearest. All other sentences are candidates in the paper (`all_candidates`);
+in its code those in the query's own language are not (`other_languages`). The code's cut-off is always 50 and it
+prints a mean count; here it is M - 1, as in the paper.
+
+Words: Recall@10 over pairs found by tf-idf (`word_pairs.py`), both directions, the mean over all pairs of languages;
+with and without pairs of identical words; of the embeddings as they are and after rotation onto each other
+(`metrics/alignment.py`). Words are encoded as texts; the paper uses its model's token embeddings.
+
+Cross-modal recall of the paper is the benchmark "retrieval" on 1,000 images.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+
+from mural_tf.config import ConfigurationError
+from mural_tf.evaluation.parallel import read_parallel
+from mural_tf.evaluation.request import Request
+from mural_tf.evaluation.result import Evaluation
+from mural_tf.evaluation.word_pairs import count_words, pair_words
+from mural_tf.metrics import ranking
+from mural_tf.metrics.alignment import align_all
+from mural_tf.metrics.nearest import nearest
+
+WORD_CUTOFF = 10
+
+
+def globetrotter(request: Request) -> list[Evaluation]:
+    """Measures sentence and word translation on parallel sentences."""
+    options = request.protocol.globetrotter
+    texts, notes = read_parallel(request.folder, request.split, request.languages)
+    total = len(next(iter(texts.values())))
+    chosen = np.sort(np.random.default_rng(options.seed).permutation(total)[: options.sentences])
+    if total < options.sentences:
+        notes.append(f"NOT COMPLETE: {total} sentences; the paper takes {options.sentences}.")
+    result = Evaluation("globetrotter", request.split, "", {}, {}, notes=notes)
+    _sentences(request, result, {language: [lines[i] for i in chosen] for language, lines in texts.items()})
+    _words(request, result, texts, options)
+    result.protocol = (
+        f"{len(chosen)} sentences in {len(texts)} languages, share of translations among the {len(texts) - 1} nearest; "
+        f"words: R@{WORD_CUTOFF} over tf-idf pairs of {total:,} sentences, at most {options.words:,} words a language"
+    )
+    return [result]
+
+
+def _sentences(request: Request, result: Evaluation, texts: dict[str, list[str]]) -> None:
+    languages, number = len(texts), len(next(iter(texts.values())))
+    embeddings = request.encode_texts([text for lines in texts.values() for text in lines])  # [M N, D]
+    size = languages * number
+    language, sentence = np.divmod(np.arange(size), number)
+    masks = {
+        "all_candidates": lambda begin, end: np.arange(begin, end)[:, None] == np.arange(size),
+        "other_languages": lambda begin, end: language[begin:end, None] == language,
+    }
+    for name, mask in masks.items():
+        found = nearest(embeddings, embeddings, languages - 1, mask)  # [M N, M - 1]
+        hits = (sentence[found] == sentence[:, None]) & (language[found] != language[:, None])
+        result.metrics[f"globetrotter/sentence_translation/{name}"] = 100.0 * float(hits.mean())
+    result.sizes["sentence_translation"] = {"queries": size, "languages": languages}
+
+
+def _words(request: Request, result: Evaluation, texts: dict[str, list[str]], options) -> None:
+    counted = [count_words(lines, options.words) for lines in texts.values()]
+    vocabularies = [words for words, _ in counted]
+    if not all(vocabularies):
+        raise ConfigurationError("A language has no word in any sentence.")
+    raw = [request.encode_texts(words) for words in vocabularies]
+    clouds = {"raw": raw, "rotated": align_all(raw)}
+    values: dict[str, list[float]] = {}
+    pairs = 0
+    for a, b in itertools.combinations(range(len(raw)), 2):
+        left, right = pair_words(counted[a][1], counted[b][1])
+        pairs += len(left)
+        different = np.array([vocabularies[a][i] != vocabularies[b][j] for i, j in zip(left, right)], bool)
+        for name, keep in {"": np.ones(len(left), bool), "_without_identical": different}.items():
+            for kind, cloud in clouds.items() if keep.any() else ():
+                recall = _word_recall(cloud[a], cloud[b], left[keep], right[keep])
+                values.setdefault(f"{kind}{name}", []).append(recall)
+    for name, recalls in values.items():
+        result.metrics[f"globetrotter/word_translation/{name}"] = float(np.mean(recalls))
+    result.sizes["word_translation"] = {"pairs": pairs, "languages": len(texts)}
+
+
+def _word_recall(a: np.ndarray, b: np.ndarray, left: np.ndarray, right: np.ndarray) -> float:
+    """Recall@10 in percent over the pairs (left[p], right[p]), each its own query, both directions."""
+    recalls = []
+    for queries, candidates, asked, wanted in ((a, b, left, right), (b, a, right, left)):
+        ranks = ranking.ranks(queries[asked], candidates, wanted)
+        recalls.append(ranking.recall_at(ranks, WORD_CUTOFF))
+    return float(np.mean(recalls))

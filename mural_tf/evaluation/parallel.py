@@ -1,0 +1,90 @@
+"""The same sentences in many languages: from files of aligned lines, or from image-text records.
+
+Files: `<anything>.<language>.txt`, line i of each translates line i of the others. Records: captions that share an
+image and a caption group say the same (`mural_tf/data/records.py`); the emoji benchmark's names are such.
+"""
+
+from __future__ import annotations
+
+import collections
+import pathlib
+from collections.abc import Sequence
+
+from mural_tf.config import ConfigurationError
+from mural_tf.data import records
+from mural_tf.data.caption_files import canonical_language, read_lines
+
+
+def read_parallel(
+    folder: str | pathlib.Path, split: str, languages: Sequence[str] = (), least_share: float = 0.5
+) -> tuple[dict[str, list[str]], list[str]]:
+    """Returns language -> sentences, all lists aligned, and notes on what was left out.
+
+    Args:
+      folder: of the files or records above.
+      split: of records; files have none.
+      languages: only these; empty: all that have at least `least_share` of the sentences.
+      least_share: 0..1.
+
+    Raises:
+      ConfigurationError: neither files nor records, files of different lengths, a language that is not there, fewer
+        than two languages, or no sentence that all of them have.
+    """
+    rows = _read_rows(folder, split)
+    chosen, notes = _choose_languages(rows, languages, least_share)
+    common = [row for row in rows if all(language in row for language in chosen)]
+    if not common:
+        raise ConfigurationError(f"{folder} has no sentences that all languages share ({', '.join(chosen)}).")
+    if len(common) < len(rows):
+        notes.append(
+            f"{len(common):,} of {len(rows):,} sentences are in all {len(chosen)} languages; others are left out."
+        )
+    return {language: [row[language] for row in common] for language in chosen}, notes
+
+
+def _read_rows(folder: str | pathlib.Path, split: str) -> list[dict[str, str]]:
+    """Returns the sentences of the files or records above: for each, language -> text."""
+    folder = pathlib.Path(folder)
+    files = sorted(folder.glob("*.*.txt"))
+    return _from_files(files) if files else _from_records(folder, split)
+
+
+def _choose_languages(
+    rows: Sequence[dict[str, str]], languages: Sequence[str] = (), least_share: float = 0.5
+) -> tuple[list[str], list[str]]:
+    """Returns the languages asked for, or all that have at least `least_share` of the rows, and a note on the others.
+
+    Raises `ConfigurationError` for a language that is not there, and for fewer than two.
+    """
+    counts = collections.Counter(language for row in rows for language in row)
+    unknown = sorted(set(languages) - set(counts))
+    if unknown:
+        raise ConfigurationError(f"No sentences in {', '.join(unknown)}; there are {', '.join(sorted(counts))}.")
+    chosen = list(languages) or sorted(x for x, count in counts.items() if count >= least_share * len(rows))
+    if len(chosen) < 2:
+        raise ConfigurationError(f"Two languages or more are needed; got {', '.join(chosen) or 'none'}.")
+    left_out = sorted(set(counts) - set(chosen))
+    if languages or not left_out:
+        return chosen, []
+    return chosen, [f"Left out, with less than {100 * least_share:.0f}% of the sentences: {', '.join(left_out)}."]
+
+
+def _from_files(files: Sequence[pathlib.Path]) -> list[dict[str, str]]:
+    texts = {canonical_language(path.name.split(".")[-2]): [t or "" for _, t in read_lines(path)] for path in files}
+    lengths = {language: len(lines) for language, lines in texts.items()}
+    if len(set(lengths.values())) > 1:
+        listed = ", ".join(f"{language} {length}" for language, length in lengths.items())
+        raise ConfigurationError(f"Aligned files must have equally many lines; in {files[0].parent}: {listed}.")
+    return [
+        {language: lines[i] for language, lines in texts.items() if lines[i].strip()}
+        for i in range(next(iter(lengths.values())))
+    ]
+
+
+def _from_records(folder: pathlib.Path, split: str) -> list[dict[str, str]]:
+    rows: dict[tuple[str, str], dict[str, str]] = {}
+    for record in records.read_records(folder, records.IMAGE_TEXT, split):
+        for text, language, group in zip(record.captions, record.languages, record.caption_groups):
+            if text.strip() and language:
+                rows.setdefault((record.image_id, group), {}).setdefault(language, text)
+    return list(rows.values())

@@ -1,0 +1,124 @@
+"""What a benchmark is asked to do, and the folder it finds its files in."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import pathlib
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from mural_tf.config import ConfigurationError
+from mural_tf.evaluation.pool import CaptionedImages, check_missing, measure_pool
+from mural_tf.evaluation.result import Evaluation
+from mural_tf.evaluation.translations import translate_pool
+
+LONG_LIST = 5000  # texts from which on encoding them shows progress
+# Where the images of each collection usually lie below a benchmark's folder.
+IMAGE_FOLDERS = ("", "images", "flickr30k-images", "val2014", "train2014", "images/val2014", "images/train2014")
+
+
+@dataclasses.dataclass
+class Request:
+    """One run of a benchmark.
+
+    `embedder`: anything with `Embedder`'s methods. `folder`: of the benchmark's files. `languages`: only these; empty:
+    all. `batch_size`: images, or texts, per call of the model.
+    """
+
+    embedder: object
+    folder: pathlib.Path
+    split: str
+    protocol: ConfigDict
+    languages: tuple[str, ...] = ()
+    batch_size: int = 128
+    progress: bool = False
+    problems: list[tuple[str, str]] = dataclasses.field(default_factory=list)  # (kind, file and line)
+
+    def on_problem(self, kind: str, location: str) -> None:
+        """Keeps what a reader could not use; `take_problems` decides whether it was too much."""
+        self.problems.append((kind, location))
+
+    def take_problems(self, used: int) -> list[str]:
+        """Returns a note on the rows left out so far; raises `ConfigurationError` if there were too many."""
+        if not self.problems:
+            return []
+        kinds = collections.Counter(kind for kind, _ in self.problems)
+        first = {kind: location for kind, location in reversed(self.problems)}
+        listed = "; ".join(f"{count} x {kind}, first at {first[kind]}" for kind, count in sorted(kinds.items()))
+        left_out = len(self.problems)
+        self.problems.clear()
+        if left_out > self.protocol.max_missing * (used + left_out):
+            raise ConfigurationError(
+                f"{left_out} of {used + left_out} rows cannot be used ({listed}): more than "
+                f"--protocol.max_missing={self.protocol.max_missing} allows. Repair the files."
+            )
+        return [f"NOT COMPLETE: {left_out} of {used + left_out} rows are left out: {listed}."]
+
+    def file_pool(self, captions: Iterable, where: str) -> CaptionedImages:
+        """Returns the pool of images in files, from (image_file, image_id, caption, language, location) tuples."""
+        files: dict[str, str] = {}
+        pool = CaptionedImages(where, read=lambda wanted: self._paths(files, pool, wanted))
+        for image_file, image_id, caption, language, _ in captions:
+            files.setdefault(image_id, image_file)
+            pool.add(image_id, caption, language)
+        pool.notes += self.take_problems(sum(map(len, pool.texts.values())))
+        return pool
+
+    def measure(
+        self,
+        pool: CaptionedImages,
+        name: str,
+        groups: Mapping[str, Sequence[str]] | None = None,
+        views: Mapping[str, Sequence[np.ndarray]] | None = None,
+    ) -> list[Evaluation]:
+        """Measures image-text retrieval (see `measure_pool`), on translated captions if the protocol names some."""
+        if self.protocol.translations:
+            translate_pool(pool, self.protocol.translations, self.protocol.max_missing)
+        return measure_pool(
+            self.embedder,
+            pool,
+            name,
+            self.split,
+            self.languages,
+            self.batch_size,
+            self.progress,
+            groups,
+            views,
+            self.protocol.max_missing,
+        )
+
+    def encode_images(self, images: Sequence, where: str) -> tuple[np.ndarray, np.ndarray, list[str]]:
+        """Encodes paths or uint8 arrays; what cannot be read is bounded as in `check_missing`.
+
+        Returns embeddings [K, D], the int [K] places of the readable images, and notes.
+        """
+        embeddings, kept = self.embedder.encode_image(
+            images, batch_size=self.batch_size, on_error="skip", progress=self.progress
+        )
+        missing = [str(images[i]) for i in np.delete(np.arange(len(images)), kept)]
+        return embeddings, kept, check_missing(missing, len(images), where, self.protocol.max_missing)
+
+    def encode_texts(self, texts: Sequence[str], head: str = "") -> np.ndarray:
+        """Returns embeddings [N, D] of the image-text head, or of another one."""
+        embedder = self.embedder.with_text_head(head) if head else self.embedder
+        progress = self.progress and len(texts) >= LONG_LIST
+        return embedder.encode_text(list(texts), batch_size=self.batch_size, progress=progress)
+
+    def text_heads(self) -> dict[str, str]:
+        """Returns suffix of a row's name -> head: "" for the image-text head, then the model's others."""
+        return {"": "", **{f"_{head}_head": head for head in getattr(self.embedder, "text_heads", ())}}
+
+    def image_path(self, name: str) -> pathlib.Path:
+        """Returns where an image lies, or the first place where it should."""
+        roots = [pathlib.Path(self.protocol.images)] if self.protocol.images else []
+        places = [root / folder for root in (*roots, self.folder) for folder in IMAGE_FOLDERS]
+        names = dict.fromkeys((name, pathlib.PurePosixPath(name).name))  # with and without Karpathy's "val2014/"
+        candidates = [place / one for one in names for place in places]
+        return next((path for path in candidates if path.is_file()), candidates[0])
+
+    def _paths(self, files: dict[str, str], pool: CaptionedImages, wanted: Sequence[int]) -> list[pathlib.Path]:
+        ids = list(pool.image_numbers)
+        return [self.image_path(files[ids[number]]) for number in wanted]

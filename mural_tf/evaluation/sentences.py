@@ -1,0 +1,108 @@
+"""Sentence benchmarks: STS 2017 with its extension, and Tatoeba; with each head of the text tower.
+
+The image-text head is the model's embedding everywhere else; a second head (MURAL's text-text one) adds rows or
+metrics that end in its name. Exports hold the image-text head only.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import re
+
+import numpy as np
+
+from mural_tf.config import ConfigurationError
+from mural_tf.data.caption_files import read_lines
+from mural_tf.evaluation.pool import add_groups
+from mural_tf.evaluation.request import Request
+from mural_tf.evaluation.result import Evaluation
+from mural_tf.evaluation.tatoeba_languages import GROUPS
+from mural_tf.metrics import ranking
+from mural_tf.metrics.correlation import spearman
+
+# ETCL (Lee et al., 2022) Tables 3 and 4.
+STS_GROUPS = {
+    "monolingual": ("en-en", "es-es", "ar-ar"),
+    "cross-lingual": ("en-ar", "en-de", "en-tr", "en-es", "en-fr", "en-it", "en-nl"),
+}
+
+
+def sts2017(request: Request) -> list[Evaluation]:
+    """STS 2017: 100 x Spearman's r between cosine and human score of sentence pairs, for each pair of languages.
+
+    A pair with English is named "en-xx" in whichever order its file is.
+    """
+    result = Evaluation("sts2017", request.split, "Spearman's r of cosine and human score, x 100", {}, {})
+    files = {_pair_name(path): path for path in sorted(request.folder.rglob("STS.*-*.txt"))}
+    for pair in _chosen(files, request, "pairs"):
+        rows = _read_sts(files[pair], request)
+        first, second, scores = (list(column) for column in zip(*rows))
+        result.sizes[pair] = {"pairs": len(rows)}
+        for suffix, head in request.text_heads().items():
+            left, right = request.encode_texts(first, head), request.encode_texts(second, head)
+            cosines = np.einsum("nd,nd->n", left, right, dtype=np.float64)
+            result.metrics[f"sts2017/{pair}/spearman{suffix}"] = 100.0 * spearman(cosines, np.array(scores))
+    for suffix in request.text_heads():
+        add_groups(result, STS_GROUPS, f"spearman{suffix}")
+    result.notes += request.take_problems(sum(size["pairs"] for size in result.sizes.values()))
+    return [result]
+
+
+def _pair_name(path: pathlib.Path) -> str:
+    first, second = re.fullmatch(r"STS\.(\w+)-(\w+)", path.stem).groups()
+    return f"en-{first}" if second == "en" and first != "en" else f"{first}-{second}"
+
+
+def _read_sts(path: pathlib.Path, request: Request) -> list[tuple[str, str, float]]:
+    """Reads `sentence<TAB>sentence<TAB>score` lines; there is no header."""
+    rows = []
+    for number, line in read_lines(path, request.on_problem):
+        columns = line.split("\t") if line else []
+        try:
+            first, second, score = columns
+            rows.append((first, second, float(score)))
+        except ValueError:
+            if line:
+                request.on_problem("line that is not sentence, sentence, score", f"{path}:{number}")
+    if len(rows) < 2:
+        raise ConfigurationError(f"{path} has {len(rows)} rated pairs: expected sentence, tab, sentence, tab, score.")
+    return rows
+
+
+def tatoeba(request: Request) -> list[Evaluation]:
+    """Tatoeba: the share of sentences whose nearest neighbour in the other language is their translation.
+
+    Both directions and their mean, as sources differ: LASER measures both, XTREME searches with English
+    (`from_english`), and ETCL does not say. A tie for the first place counts as a miss (see `metrics/ranking.py`).
+    """
+    protocol = "accuracy of the nearest neighbour by cosine, both directions and their mean, ties missed"
+    result = Evaluation("tatoeba", request.split, protocol, {}, {})
+    files = {path.suffix[1:]: path for path in sorted(request.folder.rglob("tatoeba.*-eng.*")) if path.suffix != ".eng"}
+    for language in _chosen(files, request, "languages"):
+        foreign = [text for _, text in read_lines(files[language])]
+        english = [text for _, text in read_lines(files[language].with_suffix(".eng"))]
+        if len(foreign) != len(english) or not foreign:
+            raise ConfigurationError(
+                f"{files[language]} has {len(foreign)} lines and its English side {len(english)}: line i must "
+                "translate line i. Fetch them again."
+            )
+        result.sizes[language] = {"sentences": len(foreign)}
+        for suffix, head in request.text_heads().items():
+            left, right = request.encode_texts(foreign, head), request.encode_texts(english, head)
+            same = np.arange(len(foreign))
+            found = [ranking.recall_at(ranks, 1) for ranks in ranking.ranks_both_ways(left, right, (same, same))]
+            values = {"to_english": found[0], "from_english": found[1], "accuracy": float(np.mean(found))}
+            for key, value in values.items():
+                result.metrics[f"tatoeba/{language}/{key}{suffix}"] = value
+    for suffix in request.text_heads():
+        for key in ("to_english", "from_english", "accuracy"):
+            add_groups(result, GROUPS, key + suffix)
+    return [result]
+
+
+def _chosen(files: dict[str, pathlib.Path], request: Request, what: str) -> list[str]:
+    """Returns the keys to evaluate; raises `ConfigurationError` for one asked for that is not there."""
+    unknown = sorted(set(request.languages) - set(files))
+    if unknown:
+        raise ConfigurationError(f"No {', '.join(unknown)} in {request.folder}; its {what}: {', '.join(files)}.")
+    return list(request.languages or files)

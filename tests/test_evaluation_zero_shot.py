@@ -1,0 +1,166 @@
+"""Zero-shot classification and nearest neighbours on small folders in the data sets' layouts."""
+
+import json
+import pickle
+
+import numpy as np
+import pytest
+from fake_embedder import FakeEmbedder, one_hot
+
+from mural_tf.config import ConfigurationError
+from mural_tf.evaluation.protocol import default_protocol
+from mural_tf.evaluation.registry import run_benchmark
+from mural_tf.evaluation.request import Request
+from mural_tf.evaluation.zero_shot import class_embeddings
+from mural_tf.metrics.nearest import nearest
+
+AXIS = {name: np.eye(4)[i] for i, name in enumerate(["cat", "dog", "fish", "tree"])}
+
+
+class Words(FakeEmbedder):
+    """A text's vector is that of the class word in it; an odd template points a little elsewhere. Arrays: the mean."""
+
+    def encode_text(self, texts, **_):
+        self.texts_encoded += texts
+        vectors = []
+        for text in texts:
+            word = next(word for word in AXIS if word in text)
+            vectors.append(AXIS[word] + (0.5 * AXIS["tree"] if text.startswith("odd") else 0))
+        return np.array(vectors, np.float32)
+
+    def encode_image(self, images, on_error="raise", **options):
+        if len(images) and isinstance(images[0], np.ndarray):
+            return np.array([np.eye(4)[int(x[0, 0, 0])] for x in images], np.float32), np.arange(len(images))
+        return super().encode_image(images, on_error=on_error, **options)
+
+
+def run(name, folder, languages=(), split="", max_missing=0.0):
+    protocol = default_protocol()
+    protocol.max_missing = max_missing
+    return run_benchmark(name, Request(Words(), folder, split, protocol, languages))[0]
+
+
+def write(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+@pytest.fixture
+def imagenet(tmp_path):
+    for label, wnid in enumerate(["n01", "n02", "n03"]):
+        for k in range(2):
+            write(tmp_path / "val" / wnid / f"ILSVRC2012_val_{k}.JPEG", one_hot(label))
+    write(tmp_path / "val" / "n03" / "wrong.JPEG", one_hot(0))
+    write(tmp_path / "class_names.en.txt", "cat\r\ndog\r\nfish")
+    write(tmp_path / "templates.en.txt", "a photo of a {}.\nodd {c}\n")
+    return tmp_path
+
+
+def test_imagenet_accuracy_by_hand(imagenet):
+    result = run("imagenet", imagenet)
+    assert result.metrics["imagenet/en/accuracy@1"] == pytest.approx(100 * 6 / 7)  # one of seven lies in a wrong folder
+    assert result.metrics["imagenet/en/accuracy@5"] == 100
+    assert result.metrics["imagenet/well-resourced/accuracy@1"] == result.metrics["imagenet/all/accuracy@1"]
+    assert result.sizes["en"] == {"pictures": 7, "classes": 3, "templates": 2}
+    assert "the benchmark has 50,000" in result.notes[0] and result.protocol.startswith("NOT COMPLETE")
+
+
+def test_partial_names_of_the_published_json(imagenet):
+    (imagenet / "class_names.en.txt").unlink()
+    write(imagenet / "babel_imagenet.json", json.dumps({"DE": [[0, 2], ["cat", "fish"]]}))
+    result = run("imagenet", imagenet)
+    assert result.sizes == {"de": {"pictures": 5, "classes": 2, "templates": 1}}
+    assert result.metrics["imagenet/de/accuracy@1"] == pytest.approx(100 * 4 / 5)
+    assert "de names 2 of 3 classes" in " ".join(result.notes) and "de has no templates" in " ".join(result.notes)
+
+
+def test_class_embedding_is_the_mean_of_normalised_embeddings():
+    # (1, 0) and (0, 3) normalise to unit vectors; their mean points to (1, 1) / sqrt(2), not to (1, 3).
+    np.testing.assert_allclose(class_embeddings(np.array([[[1.0, 0], [0, 3]]])), [[0.5**0.5, 0.5**0.5]])
+
+
+@pytest.mark.parametrize(
+    "name, text, message",
+    [
+        ("class_names.en.txt", "cat\ndog\n", "has 2 lines; there are 3 classes"),
+        ("templates.en.txt", "a photo\n", "has no {} for the name"),
+        ("class_names.xx-nonsense-q.txt", "a\nb\nc\n", "Unknown language"),
+    ],
+)
+def test_bad_files_of_names_are_named(imagenet, name, text, message):
+    write(imagenet / name, text)
+    with pytest.raises(ConfigurationError, match=message):
+        run("imagenet", imagenet)
+
+
+def test_unknown_language_is_named(imagenet):
+    with pytest.raises(ConfigurationError, match="No class names in sw; there are en"):
+        run("imagenet", imagenet, languages=("sw",))
+
+
+def test_cifar100_pickles(tmp_path):
+    folder = tmp_path / "cifar-100-python"
+    folder.mkdir()
+    data = np.zeros((3, 3072), np.uint8)
+    data[:, 0] = [0, 1, 1]  # red of the first pixel, read as the axis of the image's vector
+    with open(folder / "test", "wb") as file:
+        pickle.dump({"data": data, "fine_labels": [0, 1, 2], "coarse_labels": [0, 0, 0]}, file)
+    with open(folder / "meta", "wb") as file:
+        pickle.dump({"fine_label_names": ["cat", "dog", "fish"]}, file)
+    result = run("cifar100", tmp_path)
+    assert result.metrics["cifar100/en/accuracy@1"] == pytest.approx(200 / 3)
+
+
+def test_pickle_that_runs_code_is_refused(tmp_path):
+    class Evil:
+        def __reduce__(self):
+            return (print, ("no",))
+
+    folder = tmp_path / "cifar-100-python"
+    folder.mkdir()
+    (folder / "test").write_bytes(b"")
+    (folder / "meta").write_bytes(pickle.dumps(Evil()))
+    with pytest.raises(ConfigurationError, match="meta is not a file of CIFAR-100 .*print"):
+        run("cifar100", tmp_path)
+
+
+def test_sun397_and_food101_layouts(tmp_path):
+    write(tmp_path / "SUN397" / "ClassName.txt", "/a/cat\n/d/dog/indoor\n")
+    write(tmp_path / "SUN397" / "a" / "cat" / "sun_a.jpg", one_hot(0))
+    write(tmp_path / "SUN397" / "d" / "dog" / "indoor" / "sun_b.jpg", one_hot(1))
+    result = run("sun397", tmp_path)
+    assert result.metrics["sun397/en/accuracy@1"] == 100 and result.sizes["en"]["pictures"] == 2
+    write(tmp_path / "food-101" / "meta" / "test.json", json.dumps({"fish": ["fish/1"], "dog": ["dog/2", "dog/3"]}))
+    write(tmp_path / "food-101" / "images" / "fish" / "1.jpg", one_hot(2))
+    write(tmp_path / "food-101" / "images" / "dog" / "2.jpg", one_hot(1))
+    result = run("food101", tmp_path, max_missing=0.5)
+    assert result.metrics["food101/en/accuracy@1"] == 100
+    assert "1 of 3 images" in result.notes[0] and "3.jpg" in result.notes[0]
+
+
+def test_knn_counts_the_class_among_the_first_k(tmp_path):
+    # Query of class a is nearest to b's only image, then to a's: a miss at 1, a hit at 5. Query of b is a hit at 1.
+    for path, vector in {
+        "train/a/0.JPEG": "1 0",
+        "train/b/0.JPEG": "0 1",
+        "val/a/1.JPEG": "0.4 0.6",
+        "val/b/1.JPEG": "0 1",
+    }.items():
+        write(tmp_path / path, vector)
+    result = run("imagenet_knn", tmp_path)
+    assert result.metrics["imagenet_knn/image_to_image/recall@1"] == 50
+    assert result.metrics["imagenet_knn/image_to_image/recall@5"] == 100
+
+
+def test_nearest_equals_a_stable_sort(monkeypatch):
+    monkeypatch.setattr("mural_tf.metrics.nearest.BLOCK_BYTES", 4 * 37 * 5)  # blocks of five queries
+    random = np.random.default_rng(0)
+    queries, candidates = random.integers(-2, 3, (23, 4)), random.integers(-2, 3, (37, 4))
+    expected = np.argsort(-(queries @ candidates.T), axis=1, kind="stable")
+    for k in (1, 6, 37):
+        np.testing.assert_array_equal(nearest(queries, candidates, k), expected[:, :k])
+    own = lambda begin, end: np.arange(begin, end)[:, None] == np.arange(37)  # noqa: E731
+    scores = (queries @ candidates.T).astype(float)
+    scores[np.arange(23), np.arange(23)] = -np.inf
+    found = np.argsort(-scores, axis=1, kind="stable")
+    np.testing.assert_array_equal(nearest(queries, candidates, 6, own), found[:, :6])
