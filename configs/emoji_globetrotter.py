@@ -12,9 +12,9 @@ def get_config():
     config.image_tower.head_size = 160  # on the last block's 160
     config.text_tower.pooling = "first_and_mean"
     config.loss.text_text_weight = 1.0  # L_t
-    config.loss.image_image_weight = 0.2  # λ of the paper
-    config.loss.image_text_weight = 0.2
-    config.loss.cloze_weight = 0.2
+    config.loss.image_image_weight = 1.0  # λ1 to λ3, as in the authors' code
+    config.loss.image_text_weight = 1.0
+    config.loss.cloze_weight = 1.0
     config.loss.temperature = 0.1  # of all losses, fixed
     config.optimizer.text_text_learning_rate = config.optimizer.learning_rate
     config.augmentation.crop_area = (0.5, 1.0)  # our choice: a drawing fills its picture

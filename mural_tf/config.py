@@ -88,7 +88,7 @@ def base_config() -> ConfigDict:
             cloze_share=0.15,  # of the tokens that are to be predicted
             alpha="code",  # Globetrotter's α, losses/transitive.py; "paper"; "pairs": text pairs instead (supervised)
             alpha_margin=0.4,  # m of α
-            alpha_divided=True,  # L_t divided by the sum of α, as the code does; the paper does not
+            alpha_divided=True,  # L_t divided by the sum of α, or else by the number of captions
         )
     )
     config.optimizer = ConfigDict(

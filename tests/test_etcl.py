@@ -12,6 +12,7 @@ from mural_tf.config import ConfigurationError, save_config
 from mural_tf.data import records
 from mural_tf.data.pipeline import training_batches
 from mural_tf.data.skipped import SkippedRecords
+from mural_tf.data.translated_captions import add_translations, build_translated, read_translations
 from mural_tf.data.triples import parse_triples, swap_texts
 from mural_tf.losses.triple import triple_losses
 from mural_tf.models import build_model
@@ -205,6 +206,28 @@ def test_data_without_translations_is_told(tmp_path):
     config = toy_data.toy_config(toy_data.write_toy_data(tmp_path, images), "etcl")
     with pytest.raises(ConfigurationError, match="two captions of one caption_group in different languages"):
         training_batches(config, toy_data.toy_tokenizer(), SkippedRecords(0.1), streams=("triples",))
+
+
+def test_translations_from_text_pairs_make_triples(tmp_path):
+    images = [records.ImageTextRecord(f"i{i}", toy_data.picture(i), [f"thing w{i}"], ["en"], [""]) for i in range(8)]
+    pairs = [records.TextPair(f"ding v{i}", "de", f"thing w{i}", "en") for i in range(6)]
+    toy_data.write_toy_data(tmp_path / "plain", images, pairs)
+    with open(tmp_path / "plain" / "notes.txt", "w") as file:
+        file.write("not a record")
+    folder = build_translated(tmp_path / "plain", tmp_path / "plain", tmp_path / "translated")
+    found = {r.image_id: r for r in records.read_records(folder, records.IMAGE_TEXT, "train")}
+    assert list(found["i3"].captions) == ["thing w3", "ding v3"] and list(found["i3"].languages) == ["en", "de"]
+    assert list(found["i3"].caption_groups) == ["caption-0", "caption-0"]
+    assert list(found["i7"].captions) == ["thing w7"]  # has no translation
+    assert len(list(records.read_records(folder, records.TEXT_PAIRS, "train"))) == 6
+    assert parsed(found["i3"]) == [("thing w3", "ding v3", "en+de")]
+    again = add_translations(found["i3"], read_translations(pairs))
+    assert again.captions == ("thing w3", "ding v3")  # nothing twice
+
+    toy_data.write_toy_data(tmp_path / "other", images, [records.TextPair("a", "en", "b", "de")])
+    with pytest.raises(ConfigurationError, match="None of the 8 captions"):
+        build_translated(tmp_path / "plain", tmp_path / "other", tmp_path / "failed")
+    assert not (tmp_path / "failed").exists()
 
 
 def test_overfits_16_triples(config):

@@ -131,7 +131,7 @@ def test_transitive_loss_equals_the_loop():
     sentences, alpha = unit_rows(7, 9, 5), weights_loop(alike_rows(8, 9, 5), alike_rows(10, 9, 5), "code", 0.4)
     total, weight = loss_loop(sentences, alpha, 0.2)
     np.testing.assert_allclose(transitive_loss(sentences, alpha, 0.2), total / weight, rtol=1e-5)
-    np.testing.assert_allclose(transitive_loss(sentences, alpha, 0.2, divided=False), total, rtol=1e-5)
+    np.testing.assert_allclose(transitive_loss(sentences, alpha, 0.2, divided=False), total / 9, rtol=1e-5)
     parts = [transitive_loss(sentences, alpha, 0.2, rows=rows) for rows in ((0, 4), (4, 5))]
     np.testing.assert_allclose(sum(parts), total / weight, rtol=1e-5)
 

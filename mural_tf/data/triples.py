@@ -16,6 +16,8 @@ from mural_tf.config import ConfigurationError
 from mural_tf.data import records
 from mural_tf.data.parsing import parse_image_text
 
+GROUP = {"caption_group": records.IMAGE_TEXT_FEATURES["caption_group"]}
+
 
 def parse_triples(languages: Sequence[str] = ()):
     """Returns the function from one serialised image-text record to its triples, {name: string [triples]}.
@@ -26,11 +28,7 @@ def parse_triples(languages: Sequence[str] = ()):
 
     def parse(serialized):
         item = parse_image_text(serialized)
-        group = tf.sparse.to_dense(
-            tf.io.parse_single_example(serialized, {"caption_group": records.IMAGE_TEXT_FEATURES["caption_group"]})[
-                "caption_group"
-            ]
-        )
+        group = tf.sparse.to_dense(tf.io.parse_single_example(serialized, GROUP)["caption_group"])
         count = tf.minimum(tf.size(group), tf.size(item["caption"]))
         group, text, language = group[:count], item["caption"][:count], item["language"][:count]
         takes_part = tf.logical_and(tf.not_equal(group, ""), tf.not_equal(language, ""))

@@ -167,8 +167,7 @@ class BertEmbeddings(tf.keras.layers.Layer):
 class BertLayer(tf.keras.layers.Layer):
     """One post-norm transformer layer: ([B, T, hidden], int32 mask [B, T]) -> [B, T, hidden].
 
-    With `first_position_only` the output is [B, 1, hidden]: the same numbers as the full output's first position, which
-    a call with `every_position` gives all the same.
+    With `first_position_only` the output is [B, 1, hidden], the first position alone, but for `every_position` calls.
     """
 
     def __init__(self, heads, feed_forward_size, dropout, first_position_only=False, **options):

@@ -14,7 +14,8 @@ Nothing flows back through α, so that L_t trains the text side alone.
 
 The paper's map makes nearly every pair a positive; the code's division always makes one, and turns the signs around
 if every similarity is negative: then there are no positives here. Where Σα = 0, L_t = 0. The paper does not divide by
-Σα; the code does. β is the cosine of sentence embeddings [P]; the code compares the tokens of sentences.
+Σα; the code does. Undivided, the sum is taken per sentence, as all of the paper's losses are sums over sentences. β is
+the cosine of sentence embeddings [P]; the code compares the tokens of sentences.
 """
 
 from __future__ import annotations
@@ -71,8 +72,8 @@ def transitive_loss(
       sentences: [N, D], any float type, L2-normalised.
       weights: α, float [N, N]; its diagonal is not used.
       temperature: τ > 0.
-      divided: by Σα (code) or not (paper).
-      rows: the sentences to sum over, as (first, count); the result is still divided by the whole Σα.
+      divided: by Σα (code), else by N (paper).
+      rows: the sentences to sum over, as (first, count); the result is still divided by the whole Σα or N.
 
     Returns:
       float32 scalar, 0 where Σα is 0.
@@ -87,5 +88,5 @@ def transitive_loss(
     weights = tf.stop_gradient(tf.cast(weights, tf.float32))
     loss = -tf.reduce_sum(weights[first : first + count] * logarithms)
     if not divided:
-        return loss
+        return loss / tf.cast(total, tf.float32)
     return tf.math.divide_no_nan(loss, tf.reduce_sum(weights) - tf.linalg.trace(weights))

@@ -18,7 +18,7 @@ from ml_collections import ConfigDict
 
 from mural_tf.config import ConfigurationError
 from mural_tf.encoders.batch_norm import BatchNormalization
-from mural_tf.encoders.by_length import encode_by_length
+from mural_tf.encoders.by_length import encode_by_length, stack_ids
 from mural_tf.losses.contrastive import Rows, in_batch_recall
 from mural_tf.models.gradients import compute_gradients
 from mural_tf.models.guard import StepGuard
@@ -137,7 +137,7 @@ class ContrastiveModel(tf.keras.Model):
 
     def text_states(self, batches: list[dict], training: bool) -> list[tf.Tensor]:
         """Runs batches of tokens, int32 [B_i, T_i], through the text tower in one pass: a list of float32 [B_i, H]."""
-        tokens = {name: _stack([batch[name] for batch in batches]) for name in TOKENS}
+        tokens = {name: stack_ids([batch[name] for batch in batches]) for name in TOKENS}
         states = encode_by_length(self.text_encoder, tokens, self.length_groups if training else 1, training)
         return tf.split(states, [tf.shape(batch[TOKENS[0]])[0] for batch in batches])
 
@@ -296,13 +296,6 @@ class ContrastiveModel(tf.keras.Model):
         if positions:
             last = [_gather({"_": position}, context)["_"][-1] for position in positions]
             self.data_position.assign(tf.stack((last * 2)[:2]))
-
-
-def _stack(ids: list[tf.Tensor]) -> tf.Tensor:
-    """Concatenates [B_i, T_i] along the batch, padding with 0 to the largest T; a static shape where all are."""
-    widths = [value.shape[1] for value in ids]
-    width = tf.reduce_max([tf.shape(value)[1] for value in ids]) if None in widths else max(widths)
-    return tf.concat([tf.pad(value, [[0, 0], [0, width - tf.shape(value)[1]]]) for value in ids], axis=0)
 
 
 def _gather(values: dict[str, tf.Tensor], context) -> dict[str, tf.Tensor]:

@@ -181,7 +181,11 @@ class WordPieceTokenizer(tf.Module):
 
 def build_tokenizer(config: ConfigDict, vocabulary_file: str | pathlib.Path) -> WordPieceTokenizer:
     """Builds the tokenizer that a whole configuration tree describes, on a vocabulary file."""
-    return WordPieceTokenizer(
+    kind = WordPieceTokenizer
+    if config.vocabulary.builder == "byte_pair":
+        from mural_tf.text.byte_pair import BytePairTokenizer as kind
+
+    return kind(
         load_vocabulary(vocabulary_file),
         max_length=config.text_tower.max_length,
         lower_case=config.vocabulary.lower_case,
