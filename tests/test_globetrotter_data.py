@@ -7,6 +7,8 @@ import toy_data
 
 from mural_tf.config import ConfigurationError, base_config
 from mural_tf.data.masking import mask_tokens
+from mural_tf.data.pipeline import batch_size, training_batches
+from mural_tf.data.skipped import SkippedRecords
 from mural_tf.data.views import augment_views, blur, random_crop
 
 SEED = tf.constant([1, 2], tf.int64)
@@ -130,3 +132,22 @@ def test_a_vocabulary_without_mask_is_told():
     tokenizer._vocabulary = tuple(p for p in tokenizer._vocabulary if p != "[MASK]")
     with pytest.raises(ConfigurationError, match=r"lacks \[MASK\]"):
         mask_tokens(tokenizer(tf.constant(["thing"])), tokenizer, 0.15, SEED)
+
+
+@pytest.mark.parametrize("streams", [("views", "text_text"), ("triples",), ("captions",)])
+def test_streams_resume_at_the_very_next_item(tmp_path, streams):
+    config = toy_data.toy_config(toy_data.write_toy_data(tmp_path, count=20), "globetrotter")
+    config.augmentation.update(dict(crop_area=(0.5, 1.0), color=0.5, blur=1.0))
+
+    def batches(count, position=None):
+        arguments = dict(position=position, streams=streams)
+        dataset = training_batches(config, toy_data.toy_tokenizer(), SkippedRecords(0.1), **arguments)
+        return list(dataset.take(count).as_numpy_iterator())
+
+    whole = batches(6)  # of 40 captions, 20 triples and 20 pairs, 16 a batch: over the ends of epochs
+    assert batch_size(config, streams[0]) == 16
+    last = [whole[2][f"{name}_position"][-1] for name in streams]
+    for one, other in zip(whole[3:], batches(3, np.stack((last * 2)[:2]))):
+        assert one.keys() == other.keys()
+        for name in one.keys() - {"data_wait_seconds"}:
+            tf.nest.map_structure(np.testing.assert_array_equal, one[name], other[name])

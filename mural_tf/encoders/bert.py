@@ -21,7 +21,7 @@ from mural_tf.config import ConfigurationError
 from mural_tf.encoders.bert_functions import add_and_normalize, gelu, masked_softmax
 from mural_tf.encoders.dropout import Dropout
 from mural_tf.encoders.packing import Packing
-from mural_tf.encoders.pooling import POOLINGS, FirstAndMean, FirstPosition
+from mural_tf.encoders.pooling import POOLINGS, FirstAndMean, FirstPosition, packed_first_and_mean
 from mural_tf.encoders.precision import dtype_policy
 
 TOKEN_TYPES = 2
@@ -76,14 +76,13 @@ def build_bert(config: ConfigDict, vocabulary_size: int) -> tf.keras.Model:
     model = tf.keras.Model(inputs, embeddings, name="text_encoder")
     model.embedding_size = embeddings.shape[-1]
     model.trainable = not config.frozen
-    if config.pooling == "first":
-        model.packed_states = functools.partial(packed_states, model)
+    model.packed_states = functools.partial(packed_states, model, config.pooling)
     model.token_states = functools.partial(token_states, model)
     return model
 
 
-def packed_states(model: tf.keras.Model, tokens: dict, groups: int, training: bool) -> tf.Tensor:
-    """What `model(tokens)` returns, float32 [B, hidden], computed on the real tokens alone; see `Packing`."""
+def packed_states(model: tf.keras.Model, pooling: str, tokens: dict, groups: int, training: bool) -> tf.Tensor:
+    """What `model(tokens)` returns, float32 [B, .], computed on the real tokens alone; see `Packing`."""
     check_length(tokens["input_word_ids"], model.get_layer("embeddings").max_length)
     packing = Packing(tokens["input_mask"], groups)
     packed = [packing.pack(tokens[name]) for name in ("input_word_ids", "input_type_ids")]  # [1, N] each
@@ -91,7 +90,8 @@ def packed_states(model: tf.keras.Model, tokens: dict, groups: int, training: bo
     for layer in model.layers:
         if isinstance(layer, BertLayer):
             x = layer([x, packed[0]], training=training, packing=packing)
-    return tf.cast(packing.in_batch_order(x), tf.float32)
+    x = tf.cast(x, tf.float32)
+    return packing.in_batch_order(x if pooling == "first" else packed_first_and_mean(x, packing))
 
 
 def token_states(model: tf.keras.Model, tokens: dict, training: bool) -> tf.Tensor:

@@ -103,6 +103,11 @@ class Globetrotter(ContrastiveModel):
     def _uses_alpha(self) -> bool:
         return "text_text" in self.loss_weights() and not self.is_supervised
 
+    @property
+    def fixed_temperature(self) -> tf.Tensor:
+        """`loss.temperature`, or what the weights that training started from were trained with."""
+        return tf.stop_gradient(self.temperature)
+
     def encode(self, batch, training):
         embeddings = {}
         if self.has_images:
@@ -139,21 +144,21 @@ class Globetrotter(ContrastiveModel):
         return transitive_loss(
             embeddings["sentence"],
             self._alpha(embeddings),
-            self.loss_config.temperature,
+            self.fixed_temperature,
             divided=self.loss_config.alpha_divided,
             rows=rows["sentence"],
         )
 
     def _supervised_loss(self, embeddings, batch, rows):
         return nt_xent(  # L_t with α = 1 for the other side of a text pair and 0 for all other texts
-            embeddings["text_a"], embeddings["text_b"], self.loss_config.temperature, rows=rows["text_a"]
+            embeddings["text_a"], embeddings["text_b"], self.fixed_temperature, rows=rows["text_a"]
         )
 
     def _view_loss(self, embeddings, batch, rows):
         return nt_xent(
             embeddings["view_0"],
             embeddings["view_1"],
-            self.loss_config.temperature,
+            self.fixed_temperature,
             anchors=self.loss_config.view_anchors,
             matches=(batch["image_id"],) if self.loss_config.mask_duplicates else (),
             rows=rows["view_0"],
@@ -163,7 +168,7 @@ class Globetrotter(ContrastiveModel):
         matches = (batch["image_id"], batch["caption_id"]) if self.loss_config.mask_duplicates else ()
         losses = [
             contrastive_loss(
-                embeddings[view], embeddings["caption"], self.loss_config.temperature, matches=matches, rows=rows[view]
+                embeddings[view], embeddings["caption"], self.fixed_temperature, matches=matches, rows=rows[view]
             )
             for view in self.image_parts
         ]
