@@ -117,8 +117,11 @@ class Embedder:
           places in `images`.
 
         Raises:
-          ConfigurationError: an unreadable image (unless skipped), named; or embeddings that are not finite.
+          ConfigurationError: an unreadable image (unless skipped), named; embeddings that are not finite; or a model of
+            texts alone.
         """
+        if self.config.image_tower.name == "none":
+            raise ConfigurationError(f"The model {self.path} has no image tower (image_tower.name=none): texts alone.")
         if isinstance(images, (str, bytes, os.PathLike)):
             raise TypeError("encode_image takes a list of images; wrap a single one: [image].")
         if on_error not in ("raise", "skip"):
