@@ -24,12 +24,12 @@ class ConfigurationError(ValueError):
 def base_config() -> ConfigDict:
     """Returns MURAL-base. Every field is here, so an unknown `--config.x=y` is an error."""
     config = ConfigDict()
-    config.model = "mural"  # "mural" (both tasks) or "align" (image-text only)
+    config.model = "mural"  # a name in models.METHODS; "mural": both tasks, "align": image-text alone
     config.seed = 0
 
     config.image_tower = ConfigDict(
         dict(
-            name="efficientnet",
+            name="efficientnet",  # or "resnet" (18 layers at width and depth 1), "none" (a model of texts alone)
             width=1.6,  # EfficientNet-B5's width coefficient [P §3.2]
             depth=2.2,  # EfficientNet-B5's depth coefficient
             image_size=289,  # pixels; side of the (random or centre) crop the tower sees [ETCL]
@@ -40,6 +40,7 @@ def base_config() -> ConfigDict:
             batch_norm_momentum=0.99,
             batch_norm_group="local",  # examples that share statistics: "local" (a replica's), "global" or a number
             projection=0,  # 0: none, the last block's width is the embedding [P A.1]; N: Dense(N) for other backbones
+            head_size=0,  # N: Dense, GELU, layer norm, Dense(N) after that, as in Globetrotter
             precision="auto",  # the platform's fast one, see encoders/precision.py; or "float32", "mixed_bfloat16"
             frozen=False,
         )
@@ -56,6 +57,7 @@ def base_config() -> ConfigDict:
             token_embedding_size=0,  # 0: hidden_size; 256 in MURAL-large, then projected to hidden_size [P A.1]
             dropout=0.1,
             max_length=64,  # tokens with [CLS] and [SEP] [ETCL]
+            pooling="first",  # [CLS] alone, or "first_and_mean" for Globetrotter's two heads
             length_groups=1,  # N > 1: training skips padding, attention runs in N parts of similar length; TPU: 1
             precision="auto",  # as the image tower's
             frozen=False,
@@ -64,13 +66,14 @@ def base_config() -> ConfigDict:
     config.vocabulary = ConfigDict(
         dict(
             size=250_000,  # word pieces with reserved tokens, an upper bound [P §3.2]
-            builder="tensorflow_text",  # the tool the paper names; "tokenizers" is the fast one
+            builder="tensorflow_text",  # the tool the paper names; "tokenizers" is fast; "byte_pair": byte-level BPE
             lower_case=False,
             strip_accents=False,  # also removes the vowel signs of Indic scripts: leave off for many languages
             file="",  # an existing vocabulary (one piece a line) instead of building one
         )
     )
     config.embedding_size = 512
+    config.shared_head = False  # ETCL, Globetrotter: one text head for images and texts alike
 
     config.loss = ConfigDict(
         dict(
@@ -82,6 +85,13 @@ def base_config() -> ConfigDict:
             text_text_margin=0.3,  # subtracted from the positive's cosine [P §3.1]
             label_smoothing=0.0,  # of the image-text softmax; 0.1 in [ETCL]
             mask_duplicates=True,  # same image or same text twice in a batch is no negative (our choice)
+            image_image_weight=0.0,  # of Globetrotter's L_v, two views of one image
+            view_anchors="both",  # L_v: every view is an anchor; "first": those of the first views
+            cloze_weight=0.0,  # of Globetrotter's L_c, masked tokens
+            cloze_share=0.15,  # of the tokens that are to be predicted
+            alpha="code",  # Globetrotter's α, losses/transitive.py; "paper"; "pairs": text pairs instead (supervised)
+            alpha_margin=0.4,  # m of α
+            alpha_divided=True,  # L_t divided by the sum of α, or else by the number of captions
         )
     )
     config.optimizer = ConfigDict(
@@ -142,6 +152,8 @@ def base_config() -> ConfigDict:
             hue=0.0,  # degrees, drawn from [-hue, hue]
             greyscale=0.0,  # probability
             erase=0.0,  # probability of covering one rectangle
+            crop_area=(1.0, 1.0),  # Globetrotter's views: share of the picture that a random crop keeps
+            blur=0.0,  # Globetrotter's views: largest standard deviation of a Gaussian, pixels
         )
     )
     config.evaluation = ConfigDict(

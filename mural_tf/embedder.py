@@ -156,7 +156,8 @@ class Embedder(Comparisons):
           places in `images`.
 
         Raises:
-          ConfigurationError: an unreadable image (unless skipped), named; or embeddings that are not finite.
+          ConfigurationError: an unreadable image (unless skipped), named; embeddings that are not finite; or a model of
+            texts alone.
 
         >>> red, blue = np.full((2, 48, 64, 3), [[[(250, 0, 0)]], [[(0, 0, 250)]]], np.uint8)
         >>> images = embedder.encode_image([red, blue])
@@ -166,6 +167,8 @@ class Embedder(Comparisons):
         >>> kept
         array([0, 2])
         """
+        if self.config.image_tower.name == "none":
+            raise ConfigurationError(f"The model {self.path} has no image tower (image_tower.name=none): texts alone.")
         if isinstance(images, (str, bytes, os.PathLike)):
             raise TypeError("encode_image takes a list of images; wrap a single one: [image].")
         if on_error not in ("raise", "skip"):

@@ -6,9 +6,14 @@ import tensorflow as tf
 from ml_collections import ConfigDict
 
 from mural_tf.config import ConfigurationError
-from mural_tf.encoders import bert, efficientnet
+from mural_tf.encoders import bert, efficientnet, no_image, resnet
+from mural_tf.encoders.mlp_head import MlpHead
 
-IMAGE_TOWERS = ("efficientnet",)
+IMAGE_TOWERS = {
+    "efficientnet": efficientnet.build_efficientnet,
+    "resnet": resnet.build_resnet,
+    "none": no_image.build_no_image,  # texts alone
+}
 TEXT_TOWERS = ("bert", "hub")
 
 
@@ -18,9 +23,18 @@ def build_image_encoder(config: ConfigDict) -> tf.keras.Model:
     The model maps float32 [B, S, S, 3] RGB in [0, 1] to float32 [B, D], not normalised; `model.embedding_size` is D.
     Raises `ConfigurationError` for an unknown `name` or values that cannot be built.
     """
-    if config.name == "efficientnet":
-        return efficientnet.build_efficientnet(config)
-    raise ConfigurationError(f"Unknown image tower {config.name!r}: expected one of {', '.join(IMAGE_TOWERS)}.")
+    if config.name not in IMAGE_TOWERS:
+        raise ConfigurationError(f"Unknown image tower {config.name!r}: expected one of {', '.join(IMAGE_TOWERS)}.")
+    model = IMAGE_TOWERS[config.name](config)
+    return _with_head(model, config.head_size) if config.head_size else model
+
+
+def _with_head(tower: tf.keras.Model, size: int) -> tf.keras.Model:
+    """The tower with Globetrotter's head, as wide as the tower's output, on top; a frozen tower's head is trained."""
+    embeddings = MlpHead(tower.embedding_size, size, name="image_head")(tower.output)
+    model = tf.keras.Model(tower.input, embeddings, name="image_encoder")
+    model.embedding_size = size
+    return model
 
 
 def build_text_encoder(config: ConfigDict, vocabulary_size: int) -> tf.keras.Model:

@@ -2,8 +2,8 @@
 
 Post-layer-norm transformer with exact GELU, learned positions and token types. BERT's pooler (a tanh layer on [CLS],
 trained by next-sentence prediction) is off by default: MURAL's projection heads take its place, while LaBSE's vectors
-are the pooler's. MURAL-large's factorised
-token embeddings (256, projected to 1024) are here too; its "24 attention heads" do not divide 1024, see configs/.
+are the pooler's. MURAL-large's factorised token embeddings (256, projected to 1024) are here too; its "24 attention
+heads" do not divide 1024, see configs/.
 
 Only the [CLS] state leaves the tower, so the last layer computes queries, output and feed-forward for [CLS] alone:
 the same numbers for nearly half the work in a tower of two layers. Each layer keeps one fused [hidden, 3 hidden]
@@ -22,6 +22,7 @@ from mural_tf.config import ConfigurationError
 from mural_tf.encoders.bert_functions import add_and_normalize, gelu, masked_softmax
 from mural_tf.encoders.dropout import Dropout
 from mural_tf.encoders.packing import Packing
+from mural_tf.encoders.pooling import POOLINGS, FirstAndMean, FirstPosition, packed_first_and_mean
 from mural_tf.encoders.precision import dtype_policy
 
 TOKEN_TYPES = 2
@@ -40,7 +41,8 @@ def initializer(hidden_size: int) -> tf.keras.initializers.Initializer:
 def build_bert(config: ConfigDict, vocabulary_size: int) -> tf.keras.Model:
     """Builds the tower from `config.text_tower`: three int32 [B, T] inputs -> float32 [B, hidden_size].
 
-    Inputs: `input_word_ids`, `input_mask` (1: token, 0: padding) and `input_type_ids`, T at most `max_length`.
+    Inputs: `input_word_ids`, `input_mask` (1: token, 0: padding) and `input_type_ids`, T at most `max_length`. With
+    `pooling` "first_and_mean" the output is [B, 2 hidden_size], see `FirstAndMean`.
     A frozen tower runs without dropout even in training.
     Raises `ConfigurationError` for values out of range.
     """
@@ -65,28 +67,36 @@ def build_bert(config: ConfigDict, vocabulary_size: int) -> tf.keras.Model:
             config.heads,
             config.feed_forward_size,
             dropout,
-            first_position_only=index == config.layers - 1,
+            first_position_only=config.pooling == "first" and index == config.layers - 1,
             name=f"layer_{index}",
             dtype=policy,
         )([x, inputs["input_mask"]])
-    embeddings = FirstPosition(name="cls_state", dtype="float32")(x)  # [B, hidden]
+    if config.pooling == "first":
+        embeddings = FirstPosition(name="cls_state", dtype="float32")(x)  # [B, hidden]
+    else:
+        embeddings = FirstAndMean(name="states", dtype="float32")([x, inputs["input_mask"]])  # [B, 2 hidden]
     if config.pooler:
-        embeddings = tf.keras.layers.Dense(
-            config.hidden_size,
-            activation="tanh",
-            kernel_initializer=initializer(config.hidden_size),
-            name=POOLER,
-            dtype="float32",
-        )(embeddings)
+        embeddings = _pooler(config)(embeddings)
     model = tf.keras.Model(inputs, embeddings, name="text_encoder")
-    model.embedding_size = config.hidden_size
+    model.embedding_size = embeddings.shape[-1]
     model.trainable = not config.frozen
-    model.packed_states = functools.partial(packed_states, model)
+    model.packed_states = functools.partial(packed_states, model, config.pooling)
+    model.token_states = functools.partial(token_states, model)
     return model
 
 
-def packed_states(model: tf.keras.Model, tokens: dict, groups: int, training: bool) -> tf.Tensor:
-    """What `model(tokens)` returns, float32 [B, hidden], computed on the real tokens alone; see `Packing`."""
+def _pooler(config: ConfigDict) -> tf.keras.layers.Layer:
+    return tf.keras.layers.Dense(
+        config.hidden_size,
+        activation="tanh",
+        kernel_initializer=initializer(config.hidden_size),
+        name=POOLER,
+        dtype="float32",
+    )
+
+
+def packed_states(model: tf.keras.Model, pooling: str, tokens: dict, groups: int, training: bool) -> tf.Tensor:
+    """What `model(tokens)` returns, float32 [B, .], computed on the real tokens alone; see `Packing`."""
     check_length(tokens["input_word_ids"], model.get_layer("embeddings").max_length)
     packing = Packing(tokens["input_mask"], groups)
     packed = [packing.pack(tokens[name]) for name in ("input_word_ids", "input_type_ids")]  # [1, N] each
@@ -94,15 +104,18 @@ def packed_states(model: tf.keras.Model, tokens: dict, groups: int, training: bo
     for layer in model.layers:
         if isinstance(layer, BertLayer):
             x = layer([x, packed[0]], training=training, packing=packing)
-    states = tf.cast(packing.in_batch_order(x), tf.float32)
+    x = tf.cast(x, tf.float32)
+    states = packing.in_batch_order(x if pooling == "first" else packed_first_and_mean(x, packing))
     return model.get_layer(POOLER)(states) if model.layers[-1].name == POOLER else states
 
 
-class FirstPosition(tf.keras.layers.Layer):
-    """[B, T, hidden] -> [B, hidden] in the layer's own dtype: the state of the [CLS] token."""
-
-    def call(self, x):
-        return x[:, 0]
+def token_states(model: tf.keras.Model, tokens: dict, training: bool) -> tf.Tensor:
+    """The final states of all tokens of a padded batch, [B, T, hidden] in the tower's compute dtype."""
+    x = model.get_layer("embeddings")([tokens["input_word_ids"], tokens["input_type_ids"]], training=training)
+    for layer in model.layers:
+        if isinstance(layer, BertLayer):
+            x = layer([x, tokens["input_mask"]], training=training, every_position=True)
+    return x
 
 
 class LayerNorm(tf.keras.layers.Layer):
@@ -169,7 +182,7 @@ class BertEmbeddings(tf.keras.layers.Layer):
 class BertLayer(tf.keras.layers.Layer):
     """One post-norm transformer layer: ([B, T, hidden], int32 mask [B, T]) -> [B, T, hidden].
 
-    With `first_position_only` the output is [B, 1, hidden]: the same numbers as the full output's first position.
+    With `first_position_only` the output is [B, 1, hidden], the first position alone, but for `every_position` calls.
     """
 
     def __init__(self, heads, feed_forward_size, dropout, first_position_only=False, **options):
@@ -202,23 +215,24 @@ class BertLayer(tf.keras.layers.Layer):
         self.output_norm = LayerNorm(name="output_norm", dtype=self.dtype_policy)
         self.attention_dropout, self.hidden_dropout, self.output_dropout = dropout(), dropout(), dropout()
 
-    def call(self, inputs, training=None, packing=None):
+    def call(self, inputs, training=None, packing=None, every_position=False):
         x, mask = inputs
+        first_only = self.first_position_only and not every_position
         if packing is None:
-            attended = self.attend(x, mask, training)
+            attended = self.attend(x, mask, training, first_only)
         else:
             attended = self.attend_packed(x, packing, training)
         attended = self.attention_output(attended)
-        if self.first_position_only:
+        if first_only:
             x = first_tokens(x, packing)
         attended = self.hidden_dropout(attended, training=training)
         x = self.attention_norm([x, attended], training=training)
         y = self.output_dense(gelu(self.intermediate(x), training=training))
         return self.output_norm([x, self.output_dropout(y, training=training)], training=training)
 
-    def attend(self, x, mask, training):
+    def attend(self, x, mask, training, first_only):
         """Multi-head attention before its output projection: [B, T, hidden] -> [B, T or 1, hidden]."""
-        if self.first_position_only:
+        if first_only:
             parts = [part for y in self.project_first(x[:, :1], x) for part in self.by_head(y)]
         else:
             parts = self.by_head(self.project(x, *self.kernel_and_bias(x)))  # each [B, heads, T, size]
@@ -294,6 +308,10 @@ def _check(config: ConfigDict, vocabulary_size: int) -> None:
         raise ConfigurationError(
             f"text_tower.token_embedding_size={config.token_embedding_size} must be 0 (hidden_size) or a positive size."
         )
+    if config.pooling not in POOLINGS:
+        raise ConfigurationError(f"Unknown text_tower.pooling {config.pooling!r}; known: {', '.join(POOLINGS)}.")
+    if config.pooler and config.pooling != "first":
+        raise ConfigurationError("text_tower.pooler takes the [CLS] state alone: set text_tower.pooling=first.")
     if not 0 <= config.dropout < 1:
         raise ConfigurationError(f"text_tower.dropout={config.dropout} must be at least 0 and below 1.")
     if vocabulary_size < 1:

@@ -13,6 +13,13 @@ import tensorflow as tf
 from mural_tf.encoders.packing import LENGTH_STEP
 
 
+def stack_ids(ids: list[tf.Tensor]) -> tf.Tensor:
+    """Concatenates [B_i, T_i] along the batch, padding with 0 to the largest T; a static shape where all are."""
+    widths = [value.shape[1] for value in ids]
+    width = tf.reduce_max([tf.shape(value)[1] for value in ids]) if None in widths else max(widths)
+    return tf.concat([tf.pad(value, [[0, 0], [0, width - tf.shape(value)[1]]]) for value in ids], axis=0)
+
+
 def encode_by_length(encoder: tf.keras.Model, tokens: dict, groups: int, training: bool) -> tf.Tensor:
     """Returns `encoder(tokens)`, float32 [B, H], computed in `groups` parts of texts of similar length.
 

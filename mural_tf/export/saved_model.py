@@ -114,7 +114,7 @@ def _write(model, tokenizer, config: ConfigDict, directory: pathlib.Path, metric
     save_config(config, directory / "config.json")
     tokenizer.save(directory / "vocabulary.txt")
     # Built on the file, so that every SavedModel below carries the vocabulary as an asset.
-    tokenizer = WordPieceTokenizer.load(
+    tokenizer = type(tokenizer).load(
         directory / "vocabulary.txt",
         max_length=tokenizer.max_length,
         lower_case=tokenizer.lower_case,

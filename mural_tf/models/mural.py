@@ -20,6 +20,10 @@ class Mural(Align):
     pairs = {**Align.pairs, "text_text": ("text_a", "text_b")}
 
     @property
+    def streams(self):
+        return ("image_text", "text_text") if "text_text" in self.loss_weights() else ("image_text",)
+
+    @property
     def example_names(self):
         return (*super().example_names, *(("text_a", "text_b") if "text_text" in self.loss_weights() else ()))
 

@@ -21,7 +21,13 @@ import tensorflow_text as tf_text
 from ml_collections import ConfigDict
 
 from mural_tf.config import ConfigurationError
-from mural_tf.text.vocabulary import SUFFIX_INDICATOR, check_vocabulary, load_vocabulary, save_vocabulary
+from mural_tf.text.vocabulary import (
+    RESERVED_TOKENS,
+    SUFFIX_INDICATOR,
+    check_vocabulary,
+    load_vocabulary,
+    save_vocabulary,
+)
 from mural_tf.text.words import clean_text, split_words
 
 PADDINGS = ("max_length", "longest")
@@ -112,6 +118,18 @@ class WordPieceTokenizer(tf.Module):
         """Number of pieces, reserved ones included."""
         return len(self._vocabulary)
 
+    @property
+    def special_ids(self) -> list[int]:
+        """Ids of the special pieces, which stand for no text."""
+        return [self._vocabulary.index(piece) for piece in RESERVED_TOKENS if piece in self._vocabulary]
+
+    @property
+    def mask_id(self) -> int:
+        """Id of [MASK]; raises `ConfigurationError` if the vocabulary lacks it."""
+        if "[MASK]" not in self._vocabulary:
+            raise ConfigurationError("The vocabulary lacks [MASK], which the cloze task needs.")
+        return self._vocabulary.index("[MASK]")
+
     def __call__(self, texts: tf.Tensor, pad: str = "max_length") -> dict[str, tf.Tensor]:
         """Tokenizes a batch.
 
@@ -163,7 +181,11 @@ class WordPieceTokenizer(tf.Module):
 
 def build_tokenizer(config: ConfigDict, vocabulary_file: str | pathlib.Path) -> WordPieceTokenizer:
     """Builds the tokenizer that a whole configuration tree describes, on a vocabulary file."""
-    return WordPieceTokenizer(
+    kind = WordPieceTokenizer
+    if config.vocabulary.builder == "byte_pair":
+        from mural_tf.text.byte_pair import BytePairTokenizer as kind
+
+    return kind(
         load_vocabulary(vocabulary_file),
         max_length=config.text_tower.max_length,
         lower_case=config.vocabulary.lower_case,

@@ -22,7 +22,7 @@ from mural_tf.text.words import split_words
 
 RESERVED_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 SUFFIX_INDICATOR = "##"
-BUILDERS = ("tensorflow_text", "tokenizers")
+BUILDERS = ("tensorflow_text", "tokenizers", "byte_pair")
 MOST_OCCURRENCES = 100_000_000  # words that the `tokenizers` builder is given
 
 
@@ -44,7 +44,7 @@ def build_vocabulary(
     Args:
       texts: read once, in pieces, so a generator over any reader will do.
       size: most pieces the list may hold, reserved ones included.
-      builder: "tensorflow_text" or "tokenizers".
+      builder: "tensorflow_text" or "tokenizers"; "byte_pair" learns byte-level pieces, see `byte_pair.py`.
       lower_case, strip_accents: as in `clean_text`; give the tokenizer the same values.
       reserved: pieces put first, in this order, so that [PAD] is 0.
       max_characters: alphabet size; rarer characters become [UNK], mostly Chinese ones. Default: a sixth of `size`,
@@ -98,6 +98,10 @@ def learn_vocabulary(
     _check_request(size, builder, reserved)
     if not counts:
         raise ConfigurationError("The texts to build the vocabulary from hold no words.")
+    if builder == "byte_pair":
+        from mural_tf.text.byte_pair import learn_byte_pairs
+
+        return learn_byte_pairs(counts, size, list(reserved))
     max_characters = max_characters or max(size // 6, min(1000, (size - len(reserved)) // 3))
     if builder == "tokenizers":
         return _learn_with_tokenizers(counts, size, list(reserved), max_characters)

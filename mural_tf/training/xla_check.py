@@ -52,8 +52,13 @@ def trace_step(config: ConfigDict, vocabulary_size: int, batch: int):
     ids = tf.range(batch, dtype=tf.int64)
     example = {"image": tf.zeros([batch, side, side, 3], tf.uint8), "image_id": ids, "caption_id": ids}
     example["image_text_position"] = tf.zeros([batch, 2], tf.int64)
-    for name in model.example_names[1:]:
-        example.update({name: tokens, f"{name}_id": ids})
+    masked = {"places": tf.ones([batch, 1], tf.int32), "targets": tf.ones([batch, 1], tf.int32)}
+    masked["weights"] = tf.ones([batch, 1])
+    for name in model.example_names:
+        if name in model.image_parts:
+            example[name] = example["image"]
+        else:
+            example.update({name: {**tokens, **(masked if name == "cloze" else {})}, f"{name}_id": ids})
     return tf.function(model.train_step, jit_compile=True, autograph=False), example
 
 

@@ -1,0 +1,135 @@
+"""Byte-level byte-pair encoding (Sennrich et al., 2016; Radford et al., 2019): Globetrotter's pieces ([P] §3.5).
+
+A word is a sequence of UTF-8 bytes, and pieces are sequences of bytes: no character is unknown. Texts are cleaned and
+split into words as for word pieces (`words.py`), and every word begins with the byte of a space. Pieces are written
+with one printable character a byte, as GPT-2 does ("Ġ" is the space), so that a vocabulary is a text file.
+
+The vocabulary alone is kept, special pieces first, then the 256 bytes, then merged pieces in the order in which they
+were learned. In a word the two neighbours whose joined piece was learned first are joined, again and again; that is
+the merging by a list of pairs, but where one piece can be made of two different pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import tensorflow as tf
+
+from mural_tf.config import ConfigurationError
+from mural_tf.text.tokenizer import WordPieceTokenizer
+from mural_tf.text.words import split_words
+
+LONGEST_WORD = 64  # bytes; what is longer is cut into words of this length
+
+
+def byte_characters() -> list[str]:
+    """The printable character of every byte, 0 to 255: itself if it is printable Latin-1, else from U+0100 on."""
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = iter(range(0x100, 0x200))
+    return [chr(byte if byte in printable else next(others)) for byte in range(256)]
+
+
+def learn_byte_pairs(counts: Mapping[str, int], size: int, reserved: Sequence[str]) -> list[str]:
+    """Learns pieces from words and how often they occur; the same counts give the same list.
+
+    Args:
+      counts: words, as `words.split_words` gives them.
+      size: most pieces the list may hold, reserved ones and the 256 bytes included.
+      reserved: special pieces, put first.
+
+    Raises:
+      ConfigurationError: no room for the bytes, or the `tokenizers` package is missing.
+    """
+    characters = byte_characters()
+    if size < len(reserved) + len(characters):
+        raise ConfigurationError(
+            f"A byte-pair vocabulary of {size} pieces has no room for {len(reserved)} special pieces and 256 bytes."
+        )
+    try:
+        import tokenizers
+    except ImportError:
+        raise ConfigurationError(
+            "The vocabulary builder 'byte_pair' needs a package that is not installed: pip install tokenizers."
+        ) from None
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=size,
+        special_tokens=[*reserved, *characters],  # named, they have the same numbers in every run
+        show_progress=False,
+    )
+    model = tokenizers.Tokenizer(tokenizers.models.BPE())
+    model.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    parts = ((part, count) for word, count in sorted(counts.items()) for part in _written(word, characters))
+    # The trainer takes texts, not counts: each part is written as often as it occurs, in lines of bounded length.
+    lines = (" ".join([part] * min(1000, count - begin)) for part, count in parts for begin in range(0, count, 1000))
+    model.train_from_iterator(lines, trainer)
+    return [piece for piece, _ in sorted(model.get_vocab().items(), key=lambda item: item[1])]
+
+
+def _written(word: str, characters: list[str]) -> list[str]:
+    data = b" " + word.encode("utf-8")
+    text = "".join(characters[byte] for byte in data)
+    return [text[begin : begin + LONGEST_WORD] for begin in range(0, len(text), LONGEST_WORD)]
+
+
+class BytePairTokenizer(WordPieceTokenizer):
+    """As `WordPieceTokenizer`, special pieces and layout included, with byte-level pieces between [CLS] and [SEP].
+
+    Globetrotter's <txt> is [CLS]; its text has no [SEP]. Raises `ConfigurationError` for a vocabulary that lacks one
+    of the 256 bytes.
+    """
+
+    def __init__(self, vocabulary: Sequence[str], **options):
+        super().__init__(vocabulary, **options)
+        missing = set(byte_characters()) - set(vocabulary)
+        if missing:
+            raise ConfigurationError(
+                f"The vocabulary lacks {len(missing)} of the 256 bytes: it is not one of vocabulary.builder=byte_pair."
+            )
+
+    def _pieces(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        """Cleaned texts, string [B] -> ids, int32 [B, (words), (pieces)]."""
+        words = split_words(texts)  # [B, (words)]
+        unique, places = tf.unique(words.flat_values)
+        return words.with_values(tf.gather(self._ids_of_words(unique), places))
+
+    def _ids_of_words(self, words: tf.Tensor) -> tf.RaggedTensor:
+        """string [U] -> int32 [U, (pieces)]."""
+        data = tf.strings.bytes_split(tf.strings.join([" ", words]))  # [U, (bytes)]
+        codes = tf.io.decode_raw(data.flat_values, tf.uint8, fixed_length=1)[:, 0]
+        characters = tf.gather(tf.constant(byte_characters()), tf.cast(codes, tf.int32))
+        owners = data.value_rowids()
+        places = tf.range(tf.size(codes, tf.int64)) - tf.gather(data.row_starts(), owners)  # within the word
+        begins = tf.equal(places % LONGEST_WORD, 0)
+        parts = tf.RaggedTensor.from_value_rowids(characters, tf.cumsum(tf.cast(begins, tf.int64)) - 1)
+        merged = tf.RaggedTensor.from_tensor(self._merge(parts.to_tensor("")), padding="")  # [P, (pieces)]
+        ids = tf.ragged.map_flat_values(lambda piece: tf.cast(self._table.lookup(piece), tf.int32), merged)
+        by_word = tf.RaggedTensor.from_value_rowids(ids, tf.boolean_mask(owners, begins), tf.size(words, tf.int64))
+        return by_word.merge_dims(1, 2)
+
+    def _merge(self, pieces: tf.Tensor) -> tf.Tensor:
+        """Joins neighbours, one pair of every word at a time, until none is a piece: string [P, L], "" at the end."""
+        none = tf.constant(self.vocabulary_size, tf.int64)  # ranks after all pieces
+
+        def ranks(pieces):
+            joined = tf.strings.join([pieces[:, :-1], pieces[:, 1:]])
+            rank = self._table.lookup(joined)
+            is_piece = tf.logical_and(tf.not_equal(rank, self._unknown), tf.not_equal(pieces[:, 1:], ""))
+            rank = tf.where(is_piece, rank, none)
+            return joined, tf.concat([rank, tf.fill([tf.shape(pieces)[0], 1], none)], axis=1)  # [P, L]
+
+        def has_pairs(pieces, joined, rank):
+            return tf.reduce_any(rank < none)
+
+        def join_first(pieces, joined, rank):
+            best = tf.argmin(rank, axis=1)[:, tf.newaxis]  # [P, 1]; of equal ranks, the first
+            found = tf.reduce_min(rank, axis=1, keepdims=True) < none
+            columns = tf.range(tf.shape(pieces, tf.int64)[1])[tf.newaxis]
+            is_left = tf.logical_and(found, tf.equal(columns, best))
+            is_right = tf.logical_and(found, tf.equal(columns, best + 1))
+            joined = tf.concat([joined, tf.fill([tf.shape(pieces)[0], 1], "")], axis=1)
+            kept = tf.logical_and(tf.logical_not(is_right), tf.not_equal(pieces, ""))
+            pieces = tf.ragged.boolean_mask(tf.where(is_left, joined, pieces), kept).to_tensor("")
+            return pieces, *ranks(pieces)
+
+        matrix = tf.TensorShape([None, None])
+        return tf.while_loop(has_pairs, join_first, (pieces, *ranks(pieces)), shape_invariants=(matrix,) * 3)[0]

@@ -1,0 +1,254 @@
+"""Globetrotter and the text-only dual encoder: which loss trains what, their wirings, and that they learn."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import toy_data
+
+from mural_tf.config import ConfigurationError
+from mural_tf.data.images import decode_image
+from mural_tf.data.pipeline import training_batches
+from mural_tf.data.skipped import SkippedRecords
+from mural_tf.embedder import load
+from mural_tf.export.restore import restore_from_export
+from mural_tf.export.saved_model import export_model
+from mural_tf.losses.nt_xent import nt_xent
+from mural_tf.losses.transitive import transitive_loss, transitive_weights
+from mural_tf.models import build_model
+from mural_tf.models.globetrotter import _check
+from mural_tf.training.fit import compile_model
+
+LOSSES = ("text_text", "image_image", "image_text", "cloze")
+
+
+def build(config):
+    tf.keras.utils.set_random_seed(0)
+    model = build_model(config, toy_data.toy_tokenizer().vocabulary_size)
+    compile_model(model, config)
+    return model
+
+
+def batches(model, config):
+    return iter(training_batches(config, toy_data.toy_tokenizer(), SkippedRecords(0.1), streams=model.streams))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    images = toy_data.image_text_records(16)
+    for image in images:  # one language an image, as Globetrotter has it
+        image.captions, image.languages, image.caption_groups = image.captions[:1], ["en"], ["g"]
+    return toy_data.write_toy_data(tmp_path_factory.mktemp("toy"), images, toy_data.text_pairs(16))
+
+
+@pytest.fixture
+def config(folder):
+    return toy_data.toy_config(folder, "globetrotter")
+
+
+@pytest.fixture(scope="module")
+def shared(folder):
+    """A model with two heads and all losses, its configuration, a batch and its embeddings, to look at."""
+    config = toy_data.toy_config(folder, "globetrotter")
+    config.loss.mask_duplicates = False
+    model = build(config)
+    batch = next(batches(model, config))
+    return model, config, batch, model.encode(batch, training=False)
+
+
+def rows(model, count=16):
+    return dict.fromkeys(model.embedding_shapes, (0, count))
+
+
+def names_reached(model, batch):
+    """{loss: the parts of the model that its gradient reaches}."""
+    with tf.GradientTape(persistent=True) as tape:
+        losses = model.losses(model.encode(batch, False), batch, rows(model))
+    owner = {
+        v.ref(): name
+        for name, part in model.weights_by_part().items()
+        for v in getattr(part, "trainable_variables", [part])
+    }
+    variables = model.trainable_variables
+    return {
+        task: {owner[v.ref()] for v, g in zip(variables, tape.gradient(loss, variables)) if g is not None and np.any(g)}
+        for task, loss in losses.items()
+    }
+
+
+def test_each_loss_trains_its_own_parts(shared):
+    model, _, batch, _ = shared
+    found = names_reached(model, batch)
+    assert found == {
+        "text_text": {"text_encoder", "text_text_head"},  # nothing of the image side: α is detached
+        "image_image": {"image_encoder"},
+        "image_text": {"image_encoder", "text_encoder", "image_text_head"},
+        "cloze": {"text_encoder", "cloze_head"},
+    }
+
+
+def test_one_head(config):
+    config.shared_head, config.text_tower.pooling = True, "first"
+    model = build(config)
+    found = names_reached(model, next(batches(model, config)))
+    assert found["text_text"] == {"text_encoder", "image_text_head"}
+    config.text_tower.pooling = "first_and_mean"
+    with pytest.raises(ConfigurationError, match="text_tower.pooling=first; got bert and first_and_mean"):
+        build(config)
+
+
+def test_losses_are_those_of_the_embeddings(shared):
+    model, _, batch, embeddings = shared
+    losses, first, second = model.losses(embeddings, batch, rows(model)), embeddings["view_0"], embeddings["view_1"]
+    np.testing.assert_allclose(losses["image_image"], nt_xent(first, second, 0.1), rtol=1e-5)
+    alpha = transitive_weights(first, embeddings["caption"], "code", 0.4)
+    np.testing.assert_allclose(losses["text_text"], transitive_loss(embeddings["sentence"], alpha, 0.1), rtol=1e-5)
+    expected = 0.0
+    for view in (first, second):
+        cosines = view.numpy().astype(np.float64) @ embeddings["caption"].numpy().T / 0.1
+        for logits in (cosines, cosines.T):
+            expected += np.mean(np.log(np.sum(np.exp(logits), axis=1)) - np.diag(logits)) / 2
+    np.testing.assert_allclose(losses["image_text"], expected, rtol=1e-5)
+    share = model.measures(embeddings, batch, rows(model))["alpha_above_zero"]
+    np.testing.assert_allclose(share, np.count_nonzero(alpha) / (16 * 15), rtol=1e-5)
+
+
+def test_the_cloze_loss_is_a_mean_over_the_masked_places(shared):
+    model, _, batch, embeddings = shared
+    tokens = batch["cloze"]
+    states = model.text_encoder.token_states(tokens, training=False).numpy()
+    table = model.text_encoder.get_layer("embeddings").token_table
+    losses = []
+    for b, k in zip(*np.nonzero(tokens["weights"].numpy())):
+        logits = model.cloze_head(states[b, tokens["places"][b, k]][None, None], table).numpy()[0, 0].astype(np.float64)
+        losses.append(np.log(np.sum(np.exp(logits))) - logits[tokens["targets"][b, k]])
+    found = model.losses(embeddings, batch, rows(model))["cloze"]
+    assert len(losses) == 16  # short captions: one place each
+    np.testing.assert_allclose(found, np.mean(losses), rtol=1e-4)
+
+
+@pytest.mark.parametrize("left_out", LOSSES)
+def test_every_loss_can_be_left_out(shared, left_out):
+    model, config, batch, embeddings = shared
+    before = config.loss[f"{left_out}_weight"]
+    config.loss[f"{left_out}_weight"] = 0.0
+    try:
+        losses = model.losses(embeddings, batch, rows(model))
+        assert set(losses) == {*LOSSES} - {left_out} and np.all(np.isfinite(list(losses.values())))
+        assert ("cloze" in next(batches(model, config))) == (left_out != "cloze")
+        assert ("cloze" in model.example_names) == (left_out != "cloze") and "view_1" in model.example_names
+        assert bool(model.log_names) == (left_out != "text_text")
+    finally:
+        config.loss[f"{left_out}_weight"] = before
+
+
+def test_fully_supervised(config):
+    config.loss.alpha = "pairs"
+    model = build(config)
+    batch = next(batches(model, config))
+    embeddings = model.encode(batch, training=False)
+    expected = nt_xent(embeddings["text_a"], embeddings["text_b"], 0.1)
+    np.testing.assert_allclose(model.losses(embeddings, batch, rows(model))["text_text"], expected, rtol=1e-5)
+    assert model.log_names == () and model.streams == ("views", "text_text")
+
+
+def test_text_only(config):
+    config.image_tower.update(dict(name="none", projection=80, head_size=0))
+    config.loss.update(dict(text_text_weight=0.0, image_image_weight=0.0, image_text_weight=0.0))
+    model = build(config)
+    assert model.streams == ("captions",)
+    batch = next(batches(model, config))
+    assert "view_0" not in batch and "image_id" not in batch
+    assert set(model.losses(model.encode(batch, True), batch, rows(model))) == {"cloze"}
+
+
+def test_settings_that_cannot_be_used_are_told(shared, config):
+    for key, value, message in (
+        ("alpha", "book", "known: code, paper, pairs"),
+        ("view_anchors", "none", "known: both, first"),
+        ("alpha_margin", 1.0, "below 1"),
+        ("cloze_share", 0.0, "above 0"),
+    ):
+        changed = config.copy_and_resolve_references()
+        changed.loss[key] = value
+        with pytest.raises(ConfigurationError, match=message):
+            _check(changed, shared[0].text_encoder)
+    config.optimizer.mode = "per_task"
+    with pytest.raises(ConfigurationError, match="also has cloze, image_image: use joint"):
+        compile_model(shared[0], config)
+
+
+def test_states_of_packed_and_masked_texts_are_those_of_padded_ones(shared):
+    encoder = shared[0].text_encoder
+    tokens = toy_data.toy_tokenizer()(tf.constant(["thing w3 ding v4", "", "ding", "w1 v2", "thing thing thing"]))
+    padded = encoder(tokens).numpy()
+    assert padded.shape == (5, 64)
+    for groups in (1, 3):
+        assert np.abs(encoder.packed_states(tokens, groups, False) - padded).max() < 1e-5
+    states, mask = encoder.token_states(tokens, training=False).numpy(), tokens["input_mask"].numpy()
+    for row in range(5):  # the [CLS] state, and the mean of the others
+        assert np.abs(states[row, 0] - padded[row, :32]).max() < 1e-6
+        assert np.abs(states[row, 1 : mask[row].sum()].mean(axis=0) - padded[row, 32:]).max() < 1e-6
+
+
+def accuracy(one, other):
+    similarity = one.numpy() @ other.numpy().T
+    return np.mean([np.argmax(similarity, axis=axis) == np.arange(len(similarity)) for axis in (0, 1)])
+
+
+@pytest.mark.slow  # 20 s
+def test_overfits_16_captions(config):
+    config.train.steps = 150
+    model = build(config)
+    model.fit(batches(model, config), steps_per_epoch=150, verbose=0)
+    batch = next(batches(model, config))
+    found = model.encode(batch, training=False)
+    assert accuracy(found["view_0"], found["caption"]) == 1.0
+
+
+@pytest.mark.slow
+def test_text_only_dual_encoder_overfits_16_pairs(folder):
+    config = toy_data.toy_config(folder, "labse")
+    config.train.steps = 60
+    model = build(config)
+    assert not model.image_encoder.variables and model.streams == ("text_text",)
+    model.fit(batches(model, config), steps_per_epoch=60, verbose=0)
+    batch = next(batches(model, config))
+    assert accuracy(model.embed_texts(batch["text_a"]), model.embed_texts(batch["text_b"])) == 1.0
+
+
+@pytest.mark.slow  # half a minute each
+@pytest.mark.parametrize("method", ["globetrotter", "labse"])
+def test_an_export_is_the_model_and_can_be_taken_out_again(folder, tmp_path, method):
+    config = toy_data.toy_config(folder, method)
+    model, tokenizer = build(config), toy_data.toy_tokenizer()
+    for variable in model.trainable_variables:  # none may be 0 or 1, as biases are at first
+        variable.assign_add(tf.random.stateless_normal(variable.shape, [1, 2], stddev=0.05))
+    model.log_temperature.assign(-2.0)
+    export_model(model, tokenizer, config, tmp_path / "export")
+    found, texts = load(tmp_path / "export"), ["thing w3", "", "ding v4"]
+    expected = model.embed_texts(tokenizer(tf.constant(texts)))
+    assert np.abs(found.encode_text(texts) - expected).max() < 1e-5
+    image = decode_image(tf.constant(toy_data.picture(0)))[None]
+    if method == "labse":
+        with pytest.raises(ConfigurationError, match="no image tower"):
+            found.encode_image([toy_data.picture(0)])
+    else:
+        assert np.abs(found.encode_image([toy_data.picture(0)]) - model.embed_images(image)).max() < 1e-5
+
+    config.seed = 1
+    other = build(config)
+    restore_from_export(other, tmp_path / "export")
+    assert np.abs(other.embed_texts(tokenizer(tf.constant(texts))) - expected).max() < 1e-6
+    assert np.abs(other.embed_images(image) - model.embed_images(image)).max() < 1e-6
+
+
+@pytest.mark.slow  # bfloat16 is emulated here
+@pytest.mark.parametrize("method", ["globetrotter", "etcl", "labse"])
+def test_mixed_precision_trains(tmp_path, method):
+    config = toy_data.toy_config(toy_data.write_toy_data(tmp_path), method)
+    config.image_tower.precision = config.text_tower.precision = "mixed_bfloat16"
+    config.image_tower.batch_norm_group, config.text_tower.dropout = "8", 0.1
+    config.train.micro_batches = 2
+    model = build(config)
+    history = model.fit(batches(model, config), steps_per_epoch=8, verbose=0).history
+    assert np.isfinite(history["loss"][0]) and int(model.guard.total) == 0

@@ -1,0 +1,66 @@
+"""ResNet-18 has the published parameters and shapes; it learns; its head and the absent tower do what they say."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from mural_tf.config import ConfigurationError, base_config
+from mural_tf.encoders import build_image_encoder
+from mural_tf.encoders.batch_norm import BatchNormalization
+
+
+def tower(**settings):
+    config = base_config().image_tower
+    config.update({"name": "resnet", "width": 1.0, "depth": 1.0, "drop_connect_rate": 0.0, "precision": "float32"})
+    config.update(settings)
+    tf.keras.utils.set_random_seed(0)
+    return build_image_encoder(config)
+
+
+def trainable(model):
+    return sum(weight.shape.num_elements() for weight in model.trainable_weights)
+
+
+def test_resnet_18_has_the_published_parameters():
+    # He et al. (2016), as everywhere counted: 11,689,512, of which the classifier, left out here, has 513 * 1000.
+    model = tower()
+    assert trainable(model) == 11_689_512 - 513_000
+    assert model.embedding_size == 512
+    assert trainable(tower(projection=512)) == 11_689_512 - 513_000 + 513 * 512
+    layers = [layer for layer in model.layers if isinstance(layer, tf.keras.layers.Conv2D)]
+    assert len(layers) == 1 + 16 + 3  # 18 layers less the classifier, and three shortcuts
+
+
+def test_a_head_on_top():
+    # Globetrotter's: Dense 512, layer normalisation, Dense 128.
+    plain, headed = tower(projection=512), tower(projection=512, head_size=128)
+    assert trainable(headed) - trainable(plain) == 513 * 512 + 2 * 512 + 513 * 128
+    assert headed.embedding_size == 128 and headed(tf.zeros([2, 32, 32, 3])).shape == (2, 128)
+    norms = [x for x in headed._flatten_layers(include_self=False) if isinstance(x, BatchNormalization)]
+    assert len(norms) == 20
+    frozen = tower(width=0.125, frozen=True, head_size=16)
+    assert trainable(frozen) == 65 * 64 + 2 * 64 + 65 * 16
+
+
+def test_width_depth_and_stochastic_depth():
+    small = tower(width=0.25, depth=0.5)
+    assert small.embedding_size == 128 and small(tf.zeros([1, 48, 48, 3])).shape == (1, 128)
+    images = tf.constant(np.random.default_rng(0).uniform(size=(4, 32, 32, 3)), tf.float32)
+    model = tower(width=0.25, drop_connect_rate=0.9)
+    one, other = model(images, training=True), model(images, training=True)
+    assert np.abs(one - other).max() > 1e-3
+    np.testing.assert_array_equal(model(images), model(images))
+
+
+def test_values_out_of_range_are_told():
+    for settings in ({"width": 0.0}, {"drop_connect_rate": 1.0}, {"batch_norm_momentum": 1.0}, {"projection": -1}):
+        with pytest.raises(ConfigurationError, match=f"image_tower.{next(iter(settings))}="):
+            tower(**settings)
+
+
+def test_no_image_tower():
+    model = tower(name="none", projection=7)
+    assert not model.variables and not model(tf.ones([3, 16, 16, 3])).numpy().any()
+    assert model(tf.ones([3, 16, 16, 3])).shape == (3, 7)
+    with pytest.raises(ConfigurationError, match="set it to embedding_size"):
+        tower(name="none")
