@@ -13,10 +13,13 @@ from ml_collections import ConfigDict
 
 from mural_tf.config import ConfigurationError
 from mural_tf.data import records
-from mural_tf.data.images import augment_images, decode_image, resize_image
+from mural_tf.data.batching import fingerprint, of_size
+from mural_tf.data.image_groups import image_group_batches
+from mural_tf.data.image_inputs import finish_images, read_image
 from mural_tf.data.parsing import TEXT_PAIR_SOURCES, parse_image_text, parse_img2dataset
 from mural_tf.data.skipped import SkippedRecords, map_or_drop
 from mural_tf.data.streams import drop_problems, stream_items
+from mural_tf.text.language_words import tag_language
 
 
 def training_batches(
@@ -41,10 +44,13 @@ def training_batches(
     Returns:
       A data set of {"image": uint8 [B, S, S, 3], "image_id": int64 [B], "caption": tokens, "caption_id": int64 [B],
       "image_text_position": int64 [B, 2]} and, with text pairs, {"text_a", "text_b": tokens, "text_a_id", "text_b_id":
-      int64 [B'], "text_text_position": int64 [B', 2]}; tokens are dicts of int32 [B, T].
+      int64 [B'], "text_text_position": int64 [B', 2]}; tokens are dicts of int32 [B, T]. A tokenizer that takes
+      languages adds `text_a_language_id` and `text_b_language_id`, and `data.captions_per_image` gives
+      `image_group_batches`.
     """
     start = np.full([2, 2], -1, np.int64) if position is None else position
-    parts = [_image_text_batches(config, tokenizer, skipped, start[0], pad)]
+    image_text = image_group_batches if config.data.captions_per_image else _image_text_batches
+    parts = [image_text(config, tokenizer, skipped, start[0], pad)]
     if text_pairs:
         parts.append(_text_pair_batches(config, tokenizer, skipped, start[1], pad))
     merged = tf.data.Dataset.zip(tuple(parts)).map(lambda *dicts: {k: v for part in dicts for k, v in part.items()})
@@ -52,8 +58,7 @@ def training_batches(
 
 
 def _image_text_batches(config, tokenizer, skipped, start, pad) -> tf.data.Dataset:
-    data, tower = config.data, config.image_tower
-    batch = config.train.image_text_batch
+    data, batch = config.data, config.train.image_text_batch
     files = records.list_files(data.directory, records.IMAGE_TEXT, "train")
     if data.format not in ("mural", "img2dataset"):
         raise ConfigurationError(f"Unknown data.format {data.format!r}; known: mural, img2dataset.")
@@ -61,22 +66,14 @@ def _image_text_batches(config, tokenizer, skipped, start, pad) -> tf.data.Datas
     items = stream_items(files, parse, config, data.image_text_languages, "language", skipped, start, stream=0)
 
     def decode(item):
-        usable = tf.equal(item["problem"], "")
-        image = tf.cond(
-            usable,
-            lambda: resize_image(decode_image(item["image"]), tower.resize),
-            lambda: tf.zeros([tower.resize, tower.resize, 3], tf.uint8),
-        )
-        return {**item, "image": image}
+        return {**item, "image": read_image(item["image"], config.image_tower, tf.equal(item["problem"], ""))}
 
     def finish(items):
-        first = items["position"][0]
-        seed = tf.stack([tf.cast(config.seed, tf.int64) + first[0], first[1]])
         return {
-            "image": _of_size(batch, augment_images(items["image"], tower.image_size, config.augmentation, seed)),
-            "image_id": _fingerprint(items["image_id"]),
-            "caption": _of_size(batch, tokenizer(items["caption"], pad=pad)),
-            "caption_id": _fingerprint(items["caption"]),
+            "image": of_size(batch, finish_images(items["image"], config, items["position"][0])),
+            "image_id": fingerprint(items["image_id"]),
+            "caption": of_size(batch, tokenizer(items["caption"], pad=pad)),
+            "caption_id": fingerprint(items["caption"]),
             "image_text_position": items["position"],
         }
 
@@ -95,25 +92,21 @@ def _text_pair_batches(config, tokenizer, skipped, start, pad) -> tf.data.Datase
     items = drop_problems(items.enumerate(), skipped, "text_a")
 
     def finish(items):
-        tokens = tokenizer(tf.concat([items["text_a"], items["text_b"]], axis=0), pad=pad)
+        texts = [items["text_a"], items["text_b"]]
+        if tokenizer.takes_languages:
+            texts = [tag_language(text, items[f"language_{side}"]) for side, text in zip("ab", texts)]
+        tokens = tokenizer(tf.concat(texts, axis=0), pad=pad)
+        languages = tf.split(tokens["input_type_ids"][:, 0], 2) if tokenizer.takes_languages else ()
         return {
-            "text_a": _of_size(batch, {name: value[:batch] for name, value in tokens.items()}),
-            "text_b": _of_size(batch, {name: value[batch:] for name, value in tokens.items()}),
-            "text_a_id": _fingerprint(items["text_a"]),
-            "text_b_id": _fingerprint(items["text_b"]),
+            **{f"text_{side}_language_id": value for side, value in zip("ab", languages)},
+            "text_a": of_size(batch, {name: value[:batch] for name, value in tokens.items()}),
+            "text_b": of_size(batch, {name: value[batch:] for name, value in tokens.items()}),
+            "text_a_id": fingerprint(items["text_a"]),
+            "text_b_id": fingerprint(items["text_b"]),
             "text_text_position": items["position"],
         }
 
     return items.batch(batch, drop_remainder=True).map(finish, num_parallel_calls=2, deterministic=True)
-
-
-def _of_size(batch: int, values):
-    """States the batch's size, which tokenisation and resampling forget."""
-    return tf.nest.map_structure(lambda v: tf.ensure_shape(v, [batch] + [None] * (v.shape.rank - 1)), values)
-
-
-def _fingerprint(strings: tf.Tensor) -> tf.Tensor:
-    return tf.strings.to_hash_bucket_fast(strings, np.iinfo(np.int64).max)
 
 
 def _with_wait_time(batches: tf.data.Dataset) -> tf.data.Dataset:

@@ -113,7 +113,8 @@ def measure_retrieval(
         owners = owners[owners >= 0]
         if not texts:  # its only images do not decode
             continue
-        text_embeddings = embedder.encode_text(texts, batch_size=batch_size, progress=False)
+        said = {"language": language} if getattr(embedder, "takes_languages", False) else {}
+        text_embeddings = embedder.encode_text(texts, batch_size=batch_size, progress=False, **said)
         for key, value in _measure_language(images, text_embeddings, owners).items():
             metrics[f"{name}/{language}/{key}"] = value
         sizes[language] = {

@@ -8,9 +8,11 @@ from mural_tf.config import ConfigurationError
 from mural_tf.encoders import build_image_encoder, build_text_encoder
 from mural_tf.models.align import Align
 from mural_tf.models.contrastive import ContrastiveModel
+from mural_tf.models.embn import EmbN, ParallelEmbN
+from mural_tf.models.mule import Mule
 from mural_tf.models.mural import Mural
 
-METHODS = {"align": Align, "mural": Mural}
+METHODS = {"align": Align, "mural": Mural, "mule": Mule, "embn": EmbN, "parallel_embn": ParallelEmbN}
 
 __all__ = ["METHODS", "Align", "ContrastiveModel", "Mural", "build_model"]
 

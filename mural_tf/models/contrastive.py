@@ -30,7 +30,7 @@ class ContrastiveModel(tf.keras.Model):
     """Base of all methods; see `Align` for the smallest one.
 
     Args:
-      image_encoder: float32 [B, S, S, 3] in [0, 1] → float32 [B, D].
+      image_encoder: float32 [B, S, S, 3] in [0, 1], or features [B, F] → float32 [B, D].
       text_encoder: {"input_word_ids", "input_mask", "input_type_ids"}, int32 [B, T] → float32 [B, H].
       config: the whole configuration tree.
     """
@@ -53,7 +53,8 @@ class ContrastiveModel(tf.keras.Model):
         if self.micro_batches < 1:
             raise ConfigurationError(f"train.micro_batches={self.micro_batches} must be at least 1, the whole batch.")
         self.seed = config.seed
-        self.image_size = config.image_tower.image_size
+        side = config.image_tower.image_size
+        self.image_shape = (side, side, 3) if image_encoder.input_shape[1] is None else image_encoder.input_shape[1:]
         low, high = (math.log(bound) for bound in config.loss.temperature_range)
         self.log_temperature = self.add_weight(  # log τ keeps τ positive; the constraint keeps it in its range
             name="log_temperature",
@@ -82,6 +83,13 @@ class ContrastiveModel(tf.keras.Model):
     def encode(self, batch: dict, training: bool) -> dict[str, tf.Tensor]:
         """Returns L2-normalised float32 embeddings {name: [B, D]}, each row from one example alone."""
         raise NotImplementedError
+
+    def embedding_sizes(self) -> dict[str, tuple[str, int]]:
+        """Returns, of everything `encode` gives, {name: (the part of the batch it is of, row for row; its width)}."""
+        return {name: (name, self.embedding_size) for name in self.example_names}
+
+    def initialize(self, tokenizer) -> None:
+        """Sets what training from scratch starts from, where that is more than random numbers."""
 
     def losses(self, embeddings: dict, batch: dict, rows: dict[str, Rows]) -> dict[str, tf.Tensor]:
         """Returns {task: scalar} of the global batch, summed over the queries in `rows[task]` only."""
@@ -112,7 +120,7 @@ class ContrastiveModel(tf.keras.Model):
         return tf.exp(self.log_temperature)
 
     def embed_images(self, images: tf.Tensor, training: bool = False) -> tf.Tensor:
-        """Maps images, uint8 or float in [0, 1] [B, S, S, 3], to L2-normalised float32 [B, D]."""
+        """Maps images, uint8 or float in [0, 1] [B, S, S, 3], or features to L2-normalised float32 [B, D]."""
         if images.dtype == tf.uint8:
             images = tf.cast(images, tf.float32) / 255.0
         return tf.math.l2_normalize(tf.cast(self.image_encoder(images, training=training), tf.float32), axis=-1)
@@ -141,7 +149,7 @@ class ContrastiveModel(tf.keras.Model):
     def build_variables(self) -> None:
         """Creates every variable by running one example through each tower and head."""
         tokens = {name: tf.ones([1, 4], tf.int32) for name in TOKENS}
-        self.embed_images(tf.zeros([1, self.image_size, self.image_size, 3]))
+        self.embed_images(tf.zeros([1, *self.image_shape]))
         for name in self.head_names:
             self.embed_texts(tokens, name)
         self.built = True
@@ -153,7 +161,8 @@ class ContrastiveModel(tf.keras.Model):
         super().compile(optimizer=next(iter(optimizers.values())), **kwargs)
         self.optimizers = dict(optimizers)
         tasks = self.loss_weights()
-        names = [*(f"loss_{task}" for task in tasks), "loss", "temperature", *(f"recall@1_{task}" for task in tasks)]
+        names = [*(f"loss_{task}" for task in tasks), "loss", "temperature"]
+        names += [f"recall@1_{task}" for task in self.pairs if task in tasks]
         names += [name for optimizer in self.optimizers for name in self._norm_names(optimizer)]
         self.meters = {name: tf.keras.metrics.Mean(name) for name in [*names, "data_wait_seconds"]}
         self.guard.build(names)

@@ -17,7 +17,7 @@ from mural_tf.recipes.pretrain import train_and_finish
 from mural_tf.training.checkpoints import restore_for_inference
 
 # What a fine-tuning configuration may change of a tower it takes over; everything else is the source's.
-TOWER_SETTINGS = ("drop_connect_rate", "batch_norm_momentum", "dropout", "precision", "frozen")
+TOWER_SETTINGS = ("drop_connect_rate", "batch_norm_momentum", "dropout", "precision", "frozen", "frozen_words")
 
 
 def finetune(
