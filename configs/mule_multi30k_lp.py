@@ -12,7 +12,6 @@ def get_config():
     config.loss.image_text_weight = 0.0
     config.mule.neighbourhood_weight = 0.0  # on the captions of a batch of images
     config.mule.language_weight = 0.0
-    config.mule.word_vector_weight = 0.0
     config.mule.neighbourhood_levels = ("words",)
     config.loss.text_text_weight = 1.0
     config.data.text_pairs = "co_captions"  # sentence pairs: captions of one image

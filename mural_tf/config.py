@@ -87,6 +87,7 @@ def base_config() -> ConfigDict:
             temperature_range=(0.01, 2.0),  # our choice: the learned value cannot leave it
             text_text_temperature=0.01,  # fixed [P §3.1]
             text_text_margin=0.3,  # subtracted from the positive's cosine [P §3.1]
+            shared_head=False,  # MURAL with one text head for both tasks, the ablation of its second one
             label_smoothing=0.0,  # of the image-text softmax; 0.1 in [ETCL]
             mask_duplicates=True,  # same image or same text twice in a batch is no negative (our choice)
         )

@@ -88,8 +88,8 @@ class ContrastiveModel(tf.keras.Model):
         """Returns, of everything `encode` gives, {name: (the part of the batch it is of, row for row; its width)}."""
         return {name: (name, self.embedding_size) for name in self.example_names}
 
-    def initialize(self, tokenizer) -> None:
-        """Sets what training from scratch starts from, where that is more than random numbers."""
+    def begin(self, tokenizer, restored: bool) -> None:
+        """Called once, before a run's first step; `restored`: its weights come from another run or an export."""
 
     def losses(self, embeddings: dict, batch: dict, rows: dict[str, Rows]) -> dict[str, tf.Tensor]:
         """Returns {task: scalar} of the global batch, summed over the queries in `rows[task]` only."""

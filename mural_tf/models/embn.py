@@ -77,8 +77,9 @@ class EmbN(ContrastiveModel):
     def loss_weights(self):
         return {"image_text": self.loss_config.image_text_weight}
 
-    def initialize(self, tokenizer):
-        if not self.vector_files:
+    def begin(self, tokenizer, restored):
+        """Takes the word vectors of the files, if there are any and no others were restored."""
+        if restored or not self.vector_files:
             return
         table = self.text_encoder.get_layer("word_vectors").embeddings
         vectors, shares = vectors_of_vocabulary(

@@ -132,8 +132,9 @@ class Mule(EmbN):
             parts["original_vectors"] = self.original_vectors
         return parts
 
-    def initialize(self, tokenizer):
-        super().initialize(tokenizer)
+    def begin(self, tokenizer, restored):
+        """As `EmbN.begin`; the vectors a run begins with are those that it is held to."""
+        super().begin(tokenizer, restored)
         if self.original_vectors is not None:
             self.original_vectors.assign(self.word_vectors)
 

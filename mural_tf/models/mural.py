@@ -25,7 +25,9 @@ class Mural(Align):
 
     def __init__(self, image_encoder, text_encoder, config, **kwargs):
         super().__init__(image_encoder, text_encoder, config, **kwargs)
-        self.text_text_head = tf.keras.layers.Dense(self.embedding_size, name="text_text_head")
+        self.text_text_head = self.image_text_head
+        if not config.loss.shared_head:
+            self.text_text_head = tf.keras.layers.Dense(self.embedding_size, name="text_text_head")
 
     def encode(self, batch, training):
         if "text_text" not in self.loss_weights():
@@ -58,4 +60,5 @@ class Mural(Align):
         return {**super().loss_weights(), **({"text_text": weight} if weight else {})}
 
     def variable_groups(self):
-        return {**super().variable_groups(), "text_text_head": self.text_text_head.trainable_variables}
+        own_head = [] if self.loss_config.shared_head else self.text_text_head.trainable_variables
+        return {**super().variable_groups(), "text_text_head": own_head}

@@ -84,7 +84,9 @@ def _train_and_finish(config, workdir, tpu, debug_nans, profile, initialize, sig
     with strategy.scope():
         model = build_model(config, tokenizer.vocabulary_size)
         if not has_checkpoint(workdir):
-            model.initialize(tokenizer) if initialize is None else initialize(model)
+            if initialize is not None:
+                initialize(model)
+            model.begin(tokenizer, restored=initialize is not None)
         compile_model(model, config)
     if is_chief(strategy):
         size = f"{config.model} ({model.count_params():,} parameters)"
