@@ -76,7 +76,7 @@ def our_batches(arguments):
     config.image_tower.update(dict(resize=arguments.resize, image_size=arguments.crop))
     config.train.image_text_batch = arguments.batch
     tokenizer = WordPieceTokenizer(VOCABULARY, max_length=64)
-    return iter(training_batches(config, tokenizer, SkippedRecords(0.05), text_pairs=False))
+    return iter(training_batches(config, tokenizer, SkippedRecords(0.05), streams=("image_text",)))
 
 
 def pil_batches(arguments):

@@ -40,8 +40,7 @@ def stepper(name: str, folder: pathlib.Path):
     tf.keras.utils.set_random_seed(config.seed)
     model = build_model(config, tokenizer.vocabulary_size)
     compile_model(model, config)
-    pairs = "text_text" in model.loss_weights()
-    batches = training_batches(config, tokenizer, SkippedRecords(1.0), text_pairs=pairs, pad="longest")
+    batches = training_batches(config, tokenizer, SkippedRecords(1.0), streams=model.streams, pad="longest")
     iterator = iter(batches)
 
     def run() -> float:

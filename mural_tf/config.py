@@ -24,12 +24,13 @@ class ConfigurationError(ValueError):
 def base_config() -> ConfigDict:
     """Returns MURAL-base. Every field is here, so an unknown `--config.x=y` is an error."""
     config = ConfigDict()
-    config.model = "mural"  # "mural" (both tasks), "align" (image-text only), or another method of models/
+    config.model = "mural"  # a name in models.METHODS; "mural": both tasks, "align": image-text alone
     config.seed = 0
 
     config.image_tower = ConfigDict(
         dict(
-            name="efficientnet",  # or "features": records hold computed features, see data/features.py
+            name="efficientnet",  # or "resnet" (18 layers at width and depth 1), "none" (a model of texts alone),
+            # or "features" (records hold computed features, see data/features.py)
             feature_size=0,  # features: numbers an image; 2048 of ResNet-152 [MULE]
             branch_size=0,  # N: Dense(N), BatchNorm, ReLU before the projection; 2048 in [MULE]
             width=1.6,  # EfficientNet-B5's width coefficient [P §3.2]
@@ -40,6 +41,7 @@ def base_config() -> ConfigDict:
             batch_norm_momentum=0.99,
             batch_norm_group="local",  # examples that share statistics: "local" (a replica's), "global" or a number
             projection=0,  # 0: none, the last block's width is the embedding [P A.1]; N: Dense(N) for other backbones
+            head_size=0,  # N: Dense, GELU, layer norm, Dense(N) after that, as in Globetrotter
             precision="auto",  # the platform's fast one, see encoders/precision.py; or "float32", "mixed_bfloat16"
             frozen=False,
         )
@@ -63,6 +65,7 @@ def base_config() -> ConfigDict:
             token_embedding_size=0,  # 0: hidden_size; 256 in MURAL-large, then projected to hidden_size [P A.1]
             dropout=0.1,
             max_length=64,  # tokens with [CLS] and [SEP] [ETCL]
+            pooling="first",  # [CLS] alone, or "first_and_mean" for Globetrotter's two heads
             length_groups=1,  # N > 1: training skips padding, attention runs in N parts of similar length; TPU: 1
             precision="auto",  # as the image tower's
             frozen=False,
@@ -71,13 +74,14 @@ def base_config() -> ConfigDict:
     config.vocabulary = ConfigDict(
         dict(
             size=250_000,  # word pieces with reserved tokens, an upper bound [P §3.2]
-            builder="tensorflow_text",  # the tool the paper names; "tokenizers" is the fast one
+            builder="tensorflow_text",  # the tool the paper names; "tokenizers" is fast; "byte_pair": byte-level BPE
             lower_case=False,
             strip_accents=False,  # also removes the vowel signs of Indic scripts: leave off for many languages
             file="",  # an existing vocabulary (one piece a line) instead of building one
         )
     )
     config.embedding_size = 512
+    config.shared_head = False  # MURAL, ETCL, Globetrotter: one text head for images and texts alike
 
     config.loss = ConfigDict(
         dict(
@@ -87,9 +91,15 @@ def base_config() -> ConfigDict:
             temperature_range=(0.01, 2.0),  # our choice: the learned value cannot leave it
             text_text_temperature=0.01,  # fixed [P §3.1]
             text_text_margin=0.3,  # subtracted from the positive's cosine [P §3.1]
-            shared_head=False,  # MURAL with one text head for both tasks, the ablation of its second one
             label_smoothing=0.0,  # of the image-text softmax; 0.1 in [ETCL]
             mask_duplicates=True,  # same image or same text twice in a batch is no negative (our choice)
+            image_image_weight=0.0,  # of Globetrotter's L_v, two views of one image
+            view_anchors="both",  # L_v: every view is an anchor; "first": those of the first views
+            cloze_weight=0.0,  # of Globetrotter's L_c, masked tokens
+            cloze_share=0.15,  # of the tokens that are to be predicted
+            alpha="code",  # Globetrotter's α, losses/transitive.py; "paper"; "pairs": text pairs instead (supervised)
+            alpha_margin=0.4,  # m of α
+            alpha_divided=True,  # L_t divided by the sum of α, as the code does; the paper does not
         )
     )
     config.mule = ConfigDict(  # of the methods with triplets: MULE, EmbN, PARALLEL-EmbN; [MULE] is Kim et al., 2020
@@ -147,7 +157,7 @@ def base_config() -> ConfigDict:
             image_text_languages=(),  # training captions in these only; empty: all
             text_pairs="files",  # or "co_captions": two captions of one image, the fine-tuning ablation of [P A.1]
             text_text_languages=(),  # text pairs whose second language is among these; empty: all
-            captions_per_image=0,  # N > 0: items are images with N captions each, drawn anew in every epoch (MULE)
+            captions_per_image=0,  # MULE, EmbN: places an image has in a batch; captions are drawn anew in every epoch
             captions_per_language=1,  # then at most so many in one language; 2 en, 2 de, 1 fr, 1 cs in [MULE]
             language_temperature=1.0,  # language l is drawn in proportion to count^(1/temperature)
             default_language="en",  # of records that name none (img2dataset)
@@ -167,6 +177,8 @@ def base_config() -> ConfigDict:
             hue=0.0,  # degrees, drawn from [-hue, hue]
             greyscale=0.0,  # probability
             erase=0.0,  # probability of covering one rectangle
+            crop_area=(1.0, 1.0),  # Globetrotter's views: share of the picture that a random crop keeps
+            blur=0.0,  # Globetrotter's views: largest standard deviation of a Gaussian, pixels
         )
     )
     config.evaluation = ConfigDict(

@@ -249,7 +249,7 @@ def _load_export(path: pathlib.Path) -> Embedder:
     text_signature = _signature(text_encoder, "text", path / "text_encoder")
 
     def check_image(data):
-        prepare_image(data, config.image_tower)  # one image that does not decode would fail its whole batch in the exported graph
+        prepare_image(data, config.image_tower)  # in the exported graph, one that does not decode fails its batch
         return data
 
     embedder = Embedder(

@@ -31,8 +31,7 @@ def build(data, method="mural", frozen=True, micro_batches=1, **optimizer):
     tf.keras.utils.set_random_seed(0)
     model = build_model(config, toy_data.toy_tokenizer().vocabulary_size)
     compile_model(model, config)
-    pairs = "text_text" in model.loss_weights()
-    batch = next(iter(training_batches(config, toy_data.toy_tokenizer(), SkippedRecords(0.1), text_pairs=pairs)))
+    batch = next(iter(training_batches(config, toy_data.toy_tokenizer(), SkippedRecords(0.1), streams=model.streams)))
     return model, batch
 
 
@@ -54,15 +53,15 @@ def quarter(batch, chunk):
     return tf.nest.map_structure(lambda value: tf.split(value, 4)[chunk], batch)
 
 
-@pytest.mark.parametrize("method,chunks", [("align", 2), ("mural", 16)])
+@pytest.mark.parametrize("method,chunks", [("align", 2), ("mural", 16), ("etcl", 4), ("globetrotter", 4), ("labse", 2)])
 def test_two_passes_give_the_full_gradient(data, method, chunks):
     model, batch = build(data, method)
     one, two = gradients(model, batch, 1), gradients(model, batch, chunks)
     expected, found = one["by_optimizer"]["joint"], two["by_optimizer"]["joint"]
-    assert scale(expected) > 0.1
+    assert scale(expected) > 0.02
     assert largest_difference(expected, found) < 2e-5 * scale(expected)
     for name, value in one["logs"].items():
-        assert abs(float(value - two["logs"][name])) < 1e-5, name
+        assert abs(float(value - two["logs"][name])) < 1e-5 * max(1.0, abs(float(value))), name
 
 
 def test_two_passes_with_one_optimiser_a_task(data):

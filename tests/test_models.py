@@ -136,11 +136,11 @@ config.image_tower.batch_norm_momentum = 0.0
 config.image_tower.frozen = True  # BatchNorm over each replica's rows would differ by definition
 config.loss.label_smoothing = 0.1
 config.optimizer.clip_norm = 1.0
-dataset = training_batches(config, toy_data.toy_tokenizer(), SkippedRecords(0.1), text_pairs=model_name == "mural")
 with strategy.scope():
     tf.keras.utils.set_random_seed(0)
     model = build_model(config, toy_data.toy_tokenizer().vocabulary_size)
     compile_model(model, config)
+dataset = training_batches(config, toy_data.toy_tokenizer(), SkippedRecords(0.1), streams=model.streams)
 logs = model.fit(strategy.experimental_distribute_dataset(dataset), steps_per_epoch=3, verbose=0).history
 np.savez(out, loss=logs["loss"][0], norm=logs["gradient_norm"][0], position=model.data_position.numpy(),
          **{str(i): v.numpy() for i, v in enumerate(model.trainable_variables)})

@@ -32,7 +32,8 @@ def the_batch(folder):
 
 
 def first_batch(config):
-    batch = next(iter(training_batches(config, mule_data.tokenizer(), SkippedRecords(0.1))))
+    streams = ("image_groups", "text_text")
+    batch = next(iter(training_batches(config, mule_data.tokenizer(), SkippedRecords(0.1), streams=streams)))
     batch.pop("data_wait_seconds")
     return batch
 
@@ -156,7 +157,7 @@ def test_overfits_16_images_in_two_languages(tmp_path):
     config.mule.margin = 0.2
     config.train.update(dict(steps=80, image_text_batch=32))
     model = build(config)
-    batches = training_batches(config, mule_data.tokenizer(), SkippedRecords(0.1))
+    batches = training_batches(config, mule_data.tokenizer(), SkippedRecords(0.1), streams=model.streams)
     model.fit(batches, steps_per_epoch=80, verbose=0)
     batch = first_batch(config)
     similarity = model.embed_images(batch["image"]).numpy() @ model.embed_texts(batch["caption"]).numpy().T
@@ -208,7 +209,7 @@ def test_mistakes_are_told(folder):
 
     assert "text_tower.name='words'" in message(text_tower__name="bert")
     assert "text_tower.projection=32 must be embedding_size=24" in message(text_tower__projection=32)
-    assert "optimizer.mode=joint" in message(optimizer__mode="per_task")
+    assert "use joint" in message(optimizer__mode="per_task")
     assert "captions_per_image" in message(data__captions_per_image=0)
     assert "euclidean or cosine" in message(mule__distance="manhattan")
     assert "among words, sentences" in message(mule__neighbourhood_levels=("letters",))

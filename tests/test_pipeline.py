@@ -38,7 +38,7 @@ def test_shapes_and_types(config):
     for name in ("caption", "text_a", "text_b"):
         assert {v.shape for v in batch[name].values()} == {(16, 8)}
     assert batch["caption"]["input_word_ids"][0, 0] == toy_data.RESERVED.index("[CLS]")
-    assert "text_a" not in batches(config, 1, text_pairs=False)[0]
+    assert "text_a" not in batches(config, 1, streams=("image_text",))[0]
 
 
 def test_the_same_seed_gives_the_same_batches(config):
@@ -142,7 +142,7 @@ def test_img2dataset_records(tmp_path):
             writer.write(tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString())
     config = toy_data.toy_config(tmp_path, "align")
     config.data.format = "img2dataset"
-    (batch,) = batches(config, 1, text_pairs=False)
+    (batch,) = batches(config, 1, streams=("image_text",))
     assert len(set(batch["image_id"].tolist())) == 16
 
 

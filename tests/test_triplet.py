@@ -139,7 +139,7 @@ def test_caption_neighbourhood_is_the_naive_one(kind, top, rows):
 
 def test_caption_neighbourhood_by_hand():
     # Two images with an English (0) and a German (1) sentence each, at 0, 60 and 90, 120 degrees. Cosine distances:
-    # pairs 0.5 and 0.134. English 0 to the other German: 1 - cos 120 = 1.5; English 90 to the other: 1 - cos 30 = 0.134;
+    # pairs 0.5 and 0.134. English 0 to the other German: 1 - cos 120 = 1.5; English 90 to the other 1 - cos 30 = 0.134;
     # German 60 to the other English: 0.134; German 120 to the other English: 1.5. Margin 0.1:
     # 0.6 - 1.5 < 0; 0.1 + 0.134 - 0.134 = 0.1; 0.6 - 0.134 = 0.466; 0.234 - 1.5 < 0.
     loss = caption_neighbourhood(
@@ -162,10 +162,9 @@ def test_pair_neighbourhood_is_the_naive_one():
         rivals = [j for j in range(6) if languages[j] == languages[i] and ids[j] != ids[i]]
         negatives = [distance_of(a[i], b[j], "euclidean") for j in rivals]
         total += naive_top(distance_of(a[i], b[i], "euclidean"), negatives, 0.2, 2)
-    settings = dict(matches=(ids,), margin=0.2, top=2)
-    whole = pair_neighbourhood(left, right, left_languages, right_languages, **settings)
-    np.testing.assert_allclose(whole, total / 6, rtol=1e-5)
-    parts = [pair_neighbourhood(left, right, left_languages, right_languages, rows=p, **settings) for p in ((0, 2), (2, 4))]
+    arguments, settings = (left, right, left_languages, right_languages), dict(matches=(ids,), margin=0.2, top=2)
+    np.testing.assert_allclose(pair_neighbourhood(*arguments, **settings), total / 6, rtol=1e-5)
+    parts = [pair_neighbourhood(*arguments, rows=rows, **settings) for rows in ((0, 2), (2, 4))]
     np.testing.assert_allclose(sum(parts), total / 6, rtol=1e-5)
     assert total > 0.1
 

@@ -59,4 +59,10 @@ def toy_config(folder, model: str = "mural"):
     config.optimizer.update(dict(name="adam", learning_rate=3e-3, text_text_learning_rate=3e-3, warmup_steps=5))
     config.train.update(dict(steps=30, image_text_batch=16, text_text_batch=16, checkpoint_every=10, log_every=10))
     config.augmentation.flip = False
+    if model == "globetrotter":
+        config.image_tower.head_size = 80
+        config.text_tower.pooling = "first_and_mean"
+        config.loss.update(dict(text_text_weight=1.0, image_image_weight=0.2, image_text_weight=0.2, cloze_weight=0.2))
+    if model == "labse":
+        config.image_tower.update(dict(name="none", projection=80))
     return config

@@ -23,7 +23,7 @@ def image_group_batches(config: ConfigDict, tokenizer, skipped: SkippedRecords, 
     """Returns endless batches of I = train.image_text_batch / N images with N = data.captions_per_image places each.
 
     {"image": [I, …], "image_id": int64 [I], "caption": tokens, int32 [I N, T], an image's in succession,
-    "caption_id": int64 [I N], "caption_language_id": int32 [I N], -1 in empty places, "image_text_position":
+    "caption_id": int64 [I N], "caption_language_id": int32 [I N], -1 in empty places, "image_groups_position":
     int64 [I, 2]}. The language ids are the tokenizer's.
     """
     data, train = config.data, config.train
@@ -47,16 +47,18 @@ def image_group_batches(config: ConfigDict, tokenizer, skipped: SkippedRecords, 
                 "language": of}  # fmt: skip
 
     def finish(items):
+        first = items["position"][0]
+        seed = tf.stack([tf.cast(config.seed, tf.int64) + first[0], first[1]])
         texts = tf.reshape(items["caption"], [-1])  # [I N]
         present = tf.not_equal(texts, "")
         tokens = tokenizer(tag_language(texts, tf.reshape(items["language"], [-1])), pad=pad)
         return {
-            "image": of_size(images, finish_images(items["image"], config, items["position"][0])),
+            "image": of_size(images, finish_images(items["image"], config, seed)),
             "image_id": fingerprint(items["image_id"]),
             "caption": of_size(images * slots, tokens),
             "caption_id": fingerprint(texts),
             "caption_language_id": tf.where(present, tokens["input_type_ids"][:, 0], -1),
-            "image_text_position": items["position"],
+            "image_groups_position": items["position"],
         }
 
     numbered = map_or_drop(items, decode, skipped, "image that does not decode")
@@ -96,9 +98,9 @@ def draw_captions(
     """
     order = tf.argsort(tf.random.stateless_uniform(tf.shape(captions), seed))
     captions, languages = tf.gather(captions, order), tf.gather(languages, order)
-    before = tf.linalg.band_part(tf.ones([tf.size(order)] * 2, tf.int32), -1, 0) - tf.eye(tf.size(order), dtype=tf.int32)
-    same = tf.cast(tf.equal(languages[:, None], languages[None, :]), tf.int32)
-    kept = tf.reduce_sum(before * same, axis=1) < per_language
+    place = tf.range(tf.size(order))
+    before = tf.logical_and(place[None, :] < place[:, None], tf.equal(languages[:, None], languages[None, :]))
+    kept = tf.reduce_sum(tf.cast(before, tf.int32), axis=1) < per_language
     empty = tf.fill([slots], "")
     return tuple(
         tf.ensure_shape(tf.concat([tf.boolean_mask(values, kept), empty], axis=0)[:slots], [slots])

@@ -34,11 +34,10 @@ def read_image(data: tf.Tensor, tower: ConfigDict, usable: tf.Tensor) -> tf.Tens
     return tf.cond(usable, lambda: resize_image(decode_image(data), side), lambda: blank)
 
 
-def finish_images(images: tf.Tensor, config: ConfigDict, position: tf.Tensor) -> tf.Tensor:
-    """Crops and augments pixels, deterministically from the position of the batch's first item; features stay."""
+def finish_images(images: tf.Tensor, config: ConfigDict, seed: tf.Tensor) -> tf.Tensor:
+    """Crops and augments pixels, deterministically in `seed` (int [2]); features stay."""
     if uses_features(config.image_tower):
         return images
-    seed = tf.stack([tf.cast(config.seed, tf.int64) + position[0], position[1]])
     return augment_images(images, config.image_tower.image_size, config.augmentation, seed)
 
 

@@ -6,9 +6,15 @@ import tensorflow as tf
 from ml_collections import ConfigDict
 
 from mural_tf.config import ConfigurationError
-from mural_tf.encoders import bert, efficientnet, image_branch, recurrent
+from mural_tf.encoders import bert, efficientnet, image_branch, no_image, recurrent, resnet
+from mural_tf.encoders.mlp_head import MlpHead
 
-IMAGE_TOWERS = ("efficientnet", "features")
+IMAGE_TOWERS = {
+    "efficientnet": efficientnet.build_efficientnet,
+    "resnet": resnet.build_resnet,
+    "features": image_branch.feature_input,  # computed beforehand
+    "none": no_image.build_no_image,  # texts alone
+}
 TEXT_TOWERS = ("bert", "hub", "words")
 
 
@@ -22,11 +28,18 @@ def build_image_encoder(config: ConfigDict) -> tf.keras.Model:
         without = config.copy_and_resolve_references()
         without.update(dict(branch_size=0, projection=0))
         return image_branch.add_branch(build_image_encoder(without), config)
-    if config.name == "efficientnet":
-        return efficientnet.build_efficientnet(config)
-    if config.name == "features":
-        return image_branch.feature_input(config)
-    raise ConfigurationError(f"Unknown image tower {config.name!r}: expected one of {', '.join(IMAGE_TOWERS)}.")
+    if config.name not in IMAGE_TOWERS:
+        raise ConfigurationError(f"Unknown image tower {config.name!r}: expected one of {', '.join(IMAGE_TOWERS)}.")
+    model = IMAGE_TOWERS[config.name](config)
+    return _with_head(model, config.head_size) if config.head_size else model
+
+
+def _with_head(tower: tf.keras.Model, size: int) -> tf.keras.Model:
+    """The tower with Globetrotter's head, as wide as the tower's output, on top; a frozen tower's head is trained."""
+    embeddings = MlpHead(tower.embedding_size, size, name="image_head")(tower.output)
+    model = tf.keras.Model(tower.input, embeddings, name="image_encoder")
+    model.embedding_size = size
+    return model
 
 
 def build_text_encoder(config: ConfigDict, vocabulary_size: int) -> tf.keras.Model:

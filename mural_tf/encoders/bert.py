@@ -21,6 +21,7 @@ from mural_tf.config import ConfigurationError
 from mural_tf.encoders.bert_functions import add_and_normalize, gelu, masked_softmax
 from mural_tf.encoders.dropout import Dropout
 from mural_tf.encoders.packing import Packing
+from mural_tf.encoders.pooling import POOLINGS, FirstAndMean, FirstPosition
 from mural_tf.encoders.precision import dtype_policy
 
 TOKEN_TYPES = 2
@@ -38,7 +39,8 @@ def initializer(hidden_size: int) -> tf.keras.initializers.Initializer:
 def build_bert(config: ConfigDict, vocabulary_size: int) -> tf.keras.Model:
     """Builds the tower from `config.text_tower`: three int32 [B, T] inputs -> float32 [B, hidden_size].
 
-    Inputs: `input_word_ids`, `input_mask` (1: token, 0: padding) and `input_type_ids`, T at most `max_length`.
+    Inputs: `input_word_ids`, `input_mask` (1: token, 0: padding) and `input_type_ids`, T at most `max_length`. With
+    `pooling` "first_and_mean" the output is [B, 2 hidden_size], see `FirstAndMean`.
     A frozen tower runs without dropout even in training.
     Raises `ConfigurationError` for values out of range.
     """
@@ -63,15 +65,20 @@ def build_bert(config: ConfigDict, vocabulary_size: int) -> tf.keras.Model:
             config.heads,
             config.feed_forward_size,
             dropout,
-            first_position_only=index == config.layers - 1,
+            first_position_only=config.pooling == "first" and index == config.layers - 1,
             name=f"layer_{index}",
             dtype=policy,
         )([x, inputs["input_mask"]])
-    embeddings = FirstPosition(name="cls_state", dtype="float32")(x)  # [B, hidden]
+    if config.pooling == "first":
+        embeddings = FirstPosition(name="cls_state", dtype="float32")(x)  # [B, hidden]
+    else:
+        embeddings = FirstAndMean(name="states", dtype="float32")([x, inputs["input_mask"]])  # [B, 2 hidden]
     model = tf.keras.Model(inputs, embeddings, name="text_encoder")
-    model.embedding_size = config.hidden_size
+    model.embedding_size = embeddings.shape[-1]
     model.trainable = not config.frozen
-    model.packed_states = functools.partial(packed_states, model)
+    if config.pooling == "first":
+        model.packed_states = functools.partial(packed_states, model)
+    model.token_states = functools.partial(token_states, model)
     return model
 
 
@@ -87,11 +94,13 @@ def packed_states(model: tf.keras.Model, tokens: dict, groups: int, training: bo
     return tf.cast(packing.in_batch_order(x), tf.float32)
 
 
-class FirstPosition(tf.keras.layers.Layer):
-    """[B, T, hidden] -> [B, hidden] in the layer's own dtype: the state of the [CLS] token."""
-
-    def call(self, x):
-        return x[:, 0]
+def token_states(model: tf.keras.Model, tokens: dict, training: bool) -> tf.Tensor:
+    """The final states of all tokens of a padded batch, [B, T, hidden] in the tower's compute dtype."""
+    x = model.get_layer("embeddings")([tokens["input_word_ids"], tokens["input_type_ids"]], training=training)
+    for layer in model.layers:
+        if isinstance(layer, BertLayer):
+            x = layer([x, tokens["input_mask"]], training=training, every_position=True)
+    return x
 
 
 class LayerNorm(tf.keras.layers.Layer):
@@ -158,7 +167,8 @@ class BertEmbeddings(tf.keras.layers.Layer):
 class BertLayer(tf.keras.layers.Layer):
     """One post-norm transformer layer: ([B, T, hidden], int32 mask [B, T]) -> [B, T, hidden].
 
-    With `first_position_only` the output is [B, 1, hidden]: the same numbers as the full output's first position.
+    With `first_position_only` the output is [B, 1, hidden]: the same numbers as the full output's first position, which
+    a call with `every_position` gives all the same.
     """
 
     def __init__(self, heads, feed_forward_size, dropout, first_position_only=False, **options):
@@ -191,23 +201,24 @@ class BertLayer(tf.keras.layers.Layer):
         self.output_norm = LayerNorm(name="output_norm", dtype=self.dtype_policy)
         self.attention_dropout, self.hidden_dropout, self.output_dropout = dropout(), dropout(), dropout()
 
-    def call(self, inputs, training=None, packing=None):
+    def call(self, inputs, training=None, packing=None, every_position=False):
         x, mask = inputs
+        first_only = self.first_position_only and not every_position
         if packing is None:
-            attended = self.attend(x, mask, training)
+            attended = self.attend(x, mask, training, first_only)
         else:
             attended = self.attend_packed(x, packing, training)
         attended = self.attention_output(attended)
-        if self.first_position_only:
+        if first_only:
             x = first_tokens(x, packing)
         attended = self.hidden_dropout(attended, training=training)
         x = self.attention_norm([x, attended], training=training)
         y = self.output_dense(gelu(self.intermediate(x), training=training))
         return self.output_norm([x, self.output_dropout(y, training=training)], training=training)
 
-    def attend(self, x, mask, training):
+    def attend(self, x, mask, training, first_only):
         """Multi-head attention before its output projection: [B, T, hidden] -> [B, T or 1, hidden]."""
-        if self.first_position_only:
+        if first_only:
             parts = [part for y in self.project_first(x[:, :1], x) for part in self.by_head(y)]
         else:
             parts = self.by_head(self.project(x, *self.kernel_and_bias(x)))  # each [B, heads, T, size]
@@ -283,6 +294,8 @@ def _check(config: ConfigDict, vocabulary_size: int) -> None:
         raise ConfigurationError(
             f"text_tower.token_embedding_size={config.token_embedding_size} must be 0 (hidden_size) or a positive size."
         )
+    if config.pooling not in POOLINGS:
+        raise ConfigurationError(f"Unknown text_tower.pooling {config.pooling!r}; known: {', '.join(POOLINGS)}.")
     if not 0 <= config.dropout < 1:
         raise ConfigurationError(f"text_tower.dropout={config.dropout} must be at least 0 and below 1.")
     if vocabulary_size < 1:

@@ -71,7 +71,7 @@ def text_encoder_module(model: ContrastiveModel) -> tf.train.Checkpoint:
         sentence = tf.cast(model.text_encoder({name: inputs[name] for name in TOKENS}, training=training), tf.float32)
         outputs = {"sentence": sentence}
         for name in model.head_names:
-            key = "default" if name == "image_text" else name
+            key = "default" if name == model.head_names[0] else name
             outputs[key] = tf.math.l2_normalize(tf.cast(model.text_head(name)(sentence), tf.float32), axis=-1)
         return outputs
 

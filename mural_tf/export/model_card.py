@@ -17,6 +17,9 @@ PACKAGES = ("tensorflow", "tensorflow-text", "mural-tf")
 METHODS = {
     "mural": "MURAL: multimodal, multitask retrieval across languages (Jain et al., 2021)",
     "align": "ALIGN: image-text matching with noisy text supervision (Jia et al., 2021), as MURAL's baseline",
+    "etcl": "ETCL: MURAL enhanced with triples of an image and two texts",
+    "globetrotter": "Globetrotter: connecting languages by connecting images (Surís et al., 2022)",
+    "labse": "LaBSE-style dual encoder of texts (Feng et al., 2020), MURAL's text-text task alone",
 }
 
 

@@ -9,12 +9,24 @@ from mural_tf.encoders import build_image_encoder, build_text_encoder
 from mural_tf.models.align import Align
 from mural_tf.models.contrastive import ContrastiveModel
 from mural_tf.models.embn import EmbN, ParallelEmbN
+from mural_tf.models.etcl import Etcl
+from mural_tf.models.globetrotter import Globetrotter
+from mural_tf.models.labse import Labse
 from mural_tf.models.mule import Mule
 from mural_tf.models.mural import Mural
 
-METHODS = {"align": Align, "mural": Mural, "mule": Mule, "embn": EmbN, "parallel_embn": ParallelEmbN}
+METHODS = {
+    "align": Align,
+    "mural": Mural,
+    "etcl": Etcl,
+    "globetrotter": Globetrotter,
+    "labse": Labse,
+    "mule": Mule,
+    "embn": EmbN,
+    "parallel_embn": ParallelEmbN,
+}
 
-__all__ = ["METHODS", "Align", "ContrastiveModel", "Mural", "build_model"]
+__all__ = ["METHODS", "Align", "ContrastiveModel", "Etcl", "Globetrotter", "Labse", "Mural", "build_model"]
 
 
 def build_model(config: ConfigDict, vocabulary_size: int) -> ContrastiveModel:

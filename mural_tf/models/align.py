@@ -17,6 +17,7 @@ class Align(ContrastiveModel):
     """Image-text matching. Batches hold `image`, `image_id`, `caption` (tokens) and `caption_id`."""
 
     head_names = ("image_text",)
+    streams = ("image_text",)
     example_names = ("image", "caption")
     pairs = {"image_text": ("image", "caption")}
 

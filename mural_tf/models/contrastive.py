@@ -77,23 +77,33 @@ class ContrastiveModel(tf.keras.Model):
         self.optimizers: dict[str, tf.keras.optimizers.Optimizer] = {}
         self.meters: dict[str, tf.keras.metrics.Metric] = {}
 
-    # What a method defines: `example_names`, the parts of a batch that `encode` turns into embeddings of these names;
-    # `pairs`, {task: (query, candidate)}, which of them match; `head_names`; and the following.
+    # What a method defines: `streams`, the data that its batches come from (data/pipeline.py); `example_names`, the
+    # parts of a batch that `encode` takes; `pairs`, {task: (query, candidate)}, which embeddings match; `head_names`,
+    # the first of which compares texts with images; and the following.
+
+    starts_from: tuple[str, ...] = ()  # methods whose trained weights this one's stage begins with
+    image_parts: tuple[str, ...] = ("image",)  # which of `example_names` are images
+    log_names: tuple[str, ...] = ()  # of `measures`
 
     def encode(self, batch: dict, training: bool) -> dict[str, tf.Tensor]:
         """Returns L2-normalised float32 embeddings {name: [B, D]}, each row from one example alone."""
         raise NotImplementedError
 
-    def embedding_sizes(self) -> dict[str, tuple[str, int]]:
-        """Returns, of everything `encode` gives, {name: (the part of the batch it is of, row for row; its width)}."""
-        return {name: (name, self.embedding_size) for name in self.example_names}
-
-    def begin(self, tokenizer, restored: bool) -> None:
-        """Called once, before a run's first step; `restored`: its weights come from another run or an export."""
-
     def losses(self, embeddings: dict, batch: dict, rows: dict[str, Rows]) -> dict[str, tf.Tensor]:
         """Returns {task: scalar} of the global batch, summed over the queries in `rows[task]` only."""
         raise NotImplementedError
+
+    @property
+    def embedding_shapes(self) -> dict[str, tuple[str, int]]:
+        """{embedding: (the part of the batch that it comes from, its width)}; by default one for each example name."""
+        return {name: (name, self.embedding_size) for name in self.example_names}
+
+    def measures(self, embeddings: dict, batch: dict, rows: dict[str, Rows]) -> dict[str, tf.Tensor]:
+        """Returns {name of `log_names`: scalar} to log; arguments and summing as of `losses`."""
+        return {}
+
+    def begin(self, tokenizer, restored: bool) -> None:
+        """Called once, before a run's first step; `restored`: its weights come from another run or an export."""
 
     def loss_weights(self) -> dict[str, float]:
         """Returns {task: weight} of Eq. 1."""
@@ -125,9 +135,9 @@ class ContrastiveModel(tf.keras.Model):
             images = tf.cast(images, tf.float32) / 255.0
         return tf.math.l2_normalize(tf.cast(self.image_encoder(images, training=training), tf.float32), axis=-1)
 
-    def embed_texts(self, tokens: dict, head: str = "image_text", training: bool = False) -> tf.Tensor:
-        """Maps tokens, int32 [B, T], through the text tower and one head to L2-normalised float32 [B, D]."""
-        return self.project_texts(self.text_states([tokens], training)[0], head)
+    def embed_texts(self, tokens: dict, head: str = "", training: bool = False) -> tf.Tensor:
+        """Maps tokens, int32 [B, T], through the text tower and a head, by default the first, to float32 [B, D]."""
+        return self.project_texts(self.text_states([tokens], training)[0], head or self.head_names[0])
 
     def text_states(self, batches: list[dict], training: bool) -> list[tf.Tensor]:
         """Runs batches of tokens, int32 [B_i, T_i], through the text tower in one pass: a list of float32 [B_i, H]."""
@@ -162,8 +172,8 @@ class ContrastiveModel(tf.keras.Model):
         self.optimizers = dict(optimizers)
         tasks = self.loss_weights()
         names = [*(f"loss_{task}" for task in tasks), "loss", "temperature"]
-        names += [f"recall@1_{task}" for task in self.pairs if task in tasks]
-        names += [name for optimizer in self.optimizers for name in self._norm_names(optimizer)]
+        names += [f"recall@1_{task}" for task in tasks if task in self.pairs]
+        names += [*self.log_names, *(name for optimizer in self.optimizers for name in self._norm_names(optimizer))]
         self.meters = {name: tf.keras.metrics.Mean(name) for name in [*names, "data_wait_seconds"]}
         self.guard.build(names)
         trainable = self.trainable_variables
@@ -208,13 +218,15 @@ class ContrastiveModel(tf.keras.Model):
         context = tf.distribute.get_replica_context()
         rows = self._rows(embeddings, context)
         gathered = _gather(embeddings, context)
-        losses = self.losses(gathered, _gather(self.match_ids(batch), context), rows)
+        ids = _gather(self.match_ids(batch), context)
+        losses = self.losses(gathered, ids, rows)
         weighted = {task: self.loss_weights()[task] * loss for task, loss in losses.items()}
         total = tf.add_n(list(weighted.values()))
         logs = {**{f"loss_{task}": loss for task, loss in losses.items()}, "loss": total}
         for task, (query, candidate) in self.pairs.items():
             if task in losses:
                 logs[f"recall@1_{task}"] = in_batch_recall(gathered[query], gathered[candidate], rows[query])
+        logs.update(self.measures(gathered, ids, rows))
         return ({"joint": total} if "joint" in self.optimizers else weighted), logs
 
     @property
@@ -284,9 +296,9 @@ class ContrastiveModel(tf.keras.Model):
         return {name: (replica * count, count) for name, count in counts.items()}
 
     def _remember_position(self, batch: dict, context) -> None:
-        streams = [batch[name] for name in ("image_text_position", "text_text_position") if name in batch]
-        if streams:
-            last = [_gather({"_": stream}, context)["_"][-1] for stream in streams]
+        positions = [batch[f"{name}_position"] for name in self.streams if f"{name}_position" in batch]
+        if positions:
+            last = [_gather({"_": position}, context)["_"][-1] for position in positions]
             self.data_position.assign(tf.stack((last * 2)[:2]))
 
 

@@ -36,6 +36,7 @@ class EmbN(ContrastiveModel):
     """
 
     head_names = ("image_text",)
+    streams = ("image_groups",)
     example_names = ("image", "caption")
     pairs = {}
     branches = "shared"
@@ -105,8 +106,6 @@ class EmbN(ContrastiveModel):
             )
         if config.data.captions_per_image < 1:
             raise ConfigurationError(f"model={config.model!r} needs data.captions_per_image of 1 or more.")
-        if config.optimizer.mode != "joint":
-            raise ConfigurationError(f"model={config.model!r} has one optimiser: set optimizer.mode=joint.")
         if config.mule.distance not in DISTANCES or config.mule.top < 1 or config.mule.margin < 0:
             raise ConfigurationError(
                 f"mule.distance={config.mule.distance!r}, mule.top={config.mule.top}, mule.margin="

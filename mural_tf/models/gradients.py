@@ -78,21 +78,24 @@ def _two_passes(model, batch, seed, chunks: int) -> Gradients:
 
 def _encode_chunks(model, examples, seed, chunks: int):
     """First pass: returns the batch's embeddings {name: [B, D]} and BatchNorm's moments, averaged over chunks."""
-    layers, widths = model.normalization_layers(), model.embedding_sizes()
+    layers = model.normalization_layers()
 
     def encode(index):
         with forward_pass(chunk_seed(seed, index), repeated=True) as current:
             embeddings = model.encode(_chunk(examples, index), training=True)
         moments = current.mean_moments()
-        return {name: embeddings[name] for name in widths}, [moments[layer] for layer in layers]
+        return {name: embeddings[name] for name in shapes}, [moments[layer] for layer in layers]
 
-    sizes = {name: tf.nest.flatten(examples[name])[0].shape[1] for name in model.example_names}
+    shapes = {
+        name: (tf.nest.flatten(examples[part])[0].shape[1], width)
+        for name, (part, width) in model.embedding_shapes.items()
+    }
     signature = (
-        {name: tf.TensorSpec([sizes[example], width]) for name, (example, width) in widths.items()},
+        {name: tf.TensorSpec(shape) for name, shape in shapes.items()},
         [(tf.TensorSpec(layer.moving_mean.shape), tf.TensorSpec(layer.moving_mean.shape)) for layer in layers],
     )
     embeddings, moments = tf.map_fn(encode, tf.range(chunks), fn_output_signature=signature, parallel_iterations=1)
-    embeddings = {name: tf.reshape(value, [-1, widths[name][1]]) for name, value in embeddings.items()}
+    embeddings = {name: tf.reshape(value, [-1, shapes[name][1]]) for name, value in embeddings.items()}
     means = tf.nest.map_structure(lambda values: tf.reduce_mean(values, axis=0), moments)
     return embeddings, dict(zip(layers, means))
 

@@ -64,7 +64,13 @@ class Mule(EmbN):
     def example_names(self):
         return (("image",) if "image_text" in self.loss_weights() else ()) + self.text_names
 
-    def embedding_sizes(self):
+    @property
+    def streams(self):
+        groups = ("image_groups",) if "caption" in self.text_names else ()
+        return groups + (("text_text",) if "text_text" in self.loss_weights() else ())
+
+    @property
+    def embedding_shapes(self):
         sizes = {name: (name, self.embedding_size) for name in self.example_names}
         return {**sizes, **{f"{name}_words": (name, self.universal_size) for name in self.text_names}}
 

@@ -20,14 +20,17 @@ class Mural(Align):
     pairs = {**Align.pairs, "text_text": ("text_a", "text_b")}
 
     @property
+    def streams(self):
+        return ("image_text", "text_text") if "text_text" in self.loss_weights() else ("image_text",)
+
+    @property
     def example_names(self):
         return (*super().example_names, *(("text_a", "text_b") if "text_text" in self.loss_weights() else ()))
 
     def __init__(self, image_encoder, text_encoder, config, **kwargs):
         super().__init__(image_encoder, text_encoder, config, **kwargs)
-        self.text_text_head = self.image_text_head
-        if not config.loss.shared_head:
-            self.text_text_head = tf.keras.layers.Dense(self.embedding_size, name="text_text_head")
+        self.text_head_name = "image_text" if config.shared_head else "text_text"
+        self.text_text_head = tf.keras.layers.Dense(self.embedding_size, name="text_text_head")
 
     def encode(self, batch, training):
         if "text_text" not in self.loss_weights():
@@ -37,8 +40,8 @@ class Mural(Align):
         return {
             "image": self.embed_images(batch["image"], training),
             "caption": self.project_texts(caption, "image_text"),
-            "text_a": self.project_texts(text_a, "text_text"),
-            "text_b": self.project_texts(text_b, "text_text"),
+            "text_a": self.project_texts(text_a, self.text_head_name),
+            "text_b": self.project_texts(text_b, self.text_head_name),
         }
 
     def losses(self, embeddings, batch, rows):
@@ -60,5 +63,4 @@ class Mural(Align):
         return {**super().loss_weights(), **({"text_text": weight} if weight else {})}
 
     def variable_groups(self):
-        own_head = [] if self.loss_config.shared_head else self.text_text_head.trainable_variables
-        return {**super().variable_groups(), "text_text_head": own_head}
+        return {**super().variable_groups(), "text_text_head": self.text_text_head.trainable_variables}

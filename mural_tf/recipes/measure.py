@@ -49,6 +49,9 @@ class SplitEvaluation:
     def __call__(self, step: int) -> Evaluation | None:
         """Returns the evaluation, or `None` where the data has no such split: training data often comes alone."""
         data = self._config.data.directory
+        if self._config.image_tower.name == "none":
+            logging.warning("No evaluation with images: the model has no image tower.")
+            return None
         try:
             records.list_files(data, records.IMAGE_TEXT, self.split)
         except ConfigurationError as error:

@@ -152,7 +152,8 @@ class WordTokenizer(tf.Module):
         texts = tf.convert_to_tensor(texts, tf.string)
         tags = tf.strings.regex_replace(texts, f"(?s){TAG}.*", r"\1")
         languages = self._index(tf.where(tf.strings.regex_full_match(texts, f"(?s){TAG}.*"), tags, ""))  # [B] or -1
-        words = split_words(clean_text(tf.strings.regex_replace(texts, TAG, ""), self.lower_case, self.strip_accents))  # [B, (words)]
+        texts = clean_text(tf.strings.regex_replace(texts, TAG, ""), self.lower_case, self.strip_accents)
+        words = split_words(texts)  # [B, (words)]
         languages = tf.cond(
             tf.reduce_all(languages >= 0),
             lambda: languages,

@@ -22,7 +22,14 @@ from ml_collections import ConfigDict
 
 from mural_tf.config import ConfigurationError
 from mural_tf.text.language_words import WordTokenizer
-from mural_tf.text.vocabulary import SUFFIX_INDICATOR, check_vocabulary, load_vocabulary, read_lines, save_vocabulary
+from mural_tf.text.vocabulary import (
+    RESERVED_TOKENS,
+    SUFFIX_INDICATOR,
+    check_vocabulary,
+    load_vocabulary,
+    read_lines,
+    save_vocabulary,
+)
 from mural_tf.text.words import clean_text, split_words
 
 PADDINGS = ("max_length", "longest")
@@ -114,6 +121,18 @@ class WordPieceTokenizer(tf.Module):
     def vocabulary_size(self) -> int:
         """Number of pieces, reserved ones included."""
         return len(self._vocabulary)
+
+    @property
+    def special_ids(self) -> list[int]:
+        """Ids of the special pieces, which stand for no text."""
+        return [self._vocabulary.index(piece) for piece in RESERVED_TOKENS if piece in self._vocabulary]
+
+    @property
+    def mask_id(self) -> int:
+        """Id of [MASK]; raises `ConfigurationError` if the vocabulary lacks it."""
+        if "[MASK]" not in self._vocabulary:
+            raise ConfigurationError("The vocabulary lacks [MASK], which the cloze task needs.")
+        return self._vocabulary.index("[MASK]")
 
     def __call__(self, texts: tf.Tensor, pad: str = "max_length") -> dict[str, tf.Tensor]:
         """Tokenizes a batch.

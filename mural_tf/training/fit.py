@@ -8,7 +8,7 @@ import tensorflow as tf
 from ml_collections import ConfigDict
 
 from mural_tf.config import ConfigurationError
-from mural_tf.data.pipeline import training_batches
+from mural_tf.data.pipeline import batch_size, training_batches
 from mural_tf.data.skipped import SkippedRecords
 from mural_tf.models import ContrastiveModel
 from mural_tf.optimizers import build_optimizers
@@ -25,6 +25,11 @@ def compile_model(model: ContrastiveModel, config: ConfigDict) -> None:
     optimizers = build_optimizers(config.optimizer, config.train.steps, model.variable_groups())
     tasks = model.loss_weights()
     if "joint" not in optimizers:
+        if set(tasks) - set(optimizers):
+            raise ConfigurationError(
+                f"optimizer.mode=per_task has an optimiser for {' and '.join(optimizers)}, and {config.model} also has "
+                f"{', '.join(sorted(set(tasks) - set(optimizers)))}: use joint."
+            )
         optimizers = {name: optimizer for name, optimizer in optimizers.items() if name in tasks}
     model.compile(optimizers, steps_per_execution=config.train.steps_per_execution)
 
@@ -62,7 +67,7 @@ def fit(
     if writes:
         drop_metrics(workdir, lambda row: row["step"] <= step)
     skipped = SkippedRecords(config.data.max_skipped_fraction)
-    pairs = train.image_text_batch + (train.text_text_batch if "text_text" in model.loss_weights() else 0)
+    pairs = sum(batch_size(config, stream) for stream in model.streams)
     log = TrainingLog(workdir, step, train.steps, pairs, skipped, writes)
     evaluate_every = train.evaluate_every if evaluate is not None else 0
     evaluation = PeriodicEvaluation(evaluate, log, checkpoints, signals, intervals, evaluate_every)
@@ -110,7 +115,6 @@ def _fit_intervals(model, batches, parts: list[tuple[int, int]], callbacks) -> N
 
 def _distribute(strategy: tf.distribute.Strategy, model, tokenizer, config: ConfigDict, skipped: SkippedRecords):
     """Returns the batches from the model's data position on, split over the replicas."""
-    text_pairs = "text_text" in model.loss_weights()
     replicas = strategy.num_replicas_in_sync
     for name, group in (("image_text_batch", config.data.captions_per_image or 1), ("text_text_batch", 1)):
         if config.train[name] % (replicas * group):
@@ -123,7 +127,7 @@ def _distribute(strategy: tf.distribute.Strategy, model, tokenizer, config: Conf
     position = model.data_position.numpy()
 
     def global_batches():
-        return training_batches(config, tokenizer, skipped, position, text_pairs, pad)
+        return training_batches(config, tokenizer, skipped, position, model.streams, pad)
 
     if replicas == 1:
         return global_batches()

@@ -53,12 +53,18 @@ def trace_step(config: ConfigDict, vocabulary_size: int, batch: int):
     ids = tf.range(batch, dtype=tf.int64)
     example = {"image": tf.zeros([batch, *pixels.shape], pixels.dtype), "image_id": ids, "caption_id": ids}
     example["image_text_position"] = tf.zeros([batch, 2], tf.int64)
-    for name in set(model.example_names) - {"image"}:
-        each = config.data.captions_per_image or 1 if name == "caption" else 1
-        texts = tf.nest.map_structure(lambda value, each=each: tf.repeat(value, each, axis=0), tokens)
-        example.update({name: texts, f"{name}_id": tf.repeat(ids, each)})
-        if config.text_tower.name == "words":
-            example[f"{name}_language_id"] = texts["input_type_ids"][:, 0]
+    masked = {"places": tf.ones([batch, 1], tf.int32), "targets": tf.ones([batch, 1], tf.int32)}
+    masked["weights"] = tf.ones([batch, 1])
+    for name in model.example_names:
+        if name in model.image_parts:
+            example[name] = example["image"]
+        else:
+            example.update({name: {**tokens, **(masked if name == "cloze" else {})}, f"{name}_id": ids})
+            example[f"{name}_language_id"] = tokens["input_type_ids"][:, 0]
+    if config.data.captions_per_image:
+        for name in ("caption", "caption_id", "caption_language_id"):
+            several = functools.partial(tf.repeat, repeats=config.data.captions_per_image, axis=0)
+            example[name] = tf.nest.map_structure(several, example.get(name, ids))
     return tf.function(model.train_step, jit_compile=True, autograph=False), example
 
 

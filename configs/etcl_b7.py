@@ -1,0 +1,23 @@
+"""ETCL ([ETCL] §3.2 and §3.3): the stage that turns a trained MURAL into MURAL+ETCL, on triples of multilingual CC3M.
+
+    python run_finetune.py --config=configs/etcl_b7.py --from=WORKDIR_OF_MURAL --workdir=…
+
+The source is a run of `mural_etcl_reproduction.py`; its towers, heads, temperature and vocabulary count, whatever is
+set here.
+"""
+
+from configs.mural_etcl_reproduction import get_config as source_config
+
+
+def get_config():
+    config = source_config()
+    config.model = "etcl"
+    config.loss.image_text_weight = 1 / 3  # of L(I, A) + L(B, I), Eq. 4
+    config.loss.text_text_weight = 1 / 3  # of L(A, B)
+    config.loss.label_smoothing = 0.1  # our inference: of the image terms, as in the source's training
+    config.optimizer.learning_rate = 1e-4  # linearly to 0 [ETCL §3.3]
+    config.optimizer.text_text_learning_rate = 1e-4
+    config.optimizer.warmup_steps = 0
+    config.train.steps = 3_000
+    config.train.image_text_batch = 32_768  # triples
+    return config

@@ -1,0 +1,67 @@
+"""Masked tokens for the cloze task, as in BERT (Devlin et al., 2019, §3.1), which Globetrotter follows [P §3.3].
+
+Of a text with n pieces (special tokens not counted) round(share · n), at least one, are to be predicted; of these 80%
+become [MASK], 10% any other piece and 10% stay. The number of places is the same for all texts of a batch, so that
+shapes are static where the tokens' are; places that a text does not need have weight 0.
+
+Departure: Globetrotter's released code selects each token with probability 1/6 and also corrupts tokens that are not
+to be predicted. Its captions are masked for all of its losses; here the other losses see the whole caption.
+"""
+
+from __future__ import annotations
+
+import math
+
+import tensorflow as tf
+
+MASKED, RANDOM = 0.8, 0.1  # shares of the places to predict
+
+
+def mask_tokens(tokens: dict[str, tf.Tensor], tokenizer, share: float, seed: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Returns the tokens with some pieces masked, and what stood there.
+
+    Args:
+      tokens: int32 [B, T] each, as the tokenizer gives them.
+      tokenizer: `text.WordPieceTokenizer` or another with `special_ids`, `mask_id` and `vocabulary_size`.
+      share: of the pieces that are to be predicted, above 0, at most 1.
+      seed: int [2].
+
+    Returns:
+      The tokens' three tensors, and [B, K] with K = ceil(share · (T - 2)), at least 1: `places` int32, where the
+      pieces stand; `targets` int32, what they are; `weights` float32, 1 where there is one to predict.
+    """
+    ids = tokens["input_word_ids"]
+    draws = tf.unstack(tf.random.experimental.stateless_split(seed, 3))
+    is_special = tf.reduce_any(tf.equal(ids[..., None], tf.constant(tokenizer.special_ids)), axis=-1)
+    is_piece = tf.logical_and(tokens["input_mask"] > 0, tf.logical_not(is_special))
+    count = tf.reduce_sum(tf.cast(is_piece, tf.float32), axis=1)  # [B]
+    wanted = tf.where(count > 0, tf.maximum(tf.round(share * count), 1.0), 0.0)
+
+    order = tf.where(is_piece, tf.random.stateless_uniform(tf.shape(ids), draws[0]), -1.0)
+    _, places = tf.math.top_k(order, _places(ids, share))  # pieces come first, in random order
+    rank = tf.range(tf.shape(places)[1])
+    weights = tf.cast(tf.cast(rank, tf.float32)[None, :] < wanted[:, None], tf.float32)  # [B, K]
+    targets = tf.gather(ids, places, batch_dims=1)
+
+    kind = tf.random.stateless_uniform(tf.shape(places), draws[1])
+    ordinary = [i for i in range(tokenizer.vocabulary_size) if i not in set(tokenizer.special_ids)]
+    chosen = tf.random.stateless_uniform(tf.shape(places), draws[2], 0, len(ordinary), tf.int32)
+    other = tf.gather(tf.constant(ordinary, tf.int32), chosen)
+    written = tf.where(kind < MASKED, tokenizer.mask_id, tf.where(kind < MASKED + RANDOM, other, targets))
+    written = tf.where(weights > 0, written, targets)
+    rows = tf.broadcast_to(tf.range(tf.shape(ids)[0])[:, None], tf.shape(places))
+    masked = tf.tensor_scatter_nd_update(ids, tf.stack([rows, places], axis=2), written)
+    return {
+        **tokens,
+        "input_word_ids": tf.ensure_shape(masked, ids.shape),
+        "places": places,
+        "targets": targets,
+        "weights": weights,
+    }
+
+
+def _places(ids: tf.Tensor, share: float):
+    """K: a number where T is known, else an int32 scalar."""
+    if ids.shape[1] is not None:
+        return max(1, math.ceil(share * (ids.shape[1] - 2)))
+    return tf.maximum(1, tf.cast(tf.math.ceil(share * tf.cast(tf.shape(ids)[1] - 2, tf.float32)), tf.int32))

@@ -1,0 +1,111 @@
+"""ResNet with basic blocks (He et al., 2016): Globetrotter's image tower is ResNet-18, width and depth 1.
+
+The stem is a 7x7 convolution and a 3x3 max-pooling, then four stages of two blocks. Left out: the classifier.
+Departure: convolutions pad with "same", which shifts stride-2 ones by half a pixel from the published model's, and
+the weights start at random (Globetrotter starts from ImageNet's, which Keras does not have for this size).
+"""
+
+from __future__ import annotations
+
+import math
+
+import tensorflow as tf
+from ml_collections import ConfigDict
+
+from mural_tf.config import ConfigurationError
+from mural_tf.encoders.batch_norm import BatchNormalization
+from mural_tf.encoders.dropout import Dropout
+from mural_tf.encoders.efficientnet import ImageNetNormalization, scaled_width
+from mural_tf.encoders.precision import dtype_policy
+
+STAGE_WIDTHS = (64, 128, 256, 512)
+BLOCKS = 2  # a stage, at depth 1
+EPSILON = 1e-5  # of batch normalisation
+
+
+def build_resnet(config: ConfigDict) -> tf.keras.Model:
+    """Builds the tower from `config.image_tower`: float32 [B, S, S, 3] RGB in [0, 1] -> float32 [B, D].
+
+    D is 512 times `width` (to a multiple of 8) or, with `projection`, the size of a Dense layer after pooling. A stage
+    has 2 times `depth` blocks. A frozen tower keeps its BatchNorm statistics and drops no block even in training.
+    Raises `ConfigurationError` for values out of range.
+    """
+    _check(config)
+    builder = _Builder(config)
+    images = tf.keras.Input(shape=(None, None, 3), name="images", dtype=tf.float32)
+    x = ImageNetNormalization(name="normalization", dtype="float32")(images)
+    x = builder.convolve(x, scaled_width(STAGE_WIDTHS[0], config.width), 7, 2, "stem_conv")
+    x = builder.activate(builder.normalize(x, "stem_bn"), "stem_activation")
+    x = tf.keras.layers.MaxPooling2D(3, 2, padding="same", name="stem_pool", dtype=builder.policy)(x)
+    blocks = math.ceil(BLOCKS * config.depth)
+    for stage, channels in enumerate(STAGE_WIDTHS):
+        for block in range(blocks):
+            x = builder.block(
+                x,
+                f"stage{stage + 1}_block{block + 1}_",
+                scaled_width(channels, config.width),
+                stride=2 if stage > 0 and block == 0 else 1,
+                drop_rate=builder.drop_connect_rate * (stage * blocks + block) / (len(STAGE_WIDTHS) * blocks),
+            )
+    embeddings = tf.keras.layers.GlobalAveragePooling2D(name="avg_pool", dtype="float32")(x)  # [B, D]
+    if config.projection:
+        embeddings = tf.keras.layers.Dense(config.projection, name="projection", dtype="float32")(embeddings)
+    model = tf.keras.Model(images, embeddings, name="image_encoder")
+    model.embedding_size = embeddings.shape[-1]
+    model.trainable = not config.frozen
+    return model
+
+
+class _Builder:
+    """Adds layers with the configuration's precision, momentum and group."""
+
+    def __init__(self, config: ConfigDict):
+        self.policy = dtype_policy(config.precision, "image")
+        self.group, self.momentum = config.batch_norm_group, config.batch_norm_momentum
+        self.drop_connect_rate = 0.0 if config.frozen else config.drop_connect_rate
+
+    def convolve(self, x, channels: int, size: int, stride: int, name: str):
+        return tf.keras.layers.Conv2D(
+            channels,
+            size,
+            strides=stride,
+            padding="same",
+            use_bias=False,
+            kernel_initializer=tf.keras.initializers.VarianceScaling(2.0, mode="fan_out"),  # He et al. (2015)
+            name=name,
+            dtype=self.policy,
+        )(x)
+
+    def normalize(self, x, name: str):
+        return BatchNormalization(self.group, momentum=self.momentum, epsilon=EPSILON, name=name, dtype=self.policy)(x)
+
+    def activate(self, x, name: str):
+        return tf.keras.layers.ReLU(name=name, dtype=self.policy)(x)
+
+    def block(self, inputs, name: str, channels: int, stride: int, drop_rate: float):
+        """Two 3x3 convolutions beside a shortcut: [B, H, W, C] -> [B, H / stride, W / stride, channels]."""
+        x = self.normalize(self.convolve(inputs, channels, 3, stride, name + "conv1"), name + "bn1")
+        x = self.activate(x, name + "activation1")
+        x = self.normalize(self.convolve(x, channels, 3, 1, name + "conv2"), name + "bn2")
+        shortcut = inputs
+        if stride != 1 or inputs.shape[-1] != channels:
+            shortcut = self.convolve(inputs, channels, 1, stride, name + "shortcut_conv")
+            shortcut = self.normalize(shortcut, name + "shortcut_bn")
+        if drop_rate > 0:  # stochastic depth
+            x = Dropout(drop_rate, noise_shape=(None, 1, 1, 1), name=name + "drop", dtype=self.policy)(x)
+        x = tf.keras.layers.Add(name=name + "add", dtype=self.policy)([x, shortcut])
+        return self.activate(x, name + "activation2")
+
+
+def _check(config: ConfigDict) -> None:
+    if config.width <= 0 or config.depth <= 0:
+        raise ConfigurationError(
+            f"image_tower.width={config.width} and image_tower.depth={config.depth} must be above 0; ResNet-18 has 1.0 "
+            "and 1.0."
+        )
+    if not 0 <= config.drop_connect_rate < 1:
+        raise ConfigurationError(f"image_tower.drop_connect_rate={config.drop_connect_rate} must be in [0, 1).")
+    if not 0 <= config.batch_norm_momentum < 1:
+        raise ConfigurationError(f"image_tower.batch_norm_momentum={config.batch_norm_momentum} must be in [0, 1).")
+    if config.projection < 0:
+        raise ConfigurationError(f"image_tower.projection={config.projection} must be 0 (none) or a size.")
