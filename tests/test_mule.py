@@ -12,8 +12,10 @@ from mural_tf.config import ConfigurationError
 from mural_tf.data import records
 from mural_tf.data.pipeline import training_batches
 from mural_tf.data.skipped import SkippedRecords
+from mural_tf.encoders import build_text_encoder
 from mural_tf.losses.neighbourhood import caption_neighbourhood, pair_neighbourhood
 from mural_tf.losses.triplet import image_sentence_loss
+from mural_tf.models import Mule
 from mural_tf.models.gradients import compute_gradients
 
 SEED = tf.constant([3, 4], tf.int32)
@@ -197,19 +199,20 @@ def test_word_vectors_start_from_files_and_are_held_near_them(folder, tmp_path):
     assert "original_vectors" in model.weights_by_part()
 
 
-def test_mistakes_are_told(folder):
+def test_mistakes_are_told(folder, mule):
     def message(**changes):
         config = mule_data.config(folder)
         for name, value in changes.items():
             branch, key = name.split("__")
             config[branch][key] = value
         with pytest.raises(ConfigurationError) as error:
-            build(config)
+            if name in ("text_tower__languages", "text_tower__recurrent"):
+                build_text_encoder(config.text_tower, 10)
+            Mule(mule[0].image_encoder, mule[0].text_encoder, config)
         return str(error.value)
 
     assert "text_tower.name='words'" in message(text_tower__name="bert")
     assert "text_tower.projection=32 must be embedding_size=24" in message(text_tower__projection=32)
-    assert "use joint" in message(optimizer__mode="per_task")
     assert "captions_per_image" in message(data__captions_per_image=0)
     assert "euclidean or cosine" in message(mule__distance="manhattan")
     assert "among words, sentences" in message(mule__neighbourhood_levels=("letters",))
