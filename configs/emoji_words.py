@@ -20,6 +20,7 @@ def emoji_words_config(model: str) -> ConfigDict:
     config.text_tower.language_size = 128
     config.text_tower.hidden_size = 256
     config.text_tower.projection = 160
+    config.text_tower.length_groups = 2  # each has a layer for every language
     config.vocabulary.size = 100_000  # all words
     config.loss.text_text_weight = 0.0
     config.data.captions_per_image = 4

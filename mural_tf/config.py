@@ -81,6 +81,7 @@ def base_config() -> ConfigDict:
         )
     )
     config.embedding_size = 512
+    config.other_method = False  # fine-tuning goes on as `model`, not as the source's; parts that it lacks are new
     config.shared_head = False  # MURAL, ETCL, Globetrotter: one text head for images and texts alike
 
     config.loss = ConfigDict(

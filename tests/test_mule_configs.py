@@ -31,15 +31,21 @@ def count(config):
 
 @pytest.mark.parametrize(
     "name,projections,branches",
-    [("mule_multi30k", 4, 1), ("mule_multi30k_lp", 4, 1), ("embn_multi30k", 1, 1), ("parallel_embn_multi30k", 4, 4)],
+    [
+        ("mule_multi30k", 4, 1),
+        ("mule_multi30k_lp", 4, 1),
+        ("embn_multi30k", 1, 1),
+        pytest.param("parallel_embn_multi30k", 4, 4, marks=pytest.mark.slow),
+    ],
 )
 def test_published_models(name, projections, branches):
     config = load(name)
     image, text = count(config)
     assert image == IMAGE  # 5.25M; the paper does not count it
     assert text == projections * PROJECTION + branches * BRANCH
-    # Paper: 6.8M for a language branch, LSTM and Dense. Ours 6,820,352; the projections of words, 0.15M a language, and
-    # the word vectors come on top of it in all of the paper's models.
+    # Paper ("Parameter Comparison"): 6.8M for a language branch. Ours 6,820,352, the LSTM and the Dense layer after it;
+    # the four of PARALLEL-EmbN are its 27.2M. It counts 1.7M for a language's projection of words, which does not
+    # follow from the 300 and 512 that it gives for it: these are 0.15M.
     assert round(BRANCH / 1e6, 1) == 6.8
     assert config.train.image_text_batch == 450 * config.data.captions_per_image
     assert config.data.captions_per_image == (2 if name.startswith("embn") else 6)
