@@ -26,4 +26,5 @@ def emoji_words_config(model: str) -> ConfigDict:
     config.data.captions_per_image = 4
     config.optimizer.learning_rate = 2e-3
     config.optimizer.text_tower_rate = 1.0
+    config.optimizer.epsilon = 1e-8  # as in configs/mule.py, for the language classifier's small gradients
     return config

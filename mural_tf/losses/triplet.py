@@ -48,8 +48,9 @@ def top_violations(
       float32 [R].
     """
     violations = tf.where(is_negative, tf.nn.relu(margin + positive[:, None] - negative), 0.0)
-    columns = negative.shape[1] if negative.shape[1] is not None else tf.shape(negative)[1]
-    worst = tf.math.top_k(violations, tf.minimum(top, columns), sorted=False).values  # [R, K]
+    columns = negative.shape[1]  # TPUs need a K that is known when the step is compiled
+    kept = tf.minimum(top, tf.shape(negative)[1]) if columns is None else min(top, columns)
+    worst = tf.math.top_k(violations, kept, sorted=False).values  # [R, K]
     count = tf.minimum(float(top), tf.reduce_sum(tf.cast(is_negative, tf.float32), axis=1))
     return tf.reduce_sum(worst, axis=1) / tf.maximum(count, 1.0)
 

@@ -43,7 +43,7 @@ class Mule(EmbN):
         )
         self.universal_size = tower.language_size
         self.language_classifier = tf.keras.layers.Dense(len(tower.languages), name="language_classifier")
-        self.language_classifier.build([None, tower.language_size])
+        self.language_classifier(tf.zeros([1, tower.language_size]))  # creates its weights, under its name
         self.original_vectors = None
         if self.vector_files and self.mule_config.word_vector_weight:
             shape = self.word_vectors.shape
