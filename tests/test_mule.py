@@ -154,6 +154,7 @@ def test_lp_trains_the_projections_alone(folder):
         assert reached and all("language_en" in name or "language_de" in name for name in reached), reached
 
 
+@pytest.mark.slow
 def test_overfits_16_images_in_two_languages(tmp_path):
     config = mule_data.config(mule_data.write(tmp_path, 16))
     config.mule.margin = 0.2

@@ -33,7 +33,6 @@ def count(config):
     "name,projections,branches",
     [
         ("mule_multi30k", 4, 1),
-        ("mule_multi30k_lp", 4, 1),
         ("embn_multi30k", 1, 1),
         pytest.param("parallel_embn_multi30k", 4, 4, marks=pytest.mark.slow),
     ],

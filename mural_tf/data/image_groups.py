@@ -38,6 +38,7 @@ def image_group_batches(config: ConfigDict, tokenizer, skipped: SkippedRecords, 
     files = records.list_files(data.directory, records.IMAGE_TEXT, "train")
     parse = group_parser(languages)
     items = stream_items(files, parse, config, (), "language", skipped, start, stream=0)
+    _check_has_groups(files, parse, languages)
 
     def decode(item):
         image, texts, of = _read(item, config)
@@ -67,25 +68,31 @@ def image_group_batches(config: ConfigDict, tokenizer, skipped: SkippedRecords, 
 
 
 def group_parser(languages: tuple[str, ...]):
-    """Returns the parser of one record into one item, with the captions in `languages` as one string."""
+    """Returns the parser of a record into one item, or none, with the captions in `languages` as one string."""
 
     def parse(serialized):
         item = parse_image_text(serialized)
         usable = tf.reduce_any(tf.equal(item["language"][:, None], tf.constant(languages)[None, :]), axis=1)
         chosen = tf.logical_and(usable, tf.equal(item["problem"], ""))
         captions = tf.stack([tf.boolean_mask(item[key], chosen) for key in ("caption", "language")])  # [2, captions]
-        problem = tf.where(tf.reduce_any(chosen), "", tf.where(
-            tf.reduce_any(usable), item["problem"][0], "image without a caption in the languages of training"
-        ))  # fmt: skip
-        return {
+        group = {
             "image_id": item["image_id"][:1],
             "image": item["image"][:1],
             "captions": tf.io.serialize_tensor(captions)[None],
             "language": tf.constant([""]),
-            "problem": problem[None],
+            "problem": tf.where(tf.reduce_any(chosen), "", tf.boolean_mask(item["problem"], usable)[:1]),
         }
+        count = tf.cast(tf.reduce_any(usable), tf.int32)  # an image without these languages is no item
+        return {name: value[:count] for name, value in group.items()}
 
     return parse
+
+
+def _check_has_groups(files: list[str], parse, languages: tuple[str, ...]) -> None:
+    """Raises `ConfigurationError` if no record has a caption in these languages: the stream would never end."""
+    sizes = tf.data.TFRecordDataset(files).map(lambda serialized: tf.size(parse(serialized)["image_id"]))
+    if not any(sizes.ignore_errors().as_numpy_iterator()):
+        raise ConfigurationError(f"No training image has a caption in {', '.join(languages)}.")
 
 
 def draw_captions(
