@@ -29,7 +29,10 @@ def base_config() -> ConfigDict:
 
     config.image_tower = ConfigDict(
         dict(
-            name="efficientnet",  # or "resnet" (18 layers at width and depth 1), "none" (a model of texts alone)
+            name="efficientnet",  # or "resnet" (18 layers at width and depth 1), "none" (a model of texts alone),
+            # or "features" (records hold computed features, see data/features.py)
+            feature_size=0,  # features: numbers an image; 2048 of ResNet-152 [MULE]
+            branch_size=0,  # N: Dense(N), BatchNorm, ReLU before the projection; 2048 in [MULE]
             width=1.6,  # EfficientNet-B5's width coefficient [P §3.2]
             depth=2.2,  # EfficientNet-B5's depth coefficient
             image_size=289,  # pixels; side of the (random or centre) crop the tower sees [ETCL]
@@ -47,8 +50,16 @@ def base_config() -> ConfigDict:
     )
     config.text_tower = ConfigDict(
         dict(
-            name="bert",  # "bert", or "hub" for a TF-Hub encoder with LaBSE's interface
+            name="bert",  # "bert", "hub" for a TF-Hub encoder with LaBSE's interface, or "words" for word vectors
             handle="",  # hub: handle or local folder
+            languages=(),  # words: those the tower knows; each has its own vectors and projection
+            word_vectors="",  # words: FastText files, a path with "{language}"; empty: random vectors
+            word_size=300,  # words: numbers in a vector [MULE]
+            frozen_words=False,  # words: keep the vectors as they are
+            language_size=512,  # words: width of the universal language embedding [MULE]
+            recurrent="lstm",  # words: "lstm" [MULE], or "gru" as in its released code
+            language_branches="shared",  # words: one sentence branch, or "parallel", one a language (PARALLEL-EmbN)
+            projection=512,  # words: width of the sentence embedding [MULE]
             layers=12,
             hidden_size=768,
             heads=12,
@@ -73,7 +84,8 @@ def base_config() -> ConfigDict:
         )
     )
     config.embedding_size = 512
-    config.shared_head = False  # ETCL, Globetrotter: one text head for images and texts alike
+    config.other_method = False  # fine-tuning goes on as `model`, not as the source's; parts that it lacks are new
+    config.shared_head = False  # MURAL, ETCL, Globetrotter: one text head for images and texts alike
 
     config.loss = ConfigDict(
         dict(
@@ -94,6 +106,19 @@ def base_config() -> ConfigDict:
             alpha_divided=True,  # L_t divided by the sum of α, or else by the number of captions
         )
     )
+    config.mule = ConfigDict(  # of the methods with triplets: MULE, EmbN, PARALLEL-EmbN; [MULE] is Kim et al., 2020
+        dict(
+            distance="euclidean",  # of unit vectors, as the released code; or "cosine", 1 - cos, as the paper
+            margin=0.05,  # in the unit of the distance; the released code's, the paper gives none
+            top=10,  # most violated constraints an anchor [MULE]
+            sentence_factor=1.5,  # of [sentence, its image, other images]; the released code's, 1 in Eq. 3
+            structure_factor=0.05,  # of [sentence, same image's sentence, others]; the released code's, 0 in Eq. 3
+            neighbourhood_weight=1.0,  # λ1 of Eq. 4; 0: without NC
+            neighbourhood_levels=("words", "sentences"),  # u and s of Eq. 1; LP: ("words",)
+            language_weight=1e-6,  # λ2 of Eq. 4; 0: without LC
+            word_vector_weight=5e-7,  # of the squared distance to the vectors of the files; the released code's
+        )
+    )
     config.optimizer = ConfigDict(
         dict(
             name="lamb",  # "lamb", "adam" or "adamw"
@@ -108,6 +133,8 @@ def base_config() -> ConfigDict:
             clip_norm=0.0,  # global gradient norm; 0: off
             image_tower_rate=1.0,  # multiplies the learning rate of the image tower
             text_tower_rate=1.0,  # multiplies the learning rate of the text tower
+            decay_rate=0.0,  # R > 0: times R every `decay_steps` instead of the linear decay; 0.794 an epoch in [MULE]
+            decay_steps=0,
         )
     )
     config.train = ConfigDict(
@@ -134,6 +161,8 @@ def base_config() -> ConfigDict:
             image_text_languages=(),  # training captions in these only; empty: all
             text_pairs="files",  # or "co_captions": two captions of one image, the fine-tuning ablation of [P A.1]
             text_text_languages=(),  # text pairs whose second language is among these; empty: all
+            captions_per_image=0,  # MULE, EmbN: places an image has in a batch; captions are drawn anew in every epoch
+            captions_per_language=1,  # then at most so many in one language; 2 en, 2 de, 1 fr, 1 cs in [MULE]
             language_temperature=1.0,  # language l is drawn in proportion to count^(1/temperature)
             default_language="en",  # of records that name none (img2dataset)
             shuffle_buffer=10_000,  # records

@@ -86,18 +86,23 @@ class Embedder(Comparisons):
         self._prepare_image, self._embed_images, self._embed_texts = prepare_image, embed_images, embed_texts
         self.embedding_size, self.config, self.path, self.step = embedding_size, config, path, step
 
+    @property
+    def takes_languages(self) -> bool:
+        """Whether `encode_text` is better told the language."""
+        return self.config.text_tower.name == "words"
+
     @classmethod
     def from_model(cls, model, tokenizer, config: ConfigDict, path: str = "", step: int | None = None) -> Embedder:
         """Wraps a model in memory; later changes of its weights show in later calls."""
-        from mural_tf.data.images import decode_image, evaluation_image
+        from mural_tf.data import image_inputs
 
-        tower = config.image_tower
+        tower, prepared = config.image_tower, image_inputs.prepared_spec(config.image_tower)
 
         @tf.function(input_signature=[tf.TensorSpec([], tf.string)])
         def prepare_image(data):
-            return evaluation_image(decode_image(data), tower.resize, tower.image_size)
+            return image_inputs.prepare_image(data, tower)
 
-        @tf.function(input_signature=[tf.TensorSpec([None, tower.image_size, tower.image_size, 3], tf.uint8)])
+        @tf.function(input_signature=[tf.TensorSpec([None, *prepared.shape], prepared.dtype)])
         def embed_images(images):
             return model.embed_images(images)
 
@@ -190,7 +195,9 @@ class Embedder(Comparisons):
         embeddings = self._checked(blocks, "images")
         return (embeddings, np.array(kept, np.int64)) if on_error == "skip" else embeddings
 
-    def encode_text(self, texts: Sequence[str], batch_size: int = 256, progress: bool | None = None) -> np.ndarray:
+    def encode_text(
+        self, texts: Sequence[str], batch_size: int = 256, progress: bool | None = None, language: str = ""
+    ) -> np.ndarray:
         """Encodes texts, in any language or script, with the image-text head.
 
         Equal texts get equal vectors bit for bit. Batches hold texts of similar length, so that little is padding.
@@ -199,6 +206,8 @@ class Embedder(Comparisons):
           texts: any strings, the empty one too.
           batch_size: texts per call of the model.
           progress: whether to show a progress bar; by default for 1,000 and more.
+          language: of the texts. Only models with word vectors per language (MULE) use it; without it they take the
+            likeliest one.
 
         Returns:
           float32 [N, D], L2-normalised, in the order of `texts`.
@@ -214,7 +223,8 @@ class Embedder(Comparisons):
         """
         if isinstance(texts, (str, bytes)) or not all(isinstance(text, str) for text in texts):
             raise TypeError("encode_text takes a list of str; wrap a single text: [text].")
-        encoded = [text.encode("utf-8", "replace") for text in texts]
+        tag = f"<{language}> " if language and self.takes_languages else ""
+        encoded = [(tag + text).encode("utf-8", "replace") for text in texts]
         unique = sorted(set(encoded), key=lambda text: (len(text), text))
         blocks = []
         with _bar(unique, "texts", progress) as bar:
@@ -304,7 +314,7 @@ def _load_hugging_face(path: pathlib.Path, kind: str) -> Embedder:
 def _load_export(path: pathlib.Path) -> Embedder:
     import tensorflow_text  # noqa: F401 - registers the tokenizer's operations
 
-    from mural_tf.data.images import decode_image
+    from mural_tf.data.image_inputs import prepare_image
 
     config = load_config(path / "config.json")
     image_encoder, text_encoder = _load_saved_model(path / "image_encoder"), _load_saved_model(path / "text_encoder")
@@ -312,7 +322,7 @@ def _load_export(path: pathlib.Path) -> Embedder:
     text_signature = _signature(text_encoder, "text", path / "text_encoder")
 
     def check_image(data):
-        decode_image(data)  # one image that does not decode would fail its whole batch in the exported graph
+        prepare_image(data, config.image_tower)  # in the exported graph, one that does not decode fails its batch
         return data
 
     embedder = Embedder(

@@ -3,6 +3,7 @@
 A method names the streams that it needs, one or two; they run side by side, and every batch holds a part of each:
 
     image_text   an image and one of its captions
+    image_groups an image and several of its captions, in several languages (`image_groups.py`)
     views        the same with two augmented views of the image (`views.py`) and, for the cloze task, masked tokens
     captions     the caption alone, for training on text
     triples      an image and two of its captions that are translations of each other (`triples.py`)
@@ -22,13 +23,17 @@ from ml_collections import ConfigDict
 
 from mural_tf.config import ConfigurationError
 from mural_tf.data import records
-from mural_tf.data.images import augment_images, decode_image, resize_image
+from mural_tf.data.batching import fingerprint as _fingerprint
+from mural_tf.data.batching import of_size as _of_size
+from mural_tf.data.image_groups import image_group_batches
+from mural_tf.data.image_inputs import finish_images, read_image
 from mural_tf.data.masking import mask_tokens
 from mural_tf.data.parsing import TEXT_PAIR_SOURCES, parse_image_text, parse_img2dataset
 from mural_tf.data.skipped import SkippedRecords, map_or_drop
 from mural_tf.data.streams import drop_problems, stream_items
 from mural_tf.data.triples import check_has_triples, parse_triples, swap_texts
 from mural_tf.data.views import augment_views
+from mural_tf.text.language_words import tag_language
 
 
 def training_batches(
@@ -53,10 +58,12 @@ def training_batches(
       A data set of the streams' dictionaries in one; tokens are dicts of int32 [B, T], ids int64 [B], images uint8
       [B, S, S, 3], and "<stream>_position" is int64 [B, 2]:
         image_text   "image", "image_id", "caption" (tokens), "caption_id"
+        image_groups the same, with more captions than images, and "caption_language_id"
         views        "view_0", "view_1", "image_id", "caption", "caption_id"; "cloze" as in `masking.py`
         captions     "caption", "caption_id"; "cloze"
         triples      "image", "image_id", "text_a", "text_b" (tokens), "text_a_id", "text_b_id"
-        text_text    "text_a", "text_b", "text_a_id", "text_b_id"
+        text_text    "text_a", "text_b", "text_a_id", "text_b_id"; of a tokenizer that takes languages also
+                     "text_a_language_id", "text_b_language_id"
     """
     start = np.full([2, 2], -1, np.int64) if position is None else position
     parts = [_STREAMS[name](config, tokenizer, skipped, start[place], pad) for place, name in enumerate(streams)]
@@ -114,8 +121,7 @@ def _triple_batches(config, tokenizer, skipped, start, pad) -> tf.data.Dataset:
 
 def _image_finisher(config: ConfigDict):
     """Returns the function from decoded images of a batch to what the image tower sees, given a seed."""
-    size, side = config.train.image_text_batch, config.image_tower.image_size
-    return lambda images, seed: _of_size(size, augment_images(images, side, config.augmentation, seed))
+    return lambda images, seed: _of_size(config.train.image_text_batch, finish_images(images, config, seed))
 
 
 def _caption_finisher(config: ConfigDict, tokenizer, pad: str, cloze: bool):
@@ -136,7 +142,7 @@ def _image_batches(stream: str, config, skipped, start, finish, images: bool = T
 
     With `images` False pictures are neither decoded nor checked.
     """
-    data, resize = config.data, config.image_tower.resize
+    data = config.data
     files = records.list_files(data.directory, records.IMAGE_TEXT, "train")
     parse, languages = _image_text_parser(stream, config)
     if stream == "triples":
@@ -144,13 +150,7 @@ def _image_batches(stream: str, config, skipped, start, finish, images: bool = T
     items = stream_items(files, parse, config, languages, "language", skipped, start, stream=0)
 
     def decode(item):
-        usable = tf.equal(item["problem"], "")
-        image = tf.cond(
-            usable,
-            lambda: resize_image(decode_image(item["image"]), resize),
-            lambda: tf.zeros([resize, resize, 3], tf.uint8),
-        )
-        return {**item, "image": image}
+        return {**item, "image": read_image(item["image"], config.image_tower, tf.equal(item["problem"], ""))}
 
     def finish_batch(items):
         first = items["position"][0]
@@ -195,6 +195,7 @@ def _text_pair_batches(config, tokenizer, skipped, start, pad) -> tf.data.Datase
 
 _STREAMS = {
     "image_text": _image_text_batches,
+    "image_groups": image_group_batches,
     "views": _view_batches,
     "captions": _caption_batches,
     "triples": _triple_batches,
@@ -204,22 +205,18 @@ _STREAMS = {
 
 def _text_pair(items, tokenizer, batch: int, pad: str) -> dict:
     """Tokens of one width, and ids, of the items' `text_a` and `text_b`."""
-    tokens = tokenizer(tf.concat([items["text_a"], items["text_b"]], axis=0), pad=pad)
+    texts = [items["text_a"], items["text_b"]]
+    if tokenizer.takes_languages:
+        texts = [tag_language(text, items[f"language_{side}"]) for side, text in zip("ab", texts)]
+    tokens = tokenizer(tf.concat(texts, axis=0), pad=pad)
+    languages = tf.split(tokens["input_type_ids"][:, 0], 2) if tokenizer.takes_languages else ()
     return {
+        **{f"text_{side}_language_id": value for side, value in zip("ab", languages)},
         "text_a": _of_size(batch, {name: value[:batch] for name, value in tokens.items()}),
         "text_b": _of_size(batch, {name: value[batch:] for name, value in tokens.items()}),
         "text_a_id": _fingerprint(items["text_a"]),
         "text_b_id": _fingerprint(items["text_b"]),
     }
-
-
-def _of_size(batch: int, values):
-    """States the batch's size, which tokenisation and resampling forget."""
-    return tf.nest.map_structure(lambda v: tf.ensure_shape(v, [batch] + [None] * (v.shape.rank - 1)), values)
-
-
-def _fingerprint(strings: tf.Tensor) -> tf.Tensor:
-    return tf.strings.to_hash_bucket_fast(strings, np.iinfo(np.int64).max)
 
 
 def _with_wait_time(batches: tf.data.Dataset) -> tf.data.Dataset:

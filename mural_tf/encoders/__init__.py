@@ -6,23 +6,28 @@ import tensorflow as tf
 from ml_collections import ConfigDict
 
 from mural_tf.config import ConfigurationError
-from mural_tf.encoders import bert, efficientnet, no_image, resnet
+from mural_tf.encoders import bert, efficientnet, image_branch, no_image, recurrent, resnet
 from mural_tf.encoders.mlp_head import MlpHead
 
 IMAGE_TOWERS = {
     "efficientnet": efficientnet.build_efficientnet,
     "resnet": resnet.build_resnet,
+    "features": image_branch.feature_input,  # computed beforehand
     "none": no_image.build_no_image,  # texts alone
 }
-TEXT_TOWERS = ("bert", "hub")
+TEXT_TOWERS = ("bert", "hub", "words")
 
 
 def build_image_encoder(config: ConfigDict) -> tf.keras.Model:
     """Builds the image tower that `config` (the `image_tower` part of a configuration) describes.
 
-    The model maps float32 [B, S, S, 3] RGB in [0, 1] to float32 [B, D], not normalised; `model.embedding_size` is D.
-    Raises `ConfigurationError` for an unknown `name` or values that cannot be built.
+    The model maps float32 [B, S, S, 3] RGB in [0, 1] ("features": [B, F]) to float32 [B, D], not normalised;
+    `model.embedding_size` is D. Raises `ConfigurationError` for an unknown `name` or values that cannot be built.
     """
+    if config.branch_size:
+        without = config.copy_and_resolve_references()
+        without.update(dict(branch_size=0, projection=0))
+        return image_branch.add_branch(build_image_encoder(without), config)
     if config.name not in IMAGE_TOWERS:
         raise ConfigurationError(f"Unknown image tower {config.name!r}: expected one of {', '.join(IMAGE_TOWERS)}.")
     model = IMAGE_TOWERS[config.name](config)
@@ -51,4 +56,6 @@ def build_text_encoder(config: ConfigDict, vocabulary_size: int) -> tf.keras.Mod
         from mural_tf.encoders import hub_text  # tensorflow_hub is slow to import and rarely needed
 
         return hub_text.build_hub_text(config)
+    if config.name == "words":
+        return recurrent.build_recurrent(config, vocabulary_size)
     raise ConfigurationError(f"Unknown text tower {config.name!r}: expected one of {', '.join(TEXT_TOWERS)}.")

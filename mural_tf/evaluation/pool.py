@@ -103,7 +103,8 @@ def measure_pool(
         owners = owners[owners >= 0]
         if not texts:  # its only images cannot be read
             continue
-        text_embeddings = embedder.encode_text(texts, batch_size=batch_size, progress=False)
+        said = {"language": language} if getattr(embedder, "takes_languages", False) else {}
+        text_embeddings = embedder.encode_text(texts, batch_size=batch_size, progress=False, **said)
         for view, parts in views.items():
             _measure_view(results[view], language, images, text_embeddings, owners, texts, [place[p] for p in parts])
     for view, result in results.items():

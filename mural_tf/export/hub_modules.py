@@ -51,13 +51,12 @@ def text_variables(model: ContrastiveModel) -> list[tf.Variable]:
 
 
 def image_encoder_module(model: ContrastiveModel) -> tf.train.Checkpoint:
-    """Float32 [B, S, S, 3] RGB in [0, 1] → float32 [B, D], L2-normalised."""
+    """Float32 [B, S, S, 3] RGB in [0, 1], or features [B, F] → float32 [B, D], L2-normalised."""
 
     def encode(inputs, training=False):
         return model.embed_images(inputs, training=training)
 
-    side = model.image_size
-    images = tf.TensorSpec([None, side, side, 3], tf.float32, name="inputs")
+    images = tf.TensorSpec([None, *model.image_shape], tf.float32, name="inputs")
     return _reusable(encode, images, model.image_encoder.variables)
 
 

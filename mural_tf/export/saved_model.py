@@ -9,7 +9,7 @@
 | encoder | signature | input | output |
 |---|---|---|---|
 | image | `serving_default` | `image_bytes` string [B], JPEG, PNG, BMP or GIF | `embedding` float32 [B, D] |
-| image | `image` | `image` float32 [B, S, S, 3] RGB in [0, 1] | `embedding` |
+| image | `image` | `image` float32 [B, S, S, 3] RGB in [0, 1], or features [B, F] | `embedding` |
 | text | `serving_default` | `text` string [B], UTF-8 | `embedding` float32 [B, D] |
 | text | `tokens` | `input_word_ids`, `input_mask`, `input_type_ids` int32 [B, T] | `embedding` |
 | text | `text_text` (MURAL) | `text` string [B] | `text_text_embedding` float32 [B, D] |
@@ -31,12 +31,12 @@ from absl import logging
 from ml_collections import ConfigDict
 
 from mural_tf.config import ConfigurationError, save_config
-from mural_tf.data.images import decode_image, evaluation_image
+from mural_tf.data.image_inputs import prepare_image, prepared_spec
 from mural_tf.export.hub_modules import save_hub_modules, text_variables
 from mural_tf.export.model_card import describe_model
 from mural_tf.export.serving import IMAGE_ENCODER, TEXT_ENCODER, write_serving_files
 from mural_tf.models.contrastive import TOKENS, ContrastiveModel
-from mural_tf.text.tokenizer import WordPieceTokenizer
+from mural_tf.text.tokenizer import WordPieceTokenizer, build_tokenizer
 from mural_tf.training.checkpoints import load_trained
 from mural_tf.training.workdir import read_metrics
 
@@ -114,12 +114,7 @@ def _write(model, tokenizer, config: ConfigDict, directory: pathlib.Path, metric
     save_config(config, directory / "config.json")
     tokenizer.save(directory / "vocabulary.txt")
     # Built on the file, so that every SavedModel below carries the vocabulary as an asset.
-    tokenizer = type(tokenizer).load(
-        directory / "vocabulary.txt",
-        max_length=tokenizer.max_length,
-        lower_case=tokenizer.lower_case,
-        strip_accents=tokenizer.strip_accents,
-    )
+    tokenizer = build_tokenizer(config, directory / "vocabulary.txt", as_asset=True)
     module, signatures = _image_encoder(model, config)
     tf.saved_model.save(module, str(directory / IMAGE_ENCODER / VERSION), signatures)
     module, signatures = _text_encoder(model, tokenizer)
@@ -131,18 +126,18 @@ def _write(model, tokenizer, config: ConfigDict, directory: pathlib.Path, metric
 
 
 def _image_encoder(model: ContrastiveModel, config: ConfigDict) -> tuple[tf.Module, dict]:
-    resize, side = config.image_tower.resize, config.image_tower.image_size
+    tower, prepared = config.image_tower, prepared_spec(config.image_tower)
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="image_bytes")])
     def from_bytes(image_bytes):
         images = tf.map_fn(
-            lambda data: evaluation_image(decode_image(data), resize, side),
+            lambda data: prepare_image(data, tower),
             image_bytes,
-            fn_output_signature=tf.TensorSpec([side, side, 3], tf.uint8),
+            fn_output_signature=prepared,
         )
         return {"embedding": model.embed_images(images)}
 
-    @tf.function(input_signature=[tf.TensorSpec([None, side, side, 3], tf.float32, name="image")])
+    @tf.function(input_signature=[tf.TensorSpec([None, *prepared.shape], tf.float32, name="image")])
     def from_pixels(image):
         return {"embedding": model.embed_images(image)}
 

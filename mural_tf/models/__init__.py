@@ -8,12 +8,23 @@ from mural_tf.config import ConfigurationError
 from mural_tf.encoders import build_image_encoder, build_text_encoder
 from mural_tf.models.align import Align
 from mural_tf.models.contrastive import ContrastiveModel
+from mural_tf.models.embn import EmbN, ParallelEmbN
 from mural_tf.models.etcl import Etcl
 from mural_tf.models.globetrotter import Globetrotter
 from mural_tf.models.labse import Labse
+from mural_tf.models.mule import Mule
 from mural_tf.models.mural import Mural
 
-METHODS = {"align": Align, "mural": Mural, "etcl": Etcl, "globetrotter": Globetrotter, "labse": Labse}
+METHODS = {
+    "align": Align,
+    "mural": Mural,
+    "etcl": Etcl,
+    "globetrotter": Globetrotter,
+    "labse": Labse,
+    "mule": Mule,
+    "embn": EmbN,
+    "parallel_embn": ParallelEmbN,
+}
 
 __all__ = ["METHODS", "Align", "ContrastiveModel", "Etcl", "Globetrotter", "Labse", "Mural", "build_model"]
 

@@ -30,7 +30,7 @@ class ContrastiveModel(tf.keras.Model):
     """Base of all methods; see `Align` for the smallest one.
 
     Args:
-      image_encoder: float32 [B, S, S, 3] in [0, 1] → float32 [B, D].
+      image_encoder: float32 [B, S, S, 3] in [0, 1], or features [B, F] → float32 [B, D].
       text_encoder: {"input_word_ids", "input_mask", "input_type_ids"}, int32 [B, T] → float32 [B, H].
       config: the whole configuration tree.
     """
@@ -53,7 +53,8 @@ class ContrastiveModel(tf.keras.Model):
         if self.micro_batches < 1:
             raise ConfigurationError(f"train.micro_batches={self.micro_batches} must be at least 1, the whole batch.")
         self.seed = config.seed
-        self.image_size = config.image_tower.image_size
+        side = config.image_tower.image_size
+        self.image_shape = (side, side, 3) if image_encoder.input_shape[1] is None else image_encoder.input_shape[1:]
         low, high = (math.log(bound) for bound in config.loss.temperature_range)
         self.log_temperature = self.add_weight(  # log τ keeps τ positive; the constraint keeps it in its range
             name="log_temperature",
@@ -101,6 +102,9 @@ class ContrastiveModel(tf.keras.Model):
         """Returns {name of `log_names`: scalar} to log; arguments and summing as of `losses`."""
         return {}
 
+    def begin(self, tokenizer, restored: bool) -> None:
+        """Called once, before a run's first step; `restored`: its weights come from another run or an export."""
+
     def loss_weights(self) -> dict[str, float]:
         """Returns {task: weight} of Eq. 1."""
         raise NotImplementedError
@@ -126,7 +130,7 @@ class ContrastiveModel(tf.keras.Model):
         return tf.exp(self.log_temperature)
 
     def embed_images(self, images: tf.Tensor, training: bool = False) -> tf.Tensor:
-        """Maps images, uint8 or float in [0, 1] [B, S, S, 3], to L2-normalised float32 [B, D]."""
+        """Maps images, uint8 or float in [0, 1] [B, S, S, 3], or features to L2-normalised float32 [B, D]."""
         if images.dtype == tf.uint8:
             images = tf.cast(images, tf.float32) / 255.0
         return tf.math.l2_normalize(tf.cast(self.image_encoder(images, training=training), tf.float32), axis=-1)
@@ -155,7 +159,7 @@ class ContrastiveModel(tf.keras.Model):
     def build_variables(self) -> None:
         """Creates every variable by running one example through each tower and head."""
         tokens = {name: tf.ones([1, 4], tf.int32) for name in TOKENS}
-        self.embed_images(tf.zeros([1, self.image_size, self.image_size, 3]))
+        self.embed_images(tf.zeros([1, *self.image_shape]))
         for name in self.head_names:
             self.embed_texts(tokens, name)
         self.built = True

@@ -29,6 +29,7 @@ class Mural(Align):
 
     def __init__(self, image_encoder, text_encoder, config, **kwargs):
         super().__init__(image_encoder, text_encoder, config, **kwargs)
+        self.text_head_name = "image_text" if config.shared_head else "text_text"
         self.text_text_head = tf.keras.layers.Dense(self.embedding_size, name="text_text_head")
 
     def encode(self, batch, training):
@@ -39,8 +40,8 @@ class Mural(Align):
         return {
             "image": self.embed_images(batch["image"], training),
             "caption": self.project_texts(caption, "image_text"),
-            "text_a": self.project_texts(text_a, "text_text"),
-            "text_b": self.project_texts(text_b, "text_text"),
+            "text_a": self.project_texts(text_a, self.text_head_name),
+            "text_b": self.project_texts(text_b, self.text_head_name),
         }
 
     def losses(self, embeddings, batch, rows):

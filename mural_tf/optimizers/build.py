@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 
 from mural_tf.config import ConfigurationError
 from mural_tf.optimizers.rates import NOT_DECAYED, Adam, AdamW, Lamb, base_name
-from mural_tf.optimizers.schedule import WarmupLinearDecay
+from mural_tf.optimizers.schedule import StaircaseDecay, WarmupLinearDecay
 
 NAMES = ("lamb", "adam", "adamw")
 MODES = ("joint", "per_task")
@@ -54,7 +54,16 @@ def build_optimizers(
 
 
 def _optimizer(config: ConfigDict, peak: float, steps: int, rates: Mapping[str, float]):
-    schedule = WarmupLinearDecay(peak, min(config.warmup_steps, steps - 1), steps)
+    warmup = min(config.warmup_steps, steps - 1)
+    if not config.decay_rate:
+        schedule = WarmupLinearDecay(peak, warmup, steps)
+    elif 0 < config.decay_rate <= 1 and config.decay_steps > 0:
+        schedule = StaircaseDecay(peak, warmup, config.decay_rate, config.decay_steps)
+    else:
+        raise ConfigurationError(
+            f"optimizer.decay_rate={config.decay_rate} must be in (0, 1], with optimizer.decay_steps="
+            f"{config.decay_steps} of 1 or more."
+        )
     moments = dict(beta_1=config.beta_1, beta_2=config.beta_2, epsilon=config.epsilon)
     if config.name == "lamb":
         optimizer = Lamb(

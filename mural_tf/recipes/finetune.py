@@ -7,6 +7,7 @@ alone, a TF-Hub handle or folder.
 
 from __future__ import annotations
 
+import functools
 import pathlib
 
 from ml_collections import ConfigDict
@@ -17,7 +18,7 @@ from mural_tf.recipes.pretrain import train_and_finish
 from mural_tf.training.checkpoints import restore_for_inference
 
 # What a fine-tuning configuration may change of a tower it takes over; everything else is the source's.
-TOWER_SETTINGS = ("drop_connect_rate", "batch_norm_momentum", "dropout", "precision", "frozen")
+TOWER_SETTINGS = ("drop_connect_rate", "batch_norm_momentum", "dropout", "precision", "frozen", "frozen_words")
 
 
 def finetune(
@@ -42,7 +43,11 @@ def finetune(
     folder = pathlib.Path(source)
     if (folder / "config.json").exists():
         config = _with_source_architecture(config, load_config(folder / "config.json"), folder)
-        restore = _restore_workdir if (folder / "checkpoints").is_dir() else _restore_export
+        restore = _restore_export
+        if (folder / "checkpoints").is_dir():
+            restore = functools.partial(_restore_workdir, other_method=config.other_method)
+        elif config.other_method:
+            raise ConfigurationError(f"other_method=True starts from a workdir; {source} is an export.")
     else:
         _check_hub_handle(source, folder)
         config.text_tower.update(dict(name="hub", handle=source))
@@ -66,7 +71,7 @@ def _with_source_architecture(config: ConfigDict, source: ConfigDict, folder: pa
     starts_from = METHODS[config.model].starts_from  # of a stage, such as ETCL; the others go on as what they were
     if starts_from and source.model not in starts_from:
         raise ConfigurationError(f"{config.model} starts from {' or '.join(starts_from)}; {folder} is {source.model}.")
-    if not starts_from:
+    if not starts_from and not config.other_method:
         config.model, config.shared_head = source.model, source.shared_head
     config.embedding_size = source.embedding_size
     config.vocabulary.update(source.vocabulary.to_dict())
@@ -83,8 +88,8 @@ def _check_hub_handle(source: str, folder: pathlib.Path) -> None:
         raise ConfigurationError(f"{source} does not exist; give a workdir, an export, or a TF-Hub handle or folder.")
 
 
-def _restore_workdir(model: ContrastiveModel, folder: pathlib.Path) -> None:
-    path = restore_for_inference(model, folder)
+def _restore_workdir(model: ContrastiveModel, folder: pathlib.Path, other_method: bool = False) -> None:
+    path = restore_for_inference(model, folder, partly=other_method)
     print(f"Starts from the weights of {path}.")
 
 

@@ -83,8 +83,10 @@ def _train_and_finish(config, workdir, tpu, debug_nans, profile, initialize, sig
     tokenizer = chief_first(strategy, lambda: _prepare(config, workdir))
     with strategy.scope():
         model = build_model(config, tokenizer.vocabulary_size)
-        if initialize is not None and not has_checkpoint(workdir):
-            initialize(model)
+        if not has_checkpoint(workdir):
+            if initialize is not None:
+                initialize(model)
+            model.begin(tokenizer, restored=initialize is not None)
         compile_model(model, config)
     if is_chief(strategy):
         size = f"{config.model} ({model.count_params():,} parameters)"

@@ -21,11 +21,13 @@ import tensorflow_text as tf_text
 from ml_collections import ConfigDict
 
 from mural_tf.config import ConfigurationError
+from mural_tf.text.language_words import WordTokenizer
 from mural_tf.text.vocabulary import (
     RESERVED_TOKENS,
     SUFFIX_INDICATOR,
     check_vocabulary,
     load_vocabulary,
+    read_lines,
     save_vocabulary,
 )
 from mural_tf.text.words import clean_text, split_words
@@ -39,6 +41,8 @@ class WordPieceTokenizer(tf.Module):
     A row is `[CLS] pieces [SEP]` and then [PAD]; longer texts lose their last pieces, never [SEP]. Any bytes are
     answered: an empty text gives `[CLS] [SEP]`, invalid UTF-8 gives [UNK]s.
     """
+
+    takes_languages = False  # texts do not begin with a tag, see language_words.py
 
     def __init__(
         self,
@@ -179,15 +183,23 @@ class WordPieceTokenizer(tf.Module):
         }
 
 
-def build_tokenizer(config: ConfigDict, vocabulary_file: str | pathlib.Path) -> WordPieceTokenizer:
-    """Builds the tokenizer that a whole configuration tree describes, on a vocabulary file."""
+def build_tokenizer(
+    config: ConfigDict, vocabulary_file: str | pathlib.Path, as_asset: bool = False
+) -> WordPieceTokenizer | WordTokenizer:
+    """Builds the tokenizer that a whole configuration tree describes, on a vocabulary file.
+
+    `as_asset`: the graph reads the file, and a SavedModel carries it.
+    """
+    options = dict(
+        max_length=config.text_tower.max_length,
+        lower_case=config.vocabulary.lower_case,
+        strip_accents=config.vocabulary.strip_accents,
+        vocabulary_file=vocabulary_file if as_asset else "",
+    )
+    if config.text_tower.name == "words":
+        return WordTokenizer(read_lines(vocabulary_file), config.text_tower.languages, **options)
     kind = WordPieceTokenizer
     if config.vocabulary.builder == "byte_pair":
         from mural_tf.text.byte_pair import BytePairTokenizer as kind
 
-    return kind(
-        load_vocabulary(vocabulary_file),
-        max_length=config.text_tower.max_length,
-        lower_case=config.vocabulary.lower_case,
-        strip_accents=config.vocabulary.strip_accents,
-    )
+    return kind(load_vocabulary(vocabulary_file), **options)

@@ -263,6 +263,13 @@ def load_vocabulary(path: str | pathlib.Path) -> list[str]:
     Raises:
       ConfigurationError: no such file, not UTF-8, empty, or the same piece twice.
     """
+    vocabulary = read_lines(path)
+    check_vocabulary(vocabulary, str(path))
+    return vocabulary
+
+
+def read_lines(path: str | pathlib.Path) -> list[str]:
+    """Reads one entry a line; raises `ConfigurationError` if there is no such file, or it is not UTF-8 or empty."""
     try:
         data = pathlib.Path(path).read_bytes()
     except OSError as error:
@@ -278,7 +285,6 @@ def load_vocabulary(path: str | pathlib.Path) -> list[str]:
         vocabulary.pop()
     if not vocabulary:
         raise ConfigurationError(f"The vocabulary {path} is empty: expected one piece a line.")
-    check_vocabulary(vocabulary, str(path))
     return vocabulary
 
 

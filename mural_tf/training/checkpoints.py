@@ -160,8 +160,12 @@ def has_checkpoint(workdir: pathlib.Path) -> bool:
     return bool(list_checkpoints(workdir / FOLDERS["latest"]))
 
 
-def restore_for_inference(model: ContrastiveModel, workdir: str | pathlib.Path, which: str = "latest") -> str:
+def restore_for_inference(
+    model: ContrastiveModel, workdir: str | pathlib.Path, which: str = "latest", partly: bool = False
+) -> str:
     """Restores a model's weights from a workdir's latest or best checkpoint and returns the checkpoint's path.
+
+    With `partly`, parts of the model that the checkpoint does not hold stay as they are: it is another method's.
 
     Raises `ConfigurationError` if there is none or it belongs to another architecture or vocabulary.
     """
@@ -176,7 +180,8 @@ def restore_for_inference(model: ContrastiveModel, workdir: str | pathlib.Path, 
         )
     if not paths:
         raise ConfigurationError(f"{workdir} has no checkpoint yet: expected one in {folder}.")
-    return _restore_newest(tf.train.Checkpoint(model=_weights(model)), paths, folder)
+    weights = _present_weights(model, paths[-1]) if partly else _weights(model)
+    return _restore_newest(tf.train.Checkpoint(model=weights), paths, folder)
 
 
 def load_trained(
@@ -202,6 +207,12 @@ def _step(path: str) -> int:
 def _weights(model: ContrastiveModel) -> tf.train.Checkpoint:
     # Not the Keras model itself: it would hand a checkpoint's optimiser state to whatever it is compiled with later.
     return tf.train.Checkpoint(**model.weights_by_part())
+
+
+def _present_weights(model: ContrastiveModel, path: str) -> tf.train.Checkpoint:
+    """The parts of the model of which the checkpoint at `path` holds anything."""
+    held = {name.split("/")[1] for name, _ in tf.train.list_variables(path) if name.startswith("model/")}
+    return tf.train.Checkpoint(**{name: part for name, part in model.weights_by_part().items() if name in held})
 
 
 def _restore_newest(checkpoint: tf.train.Checkpoint, paths: list[str], folder: pathlib.Path) -> str:

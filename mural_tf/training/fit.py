@@ -116,10 +116,11 @@ def _fit_intervals(model, batches, parts: list[tuple[int, int]], callbacks) -> N
 def _distribute(strategy: tf.distribute.Strategy, model, tokenizer, config: ConfigDict, skipped: SkippedRecords):
     """Returns the batches from the model's data position on, split over the replicas."""
     replicas = strategy.num_replicas_in_sync
-    for name in ("image_text_batch", "text_text_batch"):
-        if config.train[name] % replicas:
+    for name, group in (("image_text_batch", config.data.captions_per_image or 1), ("text_text_batch", 1)):
+        if config.train[name] % (replicas * group):
+            whole = f", in groups of data.captions_per_image={group}" if group > 1 else ""
             raise ConfigurationError(
-                f"train.{name}={config.train[name]} must be a multiple of the {replicas} replicas that share it."
+                f"train.{name}={config.train[name]} must be a multiple of the {replicas} replicas that share it{whole}."
             )
     one_cpu = replicas == 1 and not isinstance(strategy, tf.distribute.TPUStrategy)
     pad = "longest" if one_cpu else "max_length"  # accelerators and replicas need static shapes

@@ -10,8 +10,9 @@ from ml_collections import ConfigDict
 
 from mural_tf.config import PARTIAL, ConfigurationError
 from mural_tf.data import records
+from mural_tf.text.language_words import build_words
 from mural_tf.text.tokenizer import WordPieceTokenizer, build_tokenizer
-from mural_tf.text.vocabulary import build_vocabulary, load_vocabulary, save_vocabulary
+from mural_tf.text.vocabulary import build_vocabulary, save_vocabulary
 
 SOURCES = ("records", "emoji", "shapes")
 
@@ -42,7 +43,7 @@ def prepare_tokenizer(config: ConfigDict, workdir: pathlib.Path) -> WordPieceTok
     settings = config.vocabulary
     if not own.exists():
         source = pathlib.Path(settings.file) if settings.file else _built_vocabulary(config)
-        load_vocabulary(source)  # raises if it is missing or not a vocabulary
+        build_tokenizer(config, source)  # raises if it is missing or not a vocabulary
         partial = own.with_name(f".{own.name}{PARTIAL}")
         shutil.copyfile(source, partial)
         partial.replace(own)
@@ -52,7 +53,14 @@ def prepare_tokenizer(config: ConfigDict, workdir: pathlib.Path) -> WordPieceTok
 def _built_vocabulary(config: ConfigDict) -> pathlib.Path:
     settings = config.vocabulary
     casing = ("lower" if settings.lower_case else "cased") + ("-unaccented" if settings.strip_accents else "")
-    path = pathlib.Path(config.data.directory) / f"vocabulary-{settings.builder}-{settings.size}-{casing}.txt"
+    languages = config.text_tower.languages if config.text_tower.name == "words" else ()
+    name = f"words-{'-'.join(languages)}" if languages else settings.builder
+    path = pathlib.Path(config.data.directory) / f"vocabulary-{name}-{settings.size}-{casing}.txt"
+    if not path.exists() and languages:
+        print(f"Collecting up to {settings.size} words in {len(languages)} languages …", flush=True)
+        texts = _training_texts_by_language(config.data.directory)
+        words = build_words(texts, languages, settings.size, settings.lower_case, settings.strip_accents)
+        save_vocabulary(words, path)
     if not path.exists():
         print(f"Building a vocabulary of up to {settings.size} word pieces ({settings.builder}) …", flush=True)
         pieces = build_vocabulary(
@@ -67,13 +75,17 @@ def _built_vocabulary(config: ConfigDict) -> pathlib.Path:
 
 
 def _training_texts(directory: str) -> Iterator[str]:
+    return (text for _, text in _training_texts_by_language(directory))
+
+
+def _training_texts_by_language(directory: str) -> Iterator[tuple[str, str]]:
     for record in records.read_records(directory, records.IMAGE_TEXT, "train", skip_damaged=True):
-        yield from record.captions
+        yield from zip(record.languages, record.captions)
     try:
         pairs = records.list_files(directory, records.TEXT_PAIRS, "train")
     except ConfigurationError:
         pairs = []  # a data set of captions alone
     if pairs:
         for pair in records.read_records(directory, records.TEXT_PAIRS, "train", skip_damaged=True):
-            yield pair.text_a
-            yield pair.text_b
+            yield pair.language_a, pair.text_a
+            yield pair.language_b, pair.text_b

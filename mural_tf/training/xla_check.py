@@ -39,6 +39,7 @@ def trace_step(config: ConfigDict, vocabulary_size: int, batch: int):
     """
     import tensorflow as tf
 
+    from mural_tf.data.image_inputs import prepared_spec
     from mural_tf.encoders.fused import enable_fusion
     from mural_tf.models import build_model
     from mural_tf.training.fit import compile_model
@@ -46,11 +47,11 @@ def trace_step(config: ConfigDict, vocabulary_size: int, batch: int):
     enable_fusion(False)  # compiled functions within the compiled step; on a TPU there are none either
     model = build_model(config, vocabulary_size)
     compile_model(model, config)
-    side, length = config.image_tower.image_size, config.text_tower.max_length
+    pixels, length = prepared_spec(config.image_tower), config.text_tower.max_length
     tokens = {name: tf.ones([batch, length], tf.int32) for name in ("input_word_ids", "input_mask", "input_type_ids")}
     tokens["input_type_ids"] = tf.zeros_like(tokens["input_type_ids"])
     ids = tf.range(batch, dtype=tf.int64)
-    example = {"image": tf.zeros([batch, side, side, 3], tf.uint8), "image_id": ids, "caption_id": ids}
+    example = {"image": tf.zeros([batch, *pixels.shape], pixels.dtype), "image_id": ids, "caption_id": ids}
     example["image_text_position"] = tf.zeros([batch, 2], tf.int64)
     masked = {"places": tf.ones([batch, 1], tf.int32), "targets": tf.ones([batch, 1], tf.int32)}
     masked["weights"] = tf.ones([batch, 1])
@@ -59,6 +60,11 @@ def trace_step(config: ConfigDict, vocabulary_size: int, batch: int):
             example[name] = example["image"]
         else:
             example.update({name: {**tokens, **(masked if name == "cloze" else {})}, f"{name}_id": ids})
+            example[f"{name}_language_id"] = tokens["input_type_ids"][:, 0]
+    if config.data.captions_per_image:
+        for name in ("caption", "caption_id", "caption_language_id"):
+            several = functools.partial(tf.repeat, repeats=config.data.captions_per_image, axis=0)
+            example[name] = tf.nest.map_structure(several, example.get(name, ids))
     return tf.function(model.train_step, jit_compile=True, autograph=False), example
 
 

@@ -1,0 +1,66 @@
+"""Translation retrieval with a trained model: the captions of one image in two languages find each other.
+
+    python -m benchmarks.translation --model=WORKDIR --data_dir=data/emoji_core --split=test --output=translation.json
+
+Per language but English: the mean recall (R@1, 5, 10, both directions) between the captions of the split in it and
+their English ones, one caption an image, pool: the images captioned in both.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+from absl import flags
+
+from mural_tf import cli
+from mural_tf.config import ConfigurationError, write_whole
+
+PIVOT = "en"
+
+
+def translation_recall(embedder, data_dir: str, split: str) -> dict[str, float]:
+    """Returns {language: mean recall in percent}; raises `ConfigurationError` if no language has a pair."""
+    import numpy as np
+
+    from mural_tf.data import records
+    from mural_tf.metrics import ranking
+
+    captions: dict[str, dict[str, str]] = {}
+    for record in records.read_records(data_dir, records.IMAGE_TEXT, split):
+        for text, language in zip(record.captions, record.languages):
+            captions.setdefault(language, {}).setdefault(record.image_id, text)
+    results = {}
+    for language, texts in sorted(captions.items()):
+        shared = [image for image in texts if image in captions.get(PIVOT, {})]
+        if language == PIVOT or not shared:
+            continue
+        sides = []
+        for name in (language, PIVOT):
+            said = {"language": name} if getattr(embedder, "takes_languages", False) else {}
+            sides.append(embedder.encode_text([captions[name][image] for image in shared], progress=False, **said))
+        own = np.arange(len(shared))
+        summary = ranking.summarize(ranking.ranks(*sides, own), ranking.ranks(*reversed(sides), own))
+        results[language] = float(summary["mean_recall"])
+    if not results:
+        raise ConfigurationError(f"Split {split!r} of {data_dir} has no captions in {PIVOT!r} and another language.")
+    return results
+
+
+def main(_) -> None:
+    from mural_tf.embedder import load
+
+    results = translation_recall(load(MODEL.value), DATA_DIR.value, SPLIT.value)
+    text = json.dumps(results, indent=1)
+    if OUTPUT.value:
+        pathlib.Path(OUTPUT.value).parent.mkdir(parents=True, exist_ok=True)
+        write_whole(OUTPUT.value, text + "\n")
+    print(text)
+
+
+if __name__ == "__main__":
+    MODEL = flags.DEFINE_string("model", None, "Workdir or export.", required=True)
+    DATA_DIR = flags.DEFINE_string("data_dir", None, "Folder of image-text TFRecords.", required=True)
+    SPLIT = flags.DEFINE_string("split", "test", "Split; make choices on dev and report test.")
+    OUTPUT = flags.DEFINE_string("output", "", "JSON file for the numbers.")
+    cli.run(main)

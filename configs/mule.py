@@ -1,0 +1,47 @@
+"""What the configurations of MULE, EmbN and PARALLEL-EmbN on Multi30K share; this file is no configuration itself.
+
+[MULE] is Kim et al., 2020; "its code" marks what only the released code says.
+"""
+
+from ml_collections import ConfigDict
+
+from mural_tf.config import base_config
+
+STEPS_PER_EPOCH = 65  # 29,000 images, 450 in a batch
+
+
+def mule_config(model: str, languages: tuple = ("en", "de", "fr", "cs")) -> ConfigDict:
+    """Returns one of the paper's models: "mule", "embn" or "parallel_embn"."""
+    config = base_config()
+    config.model = model
+    config.embedding_size = 512  # of images and sentences [MULE]
+
+    config.image_tower.name = "features"
+    config.image_tower.feature_size = 2048  # of ResNet-152, kept fixed [MULE]
+    config.image_tower.branch_size = 2048  # Dense, BatchNorm, ReLU; its code
+    config.image_tower.projection = 512
+    config.text_tower.name = "words"
+    config.text_tower.languages = languages
+    config.text_tower.word_vectors = "vectors/cc.{language}.300.vec"  # FastText's; empty: random vectors
+    config.text_tower.word_size = 300  # [MULE]
+    config.text_tower.language_size = 512
+    config.text_tower.hidden_size = 1024  # units of the LSTM
+    config.text_tower.projection = 512
+    config.text_tower.length_groups = 2  # by parts of one language each; TPU: 1
+    config.text_tower.precision = "float32"
+    config.vocabulary.lower_case = True
+    config.vocabulary.size = 100_000  # words of all languages, an upper bound (our choice)
+
+    config.loss.text_text_weight = 0.0  # the paper's constraints are on captions of one image alone
+    config.optimizer.name = "adam"
+    config.optimizer.learning_rate = 1e-4  # its code
+    config.optimizer.epsilon = 1e-8  # Adam's; the classifier's gradients of 1e-6 would drown in 1e-6
+    config.optimizer.warmup_steps = 0
+    config.optimizer.decay_rate = 0.794  # its code: every epoch
+    config.optimizer.decay_steps = STEPS_PER_EPOCH
+    config.train.steps = 20 * STEPS_PER_EPOCH  # its code: 20 epochs
+    config.data.captions_per_language = 2  # of five English and five German captions an image; fr and cs have one
+    config.data.captions_per_image = 6 if len(languages) == 4 else 2 * len(languages)  # 2 en, 2 de, 1 fr, 1 cs
+    config.train.image_text_batch = 450 * config.data.captions_per_image  # captions of 450 images; its code
+    config.data.cache = True
+    return config

@@ -1,0 +1,123 @@
+"""Triplet losses over the most violated constraints: image-sentence matching of EmbN and MULE.
+
+[MULE] Eq. 3 (Kim et al., 2020), after the two-branch network of Wang et al. (2019), with the weights of its released
+code. A triplet (anchor, positive, negative) is violated by
+
+    max(0, margin + d(anchor, positive) - d(anchor, negative))
+
+and an anchor's loss is the mean over its K largest violations, those of 0 included (fewer if it has fewer negatives).
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+Rows = tuple  # (first row, number of rows): the anchors one call answers for
+DISTANCES = ("euclidean", "cosine")
+SMALLEST_SQUARE = 1e-8  # of a Euclidean distance: the square root has no gradient at 0
+
+
+def distances(anchors: tf.Tensor, candidates: tf.Tensor, distance: str = "euclidean") -> tf.Tensor:
+    """Returns the distance of every anchor, [R, D], to every candidate, [C, D], both L2-normalised: float32 [R, C].
+
+    "euclidean" (the released code) is sqrt(2 - 2 cos), in 0..2; "cosine" (the paper) is 1 - cos, in 0..2.
+    """
+    anchors, candidates = (tf.cast(side, tf.float32) for side in (anchors, candidates))
+    return _of_cosines(tf.matmul(anchors, candidates, transpose_b=True), distance)
+
+
+def paired_distances(left: tf.Tensor, right: tf.Tensor, distance: str = "euclidean") -> tf.Tensor:
+    """Returns the distance of each row of `left` to the same row of `right`, [R, D] both: float32 [R]."""
+    left, right = (tf.cast(side, tf.float32) for side in (left, right))
+    return _of_cosines(tf.reduce_sum(left * right, axis=-1), distance)
+
+
+def top_violations(
+    positive: tf.Tensor, negative: tf.Tensor, is_negative: tf.Tensor, margin: float, top: int
+) -> tf.Tensor:
+    """Returns each anchor's loss: the mean of its `top` largest violations.
+
+    Args:
+      positive: float32 [R], distance of each anchor to its positive.
+      negative: float32 [R, C], distances to the candidates.
+      is_negative: bool [R, C]; others do not count. An anchor without negatives has loss 0.
+      margin: in the unit of the distance.
+      top: K; at most as many as an anchor has negatives are averaged.
+
+    Returns:
+      float32 [R].
+    """
+    violations = tf.where(is_negative, tf.nn.relu(margin + positive[:, None] - negative), 0.0)
+    columns = negative.shape[1]  # TPUs need a K that is known when the step is compiled
+    kept = tf.minimum(top, tf.shape(negative)[1]) if columns is None else min(top, columns)
+    worst = tf.math.top_k(violations, kept, sorted=False).values  # [R, K]
+    count = tf.minimum(float(top), tf.reduce_sum(tf.cast(is_negative, tf.float32), axis=1))
+    return tf.reduce_sum(worst, axis=1) / tf.maximum(count, 1.0)
+
+
+def image_sentence_loss(
+    images: tf.Tensor,
+    sentences: tf.Tensor,
+    owners: tf.Tensor,
+    image_ids: tf.Tensor,
+    languages: tf.Tensor,
+    *,
+    margin: float = 0.05,
+    distance: str = "euclidean",
+    top: int = 10,
+    sentence_factor: float = 1.5,
+    structure_factor: float = 0.05,
+    rows: Rows | None = None,
+) -> tf.Tensor:
+    """Returns the matching loss, the mean over the sentences s (with image v) of the batch of
+
+        sentence_factor · [s, v, other images] + [v, s, other images' sentences]
+        + structure_factor · [s, the farthest other sentence of v, other images' sentences]
+
+    where [anchor, positive, negatives] is `top_violations` and all sentences in the brackets have s's language. The
+    factors are the released code's; sentence_factor=1 and structure_factor=0 give the paper's Eq. 3. Departure: the
+    mean is over all sentences, so a language counts as often as it occurs; a language alone gives its own mean.
+
+    Args:
+      images: [I, D], L2-normalised.
+      sentences: [S, D], L2-normalised.
+      owners: int32 [S], the row of each sentence's image.
+      image_ids: [I] integers; images of one id are not each other's negatives.
+      languages: integers [S]; -1: there is no sentence in this row.
+      margin, distance, top: as in `top_violations` and `distances`.
+      rows: the sentences to sum over, as (first, count); the result is still divided by the number of all sentences,
+        so parts add up to the whole. `None`: all.
+
+    Returns:
+      float32 scalar.
+    """
+    first, count = (0, tf.shape(sentences)[0]) if rows is None else rows
+    mine = slice(first, first + count)
+    anchors, own, language = sentences[mine], tf.gather(images, owners[mine]), languages[mine]
+    ids_of_sentences = tf.gather(image_ids, owners)  # [S]
+    same_image = tf.equal(ids_of_sentences[mine, None], ids_of_sentences[None, :])  # [R, S]
+    same_language = tf.logical_and(tf.equal(language[:, None], languages[None, :]), (language >= 0)[:, None])
+    is_negative = tf.logical_and(same_language, tf.logical_not(same_image))  # [R, S]
+    to_own = paired_distances(anchors, own, distance)  # [R]
+
+    other_images = tf.not_equal(ids_of_sentences[mine, None], image_ids[None, :])  # [R, I]
+    losses = sentence_factor * top_violations(to_own, distances(anchors, images, distance), other_images, margin, top)
+    losses += top_violations(to_own, distances(own, sentences, distance), is_negative, margin, top)
+    if structure_factor:
+        between = distances(anchors, sentences, distance)  # [R, S]
+        itself = tf.equal(tf.range(first, first + count)[:, None], tf.range(tf.shape(sentences)[0])[None, :])
+        is_positive = tf.logical_and(tf.logical_and(same_language, same_image), tf.logical_not(itself))
+        farthest = tf.reduce_max(tf.where(is_positive, between, 0.0), axis=1)
+        has_positive = tf.reduce_any(is_positive, axis=1)
+        structure = top_violations(farthest, between, is_negative, margin, top)
+        losses += structure_factor * tf.where(has_positive, structure, 0.0)
+    present = tf.reduce_sum(tf.cast(languages >= 0, tf.float32))
+    return tf.reduce_sum(tf.where(language >= 0, losses, 0.0)) / tf.maximum(present, 1.0)
+
+
+def _of_cosines(cosines: tf.Tensor, distance: str) -> tf.Tensor:
+    if distance == "cosine":
+        return 1.0 - cosines
+    if distance == "euclidean":
+        return tf.sqrt(tf.maximum(2.0 - 2.0 * cosines, SMALLEST_SQUARE))
+    raise ValueError(f"Unknown distance {distance!r}: expected one of {', '.join(DISTANCES)}.")

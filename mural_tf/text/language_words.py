@@ -1,0 +1,237 @@
+"""Words of several languages as ids: the tokenizer of methods with word vectors per language (MULE, EmbN).
+
+The same spelling in two languages is two words, as in FastText's monolingual vectors. A text says its language with a
+tag, "<de> ein Haus"; without one, or with a tag that is not among the tokenizer's languages, the tokenizer takes the
+language under which the words are likeliest. So a query needs no tag, and an exported model takes plain strings.
+
+A vocabulary file holds one word a line, "de\\tHaus", by language and there from frequent to rare. Line 0 is [PAD];
+one "de\\t[UNK]" a language follows, for words that are not in the list.
+"""
+
+from __future__ import annotations
+
+import collections
+import math
+import pathlib
+from collections.abc import Iterable, Sequence
+
+import tensorflow as tf
+
+from mural_tf.config import ConfigurationError
+from mural_tf.text.vocabulary import save_vocabulary
+from mural_tf.text.words import clean_text, split_words
+
+PAD = "[PAD]"
+UNKNOWN = "[UNK]"
+SEPARATOR = "\t"
+TAG = r"^<([A-Za-z0-9-]+)> "
+
+
+def tag_language(texts: tf.Tensor, languages: tf.Tensor | str) -> tf.Tensor:
+    """Puts the tag before each text: string [B] and string [B] or scalar → string [B]."""
+    return tf.strings.join(["<", tf.broadcast_to(languages, tf.shape(texts)), "> ", texts])
+
+
+def build_words(
+    texts: Iterable[tuple[str, str]], languages: Sequence[str], size: int, lower_case: bool, strip_accents: bool
+) -> list[str]:
+    """Collects the words of (language, text) pairs; the same texts give the same list.
+
+    Args:
+      texts: read once; texts in other languages are left out.
+      languages: in the order of their ids.
+      size: most lines of the list; every language gets an equal share of them for its most frequent words.
+      lower_case, strip_accents: as in `clean_text`; give the tokenizer the same values.
+
+    Raises:
+      ConfigurationError: no room for a word of each language, or a language without any text.
+    """
+    share = (size - 1 - len(languages)) // max(len(languages), 1)
+    if share < 1:
+        raise ConfigurationError(f"vocabulary.size={size} has no room for words of {len(languages)} languages.")
+    counts = {language: collections.Counter() for language in languages}
+    for language, batch in _batches(texts):
+        if language in counts:
+            words = split_words(clean_text(tf.constant(batch), lower_case, strip_accents)).flat_values
+            counts[language].update(word.decode("utf-8") for word in words.numpy())
+    missing = [language for language, words in counts.items() if not words]
+    if missing:
+        raise ConfigurationError(
+            f"No training texts in {', '.join(missing)}: leave them out of text_tower.languages, or add their data."
+        )
+    lines = [PAD, *(f"{language}{SEPARATOR}{UNKNOWN}" for language in languages)]
+    for language, words in counts.items():
+        ranked = sorted(words, key=lambda word: (-words[word], word))[:share]  # noqa: B023 - used at once
+        lines += [f"{language}{SEPARATOR}{word}" for word in ranked]
+    return lines
+
+
+def _batches(texts: Iterable[tuple[str, str]], size: int = 10_000):
+    """Yields (language, up to `size` texts)."""
+    waiting: dict[str, list[str]] = collections.defaultdict(list)
+    for language, text in texts:
+        waiting[language].append(text)
+        if len(waiting[language]) == size:
+            yield language, waiting.pop(language)
+    yield from waiting.items()
+
+
+class WordTokenizer(tf.Module):
+    """`tokenizer(texts)` returns {"input_word_ids", "input_mask", "input_type_ids"}, each int32 [B, T].
+
+    A row is its words and then [PAD]; `input_type_ids` is the language, the same in the whole row. Longer texts lose
+    their last words; a text without any word is one [UNK].
+    """
+
+    takes_languages = True  # texts may begin with a tag
+
+    def __init__(
+        self,
+        vocabulary: Sequence[str],
+        languages: Sequence[str],
+        *,
+        max_length: int = 64,
+        lower_case: bool = False,
+        strip_accents: bool = False,
+        vocabulary_file: str | pathlib.Path = "",
+    ):
+        """Builds the tokenizer.
+
+        Args:
+          vocabulary: the lines of a vocabulary file.
+          languages: in the order of their ids.
+          max_length: T, most words in a row.
+          lower_case, strip_accents: as when the vocabulary was built.
+          vocabulary_file: a file that holds the same lines; SavedModels then carry it as an asset.
+
+        Raises:
+          ConfigurationError: not a vocabulary of these languages.
+        """
+        super().__init__(name="word_tokenizer")
+        self._vocabulary, self.languages = tuple(vocabulary), tuple(languages)
+        self.max_length, self.lower_case, self.strip_accents = max_length, lower_case, strip_accents
+        self._starts = _language_starts(self._vocabulary, self.languages)
+        self._sizes = [b - a for a, b in zip(self._starts, [*self._starts[1:], len(self._vocabulary)])]
+        if vocabulary_file:
+            initializer = tf.lookup.TextFileInitializer(
+                str(vocabulary_file),
+                key_dtype=tf.string,
+                key_index=tf.lookup.TextFileIndex.WHOLE_LINE,
+                value_dtype=tf.int64,
+                value_index=tf.lookup.TextFileIndex.LINE_NUMBER,
+                vocab_size=len(self._vocabulary),
+            )
+        else:
+            keys = tf.constant(self._vocabulary, tf.string)
+            initializer = tf.lookup.KeyValueTensorInitializer(keys, tf.range(len(self._vocabulary), dtype=tf.int64))
+        self._table = tf.lookup.StaticHashTable(initializer, -1)
+
+    def save(self, path: str | pathlib.Path) -> None:
+        """Writes the vocabulary file."""
+        save_vocabulary(self._vocabulary, path)
+
+    @property
+    def vocabulary(self) -> list[str]:
+        """The lines of the vocabulary file in the order of their ids."""
+        return list(self._vocabulary)
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Number of ids, [PAD] and [UNK]s included."""
+        return len(self._vocabulary)
+
+    def __call__(self, texts: tf.Tensor, pad: str = "max_length") -> dict[str, tf.Tensor]:
+        """Tokenizes string [B]; `pad` is "max_length" (T static) or "longest" (of this batch)."""
+        if pad not in ("max_length", "longest"):
+            raise ConfigurationError(f"Unknown padding {pad!r}: expected one of max_length, longest.")
+        ids = self.tokenize(texts).merge_dims(1, 2)
+        return self.pack(ids, self.max_length if pad == "max_length" else None)
+
+    def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        """Returns int32 [B, (words), 1]: the ids of the whole texts, string [B]."""
+        texts = tf.convert_to_tensor(texts, tf.string)
+        tags = tf.strings.regex_replace(texts, f"(?s){TAG}.*", r"\1")
+        languages = self._index(tf.where(tf.strings.regex_full_match(texts, f"(?s){TAG}.*"), tags, ""))  # [B] or -1
+        texts = clean_text(tf.strings.regex_replace(texts, TAG, ""), self.lower_case, self.strip_accents)
+        words = split_words(texts)  # [B, (words)]
+        languages = tf.cond(
+            tf.reduce_all(languages >= 0),
+            lambda: languages,
+            lambda: tf.where(languages >= 0, languages, self.likeliest_languages(words)),
+        )
+        of_words = tf.gather(languages, words.value_rowids())
+        ids = self._lookup(tf.gather(tf.constant(self.languages), of_words), words.flat_values)
+        ids = tf.where(ids >= 0, ids, 1 + tf.cast(of_words, tf.int64))
+        ids = words.with_flat_values(tf.cast(ids, tf.int32))
+        unknown = tf.RaggedTensor.from_tensor(1 + languages[:, None])
+        lengths = words.row_lengths()
+        return tf.concat([ids, _first(unknown, tf.where(lengths > 0, 0, 1))], axis=1)[:, :, None]
+
+    def pack(self, ids: tf.RaggedTensor, length: int | tf.Tensor | None = None) -> dict[str, tf.Tensor]:
+        """Pads ids, int32 [B, (words)], to `length` words; None: as many as the longest row has."""
+        ids = ids[:, : self.max_length if length is None else length]
+        if length is None:
+            word_ids = ids.to_tensor(0)
+        elif isinstance(length, int):
+            word_ids = ids.to_tensor(0, shape=[None, length])
+        else:
+            word_ids = ids.to_tensor(0, shape=tf.stack([-1, length]))
+        row_language = self._language_of(word_ids[:, :1])  # [B, 1]
+        return {
+            "input_word_ids": word_ids,
+            "input_mask": tf.sequence_mask(ids.row_lengths(), tf.shape(word_ids)[1], tf.int32),
+            "input_type_ids": tf.zeros_like(word_ids) + row_language,
+        }
+
+    def likeliest_languages(self, words: tf.RaggedTensor) -> tf.Tensor:
+        """Returns, for string [B, (words)], the likeliest language, int32 [B].
+
+        The r-th most frequent word of a language has a probability near 1 / r (Zipf's law), a word that is not in the
+        list one below the rarest of any language; words count as independent.
+        """
+        rarest = math.log(10.0 * max(self._sizes))
+        scores = []
+        for language, start in zip(self.languages, self._starts):
+            ids = self._lookup(tf.fill(tf.shape(words.flat_values), language), words.flat_values)
+            rank = tf.cast(ids - start + 2, tf.float32)
+            score = tf.where(ids >= start, -tf.math.log(tf.maximum(rank, 1.0)), -rarest)
+            scores.append(tf.reduce_sum(words.with_flat_values(score), axis=1))
+        return tf.argmax(tf.stack(scores, axis=1), axis=1, output_type=tf.int32)
+
+    def _lookup(self, languages: tf.Tensor, words: tf.Tensor) -> tf.Tensor:
+        return self._table.lookup(tf.strings.join([languages, words], separator=SEPARATOR))
+
+    def _index(self, tags: tf.Tensor) -> tf.Tensor:
+        """int32 [B], the place of each tag among the languages or -1."""
+        equal = tf.equal(tags[:, None], tf.constant(self.languages)[None, :])
+        place = tf.argmax(tf.cast(equal, tf.int32), axis=1, output_type=tf.int32)
+        return tf.where(tf.reduce_any(equal, axis=1), place, -1)
+
+    def _language_of(self, ids: tf.Tensor) -> tf.Tensor:
+        """The language of each id, int32; 0 for [PAD]."""
+        block = tf.searchsorted(tf.constant(self._starts), tf.reshape(ids, [-1]), side="right") - 1
+        block = tf.where(tf.reshape(ids, [-1]) < self._starts[0], tf.reshape(ids, [-1]) - 1, block)
+        return tf.reshape(tf.maximum(block, 0), tf.shape(ids))
+
+
+def _first(ragged: tf.RaggedTensor, counts: tf.Tensor) -> tf.RaggedTensor:
+    """The first `counts` [B] entries (0 or 1) of rows of one entry each."""
+    return tf.ragged.boolean_mask(ragged, tf.RaggedTensor.from_tensor((counts > 0)[:, None]))
+
+
+def _language_starts(vocabulary: Sequence[str], languages: Sequence[str]) -> list[int]:
+    """Returns the id of each language's first word; raises `ConfigurationError` for a list that has another order."""
+    expected = [PAD, *(f"{language}{SEPARATOR}{UNKNOWN}" for language in languages)]
+    if not languages or list(vocabulary[: len(expected)]) != expected:
+        raise ConfigurationError(
+            f"The vocabulary is not one of words in the languages {', '.join(languages) or '(none)'}: expected its "
+            f"first lines to be {expected[:2]} …; see text_tower.languages."
+        )
+    starts, position = [], len(expected)
+    for language in languages:
+        starts.append(position)
+        while position < len(vocabulary) and vocabulary[position].startswith(f"{language}{SEPARATOR}"):
+            position += 1
+    if position != len(vocabulary):
+        raise ConfigurationError(f"Line {position} of the vocabulary, {vocabulary[position]!r}, is out of order.")
+    return starts

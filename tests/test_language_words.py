@@ -1,0 +1,80 @@
+"""Words of several languages as ids: vocabularies, tags, the likeliest language, padding."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from mural_tf.config import ConfigurationError
+from mural_tf.text.language_words import WordTokenizer, build_words, tag_language
+
+LANGUAGES = ("en", "de", "ja")
+TEXTS = [
+    ("en", "a red heart"), ("en", "a dog"), ("de", "Ein rotes Herz"), ("de", "ein Hund"), ("ja", "赤いハート"),
+    ("xx", "no"),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return WordTokenizer(build_words(TEXTS, LANGUAGES, 100, True, False), LANGUAGES, max_length=4, lower_case=True)
+
+
+def lines(tokenizer, tokens):
+    rows = zip(tokens["input_word_ids"].numpy(), tokens["input_mask"].numpy())
+    return [[tokenizer.vocabulary[word] for word, real in zip(*row) if real] for row in rows]
+
+
+def test_vocabulary_is_by_language_and_frequency(tokenizer):
+    assert tokenizer.vocabulary[:4] == ["[PAD]", "en\t[UNK]", "de\t[UNK]", "ja\t[UNK]"]
+    assert tokenizer.vocabulary[4:8] == ["en\ta", "en\tdog", "en\theart", "en\tred"]  # "a" occurs twice
+    assert tokenizer.vocabulary[8] == "de\tein"
+    assert len(build_words(TEXTS, LANGUAGES, 10, True, False)) == 1 + 3 + 3 * 2  # two words a language
+
+
+def test_tags_choose_the_language(tokenizer):
+    tokens = tokenizer(tag_language(tf.constant(["a dog", "ein Hund", "a Hund"]), tf.constant(["en", "de", "de"])))
+    assert lines(tokenizer, tokens) == [["en\ta", "en\tdog"], ["de\tein", "de\thund"], ["de\t[UNK]", "de\thund"]]
+    assert tokens["input_type_ids"].numpy()[:, 0].tolist() == [0, 1, 1]
+    assert {value.shape for value in tokens.values()} == {(3, 4)}  # padded to max_length
+    assert tokenizer(tf.constant(["<en> a dog"]), pad="longest")["input_word_ids"].shape == (1, 2)
+
+
+def test_without_a_tag_the_likeliest_language(tokenizer):
+    texts = ["a dog", "ein rotes dog", "赤いハート", "<xx> ein Hund", "<b>a dog"]
+    found = lines(tokenizer, tokenizer(tf.constant(texts)))
+    assert [row[0].split("\t")[0] for row in found] == ["en", "de", "ja", "de", "en"]
+    assert found[3] == ["de\tein", "de\thund"]  # a tag of another language is no word
+    assert len(found[4]) == 4  # "<", "b", ">", "a": no tag without a space
+
+
+def test_any_text_is_answered(tokenizer):
+    texts = tf.constant(["", "  ", b"\xff\xfe", "<en> ", "a red dog a red dog"])
+    tokens = tokenizer(texts)
+    assert tokens["input_mask"].numpy().sum(axis=1).tolist() == [1, 1, 1, 1, 4]
+    assert lines(tokenizer, tokens)[3] == ["en\t[UNK]"]
+    assert np.all(tokens["input_word_ids"].numpy()[:, 0] > 0)
+
+
+def test_file_and_packing_agree(tokenizer, tmp_path):
+    tokenizer.save(tmp_path / "vocabulary.txt")
+    options = dict(max_length=4, lower_case=True, vocabulary_file=tmp_path / "vocabulary.txt")
+    other = WordTokenizer(tokenizer.vocabulary, LANGUAGES, **options)
+    texts = tf.constant(["<de> ein Hund", "a dog"])
+    for name, value in tokenizer(texts).items():
+        np.testing.assert_array_equal(value, other(texts)[name])
+        packed = tokenizer.pack(tokenizer.tokenize(texts).merge_dims(1, 2), 4)
+        np.testing.assert_array_equal(value, packed[name])
+
+
+def test_mistakes_are_told():
+    with pytest.raises(ConfigurationError, match="No training texts in fr"):
+        build_words(TEXTS, ("en", "fr"), 100, True, False)
+    with pytest.raises(ConfigurationError, match="size=4 has no room"):
+        build_words(TEXTS, LANGUAGES, 4, True, False)
+    words = build_words(TEXTS, LANGUAGES, 100, True, False)
+    with pytest.raises(ConfigurationError, match="languages de, en"):
+        WordTokenizer(words, ("de", "en"))
+    with pytest.raises(ConfigurationError, match="out of order"):
+        WordTokenizer([*words, "en\tlate"], LANGUAGES)
+    with pytest.raises(ConfigurationError, match="max_length, longest"):
+        WordTokenizer(words, LANGUAGES)(tf.constant(["a"]), pad="none")

@@ -1,0 +1,251 @@
+"""MULE: what a step computes, that micro-batches compute the same, that it learns, trains, resumes and is exported."""
+
+import functools
+import json
+
+import mule_data
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from mural_tf.config import ConfigurationError
+from mural_tf.data import records
+from mural_tf.data.pipeline import training_batches
+from mural_tf.data.skipped import SkippedRecords
+from mural_tf.encoders import build_text_encoder
+from mural_tf.losses.neighbourhood import caption_neighbourhood, pair_neighbourhood
+from mural_tf.losses.triplet import image_sentence_loss
+from mural_tf.models import Mule
+from mural_tf.models.gradients import compute_gradients
+
+SEED = tf.constant([3, 4], tf.int32)
+EVERYTHING = {name: None for name in ("image", "caption", "text_a", "text_b")}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return mule_data.write(tmp_path_factory.mktemp("toy"))
+
+
+@functools.cache
+def the_batch(folder):
+    """A batch, which depends on the data and its sizes alone."""
+    return first_batch(mule_data.config(folder))
+
+
+def first_batch(config):
+    streams = ("image_groups", "text_text")
+    batch = next(iter(training_batches(config, mule_data.tokenizer(), SkippedRecords(0.1), streams=streams)))
+    batch.pop("data_wait_seconds")
+    return batch
+
+
+def build(config):
+    return mule_data.build(config, mule_data.tokenizer().vocabulary_size)
+
+
+@pytest.fixture(scope="module")
+def mule(folder):
+    """The model with all losses and its first batch; tests that change it build their own."""
+    config = mule_data.config(folder)
+    return build(config), the_batch(folder)
+
+
+def largest_difference(one, other):
+    assert [g is None for g in one] == [g is None for g in other]
+    return max(float(tf.reduce_max(tf.abs(a - b))) for a, b in zip(one, other) if a is not None)
+
+
+def scale(values):
+    return max(float(tf.reduce_max(tf.abs(value))) for value in values if value is not None)
+
+
+def test_losses_are_eq_4(mule):
+    model, batch = mule
+    embeddings = model.encode(batch, training=False)
+    losses = model.losses(embeddings, batch, EVERYTHING)
+    assert set(losses) == {"image_text", "neighbourhood", "text_text", "language"}
+    owners, languages = np.arange(16) // 2, batch["caption_language_id"]
+    matching = image_sentence_loss(embeddings["image"], embeddings["caption"], owners, batch["image_id"], languages)
+    np.testing.assert_allclose(losses["image_text"], matching, rtol=1e-5)
+    both = [embeddings["caption"], embeddings["caption_words"]]  # s and u
+    ids = np.repeat(batch["image_id"], 2)
+    expected = sum(caption_neighbourhood(layer, ids, languages, 2) for layer in both)
+    np.testing.assert_allclose(losses["neighbourhood"], expected, rtol=1e-5)
+    sides = [batch[f"text_{side}_language_id"] for side in "ab"]
+    expected = sum(
+        pair_neighbourhood(embeddings[f"text_a{layer}"], embeddings[f"text_b{layer}"], *sides)
+        for layer in ("", "_words")
+    )
+    np.testing.assert_allclose(losses["text_text"], expected, rtol=1e-5)
+    words = np.concatenate([embeddings[f"{name}_words"] for name in ("caption", "text_a", "text_b")])
+    labels = np.concatenate([languages, *sides])
+    logits = model.language_classifier(words).numpy()
+    chosen = (logits - np.log(np.exp(logits).sum(axis=1, keepdims=True)))[np.arange(len(labels)), labels]
+    np.testing.assert_allclose(losses["language"], -chosen.mean(), rtol=1e-5)
+    assert all(value.numpy() > 0 for value in losses.values())
+
+
+def test_the_universal_embedding_is_the_mean_of_projected_words(mule):
+    model, tokens = mule[0], mule_data.tokenizer()(tf.constant(["<de> ding v1", "<en> thing w2 w3"]))
+    dense = model.text_encoder.get_layer("universal_embedding").layers_by_language
+    ids = tokens["input_word_ids"].numpy()
+    expected = []
+    for row, language, length in ((0, 1, 2), (1, 0, 3)):
+        words = dense[language](model.word_vectors.numpy()[ids[row, :length]]).numpy().mean(axis=0)
+        expected.append(words / np.linalg.norm(words))
+    np.testing.assert_allclose(model.embed_texts(tokens, "words"), expected, atol=1e-6)
+
+
+def test_parts_and_masks_give_the_same(folder):
+    tokens = mule_data.tokenizer()(tf.constant(["<de> ding v1", "<en> thing w2 w3", "<en> thing", "<de> x"]))
+    for method in ("mule", "parallel_embn"):
+        found = []
+        for groups in (1, 2):
+            config = mule_data.config(folder, method)
+            config.text_tower.length_groups = groups
+            found.append(build(config).embed_texts(tokens).numpy())
+        np.testing.assert_allclose(*found, atol=1e-6)
+
+
+def test_the_reversed_gradient_reaches_words_with_the_other_sign_and_no_sentence_branch(mule):
+    model, batch = mule
+    with tf.GradientTape(persistent=True) as tape:
+        embeddings = model.encode(batch, training=True)
+        language = model.losses(embeddings, batch, EVERYTHING)["language"]
+        labels = batch["caption_language_id"], batch["text_a_language_id"], batch["text_b_language_id"]
+        words = tf.concat([embeddings[f"{name}_words"] for name in ("caption", "text_a", "text_b")], axis=0)
+        plain = tf.reduce_mean(
+            tf.nn.sparse_softmax_cross_entropy_with_logits(tf.concat(labels, 0), model.language_classifier(words))
+        )
+    reached, other = (tf.convert_to_tensor(tape.gradient(x, model.word_vectors)) for x in (language, plain))
+    assert np.max(np.abs(other)) > 1e-4
+    np.testing.assert_allclose(reached, -other, atol=1e-7)
+    kernel = model.language_classifier.kernel
+    np.testing.assert_allclose(tape.gradient(language, kernel), tape.gradient(plain, kernel), atol=1e-7)
+    branch = model.text_encoder.get_layer("sentence_branch").trainable_variables
+    for gradient in tape.gradient(language, [*branch, *model.image_encoder.trainable_variables]):
+        assert gradient is None or not np.any(gradient)
+
+
+@pytest.mark.parametrize("method", ["mule", pytest.param("parallel_embn", marks=pytest.mark.slow)])
+def test_two_passes_give_the_full_gradient(folder, method):
+    config = mule_data.config(folder, method)
+    config.image_tower.batch_norm_group = "4"  # the same groups in both
+    model, batch = build(config), the_batch(folder)
+    one, two = (compute_gradients(model, batch, SEED, chunks) for chunks in (1, 2))
+    expected, found = one.by_optimizer["joint"], two.by_optimizer["joint"]
+    assert scale(expected) > 0.01
+    assert largest_difference(expected, found) < 5e-5 * scale(expected)
+    for name, value in one.logs.items():
+        assert abs(float(value - two.logs[name])) < 1e-5, name
+
+
+def test_lp_trains_the_projections_alone(folder):
+    config = mule_data.config(folder)
+    config.loss.image_text_weight = config.mule.neighbourhood_weight = config.mule.language_weight = 0.0
+    config.mule.neighbourhood_levels = ("words",)
+    config.text_tower.frozen_words = True
+    model, batch = build(config), the_batch(folder)
+    assert model.example_names == ("text_a", "text_b")
+    for chunks in (1, 4):
+        gradients = compute_gradients(model, batch, SEED, chunks).by_optimizer["joint"]
+        reached = {v.name for g, v in zip(gradients, model.trainable_variables) if g is not None and np.any(g)}
+        assert reached and all("language_en" in name or "language_de" in name for name in reached), reached
+
+
+@pytest.mark.slow
+def test_overfits_16_images_in_two_languages(tmp_path):
+    config = mule_data.config(mule_data.write(tmp_path, 16))
+    config.mule.margin = 0.2
+    config.train.update(dict(steps=80, image_text_batch=32))
+    model = build(config)
+    batches = training_batches(config, mule_data.tokenizer(), SkippedRecords(0.1), streams=model.streams)
+    model.fit(batches, steps_per_epoch=80, verbose=0)
+    batch = first_batch(config)
+    similarity = model.embed_images(batch["image"]).numpy() @ model.embed_texts(batch["caption"]).numpy().T
+    languages, owners = batch["caption_language_id"].numpy(), np.arange(32) // 2
+    for language in (0, 1):
+        mine = similarity[:, languages == language]
+        assert np.array_equal(np.argmax(mine, axis=1), np.argsort(owners[languages == language]))
+        assert np.array_equal(np.argmax(mine, axis=0), owners[languages == language])
+    texts = [model.embed_texts(batch[f"text_{side}"], "words").numpy() for side in "ab"]
+    assert np.array_equal(np.argmax(texts[0] @ texts[1].T, axis=1), np.arange(16))
+
+
+def vector_files(folder, size: int = 16):
+    for language, word in (("en", "thing"), ("de", "ding")):
+        numbers = " ".join(["0.5"] * size)
+        (folder / f"{language}.vec").write_text(f"1 {size}\n{word} {numbers}\n", encoding="utf-8")
+    return str(folder / "{language}.vec")
+
+
+def test_word_vectors_start_from_files_and_are_held_near_them(folder, tmp_path):
+    config = mule_data.config(folder)
+    config.text_tower.word_vectors = vector_files(tmp_path)
+    config.mule.word_vector_weight = 0.5
+    model, tokenizer = build(config), mule_data.tokenizer()
+    model.begin(tokenizer, restored=False)
+    place = tokenizer.vocabulary.index("de\tding")
+    np.testing.assert_array_equal(model.word_vectors[place], np.full(16, 0.5))
+    batch = the_batch(folder)
+    embeddings = model.encode(batch, training=False)
+    rows = {**EVERYTHING, "caption": (4, 8)}  # half of the sixteen captions, so half of the loss
+    assert model.losses(embeddings, batch, {**rows, "caption": (0, 16)})["word_vectors"].numpy() == 0.0
+    moved = model.word_vectors.numpy()
+    moved[place] += 0.1
+    model.word_vectors.assign(moved)
+    found = model.losses(embeddings, batch, rows)["word_vectors"]
+    np.testing.assert_allclose(found, 0.5 * 16 * 0.1**2, rtol=1e-4)
+    assert "original_vectors" in model.weights_by_part()
+
+
+def test_mistakes_are_told(folder, mule):
+    def message(**changes):
+        config = mule_data.config(folder)
+        for name, value in changes.items():
+            branch, key = name.split("__")
+            config[branch][key] = value
+        with pytest.raises(ConfigurationError) as error:
+            if name in ("text_tower__languages", "text_tower__recurrent"):
+                build_text_encoder(config.text_tower, 10)
+            Mule(mule[0].image_encoder, mule[0].text_encoder, config)
+        return str(error.value)
+
+    assert "text_tower.name='words'" in message(text_tower__name="bert")
+    assert "text_tower.projection=32 must be embedding_size=24" in message(text_tower__projection=32)
+    assert "captions_per_image" in message(data__captions_per_image=0)
+    assert "euclidean or cosine" in message(mule__distance="manhattan")
+    assert "among words, sentences" in message(mule__neighbourhood_levels=("letters",))
+    assert "text_tower.languages" in message(text_tower__languages=())
+    assert "recurrent 'rnn'" in message(text_tower__recurrent="rnn")
+
+
+@pytest.mark.slow
+def test_trains_resumes_evaluates_and_exports(tmp_path):
+    """On features in place of images, through the recipe that run_pretrain.py calls."""
+    from mural_tf.embedder import load
+    from mural_tf.recipes.finetune import finetune
+    from mural_tf.recipes.pretrain import pretrain
+
+    data = mule_data.write(tmp_path / "data", 32)
+    config = mule_data.config(data)
+    config.vocabulary.size = 200
+    config.train.update(dict(steps=4, checkpoint_every=2, log_every=2))
+    config.evaluation.split = "test"
+    pretrain(config, tmp_path / "run")
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text(encoding="utf-8"))
+    assert 0 < summary["metrics"]["retrieval/de/mean_recall"] <= 100
+
+    trained, exported = load(tmp_path / "run"), load(tmp_path / "run" / "export")
+    texts = ["thing w3", "ding v5", "<de> thing w3"]
+    np.testing.assert_allclose(trained.encode_text(texts), exported.encode_text(texts), atol=1e-5)
+    np.testing.assert_array_equal(trained.encode_text(["thing w3"], language="de")[0], trained.encode_text(texts)[2])
+    assert np.max(np.abs(trained.encode_text(texts)[0] - trained.encode_text(texts)[2])) > 0.01
+    images = [record.image for record in records.read_records(data, records.IMAGE_TEXT, "test")]
+    np.testing.assert_allclose(trained.encode_image(images), exported.encode_image(images), atol=1e-5)
+    with pytest.raises(ConfigurationError, match="Image 0"):
+        trained.encode_image([b"four"])
+
+    finetune(config, str(tmp_path / "run" / "export"), tmp_path / "tuned")  # from the Hub modules' variables
+    assert load(tmp_path / "tuned").step == 4
