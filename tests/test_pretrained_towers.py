@@ -160,9 +160,7 @@ def test_labse_is_the_pooled_state(bert, states, tmp_path, sentence_transformers
     if sentence_transformers:
         shapes = {"linear.weight": kernel.shape, "linear.bias": bias.shape}
         foreign.write_safetensors(tmp_path / "2_Dense", shapes)
-        foreign.write_json(
-            tmp_path / "2_Dense" / "config.json", activation_function="torch.nn.modules.activation.Tanh"
-        )
+        foreign.write_json(tmp_path / "2_Dense" / "config.json", activation_function="torch.nn.modules.activation.Tanh")
         kernel, bias = (foreign.value(name, shape) for name, shape in shapes.items())
     encoder, config = import_text_tower("labse", tmp_path)
     expected = np.tanh(states @ kernel.T + bias)

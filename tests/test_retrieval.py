@@ -212,9 +212,7 @@ def test_export_is_left_alone_without_output(data_dir, tmp_path, monkeypatch, ca
     export.mkdir()
     report.evaluate_and_report(str(export), str(data_dir), "test", protocol=lenient())
     assert not any(export.iterdir()) and "--output" in capsys.readouterr().out
-    report.evaluate_and_report(
-        str(export), str(data_dir), "test", output=str(tmp_path / "numbers"), protocol=lenient()
-    )
+    report.evaluate_and_report(str(export), str(data_dir), "test", output=str(tmp_path / "numbers"), protocol=lenient())
     assert (tmp_path / "numbers" / "metrics.jsonl").exists() and not any(export.iterdir())
 
 

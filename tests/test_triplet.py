@@ -86,9 +86,7 @@ def naive_image_sentence(images, sentences, owners, ids, languages, margin, kind
         total += factor * naive_top(positive, other_images, margin, top)
         total += naive_top(positive, [distance_of(images[image], sentences[t], kind) for t in rivals], margin, top)
         mates = [
-            t
-            for t in range(len(languages))
-            if t != s and languages[t] == language and ids[owners[t]] == ids[image]
+            t for t in range(len(languages)) if t != s and languages[t] == language and ids[owners[t]] == ids[image]
         ]
         if mates:
             farthest = max(apart[t] for t in mates)

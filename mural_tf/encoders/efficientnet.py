@@ -97,6 +97,13 @@ def standardize(images: tf.Tensor) -> tf.Tensor:
     return (images - tf.constant(IMAGENET_MEAN)) / tf.constant(IMAGENET_STANDARD_DEVIATION)
 
 
+def check_normalization(config: ConfigDict) -> None:
+    """Raises `ConfigurationError` if `PixelNormalization` does not know `config.normalization`."""
+    if config.normalization not in NORMALIZATIONS:
+        known = ", ".join(NORMALIZATIONS)
+        raise ConfigurationError(f"Unknown image_tower.normalization {config.normalization!r}: expected {known}.")
+
+
 class PixelNormalization(tf.keras.layers.Layer):
     """float32 [B, H, W, 3] in [0, 1] -> "imagenet": mean 0, deviation 1 over ImageNet; "symmetric": [-1, 1]; "none"."""
 
@@ -245,9 +252,9 @@ def _check(config: ConfigDict) -> None:
             f"image_tower.width={config.width} and image_tower.depth={config.depth} must be above 0; "
             "EfficientNet-B0 has 1.0 and 1.0."
         )
-    for name, known in (("normalization", NORMALIZATIONS), ("padding", PADDINGS)):
-        if config[name] not in known:
-            raise ConfigurationError(f"Unknown image_tower.{name} {config[name]!r}: expected {', '.join(known)}.")
+    check_normalization(config)
+    if config.padding not in PADDINGS:
+        raise ConfigurationError(f"Unknown image_tower.padding {config.padding!r}: expected {', '.join(PADDINGS)}.")
     if not 0 <= config.drop_connect_rate < 1:
         raise ConfigurationError(
             f"image_tower.drop_connect_rate={config.drop_connect_rate} must be at least 0 and below 1."

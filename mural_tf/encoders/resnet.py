@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 from mural_tf.config import ConfigurationError
 from mural_tf.encoders.batch_norm import BatchNormalization
 from mural_tf.encoders.dropout import Dropout
-from mural_tf.encoders.efficientnet import ImageNetNormalization, scaled_width
+from mural_tf.encoders.efficientnet import PixelNormalization, check_normalization, scaled_width
 from mural_tf.encoders.precision import dtype_policy
 
 STAGE_WIDTHS = (64, 128, 256, 512)
@@ -33,7 +33,7 @@ def build_resnet(config: ConfigDict) -> tf.keras.Model:
     _check(config)
     builder = _Builder(config)
     images = tf.keras.Input(shape=(None, None, 3), name="images", dtype=tf.float32)
-    x = ImageNetNormalization(name="normalization", dtype="float32")(images)
+    x = PixelNormalization(config.normalization, name="normalization", dtype="float32")(images)
     x = builder.convolve(x, scaled_width(STAGE_WIDTHS[0], config.width), 7, 2, "stem_conv")
     x = builder.activate(builder.normalize(x, "stem_bn"), "stem_activation")
     x = tf.keras.layers.MaxPooling2D(3, 2, padding="same", name="stem_pool", dtype=builder.policy)(x)
@@ -98,6 +98,7 @@ class _Builder:
 
 
 def _check(config: ConfigDict) -> None:
+    check_normalization(config)
     if config.width <= 0 or config.depth <= 0:
         raise ConfigurationError(
             f"image_tower.width={config.width} and image_tower.depth={config.depth} must be above 0; ResNet-18 has 1.0 "

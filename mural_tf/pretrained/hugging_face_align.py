@@ -66,9 +66,7 @@ def efficientnet_table(depth: float, prefix: str = "vision_model.") -> list[Row]
             if expansion != 1:
                 rows.append(kernel(f"{ours}expand_conv/kernel", f"{theirs}.expansion.expand_conv"))
                 rows += norm(f"{ours}expand_bn", f"{theirs}.expansion.expand_bn")
-            rows.append(
-                kernel(f"{ours}dwconv/depthwise_kernel", f"{theirs}.depthwise_conv.depthwise_conv", depthwise)
-            )
+            rows.append(kernel(f"{ours}dwconv/depthwise_kernel", f"{theirs}.depthwise_conv.depthwise_conv", depthwise))
             rows += norm(f"{ours}bn", f"{theirs}.depthwise_conv.depthwise_norm")
             for part in ("reduce", "expand"):
                 name = f"{ours}squeeze_excite/{ours}se_{part}"

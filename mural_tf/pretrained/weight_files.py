@@ -19,7 +19,7 @@ SAFETENSORS = "model.safetensors"
 SHARDS = "model.safetensors.index.json"
 CONVERSION = (
     "Such files are pickles, which can run any code when they are opened, so they are not read here. If you trust "
-    "them, convert them once: python -c \"from transformers import AutoModel; "
+    'them, convert them once: python -c "from transformers import AutoModel; '
     "AutoModel.from_pretrained('{folder}').save_pretrained('SAFE_FOLDER')\", and copy the vocabulary and "
     "*_config.json files there."
 )
