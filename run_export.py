@@ -10,6 +10,9 @@ from mural_tf import cli
 MODEL = flags.DEFINE_string("model", None, "Workdir to export a checkpoint of.", required=True)
 OUTPUT = flags.DEFINE_string("output", "", "Folder for the export. Default: export/ in the workdir.")
 CHECKPOINT = flags.DEFINE_enum("checkpoint", "latest", ["latest", "best"], "Which of the workdir's.")
+PRECISION = flags.DEFINE_enum(
+    "precision", "float32", ["float32", "mixed_bfloat16"], "What the exported encoders compute in."
+)
 OVERWRITE = flags.DEFINE_bool("overwrite", False, "Replace an export that is already there.")
 
 
@@ -17,7 +20,7 @@ def main(argv):
     del argv
     from mural_tf.export.saved_model import export_workdir
 
-    path = export_workdir(MODEL.value, OUTPUT.value, OVERWRITE.value, CHECKPOINT.value)
+    path = export_workdir(MODEL.value, OUTPUT.value, OVERWRITE.value, CHECKPOINT.value, PRECISION.value)
     print(f"Exported to {path}")
 
 

