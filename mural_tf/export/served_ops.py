@@ -26,12 +26,12 @@ CORE_OPS = frozenset(
     DisableCopyOnRead EnsureShape Equal Erf ExpandDims Fill FloorDiv FloorMod FusedBatchNormV3 GatherNd GatherV2
     Greater GreaterEqual HashTableV2 Identity IdentityN If IgnoreErrorsDataset InitializeTableFromTextFileV2 Less
     LessEqual LogicalAnd LookupTableFindV2 MatMul Max Maximum Mean MergeV2Checkpoints Minimum Mul Neg NoOp OneHot
-    OptionsDataset Pack PartitionedCall ParallelMapDatasetV2 Placeholder Prod RaggedGather RaggedRange RaggedTensorToTensor Range
-    ReadVariableOp RealDiv Reshape ResourceGather RestoreV2 Round Rsqrt SaveV2 ScaleAndTranslate ScatterNd Select
-    SelectV2 Shape ShardedFilename Sigmoid Size Softmax SplitV Square Squeeze StatefulPartitionedCall StatelessIf
-    StaticRegexFullMatch StaticRegexReplace StridedSlice StringJoin StringLower StringStrip Sub Substr Sum
-    TensorDataset TensorScatterUpdate TensorSliceDataset Tile TopKV2 Transpose UnicodeTranscode Unpack VarHandleOp
-    VarIsInitializedOp Where ZerosLike
+    OptionsDataset Pack ParallelMapDatasetV2 PartitionedCall Placeholder Prod RaggedGather RaggedRange
+    RaggedTensorToTensor Range ReadVariableOp RealDiv Reshape ResourceGather RestoreV2 Round Rsqrt SaveV2
+    ScaleAndTranslate ScatterNd Select SelectV2 Shape ShardedFilename Sigmoid Size Softmax SplitV Square Squeeze
+    StatefulPartitionedCall StatelessIf StaticRegexFullMatch StaticRegexReplace StridedSlice StringJoin StringLower
+    StringStrip Sub Substr Sum TensorDataset TensorScatterUpdate TensorSliceDataset Tile TopKV2 Transpose
+    UnicodeTranscode Unpack VarHandleOp VarIsInitializedOp Where ZerosLike
     """.split()
 )
 
