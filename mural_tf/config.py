@@ -29,7 +29,8 @@ def base_config() -> ConfigDict:
 
     config.image_tower = ConfigDict(
         dict(
-            name="efficientnet",
+            name="efficientnet",  # or "hub" for a TF-Hub image module
+            handle="",  # hub: handle or local folder
             width=1.6,  # EfficientNet-B5's width coefficient [P §3.2]
             depth=2.2,  # EfficientNet-B5's depth coefficient
             image_size=289,  # pixels; side of the (random or centre) crop the tower sees [ETCL]

@@ -9,13 +9,11 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
-import tensorflow_hub as hub
 from toy_data import SIDE, toy_tokenizer
 from toy_export import TEXTS, pictures, pixels, toy_export, toy_model
 
 from mural_tf.config import ConfigurationError, load_config, save_config
 from mural_tf.data.images import decode_image, evaluation_image
-from mural_tf.encoders import build_text_encoder
 from mural_tf.export import saved_model
 from mural_tf.export.restore import restore_from_export
 from mural_tf.export.saved_model import export_model, export_workdir
@@ -102,54 +100,6 @@ def test_a_process_without_the_library_answers_the_example_requests(export, mode
     texts = [i["text"] for i in json.loads((export / "serving/text_encoder_request.json").read_text())["instances"]]
     expected = model.embed_texts(toy_tokenizer(lower_case=True)(tf.constant(texts))).numpy()
     assert np.abs(np.array(vectors["text_encoder"]) - expected).max() <= TOLERANCE
-
-
-def test_hub_image_module_runs_and_trains(export, model, config):
-    layer = hub.KerasLayer(str(export / "hub/image_encoder"), trainable=True)
-    images = tf.cast(pixels(config), tf.float32) / 255.0
-    assert difference(layer(images), model.embed_images(images)) <= TOLERANCE
-    assert {v.name for v in layer.trainable_variables} == {v.name for v in model.image_encoder.trainable_variables}
-    loaded = hub.load(str(export / "hub/image_encoder"))
-    assert loaded.regularization_losses == [] and len(loaded.variables) == len(model.image_encoder.variables)
-
-    target = tf.math.l2_normalize(tf.ones([len(images), 80]), axis=-1)
-    statistics = [v for v in layer.variables if "moving_mean" in v.name]
-    before = [v.numpy() for v in statistics]
-    optimizer, losses = tf.keras.optimizers.legacy.SGD(0.05), []
-    for _ in range(5):
-        with tf.GradientTape() as tape:
-            loss = -tf.reduce_mean(tf.reduce_sum(layer(images, training=True) * target, axis=1))
-        gradients = tape.gradient(loss, layer.trainable_variables)
-        assert all(gradient is not None for gradient in gradients)
-        optimizer.apply_gradients(zip(gradients, layer.trainable_variables))
-        losses.append(float(loss))
-    assert losses[-1] < losses[0] - 0.01
-    assert all(np.abs(v.numpy() - b).max() > 0 for v, b in zip(statistics, before))
-
-
-def test_hub_text_modules_are_a_text_tower(export, model, config):
-    preprocessor = hub.load(str(export / "hub/text_preprocessor"))
-    tokenizer = toy_tokenizer(lower_case=True)
-    tokens = preprocessor(tf.constant(TEXTS))
-    for name, values in tokenizer(tf.constant(TEXTS)).items():
-        np.testing.assert_array_equal(tokens[name], values)
-    pieces = preprocessor.tokenize(tf.constant(TEXTS))
-    assert pieces.to_list() == tokenizer.tokenize(tf.constant(TEXTS)).to_list()
-    for segment in (pieces, pieces.merge_dims(1, 2)):
-        packed = preprocessor.bert_pack_inputs([segment], seq_length=tf.constant(5))
-        np.testing.assert_array_equal(packed["input_word_ids"][0], [2, *tokens["input_word_ids"][0, 1:4], 3])
-        assert packed["input_mask"].shape == (len(TEXTS), 5)
-
-    encoder = hub.load(str(export / "hub/text_encoder"))
-    outputs = encoder(tokens)
-    assert difference(outputs["default"], model.embed_texts(tokens)) <= TOLERANCE
-    assert difference(outputs["text_text"], model.embed_texts(tokens, "text_text")) <= TOLERANCE
-    assert difference(outputs["sentence"], model.text_encoder(dict(tokens))) <= TOLERANCE
-    tower = config.text_tower.copy_and_resolve_references()
-    tower.name, tower.handle = "hub", str(export / "hub/text_encoder")
-    hub_tower = build_text_encoder(tower, tokenizer.vocabulary_size)
-    assert difference(hub_tower(dict(tokens)), model.embed_texts(tokens)) <= TOLERANCE
-    assert len(hub_tower.trainable_variables) == len(model.text_encoder.trainable_variables) + 4  # two heads
 
 
 def test_align_has_no_text_text_signature(config):

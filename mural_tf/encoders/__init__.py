@@ -8,7 +8,7 @@ from ml_collections import ConfigDict
 from mural_tf.config import ConfigurationError
 from mural_tf.encoders import bert, efficientnet
 
-IMAGE_TOWERS = ("efficientnet",)
+IMAGE_TOWERS = ("efficientnet", "hub")
 TEXT_TOWERS = ("bert", "hub")
 
 
@@ -20,6 +20,10 @@ def build_image_encoder(config: ConfigDict) -> tf.keras.Model:
     """
     if config.name == "efficientnet":
         return efficientnet.build_efficientnet(config)
+    if config.name == "hub":
+        from mural_tf.encoders import hub_image  # tensorflow_hub is slow to import and rarely needed
+
+        return hub_image.build_hub_image(config)
     raise ConfigurationError(f"Unknown image tower {config.name!r}: expected one of {', '.join(IMAGE_TOWERS)}.")
 
 

@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import pathlib
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 
 import tensorflow as tf
 import tensorflow_text as tf_text
+from ml_collections import ConfigDict
 
 from mural_tf.encoders import fused
 from mural_tf.models.contrastive import TOKENS, ContrastiveModel
@@ -23,18 +26,32 @@ from mural_tf.text.tokenizer import WordPieceTokenizer
 IMAGE_ENCODER = "hub/image_encoder"
 TEXT_PREPROCESSOR = "hub/text_preprocessor"
 TEXT_ENCODER = "hub/text_encoder"
+SETTINGS = "settings.json"
 
 
-def save_hub_modules(model: ContrastiveModel, tokenizer: WordPieceTokenizer, directory: str | pathlib.Path) -> None:
-    """Writes the three modules below `directory`; `tokenizer` must be built on a file, which becomes an asset."""
+def save_hub_modules(
+    model: ContrastiveModel, tokenizer: WordPieceTokenizer, config: ConfigDict, directory: str | pathlib.Path
+) -> None:
+    """Writes the three modules below `directory`; `tokenizer` must be built on a file, which becomes an asset.
+
+    The image encoder and the preprocessor have an asset `settings.json` too, with what a fine-tuner must keep.
+    """
     directory = pathlib.Path(directory)
+    tower, side = config.image_tower, model.image_size
+    image = {"image_size": side, "resize": int(tower.resize), "embedding_size": int(config.embedding_size)}
+    casing = {name: bool(getattr(tokenizer, name)) for name in ("lower_case", "strip_accents")}
     with _without_fusion():
-        for name, module in (
-            (IMAGE_ENCODER, image_encoder_module(model)),
-            (TEXT_PREPROCESSOR, text_preprocessor_module(tokenizer)),
-            (TEXT_ENCODER, text_encoder_module(model)),
+        for name, module, settings in (
+            (IMAGE_ENCODER, image_encoder_module(model), image),
+            (TEXT_PREPROCESSOR, text_preprocessor_module(tokenizer), {"max_length": tokenizer.max_length, **casing}),
+            (TEXT_ENCODER, text_encoder_module(model), {}),
         ):
-            tf.saved_model.save(module, str(directory / name))
+            with tempfile.TemporaryDirectory() as temporary:
+                if settings:
+                    path = pathlib.Path(temporary) / SETTINGS
+                    path.write_text(json.dumps(settings) + "\n", encoding="utf-8")
+                    module.settings = tf.saved_model.Asset(str(path))
+                tf.saved_model.save(module, str(directory / name))
 
 
 @contextlib.contextmanager

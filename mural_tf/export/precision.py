@@ -20,17 +20,15 @@ def in_precision(
 ) -> ContrastiveModel:
     """Returns `model` if both towers compute in `precision`, else a new model that does, with the same weights.
 
-    A TF-Hub text tower keeps the precision it was made with. Raises `ConfigurationError` for an unknown precision.
+    A TF-Hub tower keeps the precision it was made with. Raises `ConfigurationError` for an unknown precision.
     """
     if precision not in PRECISIONS:
         raise ConfigurationError(f"Unknown precision {precision!r} of an export: expected {' or '.join(PRECISIONS)}.")
-    wanted = precision == "mixed_bfloat16"
-    differs = computes_in_bfloat16(model.image_encoder) != wanted
-    config = config.copy_and_resolve_references()
-    config.image_tower.precision = precision
-    if config.text_tower.name != "hub":
-        differs = differs or computes_in_bfloat16(model.text_encoder) != wanted
-        config.text_tower.precision = precision
+    config, differs = config.copy_and_resolve_references(), False
+    for tower, encoder in ((config.image_tower, model.image_encoder), (config.text_tower, model.text_encoder)):
+        if tower.name != "hub":
+            differs = differs or computes_in_bfloat16(encoder) != (precision == "mixed_bfloat16")
+            tower.precision = precision
     if not differs:
         return model
     copy = build_model(config, vocabulary_size)

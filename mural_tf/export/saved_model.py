@@ -138,7 +138,7 @@ def _write(model, tokenizer, config: ConfigDict, directory: pathlib.Path, metric
         tf.saved_model.save(module, str(folder), functions, SAVE_OPTIONS)
         write_warmup_requests(folder, name)
         _check_operations(folder)
-    save_hub_modules(model, tokenizer, directory)
+    save_hub_modules(model, tokenizer, config, directory)
     write_serving_files(directory / "serving")
     card = json.dumps(describe_model(model, config, metrics), indent=2, ensure_ascii=False)
     (directory / MODEL_CARD).write_text(card + "\n", encoding="utf-8")

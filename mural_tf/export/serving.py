@@ -1,12 +1,12 @@
 """What goes with the SavedModels for TensorFlow Serving: its configuration, example requests and clients.
 
-    models.config              both encoders, for --model_config_file
-    batching_parameters.txt    for --batching_parameters_file
-    <encoder>_request.json     the body of a REST request in row form, for `curl --data @…`
-    <encoder>_columns.json     the same in columnar form
-    <encoder>_request.pb       the same as a serialised gRPC `PredictRequest`
-    rest_client.py             compares an image with texts, without dependencies
-    grpc_client.py             the same over gRPC
+models.config              both encoders, for --model_config_file
+batching_parameters.txt    for --batching_parameters_file
+<encoder>_request.json     the body of a REST request in row form, for `curl --data @…`
+<encoder>_columns.json     the same in columnar form
+<encoder>_request.pb       the same as a serialised gRPC `PredictRequest`
+rest_client.py             compares an image with texts, without dependencies
+grpc_client.py             the same over gRPC
 """
 
 from __future__ import annotations
