@@ -2,6 +2,7 @@
 
 import base64
 import concurrent.futures
+import io
 import json
 import pathlib
 import subprocess
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from google.protobuf import text_format
+from PIL import Image
 from tensorflow_serving.apis import predict_pb2, prediction_log_pb2, prediction_service_pb2_grpc
 from tensorflow_serving.config import model_server_config_pb2
 from toy_data import SIDE, toy_config, toy_tokenizer
@@ -19,6 +21,7 @@ from toy_export import TEXTS, pictures, toy_export, toy_model
 
 from mural_tf.config import ConfigurationError
 from mural_tf.export import served_ops
+from mural_tf.export.decoding import claimed_pixels
 from mural_tf.export.example_requests import ENCODERS, predict_request
 from mural_tf.export.precision import computes_in_bfloat16, in_precision
 from mural_tf.export.warmup import WARMUP_FILE
@@ -88,6 +91,23 @@ def test_a_bad_image_gets_zeros_and_its_neighbours_what_they_get_alone(image):
         expected = np.zeros(80) if i in bad else image([data])["embedding"][0]
         assert difference(rows[i], expected) < 1e-6, i
     assert not image([b"x", b"y"])["embedding"].numpy().any()
+
+
+def test_the_header_tells_how_large_an_image_claims_to_be(image):
+    for kind in ("PNG", "JPEG", "GIF", "BMP"):
+        buffer = io.BytesIO()
+        Image.new("RGB", (300, 20)).save(buffer, kind)
+        assert int(claimed_pixels(tf.constant(buffer.getvalue()))) == 6000, kind
+    assert int(claimed_pixels(tf.constant(b"RIFF"))) == 0
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        claimed_pixels(tf.constant(b"\x89PNG"))
+    buffer = io.BytesIO()
+    Image.new("1", (8200, 8200)).save(buffer, "PNG")  # 67.2 million pixels in a few kilobytes
+    assert len(buffer.getvalue()) < 20_000
+    assert not image([buffer.getvalue()])["embedding"].numpy().any()
+    buffer = io.BytesIO()
+    Image.new("RGB", (40, 30)).save(buffer, "BMP")
+    assert image([buffer.getvalue()])["embedding"].numpy().any()
 
 
 def test_an_empty_batch_gives_an_empty_answer(signatures, image, text):

@@ -9,15 +9,12 @@ from __future__ import annotations
 import tensorflow as tf
 from ml_collections import ConfigDict
 
-from mural_tf.data.images import decode_image, evaluation_image
 from mural_tf.encoders.by_length import encode_by_length
+from mural_tf.export.decoding import decode_batch
 from mural_tf.export.hub_modules import text_variables
 from mural_tf.models.contrastive import TOKENS, ContrastiveModel
 from mural_tf.text.tokenizer import WordPieceTokenizer
 
-# Images of a batch decoded at once, at most; the server's threads limit it further. Fixed, because tf.data's own
-# choice starts at one and is forgotten after every batch.
-DECODED_AT_ONCE = 16
 # Texts are packed without padding, and attention runs in this many groups of similar length; see `encode_by_length`.
 LENGTH_GROUPS = 4
 
@@ -41,29 +38,6 @@ def image_encoder(model: ContrastiveModel, config: ConfigDict) -> tuple[tf.Modul
     module = tf.Module()
     module.model_variables = list(model.image_encoder.variables)
     return module, {"serving_default": from_bytes, "image": from_pixels}
-
-
-def decode_batch(data: tf.Tensor, resize: int, side: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Decodes string [B] as in evaluation to uint8 [B + 1, side, side, 3] and bool [B], whether each could be decoded.
-
-    The other rows, and the last one, are black. A graph cannot catch an error, but tf.data can leave out what fails.
-    """
-    count = tf.size(data, out_type=tf.int64)
-
-    def decode(index, image):
-        return index, evaluation_image(decode_image(image), resize, side)
-
-    examples = tf.data.Dataset.from_tensor_slices((tf.range(count), data))
-    decoded = examples.map(decode, num_parallel_calls=DECODED_AT_ONCE).ignore_errors()
-    last = (count, tf.zeros([side, side, 3], tf.uint8))  # a data set without any element would be an error
-    decoded = decoded.concatenate(tf.data.Dataset.from_tensors(last)).batch(count + 1)
-    options = tf.data.Options()
-    options.autotune.enabled = False  # a thread per request for nothing
-    options.experimental_optimization.apply_default_optimizations = False
-    indices, images = decoded.with_options(options).get_single_element()  # [K + 1], [K + 1, side, side, 3]
-    indices = indices[:, tf.newaxis]
-    readable = tf.scatter_nd(indices, tf.ones_like(indices[:, 0], tf.int32), [count + 1])[:-1] > 0
-    return tf.scatter_nd(indices, images, tf.stack([count + 1, side, side, 3])), readable
 
 
 def text_encoder(model: ContrastiveModel, tokenizer: WordPieceTokenizer) -> tuple[tf.Module, dict]:
