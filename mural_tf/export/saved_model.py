@@ -47,7 +47,6 @@ from mural_tf.training.workdir import read_metrics
 
 VERSION = "1"
 MODEL_CARD = "model_card.json"
-SAVE_OPTIONS = tf.saved_model.SaveOptions(experimental_custom_gradients=False)  # nobody trains a served graph
 
 
 def export_model(
@@ -135,7 +134,7 @@ def _write(model, tokenizer, config: ConfigDict, directory: pathlib.Path, metric
         (TEXT_ENCODER, signatures.text_encoder(model, tokenizer)),
     ):
         folder = directory / name / VERSION
-        tf.saved_model.save(module, str(folder), functions, SAVE_OPTIONS)
+        tf.saved_model.save(module, str(folder), functions)
         write_warmup_requests(folder, name)
         _check_operations(folder)
     save_hub_modules(model, tokenizer, config, directory)
