@@ -4,7 +4,9 @@ import base64
 import concurrent.futures
 import io
 import json
+import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -100,7 +102,8 @@ def test_the_header_tells_how_large_an_image_claims_to_be(image):
         assert int(claimed_pixels(tf.constant(buffer.getvalue()))) == 6000, kind
     assert int(claimed_pixels(tf.constant(b"RIFF"))) == 0
     with pytest.raises(tf.errors.InvalidArgumentError):
-        claimed_pixels(tf.constant(b"\x89PNG"))
+        claimed_pixels(tf.constant(b"BM"))
+    assert not image([b"\x89PNG", b"\xff\xd8\xff", b"GIF8"])["embedding"].numpy().any()
     buffer = io.BytesIO()
     Image.new("1", (8200, 8200)).save(buffer, "PNG")  # 67.2 million pixels in a few kilobytes
     assert len(buffer.getvalue()) < 20_000
@@ -142,6 +145,8 @@ def test_serving_files_are_what_the_server_reads(path):
     assert models == {name: f"/models/{name}" for name in ENCODERS}
     for name in ENCODERS:
         assert (path / name / "1/saved_model.pb").is_file()
+    lines = (path / "serving/batching_parameters.txt").read_text().splitlines()
+    assert all(re.fullmatch(r"#.*|[a-z_]+ \{ value: (\d+|true) \}", line) for line in lines)
 
 
 def run_proto(signatures, request):
@@ -220,3 +225,24 @@ def test_exports_compute_in_float32_whatever_training_chose():
     assert in_precision(model, config, 0, "mixed_bfloat16") is model
     with pytest.raises(ConfigurationError, match="Unknown precision 'float16' of an export"):
         in_precision(model, config, 0, "float16")
+
+
+@pytest.mark.slow
+def test_saved_model_cli_works_as_pasted(path, image, text, tmp_path):
+    page = (ROOT / "docs/serving.md").read_text(encoding="utf-8")
+    (block,) = (part for part in page.split("```")[1::2] if "saved_model_cli run" in part)
+    for name in ENCODERS:
+        (tmp_path / name).symlink_to(path / name)
+    (tmp_path / "photo.jpg").write_bytes(pictures()[1])
+    environment = {**os.environ, "PATH": f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"}
+    printed = []
+    for line in block.strip().splitlines():
+        run = subprocess.run(line, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert run.returncode == 0, (line, run.stderr[-2000:])
+        printed.append(run.stdout)
+    assert "image_bytes" in printed[0]
+    for output, expected in zip(
+        printed[-2:], (image([pictures()[1]])["embedding"], text(["a red heart", "moyo mwekundu"])["embedding"])
+    ):
+        numbers = output.split("embedding:")[1].replace("[", " ").replace("]", " ").split()
+        assert difference(np.array(numbers, float), expected.numpy().ravel()) < 1e-4

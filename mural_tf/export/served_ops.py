@@ -23,10 +23,10 @@ CORE_OPS = frozenset(
     """
     AddV2 All Assert AssignVariableOp BatchDatasetV2 BatchMatMulV2 BiasAdd BroadcastTo Cast ConcatV2
     ConcatenateDataset Const Conv2D Cumsum DatasetToSingleElement DecodeImage DecodeRaw DepthwiseConv2dNative
-    DisableCopyOnRead EnsureShape Equal Erf ExpandDims ExtractJpegShape Fill FloorDiv FloorMod FusedBatchNormV3
-    GatherNd GatherV2 Greater GreaterEqual HashTableV2 Identity IdentityN If IgnoreErrorsDataset
-    InitializeTableFromTextFileV2 Less LessEqual LogicalAnd LookupTableFindV2 MatMul Max Maximum Mean
-    MergeV2Checkpoints Minimum Mul Neg NoOp OneHot OptionsDataset Pack ParallelMapDatasetV2 PartitionedCall
+    DepthwiseConv2dNativeBackpropInput DisableCopyOnRead EnsureShape Equal Erf ExpandDims ExtractJpegShape Fill
+    FloorDiv FloorMod FusedBatchNormV3 GatherNd GatherV2 Greater GreaterEqual HashTableV2 Identity IdentityN If
+    IgnoreErrorsDataset InitializeTableFromTextFileV2 Less LessEqual LogicalAnd LookupTableFindV2 MatMul Max Maximum
+    Mean MergeV2Checkpoints Minimum Mul Neg NoOp OneHot OptionsDataset Pack ParallelMapDatasetV2 PartitionedCall
     Placeholder Prod RaggedGather RaggedRange RaggedTensorToTensor Range ReadVariableOp RealDiv Reshape
     ResourceGather RestoreV2 Round Rsqrt SaveV2 ScaleAndTranslate ScatterNd Select SelectV2 Shape ShardedFilename
     Sigmoid Size Softmax SplitV Square Squeeze StatefulPartitionedCall StatelessIf StaticRegexFullMatch

@@ -18,7 +18,8 @@ import shutil
 from mural_tf.export.example_requests import ENCODERS, SIGNATURE, example_inputs, json_value, predict_request
 
 CLIENTS = ("rest_client.py", "grpc_client.py")
-MAX_BATCH = 64  # requests that share one run of the model
+MAX_BATCH = 64  # rows in one run of the model
+MAX_ROWS = 1024  # rows in one request
 
 MODEL_CONFIG = """\
 # tensorflow_model_server --model_config_file=/models/serving/models.config --enable_batching \\
@@ -31,9 +32,11 @@ model_config_list {
 """
 
 BATCHING_PARAMETERS = f"""\
-# Requests wait at most 5 ms for others to share a batch. Without allowed_batch_sizes nothing is padded: texts and
-# images cost what they are.
-max_batch_size {{ value: {MAX_BATCH} }}
+# Requests wait at most 5 ms for others to share a run of at most {MAX_BATCH} rows; larger ones, of up to {MAX_ROWS}
+# rows, are split. Without allowed_batch_sizes nothing is padded: texts and images cost what they are.
+max_batch_size {{ value: {MAX_ROWS} }}
+enable_large_batch_splitting {{ value: true }}
+max_execution_batch_size {{ value: {MAX_BATCH} }}
 batch_timeout_micros {{ value: 5000 }}
 max_enqueued_batches {{ value: 128 }}
 num_batch_threads {{ value: 4 }}
