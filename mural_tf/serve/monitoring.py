@@ -16,12 +16,16 @@ class Monitoring:
     def __init__(self):
         self._registry = CollectorRegistry()
         prometheus_client.ProcessCollector(registry=self._registry)
-        self._requests = Counter("requests", "Requests answered.", ["model", "status"], registry=self._registry)
+        self._requests = Counter("mural_requests", "Requests answered.", ["model", "status"], registry=self._registry)
         self._seconds = Histogram(
-            "request_seconds", "From the first byte to the answer.", ["model"], buckets=SECONDS, registry=self._registry
+            "mural_request_seconds",
+            "From the first byte to the answer.",
+            ["model"],
+            buckets=SECONDS,
+            registry=self._registry,
         )
         self._rows = Histogram(
-            "batch_rows", "Rows in one run.", ["model", "signature"], buckets=ROWS, registry=self._registry
+            "mural_batch_rows", "Rows in one run.", ["model", "signature"], buckets=ROWS, registry=self._registry
         )
 
     def request(self, model: str, status: int, seconds: float) -> None:
