@@ -250,7 +250,7 @@ def test_fine_tuning_starts_from_a_hub_folder_where_the_model_stood(tmp_path):
     run_script("run_pretrain.py", *train, f"--workdir={workdir}")
     hub_folder = (workdir / "export/hub").rename(tmp_path / "hub")  # nothing else is needed
     tune = ["--config=configs/finetune.py", *SHAPES, data, "--config.train.steps=2"]
-    rate = "--config.optimizer.learning_rate=0.0"
+    rate = "--config.optimizer.learning_rate=1e-9"
     printed = run_script("run_finetune.py", *tune, rate, f"--from={hub_folder}", f"--workdir={tuned}")
     assert "Starts from the modules in" in printed
     before, after = (json.loads((folder / "summary.json").read_text())["metrics"] for folder in (workdir, tuned))
