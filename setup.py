@@ -10,6 +10,7 @@ REQUIRED = [
     "tensorflow-text==2.15.*",  # the tokenizer, in the graph
     "tensorflow-addons==0.23.0",  # LAMB; its last release, imports on TF <= 2.15 only
     "tensorflow-hub==0.16.1",  # Hub text towers
+    "tensorflow-serving-api==2.15.*",  # the protos of requests and warm-up files; small, needs nothing further
     "numpy<2",  # TF 2.15 is built against NumPy 1
     "setuptools<82",  # tensorflow-hub imports pkg_resources, removed in 82
     "absl-py>=1.4",  # flags
@@ -33,6 +34,10 @@ EXTRAS = {
     "evaluation": [  # python -m mural_tf.analysis languages; benchmarks need nothing more than the package
         "scikit-learn>=1.3",  # Laplacian eigenmaps
         "matplotlib>=3.7",  # the map, the chart of benchmarks/table.py
+    ],
+    "serve": [  # python -m mural_tf.serve
+        "aiohttp>=3.9",  # HTTP server, router and client in one package, with a parser in C
+        "prometheus-client>=0.20",  # /metrics
     ],
 }
 EXTRAS["test"] = [

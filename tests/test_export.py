@@ -9,66 +9,34 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
-import tensorflow_hub as hub
-from tensorflow.core.protobuf import saved_model_pb2
-from toy_data import SIDE, picture, toy_config, toy_tokenizer
+from toy_data import SIDE, toy_tokenizer
+from toy_export import TEXTS, pictures, pixels, toy_export, toy_model
 
 from mural_tf.config import ConfigurationError, load_config, save_config
 from mural_tf.data.images import decode_image, evaluation_image
-from mural_tf.encoders import build_text_encoder
 from mural_tf.export import saved_model
 from mural_tf.export.restore import restore_from_export
 from mural_tf.export.saved_model import export_model, export_workdir
-from mural_tf.models import build_model
+from mural_tf.export.signatures import text_encoder
 from mural_tf.text.vocabulary import load_vocabulary
 
 TOLERANCE = 1e-5
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-TEXTS = ["thing w1", "", "ding v7 ding ding ding ding ding ding ding", "ŋ 日本", "Thing W1"]
-METRICS = {"retrieval/en/mean_recall": 41.5, "retrieval/de/mean_recall": float("nan")}
-
-
-def toy_model(config, seed=0):
-    """A model in which every variable matters: none is 0 or 1, as biases and moving averages are at first."""
-    tf.keras.utils.set_random_seed(seed)
-    model = build_model(config, toy_tokenizer().vocabulary_size)
-    draw = np.random.default_rng(seed)
-    for variable in (*model.image_encoder.variables, *model.text_encoder.variables, *model.trainable_variables[-5:]):
-        if "moving_variance" in variable.name:
-            variable.assign(0.01 * draw.uniform(0.5, 1.5, variable.shape))
-        else:
-            variable.assign_add(draw.normal(scale=0.02, size=variable.shape))
-    model.log_temperature.assign(-2.0)
-    return model
 
 
 @pytest.fixture(scope="module")
-def config(tmp_path_factory):
-    config = toy_config(tmp_path_factory.mktemp("data"))
-    config.image_tower.resize = SIDE + 8  # so that the centre crop matters
-    description = {"name": "toys", "license": "CC0-1.0", "languages": {"en": {}, "de": {}}}
-    (pathlib.Path(config.data.directory) / "dataset.json").write_text(json.dumps(description))
-    return config
+def config():
+    return toy_export().config
 
 
 @pytest.fixture(scope="module")
-def model(config):
-    return toy_model(config)
+def model():
+    return toy_export().model
 
 
 @pytest.fixture(scope="module")
-def export(model, config, tmp_path_factory):
-    return export_model(model, toy_tokenizer(lower_case=True), config, tmp_path_factory.mktemp("x") / "export", METRICS)
-
-
-def pictures():
-    grey = tf.io.encode_png(np.arange(20 * 30, dtype=np.uint8).reshape(20, 30, 1)).numpy()
-    return [picture(0), picture(1, side=50, kind="JPEG"), grey, picture(2, side=90)]
-
-
-def pixels(config):
-    side, resize = config.image_tower.image_size, config.image_tower.resize
-    return tf.stack([evaluation_image(decode_image(data), resize, side) for data in pictures()])
+def export():
+    return toy_export().path
 
 
 def difference(a, b):
@@ -134,74 +102,10 @@ def test_a_process_without_the_library_answers_the_example_requests(export, mode
     assert np.abs(np.array(vectors["text_encoder"]) - expected).max() <= TOLERANCE
 
 
-@pytest.mark.parametrize("name", ("image_encoder/1", "text_encoder/1", "hub/image_encoder", "hub/text_encoder"))
-def test_graphs_hold_only_what_tensorflow_serving_links(export, name):
-    graph = saved_model_pb2.SavedModel()
-    graph.ParseFromString((export / name / "saved_model.pb").read_bytes())
-    graph = graph.meta_graphs[0].graph_def
-    functions = graph.library.function
-    operations = {node.op for node in graph.node} | {node.op for function in functions for node in function.node_def}
-    allowed = {*dir(tf.raw_ops), *(function.signature.name for function in functions)}
-    # Of tensorflow_text's operations, those the stock server registers.
-    allowed |= {"RegexSplitWithOffsets", "WordpieceTokenizeWithOffsets", "CaseFoldUTF8", "NormalizeUTF8"}
-    assert not operations - allowed
-    assert not operations & {"PyFunc", "EagerPyFunc", "DecodeBase64"}
-    assert not any(function.attr["_XlaMustCompile"].b for function in functions)
-    assert "MatMul" in operations  # this looked at the right graph
-
-
-def test_hub_image_module_runs_and_trains(export, model, config):
-    layer = hub.KerasLayer(str(export / "hub/image_encoder"), trainable=True)
-    images = tf.cast(pixels(config), tf.float32) / 255.0
-    assert difference(layer(images), model.embed_images(images)) <= TOLERANCE
-    assert {v.name for v in layer.trainable_variables} == {v.name for v in model.image_encoder.trainable_variables}
-    loaded = hub.load(str(export / "hub/image_encoder"))
-    assert loaded.regularization_losses == [] and len(loaded.variables) == len(model.image_encoder.variables)
-
-    target = tf.math.l2_normalize(tf.ones([len(images), 80]), axis=-1)
-    statistics = [v for v in layer.variables if "moving_mean" in v.name]
-    before = [v.numpy() for v in statistics]
-    optimizer, losses = tf.keras.optimizers.legacy.SGD(0.05), []
-    for _ in range(5):
-        with tf.GradientTape() as tape:
-            loss = -tf.reduce_mean(tf.reduce_sum(layer(images, training=True) * target, axis=1))
-        gradients = tape.gradient(loss, layer.trainable_variables)
-        assert all(gradient is not None for gradient in gradients)
-        optimizer.apply_gradients(zip(gradients, layer.trainable_variables))
-        losses.append(float(loss))
-    assert losses[-1] < losses[0] - 0.01
-    assert all(np.abs(v.numpy() - b).max() > 0 for v, b in zip(statistics, before))
-
-
-def test_hub_text_modules_are_a_text_tower(export, model, config):
-    preprocessor = hub.load(str(export / "hub/text_preprocessor"))
-    tokenizer = toy_tokenizer(lower_case=True)
-    tokens = preprocessor(tf.constant(TEXTS))
-    for name, values in tokenizer(tf.constant(TEXTS)).items():
-        np.testing.assert_array_equal(tokens[name], values)
-    pieces = preprocessor.tokenize(tf.constant(TEXTS))
-    assert pieces.to_list() == tokenizer.tokenize(tf.constant(TEXTS)).to_list()
-    for segment in (pieces, pieces.merge_dims(1, 2)):
-        packed = preprocessor.bert_pack_inputs([segment], seq_length=tf.constant(5))
-        np.testing.assert_array_equal(packed["input_word_ids"][0], [2, *tokens["input_word_ids"][0, 1:4], 3])
-        assert packed["input_mask"].shape == (len(TEXTS), 5)
-
-    encoder = hub.load(str(export / "hub/text_encoder"))
-    outputs = encoder(tokens)
-    assert difference(outputs["default"], model.embed_texts(tokens)) <= TOLERANCE
-    assert difference(outputs["text_text"], model.embed_texts(tokens, "text_text")) <= TOLERANCE
-    assert difference(outputs["sentence"], model.text_encoder(dict(tokens))) <= TOLERANCE
-    tower = config.text_tower.copy_and_resolve_references()
-    tower.name, tower.handle = "hub", str(export / "hub/text_encoder")
-    hub_tower = build_text_encoder(tower, tokenizer.vocabulary_size)
-    assert difference(hub_tower(dict(tokens)), model.embed_texts(tokens)) <= TOLERANCE
-    assert len(hub_tower.trainable_variables) == len(model.text_encoder.trainable_variables) + 4  # two heads
-
-
 def test_align_has_no_text_text_signature(config):
     config = config.copy_and_resolve_references()
     config.model = "align"
-    _, signatures = saved_model._text_encoder(toy_model(config), toy_tokenizer())
+    _, signatures = text_encoder(toy_model(config), toy_tokenizer())
     assert set(signatures) == {"serving_default", "tokens"}
 
 

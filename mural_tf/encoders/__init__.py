@@ -9,9 +9,17 @@ from mural_tf.config import ConfigurationError
 from mural_tf.encoders import bert, efficientnet, image_branch, no_image, recurrent, resnet
 from mural_tf.encoders.mlp_head import MlpHead
 
+
+def _hub_image(config: ConfigDict) -> tf.keras.Model:
+    from mural_tf.encoders import hub_image  # tensorflow_hub is slow to import and rarely needed
+
+    return hub_image.build_hub_image(config)
+
+
 IMAGE_TOWERS = {
     "efficientnet": efficientnet.build_efficientnet,
     "resnet": resnet.build_resnet,
+    "hub": _hub_image,
     "features": image_branch.feature_input,  # computed beforehand
     "none": no_image.build_no_image,  # texts alone
 }

@@ -38,7 +38,7 @@ def build_hub_text(config: ConfigDict) -> tf.keras.Model:
             f"text_tower.precision={config.precision!r} with a TF-Hub text tower: a SavedModel keeps the precision it "
             "was exported with; set text_tower.precision=float32."
         )
-    loaded = _load(config.handle)
+    loaded = load_module(config.handle, "text_tower", INTERFACE)
     encoder = HubEncoder(loaded, trainable=not config.frozen, name="hub_encoder")
     size = _embedding_size(encoder, config.handle)
     inputs = {name: tf.keras.Input(shape=(None,), dtype=tf.int32, name=name) for name in INPUTS}  # [B, T]
@@ -74,26 +74,30 @@ def _sentence_output(outputs) -> tf.Tensor | None:
     return next((outputs[name] for name in OUTPUTS if name in outputs), None)
 
 
-def _load(handle: str):
+def load_module(handle: str, tower: str, interface: str):
+    """Loads the module of `config[tower].handle`; `interface` says in an error what was expected.
+
+    Raises `ConfigurationError` if there is none or it cannot be called.
+    """
     if not handle:
         raise ConfigurationError(
-            "text_tower.name='hub' needs text_tower.handle: a TF-Hub handle such as https://tfhub.dev/google/LaBSE/2, "
-            "or a local folder with a SavedModel."
+            f"{tower}.name='hub' needs {tower}.handle: a TF-Hub handle such as https://tfhub.dev/google/LaBSE/2, or a "
+            "local folder with a SavedModel."
         )
     if "://" not in handle and not pathlib.Path(handle).is_dir():
-        raise ConfigurationError(f"text_tower.handle={handle!r} is neither a local folder nor a URL.")
+        raise ConfigurationError(f"{tower}.handle={handle!r} is neither a local folder nor a URL.")
     try:
         loaded = hub.load(handle)
     except Exception as error:  # network, archive, protobuf and TensorFlow errors have no common base
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ConfigurationError(
-            f"The TF-Hub encoder {handle!r} could not be loaded ({reason}); {INTERFACE}. Where the hub cannot be "
+            f"The TF-Hub encoder {handle!r} could not be loaded ({reason}); {interface}. Where the hub cannot be "
             "reached, download it elsewhere and give the local folder."
         ) from error
     if not callable(loaded):
         raise ConfigurationError(
             f"{handle!r} is a SavedModel that can only be run through signatures (TF1 Hub format or a serving export); "
-            f"{INTERFACE}."
+            f"{interface}."
         )
     return loaded
 

@@ -65,8 +65,8 @@ class Packing:
     def by_first_token(self, x: tf.Tensor, heads: int) -> list[tf.Tensor]:
         """[1, B, heads * size] -> for each group, [b, heads, 1, size]."""
         x = tf.reshape(x, [-1, heads, 1, x.shape[-1] // heads])
-        sizes = [end - begin for begin, end in zip(self.group_bounds[:-1], self.group_bounds[1:])]
-        return tf.split(x, sizes)
+        # Not tf.split: where B is unknown, TensorFlow's graph optimiser takes all its parts to be of one size.
+        return [x[begin:end] for begin, end in zip(self.group_bounds[:-1], self.group_bounds[1:])]
 
     def by_token(self, groups: list[tf.Tensor]) -> tf.Tensor:
         """For each group, [b, heads, t, size] -> [1, N, heads * size]; 0 for what stands at the end of the row."""

@@ -9,30 +9,50 @@ embeddings, which also runs on a TPU. The encoder's sentence embedding is "defau
 from __future__ import annotations
 
 import contextlib
+import functools
+import json
 import pathlib
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 
 import tensorflow as tf
+import tensorflow_text as tf_text
+from ml_collections import ConfigDict
 
 from mural_tf.encoders import fused
 from mural_tf.models.contrastive import TOKENS, ContrastiveModel
+from mural_tf.text.language_words import WordTokenizer
 from mural_tf.text.tokenizer import WordPieceTokenizer
 
 IMAGE_ENCODER = "hub/image_encoder"
 TEXT_PREPROCESSOR = "hub/text_preprocessor"
 TEXT_ENCODER = "hub/text_encoder"
+SETTINGS = "settings.json"
 
 
-def save_hub_modules(model: ContrastiveModel, tokenizer: WordPieceTokenizer, directory: str | pathlib.Path) -> None:
-    """Writes the three modules below `directory`; `tokenizer` must be built on a file, which becomes an asset."""
+def save_hub_modules(
+    model: ContrastiveModel, tokenizer: WordPieceTokenizer, config: ConfigDict, directory: str | pathlib.Path
+) -> None:
+    """Writes the three modules below `directory`; `tokenizer` must be built on a file, which becomes an asset.
+
+    The image encoder and the preprocessor have an asset `settings.json` too, with what a fine-tuner must keep.
+    """
     directory = pathlib.Path(directory)
+    tower, side = config.image_tower, model.image_size
+    image = {"image_size": side, "resize": int(tower.resize), "embedding_size": int(config.embedding_size)}
+    casing = {name: bool(getattr(tokenizer, name)) for name in ("lower_case", "strip_accents")}
     with _without_fusion():
-        for name, module in (
-            (IMAGE_ENCODER, image_encoder_module(model)),
-            (TEXT_PREPROCESSOR, text_preprocessor_module(tokenizer)),
-            (TEXT_ENCODER, text_encoder_module(model)),
+        for name, module, settings in (
+            (IMAGE_ENCODER, image_encoder_module(model), image),
+            (TEXT_PREPROCESSOR, text_preprocessor_module(tokenizer), {"max_length": tokenizer.max_length, **casing}),
+            (TEXT_ENCODER, text_encoder_module(model), {}),
         ):
-            tf.saved_model.save(module, str(directory / name))
+            with tempfile.TemporaryDirectory() as temporary:
+                if settings:
+                    path = pathlib.Path(temporary) / SETTINGS
+                    path.write_text(json.dumps(settings) + "\n", encoding="utf-8")
+                    module.settings = tf.saved_model.Asset(str(path))
+                tf.saved_model.save(module, str(directory / name))
 
 
 @contextlib.contextmanager
@@ -45,19 +65,36 @@ def _without_fusion() -> Iterator[None]:
         fused.enable_fusion(before)
 
 
+@contextlib.contextmanager
+def _statistics_of_the_batch(model: ContrastiveModel) -> Iterator[None]:
+    before = [(layer, layer.group) for layer in model.normalization_layers()]
+    try:
+        for layer, _ in before:
+            layer.group = "local"
+        yield
+    finally:
+        for layer, group in before:
+            layer.group = group
+
+
 def text_variables(model: ContrastiveModel) -> list[tf.Variable]:
     """Returns the variables of the text tower and its heads."""
     return [v for part in (model.text_encoder, *map(model.text_head, model.head_names)) for v in part.variables]
 
 
 def image_encoder_module(model: ContrastiveModel) -> tf.train.Checkpoint:
-    """Float32 [B, S, S, 3] RGB in [0, 1], or features [B, F] → float32 [B, D], L2-normalised."""
+    """Float32 [B, S, S, 3] RGB in [0, 1], or features [B, F] → float32 [B, D], L2-normalised.
+
+    In training, BatchNorm's statistics are those of the batch it is given, whatever group the model was trained with:
+    another trainer's batch need not divide into such groups.
+    """
 
     def encode(inputs, training=False):
         return model.embed_images(inputs, training=training)
 
     images = tf.TensorSpec([None, *model.image_shape], tf.float32, name="inputs")
-    return _reusable(encode, images, model.image_encoder.variables)
+    with _statistics_of_the_batch(model):
+        return _reusable(encode, images, model.image_encoder.variables)
 
 
 def text_encoder_module(model: ContrastiveModel) -> tf.train.Checkpoint:
@@ -91,11 +128,13 @@ def _reusable(encode: Callable, inputs, variables: Sequence[tf.Variable]) -> tf.
     return module
 
 
-def text_preprocessor_module(tokenizer: WordPieceTokenizer) -> tf.train.Checkpoint:
+def text_preprocessor_module(tokenizer: WordPieceTokenizer | WordTokenizer) -> tf.train.Checkpoint:
     """String [B] → dict of int32 [B, T] `input_word_ids`, `input_mask`, `input_type_ids`, T = `max_length`.
 
     As LaBSE's preprocessor it also has `tokenize`, string [B] → int32 [B, (words), (pieces)], and
-    `bert_pack_inputs([tokens], seq_length)`, which adds [CLS], [SEP] and padding to another length.
+    `bert_pack_inputs(segments, seq_length)`: one or two such tensors (or [B, (pieces)]) → the dict, with
+    T = `seq_length`: [CLS], a [SEP] after each segment, type 0 for the first and 1 for the second, padding. Segments
+    that do not fit lose their ends by turns, so that the shorter one is cut last. A `WordTokenizer` takes one segment.
     """
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="inputs")])
@@ -106,17 +145,35 @@ def text_preprocessor_module(tokenizer: WordPieceTokenizer) -> tf.train.Checkpoi
     def tokenize(inputs):
         return tokenizer.tokenize(inputs)
 
-    @tf.function
-    def bert_pack_inputs(inputs, seq_length):
-        pieces = inputs[0].merge_dims(1, 2) if inputs[0].ragged_rank == 2 else inputs[0]
-        return tokenizer.pack(pieces, seq_length)
-
+    pairs = isinstance(tokenizer, WordPieceTokenizer)
+    pack = functools.partial(pack_segments, tokenizer.vocabulary) if pairs else functools.partial(_pack_words, tokenizer)
+    bert_pack_inputs = tf.function(pack)
     length = tf.TensorSpec([], tf.int32, name="seq_length")
     for ragged_rank in (1, 2):
         pieces = tf.RaggedTensorSpec([None] * (ragged_rank + 1), tf.int32, ragged_rank)
-        bert_pack_inputs.get_concrete_function([pieces], seq_length=length)
+        for count in (1, 2) if pairs else (1,):
+            bert_pack_inputs.get_concrete_function([pieces] * count, seq_length=length)
 
     module = tf.train.Checkpoint(tokenizer=tokenizer)
     module.variables, module.trainable_variables, module.regularization_losses = [], [], []
     module.__call__, module.tokenize, module.bert_pack_inputs = preprocess, tokenize, bert_pack_inputs
     return module
+
+
+def _pack_words(tokenizer: WordTokenizer, inputs: list[tf.RaggedTensor], seq_length: tf.Tensor) -> dict:
+    (words,) = inputs
+    return tokenizer.pack(words.merge_dims(1, 2) if words.ragged_rank == 2 else words, seq_length)
+
+
+def pack_segments(vocabulary: Sequence[str], inputs: list[tf.RaggedTensor], seq_length: tf.Tensor) -> dict:
+    """See `text_preprocessor_module`. `inputs`: int32 [B, (pieces)] or [B, (words), (pieces)]."""
+    pad, start, end = (vocabulary.index(piece) for piece in ("[PAD]", "[CLS]", "[SEP]"))
+    segments = [segment.merge_dims(1, 2) if segment.ragged_rank == 2 else segment for segment in inputs]
+    trimmed = tf_text.RoundRobinTrimmer(seq_length - len(segments) - 1).trim(segments)
+    word_ids, type_ids = tf_text.combine_segments(trimmed, start, end)  # int32 [B, (T)] each
+    shape = tf.stack([-1, seq_length])
+    return {
+        "input_word_ids": word_ids.to_tensor(pad, shape=shape),
+        "input_mask": tf.ones_like(word_ids).to_tensor(0, shape=shape),
+        "input_type_ids": type_ids.to_tensor(0, shape=shape),
+    }

@@ -3,7 +3,7 @@
     image_encoder/1/    SavedModel; signatures below
     text_encoder/1/     SavedModel; signatures below
     hub/                image_encoder, text_preprocessor, text_encoder: see hub_modules.py
-    serving/            TensorFlow Serving's model config and batching parameters, example requests
+    serving/            what TensorFlow Serving needs beside them: see serving.py
     model_card.json, config.json, vocabulary.txt
 
 | encoder | signature | input | output |
@@ -14,7 +14,8 @@
 | text | `tokens` | `input_word_ids`, `input_mask`, `input_type_ids` int32 [B, T] | `embedding` |
 | text | `text_text` (MURAL) | `text` string [B] | `text_text_embedding` float32 [B, D] |
 
-All embeddings are L2-normalised. Loading them takes `tensorflow` and `import tensorflow_text`, not this library.
+All embeddings are L2-normalised float32; an image that does not decode gets zeros. Loading them takes `tensorflow` and
+`import tensorflow_text`, not this library.
 """
 
 from __future__ import annotations
@@ -31,11 +32,15 @@ from absl import logging
 from ml_collections import ConfigDict
 
 from mural_tf.config import ConfigurationError, save_config
-from mural_tf.data.image_inputs import prepare_image, prepared_spec
-from mural_tf.export.hub_modules import save_hub_modules, text_variables
+from mural_tf.export import signatures
+from mural_tf.export.example_requests import IMAGE_ENCODER, TEXT_ENCODER
+from mural_tf.export.hub_modules import save_hub_modules
 from mural_tf.export.model_card import describe_model
-from mural_tf.export.serving import IMAGE_ENCODER, TEXT_ENCODER, write_serving_files
-from mural_tf.models.contrastive import TOKENS, ContrastiveModel
+from mural_tf.export.precision import in_precision
+from mural_tf.export.served_ops import unlisted_operations
+from mural_tf.export.serving import write_serving_files
+from mural_tf.export.warmup import write_warmup_requests
+from mural_tf.models.contrastive import ContrastiveModel
 from mural_tf.text.tokenizer import WordPieceTokenizer, build_tokenizer
 from mural_tf.training.checkpoints import load_trained
 from mural_tf.training.workdir import read_metrics
@@ -51,6 +56,7 @@ def export_model(
     directory: str | pathlib.Path,
     metrics: Mapping[str, float] | None = None,
     overwrite: bool = False,
+    precision: str = "float32",
 ) -> pathlib.Path:
     """Writes an export of `model` and returns its folder, which appears when it is complete.
 
@@ -61,12 +67,15 @@ def export_model(
       directory: the folder to make.
       metrics: numbers of its evaluation, for the model card.
       overwrite: replace an export that is there.
+      precision: what all SavedModels compute in, "float32" or "mixed_bfloat16", whatever `model` does.
 
     Raises:
-      ConfigurationError: `directory` holds an export (unless `overwrite`) or anything else, or cannot be written.
+      ConfigurationError: an unknown `precision`; or `directory` holds an export (unless `overwrite`) or anything else,
+        or cannot be written.
     """
     directory = pathlib.Path(directory)
     _check_free(directory, overwrite)
+    model = in_precision(model, config, tokenizer.vocabulary_size, precision)
     partial = directory.parent / f".{directory.name}.exporting"
     try:
         shutil.rmtree(partial, ignore_errors=True)  # of an export that was killed
@@ -115,65 +124,37 @@ def _write(model, tokenizer, config: ConfigDict, directory: pathlib.Path, metric
     tokenizer.save(directory / "vocabulary.txt")
     # Built on the file, so that every SavedModel below carries the vocabulary as an asset.
     tokenizer = build_tokenizer(config, directory / "vocabulary.txt", as_asset=True)
-    module, signatures = _image_encoder(model, config)
-    tf.saved_model.save(module, str(directory / IMAGE_ENCODER / VERSION), signatures)
-    module, signatures = _text_encoder(model, tokenizer)
-    tf.saved_model.save(module, str(directory / TEXT_ENCODER / VERSION), signatures)
-    save_hub_modules(model, tokenizer, directory)
+    for name, (module, functions) in (
+        (IMAGE_ENCODER, signatures.image_encoder(model, config)),
+        (TEXT_ENCODER, signatures.text_encoder(model, tokenizer)),
+    ):
+        folder = directory / name / VERSION
+        tf.saved_model.save(module, str(folder), functions)
+        write_warmup_requests(folder, name)
+        _check_operations(folder)
+    save_hub_modules(model, tokenizer, config, directory)
     write_serving_files(directory / "serving")
     card = json.dumps(describe_model(model, config, metrics), indent=2, ensure_ascii=False)
     (directory / MODEL_CARD).write_text(card + "\n", encoding="utf-8")
 
 
-def _image_encoder(model: ContrastiveModel, config: ConfigDict) -> tuple[tf.Module, dict]:
-    tower, prepared = config.image_tower, prepared_spec(config.image_tower)
-
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="image_bytes")])
-    def from_bytes(image_bytes):
-        images = tf.map_fn(
-            lambda data: prepare_image(data, tower),
-            image_bytes,
-            fn_output_signature=prepared,
+def _check_operations(folder: pathlib.Path) -> None:
+    """Warns of what the stock model server may lack: a TF-Hub text tower can bring anything."""
+    unlisted = sorted(unlisted_operations(folder))
+    if unlisted:
+        logging.warning(
+            "%s/%s has operations that the stock TensorFlow Serving binary is not known to link: %s.",
+            *folder.parts[-2:],
+            ", ".join(unlisted),
         )
-        return {"embedding": model.embed_images(images)}
-
-    @tf.function(input_signature=[tf.TensorSpec([None, *prepared.shape], tf.float32, name="image")])
-    def from_pixels(image):
-        return {"embedding": model.embed_images(image)}
-
-    # Only the variables are attached: attaching the Keras model would save every layer's functions too.
-    module = tf.Module()
-    module.model_variables = list(model.image_encoder.variables)
-    return module, {"serving_default": from_bytes, "image": from_pixels}
-
-
-def _text_encoder(model: ContrastiveModel, tokenizer: WordPieceTokenizer) -> tuple[tf.Module, dict]:
-    text = tf.TensorSpec([None], tf.string, name="text")
-
-    @tf.function(input_signature=[text])
-    def from_text(text):
-        return {"embedding": model.embed_texts(tokenizer(text, pad="longest"))}
-
-    @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32, name=name) for name in TOKENS])
-    def from_tokens(input_word_ids, input_mask, input_type_ids):
-        return {"embedding": model.embed_texts(dict(zip(TOKENS, (input_word_ids, input_mask, input_type_ids))))}
-
-    signatures = {"serving_default": from_text, "tokens": from_tokens}
-    if "text_text" in model.head_names:
-
-        @tf.function(input_signature=[text])
-        def for_texts(text):
-            return {"text_text_embedding": model.embed_texts(tokenizer(text, pad="longest"), head="text_text")}
-
-        signatures["text_text"] = for_texts
-    module = tf.Module()
-    module.model_variables = text_variables(model)
-    module.tokenizer = tokenizer
-    return module, signatures
 
 
 def export_workdir(
-    workdir: str | pathlib.Path, directory: str | pathlib.Path = "", overwrite: bool = False, checkpoint: str = "latest"
+    workdir: str | pathlib.Path,
+    directory: str | pathlib.Path = "",
+    overwrite: bool = False,
+    checkpoint: str = "latest",
+    precision: str = "float32",
 ) -> pathlib.Path:
     """Exports the "latest" or "best" checkpoint of a workdir to `directory` (default: `workdir/export`).
 
@@ -188,4 +169,4 @@ def export_workdir(
     rows = [row for row in read_metrics(workdir) if any(key.endswith("/mean_recall") for key in row)]
     if checkpoint == "best":
         rows = [row for row in rows if row["step"] == step]
-    return export_model(model, tokenizer, config, directory, rows[-1] if rows else {}, overwrite)
+    return export_model(model, tokenizer, config, directory, rows[-1] if rows else {}, overwrite, precision)

@@ -1,19 +1,29 @@
-"""What TensorFlow Serving needs beside the SavedModels: model config, batching parameters, example requests."""
+"""What goes with the SavedModels for TensorFlow Serving: its configuration, example requests and clients.
+
+models.config              both encoders, for --model_config_file
+batching_parameters.txt    for --batching_parameters_file
+<encoder>_request.json     the body of a REST request in row form, for `curl --data @…`
+<encoder>_columns.json     the same in columnar form
+<encoder>_request.pb       the same as a serialised gRPC `PredictRequest`
+rest_client.py             compares an image with texts, without dependencies
+grpc_client.py             the same over gRPC
+"""
 
 from __future__ import annotations
 
-import base64
 import json
 import pathlib
+import shutil
 
-import tensorflow as tf
+from mural_tf.export.example_requests import ENCODERS, SIGNATURE, example_inputs, json_value, predict_request
 
-IMAGE_ENCODER = "image_encoder"
-TEXT_ENCODER = "text_encoder"
+CLIENTS = ("rest_client.py", "grpc_client.py")
+MAX_BATCH = 64  # rows in one run of the model
+MAX_ROWS = 1024  # rows in one request
 
 MODEL_CONFIG = """\
 # tensorflow_model_server --model_config_file=/models/serving/models.config --enable_batching \\
-#     --batching_parameters_file=/models/serving/batching_parameters.txt --rest_api_port=8501
+#     --batching_parameters_file=/models/serving/batching_parameters.txt --port=8500 --rest_api_port=8501
 # with this export mounted at /models.
 model_config_list {
   config { name: "image_encoder" base_path: "/models/image_encoder" model_platform: "tensorflow" }
@@ -21,26 +31,32 @@ model_config_list {
 }
 """
 
-BATCHING_PARAMETERS = """\
-# Requests wait at most 5 ms for others to share a batch.
-max_batch_size { value: 64 }
-batch_timeout_micros { value: 5000 }
-max_enqueued_batches { value: 128 }
-num_batch_threads { value: 4 }
+BATCHING_PARAMETERS = f"""\
+# Requests wait at most 5 ms for others to share a run of at most {MAX_BATCH} rows; larger ones, of up to {MAX_ROWS}
+# rows, are split. Without allowed_batch_sizes nothing is padded: texts and images cost what they are.
+max_batch_size {{ value: {MAX_ROWS} }}
+enable_large_batch_splitting {{ value: true }}
+max_execution_batch_size {{ value: {MAX_BATCH} }}
+batch_timeout_micros {{ value: 5000 }}
+max_enqueued_batches {{ value: 128 }}
+num_batch_threads {{ value: 4 }}
 """
 
 
 def write_serving_files(directory: str | pathlib.Path) -> None:
-    """Writes the files into `directory` (REST requests: POST to /v1/models/<name>:predict)."""
+    """Writes the files into `directory`, which is made."""
     directory = pathlib.Path(directory)
     directory.mkdir(parents=True)
     (directory / "models.config").write_text(MODEL_CONFIG, encoding="utf-8")
     (directory / "batching_parameters.txt").write_text(BATCHING_PARAMETERS, encoding="utf-8")
-    picture = tf.io.encode_png(tf.cast(tf.fill([32, 32, 3], 200), tf.uint8)).numpy()
-    requests = {
-        IMAGE_ENCODER: [{"image_bytes": {"b64": base64.b64encode(picture).decode("ascii")}}],
-        TEXT_ENCODER: [{"text": "a red heart"}, {"text": "moyo mwekundu"}],
-    }
-    for name, instances in requests.items():
-        text = json.dumps({"signature_name": "serving_default", "instances": instances}, indent=1)
-        (directory / f"{name}_request.json").write_text(text + "\n", encoding="utf-8")
+    for model in ENCODERS:
+        ((name, values),) = example_inputs(model).items()
+        encoded = [json_value(value) for value in values]
+        rows = {"signature_name": SIGNATURE, "instances": [{name: value} for value in encoded]}
+        columns = {"signature_name": SIGNATURE, "inputs": {name: encoded}}
+        for suffix, body in (("request", rows), ("columns", columns)):
+            text = json.dumps(body, indent=1, ensure_ascii=False)
+            (directory / f"{model}_{suffix}.json").write_text(text + "\n", encoding="utf-8")
+        (directory / f"{model}_request.pb").write_bytes(predict_request(model, {name: values}).SerializeToString())
+    for client in CLIENTS:
+        shutil.copyfile(pathlib.Path(__file__).parent / "clients" / client, directory / client)

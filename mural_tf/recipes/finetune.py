@@ -1,15 +1,17 @@
 """Fine-tuning: a trained model's towers, heads, temperature and vocabulary on new data with new settings.
 
 [P] §3.1: single-task (image-text only) is the default; multi-task on co-captions is the ablation
-(`data.text_pairs="co_captions"` and a text-text weight). The source is a workdir, an export, or, for the text tower
-alone, a TF-Hub handle or folder.
+(`data.text_pairs="co_captions"` and a text-text weight). The source is a workdir, an export, an export's `hub` folder
+(its modules alone, as they are passed on), or, for the text tower alone, a TF-Hub handle or folder.
 """
 
 from __future__ import annotations
 
 import functools
+import json
 import pathlib
 
+import tensorflow as tf
 from ml_collections import ConfigDict
 
 from mural_tf.config import ConfigurationError, load_config
@@ -33,7 +35,7 @@ def finetune(
 
     Args:
       config: data, optimiser, losses and steps; towers, sizes and vocabulary are the source's.
-      source: a workdir, an export, or a TF-Hub handle or folder of a text encoder.
+      source: a workdir, an export, its `hub` folder, or a TF-Hub handle or folder of a text encoder.
       workdir: of the new run.
       tpu, debug_nans, profile: as `pretrain` takes them.
 
@@ -48,6 +50,9 @@ def finetune(
             restore = functools.partial(_restore_workdir, other_method=config.other_method)
         elif config.other_method:
             raise ConfigurationError(f"other_method=True starts from a workdir; {source} is an export.")
+    elif (folder / "image_encoder/saved_model.pb").exists() and (folder / "text_encoder/saved_model.pb").exists():
+        config = _with_hub_towers(config, folder)
+        restore = _restore_hub
     else:
         _check_hub_handle(source, folder)
         config.text_tower.update(dict(name="hub", handle=source))
@@ -79,10 +84,38 @@ def _with_source_architecture(config: ConfigDict, source: ConfigDict, folder: pa
     return config
 
 
+def _with_hub_towers(config: ConfigDict, folder: pathlib.Path) -> ConfigDict:
+    """Both towers and the vocabulary from an export's Hub modules."""
+    assets = {name: folder / name / "assets" for name in ("image_encoder", "text_preprocessor")}
+    try:
+        image, text = (json.loads((path / "settings.json").read_text(encoding="utf-8")) for path in assets.values())
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(
+            f"{folder} holds modules but not what they were made with ({error}); give the whole folder hub/ of an "
+            "export, or set image_tower.handle and text_tower.handle in a configuration of your own."
+        ) from None
+    config = config.copy_and_resolve_references()
+    config.embedding_size = image.pop("embedding_size")
+    config.image_tower.update(dict(name="hub", handle=str(folder / "image_encoder"), projection=0, **image))
+    config.text_tower.update(dict(name="hub", handle=str(folder / "text_encoder"), max_length=text.pop("max_length")))
+    config.vocabulary.update(dict(file=str(assets["text_preprocessor"] / "vocabulary.txt"), **text))
+    return config
+
+
+def _restore_hub(model: ContrastiveModel, folder: pathlib.Path) -> None:
+    """The modules bring their weights; the new heads start as the identity, so that nothing of the model is lost."""
+    for name in model.head_names:
+        kernel, bias = model.text_head(name).variables
+        kernel.assign(tf.eye(*kernel.shape))
+        bias.assign(tf.zeros_like(bias))
+    print(f"Starts from the modules in {folder}.")
+
+
 def _check_hub_handle(source: str, folder: pathlib.Path) -> None:
     if folder.is_dir() and not (folder / "saved_model.pb").exists():
         raise ConfigurationError(
-            f"{source} is neither a workdir nor an export (no config.json) nor a TF-Hub module (no saved_model.pb)."
+            f"{source} is neither a workdir nor an export (no config.json) nor a TF-Hub module (no saved_model.pb) "
+            "nor a folder of them (image_encoder/, text_encoder/, text_preprocessor/)."
         )
     if not folder.exists() and "://" not in source:
         raise ConfigurationError(f"{source} does not exist; give a workdir, an export, or a TF-Hub handle or folder.")

@@ -1,0 +1,88 @@
+"""The SavedModels of an export, ready to answer: newest version, all signatures, warmed up."""
+
+from __future__ import annotations
+
+import pathlib
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_text  # noqa: F401 - registers the tokenizer's operations
+from google.protobuf import json_format
+from tensorflow.core.protobuf import saved_model_pb2
+from tensorflow_serving.apis import prediction_log_pb2
+
+from mural_tf.config import ConfigurationError
+
+WARMUP_FILE = "assets.extra/tf_serving_warmup_requests"
+
+
+class Signature:
+    """One function of a SavedModel: {input: [B, …]} → {output: [B, …]}, NumPy arrays (strings as objects)."""
+
+    def __init__(self, function):
+        self._function = function
+        self.inputs: dict[str, tf.TensorSpec] = function.structured_input_signature[1]
+
+    def run(self, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Raises a TensorFlow error if the graph refuses the inputs."""
+        tensors = {name: tf.constant(array, self.inputs[name].dtype) for name, array in inputs.items()}
+        return {name: value.numpy() for name, value in self._function(**tensors).items()}
+
+
+class ServedModel:
+    """The newest version of one model.
+
+    Args:
+      name: as in the URL.
+      folder: holds one SavedModel a version, in folders named by numbers.
+
+    Raises:
+      ConfigurationError: there is no version, or it cannot be loaded.
+    """
+
+    def __init__(self, name: str, folder: pathlib.Path):
+        self.name = name
+        self.version = max(_versions(folder), default=0)
+        if not self.version:
+            raise ConfigurationError(f"{folder} has no version: expected a SavedModel in {folder}/1.")
+        path = folder / str(self.version)
+        try:
+            self._saved_model = tf.saved_model.load(str(path))  # kept: signatures do not keep variables alive
+        except (OSError, ValueError, tf.errors.OpError) as error:
+            reason = str(error).strip().splitlines()[0]
+            raise ConfigurationError(f"{path} is not a SavedModel or is damaged: {reason}") from None
+        functions = self._saved_model.signatures.items()
+        self.signatures = {key: Signature(function) for key, function in functions if not key.startswith("__")}
+        self.metadata = _signature_definitions(path)
+        self._warm_up(path / WARMUP_FILE)
+
+    def _warm_up(self, path: pathlib.Path) -> None:
+        """Runs what the export says TensorFlow Serving should run first."""
+        if not path.is_file():
+            return
+        for record in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
+            request = prediction_log_pb2.PredictionLog.FromString(record).predict_log.request
+            inputs = {name: tf.make_ndarray(tensor) for name, tensor in request.inputs.items()}
+            self.signatures[request.model_spec.signature_name].run(inputs)
+
+
+def load_models(export: str | pathlib.Path) -> dict[str, ServedModel]:
+    """Loads every versioned SavedModel of an export; raises `ConfigurationError` if there is none."""
+    export = pathlib.Path(export)
+    if not export.is_dir():
+        raise ConfigurationError(f"The export {export} does not exist; run_export.py makes one of a workdir.")
+    folders = sorted(folder for folder in export.iterdir() if folder.is_dir() and _versions(folder))
+    if not folders:
+        raise ConfigurationError(f"{export} is no export: expected SavedModels such as {export}/text_encoder/1.")
+    return {folder.name: ServedModel(folder.name, folder) for folder in folders}
+
+
+def _versions(folder: pathlib.Path) -> list[int]:
+    return [int(path.parent.name) for path in folder.glob("*/saved_model.pb") if path.parent.name.isdigit()]
+
+
+def _signature_definitions(path: pathlib.Path) -> dict:
+    saved_model = saved_model_pb2.SavedModel.FromString((path / "saved_model.pb").read_bytes())
+    definitions = saved_model.meta_graphs[0].signature_def
+    options = dict(preserving_proto_field_name=True, including_default_value_fields=True)
+    return {name: json_format.MessageToDict(value, **options) for name, value in definitions.items()}

@@ -1,0 +1,69 @@
+"""Smaller variants: equal to the model within their precision, smaller, and measured."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from toy_data import image_text_records, toy_tokenizer
+from toy_export import TEXTS, pixels, toy_export
+
+from mural_tf.config import ConfigurationError, save_config
+from mural_tf.data import records
+from mural_tf.data.images import decode_image
+from mural_tf.export.tflite import LiteEncoder, _convert, convert_image_encoder, convert_text_encoder
+from mural_tf.recipes.variants import describe, export_variants
+
+
+def test_variants_equal_the_model_within_their_precision():
+    model, config, _ = toy_export()
+    images = tf.cast(pixels(config), tf.float32) / 255.0
+    tokens = {name: ids.numpy() for name, ids in toy_tokenizer()(tf.constant(TEXTS)).items()}
+    expected = {"image": model.embed_images(images).numpy(), "text": model.embed_texts(tokens).numpy()}
+    sizes = {}
+    for kind, worst in (("float32", 1e-5), ("float16", 5e-3), ("int8", 1.0)):
+        image, text = convert_image_encoder(model, kind), convert_text_encoder(model, 8, kind)
+        sizes[kind] = len(image), len(text)
+        found = {"image": LiteEncoder(image)(image=images.numpy()), "text": LiteEncoder(text)(**tokens)}
+        for name, rows in found.items():
+            assert np.abs(rows - expected[name]).max() < worst, (kind, name)
+            nearest = (rows @ expected[name].T).argmax(axis=1)
+            np.testing.assert_array_equal(nearest, np.arange(len(rows)), err_msg=f"{kind} {name}")
+    assert sizes["int8"] < sizes["float16"] < sizes["float32"]
+
+
+def test_what_tensorflow_lite_lacks_is_named():
+    decode = tf.function(lambda data: decode_image(data), [tf.TensorSpec([], tf.string)])
+    with pytest.raises(ConfigurationError, match="TensorFlow Lite has no .*DecodeImage.*, which this toy needs"):
+        _convert(decode, "float32", "toy")
+    tokenize = tf.function(lambda texts: toy_tokenizer()(texts), [tf.TensorSpec([None], tf.string)])
+    with pytest.raises(ConfigurationError, match="RegexSplitWithOffsets"):
+        _convert(tokenize, "float32", "toy")
+    with pytest.raises(ConfigurationError, match="Unknown variant 'int4'"):
+        _convert(decode, "int4", "toy")
+
+
+def test_a_workdirs_variants_are_written_with_a_report(tmp_path):
+    model, config, _ = toy_export()
+    config = config.copy_and_resolve_references()
+    config.data.directory = str(tmp_path / "data")
+    records.write_records(tmp_path / "data", records.IMAGE_TEXT, "test", image_text_records(12))
+    save_config(config, tmp_path / "config.json")
+    toy_tokenizer().save(tmp_path / "vocabulary.txt")
+    tf.train.Checkpoint(model=tf.train.Checkpoint(**model.weights_by_part())).write(
+        str(tmp_path / "checkpoints/ckpt-1")
+    )
+    (tmp_path / "export").mkdir()
+    report = export_variants(tmp_path, tmp_path / "export", ["float16"], languages=["en"])
+    assert {path.name for path in (tmp_path / "export/tflite").iterdir()} == {
+        "image_encoder_float16.tflite", "text_encoder_float16.tflite", "report.json",
+    }  # fmt: skip
+    assert json.loads((tmp_path / "export/tflite/report.json").read_text()) == report
+    assert set(report) == {"float32", "float16"} and report["float32"]["mean_recall_lost"] == 0.0
+    for encoder in ("image_encoder", "text_encoder"):
+        assert report["float16"]["bytes"][encoder] < report["float32"]["bytes"][encoder]
+        assert report["float16"]["milliseconds"][encoder] > 0.0
+    assert 0.0 <= report["float16"]["mean_recall"] <= 100.0
+    assert "float16" in describe(report)
+    with pytest.raises(ConfigurationError, match="Unknown variants int4"):
+        export_variants(tmp_path, tmp_path / "export", ["int4"])

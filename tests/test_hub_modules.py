@@ -1,0 +1,299 @@
+"""The exported modules through TF-Hub's own client: run, fine-tune, nest, travel, and come back as towers."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_hub as hub
+from toy_data import SIDE, toy_config, toy_tokenizer
+from toy_export import TEXTS, pixels, toy_export, toy_model
+
+from mural_tf.config import ConfigurationError
+from mural_tf.encoders import build_image_encoder, build_text_encoder
+from mural_tf.export.hub_modules import image_encoder_module
+from mural_tf.text.vocabulary import load_vocabulary
+
+TOLERANCE = 1e-5
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="module")
+def config():
+    return toy_export().config
+
+
+@pytest.fixture(scope="module")
+def model():
+    return toy_export().model
+
+
+@pytest.fixture(scope="module")
+def export():
+    return toy_export().path
+
+
+def difference(a, b):
+    a, b = np.asarray(a), np.asarray(b)
+    assert a.shape == b.shape and a.dtype == b.dtype == np.float32
+    return np.abs(a - b).max()
+
+
+def test_hub_image_module_runs_and_trains(export, model, config):
+    layer = hub.KerasLayer(str(export / "hub/image_encoder"), trainable=True)
+    images = tf.cast(pixels(config), tf.float32) / 255.0
+    assert difference(layer(images), model.embed_images(images)) <= TOLERANCE
+    assert {v.name for v in layer.trainable_variables} == {v.name for v in model.image_encoder.trainable_variables}
+    loaded = hub.load(str(export / "hub/image_encoder"))
+    assert loaded.regularization_losses == [] and len(loaded.variables) == len(model.image_encoder.variables)
+
+    target = tf.math.l2_normalize(tf.ones([len(images), 80]), axis=-1)
+    statistics = [v for v in layer.variables if "moving_mean" in v.name]
+    before = [v.numpy() for v in statistics]
+    optimizer, losses = tf.keras.optimizers.legacy.SGD(0.05), []
+    for _ in range(5):
+        with tf.GradientTape() as tape:
+            loss = -tf.reduce_mean(tf.reduce_sum(layer(images, training=True) * target, axis=1))
+        gradients = tape.gradient(loss, layer.trainable_variables)
+        assert all(gradient is not None for gradient in gradients)
+        optimizer.apply_gradients(zip(gradients, layer.trainable_variables))
+        losses.append(float(loss))
+    assert losses[-1] < losses[0] - 0.01
+    assert all(np.abs(v.numpy() - b).max() > 0 for v, b in zip(statistics, before))
+
+
+def test_hub_text_modules_are_a_text_tower(export, model, config):
+    preprocessor = hub.load(str(export / "hub/text_preprocessor"))
+    tokenizer = toy_tokenizer(lower_case=True)
+    tokens = preprocessor(tf.constant(TEXTS))
+    for name, values in tokenizer(tf.constant(TEXTS)).items():
+        np.testing.assert_array_equal(tokens[name], values)
+    pieces = preprocessor.tokenize(tf.constant(TEXTS))
+    assert pieces.to_list() == tokenizer.tokenize(tf.constant(TEXTS)).to_list()
+    for segment in (pieces, pieces.merge_dims(1, 2)):
+        packed = preprocessor.bert_pack_inputs([segment], seq_length=tf.constant(5))
+        np.testing.assert_array_equal(packed["input_word_ids"][0], [2, *tokens["input_word_ids"][0, 1:4], 3])
+        assert packed["input_mask"].shape == (len(TEXTS), 5)
+
+    encoder = hub.load(str(export / "hub/text_encoder"))
+    outputs = encoder(tokens)
+    assert difference(outputs["default"], model.embed_texts(tokens)) <= TOLERANCE
+    assert difference(outputs["text_text"], model.embed_texts(tokens, "text_text")) <= TOLERANCE
+    assert difference(outputs["sentence"], model.text_encoder(dict(tokens))) <= TOLERANCE
+    tower = config.text_tower.copy_and_resolve_references()
+    tower.name, tower.handle = "hub", str(export / "hub/text_encoder")
+    hub_tower = build_text_encoder(tower, tokenizer.vocabulary_size)
+    assert difference(hub_tower(dict(tokens)), model.embed_texts(tokens)) <= TOLERANCE
+    assert len(hub_tower.trainable_variables) == len(model.text_encoder.trainable_variables) + 4  # two heads
+
+
+def losses_of_fine_tuning(path, inputs, labels, trainable, epochs):
+    """Cross-entropy on the second half of the examples after training on the first, with a linear head."""
+    tf.keras.utils.set_random_seed(0)
+    half = len(labels) // 2
+    train, test = ({name: x[part] for name, x in inputs.items()} for part in (slice(half), slice(half, None)))
+    keras_inputs = {name: tf.keras.Input(x.shape[1:], dtype=x.dtype, name=name) for name, x in inputs.items()}
+    layer = hub.KerasLayer(str(path), trainable=trainable)
+    if "image" in keras_inputs:
+        embeddings = layer(keras_inputs["image"])
+    else:
+        embeddings = layer(keras_inputs)["default"]
+    outputs = tf.keras.layers.Dense(1, activation="sigmoid")(embeddings)
+    classifier = tf.keras.Model(keras_inputs, outputs)
+    classifier.compile(tf.keras.optimizers.legacy.Adam(3e-3), "binary_crossentropy")
+    classifier.fit(train, labels[:half], batch_size=16, epochs=epochs, verbose=0)
+    assert bool(layer.trainable_variables) == trainable
+    return classifier.evaluate(test, labels[half:], verbose=0)
+
+
+@pytest.mark.slow
+def test_fine_tuning_the_image_encoder_beats_freezing_it(export):
+    draw = np.random.default_rng(0)
+    labels = draw.integers(0, 2, 64)
+    images = draw.uniform(0.3, 0.6, (64, SIDE, SIDE, 3)).astype(np.float32)
+    images[np.arange(64), :, :, np.where(labels, 0, 2)] += 0.2  # reddish or bluish
+    tuned, frozen = (
+        losses_of_fine_tuning(export / "hub/image_encoder", {"image": images}, labels, trainable, epochs=6)
+        for trainable in (True, False)
+    )
+    assert tuned < 0.8 * frozen, (tuned, frozen)
+
+
+def test_fine_tuning_the_text_encoder_beats_freezing_it(export):
+    draw = np.random.default_rng(0)
+    labels = draw.integers(0, 2, 64)
+    preprocessor = hub.load(str(export / "hub/text_preprocessor"))
+    texts = [f"{'thing' if label else 'ding'} w{i % 10} v{i % 7}" for i, label in enumerate(labels)]
+    tokens = {name: x.numpy() for name, x in preprocessor(tf.constant(texts)).items()}
+    tuned, frozen = (
+        losses_of_fine_tuning(export / "hub/text_encoder", tokens, labels, trainable, epochs=20)
+        for trainable in (True, False)
+    )
+    assert tuned < 0.8 * frozen, (tuned, frozen)
+
+
+def test_two_segments_are_packed_as_in_labse(export):
+    preprocessor = hub.load(str(export / "hub/text_preprocessor"))
+    tokenizer = toy_tokenizer(lower_case=True)
+    start, end, pad = (tokenizer.vocabulary.index(piece) for piece in ("[CLS]", "[SEP]", "[PAD]"))
+    first = preprocessor.tokenize(tf.constant(["thing", "thing ding thing ding"]))
+    second = preprocessor.tokenize(tf.constant(["ding", "v"]))
+    thing, ding, v = (tokenizer.vocabulary.index(piece) for piece in ("thing", "ding", "v"))
+    packed = preprocessor.bert_pack_inputs([first, second], seq_length=7)
+    # 4 places for both segments of the second row, given out by turns: 3 for the first, which wants 4, and 1.
+    expected = [[start, thing, end, ding, end, pad, pad], [start, thing, ding, thing, end, v, end]]
+    np.testing.assert_array_equal(packed["input_word_ids"], expected)
+    np.testing.assert_array_equal(packed["input_type_ids"], [[0, 0, 0, 1, 1, 0, 0], [0, 0, 0, 0, 0, 1, 1]])
+    np.testing.assert_array_equal(packed["input_mask"], [[1, 1, 1, 1, 1, 0, 0], [1] * 7])
+    flat = [segment.merge_dims(1, 2) for segment in (first, second)]
+    again = preprocessor.bert_pack_inputs(flat, seq_length=tf.constant(7))
+    np.testing.assert_array_equal(again["input_word_ids"], expected)
+
+
+def test_the_preprocessor_is_a_keras_layer_on_strings(export):
+    texts = tf.keras.Input(shape=(), dtype=tf.string)
+    tokens = hub.KerasLayer(str(export / "hub/text_preprocessor"))(texts)
+    outputs = tf.keras.Model(texts, tokens)(tf.constant(TEXTS))
+    for name, values in toy_tokenizer(lower_case=True)(tf.constant(TEXTS)).items():
+        np.testing.assert_array_equal(outputs[name], values)
+    assets = {path.name for path in (export / "hub/text_preprocessor/assets").iterdir()}
+    assert assets == {"vocabulary.txt", "settings.json"}
+
+
+IN_A_FRESH_PROCESS = """
+import json, sys
+import numpy as np, tensorflow as tf, tensorflow_hub as hub, tensorflow_text
+export, nested = sys.argv[1:]
+texts = tf.constant(json.loads(sys.stdin.read()))
+tokens = hub.load(f"{export}/hub/text_preprocessor")(texts)
+outputs = hub.load(f"{export}/hub/text_encoder")(tokens)["default"]
+images = tf.fill([2, 32, 32, 3], 0.25)
+vectors = hub.load(f"{export}/hub/image_encoder")(images)
+inside = tf.saved_model.load(nested).signatures["serving_default"](text=texts, image=images)
+assert np.abs(inside["text_embedding"] - outputs).max() < 1e-5
+assert np.abs(inside["image_embedding"] - vectors).max() < 1e-5
+assert not [name for name in sys.modules if name.startswith("mural_tf")]
+print(json.dumps(outputs.numpy().tolist()))
+"""
+
+
+@pytest.mark.slow
+def test_modules_nest_in_another_saved_model_and_load_without_this_library(export, model, tmp_path):
+    names = ("image_encoder", "text_preprocessor", "text_encoder")
+    module = tf.Module()
+    module.image, module.preprocess, module.text = (hub.load(str(export / "hub" / name)) for name in names)
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string), tf.TensorSpec([None, SIDE, SIDE, 3], tf.float32)])
+    def embed(text, image):
+        return {
+            "text_embedding": module.text(module.preprocess(text))["default"],
+            "image_embedding": module.image(image),
+        }
+
+    tf.saved_model.save(module, str(tmp_path / "nested"), signatures=embed)
+    command = [sys.executable, "-c", IN_A_FRESH_PROCESS, str(export), str(tmp_path / "nested")]
+    run = subprocess.run(command, input=json.dumps(TEXTS), cwd=tmp_path, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    expected = model.embed_texts(toy_tokenizer(lower_case=True)(tf.constant(TEXTS)))
+    assert np.abs(np.array(json.loads(run.stdout)) - expected).max() <= TOLERANCE
+
+
+def test_a_model_trained_with_groups_of_statistics_is_exported_for_any_batch():
+    config = toy_config("")
+    config.image_tower.batch_norm_group = "16"
+    model = toy_model(config)
+    module = image_encoder_module(model)
+    assert {layer.group for layer in model.normalization_layers()} == {16}
+    assert module.__call__(tf.zeros([3, SIDE, SIDE, 3]), training=True).shape == (3, 80)
+
+
+def test_an_exported_image_encoder_is_an_image_tower(export, model, config, tmp_path):
+    tower = config.image_tower.copy_and_resolve_references()
+    tower.name, tower.handle = "hub", str(export / "hub/image_encoder")
+    encoder = build_image_encoder(tower)
+    images = tf.cast(pixels(config), tf.float32) / 255.0
+    assert encoder.embedding_size == 80
+    assert difference(encoder(images), model.embed_images(images)) <= TOLERANCE
+    assert len(encoder.trainable_variables) == len(model.image_encoder.trainable_variables)
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(encoder(images, training=True)[:, 0])
+    assert all(gradient is not None for gradient in tape.gradient(loss, encoder.trainable_variables))
+    tower.frozen = True
+    assert not build_image_encoder(tower).trainable_variables
+    tower.image_size = 48
+    with pytest.raises(ConfigurationError, match="does not take images of image_tower.image_size=48 pixels"):
+        build_image_encoder(tower)
+    tower.handle = str(tmp_path)
+    with pytest.raises(ConfigurationError, match="could not be loaded"):
+        build_image_encoder(tower)
+
+
+SHAPES = ["--config.data.source=shapes", "--config.train.image_text_batch=16", "--config.train.text_text_batch=16",
+          "--config.train.log_every=5"]  # fmt: skip
+
+
+def run_script(name, *flags):
+    command = [sys.executable, str(ROOT / name), *map(str, flags)]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr[-3000:]
+    return run.stdout
+
+
+@pytest.mark.slow
+def test_fine_tuning_starts_from_a_hub_folder_where_the_model_stood(tmp_path):
+    data = f"--config.data.directory={tmp_path / 'shapes'}"
+    workdir, tuned = tmp_path / "workdir", tmp_path / "tuned"
+    train = ["--config=configs/shapes_smoke.py", data, "--config.train.steps=60"]
+    run_script("run_pretrain.py", *train, f"--workdir={workdir}")
+    hub_folder = (workdir / "export/hub").rename(tmp_path / "hub")  # nothing else is needed
+    tune = ["--config=configs/finetune.py", *SHAPES, data, "--config.train.steps=2"]
+    rate = "--config.optimizer.learning_rate=1e-9"
+    printed = run_script("run_finetune.py", *tune, rate, f"--from={hub_folder}", f"--workdir={tuned}")
+    assert "Starts from the modules in" in printed
+    before, after = (json.loads((folder / "summary.json").read_text())["metrics"] for folder in (workdir, tuned))
+    key = next(key for key in before if key.endswith("all/mean_recall"))
+    assert before[key] == pytest.approx(after[key], abs=1.0)  # nothing was learned and nothing lost
+
+
+@pytest.mark.slow
+def test_a_module_with_labses_interface_is_the_text_tower_of_a_whole_run(tmp_path):
+    data = f"--config.data.directory={tmp_path / 'shapes'}"
+    first = ["--config=configs/shapes_smoke.py", data, "--config.train.steps=5", f"--workdir={tmp_path / 'first'}"]
+    run_script("run_pretrain.py", *first)  # makes the data and a vocabulary
+    vocabulary = tmp_path / "first/vocabulary.txt"
+    tower = toy_config("").text_tower
+    tower.max_length = 32
+    encoder = build_text_encoder(tower, len(load_vocabulary(vocabulary)))
+    tf.saved_model.save(labse(encoder), str(tmp_path / "labse"))
+    flags = ["--config=configs/shapes_smoke.py", data, "--config.train.steps=90", "--config.text_tower.name=hub",
+             f"--config.text_tower.handle={tmp_path / 'labse'}", f"--config.vocabulary.file={vocabulary}"]  # fmt: skip
+    run_script("run_pretrain.py", *flags, f"--workdir={tmp_path / 'second'}")
+    metrics = json.loads((tmp_path / "second/summary.json").read_text())["metrics"]
+    assert next(value for key, value in metrics.items() if key.endswith("all/mean_recall")) > 7.0  # chance is 3.6
+    loaded = tf.saved_model.load(str(tmp_path / "second/export/text_encoder/1"))
+    vectors = loaded.signatures["serving_default"](text=tf.constant(["a red circle", ""]))["embedding"]
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=1e-5)
+
+
+def labse(encoder):
+    """A module with exactly LaBSE's inputs and outputs."""
+
+    def encode(inputs, training=False):
+        state = encoder(inputs, training=training)
+        pooled = tf.math.l2_normalize(state, axis=-1)
+        outputs = {"default": pooled, "pooled_output": pooled}
+        return {**outputs, "sequence_output": state[:, tf.newaxis], "encoder_outputs": [state]}
+
+    module = tf.train.Checkpoint()
+    module.variables = list(encoder.variables)
+    module.trainable_variables = list(encoder.trainable_variables)
+    module.regularization_losses = []
+    module.__call__ = tf.function(encode)
+    names = ("input_word_ids", "input_mask", "input_type_ids")
+    specs = {name: tf.TensorSpec([None, None], tf.int32, name=name) for name in names}
+    for training in (True, False):
+        module.__call__.get_concrete_function(specs, training=training)
+    return module

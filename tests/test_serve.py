@@ -1,0 +1,321 @@
+"""The REST server against TensorFlow Serving's paths and JSON, many clients at once, and everything malformed."""
+
+import asyncio
+import base64
+import concurrent.futures
+import gzip
+import http.client
+import json
+import os
+import pathlib
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from toy_export import TEXTS, pictures, toy_export
+
+from mural_tf.serve.app import PREDICT, create_app
+from mural_tf.serve.limits import Limits
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+TEXT, IMAGE = "/v1/models/text_encoder", "/v1/models/image_encoder"
+LIMITS = Limits(window=0.01, max_batch=16, max_rows=100, max_request_bytes=2**20, body_timeout=0.5)
+
+
+async def similarity(request):
+    """A mounted route that uses an encoder."""
+    texts = np.array([request.query["a"], request.query["b"]], object)
+    outputs = await request.app[PREDICT]("text_encoder", "text_text", {"text": texts})
+    a, b = outputs["text_text_embedding"]
+    return web.json_response(float(a @ b))
+
+
+async def broken(request):
+    raise RuntimeError("secret")
+
+
+@pytest.fixture(scope="module")
+def server():
+    """The app on a free port, its loop in a thread."""
+    app = create_app(toy_export().path, LIMITS, [web.get("/similarity", similarity), web.get("/broken", broken)])
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, daemon=True).start()
+    test_server = TestServer(app)
+    asyncio.run_coroutine_threadsafe(test_server.start_server(), loop).result(30)
+    yield test_server
+    asyncio.run_coroutine_threadsafe(test_server.close(), loop).result(30)
+    loop.call_soon_threadsafe(loop.stop)
+
+
+@pytest.fixture
+def ask(server):
+    def ask(path, body=None, method=None, headers=None):
+        """Returns (status, JSON or text)."""
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+        if body is not None and not isinstance(body, (bytes, str)):
+            body = json.dumps(body)
+        connection.request(method or ("GET" if body is None else "POST"), path, body, headers or {})
+        response = connection.getresponse()
+        data, kind = response.read(), response.headers.get_content_type()
+        connection.close()
+        return response.status, json.loads(data) if kind == "application/json" else data.decode()
+
+    return ask
+
+
+@pytest.fixture(scope="module")
+def direct():
+    """{encoder: its signatures}, run without the server."""
+    loaded = {
+        name: tf.saved_model.load(str(toy_export().path / name / "1")) for name in ("image_encoder", "text_encoder")
+    }
+    yield {name: saved_model.signatures for name, saved_model in loaded.items()}
+
+
+def difference(a, b):
+    assert np.shape(a) == np.shape(b)
+    return np.abs(np.asarray(a) - np.asarray(b)).max()
+
+
+def b64(data):
+    return {"b64": base64.b64encode(data).decode()}
+
+
+def test_texts_in_rows_and_columns(ask, direct):
+    expected = direct["text_encoder"]["serving_default"](text=tf.constant(TEXTS))["embedding"]
+    for body in (
+        {"instances": [{"text": text} for text in TEXTS]},
+        {"instances": TEXTS, "signature_name": "serving_default"},
+        {"instances": [b64(text.encode()) for text in TEXTS]},
+    ):
+        status, answer = ask(TEXT + ":predict", body)
+        assert status == 200 and set(answer) == {"predictions"} and difference(answer["predictions"], expected) < 1e-5
+    for inputs in (TEXTS, {"text": TEXTS}):
+        status, answer = ask(TEXT + "/versions/1:predict", {"inputs": inputs})
+        assert status == 200 and set(answer) == {"outputs"} and difference(answer["outputs"], expected) < 1e-5
+    expected = direct["text_encoder"]["text_text"](text=tf.constant(TEXTS))["text_text_embedding"]
+    status, answer = ask(TEXT + ":predict", {"signature_name": "text_text", "instances": TEXTS})
+    assert status == 200 and difference(answer["predictions"], expected) < 1e-5
+    assert ask(TEXT + ":predict", {"instances": []}) == (200, {"predictions": []})
+    assert ask(TEXT + ":predict", json.dumps({"instances": ["x" * 10**5, "a\0b"]}))[0] == 200
+
+
+def test_images_and_inputs_with_several_names(ask, direct):
+    data = [*pictures(), b"no image"]
+    expected = direct["image_encoder"]["serving_default"](image_bytes=tf.constant(data))["embedding"]
+    status, answer = ask(IMAGE + ":predict", {"instances": [{"image_bytes": b64(image)} for image in data]})
+    assert status == 200 and difference(answer["predictions"], expected) < 1e-5
+    assert not np.any(answer["predictions"][-1])
+    tokens = {"input_word_ids": [[2, 5, 3]], "input_mask": [[1, 1, 1]], "input_type_ids": [[0, 0, 0]]}
+    expected = direct["text_encoder"]["tokens"](**{k: tf.constant(v) for k, v in tokens.items()})["embedding"]
+    row = {name: value[0] for name, value in tokens.items()}
+    for body, key in (({"instances": [row]}, "predictions"), ({"inputs": tokens}, "outputs")):
+        status, answer = ask(TEXT + ":predict", {"signature_name": "tokens", **body})
+        assert status == 200 and difference(answer[key], expected) < 1e-5
+
+
+def test_status_metadata_health_and_metrics(ask):
+    status, answer = ask(TEXT)
+    assert status == 200 and answer["model_version_status"][0]["version"] == "1"
+    assert answer["model_version_status"][0]["state"] == "AVAILABLE"
+    status, answer = ask(IMAGE + "/versions/1/metadata")
+    assert status == 200 and answer["model_spec"] == {"name": "image_encoder", "signature_name": "", "version": "1"}
+    definition = answer["metadata"]["signature_def"]["signature_def"]["serving_default"]
+    assert definition["inputs"]["image_bytes"]["dtype"] == "DT_STRING"
+    assert [size["size"] for size in definition["outputs"]["embedding"]["tensor_shape"]["dim"]] == ["-1", "80"]
+    assert ask("/healthz") == (200, {"status": "ok"})
+    status, text = ask("/metrics")
+    assert status == 200 and 'requests_total{model="text_encoder",status="200"}' in text
+    assert "process_resident_memory_bytes" in text
+
+
+def test_a_mounted_route_uses_the_encoders(ask, direct):
+    texts = direct["text_encoder"]["text_text"](text=tf.constant(["thing w1", "ding v1"]))["text_text_embedding"]
+    status, answer = ask("/similarity?a=thing+w1&b=ding+v1")
+    assert status == 200 and abs(answer - float(tf.tensordot(texts[0], texts[1], 1))) < 1e-5
+    assert ask("/broken") == (500, {"error": "The server failed on this request; its log says why."})
+
+
+def test_clients_at_once_share_runs_and_get_their_own_answers(ask, direct):
+    def rows():
+        lines = [
+            line for line in ask("/metrics")[1].splitlines() if 'batch_rows_count{model="text_encoder",sig' in line
+        ]
+        return sum(float(line.split()[-1]) for line in lines if "serving_default" in line)
+
+    texts = [f"thing w{i}" for i in range(48)]
+    expected = direct["text_encoder"]["serving_default"](text=tf.constant(texts))["embedding"].numpy()
+    before = rows()
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        answers = list(pool.map(lambda text: ask(TEXT + ":predict", {"instances": [text]}), texts))
+    assert all(status == 200 for status, _ in answers)
+    assert difference([answer["predictions"][0] for _, answer in answers], expected) < 1e-5
+    assert rows() - before < 40  # runs; 48 without batching
+
+
+def test_only_the_request_at_fault_gets_the_error(ask):
+    def tokens(word):
+        row = {"input_word_ids": [2, word, 3], "input_mask": [1, 1, 1], "input_type_ids": [0, 0, 0]}
+        return ask(TEXT + ":predict", {"signature_name": "tokens", "instances": [row]})
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(tokens, [5, 6, 10**6, 7, 5, -1, 6, 7]))
+    assert [status for status, _ in answers] == [200, 200, 400, 200, 200, 400, 200, 200]
+    wide = {name: [[1] * 9] for name in ("input_word_ids", "input_mask", "input_type_ids")}
+    status, answer = ask(TEXT + ":predict", {"signature_name": "tokens", "inputs": wide})
+    assert status == 400 and "1 to 8 tokens a text" in answer["error"]
+
+
+DEEP = "[" * 100_000
+MALFORMED = [
+    (b"", 400, "not JSON"),
+    (b"{", 400, "not JSON"),
+    (b"\xff\xfe", 400, "not UTF-8"),
+    (b"[]", 400, "Expected a JSON object"),
+    (DEEP, 400, ""),
+    ('{"instances": ' + "[" * 900 + "]" * 900 + "}", 400, ""),
+    ({}, 400, 'either "instances"'),
+    ({"instances": ["a"], "inputs": ["a"]}, 400, 'either "instances"'),
+    ({"instances": "a"}, 400, '"instances" must be a list, got a string'),
+    ({"instances": [1]}, 400, "takes strings or"),
+    ({"instances": [None]}, 400, "got null"),
+    ({"instances": [{"text": "a"}, {"words": "b"}]}, 400, "\"instances\"[1] has the keys ['words']"),
+    ({"instances": [{"b64": "?"}]}, 400, "not base64"),
+    ({"instances": [{"b64": 3}]}, 400, "takes strings or"),
+    ({"instances": [["a", "b"]]}, 400, "has the shape [1, 2], expected [any]"),
+    ({"instances": [["a"], "b"]}, 400, "ragged"),
+    ('{"instances": ["\\ud800"]}', 400, "surrogate"),
+    ({"inputs": "a"}, 400, "must be a list"),
+    ({"inputs": {"text": {"b64": "YQ=="}}}, 400, "must be a list"),
+    ({"signature_name": "classify", "instances": ["a"]}, 400, "has no signature 'classify'"),
+    ({"signature_name": 3, "instances": ["a"]}, 400, "must be a string"),
+    ({"signature_name": "tokens", "instances": ["a"]}, 400, "must be an object with the keys"),
+    ({"instances": ["a"] * 101}, 400, "at most 100"),
+    ({"instances": ["a" * 2**20]}, 413, ""),
+]
+TOKENS = [
+    ([[1.5]], "must hold int32 values only"),
+    ([["a"]], "must hold int32 values only"),
+    ([[2**40]], "outside of int32"),
+    ([[2**80]], "must hold int32 values only"),
+    ([[1], [1, 2]], "ragged"),
+    ([[True]], "must hold int32 values only"),
+    ([[[1]]], "has the shape [1, 1, 1], expected [any, any]"),
+    ([[1], [1]], "same number of rows"),
+    ([[]], "1 to 8 tokens"),
+]
+
+
+@pytest.mark.parametrize("body, status, words", MALFORMED, ids=range(len(MALFORMED)))
+def test_malformed_requests_are_told(ask, body, status, words):
+    found, answer = ask(TEXT + ":predict", body)
+    assert found == status and set(answer) == {"error"} and words in answer["error"], answer
+
+
+def test_malformed_numbers_are_told(ask):
+    for ids, words in TOKENS:
+        good = [[1]] if len(ids[0]) else [[]]
+        body = {
+            "signature_name": "tokens",
+            "inputs": {"input_word_ids": ids, "input_mask": good, "input_type_ids": good},
+        }
+        status, answer = ask(TEXT + ":predict", body)
+        assert status == 400 and words in answer["error"], (ids, answer)
+    body = {"signature_name": "image", "inputs": [[[[0.0, float("nan"), 0.0]] * 32] * 32]}
+    assert "not finite" in ask(IMAGE + ":predict", body)[1]["error"]
+
+
+def test_wrong_paths_and_methods(ask):
+    assert ask("/v1/models/nothing:predict", {"instances": ["a"]}) == (
+        404,
+        {"error": "There is no model 'nothing'; there are image_encoder, text_encoder."},
+    )
+    assert "no version 7" in ask(TEXT + "/versions/7:predict", {"instances": ["a"]})[1]["error"]
+    for path, method, status in (("/", "GET", 404), (TEXT + ":classify", "POST", 404), (TEXT + ":predict", "PUT", 405)):
+        found, answer = ask(path, "{}" if method != "GET" else None, method)
+        assert found == status and set(answer) == {"error"}
+
+
+def test_packed_bodies_and_slow_ones(ask, server):
+    packed = gzip.compress(json.dumps({"instances": ["thing"]}).encode())
+    assert ask(TEXT + ":predict", packed, headers={"Content-Encoding": "gzip"})[0] == 200
+    bomb = gzip.compress(b" " * 2**26)
+    assert ask(TEXT + ":predict", bomb, headers={"Content-Encoding": "gzip"})[0] == 413
+    assert ask(TEXT + ":predict", packed[:20], headers={"Content-Encoding": "gzip"})[0] == 400
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+        connection.sendall(f"POST {TEXT}:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{{".encode())
+        assert b" 408 " in connection.recv(1000)
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+        connection.sendall(b"\0\1\2 nonsense\r\n\r\n")
+        assert b" 400 " in connection.recv(1000)
+    assert ask("/healthz")[0] == 200
+
+
+def test_random_damage_never_brings_it_down(ask):
+    draw = random.Random(0)
+    good = json.dumps({"signature_name": "serving_default", "instances": [{"text": "thing"}, {"b64": "AAAA"}]}).encode()
+    statuses = set()
+    for _ in range(150):
+        body = bytearray(good)
+        for _ in range(draw.randint(1, 8)):
+            body[draw.randrange(len(body))] = draw.randrange(256)
+        statuses.add(ask(TEXT + ":predict", bytes(body[: draw.randint(1, len(body))]))[0])
+    assert statuses <= {200, 400} and 400 in statuses
+    assert ask(TEXT + ":predict", {"instances": ["thing"]})[0] == 200
+
+
+def test_rest_client_as_exported(server, direct, tmp_path):
+    (tmp_path / "photo.png").write_bytes(pictures()[0])
+    command = [sys.executable, str(toy_export().path / "serving/rest_client.py"), "photo.png", "thing w1", "ding"]
+    environment = {"SERVER": f"http://127.0.0.1:{server.port}"}
+    run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    image = direct["image_encoder"]["serving_default"](image_bytes=tf.constant(pictures()[:1]))["embedding"]
+    text = direct["text_encoder"]["serving_default"](text=tf.constant(["thing w1", "ding"]))["embedding"]
+    values = [float(line.split()[0]) for line in run.stdout.splitlines()]
+    assert difference(values, tf.linalg.matvec(text, image[0])) < 1e-4
+    assert len((toy_export().path / "serving/rest_client.py").read_text().splitlines()) <= 25
+
+
+def start(*flags):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "-1"}
+    command = [sys.executable, "-m", "mural_tf.serve", *flags]
+    return subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def test_the_program_answers_and_ends_on_sigterm():
+    process = start(f"--export={toy_export().path}", "--port=0", "--batch_window_ms=1500")
+    try:
+        line = process.stdout.readline()
+        assert line.startswith("Serving "), process.stderr.read()
+        port = int(line.rsplit(":", 1)[1])
+        connection = http.client.HTTPConnection("localhost", port, timeout=30)
+        connection.request("POST", TEXT + ":predict", json.dumps({"instances": ["thing"]}))
+        time.sleep(0.5)  # the request waits for company when the signal comes
+        process.send_signal(signal.SIGTERM)
+        assert connection.getresponse().status == 200
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+    with pytest.raises(OSError):
+        socket.create_connection(("localhost", port), timeout=1)
+
+
+def test_help_is_quick_and_mistakes_are_one_line(tmp_path):
+    command = [sys.executable, "-X", "importtime", "-m", "mural_tf.serve", "--help"]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert "--export" in run.stdout and "--batch_window_ms" in run.stdout
+    assert "absl.flags" in run.stderr and not re.search(r"tensorflow|aiohttp|numpy", run.stderr)  # slow imports
+    process = start(f"--export={tmp_path}")
+    _, errors = process.communicate()
+    assert process.returncode == 1 and "is no export: expected SavedModels such as" in errors
