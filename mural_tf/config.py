@@ -29,8 +29,8 @@ def base_config() -> ConfigDict:
 
     config.image_tower = ConfigDict(
         dict(
-            name="efficientnet",  # or "resnet" (18 layers at width and depth 1), "hub" for a TF-Hub image module, "none"
-            # (a model of texts alone), "features" (records hold computed features, see data/features.py)
+            name="efficientnet",  # or "resnet" (18 layers at width and depth 1); "hub" for a TF-Hub image module;
+            # "none", a model of texts alone; "features": records hold computed features, see data/features.py
             handle="",  # hub: handle or local folder
             feature_size=0,  # features: numbers an image; 2048 of ResNet-152 [MULE]
             branch_size=0,  # N: Dense(N), BatchNorm, ReLU before the projection; 2048 in [MULE]

@@ -1,6 +1,5 @@
 """The REST server against TensorFlow Serving's paths and JSON, many clients at once, and everything malformed."""
 
-import asyncio
 import base64
 import concurrent.futures
 import gzip
@@ -14,14 +13,13 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from aiohttp import web
-from aiohttp.test_utils import TestServer
+from running_app import running
 from toy_export import TEXTS, pictures, toy_export
 
 from mural_tf.serve.app import PREDICT, create_app
@@ -46,15 +44,10 @@ async def broken(request):
 
 @pytest.fixture(scope="module")
 def server():
-    """The app on a free port, its loop in a thread."""
+    """The app on a free port, for all tests."""
     app = create_app(toy_export().path, LIMITS, [web.get("/similarity", similarity), web.get("/broken", broken)])
-    loop = asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, daemon=True).start()
-    test_server = TestServer(app)
-    asyncio.run_coroutine_threadsafe(test_server.start_server(), loop).result(30)
-    yield test_server
-    asyncio.run_coroutine_threadsafe(test_server.close(), loop).result(30)
-    loop.call_soon_threadsafe(loop.stop)
+    with running(app) as test_server:
+        yield test_server
 
 
 @pytest.fixture

@@ -20,7 +20,8 @@ def decode_batch(data: tf.Tensor, tower: ConfigDict) -> tuple[tf.Tensor, tf.Tens
     """Decodes string [B] as in evaluation to [B + 1, …] and bool [B], whether each could be decoded.
 
     Rows are uint8 [S, S, 3] or features, float32 [F], as `tower`, the `image_tower` part of a configuration, takes
-    them. Those that could not be decoded, and the last one, are zeros. A graph cannot catch an error, but tf.data can leave out what fails.
+    them. Those that could not be decoded, and the last one, are zeros. A graph cannot catch an error, but tf.data can
+    leave out what fails.
     """
     count, spec = tf.size(data, out_type=tf.int64), prepared_spec(tower)
 

@@ -38,8 +38,9 @@ def save_hub_modules(
     The image encoder and the preprocessor have an asset `settings.json` too, with what a fine-tuner must keep.
     """
     directory = pathlib.Path(directory)
-    tower, side = config.image_tower, model.image_size
-    image = {"image_size": side, "resize": int(tower.resize), "embedding_size": int(config.embedding_size)}
+    tower = config.image_tower
+    image = {name: int(tower[name]) for name in ("image_size", "resize")}
+    image["embedding_size"] = int(config.embedding_size)
     casing = {name: bool(getattr(tokenizer, name)) for name in ("lower_case", "strip_accents")}
     with _without_fusion():
         for name, module, settings in (
@@ -146,8 +147,8 @@ def text_preprocessor_module(tokenizer: WordPieceTokenizer | WordTokenizer) -> t
         return tokenizer.tokenize(inputs)
 
     pairs = isinstance(tokenizer, WordPieceTokenizer)
-    pack = functools.partial(pack_segments, tokenizer.vocabulary) if pairs else functools.partial(_pack_words, tokenizer)
-    bert_pack_inputs = tf.function(pack)
+    pack = pack_segments if pairs else _pack_words
+    bert_pack_inputs = tf.function(functools.partial(pack, tokenizer.vocabulary if pairs else tokenizer))
     length = tf.TensorSpec([], tf.int32, name="seq_length")
     for ragged_rank in (1, 2):
         pieces = tf.RaggedTensorSpec([None] * (ragged_rank + 1), tf.int32, ragged_rank)

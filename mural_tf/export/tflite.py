@@ -30,9 +30,8 @@ def convert_image_encoder(model: ContrastiveModel, kind: str) -> bytes:
 
     Raises `ConfigurationError` for an unknown kind, or with the operation that TensorFlow Lite lacks.
     """
-    side = model.image_size
 
-    @tf.function(input_signature=[tf.TensorSpec([1, side, side, 3], tf.float32, name="image")])
+    @tf.function(input_signature=[tf.TensorSpec([1, *model.image_shape], tf.float32, name="image")])
     def embed(image):
         return {"embedding": model.embed_images(image)}
 

@@ -3,6 +3,8 @@
 python -m mural_tf.serve --export=exports/emoji_mural --port=8501
 """
 
+import json
+import pathlib
 import socket
 
 from absl import flags
@@ -11,6 +13,7 @@ from mural_tf import cli
 from mural_tf.config import ConfigurationError
 
 EXPORT = flags.DEFINE_string("export", None, "Export to serve (made by run_export.py).", required=True)
+INDEX = flags.DEFINE_string("index", "", "Index of run_search.py, searched at /search; made with the same model.")
 HOST = flags.DEFINE_string("host", "localhost", "Address to listen on; 0.0.0.0: every network.")
 PORT = flags.DEFINE_integer("port", 8501, "Port to listen on; 0: any free one.", lower_bound=0, upper_bound=65535)
 MAX_BATCH = flags.DEFINE_integer("max_batch", 64, "Rows in one run of an encoder.")
@@ -38,7 +41,7 @@ def main(argv):
         max_waiting=MAX_WAITING.value,
     )
     listener = _listen(HOST.value, PORT.value)  # before the models are loaded: a port in use is told at once
-    app = create_app(EXPORT.value, limits)
+    app = create_app(EXPORT.value, limits, _search_routes() if INDEX.value else ())
 
     async def announce(app):
         del app
@@ -47,6 +50,17 @@ def main(argv):
     app.on_startup.append(announce)
     # Ends on SIGTERM and SIGINT: no new requests, and those that run get their answer first.
     web.run_app(app, sock=listener, shutdown_timeout=limits.shutdown_timeout, access_log=None, print=None)
+
+
+def _search_routes() -> list:
+    import mural_tf
+    from mural_tf.export.saved_model import MODEL_CARD
+    from mural_tf.search.index import load_index
+    from mural_tf.serve.search_page import search_routes
+
+    embedder = mural_tf.load(EXPORT.value)
+    card = json.loads((pathlib.Path(EXPORT.value) / MODEL_CARD).read_text(encoding="utf-8"))
+    return search_routes(load_index(INDEX.value), embedder, card["training_data"]["languages"])
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -1,0 +1,67 @@
+"""The search page beside the encoders: the page, answers, thumbnails, and what is asked wrongly."""
+
+import http.client
+import io
+import json
+
+import pytest
+from PIL import Image
+from running_app import running
+from search_data import ColorEmbedder, write_folder
+from toy_export import toy_export
+
+from mural_tf.config import ConfigurationError
+from mural_tf.search import build, sources
+from mural_tf.search.items import IMAGES
+from mural_tf.serve.app import create_app
+from mural_tf.serve.search_page import search_routes
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory):
+    folder = write_folder(tmp_path_factory.mktemp("pictures") / "images")
+    return build.index_in_memory(ColorEmbedder(), sources.find(IMAGES, [str(folder)]))
+
+
+@pytest.fixture(scope="module")
+def ask(index):
+    routes = search_routes(index, ColorEmbedder(), ["en", "fa"])
+    with running(create_app(toy_export().path, extra_routes=routes)) as server:
+
+        def ask(path):
+            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+            connection.request("GET", path)
+            response = connection.getresponse()
+            return response.status, response.headers.get_content_type(), response.read()
+
+        yield ask
+
+
+def test_the_page_offers_the_languages(ask):
+    status, kind, page = ask("/search")
+    assert (status, kind) == (200, "text/html") and b'value="fa"' in page and "{{" not in page.decode()
+
+
+def test_a_sentence_finds_its_picture(ask):
+    status, kind, body = ask("/search/answer?sentence=rot&k=2")
+    assert (status, kind) == (200, "application/json")
+    assert [hit["name"] for hit in json.loads(body)["hits"]] == ["red.png", "orange.PNG"]
+    row = json.loads(body)["hits"][0]["row"]
+    status, kind, image = ask(f"/search/thumbnail/{row}")
+    assert (status, kind) == (200, "image/jpeg")
+    red, green, _ = Image.open(io.BytesIO(image)).convert("RGB").getpixel((2, 2))
+    assert red > 200 and green < 50
+
+
+@pytest.mark.parametrize("path, status", [
+    ("/search/answer", 400), ("/search/answer?sentence=red&k=many", 400), ("/search/answer?sentence=red&k=1000", 400),
+    ("/search/thumbnail/99", 404), ("/search/thumbnail/..%2F..%2Fetc", 404), ("/search/thumbnail/-1", 404),
+])  # fmt: skip
+def test_wrong_questions_get_an_error(ask, path, status):
+    answer, kind, body = ask(path)
+    assert (answer, kind) == (status, "application/json") and json.loads(body)["error"]
+
+
+def test_an_index_of_another_model_is_refused(index):
+    with pytest.raises(ConfigurationError, match="index"):
+        search_routes(index, ColorEmbedder(seed=1))
