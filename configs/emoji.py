@@ -66,7 +66,7 @@ def emoji_config(model: str, languages: str, steps: int) -> ConfigDict:
 
 def emoji_long_config(model: str) -> ConfigDict:
     """Returns the longer run: more steps, and what keeps them from learning the three drawing styles by heart."""
-    config = emoji_config(model, "core", steps=4_000)
+    config = emoji_config(model, "core", steps=5_000)
     config.image_tower.drop_connect_rate = 0.1
     config.augmentation.rotation = 20.0
     config.augmentation.zoom = 0.25
