@@ -295,7 +295,7 @@ def test_hub_modules_are_loaded(workdir, tmp_path):
 
     path, model = workdir
     tokenizer = WordPieceTokenizer.load(path / "vocabulary.txt", max_length=12)
-    save_hub_modules(model, tokenizer, tmp_path)
+    save_hub_modules(model, tokenizer, small_config(), tmp_path)
     shutil.copyfile(path / "config.json", tmp_path / "config.json")
     expected, embedder = mural_tf.load(path), mural_tf.load(tmp_path / "hub")
     texts, images = ["bad cab", "", "a face"], [png((10, 200, 90), size=(50, 30)), b"no image", png(COLORS["red"])]

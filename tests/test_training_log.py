@@ -202,6 +202,7 @@ def assert_same_weights(one, other):
         np.testing.assert_array_equal(a.numpy(), b.numpy(), err_msg=a.name)
 
 
+@pytest.mark.slow  # test_scripts.py kills a run in every default session
 def test_stopped_and_killed_runs_go_on_to_the_same_weights(run, tmp_path, capfd):
     """Also: data neither repeated nor skipped, a profile, and rows that cover every step once."""
     whole = run("whole", profile=(2, 3))
