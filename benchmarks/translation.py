@@ -48,7 +48,7 @@ def translation_recall(embedder, data_dir: str, split: str) -> dict[str, float]:
 
 
 def main(_) -> None:
-    from mural_tf.embedder import load
+    from mural_tf.loading import load
 
     results = translation_recall(load(MODEL.value), DATA_DIR.value, SPLIT.value)
     text = json.dumps(results, indent=1)

@@ -16,10 +16,14 @@ __all__ = ["Embedder", "load"]
 
 
 def __getattr__(name: str):
-    if name in __all__:
-        from mural_tf import embedder
+    if name == "Embedder":
+        from mural_tf.embedder import Embedder
 
-        return getattr(embedder, name)
+        return Embedder
+    if name == "load":
+        from mural_tf.loading import load
+
+        return load
     raise AttributeError(f"module 'mural_tf' has no attribute {name!r}")
 
 

@@ -12,6 +12,7 @@ import tensorflow as tf
 from toy_data import SIDE, toy_tokenizer
 from toy_export import TEXTS, pictures, pixels, toy_export, toy_model
 
+import mural_tf
 from mural_tf.config import ConfigurationError, load_config, save_config
 from mural_tf.data.images import decode_image, evaluation_image
 from mural_tf.export import saved_model
@@ -201,3 +202,14 @@ def test_script_reports_a_missing_workdir_in_one_line(tmp_path):
     assert run.returncode == 1
     assert run.stderr.strip().splitlines()[-1].startswith("Error: The workdir ")
     assert "Traceback" not in run.stderr
+
+
+def test_the_loaded_export_names_unusable_images_and_has_both_heads(export, model):
+    embedder = mural_tf.load(export)
+    good = pictures()[0]
+    huge = good[:16] + b"\x7f\xff\xff\xff" * 2 + good[24:]  # a PNG that says it is 2 billion pixels wide
+    embeddings, kept = embedder.encode_image([huge, good, b"no image"], on_error="skip")
+    np.testing.assert_array_equal(kept, [1])
+    assert abs(np.linalg.norm(embeddings[0]) - 1.0) < TOLERANCE
+    expected = model.embed_texts(toy_tokenizer(lower_case=True)(TEXTS), head="text_text").numpy()
+    assert difference(embedder.with_text_head("text_text").encode_text(TEXTS), expected) < TOLERANCE

@@ -9,9 +9,9 @@ from mural_tf.config import ConfigurationError
 from mural_tf.data.images import decode_image
 from mural_tf.data.pipeline import training_batches
 from mural_tf.data.skipped import SkippedRecords
-from mural_tf.embedder import load
 from mural_tf.export.restore import restore_from_export
 from mural_tf.export.saved_model import export_model
+from mural_tf.loading import load
 from mural_tf.losses.nt_xent import nt_xent
 from mural_tf.losses.transitive import transitive_loss, transitive_weights
 from mural_tf.models import build_model

@@ -224,7 +224,7 @@ def test_mistakes_are_told(folder, mule):
 @pytest.mark.slow
 def test_trains_resumes_evaluates_and_exports(tmp_path):
     """On features in place of images, through the recipe that run_pretrain.py calls."""
-    from mural_tf.embedder import load
+    from mural_tf.loading import load
     from mural_tf.recipes.finetune import finetune
     from mural_tf.recipes.pretrain import pretrain
 

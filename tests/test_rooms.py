@@ -9,7 +9,7 @@ import pathlib
 ROOT = pathlib.Path(__file__).resolve().parents[1] / "mural_tf"
 ROOMS = [
     "config", "cli", "losses", "metrics", "text", "encoders", "optimizers", "data", "models", "pretrained",
-    "training", "export", "comparisons", "embedder", "evaluation", "search", "analysis", "serve", "recipes",
+    "training", "export", "comparisons", "embedder", "loading", "evaluation", "search", "analysis", "serve", "recipes",
 ]  # fmt: skip
 
 

@@ -19,7 +19,7 @@ SEED = flags.DEFINE_integer("seed", 0, "Of the choice with --show=all.")
 
 
 def main(_) -> None:
-    from mural_tf.embedder import load
+    from mural_tf.loading import load
 
     if SHOW.value == "worse" and not OTHER.value:
         raise ConfigurationError("--show=worse compares two models: name the second with --other.")

@@ -20,7 +20,7 @@ NEIGHBOURS = flags.DEFINE_integer("neighbours", 0, "Edges of each language in th
 
 
 def main(_) -> None:
-    from mural_tf.embedder import load
+    from mural_tf.loading import load
 
     embedder = load(MODEL.value)
     if HEAD.value:

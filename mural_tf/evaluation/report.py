@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from ml_collections import ConfigDict
 
 from mural_tf.config import ConfigurationError, write_whole
-from mural_tf.embedder import load
 from mural_tf.evaluation import registry
 from mural_tf.evaluation.protocol import default_protocol
 from mural_tf.evaluation.published import compare
 from mural_tf.evaluation.request import Request
 from mural_tf.evaluation.result import Evaluation
 from mural_tf.evaluation.tables import group_table, table
+from mural_tf.loading import load
 from mural_tf.training.workdir import append_metrics
 
 __all__ = ["Evaluation", "evaluate_and_report", "group_table", "table", "write_report"]

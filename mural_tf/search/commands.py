@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from tqdm import tqdm
 
 from mural_tf.config import ConfigurationError, write_whole
-from mural_tf.embedder import load
+from mural_tf.loading import load
 from mural_tf.search import approximate, recall, results, sources
 from mural_tf.search.build import build_index, index_in_memory
 from mural_tf.search.contact_sheet import write_contact_sheet

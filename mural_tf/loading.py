@@ -1,0 +1,159 @@
+"""`load(path) -> Embedder`: a workdir, an export, its TF-Hub modules or Hugging Face's ALIGN."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+
+import tensorflow as tf
+
+from mural_tf.config import ConfigurationError, base_config, load_config
+from mural_tf.embedder import Embedder
+from mural_tf.pretrained.weight_files import read_json
+
+
+def load(path: str | os.PathLike, checkpoint: str = "latest") -> Embedder:
+    """Loads a workdir (its `checkpoint`, "latest" or "best"), an export (its newest version), Hub modules or ALIGN.
+
+    Hub modules are an export's `hub/`, or such a folder with image_encoder/, text_preprocessor/ and text_encoder/ from
+    elsewhere; images are resized as the export's config.json beside it says, without one straight to the module's size.
+    ALIGN is what Hugging Face's `AlignModel` and its processor are saved as (`kakaobrain/align-base`); weights of
+    single towers must be imported into a workdir first: `python -m mural_tf.pretrained`.
+
+    Raises `ConfigurationError` if `path` is none of them, or its parts are missing, damaged or do not fit together.
+
+    >>> embedder = load(folder)
+    >>> embedder.encode_text(["a red balloon"]).shape == (1, embedder.embedding_size)
+    True
+    """
+    path = pathlib.Path(path)
+    if not path.is_dir():
+        raise ConfigurationError(f"The model folder {path} does not exist; give a workdir or an export.")
+    if (path / "text_preprocessor").is_dir():
+        return _load_hub_modules(path)
+    if (path / "image_encoder").is_dir() and (path / "text_encoder").is_dir():
+        return _load_export(path)
+    if (path / "config.json").is_file():
+        kind = read_json(path / "config.json").get("model_type")  # only Hugging Face's have one
+        return _load_workdir(path, checkpoint) if kind is None else _load_hugging_face(path, kind)
+    raise ConfigurationError(
+        f"{path} is neither a workdir (config.json, vocabulary.txt, checkpoints/) nor an export (image_encoder/, "
+        "text_encoder/) nor Hugging Face's ALIGN (config.json, model.safetensors, vocab.txt)."
+    )
+
+
+def _load_workdir(path: pathlib.Path, checkpoint: str) -> Embedder:
+    from mural_tf.training.checkpoints import load_trained
+
+    model, tokenizer, config, step = load_trained(path, checkpoint)
+    return Embedder.from_model(model, tokenizer, config, str(path), step)
+
+
+def _load_hugging_face(path: pathlib.Path, kind: str) -> Embedder:
+    from mural_tf.pretrained.sources import import_weights
+    from mural_tf.text.tokenizer import WordPieceTokenizer
+
+    if kind != "align":
+        raise ConfigurationError(
+            f"{path} holds Hugging Face's {kind!r}, which cannot be used alone; import it into a workdir: "
+            f"python -m mural_tf.pretrained bert --weights={path} --workdir=… (or labse)."
+        )
+    config = base_config()
+    config.model = "align"
+    model, config, pieces = import_weights("align", path, config)
+    casing = dict(lower_case=config.vocabulary.lower_case, strip_accents=config.vocabulary.strip_accents)
+    tokenizer = WordPieceTokenizer(pieces, max_length=config.text_tower.max_length, **casing)
+    return Embedder.from_model(model, tokenizer, config, str(path))
+
+
+def _load_export(path: pathlib.Path) -> Embedder:
+    import tensorflow_text  # noqa: F401 - registers the tokenizer's operations
+
+    from mural_tf.data.image_inputs import prepare_image
+    from mural_tf.export.decoding import MAX_PIXELS, claimed_pixels
+
+    config = load_config(path / "config.json")
+    image_encoder, text_encoder = _load_saved_model(path / "image_encoder"), _load_saved_model(path / "text_encoder")
+    image_signature = _signature(image_encoder, "image_bytes", path / "image_encoder")
+    text_signature = _signature(text_encoder, "text", path / "text_encoder")
+
+    def check_image(data):  # the exported graph does not tell: it gives a row of zeros
+        if config.image_tower.name != "features" and int(claimed_pixels(data)) > MAX_PIXELS:
+            raise tf.errors.InvalidArgumentError(None, None, f"more than {MAX_PIXELS:,} pixels")
+        prepare_image(data, config.image_tower)
+        return data
+
+    heads = {}
+    if "text_text" in text_encoder.signatures:
+        for_texts = text_encoder.signatures["text_text"]
+        heads["text_text"] = lambda texts: for_texts(text=tf.constant(texts))["text_text_embedding"]
+
+    embedder = Embedder(
+        check_image,
+        lambda images: image_signature(image_bytes=tf.constant(images))["embedding"],
+        lambda texts: text_signature(text=tf.constant(texts))["embedding"],
+        int(text_signature.structured_outputs["embedding"].shape[-1]),
+        config,
+        str(path),
+        text_heads=heads,
+    )
+    embedder._saved_models = (image_encoder, text_encoder)  # signatures do not keep the variables alive
+    return embedder
+
+
+def _load_hub_modules(path: pathlib.Path) -> Embedder:
+    import tensorflow_text  # noqa: F401 - registers the tokenizer's operations
+
+    from mural_tf.data.images import decode_image, evaluation_image
+
+    names = ("image_encoder", "text_preprocessor", "text_encoder")
+    image_encoder, preprocessor, text_encoder = (_load_version(path / name) for name in names)
+    config, size = base_config(), _input_size(image_encoder, path / names[0])
+    config.image_tower.resize = size
+    if (path.parent / "config.json").is_file():
+        config = load_config(path.parent / "config.json")
+    config.image_tower.image_size = size
+
+    def embed_texts(texts):
+        outputs = text_encoder(preprocessor(tf.constant(texts)), training=False)
+        return outputs["default"]
+
+    return Embedder(
+        lambda data: evaluation_image(decode_image(data), config.image_tower.resize, size),
+        lambda images: image_encoder(tf.cast(tf.stack(images), tf.float32) / 255.0, training=False),
+        embed_texts,
+        int(embed_texts([""]).shape[-1]),
+        config,
+        str(path),
+    )
+
+
+def _input_size(image_encoder, folder: pathlib.Path) -> int:
+    """The side of the images that a Hub module takes."""
+    try:
+        return int(image_encoder.__call__.concrete_functions[0].structured_input_signature[0][0].shape[1])
+    except (AttributeError, IndexError, TypeError):
+        raise ConfigurationError(f"{folder} is no TF-Hub module that takes images [B, S, S, 3] of one size.") from None
+
+
+def _load_saved_model(folder: pathlib.Path):
+    versions = sorted((int(entry.name), entry) for entry in folder.iterdir() if entry.name.isdigit())
+    if not versions:
+        raise ConfigurationError(f"{folder} has no version: expected a SavedModel in {folder}/1.")
+    return _load_version(versions[-1][1])
+
+
+def _load_version(folder: pathlib.Path):
+    try:
+        return tf.saved_model.load(str(folder))
+    except (OSError, tf.errors.OpError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ConfigurationError(f"{folder} is not a SavedModel or is damaged: {reason}") from None
+
+
+def _signature(saved_model, name: str, folder: pathlib.Path):
+    """Returns the signature that takes `name` and gives `embedding`."""
+    for signature in saved_model.signatures.values():
+        if name in signature.structured_input_signature[1] and "embedding" in signature.structured_outputs:
+            return signature
+    raise ConfigurationError(f"The SavedModel in {folder} has no signature from {name!r} to 'embedding'.")
