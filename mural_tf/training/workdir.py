@@ -26,9 +26,13 @@ FREE_FIELDS = (
 )
 
 
+BEFORE_TRAINING = {"config.json", "environment.json", "vocabulary.txt"}  # the vocabulary is cached beside the data too
+
+
 def open_workdir(path: str | pathlib.Path, config: ConfigDict, writes: bool = True) -> pathlib.Path:
     """Makes a workdir for `config`, or opens one that was made for the same configuration.
 
+    One in which nothing was trained yet, because the run stopped at a mistake, takes another configuration.
     With `writes` False, for workers other than the chief, a workdir that is not there is an error.
 
     Raises `ConfigurationError` if the folder cannot be written or belongs to another configuration.
@@ -46,7 +50,10 @@ def open_workdir(path: str | pathlib.Path, config: ConfigDict, writes: bool = Tr
         raise ConfigurationError(f"--workdir={workdir} cannot be written; name another folder.")
     if (workdir / "config.json").exists():
         different = _differences(_flat(load_config(workdir / "config.json")), _flat(config))
-        if different:
+        if different and writes and {path.name for path in workdir.iterdir()} <= BEFORE_TRAINING:
+            save_config(config, workdir / "config.json")
+            (workdir / "vocabulary.txt").unlink(missing_ok=True)
+        elif different:
             raise ConfigurationError(
                 f"{workdir} belongs to another configuration ({'; '.join(different[:5])}). Name another --workdir, or "
                 "run with the configuration it was made for."
