@@ -27,7 +27,25 @@ def base_config() -> ConfigDict:
     config.model = "mural"  # a name in models.METHODS; "mural": both tasks, "align": image-text alone
     config.seed = 0
 
-    config.image_tower = ConfigDict(
+    config.image_tower = _image_tower()
+    config.text_tower = _text_tower()
+    config.vocabulary = _vocabulary()
+    config.embedding_size = 512
+    config.other_method = False  # fine-tuning goes on as `model`, not as the source's; parts that it lacks are new
+    config.shared_head = False  # MURAL, ETCL, Globetrotter: one text head for images and texts alike
+    config.loss = _loss()
+    config.mule = _mule()
+    config.optimizer = _optimizer()
+    config.train = _train()
+    config.data = _data()
+    config.augmentation = _augmentation()
+    config.evaluation = _evaluation()
+    return config
+
+
+def _image_tower() -> ConfigDict:
+    """Fields of the image tower."""
+    return ConfigDict(
         dict(
             name="efficientnet",  # or "resnet" (18 layers at width and depth 1); "hub" for a TF-Hub image module;
             # "none", a model of texts alone; "features": records hold computed features, see data/features.py
@@ -49,7 +67,11 @@ def base_config() -> ConfigDict:
             frozen=False,
         )
     )
-    config.text_tower = ConfigDict(
+
+
+def _text_tower() -> ConfigDict:
+    """Fields of the text tower."""
+    return ConfigDict(
         dict(
             name="bert",  # "bert", "hub" for a TF-Hub encoder with LaBSE's interface, or "words" for word vectors
             handle="",  # hub: handle or local folder
@@ -75,7 +97,11 @@ def base_config() -> ConfigDict:
             frozen=False,
         )
     )
-    config.vocabulary = ConfigDict(
+
+
+def _vocabulary() -> ConfigDict:
+    """Fields of the vocabulary."""
+    return ConfigDict(
         dict(
             size=250_000,  # word pieces with reserved tokens, an upper bound [P §3.2]
             builder="tensorflow_text",  # the tool the paper names; "tokenizers" is fast; "byte_pair": byte-level BPE
@@ -84,11 +110,11 @@ def base_config() -> ConfigDict:
             file="",  # an existing vocabulary (one piece a line) instead of building one
         )
     )
-    config.embedding_size = 512
-    config.other_method = False  # fine-tuning goes on as `model`, not as the source's; parts that it lacks are new
-    config.shared_head = False  # MURAL, ETCL, Globetrotter: one text head for images and texts alike
 
-    config.loss = ConfigDict(
+
+def _loss() -> ConfigDict:
+    """Fields of the losses."""
+    return ConfigDict(
         dict(
             image_text_weight=1.0,  # w_i2t, Eq. 1
             text_text_weight=0.1,  # w_t2t, Eq. 1; [P A.1] finds 0.1 : 1 best; 0: image-text alone, as in fine-tuning
@@ -107,7 +133,11 @@ def base_config() -> ConfigDict:
             alpha_divided=True,  # L_t divided by the sum of α, or else by the number of captions
         )
     )
-    config.mule = ConfigDict(  # of the methods with triplets: MULE, EmbN, PARALLEL-EmbN; [MULE] is Kim et al., 2020
+
+
+def _mule() -> ConfigDict:
+    """Fields of the methods with triplets: MULE, EmbN, PARALLEL-EmbN; [MULE] is Kim et al., 2020."""
+    return ConfigDict(
         dict(
             distance="euclidean",  # of unit vectors, as the released code; or "cosine", 1 - cos, as the paper
             margin=0.05,  # in the unit of the distance; the released code's, the paper gives none
@@ -120,7 +150,11 @@ def base_config() -> ConfigDict:
             word_vector_weight=5e-7,  # of the squared distance to the vectors of the files; the released code's
         )
     )
-    config.optimizer = ConfigDict(
+
+
+def _optimizer() -> ConfigDict:
+    """Fields of the optimiser and its schedule."""
+    return ConfigDict(
         dict(
             name="lamb",  # "lamb", "adam" or "adamw"
             mode="joint",  # one optimiser over the weighted loss; "per_task": one per task, see optimizers/
@@ -138,7 +172,11 @@ def base_config() -> ConfigDict:
             decay_steps=0,
         )
     )
-    config.train = ConfigDict(
+
+
+def _train() -> ConfigDict:
+    """Fields of the training loop."""
+    return ConfigDict(
         dict(
             steps=600_000,  # linear decay to 0 ends here [P §3.2]
             image_text_batch=4096,  # pairs, over all replicas [P §3.2]
@@ -152,7 +190,11 @@ def base_config() -> ConfigDict:
             steps_per_execution=1,
         )
     )
-    config.data = ConfigDict(
+
+
+def _data() -> ConfigDict:
+    """Fields of the training data."""
+    return ConfigDict(
         dict(
             source="records",  # "records" (TFRecords in `directory`), "emoji" or "shapes" (built on first use)
             directory="",
@@ -171,7 +213,11 @@ def base_config() -> ConfigDict:
             max_skipped_fraction=0.05,  # of records; above it the run stops
         )
     )
-    config.augmentation = ConfigDict(
+
+
+def _augmentation() -> ConfigDict:
+    """Fields of what is done to training images."""
+    return ConfigDict(
         dict(
             flip=True,  # left-right, probability 1/2
             shift=0.0,  # of the side, drawn from [-shift, shift]; added to the random crop
@@ -186,7 +232,11 @@ def base_config() -> ConfigDict:
             blur=0.0,  # Globetrotter's views: largest standard deviation of a Gaussian, pixels
         )
     )
-    config.evaluation = ConfigDict(
+
+
+def _evaluation() -> ConfigDict:
+    """Fields of the evaluation after training."""
+    return ConfigDict(
         dict(
             split="test",  # of the evaluation at the end of training; choices are made on "dev"
             batch_size=128,
@@ -198,7 +248,6 @@ def base_config() -> ConfigDict:
             ),
         )
     )
-    return config
 
 
 def save_config(config: ConfigDict, path: str | pathlib.Path) -> None:

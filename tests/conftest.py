@@ -19,3 +19,24 @@ def no_fusion():
     before = enable_fusion(False)
     yield
     enable_fusion(before)
+
+
+def shared(part):
+    from toy_export import toy_export  # imports TensorFlow
+
+    return getattr(toy_export(), part)
+
+
+@pytest.fixture(scope="session")
+def model():
+    return shared("model")
+
+
+@pytest.fixture(scope="session")
+def config():
+    return shared("config")
+
+
+@pytest.fixture(scope="session")
+def export():
+    return shared("path")

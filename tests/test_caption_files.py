@@ -6,8 +6,9 @@ import json
 import pytest
 
 from mural_tf.config import ConfigurationError
-from mural_tf.data import caption_files
-from mural_tf.data.caption_files import Caption, canonical_language
+from mural_tf.data import caption_files, text_files
+from mural_tf.data.caption_files import Caption
+from mural_tf.data.text_files import canonical_language
 
 WIT_COLUMNS = [
     "language", "page_url", "image_url", "page_title", "section_title", "hierarchical_section_title",
@@ -50,7 +51,7 @@ def test_unknown_language(code):
 def test_lines_end_with_newlines_only(tmp_path):
     path = tmp_path / "lines.txt"
     path.write_bytes("\ufeffuno\r\ndos\u2028tres\u0085cuatro\n\n cinco".encode())
-    assert list(caption_files.read_lines(path)) == [
+    assert list(text_files.read_lines(path)) == [
         (1, "uno"),
         (2, "dos\u2028tres\u0085cuatro"),
         (3, ""),
@@ -62,21 +63,21 @@ def test_lines_that_cannot_be_read_are_told(tmp_path):
     path = tmp_path / "bad.txt"
     path.write_bytes(b"good\n\xff\xfe\nfine\n")
     problems = Problems()
-    assert list(caption_files.read_lines(path, problems)) == [(1, "good"), (2, None), (3, "fine")]
+    assert list(text_files.read_lines(path, problems)) == [(1, "good"), (2, None), (3, "fine")]
     assert problems == [("text that is not UTF-8", f"{path}:2")]
     with pytest.raises(ConfigurationError, match=r"bad.txt:2: text that is not UTF-8"):
-        list(caption_files.read_lines(path))
+        list(text_files.read_lines(path))
     positions = []
     (tmp_path / "long.txt").write_bytes(b"0123456789abcde\n" * 4000)
-    assert len(list(caption_files.read_lines(tmp_path / "long.txt", on_position=positions.append))) == 4000
+    assert len(list(text_files.read_lines(tmp_path / "long.txt", on_position=positions.append))) == 4000
     assert len(positions) == 4 and positions == sorted(positions) and positions[-1] == 64000
     cut = tmp_path / "cut.gz"
     cut.write_bytes(gzip.compress(b"one\ntwo\n" * 5000)[:-20])
     problems = Problems()
-    assert 0 < len(list(caption_files.read_lines(cut, problems))) <= 10000
+    assert 0 < len(list(text_files.read_lines(cut, problems))) <= 10000
     assert [kind for kind, _ in problems] == ["file that is damaged or cut off: what follows is lost"]
     with pytest.raises(ConfigurationError, match="Cannot read .*missing.txt: No such file"):
-        list(caption_files.read_lines(tmp_path / "missing.txt"))
+        list(text_files.read_lines(tmp_path / "missing.txt"))
 
 
 def test_aligned_files_as_in_xtd(tmp_path):
@@ -195,15 +196,6 @@ def test_coco_cn(tmp_path):
     ]
     assert problems == [
         ("line without a tab between image and caption", f"{tmp_path / 'imageid.human-written-caption.txt'}:5")
-    ]
-
-
-def test_token_file(tmp_path):
-    path = tmp_path / "results_20130124.token"
-    path.write_text("1000092795.jpg#0\tTwo young guys .\n1000092795.jpg#1\tTwo young , White males .")
-    assert [c[:3] for c in caption_files.read_token_file(path)] == [
-        ("1000092795.jpg", "1000092795.jpg", "Two young guys ."),
-        ("1000092795.jpg", "1000092795.jpg", "Two young , White males ."),
     ]
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from toy_data import SIDE, toy_tokenizer
-from toy_export import TEXTS, pictures, pixels, toy_export, toy_model
+from toy_export import TEXTS, difference, pictures, pixels, toy_model
 
 import mural_tf
 from mural_tf.config import ConfigurationError, load_config, save_config
@@ -23,27 +23,6 @@ from mural_tf.text.vocabulary import load_vocabulary
 
 TOLERANCE = 1e-5
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-
-
-@pytest.fixture(scope="module")
-def config():
-    return toy_export().config
-
-
-@pytest.fixture(scope="module")
-def model():
-    return toy_export().model
-
-
-@pytest.fixture(scope="module")
-def export():
-    return toy_export().path
-
-
-def difference(a, b):
-    a, b = np.asarray(a), np.asarray(b)
-    assert a.shape == b.shape and a.dtype == b.dtype == np.float32
-    return np.abs(a - b).max()
 
 
 def test_images_equal_the_model_in_memory(export, model, config):

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_hub as hub
 from toy_data import SIDE, toy_config, toy_tokenizer
-from toy_export import TEXTS, pixels, toy_export, toy_model
+from toy_export import TEXTS, difference, pixels, toy_model
 
 from mural_tf.config import ConfigurationError
 from mural_tf.encoders import build_image_encoder, build_text_encoder
@@ -19,27 +19,6 @@ from mural_tf.text.vocabulary import load_vocabulary
 
 TOLERANCE = 1e-5
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-
-
-@pytest.fixture(scope="module")
-def config():
-    return toy_export().config
-
-
-@pytest.fixture(scope="module")
-def model():
-    return toy_export().model
-
-
-@pytest.fixture(scope="module")
-def export():
-    return toy_export().path
-
-
-def difference(a, b):
-    a, b = np.asarray(a), np.asarray(b)
-    assert a.shape == b.shape and a.dtype == b.dtype == np.float32
-    return np.abs(a - b).max()
 
 
 def test_hub_image_module_runs_and_trains(export, model, config):

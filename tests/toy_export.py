@@ -65,3 +65,10 @@ def pictures():
 def pixels(config):
     side, resize = config.image_tower.image_size, config.image_tower.resize
     return tf.stack([evaluation_image(decode_image(data), resize, side) for data in pictures()])
+
+
+def difference(a, b):
+    """The largest absolute difference of two float32 arrays of one shape."""
+    a, b = np.asarray(a), np.asarray(b)
+    assert a.shape == b.shape and a.dtype == b.dtype == np.float32
+    return np.abs(a - b).max()

@@ -1,41 +1,24 @@
 """Caption files as their authors publish them, read into one shape: (image file, image id, caption, language, place).
 
-MS-COCO's JSON (also STAIR and YJ Captions), Karpathy and Li's split files, Multi30K, COCO-CN, Flickr30K's token file,
+MS-COCO's JSON (also STAIR and YJ Captions), Karpathy and Li's split files, Multi30K, COCO-CN,
 WIT's TSV, and any list of images with a file of captions line by line. Generators without TensorFlow and without
 images: conversion and evaluation both stand on them.
 
-What cannot be used goes to `on_problem(kind, place)`: by default it raises, so that a benchmark is never scored on a
-part of its captions; a converter passes a function that counts.
+What cannot be used goes to `on_problem(kind, place)`, see text_files.py.
 """
 
 from __future__ import annotations
 
-import bz2
-import contextlib
 import csv
-import gzip
 import itertools
 import json
-import lzma
 import pathlib
-import zlib
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import IO, NamedTuple
-
-import langcodes
+from typing import NamedTuple
 
 from mural_tf.config import ConfigurationError
+from mural_tf.data.text_files import Problem, canonical_language, clean, open_binary, read_lines, refuse
 
-Problem = Callable[[str, str], None]
-
-# What corpora write where BCP 47 has a two-letter code: XTD's `jp`, and individual languages of ISO 639-3 that are
-# what the two-letter code of their macrolanguage means in practice (Tatoeba, NLLB).
-_ALIASES = {
-    "jp": "ja", "cmn": "zh", "arb": "ar", "pes": "fa", "swh": "sw", "zsm": "ms", "lvs": "lv", "ekk": "et",
-    "khk": "mn", "ydd": "yi", "uzn": "uz", "azj": "az", "plt": "mg", "ory": "or", "npi": "ne", "kmr": "ku",
-}  # fmt: skip
-_DECOMPRESSORS = {".gz": lambda file: gzip.GzipFile(fileobj=file), ".bz2": bz2.BZ2File, ".xz": lzma.LZMAFile}
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _LONGEST_FIELD = 1 << 20  # characters; WIT's longest context is far below: more is a quotation mark never closed
 
 
@@ -56,75 +39,6 @@ class Caption(NamedTuple):
     caption: str
     language: str
     location: str
-
-
-def refuse(kind: str, location: str) -> None:
-    """The default `on_problem`: raises `ConfigurationError`."""
-    raise ConfigurationError(f"{location}: {kind}. Repair the file, or fetch it again.")
-
-
-def canonical_language(code: str) -> str:
-    """Returns the BCP 47 tag of a language code: `iw` → he, `jp` → ja, `deu` → de, `zh_TW` → zh-TW.
-
-    Raises:
-      ConfigurationError: no language has this code.
-    """
-    tag = _ALIASES.get(code.strip().lower(), code.strip())
-    try:
-        if langcodes.tag_is_valid(tag):
-            tag = langcodes.standardize_tag(tag)
-            return _ALIASES.get(tag, tag)
-    except langcodes.tag_parser.LanguageTagError:
-        pass
-    raise ConfigurationError(f"Unknown language {code!r}: expected a code like en, pt-BR, zh-Hant or deu.")
-
-
-def clean(text: str | None) -> str:
-    """Returns the text in one line, with single spaces; files hold line breaks inside captions."""
-    return " ".join((text or "").split())
-
-
-@contextlib.contextmanager
-def open_binary(path: str | pathlib.Path) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
-    """Opens a plain, .gz, .bz2 or .xz file as (content, file itself), whose `tell` says how much of it was read.
-
-    Raises:
-      ConfigurationError: the file cannot be opened.
-    """
-    path = pathlib.Path(path)
-    try:
-        file = open(path, "rb")
-    except OSError as error:
-        raise ConfigurationError(f"Cannot read {path}: {error.strerror}.") from None
-    with file:
-        yield _DECOMPRESSORS.get(path.suffix, lambda plain: plain)(file), file
-
-
-def read_lines(
-    path: str | pathlib.Path, on_problem: Problem = refuse, on_position: Callable[[int], None] | None = None
-) -> Iterator[tuple[int, str | None]]:
-    """Yields (line number, text) of a text file, plain or compressed, in constant memory.
-
-    A line ends with \\n or \\r\\n and nothing else (U+2028 and U+0085 occur inside sentences); the last one may lack
-    its end. A line that is not UTF-8 is a problem and comes as `None`, so that files read side by side stay in step.
-    `on_position` is told from time to time how many bytes of the file were read.
-    """
-    number = 0
-    with open_binary(path) as (content, file):
-        try:
-            for number, line in enumerate(content, start=1):
-                if on_position and number % 1000 == 0:
-                    on_position(file.tell())
-                if number == 1:
-                    line = line.removeprefix(_BYTE_ORDER_MARK)
-                try:
-                    text = line.rstrip(b"\n").removesuffix(b"\r").decode("utf-8")
-                except UnicodeDecodeError:
-                    text = None
-                    on_problem("text that is not UTF-8", f"{path}:{number}")
-                yield number, text
-        except (EOFError, OSError, zlib.error, lzma.LZMAError):
-            on_problem("file that is damaged or cut off: what follows is lost", f"{path}:{number + 1}")
 
 
 def read_aligned(
@@ -246,13 +160,6 @@ def read_coco_cn(
         if name in listed:
             identity = name.rsplit("_", 1)[-1].lstrip("0")
             yield from _checked(f"{name}.jpg", identity, text, "zh", location, on_problem)
-
-
-def read_token_file(path: str | pathlib.Path, language: str = "en", on_problem: Problem = refuse) -> Iterator[Caption]:
-    """Reads Flickr30K's original `results_20130124.token`: `NAME.jpg#0<TAB>caption`."""
-    language = canonical_language(language)
-    for name, text, location in _read_token_lines(path, on_problem):
-        yield from _checked(name, name, text, language, location, on_problem)
 
 
 def read_wit(

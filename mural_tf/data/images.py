@@ -63,7 +63,7 @@ def augment_images(images: tf.Tensor, image_size: int, config: ConfigDict, seed:
     seeds = tf.unstack(tf.random.experimental.stateless_split(seed, 3))
     draws = tf.unstack(tf.random.stateless_uniform([6, tf.shape(images)[0]], seeds[0], -1.0, 1.0))
     if config.zoom or config.stretch or config.rotation or config.shift:
-        resampled = _resample(images, image_size, _transforms(images.shape[1], image_size, config, draws))
+        resampled = resample(images, image_size, _transforms(images.shape[1], image_size, config, draws))
     else:
         resampled = _crop_and_flip(images, image_size, config.flip, draws)
     resampled.set_shape([None, image_size, image_size, 3])
@@ -85,7 +85,8 @@ def _crop_and_flip(images: tf.Tensor, size: int, flip: bool, draws: list[tf.Tens
     return tf.gather(cropped, left + columns, axis=2, batch_dims=1)  # [B, S, S, 3]
 
 
-def _resample(images: tf.Tensor, size: int, transforms: tf.Tensor) -> tf.Tensor:
+def resample(images: tf.Tensor, size: int, transforms: tf.Tensor) -> tf.Tensor:
+    """Resamples [B, R, R, C] to [B, size, size, C], bilinear; `transforms` [B, 8] lead from output to input pixels."""
     return tf.raw_ops.ImageProjectiveTransformV3(
         images=images,
         transforms=transforms,

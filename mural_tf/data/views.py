@@ -18,7 +18,7 @@ import tensorflow as tf
 from ml_collections import ConfigDict
 
 from mural_tf.config import ConfigurationError
-from mural_tf.data.images import augment_images
+from mural_tf.data.images import augment_images, resample
 
 ASPECT = (3 / 4, 4 / 3)
 BLUR_REACH = 2.0  # the kernel reaches this many of the largest standard deviation
@@ -64,17 +64,7 @@ def random_crop(images: tf.Tensor, size: int, area: tuple[float, float], seed: t
     transforms = tf.stack(
         [scale_x, zero, left + 0.5 * (scale_x - 1.0), zero, scale_y, top + 0.5 * (scale_y - 1.0), zero, zero], axis=1
     )
-    return tf.ensure_shape(
-        tf.raw_ops.ImageProjectiveTransformV3(
-            images=images,
-            transforms=transforms,
-            output_shape=[size, size],
-            interpolation="BILINEAR",
-            fill_mode="NEAREST",
-            fill_value=0.0,
-        ),
-        [None, size, size, 3],
-    )
+    return tf.ensure_shape(resample(images, size, transforms), [None, size, size, 3])
 
 
 def blur(images: tf.Tensor, largest: float, seed: tf.Tensor) -> tf.Tensor:

@@ -21,6 +21,7 @@ from mural_tf.encoders.batch_norm import BatchNormalization
 from mural_tf.encoders.convolutions import DepthwiseConvolution, PointwiseConvolution
 from mural_tf.encoders.dropout import Dropout
 from mural_tf.encoders.fused import fused
+from mural_tf.encoders.image_tower import finish_tower
 from mural_tf.encoders.precision import dtype_policy
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)  # RGB, of images in [0, 1]
@@ -176,12 +177,7 @@ def build_efficientnet(config: ConfigDict) -> tf.keras.Model:
             index += 1
 
     embeddings = tf.keras.layers.GlobalAveragePooling2D(name="avg_pool", dtype="float32")(x)  # [B, D]
-    if config.projection:
-        embeddings = tf.keras.layers.Dense(config.projection, name="projection", dtype="float32")(embeddings)
-    model = tf.keras.Model(images, embeddings, name="image_encoder")
-    model.embedding_size = embeddings.shape[-1]
-    model.trainable = not config.frozen
-    return model
+    return finish_tower(images, embeddings, config)
 
 
 class _Builder:

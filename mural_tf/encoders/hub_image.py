@@ -14,6 +14,7 @@ from ml_collections import ConfigDict
 
 from mural_tf.config import ConfigurationError
 from mural_tf.encoders.hub_text import HubEncoder, load_module
+from mural_tf.encoders.image_tower import finish_tower
 
 INTERFACE = (
     "expected a TF2 SavedModel that maps float32 [batch, side, side, 3] images in [0, 1] to float [batch, size] "
@@ -48,12 +49,7 @@ def build_hub_image(config: ConfigDict) -> tf.keras.Model:
         raise ConfigurationError(f"{config.handle!r} returns {_describe(example)} for 2 images; {INTERFACE}.")
     images = tf.keras.Input(shape=(side, side, 3), name="images", dtype=tf.float32)  # [B, S, S, 3]
     embeddings = ImageEmbedding(example.shape[1], name="image_embedding", dtype="float32")(encoder(images))  # [B, D]
-    if config.projection:
-        embeddings = tf.keras.layers.Dense(config.projection, name="projection", dtype="float32")(embeddings)
-    model = tf.keras.Model(images, embeddings, name="image_encoder")
-    model.embedding_size = embeddings.shape[-1]
-    model.trainable = not config.frozen
-    return model
+    return finish_tower(images, embeddings, config)
 
 
 class ImageEmbedding(tf.keras.layers.Layer):

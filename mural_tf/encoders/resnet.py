@@ -16,6 +16,7 @@ from mural_tf.config import ConfigurationError
 from mural_tf.encoders.batch_norm import BatchNormalization
 from mural_tf.encoders.dropout import Dropout
 from mural_tf.encoders.efficientnet import PixelNormalization, check_normalization, scaled_width
+from mural_tf.encoders.image_tower import finish_tower
 from mural_tf.encoders.precision import dtype_policy
 
 STAGE_WIDTHS = (64, 128, 256, 512)
@@ -48,12 +49,7 @@ def build_resnet(config: ConfigDict) -> tf.keras.Model:
                 drop_rate=builder.drop_connect_rate * (stage * blocks + block) / (len(STAGE_WIDTHS) * blocks),
             )
     embeddings = tf.keras.layers.GlobalAveragePooling2D(name="avg_pool", dtype="float32")(x)  # [B, D]
-    if config.projection:
-        embeddings = tf.keras.layers.Dense(config.projection, name="projection", dtype="float32")(embeddings)
-    model = tf.keras.Model(images, embeddings, name="image_encoder")
-    model.embedding_size = embeddings.shape[-1]
-    model.trainable = not config.frozen
-    return model
+    return finish_tower(images, embeddings, config)
 
 
 class _Builder:

@@ -13,8 +13,9 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from mural_tf.config import ConfigurationError
-from mural_tf.data import caption_files
-from mural_tf.data.caption_files import Caption, canonical_language
+from mural_tf.data import caption_files, text_files
+from mural_tf.data.caption_files import Caption
+from mural_tf.data.text_files import canonical_language
 from mural_tf.evaluation.pool import CaptionedImages
 from mural_tf.evaluation.request import Request
 from mural_tf.evaluation.result import Evaluation
@@ -97,14 +98,14 @@ def _coco_translations(request: Request) -> Iterator[Iterable[Caption]]:
 def read_tsv(path: pathlib.Path, language: str) -> Iterator[Caption]:
     """Reads `image<TAB>caption` lines, where the image is COCO's id or a file name that ends in it."""
     language = canonical_language(language)
-    for number, line in caption_files.read_lines(path):
+    for number, line in text_files.read_lines(path):
         if not line:
             continue
         image, tab, text = line.partition("\t")
         identity = _coco_id(image)
         if not tab or not identity.isdigit():
             raise ConfigurationError(f"{path}:{number}: expected COCO image id, tab, caption; got {line[:60]!r}.")
-        yield Caption(image, identity, caption_files.clean(text), language, f"{path}:{number}")
+        yield Caption(image, identity, text_files.clean(text), language, f"{path}:{number}")
 
 
 def _coco_id(name: str) -> str:
@@ -142,7 +143,7 @@ def mule_coco(request: Request) -> list[Evaluation]:
     The authors' random 1,000 test images are not published, so `test_images.txt` lists yours: COCO ids or file names.
     """
     listed = request.folder / f"{request.split}_images.txt"
-    wanted = {_coco_id(line) for _, line in caption_files.read_lines(listed) if line}
+    wanted = {_coco_id(line) for _, line in text_files.read_lines(listed) if line}
     sources = [
         caption_files.read_coco(path, language, request.on_problem)
         for language, pattern in (("en", "captions_*2014.json"), ("ja", "yjcaptions*.json"))
@@ -163,7 +164,7 @@ def mule_coco(request: Request) -> list[Evaluation]:
 def xtd(request: Request) -> list[Evaluation]:
     """XTD: 1,000 images of MS-COCO, one caption each; MURAL reports Recall@10 (text to image) of seven languages."""
     names = request.folder / "XTD10" / "test_image_names.txt"
-    images = sum(1 for _ in caption_files.read_lines(names))
+    images = sum(1 for _ in text_files.read_lines(names))
     if images != XTD_IMAGES:
         raise ConfigurationError(f"{names} names {images} images; XTD has {XTD_IMAGES}: fetch it again.")
     files = {}
@@ -186,7 +187,7 @@ def xm3600(request: Request) -> list[Evaluation]:
 
 
 def _read_xm3600(path: pathlib.Path, first_only: bool) -> Iterator[Caption]:
-    for number, line in caption_files.read_lines(path):
+    for number, line in text_files.read_lines(path):
         if not line:
             continue
         try:
@@ -198,4 +199,4 @@ def _read_xm3600(path: pathlib.Path, first_only: bool) -> Iterator[Caption]:
         for code, texts in languages.items():
             for text in texts[:1] if first_only else texts:
                 language = canonical_language(code)
-                yield Caption(f"{key}.jpg", key, caption_files.clean(text), language, f"{path}:{number}")
+                yield Caption(f"{key}.jpg", key, text_files.clean(text), language, f"{path}:{number}")

@@ -15,7 +15,7 @@ import json
 import pathlib
 
 from mural_tf.config import ConfigurationError
-from mural_tf.data.caption_files import canonical_language, read_lines
+from mural_tf.data.text_files import canonical_language, read_lines
 
 BABEL, NLLB = "babel_imagenet.json", "nllb_dist13b_prompts.json"
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from mural_tf.config import ConfigurationError
-from mural_tf.data.caption_files import clean, read_lines
+from mural_tf.data.text_files import clean, read_lines
 
 ORIGINAL = "c2i_original"  # rows of sits: a caption and its own image
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from mural_tf.config import ConfigurationError
 from mural_tf.data import records
-from mural_tf.data.caption_files import canonical_language, read_lines
+from mural_tf.data.text_files import canonical_language, read_lines
 
 
 def read_parallel(

@@ -12,7 +12,7 @@ import re
 import numpy as np
 
 from mural_tf.config import ConfigurationError
-from mural_tf.data.caption_files import read_lines
+from mural_tf.data.text_files import read_lines
 from mural_tf.evaluation.pool import add_groups
 from mural_tf.evaluation.request import Request
 from mural_tf.evaluation.result import Evaluation

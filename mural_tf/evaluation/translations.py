@@ -9,7 +9,7 @@ from __future__ import annotations
 import pathlib
 
 from mural_tf.config import ConfigurationError
-from mural_tf.data.caption_files import clean, read_lines
+from mural_tf.data.text_files import clean, read_lines
 from mural_tf.evaluation.pool import CaptionedImages
 
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mural_tf.config import ConfigurationError
-from mural_tf.data.caption_files import read_lines
+from mural_tf.data.text_files import read_lines
 from mural_tf.evaluation.class_names import Prompts, read_prompts
 from mural_tf.evaluation.neighbours import list_class_folders
 from mural_tf.evaluation.pool import add_groups

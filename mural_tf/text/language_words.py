@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 import tensorflow as tf
 
 from mural_tf.config import ConfigurationError
-from mural_tf.text.vocabulary import save_vocabulary
+from mural_tf.text.vocabulary import lookup_table, save_vocabulary
 from mural_tf.text.words import clean_text, split_words
 
 PAD = "[PAD]"
@@ -112,19 +112,7 @@ class WordTokenizer(tf.Module):
         self.max_length, self.lower_case, self.strip_accents = max_length, lower_case, strip_accents
         self._starts = _language_starts(self._vocabulary, self.languages)
         self._sizes = [b - a for a, b in zip(self._starts, [*self._starts[1:], len(self._vocabulary)])]
-        if vocabulary_file:
-            initializer = tf.lookup.TextFileInitializer(
-                str(vocabulary_file),
-                key_dtype=tf.string,
-                key_index=tf.lookup.TextFileIndex.WHOLE_LINE,
-                value_dtype=tf.int64,
-                value_index=tf.lookup.TextFileIndex.LINE_NUMBER,
-                vocab_size=len(self._vocabulary),
-            )
-        else:
-            keys = tf.constant(self._vocabulary, tf.string)
-            initializer = tf.lookup.KeyValueTensorInitializer(keys, tf.range(len(self._vocabulary), dtype=tf.int64))
-        self._table = tf.lookup.StaticHashTable(initializer, -1)
+        self._table = lookup_table(self._vocabulary, -1, vocabulary_file)
 
     def save(self, path: str | pathlib.Path) -> None:
         """Writes the vocabulary file."""

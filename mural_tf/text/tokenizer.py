@@ -27,6 +27,7 @@ from mural_tf.text.vocabulary import (
     SUFFIX_INDICATOR,
     check_vocabulary,
     load_vocabulary,
+    lookup_table,
     read_lines,
     save_vocabulary,
 )
@@ -79,7 +80,7 @@ class WordPieceTokenizer(tf.Module):
         longest_piece = max(len(piece) for piece in self._vocabulary)  # characters
         # No more than this can end up in a row: every piece takes at most `longest_piece` characters and one space.
         self._max_characters = (max_length - 1) * (longest_piece + 1)
-        self._table = tf.lookup.StaticHashTable(self._table_initializer(vocabulary_file), self._unknown)
+        self._table = lookup_table(self._vocabulary, self._unknown, vocabulary_file)
         self._word_pieces = tf_text.WordpieceTokenizer(
             self._table,
             suffix_indicator=SUFFIX_INDICATOR,
@@ -87,20 +88,6 @@ class WordPieceTokenizer(tf.Module):
             max_chars_per_token=longest_piece,  # keeps the time for a long word linear
             token_out_type=tf.string,
             split_unknown_characters=True,
-        )
-
-    def _table_initializer(self, vocabulary_file: str | pathlib.Path):
-        if vocabulary_file:
-            return tf.lookup.TextFileInitializer(
-                str(vocabulary_file),
-                key_dtype=tf.string,
-                key_index=tf.lookup.TextFileIndex.WHOLE_LINE,
-                value_dtype=tf.int64,
-                value_index=tf.lookup.TextFileIndex.LINE_NUMBER,
-                vocab_size=len(self._vocabulary),
-            )
-        return tf.lookup.KeyValueTensorInitializer(
-            tf.constant(self._vocabulary, tf.string), tf.range(len(self._vocabulary), dtype=tf.int64)
         )
 
     @classmethod

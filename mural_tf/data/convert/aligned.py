@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator
 from typing import IO, ClassVar, NamedTuple
 
 from mural_tf.config import ConfigurationError
-from mural_tf.data.caption_files import canonical_language, clean
 from mural_tf.data.convert.source import PAIR, Pair, Reading, Source
 from mural_tf.data.convert.tally import Tally
+from mural_tf.data.text_files import canonical_language, clean
 
 _NOTHING = object()
 

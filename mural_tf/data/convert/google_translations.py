@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import ClassVar, NamedTuple
 
 from mural_tf.config import ConfigurationError
-from mural_tf.data.caption_files import Problem, clean, read_lines
 from mural_tf.data.convert.source import PAIR, Pair, Reading, Source, language_tag
 from mural_tf.data.convert.tally import Tally
+from mural_tf.data.text_files import Problem, clean, read_lines
 
 
 class Translation(NamedTuple):

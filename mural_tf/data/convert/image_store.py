@@ -12,10 +12,10 @@ from typing import ClassVar, NamedTuple
 from tqdm import tqdm
 
 from mural_tf.config import ConfigurationError
-from mural_tf.data.caption_files import canonical_language
 from mural_tf.data.convert.disk_table import DiskTable, build_table
 from mural_tf.data.convert.source import IMAGE, Captioned, Source, Text
 from mural_tf.data.convert.tally import Tally
+from mural_tf.data.text_files import canonical_language
 
 _WHERE = struct.Struct("<IQQ")  # shard, offset, size
 

@@ -19,9 +19,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar, NamedTuple
 
 from mural_tf.config import ConfigurationError
-from mural_tf.data.caption_files import Problem, clean
 from mural_tf.data.convert.source import FILE, Captioned, Reading, Source, Text, language_tag
 from mural_tf.data.convert.tally import Tally
+from mural_tf.data.text_files import Problem, clean
 
 IMAGE_ENDINGS = ("jpg", "jpeg", "png", "webp")
 

@@ -14,9 +14,9 @@ from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from mural_tf.config import ConfigurationError
-from mural_tf.data.caption_files import canonical_language, open_binary
 from mural_tf.data.convert.aligned import AlignedSource, LinePair, read_aligned_lines, wanted_languages
 from mural_tf.data.convert.source import Reading
+from mural_tf.data.text_files import canonical_language, open_binary
 
 
 @dataclasses.dataclass

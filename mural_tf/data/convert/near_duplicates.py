@@ -16,8 +16,8 @@ import PIL.Image
 from tqdm import tqdm
 
 from mural_tf.config import PARTIAL, ConfigurationError
-from mural_tf.data.caption_files import read_lines
 from mural_tf.data.convert.source import find_files
+from mural_tf.data.text_files import read_lines
 
 HASHES = "evaluation_hashes.npy"
 BITS = 64

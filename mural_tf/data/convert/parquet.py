@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 from mural_tf.config import ConfigurationError
-from mural_tf.data.caption_files import Problem, clean
 from mural_tf.data.convert.image_store import CaptionedImages, ImageItem
 from mural_tf.data.convert.source import Reading, Text, language_tag
+from mural_tf.data.text_files import Problem, clean
 
 ROWS = 1024  # that are read at a time
 

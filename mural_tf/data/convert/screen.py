@@ -8,7 +8,6 @@ import re
 import numpy as np
 
 from mural_tf.config import ConfigurationError
-from mural_tf.data.caption_files import clean, read_lines
 from mural_tf.data.convert.frequency import IMAGES, TEXTS
 from mural_tf.data.convert.hashing import text_hash
 from mural_tf.data.convert.image_files import BadImage, examine, usable_bytes
@@ -18,6 +17,7 @@ from mural_tf.data.convert.source import Captioned, Pair, Text, find_files
 from mural_tf.data.convert.tally import Tally
 from mural_tf.data.convert.translate_train import Translations
 from mural_tf.data.records import ImageTextRecord
+from mural_tf.data.text_files import clean, read_lines
 
 # In these scripts words are not set apart, so each of their characters counts as a unigram: Thai, Lao, Tibetan,
 # Burmese, Khmer, Japanese, Chinese.

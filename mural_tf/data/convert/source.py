@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Callable, ClassVar, NamedTuple
 
 from mural_tf.config import ConfigurationError
-from mural_tf.data.caption_files import canonical_language
 from mural_tf.data.convert.tally import Tally
+from mural_tf.data.text_files import canonical_language
 
 language_tag = functools.lru_cache(maxsize=4096)(canonical_language)  # called once a record
 PAIR, IMAGE, FILE = "pair", "image", "file"  # what an item is: its size decides how many go into a block

@@ -10,10 +10,10 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from mural_tf.config import ConfigurationError
-from mural_tf.data.caption_files import canonical_language, clean, read_lines
 from mural_tf.data.convert.disk_table import DiskTable, build_table
 from mural_tf.data.convert.google_translations import read_translations
 from mural_tf.data.convert.source import Text, find_files
+from mural_tf.data.text_files import canonical_language, clean, read_lines
 
 TABLE = "translations.sqlite"
 _NO_LETTER = re.compile(r"[^\w#]|_")

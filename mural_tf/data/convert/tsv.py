@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
 from mural_tf.config import ConfigurationError
-from mural_tf.data.caption_files import clean, read_lines
 from mural_tf.data.convert.source import PAIR, Pair, Reading, Source, language_tag
 from mural_tf.data.convert.tally import Tally
+from mural_tf.data.text_files import clean, read_lines
 
 
 @dataclasses.dataclass

@@ -10,10 +10,11 @@ from typing import ClassVar
 from tqdm import tqdm
 
 from mural_tf.config import ConfigurationError
-from mural_tf.data.caption_files import canonical_language, clean, read_lines, read_wit
+from mural_tf.data.caption_files import read_wit
 from mural_tf.data.convert.held_out import HeldOut, hold_out
 from mural_tf.data.convert.image_store import CaptionedImages, ImageItem
 from mural_tf.data.convert.source import Reading, Text
+from mural_tf.data.text_files import canonical_language, clean, read_lines
 
 
 @dataclasses.dataclass
