@@ -11,8 +11,9 @@ from ml_collections import ConfigDict
 
 from mural_tf.encoders.by_length import encode_by_length
 from mural_tf.export.decoding import decode_batch
+from mural_tf.export.folding import fold_batch_norm
 from mural_tf.export.hub_modules import text_variables
-from mural_tf.models.contrastive import TOKENS, ContrastiveModel
+from mural_tf.models.contrastive import TOKENS, ContrastiveModel, image_embeddings
 from mural_tf.text.tokenizer import WordPieceTokenizer
 
 # Texts are packed without padding, and attention runs in this many groups of similar length; see `encode_by_length`.
@@ -21,22 +22,22 @@ LENGTH_GROUPS = 4
 
 def image_encoder(model: ContrastiveModel, config: ConfigDict) -> tuple[tf.Module, dict]:
     """Returns what to save and its signatures, "serving_default" from bytes, "image" from pixels or features."""
-    tower = config.image_tower
+    preprocessing, tower = config.image_tower, fold_batch_norm(model.image_encoder)
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="image_bytes")])
     def from_bytes(image_bytes):
-        images, readable = decode_batch(image_bytes, tower)
+        images, readable = decode_batch(image_bytes, preprocessing)
         # oneDNN's depthwise convolution fails on an empty batch: there is always at least one row.
-        embeddings = model.embed_images(images[: tf.maximum(tf.size(image_bytes), 1)])
+        embeddings = image_embeddings(tower, images[: tf.maximum(tf.size(image_bytes), 1)])
         return {"embedding": tf.where(readable[:, tf.newaxis], embeddings[: tf.size(image_bytes)], 0.0)}
 
     @tf.function(input_signature=[tf.TensorSpec([None, *model.image_shape], tf.float32, name="image")])
     def from_pixels(image):
-        return {"embedding": model.embed_images(_at_least_one(image))[: tf.shape(image)[0]]}
+        return {"embedding": image_embeddings(tower, _at_least_one(image))[: tf.shape(image)[0]]}
 
     # Only the variables are attached: attaching the Keras model would save every layer's functions too.
     module = tf.Module()
-    module.model_variables = list(model.image_encoder.variables)
+    module.model_variables = list(tower.variables)
     return module, {"serving_default": from_bytes, "image": from_pixels}
 
 

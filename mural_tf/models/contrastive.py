@@ -131,9 +131,7 @@ class ContrastiveModel(tf.keras.Model):
 
     def embed_images(self, images: tf.Tensor, training: bool = False) -> tf.Tensor:
         """Maps images, uint8 or float in [0, 1] [B, S, S, 3], or features to L2-normalised float32 [B, D]."""
-        if images.dtype == tf.uint8:
-            images = tf.cast(images, tf.float32) / 255.0
-        return tf.math.l2_normalize(tf.cast(self.image_encoder(images, training=training), tf.float32), axis=-1)
+        return image_embeddings(self.image_encoder, images, training)
 
     def embed_texts(self, tokens: dict, head: str = "", training: bool = False) -> tf.Tensor:
         """Maps tokens, int32 [B, T], through the text tower and a head, by default the first, to float32 [B, D]."""
@@ -300,6 +298,13 @@ class ContrastiveModel(tf.keras.Model):
         if positions:
             last = [_gather({"_": position}, context)["_"][-1] for position in positions]
             self.data_position.assign(tf.stack((last * 2)[:2]))
+
+
+def image_embeddings(tower: tf.keras.Model, images: tf.Tensor, training: bool = False) -> tf.Tensor:
+    """Maps images, uint8 or float in [0, 1] [B, S, S, 3], or features to L2-normalised float32 [B, D] by a tower."""
+    if images.dtype == tf.uint8:
+        images = tf.cast(images, tf.float32) / 255.0
+    return tf.math.l2_normalize(tf.cast(tower(images, training=training), tf.float32), axis=-1)
 
 
 def _gather(values: dict[str, tf.Tensor], context) -> dict[str, tf.Tensor]:
