@@ -21,6 +21,7 @@ CONFIGS = flags.DEFINE_list("configs", ["emoji_mural_long", "emoji_align_long"],
 DATA = flags.DEFINE_string("data_dir", "", "The data folder; empty: the configurations' own.")
 ROUNDS = flags.DEFINE_integer("rounds", 15, "Turns of each configuration.")
 STEPS = flags.DEFINE_integer("steps", 10, "Steps a turn.")
+WARMUP = flags.DEFINE_integer("warmup", 200, "Steps before: new lengths of texts are compiled in the first ones.")
 
 
 def stepper(name: str, folder: pathlib.Path):
@@ -55,7 +56,7 @@ def stepper(name: str, folder: pathlib.Path):
 def main(_):
     with tempfile.TemporaryDirectory() as folder:
         steppers = {name: stepper(name, pathlib.Path(folder) / name) for name in CONFIGS.value}
-        for _ in range(3):  # new shapes of texts are compiled in the first steps
+        for _ in range(WARMUP.value // STEPS.value):
             for run in steppers.values():
                 run()
         seconds = {name: [] for name in steppers}
