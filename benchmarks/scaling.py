@@ -25,10 +25,16 @@ DEVICES = flags.DEFINE_list("devices", ["1", "2", "4", "8"], "Numbers of logical
 ROUNDS = flags.DEFINE_integer("rounds", 5, "Turns of each number of devices.")
 STEPS = flags.DEFINE_integer("steps", 3, "Steps a turn.")
 PARAMETERS = flags.DEFINE_float("parameters", 300e6, "Parameters, whose gradients are added up too.")
+IMAGE_GIGA = flags.DEFINE_float("image_giga", 4.0, "10^9 multiply-adds an image: EfficientNet-B5, 9.9 at 456 pixels.")
+TEXT_GIGA = flags.DEFINE_float("text_giga", 5.5, "10^9 multiply-adds a text: BERT-base, 64 tokens.")
+TERAFLOPS = flags.DEFINE_float("teraflops", 18.0, "Reached by a core: 30% of a TPU v3 core's 61.5.")
+BANDWIDTH = flags.DEFINE_float("bandwidth", 83.0, "GB/s of a core's all-reduce: half of a TPU v3 pod's figure a core.")
 WORKER = flags.DEFINE_integer("worker", 0, "Used by the benchmark itself.")
 
 EMBEDDINGS = 4  # image, caption and both texts of a pair
 FLOAT = 4  # bytes
+KEPT = 2  # copies of the logits that the gradient needs: themselves and their softmax
+FLOAT32_PASSES = 6  # bfloat16 products that a TPU makes of one in float32
 
 
 def serve(devices: int) -> None:
@@ -112,16 +118,32 @@ def measure() -> None:
 
 
 def arithmetic() -> None:
-    print(f"Arithmetic, float32, D {SIZE.value}, {PARAMETERS.value / 1e6:.0f}M parameters, per core and step:")
-    print("  cores   batch | gathered | similarities kept | gradients added up | gathered / gradients")
+    """Prints what a core gathers, keeps and computes in a step, and the share of the step that is not towers."""
+    operations = 3 * 2 * 1e9 * (IMAGE_GIGA.value + 3 * TEXT_GIGA.value)  # of the towers, both tasks, both passes
+    speed, bandwidth = 1e12 * TERAFLOPS.value, 1e9 * BANDWIDTH.value
+    gradients = PARAMETERS.value * FLOAT
+    print(
+        f"Arithmetic: D {SIZE.value}, {PARAMETERS.value / 1e6:.0f}M parameters, {operations / 1e9:.0f} GFLOP for a pair "
+        f"of both tasks, {TERAFLOPS.value:g} TFLOP/s reached and {BANDWIDTH.value:g} GB/s all-reduced a core, nothing "
+        "overlapped."
+    )
+    print(
+        "| cores | batch | pairs a core | gathered, MiB | logits kept, MiB | towers, s | loss, s | gather and its "
+        "gradient, s | gradients added up, s | efficiency |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|---|")
     for cores in (128, 512):
         for batch in (4096, 16384, 65536):
+            rows = batch // cores
             gathered = EMBEDDINGS * batch * SIZE.value * FLOAT
-            similarities = 2 * EMBEDDINGS * (batch // cores) * batch * FLOAT // 2  # logits of 2 tasks x 2 directions
-            gradients = PARAMETERS.value * FLOAT
+            logits = EMBEDDINGS * KEPT * rows * batch * FLOAT  # 2 tasks in 2 directions
+            towers = operations * rows / speed
+            loss = 3 * 2 * EMBEDDINGS * rows * batch * SIZE.value * FLOAT32_PASSES / speed
+            gather = (1 + 2) * gathered / bandwidth  # an all-gather, and an all-reduce in the gradient
+            added = 2 * gradients / bandwidth
             print(
-                f"  {cores:5d} {batch:7d} | {gathered / 2**20:5.0f} MiB | {similarities / 2**20:13.1f} MiB | "
-                f"{gradients / 2**20:14.0f} MiB | {gathered / gradients:.3f}"
+                f"| {cores} | {batch:,} | {rows} | {gathered / 2**20:.0f} | {logits / 2**20:.0f} | {towers:.3f} | "
+                f"{loss:.4f} | {gather:.4f} | {added:.3f} | {towers / (towers + loss + gather + added):.2f} |"
             )
 
 
