@@ -123,9 +123,9 @@ def arithmetic() -> None:
     speed, bandwidth = 1e12 * TERAFLOPS.value, 1e9 * BANDWIDTH.value
     gradients = PARAMETERS.value * FLOAT
     print(
-        f"Arithmetic: D {SIZE.value}, {PARAMETERS.value / 1e6:.0f}M parameters, {operations / 1e9:.0f} GFLOP for a pair "
-        f"of both tasks, {TERAFLOPS.value:g} TFLOP/s reached and {BANDWIDTH.value:g} GB/s all-reduced a core, nothing "
-        "overlapped."
+        f"Arithmetic: D {SIZE.value}, {PARAMETERS.value / 1e6:.0f}M parameters, {operations / 1e9:.0f} GFLOP a pair of "
+        f"both tasks; a core reaches {TERAFLOPS.value:g} TFLOP/s and all-reduces {BANDWIDTH.value:g} GB/s, one after "
+        "the other."
     )
     print(
         "| cores | batch | pairs a core | gathered, MiB | logits kept, MiB | towers, s | loss, s | gather and its "

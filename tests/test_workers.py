@@ -157,3 +157,16 @@ def test_the_script_with_two_workers(tmp_path):
     dev = [row["step"] for row in rows if "retrieval_dev/all/mean_recall" in row]
     assert trained == [5, 10, 15, 20] and dev == [10, 20]
     assert (tmp_path / "run/export/model_card.json").exists()
+
+
+def test_float32_means_float32_on_a_tpu(monkeypatch):
+    monkeypatch.setattr(tf.distribute.cluster_resolver, "TPUClusterResolver", lambda tpu: tpu)
+    monkeypatch.setattr(tf.config, "experimental_connect_to_cluster", lambda resolver: None)
+    monkeypatch.setattr(tf.tpu.experimental, "initialize_tpu_system", lambda resolver: None)
+    monkeypatch.setattr(tf.distribute, "TPUStrategy", lambda resolver: f"strategy of {resolver}")
+    before = tf.config.experimental.tensor_float_32_execution_enabled()
+    try:
+        assert build_strategy("local") == "strategy of local"
+        assert not tf.config.experimental.tensor_float_32_execution_enabled()
+    finally:
+        tf.config.experimental.enable_tensor_float_32_execution(before)

@@ -31,6 +31,9 @@ def build_strategy(tpu: str = "") -> tf.distribute.Strategy:
             raise ConfigurationError(
                 f"The TPU {tpu!r} cannot be used: {reason}. Leave --tpu empty for this machine."
             ) from None
+        # TPUs round the factors of float32 products to bfloat16 unless told not to. The towers ask for bfloat16 by
+        # their own dtype; what is float32 on purpose is the similarity, divided by a temperature near 0.01.
+        tf.config.experimental.enable_tensor_float_32_execution(False)
         return tf.distribute.TPUStrategy(resolver)
     if os.environ.get("TF_CONFIG"):
         return _several_workers(os.environ["TF_CONFIG"])
