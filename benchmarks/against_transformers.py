@@ -109,7 +109,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pytorch", default=sys.executable, help="Python with torch and transformers")
     parser.add_argument("--pytorch_settings", default=SETTINGS, help="also: float16, and +compile")
-    parser.add_argument("--precision", default="auto", help="of our two towers: auto, float32, mixed_bfloat16")
+    for tower in ("image", "text"):
+        parser.add_argument(f"--{tower}_precision", default="auto", help="of ours: auto, float32 or mixed_bfloat16")
     parser.add_argument("--cases", default="full,captions")
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--pixels", type=int, default=128)
@@ -120,7 +121,9 @@ def main() -> None:
     cases = {"full": [64] * arguments.batch, "captions": caption_lengths(arguments.batch)}
     options = [f"--pixels={arguments.pixels}", f"--threads={arguments.threads}"]
     options += [f"--{case}=" + ",".join(map(str, lengths)) for case, lengths in cases.items()]
-    ours = [sys.executable, "-m", "benchmarks.step_ours", f"--precision={arguments.precision}", *options]
+    precisions = {tower: getattr(arguments, f"{tower}_precision") for tower in ("image", "text")}
+    ours = [sys.executable, "-m", "benchmarks.step_ours", *options]
+    ours += [f"--{tower}_precision={precision}" for tower, precision in precisions.items()]
     sides = {"ours": Side(ours), "PyTorch": Side([arguments.pytorch, "benchmarks/step_pytorch.py", *options])}
     for case in arguments.cases.split(","):
         lengths = cases[case]
@@ -128,7 +131,7 @@ def main() -> None:
         settings = arguments.pytorch_settings.split(",")
         if len(settings) > 1:
             settings = [fastest_setting(sides["PyTorch"], settings, case, arguments.trials)]
-        compare(case, lengths, sides, {"ours": arguments.precision, "PyTorch": settings[0]}, arguments)
+        compare(case, lengths, sides, {"ours": "/".join(precisions.values()), "PyTorch": settings[0]}, arguments)
     for side in sides.values():
         side.close()
 

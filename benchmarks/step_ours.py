@@ -17,12 +17,12 @@ from mural_tf.training.fit import compile_model
 VOCABULARY = 30_522
 
 
-def build(precision: str, pixels: int):
+def build(image_precision: str, text_precision: str, pixels: int):
     """Returns ALIGN with EfficientNet-B0 and BERT-base, compiled with AdamW."""
     config = base_config()
     config.model, config.embedding_size = "align", 320
-    config.image_tower.update(dict(width=1.0, depth=1.0, image_size=pixels, resize=pixels, precision=precision))
-    config.text_tower.update(dict(precision=precision, length_groups=8))
+    config.image_tower.update(dict(width=1.0, depth=1.0, image_size=pixels, resize=pixels, precision=image_precision))
+    config.text_tower.update(dict(precision=text_precision, length_groups=8))
     config.optimizer.update(dict(name="adamw", learning_rate=1e-4))
     config.loss.label_smoothing = 0.1
     model = build_model(config, VOCABULARY)
@@ -59,12 +59,12 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     for name in ("pixels", "threads"):
         parser.add_argument(f"--{name}", type=int)
-    for name in ("full", "captions", "precision"):
+    for name in ("full", "captions", "image_precision", "text_precision"):
         parser.add_argument(f"--{name}")
     arguments = parser.parse_args()
     if arguments.threads:
         tf.config.threading.set_intra_op_parallelism_threads(arguments.threads)
-    model = build(arguments.precision, arguments.pixels)
+    model = build(arguments.image_precision, arguments.text_precision, arguments.pixels)
     batches = {
         name: batch([int(n) for n in getattr(arguments, name).split(",")], arguments.pixels)
         for name in ("full", "captions")

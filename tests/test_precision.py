@@ -7,7 +7,7 @@ from mural_tf.config import ConfigurationError
 from mural_tf.encoders import precision
 
 
-@pytest.mark.parametrize("tower,on_tpu,on_amx,expected", [
+@pytest.mark.parametrize("tower,on_tpu,on_fast_processor,expected", [
     ("text", True, False, "mixed_bfloat16"),
     ("image", True, False, "mixed_bfloat16"),
     ("text", False, True, "mixed_bfloat16"),
@@ -15,22 +15,25 @@ from mural_tf.encoders import precision
     ("text", False, False, "float32"),
     ("image", False, False, "float32"),
 ])  # fmt: skip
-def test_the_table(tower, on_tpu, on_amx, expected):
-    assert precision.fast_precision(tower, on_tpu, on_amx) == expected
+def test_the_table(tower, on_tpu, on_fast_processor, expected):
+    assert precision.fast_precision(tower, on_tpu, on_fast_processor) == expected
 
 
-def test_amx_is_read_from_the_processors_flags(tmp_path):
-    flags = tmp_path / "cpuinfo"
-    for line, expected in (("flags : fma amx_bf16 amx_tile", True), ("flags : fma avx512_bf16", False)):
-        flags.write_text(line)
-        precision.has_amx.cache_clear()
-        assert precision.has_amx(str(flags)) == expected
-    assert not precision.has_amx(str(tmp_path / "missing"))
+@pytest.mark.parametrize("processor,expected", [
+    ("vendor_id : GenuineIntel flags : fma amx_bf16 amx_tile", True),
+    ("vendor_id : GenuineIntel flags : fma avx512_bf16", False),
+    ("vendor_id : AuthenticAMD flags : fma avx512_bf16", True),
+    ("vendor_id : AuthenticAMD flags : fma avx2", False),
+])  # fmt: skip
+def test_the_processor_is_known_by_its_flags(tmp_path, processor, expected):
+    (tmp_path / "cpuinfo").write_text(processor)
+    assert precision.multiplies_bfloat16(str(tmp_path / "cpuinfo")) == expected
+    assert not precision.multiplies_bfloat16(str(tmp_path / "missing"))
 
 
 def test_auto_follows_the_machine(monkeypatch):
-    for amx, expected in ((True, tf.bfloat16), (False, tf.float32)):
-        monkeypatch.setattr(precision, "has_amx", lambda amx=amx: amx)
+    for fast, expected in ((True, tf.bfloat16), (False, tf.float32)):
+        monkeypatch.setattr(precision, "multiplies_bfloat16", lambda fast=fast: fast)
         assert precision.dtype_policy("auto", "text").compute_dtype == expected
         assert precision.dtype_policy("auto", "image").compute_dtype == tf.float32
         assert precision.dtype_policy("auto", "text").variable_dtype == tf.float32
