@@ -220,14 +220,18 @@ def measure(method: Method, workdir: pathlib.Path, stage: Stage, translation: di
     row.update({f"translation_{name}": mean(groups[name], translated) for name in ("under", "none")})
     row["translation_well"] = mean([language for language in WELL_RESOURCED if language != "en"], translated)
     row["parameters"] = card["parameters"]
-    row["seconds_per_step"] = seconds_per_step(workdir)
+    row["processor_seconds_per_step"] = processor_seconds_per_step(workdir)
     return row
 
 
-def seconds_per_step(workdir: pathlib.Path) -> float | None:
-    """The median over the log's rows but the first, in which functions are traced; None if there is one row only."""
+def processor_seconds_per_step(workdir: pathlib.Path) -> float | None:
+    """The median over the log's rows but the first, in which functions are traced; None if there is one row only.
+
+    Of processor time, which other programs on the machine change little.
+    """
     rows = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    seconds = [row["train/seconds_per_step"] for row in rows if "train/seconds_per_step" in row]
+    column = "train/processor_seconds_per_step"
+    seconds = [row[column] for row in rows if column in row]
     return statistics.median(seconds[1:]) if len(seconds) > 1 else None
 
 

@@ -20,7 +20,7 @@ COLUMNS = {  # column → (title, digits)
     "translation_under": ("translation, under-resourced", 1),
     "translation_none": ("translation, no image-caption pair", 1),
     "parameters": ("parameters", 0),
-    "seconds_per_step": ("seconds a step", 3),
+    "processor_seconds_per_step": ("processor seconds a step", 3),
 }
 CHART = ("well", "under", "none")
 

@@ -64,7 +64,7 @@ class TrainingLog(tf.keras.callbacks.Callback):
             self._tensorboard(self._writer.close)
 
     def on_epoch_begin(self, epoch, logs=None):
-        self._interval_begun = time.monotonic()
+        self._interval_begun = time.monotonic(), time.process_time()
 
     def on_train_batch_end(self, batch, logs=None):
         self._interval_steps = batch + 1
@@ -73,7 +73,9 @@ class TrainingLog(tf.keras.callbacks.Callback):
         self._first = False
 
     def on_epoch_end(self, epoch, logs=None):
-        done, seconds = self._interval_steps, time.monotonic() - self._interval_begun
+        now = time.monotonic(), time.process_time()
+        seconds, processor_seconds = (end - begun for end, begun in zip(now, self._interval_begun))
+        done = self._interval_steps
         self.step += done
         values = {name: float(value) for name, value in (logs or {}).items()}
         wait = values.pop("data_wait_seconds", 0.0) * done
@@ -81,6 +83,7 @@ class TrainingLog(tf.keras.callbacks.Callback):
             self._rates(),
             pairs_per_second=self.pairs_per_step * done / seconds,
             seconds_per_step=seconds / done,
+            processor_seconds_per_step=processor_seconds / done,  # of all threads, whatever else the machine does
             data_wait_fraction=wait / seconds,
             skipped_records=self.skipped.total,
             skipped_steps=int(self.model.guard.total.numpy()),
