@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from search_data import COLORS, ColorEmbedder, png, write_folder
 
-from mural_tf.config import ConfigurationError
+from mural_tf.config import ConfigurationError, base_config
 from mural_tf.data import records
 from mural_tf.search import build, commands, exact, fingerprint, parts, sources
 from mural_tf.search.index import load_index
@@ -409,3 +409,21 @@ def test_help_imports_no_tensorflow(script):
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environment)
     assert "--model" in result.stdout and "TensorFlow was imported" not in result.stderr
+
+
+@pytest.mark.parametrize("tower", ["features", "none"])
+def test_models_without_pictures_have_a_fingerprint(tower):
+    class Model:
+        config = base_config()
+
+        def encode_text(self, texts):
+            return np.eye(len(texts), 8, dtype=np.float32)
+
+        def encode_image(self, images):
+            assert tower == "features"
+            return np.stack([np.frombuffer(image, "<f4") for image in images])
+
+    Model.config.image_tower.update(dict(name=tower, feature_size=8))
+    probes = fingerprint.take(Model()).probes
+    assert probes.shape == (len(fingerprint.TEXTS) + (2 if tower == "features" else 0), 8)
+    assert fingerprint.take(Model()).distance(fingerprint.take(Model())) < 1e-6

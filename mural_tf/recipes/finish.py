@@ -60,11 +60,14 @@ def finish(model: ContrastiveModel, tokenizer, config: ConfigDict, workdir: path
 
 
 def _search(model, tokenizer, config: ConfigDict, workdir: pathlib.Path) -> list[str]:
-    """Writes contact sheets of the example queries and returns what was found, a line each."""
+    """Writes contact sheets of the data's example queries, if it has some; returns what was found, a line each."""
+    queries = EXAMPLE_QUERIES.get(config.data.source, ())
+    if not queries:
+        return []
     embedder = Embedder.from_model(model, tokenizer, config, str(workdir))
     index = index_in_memory(embedder, find(IMAGES, [config.data.directory], config.evaluation.split))
     lines = []
-    for number, query in enumerate(EXAMPLE_QUERIES.get(config.data.source, ()), start=1):
+    for number, query in enumerate(queries, start=1):
         hits = search(index, embedder, [Query(query)], top=10)[0].hits
         sheet = workdir / f"search-{number}.png"
         note = write_contact_sheet(sheet, query, hits, {hit.name: index.read_image(hit.row) for hit in hits})
