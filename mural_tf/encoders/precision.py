@@ -10,12 +10,13 @@
 | Intel with `avx512_bf16` alone  | float32        | float32        | measured, see below
 | any other                       | float32        | float32        | bfloat16 is emulated
 
-Measured with TensorFlow 2.15.1 and oneDNN, products of BERT-base's sizes: on an AMD EPYC (family 26) 415 to 430 GFLOP/s
-of two cores in float32 and 750 to 800 in bfloat16; a training step with BERT-base (32 texts of 64 tokens) and
-EfficientNet-B0 (128 pixels) takes 3.85 s all in float32, 2.70 with the text tower in mixed_bfloat16, 2.72 with both. On
-an Intel Xeon with avx512_bf16 and without AMX 120 to 158 GFLOP/s a core in float32 and 66 to 82 in bfloat16; forward
-and backward of 32 texts of 64 tokens through two layers of BERT-base take 0.96 s of processor time in float32 and 1.56
-in mixed_bfloat16, of 32 images of 128 pixels through EfficientNet-B0 0.83 and 1.55 (depthwise gradients most of all).
+Measured with TensorFlow 2.15.1 and oneDNN. On an AMD EPYC (family 26) a 2048 x 2048 product runs at 415 to 430 GFLOP/s
+of two cores in float32 and at 750 to 800 in bfloat16; a training step with BERT-base (32 texts of 64 tokens) and
+EfficientNet-B0 (128 pixels) takes 3.85 s all in float32, 2.70 with the text tower in mixed_bfloat16, 2.72 with both (a
+process each, one after the other). On an Intel Xeon with avx512_bf16 and without AMX products of BERT-base's sizes run
+at 120 to 158 GFLOP/s a core in float32 and 66 to 82 in bfloat16; forward and backward of 32 texts of 64 tokens through
+two layers of BERT-base take 0.96 s of processor time in float32 and 1.56 in mixed_bfloat16, of 32 images of 128 pixels
+through EfficientNet-B0 0.83 and 1.55 (depthwise gradients most of all).
 `python -m benchmarks.against_transformers --text_precision=…` tells for another machine.
 """
 

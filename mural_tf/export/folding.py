@@ -38,8 +38,10 @@ def fold_batch_norm(tower: tf.keras.Model) -> tf.keras.Model:
 
 
 def _is_foldable(layer) -> bool:
-    convolution = isinstance(layer, (tf.keras.layers.Conv2D, tf.keras.layers.DepthwiseConv2D))
-    return convolution and not layer.use_bias and len(layer.outbound_nodes) == 1
+    if not isinstance(layer, (tf.keras.layers.Conv2D, tf.keras.layers.DepthwiseConv2D)):
+        return False
+    is_linear = not layer.use_bias and layer.activation is tf.keras.activations.linear
+    return is_linear and len(layer.outbound_nodes) == 1  # nothing else reads it
 
 
 def _with_bias(layer: tf.keras.layers.Layer) -> tf.keras.layers.Layer:

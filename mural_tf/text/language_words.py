@@ -18,7 +18,8 @@ from collections.abc import Iterable, Sequence
 import tensorflow as tf
 
 from mural_tf.config import ConfigurationError
-from mural_tf.text.vocabulary import lookup_table, save_vocabulary
+from mural_tf.text.lookup import lookup_table
+from mural_tf.text.vocabulary import save_vocabulary
 from mural_tf.text.words import clean_text, split_words
 
 PAD = "[PAD]"

@@ -22,12 +22,12 @@ from ml_collections import ConfigDict
 
 from mural_tf.config import ConfigurationError
 from mural_tf.text.language_words import WordTokenizer
+from mural_tf.text.lookup import lookup_table
 from mural_tf.text.vocabulary import (
     RESERVED_TOKENS,
     SUFFIX_INDICATOR,
     check_vocabulary,
     load_vocabulary,
-    lookup_table,
     read_lines,
     save_vocabulary,
 )

@@ -303,23 +303,3 @@ def check_vocabulary(vocabulary: Sequence[str], name: str = "The vocabulary") ->
         if piece in first_line:
             raise ConfigurationError(f"{name} holds {piece!r} twice, in lines {first_line[piece]} and {line}.")
         first_line[piece] = line
-
-
-def lookup_table(vocabulary: Sequence[str], unknown: int, file: str | pathlib.Path = "") -> tf.lookup.StaticHashTable:
-    """Returns the table from an entry, string, to its place, int64, or `unknown`.
-
-    With `file`, which holds the same entries, the graph reads the file, and a SavedModel carries it as an asset.
-    """
-    if file:
-        entries = tf.lookup.TextFileInitializer(
-            str(file),
-            key_dtype=tf.string,
-            key_index=tf.lookup.TextFileIndex.WHOLE_LINE,
-            value_dtype=tf.int64,
-            value_index=tf.lookup.TextFileIndex.LINE_NUMBER,
-            vocab_size=len(vocabulary),
-        )
-    else:
-        places = tf.range(len(vocabulary), dtype=tf.int64)
-        entries = tf.lookup.KeyValueTensorInitializer(tf.constant(vocabulary, tf.string), places)
-    return tf.lookup.StaticHashTable(entries, unknown)
