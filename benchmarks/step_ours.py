@@ -22,7 +22,7 @@ def build(image_precision: str, text_precision: str, pixels: int):
     config = base_config()
     config.model, config.embedding_size = "align", 320
     config.image_tower.update(dict(width=1.0, depth=1.0, image_size=pixels, resize=pixels, precision=image_precision))
-    config.text_tower.update(dict(precision=text_precision, length_groups=8))
+    config.text_tower.update(dict(precision=text_precision, length_groups=4))
     config.optimizer.update(dict(name="adamw", learning_rate=1e-4))
     config.loss.label_smoothing = 0.1
     model = build_model(config, VOCABULARY)

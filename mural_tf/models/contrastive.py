@@ -263,7 +263,7 @@ class ContrastiveModel(tf.keras.Model):
         squares = {"image_tower": [], "text_tower": [], "heads": []}
         for gradient, variable in zip(gradients, self.trainable_variables):
             if gradient is not None:
-                squares[group.get(variable.ref(), "heads")].append(tf.reduce_sum(tf.square(gradient)))
+                squares[group.get(variable.ref(), "heads")].append(2.0 * tf.nn.l2_loss(gradient))
         sums = [tf.add_n(values) if values else tf.zeros([]) for values in squares.values()]
         return dict(zip(self._norm_names(optimizer), map(tf.sqrt, [tf.add_n(sums), *sums])))
 
