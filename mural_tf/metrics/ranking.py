@@ -22,7 +22,7 @@ import numpy as np
 from mural_tf.metrics.counting import Counts
 
 CUTOFFS = (1, 5, 10)
-SCORE_BLOCK_BYTES = 64 * 2**20  # of float32 scores held at a time
+SCORE_BLOCK_BYTES = 256 * 2**20  # of float32 scores held at a time
 LARGEST_BLOCK = 255  # rows; more are no faster
 
 
@@ -40,7 +40,7 @@ def ranks(
       candidates: [C, D], used as float32.
       positives: for each query the indices of its positives among the candidates: an int array [Q] (one each), or a
         sequence of Q non-empty int sequences of any lengths; an index given twice counts once.
-      chunk: queries scored at a time; by default as many as keep the scores within 64 MB. No rank depends on it.
+      chunk: queries scored at a time; by default as many as keep the scores within 256 MB. No rank depends on it.
       excluded: int array [Q]: one candidate that is not in the query's pool, itself for example; -1: none.
 
     Returns:
