@@ -113,7 +113,7 @@ def test_workdir_and_export_embed_alike(trained):
     assert np.max(np.abs(one.encode_image(images) - other.encode_image(images))) < 1e-5
 
 
-@pytest.mark.slow  # the parts are tested in test_search_build.py
+@pytest.mark.slow  # the parts are tested in test_search.py
 def test_an_index_made_by_the_workdir_is_asked_with_the_export(trained, data, tmp_path):
     workdir, _ = trained
     index = ["run_search.py", "index", data, "--split=test", f"--model={workdir}", f"--output={tmp_path / 'index'}"]
