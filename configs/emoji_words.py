@@ -22,6 +22,8 @@ def emoji_words_config(model: str) -> ConfigDict:
     config.text_tower.projection = 160
     config.text_tower.length_groups = 2  # each has a layer for every language
     config.vocabulary.size = 100_000  # all words
+    config.mule.top = 256  # all: before the towers know anything, the ten hardest draw everything to one point
+    config.mule.margin = 0.3
     config.loss.text_text_weight = 0.0
     config.data.captions_per_image = 4
     config.optimizer.learning_rate = 2e-3
