@@ -87,7 +87,7 @@ def comma_separated(results: Mapping, pairs: Mapping) -> str:
 
 
 def write_chart(path: pathlib.Path, results: Mapping) -> None:
-    """Draws the mean recall of each method and group; says so and draws nothing where matplotlib is missing."""
+    """Draws the mean recall of each method that has one; says so and draws nothing where matplotlib is missing."""
     try:
         import matplotlib
     except ImportError:
@@ -96,6 +96,7 @@ def write_chart(path: pathlib.Path, results: Mapping) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
+    results = {method: rows for method, rows in results.items() if any(summarize(rows, column) for column in CHART)}
     figure, axes = pyplot.subplots(figsize=(max(6.0, 1.3 * len(results)), 4.0), layout="constrained")
     width = 0.8 / len(CHART)
     for place, column in enumerate(CHART):
