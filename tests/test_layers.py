@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from mural_tf.config import ConfigurationError
 from mural_tf.encoders.batch_norm import BatchNormalization, parse_group
-from mural_tf.encoders.dropout import Dropout
+from mural_tf.encoders.dropout import Dropout, keep
 from mural_tf.encoders.forward_pass import current_pass, forward_pass
 
 SEED = tf.constant([1, 2], tf.int32)
@@ -31,6 +31,16 @@ def test_dropout_outside_of_a_pass_draws_anew_and_rests_in_inference():
     layer, x = Dropout(0.5), tf.ones([20, 20])
     assert not np.array_equal(layer(x, training=True), layer(x, training=True))
     assert np.array_equal(layer(x, training=False), x) and np.array_equal(layer(x), x)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.1, 0.9])
+def test_the_share_kept_of_an_odd_number_of_entries(rate):
+    kept = keep([333, 333], rate, SEED).numpy()
+    deviation = np.sqrt(rate * (1 - rate) / kept.size)
+    assert kept.shape == (333, 333) and abs(kept.mean() - (1 - rate)) <= 5 * deviation
+    neighbours = kept.reshape(-1)[:-1].reshape(-1, 2)  # the halves of one word are drawn apart
+    expected = (1 - rate) ** 2
+    assert abs(neighbours.all(axis=1).mean() - expected) <= 5 * np.sqrt(expected * (1 - expected) / len(neighbours))
 
 
 def test_stochastic_depth_drops_whole_examples():
