@@ -70,6 +70,11 @@ class Method:
         return captions, sum(count * stage.text_pairs for count, stage in zip(steps, self.stages))
 
 
+def mural(name: str, *overrides: tuple[str, object], **stage) -> Method:
+    """MURAL in one stage."""
+    return Method(name, (Stage("emoji_mural", overrides=overrides, **stage),))
+
+
 def mule(name: str, lp: bool = True, **overrides) -> Method:
     """MULE with a quarter of the text pairs in LP, or all of them in the one stage."""
     fields = tuple((f"mule.{key}", value) for key, value in overrides.items())
@@ -94,9 +99,13 @@ TRIPLES = (1_100 / STEPS, 300 / (2 * STEPS))
 MURAL_FIRST = Stage("emoji_mural", steps=TRIPLES[0])
 ETCL_STAGE = Stage("emoji_etcl", steps=TRIPLES[1], captions=2 * IMAGE_TEXT, text_pairs=IMAGE_TEXT)
 
+# The setting of [ETCL] §3.4: captions in English, then a stage that brings five more languages.
+ENGLISH = ("data.image_text_languages", ("en",))
+SIX = ("data.image_text_languages", ("en", "de", "fr", "cs", "zh", "ja"))
+
 METHODS = (
     Method("ALIGN", (Stage("emoji_align", text_pairs=0),)),
-    Method("MURAL", (Stage("emoji_mural"),)),
+    mural("MURAL"),
     Method("LaBSE-style, text only", (Stage("emoji_labse", captions=0),), images=False),
     Method("ETCL", (MURAL_FIRST, ETCL_STAGE)),
     globetrotter("Globetrotter"),
@@ -105,13 +114,12 @@ METHODS = (
     Method("PARALLEL-EmbN", (Stage("emoji_parallel_embn", text_pairs=0),)),
 )
 ABLATIONS = (
-    *(
-        Method(f"MURAL, text-text weight {weight}", (Stage(
-            "emoji_mural", text_pairs=TEXT_TEXT if weight else 0, overrides=(("loss.text_text_weight", weight),)
-        ),))
-        for weight in (0.0, 0.05, 0.1, 0.5, 1.0)
-    ),
-    Method("MURAL, one head", (Stage("emoji_mural", overrides=(("shared_head", True),)),)),
+    mural("MURAL, text-text weight 0", ("loss.text_text_weight", 0.0), text_pairs=0),
+    mural("MURAL, text-text weight 0.05", ("loss.text_text_weight", 0.05)),
+    mural("MURAL, text-text weight 0.1"),  # the default: the table's row
+    mural("MURAL, text-text weight 0.5", ("loss.text_text_weight", 0.5)),
+    mural("MURAL, text-text weight 1", ("loss.text_text_weight", 1.0)),
+    mural("MURAL, one head", ("shared_head", True)),
     Method("MURAL from ALIGN", (Stage("emoji_align", steps=0.5, text_pairs=0), Stage(
         "emoji_mural", steps=0.5, overrides=(("other_method", True),)
     ))),
@@ -119,6 +127,10 @@ ABLATIONS = (
     Method("ETCL, without text-text", (MURAL_FIRST, dataclasses.replace(
         ETCL_STAGE, text_pairs=0, overrides=(("loss.text_text_weight", 0.0),)
     ))),
+    mural("MURAL, English captions", ENGLISH),
+    Method("ETCL in six languages on English MURAL", (
+        dataclasses.replace(MURAL_FIRST, overrides=(ENGLISH,)), dataclasses.replace(ETCL_STAGE, overrides=(SIX,))
+    )),
     globetrotter("Globetrotter, all losses"),
     globetrotter("Globetrotter, without L_t", ("loss.text_text_weight", 0.0)),
     globetrotter("Globetrotter, without L_v", ("loss.image_image_weight", 0.0)),
@@ -140,15 +152,23 @@ def step_count(stage: Stage, scale: float) -> int:
 
 
 def slug(name: str) -> str:
-    """A folder name for a method: "EmbN, English" → "embn-english"."""
+    """A row's name on the command line: "EmbN, English" → "embn-english"."""
     return "-".join("".join(c if c.isalnum() or c == "." else " " for c in name.lower()).split())
 
 
+def stage_folder(stage: Stage, scale: float) -> str:
+    """A folder name that tells all of a stage: "emoji_mural-1100,image_text_languages=en"."""
+    values = {name: value if isinstance(value, tuple) else (value,) for name, value in stage.overrides}
+    settings = [f"{name.split('.')[-1]}={'-'.join(map(str, value))}" for name, value in values.items()]
+    return ",".join([f"{stage.config}-{step_count(stage, scale)}", *settings])
+
+
 def run_method(method: Method, seed: int, scale: float, folder: pathlib.Path, data: str) -> dict:
-    """Trains what is not trained yet and returns the numbers of one seed."""
-    source = None
-    for number, stage in enumerate(method.stages):
-        workdir = folder / f"{slug(method.name)}-seed{seed}" / f"{number}-{stage.config}"
+    """Trains what is not trained yet and returns the numbers of one seed. Rows share the stages they begin with."""
+    source, stages = None, []
+    for stage in method.stages:
+        stages.append(stage_folder(stage, scale))
+        workdir = folder / f"seed{seed}" / "+".join(stages)
         if not (workdir / "summary.json").exists():
             run(command(stage, seed, scale, workdir, source, data))
         source = workdir
@@ -253,7 +273,7 @@ def main(_) -> None:
     folder, results = pathlib.Path(OUTPUT.value).resolve(), {}
     for seed in range(seeds):
         for method in chosen:  # all methods of a seed first: a table that was cut off is complete for some seeds
-            row = run_method(method, seed, scale, folder / f"runs-{scale:g}", str(pathlib.Path(DATA.value).resolve()))
+            row = run_method(method, seed, scale, folder / "runs", str(pathlib.Path(DATA.value).resolve()))
             results.setdefault(method.name, []).append(row)
             pairs = {method.name: method.pairs(scale) for method in chosen}
             write_table(folder, "ablations" if ABLATE.value else "table", results, pairs, HELD_OUT)

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import pathlib
 
 import pytest
 
@@ -50,6 +51,30 @@ def test_commands_and_names():
     assert "'en'" in languages and not any(f"'{language}'" in languages for language in table.HELD_OUT)
     later = table.command(table.METHODS[5].stages[1], 0, 1.0, "work", "before", "data")
     assert later[1:3] == ["run_finetune.py", "--from=before"] and "--config.train.text_text_batch=384" in later
+
+
+def test_rows_share_the_stages_they_begin_with(tmp_path, monkeypatch):
+    def run(arguments):  # leaves what a training or a measurement of translation leaves
+        ran.append(arguments)
+        path = next(a.partition("=")[2] for a in arguments if a.startswith(("--workdir=", "--output=")))
+        file = pathlib.Path(path) if path.endswith(".json") else pathlib.Path(path) / "summary.json"
+        file.parent.mkdir(parents=True)
+        file.write_text("{}", encoding="utf-8")
+
+    ran = []
+    monkeypatch.setattr(table, "run", run)
+    monkeypatch.setattr(table, "measure", lambda method, *_: method.name)
+    for method in (*table.METHODS, *table.ABLATIONS):
+        table.run_method(method, 0, 1.0, tmp_path, "data")
+    folders = [path.name for path in (tmp_path / "seed0").iterdir()]
+    assert {"emoji_mural-1400", "emoji_mural-1400,image_text_languages=en"} <= set(folders)
+    assert "emoji_mural-1100,image_text_languages=en+emoji_etcl-150,image_text_languages=en-de-fr-cs-zh-ja" in folders
+    assert len([a for a in ran if f"--workdir={tmp_path}/seed0/emoji_mural-1100" in a]) == 1  # of three rows
+    stages = {tuple(method.stages[: n + 1]) for method in ALL for n in range(len(method.stages))}
+    assert len(folders) == len(stages)  # no two stages in one folder
+    before = len(ran)
+    table.run_method(table.METHODS[0], 0, 1.0, tmp_path, "data")
+    assert len(ran) == before  # nothing twice
 
 
 def row(**values):
