@@ -1,58 +1,54 @@
 """Runs that are killed at chosen moments, and the same command again: bit-identical weights and metrics."""
 
+import functools
 import json
 import os
 import pathlib
 import random
 import signal
-import subprocess
-import sys
 
+import forked
 import numpy as np
 import pytest
 import tensorflow as tf
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
 COMMAND = ["--config=configs/shapes_smoke.py", "--config.train.steps=30", "--config.train.log_every=5",
            "--config.train.checkpoint_every=10", "--config.train.evaluate_every=20",
            "--config.train.image_text_batch=16", "--config.train.text_text_batch=16",
            "--config.text_tower.dropout=0.1",
            "--config.vocabulary.builder=tokenizers"]  # fmt: skip
 
-# Runs the script, and sends itself a signal at one moment of its life.
-DRIVER = """
-import os, pathlib, runpy, signal, sys
-moment, number, workdir = sys.argv.pop(1), signal.Signals[sys.argv.pop(1)], pathlib.Path(sys.argv.pop(1))
-sys.argv.pop(0)
-os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-import tensorflow as tf
-from mural_tf.recipes import finish, measure
-from mural_tf.training import log
 
-def now(name):
-    if name == moment:
-        os.kill(os.getpid(), number)
+def send_at(moment, number, workdir):
+    """Makes this process send itself a signal at one moment of its life."""
+    from mural_tf.recipes import finish, measure
+    from mural_tf.training import log
 
-def around(owner, attribute, name):
-    function = getattr(owner, attribute)
-    def wrapped(*arguments, **options):
-        now("before " + name(*arguments, **options))
-        result = function(*arguments, **options)
-        now("after " + name(*arguments, **options))
-        return result
-    setattr(owner, attribute, wrapped)
+    def now(name):
+        if name == moment:
+            os.kill(os.getpid(), number)
 
-def relative(_, path):
-    path = pathlib.Path(path)
-    return str(path.relative_to(workdir)) if workdir in path.parents else path.name
+    def around(owner, attribute, name):
+        function = getattr(owner, attribute)
 
-around(os, "replace", relative)
-around(log.TrainingLog, "on_train_batch_end", lambda self, batch, logs=None: f"step {self.step + batch + 1}")
-around(measure, "measure_retrieval", lambda e, *_, name, **__: f"{name} {e.step}")
-around(finish, "append_metrics", lambda _, row: "last row")
-around(tf.saved_model, "save", lambda _, path, *__: "export " + relative(None, path).split(".exporting/")[-1])
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
+        def wrapped(*arguments, **options):
+            now("before " + name(*arguments, **options))
+            result = function(*arguments, **options)
+            now("after " + name(*arguments, **options))
+            return result
+
+        setattr(owner, attribute, wrapped)
+
+    def relative(_, path):
+        path = pathlib.Path(path)
+        return str(path.relative_to(workdir)) if workdir in path.parents else path.name
+
+    around(os, "replace", relative)
+    around(log.TrainingLog, "on_train_batch_end", lambda self, batch, logs=None: f"step {self.step + batch + 1}")
+    around(measure, "measure_retrieval", lambda e, *_, name, **__: f"{name} {e.step}")
+    around(finish, "append_metrics", lambda _, row: "last row")
+    around(tf.saved_model, "save", lambda _, path, *__: "export " + relative(None, path).split(".exporting/")[-1])
+
 
 PARTS = ("data-00000-of-00001", "index")
 PREPARING = ["before config.json", "after config.json", "before environment.json", "before vocabulary.txt",
@@ -70,9 +66,8 @@ FINISHING = ["before retrieval 30", "after retrieval 30", "after last row", "bef
 
 def start(moment, signal_name, workdir, data):
     where = [f"--config.data.directory={data}", f"--workdir={workdir}"]
-    command = [sys.executable, "-c", DRIVER, moment, signal_name, str(workdir), "run_pretrain.py", *COMMAND, *where]
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "PYTHONPATH": str(ROOT)}
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    send = functools.partial(send_at, moment, signal.Signals[signal_name], workdir)
+    return forked.run_script("run_pretrain.py", *COMMAND, *where, before=send)
 
 
 def interrupt(moments, workdir, data):

@@ -1,7 +1,6 @@
 """The scripts as a user runs them: the whole path on the shapes, resuming, fine-tuning, and mistakes."""
 
 import json
-import os
 import pathlib
 import re
 import shutil
@@ -10,6 +9,7 @@ import subprocess
 import sys
 import time
 
+import forked
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -22,18 +22,15 @@ SMOKE = ["--config=configs/shapes_smoke.py", "--config.train.steps=30", "--confi
 TINY = ["--config.train.image_text_batch=16", "--config.train.text_text_batch=16"]
 
 
-def run(script, *arguments, check=True, **options):
-    command = [sys.executable, str(ROOT / script), *map(str, arguments)]
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, **options)
+def run(script, *arguments, check=True):
+    done = forked.run_script(script, *arguments)
     if check:
         assert done.returncode == 0, done.stderr[-3000:]
     return done
 
 
-def pretrain(workdir, data, *more, **options):
-    where = [f"--config.data.directory={data}", f"--workdir={workdir}"]
-    return run("run_pretrain.py", *SMOKE, *TINY, *where, *more, **options)
+def options(workdir, data):
+    return [*SMOKE, *TINY, f"--config.data.directory={data}", f"--workdir={workdir}"]
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +42,10 @@ def data(tmp_path_factory):
 def trained(tmp_path_factory, data):
     """A finished run: its workdir and what it printed."""
     workdir = tmp_path_factory.mktemp("run") / "workdir"
-    return workdir, pretrain(workdir, data, "--config.train.evaluate_every=20").stdout
+    command = [sys.executable, "run_pretrain.py", *options(workdir, data), "--config.train.evaluate_every=20"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)  # once as a process of its own
+    assert done.returncode == 0, done.stderr[-3000:]
+    return workdir, done.stdout
 
 
 def weights(workdir):
@@ -75,7 +75,7 @@ def test_the_whole_path(trained, data):
 def test_a_finished_run_says_so_and_changes_nothing(trained, data):
     workdir, _ = trained
     before = {path: path.stat().st_mtime_ns for path in workdir.rglob("*") if path.is_file()}
-    printed = pretrain(workdir, data, "--config.train.evaluate_every=20").stdout
+    printed = run("run_pretrain.py", *options(workdir, data), "--config.train.evaluate_every=20").stdout
     assert "is finished" in printed and "under-resourced" in printed
     assert before == {path: path.stat().st_mtime_ns for path in workdir.rglob("*") if path.is_file()}
 
@@ -90,9 +90,8 @@ def test_a_killed_run_goes_on_to_the_same_weights(trained, data, tmp_path):
 
 @pytest.mark.parametrize("name,code", [("SIGTERM", 0), pytest.param("SIGINT", 130, marks=pytest.mark.slow)])
 def test_signals_save_and_stop(data, tmp_path, name, code):
-    command = [sys.executable, "run_pretrain.py", *SMOKE, *TINY, f"--config.data.directory={data}"]
+    command = [sys.executable, "run_pretrain.py", *options(tmp_path / "stopped", data)]
     command += ["--config.train.steps=100000", "--config.train.checkpoint_every=100000"]
-    command += [f"--workdir={tmp_path / 'stopped'}"]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     while not (tmp_path / "stopped/metrics.jsonl").exists():
         assert process.poll() is None
@@ -175,22 +174,29 @@ def last_line(done):
     (["--config=configs/shapes_smoke.py", "--config.data.image_text_languages=('xx',)"], "xx"),
 ])  # fmt: skip
 def test_mistakes_of_pretraining_are_one_line(arguments, expected, data, tmp_path):
-    more = [f"--config.data.directory={data}"] if "configs/shapes_smoke.py" in arguments[0] else []
+    more = SMOKE[-2:] + [f"--config.data.directory={data}"] if "configs/shapes_smoke.py" in arguments[0] else []
     done = run("run_pretrain.py", *arguments, *more, f"--workdir={tmp_path / 'w'}", check=False)
     assert expected in last_line(done)
+
+
+@pytest.mark.parametrize("mistake", ["optimizer.name=sgd", "optimizer.mode=both", "model=clip"])
+def test_wrong_names_are_told_before_data_is_built(mistake, tmp_path):
+    arguments = ["--config=configs/shapes_smoke.py", f"--config.{mistake}", f"--config.data.directory={tmp_path / 'd'}"]
+    assert "Unknown" in last_line(run("run_pretrain.py", *arguments, f"--workdir={tmp_path / 'w'}", check=False))
+    assert not (tmp_path / "d").exists()
 
 
 def test_a_workdir_of_another_configuration_stays_as_it_is(trained, data):
     workdir, _ = trained
     before = (workdir / "config.json").read_bytes()
-    done = pretrain(workdir, data, "--config.seed=5", check=False)
+    done = run("run_pretrain.py", *options(workdir, data), "--config.seed=5", check=False)
     assert "belongs to another configuration (seed was 0, is 5)" in last_line(done)
     assert (workdir / "config.json").read_bytes() == before
 
 
 def test_a_folder_that_is_no_workdir_is_left_alone(data, tmp_path):
     (tmp_path / "precious.txt").write_text("mine")
-    assert "neither empty nor a workdir" in last_line(pretrain(tmp_path, data, check=False))
+    assert "neither empty nor a workdir" in last_line(run("run_pretrain.py", *options(tmp_path, data), check=False))
     assert [path.name for path in tmp_path.iterdir()] == ["precious.txt"]
 
 

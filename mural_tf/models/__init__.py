@@ -26,14 +26,29 @@ METHODS = {
     "parallel_embn": ParallelEmbN,
 }
 
-__all__ = ["METHODS", "Align", "ContrastiveModel", "Etcl", "Globetrotter", "Labse", "Mural", "build_model"]
+__all__ = [
+    "METHODS",
+    "Align",
+    "ContrastiveModel",
+    "Etcl",
+    "Globetrotter",
+    "Labse",
+    "Mural",
+    "build_model",
+    "method_class",
+]
+
+
+def method_class(config: ConfigDict) -> type[ContrastiveModel]:
+    """Returns the configured method's class; raises `ConfigurationError` if there is none of that name."""
+    if config.model not in METHODS:
+        raise ConfigurationError(f"Unknown model {config.model!r}; known: {', '.join(METHODS)}.")
+    return METHODS[config.model]
 
 
 def build_model(config: ConfigDict, vocabulary_size: int) -> ContrastiveModel:
     """Builds the configured method with its towers and all variables; raises `ConfigurationError` if it cannot."""
-    if config.model not in METHODS:
-        raise ConfigurationError(f"Unknown model {config.model!r}; known: {', '.join(METHODS)}.")
-    model = METHODS[config.model](
+    model = method_class(config)(
         build_image_encoder(config.image_tower), build_text_encoder(config.text_tower, vocabulary_size), config
     )
     model.build_variables()

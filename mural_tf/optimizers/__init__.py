@@ -1,6 +1,6 @@
 """Optimisers: LAMB (TensorFlow Addons), Adam and AdamW, with per-variable learning rates. TFA is imported here only."""
 
-from mural_tf.optimizers.build import build_optimizers
+from mural_tf.optimizers.build import build_optimizers, check_optimizer
 from mural_tf.optimizers.schedule import WarmupLinearDecay
 
-__all__ = ["WarmupLinearDecay", "build_optimizers"]
+__all__ = ["WarmupLinearDecay", "build_optimizers", "check_optimizer"]

@@ -32,12 +32,9 @@ def build_optimizers(
       variables: the model's variables by group: "image_tower", "text_tower", "text_text_head"; others have rate 1.
 
     Raises:
-      ConfigurationError: unknown name or mode.
+      ConfigurationError: as `check_optimizer`.
     """
-    if config.mode not in MODES:
-        raise ConfigurationError(f"Unknown optimizer.mode {config.mode!r}; known: {', '.join(MODES)}.")
-    if config.learning_rate <= 0:
-        raise ConfigurationError(f"optimizer.learning_rate={config.learning_rate} must be above 0.")
+    check_optimizer(config)
     tower_rates = {
         base_name(variable): rate
         for group, rate in (("image_tower", config.image_tower_rate), ("text_tower", config.text_tower_rate))
@@ -53,17 +50,27 @@ def build_optimizers(
     return {"joint": _optimizer(config, config.learning_rate, steps, rates)}
 
 
-def _optimizer(config: ConfigDict, peak: float, steps: int, rates: Mapping[str, float]):
-    warmup = min(config.warmup_steps, steps - 1)
-    if not config.decay_rate:
-        schedule = WarmupLinearDecay(peak, warmup, steps)
-    elif 0 < config.decay_rate <= 1 and config.decay_steps > 0:
-        schedule = StaircaseDecay(peak, warmup, config.decay_rate, config.decay_steps)
-    else:
+def check_optimizer(config: ConfigDict) -> None:
+    """Raises `ConfigurationError` if the `optimizer` branch names what there is not, or a rate out of its range."""
+    if config.name not in NAMES:
+        raise ConfigurationError(f"Unknown optimizer.name {config.name!r}; known: {', '.join(NAMES)}.")
+    if config.mode not in MODES:
+        raise ConfigurationError(f"Unknown optimizer.mode {config.mode!r}; known: {', '.join(MODES)}.")
+    if config.learning_rate <= 0:
+        raise ConfigurationError(f"optimizer.learning_rate={config.learning_rate} must be above 0.")
+    if config.decay_rate and not (0 < config.decay_rate <= 1 and config.decay_steps > 0):
         raise ConfigurationError(
             f"optimizer.decay_rate={config.decay_rate} must be in (0, 1], with optimizer.decay_steps="
             f"{config.decay_steps} of 1 or more."
         )
+
+
+def _optimizer(config: ConfigDict, peak: float, steps: int, rates: Mapping[str, float]):
+    warmup = min(config.warmup_steps, steps - 1)
+    if config.decay_rate:
+        schedule = StaircaseDecay(peak, warmup, config.decay_rate, config.decay_steps)
+    else:
+        schedule = WarmupLinearDecay(peak, warmup, steps)
     moments = dict(beta_1=config.beta_1, beta_2=config.beta_2, epsilon=config.epsilon)
     if config.name == "lamb":
         optimizer = Lamb(
@@ -75,9 +82,7 @@ def _optimizer(config: ConfigDict, peak: float, steps: int, rates: Mapping[str, 
         )
     elif config.name == "adam":
         optimizer = Adam(schedule, **moments)
-    elif config.name == "adamw":
-        optimizer = AdamW(schedule, weight_decay=config.weight_decay, **moments)
     else:
-        raise ConfigurationError(f"Unknown optimizer.name {config.name!r}; known: {', '.join(NAMES)}.")
+        optimizer = AdamW(schedule, weight_decay=config.weight_decay, **moments)
     optimizer.rates = dict(rates)
     return optimizer

@@ -15,7 +15,7 @@ import tensorflow as tf
 from ml_collections import ConfigDict
 
 from mural_tf.config import ConfigurationError, load_config
-from mural_tf.models import METHODS, ContrastiveModel
+from mural_tf.models import ContrastiveModel, method_class
 from mural_tf.recipes.pretrain import train_and_finish
 from mural_tf.training.checkpoints import restore_for_inference
 
@@ -71,9 +71,7 @@ def _with_source_architecture(config: ConfigDict, source: ConfigDict, folder: pa
         kept = {name: config[tower][name] for name in TOWER_SETTINGS if name in config[tower]}
         config[tower].update(source[tower].to_dict())
         config[tower].update(kept)
-    if config.model not in METHODS:
-        raise ConfigurationError(f"Unknown model {config.model!r}; known: {', '.join(METHODS)}.")
-    starts_from = METHODS[config.model].starts_from  # of a stage, such as ETCL; the others go on as what they were
+    starts_from = method_class(config).starts_from  # of a stage, such as ETCL; the others go on as what they were
     if starts_from and source.model not in starts_from:
         raise ConfigurationError(f"{config.model} starts from {' or '.join(starts_from)}; {folder} is {source.model}.")
     if not starts_from and not config.other_method:

@@ -11,7 +11,8 @@ from ml_collections import ConfigDict
 
 from mural_tf.config import ConfigurationError
 from mural_tf.encoders.fused import enable_fusion
-from mural_tf.models import ContrastiveModel, build_model
+from mural_tf.models import ContrastiveModel, build_model, method_class
+from mural_tf.optimizers import check_optimizer
 from mural_tf.recipes.finish import describe, finish, is_finished
 from mural_tf.recipes.measure import MeasuredModel, SplitEvaluation
 from mural_tf.text.tokenizer import WordPieceTokenizer
@@ -109,5 +110,7 @@ def _train_and_finish(config, workdir, tpu, debug_nans, profile, initialize, sig
 
 
 def _prepare(config: ConfigDict, workdir: pathlib.Path) -> WordPieceTokenizer:
+    method_class(config)  # a wrong name is told before data and a vocabulary are built
+    check_optimizer(config.optimizer)
     prepare_data(config)
     return prepare_tokenizer(config, workdir)
