@@ -129,6 +129,7 @@ def test_moving_averages_move_once_a_step(data):
         tf.keras.utils.set_random_seed(0)
         model = build_model(config, toy_data.toy_tokenizer().vocabulary_size)
         compile_model(model, config)
+        model.run_eagerly = chunks == 1
         batches = training_batches(config, toy_data.toy_tokenizer(), SkippedRecords(0.1))
         model.fit(iter(batches), steps_per_epoch=1, verbose=0)
         averages.append([layer.moving_variance.numpy() for layer in model.normalization_layers()])

@@ -79,6 +79,7 @@ def test_the_text_text_task_trains_its_head_and_the_text_tower_only(config):
 def test_the_temperature_cannot_leave_its_range(config):
     config.optimizer.update(dict(name="lamb", learning_rate=5.0, text_text_learning_rate=5.0, warmup_steps=0))
     model, iterator = build(config), batches(config)
+    model.run_eagerly = True  # tracing would take most of the time
     for _ in range(3):
         model.fit(iterator, steps_per_epoch=1, verbose=0)
         assert 0.0099 < float(model.temperature) < 2.001
@@ -87,6 +88,7 @@ def test_the_temperature_cannot_leave_its_range(config):
 def test_gradient_clipping_bounds_the_step(config):
     config.optimizer.update(dict(clip_norm=1e-12, epsilon=1.0))
     model = build(config)
+    model.run_eagerly = True
     before = [v.numpy() for v in model.trainable_variables]
     model.fit(batches(config), steps_per_epoch=1, verbose=0)
     moved = max(np.max(np.abs(v.numpy() - b)) for v, b in zip(model.trainable_variables, before))
