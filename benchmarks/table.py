@@ -214,8 +214,11 @@ def run(arguments: list[str]) -> None:
         raise ConfigurationError(f"{arguments[1]} failed with exit code {done.returncode}; what it said is above.")
 
 
-def measure(method: Method, workdir: pathlib.Path, stage: Stage, translation: dict[str, float]) -> dict:
-    """Returns one seed's numbers, {column: number or None}, from what the run left in its workdir."""
+def measure(method: Method, workdir: pathlib.Path, stage: Stage, translation: dict[str, dict[str, float]]) -> dict:
+    """Returns one seed's numbers, {column: number or None}, from what the run left in its workdir.
+
+    Translation is measured with each head, the text-text head where the last stage trains one.
+    """
     summary = json.loads((workdir / "summary.json").read_text(encoding="utf-8"))
     card = json.loads((workdir / "export" / "model_card.json").read_text(encoding="utf-8"))
     groups = {
@@ -233,15 +236,25 @@ def measure(method: Method, workdir: pathlib.Path, stage: Stage, translation: di
         asked = method.images and language in method.languages
         return summary["metrics"].get(f"emoji/{language}/mean_recall") if asked else None
 
-    def translated(language):
-        return translation.get(language) if language in method.languages else None
-
     row = {name: mean(languages, recall) for name, languages in groups.items()}
-    row.update({f"translation_{name}": mean(groups[name], translated) for name in ("under", "none")})
-    row["translation_well"] = mean([language for language in WELL_RESOURCED if language != "en"], translated)
+    for column, head in (("translation", "default"), ("text_head_translation", "text_text")):
+        known = translation.get(head, {}) if head == "default" or trains_text_head(stage) else {}
+
+        def translated(language, known=known):
+            return known.get(language) if language in method.languages else None
+
+        row.update({f"{column}_{name}": mean(groups[name], translated) for name in ("under", "none")})
+        row[f"{column}_well"] = mean([language for language in WELL_RESOURCED if language != "en"], translated)
     row["parameters"] = card["parameters"]
     row["processor_seconds_per_step"] = processor_seconds_per_step(workdir)
     return row
+
+
+def trains_text_head(stage: Stage) -> bool:
+    """Tells whether a stage compares texts with each other by a head of their own."""
+    config = load(stage)
+    config.update_from_flattened_dict(dict(stage.overrides))
+    return config.loss.text_text_weight > 0 and not config.shared_head
 
 
 def processor_seconds_per_step(workdir: pathlib.Path) -> float | None:

@@ -19,6 +19,9 @@ COLUMNS = {  # column → (title, digits)
     "translation_well": ("translation, well-resourced", 1),
     "translation_under": ("translation, under-resourced", 1),
     "translation_none": ("translation, no image-caption pair", 1),
+    "text_head_translation_well": ("translation by the text-text head, well-resourced", 1),
+    "text_head_translation_under": ("by the text-text head, under-resourced", 1),
+    "text_head_translation_none": ("by the text-text head, no image-caption pair", 1),
     "parameters": ("parameters", 0),
     "processor_seconds_per_step": ("processor seconds a step", 3),
 }
@@ -62,7 +65,8 @@ def markdown(results: Mapping, pairs: Mapping, held_out: Sequence[str]) -> str:
     lines = [
         "Mean recall (R@1, 5, 10, both directions, percent) on the emoji benchmark's test split, a drawing style not",
         f"seen in training. Languages without an image-caption pair: {', '.join(held_out)}. Translation: between the",
-        "names in a language and in English. Mean ± standard deviation over seeds; – where a method has no answer.",
+        "names in a language and in English, by the head that texts have for images and, where one was trained, by the",
+        "head for texts. Mean ± standard deviation over seeds; – where a method has no answer.",
         "",
         "| " + " | ".join(titles) + " |",
         "|---|" + "---:|" * (len(titles) - 1),

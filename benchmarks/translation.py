@@ -2,8 +2,9 @@
 
     python -m benchmarks.translation --model=WORKDIR --data_dir=data/emoji_core --split=test --output=translation.json
 
-Per language but English: the mean recall (R@1, 5, 10, both directions) between the captions of the split in it and
-their English ones, one caption an image, pool: the images captioned in both.
+Per head of the text tower ("default": the one that embeds everywhere else; MURAL's "text_text") and language but
+English: the mean recall (R@1, 5, 10, both directions) between the captions of the split in it and their English ones,
+one caption an image, pool: the images captioned in both.
 """
 
 from __future__ import annotations
@@ -50,7 +51,11 @@ def translation_recall(embedder, data_dir: str, split: str) -> dict[str, float]:
 def main(_) -> None:
     from mural_tf.loading import load
 
-    results = translation_recall(load(MODEL.value), DATA_DIR.value, SPLIT.value)
+    embedder = load(MODEL.value)
+    heads = {"default": embedder}
+    if "text_text" in embedder.text_heads:
+        heads["text_text"] = embedder.with_text_head("text_text")
+    results = {name: translation_recall(head, DATA_DIR.value, SPLIT.value) for name, head in heads.items()}
     text = json.dumps(results, indent=1)
     if OUTPUT.value:
         pathlib.Path(OUTPUT.value).parent.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,7 @@
 """The table of methods: one budget, what is measured, what is written."""
 
 import csv
+import dataclasses
 import json
 import pathlib
 
@@ -104,11 +105,15 @@ def test_measures_what_a_run_left(tmp_path):
     (tmp_path / "export" / "model_card.json").write_text(json.dumps({"parameters": 7}))
     seconds = [{"train/processor_seconds_per_step": s} for s in (9.0, 0.2, 0.4, 0.3)] + [{"emoji/en/mean_recall": 1.0}]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(values) + "\n" for values in seconds))
-    translation = {language: 50.0 for language in table.CORE if language != "en"}
+    languages = [language for language in table.CORE if language != "en"]
+    translation = {"default": dict.fromkeys(languages, 50.0), "text_text": dict.fromkeys(languages, 60.0)}
     mural, labse, english = (table.METHODS[i] for i in (1, 2, 6))
     found = table.measure(mural, tmp_path, mural.stages[0], translation)
     assert found["well"] == pytest.approx((8 * 20 + 47) / 9) and found["under"] == 20.0 and found["none"] == 4.0
     assert found["translation_well"] == 50.0 and found["processor_seconds_per_step"] == 0.3 and found["parameters"] == 7
+    assert found["text_head_translation_none"] == 60.0
+    one_head = dataclasses.replace(mural.stages[0], overrides=(("shared_head", True),))
+    assert table.measure(mural, tmp_path, one_head, translation)["text_head_translation_none"] is None
     assert table.measure(labse, tmp_path, labse.stages[0], translation)["well"] is None
     found = table.measure(english, tmp_path, english.stages[0], translation)
     assert found["en"] == 47.0 and found["well"] is None and found["translation_under"] is None
