@@ -6,6 +6,10 @@ when a process starts from nothing is left to the tests that use `subprocess`.
 
 from __future__ import annotations
 
+import concurrent.futures
+import functools
+import importlib
+import inspect
 import multiprocessing
 import os
 import pathlib
@@ -19,8 +23,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 def run_script(script: str, *arguments, before=None) -> subprocess.CompletedProcess:
     """Runs a script of this project to its end; `before`, a function of a module, is called first in the process."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["mural_tf.recipes.pretrain", "mural_tf.recipes.finetune", "mural_tf.embedder"])
+    context = _context()
     with tempfile.TemporaryDirectory() as folder:
         streams = [os.path.join(folder, name) for name in ("stdout", "stderr")]
         process = context.Process(target=_run, args=(script, list(map(str, arguments)), streams, before))
@@ -28,6 +31,31 @@ def run_script(script: str, *arguments, before=None) -> subprocess.CompletedProc
         process.join()
         printed = [pathlib.Path(stream).read_text(encoding="utf-8") for stream in streams]
     return subprocess.CompletedProcess([script, *arguments], process.exitcode, *printed)
+
+
+def apart(function):
+    """Decorates a function of a test module: it runs in a fork.
+
+    Models built in a `tf.Graph` turn Keras' layer classes into those of TensorFlow 1, for the whole process and for
+    models that were there before.
+    """
+
+    @functools.wraps(function)
+    def call(*arguments, **options):
+        with concurrent.futures.ProcessPoolExecutor(1, mp_context=_context()) as pool:
+            return pool.submit(_call, function.__module__, function.__name__, arguments, options).result()
+
+    return call
+
+
+def _call(module: str, name: str, arguments, options):
+    return inspect.unwrap(getattr(importlib.import_module(module), name))(*arguments, **options)
+
+
+def _context():
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["mural_tf.recipes.pretrain", "mural_tf.recipes.finetune", "mural_tf.embedder"])
+    return context
 
 
 def _run(script: str, arguments: list[str], streams: list[str], before) -> None:

@@ -1,5 +1,6 @@
 """The published sizes of ETCL, Globetrotter and the text-only encoder, and that the emoji ones are comparable."""
 
+import forked
 import pytest
 import tensorflow as tf
 from test_paper_configs import count_image, count_text, load, trainable
@@ -11,6 +12,7 @@ from mural_tf.models import METHODS
 MILLION = 1e6
 
 
+@forked.apart
 def globetrotter_parts(name: str):
     """Parameters of the image side (tower and head), of token embeddings, and of the rest of the text tower."""
     config = load(name)

@@ -2,6 +2,7 @@
 
 import importlib
 
+import forked
 import pytest
 import tensorflow as tf
 
@@ -19,6 +20,7 @@ def load(name):
     return importlib.import_module(f"configs.{name}").get_config()
 
 
+@forked.apart
 def count(config):
     """Trainable parameters of the image branch and of the text tower without its word vectors."""
     with tf.Graph().as_default():

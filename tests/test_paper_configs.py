@@ -4,6 +4,7 @@ import functools
 import pathlib
 import runpy
 
+import forked
 import pytest
 import tensorflow as tf
 
@@ -35,6 +36,7 @@ def trainable(model):
 
 
 @functools.cache
+@forked.apart
 def count_image(width, depth):
     """(parameters, embedding size), built in a graph, where variables take no memory."""
     config = base_config().image_tower
@@ -46,6 +48,7 @@ def count_image(width, depth):
 
 
 @functools.cache
+@forked.apart
 def count_text(vocabulary_size, **sizes):
     """(token embeddings, the rest, hidden size)."""
     config = base_config().text_tower
