@@ -237,14 +237,14 @@ def measure(method: Method, workdir: pathlib.Path, stage: Stage, translation: di
         return summary["metrics"].get(f"emoji/{language}/mean_recall") if asked else None
 
     row = {name: mean(languages, recall) for name, languages in groups.items()}
-    for column, head in (("translation", "default"), ("text_head_translation", "text_text")):
-        known = translation.get(head, {}) if head == "default" or trains_text_head(stage) else {}
-
-        def translated(language, known=known):
-            return known.get(language) if language in method.languages else None
-
-        row.update({f"{column}_{name}": mean(groups[name], translated) for name in ("under", "none")})
-        row[f"{column}_well"] = mean([language for language in WELL_RESOURCED if language != "en"], translated)
+    heads = {
+        "translation": translation["default"],
+        "text_head_translation": translation.get("text_text", {}) if trains_text_head(stage) else {},
+    }
+    for column, known in heads.items():
+        asked = {language: value for language, value in known.items() if language in method.languages}
+        for name in ("well", "under", "none"):
+            row[f"{column}_{name}"] = mean([language for language in groups[name] if language != "en"], asked.get)
     row["parameters"] = card["parameters"]
     row["processor_seconds_per_step"] = processor_seconds_per_step(workdir)
     return row
