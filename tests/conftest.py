@@ -1,4 +1,4 @@
-"""Settings of every test: quiet TensorFlow, CPU only, nothing compiled, and the scripts' folder importable."""
+"""Settings of every test: quiet TensorFlow, the scripts' kernels, CPU only, nothing compiled, scripts importable."""
 
 import os
 import pathlib
@@ -7,6 +7,7 @@ import sys
 import pytest
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
