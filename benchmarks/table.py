@@ -9,151 +9,55 @@ method may leave pairs unused (ALIGN sees no text pair) but not see more; what i
 trained by run_pretrain.py, its later stages by run_finetune.py, and evaluated as they evaluate. No method sees an
 image-caption pair in the languages of HELD_OUT; text pairs in them it may see.
 
-A run is a folder below --output; the same command goes on where it stopped, and finished runs are kept. Written:
-table.md, table.csv, table.json and table.png (with matplotlib), or ablations.* for the second list.
+A run is a folder below --output, with what it printed in a .log beside it. --jobs run at a time, each on its share of
+the cores: small towers leave two threads waiting for each other. The same command goes on where it stopped, and
+finished runs are kept. Written: table.md, table.csv, table.json and table.png (with matplotlib), or ablations.* for the
+second list.
 """
 
 from __future__ import annotations
 
+import concurrent.futures
 import dataclasses
-import importlib
-import importlib.util
 import json
+import os
 import pathlib
 import statistics
 import subprocess
 import sys
+import time
+from collections.abc import Callable, Iterable
 
 from absl import flags
 
+from benchmarks import table_rows
+from benchmarks.table_rows import ABLATIONS, HELD_OUT, METHODS, SEEN, Method, Stage, slug, step_count
 from mural_tf import cli
 from mural_tf.config import ConfigurationError
-from mural_tf.data.emoji_names import CORE, UNDER_RESOURCED, WELL_RESOURCED
+from mural_tf.data.emoji_names import UNDER_RESOURCED, WELL_RESOURCED
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-HELD_OUT = ("am", "be", "my", "sw")  # of the under-resourced: no image-caption pair at all; four scripts
-SEEN = tuple(language for language in CORE if language not in HELD_OUT)
-STEPS, IMAGE_TEXT, TEXT_TEXT = 1_400, 256, 512  # emoji_mural's steps and pairs a step: the budget
 QUICK = 0.1  # of the budget
 
 
 @dataclasses.dataclass(frozen=True)
-class Stage:
-    """One training run.
+class Run:
+    """One stage of a method with one seed, in a folder of its own; `source` is the folder of the stage before."""
 
-    config: name of a file in configs/.
-    steps: share of emoji_mural's 1,400 steps.
-    captions: image-caption pairs a step, text_pairs: text pairs a step; what the configuration's batches amount to.
-    overrides: fields set on the command line.
-    """
-
-    config: str
-    steps: float = 1.0
-    captions: int = IMAGE_TEXT
-    text_pairs: int = TEXT_TEXT
-    overrides: tuple[tuple[str, object], ...] = ()
+    stage: Stage
+    seed: int
+    workdir: pathlib.Path
+    source: pathlib.Path | None
 
 
-@dataclasses.dataclass(frozen=True)
-class Method:
-    """A row of the table: stages, each but the first starting from the one before; `languages` it can be asked in."""
-
-    name: str
-    stages: tuple[Stage, ...]
-    languages: tuple[str, ...] = CORE
-    images: bool = True  # whether images were trained at all
-
-    def pairs(self, scale: float) -> tuple[int, int]:
-        """Returns the image-caption pairs and the text pairs that training sees."""
-        steps = [step_count(stage, scale) for stage in self.stages]
-        captions = sum(count * stage.captions for count, stage in zip(steps, self.stages))
-        return captions, sum(count * stage.text_pairs for count, stage in zip(steps, self.stages))
-
-
-def mural(name: str, *overrides: tuple[str, object], **stage) -> Method:
-    """MURAL in one stage."""
-    return Method(name, (Stage("emoji_mural", overrides=overrides, **stage),))
-
-
-def mule(name: str, lp: bool = True, **overrides) -> Method:
-    """MULE with a quarter of the text pairs in LP, or all of them in the one stage."""
-    fields = tuple((f"mule.{key}", value) for key, value in overrides.items())
-    if not lp:
-        return Method(name, (Stage("emoji_mule", overrides=fields),))
-    pretraining = Stage("emoji_mule_lp", steps=0.25, captions=0)
-    text_pairs = TEXT_TEXT * 3 // 4
-    return Method(
-        name,
-        (pretraining, Stage("emoji_mule", text_pairs=text_pairs,
-                            overrides=(("train.text_text_batch", text_pairs), *fields))),
-    )  # fmt: skip
-
-
-def globetrotter(name: str, *overrides: tuple[str, object]) -> Method:
-    """Globetrotter, which sees captions and no text pairs."""
-    return Method(name, (Stage("emoji_globetrotter", text_pairs=0, overrides=overrides),))
-
-
-# A triple of ETCL is two image-caption pairs and a text pair. Its stage follows emoji_mural's 1,100 steps.
-TRIPLES = (1_100 / STEPS, 300 / (2 * STEPS))
-MURAL_FIRST = Stage("emoji_mural", steps=TRIPLES[0])
-ETCL_STAGE = Stage("emoji_etcl", steps=TRIPLES[1], captions=2 * IMAGE_TEXT, text_pairs=IMAGE_TEXT)
-
-# The setting of [ETCL] §3.4: captions in English, then a stage that brings five more languages.
-ENGLISH = ("data.image_text_languages", ("en",))
-SIX = ("data.image_text_languages", ("en", "de", "fr", "cs", "zh", "ja"))
-
-METHODS = (
-    Method("ALIGN", (Stage("emoji_align", text_pairs=0),)),
-    mural("MURAL"),
-    Method("LaBSE-style, text only", (Stage("emoji_labse", captions=0),), images=False),
-    Method("ETCL", (MURAL_FIRST, ETCL_STAGE)),
-    globetrotter("Globetrotter"),
-    mule("MULE"),
-    Method("EmbN, English", (Stage("emoji_embn", text_pairs=0),), languages=("en",)),
-    Method("PARALLEL-EmbN", (Stage("emoji_parallel_embn", text_pairs=0),)),
-)
-ABLATIONS = (
-    mural("MURAL, text-text weight 0", ("loss.text_text_weight", 0.0), text_pairs=0),
-    mural("MURAL, text-text weight 0.05", ("loss.text_text_weight", 0.05)),
-    mural("MURAL, text-text weight 0.1"),  # the default: the table's row
-    mural("MURAL, text-text weight 0.5", ("loss.text_text_weight", 0.5)),
-    mural("MURAL, text-text weight 1", ("loss.text_text_weight", 1.0)),
-    mural("MURAL, one head", ("shared_head", True)),
-    Method("MURAL from ALIGN", (Stage("emoji_align", steps=0.5, text_pairs=0), Stage(
-        "emoji_mural", steps=0.5, overrides=(("other_method", True),)
-    ))),
-    Method("ETCL, with text-text", (MURAL_FIRST, ETCL_STAGE)),
-    Method("ETCL, without text-text", (MURAL_FIRST, dataclasses.replace(
-        ETCL_STAGE, text_pairs=0, overrides=(("loss.text_text_weight", 0.0),)
-    ))),
-    mural("MURAL, English captions", ENGLISH),
-    Method("ETCL in six languages on English MURAL", (
-        dataclasses.replace(MURAL_FIRST, overrides=(ENGLISH,)), dataclasses.replace(ETCL_STAGE, overrides=(SIX,))
-    )),
-    globetrotter("Globetrotter, all losses"),
-    globetrotter("Globetrotter, without L_t", ("loss.text_text_weight", 0.0)),
-    globetrotter("Globetrotter, without L_v", ("loss.image_image_weight", 0.0)),
-    globetrotter("Globetrotter, without L_x", ("loss.image_text_weight", 0.0)),
-    globetrotter("Globetrotter, without L_c", ("loss.cloze_weight", 0.0)),
-    mule("MULE, full"),
-    mule("MULE, without NC", neighbourhood_weight=0.0),
-    mule("MULE, without LC", language_weight=0.0),
-    mule("MULE, without LP", lp=False),
-    Method("MULE EmbN: without NC, LC, LP", (Stage("emoji_mule", text_pairs=0, overrides=(
-        ("loss.text_text_weight", 0.0), ("mule.neighbourhood_weight", 0.0), ("mule.language_weight", 0.0)
-    )),)),
-)  # fmt: skip
-
-
-def step_count(stage: Stage, scale: float) -> int:
-    """Steps of a stage when the budget is `scale` times the full one."""
-    return max(1, int(STEPS * stage.steps * scale))
-
-
-def slug(name: str) -> str:
-    """A row's name on the command line: "EmbN, English" → "embn-english"."""
-    return "-".join("".join(c if c.isalnum() or c == "." else " " for c in name.lower()).split())
+def runs_of(method: Method, seed: int, scale: float, folder: pathlib.Path) -> list[Run]:
+    """Returns the runs of a method's stages. Methods that begin with the same stages share their folders."""
+    runs, names = [], []
+    for stage in method.stages:
+        names.append(stage_folder(stage, scale))
+        source = runs[-1].workdir if runs else None
+        runs.append(Run(stage, seed, folder / f"seed{seed}" / "+".join(names), source))
+    return runs
 
 
 def stage_folder(stage: Stage, scale: float) -> str:
@@ -163,64 +67,109 @@ def stage_folder(stage: Stage, scale: float) -> str:
     return ",".join([f"{stage.config}-{step_count(stage, scale)}", *settings])
 
 
-def run_method(method: Method, seed: int, scale: float, folder: pathlib.Path, data: str) -> dict:
-    """Trains what is not trained yet and returns the numbers of one seed. Rows share the stages they begin with."""
-    source, stages = None, []
-    for stage in method.stages:
-        stages.append(stage_folder(stage, scale))
-        workdir = folder / f"seed{seed}" / "+".join(stages)
-        if not (workdir / "summary.json").exists():
-            run(command(stage, seed, scale, workdir, source, data))
-        source = workdir
-    translation = source / "evaluation" / "translation.json"
-    if not translation.exists():
-        run([sys.executable, "-m", "benchmarks.translation", f"--model={source}", f"--data_dir={data}",
-             f"--output={translation}"])  # fmt: skip
-    return measure(method, source, method.stages[-1], json.loads(translation.read_text(encoding="utf-8")))
+def execute(runs: Iterable[Run], jobs: int, finish: Callable[[Run], None], after: Callable[[], None]) -> list[Run]:
+    """Calls `finish` for every run, `jobs` at a time and none before its source's, and `after` each time one ended.
+
+    Returns the runs that ended with a `ConfigurationError`, which is printed; what starts from them is left out.
+    """
+    waiting, running, ended, failed = list(runs), {}, {None}, []
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        while True:
+            ready = [run for run in waiting if run.source in ended]
+            for run in ready[: jobs - len(running)]:
+                waiting.remove(run)
+                running[pool.submit(finish, run)] = run
+            if not running:
+                return failed
+            done, _ = concurrent.futures.wait(running, return_when=concurrent.futures.FIRST_COMPLETED)
+            for future in done:
+                run = running.pop(future)
+                try:
+                    future.result()
+                except ConfigurationError as error:
+                    print(f"Failed, the others go on: {error}", flush=True)
+                    failed.append(run)
+                else:
+                    ended.add(run.workdir)
+                    after()
 
 
-def command(stage: Stage, seed: int, scale: float, workdir: pathlib.Path, source, data: str) -> list[str]:
-    """Returns the command line of one stage."""
-    steps = step_count(stage, scale)
+def train(run: Run, scale: float, data: str) -> None:
+    """Trains what is not trained yet."""
+    if not (run.workdir / "summary.json").exists():
+        begun = time.monotonic()
+        call(command(run, scale, data), log_of(run))
+        minutes = (time.monotonic() - begun) / 60
+        print(f"seed {run.seed}, {run.workdir.name}: trained and evaluated in {minutes:.1f} min", flush=True)
+
+
+def translate(run: Run, data: str) -> None:
+    """Measures translation where it is not measured yet."""
+    found = translation_file(run.workdir)
+    if not found.exists():
+        flags_of_run = [f"--model={run.workdir}", f"--data_dir={data}", f"--output={found}"]
+        call([sys.executable, "-m", "benchmarks.translation", *flags_of_run], log_of(run))
+
+
+def translation_file(workdir: pathlib.Path) -> pathlib.Path:
+    return workdir / "evaluation" / "translation.json"
+
+
+def log_of(run: Run) -> pathlib.Path:
+    return run.workdir.with_name(f"{run.workdir.name}.log")
+
+
+def command(run: Run, scale: float, data: str) -> list[str]:
+    """Returns the command line of a run."""
+    steps = step_count(run.stage, scale)
     fields = {
-        "seed": seed,
+        "seed": run.seed,
         "data.directory": data,
-        "data.image_text_languages": SEEN if stage.config != "emoji_embn" else ("en",),
+        "data.image_text_languages": SEEN if run.stage.config != "emoji_embn" else ("en",),
         "train.steps": steps,
         "train.log_every": max(1, min(25, steps // 4)),
         "train.checkpoint_every": max(1, min(250, steps)),
-        **dict(stage.overrides),
+        **dict(run.stage.overrides),
     }
-    config = load(stage)
-    if config.optimizer.warmup_steps:
+    if table_rows.load(run.stage).optimizer.warmup_steps:
         fields["optimizer.warmup_steps"] = max(1, steps // 10)
-    script = ["run_pretrain.py"] if source is None else ["run_finetune.py", f"--from={source}"]
+    script = ["run_pretrain.py"] if run.source is None else ["run_finetune.py", f"--from={run.source}"]
     flags_of_config = [f"--config.{name}={value}" for name, value in fields.items()]
-    return [sys.executable, *script, f"--config=configs/{stage.config}.py", f"--workdir={workdir}", *flags_of_config]
+    return [sys.executable, *script, f"--config=configs/{run.stage.config}.py", f"--workdir={run.workdir}",
+            *flags_of_config]  # fmt: skip
 
 
-def load(stage: Stage):
-    """Returns a stage's configuration; raises `ConfigurationError` if there is no such file."""
-    if importlib.util.find_spec(f"configs.{stage.config}") is None:
-        raise ConfigurationError(f"configs/{stage.config}.py does not exist; choose others with --methods=….")
-    return importlib.import_module(f"configs.{stage.config}").get_config()
-
-
-def run(arguments: list[str]) -> None:
+def call(arguments: list[str], log: pathlib.Path) -> None:
     """Runs a command in this folder; raises `ConfigurationError` if it fails. Ctrl-C reaches it too."""
-    print("$", " ".join(arguments[1:]), flush=True)
-    done = subprocess.run(arguments, cwd=ROOT)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("a", encoding="utf-8") as file:
+        print("$", " ".join(arguments[1:]), file=file, flush=True)
+        done = subprocess.run(arguments, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT)
     if done.returncode:
-        raise ConfigurationError(f"{arguments[1]} failed with exit code {done.returncode}; what it said is above.")
+        last = log.read_text(encoding="utf-8", errors="replace").rstrip().splitlines()[-1]
+        raise ConfigurationError(f"{arguments[1]} ended with exit code {done.returncode} ({log}): {last}")
 
 
-def measure(method: Method, workdir: pathlib.Path, stage: Stage, translation: dict[str, dict[str, float]]) -> dict:
+def collect(methods: Iterable[Method], seeds: int, scale: float, folder: pathlib.Path) -> dict[str, list[dict]]:
+    """Returns the numbers of all that is measured, {method: one row for each of the first seeds}."""
+    results = {}
+    for method in methods:
+        for seed in range(seeds):
+            last = runs_of(method, seed, scale, folder)[-1]
+            if not translation_file(last.workdir).exists():
+                break
+            results.setdefault(method.name, []).append(measure(method, last.workdir))
+    return results
+
+
+def measure(method: Method, workdir: pathlib.Path) -> dict:
     """Returns one seed's numbers, {column: number or None}, from what the run left in its workdir.
 
     Translation is measured with each head, the text-text head where the last stage trains one.
     """
     summary = json.loads((workdir / "summary.json").read_text(encoding="utf-8"))
     card = json.loads((workdir / "export" / "model_card.json").read_text(encoding="utf-8"))
+    translation = json.loads(translation_file(workdir).read_text(encoding="utf-8"))
     groups = {
         "well": WELL_RESOURCED,
         "under": tuple(language for language in UNDER_RESOURCED if language not in HELD_OUT),
@@ -237,9 +186,10 @@ def measure(method: Method, workdir: pathlib.Path, stage: Stage, translation: di
         return summary["metrics"].get(f"emoji/{language}/mean_recall") if asked else None
 
     row = {name: mean(languages, recall) for name, languages in groups.items()}
+    text_head = table_rows.trains_text_head(method.stages[-1])
     heads = {
         "translation": translation["default"],
-        "text_head_translation": translation.get("text_text", {}) if trains_text_head(stage) else {},
+        "text_head_translation": translation.get("text_text", {}) if text_head else {},
     }
     for column, known in heads.items():
         asked = {language: value for language, value in known.items() if language in method.languages}
@@ -248,13 +198,6 @@ def measure(method: Method, workdir: pathlib.Path, stage: Stage, translation: di
     row["parameters"] = card["parameters"]
     row["processor_seconds_per_step"] = processor_seconds_per_step(workdir)
     return row
-
-
-def trains_text_head(stage: Stage) -> bool:
-    """Tells whether a stage compares texts with each other by a head of their own."""
-    config = load(stage)
-    config.update_from_flattened_dict(dict(stage.overrides))
-    return config.loss.text_text_weight > 0 and not config.shared_head
 
 
 def processor_seconds_per_step(workdir: pathlib.Path) -> float | None:
@@ -268,37 +211,63 @@ def processor_seconds_per_step(workdir: pathlib.Path) -> float | None:
     return statistics.median(seconds[1:]) if len(seconds) > 1 else None
 
 
-def main(_) -> None:
-    from benchmarks.table_files import write_table
-
+def chosen_methods() -> tuple[Method, ...]:
+    """Returns what the flags ask for; raises `ConfigurationError` for an unknown name or a missing configuration."""
     chosen = ABLATIONS if ABLATE.value else METHODS
-    if NAMES.value:
-        known = {slug(method.name): method for method in chosen}
-        unknown = [name for name in NAMES.value if name not in known]
-        if unknown:
-            raise ConfigurationError(f"Unknown methods {', '.join(unknown)}; known: {', '.join(known)}.")
-        chosen = tuple(known[name] for name in NAMES.value)
+    known = {slug(method.name): method for method in chosen}
+    unknown = [name for name in NAMES.value if name not in known]
+    if unknown:
+        raise ConfigurationError(f"Unknown methods {', '.join(unknown)}; known: {', '.join(known)}.")
+    chosen = tuple(known[name] for name in NAMES.value) or chosen
     for method in chosen:
         for stage in method.stages:
-            load(stage)  # a missing configuration shows before hours of training
+            table_rows.load(stage)
+    return chosen
+
+
+def main(_) -> int:
+    from benchmarks.table_files import write_table
+    from mural_tf.training.sources import prepare_data
+
+    chosen = chosen_methods()
     scale = BUDGET.value or (QUICK if QUICK_RUN.value else 1.0)
     seeds = SEEDS.value or (1 if QUICK_RUN.value or ABLATE.value else 3)
-    folder, results = pathlib.Path(OUTPUT.value).resolve(), {}
-    for seed in range(seeds):
-        for method in chosen:  # all methods of a seed first: a table that was cut off is complete for some seeds
-            row = run_method(method, seed, scale, folder / "runs", str(pathlib.Path(DATA.value).resolve()))
-            results.setdefault(method.name, []).append(row)
-            pairs = {method.name: method.pairs(scale) for method in chosen}
-            write_table(folder, "ablations" if ABLATE.value else "table", results, pairs, HELD_OUT)
-    print((folder / ("ablations.md" if ABLATE.value else "table.md")).read_text(encoding="utf-8"))
+    folder, data = pathlib.Path(OUTPUT.value).resolve(), str(pathlib.Path(DATA.value).resolve())
+    name = "ablations" if ABLATE.value else "table"
+    pairs = {method.name: method.pairs(scale) for method in chosen}
+    # All methods of a seed first: a table that was cut off is complete for some seeds.
+    by_method = [runs_of(method, seed, scale, folder / "runs") for seed in range(seeds) for method in chosen]
+    runs = {run.workdir: run for method in by_method for run in method}
+    last = {method[-1].workdir for method in by_method}
+    config = table_rows.load(METHODS[0].stages[0])
+    config.data.directory = data
+    prepare_data(config)  # before two runs do it at once
+    os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(max(1, (os.cpu_count() or 1) // JOBS.value)))
+
+    def finish(run: Run) -> None:
+        train(run, scale, data)
+        if run.workdir in last:
+            translate(run, data)
+
+    def write() -> None:
+        write_table(folder, name, collect(chosen, seeds, scale, folder / "runs"), pairs, HELD_OUT)
+
+    print(f"{len(runs)} runs, {JOBS.value} at a time; what they print is in {folder / 'runs'}/*/*.log", flush=True)
+    failed = execute(runs.values(), JOBS.value, finish, write)
+    if (folder / f"{name}.md").exists():
+        print((folder / f"{name}.md").read_text(encoding="utf-8"))
+    if failed:
+        raise ConfigurationError(f"{len(failed)} of {len(runs)} runs failed, as said above; the same command goes on.")
+    return 0
 
 
 if __name__ == "__main__":
     OUTPUT = flags.DEFINE_string("output", "results/methods", "Folder for the runs and the table.")
     DATA = flags.DEFINE_string("data_dir", "data/emoji_core", "The emoji benchmark; built here if it is not there.")
-    NAMES = flags.DEFINE_list("methods", [], "Rows, by the names of their folders; empty: all.")
+    NAMES = flags.DEFINE_list("methods", [], "Rows, by their names in lower case with hyphens; empty: all.")
     ABLATE = flags.DEFINE_bool("ablations", False, "The ablations instead of the methods.")
     QUICK_RUN = flags.DEFINE_bool("quick", False, "A tenth of the budget and one seed.")
-    SEEDS = flags.DEFINE_integer("seeds", 0, "Runs of each method; 0: 3, of ablations 1.")
+    SEEDS = flags.DEFINE_integer("seeds", 0, "Runs of each method; 0: 3, of ablations 1.", lower_bound=0)
     BUDGET = flags.DEFINE_float("budget", 0.0, "Share of the budget; 0: all, with --quick a tenth.")
+    JOBS = flags.DEFINE_integer("jobs", 2, "Runs at a time.", lower_bound=1)
     cli.run(main)

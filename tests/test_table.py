@@ -1,24 +1,24 @@
 """The table of methods: one budget, what is measured, what is written."""
 
 import csv
-import dataclasses
 import json
-import pathlib
+import sys
+import threading
 
 import pytest
 
-from benchmarks import table
+from benchmarks import table, table_rows
 from benchmarks.table_files import comma_separated, markdown, summarize, write_table
 from benchmarks.translation import translation_recall
 from mural_tf.config import ConfigurationError
 from mural_tf.data import records
 
-ALL = (*table.METHODS, *table.ABLATIONS)
+ALL = (*table_rows.METHODS, *table_rows.ABLATIONS)
 
 
 def test_no_method_sees_more_than_the_budget():
-    budget = (table.STEPS * table.IMAGE_TEXT, table.STEPS * table.TEXT_TEXT)
-    assert table.METHODS[1].name == "MURAL" and table.METHODS[1].pairs(1.0) == budget == (358_400, 716_800)
+    budget = (table_rows.STEPS * table_rows.IMAGE_TEXT, table_rows.STEPS * table_rows.TEXT_TEXT)
+    assert table_rows.METHODS[1].name == "MURAL" and table_rows.METHODS[1].pairs(1.0) == budget == (358_400, 716_800)
     for method in ALL:
         captions, texts = method.pairs(1.0)
         assert captions <= budget[0] and texts <= budget[1], method.name
@@ -31,7 +31,7 @@ def test_no_method_sees_more_than_the_budget():
 def test_stages_are_what_their_configurations_are():
     for method in ALL:
         for stage in method.stages:
-            config = table.load(stage)
+            config = table_rows.load(stage)
             config.update_from_flattened_dict(dict(stage.overrides))
             texts = config.train.text_text_batch
             if stage.config in ("emoji_mural", "emoji_align", "emoji_mule", "emoji_mule_lp", "emoji_embn"):
@@ -40,42 +40,73 @@ def test_stages_are_what_their_configurations_are():
                 with_images = stage.config != "emoji_mule_lp"
                 assert stage.captions == (config.train.image_text_batch if with_images else 0), method.name
     with pytest.raises(ConfigurationError, match="configs/nothing.py does not exist"):
-        table.load(table.Stage("nothing"))
+        table_rows.load(table_rows.Stage("nothing"))
 
 
-def test_commands_and_names():
+def test_commands_and_names(tmp_path):
     assert len({table.slug(method.name) for method in ALL}) == len(ALL)
     assert table.slug("EmbN, English") == "embn-english"
-    first = table.command(table.METHODS[1].stages[0], 2, 0.1, "work", None, "data")
+    (mural,) = table.runs_of(table.METHODS[1], 2, 0.1, tmp_path)
+    first = table.command(mural, 0.1, "data")
     assert first[1] == "run_pretrain.py" and "--config.seed=2" in first and "--config.train.steps=140" in first
+    assert f"--workdir={tmp_path}/seed2/emoji_mural-140" in first
     languages = next(flag for flag in first if "image_text_languages" in flag)
     assert "'en'" in languages and not any(f"'{language}'" in languages for language in table.HELD_OUT)
-    later = table.command(table.METHODS[5].stages[1], 0, 1.0, "work", "before", "data")
-    assert later[1:3] == ["run_finetune.py", "--from=before"] and "--config.train.text_text_batch=384" in later
+    before, mule = table.runs_of(table.METHODS[5], 0, 1.0, tmp_path)
+    later = table.command(mule, 1.0, "data")
+    assert later[1:3] == ["run_finetune.py", f"--from={before.workdir}"]
+    assert "--config.train.text_text_batch=384" in later
 
 
-def test_rows_share_the_stages_they_begin_with(tmp_path, monkeypatch):
-    def run(arguments):  # leaves what a training or a measurement of translation leaves
-        ran.append(arguments)
-        path = next(a.partition("=")[2] for a in arguments if a.startswith(("--workdir=", "--output=")))
-        file = pathlib.Path(path) if path.endswith(".json") else pathlib.Path(path) / "summary.json"
-        file.parent.mkdir(parents=True)
-        file.write_text("{}", encoding="utf-8")
-
-    ran = []
-    monkeypatch.setattr(table, "run", run)
-    monkeypatch.setattr(table, "measure", lambda method, *_: method.name)
-    for method in (*table.METHODS, *table.ABLATIONS):
-        table.run_method(method, 0, 1.0, tmp_path, "data")
-    folders = [path.name for path in (tmp_path / "seed0").iterdir()]
-    assert {"emoji_mural-1400", "emoji_mural-1400,image_text_languages=en"} <= set(folders)
+def test_methods_share_the_stages_they_begin_with(tmp_path):
+    runs = {run.workdir: run for method in ALL for run in table.runs_of(method, 0, 1.0, tmp_path)}
+    folders = {path.name for path in runs}
+    assert {"emoji_mural-1400", "emoji_mural-1400,image_text_languages=en"} <= folders
     assert "emoji_mural-1100,image_text_languages=en+emoji_etcl-150,image_text_languages=en-de-fr-cs-zh-ja" in folders
-    assert len([a for a in ran if f"--workdir={tmp_path}/seed0/emoji_mural-1100" in a]) == 1  # of three rows
     stages = {tuple(method.stages[: n + 1]) for method in ALL for n in range(len(method.stages))}
     assert len(folders) == len(stages)  # no two stages in one folder
-    before = len(ran)
-    table.run_method(table.METHODS[0], 0, 1.0, tmp_path, "data")
-    assert len(ran) == before  # nothing twice
+    assert len([name for name in folders if name.startswith("emoji_mural-1100+")]) == 2  # on one first stage
+
+
+def test_runs_wait_for_their_source_and_a_failure_stops_only_what_starts_from_it(tmp_path, capsys):
+    stage = table_rows.Stage("emoji_mural")
+    folders = {name: tmp_path / name for name in "abcde"}
+    sources = {"a": None, "b": "a", "c": "b", "d": None, "e": "d"}
+    runs = [table.Run(stage, 0, folders[name], folders.get(source)) for name, source in sources.items()]
+    together = threading.Barrier(2, timeout=60)  # passed only if a and d run at the same time
+    begun, counted = [], []
+
+    def finish(run):
+        begun.append(run.workdir.name)
+        if run.source is None:
+            together.wait()
+        if run.workdir.name == "b":
+            raise ConfigurationError("no space left")
+
+    failed = table.execute(runs, 2, finish, lambda: counted.append(len(begun)))
+    assert set(begun[:2]) == {"a", "d"} and set(begun[2:]) == {"b", "e"}  # not c, which starts from b
+    assert [run.workdir.name for run in failed] == ["b"] and len(counted) == 3
+    assert "Failed, the others go on: no space left" in capsys.readouterr().out
+
+
+def test_a_run_is_trained_and_translated_once_and_its_log_tells_why_it_failed(tmp_path, monkeypatch):
+    called = []
+    monkeypatch.setattr(table, "call", lambda arguments, log: called.append((arguments[1], log.name)))
+    (run,) = table.runs_of(table.METHODS[0], 0, 1.0, tmp_path)
+    table.train(run, 1.0, "data")
+    table.translate(run, "data")
+    assert called == [("run_pretrain.py", "emoji_align-1400.log"), ("-m", "emoji_align-1400.log")]
+    table.translation_file(run.workdir).parent.mkdir(parents=True)
+    for file in (run.workdir / "summary.json", table.translation_file(run.workdir)):
+        file.write_text("{}", encoding="utf-8")
+    table.train(run, 1.0, "data")
+    table.translate(run, "data")
+    assert len(called) == 2
+    monkeypatch.undo()
+    script = "import sys; print('begun', flush=True); sys.exit('Error: the disk is full')"
+    with pytest.raises(ConfigurationError, match="exit code 1 .*some.log.*: Error: the disk is full"):
+        table.call([sys.executable, "-c", script], tmp_path / "logs" / "some.log")
+    assert "begun" in (tmp_path / "logs" / "some.log").read_text(encoding="utf-8")
 
 
 def row(**values):
@@ -97,26 +128,38 @@ def test_summaries_and_files(tmp_path):
 
 
 def test_measures_what_a_run_left(tmp_path):
-    recalls = {f"emoji/{language}/mean_recall": 20.0 for language in table.CORE}
+    recalls = {f"emoji/{language}/mean_recall": 20.0 for language in table_rows.CORE}
     recalls.update({f"emoji/{language}/mean_recall": 4.0 for language in table.HELD_OUT})
     recalls["emoji/en/mean_recall"] = 47.0
     (tmp_path / "export").mkdir()
+    (tmp_path / "evaluation").mkdir()
     (tmp_path / "summary.json").write_text(json.dumps({"metrics": recalls}))
     (tmp_path / "export" / "model_card.json").write_text(json.dumps({"parameters": 7}))
     seconds = [{"train/processor_seconds_per_step": s} for s in (9.0, 0.2, 0.4, 0.3)] + [{"emoji/en/mean_recall": 1.0}]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(values) + "\n" for values in seconds))
-    languages = [language for language in table.CORE if language != "en"]
+    languages = [language for language in table_rows.CORE if language != "en"]
     translation = {"default": dict.fromkeys(languages, 50.0), "text_text": dict.fromkeys(languages, 60.0)}
+    table.translation_file(tmp_path).write_text(json.dumps(translation))
     mural, labse, english = (table.METHODS[i] for i in (1, 2, 6))
-    found = table.measure(mural, tmp_path, mural.stages[0], translation)
+    found = table.measure(mural, tmp_path)
     assert found["well"] == pytest.approx((8 * 20 + 47) / 9) and found["under"] == 20.0 and found["none"] == 4.0
     assert found["translation_well"] == 50.0 and found["processor_seconds_per_step"] == 0.3 and found["parameters"] == 7
     assert found["text_head_translation_none"] == 60.0
-    one_head = dataclasses.replace(mural.stages[0], overrides=(("shared_head", True),))
-    assert table.measure(mural, tmp_path, one_head, translation)["text_head_translation_none"] is None
-    assert table.measure(labse, tmp_path, labse.stages[0], translation)["well"] is None
-    found = table.measure(english, tmp_path, english.stages[0], translation)
+    one_head = table_rows.mural("MURAL, one head", ("shared_head", True))
+    assert table.measure(one_head, tmp_path)["text_head_translation_none"] is None
+    assert table.measure(labse, tmp_path)["well"] is None
+    found = table.measure(english, tmp_path)
     assert found["en"] == 47.0 and found["well"] is None and found["translation_under"] is None
+
+
+def test_collects_the_first_seeds_that_are_measured(tmp_path, monkeypatch):
+    monkeypatch.setattr(table, "measure", lambda method, workdir: workdir.parent.name)
+    align, mural = table.METHODS[:2]
+    for method, seed in ((align, 0), (align, 1), (mural, 1)):
+        found = table.translation_file(table.runs_of(method, seed, 1.0, tmp_path)[-1].workdir)
+        found.parent.mkdir(parents=True)
+        found.touch()
+    assert table.collect((align, mural), 3, 1.0, tmp_path) == {"ALIGN": ["seed0", "seed1"]}
 
 
 class Parrot:

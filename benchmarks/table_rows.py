@@ -1,0 +1,147 @@
+"""The rows of the table of methods: which configurations a method is trained with, and on how many pairs."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import importlib.util
+
+from mural_tf.config import ConfigurationError
+from mural_tf.data.emoji_names import CORE
+
+HELD_OUT = ("am", "be", "my", "sw")  # of the under-resourced: no image-caption pair at all; four scripts
+SEEN = tuple(language for language in CORE if language not in HELD_OUT)
+STEPS, IMAGE_TEXT, TEXT_TEXT = 1_400, 256, 512  # emoji_mural's steps and pairs a step: the budget
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """One training run.
+
+    config: name of a file in configs/.
+    steps: share of emoji_mural's 1,400 steps.
+    captions: image-caption pairs a step, text_pairs: text pairs a step; what the configuration's batches amount to.
+    overrides: fields set on the command line.
+    """
+
+    config: str
+    steps: float = 1.0
+    captions: int = IMAGE_TEXT
+    text_pairs: int = TEXT_TEXT
+    overrides: tuple[tuple[str, object], ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Method:
+    """A row of the table: stages, each but the first starting from the one before; `languages` it can be asked in."""
+
+    name: str
+    stages: tuple[Stage, ...]
+    languages: tuple[str, ...] = CORE
+    images: bool = True  # whether images were trained at all
+
+    def pairs(self, scale: float) -> tuple[int, int]:
+        """Returns the image-caption pairs and the text pairs that training sees."""
+        steps = [step_count(stage, scale) for stage in self.stages]
+        captions = sum(count * stage.captions for count, stage in zip(steps, self.stages))
+        return captions, sum(count * stage.text_pairs for count, stage in zip(steps, self.stages))
+
+
+def mural(name: str, *overrides: tuple[str, object], **stage) -> Method:
+    """MURAL in one stage."""
+    return Method(name, (Stage("emoji_mural", overrides=overrides, **stage),))
+
+
+def mule(name: str, lp: bool = True, **overrides) -> Method:
+    """MULE with a quarter of the text pairs in LP, or all of them in the one stage."""
+    fields = tuple((f"mule.{key}", value) for key, value in overrides.items())
+    if not lp:
+        return Method(name, (Stage("emoji_mule", overrides=fields),))
+    pretraining = Stage("emoji_mule_lp", steps=0.25, captions=0)
+    text_pairs = TEXT_TEXT * 3 // 4
+    return Method(
+        name,
+        (pretraining, Stage("emoji_mule", text_pairs=text_pairs,
+                            overrides=(("train.text_text_batch", text_pairs), *fields))),
+    )  # fmt: skip
+
+
+def globetrotter(name: str, *overrides: tuple[str, object]) -> Method:
+    """Globetrotter, which sees captions and no text pairs."""
+    return Method(name, (Stage("emoji_globetrotter", text_pairs=0, overrides=overrides),))
+
+
+# A triple of ETCL is two image-caption pairs and a text pair. Its stage follows emoji_mural's 1,100 steps.
+TRIPLES = (1_100 / STEPS, 300 / (2 * STEPS))
+MURAL_FIRST = Stage("emoji_mural", steps=TRIPLES[0])
+ETCL_STAGE = Stage("emoji_etcl", steps=TRIPLES[1], captions=2 * IMAGE_TEXT, text_pairs=IMAGE_TEXT)
+
+# The setting of [ETCL] §3.4: captions in English, then a stage that brings five more languages.
+ENGLISH = ("data.image_text_languages", ("en",))
+SIX = ("data.image_text_languages", ("en", "de", "fr", "cs", "zh", "ja"))
+
+METHODS = (
+    Method("ALIGN", (Stage("emoji_align", text_pairs=0),)),
+    mural("MURAL"),
+    Method("LaBSE-style, text only", (Stage("emoji_labse", captions=0),), images=False),
+    Method("ETCL", (MURAL_FIRST, ETCL_STAGE)),
+    globetrotter("Globetrotter"),
+    mule("MULE"),
+    Method("EmbN, English", (Stage("emoji_embn", text_pairs=0),), languages=("en",)),
+    Method("PARALLEL-EmbN", (Stage("emoji_parallel_embn", text_pairs=0),)),
+)
+ABLATIONS = (
+    mural("MURAL, text-text weight 0", ("loss.text_text_weight", 0.0), text_pairs=0),
+    mural("MURAL, text-text weight 0.05", ("loss.text_text_weight", 0.05)),
+    mural("MURAL, text-text weight 0.1"),  # the default: the table's row
+    mural("MURAL, text-text weight 0.5", ("loss.text_text_weight", 0.5)),
+    mural("MURAL, text-text weight 1", ("loss.text_text_weight", 1.0)),
+    mural("MURAL, one head", ("shared_head", True)),
+    Method("MURAL from ALIGN", (Stage("emoji_align", steps=0.5, text_pairs=0), Stage(
+        "emoji_mural", steps=0.5, overrides=(("other_method", True),)
+    ))),
+    Method("ETCL, with text-text", (MURAL_FIRST, ETCL_STAGE)),
+    Method("ETCL, without text-text", (MURAL_FIRST, dataclasses.replace(
+        ETCL_STAGE, text_pairs=0, overrides=(("loss.text_text_weight", 0.0),)
+    ))),
+    mural("MURAL, English captions", ENGLISH),
+    Method("ETCL in six languages on English MURAL", (
+        dataclasses.replace(MURAL_FIRST, overrides=(ENGLISH,)), dataclasses.replace(ETCL_STAGE, overrides=(SIX,))
+    )),
+    globetrotter("Globetrotter, all losses"),
+    globetrotter("Globetrotter, without L_t", ("loss.text_text_weight", 0.0)),
+    globetrotter("Globetrotter, without L_v", ("loss.image_image_weight", 0.0)),
+    globetrotter("Globetrotter, without L_x", ("loss.image_text_weight", 0.0)),
+    globetrotter("Globetrotter, without L_c", ("loss.cloze_weight", 0.0)),
+    mule("MULE, full"),
+    mule("MULE, without NC", neighbourhood_weight=0.0),
+    mule("MULE, without LC", language_weight=0.0),
+    mule("MULE, without LP", lp=False),
+    Method("MULE EmbN: without NC, LC, LP", (Stage("emoji_mule", text_pairs=0, overrides=(
+        ("loss.text_text_weight", 0.0), ("mule.neighbourhood_weight", 0.0), ("mule.language_weight", 0.0)
+    )),)),
+)  # fmt: skip
+
+
+def step_count(stage: Stage, scale: float) -> int:
+    """Steps of a stage when the budget is `scale` times the full one."""
+    return max(1, int(STEPS * stage.steps * scale))
+
+
+def slug(name: str) -> str:
+    """A row's name on the command line: "EmbN, English" → "embn-english"."""
+    return "-".join("".join(c if c.isalnum() or c == "." else " " for c in name.lower()).split())
+
+
+def load(stage: Stage):
+    """Returns a stage's configuration; raises `ConfigurationError` if there is no such file."""
+    if importlib.util.find_spec(f"configs.{stage.config}") is None:
+        raise ConfigurationError(f"configs/{stage.config}.py does not exist; choose others with --methods=….")
+    return importlib.import_module(f"configs.{stage.config}").get_config()
+
+
+def trains_text_head(stage: Stage) -> bool:
+    """Tells whether a stage compares texts with each other by a head of their own."""
+    config = load(stage)
+    config.update_from_flattened_dict(dict(stage.overrides))
+    return config.loss.text_text_weight > 0 and not config.shared_head
