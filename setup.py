@@ -43,7 +43,7 @@ EXTRAS = {
 EXTRAS["test"] = [
     *sorted({requirement for extra in EXTRAS.values() for requirement in extra}),
     "pytest>=7",
-    "pytest-xdist>=3",  # both cores
+    "pytest-xdist>=3.8",  # both cores; from 3.8 on files keep the order that tests/conftest.py gives them
     "ruff>=0.4",
     "scipy>=1.9",  # independent ranks, correlations, canonical correlations
     "ir-measures>=0.3",  # independent hit rates
