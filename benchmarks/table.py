@@ -225,7 +225,7 @@ def chosen_methods() -> tuple[Method, ...]:
     return chosen
 
 
-def main(_) -> int:
+def main(_) -> None:
     from benchmarks.table_files import write_table
     from mural_tf.training.sources import prepare_data
 
@@ -258,7 +258,6 @@ def main(_) -> int:
         print((folder / f"{name}.md").read_text(encoding="utf-8"))
     if failed:
         raise ConfigurationError(f"{len(failed)} of {len(runs)} runs failed, as said above; the same command goes on.")
-    return 0
 
 
 if __name__ == "__main__":
