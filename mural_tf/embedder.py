@@ -67,21 +67,23 @@ class Embedder(Comparisons):
 
         tower, prepared = config.image_tower, image_inputs.prepared_spec(config.image_tower)
 
-        @tf.function(input_signature=[tf.TensorSpec([], tf.string)])
+        @tf.function(autograph=False, input_signature=[tf.TensorSpec([], tf.string)])
         def prepare_image(data):
             return image_inputs.prepare_image(data, tower)
 
-        @tf.function(input_signature=[tf.TensorSpec([None, *prepared.shape], prepared.dtype)])
+        @tf.function(autograph=False, input_signature=[tf.TensorSpec([None, *prepared.shape], prepared.dtype)])
         def embed_images(images):
             return model.embed_images(images)
 
-        @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
+        @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.string)])
         def embed_texts(texts):
             return model.embed_texts(tokenizer(texts, pad="longest"))
 
         def with_head(head):
-            spec = [tf.TensorSpec([None], tf.string)]
-            embed = tf.function(lambda texts: model.embed_texts(tokenizer(texts, pad="longest"), head), spec)
+            @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.string)])
+            def embed(texts):
+                return model.embed_texts(tokenizer(texts, pad="longest"), head)
+
             return lambda texts: embed(tf.constant(texts))
 
         return cls(

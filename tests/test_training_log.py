@@ -14,7 +14,7 @@ import toy_data
 
 from mural_tf.config import ConfigurationError
 from mural_tf.data.skipped import SkippedRecords
-from mural_tf.models import build_model
+from mural_tf.models import METHODS, build_model
 from mural_tf.models.guard import StepGuard
 from mural_tf.models.mural import Mural
 from mural_tf.training import workdir as workdir_module
@@ -171,7 +171,7 @@ def run(tmp_path, monkeypatch):
     config.train.update(dict(steps=13, log_every=4, checkpoint_every=4))
     config.image_tower.update(dict(width=0.1, depth=0.1))
     config.embedding_size = 32
-    monkeypatch.setitem(build_model.__globals__["METHODS"], "mural", Recorder)
+    monkeypatch.setitem(METHODS, "mural", Recorder)
 
     def run(name, at_step=lambda step: None, evaluate=None, **options):
         workdir = tmp_path / name
@@ -239,7 +239,7 @@ class Evaluate:
 
     def __init__(self, values, interrupt_at=None):
         self.values, self.interrupt_at, self.steps = values, interrupt_at, []
-        self.model = lambda: self.trained
+        self.model = lambda step: self.trained
 
     def __call__(self, step):
         self.steps.append(step)

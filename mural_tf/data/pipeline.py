@@ -36,6 +36,7 @@ from mural_tf.data.views import augment_views
 from mural_tf.text.language_words import tag_language
 
 
+@tf.autograph.experimental.do_not_convert  # saves seconds; nothing here needs it
 def training_batches(
     config: ConfigDict,
     tokenizer,

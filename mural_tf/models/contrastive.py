@@ -191,6 +191,7 @@ class ContrastiveModel(tf.keras.Model):
         """int64 scalar: steps of training so far, those left out included."""
         return next(iter(self.optimizers.values())).iterations
 
+    @tf.autograph.experimental.do_not_convert  # nothing in a step needs it, and converting takes seconds
     def train_step(self, batch: dict) -> dict[str, tf.Tensor]:
         """One step on one replica's part of the global batch; returns the means of the logs since the last reset."""
         if self._batch_spec is not None:

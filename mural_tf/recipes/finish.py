@@ -12,7 +12,6 @@ from mural_tf.config import write_whole
 from mural_tf.embedder import Embedder
 from mural_tf.evaluation import report
 from mural_tf.export.saved_model import export_model
-from mural_tf.models import ContrastiveModel
 from mural_tf.recipes.measure import MeasuredModel, SplitEvaluation
 from mural_tf.search.build import index_in_memory
 from mural_tf.search.contact_sheet import write_contact_sheet
@@ -33,15 +32,14 @@ def is_finished(workdir: pathlib.Path) -> bool:
     return (workdir / SUMMARY).exists()
 
 
-def finish(model: ContrastiveModel, tokenizer, config: ConfigDict, workdir: pathlib.Path) -> None:
+def finish(measured: MeasuredModel, config: ConfigDict, workdir: pathlib.Path) -> None:
     """Evaluates, exports and searches, then prints the summary.
 
     Everything appears when it is complete, and the summary last, so that it can be interrupted and done again.
     """
     split, step = config.evaluation.split, config.train.steps
     print(f"Evaluating on {split} …", flush=True)
-    measured = MeasuredModel(model, tokenizer, config, workdir, alone=True)
-    evaluate = SplitEvaluation(measured, tokenizer, config, workdir, split)
+    evaluate = SplitEvaluation(measured, config, split)
     evaluation = evaluate(step)
     metrics, groups = {}, ""
     if evaluation is not None:
@@ -52,19 +50,18 @@ def finish(model: ContrastiveModel, tokenizer, config: ConfigDict, workdir: path
         groups = report.group_table(metrics, evaluation.name, evaluation.groups, len(evaluation.sizes))
     print("Exporting …", flush=True)
     if not (workdir / EXPORT).exists():
-        export_model(model, tokenizer, config, workdir / EXPORT, metrics=metrics)
-    lines = _search(model, tokenizer, config, workdir) if evaluation is not None else []
+        export_model(measured.at(step), measured.tokenizer, config, workdir / EXPORT, metrics=metrics)
+    lines = _search(measured.embedder(step), config, workdir) if evaluation is not None else []
     summary = {"step": step, "split": split, "table": groups, "metrics": metrics, "search": lines}
     write_whole(workdir / SUMMARY, json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
     describe(config, workdir)
 
 
-def _search(model, tokenizer, config: ConfigDict, workdir: pathlib.Path) -> list[str]:
+def _search(embedder: Embedder, config: ConfigDict, workdir: pathlib.Path) -> list[str]:
     """Writes contact sheets of the data's example queries, if it has some; returns what was found, a line each."""
     queries = EXAMPLE_QUERIES.get(config.data.source, ())
     if not queries:
         return []
-    embedder = Embedder.from_model(model, tokenizer, config, str(workdir))
     index = index_in_memory(embedder, find(IMAGES, [config.data.directory], config.evaluation.split))
     lines = []
     for number, query in enumerate(queries, start=1):

@@ -17,7 +17,7 @@ from mural_tf.training.checkpoints import restore_for_inference
 
 
 class MeasuredModel:
-    """Calling it returns the model to evaluate and export: the trained one, or, of several replicas, a copy.
+    """The model to evaluate and export: the trained one, or, of several replicas, a copy.
 
     The copy is on one device and has the weights of the latest checkpoint. So evaluation is one process' matter, and
     uses what a checkpoint holds: BatchNorm statistics averaged over the replicas.
@@ -25,26 +25,37 @@ class MeasuredModel:
 
     def __init__(self, model: ContrastiveModel, tokenizer, config: ConfigDict, workdir: pathlib.Path, alone: bool):
         self._model = model if alone else None
-        self._alone, self._workdir = alone, workdir
-        self._build = lambda: build_model(config, tokenizer.vocabulary_size)
+        self._alone, self._config, self._workdir = alone, config, workdir
+        self.tokenizer = tokenizer
+        self._restored: int | None = None
+        self._embedder: Embedder | None = None
 
-    def __call__(self) -> ContrastiveModel:
+    def at(self, step: int) -> ContrastiveModel:
+        """Returns the model after `step` steps, which must be the latest checkpoint's where it is a copy."""
         if self._model is None:
-            self._model = self._build()
-        if not self._alone:
+            self._model = build_model(self._config, self.tokenizer.vocabulary_size)
+        if not self._alone and self._restored != step:
             restore_for_inference(self._model, self._workdir)
+            self._restored = step
         return self._model
+
+    def embedder(self, step: int) -> Embedder:
+        """Returns the embedder of `at(step)`; always the same one, so that it is traced once a run."""
+        model = self.at(step)
+        if self._embedder is None:
+            self._embedder = Embedder.from_model(model, self.tokenizer, self._config, str(self._workdir))
+        self._embedder.step = step
+        return self._embedder
 
 
 class SplitEvaluation:
     """Measures image-text retrieval on one split; what `training.callbacks.PeriodicEvaluation` calls."""
 
-    def __init__(self, model: MeasuredModel, tokenizer, config: ConfigDict, workdir: pathlib.Path, split: str):
+    def __init__(self, measured: MeasuredModel, config: ConfigDict, split: str):
         name = "emoji" if config.data.source == "emoji" else "retrieval"
         self.name = name if split == config.evaluation.split else f"{name}_{split}"  # one metrics.jsonl holds both
-        self.model, self.split = model, split
-        self._tokenizer, self._config, self._workdir = tokenizer, config, workdir
-        self._embedder: Embedder | None = None
+        self.model, self.split = measured.at, split
+        self._measured, self._config = measured, config
 
     def __call__(self, step: int) -> Evaluation | None:
         """Returns the evaluation, or `None` where the data has no such split: training data often comes alone."""
@@ -57,10 +68,7 @@ class SplitEvaluation:
         except ConfigurationError as error:
             logging.warning("No evaluation: %s", error)
             return None
-        model = self.model()
-        if self._embedder is None:
-            self._embedder = Embedder.from_model(model, self._tokenizer, self._config, str(self._workdir), step)
-        self._embedder.step = step
+        embedder = self._measured.embedder(step)
         return measure_retrieval(
-            self._embedder, data, self.split, batch_size=self._config.evaluation.batch_size, name=self.name
+            embedder, data, self.split, batch_size=self._config.evaluation.batch_size, name=self.name
         )

@@ -93,7 +93,7 @@ def _train_and_finish(config, workdir, tpu, debug_nans, profile, initialize, sig
         size = f"{config.model} ({model.count_params():,} parameters)"
         print(f"Training {size} for {config.train.steps:,} steps in {workdir}.", flush=True)
     measured = MeasuredModel(model, tokenizer, config, workdir, alone=strategy.num_replicas_in_sync == 1)
-    evaluate = SplitEvaluation(measured, tokenizer, config, workdir, "dev")
+    evaluate = SplitEvaluation(measured, config, "dev")
     try:
         reached = fit(model, tokenizer, config, workdir, strategy, signals, evaluate, steps)
     except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError) as error:
@@ -105,7 +105,7 @@ def _train_and_finish(config, workdir, tpu, debug_nans, profile, initialize, sig
         ) from None
     signals.check()
     if reached and is_chief(strategy):
-        finish(measured(), tokenizer, config, workdir)
+        finish(measured, config, workdir)
     return reached
 
 

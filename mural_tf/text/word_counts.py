@@ -37,7 +37,7 @@ class WordSplitter:
     """Splits and counts, as the tokenizer with the same settings splits."""
 
     def __init__(self, lower_case: bool = False, strip_accents: bool = False):
-        @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
+        @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.string)])
         def split(batch):
             return split_words(clean_text(batch, lower_case, strip_accents)).flat_values
 

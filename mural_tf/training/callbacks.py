@@ -87,7 +87,7 @@ class PeriodicEvaluation(_Callback):
 
     Args:
       evaluate: called with the step; returns None, or an evaluation with `name`, `metrics` and `groups`.
-        `evaluate.name` begins its keys, `evaluate.model()` is the model it measures.
+        `evaluate.name` begins its keys, `evaluate.model(step)` is the model it measures.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class PeriodicEvaluation(_Callback):
             if evaluation is None:
                 return
             if self._best is None:
-                self._best = BestCheckpoint(self.evaluate.model(), self.log.workdir)
+                self._best = BestCheckpoint(self.evaluate.model(step), self.log.workdir)
             name = evaluation.name
             self._best.offer(step, evaluation.metrics[f"{name}/all/mean_recall"])  # the mean over all languages
             means = [f"{name}/{group}/mean_recall" for group in (*evaluation.groups, "all")]
