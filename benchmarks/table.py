@@ -11,8 +11,8 @@ image-caption pair in the languages of HELD_OUT; text pairs in them it may see.
 
 A run is a folder below --output, with what it printed in a .log beside it. --jobs run at a time, each on its share of
 the cores: small towers leave two threads waiting for each other. The same command goes on where it stopped, and
-finished runs are kept. Written: table.md, table.csv, table.json and table.png (with matplotlib), or ablations.* for the
-second list.
+finished runs are kept; Ctrl-C and SIGTERM let the runs save first. Written: table.md, table.csv, table.json and
+table.png (with matplotlib), or ablations.* for the second list.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import signal
 import statistics
 import subprocess
 import sys
@@ -38,6 +39,7 @@ from mural_tf.data.emoji_names import UNDER_RESOURCED, WELL_RESOURCED
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 QUICK = 0.1  # of the budget
+_running: set[subprocess.Popen] = set()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,6 +101,8 @@ def train(run: Run, scale: float, data: str) -> None:
     if not (run.workdir / "summary.json").exists():
         begun = time.monotonic()
         call(command(run, scale, data), log_of(run))
+        if not (run.workdir / "summary.json").exists():  # a run that got SIGTERM has saved and ends as usual
+            raise ConfigurationError(f"{run.workdir} was stopped; the same command goes on.")
         minutes = (time.monotonic() - begun) / 60
         print(f"seed {run.seed}, {run.workdir.name}: trained and evaluated in {minutes:.1f} min", flush=True)
 
@@ -140,14 +144,24 @@ def command(run: Run, scale: float, data: str) -> list[str]:
 
 
 def call(arguments: list[str], log: pathlib.Path) -> None:
-    """Runs a command in this folder; raises `ConfigurationError` if it fails. Ctrl-C reaches it too."""
+    """Runs a command in this folder; raises `ConfigurationError` if it fails. Ctrl-C and SIGTERM reach it too."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a", encoding="utf-8") as file:
         print("$", " ".join(arguments[1:]), file=file, flush=True)
-        done = subprocess.run(arguments, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT)
-    if done.returncode:
+        with subprocess.Popen(arguments, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT) as process:
+            _running.add(process)
+            code = process.wait()
+            _running.remove(process)
+    if code:
         last = log.read_text(encoding="utf-8", errors="replace").rstrip().splitlines()[-1]
-        raise ConfigurationError(f"{arguments[1]} ended with exit code {done.returncode} ({log}): {last}")
+        raise ConfigurationError(f"{arguments[1]} ended with exit code {code} ({log}): {last}")
+
+
+def pass_on(number: int, frame) -> None:
+    """Handles SIGTERM: the commands that run get it too, save and end; then this one ends as by Ctrl-C."""
+    for process in _running.copy():
+        process.send_signal(number)
+    raise KeyboardInterrupt("Stopped; what ran is saved, and the same command goes on.")
 
 
 def collect(methods: Iterable[Method], seeds: int, scale: float, folder: pathlib.Path) -> dict[str, list[dict]]:
@@ -239,6 +253,7 @@ def main(_) -> None:
     by_method = [runs_of(method, seed, scale, folder / "runs") for seed in range(seeds) for method in chosen]
     runs = {run.workdir: run for method in by_method for run in method}
     last = {method[-1].workdir for method in by_method}
+    signal.signal(signal.SIGTERM, pass_on)
     config = table_rows.load(METHODS[0].stages[0])
     config.data.directory = data
     prepare_data(config)  # before two runs do it at once

@@ -1,9 +1,12 @@
 """The table of methods: one budget, what is measured, what is written."""
 
+import concurrent.futures
 import csv
 import json
+import signal
 import sys
 import threading
+import time
 
 import pytest
 
@@ -93,7 +96,8 @@ def test_a_run_is_trained_and_translated_once_and_its_log_tells_why_it_failed(tm
     called = []
     monkeypatch.setattr(table, "call", lambda arguments, log: called.append((arguments[1], log.name)))
     (run,) = table.runs_of(table.METHODS[0], 0, 1.0, tmp_path)
-    table.train(run, 1.0, "data")
+    with pytest.raises(ConfigurationError, match="emoji_align-1400 was stopped; the same command goes on"):
+        table.train(run, 1.0, "data")
     table.translate(run, "data")
     assert called == [("run_pretrain.py", "emoji_align-1400.log"), ("-m", "emoji_align-1400.log")]
     table.translation_file(run.workdir).parent.mkdir(parents=True)
@@ -107,6 +111,20 @@ def test_a_run_is_trained_and_translated_once_and_its_log_tells_why_it_failed(tm
     with pytest.raises(ConfigurationError, match="exit code 1 .*some.log.*: Error: the disk is full"):
         table.call([sys.executable, "-c", script], tmp_path / "logs" / "some.log")
     assert "begun" in (tmp_path / "logs" / "some.log").read_text(encoding="utf-8")
+
+
+def test_sigterm_reaches_the_runs(tmp_path):
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        script = "import time; print('begun', flush=True); time.sleep(600)"
+        running = pool.submit(table.call, [sys.executable, "-c", script], tmp_path / "run.log")
+        while not (tmp_path / "run.log").exists() or "begun\n" not in (tmp_path / "run.log").read_text():
+            assert not running.done()
+            time.sleep(0.05)
+        with pytest.raises(KeyboardInterrupt, match="the same command goes on"):
+            table.pass_on(signal.SIGTERM, None)
+        with pytest.raises(ConfigurationError, match=f"exit code -{int(signal.SIGTERM)} "):
+            running.result(timeout=60)
+    assert not table._running
 
 
 def row(**values):
