@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import threading
+import types
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ import toy_data
 from mural_tf.config import ConfigurationError, save_config
 from mural_tf.models import build_model
 from mural_tf.models.guard import StepGuard
+from mural_tf.recipes import measure
 from mural_tf.training import checkpoints as checkpoints_module
 from mural_tf.training import snapshot
 from mural_tf.training.checkpoints import (
@@ -130,6 +132,25 @@ def test_save_returns_before_anything_is_written(model, tmp_path, monkeypatch):
     saved.wait()
     assert saved.restore()
     assert_filled(model, 1)
+
+
+def test_replicas_are_measured_by_a_copy_restored_once_a_step_and_one_embedder(model, tmp_path, monkeypatch):
+    copy = TwoWeights()
+    monkeypatch.setattr(measure, "build_model", lambda config, size: copy)
+    monkeypatch.setattr(measure.Embedder, "from_model", lambda model, *_: types.SimpleNamespace(model=model, step=None))
+    measured = measure.MeasuredModel(model, TOKENIZER, None, tmp_path, alone=False)
+    saved = training_checkpoints(model, tmp_path, 2)
+    embedders = []
+    for step in (1, 2):
+        fill(model, step)
+        saved.save(step)
+        saved.wait()
+        embedders.append(measured.embedder(step))
+        assert embedders[-1].model is copy and embedders[-1].step == step
+        assert np.all(copy.kernel.numpy() == step)
+    assert embedders[0] is embedders[1]
+    copy.kernel.assign(tf.zeros_like(copy.kernel))
+    assert measured.at(2) is copy and np.all(copy.kernel.numpy() == 0)  # not read again for the same step
 
 
 def test_the_last_ones_are_kept_and_the_list_names_only_complete_ones(model, tmp_path, monkeypatch):
