@@ -28,6 +28,9 @@ IMAGE_ENCODER = "hub/image_encoder"
 TEXT_PREPROCESSOR = "hub/text_preprocessor"
 TEXT_ENCODER = "hub/text_encoder"
 SETTINGS = "settings.json"
+# Nothing that is traced here needs AutoGraph, which takes seconds. Only tracing may go without: building a Keras model
+# so spoils the TensorFlow functions that it calls, for the whole process.
+_traced = tf.autograph.experimental.do_not_convert
 
 
 def save_hub_modules(
@@ -53,7 +56,13 @@ def save_hub_modules(
                     path = pathlib.Path(temporary) / SETTINGS
                     path.write_text(json.dumps(settings) + "\n", encoding="utf-8")
                     module.settings = tf.saved_model.Asset(str(path))
-                tf.saved_model.save(module, str(directory / name))
+                save_module(module, directory / name)
+
+
+@_traced
+def save_module(module: tf.Module | tf.train.Checkpoint, folder: pathlib.Path, signatures: dict | None = None) -> None:
+    """Writes a SavedModel; functions that are not traced yet are traced here."""
+    tf.saved_model.save(module, str(folder), signatures)
 
 
 @contextlib.contextmanager
@@ -117,6 +126,7 @@ def text_encoder_module(model: ContrastiveModel) -> tf.train.Checkpoint:
     return _reusable(encode, tokens, text_variables(model))
 
 
+@_traced
 def _reusable(encode: Callable, inputs, variables: Sequence[tf.Variable]) -> tf.train.Checkpoint:
     # Only variables and functions are attached: attaching the Keras model would save every layer's functions too.
     module = tf.train.Checkpoint()
@@ -129,6 +139,7 @@ def _reusable(encode: Callable, inputs, variables: Sequence[tf.Variable]) -> tf.
     return module
 
 
+@_traced
 def text_preprocessor_module(tokenizer: WordPieceTokenizer | WordTokenizer) -> tf.train.Checkpoint:
     """String [B] → dict of int32 [B, T] `input_word_ids`, `input_mask`, `input_type_ids`, T = `max_length`.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tensorflow as tf
 from ml_collections import ConfigDict
 
 from mural_tf.config import ConfigurationError
@@ -47,7 +46,6 @@ def method_class(config: ConfigDict) -> type[ContrastiveModel]:
     return METHODS[config.model]
 
 
-@tf.autograph.experimental.do_not_convert  # saves seconds; no tower needs it
 def build_model(config: ConfigDict, vocabulary_size: int) -> ContrastiveModel:
     """Builds the configured method with its towers and all variables; raises `ConfigurationError` if it cannot."""
     model = method_class(config)(
