@@ -131,8 +131,9 @@ def command(run: Run, scale: float, data: str) -> list[str]:
         "data.directory": data,
         "data.image_text_languages": SEEN if run.stage.config != "emoji_embn" else ("en",),
         "train.steps": steps,
-        "train.log_every": max(1, min(25, steps // 4)),
+        "train.log_every": log_every(steps),
         "train.checkpoint_every": max(1, min(250, steps)),
+        "train.export": False,
         **dict(run.stage.overrides),
     }
     if table_rows.load(run.stage).optimizer.warmup_steps:
@@ -141,6 +142,15 @@ def command(run: Run, scale: float, data: str) -> list[str]:
     flags_of_config = [f"--config.{name}={value}" for name, value in fields.items()]
     return [sys.executable, *script, f"--config=configs/{run.stage.config}.py", f"--workdir={run.workdir}",
             *flags_of_config]  # fmt: skip
+
+
+def log_every(steps: int) -> int:
+    """Returns an interval of at most 25 steps, four of them or more in a run, that divides `steps` if one does.
+
+    The input starts again for a shorter interval at the end: it reads and shuffles all records once more.
+    """
+    most = max(1, min(25, steps // 4))
+    return next((interval for interval in range(most, most // 2, -1) if steps % interval == 0), most)
 
 
 def call(arguments: list[str], log: pathlib.Path) -> None:
@@ -182,7 +192,6 @@ def measure(method: Method, workdir: pathlib.Path) -> dict:
     Translation is measured with each head, the text-text head where the last stage trains one.
     """
     summary = json.loads((workdir / "summary.json").read_text(encoding="utf-8"))
-    card = json.loads((workdir / "export" / "model_card.json").read_text(encoding="utf-8"))
     translation = json.loads(translation_file(workdir).read_text(encoding="utf-8"))
     groups = {
         "well": WELL_RESOURCED,
@@ -209,7 +218,7 @@ def measure(method: Method, workdir: pathlib.Path) -> dict:
         asked = {language: value for language, value in known.items() if language in method.languages}
         for name in ("well", "under", "none"):
             row[f"{column}_{name}"] = mean([language for language in groups[name] if language != "en"], asked.get)
-    row["parameters"] = card["parameters"]
+    row["parameters"] = summary["parameters"]
     row["processor_seconds_per_step"] = processor_seconds_per_step(workdir)
     return row
 

@@ -31,15 +31,24 @@ def translation_recall(embedder, data_dir: str, split: str) -> dict[str, float]:
     for record in records.read_records(data_dir, records.IMAGE_TEXT, split):
         for text, language in zip(record.captions, record.languages):
             captions.setdefault(language, {}).setdefault(record.image_id, text)
-    results = {}
+    pivots = captions.pop(PIVOT, {})
+    places = {image: place for place, image in enumerate(pivots)}
+
+    def encode(texts, language):
+        said = {"language": language} if getattr(embedder, "takes_languages", False) else {}
+        return embedder.encode_text(list(texts), progress=False, **said)
+
+    results, pivot_embeddings = {}, None
     for language, texts in sorted(captions.items()):
-        shared = [image for image in texts if image in captions.get(PIVOT, {})]
-        if language == PIVOT or not shared:
+        shared = [image for image in texts if image in places]
+        if not shared:
             continue
-        sides = []
-        for name in (language, PIVOT):
-            said = {"language": name} if getattr(embedder, "takes_languages", False) else {}
-            sides.append(embedder.encode_text([captions[name][image] for image in shared], progress=False, **said))
+        if pivot_embeddings is None:
+            pivot_embeddings = encode(pivots.values(), PIVOT)
+        sides = [
+            encode([texts[image] for image in shared], language),
+            pivot_embeddings[[places[image] for image in shared]],
+        ]
         own = np.arange(len(shared))
         summary = ranking.summarize(ranking.ranks(*sides, own), ranking.ranks(*reversed(sides), own))
         results[language] = float(summary["mean_recall"])

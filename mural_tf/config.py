@@ -188,6 +188,7 @@ def _train() -> ConfigDict:
             evaluate_every=0,  # steps between evaluations on the dev split; 0: only at the end
             log_every=50,
             steps_per_execution=1,
+            export=True,  # after the last step; run_export.py does it at any time
         )
     )
 

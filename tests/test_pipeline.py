@@ -11,6 +11,7 @@ from mural_tf.data.parsing import parse_image_text
 from mural_tf.data.pipeline import training_batches
 from mural_tf.data.skipped import SkippedRecords
 from mural_tf.data.streams import count_languages
+from mural_tf.training.fit import rows_of_worker
 
 
 @pytest.fixture
@@ -46,6 +47,14 @@ def test_the_same_seed_gives_the_same_batches(config):
         assert_same(one, other)
     config.seed = 1
     assert not np.array_equal(batches(config, 1)[0]["image"], one["image"])
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_nothing_tunes_the_input(config, replicas):
+    """A tuning thread makes the end of training wait; see data/untuned.py."""
+    dataset = training_batches(config, toy_data.toy_tokenizer(), SkippedRecords(0.05))
+    dataset = rows_of_worker(dataset, replicas, 1, 0) if replicas > 1 else dataset
+    assert dataset.options().autotune.enabled is False
 
 
 @pytest.mark.parametrize("after", [7, 8])  # 128 captions in batches of 16: an epoch is 8 batches

@@ -128,9 +128,12 @@ def test_an_index_made_by_the_workdir_is_asked_with_the_export(trained, data, tm
 def test_finetuning_starts_from_the_trained_weights(trained, data, tmp_path, source):
     workdir, _ = trained
     tune = ["--config=configs/finetune.py", "--config.train.steps=3", "--config.train.log_every=1", *TINY,
-            "--config.optimizer.learning_rate=1e-30", f"--config.data.directory={data}"]  # fmt: skip
+            "--config.optimizer.learning_rate=1e-30", "--config.train.export=False",
+            f"--config.data.directory={data}"]  # fmt: skip
     printed = run("run_finetune.py", *tune, f"--from={workdir / source}", f"--workdir={tmp_path / 'tuned'}").stdout
     assert "Starts from the weights of" in printed
+    assert not (tmp_path / "tuned/export").exists() and "SavedModels" not in printed
+    assert f"--model={tmp_path / 'tuned'} --images" in printed  # what to do next works without an export
     before = {k: v for k, v in weights(workdir).items() if "token_embeddings" in k and "OPTIMIZER" not in k}
     after = weights(tmp_path / "tuned")
     assert before

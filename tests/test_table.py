@@ -59,6 +59,12 @@ def test_commands_and_names(tmp_path):
     later = table.command(mule, 1.0, "data")
     assert later[1:3] == ["run_finetune.py", f"--from={before.workdir}"]
     assert "--config.train.text_text_batch=384" in later
+    assert "--config.train.log_every=25" in later and "--config.train.log_every=20" in first
+
+
+@pytest.mark.parametrize("steps,interval", [(1_400, 25), (140, 20), (35, 7), (15, 3), (3, 1), (1_009, 25)])
+def test_intervals_divide_a_run(steps, interval):
+    assert table.log_every(steps) == interval
 
 
 def test_methods_share_the_stages_they_begin_with(tmp_path):
@@ -149,10 +155,8 @@ def test_measures_what_a_run_left(tmp_path):
     recalls = {f"emoji/{language}/mean_recall": 20.0 for language in table_rows.CORE}
     recalls.update({f"emoji/{language}/mean_recall": 4.0 for language in table.HELD_OUT})
     recalls["emoji/en/mean_recall"] = 47.0
-    (tmp_path / "export").mkdir()
     (tmp_path / "evaluation").mkdir()
-    (tmp_path / "summary.json").write_text(json.dumps({"metrics": recalls}))
-    (tmp_path / "export" / "model_card.json").write_text(json.dumps({"parameters": 7}))
+    (tmp_path / "summary.json").write_text(json.dumps({"metrics": recalls, "parameters": 7}))
     seconds = [{"train/processor_seconds_per_step": s} for s in (9.0, 0.2, 0.4, 0.3)] + [{"emoji/en/mean_recall": 1.0}]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(values) + "\n" for values in seconds))
     languages = [language for language in table_rows.CORE if language != "en"]

@@ -111,9 +111,11 @@ def _decoded_batches(file, resize, image_size, batch_size, skipped) -> Iterator[
     import tensorflow as tf
 
     from mural_tf.data.images import decode_image, evaluation_image
+    from mural_tf.data.untuned import untuned
 
     batch, read = [], 0
-    for index, serialized in enumerate(tf.data.TFRecordDataset(str(file)).ignore_errors().as_numpy_iterator()):
+    dataset = untuned(tf.data.TFRecordDataset(str(file)).ignore_errors())
+    for index, serialized in enumerate(dataset.as_numpy_iterator()):
         example, read = tf.train.Example.FromString(serialized), read + 1
         try:
             image = decode_image(example.features.feature["image"].bytes_list.value[0])

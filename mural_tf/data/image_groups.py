@@ -16,6 +16,7 @@ from mural_tf.data.image_inputs import finish_images, read_image
 from mural_tf.data.parsing import parse_image_text
 from mural_tf.data.skipped import SkippedRecords, map_or_drop
 from mural_tf.data.streams import drop_problems, stream_items
+from mural_tf.data.untuned import untuned
 from mural_tf.text.language_words import tag_language
 
 
@@ -91,7 +92,7 @@ def group_parser(languages: tuple[str, ...]):
 def _check_has_groups(files: list[str], parse, languages: tuple[str, ...]) -> None:
     """Raises `ConfigurationError` if no record has a caption in these languages: the stream would never end."""
     sizes = tf.data.TFRecordDataset(files).map(lambda serialized: tf.size(parse(serialized)["image_id"]))
-    if not any(sizes.ignore_errors().as_numpy_iterator()):
+    if not any(untuned(sizes.ignore_errors()).as_numpy_iterator()):
         raise ConfigurationError(f"No training image has a caption in {', '.join(languages)}.")
 
 

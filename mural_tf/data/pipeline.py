@@ -32,6 +32,7 @@ from mural_tf.data.parsing import TEXT_PAIR_SOURCES, parse_image_text, parse_img
 from mural_tf.data.skipped import SkippedRecords, map_or_drop
 from mural_tf.data.streams import drop_problems, stream_items
 from mural_tf.data.triples import check_has_triples, parse_triples, swap_texts
+from mural_tf.data.untuned import untuned
 from mural_tf.data.views import augment_views
 from mural_tf.text.language_words import tag_language
 
@@ -233,4 +234,4 @@ def _with_wait_time(batches: tf.data.Dataset) -> tf.data.Dataset:
 
     options = tf.data.Options()
     options.experimental_optimization.inject_prefetch = False  # it would make the clocks measure the prefetcher
-    return timed.map(add).with_options(options)
+    return untuned(timed.map(add).with_options(options))

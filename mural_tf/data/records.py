@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import tensorflow as tf
 
 from mural_tf.config import ConfigurationError
+from mural_tf.data.untuned import untuned
 
 IMAGE_TEXT = "image_text"
 TEXT_PAIRS = "text_pairs"
@@ -154,7 +155,7 @@ def read_records(
     leaves out such records, and what follows the damage of a file, as training does.
     """
     for name in list_files(directory, kind, split):
-        dataset = tf.data.TFRecordDataset(name)
+        dataset = untuned(tf.data.TFRecordDataset(name))
         try:
             for index, serialized in enumerate(dataset.as_numpy_iterator()):
                 try:

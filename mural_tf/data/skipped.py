@@ -6,12 +6,15 @@ Training goes on past a corrupt image or an empty caption, but not past any numb
 from __future__ import annotations
 
 import collections
+import os
 import threading
 
 import tensorflow as tf
 from absl import logging
 
 from mural_tf.config import ConfigurationError
+
+PARALLEL = os.cpu_count() or 1  # elements at a time
 
 
 class SkippedRecords:
@@ -68,7 +71,7 @@ def map_or_drop(dataset: tf.data.Dataset, function, skipped: SkippedRecords, kin
     A failing element leaves a gap in the numbering, which the next good one reveals: that is how it is counted.
     """
     numbered = dataset.enumerate().map(
-        lambda index, element: (index, function(element)), num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
+        lambda index, element: (index, function(element)), num_parallel_calls=PARALLEL, deterministic=True
     )
 
     def note(missing, index):

@@ -16,6 +16,7 @@ import tensorflow as tf
 from mural_tf.config import ConfigurationError
 from mural_tf.data import records
 from mural_tf.data.skipped import SkippedRecords, map_or_drop
+from mural_tf.data.untuned import untuned
 
 END_OF_EPOCH = "end of epoch"
 
@@ -95,7 +96,7 @@ def drop_problems(numbered: tf.data.Dataset, skipped: SkippedRecords, name_key: 
 
 def _check_first_record(name: str, parse) -> None:
     """Raises `ConfigurationError` if a file's first record is not of the expected kind, as then none will be."""
-    for serialized in tf.data.TFRecordDataset(name).ignore_errors().take(1):
+    for serialized in untuned(tf.data.TFRecordDataset(name).ignore_errors().take(1)):
         try:
             parse(serialized)
         except tf.errors.InvalidArgumentError as error:
@@ -134,7 +135,7 @@ def count_languages(files, parse, key: str) -> dict[str, int]:
     """Counts items by language in one pass over the files."""
     table: dict[str, int] = {}
     dataset = tf.data.TFRecordDataset(files).ignore_errors().map(lambda s: parse(s)[key], tf.data.AUTOTUNE)
-    for batch in dataset.ignore_errors().unbatch().batch(4096).as_numpy_iterator():
+    for batch in untuned(dataset.ignore_errors().unbatch().batch(4096)).as_numpy_iterator():
         for name, n in zip(*np.unique(batch, return_counts=True)):
             name = name.decode("utf-8", "replace")
             table[name] = table.get(name, 0) + int(n)

@@ -15,6 +15,7 @@ import tensorflow as tf
 from mural_tf.config import ConfigurationError
 from mural_tf.data import records
 from mural_tf.data.parsing import parse_image_text
+from mural_tf.data.untuned import untuned
 
 GROUP = {"caption_group": records.IMAGE_TEXT_FEATURES["caption_group"]}
 
@@ -58,7 +59,7 @@ def parse_triples(languages: Sequence[str] = ()):
 def check_has_triples(files: Sequence[str], parse) -> None:
     """Raises `ConfigurationError` if no record has two captions that are translations: no batch would ever come."""
     sizes = tf.data.TFRecordDataset(list(files)).map(lambda s: tf.size(parse(s)["text_a"]), tf.data.AUTOTUNE)
-    if not any(sizes.ignore_errors().as_numpy_iterator()):
+    if not any(untuned(sizes.ignore_errors()).as_numpy_iterator()):
         raise ConfigurationError(
             f"No image in {files[0]} and its like has two captions of one caption_group in different languages (of "
             "data.image_text_languages, if set). Add translations with python -m mural_tf.data.translated_captions."

@@ -48,11 +48,14 @@ def finish(measured: MeasuredModel, config: ConfigDict, workdir: pathlib.Path) -
         report.write_report(evaluation, workdir, model=str(workdir), data_dir=config.data.directory, step=step)
         metrics = evaluation.metrics
         groups = report.group_table(metrics, evaluation.name, evaluation.groups, len(evaluation.sizes))
-    print("Exporting …", flush=True)
-    if not (workdir / EXPORT).exists():
+    if config.train.export and not (workdir / EXPORT).exists():
+        print("Exporting …", flush=True)
         export_model(measured.at(step), measured.tokenizer, config, workdir / EXPORT, metrics=metrics)
     lines = _search(measured.embedder(step), config, workdir) if evaluation is not None else []
-    summary = {"step": step, "split": split, "table": groups, "metrics": metrics, "search": lines}
+    parameters = int(measured.at(step).count_params())
+    summary = {
+        "step": step, "split": split, "table": groups, "metrics": metrics, "search": lines, "parameters": parameters
+    }  # fmt: skip
     write_whole(workdir / SUMMARY, json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
     describe(config, workdir)
 
@@ -77,6 +80,8 @@ def _search(embedder: Embedder, config: ConfigDict, workdir: pathlib.Path) -> li
 def describe(config: ConfigDict, workdir: pathlib.Path) -> None:
     """Prints the summary of a finished run and what to do next."""
     summary = json.loads((workdir / SUMMARY).read_text(encoding="utf-8"))
+    exported = (workdir / EXPORT).exists()
+    model = workdir / EXPORT if exported else workdir
     lines = [""]
     if summary["table"]:
         lines += [f"Mean recall on {config.data.directory}, split {summary['split']}:", summary["table"], ""]
@@ -84,10 +89,10 @@ def describe(config: ConfigDict, workdir: pathlib.Path) -> None:
     lines += [
         "Written:",
         f"  {workdir / 'checkpoints'}  weights and optimiser",
-        f"  {workdir / EXPORT}  both encoders as SavedModels",
+        *([f"  {workdir / EXPORT}  both encoders as SavedModels"] if exported else []),
         f"  {workdir / 'metrics.jsonl'}, {workdir / 'tensorboard'}  numbers of every step",
         "Next:",
-        f"  python run_search.py query 'a sentence' --model={workdir / EXPORT} --images=FOLDER --html=found.html",
+        f"  python run_search.py query 'a sentence' --model={model} --images=FOLDER --html=found.html",
         f"  python run_evaluate.py --model={workdir} --data_dir={config.data.directory} --split={summary['split']}",
         f"  python run_finetune.py --config={'configs/finetune.py'} --from={workdir} --workdir=NEW_FOLDER",
     ]

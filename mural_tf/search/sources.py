@@ -142,9 +142,11 @@ def _lines(file: str) -> Iterator[str]:
 def _read_records(kind: str, file: str) -> Iterator[Found]:
     import tensorflow as tf
 
+    from mural_tf.data.untuned import untuned
+
     path, offset = os.path.abspath(file), 0
     try:
-        for index, serialized in enumerate(tf.data.TFRecordDataset(file).as_numpy_iterator()):
+        for index, serialized in enumerate(untuned(tf.data.TFRecordDataset(file)).as_numpy_iterator()):
             yield from _read_record(kind, path, offset, index, serialized)
             offset += 16 + len(serialized)
     except tf.errors.DataLossError:

@@ -12,6 +12,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow_serving.apis import prediction_log_pb2
 
 from mural_tf.config import ConfigurationError
+from mural_tf.data.untuned import untuned
 
 WARMUP_FILE = "assets.extra/tf_serving_warmup_requests"
 
@@ -60,7 +61,7 @@ class ServedModel:
         """Runs what the export says TensorFlow Serving should run first."""
         if not path.is_file():
             return
-        for record in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
+        for record in untuned(tf.data.TFRecordDataset(str(path))).as_numpy_iterator():
             request = prediction_log_pb2.PredictionLog.FromString(record).predict_log.request
             inputs = {name: tf.make_ndarray(tensor) for name, tensor in request.inputs.items()}
             self.signatures[request.model_spec.signature_name].run(inputs)
