@@ -65,6 +65,16 @@ def save_module(module: tf.Module | tf.train.Checkpoint, folder: pathlib.Path, s
     tf.saved_model.save(module, str(folder), signatures)
 
 
+@_traced
+def traced_once(function: Callable, *inputs) -> tf.types.experimental.ConcreteFunction:
+    """Returns `function` for tensors of these specs, for use in functions that are saved.
+
+    Saving traces every `tf.function` again, which takes seconds for an encoder and forgets what held when it was
+    traced first; a concrete function is called as it is.
+    """
+    return tf.function(function).get_concrete_function(*inputs)
+
+
 @contextlib.contextmanager
 def _without_fusion() -> Iterator[None]:
     """Keeps XLA out of what is traced for training: who fine-tunes a module decides what to compile."""
@@ -133,7 +143,11 @@ def _reusable(encode: Callable, inputs, variables: Sequence[tf.Variable]) -> tf.
     module.variables = list(variables)
     module.trainable_variables = [v for v in variables if v.trainable]
     module.regularization_losses = []
-    module.__call__ = tf.function(encode)
+    traced = {
+        True: traced_once(lambda inputs: encode(inputs, training=True), inputs),
+        False: traced_once(lambda inputs: encode(inputs, training=False), inputs),
+    }
+    module.__call__ = tf.function(lambda inputs, training=False: traced[bool(training)](inputs))
     for training in (True, False):
         module.__call__.get_concrete_function(inputs, training=training)
     return module
@@ -159,12 +173,19 @@ def text_preprocessor_module(tokenizer: WordPieceTokenizer | WordTokenizer) -> t
 
     pairs = isinstance(tokenizer, WordPieceTokenizer)
     pack = pack_segments if pairs else _pack_words
-    bert_pack_inputs = tf.function(functools.partial(pack, tokenizer.vocabulary if pairs else tokenizer))
+    pack = functools.partial(pack, tokenizer.vocabulary if pairs else tokenizer)
     length = tf.TensorSpec([], tf.int32, name="seq_length")
-    for ragged_rank in (1, 2):
-        pieces = tf.RaggedTensorSpec([None] * (ragged_rank + 1), tf.int32, ragged_rank)
-        for count in (1, 2) if pairs else (1,):
-            bert_pack_inputs.get_concrete_function([pieces] * count, seq_length=length)
+    segments = [
+        [tf.RaggedTensorSpec([None] * (ragged_rank + 1), tf.int32, ragged_rank)] * count
+        for ragged_rank in (1, 2)
+        for count in ((1, 2) if pairs else (1,))
+    ]
+    traced = {(len(specs), specs[0].ragged_rank): traced_once(pack, specs, length) for specs in segments}
+    bert_pack_inputs = tf.function(
+        lambda inputs, seq_length: traced[len(inputs), inputs[0].ragged_rank](inputs, seq_length)
+    )
+    for specs in segments:
+        bert_pack_inputs.get_concrete_function(specs, seq_length=length)
 
     module = tf.train.Checkpoint(tokenizer=tokenizer)
     module.variables, module.trainable_variables, module.regularization_losses = [], [], []

@@ -12,8 +12,8 @@ from ml_collections import ConfigDict
 from mural_tf.encoders.by_length import encode_by_length
 from mural_tf.export.decoding import decode_batch
 from mural_tf.export.folding import fold_batch_norm
-from mural_tf.export.hub_modules import text_variables
-from mural_tf.models.contrastive import TOKENS, ContrastiveModel, image_embeddings
+from mural_tf.export.hub_modules import text_variables, traced_once
+from mural_tf.models.contrastive import TOKENS, ContrastiveModel, image_embeddings, unit_range
 from mural_tf.text.tokenizer import WordPieceTokenizer
 
 # Texts are packed without padding, and attention runs in this many groups of similar length; see `encode_by_length`.
@@ -23,17 +23,20 @@ LENGTH_GROUPS = 4
 def image_encoder(model: ContrastiveModel, config: ConfigDict) -> tuple[tf.Module, dict]:
     """Returns what to save and its signatures, "serving_default" from bytes, "image" from pixels or features."""
     preprocessing, tower = config.image_tower, fold_batch_norm(model.image_encoder)
+    pixels = tf.TensorSpec([None, *model.image_shape], tf.float32, name="image")
+    embed = traced_once(lambda image: image_embeddings(tower, image), pixels)
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="image_bytes")])
     def from_bytes(image_bytes):
         images, readable = decode_batch(image_bytes, preprocessing)
         # oneDNN's depthwise convolution fails on an empty batch: there is always at least one row.
-        embeddings = image_embeddings(tower, images[: tf.maximum(tf.size(image_bytes), 1)])
+        images = unit_range(images[: tf.maximum(tf.size(image_bytes), 1)])
+        embeddings = embed(tf.ensure_shape(images, pixels.shape))
         return {"embedding": tf.where(readable[:, tf.newaxis], embeddings[: tf.size(image_bytes)], 0.0)}
 
-    @tf.function(input_signature=[tf.TensorSpec([None, *model.image_shape], tf.float32, name="image")])
+    @tf.function(input_signature=[pixels])
     def from_pixels(image):
-        return {"embedding": image_embeddings(tower, _at_least_one(image))[: tf.shape(image)[0]]}
+        return {"embedding": embed(tf.ensure_shape(_at_least_one(image), pixels.shape))[: tf.shape(image)[0]]}
 
     # Only the variables are attached: attaching the Keras model would save every layer's functions too.
     module = tf.Module()
@@ -44,16 +47,21 @@ def image_encoder(model: ContrastiveModel, config: ConfigDict) -> tuple[tf.Modul
 def text_encoder(model: ContrastiveModel, tokenizer: WordPieceTokenizer) -> tuple[tf.Module, dict]:
     """Returns what to save and its signatures: "serving_default" and, of MURAL, "text_text" from strings; "tokens"."""
     text = tf.TensorSpec([None], tf.string, name="text")
+    token_specs = [tf.TensorSpec([None, None], tf.int32, name=name) for name in TOKENS]
+
+    def encode(*tokens):
+        return encode_by_length(model.text_encoder, dict(zip(TOKENS, tokens)), LENGTH_GROUPS, training=False)
+
+    states = traced_once(encode, *token_specs)
 
     def embed(tokens, count, head):
-        states = encode_by_length(model.text_encoder, tokens, LENGTH_GROUPS, training=False)
-        return model.project_texts(states, head)[:count]
+        return model.project_texts(states(*(tokens[name] for name in TOKENS)), head)[:count]
 
     @tf.function(input_signature=[text])
     def from_text(text):
         return {"embedding": embed(tokenizer(_at_least_one(text), pad="longest"), tf.size(text), model.head_names[0])}
 
-    @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32, name=name) for name in TOKENS])
+    @tf.function(input_signature=token_specs)
     def from_tokens(input_word_ids, input_mask, input_type_ids):
         length = tf.shape(input_word_ids)[1]
         message = f"This encoder takes 1 to {tokenizer.max_length} tokens a text, [CLS] and [SEP] included."

@@ -303,9 +303,12 @@ class ContrastiveModel(tf.keras.Model):
 
 def image_embeddings(tower: tf.keras.Model, images: tf.Tensor, training: bool = False) -> tf.Tensor:
     """Maps images, uint8 or float in [0, 1] [B, S, S, 3], or features to L2-normalised float32 [B, D] by a tower."""
-    if images.dtype == tf.uint8:
-        images = tf.cast(images, tf.float32) / 255.0
-    return tf.math.l2_normalize(tf.cast(tower(images, training=training), tf.float32), axis=-1)
+    return tf.math.l2_normalize(tf.cast(tower(unit_range(images), training=training), tf.float32), axis=-1)
+
+
+def unit_range(images: tf.Tensor) -> tf.Tensor:
+    """Returns uint8 images as float32 in [0, 1]; what is float already as it is."""
+    return tf.cast(images, tf.float32) / 255.0 if images.dtype == tf.uint8 else images
 
 
 def _gather(values: dict[str, tf.Tensor], context) -> dict[str, tf.Tensor]:
