@@ -28,9 +28,6 @@ IMAGE_ENCODER = "hub/image_encoder"
 TEXT_PREPROCESSOR = "hub/text_preprocessor"
 TEXT_ENCODER = "hub/text_encoder"
 SETTINGS = "settings.json"
-# Nothing that is traced here needs AutoGraph, which takes seconds. Only tracing may go without: building a Keras model
-# so spoils the TensorFlow functions that it calls, for the whole process.
-_traced = tf.autograph.experimental.do_not_convert
 
 
 def save_hub_modules(
@@ -56,23 +53,17 @@ def save_hub_modules(
                     path = pathlib.Path(temporary) / SETTINGS
                     path.write_text(json.dumps(settings) + "\n", encoding="utf-8")
                     module.settings = tf.saved_model.Asset(str(path))
-                save_module(module, directory / name)
+                tf.saved_model.save(module, str(directory / name))
 
 
-@_traced
-def save_module(module: tf.Module | tf.train.Checkpoint, folder: pathlib.Path, signatures: dict | None = None) -> None:
-    """Writes a SavedModel; functions that are not traced yet are traced here."""
-    tf.saved_model.save(module, str(folder), signatures)
-
-
-@_traced
+@tf.autograph.experimental.do_not_convert  # for Keras' layers: saves seconds, and nothing here needs it
 def traced_once(function: Callable, *inputs) -> tf.types.experimental.ConcreteFunction:
     """Returns `function` for tensors of these specs, for use in functions that are saved.
 
     Saving traces every `tf.function` again, which takes seconds for an encoder and forgets what held when it was
     traced first; a concrete function is called as it is.
     """
-    return tf.function(function).get_concrete_function(*inputs)
+    return tf.function(function, autograph=False).get_concrete_function(*inputs)
 
 
 @contextlib.contextmanager
@@ -136,7 +127,6 @@ def text_encoder_module(model: ContrastiveModel) -> tf.train.Checkpoint:
     return _reusable(encode, tokens, text_variables(model))
 
 
-@_traced
 def _reusable(encode: Callable, inputs, variables: Sequence[tf.Variable]) -> tf.train.Checkpoint:
     # Only variables and functions are attached: attaching the Keras model would save every layer's functions too.
     module = tf.train.Checkpoint()
@@ -147,13 +137,12 @@ def _reusable(encode: Callable, inputs, variables: Sequence[tf.Variable]) -> tf.
         True: traced_once(lambda inputs: encode(inputs, training=True), inputs),
         False: traced_once(lambda inputs: encode(inputs, training=False), inputs),
     }
-    module.__call__ = tf.function(lambda inputs, training=False: traced[bool(training)](inputs))
+    module.__call__ = tf.function(lambda inputs, training=False: traced[bool(training)](inputs), autograph=False)
     for training in (True, False):
         module.__call__.get_concrete_function(inputs, training=training)
     return module
 
 
-@_traced
 def text_preprocessor_module(tokenizer: WordPieceTokenizer | WordTokenizer) -> tf.train.Checkpoint:
     """String [B] → dict of int32 [B, T] `input_word_ids`, `input_mask`, `input_type_ids`, T = `max_length`.
 
@@ -163,11 +152,11 @@ def text_preprocessor_module(tokenizer: WordPieceTokenizer | WordTokenizer) -> t
     that do not fit lose their ends by turns, so that the shorter one is cut last. A `WordTokenizer` takes one segment.
     """
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="inputs")])
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="inputs")], autograph=False)
     def preprocess(inputs):
         return tokenizer(inputs)
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="inputs")])
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="inputs")], autograph=False)
     def tokenize(inputs):
         return tokenizer.tokenize(inputs)
 
@@ -182,7 +171,7 @@ def text_preprocessor_module(tokenizer: WordPieceTokenizer | WordTokenizer) -> t
     ]
     traced = {(len(specs), specs[0].ragged_rank): traced_once(pack, specs, length) for specs in segments}
     bert_pack_inputs = tf.function(
-        lambda inputs, seq_length: traced[len(inputs), inputs[0].ragged_rank](inputs, seq_length)
+        lambda inputs, seq_length: traced[len(inputs), inputs[0].ragged_rank](inputs, seq_length), autograph=False
     )
     for specs in segments:
         bert_pack_inputs.get_concrete_function(specs, seq_length=length)

@@ -34,7 +34,7 @@ from ml_collections import ConfigDict
 from mural_tf.config import ConfigurationError, save_config
 from mural_tf.export import signatures
 from mural_tf.export.example_requests import IMAGE_ENCODER, TEXT_ENCODER
-from mural_tf.export.hub_modules import save_hub_modules, save_module
+from mural_tf.export.hub_modules import save_hub_modules
 from mural_tf.export.model_card import describe_model
 from mural_tf.export.precision import in_precision
 from mural_tf.export.served_ops import unlisted_operations
@@ -129,7 +129,7 @@ def _write(model, tokenizer, config: ConfigDict, directory: pathlib.Path, metric
         (TEXT_ENCODER, signatures.text_encoder(model, tokenizer)),
     ):
         folder = directory / name / VERSION
-        save_module(module, folder, functions)
+        tf.saved_model.save(module, str(folder), functions)
         write_warmup_requests(folder, name)
         _check_operations(folder)
     save_hub_modules(model, tokenizer, config, directory)

@@ -26,7 +26,7 @@ def image_encoder(model: ContrastiveModel, config: ConfigDict) -> tuple[tf.Modul
     pixels = tf.TensorSpec([None, *model.image_shape], tf.float32, name="image")
     embed = traced_once(lambda image: image_embeddings(tower, image), pixels)
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="image_bytes")])
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="image_bytes")], autograph=False)
     def from_bytes(image_bytes):
         images, readable = decode_batch(image_bytes, preprocessing)
         # oneDNN's depthwise convolution fails on an empty batch: there is always at least one row.
@@ -34,7 +34,7 @@ def image_encoder(model: ContrastiveModel, config: ConfigDict) -> tuple[tf.Modul
         embeddings = embed(tf.ensure_shape(images, pixels.shape))
         return {"embedding": tf.where(readable[:, tf.newaxis], embeddings[: tf.size(image_bytes)], 0.0)}
 
-    @tf.function(input_signature=[pixels])
+    @tf.function(input_signature=[pixels], autograph=False)
     def from_pixels(image):
         return {"embedding": embed(tf.ensure_shape(_at_least_one(image), pixels.shape))[: tf.shape(image)[0]]}
 
@@ -57,11 +57,11 @@ def text_encoder(model: ContrastiveModel, tokenizer: WordPieceTokenizer) -> tupl
     def embed(tokens, count, head):
         return model.project_texts(states(*(tokens[name] for name in TOKENS)), head)[:count]
 
-    @tf.function(input_signature=[text])
+    @tf.function(input_signature=[text], autograph=False)
     def from_text(text):
         return {"embedding": embed(tokenizer(_at_least_one(text), pad="longest"), tf.size(text), model.head_names[0])}
 
-    @tf.function(input_signature=token_specs)
+    @tf.function(input_signature=token_specs, autograph=False)
     def from_tokens(input_word_ids, input_mask, input_type_ids):
         length = tf.shape(input_word_ids)[1]
         message = f"This encoder takes 1 to {tokenizer.max_length} tokens a text, [CLS] and [SEP] included."
@@ -73,7 +73,7 @@ def text_encoder(model: ContrastiveModel, tokenizer: WordPieceTokenizer) -> tupl
     signatures = {"serving_default": from_text, "tokens": from_tokens}
     if "text_text" in model.head_names:
 
-        @tf.function(input_signature=[text])
+        @tf.function(input_signature=[text], autograph=False)
         def for_texts(text):
             tokens = tokenizer(_at_least_one(text), pad="longest")
             return {"text_text_embedding": embed(tokens, tf.size(text), "text_text")}
