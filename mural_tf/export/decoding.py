@@ -7,6 +7,7 @@ import tensorflow as tf
 from ml_collections import ConfigDict
 
 from mural_tf.data.image_inputs import prepare_image, prepared_spec, uses_features
+from mural_tf.data.untuned import untuned
 
 # Images of a batch decoded at once, at most; the server's threads limit it further. Fixed, because tf.data's own
 # choice starts at one and is forgotten after every batch.
@@ -35,9 +36,9 @@ def decode_batch(data: tf.Tensor, tower: ConfigDict) -> tuple[tf.Tensor, tf.Tens
     last = (count, tf.zeros(spec.shape, spec.dtype))  # a data set without any element would be an error
     decoded = decoded.concatenate(tf.data.Dataset.from_tensors(last)).batch(count + 1)
     options = tf.data.Options()
-    options.autotune.enabled = False  # a thread per request for nothing
     options.experimental_optimization.apply_default_optimizations = False
-    indices, images = decoded.with_options(options).get_single_element()  # [K + 1], [K + 1, …]
+    # Tuning would cost a thread a request.
+    indices, images = untuned(decoded.with_options(options)).get_single_element()  # [K + 1], [K + 1, …]
     indices = indices[:, tf.newaxis]
     readable = tf.scatter_nd(indices, tf.ones_like(indices[:, 0], tf.int32), [count + 1])[:-1] > 0
     return tf.scatter_nd(indices, images, tf.stack([count + 1, *spec.shape])), readable
