@@ -18,7 +18,7 @@ from absl import flags
 from ml_collections import config_flags
 
 from mural_tf import cli
-from mural_tf.config import ConfigurationError
+from mural_tf.errors import UserError
 from mural_tf.evaluation.protocol import default_protocol
 
 MODEL = flags.DEFINE_string("model", None, "Workdir or export to evaluate.")
@@ -45,7 +45,7 @@ def main(_) -> None:
         print(describe_catalogue())
         return
     if not MODEL.value or not DATA_DIR.value:
-        raise ConfigurationError("Give --model=WORKDIR_OR_EXPORT and --data_dir=FOLDER, or --list for the benchmarks.")
+        raise UserError("Give --model=WORKDIR_OR_EXPORT and --data_dir=FOLDER, or --list for the benchmarks.")
     from mural_tf.evaluation.report import evaluate_and_report
 
     evaluate_and_report(

@@ -29,7 +29,7 @@ def main(argv):
     path = export_workdir(MODEL.value, OUTPUT.value, OVERWRITE.value, CHECKPOINT.value, PRECISION.value)
     print(f"Exported to {path}")
     if VARIANTS.value:
-        from mural_tf.recipes.variants import describe, export_variants
+        from mural_tf.runs.variants import describe, export_variants
 
         report = export_variants(MODEL.value, path, VARIANTS.value, CHECKPOINT.value, LANGUAGES.value or None)
         print(f"{describe(report)}\nWritten to {pathlib.Path(path) / 'tflite'}")

@@ -19,7 +19,7 @@ flags.mark_flags_as_required(["config", "from", "workdir"])
 
 def main(argv):
     del argv
-    from mural_tf.recipes.finetune import finetune
+    from mural_tf.runs.finetune import finetune
 
     finetune(CONFIG.value, FROM.value, WORKDIR.value, tpu=TPU.value, debug_nans=DEBUG_NANS.value, profile=PROFILE.value)
 

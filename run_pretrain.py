@@ -18,7 +18,7 @@ flags.mark_flags_as_required(["config", "workdir"])
 
 def main(argv):
     del argv
-    from mural_tf.recipes.pretrain import pretrain
+    from mural_tf.runs.pretrain import pretrain
 
     pretrain(CONFIG.value, WORKDIR.value, tpu=TPU.value, debug_nans=DEBUG_NANS.value, profile=PROFILE.value)
 

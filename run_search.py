@@ -47,7 +47,7 @@ JSON = flags.DEFINE_string("json", "", "query: write the results for programs; -
 
 
 def main(argv: list[str]) -> None:
-    from mural_tf.config import ConfigurationError
+    from mural_tf.errors import UserError
 
     command, arguments = (argv[1], argv[2:]) if len(argv) > 1 else ("", [])
     if command == "index":
@@ -55,7 +55,7 @@ def main(argv: list[str]) -> None:
     elif command == "query":
         _query(arguments)
     else:
-        raise ConfigurationError(
+        raise UserError(
             f"Unknown command {command!r}: expected `run_search.py index IMAGES… --model=… --output=…` or "
             '`run_search.py query "sentence" --index=…`.'
         )
@@ -84,11 +84,11 @@ def _query(arguments: list[str]) -> None:
 
 
 def _need(**values: str) -> None:
-    from mural_tf.config import ConfigurationError
+    from mural_tf.errors import UserError
 
     for flag, value in values.items():
         if not value:
-            raise ConfigurationError(f"--{flag} is missing; `run_search.py --help` shows how it is used.")
+            raise UserError(f"--{flag} is missing; `run_search.py --help` shows how it is used.")
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ EXTRAS = {
     "search": ["faiss-cpu>=1.9,<2"],  # approximate search; these take NumPy 1.25 to 2
     "vocabulary": ["tokenizers>=0.19"],  # the fast word-piece builder
     "pretrained": ["safetensors>=0.4"],  # Hugging Face's files of weights
-    "convert": [  # python -m mural_tf.data.convert
+    "convert": [  # python -m mural_tf.ingest
         "pyarrow>=14,<21",  # Parquet; newer ones need NumPy 2
         "ImageHash>=4.3",  # perceptual hashes, to find evaluation images in training data
     ],

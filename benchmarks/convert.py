@@ -1,4 +1,4 @@
-"""Throughput and memory of `python -m mural_tf.data.convert`, in one process, beside straightforward ways.
+"""Throughput and memory of `python -m mural_tf.ingest`, in one process, beside straightforward ways.
 
     python benchmarks/convert.py                                  # a minute
     python benchmarks/convert.py --pairs=1000000 --images=20000 --gigabytes=10
@@ -27,14 +27,10 @@ import zipfile
 import numpy as np
 import PIL.Image
 
-from mural_tf.data.convert.blocks import read_blocks
-from mural_tf.data.convert.kinds import KINDS
-from mural_tf.data.convert.report import part_path
-from mural_tf.data.convert.runner import convert
-from mural_tf.data.convert.settings import Settings
-from mural_tf.data.convert.source import parse_source
-from mural_tf.data.convert.tsv import PairsTsv
-from mural_tf.data.convert.worker import Converter
+from mural_tf.ingest.blocks import read_blocks
+from mural_tf.ingest.convert import KINDS, Converter, convert, part_path
+from mural_tf.ingest.source import Settings, parse_source
+from mural_tf.ingest.translations import PairsTsv
 
 
 def converted_in(source: str, output: pathlib.Path) -> float:

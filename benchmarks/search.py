@@ -54,7 +54,7 @@ def real_vectors(folder: str, queries: int) -> dict[str, np.ndarray]:
     """Returns the vectors of an index and a sample of them as image queries, captions as sentence queries."""
     import mural_tf
     from mural_tf.search.index import load_index
-    from mural_tf.search.measured_queries import collect
+    from mural_tf.search.recall import collect
 
     index = load_index(folder, use_exact=True)
     groups = collect(index, mural_tf.load(index.model.path), per_group=queries)
@@ -89,7 +89,7 @@ def compare_exact(folder: pathlib.Path, results) -> None:
     """Times our exact search and faiss's flat index in turn."""
     import faiss
 
-    from mural_tf.search import exact
+    from mural_tf.metrics import top_k
 
     vectors = load(folder)
     rows, queries = vectors["rows"], vectors["image"]
@@ -97,18 +97,18 @@ def compare_exact(folder: pathlib.Path, results) -> None:
     flat.add(rows)
     ours, theirs = [], []
     for _ in range(5):
-        ours.append(fastest(lambda: exact.top_k(queries, rows, K), 1))
+        ours.append(fastest(lambda: top_k.top_k(queries, rows, K), 1))
         theirs.append(fastest(lambda: flat.search(queries, K), 1))
-    same = np.mean(exact.top_k(queries, rows, K)[1] == flat.search(queries, K)[1])
+    same = np.mean(top_k.top_k(queries, rows, K)[1] == flat.search(queries, K)[1])
     halves = rows.astype(np.float16)
-    results.put((min(ours), min(theirs), fastest(lambda: exact.top_k(queries, halves, K), 2), float(same)))
+    results.put((min(ours), min(theirs), fastest(lambda: top_k.top_k(queries, halves, K), 2), float(same)))
 
 
 def exact_memory(folder: pathlib.Path, results) -> None:
-    from mural_tf.search import exact
+    from mural_tf.metrics import top_k
 
     vectors = load(folder)
-    exact.top_k(vectors["image"], vectors["rows"], K)
+    top_k.top_k(vectors["image"], vectors["rows"], K)
     results.put(peak_gib())
 
 
@@ -139,7 +139,8 @@ def build_approximate(folder: pathlib.Path, results, method: str) -> None:
 
 def ask_approximate(folder: pathlib.Path, results) -> None:
     """Times a saved structure in a process that only asks, next to the exact search."""
-    from mural_tf.search import approximate, exact
+    from mural_tf.metrics import top_k
+    from mural_tf.search import approximate
 
     rows = np.load(folder / "rows.npy", mmap_mode="r")
     queries = {path.stem: np.load(path) for path in folder.glob("*.npy") if path.stem != "rows"}
@@ -150,7 +151,7 @@ def ask_approximate(folder: pathlib.Path, results) -> None:
         single = fastest(lambda vectors=vectors: [loaded.search(vector[None], K, rows) for vector in vectors[:16]]) / 16
         times[name] = (fast, single)
     peak = peak_gib()  # the exact search below touches every mapped page
-    slow = fastest(lambda: exact.top_k(queries["image"], rows, K), 3)
+    slow = fastest(lambda: top_k.top_k(queries["image"], rows, K), 3)
     results.put((times, slow, peak))
 
 

@@ -61,7 +61,8 @@ def photo(index: int) -> bytes:
 
 def write_inputs(folder: pathlib.Path, arguments) -> None:
     """Writes what both sides read: texts.txt, vocabulary.txt, images/*.jpg."""
-    from mural_tf.text.vocabulary import build_vocabulary, save_vocabulary
+    from mural_tf.text.learning import build_vocabulary
+    from mural_tf.text.vocabulary_file import save_vocabulary
 
     texts = sentences(arguments.sentences)[: arguments.batch * arguments.batches]
     (folder / "texts.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")

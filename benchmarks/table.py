@@ -34,8 +34,8 @@ from absl import flags
 from benchmarks import table_rows
 from benchmarks.table_rows import ABLATIONS, HELD_OUT, METHODS, SEEN, Method, Stage, slug, step_count
 from mural_tf import cli
-from mural_tf.config import ConfigurationError
-from mural_tf.data.emoji_names import UNDER_RESOURCED, WELL_RESOURCED
+from mural_tf.data.emoji.names import UNDER_RESOURCED, WELL_RESOURCED
+from mural_tf.errors import UserError
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 QUICK = 0.1  # of the budget
@@ -72,7 +72,7 @@ def stage_folder(stage: Stage, scale: float) -> str:
 def execute(runs: Iterable[Run], jobs: int, finish: Callable[[Run], None], after: Callable[[], None]) -> list[Run]:
     """Calls `finish` for every run, `jobs` at a time and none before its source's, and `after` each time one ended.
 
-    Returns the runs that ended with a `ConfigurationError`, which is printed; what starts from them is left out.
+    Returns the runs that ended with a `UserError`, which is printed; what starts from them is left out.
     """
     waiting, running, ended, failed = list(runs), {}, {None}, []
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
@@ -88,7 +88,7 @@ def execute(runs: Iterable[Run], jobs: int, finish: Callable[[Run], None], after
                 run = running.pop(future)
                 try:
                     future.result()
-                except ConfigurationError as error:
+                except UserError as error:
                     print(f"Failed, the others go on: {error}", flush=True)
                     failed.append(run)
                 else:
@@ -102,7 +102,7 @@ def train(run: Run, scale: float, data: str) -> None:
         begun = time.monotonic()
         call(command(run, scale, data), log_of(run))
         if not (run.workdir / "summary.json").exists():  # a run that got SIGTERM has saved and ends as usual
-            raise ConfigurationError(f"{run.workdir} was stopped; the same command goes on.")
+            raise UserError(f"{run.workdir} was stopped; the same command goes on.")
         minutes = (time.monotonic() - begun) / 60
         print(f"seed {run.seed}, {run.workdir.name}: trained and evaluated in {minutes:.1f} min", flush=True)
 
@@ -154,7 +154,7 @@ def log_every(steps: int) -> int:
 
 
 def call(arguments: list[str], log: pathlib.Path) -> None:
-    """Runs a command in this folder; raises `ConfigurationError` if it fails. Ctrl-C and SIGTERM reach it too."""
+    """Runs a command in this folder; raises `UserError` if it fails. Ctrl-C and SIGTERM reach it too."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a", encoding="utf-8") as file:
         print("$", " ".join(arguments[1:]), file=file, flush=True)
@@ -164,7 +164,7 @@ def call(arguments: list[str], log: pathlib.Path) -> None:
             _running.remove(process)
     if code:
         last = log.read_text(encoding="utf-8", errors="replace").rstrip().splitlines()[-1]
-        raise ConfigurationError(f"{arguments[1]} ended with exit code {code} ({log}): {last}")
+        raise UserError(f"{arguments[1]} ended with exit code {code} ({log}): {last}")
 
 
 def pass_on(number: int, frame) -> None:
@@ -235,12 +235,12 @@ def processor_seconds_per_step(workdir: pathlib.Path) -> float | None:
 
 
 def chosen_methods() -> tuple[Method, ...]:
-    """Returns what the flags ask for; raises `ConfigurationError` for an unknown name or a missing configuration."""
+    """Returns what the flags ask for; raises `UserError` for an unknown name or a missing configuration."""
     chosen = ABLATIONS if ABLATE.value else METHODS
     known = {slug(method.name): method for method in chosen}
     unknown = [name for name in NAMES.value if name not in known]
     if unknown:
-        raise ConfigurationError(f"Unknown methods {', '.join(unknown)}; known: {', '.join(known)}.")
+        raise UserError(f"Unknown methods {', '.join(unknown)}; known: {', '.join(known)}.")
     chosen = tuple(known[name] for name in NAMES.value) or chosen
     for method in chosen:
         for stage in method.stages:
@@ -250,7 +250,7 @@ def chosen_methods() -> tuple[Method, ...]:
 
 def main(_) -> None:
     from benchmarks.table_files import write_table
-    from mural_tf.training.sources import prepare_data
+    from mural_tf.training.prepare import prepare_data
 
     chosen = chosen_methods()
     scale = BUDGET.value or (QUICK if QUICK_RUN.value else 1.0)
@@ -281,7 +281,7 @@ def main(_) -> None:
     if (folder / f"{name}.md").exists():
         print((folder / f"{name}.md").read_text(encoding="utf-8"))
     if failed:
-        raise ConfigurationError(f"{len(failed)} of {len(runs)} runs failed, as said above; the same command goes on.")
+        raise UserError(f"{len(failed)} of {len(runs)} runs failed, as said above; the same command goes on.")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import pathlib
 import statistics
 from collections.abc import Mapping, Sequence
 
-from mural_tf.config import write_whole
+from mural_tf.files import write_whole
 
 COLUMNS = {  # column → (title, digits)
     "well": ("well-resourced", 1),

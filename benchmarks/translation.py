@@ -15,13 +15,14 @@ import pathlib
 from absl import flags
 
 from mural_tf import cli
-from mural_tf.config import ConfigurationError, write_whole
+from mural_tf.errors import UserError
+from mural_tf.files import write_whole
 
 PIVOT = "en"
 
 
 def translation_recall(embedder, data_dir: str, split: str) -> dict[str, float]:
-    """Returns {language: mean recall in percent}; raises `ConfigurationError` if no language has a pair."""
+    """Returns {language: mean recall in percent}; raises `UserError` if no language has a pair."""
     import numpy as np
 
     from mural_tf.data import records
@@ -53,7 +54,7 @@ def translation_recall(embedder, data_dir: str, split: str) -> dict[str, float]:
         summary = ranking.summarize(ranking.ranks(*sides, own), ranking.ranks(*reversed(sides), own))
         results[language] = float(summary["mean_recall"])
     if not results:
-        raise ConfigurationError(f"Split {split!r} of {data_dir} has no captions in {PIVOT!r} and another language.")
+        raise UserError(f"Split {split!r} of {data_dir} has no captions in {PIVOT!r} and another language.")
     return results
 
 

@@ -70,8 +70,8 @@ def prepare(words: float, path: pathlib.Path, results) -> None:
 
 
 def measure_learning(path: pathlib.Path, size: int, builder: str, results) -> None:
-    from mural_tf.text.tokenizer import WordPieceTokenizer
-    from mural_tf.text.vocabulary import learn_vocabulary
+    from mural_tf.text.learning import learn_vocabulary
+    from mural_tf.text.word_pieces import WordPieceTokenizer
 
     counts = json.loads(path.read_text())
     start = time.process_time()
@@ -87,10 +87,9 @@ def measure_learning(path: pathlib.Path, size: int, builder: str, results) -> No
 
 def measure_counting(words: float, workers: int, results) -> None:
     """Counts a TSV of text pairs drawn from the lists, through the converter's reader."""
-    from mural_tf.data.build_vocabulary import count_sources
-    from mural_tf.data.convert.kinds import KINDS
-    from mural_tf.data.convert.settings import Settings
-    from mural_tf.data.convert.source import parse_source
+    from mural_tf.ingest.build_vocabulary import count_sources
+    from mural_tf.ingest.convert import KINDS
+    from mural_tf.ingest.source import Settings, parse_source
 
     draw = random.Random(0)
     counts = simulated_counts(1e7)

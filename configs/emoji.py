@@ -7,7 +7,7 @@ seed and vocabulary; only the text-text task differs. This file is no configurat
 from ml_collections import ConfigDict
 
 from mural_tf.config import base_config
-from mural_tf.data.emoji_names import LANGUAGE_GROUPS
+from mural_tf.data.emoji.names import LANGUAGE_GROUPS
 
 
 def emoji_config(model: str, languages: str, steps: int) -> ConfigDict:

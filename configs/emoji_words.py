@@ -6,7 +6,7 @@ Data, image tower, steps and pairs a batch are those of configs/emoji.py.
 from ml_collections import ConfigDict
 
 from configs.emoji import emoji_config
-from mural_tf.data.emoji_names import LANGUAGE_GROUPS
+from mural_tf.data.emoji.names import LANGUAGE_GROUPS
 
 
 def emoji_words_config(model: str) -> ConfigDict:

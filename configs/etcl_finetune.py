@@ -3,14 +3,15 @@
 python run_finetune.py --config=configs/etcl_finetune.py:flickr30k --from=WORKDIR --workdir=…
 """
 
-from mural_tf.config import ConfigurationError, base_config
+from mural_tf.config import base_config
+from mural_tf.errors import UserError
 
 STEPS = {"flickr30k": 3_000, "mscoco": 6_000}
 
 
 def get_config(benchmark: str = "flickr30k"):
     if benchmark not in STEPS:
-        raise ConfigurationError(f"Unknown benchmark {benchmark!r}: expected {' or '.join(STEPS)}.")
+        raise UserError(f"Unknown benchmark {benchmark!r}: expected {' or '.join(STEPS)}.")
     config = base_config()
     config.loss.text_text_weight = 0.0  # "without text-text matching loss"
     config.loss.label_smoothing = 0.1  # as in pretraining: "all the other hyper-parameters are consistent"

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 
 from absl import app, logging
 
-from mural_tf.config import ConfigurationError
+from mural_tf.errors import UserError
 
 INTERRUPTED = 130  # what shells report for Ctrl-C: 128 + SIGINT
 
@@ -27,7 +27,7 @@ def run(main: Callable[[Sequence[str]], int | None], positional: bool = False) -
 
     With `positional`, `argv[1:]` holds the arguments that are no flags; otherwise there may be none.
 
-    A `ConfigurationError`, a full disk, a missing permission or any other failed file operation becomes one line on
+    A `UserError`, a full disk, a missing permission or any other failed file operation becomes one line on
     stderr and exit code 1; `--verbosity=1` shows the stack trace as well. Any other exception is a bug and keeps its
     stack trace. Bad flags end with absl's own message and exit code 1.
     """
@@ -41,7 +41,7 @@ def run(main: Callable[[Sequence[str]], int | None], positional: bool = False) -
         # TensorFlow warns in a hundred lines where a checkpoint does not fit; the one error says it.
         python_logging.getLogger("tensorflow").setLevel(python_logging.ERROR)
         if len(argv) > 1 and not positional:
-            raise ConfigurationError(f"Unexpected argument {argv[1]!r}: this script takes --flag=value only.")
+            raise UserError(f"Unexpected argument {argv[1]!r}: this script takes --flag=value only.")
         return main(argv)
 
     try:
@@ -69,12 +69,12 @@ def _parse_flags(arguments: Sequence[str]) -> list[str]:
         if "ml_collections" not in last.tb_frame.f_code.co_filename:
             raise  # a mistake inside the configuration file: its stack trace says where
         reason = str(error).strip("'\"").replace("\\n", " ").replace("\\'", "'")
-        raise ConfigurationError(f"Unknown configuration key in the --config flags: {reason}") from error
+        raise UserError(f"Unknown configuration key in the --config flags: {reason}") from error
 
 
 def _one_line(error: Exception) -> str | None:
     """Returns what to tell the user, or None if `error` is not a user's mistake."""
-    if isinstance(error, ConfigurationError):
+    if isinstance(error, UserError):
         return " ".join(str(error).split())
     if isinstance(error, OSError) and error.strerror:
         name = f": {os.fspath(error.filename)!r}" if error.filename is not None else ""

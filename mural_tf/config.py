@@ -9,16 +9,12 @@ from __future__ import annotations
 
 import difflib
 import json
-import os
 import pathlib
 
 from ml_collections import ConfigDict
 
-PARTIAL = ".partial"  # ends the names of files that are still being written
-
-
-class ConfigurationError(ValueError):
-    """A user's mistake in configuration, data or files; scripts print its message without a stack trace."""
+from mural_tf.errors import UserError
+from mural_tf.files import write_whole
 
 
 def base_config() -> ConfigDict:
@@ -48,7 +44,7 @@ def _image_tower() -> ConfigDict:
     return ConfigDict(
         dict(
             name="efficientnet",  # or "resnet" (18 layers at width and depth 1); "hub" for a TF-Hub image module;
-            # "none", a model of texts alone; "features": records hold computed features, see data/features.py
+            # "none", a model of texts alone; "features": records hold computed features, see ingest/features.py
             handle="",  # hub: handle or local folder
             feature_size=0,  # features: numbers an image; 2048 of ResNet-152 [MULE]
             branch_size=0,  # N: Dense(N), BatchNorm, ReLU before the projection; 2048 in [MULE]
@@ -63,7 +59,7 @@ def _image_tower() -> ConfigDict:
             batch_norm_group="local",  # examples that share statistics: "local" (a replica's), "global" or a number
             projection=0,  # 0: none, the last block's width is the embedding [P A.1]; N: Dense(N) for other backbones
             head_size=0,  # N: Dense, GELU, layer norm, Dense(N) after that, as in Globetrotter
-            precision="auto",  # the platform's fast one, see encoders/precision.py; or "float32", "mixed_bfloat16"
+            precision="auto",  # the platform's fast one, see encoders/kernels.py; or "float32", "mixed_bfloat16"
             frozen=False,
         )
     )
@@ -256,27 +252,15 @@ def save_config(config: ConfigDict, path: str | pathlib.Path) -> None:
     write_whole(path, json.dumps(config.to_dict(), indent=2, default=list) + "\n")
 
 
-def write_whole(path: str | pathlib.Path, text: str) -> None:
-    """Writes a text file that either keeps what it held or holds all of `text`, whenever the process is killed."""
-    path = pathlib.Path(path)
-    partial = path.with_name(f".{path.name}.{os.getpid()}{PARTIAL}")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        os.replace(partial, path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
-
-
 def load_config(path: str | pathlib.Path) -> ConfigDict:
-    """Reads what `save_config` wrote; raises `ConfigurationError` for a missing, broken or foreign file."""
+    """Reads what `save_config` wrote; raises `UserError` for a missing, broken or foreign file."""
     path = pathlib.Path(path)
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ConfigurationError(f"{path} does not exist: {path.parent} is not a workdir or an export.") from None
+        raise UserError(f"{path} does not exist: {path.parent} is not a workdir or an export.") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{path} is not valid JSON ({error}); it was damaged after it was written.") from None
+        raise UserError(f"{path} is not valid JSON ({error}); it was damaged after it was written.") from None
     config = base_config()
     _update(config, values, prefix="")
     return config
@@ -290,7 +274,7 @@ def _update(config: ConfigDict, values: dict, prefix: str) -> None:
                 continue
             near = difflib.get_close_matches(key, list(config.keys()), n=1)
             hint = f"; did you mean {prefix}{near[0]}?" if near else "."
-            raise ConfigurationError(f"Unknown configuration key {prefix}{key}{hint}")
+            raise UserError(f"Unknown configuration key {prefix}{key}{hint}")
         if isinstance(value, dict):
             _update(config[key], value, f"{prefix}{key}.")
         else:

@@ -18,8 +18,136 @@ import tensorflow as tf
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
-from mural_tf.comparisons import Comparisons
-from mural_tf.config import ConfigurationError
+from mural_tf.errors import UserError
+
+# Prompts: names of classes in templates, as zero-shot classification has them (CLIP, Radford et al., 2021, §3.1.4).
+
+
+PLACES = ("{}", "{c}")  # CLIP's files mark the name's place by the one, CLIP_benchmark's by the other
+
+
+def fill_templates(labels: Sequence[str], templates: Sequence[str]) -> list[str]:
+    """Returns C * T prompts: every label in every template, label by label.
+
+    Raises `ValueError` for an empty list or a template that has no place for the label, and `TypeError` for a single
+    string instead of a list.
+
+    >>> fill_templates(["cat", "red fox"], ["{}", "a photo of a {}."])
+    ['cat', 'a photo of a cat.', 'red fox', 'a photo of a red fox.']
+    """
+    for name, values in (("labels", labels), ("templates", templates)):
+        if isinstance(values, str) or not all(isinstance(value, str) for value in values):
+            raise TypeError(f"{name} must be a list of str; wrap a single one: [{name[:-1]}].")
+        if not len(values):
+            raise ValueError(f"{name} is empty: expected at least one.")
+    places = [next((place for place in PLACES if place in template), None) for template in templates]
+    if None in places:
+        raise ValueError(f"The template {templates[places.index(None)]!r} has no place for the label: write {{}}.")
+    # Not str.format: a label or a template may hold other braces.
+    return [template.replace(place, label) for label in labels for template, place in zip(templates, places)]
+
+
+# What can be asked of anything that encodes images and texts into one space: similarity, zero-shot classification.
+
+
+class Comparisons:
+    """Base of `Embedder`; needs `encode_image`, `encode_text` (L2-normalised) and `embedding_size`."""
+
+    def similarity(
+        self, images: Iterable | np.ndarray, texts: Sequence[str] | np.ndarray, progress: bool | None = None
+    ) -> np.ndarray:
+        """Returns the cosine of every image with every text, float32 [N, M] in [-1, 1]; larger is closer.
+
+        Either side may be embeddings already, float [N, D] and L2-normalised: with two matrices of texts (or images)
+        it compares texts with texts. `progress` is as in `encode_image`.
+
+        Raises what `encode_image` and `encode_text` raise, and `ValueError` for embeddings of another width.
+
+        >>> red, blue = np.full((2, 48, 64, 3), [[[(250, 0, 0)]], [[(0, 0, 250)]]], np.uint8)
+        >>> cosines = embedder.similarity([red, blue], ["something red", "something blue"])
+        >>> cosines.shape, cosines.argmax(axis=1)
+        ((2, 2), array([0, 1]))
+        >>> texts = embedder.encode_text(["something red"])
+        >>> np.allclose(embedder.similarity(texts, texts), 1, atol=1e-5)
+        True
+        """
+        images = self._given(images) if _is_matrix(images) else self.encode_image(images, progress=progress)
+        texts = self._given(texts) if _is_matrix(texts) else self.encode_text(texts, progress=progress)
+        return np.clip(images @ texts.T, -1.0, 1.0)
+
+    def encode_labels(
+        self, labels: Sequence[str], templates: Sequence[str] = ("{}",), progress: bool | None = None
+    ) -> np.ndarray:
+        """Returns one vector a class: the normalised mean of the label's normalised embeddings in all templates.
+
+        Radford et al. (2021), §3.1.4, "prompt ensembling".
+
+        Args:
+          labels: names of the classes, in any language.
+          templates: texts in which `{}` (or `{c}`) is the label's place.
+          progress: as in `encode_text`.
+
+        Returns:
+          float32 [C, D], L2-normalised.
+
+        Raises:
+          ValueError: no labels, no templates, or a template without a place for the label.
+
+        >>> embedder.encode_labels(["red", "blue"], ["a {} square", "something {}"]).shape == (
+        ...     2, embedder.embedding_size)
+        True
+        """
+        prompts = self.encode_text(fill_templates(labels, templates), progress=progress)
+        means = prompts.reshape(len(labels), len(templates), -1).mean(axis=1)  # [C, D]
+        return means / np.maximum(np.linalg.norm(means, axis=1, keepdims=True), 1e-12)
+
+    def classify(
+        self,
+        images: Iterable | np.ndarray,
+        labels: Sequence[str] | np.ndarray,
+        templates: Sequence[str] = ("{}",),
+        progress: bool | None = None,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Zero-shot classification: every image goes to the class whose vector has the largest cosine with it.
+
+        Args:
+          images: as in `encode_image`, or their embeddings, float [N, D].
+          labels: names of the classes, or what `encode_labels` made of them, float [C, D].
+          templates: as in `encode_labels`; unused if `labels` are embeddings.
+          progress: as in `encode_image`.
+
+        Returns:
+          int64 [N], the place of the best class in `labels`; and the cosines, float32 [N, C].
+
+        Raises what `similarity` and `encode_labels` raise.
+
+        >>> red, blue = np.full((2, 48, 64, 3), [[[(250, 0, 0)]], [[(0, 0, 250)]]], np.uint8)
+        >>> labels = ["blue", "red"]
+        >>> best, cosines = embedder.classify([red, blue, red], labels, ["a {} square", "something {}"])
+        >>> [labels[i] for i in best]
+        ['red', 'blue', 'red']
+        >>> cosines.shape
+        (3, 2)
+        """
+        classes = labels if _is_matrix(labels) else self.encode_labels(labels, templates, progress)
+        cosines = self.similarity(images, classes, progress)
+        if not cosines.shape[1]:
+            raise ValueError("labels is empty: expected at least one.")
+        return cosines.argmax(axis=1), cosines
+
+    def _given(self, embeddings: np.ndarray) -> np.ndarray:
+        if embeddings.shape[1] != self.embedding_size:
+            raise ValueError(
+                f"Embeddings are {embeddings.shape[1]} wide, those of this model {self.embedding_size}: they are of "
+                "another model."
+            )
+        return embeddings.astype(np.float32, copy=False)
+
+
+def _is_matrix(values) -> bool:
+    """Whether something is embeddings, float [N, D], and not a list of images or texts."""
+    return isinstance(values, np.ndarray) and values.ndim == 2 and np.issubdtype(values.dtype, np.floating)
+
 
 LONG_LIST = 1000  # items from which on a progress bar is shown unless told otherwise
 
@@ -63,13 +191,14 @@ class Embedder(Comparisons):
     @classmethod
     def from_model(cls, model, tokenizer, config: ConfigDict, path: str = "", step: int | None = None) -> Embedder:
         """Wraps a model in memory; later changes of its weights show in later calls."""
-        from mural_tf.data import image_inputs
+        from mural_tf.data.images import prepare_image as prepare
+        from mural_tf.data.images import prepared_spec
 
-        tower, prepared = config.image_tower, image_inputs.prepared_spec(config.image_tower)
+        tower, prepared = config.image_tower, prepared_spec(config.image_tower)
 
         @tf.function(autograph=False, input_signature=[tf.TensorSpec([], tf.string)])
         def prepare_image(data):
-            return image_inputs.prepare_image(data, tower)
+            return prepare(data, tower)
 
         @tf.function(autograph=False, input_signature=[tf.TensorSpec([None, *prepared.shape], prepared.dtype)])
         def embed_images(images):
@@ -100,13 +229,11 @@ class Embedder(Comparisons):
     def with_text_head(self, name: str) -> Embedder:
         """Returns an embedder like this one whose `encode_text` uses another head of the text tower.
 
-        Raises `ConfigurationError` if there is none of this name: exports hold the image-text head only.
+        Raises `UserError` if there is none of this name: exports hold the image-text head only.
         """
         if name not in self.text_heads:
             names = ", ".join(self.text_heads) or "none"
-            raise ConfigurationError(
-                f"{self.path or 'The model'} has no text head {name!r} beside image_text: {names}."
-            )
+            raise UserError(f"{self.path or 'The model'} has no text head {name!r} beside image_text: {names}.")
         other = copy.copy(self)
         other._embed_texts = self.text_heads[name]
         return other
@@ -132,7 +259,7 @@ class Embedder(Comparisons):
           places in `images`.
 
         Raises:
-          ConfigurationError: an unreadable image (unless skipped), named; embeddings that are not finite; or a model of
+          UserError: an unreadable image (unless skipped), named; embeddings that are not finite; or a model of
             texts alone.
 
         >>> red, blue = np.full((2, 48, 64, 3), [[[(250, 0, 0)]], [[(0, 0, 250)]]], np.uint8)
@@ -144,7 +271,7 @@ class Embedder(Comparisons):
         array([0, 2])
         """
         if self.config.image_tower.name == "none":
-            raise ConfigurationError(f"The model {self.path} has no image tower (image_tower.name=none): texts alone.")
+            raise UserError(f"The model {self.path} has no image tower (image_tower.name=none): texts alone.")
         if isinstance(images, (str, bytes, os.PathLike)):
             raise TypeError("encode_image takes a list of images; wrap a single one: [image].")
         if on_error not in ("raise", "skip"):
@@ -154,7 +281,7 @@ class Embedder(Comparisons):
             for index, image, problem in self._prepared(images, 2 * batch_size):
                 bar.update()
                 if problem and on_error == "raise":
-                    raise ConfigurationError(problem)
+                    raise UserError(problem)
                 if not problem:
                     kept.append(index)
                     batch.append(image)
@@ -184,7 +311,7 @@ class Embedder(Comparisons):
           float32 [N, D], L2-normalised, in the order of `texts`.
 
         Raises:
-          ConfigurationError: embeddings that are not finite.
+          UserError: embeddings that are not finite.
 
         >>> texts = embedder.encode_text(["a red balloon", "ein roter Ballon", "ลูกโป่งสีแดง"])
         >>> texts.dtype, texts.shape == (3, embedder.embedding_size)
@@ -245,7 +372,7 @@ class Embedder(Comparisons):
         embeddings = np.concatenate([np.zeros((0, self.embedding_size), np.float32), *blocks])
         bad = np.count_nonzero(~np.isfinite(embeddings).all(axis=1))
         if bad:
-            raise ConfigurationError(
+            raise UserError(
                 f"The model {self.path} maps {bad} of {len(embeddings)} {what} to NaN or infinity: "
                 "its training diverged."
             )

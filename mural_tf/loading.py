@@ -7,8 +7,9 @@ import pathlib
 
 import tensorflow as tf
 
-from mural_tf.config import ConfigurationError, base_config, load_config
+from mural_tf.config import base_config, load_config
 from mural_tf.embedder import Embedder
+from mural_tf.errors import UserError
 from mural_tf.pretrained.weight_files import read_json
 
 
@@ -20,7 +21,7 @@ def load(path: str | os.PathLike, checkpoint: str = "latest") -> Embedder:
     ALIGN is what Hugging Face's `AlignModel` and its processor are saved as (`kakaobrain/align-base`); weights of
     single towers must be imported into a workdir first: `python -m mural_tf.pretrained`.
 
-    Raises `ConfigurationError` if `path` is none of them, or its parts are missing, damaged or do not fit together.
+    Raises `UserError` if `path` is none of them, or its parts are missing, damaged or do not fit together.
 
     >>> embedder = load(folder)
     >>> embedder.encode_text(["a red balloon"]).shape == (1, embedder.embedding_size)
@@ -28,7 +29,7 @@ def load(path: str | os.PathLike, checkpoint: str = "latest") -> Embedder:
     """
     path = pathlib.Path(path)
     if not path.is_dir():
-        raise ConfigurationError(f"The model folder {path} does not exist; give a workdir or an export.")
+        raise UserError(f"The model folder {path} does not exist; give a workdir or an export.")
     if (path / "text_preprocessor").is_dir():
         return _load_hub_modules(path)
     if (path / "image_encoder").is_dir() and (path / "text_encoder").is_dir():
@@ -36,7 +37,7 @@ def load(path: str | os.PathLike, checkpoint: str = "latest") -> Embedder:
     if (path / "config.json").is_file():
         kind = read_json(path / "config.json").get("model_type")  # only Hugging Face's have one
         return _load_workdir(path, checkpoint) if kind is None else _load_hugging_face(path, kind)
-    raise ConfigurationError(
+    raise UserError(
         f"{path} is neither a workdir (config.json, vocabulary.txt, checkpoints/) nor an export (image_encoder/, "
         "text_encoder/) nor Hugging Face's ALIGN (config.json, model.safetensors, vocab.txt)."
     )
@@ -51,10 +52,10 @@ def _load_workdir(path: pathlib.Path, checkpoint: str) -> Embedder:
 
 def _load_hugging_face(path: pathlib.Path, kind: str) -> Embedder:
     from mural_tf.pretrained.sources import import_weights
-    from mural_tf.text.tokenizer import WordPieceTokenizer
+    from mural_tf.text.word_pieces import WordPieceTokenizer
 
     if kind != "align":
-        raise ConfigurationError(
+        raise UserError(
             f"{path} holds Hugging Face's {kind!r}, which cannot be used alone; import it into a workdir: "
             f"python -m mural_tf.pretrained bert --weights={path} --workdir=… (or labse)."
         )
@@ -69,8 +70,8 @@ def _load_hugging_face(path: pathlib.Path, kind: str) -> Embedder:
 def _load_export(path: pathlib.Path) -> Embedder:
     import tensorflow_text  # noqa: F401 - registers the tokenizer's operations
 
-    from mural_tf.data.image_inputs import prepare_image
-    from mural_tf.export.decoding import MAX_PIXELS, claimed_pixels
+    from mural_tf.data.images import prepare_image
+    from mural_tf.export.signatures import MAX_PIXELS, claimed_pixels
 
     config = load_config(path / "config.json")
     image_encoder, text_encoder = _load_saved_model(path / "image_encoder"), _load_saved_model(path / "text_encoder")
@@ -133,13 +134,13 @@ def _input_size(image_encoder, folder: pathlib.Path) -> int:
     try:
         return int(image_encoder.__call__.concrete_functions[0].structured_input_signature[0][0].shape[1])
     except (AttributeError, IndexError, TypeError):
-        raise ConfigurationError(f"{folder} is no TF-Hub module that takes images [B, S, S, 3] of one size.") from None
+        raise UserError(f"{folder} is no TF-Hub module that takes images [B, S, S, 3] of one size.") from None
 
 
 def _load_saved_model(folder: pathlib.Path):
     versions = sorted((int(entry.name), entry) for entry in folder.iterdir() if entry.name.isdigit())
     if not versions:
-        raise ConfigurationError(f"{folder} has no version: expected a SavedModel in {folder}/1.")
+        raise UserError(f"{folder} has no version: expected a SavedModel in {folder}/1.")
     return _load_version(versions[-1][1])
 
 
@@ -148,7 +149,7 @@ def _load_version(folder: pathlib.Path):
         return tf.saved_model.load(str(folder))
     except (OSError, tf.errors.OpError) as error:
         reason = str(error).strip().splitlines()[0]
-        raise ConfigurationError(f"{folder} is not a SavedModel or is damaged: {reason}") from None
+        raise UserError(f"{folder} is not a SavedModel or is damaged: {reason}") from None
 
 
 def _signature(saved_model, name: str, folder: pathlib.Path):
@@ -156,4 +157,4 @@ def _signature(saved_model, name: str, folder: pathlib.Path):
     for signature in saved_model.signatures.values():
         if name in signature.structured_input_signature[1] and "embedding" in signature.structured_outputs:
             return signature
-    raise ConfigurationError(f"The SavedModel in {folder} has no signature from {name!r} to 'embedding'.")
+    raise UserError(f"The SavedModel in {folder} has no signature from {name!r} to 'embedding'.")

@@ -27,7 +27,7 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(autouse=True)
 def no_fusion():
     """Compiling the fused loops for every shape takes longer than most tests; those about them turn it on again."""
-    from mural_tf.encoders.fused import enable_fusion
+    from mural_tf.encoders.kernels import enable_fusion
 
     before = enable_fusion(False)
     yield

@@ -7,11 +7,9 @@ import zipfile
 import numpy as np
 import PIL.Image
 
-from mural_tf.data.convert.kinds import KINDS
-from mural_tf.data.convert.runner import convert
-from mural_tf.data.convert.settings import Settings
-from mural_tf.data.convert.source import parse_source
 from mural_tf.data.records import IMAGE_TEXT, TEXT_PAIRS, read_records
+from mural_tf.ingest.convert import KINDS, convert
+from mural_tf.ingest.source import Settings, parse_source
 
 
 def picture(seed: int, width: int = 48, height: int = 40) -> PIL.Image.Image:

@@ -54,7 +54,7 @@ def _call(module: str, name: str, arguments, options):
 
 def _context():
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["mural_tf.recipes.pretrain", "mural_tf.recipes.finetune", "mural_tf.embedder"])
+    context.set_forkserver_preload(["mural_tf.runs.pretrain", "mural_tf.runs.finetune", "mural_tf.embedder"])
     return context
 
 

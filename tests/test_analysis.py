@@ -10,12 +10,10 @@ from fake_embedder import FakeEmbedder
 from PIL import Image
 
 from mural_tf.analysis import errors
-from mural_tf.analysis.families import family_of
-from mural_tf.analysis.language_map import laplacian_eigenmap
-from mural_tf.analysis.languages import map_languages
-from mural_tf.analysis.svcca import basis, svcca, svcca_matrix
-from mural_tf.config import ConfigurationError
+from mural_tf.analysis.languages import family_of, laplacian_eigenmap, map_languages
 from mural_tf.data import records
+from mural_tf.errors import UserError
+from mural_tf.metrics.svcca import basis, svcca, svcca_matrix
 
 linalg = pytest.importorskip("scipy.linalg")
 
@@ -99,7 +97,7 @@ def test_eigenmap_separates_two_groups():
 
 
 def test_families_of_the_benchmark_are_known():
-    from mural_tf.data.emoji_names import CORE
+    from mural_tf.data.emoji.names import CORE
 
     assert all(family_of(language) != "other" for language in CORE)
     assert family_of("zh-Hant") == "Sino-Tibetan" and family_of("sr-Latn") == "Slavic" and family_of("xx") == "other"
@@ -142,7 +140,7 @@ def test_map_is_written_whole(tmp_path, capsys):
 def test_too_few_sentences_say_what_to_do(tmp_path):
     for language in ("de", "en", "sw", "zu"):
         (tmp_path / f"talk.{language}.txt").write_text("\n".join(f"{language} {i}" for i in range(6)) + "\n")
-    with pytest.raises(ConfigurationError, match="too few.*All 4 languages share 6 sentences; fewer --languages"):
+    with pytest.raises(UserError, match="too few.*All 4 languages share 6 sentences; fewer --languages"):
         map_languages(Related(), tmp_path, "", [], tmp_path / "map")
 
 

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mural_tf.config import ConfigurationError, base_config
+from mural_tf.config import base_config
 from mural_tf.encoders import build_text_encoder
 from mural_tf.encoders.bert import BertLayer
+from mural_tf.errors import UserError
 
 VOCABULARY = 50
 
@@ -199,11 +200,11 @@ def test_initial_weights_are_berts(hidden_size, deviation):
     ],
 )
 def test_mistakes_are_named(fields, message):
-    with pytest.raises(ConfigurationError, match=message):
+    with pytest.raises(UserError, match=message):
         build_text_encoder(tower_config(**fields), VOCABULARY)
 
 
 def test_texts_beyond_max_length_are_an_error():
     model = build_text_encoder(tower_config(), VOCABULARY)
-    with pytest.raises(ConfigurationError, match="10 tokens .*max_length=9"):
+    with pytest.raises(UserError, match="10 tokens .*max_length=9"):
         model(random_tokens(length=10))

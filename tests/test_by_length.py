@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from mural_tf.config import base_config
 from mural_tf.encoders import build_text_encoder
-from mural_tf.encoders.by_length import encode_by_length
+from mural_tf.encoders.packing import encode_by_length
 
 
 def tower(**fields):

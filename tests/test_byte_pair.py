@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mural_tf.config import ConfigurationError, base_config
+from mural_tf.config import base_config
+from mural_tf.errors import UserError
+from mural_tf.text.build import build_tokenizer
 from mural_tf.text.byte_pair import LONGEST_WORD, BytePairTokenizer, byte_characters
-from mural_tf.text.tokenizer import build_tokenizer
-from mural_tf.text.vocabulary import RESERVED_TOKENS, build_vocabulary, save_vocabulary
+from mural_tf.text.learning import build_vocabulary
+from mural_tf.text.vocabulary_file import RESERVED_TOKENS, save_vocabulary
 
 TEXTS = [
     "the red heart",
@@ -93,7 +95,7 @@ def test_the_configuration_picks_it(vocabulary, tmp_path):
     config.vocabulary.builder = "byte_pair"
     tokenizer = build_tokenizer(config, tmp_path / "vocabulary.txt")
     assert isinstance(tokenizer, BytePairTokenizer) and tokenizer.special_ids == [0, 1, 2, 3, 4]
-    with pytest.raises(ConfigurationError, match="lacks 256 of the 256 bytes"):
+    with pytest.raises(UserError, match="lacks 256 of the 256 bytes"):
         BytePairTokenizer([*RESERVED_TOKENS, "word"])
-    with pytest.raises(ConfigurationError, match="no room"):
+    with pytest.raises(UserError, match="no room"):
         build_vocabulary(TEXTS, 260, builder="byte_pair")

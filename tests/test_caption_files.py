@@ -5,10 +5,10 @@ import json
 
 import pytest
 
-from mural_tf.config import ConfigurationError
-from mural_tf.data import caption_files, text_files
-from mural_tf.data.caption_files import Caption
-from mural_tf.data.text_files import canonical_language
+from mural_tf.errors import UserError
+from mural_tf.ingest import caption_files, text_files
+from mural_tf.ingest.caption_files import Caption
+from mural_tf.ingest.text_files import canonical_language
 
 WIT_COLUMNS = [
     "language", "page_url", "image_url", "page_title", "section_title", "hierarchical_section_title",
@@ -44,7 +44,7 @@ def test_language_codes(code, tag):
 
 @pytest.mark.parametrize("code", ["xx", "", "simple english", "klingonish"])
 def test_unknown_language(code):
-    with pytest.raises(ConfigurationError, match="Unknown language"):
+    with pytest.raises(UserError, match="Unknown language"):
         canonical_language(code)
 
 
@@ -65,7 +65,7 @@ def test_lines_that_cannot_be_read_are_told(tmp_path):
     problems = Problems()
     assert list(text_files.read_lines(path, problems)) == [(1, "good"), (2, None), (3, "fine")]
     assert problems == [("text that is not UTF-8", f"{path}:2")]
-    with pytest.raises(ConfigurationError, match=r"bad.txt:2: text that is not UTF-8"):
+    with pytest.raises(UserError, match=r"bad.txt:2: text that is not UTF-8"):
         list(text_files.read_lines(path))
     positions = []
     (tmp_path / "long.txt").write_bytes(b"0123456789abcde\n" * 4000)
@@ -76,7 +76,7 @@ def test_lines_that_cannot_be_read_are_told(tmp_path):
     problems = Problems()
     assert 0 < len(list(text_files.read_lines(cut, problems))) <= 10000
     assert [kind for kind, _ in problems] == ["file that is damaged or cut off: what follows is lost"]
-    with pytest.raises(ConfigurationError, match="Cannot read .*missing.txt: No such file"):
+    with pytest.raises(UserError, match="Cannot read .*missing.txt: No such file"):
         list(text_files.read_lines(tmp_path / "missing.txt"))
 
 
@@ -90,10 +90,10 @@ def test_aligned_files_as_in_xtd(tmp_path):
         Caption("COCO_val2014_000000000042.jpg", "COCO_val2014_000000000042.jpg", "犬", "ja", f"{captions}:2"),
     ]  # fmt: skip
     captions.write_text("only one\n")
-    with pytest.raises(ConfigurationError, match="jp.txt ends before line 2 of .*names.txt"):
+    with pytest.raises(UserError, match="jp.txt ends before line 2 of .*names.txt"):
         list(caption_files.read_aligned(captions, images, "ja"))
     captions.write_text("one\n\n")
-    with pytest.raises(ConfigurationError, match="jp.txt:2: empty caption"):
+    with pytest.raises(UserError, match="jp.txt:2: empty caption"):
         list(caption_files.read_aligned(captions, images, "ja"))
 
 
@@ -120,12 +120,12 @@ def test_coco(tmp_path):
         ("empty caption", f"{path}, annotation 40"),
         ("caption of an image that the file does not name", f"{path}, annotation 41"),
     ]
-    with pytest.raises(ConfigurationError, match="annotation 40: empty caption"):
+    with pytest.raises(UserError, match="annotation 40: empty caption"):
         list(caption_files.read_coco(path))
-    with pytest.raises(ConfigurationError, match="no list 'images'"):
+    with pytest.raises(UserError, match="no list 'images'"):
         list(caption_files.read_coco(write_json(tmp_path / "other.json", {"annotations": []})))
     (tmp_path / "broken.json").write_text('{"images": [')
-    with pytest.raises(ConfigurationError, match="no valid JSON"):
+    with pytest.raises(UserError, match="no valid JSON"):
         list(caption_files.read_coco(tmp_path / "broken.json"))
 
 
@@ -151,7 +151,7 @@ def test_karpathy(tmp_path):
     assert test[4] == Caption("val2014/3.jpg", "1003", "Sentence 4 of 3.", "en", f"{path}, sentence 34")
     assert len(list(caption_files.read_karpathy(path, "test"))) == 6
     assert len(list(caption_files.read_karpathy(path, ["train", "restval"]))) == 6
-    with pytest.raises(ConfigurationError, match="no split dev; it has restval, test, train"):
+    with pytest.raises(UserError, match="no split dev; it has restval, test, train"):
         list(caption_files.read_karpathy(path, "dev"))
     flickr = write_json(tmp_path / "dataset_flickr30k.json", karpathy_content(coco=False))
     assert list(caption_files.read_karpathy(flickr, "train")) == [
@@ -176,7 +176,7 @@ def test_multi30k(tmp_path):
     assert len(german) == 10 and {caption.caption for caption in german if caption.image_id == "2.jpg"} == {
         f"Katze {k}" for k in range(1, 6)
     }
-    with pytest.raises(ConfigurationError, match="Multi30K's task 1, split test_2016, language cs: there is no"):
+    with pytest.raises(UserError, match="Multi30K's task 1, split test_2016, language cs: there is no"):
         list(caption_files.read_multi30k(tmp_path, "test_2016", "cs"))
 
 
@@ -237,7 +237,7 @@ def test_wit(tmp_path):
         ("caption of an image that the file does not name", f"{path}:9"),
     ]
     assert [c.language for c in caption_files.read_wit(path, ["iw", "de"], Problems())] == ["he", "de"]
-    with pytest.raises(ConfigurationError, match="lacks the column 'image_url'"):
+    with pytest.raises(UserError, match="lacks the column 'image_url'"):
         write_gz(path, "language\tcaption\nen\tdog\n")
         list(caption_files.read_wit(path))
 

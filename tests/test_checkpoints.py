@@ -12,12 +12,13 @@ import pytest
 import tensorflow as tf
 import toy_data
 
-from mural_tf.config import ConfigurationError, save_config
+from mural_tf.config import save_config
+from mural_tf.errors import UserError
 from mural_tf.models import build_model
-from mural_tf.models.guard import StepGuard
-from mural_tf.recipes import measure
+from mural_tf.models.step import StepGuard
+from mural_tf.runs import finish
+from mural_tf.training import checkpoints
 from mural_tf.training import checkpoints as checkpoints_module
-from mural_tf.training import snapshot
 from mural_tf.training.checkpoints import (
     BestCheckpoint,
     has_checkpoint,
@@ -96,7 +97,7 @@ def test_a_snapshot_is_what_tensorflow_writes_and_steps_do_not_change_it(config,
     config.optimizer.update(dict(name=optimizer, mode=mode, warmup_steps=0))
     model = build(config)
     checkpoint = training_checkpoints(model, tmp_path, 1)._checkpoint
-    reader = snapshot.SnapshotReader(checkpoint)
+    reader = checkpoints.SnapshotReader(checkpoint)
     trained = model.trainable_variables
 
     @tf.function
@@ -108,7 +109,7 @@ def test_a_snapshot_is_what_tensorflow_writes_and_steps_do_not_change_it(config,
     theirs = checkpoint.write(str(tmp_path / "theirs-1"))
     values = reader.read()
     step()
-    snapshot.write_snapshot(values, tmp_path / "ours-1")
+    checkpoints.write_snapshot(values, tmp_path / "ours-1")
     later = checkpoint.write(str(tmp_path / "later-1"))
     ours, theirs, later = (tf.train.load_checkpoint(str(path)) for path in (tmp_path / "ours-1", theirs, later))
     assert ours.get_variable_to_shape_map() == theirs.get_variable_to_shape_map()
@@ -136,9 +137,9 @@ def test_save_returns_before_anything_is_written(model, tmp_path, monkeypatch):
 
 def test_replicas_are_measured_by_a_copy_restored_once_a_step_and_one_embedder(model, tmp_path, monkeypatch):
     copy = TwoWeights()
-    monkeypatch.setattr(measure, "build_model", lambda config, size: copy)
-    monkeypatch.setattr(measure.Embedder, "from_model", lambda model, *_: types.SimpleNamespace(model=model, step=None))
-    measured = measure.MeasuredModel(model, TOKENIZER, None, tmp_path, alone=False)
+    monkeypatch.setattr(finish, "build_model", lambda config, size: copy)
+    monkeypatch.setattr(finish.Embedder, "from_model", lambda model, *_: types.SimpleNamespace(model=model, step=None))
+    measured = finish.MeasuredModel(model, TOKENIZER, None, tmp_path, alone=False)
     saved = training_checkpoints(model, tmp_path, 2)
     embedders = []
     for step in (1, 2):
@@ -223,16 +224,16 @@ def test_no_usable_checkpoint_is_one_error(model, three):
     for step in (10, 20, 30):
         damage(three / f"checkpoints/ckpt-{step}")
     for restore in (training_checkpoints(model, three, 3).restore, lambda: restore_for_inference(model, three)):
-        with pytest.raises(ConfigurationError, match="No checkpoint in .* is usable: all 3 are missing or damaged"):
+        with pytest.raises(UserError, match="No checkpoint in .* is usable: all 3 are missing or damaged"):
             restore()
 
 
 def test_no_checkpoint_at_all(model, tmp_path):
     assert not has_checkpoint(tmp_path)
     assert not training_checkpoints(model, tmp_path, 1).restore()
-    with pytest.raises(ConfigurationError, match="has no checkpoint yet"):
+    with pytest.raises(UserError, match="has no checkpoint yet"):
         restore_for_inference(model, tmp_path)
-    with pytest.raises(ConfigurationError, match="keep_checkpoints=0"):
+    with pytest.raises(UserError, match="keep_checkpoints=0"):
         training_checkpoints(model, tmp_path, 0)
 
 
@@ -265,7 +266,7 @@ def out_of_space(*arguments, **options):
 
 
 @pytest.mark.parametrize("owner,name,failure", [
-    (tf.raw_ops, "SaveV2", full_disk), (snapshot.os, "replace", out_of_space)
+    (tf.raw_ops, "SaveV2", full_disk), (checkpoints.os, "replace", out_of_space)
 ])  # fmt: skip
 def test_a_full_disk_is_told_and_earlier_checkpoints_stay(model, three, monkeypatch, owner, name, failure):
     saved = training_checkpoints(model, three, 3)
@@ -273,7 +274,7 @@ def test_a_full_disk_is_told_and_earlier_checkpoints_stay(model, three, monkeypa
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, failure)
         saved.save(40)  # fails on its thread
-        with pytest.raises(ConfigurationError, match="No space left on device. Earlier checkpoints are intact"):
+        with pytest.raises(UserError, match="No space left on device. Earlier checkpoints are intact"):
             saved.save(50)
         saved.wait()  # said once
     assert names(three / "checkpoints") == before
@@ -290,7 +291,7 @@ def test_another_error_on_the_thread_is_not_swallowed(model, tmp_path, monkeypat
 
 def test_the_best_is_kept(config, tmp_path):
     model = build(config)
-    with pytest.raises(ConfigurationError, match="has no best checkpoint.*evaluate_every"):
+    with pytest.raises(UserError, match="has no best checkpoint.*evaluate_every"):
         restore_for_inference(model, tmp_path, "best")
     for step, value in ((10, 5.0), (20, 7.0), (30, float("nan"))):
         model.log_temperature.assign(-step / 100)
@@ -306,8 +307,8 @@ def test_the_best_is_kept(config, tmp_path):
     loaded, _, _, step = load_trained(tmp_path, "best")
     assert step == 20 and abs(float(loaded.log_temperature) + 0.2) < 1e-6
     assert load_trained(tmp_path)[3] == 40
-    with pytest.raises(ConfigurationError, match="Unknown checkpoint 'newest'; known: latest, best"):
+    with pytest.raises(UserError, match="Unknown checkpoint 'newest'; known: latest, best"):
         load_trained(tmp_path, "newest")
     (tmp_path / "checkpoints/best/best.json").write_text("{")
-    with pytest.raises(ConfigurationError, match="best.json is damaged"):
+    with pytest.raises(UserError, match="best.json is damaged"):
         BestCheckpoint(model, tmp_path)

@@ -12,13 +12,11 @@ import tracemalloc
 import pytest
 from convert_data import contents, image_bytes, images_in, pairs_in, run, write_moses
 
-from mural_tf.config import ConfigurationError
-from mural_tf.data.convert import runner
-from mural_tf.data.convert.blocks import read_blocks
-from mural_tf.data.convert.kinds import KINDS
-from mural_tf.data.convert.settings import Settings
-from mural_tf.data.convert.source import parse_source
-from mural_tf.data.convert.worker import Converter
+from mural_tf.errors import UserError
+from mural_tf.ingest import convert
+from mural_tf.ingest.blocks import read_blocks
+from mural_tf.ingest.convert import KINDS, Converter
+from mural_tf.ingest.source import Settings, parse_source
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
@@ -124,7 +122,7 @@ def test_a_kill_while_shards_are_joined(tmp_path, monkeypatch):
 
         output = tmp_path / f"out{after}"
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr("mural_tf.data.convert.assemble.os.replace", stopping)
+            patch.setattr("mural_tf.ingest.convert.os.replace", stopping)
             run(sources, output, shard_megabytes=0)
         assert contents(run(sources, output, shard_megabytes=0)) == whole
 
@@ -134,7 +132,7 @@ def test_a_killed_process_leaves_nothing_behind_and_goes_on(tmp_path):
     sources = write_sources(tmp_path, pairs=20_000)
     whole = contents(run(sources, tmp_path / "whole"))
     flags = ["--workers=2", "--pairs_per_block=100", "--images_per_block=100", "--max_skipped_fraction=1"]
-    command = [sys.executable, "-m", "mural_tf.data.convert", *sources, f"--output={tmp_path}/out", *flags]
+    command = [sys.executable, "-m", "mural_tf.ingest", *sources, f"--output={tmp_path}/out", *flags]
     process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     parts = tmp_path / ".out.converting" / "parts"
     deadline = time.time() + 120
@@ -176,19 +174,19 @@ def test_a_finished_data_set_is_left_alone(tmp_path):
     before = (output / "dataset.json").stat().st_mtime_ns
     assert run(sources, tmp_path / "out", workers=5, max_skipped_fraction=0.9) == output
     assert (output / "dataset.json").stat().st_mtime_ns == before
-    with pytest.raises(ConfigurationError, match="holds another data set, with settings"):
+    with pytest.raises(UserError, match="holds another data set, with settings"):
         run(sources, tmp_path / "out", image_size=100)
 
 
 def test_an_unfinished_conversion_of_something_else_is_kept(tmp_path, monkeypatch):
     sources = write_sources(tmp_path)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(runner, "assemble", interrupt)
+        patch.setattr(convert, "assemble", interrupt)
         run(sources, tmp_path / "out")
-    with pytest.raises(ConfigurationError, match="unfinished conversion of other sources"):
+    with pytest.raises(UserError, match="unfinished conversion of other sources"):
         run(sources[:1], tmp_path / "out")
     parsed = [parse_source(source, KINDS) for source in sources[:1]]
-    runner.convert(
+    convert.convert(
         parsed, tmp_path / "out", Settings(workers=0, max_skipped_fraction=1.0), restart=True, progress=False
     )
     assert {pair.language_b for pair in pairs_in(tmp_path / "out")} == {"en"}
@@ -201,7 +199,7 @@ def interrupt(*arguments):
 def test_too_much_that_is_unusable_stops_the_conversion(tmp_path):
     (tmp_path / "bad.tsv").write_text("".join(f"a{n}\tb\n" if n % 10 else "no tab\n" for n in range(5000)))
     source = f"pairs:{tmp_path}/bad.tsv,language_b=de"
-    with pytest.raises(ConfigurationError) as error:
+    with pytest.raises(UserError) as error:
         run([source], tmp_path / "out", max_skipped_fraction=0.05)
     message = str(error.value)
     assert "100 of 1000 captions and pairs (100 x row with the wrong number of columns, first at" in message
@@ -254,20 +252,20 @@ def test_memory_does_not_grow_with_the_input(tmp_path, monkeypatch):
     ],
 )
 def test_wrong_sources_teach(tmp_path, source, message):
-    with pytest.raises(ConfigurationError, match=message):
+    with pytest.raises(UserError, match=message):
         run([source], tmp_path / "out")
 
 
 def test_nothing_to_write(tmp_path):
     (tmp_path / "empty.tsv").write_bytes(b"")
-    with pytest.raises(ConfigurationError, match="Nothing to write: 0 captions and pairs read"):
+    with pytest.raises(UserError, match="Nothing to write: 0 captions and pairs read"):
         run([f"pairs:{tmp_path}/empty.tsv,language_b=de"], tmp_path / "out")
 
 
 def test_command(tmp_path):
     sources = write_sources(tmp_path)
     flags = [f"--output={tmp_path}/out", "--workers=0", "--max_skipped_fraction=0.1"]
-    command = [sys.executable, "-m", "mural_tf.data.convert", *sources, *flags]
+    command = [sys.executable, "-m", "mural_tf.ingest", *sources, *flags]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "train: 228 images, 228 captions\ntrain: 1089 text pairs\nskipped 22 x missing image" in done.stdout
@@ -278,6 +276,6 @@ def test_command(tmp_path):
 
 
 def test_help_needs_no_tensorflow():
-    imports = "import sys, mural_tf.data.convert.__main__, mural_tf.data.convert.runner"
+    imports = "import sys, mural_tf.ingest.__main__, mural_tf.ingest.convert"
     code = f"{imports}; assert 'tensorflow' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

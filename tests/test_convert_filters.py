@@ -9,12 +9,10 @@ import PIL.Image
 import pytest
 from convert_data import image_bytes, images_in, picture, run
 
-from mural_tf.config import ConfigurationError
-from mural_tf.data.convert.image_files import BadImage, examine, usable_bytes
-from mural_tf.data.convert.near_duplicates import NearDuplicates, perceptual_hash
-from mural_tf.data.convert.screen import count_unigrams
-from mural_tf.data.convert.settings import FILTERS, Filters
-from mural_tf.data.convert.translate_train import translation_key
+from mural_tf.errors import UserError
+from mural_tf.ingest.filters import BadImage, NearDuplicates, count_unigrams, examine, perceptual_hash, usable_bytes
+from mural_tf.ingest.source import FILTERS, Filters
+from mural_tf.ingest.translated_captions import translation_key
 
 
 def write_captions(folder, rows):
@@ -124,7 +122,7 @@ def test_evaluation_images_are_found_in_other_sizes_and_qualities(tmp_path):
     output = run([source], tmp_path / "by_list", evaluation_images=(str(tmp_path / "list.txt"),))
     assert left_out(output) == {"image that looks like an evaluation image": 1}
     (evaluation / "broken.png").write_bytes(b"no image")
-    with pytest.raises(ConfigurationError, match="evaluation image .*broken.png cannot be read"):
+    with pytest.raises(UserError, match="evaluation image .*broken.png cannot be read"):
         run([source], tmp_path / "no", evaluation_images=(str(evaluation),))
 
 
@@ -159,7 +157,7 @@ def test_translations_become_captions_of_the_same_group(tmp_path):
     assert len(set(first.caption_groups)) == 1 and first.caption_groups[0]
     assert second.captions == ["Nobody translated this."]
     table.write_text("two\tcolumns\n")
-    with pytest.raises(ConfigurationError, match="more.tsv:1: expected English caption, language and translation"):
+    with pytest.raises(UserError, match="more.tsv:1: expected English caption, language and translation"):
         run([source], tmp_path / "no", translations=(str(table),))
 
 

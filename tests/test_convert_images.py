@@ -13,7 +13,7 @@ import tensorflow as tf
 from convert_data import image_bytes, images_in, run
 from test_caption_files import WIT_COLUMNS
 
-from mural_tf.config import ConfigurationError
+from mural_tf.errors import UserError
 
 
 def description(output):
@@ -104,7 +104,7 @@ def test_img2dataset_that_was_cut_off(tmp_path):
     assert len(images_in(output)) == 3
     assert "tar file that is damaged or cut off: what follows is lost" in firsts(output)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ConfigurationError, match="no output of img2dataset"):
+    with pytest.raises(UserError, match="no output of img2dataset"):
         run([f"img2dataset:{tmp_path / 'empty'}"], tmp_path / "no")
 
 
@@ -136,9 +136,9 @@ def test_uc2_translations_that_failed(tmp_path):
 
 def test_images_have_to_be_named(tmp_path):
     (tmp_path / "cc12m.tsv").write_text("http://x/1.jpg\ta dog\n")
-    with pytest.raises(ConfigurationError, match="needs images=FOLDER"):
+    with pytest.raises(UserError, match="needs images=FOLDER"):
         run([f"cc12m:{tmp_path}/cc12m.tsv"], tmp_path / "out")
-    with pytest.raises(ConfigurationError, match="nowhere is no folder"):
+    with pytest.raises(UserError, match="nowhere is no folder"):
         run([f"cc12m:{tmp_path}/cc12m.tsv,images={tmp_path}/nowhere"], tmp_path / "out")
 
 
@@ -177,7 +177,7 @@ def test_laion(tmp_path):
     assert [(r.captions, r.languages) for r in images_in(output)] == [(["ein Ballon"], ["de"]), (["犬"], ["ja"])]
     assert firsts(output) == {"unknown language": f"{path}, row 3"}
     assert firsts(output, "left_out") == {"NSFW is not UNLIKELY": f"{path}, row 2"}
-    with pytest.raises(ConfigurationError, match="lacks the column"):
+    with pytest.raises(UserError, match="lacks the column"):
         run([f"coyo:{path},images={folder}"], tmp_path / "no")
 
 
@@ -264,7 +264,7 @@ def test_coco_with_stair(tmp_path):
     assert len(set(records[0].caption_groups)) == 7  # independent captions: none says what another says
     assert firsts(output) == {"missing image": f"{coco}, annotation 9 (COCO_train2014_000000000007.jpg)"}
     assert firsts(output, "left_out") == {"caption that its image has already": f"{coco}, annotation 8"}
-    with pytest.raises(ConfigurationError, match="expected LANGUAGE@FILE"):
+    with pytest.raises(UserError, match="expected LANGUAGE@FILE"):
         run([f"coco:{coco},images={images},also={stair}"], tmp_path / "no")
 
 

@@ -7,9 +7,9 @@ import json
 import pytest
 from convert_data import pairs_in, run, write_moses
 
-from mural_tf.config import ConfigurationError
-from mural_tf.data.convert.moses import aligned_names
 from mural_tf.data.records import TextPair
+from mural_tf.errors import UserError
+from mural_tf.ingest.translations import aligned_names
 
 
 def skipped(output):
@@ -55,7 +55,7 @@ def test_ccmatrix_scores(tmp_path):
     assert skipped(output)["score that is no number"]["first"].endswith("CCMatrix.de-en.de:3")
     assert len(pairs_in(run([f"opus:{path}"], tmp_path / "all"))) == 3
     without = write_moses(tmp_path / "plain.zip", members)
-    with pytest.raises(ConfigurationError, match="holds no .scores"):
+    with pytest.raises(UserError, match="holds no .scores"):
         run([f"opus:{without},min_score=1.1"], tmp_path / "none")
 
 
@@ -111,7 +111,7 @@ def test_opus_100(tmp_path):
     assert list(skipped(output)) == ["aligned file without its partner"]
     output = run([f"opus100:{tmp_path}/v1.0,languages=en+yi"], tmp_path / "yi")
     assert pairs_in(output) == [TextPair("four", "en", "פיר", "yi")]
-    with pytest.raises(ConfigurationError, match="no split validation"):
+    with pytest.raises(UserError, match="no split validation"):
         run([f"opus100:{tmp_path}/v1.0,splits=validation"], tmp_path / "no")
 
 
@@ -125,7 +125,7 @@ def test_tatoeba_test_and_its_exclusion(tmp_path):
         {"Tatoeba.de-en.de": b"Wie lange soll ich  bleiben?\nGuten Tag!\n",
          "Tatoeba.de-en.en": b"How long?\nHELLO!\n"},
     )  # fmt: skip
-    with pytest.raises(ConfigurationError, match="Nothing to write: .*left out 2 x text of the --exclude_texts files"):
+    with pytest.raises(UserError, match="Nothing to write: .*left out 2 x text of the --exclude_texts files"):
         run([f"opus:{corpus}"], tmp_path / "out", exclude_texts=(f"{tmp_path}/tatoeba.*",))
 
 
@@ -134,7 +134,7 @@ def test_any_two_files(tmp_path):
     (tmp_path / "a.de").write_bytes(b"eins\nzwei")
     output = run([f"lines:{tmp_path}/a.en.gz,partner={tmp_path}/a.de,language_b=de,split=dev"], tmp_path / "out")
     assert pairs_in(output, "dev") == [TextPair("one", "en", "eins", "de"), TextPair("two", "en", "zwei", "de")]
-    with pytest.raises(ConfigurationError, match="Unknown language"):
+    with pytest.raises(UserError, match="Unknown language"):
         run([f"lines:{tmp_path}/a.en.gz,partner={tmp_path}/a.de"], tmp_path / "no")
 
 

@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mural_tf.config import ConfigurationError, base_config
+from mural_tf.config import base_config
 from mural_tf.encoders import build_image_encoder
-from mural_tf.encoders.convolutions import DepthwiseConvolution, PointwiseConvolution, kernel_gradient
-from mural_tf.encoders.dropout import Dropout
 from mural_tf.encoders.efficientnet import IMAGENET_MEAN, IMAGENET_STANDARD_DEVIATION, scaled_depth, scaled_width, swish
+from mural_tf.encoders.kernels import DepthwiseConvolution, PointwiseConvolution, kernel_gradient
+from mural_tf.encoders.layers import Dropout
+from mural_tf.errors import UserError
 
 
 @pytest.fixture
@@ -224,5 +225,5 @@ def test_compiled_swish_equals_the_plain_one():
     ],
 )
 def test_mistakes_are_named(fields, message):
-    with pytest.raises(ConfigurationError, match=message):
+    with pytest.raises(UserError, match=message):
         build_image_encoder(tower_config(**fields))

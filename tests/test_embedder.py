@@ -11,8 +11,9 @@ import tensorflow as tf
 from PIL import Image
 
 import mural_tf
-from mural_tf.config import ConfigurationError, base_config, save_config
+from mural_tf.config import base_config, save_config
 from mural_tf.embedder import Embedder
+from mural_tf.errors import UserError
 
 VOCABULARY = [
     "[PAD]",
@@ -110,22 +111,22 @@ def test_unreadable_images_are_named_or_skipped(color_embedder, tmp_path):
     embeddings, kept = color_embedder.encode_image(images, batch_size=1, on_error="skip")
     np.testing.assert_array_equal(kept, [0, 4])
     assert np.abs(embeddings - [[1, 0, 0], [0, 0, 1]]).max() < 1e-6
-    with pytest.raises(ConfigurationError, match="broken.jpg is damaged"):
+    with pytest.raises(UserError, match="broken.jpg is damaged"):
         color_embedder.encode_image(images)
-    with pytest.raises(ConfigurationError, match="missing.jpg cannot be read: No such file"):
+    with pytest.raises(UserError, match="missing.jpg cannot be read: No such file"):
         color_embedder.encode_image(images[2:])
-    with pytest.raises(ConfigurationError, match="Image 0 is damaged"):
+    with pytest.raises(UserError, match="Image 0 is damaged"):
         color_embedder.encode_image(images[3:])
-    with pytest.raises(ConfigurationError, match=r"Image 1: expected uint8 \[H, W, 3\], got uint8 \[4, 4\]"):
+    with pytest.raises(UserError, match=r"Image 1: expected uint8 \[H, W, 3\], got uint8 \[4, 4\]"):
         color_embedder.encode_image(images[4:])
 
 
 def test_error_of_a_generator_reaches_the_caller(color_embedder):
     def images():
         yield png(COLORS["red"])
-        raise ConfigurationError("the file is truncated")
+        raise UserError("the file is truncated")
 
-    with pytest.raises(ConfigurationError, match="the file is truncated"):
+    with pytest.raises(UserError, match="the file is truncated"):
         color_embedder.encode_image(images())
 
 
@@ -164,7 +165,7 @@ def test_diverged_model_is_named():
             return super().embed_images(images) * np.nan
 
     embedder = Embedder.from_model(Diverged(), byte_tokenizer, small_config(), path="some/workdir")
-    with pytest.raises(ConfigurationError, match="some/workdir maps 1 of 1 images to NaN"):
+    with pytest.raises(UserError, match="some/workdir maps 1 of 1 images to NaN"):
         embedder.encode_image([png(COLORS["red"])])
 
 
@@ -187,7 +188,7 @@ def workdir(tmp_path_factory):
 
 def test_workdir_equals_the_model_in_memory(workdir):
     from mural_tf.data.images import decode_image, evaluation_image
-    from mural_tf.text.tokenizer import WordPieceTokenizer
+    from mural_tf.text.word_pieces import WordPieceTokenizer
 
     path, model = workdir
     embedder = mural_tf.load(path)
@@ -232,7 +233,7 @@ def with_config(path, **fields):
     ],
 )
 def test_broken_workdirs_are_named(workdir, tmp_path, change, message):
-    with pytest.raises(ConfigurationError, match=message):
+    with pytest.raises(UserError, match=message):
         mural_tf.load(damaged(workdir, tmp_path, change))
 
 
@@ -279,19 +280,19 @@ def test_export_is_loaded(export):
 def test_broken_exports_are_named(export, tmp_path):
     copy = pathlib.Path(shutil.copytree(export, tmp_path / "copy"))
     (copy / "text_encoder" / "1" / "saved_model.pb").write_bytes(b"damaged")
-    with pytest.raises(ConfigurationError, match="text_encoder/1 is not a SavedModel or is damaged"):
+    with pytest.raises(UserError, match="text_encoder/1 is not a SavedModel or is damaged"):
         mural_tf.load(copy)
     shutil.rmtree(copy / "text_encoder" / "1")
-    with pytest.raises(ConfigurationError, match="text_encoder has no version"):
+    with pytest.raises(UserError, match="text_encoder has no version"):
         mural_tf.load(copy)
     shutil.copytree(copy / "image_encoder" / "1", copy / "text_encoder" / "1")
-    with pytest.raises(ConfigurationError, match="no signature from 'text' to 'embedding'"):
+    with pytest.raises(UserError, match="no signature from 'text' to 'embedding'"):
         mural_tf.load(copy)
 
 
 def test_hub_modules_are_loaded(workdir, tmp_path):
     from mural_tf.export.hub_modules import save_hub_modules
-    from mural_tf.text.tokenizer import WordPieceTokenizer
+    from mural_tf.text.word_pieces import WordPieceTokenizer
 
     path, model = workdir
     tokenizer = WordPieceTokenizer.load(path / "vocabulary.txt", max_length=12)
@@ -308,5 +309,5 @@ def test_hub_modules_are_loaded(workdir, tmp_path):
     (tmp_path / "config.json").unlink()  # modules from elsewhere: the image is resized to what the module takes
     assert mural_tf.load(tmp_path / "hub").config.image_tower.resize == 32
     shutil.rmtree(tmp_path / "hub" / "text_encoder")
-    with pytest.raises(ConfigurationError, match="text_encoder is not a SavedModel or is damaged"):
+    with pytest.raises(UserError, match="text_encoder is not a SavedModel or is damaged"):
         mural_tf.load(tmp_path / "hub")

@@ -6,15 +6,15 @@ import pytest
 import tensorflow as tf
 import toy_data
 
-from mural_tf.config import ConfigurationError
 from mural_tf.data import records
-from mural_tf.data.features import cache_features
-from mural_tf.data.image_groups import draw_captions
-from mural_tf.data.pipeline import training_batches
-from mural_tf.data.skipped import SkippedRecords
-from mural_tf.encoders.word_vectors import read_vectors
+from mural_tf.data.streams.epochs import SkippedRecords
+from mural_tf.data.streams.image_groups import draw_captions
+from mural_tf.data.streams.pipeline import training_batches
+from mural_tf.encoders.words import read_vectors
+from mural_tf.errors import UserError
+from mural_tf.ingest.features import cache_features
 from mural_tf.losses.triplet import image_sentence_loss
-from mural_tf.optimizers.schedule import StaircaseDecay
+from mural_tf.optimizers.build import StaircaseDecay
 
 
 def build(config):
@@ -49,7 +49,7 @@ def test_parallel_has_a_branch_more(tmp_path):
     assert parameters(parallel) - parameters(shared) == cell + 24 * 24 + 24  # and the Dense layer after it
     config = mule_data.config(tmp_path, "parallel_embn")
     config.text_tower.language_branches = "shared"
-    with pytest.raises(ConfigurationError, match="language_branches='parallel'"):
+    with pytest.raises(UserError, match="language_branches='parallel'"):
         build(config)
 
 
@@ -123,10 +123,10 @@ def test_groups_hold_what_their_images_have(tmp_path):
     resumed = training_batches(config, mule_data.tokenizer(), SkippedRecords(1.0), position, streams=("image_groups",))
     np.testing.assert_array_equal(next(iter(resumed))["caption"]["input_word_ids"], second["caption"]["input_word_ids"])
     config.data.image_text_languages = ("nl",)
-    with pytest.raises(ConfigurationError, match="No training image has a caption in nl"):
+    with pytest.raises(UserError, match="No training image has a caption in nl"):
         training_batches(config, mule_data.tokenizer(), SkippedRecords(1.0), streams=("image_groups",))
     config.train.image_text_batch = 6
-    with pytest.raises(ConfigurationError, match="captions_per_image=4 must divide"):
+    with pytest.raises(UserError, match="captions_per_image=4 must divide"):
         training_batches(config, mule_data.tokenizer(), SkippedRecords(1.0), streams=("image_groups",))
 
 
@@ -161,9 +161,9 @@ def test_features_are_those_of_the_encoder(tmp_path):
     np.testing.assert_allclose(np.frombuffer(found["image5"].image, "<f4"), pixels.mean(axis=(0, 1)), atol=1e-5)
     assert records.list_files(folder, records.TEXT_PAIRS, "train")
     assert cache_features(*arguments, resize=32, image_size=32) == folder  # it is there already
-    with pytest.raises(ConfigurationError, match="SavedModel from float32"):
+    with pytest.raises(UserError, match="SavedModel from float32"):
         cache_features(tmp_path / "data", tmp_path / "other", str(tmp_path / "data"), 32, 32)
-    with pytest.raises(ConfigurationError, match="Too many unusable records: 1 of"):
+    with pytest.raises(UserError, match="Too many unusable records: 1 of"):
         cache_features(*arguments[:1], tmp_path / "third", arguments[2], 32, 32, max_skipped_fraction=0.01)
 
 
@@ -173,12 +173,12 @@ def test_vector_files(tmp_path):
     found = read_vectors(path, {"a": 10, "c": 12, "b": 13}, 2)
     assert set(found) == {10, 12}  # b has three numbers: left out, and the first line of c counts
     np.testing.assert_allclose(found[12], [-1.0, 0.5])
-    with pytest.raises(ConfigurationError, match="text_tower.word_size=2"):
+    with pytest.raises(UserError, match="text_tower.word_size=2"):
         read_vectors(path, {"a": 10}, 3)
     path.write_text("a x y\nb x y\n", encoding="utf-8")
-    with pytest.raises(ConfigurationError, match="2 of 2 lines"):
+    with pytest.raises(UserError, match="2 of 2 lines"):
         read_vectors(path, {"a": 1, "b": 2}, 2)
-    with pytest.raises(ConfigurationError, match="cannot be read"):
+    with pytest.raises(UserError, match="cannot be read"):
         read_vectors(tmp_path / "missing.vec", {}, 2)
 
 

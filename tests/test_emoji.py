@@ -13,11 +13,12 @@ import pytest
 from emoji_packages import COLORS, CORE, KEYS, SVG, Mirror, write_tarball
 from PIL import Image
 
-from mural_tf.config import ConfigurationError
-from mural_tf.data import emoji_records, records
-from mural_tf.data.emoji import PACKAGES, UNDER_RESOURCED, WELL_RESOURCED, build_emoji
-from mural_tf.data.emoji_drawings import TRAINING_STYLES, draw
-from mural_tf.data.emoji_names import EmojiName, key_of_code_points, key_of_text, read_emoji_names
+from mural_tf.data import records
+from mural_tf.data.emoji import records as emoji_records
+from mural_tf.data.emoji.benchmark import PACKAGES, UNDER_RESOURCED, WELL_RESOURCED, build_emoji
+from mural_tf.data.emoji.drawings import TRAINING_STYLES, draw
+from mural_tf.data.emoji.names import EmojiName, key_of_code_points, key_of_text, read_emoji_names
+from mural_tf.errors import UserError
 
 pytest.importorskip("resvg_py")
 
@@ -168,7 +169,7 @@ def test_finished_build_is_left_alone(build, mirror, tmp_path):
 def test_other_settings_never_overwrite(build, options):
     folder = build("emoji")
     before = bytes_of(folder)
-    with pytest.raises(ConfigurationError, match="holds another data set, with settings"):
+    with pytest.raises(UserError, match="holds another data set, with settings"):
         build("emoji", **options)
     assert bytes_of(folder) == before
 
@@ -176,13 +177,13 @@ def test_other_settings_never_overwrite(build, options):
 def test_foreign_or_damaged_folders_are_refused(build, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("precious")
-    with pytest.raises(ConfigurationError, match="exists and is no data set"):
+    with pytest.raises(UserError, match="exists and is no data set"):
         build("mine")
     assert (tmp_path / "mine" / "thesis.tex").read_text() == "precious"
     (tmp_path / "mine" / "dataset.json").write_text("{")
-    with pytest.raises(ConfigurationError, match="is damaged"):
+    with pytest.raises(UserError, match="is damaged"):
         build("mine")
-    with pytest.raises(ConfigurationError, match="must be 'core' or 'all', not 'some'"):
+    with pytest.raises(UserError, match="must be 'core' or 'all', not 'some'"):
         build("emoji", languages="some")
 
 
@@ -196,7 +197,7 @@ def test_interrupted_build_never_looks_finished(build, tmp_path, monkeypatch, in
         return whole(directory, kind, *arguments, **options)
 
     monkeypatch.setattr(records, "write_records", interrupted)
-    expected = KeyboardInterrupt if isinstance(interruption, KeyboardInterrupt) else ConfigurationError
+    expected = KeyboardInterrupt if isinstance(interruption, KeyboardInterrupt) else UserError
     with pytest.raises(expected):
         build("emoji")
     assert sorted(p.name for p in tmp_path.iterdir()) == [".emoji.lock", "cache", "mirror"]
@@ -210,9 +211,9 @@ def test_interrupted_build_never_looks_finished(build, tmp_path, monkeypatch, in
 
 def test_no_network_is_one_message_and_no_folder(build, tmp_path):
     def offline(package, folder):
-        raise ConfigurationError(f"npm could not reach its registry for {package}")
+        raise UserError(f"npm could not reach its registry for {package}")
 
-    with pytest.raises(ConfigurationError, match="could not reach its registry"):
+    with pytest.raises(UserError, match="could not reach its registry"):
         build("emoji", fetch=offline)
     assert not (tmp_path / "emoji").exists()
 
@@ -234,11 +235,11 @@ def test_names_in_two_pieces_are_joined(tmp_path):
 def test_three_percent_of_what_a_language_names():
     """round(0.03 * 200) = 6; the draw differs between languages and seeds, and does not depend on other languages."""
     names = {language: {f"{i:04x}": EmojiName("n", ()) for i in range(200)} for language in ("en", "sw", "zu")}
-    chosen = emoji_records.captioned_in_training(names, seed=0)
+    chosen = records.captioned_in_training(names, seed=0)
     assert {language: len(keys) for language, keys in chosen.items()} == {"en": 200, "sw": 6, "zu": 6}
     assert set(chosen["sw"]) != set(chosen["zu"])
-    assert set(chosen["sw"]) != set(emoji_records.captioned_in_training(names, seed=1)["sw"])
-    assert emoji_records.captioned_in_training({"sw": names["sw"]}, seed=0)["sw"] == chosen["sw"]
+    assert set(chosen["sw"]) != set(records.captioned_in_training(names, seed=1)["sw"])
+    assert records.captioned_in_training({"sw": names["sw"]}, seed=0)["sw"] == chosen["sw"]
 
 
 @pytest.mark.parametrize("mode", ["P", "LA", "RGBA"])
@@ -262,7 +263,7 @@ def test_half_transparent_svg_blends_with_white():
 
 def test_missing_resvg_names_the_pip_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "resvg_py", None)  # makes the import fail
-    with pytest.raises(ConfigurationError, match=r"pip install 'mural-tf\[demo\]'"):
+    with pytest.raises(UserError, match=r"pip install 'mural-tf\[demo\]'"):
         draw(SVG, ".svg")
 
 
@@ -273,10 +274,10 @@ def test_pins_cover_every_style():
 
 
 def test_help_needs_no_tensorflow():
-    script = "import sys, mural_tf.data.emoji; sys.exit('tensorflow' in sys.modules)"
+    script = "import sys, mural_tf.data.emoji.benchmark; sys.exit('tensorflow' in sys.modules)"
     root = pathlib.Path(__file__).resolve().parents[1]
     assert subprocess.run([sys.executable, "-c", script], cwd=root).returncode == 0
-    run = [sys.executable, "-m", "mural_tf.data.emoji"]
+    run = [sys.executable, "-m", "mural_tf.data.emoji.benchmark"]
     answer = subprocess.run([*run, "--help"], cwd=root, capture_output=True, text=True)
     assert "--languages" in answer.stdout
     failed = subprocess.run(run, cwd=root, capture_output=True, text=True)

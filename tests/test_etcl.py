@@ -8,15 +8,16 @@ import tensorflow as tf
 import toy_data
 from test_contrastive_loss import loop_oracle, unit_rows
 
-from mural_tf.config import ConfigurationError, save_config
+from mural_tf.config import save_config
 from mural_tf.data import records
-from mural_tf.data.pipeline import training_batches
-from mural_tf.data.skipped import SkippedRecords
-from mural_tf.data.translated_captions import add_translations, build_translated, read_translations
-from mural_tf.data.triples import parse_triples, swap_texts
-from mural_tf.losses.triple import triple_losses
+from mural_tf.data.streams.epochs import SkippedRecords
+from mural_tf.data.streams.pipeline import training_batches
+from mural_tf.data.streams.triples import parse_triples, swap_texts
+from mural_tf.errors import UserError
+from mural_tf.ingest.translated_captions import add_translations, build_translated, known_translations
+from mural_tf.losses.contrastive import triple_losses
 from mural_tf.models import build_model
-from mural_tf.recipes.finetune import _with_source_architecture
+from mural_tf.runs.finetune import _with_source_architecture
 from mural_tf.training.checkpoints import restore_for_inference, training_checkpoints
 from mural_tf.training.fit import compile_model
 
@@ -149,7 +150,7 @@ def test_the_stage_starts_from_murals_weights(config, tmp_path):
 
     source.model = "align"  # has no text-text head
     config.model = "etcl"
-    with pytest.raises(ConfigurationError, match="etcl starts from mural or etcl; .* is align"):
+    with pytest.raises(UserError, match="etcl starts from mural or etcl; .* is align"):
         _with_source_architecture(config, source, workdir)
     config.model = "mural"
     assert _with_source_architecture(config, source, workdir).model == "align"  # ordinary fine-tuning, as ever
@@ -205,7 +206,7 @@ def test_data_without_translations_is_told(tmp_path):
     for image in images:
         image.caption_groups = ["", ""]
     config = toy_data.toy_config(toy_data.write_toy_data(tmp_path, images), "etcl")
-    with pytest.raises(ConfigurationError, match="two captions of one caption_group in different languages"):
+    with pytest.raises(UserError, match="two captions of one caption_group in different languages"):
         training_batches(config, toy_data.toy_tokenizer(), SkippedRecords(0.1), streams=("triples",))
 
 
@@ -222,11 +223,11 @@ def test_translations_from_text_pairs_make_triples(tmp_path):
     assert list(found["i7"].captions) == ["thing w7"]  # has no translation
     assert len(list(records.read_records(folder, records.TEXT_PAIRS, "train"))) == 6
     assert parsed(found["i3"]) == [("thing w3", "ding v3", "en+de")]
-    again = add_translations(found["i3"], read_translations(pairs))
+    again = add_translations(found["i3"], known_translations(pairs))
     assert again.captions == ("thing w3", "ding v3")  # nothing twice
 
     toy_data.write_toy_data(tmp_path / "other", images, [records.TextPair("a", "en", "b", "de")])
-    with pytest.raises(ConfigurationError, match="None of the 8 captions"):
+    with pytest.raises(UserError, match="None of the 8 captions"):
         build_translated(tmp_path / "plain", tmp_path / "other", tmp_path / "failed")
     assert not (tmp_path / "failed").exists()
 

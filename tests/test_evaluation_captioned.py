@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from fake_embedder import FakeEmbedder, one_hot
 
-from mural_tf.config import ConfigurationError
+from mural_tf.errors import UserError
+from mural_tf.evaluation.benchmarks import run_benchmark
 from mural_tf.evaluation.protocol import default_protocol
-from mural_tf.evaluation.registry import run_benchmark
 from mural_tf.evaluation.request import Request
 
 
@@ -67,12 +67,12 @@ def test_missing_images_are_said_and_bounded(multi30k):
     (result,) = run("multi30k", multi30k)
     assert result.protocol.startswith("NOT COMPLETE: ") and "2 of 3 images" in result.protocol
     assert "1 of 3 images" in result.notes[0] and "1.jpg" in result.notes[0]
-    with pytest.raises(ConfigurationError, match="1 of 3 images.*--protocol.max_missing=0.05"):
+    with pytest.raises(UserError, match="1 of 3 images.*--protocol.max_missing=0.05"):
         run("multi30k", multi30k, max_missing=0.05)
 
 
 def test_unknown_split_names_those_there_are(multi30k):
-    with pytest.raises(ConfigurationError, match="no split 'test_2019'; it has test_2016_flickr"):
+    with pytest.raises(UserError, match="no split 'test_2019'; it has test_2016_flickr"):
         run("multi30k", multi30k, split="test_2019")
 
 
@@ -228,7 +228,7 @@ def test_xtd_reads_its_quirks(xtd):
 def test_xtd_with_a_line_too_few_is_refused(xtd):
     path = xtd / "XTD10/test_1kcaptions_es.txt"
     path.write_bytes(b"\r\n".join(path.read_bytes().split(b"\r\n")[:-1]))
-    with pytest.raises(ConfigurationError, match="ends before line 1000"):
+    with pytest.raises(UserError, match="ends before line 1000"):
         run("xtd", xtd)
 
 
@@ -271,5 +271,5 @@ def test_translate_test_encodes_the_translations(multi30k, tmp_path):
 
 def test_translations_must_be_nearly_complete(multi30k, tmp_path):
     write(tmp_path / "translations.tsv", f"cs\t{one_hot(0)}\t{one_hot(0)}\n")
-    with pytest.raises(ConfigurationError, match="lacks 2 of the 3 captions in cs"):
+    with pytest.raises(UserError, match="lacks 2 of the 3 captions in cs"):
         run("multi30k", multi30k, translations=str(tmp_path / "translations.tsv"))

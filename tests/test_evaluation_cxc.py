@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from fake_embedder import FakeEmbedder
 
-from mural_tf.config import ConfigurationError
+from mural_tf.errors import UserError
+from mural_tf.evaluation.benchmarks import run_benchmark
 from mural_tf.evaluation.protocol import default_protocol
-from mural_tf.evaluation.registry import run_benchmark
 from mural_tf.evaluation.request import Request
 
 stats = pytest.importorskip("scipy.stats")
@@ -187,5 +187,5 @@ def test_model_without_second_head_and_missing_image(data):
 def test_item_outside_the_split_is_named(data):
     path = data[0] / "data" / "sis_test.csv"
     path.write_text(path.read_text() + "COCO_val2014_000000000000.jpg,COCO_val2014_000000000099.jpg,1,i2i_csim")
-    with pytest.raises(ConfigurationError, match="sis_test.csv:.*000000000099.jpg is no part"):
+    with pytest.raises(UserError, match="sis_test.csv:.*000000000099.jpg is no part"):
         run(data[0])

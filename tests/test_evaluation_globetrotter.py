@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from fake_embedder import FakeEmbedder
 
-from mural_tf.config import ConfigurationError
+from mural_tf.errors import UserError
+from mural_tf.evaluation.benchmarks import run_benchmark
+from mural_tf.evaluation.globetrotter import count_words, pair_words, words_of
 from mural_tf.evaluation.parallel import read_parallel
 from mural_tf.evaluation.protocol import default_protocol
-from mural_tf.evaluation.registry import run_benchmark
 from mural_tf.evaluation.request import Request
-from mural_tf.evaluation.word_pairs import count_words, pair_words, words_of
 from mural_tf.metrics.alignment import align_all, mutual_neighbours, procrustes
 
 
@@ -72,7 +72,7 @@ def test_word_pairs_are_found_where_words_occur_together():
 def test_tf_idf_by_hand():
     # One word of A in both sentences: its document is "x x y"; the other's is "y". Frequencies 2/3, 1/3 and 0, 1;
     # x is in 1 of 2 documents, y in both: tf-idf 2/3 log 2 and 0.
-    from mural_tf.evaluation.word_pairs import _tf_idf
+    from mural_tf.evaluation.globetrotter import _tf_idf
 
     counts_a, counts_b = np.array([[1, 0], [1, 1]]), np.array([[2, 0], [0, 1]])
     np.testing.assert_allclose(_tf_idf(counts_a, counts_b), [[2 / 3 * np.log(2), 0], [0, 0]], atol=1e-7)
@@ -123,10 +123,10 @@ def test_mutual_neighbours_by_hand():
 
 def test_parallel_sentences_need_lines_side_by_side(tmp_path):
     write(tmp_path, en=["one", "two"], de=["eins"])
-    with pytest.raises(ConfigurationError, match="equally many lines.*de 1, en 2"):
+    with pytest.raises(UserError, match="equally many lines.*de 1, en 2"):
         read_parallel(tmp_path, "")
     write(tmp_path, en=["one", "two"], de=["eins", ""])
     texts, notes = read_parallel(tmp_path, "")
     assert texts == {"de": ["eins"], "en": ["one"]} and "1 of 2 sentences" in notes[0]
-    with pytest.raises(ConfigurationError, match="No sentences in sw"):
+    with pytest.raises(UserError, match="No sentences in sw"):
         read_parallel(tmp_path, "", ["sw"])

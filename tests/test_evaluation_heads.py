@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from toy_data import toy_config, toy_tokenizer
 
-from mural_tf.config import ConfigurationError
 from mural_tf.embedder import Embedder
+from mural_tf.errors import UserError
 from mural_tf.models import build_model
 
 TEXTS = ["thing w1", "ding v2", ""]
@@ -23,7 +23,7 @@ def test_a_head_gives_the_models_own_embeddings(made):
     name, model, tokenizer, embedder = made
     if name == "align":
         assert not embedder.text_heads
-        with pytest.raises(ConfigurationError, match="no text head 'text_text' beside image_text: none"):
+        with pytest.raises(UserError, match="no text head 'text_text' beside image_text: none"):
             embedder.with_text_head("text_text")
         return
     other = embedder.with_text_head("text_text")

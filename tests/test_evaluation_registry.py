@@ -8,9 +8,9 @@ import time
 import pytest
 from fake_embedder import FakeEmbedder, one_hot
 
-from mural_tf.config import ConfigurationError
 from mural_tf.data import records
-from mural_tf.evaluation import registry, report
+from mural_tf.errors import UserError
+from mural_tf.evaluation import benchmarks, report
 from mural_tf.evaluation.catalogue import CATALOGUE
 from mural_tf.evaluation.protocol import CHOICES, changed_options, check_protocol, default_protocol
 
@@ -57,7 +57,7 @@ def test_all_runs_what_is_there_and_names_what_is_not(downloads, tmp_path, capsy
 def test_one_failing_benchmark_does_not_keep_the_others_from_running(downloads, tmp_path, capsys):
     (downloads / "sts2017").mkdir()
     (downloads / "sts2017" / "STS.en-en.txt").write_text("only one column\n")
-    with pytest.raises(ConfigurationError, match="1 of 3 benchmarks failed, see above: sts2017"):
+    with pytest.raises(UserError, match="1 of 3 benchmarks failed, see above: sts2017"):
         evaluate(downloads, tmp_path)
     assert "sts2017 failed:" in capsys.readouterr().out
     assert (tmp_path / "out" / "evaluation" / "tatoeba-test.json").exists()
@@ -65,7 +65,7 @@ def test_one_failing_benchmark_does_not_keep_the_others_from_running(downloads, 
 
 def test_folder_without_any_benchmark(tmp_path, monkeypatch):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ConfigurationError, match="holds the files of no benchmark"):
+    with pytest.raises(UserError, match="holds the files of no benchmark"):
         evaluate(tmp_path / "empty", tmp_path)
 
 
@@ -89,7 +89,7 @@ def test_compare_prints_the_papers_numbers(downloads, tmp_path, capsys):
 def test_mistakes_are_named(downloads, tmp_path, benchmark, options, message):
     protocol = default_protocol()
     protocol.update_from_flattened_dict(options)
-    with pytest.raises(ConfigurationError, match=message):
+    with pytest.raises(UserError, match=message):
         evaluate(downloads, tmp_path, benchmark, protocol=protocol)
 
 
@@ -100,7 +100,7 @@ def test_a_value_that_is_no_choice_is_named(key):
         protocol.update_from_flattened_dict({key: choice})
         check_protocol(protocol)
     protocol.update_from_flattened_dict({key: "other"})
-    with pytest.raises(ConfigurationError, match=f"{key}='other': choose"):
+    with pytest.raises(UserError, match=f"{key}='other': choose"):
         check_protocol(protocol)
 
 
@@ -114,13 +114,13 @@ def test_default_protocol_passes_and_changes_are_found():
 
 
 def test_catalogue_and_registry_agree():
-    assert CATALOGUE.keys() == registry.BENCHMARKS.keys()
+    assert CATALOGUE.keys() == benchmarks.BENCHMARKS.keys()
     options = {key for key, value in default_protocol().items() if hasattr(value, "items")}
     assert {option for entry in CATALOGUE.values() for option in entry.options} == options  # none is read by nobody
 
 
 def test_unknown_option_on_the_command_line_is_one_line():
-    root = registry.pathlib.Path(registry.__file__).parents[2]
+    root = benchmarks.pathlib.Path(benchmarks.__file__).parents[2]
     done = subprocess.run(
         [sys.executable, "run_evaluate.py", "--model=x", "--data_dir=y", "--protocol.coco.one_kk=first"],
         capture_output=True,
@@ -133,11 +133,11 @@ def test_unknown_option_on_the_command_line_is_one_line():
 
 def test_mistakes_are_told_before_a_model_is_loaded(tmp_path, monkeypatch):
     monkeypatch.setattr(report, "load", lambda *_: pytest.fail("loaded the model first"))
-    with pytest.raises(ConfigurationError, match="lacks XTD10"):
+    with pytest.raises(UserError, match="lacks XTD10"):
         report.evaluate_and_report("model", str(tmp_path), benchmark="xtd", output=str(tmp_path / "out"))
     protocol = default_protocol()
     protocol.coco.one_k = "third"
-    with pytest.raises(ConfigurationError, match="one_k='third': choose folds or first"):
+    with pytest.raises(UserError, match="one_k='third': choose folds or first"):
         report.evaluate_and_report("m", str(tmp_path), benchmark="coco", output=str(tmp_path), protocol=protocol)
 
 
@@ -150,7 +150,7 @@ def test_script_answers_help_and_lists_without_tensorflow(tmp_path):
             capture_output=True,
             text=True,
             env={"PYTHONPATH": f"{tmp_path}:.", "PATH": "/usr/bin"},
-            cwd=str(registry.pathlib.Path(registry.__file__).parents[2]),
+            cwd=str(benchmarks.pathlib.Path(benchmarks.__file__).parents[2]),
         )
         assert expected in done.stdout, done.stderr
     assert time.monotonic() - start < 20  # two starts; the machine may be busy

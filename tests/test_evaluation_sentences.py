@@ -5,11 +5,11 @@ import pytest
 from fake_embedder import FakeEmbedder, one_hot
 from test_evaluation_cxc import TwoHeads
 
-from mural_tf.config import ConfigurationError
+from mural_tf.errors import UserError
+from mural_tf.evaluation.benchmarks import run_benchmark
 from mural_tf.evaluation.protocol import default_protocol
-from mural_tf.evaluation.registry import run_benchmark
 from mural_tf.evaluation.request import Request
-from mural_tf.evaluation.tatoeba_languages import LASER_83, MUSE_14, XTREME_36
+from mural_tf.evaluation.sentences import LASER_83, MUSE_14, XTREME_36
 
 stats = pytest.importorskip("scipy.stats")
 
@@ -61,7 +61,7 @@ def test_sts_bad_line_is_listed_and_bounded(sts):
     result = run("sts2017", sts[0])
     assert "1 of 61 rows" in result.notes[-1] and "STS.en-en.txt:31" in result.notes[-1]
     assert "Group monolingual has 1 of its 3 members." in result.notes
-    with pytest.raises(ConfigurationError, match="STS.en-en.txt:31.*max_missing=0.01"):
+    with pytest.raises(UserError, match="STS.en-en.txt:31.*max_missing=0.01"):
         run("sts2017", sts[0], max_missing=0.01)
 
 
@@ -87,9 +87,9 @@ def test_tatoeba_both_directions_and_groups(tmp_path):
 
 def test_tatoeba_files_must_be_aligned(tmp_path):
     write_tatoeba(tmp_path, "deu", ["1 0"], ["1 0", "0 1"])
-    with pytest.raises(ConfigurationError, match="has 1 lines and its English side 2"):
+    with pytest.raises(UserError, match="has 1 lines and its English side 2"):
         run("tatoeba", tmp_path)
-    with pytest.raises(ConfigurationError, match="No fra in .*languages: deu"):
+    with pytest.raises(UserError, match="No fra in .*languages: deu"):
         run("tatoeba", tmp_path, languages=("fra",))
 
 

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from fake_embedder import FakeEmbedder, one_hot
 
-from mural_tf.config import ConfigurationError
+from mural_tf.errors import UserError
+from mural_tf.evaluation.benchmarks import run_benchmark
 from mural_tf.evaluation.protocol import default_protocol
-from mural_tf.evaluation.registry import run_benchmark
 from mural_tf.evaluation.request import Request
 from mural_tf.evaluation.zero_shot import class_embeddings
-from mural_tf.metrics.nearest import nearest
+from mural_tf.metrics.top_k import nearest
 
 AXIS = {name: np.eye(4)[i] for i, name in enumerate(["cat", "dog", "fish", "tree"])}
 
@@ -89,12 +89,12 @@ def test_class_embedding_is_the_mean_of_normalised_embeddings():
 )
 def test_bad_files_of_names_are_named(imagenet, name, text, message):
     write(imagenet / name, text)
-    with pytest.raises(ConfigurationError, match=message):
+    with pytest.raises(UserError, match=message):
         run("imagenet", imagenet)
 
 
 def test_unknown_language_is_named(imagenet):
-    with pytest.raises(ConfigurationError, match="No class names in sw; there are en"):
+    with pytest.raises(UserError, match="No class names in sw; there are en"):
         run("imagenet", imagenet, languages=("sw",))
 
 
@@ -120,7 +120,7 @@ def test_pickle_that_runs_code_is_refused(tmp_path):
     folder.mkdir()
     (folder / "test").write_bytes(b"")
     (folder / "meta").write_bytes(pickle.dumps(Evil()))
-    with pytest.raises(ConfigurationError, match="meta is not a file of CIFAR-100 .*print"):
+    with pytest.raises(UserError, match="meta is not a file of CIFAR-100 .*print"):
         run("cifar100", tmp_path)
 
 
@@ -153,7 +153,7 @@ def test_knn_counts_the_class_among_the_first_k(tmp_path):
 
 
 def test_nearest_equals_a_stable_sort(monkeypatch):
-    monkeypatch.setattr("mural_tf.metrics.nearest.BLOCK_BYTES", 4 * 37 * 5)  # blocks of five queries
+    monkeypatch.setattr("mural_tf.metrics.top_k.BLOCK_BYTES", 4 * 37 * 5)  # blocks of five queries
     random = np.random.default_rng(0)
     queries, candidates = random.integers(-2, 3, (23, 4)), random.integers(-2, 3, (37, 4))
     expected = np.argsort(-(queries @ candidates.T), axis=1, kind="stable")

@@ -13,13 +13,14 @@ from toy_data import SIDE, toy_tokenizer
 from toy_export import TEXTS, difference, pictures, pixels, toy_model
 
 import mural_tf
-from mural_tf.config import ConfigurationError, load_config, save_config
+from mural_tf.config import load_config, save_config
 from mural_tf.data.images import decode_image, evaluation_image
+from mural_tf.errors import UserError
 from mural_tf.export import saved_model
-from mural_tf.export.restore import restore_from_export
+from mural_tf.export.hub_modules import restore_from_export
 from mural_tf.export.saved_model import export_model, export_workdir
 from mural_tf.export.signatures import text_encoder
-from mural_tf.text.vocabulary import load_vocabulary
+from mural_tf.text.vocabulary_file import load_vocabulary
 
 TOLERANCE = 1e-5
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -103,16 +104,16 @@ def test_description(export, model, config):
 def test_what_is_there_is_kept(export, model, config, tmp_path):
     tokenizer = toy_tokenizer()
     before = {path: path.stat().st_mtime_ns for path in export.rglob("*")}
-    with pytest.raises(ConfigurationError, match="holds an export already: name another folder"):
+    with pytest.raises(UserError, match="holds an export already: name another folder"):
         export_model(model, tokenizer, config, export)
     assert {path: path.stat().st_mtime_ns for path in export.rglob("*")} == before
     foreign = tmp_path / "foreign"
     foreign.mkdir()
     (foreign / "thesis.txt").write_text("mine")
-    with pytest.raises(ConfigurationError, match="is no export"):
+    with pytest.raises(UserError, match="is no export"):
         export_model(model, tokenizer, config, foreign, overwrite=True)
     assert [path.name for path in foreign.iterdir()] == ["thesis.txt"]
-    with pytest.raises(ConfigurationError, match="Cannot write the export"):
+    with pytest.raises(UserError, match="Cannot write the export"):
         export_model(model, tokenizer, config, foreign / "thesis.txt" / "export")
 
 
@@ -152,7 +153,7 @@ def test_weights_come_back_out_of_an_export(export, model, config):
     wide.text_tower.feed_forward_size = 128
     wide = toy_model(wide)
     before = wide.embed_images(images)
-    with pytest.raises(ConfigurationError, match="another architecture or vocabulary: layer_0/intermediate/kernel:0"):
+    with pytest.raises(UserError, match="another architecture or vocabulary: layer_0/intermediate/kernel:0"):
         restore_from_export(wide, export)
     assert difference(wide.embed_images(images), before) == 0.0
 
@@ -160,7 +161,7 @@ def test_weights_come_back_out_of_an_export(export, model, config):
 def test_workdir_exports_its_checkpoint_with_its_last_evaluation(model, config, tmp_path, monkeypatch):
     save_config(config, tmp_path / "config.json")
     toy_tokenizer().save(tmp_path / "vocabulary.txt")
-    with pytest.raises(ConfigurationError, match="has no checkpoint yet"):
+    with pytest.raises(UserError, match="has no checkpoint yet"):
         export_workdir(tmp_path)
     tf.train.Checkpoint(model=model).save(str(tmp_path / "checkpoints/model"))
     rows = [{"step": 1, "a/mean_recall": 1.0}, {"step": 2, "a/mean_recall": 2.0}, {"step": 3, "train/loss": 0.5}]

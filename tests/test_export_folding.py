@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from mural_tf.config import base_config
 from mural_tf.encoders import build_image_encoder
-from mural_tf.export.folding import fold_batch_norm
+from mural_tf.export.signatures import fold_batch_norm
 
 
 def tower(seed=0, **fields):

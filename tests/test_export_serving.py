@@ -21,12 +21,11 @@ from tensorflow_serving.config import model_server_config_pb2
 from toy_data import SIDE, toy_config, toy_tokenizer
 from toy_export import TEXTS, pictures, pixels, toy_export, toy_model
 
-from mural_tf.config import ConfigurationError
+from mural_tf.errors import UserError
 from mural_tf.export import served_ops
-from mural_tf.export.decoding import claimed_pixels
-from mural_tf.export.example_requests import ENCODERS, predict_request
-from mural_tf.export.precision import computes_in_bfloat16, in_precision
-from mural_tf.export.warmup import WARMUP_FILE
+from mural_tf.export.saved_model import computes_in_bfloat16, in_precision
+from mural_tf.export.serving import ENCODERS, WARMUP_FILE, predict_request
+from mural_tf.export.signatures import claimed_pixels
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 SCRIPTS = ["한국어 텍스트", "שלום עולם", "नमस्ते दुनिया", "ສະບາຍດີ", "𝒯𝒽𝒾𝓃𝑔 w1", "👩‍👩‍👧‍👦🇹🇬"]
@@ -224,7 +223,7 @@ def test_exports_compute_in_float32_whatever_training_chose():
     assert difference(exact.embed_images(pixels(config)), expected) < 1e-6
     assert difference(model.embed_images(pixels(config)), expected) > 1e-4  # bfloat16's rounding: the test can fail
     assert in_precision(model, config, 0, "mixed_bfloat16") is model
-    with pytest.raises(ConfigurationError, match="Unknown precision 'float16' of an export"):
+    with pytest.raises(UserError, match="Unknown precision 'float16' of an export"):
         in_precision(model, config, 0, "float16")
 
 

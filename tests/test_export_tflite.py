@@ -8,11 +8,12 @@ import tensorflow as tf
 from toy_data import image_text_records, toy_tokenizer
 from toy_export import TEXTS, pixels, toy_export
 
-from mural_tf.config import ConfigurationError, save_config
+from mural_tf.config import save_config
 from mural_tf.data import records
 from mural_tf.data.images import decode_image
+from mural_tf.errors import UserError
 from mural_tf.export.tflite import LiteEncoder, _convert, convert_image_encoder, convert_text_encoder
-from mural_tf.recipes.variants import describe, export_variants
+from mural_tf.runs.variants import describe, export_variants
 
 
 def test_variants_equal_the_model_within_their_precision():
@@ -34,12 +35,12 @@ def test_variants_equal_the_model_within_their_precision():
 
 def test_what_tensorflow_lite_lacks_is_named():
     decode = tf.function(lambda data: decode_image(data), [tf.TensorSpec([], tf.string)])
-    with pytest.raises(ConfigurationError, match="TensorFlow Lite has no .*DecodeImage.*, which this toy needs"):
+    with pytest.raises(UserError, match="TensorFlow Lite has no .*DecodeImage.*, which this toy needs"):
         _convert(decode, "float32", "toy")
     tokenize = tf.function(lambda texts: toy_tokenizer()(texts), [tf.TensorSpec([None], tf.string)])
-    with pytest.raises(ConfigurationError, match="RegexSplitWithOffsets"):
+    with pytest.raises(UserError, match="RegexSplitWithOffsets"):
         _convert(tokenize, "float32", "toy")
-    with pytest.raises(ConfigurationError, match="Unknown variant 'int4'"):
+    with pytest.raises(UserError, match="Unknown variant 'int4'"):
         _convert(decode, "int4", "toy")
 
 
@@ -65,5 +66,5 @@ def test_a_workdirs_variants_are_written_with_a_report(tmp_path):
         assert report["float16"]["milliseconds"][encoder] > 0.0
     assert 0.0 <= report["float16"]["mean_recall"] <= 100.0
     assert "float16" in describe(report)
-    with pytest.raises(ConfigurationError, match="Unknown variants int4"):
+    with pytest.raises(UserError, match="Unknown variants int4"):
         export_variants(tmp_path, tmp_path / "export", ["int4"])

@@ -5,11 +5,11 @@ import pytest
 import tensorflow as tf
 import toy_data
 
-from mural_tf.config import ConfigurationError
 from mural_tf.data.images import decode_image
-from mural_tf.data.pipeline import training_batches
-from mural_tf.data.skipped import SkippedRecords
-from mural_tf.export.restore import restore_from_export
+from mural_tf.data.streams.epochs import SkippedRecords
+from mural_tf.data.streams.pipeline import training_batches
+from mural_tf.errors import UserError
+from mural_tf.export.hub_modules import restore_from_export
 from mural_tf.export.saved_model import export_model
 from mural_tf.loading import load
 from mural_tf.losses.nt_xent import nt_xent
@@ -92,7 +92,7 @@ def test_one_head(config):
     found = names_reached(model, next(batches(model, config)))
     assert found["text_text"] == {"text_encoder", "image_text_head"}
     config.text_tower.pooling = "first_and_mean"
-    with pytest.raises(ConfigurationError, match="text_tower.pooling=first; got bert and first_and_mean"):
+    with pytest.raises(UserError, match="text_tower.pooling=first; got bert and first_and_mean"):
         build(config)
 
 
@@ -170,10 +170,10 @@ def test_settings_that_cannot_be_used_are_told(shared, config):
     ):
         changed = config.copy_and_resolve_references()
         changed.loss[key] = value
-        with pytest.raises(ConfigurationError, match=message):
+        with pytest.raises(UserError, match=message):
             _check(changed, shared[0].text_encoder)
     config.optimizer.mode = "per_task"
-    with pytest.raises(ConfigurationError, match="also has cloze, image_image: use joint"):
+    with pytest.raises(UserError, match="also has cloze, image_image: use joint"):
         compile_model(shared[0], config)
 
 
@@ -230,7 +230,7 @@ def test_an_export_is_the_model_and_can_be_taken_out_again(folder, tmp_path, met
     assert np.abs(found.encode_text(texts) - expected).max() < 1e-5
     image = decode_image(tf.constant(toy_data.picture(0)))[None]
     if method == "labse":
-        with pytest.raises(ConfigurationError, match="no image tower"):
+        with pytest.raises(UserError, match="no image tower"):
             found.encode_image([toy_data.picture(0)])
     else:
         assert np.abs(found.encode_image([toy_data.picture(0)]) - model.embed_images(image)).max() < 1e-5

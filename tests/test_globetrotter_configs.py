@@ -5,8 +5,8 @@ import pytest
 import tensorflow as tf
 from test_paper_configs import count_image, count_text, load, trainable
 
-from mural_tf.config import ConfigurationError
 from mural_tf.encoders import build_image_encoder, build_text_encoder
+from mural_tf.errors import UserError
 from mural_tf.models import METHODS
 
 MILLION = 1e6
@@ -66,7 +66,7 @@ def test_etcl_fine_tuning():
     from configs.etcl_finetune import get_config
 
     assert get_config("mscoco").train.steps == 6_000 and get_config().train.image_text_batch == 2_048
-    with pytest.raises(ConfigurationError, match="flickr30k or mscoco"):
+    with pytest.raises(UserError, match="flickr30k or mscoco"):
         get_config("coco")
 
 

@@ -5,11 +5,12 @@ import pytest
 import tensorflow as tf
 import toy_data
 
-from mural_tf.config import ConfigurationError, base_config
-from mural_tf.data.masking import mask_tokens
-from mural_tf.data.pipeline import batch_size, training_batches
-from mural_tf.data.skipped import SkippedRecords
-from mural_tf.data.views import augment_views, blur, random_crop
+from mural_tf.config import base_config
+from mural_tf.data.streams.epochs import SkippedRecords
+from mural_tf.data.streams.masking import mask_tokens
+from mural_tf.data.streams.pipeline import batch_size, training_batches
+from mural_tf.data.streams.views import augment_views, blur, random_crop
+from mural_tf.errors import UserError
 
 SEED = tf.constant([1, 2], tf.int64)
 
@@ -74,9 +75,9 @@ def test_blur_keeps_the_mean_and_spreads_a_point():
 
 def test_views_out_of_range_are_told():
     images = gradient_images(1, 32)
-    with pytest.raises(ConfigurationError, match="augmentation.crop_area"):
+    with pytest.raises(UserError, match="augmentation.crop_area"):
         augment_views(images, 32, settings(crop_area=(0.5, 1.5)), SEED)
-    with pytest.raises(ConfigurationError, match="augmentation.blur"):
+    with pytest.raises(UserError, match="augmentation.blur"):
         augment_views(images, 32, settings(blur=-1.0), SEED)
 
 
@@ -130,7 +131,7 @@ def test_masking_works_where_the_width_is_not_known():
 def test_a_vocabulary_without_mask_is_told():
     tokenizer = toy_data.toy_tokenizer()
     tokenizer._vocabulary = tuple(p for p in tokenizer._vocabulary if p != "[MASK]")
-    with pytest.raises(ConfigurationError, match=r"lacks \[MASK\]"):
+    with pytest.raises(UserError, match=r"lacks \[MASK\]"):
         mask_tokens(tokenizer(tf.constant(["thing"])), tokenizer, 0.15, SEED)
 
 

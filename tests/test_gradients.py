@@ -5,12 +5,12 @@ import pytest
 import tensorflow as tf
 import toy_data
 
-from mural_tf.config import ConfigurationError
-from mural_tf.data.pipeline import training_batches
-from mural_tf.data.skipped import SkippedRecords
-from mural_tf.encoders.forward_pass import forward_pass
+from mural_tf.data.streams.epochs import SkippedRecords
+from mural_tf.data.streams.pipeline import training_batches
+from mural_tf.encoders.layers import forward_pass
+from mural_tf.errors import UserError
 from mural_tf.models import build_model
-from mural_tf.models.gradients import chunk_seed, compute_gradients
+from mural_tf.models.step import chunk_seed, compute_gradients
 from mural_tf.training.fit import compile_model
 
 SEED = tf.constant([3, 4], tf.int32)
@@ -139,7 +139,7 @@ def test_moving_averages_move_once_a_step(data):
 
 def test_a_number_that_does_not_divide_is_told(data):
     model, batch = build(data)
-    with pytest.raises(ConfigurationError, match="micro_batches=3 does not divide the 16 examples"):
+    with pytest.raises(UserError, match="micro_batches=3 does not divide the 16 examples"):
         gradients(model, batch, 3)
-    with pytest.raises(ConfigurationError, match="micro_batches=0 must be at least 1"):
+    with pytest.raises(UserError, match="micro_batches=0 must be at least 1"):
         build(data, micro_batches=0)

@@ -5,10 +5,10 @@ import pytest
 import tensorflow as tf
 import toy_data
 
-from mural_tf.config import ConfigurationError
-from mural_tf.data.pipeline import training_batches
-from mural_tf.data.skipped import SkippedRecords
-from mural_tf.encoders.fused import enable_fusion
+from mural_tf.data.streams.epochs import SkippedRecords
+from mural_tf.data.streams.pipeline import training_batches
+from mural_tf.encoders.kernels import enable_fusion
+from mural_tf.errors import UserError
 from mural_tf.models import build_model
 from mural_tf.training.fit import compile_model
 
@@ -74,7 +74,7 @@ def test_too_many_in_a_row_end_the_run_with_their_numbers(trained):
     for _ in range(3):
         step(poisoned(next(batches)))
     step(clean(next(batches)))  # asked for only now, as at the end of a log interval
-    with pytest.raises(ConfigurationError) as caught:
+    with pytest.raises(UserError) as caught:
         model.guard.raise_if_stuck()
     message = str(caught.value)
     assert message.startswith("3 steps in a row") and f"step {int(model.steps_taken) - 2}" in message

@@ -12,10 +12,10 @@ import tensorflow_hub as hub
 from toy_data import SIDE, toy_config, toy_tokenizer
 from toy_export import TEXTS, difference, pixels, toy_model
 
-from mural_tf.config import ConfigurationError
 from mural_tf.encoders import build_image_encoder, build_text_encoder
+from mural_tf.errors import UserError
 from mural_tf.export.hub_modules import image_encoder_module
-from mural_tf.text.vocabulary import load_vocabulary
+from mural_tf.text.vocabulary_file import load_vocabulary
 
 TOLERANCE = 1e-5
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -204,10 +204,10 @@ def test_an_exported_image_encoder_is_an_image_tower(export, model, config, tmp_
     tower.frozen = True
     assert not build_image_encoder(tower).trainable_variables
     tower.image_size = 48
-    with pytest.raises(ConfigurationError, match="does not take images of image_tower.image_size=48 pixels"):
+    with pytest.raises(UserError, match="does not take images of image_tower.image_size=48 pixels"):
         build_image_encoder(tower)
     tower.handle = str(tmp_path)
-    with pytest.raises(ConfigurationError, match="could not be loaded"):
+    with pytest.raises(UserError, match="could not be loaded"):
         build_image_encoder(tower)
 
 

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mural_tf.config import ConfigurationError, base_config
+from mural_tf.config import base_config
 from mural_tf.encoders import build_text_encoder
+from mural_tf.errors import UserError
 
 TOKENS = ("input_word_ids", "input_mask", "input_type_ids")
 SIZE = 6
@@ -111,7 +112,7 @@ def test_pooled_output_is_accepted_where_there_is_no_default(tmp_path):
 
 def test_other_interfaces_are_named(tmp_path, folder):
     def message(handle, **fields):
-        with pytest.raises(ConfigurationError) as error:
+        with pytest.raises(UserError) as error:
             build_text_encoder(tower_config(handle, **fields), vocabulary_size=11)
         return str(error.value)
 

@@ -21,7 +21,7 @@ COMMAND = ["--config=configs/shapes_smoke.py", "--config.train.steps=30", "--con
 
 def send_at(moment, number, workdir):
     """Makes this process send itself a signal at one moment of its life."""
-    from mural_tf.recipes import finish, measure
+    from mural_tf.runs import finish
     from mural_tf.training import log
 
     def now(name):
@@ -45,7 +45,7 @@ def send_at(moment, number, workdir):
 
     around(os, "replace", relative)
     around(log.TrainingLog, "on_train_batch_end", lambda self, batch, logs=None: f"step {self.step + batch + 1}")
-    around(measure, "measure_retrieval", lambda e, *_, name, **__: f"{name} {e.step}")
+    around(finish, "measure_retrieval", lambda e, *_, name, **__: f"{name} {e.step}")
     around(finish, "append_metrics", lambda _, row: "last row")
     around(tf.saved_model, "save", lambda _, path, *__: "export " + relative(None, path).split(".exporting/")[-1])
 

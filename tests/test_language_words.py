@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mural_tf.config import ConfigurationError
+from mural_tf.errors import UserError
 from mural_tf.text.language_words import WordTokenizer, build_words, tag_language
 
 LANGUAGES = ("en", "de", "ja")
@@ -67,14 +67,14 @@ def test_file_and_packing_agree(tokenizer, tmp_path):
 
 
 def test_mistakes_are_told():
-    with pytest.raises(ConfigurationError, match="No training texts in fr"):
+    with pytest.raises(UserError, match="No training texts in fr"):
         build_words(TEXTS, ("en", "fr"), 100, True, False)
-    with pytest.raises(ConfigurationError, match="size=4 has no room"):
+    with pytest.raises(UserError, match="size=4 has no room"):
         build_words(TEXTS, LANGUAGES, 4, True, False)
     words = build_words(TEXTS, LANGUAGES, 100, True, False)
-    with pytest.raises(ConfigurationError, match="languages de, en"):
+    with pytest.raises(UserError, match="languages de, en"):
         WordTokenizer(words, ("de", "en"))
-    with pytest.raises(ConfigurationError, match="out of order"):
+    with pytest.raises(UserError, match="out of order"):
         WordTokenizer([*words, "en\tlate"], LANGUAGES)
-    with pytest.raises(ConfigurationError, match="max_length, longest"):
+    with pytest.raises(UserError, match="max_length, longest"):
         WordTokenizer(words, LANGUAGES)(tf.constant(["a"]), pad="none")

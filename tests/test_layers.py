@@ -4,10 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mural_tf.config import ConfigurationError
-from mural_tf.encoders.batch_norm import BatchNormalization, parse_group
-from mural_tf.encoders.dropout import Dropout, keep
-from mural_tf.encoders.forward_pass import current_pass, forward_pass
+from mural_tf.encoders.layers import BatchNormalization, Dropout, current_pass, forward_pass, keep, parse_group
+from mural_tf.errors import UserError
 
 SEED = tf.constant([1, 2], tf.int32)
 
@@ -94,10 +92,10 @@ def test_a_pass_takes_the_moments_and_leaves_the_averages():
 
 
 def test_wrong_groups_are_told():
-    with pytest.raises(ConfigurationError, match="local, global or a number"):
+    with pytest.raises(UserError, match="local, global or a number"):
         parse_group("half")
-    with pytest.raises(ConfigurationError, match="3 does not divide the 8 examples"):
+    with pytest.raises(UserError, match="3 does not divide the 8 examples"):
         BatchNormalization(3)._normalize(tf.zeros([8, 2, 2, 1]))
-    with pytest.raises(ConfigurationError, match="12 is no multiple of the 8 examples"):
+    with pytest.raises(UserError, match="12 is no multiple of the 8 examples"):
         layer = BatchNormalization(12)
         layer._normalize(tf.zeros([8, 2, 2, 1]))

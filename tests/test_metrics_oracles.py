@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mural_tf.metrics import ranking
-from mural_tf.metrics.nearest import nearest
+from mural_tf.metrics.top_k import nearest
 
 
 def random_pools(seed, left=60, right=130, size=5, ties=True):

@@ -9,9 +9,9 @@ import pytest
 import tensorflow as tf
 import toy_data
 
-from mural_tf.config import ConfigurationError
-from mural_tf.data.pipeline import training_batches
-from mural_tf.data.skipped import SkippedRecords
+from mural_tf.data.streams.epochs import SkippedRecords
+from mural_tf.data.streams.pipeline import training_batches
+from mural_tf.errors import UserError
 from mural_tf.models import build_model
 from mural_tf.training.fit import compile_model
 
@@ -97,7 +97,7 @@ def test_gradient_clipping_bounds_the_step(config):
 
 def test_wrong_embedding_size_is_told(config):
     config.embedding_size = 64
-    with pytest.raises(ConfigurationError, match="embedding_size=80"):
+    with pytest.raises(UserError, match="embedding_size=80"):
         build(config)
 
 
@@ -127,8 +127,8 @@ REPLICAS = """
 import sys, numpy as np, tensorflow as tf, toy_data
 from mural_tf.models import build_model
 from mural_tf.training.fit import compile_model
-from mural_tf.data.pipeline import training_batches
-from mural_tf.data.skipped import SkippedRecords
+from mural_tf.data.streams.pipeline import training_batches
+from mural_tf.data.streams.epochs import SkippedRecords
 replicas, folder, out, model_name = int(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4]
 cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * replicas)

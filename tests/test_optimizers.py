@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mural_tf.config import ConfigurationError, base_config
-from mural_tf.encoders.fused import enable_fusion
+from mural_tf.config import base_config
+from mural_tf.encoders.kernels import enable_fusion
+from mural_tf.errors import UserError
 from mural_tf.optimizers import WarmupLinearDecay, build_optimizers
 from mural_tf.optimizers import rates as rates_module
 
@@ -142,5 +143,5 @@ def test_schedule_of_the_paper():
 def test_unknown_names_are_told(field, value):
     config = optimizer_config("lamb")
     config[field] = value
-    with pytest.raises(ConfigurationError, match=value):
+    with pytest.raises(UserError, match=value):
         build_optimizers(config, 10, {})

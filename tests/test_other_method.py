@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 import toy_data
 
-from mural_tf.config import ConfigurationError
+from mural_tf.errors import UserError
 from mural_tf.models import build_model
 from mural_tf.training.checkpoints import restore_for_inference, training_checkpoints
 from mural_tf.training.fit import compile_model
@@ -23,7 +23,7 @@ def test_mural_starts_from_align(tmp_path):
     checkpoints = training_checkpoints(align, tmp_path, keep=1)
     checkpoints.save(1)
     checkpoints.wait()
-    with pytest.raises(ConfigurationError, match="does not fit"):
+    with pytest.raises(UserError, match="does not fit"):
         restore_for_inference(mural, tmp_path)
     before = mural.text_text_head.kernel.numpy()
     restore_for_inference(mural, tmp_path, partly=True)

@@ -5,8 +5,8 @@ import pytest
 import tensorflow as tf
 from test_by_length import tokens, tower
 
-from mural_tf.config import ConfigurationError
 from mural_tf.encoders.packing import Packing
+from mural_tf.errors import UserError
 
 LENGTHS = [3, 20, 5, 2, 9, 9, 4, 13, 2, 7, 3]  # 77 tokens: one filler
 
@@ -75,7 +75,7 @@ def test_the_row_is_at_most_a_thirty_second_longer():
 
 
 def test_packed_states_of_texts_beyond_max_length_are_an_error():
-    with pytest.raises(ConfigurationError, match="21 tokens .*max_length=20"):
+    with pytest.raises(UserError, match="21 tokens .*max_length=20"):
         tower().packed_states({name: tf.constant(ids) for name, ids in tokens([3], 21).items()}, 2, True)
 
 

@@ -5,12 +5,11 @@ import pytest
 import tensorflow as tf
 import toy_data
 
-from mural_tf.config import ConfigurationError
 from mural_tf.data import records
-from mural_tf.data.parsing import parse_image_text
-from mural_tf.data.pipeline import training_batches
-from mural_tf.data.skipped import SkippedRecords
-from mural_tf.data.streams import count_languages
+from mural_tf.data.records import parse_image_text
+from mural_tf.data.streams.epochs import SkippedRecords, count_languages
+from mural_tf.data.streams.pipeline import training_batches
+from mural_tf.errors import UserError
 from mural_tf.training.fit import rows_of_worker
 
 
@@ -51,7 +50,7 @@ def test_the_same_seed_gives_the_same_batches(config):
 
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_nothing_tunes_the_input(config, replicas):
-    """A tuning thread makes the end of training wait; see data/untuned.py."""
+    """A tuning thread makes the end of training wait; see data/records.py."""
     dataset = training_batches(config, toy_data.toy_tokenizer(), SkippedRecords(0.05))
     dataset = rows_of_worker(dataset, replicas, 1, 0) if replicas > 1 else dataset
     assert dataset.options().autotune.enabled is False
@@ -110,7 +109,7 @@ def test_too_many_unusable_records_stop_the_run(tmp_path, broken):
     skipped = SkippedRecords(0.05)
     with pytest.raises(tf.errors.OpError):
         batches(toy_data.toy_config(toy_data.write_toy_data(tmp_path, images)), 1, skipped)
-    with pytest.raises(ConfigurationError, match="Too many unusable records: [0-9]+ of [0-9]+"):
+    with pytest.raises(UserError, match="Too many unusable records: [0-9]+ of [0-9]+"):
         skipped.check()
 
 
@@ -133,13 +132,13 @@ def test_the_vocabulary_leaves_damaged_records_out_as_training_does(tmp_path):
         file.truncate(file.seek(0, 2) // 2)
     found = list(records.read_records(tmp_path, records.IMAGE_TEXT, "train", skip_damaged=True))
     assert 31 < len(found) < 62 and "image0" not in {record.image_id for record in found}
-    with pytest.raises(ConfigurationError, match="not UTF-8"):
+    with pytest.raises(UserError, match="not UTF-8"):
         list(records.read_records(tmp_path, records.IMAGE_TEXT, "train"))
     images[0].captions = ["thing w0", "ding v0"]
     toy_data.write_toy_data(tmp_path, images)
     with open(second, "r+b") as file:
         file.truncate(file.seek(0, 2) // 2)
-    with pytest.raises(ConfigurationError, match="truncated or corrupt"):
+    with pytest.raises(UserError, match="truncated or corrupt"):
         list(records.read_records(tmp_path, records.IMAGE_TEXT, "train"))
 
 
@@ -174,7 +173,7 @@ def test_languages_can_be_chosen_and_balanced(tmp_path):
     config.data.language_temperature = 1e9  # as many German captions as English ones
     assert 0.4 < share() < 0.6
     config.data.image_text_languages = ("xx",)
-    with pytest.raises(ConfigurationError, match="xx.*de, en"):
+    with pytest.raises(UserError, match="xx.*de, en"):
         batches(config, 1)
 
 
@@ -185,7 +184,7 @@ def test_language_counts(tmp_path):
 
 
 def test_missing_data_is_told(tmp_path):
-    with pytest.raises(ConfigurationError, match="does not exist"):
+    with pytest.raises(UserError, match="does not exist"):
         batches(toy_data.toy_config(tmp_path / "nowhere"), 1)
-    with pytest.raises(ConfigurationError, match="No image_text records of split 'train'"):
+    with pytest.raises(UserError, match="No image_text records of split 'train'"):
         batches(toy_data.toy_config(tmp_path), 1)

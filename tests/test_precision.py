@@ -3,8 +3,8 @@
 import pytest
 import tensorflow as tf
 
-from mural_tf.config import ConfigurationError
-from mural_tf.encoders import precision
+from mural_tf.encoders import kernels
+from mural_tf.errors import UserError
 
 
 @pytest.mark.parametrize("tower,on_tpu,on_fast_processor,expected", [
@@ -16,7 +16,7 @@ from mural_tf.encoders import precision
     ("image", False, False, "float32"),
 ])  # fmt: skip
 def test_the_table(tower, on_tpu, on_fast_processor, expected):
-    assert precision.fast_precision(tower, on_tpu, on_fast_processor) == expected
+    assert kernels.fast_precision(tower, on_tpu, on_fast_processor) == expected
 
 
 @pytest.mark.parametrize("processor,expected", [
@@ -27,18 +27,18 @@ def test_the_table(tower, on_tpu, on_fast_processor, expected):
 ])  # fmt: skip
 def test_the_processor_is_known_by_its_flags(tmp_path, processor, expected):
     (tmp_path / "cpuinfo").write_text(processor)
-    assert precision.multiplies_bfloat16(str(tmp_path / "cpuinfo")) == expected
-    assert not precision.multiplies_bfloat16(str(tmp_path / "missing"))
+    assert kernels.multiplies_bfloat16(str(tmp_path / "cpuinfo")) == expected
+    assert not kernels.multiplies_bfloat16(str(tmp_path / "missing"))
 
 
 def test_auto_follows_the_machine(monkeypatch):
     for fast, expected in ((True, tf.bfloat16), (False, tf.float32)):
-        monkeypatch.setattr(precision, "multiplies_bfloat16", lambda fast=fast: fast)
-        assert precision.dtype_policy("auto", "text").compute_dtype == expected
-        assert precision.dtype_policy("auto", "image").compute_dtype == tf.float32
-        assert precision.dtype_policy("auto", "text").variable_dtype == tf.float32
+        monkeypatch.setattr(kernels, "multiplies_bfloat16", lambda fast=fast: fast)
+        assert kernels.dtype_policy("auto", "text").compute_dtype == expected
+        assert kernels.dtype_policy("auto", "image").compute_dtype == tf.float32
+        assert kernels.dtype_policy("auto", "text").variable_dtype == tf.float32
 
 
 def test_other_names_are_mistakes():
-    with pytest.raises(ConfigurationError, match="'half': expected one of auto, float32, mixed_bfloat16"):
-        precision.dtype_policy("half", "text")
+    with pytest.raises(UserError, match="'half': expected one of auto, float32, mixed_bfloat16"):
+        kernels.dtype_policy("half", "text")

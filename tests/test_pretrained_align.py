@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import mural_tf
-from mural_tf.config import ConfigurationError, base_config
+from mural_tf.config import base_config
+from mural_tf.errors import UserError
 from mural_tf.pretrained.sources import configure, import_weights
 from mural_tf.pretrained.weight_files import open_safetensors
 
@@ -86,7 +87,7 @@ def test_other_layouts_of_the_same_folder(folder, tmp_path):
     kernel = whole.read("text_projection.weight").T
     assert 0 < np.abs(model.image_text_head.kernel.numpy() - kernel).max() < 0.01  # bfloat16 keeps 8 bits
     (tmp_path / "b.safetensors").unlink()
-    with pytest.raises(ConfigurationError, match="b.safetensors is missing; model.safetensors.index.json names it"):
+    with pytest.raises(UserError, match="b.safetensors is missing; model.safetensors.index.json names it"):
         import_weights("align", tmp_path, small_config())
 
 
@@ -97,7 +98,7 @@ def test_missing_unexpected_and_misshaped_names_are_listed(tmp_path):
         tensors["text_model.encoder.layer.1.output.dense.weight"] = np.ones((32, 60), np.float32)
 
     foreign.write_align(tmp_path, change=spoil)
-    with pytest.raises(ConfigurationError) as error:
+    with pytest.raises(UserError) as error:
         import_weights("align", tmp_path, small_config())
     message = str(error.value)
     assert "model.safetensors does not hold an AlignModel of this architecture" in message
@@ -141,7 +142,7 @@ def test_other_files_are_refused(folder, tmp_path, spoil, message):
     for file in folder.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     spoil(tmp_path)
-    with pytest.raises(ConfigurationError, match=message):
+    with pytest.raises(UserError, match=message):
         configure("align", tmp_path, small_config())
 
 
@@ -149,12 +150,12 @@ def test_damaged_numbers_are_refused(tmp_path):
     def spoil(tensors):
         tensors["text_projection.bias"][3] = np.nan
 
-    with pytest.raises(ConfigurationError, match="text_projection.bias holds NaN"):
+    with pytest.raises(UserError, match="text_projection.bias holds NaN"):
         import_weights("align", foreign.write_align(tmp_path, change=spoil), small_config())
 
 
 def test_too_many_positions_are_refused(folder):
     config = small_config()
     config.text_tower.max_length = 97
-    with pytest.raises(ConfigurationError, match="max_length=97, and the weights have 96 positions"):
+    with pytest.raises(UserError, match="max_length=97, and the weights have 96 positions"):
         configure("align", folder, config)

@@ -9,11 +9,12 @@ import pytest
 import toy_data
 
 import mural_tf
-from mural_tf.config import ConfigurationError, base_config, load_config
+from mural_tf.config import base_config, load_config
 from mural_tf.data import records
 from mural_tf.encoders import build_image_encoder
-from mural_tf.recipes.finetune import finetune
-from mural_tf.recipes.import_pretrained import import_into_workdir
+from mural_tf.errors import UserError
+from mural_tf.runs.finetune import finetune
+from mural_tf.runs.import_pretrained import import_into_workdir
 from mural_tf.training.checkpoints import load_trained
 
 
@@ -99,7 +100,7 @@ def test_towers_from_different_places(efficientnet, mural, tmp_path, capsys):
     path, config = efficientnet
     bert = foreign.write_bert(tmp_path / "bert")
     config.text_tower.update(dict(layers=1, hidden_size=16, heads=2, feed_forward_size=32))
-    with pytest.raises(ConfigurationError, match="An image tower brings no vocabulary"):
+    with pytest.raises(UserError, match="An image tower brings no vocabulary"):
         import_into_workdir("efficientnet", path, tmp_path / "image", config)
     assert not (tmp_path / "image").exists()
     config.vocabulary.file = str(bert / "vocab.txt")
@@ -132,19 +133,19 @@ def test_vocabulary_of_the_training_data(efficientnet, tmp_path):
 
 
 def test_mistakes_leave_nothing_behind(align, mural, tmp_path):
-    with pytest.raises(ConfigurationError, match="Got 'clip', expected one of align"):
+    with pytest.raises(UserError, match="Got 'clip', expected one of align"):
         import_into_workdir("clip", align, tmp_path / "w")
-    with pytest.raises(ConfigurationError, match="holds a trained model already"):
+    with pytest.raises(UserError, match="holds a trained model already"):
         import_into_workdir("align", align, mural)
-    with pytest.raises(ConfigurationError, match="exclude each other"):
+    with pytest.raises(UserError, match="exclude each other"):
         import_into_workdir("align", align, tmp_path / "w", small_config(), onto=mural)
-    with pytest.raises(ConfigurationError, match="leave --onto out"):
+    with pytest.raises(UserError, match="leave --onto out"):
         import_into_workdir("workdir", mural, tmp_path / "w", onto=mural)
-    with pytest.raises(ConfigurationError, match="model_type is 'bert', expected 'align'"):
+    with pytest.raises(UserError, match="model_type is 'bert', expected 'align'"):
         import_into_workdir("align", foreign.write_bert(tmp_path / "bert"), tmp_path / "w")
     assert not (tmp_path / "w").exists()
 
 
 def test_folder_of_a_single_tower_says_what_to_do(tmp_path):
-    with pytest.raises(ConfigurationError, match="cannot be used alone; import it into a workdir"):
+    with pytest.raises(UserError, match="cannot be used alone; import it into a workdir"):
         mural_tf.load(foreign.write_bert(tmp_path))

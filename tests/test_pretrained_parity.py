@@ -10,8 +10,9 @@ from test_pretrained_align import IMAGE_EMBEDDINGS, LOGITS_PER_IMAGE, TEXT_EMBED
 
 from mural_tf.config import base_config
 from mural_tf.pretrained.sources import import_weights
-from mural_tf.text.tokenizer import WordPieceTokenizer
-from mural_tf.text.vocabulary import build_vocabulary, save_vocabulary
+from mural_tf.text.learning import build_vocabulary
+from mural_tf.text.vocabulary_file import save_vocabulary
+from mural_tf.text.word_pieces import WordPieceTokenizer
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

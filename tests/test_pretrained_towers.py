@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mural_tf.config import ConfigurationError, base_config
+from mural_tf.config import base_config
 from mural_tf.encoders import build_text_encoder
+from mural_tf.errors import UserError
 from mural_tf.pretrained import keras_efficientnet
 from mural_tf.pretrained.sources import SOURCES, configure, import_weights
 from mural_tf.pretrained.weight_files import open_safetensors
@@ -144,10 +145,10 @@ def test_tensorflow_2_checkpoint(states, tmp_path, earliest):
 
 def test_damaged_or_missing_checkpoints(tmp_path):
     write_google_folder(tmp_path, tf.train.Checkpoint())
-    with pytest.raises(ConfigurationError, match="expected one checkpoint .* found none"):
+    with pytest.raises(UserError, match="expected one checkpoint .* found none"):
         import_text_tower("bert", tmp_path)
     (tmp_path / "bert_model.ckpt.index").write_bytes(b"nothing")
-    with pytest.raises(ConfigurationError, match="bert_model.ckpt is not a TensorFlow checkpoint or is damaged"):
+    with pytest.raises(UserError, match="bert_model.ckpt is not a TensorFlow checkpoint or is damaged"):
         import_text_tower("bert", tmp_path)
 
 
@@ -174,7 +175,7 @@ def test_other_last_layer_of_labse(bert, tmp_path):
     for file in bert.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     foreign.write_json(tmp_path / "2_Dense" / "config.json", activation_function="torch.nn.modules.linear.Identity")
-    with pytest.raises(ConfigurationError, match="LaBSE's is Tanh"):
+    with pytest.raises(UserError, match="LaBSE's is Tanh"):
         configure("labse", tmp_path, small_config())
 
 
@@ -212,17 +213,17 @@ def test_normalisation_of_keras_files(tmp_path):
     assert kind([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]) == "imagenet"  # as in Keras' files for ImageNet
     assert kind([0.485, 0.456, 0.406], [0.052441, 0.050176, 0.050625]) == "imagenet"  # 0.229 ** 2, ...
     assert kind([0, 0, 0], [1, 1, 1]) == "none"
-    with pytest.raises(ConfigurationError, match="neither ImageNet's nor none"):
+    with pytest.raises(UserError, match="neither ImageNet's nor none"):
         kind([0.5, 0.5, 0.5], [1, 1, 1])
 
 
 def test_other_files_are_no_efficientnet(tmp_path):
     (tmp_path / "broken.h5").write_bytes(b"broken")
-    with pytest.raises(ConfigurationError, match="not an HDF5 file of Keras weights or is damaged"):
+    with pytest.raises(UserError, match="not an HDF5 file of Keras weights or is damaged"):
         configure("efficientnet", tmp_path / "broken.h5", small_config())
-    with pytest.raises(ConfigurationError, match="missing.h5 does not exist"):
+    with pytest.raises(UserError, match="missing.h5 does not exist"):
         configure("efficientnet", tmp_path / "missing.h5", small_config())
     dense = tf.keras.Sequential([tf.keras.layers.Dense(2, input_shape=(3,), name="dense")])
     dense.save_weights(tmp_path / "dense.h5")
-    with pytest.raises(ConfigurationError, match=r"missing \(.*2 unexpected \(dense/bias, dense/kernel\)"):
+    with pytest.raises(UserError, match=r"missing \(.*2 unexpected \(dense/bias, dense/kernel\)"):
         import_weights("efficientnet", tmp_path / "dense.h5", small_config(layers=1), vocabulary_size=9)

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from mural_tf.evaluation.published import compare, published_cells
-from mural_tf.evaluation.published_tables import COLUMNS, ROWS, TITLES
+from mural_tf.evaluation.published import COLUMNS, ROWS, TITLES, compare, published_cells
 
 
 def row(paper, table, start, setting=None):

@@ -10,11 +10,11 @@ import toy_data
 
 SCRIPT = """
 import sys, numpy as np, tensorflow as tf, toy_data
-from mural_tf.data.pipeline import training_batches
-from mural_tf.data.skipped import SkippedRecords
-from mural_tf.encoders.fused import enable_fusion
+from mural_tf.data.streams.pipeline import training_batches
+from mural_tf.data.streams.epochs import SkippedRecords
+from mural_tf.encoders.kernels import enable_fusion
 from mural_tf.models import build_model
-from mural_tf.models.gradients import compute_gradients
+from mural_tf.models.step import compute_gradients
 from mural_tf.training.fit import compile_model
 
 replicas, folder, out = int(sys.argv[1]), sys.argv[2], sys.argv[3]

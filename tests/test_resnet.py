@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mural_tf.config import ConfigurationError, base_config
+from mural_tf.config import base_config
 from mural_tf.encoders import build_image_encoder
-from mural_tf.encoders.batch_norm import BatchNormalization
+from mural_tf.encoders.layers import BatchNormalization
+from mural_tf.errors import UserError
 
 
 def tower(**settings):
@@ -54,7 +55,7 @@ def test_width_depth_and_stochastic_depth():
 
 def test_values_out_of_range_are_told():
     for settings in ({"width": 0.0}, {"drop_connect_rate": 1.0}, {"batch_norm_momentum": 1.0}, {"projection": -1}):
-        with pytest.raises(ConfigurationError, match=f"image_tower.{next(iter(settings))}="):
+        with pytest.raises(UserError, match=f"image_tower.{next(iter(settings))}="):
             tower(**settings)
 
 
@@ -62,5 +63,5 @@ def test_no_image_tower():
     model = tower(name="none", projection=7)
     assert not model.variables and not model(tf.ones([3, 16, 16, 3])).numpy().any()
     assert model(tf.ones([3, 16, 16, 3])).shape == (3, 7)
-    with pytest.raises(ConfigurationError, match="set it to embedding_size"):
+    with pytest.raises(UserError, match="set it to embedding_size"):
         tower(name="none")

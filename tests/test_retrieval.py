@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from mural_tf.config import ConfigurationError
 from mural_tf.data import records
+from mural_tf.errors import UserError
 from mural_tf.evaluation import report
 from mural_tf.evaluation.protocol import default_protocol
 from mural_tf.evaluation.retrieval import evaluate_retrieval, measure_retrieval
@@ -163,14 +163,14 @@ def test_random_captions_equal_a_naive_loop(tmp_path):
 )
 def test_mistakes_are_named(data_dir, arguments, message):
     embedder = FakeEmbedder()
-    with pytest.raises(ConfigurationError, match=message):
+    with pytest.raises(UserError, match=message):
         evaluate_retrieval(embedder, data_dir, **arguments)
     assert embedder.images_encoded <= 1  # a mistake in the command costs no time
 
 
 def test_split_of_unreadable_images_is_named(tmp_path):
     write(tmp_path, [("a", "bad", [("en", E0)]), ("b", "bad", [("en", E1)])])
-    with pytest.raises(ConfigurationError, match="None of the 2 images"):
+    with pytest.raises(UserError, match="None of the 2 images"):
         evaluate_retrieval(FakeEmbedder(), tmp_path, "test")
 
 
@@ -183,7 +183,7 @@ def lenient():
 
 def test_too_many_images_that_do_not_decode_end_the_evaluation(data_dir, tmp_path, monkeypatch):
     monkeypatch.setattr(report, "load", lambda path, checkpoint: FakeEmbedder())
-    with pytest.raises(ConfigurationError, match="1 of 5 images.*image4.*max_missing=0.05"):
+    with pytest.raises(UserError, match="1 of 5 images.*image4.*max_missing=0.05"):
         report.evaluate_and_report(str(tmp_path), str(data_dir), "test")
 
 
@@ -219,5 +219,5 @@ def test_export_is_left_alone_without_output(data_dir, tmp_path, monkeypatch, ca
 def test_output_that_is_a_file_is_named_before_evaluating(data_dir, tmp_path, monkeypatch):
     monkeypatch.setattr(report, "load", lambda path, checkpoint: pytest.fail("loaded the model first"))
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigurationError, match="cannot be made"):
+    with pytest.raises(UserError, match="cannot be made"):
         report.evaluate_and_report("model", str(data_dir), "test", output=str(tmp_path / "file"))

@@ -11,13 +11,15 @@ import numpy as np
 import pytest
 from search_data import COLORS, ColorEmbedder, png, write_folder
 
-from mural_tf.config import ConfigurationError, base_config
+from mural_tf.config import base_config
 from mural_tf.data import records
-from mural_tf.search import build, commands, exact, fingerprint, parts, sources
+from mural_tf.errors import UserError
+from mural_tf.metrics import top_k
+from mural_tf.search import build, commands, sources
+from mural_tf.search import index as index_files
 from mural_tf.search.index import load_index
 from mural_tf.search.items import IMAGES, TEXTS, Item, from_json, to_json
-from mural_tf.search.queries import Query, read_queries
-from mural_tf.search.results import search
+from mural_tf.search.queries import Query, read_queries, search
 from mural_tf.search.sources import Unreadable
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -61,8 +63,8 @@ def test_top_k_equals_a_full_sort(count, k, order, monkeypatch):
     queries = random.integers(-2, 3, (5, 3)).astype(np.float32)
     if order == "rising":
         rows = rows[np.argsort(rows @ queries[0], kind="stable")]
-    monkeypatch.setattr(exact, "QUERIES", 2)
-    scores, found = exact.top_k(queries, rows, k)
+    monkeypatch.setattr(top_k, "QUERIES", 2)
+    scores, found = top_k.top_k(queries, rows, k)
     assert scores.shape == found.shape == (5, min(k, count)) and found.dtype == np.int64
     for query, score, row in zip(queries, scores, found):
         expected = np.argsort(-(rows @ query), kind="stable")[:k]
@@ -73,7 +75,7 @@ def test_top_k_equals_a_full_sort(count, k, order, monkeypatch):
 def test_every_half_precision_number_is_converted():
     every = np.arange(2**16, dtype=np.uint16).view(np.float16)
     every = every[np.isfinite(every)].reshape(-1, 2)[:, ::-1]  # not contiguous
-    converted = exact.as_float32(every)
+    converted = top_k.as_float32(every)
     assert converted.dtype == np.float32
     np.testing.assert_array_equal(converted.view(np.int32), every.astype(np.float32).view(np.int32))  # -0 too
 
@@ -83,7 +85,7 @@ def test_half_precision_rows_are_multiplied_in_single(tmp_path):
     np.save(tmp_path / "rows.npy", rows)
     mapped = np.load(tmp_path / "rows.npy", mmap_mode="r")
     queries = np.random.default_rng(1).standard_normal((3, 40)).astype(np.float32)
-    scores, found = exact.top_k(queries, mapped, 4)
+    scores, found = top_k.top_k(queries, mapped, 4)
     full = queries @ rows.astype(np.float32).T
     np.testing.assert_array_equal(found, np.argsort(-full, axis=1)[:, :4])
     assert np.abs(scores - -np.sort(-full, axis=1)[:, :4]).max() < 1e-4
@@ -95,7 +97,7 @@ def test_half_precision_rows_are_multiplied_in_single(tmp_path):
 ])  # fmt: skip
 def test_unusable_vectors_are_named(queries, k, message):
     with pytest.raises(ValueError, match=message):
-        exact.top_k(queries, np.ones((5, 3), np.float32), k)
+        top_k.top_k(queries, np.ones((5, 3), np.float32), k)
 
 
 # --- sources
@@ -136,7 +138,7 @@ def test_records_are_searched_and_read_again(data):
         assert index.read_image(row) == png(COLORS[name])
     assert index.describe(0).captions == (("en", "thing a/orange.PNG"), ("de", "ding a/orange.PNG"))
     assert len(in_memory(data)) == 4  # every split; orange is in two
-    with pytest.raises(ConfigurationError, match="No image_text records of split 'train'"):
+    with pytest.raises(UserError, match="No image_text records of split 'train'"):
         sources.find(IMAGES, [str(data)], "train")
 
 
@@ -165,12 +167,12 @@ def test_damaged_records_are_listed_and_the_rest_is_indexed(data):
 def test_missing_sources_are_named(tmp_path):
     (tmp_path / "empty").mkdir()
     for place, message in (("missing", "does not exist"), ("*.jpg", "does not exist"), ("empty", "No images in")):
-        with pytest.raises(ConfigurationError, match=message):
+        with pytest.raises(UserError, match=message):
             sources.find(IMAGES, [str(tmp_path / place)])
-    with pytest.raises(ConfigurationError, match="Nothing to index"):
+    with pytest.raises(UserError, match="Nothing to index"):
         sources.find(IMAGES, [])
     (tmp_path / "empty" / "broken.jpg").write_bytes(b"")
-    with pytest.raises(ConfigurationError, match="None of the 1 images can be read"):
+    with pytest.raises(UserError, match="None of the 1 images can be read"):
         in_memory(tmp_path / "empty")
 
 
@@ -205,11 +207,11 @@ def test_an_interrupted_index_goes_on(folder, tmp_path):
     stopped = ColorEmbedder(fail_after=3)
     with pytest.raises(KeyboardInterrupt):
         built(folder, tmp_path / "parts", stopped, part=2)
-    with pytest.raises(ConfigurationError, match="interrupted; run the same command again"):
+    with pytest.raises(UserError, match="interrupted; run the same command again"):
         load_index(tmp_path / "parts")
-    with pytest.raises(ConfigurationError, match="unfinished index .* was made by the model"):
+    with pytest.raises(UserError, match="unfinished index .* was made by the model"):
         built(folder, tmp_path / "parts", ColorEmbedder(seed=1))
-    with pytest.raises(ConfigurationError, match="already holds an index of dtype 'float32', not 'float16'"):
+    with pytest.raises(UserError, match="already holds an index of dtype 'float32', not 'float16'"):
         built(folder, tmp_path / "parts", dtype="float16")
     going_on = ColorEmbedder()
     index = built(folder, tmp_path / "parts", going_on, part=2)
@@ -224,7 +226,7 @@ def test_a_kill_while_parts_are_put_together_loses_nothing(folder, tmp_path, mon
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(parts.Parts, "_description", killed)  # everything but index.json is written
+        patch.setattr(build.Parts, "_description", killed)  # everything but index.json is written
         with pytest.raises(KeyboardInterrupt):
             built(folder, tmp_path / "index")
     again = ColorEmbedder()
@@ -235,9 +237,9 @@ def test_a_complete_index_is_opened_as_it_is(folder, tmp_path):
     built(folder, tmp_path / "index")
     again = ColorEmbedder()
     assert len(built(folder, tmp_path / "index", again)) == 4 and again.encoded == 0
-    with pytest.raises(ConfigurationError, match="kind 'images', not 'texts'"):
+    with pytest.raises(UserError, match="kind 'images', not 'texts'"):
         build.build_index(again, [str(ROOT / "README.md")], tmp_path / "index", kind=TEXTS)
-    with pytest.raises(ConfigurationError, match="The index .* was made by the model .*colors at step 7"):
+    with pytest.raises(UserError, match="The index .* was made by the model .*colors at step 7"):
         built(folder, tmp_path / "index", ColorEmbedder(seed=1))
 
 
@@ -251,7 +253,7 @@ def test_an_index_grows(folder, tmp_path, monkeypatch):
         built(folder, tmp_path / "index", ColorEmbedder(fail_after=1), update=True, part=1)
     assert len(load_index(tmp_path / "index")) == 4  # in use all the time
     with monkeypatch.context() as patch:  # everything is encoded, but not put together
-        patch.setattr(parts.Parts, "put_together", lambda self: self.missing_on_purpose)
+        patch.setattr(build.Parts, "put_together", lambda self: self.missing_on_purpose)
         with pytest.raises(AttributeError):
             built(folder, tmp_path / "index", again, update=True)
     index = built(folder, tmp_path / "index", again, update=True)
@@ -264,8 +266,8 @@ def test_an_index_grows(folder, tmp_path, monkeypatch):
 def test_two_processes_do_not_make_one_index(folder, tmp_path):
     found = sources.find(IMAGES, [str(folder)])
     asked = {"kind": IMAGES, "sources": [str(folder)], "split": "", "dtype": "float32"}
-    other = parts.Parts(tmp_path / "index", asked, fingerprint.take(ColorEmbedder()))
-    with pytest.raises(ConfigurationError, match="Another process"):
+    other = build.Parts(tmp_path / "index", asked, index_files.take(ColorEmbedder()))
+    with pytest.raises(UserError, match="Another process"):
         built(folder, tmp_path / "index")
     other.close()
     assert len(built(folder, tmp_path / "index")) == 4 == sum(1 for x in found if not isinstance(x, Unreadable)) - 1
@@ -274,7 +276,7 @@ def test_two_processes_do_not_make_one_index(folder, tmp_path):
 def test_a_folder_of_something_else_is_left_alone(folder, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/precious.txt").write_text("mine")
-    with pytest.raises(ConfigurationError, match="neither empty nor an index"):
+    with pytest.raises(UserError, match="neither empty nor an index"):
         built(folder, tmp_path / "mine")
     assert os.listdir(tmp_path / "mine") == ["precious.txt"]
 
@@ -286,10 +288,10 @@ def test_damaged_indexes_are_told(folder, tmp_path):
     ):  # fmt: skip
         shutil.copytree(tmp_path / "index", tmp_path / "copy")
         (tmp_path / "copy" / name).write_bytes(content)
-        with pytest.raises(ConfigurationError, match="damaged|another format"):
+        with pytest.raises(UserError, match="damaged|another format"):
             load_index(tmp_path / "copy")
         shutil.rmtree(tmp_path / "copy")
-    with pytest.raises(ConfigurationError, match="is not an index"):
+    with pytest.raises(UserError, match="is not an index"):
         load_index(folder)
 
 
@@ -302,15 +304,15 @@ def test_items_survive_json():
 
 
 def test_fingerprints_tell_models_apart_not_their_rounding():
-    one = fingerprint.take(ColorEmbedder())
-    close = fingerprint.Fingerprint(one.probes + np.float32(0.003), "same weights, lower precision")
+    one = index_files.take(ColorEmbedder())
+    close = index_files.Fingerprint(one.probes + np.float32(0.003), "same weights, lower precision")
     one.check(close, "It")
     assert one.distance(one) < 1e-6
     # Unit vectors (1, 0) and (0.8, 0.6): cosine 0.8, so the distance is 0.2.
-    a, b = (fingerprint.Fingerprint(np.array([[1, 0], v], np.float32)) for v in ([1, 0], [0.8, 0.6]))
+    a, b = (index_files.Fingerprint(np.array([[1, 0], v], np.float32)) for v in ([1, 0], [0.8, 0.6]))
     assert abs(a.distance(b) - 0.2) < 1e-6
-    for other in (fingerprint.take(ColorEmbedder(seed=1)), a):
-        with pytest.raises(ConfigurationError, match="It was made by the model colors at step 7"):
+    for other in (index_files.take(ColorEmbedder(seed=1)), a):
+        with pytest.raises(UserError, match="It was made by the model colors at step 7"):
             one.check(other, "It")
 
 
@@ -323,7 +325,7 @@ def test_queries_of_a_table(tmp_path):
         Query("nyekundu", "sw", right=("red.png", "a/orange.PNG")), Query("red")
     ]  # fmt: skip
     (tmp_path / "queries.tsv").write_text("sw\t\n")
-    with pytest.raises(ConfigurationError, match="line 1: no sentence"):
+    with pytest.raises(UserError, match="line 1: no sentence"):
         read_queries(tmp_path / "queries.tsv")
 
 
@@ -362,7 +364,7 @@ def test_commands_index_and_answer(folder, tmp_path, monkeypatch, capsys):
     answer = json.loads(capsys.readouterr().out)  # nothing else on stdout
     assert answer["results"][0]["hits"][0]["path"] == str(folder / "red.png") and answer["count"] == 4
     assert (tmp_path / "p.html").stat().st_size > 1000 and (tmp_path / "p.png").stat().st_size > 1000
-    with pytest.raises(ConfigurationError, match="The index was made by the model"):
+    with pytest.raises(UserError, match="The index was made by the model"):
         run_command(commands.query, monkeypatch, index, [Query("red")], str(tmp_path), embedder=ColorEmbedder(seed=1))
 
 
@@ -379,7 +381,7 @@ def test_mistakes_are_told_before_the_model_is_loaded(folder, tmp_path, monkeypa
         ([Query("red")], {"html": str(tmp_path / "missing/p.html")}, "The folder of --html"),
         ([Query("red"), Query("rot")], {"output": str(tmp_path / "p.png")}, "results of one query"),
     ):
-        with pytest.raises(ConfigurationError, match=message):
+        with pytest.raises(UserError, match=message):
             ask(queries, **options)
 
 
@@ -424,6 +426,6 @@ def test_models_without_pictures_have_a_fingerprint(tower):
             return np.stack([np.frombuffer(image, "<f4") for image in images])
 
     Model.config.image_tower.update(dict(name=tower, feature_size=8))
-    probes = fingerprint.take(Model()).probes
-    assert probes.shape == (len(fingerprint.TEXTS) + (2 if tower == "features" else 0), 8)
-    assert fingerprint.take(Model()).distance(fingerprint.take(Model())) < 1e-6
+    probes = index_files.take(Model()).probes
+    assert probes.shape == (len(index_files.TEXTS) + (2 if tower == "features" else 0), 8)
+    assert index_files.take(Model()).distance(index_files.take(Model())) < 1e-6

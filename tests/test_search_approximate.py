@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 from search_data import ColorEmbedder, png
 
-from mural_tf.config import ConfigurationError
 from mural_tf.data import records
-from mural_tf.search import approximate, build, commands, exact, recall, sources
+from mural_tf.errors import UserError
+from mural_tf.metrics import top_k
+from mural_tf.search import approximate, build, commands, recall, sources
 from mural_tf.search.approximate import HNSW, LISTS, Parameters
 from mural_tf.search.index import load_index
 from mural_tf.search.items import IMAGES, TEXTS
-from mural_tf.search.measured_queries import collect
 from mural_tf.search.queries import Query
-from mural_tf.search.recall import Group
+from mural_tf.search.recall import Group, collect
 
 
 def clustered(count, size=16, clusters=40, seed=0):
@@ -54,13 +54,13 @@ def test_scores_are_exact_and_nearly_all_is_found(built):
     products = np.einsum("qd,qkd->qk", QUERIES.astype(np.float64), EMBEDDINGS[rows].astype(np.float64))
     assert np.abs(scores - products).max() < 1e-6 and (np.diff(scores) <= 0).all()
     assert rows.dtype == np.int64 and all(len(set(line)) == 10 for line in rows)
-    assert recall.recall(scores, exact.top_k(QUERIES, EMBEDDINGS, 10)[0]) > 0.97
+    assert recall.recall(scores, top_k.top_k(QUERIES, EMBEDDINGS, 10)[0]) > 0.97
 
 
 def test_one_cell_finds_less_than_all():
     index = approximate.build(EMBEDDINGS, PARAMETERS[0])
     queries = np.random.default_rng(0).standard_normal((60, 16)).astype(np.float32)  # between the clusters
-    truth = exact.top_k(queries, EMBEDDINGS, 10)[0]
+    truth = top_k.top_k(queries, EMBEDDINGS, 10)[0]
     recalls = []
     for index.effort in (1, 8, 64):
         recalls.append(recall.recall(index.search(queries, 10, EMBEDDINGS)[0], truth))
@@ -71,7 +71,7 @@ def test_more_results_than_a_cell_holds_are_found_exactly():
     index = approximate.build(EMBEDDINGS, PARAMETERS[0])
     index.effort = 1
     scores, rows = index.search(QUERIES[:3], 1000, EMBEDDINGS)
-    truth = exact.top_k(QUERIES[:3], EMBEDDINGS, 1000)
+    truth = top_k.top_k(QUERIES[:3], EMBEDDINGS, 1000)
     np.testing.assert_array_equal(rows, truth[1])
     assert index.search(QUERIES[:3], 5000, EMBEDDINGS)[1].shape == (3, 3000)
 
@@ -88,7 +88,7 @@ class Scripted:
     parameters, effort = Parameters(LISTS, 16), 16
 
     def search(self, vectors, k, embeddings):
-        scores, rows = exact.top_k(vectors, embeddings, k)
+        scores, rows = top_k.top_k(vectors, embeddings, k)
         needed = np.where(vectors[:, 0] > 0.9, 2, 8)
         return np.where(self.effort >= needed[:, None], scores, -1), rows
 
@@ -120,9 +120,9 @@ def test_parameters_follow_the_size():
     assert approximate.choose(7000, LISTS) == Parameters(LISTS, 128)
     assert Parameters(LISTS, 16).efforts == [1, 2, 3, 4, 6, 8, 12, 16]
     assert Parameters(HNSW, 32).efforts[:5] == [40, 60, 80, 120, 160] and Parameters(HNSW, 32).efforts[-1] == 5120
-    with pytest.raises(ConfigurationError, match="too few"):
+    with pytest.raises(UserError, match="too few"):
         approximate.choose(999, LISTS)
-    with pytest.raises(ConfigurationError, match="known: none, auto"):
+    with pytest.raises(UserError, match="known: none, auto"):
         approximate.choose(10, "scann")
 
 
@@ -133,16 +133,16 @@ def test_saved_and_loaded_find_the_same(built, tmp_path):
     assert loaded.parameters == built.parameters and loaded.effort == 16
     for one, other in zip(built.search(QUERIES, 5, EMBEDDINGS), loaded.search(QUERIES, 5, EMBEDDINGS)):
         np.testing.assert_array_equal(one, other)
-    with pytest.raises(ConfigurationError, match="3000 vectors, the index 2999"):
+    with pytest.raises(UserError, match="3000 vectors, the index 2999"):
         approximate.load(tmp_path, 2999)
     (tmp_path / approximate.FILE).write_bytes(b"damaged")
-    with pytest.raises(ConfigurationError, match="is damaged"):
+    with pytest.raises(UserError, match="is damaged"):
         approximate.load(tmp_path, 3000)
 
 
 def test_missing_faiss_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "faiss", None)
-    with pytest.raises(ConfigurationError, match=r"pip install 'mural-tf\[search\]'"):
+    with pytest.raises(UserError, match=r"pip install 'mural-tf\[search\]'"):
         approximate.build(EMBEDDINGS, PARAMETERS[1])
 
 
@@ -212,7 +212,7 @@ def test_without_faiss_a_large_index_is_searched_exactly(data, tmp_path, monkeyp
     commands.index("", [str(data)], str(tmp_path / "index"))
     assert "because faiss is not installed" in capsys.readouterr().out
     assert load_index(tmp_path / "index").approximate is None
-    with pytest.raises(ConfigurationError, match="pip install"):
+    with pytest.raises(UserError, match="pip install"):
         commands.index("", [str(data)], str(tmp_path / "index"), method="hnsw")
 
 

@@ -9,24 +9,22 @@ import pytest
 from PIL import Image
 from search_data import COLORS, ColorEmbedder, png, write_folder
 
-from mural_tf.search import build, contact_sheet, gallery, sources, thumbnails
-from mural_tf.search.fingerprint import take
-from mural_tf.search.index import Index
+from mural_tf.search import build, pages, sources
+from mural_tf.search.index import Index, take
 from mural_tf.search.items import IMAGES, TEXTS, Item
-from mural_tf.search.queries import Query
-from mural_tf.search.results import Hit, search
+from mural_tf.search.queries import Hit, Query, search
 
 
 def test_contact_sheet_shows_the_thumbnails_in_order(tmp_path):
     hits = [Hit(1, 0.9, "red"), Hit(2, 0.5, "blue"), Hit(3, 0.1, "broken")]
     images = {"red": png((250, 0, 0)), "blue": png((0, 0, 250)), "broken": b"broken"}
-    contact_sheet.write_contact_sheet(tmp_path / "sheet.png", "red", hits, images, columns=2)
+    pages.write_contact_sheet(tmp_path / "sheet.png", "red", hits, images, columns=2)
     sheet = np.array(Image.open(tmp_path / "sheet.png"))
     red, blue = (np.argwhere((sheet == color).all(-1)) for color in ((250, 0, 0), (0, 0, 250)))
     # 8 x 6 fits into 180 x 180 as 180 x 135.
     assert len(red) == len(blue) == 180 * 135
     assert red[:, 1].max() < blue[:, 1].min() and red[:, 0].min() == blue[:, 0].min()
-    assert sheet.shape[0] > red[:, 0].max() + contact_sheet.THUMBNAIL  # a second row for the third
+    assert sheet.shape[0] > red[:, 0].max() + pages.THUMBNAIL  # a second row for the third
     assert (sheet[: red[:, 0].min()] < 100).any()  # the title
 
 
@@ -38,11 +36,11 @@ SENTENCES = ["ein roter Ballon", "赤い風船", "नमस्ते दुन�
 @pytest.mark.parametrize("fonts", ["installed", "none"])
 def test_any_script_is_drawn(query, fonts, tmp_path, monkeypatch):
     if fonts == "none":
-        monkeypatch.setattr(contact_sheet, "_installed_fonts", lambda: ())
-    contact_sheet._font_for.cache_clear()
+        monkeypatch.setattr(pages, "_installed_fonts", lambda: ())
+    pages._font_for.cache_clear()
     hit = Hit(1, 0.5, f"{query}.png")
-    note = contact_sheet.write_contact_sheet(tmp_path / "sheet.png", query, [hit], {hit.name: png((9, 9, 9))})
-    contact_sheet._font_for.cache_clear()
+    note = pages.write_contact_sheet(tmp_path / "sheet.png", query, [hit], {hit.name: png((9, 9, 9))})
+    pages._font_for.cache_clear()
     assert Image.open(tmp_path / "sheet.png").size[0] < 1000
     if fonts == "none" and query == "赤い風船":
         assert "赤" in note
@@ -81,7 +79,7 @@ def index(tmp_path):
 
 
 def gallery_of(index, *queries):
-    return Page(gallery.page_html(index, search(index, ColorEmbedder(), list(queries), 3)))
+    return Page(pages.page_html(index, search(index, ColorEmbedder(), list(queries), 3)))
 
 
 def test_gallery_shows_images_in_order_with_their_texts(index):
@@ -99,7 +97,7 @@ def test_gallery_shows_images_in_order_with_their_texts(index):
 @pytest.mark.parametrize("sentence", [*SENTENCES, "<script>alert(1)</script>\"'&", "</title><img src=x>"])
 def test_gallery_holds_any_sentence(index, sentence):
     page = gallery_of(index, Query(sentence, "ar"))
-    page_text = gallery.page_html(index, search(index, ColorEmbedder(), [Query(sentence)], 3))
+    page_text = pages.page_html(index, search(index, ColorEmbedder(), [Query(sentence)], 3))
     page_text.encode("utf-8")
     assert len(page.all("img")) == 3 and not page.all("script")
     assert page.all("h2") == [{"class": "text", "dir": "auto", "lang": "ar"}]
@@ -108,9 +106,9 @@ def test_gallery_holds_any_sentence(index, sentence):
 
 
 def test_language_codes_do_not_escape_their_attribute():
-    assert gallery.language_attribute("zh-Hant") == ' lang="zh-Hant"'
+    assert pages.language_attribute("zh-Hant") == ' lang="zh-Hant"'
     for code in ('"><script>', "", "e", "en us", "en\n"):
-        assert gallery.language_attribute(code) == ""
+        assert pages.language_attribute(code) == ""
 
 
 def test_gallery_of_captions_says_what_is_seen(tmp_path):
@@ -137,11 +135,11 @@ def test_thumbnails_are_small_upright_and_on_white():
     exif[0x0112] = 6  # to be turned by a quarter
     buffer = io.BytesIO()
     image.save(buffer, "PNG", exif=exif)
-    shown = Image.open(io.BytesIO(thumbnails.thumbnail(buffer.getvalue())))
+    shown = Image.open(io.BytesIO(pages.thumbnail(buffer.getvalue())))
     assert shown.size == (120, 240) and shown.format == "JPEG" and np.array(shown).min() > 250
     for data in (b"", b"no image", png(COLORS["red.png"])[:45]):
         with pytest.raises(ValueError, match="can be shown"):
-            thumbnails.thumbnail(data)
+            pages.thumbnail(data)
 
 
 def test_gallery_shows_the_image_that_was_asked_for(index):

@@ -17,8 +17,7 @@ from PIL import Image
 from search_data import ColorEmbedder, png, write_folder
 
 from mural_tf.search import build, sources, web
-from mural_tf.search.fingerprint import take
-from mural_tf.search.index import Index
+from mural_tf.search.index import Index, take
 from mural_tf.search.items import IMAGES, TEXTS, Item
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

@@ -23,7 +23,7 @@ from running_app import running
 from toy_export import TEXTS, pictures, toy_export
 
 from mural_tf.serve.app import PREDICT, create_app
-from mural_tf.serve.limits import Limits
+from mural_tf.serve.batching import Limits
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 TEXT, IMAGE = "/v1/models/text_encoder", "/v1/models/image_encoder"

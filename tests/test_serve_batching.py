@@ -6,9 +6,8 @@ import threading
 import numpy as np
 import pytest
 
-from mural_tf.config import ConfigurationError
-from mural_tf.serve.batching import Batcher, Overloaded
-from mural_tf.serve.limits import Limits
+from mural_tf.errors import UserError
+from mural_tf.serve.batching import Batcher, Limits, Overloaded
 
 
 class Doubler:
@@ -109,6 +108,6 @@ def test_too_many_waiting_are_refused():
 
 
 def test_limits_are_checked():
-    with pytest.raises(ConfigurationError, match="max_batch=0 must be above 0"):
+    with pytest.raises(UserError, match="max_batch=0 must be above 0"):
         Limits(max_batch=0)
     assert Limits(window=0).window == 0

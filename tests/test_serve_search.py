@@ -10,7 +10,7 @@ from running_app import running
 from search_data import ColorEmbedder, write_folder
 from toy_export import toy_export
 
-from mural_tf.config import ConfigurationError
+from mural_tf.errors import UserError
 from mural_tf.search import build, sources
 from mural_tf.search.items import IMAGES
 from mural_tf.serve.app import create_app
@@ -63,5 +63,5 @@ def test_wrong_questions_get_an_error(ask, path, status):
 
 
 def test_an_index_of_another_model_is_refused(index):
-    with pytest.raises(ConfigurationError, match="index"):
+    with pytest.raises(UserError, match="index"):
         search_routes(index, ColorEmbedder(seed=1))

@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mural_tf.config import ConfigurationError
-from mural_tf.data import shapes
 from mural_tf.data.records import IMAGE_TEXT, TEXT_PAIRS, read_records
-from mural_tf.data.shape_captions import LANGUAGES, WELL_RESOURCED, Scene, all_scenes, captions
-from mural_tf.data.shapes import build_shapes, draw_scene
+from mural_tf.data.shapes.captions import LANGUAGES, WELL_RESOURCED, Scene, all_scenes, captions
+from mural_tf.data.shapes.drawings import build_shapes, draw_scene, drawings
+from mural_tf.errors import UserError
 
 IMAGES = 200
 
@@ -60,20 +59,20 @@ def pixels(scene, seed=0, size=48):
 
 @pytest.mark.parametrize("shape", sorted({scene.shape for scene in all_scenes()}))
 def test_pictures_show_what_the_caption_says(shape):
-    jitter = shapes.COLOR_JITTER
+    jitter = drawings.COLOR_JITTER
     areas = {}
     for size in ("small", "big"):
         for count in (1, 2, 3):
             image = pixels(Scene(shape, "blue", size, "white", count))
             assert image.shape == (48, 48, 3)
             near = [
-                (np.abs(image - np.array(shapes.COLORS[name])).max(axis=-1) <= jitter) for name in ("blue", "white")
+                (np.abs(image - np.array(drawings.COLORS[name])).max(axis=-1) <= jitter) for name in ("blue", "white")
             ]
             areas[size, count] = near[0].mean()
             assert near[1].mean() > 0.4
             assert near[0].mean() + near[1].mean() > 0.75  # the rest is smoothed edges
             border = np.concatenate([image[0], image[-1], image[:, 0], image[:, -1]])
-            assert np.abs(border - np.array(shapes.COLORS["white"])).max() <= jitter  # nothing is cut off
+            assert np.abs(border - np.array(drawings.COLORS["white"])).max() <= jitter  # nothing is cut off
     # Up to a tenth of jitter in the radius, the area grows with the count and with the square of the size.
     assert areas["big", 1] > 1.5 * areas["small", 1] > 0
     assert areas["small", 3] > 1.8 * areas["small", 1]
@@ -82,7 +81,7 @@ def test_pictures_show_what_the_caption_says(shape):
 
 def test_records_and_splits(folder):
     scenes = collections.defaultdict(set)
-    for split, count in (("train", IMAGES), ("dev", shapes.DEV_IMAGES), ("test", shapes.TEST_IMAGES)):
+    for split, count in (("train", IMAGES), ("dev", drawings.DEV_IMAGES), ("test", drawings.TEST_IMAGES)):
         records = list(read_records(folder, IMAGE_TEXT, split))
         assert len({record.image_id for record in records}) == len(records) == count
         for record in records:
@@ -92,7 +91,7 @@ def test_records_and_splits(folder):
             scenes[split].add(record.caption_groups[0])
         with_tajik = sum("tg" in record.languages for record in records)
         assert with_tajik == (round(0.03 * IMAGES) if split == "train" else count)
-    assert len(scenes["test"]) == shapes.TEST_IMAGES  # so captions of the test split are unique
+    assert len(scenes["test"]) == drawings.TEST_IMAGES  # so captions of the test split are unique
     assert not scenes["train"] & (scenes["dev"] | scenes["test"]) and not scenes["dev"] & scenes["test"]
 
     pairs = list(read_records(folder, TEXT_PAIRS, "train"))
@@ -132,12 +131,12 @@ def test_what_is_there_is_kept(folder, tmp_path):
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     assert build_shapes(folder, images=IMAGES) == folder
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
-    with pytest.raises(ConfigurationError, match="holds another data set.*'seed': 0.*instead of.*'seed': 3"):
+    with pytest.raises(UserError, match="holds another data set.*'seed': 0.*instead of.*'seed': 3"):
         build_shapes(folder, seed=3, images=IMAGES)
     foreign = tmp_path / "foreign"
     foreign.mkdir()
     (foreign / "thesis.txt").write_text("mine")
-    with pytest.raises(ConfigurationError, match="exists and is no data set"):
+    with pytest.raises(UserError, match="exists and is no data set"):
         build_shapes(foreign)
     assert (foreign / "thesis.txt").read_text() == "mine"
 
@@ -147,7 +146,7 @@ def test_an_interrupted_build_leaves_nothing_that_looks_finished(tmp_path, monke
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(shapes, "_describe", interrupted)  # after all records are written
+        patch.setattr(drawings, "_describe", interrupted)  # after all records are written
         with pytest.raises(KeyboardInterrupt):
             build_shapes(tmp_path / "shapes", images=20)
     assert not (tmp_path / "shapes").exists()
@@ -156,10 +155,10 @@ def test_an_interrupted_build_leaves_nothing_that_looks_finished(tmp_path, monke
 
 
 def test_wrong_arguments_are_one_message(tmp_path):
-    with pytest.raises(ConfigurationError, match="set --config.data.directory"):
+    with pytest.raises(UserError, match="set --config.data.directory"):
         build_shapes("")
-    with pytest.raises(ConfigurationError, match="images=0 must be at least 1"):
+    with pytest.raises(UserError, match="images=0 must be at least 1"):
         build_shapes(tmp_path / "shapes", images=0)
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigurationError, match="Cannot write|is no data set"):
+    with pytest.raises(UserError, match="Cannot write|is no data set"):
         build_shapes(tmp_path / "file" / "shapes")

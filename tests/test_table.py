@@ -13,8 +13,8 @@ import pytest
 from benchmarks import table, table_rows
 from benchmarks.table_files import comma_separated, markdown, summarize, write_table
 from benchmarks.translation import translation_recall
-from mural_tf.config import ConfigurationError
 from mural_tf.data import records
+from mural_tf.errors import UserError
 
 ALL = (*table_rows.METHODS, *table_rows.ABLATIONS)
 
@@ -42,7 +42,7 @@ def test_stages_are_what_their_configurations_are():
                 assert stage.text_pairs == (texts if trains_texts else 0), method.name
                 with_images = stage.config != "emoji_mule_lp"
                 assert stage.captions == (config.train.image_text_batch if with_images else 0), method.name
-    with pytest.raises(ConfigurationError, match="configs/nothing.py does not exist"):
+    with pytest.raises(UserError, match="configs/nothing.py does not exist"):
         table_rows.load(table_rows.Stage("nothing"))
 
 
@@ -90,7 +90,7 @@ def test_runs_wait_for_their_source_and_a_failure_stops_only_what_starts_from_it
         if run.source is None:
             together.wait()
         if run.workdir.name == "b":
-            raise ConfigurationError("no space left")
+            raise UserError("no space left")
 
     failed = table.execute(runs, 2, finish, lambda: counted.append(len(begun)))
     assert set(begun[:2]) == {"a", "d"} and set(begun[2:]) == {"b", "e"}  # not c, which starts from b
@@ -102,7 +102,7 @@ def test_a_run_is_trained_and_translated_once_and_its_log_tells_why_it_failed(tm
     called = []
     monkeypatch.setattr(table, "call", lambda arguments, log: called.append((arguments[1], log.name)))
     (run,) = table.runs_of(table.METHODS[0], 0, 1.0, tmp_path)
-    with pytest.raises(ConfigurationError, match="emoji_align-1400 was stopped; the same command goes on"):
+    with pytest.raises(UserError, match="emoji_align-1400 was stopped; the same command goes on"):
         table.train(run, 1.0, "data")
     table.translate(run, "data")
     assert called == [("run_pretrain.py", "emoji_align-1400.log"), ("-m", "emoji_align-1400.log")]
@@ -114,7 +114,7 @@ def test_a_run_is_trained_and_translated_once_and_its_log_tells_why_it_failed(tm
     assert len(called) == 2
     monkeypatch.undo()
     script = "import sys; print('begun', flush=True); sys.exit('Error: the disk is full')"
-    with pytest.raises(ConfigurationError, match="exit code 1 .*some.log.*: Error: the disk is full"):
+    with pytest.raises(UserError, match="exit code 1 .*some.log.*: Error: the disk is full"):
         table.call([sys.executable, "-c", script], tmp_path / "logs" / "some.log")
     assert "begun" in (tmp_path / "logs" / "some.log").read_text(encoding="utf-8")
 
@@ -128,7 +128,7 @@ def test_sigterm_reaches_the_runs(tmp_path):
             time.sleep(0.05)
         with pytest.raises(KeyboardInterrupt, match="the same command goes on"):
             table.pass_on(signal.SIGTERM, None)
-        with pytest.raises(ConfigurationError, match=f"exit code -{int(signal.SIGTERM)} "):
+        with pytest.raises(UserError, match=f"exit code -{int(signal.SIGTERM)} "):
             running.result(timeout=60)
     assert not table._running
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mural_tf.config import ConfigurationError
-from mural_tf.text.tokenizer import WordPieceTokenizer
+from mural_tf.errors import UserError
+from mural_tf.text.word_pieces import WordPieceTokenizer
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 PIECES = [
@@ -96,13 +96,13 @@ def test_longest_padding_equals_the_cut_maximum_padding():
         assert not full[name][:, 6:].numpy().any()
     long = tokenizer(max_length=5)(tf.constant(["cat " * 50]), pad="longest")
     assert long["input_word_ids"].shape == (1, 5)
-    with pytest.raises(ConfigurationError, match="Unknown padding 'short': expected one of max_length, longest"):
+    with pytest.raises(UserError, match="Unknown padding 'short': expected one of max_length, longest"):
         tokenizer()(texts, pad="short")
 
 
 def test_truncation_keeps_the_separator():
     assert row("cat cat cat cat cat", max_length=5) == ["[CLS]", "cat", "cat", "cat", "[SEP]"]
-    with pytest.raises(ConfigurationError, match="max_length=2 leaves no room"):
+    with pytest.raises(UserError, match="max_length=2 leaves no room"):
         tokenizer(max_length=2)
 
 
@@ -193,9 +193,9 @@ def test_saved_model_carries_the_vocabulary(tmp_path):
 
 
 def test_missing_special_pieces_are_named():
-    with pytest.raises(ConfigurationError, match=r"lacks \[UNK\], \[SEP\]"):
+    with pytest.raises(UserError, match=r"lacks \[UNK\], \[SEP\]"):
         WordPieceTokenizer(["[PAD]", "[CLS]", "a"])
-    with pytest.raises(ConfigurationError, match="twice"):
+    with pytest.raises(UserError, match="twice"):
         WordPieceTokenizer([*SPECIAL, "a", "a"])
 
 

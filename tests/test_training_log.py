@@ -12,11 +12,11 @@ import pytest
 import tensorflow as tf
 import toy_data
 
-from mural_tf.config import ConfigurationError
-from mural_tf.data.skipped import SkippedRecords
+from mural_tf.data.streams.epochs import SkippedRecords
+from mural_tf.errors import UserError
 from mural_tf.models import METHODS, build_model
-from mural_tf.models.guard import StepGuard
 from mural_tf.models.mural import Mural
+from mural_tf.models.step import StepGuard
 from mural_tf.training import workdir as workdir_module
 from mural_tf.training.callbacks import Intervals, parse_profile
 from mural_tf.training.fit import compile_model, fit
@@ -42,7 +42,7 @@ def test_intervals_begin_at_the_same_steps_wherever_a_run_was_interrupted():
 def test_profile_flag():
     assert parse_profile("", 10) is None and parse_profile("3,10", 10) == (3, 10)
     for wrong in ("3", "a,b", "0,2", "5,4", "3,11", "1,2,3", "-1,2"):
-        with pytest.raises(ConfigurationError, match="--profile=.* START <= STOP <= 10"):
+        with pytest.raises(UserError, match="--profile=.* START <= STOP <= 10"):
             parse_profile(wrong, 10)
 
 
@@ -118,14 +118,14 @@ def test_a_process_that_does_not_write_leaves_nothing(log, tmp_path, capsys):
 def test_a_full_disk_is_one_message(log, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(workdir_module, "open", lambda *a, **k: FullFile(), raising=False)
-        with pytest.raises(ConfigurationError, match="Cannot write .*metrics.jsonl: No space left on device"):
+        with pytest.raises(UserError, match="Cannot write .*metrics.jsonl: No space left on device"):
             log.record(1, {"a": 1.0})
 
     def full(*arguments, **options):
         raise tf.errors.UnknownError(None, None, "No space left on device")
 
     monkeypatch.setattr(tf.summary, "scalar", full)
-    with pytest.raises(ConfigurationError, match="Cannot write .*tensorboard: No space left on device"), log:
+    with pytest.raises(UserError, match="Cannot write .*tensorboard: No space left on device"), log:
         log.record(1, {"a": 1.0})
 
 

@@ -8,8 +8,14 @@ import pytest
 import tensorflow as tf
 
 from mural_tf.losses.adversarial import language_loss, reverse_gradient
-from mural_tf.losses.neighbourhood import caption_neighbourhood, pair_neighbourhood
-from mural_tf.losses.triplet import distances, image_sentence_loss, paired_distances, top_violations
+from mural_tf.losses.triplet import (
+    caption_neighbourhood,
+    distances,
+    image_sentence_loss,
+    pair_neighbourhood,
+    paired_distances,
+    top_violations,
+)
 
 
 def at(*degrees):

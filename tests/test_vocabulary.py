@@ -6,16 +6,11 @@ import random
 
 import pytest
 
-from mural_tf.config import ConfigurationError
-from mural_tf.text import vocabulary as vocabulary_module
-from mural_tf.text.tokenizer import WordPieceTokenizer
-from mural_tf.text.vocabulary import (
-    RESERVED_TOKENS,
-    build_vocabulary,
-    count_words,
-    load_vocabulary,
-    save_vocabulary,
-)
+from mural_tf.errors import UserError
+from mural_tf.text import learning as vocabulary_module
+from mural_tf.text.learning import build_vocabulary, count_words
+from mural_tf.text.vocabulary_file import RESERVED_TOKENS, load_vocabulary, save_vocabulary
+from mural_tf.text.word_pieces import WordPieceTokenizer
 
 BUILDERS = ("tensorflow_text", "tokenizers")
 
@@ -127,7 +122,7 @@ def test_bert_files_load_as_they_are(tmp_path):
 
 def test_loading_reports_what_is_wrong(tmp_path):
     path = tmp_path / "vocabulary.txt"
-    with pytest.raises(ConfigurationError, match="Cannot read.*one piece a line"):
+    with pytest.raises(UserError, match="Cannot read.*one piece a line"):
         load_vocabulary(path)
     cases = {
         b"": "empty",
@@ -137,21 +132,21 @@ def test_loading_reports_what_is_wrong(tmp_path):
     }
     for data, message in cases.items():
         path.write_bytes(data)
-        with pytest.raises(ConfigurationError, match=message):
+        with pytest.raises(UserError, match=message):
             load_vocabulary(path)
 
 
 def test_saving_into_a_missing_folder_is_one_message(tmp_path):
-    with pytest.raises(ConfigurationError, match="Cannot write the vocabulary"):
+    with pytest.raises(UserError, match="Cannot write the vocabulary"):
         save_vocabulary(["a"], tmp_path / "missing" / "vocabulary.txt")
 
 
 def test_building_reports_what_is_wrong(monkeypatch):
-    with pytest.raises(ConfigurationError, match="Unknown vocabulary builder 'magic': expected one of tensorflow_text"):
+    with pytest.raises(UserError, match="Unknown vocabulary builder 'magic': expected one of tensorflow_text"):
         build_vocabulary(["a"], 100, "magic")
-    with pytest.raises(ConfigurationError, match="ask for 8"):
+    with pytest.raises(UserError, match="ask for 8"):
         build_vocabulary(["a"], 7)
-    with pytest.raises(ConfigurationError, match="no words"):
+    with pytest.raises(UserError, match="no words"):
         build_vocabulary(["", " \u3000"], 100)
 
     real_import = builtins.__import__
@@ -162,7 +157,7 @@ def test_building_reports_what_is_wrong(monkeypatch):
         return real_import(name, *arguments, **options)
 
     monkeypatch.setattr(builtins, "__import__", without_tokenizers)
-    with pytest.raises(ConfigurationError, match="pip install tokenizers"):
+    with pytest.raises(UserError, match="pip install tokenizers"):
         build_vocabulary(["a"], 100, "tokenizers")
 
 

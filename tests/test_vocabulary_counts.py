@@ -9,14 +9,13 @@ import sys
 import pytest
 from convert_data import image_bytes, run, write_moses
 
-from mural_tf.config import ConfigurationError
-from mural_tf.data.build_vocabulary import count_sources, in_order
-from mural_tf.data.convert.kinds import KINDS
-from mural_tf.data.convert.settings import Settings
-from mural_tf.data.convert.source import parse_source
-from mural_tf.text import vocabulary
-from mural_tf.text.tokenizer import WordPieceTokenizer
+from mural_tf.errors import UserError
+from mural_tf.ingest.build_vocabulary import count_sources, in_order
+from mural_tf.ingest.convert import KINDS
+from mural_tf.ingest.source import Settings, parse_source
+from mural_tf.text import learning
 from mural_tf.text.word_counts import WordCounts, count_words
+from mural_tf.text.word_pieces import WordPieceTokenizer
 
 SETTINGS = Settings(workers=0, block_sizes=(("pair", 50), ("image", 50), ("file", 1)), max_skipped_fraction=1.0)
 
@@ -102,26 +101,26 @@ def test_results_come_in_order():
 def test_too_many_unusable_texts(tmp_path):
     (tmp_path / "bad.tsv").write_text("no tab\n" * 10)
     source = parse_source(f"pairs:{tmp_path}/bad.tsv,language_b=de", KINDS)
-    with pytest.raises(ConfigurationError, match="Too much is unusable: 10 of 10"):
+    with pytest.raises(UserError, match="Too much is unusable: 10 of 10"):
         count_sources([source], Settings(workers=0), progress=False)
 
 
 def test_the_trainer_is_given_bounded_text(monkeypatch):
     counts = {"often": 1000, "seldom": 100, "never": 1}
-    small = vocabulary.learn_vocabulary(counts, 60, "tokenizers")
-    monkeypatch.setattr(vocabulary, "MOST_OCCURRENCES", 110)
-    scaled = vocabulary.learn_vocabulary(counts, 60, "tokenizers")
+    small = learning.learn_vocabulary(counts, 60, "tokenizers")
+    monkeypatch.setattr(learning, "MOST_OCCURRENCES", 110)
+    scaled = learning.learn_vocabulary(counts, 60, "tokenizers")
     assert {"often", "seldom"} <= set(scaled) and "never" in small and "never" not in scaled
 
 
 def test_command(tmp_path):
     sources = sources_of_every_kind(tmp_path)
     flags = ["--size=80", "--builder=tokenizers", "--workers=0", "--temperature=2", f"--output={tmp_path}/v.txt"]
-    command = [sys.executable, "-m", "mural_tf.data.build_vocabulary", *sources, *flags]
+    command = [sys.executable, "-m", "mural_tf.ingest.build_vocabulary", *sources, *flags]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "323 captions and pairs read, 322 written, 1 skipped" in done.stdout
-    tokenizer = WordPieceTokenizer(vocabulary.load_vocabulary(tmp_path / "v.txt"))
+    tokenizer = WordPieceTokenizer(learning.load_vocabulary(tmp_path / "v.txt"))
     assert tokenizer.tokenize(["mbwa dog chien"]).shape[0] == 1
     wrong = subprocess.run([*command[:3], "--size=80", f"--output={tmp_path}/v.txt"], capture_output=True, text=True)
     assert wrong.returncode == 1 and wrong.stderr.startswith("Error: Expected sources")

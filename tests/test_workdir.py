@@ -2,7 +2,8 @@
 
 import pytest
 
-from mural_tf.config import ConfigurationError, base_config, load_config
+from mural_tf.config import base_config, load_config
+from mural_tf.errors import UserError
 from mural_tf.training.workdir import open_workdir
 
 
@@ -23,6 +24,6 @@ def test_nothing_trained_yet(tmp_path):
 def test_something_trained(tmp_path, made):
     open_workdir(tmp_path / "w", with_seed(0))
     (tmp_path / "w" / made).mkdir()
-    with pytest.raises(ConfigurationError, match="belongs to another configuration .seed was 0, is 1"):
+    with pytest.raises(UserError, match="belongs to another configuration .seed was 0, is 1"):
         open_workdir(tmp_path / "w", with_seed(1))
     assert load_config(tmp_path / "w/config.json").seed == 0

@@ -11,9 +11,9 @@ import pytest
 import tensorflow as tf
 import toy_data
 
-from mural_tf.config import ConfigurationError
-from mural_tf.data.pipeline import training_batches
-from mural_tf.data.skipped import SkippedRecords
+from mural_tf.data.streams.epochs import SkippedRecords
+from mural_tf.data.streams.pipeline import training_batches
+from mural_tf.errors import UserError
 from mural_tf.training.fit import rows_of_worker
 from mural_tf.training.strategy import build_strategy
 
@@ -132,7 +132,7 @@ def test_workers_get_their_rows_of_the_same_batches(tmp_path):
 ])  # fmt: skip
 def test_a_wrong_tf_config_is_told(cluster, expected, monkeypatch):
     monkeypatch.setenv("TF_CONFIG", cluster)
-    with pytest.raises(ConfigurationError, match=expected):
+    with pytest.raises(UserError, match=expected):
         build_strategy()
 
 

@@ -7,7 +7,7 @@ from PIL import Image
 
 from mural_tf.config import base_config
 from mural_tf.data import records
-from mural_tf.text.tokenizer import WordPieceTokenizer
+from mural_tf.text.word_pieces import WordPieceTokenizer
 
 SIDE = 32
 RESERVED = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

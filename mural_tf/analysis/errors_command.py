@@ -5,7 +5,7 @@ from __future__ import annotations
 from absl import flags
 
 from mural_tf.analysis import errors
-from mural_tf.config import ConfigurationError
+from mural_tf.errors import UserError
 
 MODEL = flags.DEFINE_string("model", None, "Workdir or export.", required=True)
 OTHER = flags.DEFINE_string("other", "", "Second workdir or export, shown beside the first.")
@@ -22,7 +22,7 @@ def main(_) -> None:
     from mural_tf.loading import load
 
     if SHOW.value == "worse" and not OTHER.value:
-        raise ConfigurationError("--show=worse compares two models: name the second with --other.")
+        raise UserError("--show=worse compares two models: name the second with --other.")
     paths = [MODEL.value, *([OTHER.value] if OTHER.value else [])]
     models = {path: load(path) for path in paths}
     errors.write_error_page(

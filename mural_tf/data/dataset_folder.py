@@ -11,8 +11,8 @@ import pathlib
 import shutil
 from collections.abc import Callable
 
-from mural_tf.config import ConfigurationError
-from mural_tf.data.npm_packages import exclusive_lock, storage_errors
+from mural_tf.errors import UserError
+from mural_tf.files import exclusive_lock, storage_errors
 
 DESCRIPTION = "dataset.json"
 
@@ -26,7 +26,7 @@ def build_folder(output: str | pathlib.Path, identity: dict, write: Callable[[pa
       write: writes the records into the folder it is given and returns the rest of `dataset.json`.
 
     Raises:
-      ConfigurationError: `output` holds something else, or the disk is full or cannot be written.
+      UserError: `output` holds something else, or the disk is full or cannot be written.
     """
     output = pathlib.Path(output)
     if is_built(output, identity):
@@ -40,22 +40,22 @@ def build_folder(output: str | pathlib.Path, identity: dict, write: Callable[[pa
 
 
 def is_built(output: pathlib.Path, identity: dict) -> bool:
-    """Tells whether `output` holds this data set; raises `ConfigurationError` if it holds anything else."""
+    """Tells whether `output` holds this data set; raises `UserError` if it holds anything else."""
     description = output / DESCRIPTION
     if not description.is_file():
         if output.exists() and (not output.is_dir() or any(output.iterdir())):
-            raise ConfigurationError(f"{output} exists and is no data set: choose another folder or remove it first.")
+            raise UserError(f"{output} exists and is no data set: choose another folder or remove it first.")
         return False
     try:
         found = json.loads(description.read_text(encoding="utf-8"))
         found = {key: found.get(key) for key in identity}
     except (ValueError, AttributeError):
-        raise ConfigurationError(f"{description} is damaged: remove {output} and build again.") from None
+        raise UserError(f"{description} is damaged: remove {output} and build again.") from None
     different = [
         f"{key} {found[key]!r} instead of {identity[key]!r}" for key in identity if found[key] != identity[key]
     ]
     if different:
-        raise ConfigurationError(
+        raise UserError(
             f"{output} holds another data set, with {'; '.join(different)}: choose another folder or remove it first."
         )
     return True
@@ -72,6 +72,6 @@ def _build(output: pathlib.Path, identity: dict, write: Callable[[pathlib.Path],
         (folder / DESCRIPTION).write_text(text, encoding="utf-8")
         os.replace(folder, output)
     except tf.errors.OpError as error:  # how TensorFlow's record writer reports a full disk
-        raise ConfigurationError(f"Cannot write to {output.parent}: {error.message}. Free space there.") from None
+        raise UserError(f"Cannot write to {output.parent}: {error.message}. Free space there.") from None
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -19,8 +19,24 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import tensorflow as tf
 
-from mural_tf.config import ConfigurationError
-from mural_tf.data.untuned import untuned
+from mural_tf.data import records
+from mural_tf.errors import UserError
+
+# Data sets without tf.data's autotuning.
+
+
+def untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Returns `dataset` with parallelism and buffers as they are written, instead of tuned while it is read.
+
+    In TensorFlow 2.15 the tuning thread of an iterator that is deleted can miss that it should end, and deleting then
+    waits until the thread looks again: after as long as the iterator has lived, up to a minute. Such waits followed
+    training, evaluation and whatever else read records. Our pipelines have little to tune. `tf.data.AUTOTUNE` becomes
+    the number of cores, at most 16.
+    """
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return dataset.with_options(options)
+
 
 IMAGE_TEXT = "image_text"
 TEXT_PAIRS = "text_pairs"
@@ -107,20 +123,20 @@ def write_records(
 
 
 def list_files(directory: str | pathlib.Path, kind: str, split: str) -> list[str]:
-    """Returns the sorted record files of a split; raises `ConfigurationError` if there are none.
+    """Returns the sorted record files of a split; raises `UserError` if there are none.
 
     A folder without `kind` sub-folders (img2dataset's output) is read as image-text records of split "train".
     """
     directory = str(directory)
     if not directory:
-        raise ConfigurationError("No data folder given: set --config.data.directory to a folder of TFRecords.")
+        raise UserError("No data folder given: set --config.data.directory to a folder of TFRecords.")
     if not tf.io.gfile.isdir(directory):
-        raise ConfigurationError(f"The data folder {directory} does not exist.")
+        raise UserError(f"The data folder {directory} does not exist.")
     files = tf.io.gfile.glob(f"{directory}/{kind}/{split}-*.tfrecord")
     if not files and kind == IMAGE_TEXT and split == "train":
         files = tf.io.gfile.glob(f"{directory}/*.tfrecord")
     if not files:
-        raise ConfigurationError(
+        raise UserError(
             f"No {kind} records of split {split!r} in {directory}: expected {directory}/{kind}/{split}-*.tfrecord."
         )
     return sorted(files)
@@ -151,7 +167,7 @@ def read_records(
 ) -> Iterator[ImageTextRecord | TextPair]:
     """Reads a split in file order, one Python object a record: for evaluation and vocabularies, not for training.
 
-    Raises `ConfigurationError` for a truncated or corrupt file, or text that is not UTF-8; with `skip_damaged` it
+    Raises `UserError` for a truncated or corrupt file, or text that is not UTF-8; with `skip_damaged` it
     leaves out such records, and what follows the damage of a file, as training does.
     """
     for name in list_files(directory, kind, split):
@@ -160,25 +176,25 @@ def read_records(
             for index, serialized in enumerate(dataset.as_numpy_iterator()):
                 try:
                     record = parse_record(serialized, name, index)
-                except ConfigurationError:
+                except UserError:
                     if not skip_damaged:
                         raise
                 else:
                     yield record
         except tf.errors.DataLossError as error:
             if not skip_damaged:
-                raise ConfigurationError(f"{name} is truncated or corrupt: {error.message}") from None
+                raise UserError(f"{name} is truncated or corrupt: {error.message}") from None
 
 
 def parse_record(serialized: bytes, name: str, index: int) -> ImageTextRecord | TextPair:
-    """Returns what a serialised Example holds; raises `ConfigurationError`, with file and number, for broken text."""
+    """Returns what a serialised Example holds; raises `UserError`, with file and number, for broken text."""
     feature = tf.train.Example.FromString(serialized).features.feature
     try:
         strings = {
             key: [v.decode("utf-8") for v in value.bytes_list.value] for key, value in feature.items() if key != "image"
         }
     except UnicodeDecodeError as error:
-        raise ConfigurationError(f"{name}, record {index}: text that is not UTF-8 ({error}).") from None
+        raise UserError(f"{name}, record {index}: text that is not UTF-8 ({error}).") from None
     if "image" in feature:
         captions = strings.get("caption", [])
         return ImageTextRecord(
@@ -189,3 +205,77 @@ def parse_record(serialized: bytes, name: str, index: int) -> ImageTextRecord | 
             caption_groups=strings.get("caption_group") or [""] * len(captions),
         )
     return TextPair(**{key: strings.get(key, [""])[0] for key in TEXT_PAIR_FEATURES})
+
+
+# Parsing of serialised records into items: dicts of parallel lists, one entry a training item.
+#
+# Every item has a `problem`, "" where it can be used.
+
+
+def parse_image_text(serialized: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Parses one image-text record into one item per caption: {name: [captions]}."""
+    parsed = tf.io.parse_single_example(serialized, records.IMAGE_TEXT_FEATURES)
+    captions = tf.sparse.to_dense(parsed["caption"])
+    count = tf.maximum(tf.size(captions), 1)  # a record without captions is one item with an empty caption
+    captions = tf.cond(tf.size(captions) > 0, lambda: captions, lambda: tf.constant([""]))
+    item = {
+        "image_id": tf.repeat(parsed["image_id"], count),
+        "image": tf.repeat(parsed["image"], count),
+        "caption": captions,
+        "language": _padded(tf.sparse.to_dense(parsed["language"]), count),
+    }
+    return {**item, "problem": _text_problem(captions, "caption")}
+
+
+def parse_text_pair(serialized: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Parses one text pair into one item: {name: [1]}."""
+    parsed = tf.io.parse_single_example(serialized, records.TEXT_PAIR_FEATURES)
+    item = {name: value[None] for name, value in parsed.items() if name != "group_id"}
+    problem = tf.strings.join([_text_problem(item["text_a"], "text"), _text_problem(item["text_b"], "text")])
+    return {**item, "problem": problem}
+
+
+def parse_co_captions(serialized: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Parses one image-text record into text pairs: each caption with the image's next one, {name: [captions]}."""
+    item = parse_image_text(serialized)
+    several = tf.size(item["caption"]) > 1
+    count = tf.where(several, tf.size(item["caption"]), 0)  # a single caption has no partner
+    one = {name: item[name][:count] for name in ("caption", "language", "problem")}
+    pair = {}
+    for side, shift in (("a", 0), ("b", -1)):
+        pair[f"text_{side}"] = tf.roll(one["caption"], shift, axis=0)
+        pair[f"language_{side}"] = tf.roll(one["language"], shift, axis=0)
+    return {**pair, "problem": tf.strings.join([one["problem"], tf.roll(one["problem"], -1, axis=0)])}
+
+
+TEXT_PAIR_SOURCES = {
+    "files": (records.TEXT_PAIRS, parse_text_pair),
+    "co_captions": (records.IMAGE_TEXT, parse_co_captions),
+}
+
+
+def parse_img2dataset(language: str):
+    """img2dataset's TFRecords: `jpg` and `txt`, with `key` as the image's id."""
+    features = {
+        "jpg": tf.io.FixedLenFeature([], tf.string),
+        "txt": tf.io.FixedLenFeature([], tf.string, default_value=""),
+        "key": tf.io.FixedLenFeature([], tf.string, default_value=""),
+    }
+
+    def parse(serialized):
+        parsed = {name: value[None] for name, value in tf.io.parse_single_example(serialized, features).items()}
+        item = {"image_id": parsed["key"], "image": parsed["jpg"], "caption": parsed["txt"]}
+        return {**item, "language": tf.constant([language]), "problem": _text_problem(parsed["txt"], "caption")}
+
+    return parse
+
+
+def _text_problem(texts: tf.Tensor, what: str) -> tf.Tensor:
+    """Returns "" for each usable text [N], else what is wrong with it."""
+    repaired = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace", replace_control_characters=False)
+    problem = tf.where(tf.equal(repaired, texts), "", f"{what} that is not UTF-8")
+    return tf.where(tf.equal(tf.strings.strip(texts), ""), f"empty {what}", problem)
+
+
+def _padded(values: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+    return tf.concat([values, tf.fill([count], "")], axis=0)[:count]

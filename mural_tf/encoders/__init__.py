@@ -5,23 +5,23 @@ from __future__ import annotations
 import tensorflow as tf
 from ml_collections import ConfigDict
 
-from mural_tf.config import ConfigurationError
-from mural_tf.encoders import bert, efficientnet, image_branch, no_image, recurrent, resnet
-from mural_tf.encoders.mlp_head import MlpHead
+from mural_tf.encoders import bert, efficientnet, resnet, towers, words
+from mural_tf.encoders.layers import MlpHead
+from mural_tf.errors import UserError
 
 
 def _hub_image(config: ConfigDict) -> tf.keras.Model:
-    from mural_tf.encoders import hub_image  # tensorflow_hub is slow to import and rarely needed
+    from mural_tf.encoders import hub  # tensorflow_hub is slow to import and rarely needed
 
-    return hub_image.build_hub_image(config)
+    return hub.build_hub_image(config)
 
 
 IMAGE_TOWERS = {
     "efficientnet": efficientnet.build_efficientnet,
     "resnet": resnet.build_resnet,
     "hub": _hub_image,
-    "features": image_branch.feature_input,  # computed beforehand
-    "none": no_image.build_no_image,  # texts alone
+    "features": towers.feature_input,  # computed beforehand
+    "none": towers.build_no_image,  # texts alone
 }
 TEXT_TOWERS = ("bert", "hub", "words")
 
@@ -30,14 +30,14 @@ def build_image_encoder(config: ConfigDict) -> tf.keras.Model:
     """Builds the image tower that `config` (the `image_tower` part of a configuration) describes.
 
     The model maps float32 [B, S, S, 3] RGB in [0, 1] ("features": [B, F]) to float32 [B, D], not normalised;
-    `model.embedding_size` is D. Raises `ConfigurationError` for an unknown `name` or values that cannot be built.
+    `model.embedding_size` is D. Raises `UserError` for an unknown `name` or values that cannot be built.
     """
     if config.branch_size:
         without = config.copy_and_resolve_references()
         without.update(dict(branch_size=0, projection=0))
-        return image_branch.add_branch(build_image_encoder(without), config)
+        return towers.add_branch(build_image_encoder(without), config)
     if config.name not in IMAGE_TOWERS:
-        raise ConfigurationError(f"Unknown image tower {config.name!r}: expected one of {', '.join(IMAGE_TOWERS)}.")
+        raise UserError(f"Unknown image tower {config.name!r}: expected one of {', '.join(IMAGE_TOWERS)}.")
     model = IMAGE_TOWERS[config.name](config)
     return _with_head(model, config.head_size) if config.head_size else model
 
@@ -56,14 +56,14 @@ def build_text_encoder(config: ConfigDict, vocabulary_size: int) -> tf.keras.Mod
     The model maps a dict of int32 [B, T] `input_word_ids`, `input_mask` (1: token, 0: padding) and `input_type_ids`
     to float32 [B, D], not normalised; `model.embedding_size` is D. `vocabulary_size` counts the word pieces with the
     reserved ones; a "hub" tower brings its own table and ignores it.
-    Raises `ConfigurationError` for an unknown `name` or values that cannot be built.
+    Raises `UserError` for an unknown `name` or values that cannot be built.
     """
     if config.name == "bert":
         return bert.build_bert(config, vocabulary_size)
     if config.name == "hub":
-        from mural_tf.encoders import hub_text  # tensorflow_hub is slow to import and rarely needed
+        from mural_tf.encoders import hub  # tensorflow_hub is slow to import and rarely needed
 
-        return hub_text.build_hub_text(config)
+        return hub.build_hub_text(config)
     if config.name == "words":
-        return recurrent.build_recurrent(config, vocabulary_size)
-    raise ConfigurationError(f"Unknown text tower {config.name!r}: expected one of {', '.join(TEXT_TOWERS)}.")
+        return words.build_recurrent(config, vocabulary_size)
+    raise UserError(f"Unknown text tower {config.name!r}: expected one of {', '.join(TEXT_TOWERS)}.")

@@ -18,12 +18,10 @@ import math
 import tensorflow as tf
 from ml_collections import ConfigDict
 
-from mural_tf.config import ConfigurationError
-from mural_tf.encoders.bert_functions import add_and_normalize, gelu, masked_softmax
-from mural_tf.encoders.dropout import Dropout
-from mural_tf.encoders.packing import Packing
-from mural_tf.encoders.pooling import POOLINGS, FirstAndMean, FirstPosition, packed_first_and_mean
-from mural_tf.encoders.precision import dtype_policy
+from mural_tf.encoders.kernels import add_and_normalize, dtype_policy, gelu, masked_softmax
+from mural_tf.encoders.layers import Dropout
+from mural_tf.encoders.packing import POOLINGS, FirstAndMean, FirstPosition, Packing, packed_first_and_mean
+from mural_tf.errors import UserError
 
 TOKEN_TYPES = 2
 POOLER = "pooler"  # the layer's name
@@ -44,7 +42,7 @@ def build_bert(config: ConfigDict, vocabulary_size: int) -> tf.keras.Model:
     Inputs: `input_word_ids`, `input_mask` (1: token, 0: padding) and `input_type_ids`, T at most `max_length`. With
     `pooling` "first_and_mean" the output is [B, 2 hidden_size], see `FirstAndMean`.
     A frozen tower runs without dropout even in training.
-    Raises `ConfigurationError` for values out of range.
+    Raises `UserError` for values out of range.
     """
     _check(config, vocabulary_size)
     policy = dtype_policy(config.precision, "text")
@@ -285,9 +283,9 @@ def first_tokens(x, packing):
 
 
 def check_length(word_ids: tf.Tensor, max_length: int) -> None:
-    """Raises `ConfigurationError` if a padded batch is known to be wider than the position table."""
+    """Raises `UserError` if a padded batch is known to be wider than the position table."""
     if word_ids.shape[1] is not None and word_ids.shape[1] > max_length:
-        raise ConfigurationError(
+        raise UserError(
             f"Texts of {word_ids.shape[1]} tokens for a text tower with text_tower.max_length={max_length}: "
             "shorten the texts or raise max_length."
         )
@@ -296,23 +294,23 @@ def check_length(word_ids: tf.Tensor, max_length: int) -> None:
 def _check(config: ConfigDict, vocabulary_size: int) -> None:
     for name in ("layers", "hidden_size", "heads", "feed_forward_size", "max_length"):
         if config[name] < 1:
-            raise ConfigurationError(f"text_tower.{name}={config[name]} must be at least 1.")
+            raise UserError(f"text_tower.{name}={config[name]} must be at least 1.")
     if config.hidden_size % config.heads:
         divisors = [n for n in range(1, 65) if config.hidden_size % n == 0]
         nearest = min(divisors, key=lambda n: abs(n - config.heads))
-        raise ConfigurationError(
+        raise UserError(
             f"text_tower.hidden_size={config.hidden_size} is not divisible by text_tower.heads={config.heads}; "
             f"the nearest number of heads that divides it is {nearest}."
         )
     if config.token_embedding_size < 0:
-        raise ConfigurationError(
+        raise UserError(
             f"text_tower.token_embedding_size={config.token_embedding_size} must be 0 (hidden_size) or a positive size."
         )
     if config.pooling not in POOLINGS:
-        raise ConfigurationError(f"Unknown text_tower.pooling {config.pooling!r}; known: {', '.join(POOLINGS)}.")
+        raise UserError(f"Unknown text_tower.pooling {config.pooling!r}; known: {', '.join(POOLINGS)}.")
     if config.pooler and config.pooling != "first":
-        raise ConfigurationError("text_tower.pooler takes the [CLS] state alone: set text_tower.pooling=first.")
+        raise UserError("text_tower.pooler takes the [CLS] state alone: set text_tower.pooling=first.")
     if not 0 <= config.dropout < 1:
-        raise ConfigurationError(f"text_tower.dropout={config.dropout} must be at least 0 and below 1.")
+        raise UserError(f"text_tower.dropout={config.dropout} must be at least 0 and below 1.")
     if vocabulary_size < 1:
-        raise ConfigurationError(f"A vocabulary of {vocabulary_size} word pieces: expected at least 1.")
+        raise UserError(f"A vocabulary of {vocabulary_size} word pieces: expected at least 1.")

@@ -16,13 +16,10 @@ import math
 import tensorflow as tf
 from ml_collections import ConfigDict
 
-from mural_tf.config import ConfigurationError
-from mural_tf.encoders.batch_norm import BatchNormalization
-from mural_tf.encoders.convolutions import DepthwiseConvolution, PointwiseConvolution
-from mural_tf.encoders.dropout import Dropout
-from mural_tf.encoders.fused import fused
-from mural_tf.encoders.image_tower import finish_tower
-from mural_tf.encoders.precision import dtype_policy
+from mural_tf.encoders.kernels import DepthwiseConvolution, PointwiseConvolution, dtype_policy, fused
+from mural_tf.encoders.layers import BatchNormalization, Dropout
+from mural_tf.encoders.towers import finish_tower
+from mural_tf.errors import UserError
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)  # RGB, of images in [0, 1]
 IMAGENET_STANDARD_DEVIATION = (0.229, 0.224, 0.225)
@@ -99,10 +96,10 @@ def standardize(images: tf.Tensor) -> tf.Tensor:
 
 
 def check_normalization(config: ConfigDict) -> None:
-    """Raises `ConfigurationError` if `PixelNormalization` does not know `config.normalization`."""
+    """Raises `UserError` if `PixelNormalization` does not know `config.normalization`."""
     if config.normalization not in NORMALIZATIONS:
         known = ", ".join(NORMALIZATIONS)
-        raise ConfigurationError(f"Unknown image_tower.normalization {config.normalization!r}: expected {known}.")
+        raise UserError(f"Unknown image_tower.normalization {config.normalization!r}: expected {known}.")
 
 
 class PixelNormalization(tf.keras.layers.Layer):
@@ -151,7 +148,7 @@ def build_efficientnet(config: ConfigDict) -> tf.keras.Model:
 
     D is the last block's width or, with `projection`, the size of a Dense layer after pooling. Any image size is
     accepted. A frozen tower runs without stochastic depth and with fixed BatchNorm statistics even in training.
-    Raises `ConfigurationError` for values out of range.
+    Raises `UserError` for values out of range.
     """
     _check(config)
     builder = _Builder(config)
@@ -244,22 +241,18 @@ class _Builder:
 
 def _check(config: ConfigDict) -> None:
     if config.width <= 0 or config.depth <= 0:
-        raise ConfigurationError(
+        raise UserError(
             f"image_tower.width={config.width} and image_tower.depth={config.depth} must be above 0; "
             "EfficientNet-B0 has 1.0 and 1.0."
         )
     check_normalization(config)
     if config.padding not in PADDINGS:
-        raise ConfigurationError(f"Unknown image_tower.padding {config.padding!r}: expected {', '.join(PADDINGS)}.")
+        raise UserError(f"Unknown image_tower.padding {config.padding!r}: expected {', '.join(PADDINGS)}.")
     if not 0 <= config.drop_connect_rate < 1:
-        raise ConfigurationError(
-            f"image_tower.drop_connect_rate={config.drop_connect_rate} must be at least 0 and below 1."
-        )
+        raise UserError(f"image_tower.drop_connect_rate={config.drop_connect_rate} must be at least 0 and below 1.")
     if not 0 <= config.batch_norm_momentum < 1:
-        raise ConfigurationError(
-            f"image_tower.batch_norm_momentum={config.batch_norm_momentum} must be at least 0 and below 1."
-        )
+        raise UserError(f"image_tower.batch_norm_momentum={config.batch_norm_momentum} must be at least 0 and below 1.")
     if config.projection < 0:
-        raise ConfigurationError(
+        raise UserError(
             f"image_tower.projection={config.projection} must be 0 (none) or the size of the projected embedding."
         )

@@ -118,3 +118,80 @@ def _exchange(inputs: list[tf.Tensor], forward: list[tf.Tensor], backward: list[
         return take(inputs, forward), gradient
 
     return exchange(*inputs)
+
+
+# Running a text tower without computing on padding, where shapes may change (CPU and GPU).
+#
+# A batch of texts is as wide as its longest one, and most are far shorter: on captions in many languages more than half
+# of a padded batch is padding. Our own BERT runs on the packed tokens (`Packing`) and computes attention in groups of
+# similar length. Any other tower gets its rows sorted by length, in a few groups, each cut to its own longest text. The
+# states are the same, for the work of the real tokens. TPUs need fixed shapes: use one group there.
+
+
+def stack_ids(ids: list[tf.Tensor]) -> tf.Tensor:
+    """Concatenates [B_i, T_i] along the batch, padding with 0 to the largest T; a static shape where all are."""
+    widths = [value.shape[1] for value in ids]
+    width = tf.reduce_max([tf.shape(value)[1] for value in ids]) if None in widths else max(widths)
+    return tf.concat([tf.pad(value, [[0, 0], [0, width - tf.shape(value)[1]]]) for value in ids], axis=0)
+
+
+def encode_by_length(encoder: tf.keras.Model, tokens: dict, groups: int, training: bool) -> tf.Tensor:
+    """Returns `encoder(tokens)`, float32 [B, H], computed in `groups` parts of texts of similar length.
+
+    One group is the plain call, on padding too.
+
+    `tokens`: int32 [B, T] each, with `input_mask` 1 on tokens and 0 on padding, which comes last in every row.
+    """
+    if groups <= 1:
+        return encoder(tokens, training=training)
+    if hasattr(encoder, "packed_states"):
+        return encoder.packed_states(tokens, groups, training)
+    lengths = tf.reduce_sum(tokens["input_mask"], axis=1)  # [B]
+    order = tf.argsort(lengths, stable=True)
+    count = tf.shape(order)[0]
+    states = []
+    for group in range(groups):
+        rows = order[count * group // groups : count * (group + 1) // groups]
+        longest = tf.reduce_max(tf.concat([tf.gather(lengths, rows), [1]], axis=0))  # 1 if there are no rows
+        longest = (longest + LENGTH_STEP - 1) // LENGTH_STEP * LENGTH_STEP
+        states.append(
+            encoder({name: tf.gather(ids, rows)[:, :longest] for name, ids in tokens.items()}, training=training)
+        )
+    return tf.gather(tf.concat(states, axis=0), tf.argsort(order))
+
+
+# From the states of a text's tokens to one state of the text.
+
+
+POOLINGS = ("first", "first_and_mean")
+
+
+class FirstPosition(tf.keras.layers.Layer):
+    """[B, T, hidden] -> [B, hidden] in the layer's own dtype: the state of the [CLS] token."""
+
+    def call(self, x):
+        return x[:, 0]
+
+
+class FirstAndMean(tf.keras.layers.Layer):
+    """([B, T, hidden], int32 mask [B, T]) -> [B, 2 hidden]: the [CLS] state, and the mean of the tokens after it.
+
+    Globetrotter's code compares texts with images by the first, and texts with texts by the other tokens.
+    """
+
+    def call(self, inputs):
+        x, mask = inputs
+        x = tf.cast(x, self.compute_dtype)
+        others = tf.cast(mask, x.dtype)[:, 1:, tf.newaxis]
+        mean = tf.math.divide_no_nan(tf.reduce_sum(x[:, 1:] * others, axis=1), tf.reduce_sum(others, axis=1))
+        return tf.concat([x[:, 0], mean], axis=-1)
+
+
+def packed_first_and_mean(x: tf.Tensor, packing: Packing) -> tf.Tensor:
+    """What `FirstAndMean` gives, of packed texts: [1, N, hidden] -> [1, B, 2 hidden], shorter texts first."""
+    first = packing.first_tokens(x)[0]  # [B, hidden]
+    is_token = tf.cast(tf.logical_not(packing.is_filler), x.dtype)[:, tf.newaxis]  # [N, 1]
+    total = tf.math.unsorted_segment_sum(x[0] * is_token, packing.places, tf.shape(first)[0])
+    count = tf.math.unsorted_segment_sum(is_token, packing.places, tf.shape(first)[0])
+    mean = tf.math.divide_no_nan(total - first, count - 1.0)
+    return tf.concat([first, mean], axis=-1)[tf.newaxis]

@@ -12,12 +12,11 @@ import math
 import tensorflow as tf
 from ml_collections import ConfigDict
 
-from mural_tf.config import ConfigurationError
-from mural_tf.encoders.batch_norm import BatchNormalization
-from mural_tf.encoders.dropout import Dropout
 from mural_tf.encoders.efficientnet import PixelNormalization, check_normalization, scaled_width
-from mural_tf.encoders.image_tower import finish_tower
-from mural_tf.encoders.precision import dtype_policy
+from mural_tf.encoders.kernels import dtype_policy
+from mural_tf.encoders.layers import BatchNormalization, Dropout
+from mural_tf.encoders.towers import finish_tower
+from mural_tf.errors import UserError
 
 STAGE_WIDTHS = (64, 128, 256, 512)
 BLOCKS = 2  # a stage, at depth 1
@@ -29,7 +28,7 @@ def build_resnet(config: ConfigDict) -> tf.keras.Model:
 
     D is 512 times `width` (to a multiple of 8) or, with `projection`, the size of a Dense layer after pooling. A stage
     has 2 times `depth` blocks. A frozen tower keeps its BatchNorm statistics and drops no block even in training.
-    Raises `ConfigurationError` for values out of range.
+    Raises `UserError` for values out of range.
     """
     _check(config)
     builder = _Builder(config)
@@ -96,13 +95,13 @@ class _Builder:
 def _check(config: ConfigDict) -> None:
     check_normalization(config)
     if config.width <= 0 or config.depth <= 0:
-        raise ConfigurationError(
+        raise UserError(
             f"image_tower.width={config.width} and image_tower.depth={config.depth} must be above 0; ResNet-18 has 1.0 "
             "and 1.0."
         )
     if not 0 <= config.drop_connect_rate < 1:
-        raise ConfigurationError(f"image_tower.drop_connect_rate={config.drop_connect_rate} must be in [0, 1).")
+        raise UserError(f"image_tower.drop_connect_rate={config.drop_connect_rate} must be in [0, 1).")
     if not 0 <= config.batch_norm_momentum < 1:
-        raise ConfigurationError(f"image_tower.batch_norm_momentum={config.batch_norm_momentum} must be in [0, 1).")
+        raise UserError(f"image_tower.batch_norm_momentum={config.batch_norm_momentum} must be in [0, 1).")
     if config.projection < 0:
-        raise ConfigurationError(f"image_tower.projection={config.projection} must be 0 (none) or a size.")
+        raise UserError(f"image_tower.projection={config.projection} must be 0 (none) or a size.")

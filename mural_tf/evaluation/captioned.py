@@ -1,7 +1,7 @@
 """Image-text retrieval benchmarks that come as caption files and folders of images: what each pools, and how.
 
 Multi30K and Flickr30K, MS-COCO with its captions in other languages, COCO-CN, XTD, Crossmodal-3600. The protocol
-itself is in `pool.py`, the reading of the files in `mural_tf.data.caption_files`.
+itself is in `pool.py`, the reading of the files in `mural_tf.ingest.caption_files`.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from mural_tf.config import ConfigurationError
-from mural_tf.data import caption_files, text_files
-from mural_tf.data.caption_files import Caption
-from mural_tf.data.text_files import canonical_language
-from mural_tf.evaluation.pool import CaptionedImages
+from mural_tf.errors import UserError
 from mural_tf.evaluation.request import Request
-from mural_tf.evaluation.result import Evaluation
+from mural_tf.evaluation.retrieval import CaptionedImages, Evaluation
+from mural_tf.ingest import caption_files, text_files
+from mural_tf.ingest.caption_files import Caption
+from mural_tf.ingest.text_files import canonical_language
 
 COCO_IMAGES, COCO_FOLD = 5000, 1000  # of the test split, and of each of its five folds
 XTD_IMAGES = 1000
@@ -33,7 +32,7 @@ def multi30k(request: Request) -> list[Evaluation]:
     languages = [x for x in MULTI30K_LANGUAGES if list((root / "task1" / "raw").glob(f"{long}.{x}*"))]
     if not languages:
         found = sorted({path.name.split(".")[0] for path in (root / "task1" / "raw").glob("*.en*")})
-        raise ConfigurationError(f"{root} has no split {request.split!r}; it has {', '.join(found) or 'none'}.")
+        raise UserError(f"{root} has no split {request.split!r}; it has {', '.join(found) or 'none'}.")
     captions = (
         caption
         for language in languages
@@ -104,7 +103,7 @@ def read_tsv(path: pathlib.Path, language: str) -> Iterator[Caption]:
         image, tab, text = line.partition("\t")
         identity = _coco_id(image)
         if not tab or not identity.isdigit():
-            raise ConfigurationError(f"{path}:{number}: expected COCO image id, tab, caption; got {line[:60]!r}.")
+            raise UserError(f"{path}:{number}: expected COCO image id, tab, caption; got {line[:60]!r}.")
         yield Caption(image, identity, text_files.clean(text), language, f"{path}:{number}")
 
 
@@ -166,7 +165,7 @@ def xtd(request: Request) -> list[Evaluation]:
     names = request.folder / "XTD10" / "test_image_names.txt"
     images = sum(1 for _ in text_files.read_lines(names))
     if images != XTD_IMAGES:
-        raise ConfigurationError(f"{names} names {images} images; XTD has {XTD_IMAGES}: fetch it again.")
+        raise UserError(f"{names} names {images} images; XTD has {XTD_IMAGES}: fetch it again.")
     files = {}
     for path in sorted(request.folder.glob("*/test_1kcaptions_*.txt")):
         files[canonical_language(path.stem.removeprefix("test_1kcaptions_"))] = path  # the jp of STAIR/ is ja
@@ -195,7 +194,7 @@ def _read_xm3600(path: pathlib.Path, first_only: bool) -> Iterator[Caption]:
             key = entry["image/key"]
             languages = {code: value["caption"] for code, value in entry.items() if isinstance(value, dict)}
         except (ValueError, KeyError, TypeError) as error:
-            raise ConfigurationError(f"{path}:{number}: no line of Crossmodal-3600's captions ({error!r}).") from None
+            raise UserError(f"{path}:{number}: no line of Crossmodal-3600's captions ({error!r}).") from None
         for code, texts in languages.items():
             for text in texts[:1] if first_only else texts:
                 language = canonical_language(code)

@@ -10,9 +10,9 @@ import collections
 import pathlib
 from collections.abc import Sequence
 
-from mural_tf.config import ConfigurationError
 from mural_tf.data import records
-from mural_tf.data.text_files import canonical_language, read_lines
+from mural_tf.errors import UserError
+from mural_tf.ingest.text_files import canonical_language, read_lines
 
 
 def read_parallel(
@@ -27,14 +27,14 @@ def read_parallel(
       least_share: 0..1.
 
     Raises:
-      ConfigurationError: neither files nor records, files of different lengths, a language that is not there, fewer
+      UserError: neither files nor records, files of different lengths, a language that is not there, fewer
         than two languages, or no sentence that all of them have.
     """
     rows = _read_rows(folder, split)
     chosen, notes = _choose_languages(rows, languages, least_share)
     common = [row for row in rows if all(language in row for language in chosen)]
     if not common:
-        raise ConfigurationError(f"{folder} has no sentences that all languages share ({', '.join(chosen)}).")
+        raise UserError(f"{folder} has no sentences that all languages share ({', '.join(chosen)}).")
     if len(common) < len(rows):
         notes.append(
             f"{len(common):,} of {len(rows):,} sentences are in all {len(chosen)} languages; others are left out."
@@ -54,15 +54,15 @@ def _choose_languages(
 ) -> tuple[list[str], list[str]]:
     """Returns the languages asked for, or all that have at least `least_share` of the rows, and a note on the others.
 
-    Raises `ConfigurationError` for a language that is not there, and for fewer than two.
+    Raises `UserError` for a language that is not there, and for fewer than two.
     """
     counts = collections.Counter(language for row in rows for language in row)
     unknown = sorted(set(languages) - set(counts))
     if unknown:
-        raise ConfigurationError(f"No sentences in {', '.join(unknown)}; there are {', '.join(sorted(counts))}.")
+        raise UserError(f"No sentences in {', '.join(unknown)}; there are {', '.join(sorted(counts))}.")
     chosen = list(languages) or sorted(x for x, count in counts.items() if count >= least_share * len(rows))
     if len(chosen) < 2:
-        raise ConfigurationError(f"Two languages or more are needed; got {', '.join(chosen) or 'none'}.")
+        raise UserError(f"Two languages or more are needed; got {', '.join(chosen) or 'none'}.")
     left_out = sorted(set(counts) - set(chosen))
     if languages or not left_out:
         return chosen, []
@@ -74,7 +74,7 @@ def _from_files(files: Sequence[pathlib.Path]) -> list[dict[str, str]]:
     lengths = {language: len(lines) for language, lines in texts.items()}
     if len(set(lengths.values())) > 1:
         listed = ", ".join(f"{language} {length}" for language, length in lengths.items())
-        raise ConfigurationError(f"Aligned files must have equally many lines; in {files[0].parent}: {listed}.")
+        raise UserError(f"Aligned files must have equally many lines; in {files[0].parent}: {listed}.")
     return [
         {language: lines[i] for language, lines in texts.items() if lines[i].strip()}
         for i in range(next(iter(lengths.values())))

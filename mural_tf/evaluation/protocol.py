@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ml_collections import ConfigDict
 
-from mural_tf.config import ConfigurationError
+from mural_tf.errors import UserError
 
 CHOICES = {
     "multi30k.captions": ("five", "one"),
@@ -62,13 +62,13 @@ def default_protocol() -> ConfigDict:
 
 
 def check_protocol(protocol: ConfigDict) -> None:
-    """Raises `ConfigurationError` for a value that is none of the choices."""
+    """Raises `UserError` for a value that is none of the choices."""
     for key, choices in CHOICES.items():
         section, name = key.split(".")
         if section in protocol and protocol[section][name] not in choices:
-            raise ConfigurationError(f"--protocol.{key}={protocol[section][name]!r}: choose {' or '.join(choices)}.")
+            raise UserError(f"--protocol.{key}={protocol[section][name]!r}: choose {' or '.join(choices)}.")
     if not 0 <= protocol.max_missing < 1:
-        raise ConfigurationError(f"--protocol.max_missing={protocol.max_missing} must be in [0, 1).")
+        raise UserError(f"--protocol.max_missing={protocol.max_missing} must be in [0, 1).")
 
 
 def changed_options(protocol: ConfigDict, default: ConfigDict | None = None, prefix: str = "") -> dict[str, object]:

@@ -6,19 +6,83 @@ import dataclasses
 import json
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ml_collections import ConfigDict
 
-from mural_tf.config import ConfigurationError, write_whole
-from mural_tf.evaluation import registry
+from mural_tf.errors import UserError
+from mural_tf.evaluation import benchmarks
 from mural_tf.evaluation.protocol import default_protocol
 from mural_tf.evaluation.published import compare
 from mural_tf.evaluation.request import Request
-from mural_tf.evaluation.result import Evaluation
-from mural_tf.evaluation.tables import group_table, table
+from mural_tf.evaluation.retrieval import Evaluation
+from mural_tf.files import write_whole
 from mural_tf.loading import load
+from mural_tf.metrics.ranking import CUTOFFS
 from mural_tf.training.workdir import append_metrics
+
+# Evaluations as tables of plain text.
+
+
+DIRECTIONS = ("image_to_text", "text_to_image")
+
+
+def table(evaluation: Evaluation) -> str:
+    """Returns the protocol, the notes, and the numbers: a row for each language (or task), one for each group."""
+    head = [f"{evaluation.name}, split {evaluation.split}: {evaluation.protocol}", *evaluation.notes, ""]
+    if all("images" in size and "captions" in size for size in evaluation.sizes.values()):
+        groups = group_table(evaluation.metrics, evaluation.name, evaluation.groups, len(evaluation.sizes))
+        return "\n".join([*head, *_retrieval_rows(evaluation), "", groups])
+    return "\n".join([*head, *metric_rows(evaluation.metrics, evaluation.sizes)])
+
+
+def _retrieval_rows(evaluation: Evaluation) -> list[str]:
+    names = [*evaluation.sizes, *evaluation.groups, "all", "language"]
+    width = max(len(name) for name in names)
+    cutoffs = " ".join(f"{f'R@{k}':>6}" for k in CUTOFFS)
+    lines = [
+        f"{'':{width}} {'':>7} {'':>8}  {'image to text':^20}  {'text to image':^20}     mean",
+        f"{'language':{width}} {'images':>7} {'captions':>8}  {cutoffs}  {cutoffs}   recall",
+    ]
+    for language, size in evaluation.sizes.items():
+        values = lambda key: evaluation.metrics[f"{evaluation.name}/{language}/{key}"]  # noqa: B023, E731
+        recalls = ["".join(f"{values(f'{way}/recall@{k}'):7.1f}" for k in CUTOFFS)[1:] for way in DIRECTIONS]
+        lines.append(
+            f"{language:{width}} {size['images']:7,} {size['captions']:8,}  {recalls[0]}  {recalls[1]}  "
+            f"{values('mean_recall'):7.1f}"
+        )
+    return lines
+
+
+def group_table(metrics: dict[str, float], name: str, groups: dict[str, Sequence[str]], languages: int) -> str:
+    """Returns plain text: the mean recall of each group and of all `languages`, with their numbers of languages."""
+    rows = [(group, len(members)) for group, members in groups.items()] + [("all", languages)]
+    width = max(len("group"), *(len(group) for group, _ in rows))
+    lines = [f"{'group':{width}}  languages  mean recall"]
+    lines += [f"{group:{width}}  {count:9,}  {metrics[f'{name}/{group}/mean_recall']:11.1f}" for group, count in rows]
+    return "\n".join(lines)
+
+
+def metric_rows(metrics: Mapping[str, float], sizes: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """Returns tables of `<name>/<row>/<metric>` numbers: rows with the same metrics share one table."""
+    values: dict[str, dict[str, float]] = {}
+    for key, value in metrics.items():
+        _, row, metric = key.split("/", 2)
+        values.setdefault(row, {})[metric] = value
+    shapes: dict[tuple, list[str]] = {}
+    for row, cells in values.items():
+        shapes.setdefault((tuple(sizes.get(row, ())), tuple(cells)), []).append(row)
+    lines: list[str] = []
+    for (counted, columns), rows in shapes.items():
+        width = max(len(row) for row in rows)
+        lines += [""] if lines else []
+        lines.append(f"{'':{width}}" + "".join(f"  {x:>9}" for x in counted) + "".join(f"  {x:>11}" for x in columns))
+        for row in rows:
+            counts = "".join(f"  {sizes[row][x]:{max(9, len(x))},}" for x in counted)
+            numbers = "".join(f"  {values[row][x]:{max(11, len(x))}.2f}" for x in columns)
+            lines.append(f"{row:{width}}{counts}{numbers}")
+    return lines
+
 
 __all__ = ["Evaluation", "evaluate_and_report", "group_table", "table", "write_report"]
 
@@ -50,7 +114,7 @@ def evaluate_and_report(
       published: whether to print the papers' numbers beside ours.
 
     Raises:
-      ConfigurationError: see `registry.run_benchmark`. With "all", one that fails does not keep the others from
+      UserError: see `benchmarks.run_benchmark`. With "all", one that fails does not keep the others from
         running, and the error comes at the end.
     """
     folder = _output_folder(model, output)
@@ -63,8 +127,8 @@ def evaluate_and_report(
             embedder, pathlib.Path(data_dir), split, protocol, tuple(languages or ()), batch_size, progress=True
         )
         try:
-            made = registry.run_benchmark(name, request)
-        except ConfigurationError as error:
+            made = benchmarks.run_benchmark(name, request)
+        except UserError as error:
             if len(names) == 1:
                 raise
             failed.append(name)
@@ -77,7 +141,7 @@ def evaluate_and_report(
         _keep(made, folder, model, embedder.step, request)
         evaluations += made
     if failed:
-        raise ConfigurationError(f"{len(failed)} of {len(names)} benchmarks failed, see above: {', '.join(failed)}.")
+        raise UserError(f"{len(failed)} of {len(names)} benchmarks failed, see above: {', '.join(failed)}.")
     return evaluations
 
 
@@ -91,15 +155,15 @@ def _print_published(made: list[Evaluation], name: str) -> None:
 
 def _chosen(benchmark: str, data_dir: pathlib.Path, protocol: ConfigDict) -> list[str]:
     """Returns the benchmarks to run, before a model is loaded; for "all" it prints what the folder lacks."""
-    if benchmark != registry.ALL:
-        registry.check_options(benchmark, protocol)
-        registry.check_files(benchmark, data_dir)
+    if benchmark != benchmarks.ALL:
+        benchmarks.check_options(benchmark, protocol)
+        benchmarks.check_files(benchmark, data_dir)
         return [benchmark]
-    ready, lacking = registry.available(data_dir)
+    ready, lacking = benchmarks.available(data_dir)
     for name, missing in lacking.items():
-        print(f"No {name}: {data_dir} lacks {', '.join(missing)}. Get it: {registry.CATALOGUE[name].source}.")
+        print(f"No {name}: {data_dir} lacks {', '.join(missing)}. Get it: {benchmarks.CATALOGUE[name].source}.")
     if not ready:
-        raise ConfigurationError(f"{data_dir} holds the files of no benchmark; what each needs is listed above.")
+        raise UserError(f"{data_dir} holds the files of no benchmark; what each needs is listed above.")
     print(f"Running {', '.join(ready)}.\n")
     return ready
 
@@ -131,7 +195,7 @@ def _output_folder(model: str, output: str) -> pathlib.Path | None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigurationError(f"The output folder {folder} cannot be made: {error.strerror}.") from None
+        raise UserError(f"The output folder {folder} cannot be made: {error.strerror}.") from None
     if not os.access(folder, os.W_OK):
-        raise ConfigurationError(f"The output folder {folder} cannot be written; name another with --output.")
+        raise UserError(f"The output folder {folder} cannot be written; name another with --output.")
     return folder

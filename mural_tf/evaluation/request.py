@@ -10,9 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from ml_collections import ConfigDict
 
-from mural_tf.config import ConfigurationError
-from mural_tf.evaluation.pool import CaptionedImages, check_missing, measure_pool
-from mural_tf.evaluation.result import Evaluation
+from mural_tf.errors import UserError
+from mural_tf.evaluation.retrieval import CaptionedImages, Evaluation, check_missing, measure_pool
 from mural_tf.evaluation.translations import translate_pool
 
 LONG_LIST = 5000  # texts from which on encoding them shows progress
@@ -42,7 +41,7 @@ class Request:
         self.problems.append((kind, location))
 
     def take_problems(self, used: int) -> list[str]:
-        """Returns a note on the rows left out so far; raises `ConfigurationError` if there were too many."""
+        """Returns a note on the rows left out so far; raises `UserError` if there were too many."""
         if not self.problems:
             return []
         kinds = collections.Counter(kind for kind, _ in self.problems)
@@ -51,7 +50,7 @@ class Request:
         left_out = len(self.problems)
         self.problems.clear()
         if left_out > self.protocol.max_missing * (used + left_out):
-            raise ConfigurationError(
+            raise UserError(
                 f"{left_out} of {used + left_out} rows cannot be used ({listed}): more than "
                 f"--protocol.max_missing={self.protocol.max_missing} allows. Repair the files."
             )

@@ -1,15 +1,232 @@
-"""Image-text retrieval on any image-text TFRecords, per language: the protocol of `mural_tf.evaluation.pool`."""
+"""Image-text retrieval on any image-text TFRecords, per language: the protocol of `mural_tf.evaluation.retrieval`."""
 
 from __future__ import annotations
 
+import collections
+import dataclasses
 import json
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from mural_tf.config import ConfigurationError, base_config
+import numpy as np
+from tqdm import tqdm
+
+from mural_tf.config import base_config
 from mural_tf.data import records
-from mural_tf.evaluation.pool import CaptionedImages, measure_pool
-from mural_tf.evaluation.result import Evaluation
+from mural_tf.errors import UserError
+from mural_tf.metrics import ranking
+
+# What an evaluation returns, whatever its benchmark: numbers, and everything needed to compare them with others'.
+
+
+@dataclasses.dataclass
+class Evaluation:
+    """Numbers of one benchmark and what they were measured on.
+
+    `metrics`: `<name>/<row>/<metric>` -> number, where the row is a language, a group, a task or a pair of languages.
+    `sizes`: row -> what was counted there, such as {"images": 1000, "captions": 5000}. `groups`: group -> its languages
+    that were evaluated; "all" is not in it. `notes`: what a reader must know to judge the numbers, a sentence each.
+    """
+
+    name: str
+    split: str
+    protocol: str
+    metrics: dict[str, float]
+    sizes: dict[str, dict[str, int]]
+    groups: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    notes: list[str] = dataclasses.field(default_factory=list)
+
+
+# Image-text retrieval over images and their captions in several languages: the protocol of MURAL §4.
+#
+# For each language: image-to-text searches all captions in that language with every image that has one; text-to-image
+# searches those images with every caption. A positive is a caption of the same image; a caption that repeats another
+# image's word for word is not one, but is counted and reported. R@K is the hit rate, mean recall the mean of R@1, R@5
+# and R@10 over both directions (`mural_tf.metrics.ranking`). A group's mean recall is the unweighted mean over its
+# languages that were evaluated, and `all` is the mean over all of them.
+#
+# Images that are missing or do not decode leave all pools, with their captions; empty captions leave theirs. Both are
+# counted in the protocol line, and a benchmark without all of its images says there that it is not complete.
+
+
+UNDETERMINED = "und"  # BCP 47's code for captions whose records name no language
+
+
+@dataclasses.dataclass
+class CaptionedImages:
+    """Images, numbered from 0 in file order, and their captions.
+
+    `read`: increasing image numbers -> an iterable of what `encode_image` takes. `where`: names the data in messages.
+    `texts` and `owners`: per language parallel lists of captions and image numbers. `empty`: captions left out.
+    """
+
+    where: str
+    read: Callable[[Sequence[int]], Iterable]
+    image_numbers: dict[str, int] = dataclasses.field(default_factory=dict)  # image_id -> number
+    empty: int = 0
+    texts: dict[str, list[str]] = dataclasses.field(default_factory=lambda: collections.defaultdict(list))
+    owners: dict[str, list[int]] = dataclasses.field(default_factory=lambda: collections.defaultdict(list))
+    notes: list[str] = dataclasses.field(default_factory=list)
+
+    def add(self, image_id: str, caption: str, language: str) -> None:
+        """Adds one caption, and its image if it is new."""
+        number = self.image_numbers.setdefault(image_id, len(self.image_numbers))
+        if caption.strip():
+            self.texts[language or UNDETERMINED].append(caption)
+            self.owners[language or UNDETERMINED].append(number)
+        else:
+            self.empty += 1
+
+
+def measure_pool(
+    embedder,
+    pool: CaptionedImages,
+    name: str,
+    split: str,
+    languages: Sequence[str] | None = None,
+    batch_size: int = 128,
+    progress: bool = False,
+    groups: Mapping[str, Sequence[str]] | None = None,
+    views: Mapping[str, Sequence[np.ndarray]] | None = None,
+    max_missing: float = 1.0,
+) -> list[Evaluation]:
+    """Encodes every image and caption once and measures retrieval on the whole pool or on parts of it.
+
+    Args:
+      embedder: anything with `Embedder`'s `encode_image` and `encode_text`.
+      pool: what to search and to search with.
+      name: first part of the keys, if there are no views.
+      split: named in the result.
+      languages: evaluate these only; None: all that the pool holds.
+      batch_size: images, or texts, per call of the model.
+      progress: whether to show progress bars.
+      groups: group -> languages, for group means.
+      views: name -> parts, each the image numbers of one smaller pool; a view's numbers are means over its parts.
+        MS-COCO 1K is a view of five parts.
+      max_missing: the largest share of images that may be missing or unreadable, 0..1.
+
+    Returns:
+      One evaluation for each view.
+
+    Raises:
+      UserError: a language that the pool does not hold (said before any image is encoded), no image that
+        can be read, or more missing than `max_missing`.
+    """
+    chosen = choose_languages(pool, languages)
+    wanted = sorted({owner for language in chosen for owner in pool.owners[language]})
+    images, kept = embedder.encode_image(pool.read(wanted), batch_size=batch_size, on_error="skip", progress=progress)
+    ids = list(pool.image_numbers)
+    missing = [ids[number] for number in np.delete(np.array(wanted), kept)]
+    missing_notes = check_missing(missing, len(wanted), pool.where, max_missing)
+    place = np.full(len(pool.image_numbers), -1)
+    place[np.array(wanted)[kept]] = np.arange(len(kept))
+
+    views = views or {name: [np.arange(len(place))]}
+    results = {view: Evaluation(view, split, "", {}, {}) for view in views}
+    for language in tqdm(chosen, desc="Evaluating", unit="language", disable=not progress):
+        owners = place[pool.owners[language]]
+        texts = [text for text, owner in zip(pool.texts[language], owners) if owner >= 0]
+        owners = owners[owners >= 0]
+        if not texts:  # its only images cannot be read
+            continue
+        said = {"language": language} if getattr(embedder, "takes_languages", False) else {}
+        text_embeddings = embedder.encode_text(texts, batch_size=batch_size, progress=False, **said)
+        for view, parts in views.items():
+            _measure_view(results[view], language, images, text_embeddings, owners, texts, [place[p] for p in parts])
+    for view, result in results.items():
+        add_groups(result, groups or {})
+        result.notes = [*missing_notes, *pool.notes, *result.notes]
+        result.protocol = _protocol(len(kept), len(wanted), pool.empty, result.sizes, len(views[view]))
+    return list(results.values())
+
+
+def choose_languages(pool: CaptionedImages, languages: Sequence[str] | None) -> list[str]:
+    """Returns the languages to evaluate; raises `UserError` for one that the pool does not hold."""
+    known = sorted(pool.texts)
+    unknown = sorted(set(languages or ()) - set(known))
+    if unknown or not known:
+        asked = f"No captions in {', '.join(unknown)}" if unknown else "No captions"
+        raise UserError(f"{asked} in {pool.where}; its languages: {', '.join(known) or 'none'}.")
+    return list(dict.fromkeys(languages)) if languages else known
+
+
+def add_groups(evaluation: Evaluation, groups: Mapping[str, Sequence[str]], metric: str = "mean_recall") -> None:
+    """Adds the mean of `metric` over each group's evaluated languages and over all; notes groups with gaps."""
+    present = {group: tuple(x for x in members if x in evaluation.sizes) for group, members in groups.items()}
+    evaluation.groups = {group: members for group, members in present.items() if members}
+    for group, members in evaluation.groups.items():
+        note = f"Group {group} has {len(members)} of its {len(groups[group])} members."
+        if len(members) < len(groups[group]) and note not in evaluation.notes:
+            evaluation.notes.append(note)
+    for group, members in {**evaluation.groups, "all": tuple(evaluation.sizes)}.items():
+        values = [evaluation.metrics[f"{evaluation.name}/{x}/{metric}"] for x in members]
+        evaluation.metrics[f"{evaluation.name}/{group}/{metric}"] = float(np.mean(values))
+
+
+def check_missing(missing: Sequence[str], total: int, where: str, max_missing: float) -> list[str]:
+    """Returns a note on images that could not be read; raises `UserError` if there are too many.
+
+    Args:
+      missing: their names.
+      total: how many images the benchmark has.
+      where: names the benchmark.
+      max_missing: the largest share that may be missing, 0..1.
+    """
+    if not missing:
+        return []
+    first = ", ".join(missing[:3])
+    if len(missing) == total:
+        raise UserError(f"None of the {total} images of {where} can be read; the first is {first}.")
+    text = f"{len(missing):,} of {total:,} images of {where} are missing or unreadable, such as {first}"
+    if len(missing) > max_missing * total:
+        raise UserError(f"{text}: more than --protocol.max_missing={max_missing} allows. Complete the folder.")
+    return [f"NOT COMPLETE: {text}. These numbers are of a smaller pool and easier than the benchmark's."]
+
+
+def _measure_view(result: Evaluation, language: str, images, texts, owners, captions, parts) -> None:
+    """Adds the means over the parts' metrics; images [I, D], texts [C, D] and owners [C] among the images."""
+    rows, sizes = [], collections.Counter()
+    for part in parts:
+        part = part[part >= 0]
+        inside = np.isin(owners, part)
+        if not inside.any():
+            continue
+        rows.append(_measure_part(images, texts[inside], owners[inside]))
+        sizes["images"] += len(np.unique(owners[inside]))
+        sizes["captions"] += int(inside.sum())
+        sizes["repeated_captions"] += _count_repeated([captions[i] for i in np.flatnonzero(inside)], owners[inside])
+    if rows:
+        result.sizes[language] = {key: sizes[key] for key in ("images", "captions", "repeated_captions")}
+        for key in rows[0]:
+            result.metrics[f"{result.name}/{language}/{key}"] = float(np.mean([row[key] for row in rows]))
+
+
+def _measure_part(images: np.ndarray, texts: np.ndarray, owners: np.ndarray) -> dict[str, float]:
+    """Ranks both ways: the images [I, D] with a caption among `owners` [C] against texts [C, D]."""
+    pool, owners = np.unique(owners, return_inverse=True)  # the images of this language, renumbered
+    return ranking.summarize(*ranking.ranks_both_ways(images[pool], texts, (owners, np.arange(len(texts)))))
+
+
+def _count_repeated(texts: Sequence[str], owners: np.ndarray) -> int:
+    """Counts captions whose text is also a caption of another image."""
+    images_of = collections.defaultdict(set)
+    for text, owner in zip(texts, owners):
+        images_of[text].add(owner)
+    return sum(len(images_of[text]) > 1 for text in texts)
+
+
+def _protocol(decoded: int, images: int, empty: int, sizes: Mapping, parts: int) -> str:
+    total, repeated = (sum(size[key] for size in sizes.values()) for key in ("captions", "repeated_captions"))
+    parts_of = f"means over {parts} parts, " if parts > 1 else ""
+    lines = [
+        f"image-text retrieval, both directions, every caption counted; {parts_of}{decoded:,} of {images:,} images",
+        f"{total:,} captions in {len(sizes)} language{'s' * (len(sizes) != 1)}",
+        f"{repeated:,} captions repeat another image's (not positives)",
+    ]
+    if empty:
+        lines.append(f"{empty:,} empty captions left out")
+    return ("NOT COMPLETE: " if decoded < images else "") + ", ".join(lines)
+
 
 __all__ = ["Evaluation", "evaluate_retrieval", "measure_retrieval", "read_pool"]
 
@@ -54,7 +271,7 @@ def measure_retrieval(
       max_missing: the largest share of images that may not decode, 0..1.
 
     Raises:
-      ConfigurationError: no such records, a language that the split does not hold (said before any image is
+      UserError: no such records, a language that the split does not hold (said before any image is
         encoded), no image that decodes, or too many that do not.
     """
     pool, groups = read_pool(data_dir, split), language_groups(data_dir)
@@ -68,7 +285,7 @@ def read_pool(data_dir: str | pathlib.Path, split: str) -> CaptionedImages:
     pool = CaptionedImages(f"split {split!r} of {data_dir}", read=lambda wanted: _read_images(data_dir, split, wanted))
     for record in records.read_records(data_dir, records.IMAGE_TEXT, split):
         if not isinstance(record, records.ImageTextRecord):
-            raise ConfigurationError(f"The records of split {split!r} in {data_dir} hold no images (feature 'image').")
+            raise UserError(f"The records of split {split!r} in {data_dir} hold no images (feature 'image').")
         for text, language in zip(record.captions, record.languages):
             pool.add(record.image_id, text, language)
     return pool
@@ -94,5 +311,5 @@ def language_groups(data_dir: str | pathlib.Path) -> dict[str, tuple[str, ...]]:
     except FileNotFoundError:
         description = {}
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{path} is not valid JSON ({error}).") from None
+        raise UserError(f"{path} is not valid JSON ({error}).") from None
     return description.get("language_groups") or base_config().evaluation.groups.to_dict()

@@ -8,25 +8,25 @@ from __future__ import annotations
 
 import pathlib
 
-from mural_tf.config import ConfigurationError
-from mural_tf.data.text_files import clean, read_lines
-from mural_tf.evaluation.pool import CaptionedImages
+from mural_tf.errors import UserError
+from mural_tf.evaluation.retrieval import CaptionedImages
+from mural_tf.ingest.text_files import clean, read_lines
 
 
 def read_translations(path: str | pathlib.Path) -> dict[tuple[str, str], str]:
-    """Returns (language, caption) -> translation; raises `ConfigurationError` for a row without three columns."""
+    """Returns (language, caption) -> translation; raises `UserError` for a row without three columns."""
     translations = {}
     for number, line in read_lines(path):
         if not line:
             continue
         columns = line.split("\t")
         if len(columns) != 3 or not columns[2].strip():
-            raise ConfigurationError(
+            raise UserError(
                 f"{path}:{number}: expected three columns (language, caption, translation), got {len(columns)}."
             )
         translations[columns[0], clean(columns[1])] = columns[2]
     if not translations:
-        raise ConfigurationError(f"The file of translations {path} is empty.")
+        raise UserError(f"The file of translations {path} is empty.")
     return translations
 
 
@@ -34,7 +34,7 @@ def translate_pool(pool: CaptionedImages, path: str | pathlib.Path, max_missing:
     """Replaces the pool's captions by their translations.
 
     A language without any translation leaves the pool (as MURAL's Table 3 has no Waray-Waray); a caption without one
-    is encoded as it is. Both are noted. Raises `ConfigurationError` if more than a share of `max_missing` of a
+    is encoded as it is. Both are noted. Raises `UserError` if more than a share of `max_missing` of a
     language's captions lacks a translation, or if there is none at all.
     """
     translations, translated = read_translations(path), []
@@ -46,7 +46,7 @@ def translate_pool(pool: CaptionedImages, path: str | pathlib.Path, max_missing:
             pool.notes.append(f"{language} is left out: {path} has no translation of it.")
             continue
         if len(missing) > max_missing * len(texts):
-            raise ConfigurationError(
+            raise UserError(
                 f"{path} lacks {len(missing)} of the {len(texts)} captions in {language}, such as {missing[0]!r}; "
                 f"--protocol.max_missing={max_missing} allows fewer."
             )
@@ -55,5 +55,5 @@ def translate_pool(pool: CaptionedImages, path: str | pathlib.Path, max_missing:
         pool.texts[language] = [old if new is None else new for old, new in zip(pool.texts[language], texts)]
         translated.append(language)
     if not translated:
-        raise ConfigurationError(f"{path} translates none of the captions of {pool.where}.")
+        raise UserError(f"{path} translates none of the captions of {pool.where}.")
     pool.notes.append(f"Translate-test: the captions in {', '.join(sorted(translated))} are translations from {path}.")

@@ -8,6 +8,7 @@ and it says so.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pathlib
 import pickle
@@ -15,14 +16,135 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mural_tf.config import ConfigurationError
-from mural_tf.data.text_files import read_lines
-from mural_tf.evaluation.class_names import Prompts, read_prompts
-from mural_tf.evaluation.neighbours import list_class_folders
-from mural_tf.evaluation.pool import add_groups
+from mural_tf.errors import UserError
 from mural_tf.evaluation.request import Request
-from mural_tf.evaluation.result import Evaluation
+from mural_tf.evaluation.retrieval import Evaluation, add_groups
+from mural_tf.ingest.text_files import canonical_language, read_lines
 from mural_tf.metrics import ranking
+from mural_tf.metrics.ranking import CUTOFFS
+from mural_tf.metrics.top_k import nearest
+
+# Class names and prompt templates of zero-shot classification, in any language, from files.
+#
+#     class_names.<language>.txt   a name a line, in the order of the labels; an empty line: no name for this class
+#     templates.<language>.txt     a template a line, with {} or {c} where the name goes
+#
+# For ImageNet also the two files of the clip-benchmark package: babel_imagenet.json ({"DE": [[class numbers], [names]],
+# …}) and nllb_dist13b_prompts.json ({"deu_Latn": [templates], …} or by two-letter codes). A language needs names; where
+# it has no templates, the names alone are encoded, which is noted.
+
+
+BABEL, NLLB = "babel_imagenet.json", "nllb_dist13b_prompts.json"
+
+
+@dataclasses.dataclass
+class Prompts:
+    """One language: class number -> name, and templates with {} for the name."""
+
+    names: dict[int, str]
+    templates: list[str]
+
+    def texts(self, number: int) -> list[str]:
+        """Returns the class's name in every template."""
+        return [template.replace("{c}", "{}").replace("{}", self.names[number]) for template in self.templates]
+
+
+def read_prompts(folder: pathlib.Path, classes: int, english: list[str] | None) -> dict[str, Prompts]:
+    """Returns language -> prompts.
+
+    Args:
+      folder: of the files above.
+      classes: how many there are.
+      english: the data set's own names, used where there is no class_names.en.txt.
+
+    Raises:
+      UserError: a wrong number of names, a template without a place for the name, no names at all.
+    """
+    names: dict[str, dict[int, str]] = {"en": dict(enumerate(english))} if english else {}
+    if (folder / BABEL).is_file():
+        for code, (numbers, babel) in _read_json(folder / BABEL).items():
+            names[canonical_language(code.lower())] = dict(zip(map(int, numbers), babel))
+    for path in sorted(folder.glob("class_names.*.txt")):
+        lines = [line or "" for _, line in read_lines(path)]
+        if len(lines) != classes:
+            raise UserError(f"{path} has {len(lines)} lines; there are {classes} classes, a line each.")
+        names[_language(path)] = {number: line for number, line in enumerate(lines) if line.strip()}
+    if not names:
+        raise UserError(f"{folder} has no class names: write {folder / 'class_names.en.txt'}, a name a line.")
+    templates = _read_templates(folder)
+    return {language: Prompts(known, templates.get(language, ["{}"])) for language, known in names.items()}
+
+
+def _read_templates(folder: pathlib.Path) -> dict[str, list[str]]:
+    templates = {}
+    if (folder / NLLB).is_file():
+        for code, lines in _read_json(folder / NLLB).items():
+            templates[canonical_language(code.lower().split("_")[0])] = lines
+    for path in sorted(folder.glob("templates.*.txt")):
+        templates[_language(path)] = [line for _, line in read_lines(path) if line]
+    for language, lines in templates.items():
+        without = [line for line in lines if "{}" not in line and "{c}" not in line]
+        if without or not lines:
+            raise UserError(f"A template in {language} has no {{}} for the name: {without[:1] or 'no line'}.")
+    return templates
+
+
+def _language(path: pathlib.Path) -> str:
+    return canonical_language(path.name.split(".")[1])
+
+
+def _read_json(path: pathlib.Path) -> dict:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise UserError(f"{path} cannot be read ({error}).") from None
+
+
+# ImageNet by nearest neighbours, the protocol of ALIGN (Jia et al., 2021, footnote 3).
+#
+# For each validation image the nearest training images by cosine of the image embedding; Recall@K is the share of
+# validation images whose class is among the first K. Recall@1 is 1-NN accuracy: nothing votes. The paper does not say
+# whether its embedding is projected; ours is the one that is searched and exported.
+
+
+def imagenet_knn(request: Request) -> list[Evaluation]:
+    """Searches the training images with every validation image."""
+    queries, query_classes, notes = _encode(request, request.split)
+    candidates, candidate_classes, more = _encode(request, "train")
+    names = np.unique(np.concatenate([query_classes, candidate_classes]))
+    unknown = sorted(set(query_classes) - set(candidate_classes))
+    if unknown:
+        raise UserError(f"{len(unknown)} classes of {request.split}/ are not in train/, such as {unknown[0]}.")
+    found = candidate_classes[nearest(queries, candidates, min(max(CUTOFFS), len(candidates)))]  # [Q, K]
+    hits = found == query_classes[:, None]
+    metrics = {
+        f"imagenet_knn/image_to_image/recall@{k}": 100.0 * float(hits[:, :k].any(axis=1).mean()) for k in CUTOFFS
+    }
+    sizes = {"queries": len(queries), "candidates": len(candidates), "classes": len(names)}
+    protocol = (
+        f"class of the nearest training images by cosine; {len(queries):,} queries, {len(candidates):,} candidates"
+    )
+    prefix = "NOT COMPLETE: " if notes or more else ""
+    return [
+        Evaluation(
+            "imagenet_knn", request.split, prefix + protocol, metrics, {"image_to_image": sizes}, notes=notes + more
+        )
+    ]
+
+
+def _encode(request: Request, split: str) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    paths, classes = list_class_folders(request.folder / split)
+    embeddings, kept, notes = request.encode_images(paths, f"ImageNet {split}")
+    return embeddings, np.array(classes)[kept], notes
+
+
+def list_class_folders(folder: pathlib.Path) -> tuple[list[pathlib.Path], list[str]]:
+    """Returns the files of <folder>/<class>/ in order, and the class of each."""
+    paths = [path for sub in sorted(folder.iterdir()) if sub.is_dir() for path in sorted(sub.iterdir())]
+    if not paths:
+        raise UserError(f"{folder} holds no folders of images: expected {folder}/n01440764/….JPEG.")
+    return paths, [path.parent.name for path in paths]
+
 
 ACCURACIES = (1, 5)
 GROUPS = {  # ETCL §4.1
@@ -55,7 +177,7 @@ def sun397(request: Request) -> list[Evaluation]:
     classes = [line[1:] for _, line in read_lines(folder / "ClassName.txt") if line]  # "/a/abbey" -> "a/abbey"
     images = [(path, label) for label, name in enumerate(classes) for path in sorted((folder / name).glob("sun_*.jpg"))]
     if not images:
-        raise ConfigurationError(f"{folder} has no images: expected {folder / classes[0]}/sun_….jpg.")
+        raise UserError(f"{folder} has no images: expected {folder / classes[0]}/sun_….jpg.")
     paths, labels = zip(*images)
     names = [name.split("/", 1)[1].replace("_", " ").replace("/", " ") for name in classes]
     return _classify(request, "sun397", list(paths), np.array(labels), len(classes), names, expected=108_754)
@@ -67,7 +189,7 @@ def food101(request: Request) -> list[Evaluation]:
     try:
         listed = json.loads((folder / "meta" / f"{request.split}.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ConfigurationError(f"{folder / 'meta' / request.split}.json cannot be read ({error}).") from None
+        raise UserError(f"{folder / 'meta' / request.split}.json cannot be read ({error}).") from None
     classes = sorted(listed)
     images = [(name, label) for label, dish in enumerate(classes) for name in listed[dish]]
     paths = [folder / "images" / f"{name}.jpg" for name, _ in images]
@@ -82,7 +204,7 @@ def _classify(
     prompts = read_prompts(request.folder, classes, english)
     unknown = sorted(set(request.languages) - set(prompts))
     if unknown:
-        raise ConfigurationError(f"No class names in {', '.join(unknown)}; there are {', '.join(sorted(prompts))}.")
+        raise UserError(f"No class names in {', '.join(unknown)}; there are {', '.join(sorted(prompts))}.")
     embeddings, kept, notes = request.encode_images(images, name)
     labels = labels[kept]
     if len(images) != expected:
@@ -100,7 +222,7 @@ def _measure_language(request, result, language: str, prompts: Prompts, images, 
     numbers = np.array(sorted(prompts.names))
     inside = np.isin(labels, numbers)
     if not inside.any():
-        raise ConfigurationError(f"The class names in {language} name no class of any image.")
+        raise UserError(f"The class names in {language} name no class of any image.")
     texts = [prompts.texts(number) for number in numbers]
     embeddings = request.encode_texts([text for of_class in texts for text in of_class])
     prototypes = class_embeddings(embeddings.reshape(len(numbers), len(prompts.templates), -1))
@@ -147,4 +269,4 @@ def _unpickle(path: pathlib.Path) -> dict:
         with open(path, "rb") as file:
             return _PlainUnpickler(file, encoding="latin1").load()
     except (OSError, pickle.UnpicklingError, EOFError, ValueError) as error:
-        raise ConfigurationError(f"{path} is not a file of CIFAR-100 ({error}).") from None
+        raise UserError(f"{path} is not a file of CIFAR-100 ({error}).") from None

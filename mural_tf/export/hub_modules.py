@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import math
 import pathlib
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -19,10 +20,11 @@ import tensorflow as tf
 import tensorflow_text as tf_text
 from ml_collections import ConfigDict
 
-from mural_tf.encoders import fused
-from mural_tf.models.contrastive import TOKENS, ContrastiveModel
+from mural_tf.encoders import kernels
+from mural_tf.errors import UserError
+from mural_tf.models.dual_encoder import TOKENS, ContrastiveModel
 from mural_tf.text.language_words import WordTokenizer
-from mural_tf.text.tokenizer import WordPieceTokenizer
+from mural_tf.text.word_pieces import WordPieceTokenizer
 
 IMAGE_ENCODER = "hub/image_encoder"
 TEXT_PREPROCESSOR = "hub/text_preprocessor"
@@ -69,11 +71,11 @@ def traced_once(function: Callable, *inputs) -> tf.types.experimental.ConcreteFu
 @contextlib.contextmanager
 def _without_fusion() -> Iterator[None]:
     """Keeps XLA out of what is traced for training: who fine-tunes a module decides what to compile."""
-    before = fused.enable_fusion(False)
+    before = kernels.enable_fusion(False)
     try:
         yield
     finally:
-        fused.enable_fusion(before)
+        kernels.enable_fusion(before)
 
 
 @contextlib.contextmanager
@@ -199,3 +201,43 @@ def pack_segments(vocabulary: Sequence[str], inputs: list[tf.RaggedTensor], seq_
         "input_mask": tf.ones_like(word_ids).to_tensor(0, shape=shape),
         "input_type_ids": type_ids.to_tensor(0, shape=shape),
     }
+
+
+# Takes the weights out of an export again, to fine-tune from it.
+
+
+def restore_from_export(model: ContrastiveModel, directory: str | pathlib.Path) -> None:
+    """Copies both towers, the text heads and the temperature of an export into `model`, a model of its configuration.
+
+    Variables are matched by name and shape; nothing is copied unless all match. Optimiser state is not in an export.
+    Raises `UserError` if a part is missing or damaged, or belongs to another architecture or vocabulary.
+    """
+    directory = pathlib.Path(directory)
+    pairs = _matched(model.image_encoder.variables, directory / IMAGE_ENCODER)
+    pairs += _matched(text_variables(model), directory / TEXT_ENCODER)
+    try:
+        temperature = float(json.loads((directory / "model_card.json").read_text(encoding="utf-8"))["temperature"])
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"{directory}/model_card.json cannot be read ({error}).") from None
+    for variable, value in pairs:
+        variable.assign(value)
+    model.log_temperature.assign(math.log(temperature))
+
+
+def _matched(variables: Sequence[tf.Variable], folder: pathlib.Path) -> list[tuple[tf.Variable, tf.Tensor]]:
+    try:
+        found = {variable.name: variable for variable in tf.saved_model.load(str(folder)).variables}
+    except (OSError, AttributeError, tf.errors.OpError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise UserError(f"{folder} is not a module of an export or is damaged: {reason}") from None
+    pairs = []
+    for variable in variables:
+        other = found.get(variable.name)
+        if other is None or other.shape != variable.shape:
+            shape = "is missing" if other is None else f"has shape {tuple(other.shape)}"
+            raise UserError(
+                f"{folder} belongs to another architecture or vocabulary: {variable.name} {shape}, expected "
+                f"{tuple(variable.shape)}."
+            )
+        pairs.append((variable, other.read_value()))
+    return pairs

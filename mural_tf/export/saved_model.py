@@ -31,19 +31,60 @@ import tensorflow as tf
 from absl import logging
 from ml_collections import ConfigDict
 
-from mural_tf.config import ConfigurationError, save_config
+from mural_tf.config import save_config
+from mural_tf.errors import UserError
 from mural_tf.export import signatures
-from mural_tf.export.example_requests import IMAGE_ENCODER, TEXT_ENCODER
 from mural_tf.export.hub_modules import save_hub_modules
 from mural_tf.export.model_card import describe_model
-from mural_tf.export.precision import in_precision
 from mural_tf.export.served_ops import unlisted_operations
-from mural_tf.export.serving import write_serving_files
-from mural_tf.export.warmup import write_warmup_requests
-from mural_tf.models.contrastive import ContrastiveModel
-from mural_tf.text.tokenizer import WordPieceTokenizer, build_tokenizer
+from mural_tf.export.serving import IMAGE_ENCODER, TEXT_ENCODER, write_serving_files, write_warmup_requests
+from mural_tf.models import ContrastiveModel, build_model
+from mural_tf.text.build import build_tokenizer
+from mural_tf.text.word_pieces import WordPieceTokenizer
 from mural_tf.training.checkpoints import load_trained
 from mural_tf.training.workdir import read_metrics
+
+# The precision an export computes in, whatever training chose.
+#
+# Training takes what is fast on its machine (`encoders/kernels.py`), bfloat16 on TPUs; those who serve have another
+# machine. bfloat16 is slow on most CPUs and rounds embeddings to three digits, so float32 is exported unless asked.
+
+
+PRECISIONS = ("float32", "mixed_bfloat16")
+
+
+def in_precision(
+    model: ContrastiveModel, config: ConfigDict, vocabulary_size: int, precision: str = "float32"
+) -> ContrastiveModel:
+    """Returns `model` if both towers compute in `precision`, else a new model that does, with the same weights.
+
+    A TF-Hub tower keeps the precision it was made with. Raises `UserError` for an unknown precision.
+    """
+    if precision not in PRECISIONS:
+        raise UserError(f"Unknown precision {precision!r} of an export: expected {' or '.join(PRECISIONS)}.")
+    config, differs = config.copy_and_resolve_references(), False
+    for tower, encoder in ((config.image_tower, model.image_encoder), (config.text_tower, model.text_encoder)):
+        if tower.name != "hub":
+            differs = differs or computes_in_bfloat16(encoder) != (precision == "mixed_bfloat16")
+            tower.precision = precision
+    if not differs:
+        return model
+    copy = build_model(config, vocabulary_size)
+    targets = copy.weights_by_part()
+    for name, part in model.weights_by_part().items():
+        for variable, value in zip(_variables(targets[name]), _variables(part)):
+            variable.assign(value)
+    return copy
+
+
+def computes_in_bfloat16(tower: tf.keras.Model) -> bool:
+    """Tells whether any layer does."""
+    return any(layer.compute_dtype == "bfloat16" for layer in tower.layers)
+
+
+def _variables(part: tf.Module | tf.Variable) -> list[tf.Variable]:
+    return list(part.variables) if hasattr(part, "variables") else [part]
+
 
 VERSION = "1"
 MODEL_CARD = "model_card.json"
@@ -70,7 +111,7 @@ def export_model(
       precision: what all SavedModels compute in, "float32" or "mixed_bfloat16", whatever `model` does.
 
     Raises:
-      ConfigurationError: an unknown `precision`; or `directory` holds an export (unless `overwrite`) or anything else,
+      UserError: an unknown `precision`; or `directory` holds an export (unless `overwrite`) or anything else,
         or cannot be written.
     """
     directory = pathlib.Path(directory)
@@ -89,9 +130,9 @@ def export_model(
         os.replace(partial, directory)
         shutil.rmtree(replaced, ignore_errors=True)
     except OSError as error:
-        raise ConfigurationError(f"Cannot write the export {directory}: {error.strerror or error}.") from None
+        raise UserError(f"Cannot write the export {directory}: {error.strerror or error}.") from None
     except (tf.errors.ResourceExhaustedError, tf.errors.PermissionDeniedError, tf.errors.UnknownError) as error:
-        raise ConfigurationError(f"Cannot write the export {directory}: {error.message}") from None
+        raise UserError(f"Cannot write the export {directory}: {error.message}") from None
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return directory
@@ -112,11 +153,9 @@ def _check_free(directory: pathlib.Path, overwrite: bool) -> None:
     if not directory.exists() or (directory.is_dir() and not any(directory.iterdir())):
         return
     if not (directory / MODEL_CARD).is_file():
-        raise ConfigurationError(f"{directory} exists and is no export: name another folder.")
+        raise UserError(f"{directory} exists and is no export: name another folder.")
     if not overwrite:
-        raise ConfigurationError(
-            f"{directory} holds an export already: name another folder, or replace it with --overwrite."
-        )
+        raise UserError(f"{directory} holds an export already: name another folder, or replace it with --overwrite.")
 
 
 def _write(model, tokenizer, config: ConfigDict, directory: pathlib.Path, metrics) -> None:
@@ -160,7 +199,7 @@ def export_workdir(
 
     The model card gets the last evaluation in the workdir; of the best checkpoint, the last one of its step.
 
-    Raises `ConfigurationError` if the workdir has no usable checkpoint, or as `export_model`.
+    Raises `UserError` if the workdir has no usable checkpoint, or as `export_model`.
     """
     workdir = pathlib.Path(workdir)
     directory = pathlib.Path(directory) if str(directory) else workdir / "export"

@@ -11,11 +11,50 @@ grpc_client.py             the same over gRPC
 
 from __future__ import annotations
 
+import base64
 import json
 import pathlib
 import shutil
 
-from mural_tf.export.example_requests import ENCODERS, SIGNATURE, example_inputs, json_value, predict_request
+import tensorflow as tf
+from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
+
+# Example inputs of the two encoders, and how a request carries them: JSON for REST, protos for gRPC.
+
+
+IMAGE_ENCODER = "image_encoder"
+TEXT_ENCODER = "text_encoder"
+ENCODERS = (IMAGE_ENCODER, TEXT_ENCODER)
+SIGNATURE = "serving_default"
+
+
+def example_inputs(encoder: str) -> dict[str, list]:
+    """Returns {input: values} of the encoder's signature `SIGNATURE`."""
+    if encoder == IMAGE_ENCODER:
+        return {"image_bytes": [_picture()]}
+    return {"text": ["a red heart", "moyo mwekundu", "心", ""]}
+
+
+def _picture() -> bytes:
+    """A PNG of 32 x 32 pixels: a red square on grey."""
+    square = tf.pad(tf.ones([16, 16, 1]), [[8, 8], [8, 8], [0, 0]])
+    return tf.io.encode_png(tf.cast(tf.round(153.0 + square * [77.0, -128.0, -128.0]), tf.uint8)).numpy()
+
+
+def json_value(value: str | bytes) -> str | dict[str, str]:
+    """As TensorFlow Serving's REST API takes a value: text as it is, bytes as {"b64": …}."""
+    return {"b64": base64.b64encode(value).decode("ascii")} if isinstance(value, bytes) else value
+
+
+def predict_request(model: str, inputs: dict, signature: str = SIGNATURE) -> predict_pb2.PredictRequest:
+    """Returns the gRPC request for {input: array or list}; bytes and str become DT_STRING."""
+    request = predict_pb2.PredictRequest()
+    request.model_spec.name = model
+    request.model_spec.signature_name = signature
+    for name, value in inputs.items():
+        request.inputs[name].CopyFrom(tf.make_tensor_proto(value))
+    return request
+
 
 CLIENTS = ("rest_client.py", "grpc_client.py")
 MAX_BATCH = 64  # rows in one run of the model
@@ -60,3 +99,26 @@ def write_serving_files(directory: str | pathlib.Path) -> None:
         (directory / f"{model}_request.pb").write_bytes(predict_request(model, {name: values}).SerializeToString())
     for client in CLIENTS:
         shutil.copyfile(pathlib.Path(__file__).parent / "clients" / client, directory / client)
+
+
+# Requests that TensorFlow Serving runs by itself before a version takes traffic.
+#
+# The server reads `assets.extra/tf_serving_warmup_requests`, a TFRecord file of at most 1,000 `PredictionLog` protos
+# (https://www.tensorflow.org/tfx/serving/saved_model_warmup). Without it the first requests of every new version wait
+# for lazy initialisation. The protos are those of the `tensorflow-serving-api` package.
+
+
+WARMUP_FILE = "assets.extra/tf_serving_warmup_requests"
+BATCH_SIZES = (1, 2, 16, 64)  # every size takes its own path through the allocator; the last is a full server batch
+
+
+def write_warmup_requests(folder: pathlib.Path, model: str) -> None:
+    """Writes one request for each of `BATCH_SIZES` into the SavedModel `folder` of the encoder `model`."""
+    path = folder / WARMUP_FILE
+    path.parent.mkdir(parents=True, exist_ok=True)
+    ((name, examples),) = example_inputs(model).items()
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for size in BATCH_SIZES:
+            values = [examples[i % len(examples)] for i in range(size)]
+            log = prediction_log_pb2.PredictLog(request=predict_request(model, {name: values}))
+            writer.write(prediction_log_pb2.PredictionLog(predict_log=log).SerializeToString())

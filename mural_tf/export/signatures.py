@@ -6,15 +6,145 @@ others have length 1), any bytes are a text, and an empty batch gives an empty a
 
 from __future__ import annotations
 
+import numpy as np
 import tensorflow as tf
 from ml_collections import ConfigDict
 
-from mural_tf.encoders.by_length import encode_by_length
-from mural_tf.export.decoding import decode_batch
-from mural_tf.export.folding import fold_batch_norm
+from mural_tf.data.images import prepare_image, prepared_spec, uses_features
+from mural_tf.data.records import untuned
+from mural_tf.encoders.packing import encode_by_length
 from mural_tf.export.hub_modules import text_variables, traced_once
-from mural_tf.models.contrastive import TOKENS, ContrastiveModel, image_embeddings, unit_range
-from mural_tf.text.tokenizer import WordPieceTokenizer
+from mural_tf.models.dual_encoder import TOKENS, ContrastiveModel, image_embeddings, unit_range
+from mural_tf.text.word_pieces import WordPieceTokenizer
+
+# Decoding a batch of images in a served graph, where one that is damaged must not spoil the others.
+
+
+# Images of a batch decoded at once, at most; the server's threads limit it further. Fixed, because tf.data's own
+# choice starts at one and is forgotten after every batch.
+DECODED_AT_ONCE = 16
+# A few kilobytes of PNG can hold gigabytes of one colour; a decoder would fill the server's memory with them.
+MAX_PIXELS = 2**26
+BMP_SIDES = 18  # where a BMP's width and height stand
+
+
+def decode_batch(data: tf.Tensor, tower: ConfigDict) -> tuple[tf.Tensor, tf.Tensor]:
+    """Decodes string [B] as in evaluation to [B + 1, …] and bool [B], whether each could be decoded.
+
+    Rows are uint8 [S, S, 3] or features, float32 [F], as `tower`, the `image_tower` part of a configuration, takes
+    them. Those that could not be decoded, and the last one, are zeros. A graph cannot catch an error, but tf.data can
+    leave out what fails.
+    """
+    count, spec = tf.size(data, out_type=tf.int64), prepared_spec(tower)
+
+    def decode(index, image):
+        pixels = tf.constant(0, tf.int64) if uses_features(tower) else claimed_pixels(image)
+        with tf.control_dependencies([tf.debugging.Assert(pixels <= MAX_PIXELS, ["too large"])]):
+            return index, prepare_image(tf.identity(image), tower)
+
+    examples = tf.data.Dataset.from_tensor_slices((tf.range(count), data))
+    decoded = examples.map(decode, num_parallel_calls=DECODED_AT_ONCE).ignore_errors()
+    last = (count, tf.zeros(spec.shape, spec.dtype))  # a data set without any element would be an error
+    decoded = decoded.concatenate(tf.data.Dataset.from_tensors(last)).batch(count + 1)
+    options = tf.data.Options()
+    options.experimental_optimization.apply_default_optimizations = False
+    # Tuning would cost a thread a request.
+    indices, images = untuned(decoded.with_options(options)).get_single_element()  # [K + 1], [K + 1, …]
+    indices = indices[:, tf.newaxis]
+    readable = tf.scatter_nd(indices, tf.ones_like(indices[:, 0], tf.int32), [count + 1])[:-1] > 0
+    return tf.scatter_nd(indices, images, tf.stack([count + 1, *spec.shape])), readable
+
+
+def claimed_pixels(data: tf.Tensor) -> tf.Tensor:
+    """Returns height times width as the header of a JPEG, PNG, GIF or BMP (string scalar) has them, int64; else 0.
+
+    Raises `tf.errors.InvalidArgumentError` if the header is cut off.
+    """
+
+    def starts_with(magic):
+        return tf.equal(tf.strings.substr(data, 0, len(magic)), magic)
+
+    def header(position, size, byteorder):
+        """The product of two unsigned numbers of `size` bytes."""
+        raw = tf.cast(tf.io.decode_raw(tf.strings.substr(data, position, 2 * size), tf.uint8), tf.int64)
+        weights = 256 ** np.arange(size, dtype=np.int64)
+        sides = tf.reshape(raw, [2, size]) * (weights[::-1] if byteorder == "big" else weights)
+        sides = tf.reduce_sum(sides, axis=1)
+        if position == BMP_SIDES:
+            sides = tf.minimum(sides, 2**32 - sides)  # a negative height says that the rows stand from the top
+        return tf.reduce_prod(sides)
+
+    def of_jpeg():
+        return tf.reduce_prod(tf.cast(tf.io.extract_jpeg_shape(data)[:2], tf.int64))
+
+    return tf.case(
+        [
+            (starts_with(b"\xff\xd8"), of_jpeg),
+            (starts_with(b"\x89PNG"), lambda: header(16, 4, "big")),
+            (starts_with(b"GIF8"), lambda: header(6, 2, "little")),
+            (starts_with(b"BM"), lambda: header(BMP_SIDES, 4, "little")),
+        ],
+        default=lambda: tf.constant(0, tf.int64),
+    )
+
+
+# BatchNorm folded into the convolutions before it, for inference: fewer passes over memory, the same numbers.
+#
+# At inference BatchNorm is y = x s + t, with s = gamma / sqrt(variance + epsilon) and t = beta - mean s for each
+# channel. A convolution before it can do both: its kernel times s, with t as its bias. The served image encoder is
+# folded; the TF-Hub modules are not, because they can be trained.
+
+
+def fold_batch_norm(tower: tf.keras.Model) -> tf.keras.Model:
+    """Returns a copy of an image tower for inference in which convolutions hold what BatchNorm did after them.
+
+    Its output is the tower's with `training=False`, to float32 rounding. A BatchNorm that does not directly follow a
+    convolution of its own stays, and so does all else; such layers are shared with `tower`. Kernels and biases are the
+    copy's own variables. A tower without any is returned as it is.
+    """
+    followed = {}  # name of a convolution -> the BatchNorm after it
+    for norm in tower.layers:
+        before = norm.inbound_nodes[0].inbound_layers if norm.inbound_nodes else None
+        if isinstance(norm, tf.keras.layers.BatchNormalization) and _is_foldable(before):
+            followed[before.name] = norm
+    if not followed:
+        return tower
+    dropped = {norm.name for norm in followed.values()}
+
+    def copy(layer):
+        if layer.name in followed:
+            return _with_bias(layer)
+        return tf.keras.layers.Layer(name=layer.name, dtype=layer.compute_dtype) if layer.name in dropped else layer
+
+    folded = tf.keras.models.clone_model(tower, clone_function=copy)
+    for name, norm in followed.items():
+        _fold(tower.get_layer(name), norm, folded.get_layer(name))
+    return folded
+
+
+def _is_foldable(layer) -> bool:
+    if not isinstance(layer, (tf.keras.layers.Conv2D, tf.keras.layers.DepthwiseConv2D)):
+        return False
+    is_linear = not layer.use_bias and layer.activation is tf.keras.activations.linear
+    return is_linear and len(layer.outbound_nodes) == 1  # nothing else reads it
+
+
+def _with_bias(layer: tf.keras.layers.Layer) -> tf.keras.layers.Layer:
+    """Keras' own layer, with which TensorFlow computes bias and convolution in one operation."""
+    options = dict(strides=layer.strides, padding=layer.padding, name=layer.name, dtype=layer.dtype_policy)
+    if isinstance(layer, tf.keras.layers.DepthwiseConv2D):
+        return tf.keras.layers.DepthwiseConv2D(layer.kernel_size, **options)
+    return tf.keras.layers.Conv2D(layer.filters, layer.kernel_size, **options)
+
+
+def _fold(convolution, norm, target) -> None:
+    """Sets the weights of `target` to `convolution` followed by `norm`."""
+    (kernel,) = convolution.get_weights()  # [k, k, inputs, outputs], or [k, k, channels, 1] of a depthwise one
+    scale = (norm.gamma * tf.math.rsqrt(norm.moving_variance + norm.epsilon)).numpy()
+    shift = (norm.beta - norm.moving_mean * scale).numpy()
+    depthwise = isinstance(target, tf.keras.layers.DepthwiseConv2D)
+    target.set_weights([kernel * (scale[:, None] if depthwise else scale), shift])
+
 
 # Texts are packed without padding, and attention runs in this many groups of similar length; see `encode_by_length`.
 LENGTH_GROUPS = 4

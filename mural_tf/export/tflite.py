@@ -19,8 +19,8 @@ import re
 import numpy as np
 import tensorflow as tf
 
-from mural_tf.config import ConfigurationError
-from mural_tf.models.contrastive import TOKENS, ContrastiveModel
+from mural_tf.errors import UserError
+from mural_tf.models.dual_encoder import TOKENS, ContrastiveModel
 
 KINDS = ("float32", "float16", "int8")
 
@@ -28,7 +28,7 @@ KINDS = ("float32", "float16", "int8")
 def convert_image_encoder(model: ContrastiveModel, kind: str) -> bytes:
     """Returns a model float32 [1, S, S, 3] RGB in [0, 1] `image` → float32 [1, D], L2-normalised.
 
-    Raises `ConfigurationError` for an unknown kind, or with the operation that TensorFlow Lite lacks.
+    Raises `UserError` for an unknown kind, or with the operation that TensorFlow Lite lacks.
     """
 
     @tf.function(input_signature=[tf.TensorSpec([1, *model.image_shape], tf.float32, name="image")])
@@ -54,7 +54,7 @@ def convert_text_encoder(model: ContrastiveModel, length: int, kind: str) -> byt
 
 def _convert(function, kind: str, name: str) -> bytes:
     if kind not in KINDS:
-        raise ConfigurationError(f"Unknown variant {kind!r}: expected one of {', '.join(KINDS)}.")
+        raise UserError(f"Unknown variant {kind!r}: expected one of {', '.join(KINDS)}.")
     converter = tf.lite.TFLiteConverter.from_concrete_functions([function.get_concrete_function()], tf.Module())
     if kind != "float32":
         converter.optimizations = [tf.lite.Optimize.DEFAULT]
@@ -67,7 +67,7 @@ def _convert(function, kind: str, name: str) -> bytes:
         operations = ", ".join(part for parts in lacking for part in parts if part)
         if not operations:
             raise
-        raise ConfigurationError(f"TensorFlow Lite has no {operations}, which this {name} needs.") from None
+        raise UserError(f"TensorFlow Lite has no {operations}, which this {name} needs.") from None
 
 
 class LiteEncoder:

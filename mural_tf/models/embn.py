@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from mural_tf.config import ConfigurationError
-from mural_tf.encoders.word_vectors import vectors_of_vocabulary
+from mural_tf.encoders.words import vectors_of_vocabulary
+from mural_tf.errors import UserError
 from mural_tf.losses.triplet import DISTANCES, image_sentence_loss
-from mural_tf.models.contrastive import ContrastiveModel
+from mural_tf.models.dual_encoder import ContrastiveModel
 
 
 class Columns(tf.keras.layers.Layer):
@@ -96,18 +96,16 @@ class EmbN(ContrastiveModel):
     def _check(self, config) -> None:
         tower = config.text_tower
         if tower.name != "words" or tower.language_branches != self.branches:
-            raise ConfigurationError(
+            raise UserError(
                 f"model={config.model!r} needs text_tower.name='words' and text_tower.language_branches="
                 f"{self.branches!r}, got {tower.name!r} and {tower.language_branches!r}."
             )
         if tower.projection != config.embedding_size:
-            raise ConfigurationError(
-                f"text_tower.projection={tower.projection} must be embedding_size={config.embedding_size}."
-            )
+            raise UserError(f"text_tower.projection={tower.projection} must be embedding_size={config.embedding_size}.")
         if config.data.captions_per_image < 1:
-            raise ConfigurationError(f"model={config.model!r} needs data.captions_per_image of 1 or more.")
+            raise UserError(f"model={config.model!r} needs data.captions_per_image of 1 or more.")
         if config.mule.distance not in DISTANCES or config.mule.top < 1 or config.mule.margin < 0:
-            raise ConfigurationError(
+            raise UserError(
                 f"mule.distance={config.mule.distance!r}, mule.top={config.mule.top}, mule.margin="
                 f"{config.mule.margin}: expected {' or '.join(DISTANCES)}, 1 or more, and 0 or more."
             )

@@ -9,7 +9,7 @@ text-text head; with `shared_head` all compare by the first. Start it with `run_
 
 from __future__ import annotations
 
-from mural_tf.losses.triple import triple_losses
+from mural_tf.losses.contrastive import triple_losses
 from mural_tf.models.mural import Mural
 
 

@@ -25,13 +25,13 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from mural_tf.config import ConfigurationError
-from mural_tf.encoders.mlp_head import ClozeHead, MlpHead
+from mural_tf.encoders.layers import ClozeHead, MlpHead
+from mural_tf.errors import UserError
 from mural_tf.losses.cloze import cloze_loss, cloze_sums
 from mural_tf.losses.contrastive import contrastive_loss
 from mural_tf.losses.nt_xent import ANCHORS, nt_xent
 from mural_tf.losses.transitive import DEFINITIONS, transitive_loss, transitive_weights
-from mural_tf.models.contrastive import ContrastiveModel
+from mural_tf.models.dual_encoder import ContrastiveModel
 
 IMAGE_TASKS = ("image_image", "image_text")
 
@@ -212,18 +212,18 @@ class Globetrotter(ContrastiveModel):
 def _check(config, text_encoder) -> None:
     loss, pooling = config.loss, "first" if config.shared_head else "first_and_mean"
     if config.text_tower.pooling != pooling or not hasattr(text_encoder, "token_states"):
-        raise ConfigurationError(
+        raise UserError(
             f"globetrotter with shared_head={config.shared_head} needs text_tower.name=bert and "
             f"text_tower.pooling={pooling}; got {config.text_tower.name} and {config.text_tower.pooling}."
         )
     known = (*DEFINITIONS, "pairs")
     if loss.alpha not in known:
-        raise ConfigurationError(f"Unknown loss.alpha {loss.alpha!r}; known: {', '.join(known)}.")
+        raise UserError(f"Unknown loss.alpha {loss.alpha!r}; known: {', '.join(known)}.")
     if loss.view_anchors not in ANCHORS:
-        raise ConfigurationError(f"Unknown loss.view_anchors {loss.view_anchors!r}; known: {', '.join(ANCHORS)}.")
+        raise UserError(f"Unknown loss.view_anchors {loss.view_anchors!r}; known: {', '.join(ANCHORS)}.")
     if not 0 <= loss.alpha_margin < 1:
-        raise ConfigurationError(f"loss.alpha_margin={loss.alpha_margin} must be at least 0 and below 1.")
+        raise UserError(f"loss.alpha_margin={loss.alpha_margin} must be at least 0 and below 1.")
     if not 0 < loss.cloze_share <= 1:
-        raise ConfigurationError(f"loss.cloze_share={loss.cloze_share} must be above 0 and at most 1.")
+        raise UserError(f"loss.cloze_share={loss.cloze_share} must be above 0 and at most 1.")
     if not any((loss.text_text_weight, loss.image_image_weight, loss.image_text_weight, loss.cloze_weight)):
-        raise ConfigurationError("globetrotter without any loss: set a weight above 0.")
+        raise UserError("globetrotter without any loss: set a weight above 0.")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from mural_tf.losses.contrastive import contrastive_loss
-from mural_tf.models.contrastive import ContrastiveModel
+from mural_tf.models.dual_encoder import ContrastiveModel
 
 
 class Labse(ContrastiveModel):

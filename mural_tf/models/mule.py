@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from mural_tf.config import ConfigurationError
+from mural_tf.errors import UserError
 from mural_tf.losses.adversarial import language_loss, reverse_gradient
-from mural_tf.losses.neighbourhood import caption_neighbourhood, pair_neighbourhood
+from mural_tf.losses.triplet import caption_neighbourhood, pair_neighbourhood
 from mural_tf.models.embn import Columns, EmbN
 
 LEVELS = ("words", "sentences")  # u and s
@@ -36,7 +36,7 @@ class Mule(EmbN):
         super().__init__(image_encoder, text_encoder, config, **kwargs)
         unknown = set(self.mule_config.neighbourhood_levels) - set(LEVELS)
         if unknown or not self.mule_config.neighbourhood_levels:
-            raise ConfigurationError(f"mule.neighbourhood_levels must be among {', '.join(LEVELS)}, and at least one.")
+            raise UserError(f"mule.neighbourhood_levels must be among {', '.join(LEVELS)}, and at least one.")
         tower = config.text_tower
         self.words_head = Columns(
             tower.projection, tower.projection + tower.language_size, name="words_head", dtype="float32"

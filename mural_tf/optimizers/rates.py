@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
-from mural_tf.encoders.fused import compiles_fused
+from mural_tf.encoders.kernels import compiles_fused
 
 with warnings.catch_warnings():  # its notice of retirement, ten lines at every start; setup.py pins what works
     warnings.simplefilter("ignore")

@@ -26,7 +26,7 @@ ONTO = flags.DEFINE_string("onto", "", "A workdir that gives everything that the
 
 
 def main(_):
-    from mural_tf.recipes.import_pretrained import import_into_workdir
+    from mural_tf.runs.import_pretrained import import_into_workdir
 
     import_into_workdir(KIND, WEIGHTS.value, WORKDIR.value, CONFIG.value, MODEL.value, ONTO.value)
 

@@ -13,7 +13,6 @@ import pathlib
 import numpy as np
 from ml_collections import ConfigDict
 
-from mural_tf.config import ConfigurationError
 from mural_tf.encoders.efficientnet import (
     IMAGENET_MEAN,
     IMAGENET_STANDARD_DEVIATION,
@@ -24,6 +23,7 @@ from mural_tf.encoders.efficientnet import (
     scaled_depth,
     scaled_width,
 )
+from mural_tf.errors import UserError
 from mural_tf.models.align import Align
 from mural_tf.pretrained.hugging_face_bert import bert_table, configure_tower
 from mural_tf.pretrained.tables import Row, assign, convolution, depthwise, linear
@@ -80,13 +80,13 @@ def efficientnet_table(depth: float, prefix: str = "vision_model.") -> list[Row]
 def configure(folder: str | pathlib.Path, config: ConfigDict) -> None:
     """Sets both towers, the embedding and the image sizes in `config` to the ALIGN in a folder.
 
-    Raises `ConfigurationError` for another model, architecture or preprocessing.
+    Raises `UserError` for another model, architecture or preprocessing.
     """
     folder = pathlib.Path(folder)
     path = folder / "config.json"
     values = read_json(path)
     if values.get("model_type") != "align":
-        raise ConfigurationError(f"{path}: model_type is {values.get('model_type')!r}, expected 'align'.")
+        raise UserError(f"{path}: model_type is {values.get('model_type')!r}, expected 'align'.")
     vision, text = values.get("vision_config", {}), values.get("text_config", {})
     _check_architecture(vision, path)
     # Keys that equal Hugging Face's defaults, which are align-base's, may be left out of the file.
@@ -103,7 +103,7 @@ def configure(folder: str | pathlib.Path, config: ConfigDict) -> None:
     config.embedding_size = int(values.get("projection_dim", 640))
     width = scaled_width(STAGES[-1][2], config.image_tower.width)
     if config.embedding_size != width:
-        raise ConfigurationError(f"{path}: projection_dim is {config.embedding_size}, its image tower gives {width}.")
+        raise UserError(f"{path}: projection_dim is {config.embedding_size}, its image tower gives {width}.")
     text = {
         "hidden_size": 768,
         "num_hidden_layers": 12,
@@ -121,14 +121,14 @@ def configure(folder: str | pathlib.Path, config: ConfigDict) -> None:
 def _check_architecture(vision: dict, path: pathlib.Path) -> None:
     for key, expected in ARCHITECTURE.items():
         if vision.get(key, expected) != expected:
-            raise ConfigurationError(f"{path}: vision_config.{key} is {vision[key]!r}, expected {expected!r}.")
+            raise UserError(f"{path}: vision_config.{key} is {vision[key]!r}, expected {expected!r}.")
     if vision.get("hidden_act", "swish") not in ("swish", "silu"):
-        raise ConfigurationError(f"{path}: vision_config.hidden_act is {vision['hidden_act']!r}, expected 'swish'.")
+        raise UserError(f"{path}: vision_config.hidden_act is {vision['hidden_act']!r}, expected 'swish'.")
     width = vision.get("width_coefficient", 2.0)
     entering = [STEM_WIDTH, *(stage[2] for stage in STAGES)]
     for (_, _, channels, _, stride), before in zip(STAGES, entering):
         if stride == 1 and scaled_width(before, width) == scaled_width(channels, width):
-            raise ConfigurationError(  # Keras and this project add the input there, Hugging Face does not
+            raise UserError(  # Keras and this project add the input there, Hugging Face does not
                 f"{path}: vision_config.width_coefficient={width} makes a stage as wide as the one before it, where "
                 "Hugging Face's network has no residual connection and this one has; such weights cannot be used."
             )
@@ -160,7 +160,7 @@ def _configure_images(path: pathlib.Path, vision: dict, tower: ConfigDict) -> No
     ):
         tower.normalization = "imagenet"
     else:
-        raise ConfigurationError(
+        raise UserError(
             f"{path}: pixels times {factor:.6g} with rescale_offset={offset}, do_normalize={normalize}, "
             f"include_top={again} is none of image_tower.normalization's ways (symmetric, imagenet, none)."
         )
@@ -171,7 +171,7 @@ def _configure_temperature(folder: pathlib.Path, loss: ConfigDict) -> None:
     if "temperature" in weights.shapes:  # else `load` says what is missing
         value = float(weights.read("temperature"))
         if value <= 0:
-            raise ConfigurationError(f"{weights.path}: the temperature is {value}, expected a positive number.")
+            raise UserError(f"{weights.path}: the temperature is {value}, expected a positive number.")
         low, high = loss.temperature_range
         loss.temperature, loss.temperature_range = value, (min(low, value), max(high, value))
 
@@ -184,7 +184,7 @@ def log_temperature(temperature: np.ndarray) -> np.ndarray:
 def _side(size: dict | int, key: str, path: pathlib.Path) -> int:
     sides = {size} if isinstance(size, int) else {size.get("height"), size.get("width")}
     if len(sides) != 1 or None in sides:
-        raise ConfigurationError(f"{path}: {key} is {size!r}, expected one height and width.")
+        raise UserError(f"{path}: {key} is {size!r}, expected one height and width.")
     return int(sides.pop())
 
 

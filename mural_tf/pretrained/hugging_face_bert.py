@@ -11,9 +11,9 @@ import pathlib
 import tensorflow as tf
 from ml_collections import ConfigDict
 
-from mural_tf.config import ConfigurationError
 from mural_tf.encoders.bert import POOLER, TOKEN_TYPES
-from mural_tf.encoders.bert_functions import LAYER_NORM_EPSILON
+from mural_tf.encoders.kernels import LAYER_NORM_EPSILON
+from mural_tf.errors import UserError
 from mural_tf.pretrained.tables import Row, assign, first_rows, linear, linear_side_by_side, side_by_side
 from mural_tf.pretrained.weight_files import open_safetensors, read_json
 
@@ -60,7 +60,7 @@ def configure_tower(tower: ConfigDict, values: dict, path: str | pathlib.Path) -
     """Sets `config.text_tower` to what a BERT's configuration (Hugging Face's or Google's keys) says.
 
     `max_length`, `dropout`, `pooler` and the like are left as they are.
-    Raises `ConfigurationError` for a BERT of another kind.
+    Raises `UserError` for a BERT of another kind.
     """
     expected = {
         "hidden_act": ("gelu", "gelu"),
@@ -70,7 +70,7 @@ def configure_tower(tower: ConfigDict, values: dict, path: str | pathlib.Path) -
     }
     for key, (default, known) in expected.items():
         if values.get(key, default) != known:
-            raise ConfigurationError(f"{path}: {key} is {values[key]!r}, this text tower has {known!r} only.")
+            raise UserError(f"{path}: {key} is {values[key]!r}, this text tower has {known!r} only.")
     try:
         tower.update(
             dict(
@@ -84,9 +84,9 @@ def configure_tower(tower: ConfigDict, values: dict, path: str | pathlib.Path) -
         )
         positions = int(values["max_position_embeddings"])
     except KeyError as error:
-        raise ConfigurationError(f"{path} has no {error}: it is not the configuration of a BERT.") from None
+        raise UserError(f"{path} has no {error}: it is not the configuration of a BERT.") from None
     if tower.max_length > positions:
-        raise ConfigurationError(
+        raise UserError(
             f"text_tower.max_length={tower.max_length}, and the weights have {positions} positions: take at most these."
         )
 

@@ -11,7 +11,6 @@ import numpy as np
 import tensorflow as tf
 from ml_collections import ConfigDict
 
-from mural_tf.config import ConfigurationError
 from mural_tf.encoders.efficientnet import (
     COEFFICIENTS,
     IMAGENET_MEAN,
@@ -21,6 +20,7 @@ from mural_tf.encoders.efficientnet import (
     scaled_depth,
     scaled_width,
 )
+from mural_tf.errors import UserError
 from mural_tf.pretrained.tables import Row, assign
 from mural_tf.pretrained.weight_files import WeightFile, from_keras_model, open_keras_h5
 
@@ -38,7 +38,7 @@ def open_weights(weights: Weights) -> WeightFile:
     if path.is_dir():
         files = sorted(path.glob("*.h5"))
         if len(files) != 1:
-            raise ConfigurationError(f"{path} holds {len(files)} .h5 files; name the file of Keras' EfficientNet.")
+            raise UserError(f"{path} holds {len(files)} .h5 files; name the file of Keras' EfficientNet.")
         path = files[0]
     return open_keras_h5(path)
 
@@ -91,7 +91,7 @@ def _normalization(file: WeightFile) -> str:
             return "imagenet"
         if np.allclose(mean, 0) and np.allclose(variance, 1):
             return "none"
-    raise ConfigurationError(
+    raise UserError(
         f"{file.path} normalises pixels by mean {mean.tolist()} and variance {variance.tolist()}: neither ImageNet's "
         "nor none."
     )

@@ -11,8 +11,8 @@ import pathlib
 import tensorflow as tf
 from ml_collections import ConfigDict
 
-from mural_tf.config import ConfigurationError
 from mural_tf.encoders.bert import POOLER
+from mural_tf.errors import UserError
 from mural_tf.pretrained import hugging_face_bert
 from mural_tf.pretrained.tables import Row, assign, linear
 from mural_tf.pretrained.weight_files import open_safetensors, read_json
@@ -28,7 +28,7 @@ def configure(folder: str | pathlib.Path, config: ConfigDict) -> None:
     if path.exists():
         activation = str(read_json(path).get("activation_function", ""))
         if not activation.endswith("Tanh"):
-            raise ConfigurationError(f"{path}: activation_function is {activation!r}, LaBSE's is Tanh.")
+            raise UserError(f"{path}: activation_function is {activation!r}, LaBSE's is Tanh.")
 
 
 def load(folder: str | pathlib.Path, encoder: tf.keras.Model, tower: ConfigDict) -> None:

@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 from ml_collections import ConfigDict
 
-from mural_tf.config import ConfigurationError
+from mural_tf.errors import UserError
 from mural_tf.models import ContrastiveModel, build_model
 from mural_tf.pretrained import hugging_face_align, hugging_face_bert, keras_efficientnet, labse, tensorflow_bert
-from mural_tf.pretrained.vocabularies import read_casing, read_pieces
+from mural_tf.pretrained.weight_files import read_casing, read_pieces
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,10 +64,10 @@ SOURCES = {
 def configure(source: str, weights, config: ConfigDict) -> tuple[ConfigDict, list[str]]:
     """Returns `config` with what the weights say of their part, and their word pieces (none for an image tower).
 
-    Raises `ConfigurationError` for an unknown source or files that are missing, damaged or of another kind.
+    Raises `UserError` for an unknown source or files that are missing, damaged or of another kind.
     """
     if source not in SOURCES:
-        raise ConfigurationError(f"Unknown source {source!r}: expected one of {', '.join(SOURCES)}.")
+        raise UserError(f"Unknown source {source!r}: expected one of {', '.join(SOURCES)}.")
     config = config.copy_and_resolve_references()
     SOURCES[source].configure(weights, config)
     if not SOURCES[source].has_text:
@@ -93,7 +93,7 @@ def import_weights(
       The model, its whole configuration, and its word pieces by id.
 
     Raises:
-      ConfigurationError: what is missing, unexpected or of another shape in the files.
+      UserError: what is missing, unexpected or of another shape in the files.
     """
     config, pieces = configure(source, weights, config)
     model = build_model(config, len(pieces) or vocabulary_size)

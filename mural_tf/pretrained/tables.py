@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import tensorflow as tf
 
-from mural_tf.config import ConfigurationError
+from mural_tf.errors import UserError
 from mural_tf.pretrained.weight_files import WeightFile
 
 SHOWN = 5  # names of a kind in one message
@@ -70,7 +70,7 @@ def assign(
       what: what the file should hold, for messages.
 
     Raises:
-      ConfigurationError: names that are missing, unexpected or of another shape, all in one message; or a damaged file.
+      UserError: names that are missing, unexpected or of another shape, all in one message; or a damaged file.
     """
     by_name = {variable.name.split(":")[0]: variable for variable in variables}
     rows = {row.variable: row for row in table}
@@ -88,7 +88,7 @@ def assign(
                 wrong.append(f"{found} for {name} {list(expected)}")
     problems = [_listed("missing", missing), _listed("unexpected", unexpected), _listed("of another shape", wrong)]
     if any(problems):
-        raise ConfigurationError(
+        raise UserError(
             f"{weights.path} does not hold {what} of this architecture: {'; '.join(filter(None, problems))}."
         )
     for name, row in rows.items():

@@ -14,8 +14,8 @@ import numpy as np
 import tensorflow as tf
 from ml_collections import ConfigDict
 
-from mural_tf.config import ConfigurationError
 from mural_tf.encoders.bert import POOLER
+from mural_tf.errors import UserError
 from mural_tf.pretrained.hugging_face_bert import configure_tower
 from mural_tf.pretrained.tables import Row, as_is, assign, first_rows, side_by_side
 from mural_tf.pretrained.weight_files import WeightFile, open_tensorflow_checkpoint, read_json
@@ -142,5 +142,5 @@ def _prefix(folder: pathlib.Path) -> pathlib.Path:
     found = sorted(path.with_suffix("") for path in folder.glob("*.index"))
     if len(found) != 1:
         names = ", ".join(path.name for path in found) or "none"
-        raise ConfigurationError(f"{folder}: expected one checkpoint (NAME.index, NAME.data-…), found {names}.")
+        raise UserError(f"{folder}: expected one checkpoint (NAME.index, NAME.data-…), found {names}.")
     return found[0]

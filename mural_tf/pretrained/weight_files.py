@@ -12,7 +12,8 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from mural_tf.config import ConfigurationError
+from mural_tf.errors import UserError
+from mural_tf.text.vocabulary_file import check_vocabulary, load_vocabulary
 
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle")
 SAFETENSORS = "model.safetensors"
@@ -38,13 +39,13 @@ class WeightFile:
         self.path, self.shapes, self._read = path, shapes, read
 
     def read(self, name: str) -> np.ndarray:
-        """Returns one tensor as float32; raises `ConfigurationError` if it is damaged or not finite."""
+        """Returns one tensor as float32; raises `UserError` if it is damaged or not finite."""
         try:
             value = np.asarray(self._read(name)).astype(np.float32)
         except (OSError, ValueError, tf.errors.OpError) as error:
-            raise ConfigurationError(f"{self.path}: {name} cannot be read ({first_line(error)}).") from None
+            raise UserError(f"{self.path}: {name} cannot be read ({first_line(error)}).") from None
         if not np.isfinite(value).all():
-            raise ConfigurationError(f"{self.path}: {name} holds NaN or infinity; its training diverged.")
+            raise UserError(f"{self.path}: {name} holds NaN or infinity; its training diverged.")
         return value
 
     def renamed(self, rename: Callable[[str], str]) -> WeightFile:
@@ -57,11 +58,11 @@ class WeightFile:
 def open_safetensors(path: str | pathlib.Path) -> WeightFile:
     """Opens a safetensors file, or a folder's `model.safetensors` or its shards.
 
-    Raises `ConfigurationError` if there is none, it is damaged, or there are only pickles.
+    Raises `UserError` if there is none, it is damaged, or there are only pickles.
     """
     path = pathlib.Path(path)
     if path.suffix in PICKLES:
-        raise ConfigurationError(f"{path} is not opened. {CONVERSION.format(folder=path.parent)}")
+        raise UserError(f"{path} is not opened. {CONVERSION.format(folder=path.parent)}")
     if path.is_file():
         return _open_shards(path, [path])
     if (path / SAFETENSORS).is_file():
@@ -70,20 +71,18 @@ def open_safetensors(path: str | pathlib.Path) -> WeightFile:
         names = set(read_json(path / SHARDS).get("weight_map", {}).values())
         return _open_shards(path / SHARDS, [path / pathlib.PurePath(name).name for name in sorted(names)])
     if not path.is_dir():
-        raise ConfigurationError(f"{path} does not exist; give a folder with {SAFETENSORS}.")
+        raise UserError(f"{path} does not exist; give a folder with {SAFETENSORS}.")
     pickles = sorted(file.name for file in path.iterdir() if file.suffix in PICKLES)
     if pickles:
-        raise ConfigurationError(
-            f"{path} has no {SAFETENSORS}, only {', '.join(pickles[:3])}. {CONVERSION.format(folder=path)}"
-        )
-    raise ConfigurationError(f"{path} has neither {SAFETENSORS} nor {SHARDS}.")
+        raise UserError(f"{path} has no {SAFETENSORS}, only {', '.join(pickles[:3])}. {CONVERSION.format(folder=path)}")
+    raise UserError(f"{path} has neither {SAFETENSORS} nor {SHARDS}.")
 
 
 def _open_shards(path: pathlib.Path, shards: list[pathlib.Path]) -> WeightFile:
     try:
         from safetensors import SafetensorError, safe_open
     except ImportError:
-        raise ConfigurationError(f"Reading {path} needs the package safetensors: pip install safetensors.") from None
+        raise UserError(f"Reading {path} needs the package safetensors: pip install safetensors.") from None
     files, shapes = {}, {}
     for shard in shards:
         try:
@@ -91,30 +90,30 @@ def _open_shards(path: pathlib.Path, shards: list[pathlib.Path]) -> WeightFile:
             for name in file.keys():
                 files[name], shapes[name] = file, tuple(file.get_slice(name).get_shape())
         except FileNotFoundError:
-            raise ConfigurationError(f"{shard} is missing; {path.name} names it.") from None
+            raise UserError(f"{shard} is missing; {path.name} names it.") from None
         except (SafetensorError, OSError) as error:
-            raise ConfigurationError(f"{shard} is damaged or no safetensors file: {first_line(error)}") from None
+            raise UserError(f"{shard} is damaged or no safetensors file: {first_line(error)}") from None
     return WeightFile(path, shapes, lambda name: tf.cast(files[name].get_tensor(name), tf.float32).numpy())
 
 
 def open_tensorflow_checkpoint(prefix: str | pathlib.Path) -> WeightFile:
     """Opens a TF1 or TF2 checkpoint by its prefix, for example `bert_model.ckpt`.
 
-    Raises `ConfigurationError` if it is missing or damaged.
+    Raises `UserError` if it is missing or damaged.
     """
     try:
         reader = tf.train.load_checkpoint(str(prefix))
         shapes = {name: tuple(shape) for name, shape in reader.get_variable_to_shape_map().items()}
     except (ValueError, OSError, RuntimeError, tf.errors.OpError) as error:
         reason = first_line(error)
-        raise ConfigurationError(f"{prefix} is not a TensorFlow checkpoint or is damaged: {reason}") from None
+        raise UserError(f"{prefix} is not a TensorFlow checkpoint or is damaged: {reason}") from None
     return WeightFile(prefix, shapes, reader.get_tensor)
 
 
 def open_keras_h5(path: str | pathlib.Path) -> WeightFile:
     """Opens the HDF5 file of Keras' `save_weights` or `save`; names are those of the variables, without ":0".
 
-    Raises `ConfigurationError` if it is missing, damaged or not Keras'.
+    Raises `UserError` if it is missing, damaged or not Keras'.
     """
     import h5py
 
@@ -127,10 +126,10 @@ def open_keras_h5(path: str | pathlib.Path) -> WeightFile:
             for name in group.attrs["weight_names"]:
                 data[_text(name).split(":")[0]] = group[name]
     except FileNotFoundError:
-        raise ConfigurationError(f"{path} does not exist.") from None
+        raise UserError(f"{path} does not exist.") from None
     except (OSError, KeyError) as error:
         reason = first_line(error)
-        raise ConfigurationError(f"{path} is not an HDF5 file of Keras weights or is damaged: {reason}") from None
+        raise UserError(f"{path} is not an HDF5 file of Keras weights or is damaged: {reason}") from None
     return WeightFile(path, {name: tuple(value.shape) for name, value in data.items()}, lambda name: data[name][()])
 
 
@@ -142,15 +141,15 @@ def from_keras_model(model: tf.keras.Model) -> WeightFile:
 
 
 def read_json(path: str | pathlib.Path) -> dict:
-    """Reads a JSON object; raises `ConfigurationError` if the file is missing or not one."""
+    """Reads a JSON object; raises `UserError` if the file is missing or not one."""
     try:
         value = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigurationError(f"{path} cannot be read: {error.strerror}.") from None
+        raise UserError(f"{path} cannot be read: {error.strerror}.") from None
     except ValueError as error:
-        raise ConfigurationError(f"{path} is not valid JSON: {error}.") from None
+        raise UserError(f"{path} is not valid JSON: {error}.") from None
     if not isinstance(value, dict):
-        raise ConfigurationError(f"{path} holds a {type(value).__name__}: expected a JSON object.")
+        raise UserError(f"{path} holds a {type(value).__name__}: expected a JSON object.")
     return value
 
 
@@ -161,3 +160,46 @@ def first_line(error: Exception) -> str:
 
 def _text(name: str | bytes) -> str:
     return name.decode("utf-8") if isinstance(name, bytes) else name
+
+
+# The word pieces and the casing that belong to a BERT, as Hugging Face and Google store them beside the weights.
+
+
+VOCABULARY = "vocab.txt"  # one piece a line
+TOKENIZER = "tokenizer.json"  # Hugging Face's fast tokenizer: pieces and casing in one file
+
+
+def read_pieces(folder: str | pathlib.Path) -> list[str]:
+    """Returns the pieces by id; raises `UserError` if no file holds a word-piece vocabulary."""
+    folder = pathlib.Path(folder)
+    if (folder / VOCABULARY).is_file():
+        return load_vocabulary(folder / VOCABULARY)
+    if not (folder / TOKENIZER).is_file():
+        raise UserError(f"{folder} has neither {VOCABULARY} nor {TOKENIZER}: the weights need word pieces.")
+    model = read_json(folder / TOKENIZER).get("model", {})
+    if model.get("type") != "WordPiece" or model.get("continuing_subword_prefix", "##") != "##":
+        raise UserError(f"{folder / TOKENIZER} is no word-piece tokenizer: its type is {model.get('type')!r}.")
+    pieces = sorted(model["vocab"], key=model["vocab"].get)
+    if sorted(model["vocab"].values()) != list(range(len(pieces))):
+        raise UserError(f"{folder / TOKENIZER}: the ids of its pieces are not 0 to {len(pieces) - 1}.")
+    check_vocabulary(pieces, str(folder / TOKENIZER))
+    return pieces
+
+
+def read_casing(folder: str | pathlib.Path, pieces: list[str]) -> dict[str, bool]:
+    """Returns {"lower_case", "strip_accents"}, from the tokenizer's files or, where there are none, from the pieces.
+
+    BERT strips accents when it lowers case, unless it is told otherwise. Pieces without a single capital letter are
+    those of an uncased BERT.
+    """
+    folder = pathlib.Path(folder)
+    if (folder / TOKENIZER).is_file():
+        normalizer = read_json(folder / TOKENIZER).get("normalizer") or {}
+        lower, strip = bool(normalizer.get("lowercase", False)), normalizer.get("strip_accents")
+    elif (folder / "tokenizer_config.json").is_file():
+        values = read_json(folder / "tokenizer_config.json")
+        lower, strip = bool(values.get("do_lower_case", True)), values.get("strip_accents")
+    else:
+        lower = not any("A" <= letter <= "Z" for piece in pieces if piece[0] != "[" for letter in piece)
+        strip = None
+    return {"lower_case": lower, "strip_accents": lower if strip is None else bool(strip)}

@@ -20,9 +20,9 @@ import pathlib
 
 import numpy as np
 
-from mural_tf.config import ConfigurationError
-from mural_tf.search import exact
-from mural_tf.search.whole_files import whole
+from mural_tf.errors import UserError
+from mural_tf.files import whole
+from mural_tf.metrics import top_k
 
 FILE, REPORT = "approximate.faiss", "recall.json"
 LISTS, HNSW = "inverted_lists", "hnsw"
@@ -60,16 +60,16 @@ def choose(count: int, method: str = "auto") -> Parameters | None:
 
     Cells are the power of two nearest to 4 sqrt(count), as faiss's guidelines have it, fewer for small indexes; a
     graph has 32 links a node.
-    Raises `ConfigurationError` for an unknown method, or fewer vectors than inverted lists can be learnt from.
+    Raises `UserError` for an unknown method, or fewer vectors than inverted lists can be learnt from.
     """
     if method not in METHODS:
-        raise ConfigurationError(f"Unknown approximate method {method!r}; known: {', '.join(METHODS)}.")
+        raise UserError(f"Unknown approximate method {method!r}; known: {', '.join(METHODS)}.")
     if method == "none" or count < 2 or (method == "auto" and count <= SMALL):
         return None
     if method == HNSW or (method == "auto" and count < LARGE):
         return Parameters(HNSW, 32, 100)
     if count < 1000:
-        raise ConfigurationError(f"{count} items are too few for inverted lists (1,000): search them exactly.")
+        raise UserError(f"{count} items are too few for inverted lists (1,000): search them exactly.")
     most = math.floor(math.log2(count / SMALLEST_LIST))
     return Parameters(LISTS, 2 ** min(most, round(math.log2(4 * math.sqrt(count)))))
 
@@ -86,7 +86,7 @@ class ApproximateIndex:
         self.index, self.parameters, self.effort = index, parameters, effort
 
     def search(self, vectors: np.ndarray, k: int, embeddings: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns scores and rows as `exact.top_k` does; a query that finds less than k is searched exactly."""
+        """Returns scores and rows as `top_k.top_k` does; a query that finds less than k is searched exactly."""
         vectors = np.ascontiguousarray(vectors, np.float32)
         if vectors.ndim != 2 or vectors.shape[1] != embeddings.shape[1]:
             raise ValueError(f"Expected vectors [Q, {embeddings.shape[1]}]; got {vectors.shape}.")
@@ -103,7 +103,7 @@ class ApproximateIndex:
         scores, rows = np.take_along_axis(scores, order, 1), np.take_along_axis(rows, order, 1)
         lacking = np.flatnonzero(rows.min(axis=1, initial=0) < 0)
         if len(lacking):
-            scores[lacking], rows[lacking] = exact.top_k(vectors[lacking], embeddings, k)
+            scores[lacking], rows[lacking] = top_k.top_k(vectors[lacking], embeddings, k)
         return scores, rows
 
     def _search_parameters(self, candidates: int):
@@ -149,7 +149,7 @@ def save(folder: str | os.PathLike, approximate: ApproximateIndex, report: dict)
 
 
 def load(folder: str | os.PathLike, count: int) -> ApproximateIndex | None:
-    """Returns what `save` wrote, None if there is none. Raises `ConfigurationError` if it is damaged."""
+    """Returns what `save` wrote, None if there is none. Raises `UserError` if it is damaged."""
     folder = pathlib.Path(folder)
     if not (folder / REPORT).exists():
         return None
@@ -161,11 +161,11 @@ def load(folder: str | os.PathLike, count: int) -> ApproximateIndex | None:
         effort = int(values["effort"])
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[-1]
-        raise ConfigurationError(
+        raise UserError(
             f"The approximate index in {folder} is damaged ({reason}); delete {FILE} and {REPORT} and index again."
         ) from None
     if index.ntotal != count:
-        raise ConfigurationError(f"{folder / FILE} holds {index.ntotal} vectors, the index {count}; index again.")
+        raise UserError(f"{folder / FILE} holds {index.ntotal} vectors, the index {count}; index again.")
     return ApproximateIndex(index, parameters, effort)
 
 
@@ -173,18 +173,18 @@ def has_faiss() -> bool:
     """Tells whether faiss can be imported."""
     try:
         import_faiss()
-    except ConfigurationError:
+    except UserError:
         return False
     return True
 
 
 def import_faiss():
-    """Imports faiss, or raises `ConfigurationError` that says how to install it."""
+    """Imports faiss, or raises `UserError` that says how to install it."""
     logging.getLogger("faiss.loader").setLevel(logging.WARNING)  # it tells which of its libraries it looks for
     try:
         import faiss
     except ImportError:
-        raise ConfigurationError(
+        raise UserError(
             "Approximate search needs faiss, which is not installed: pip install 'mural-tf[search]'. To search exactly "
             "give --approximate=none to `index`, --exact to `query`."
         ) from None

@@ -2,22 +2,175 @@
 
 from __future__ import annotations
 
+import datetime
+import fcntl
 import itertools
+import json
 import os
 import pathlib
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 from tqdm import tqdm
 
-from mural_tf.config import ConfigurationError
+from mural_tf.errors import UserError
+from mural_tf.files import save_array, whole, write_whole
+from mural_tf.search import approximate, sources
 from mural_tf.search import index as index_files
-from mural_tf.search import sources
-from mural_tf.search.fingerprint import take
-from mural_tf.search.index import Index
-from mural_tf.search.items import IMAGES, Item
-from mural_tf.search.parts import DTYPES, Parts, check_asked
+from mural_tf.search.index import Fingerprint, Index, take
+from mural_tf.search.items import IMAGES, Item, from_json, to_json, write_items
 from mural_tf.search.sources import Unreadable
+
+# The parts of an index that is being made, so that an interrupted run loses at most one.
+#
+# While an index is made, `<output>/building/` holds a plan (what was asked for), the model's probes, and for each part
+# an array of vectors and a list of what it consumed. The same command goes on after them; at the end they are put
+# together.
+
+
+BUILDING, PLAN = "building", "plan.json"
+DTYPES = ("float32", "float16")
+
+
+class Parts:
+    """The unfinished index in `output`: new, or that of an interrupted run of the same command.
+
+    Args:
+      output: a folder that is missing, empty or holds an unfinished index.
+      asked: what the index is of: kind, sources, split, dtype.
+      model: of its vectors.
+      complete: the complete index in `output`, if it is to grow; it stays in use until the parts are put together.
+
+    Raises:
+      UserError: the folder holds something else, or an unfinished index of something else, or another
+        process is making it.
+    """
+
+    def __init__(self, output: pathlib.Path, asked: dict, model: Fingerprint, complete: Index | None = None):
+        self.output, self.asked, self.model = output, asked, model
+        self.folder = output / BUILDING
+        plan, probes = self.folder / PLAN, self.folder / index_files.PROBES
+        foreign = output.exists() and (not output.is_dir() or any(path != self.folder for path in output.iterdir()))
+        if foreign and not plan.exists() and complete is None:
+            raise UserError(f"{output} is neither empty nor an index; choose a new folder.")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._lock = self._locked()
+        if plan.exists():
+            check_asked(output, json.loads(plan.read_text(encoding="utf-8")), asked)
+            before = Fingerprint(np.load(probes), "of the interrupted run")
+            before.check(model, f"The unfinished index {output}")
+            return
+        for begun in self._paths():  # of a process that was killed on this very line
+            begun.unlink()
+        if complete is not None:
+            self.save([complete.describe(row) for row in range(len(complete))], complete.embeddings, ())
+        save_array(probes, model.probes)
+        write_whole(plan, json.dumps(asked, indent=2) + "\n")
+
+    def _locked(self):
+        """Returns a file that no other process holds; two that save parts of one number would lose one's."""
+        lock = open(self.folder / "lock", "w")  # noqa: SIM115 - held as long as the parts
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.close()
+            raise UserError(f"Another process is making the index {self.output}; wait for it.") from None
+        return lock
+
+    def close(self) -> None:
+        """Lets other processes go on with the parts."""
+        self._lock.close()
+
+    def discard(self) -> None:
+        """Removes the parts."""
+        self.close()
+        shutil.rmtree(self.folder)
+
+    def count(self) -> int:
+        """Returns how many items the parts hold."""
+        return sum(len(array) for array in self._arrays())
+
+    def keys(self) -> set[tuple[str, ...]]:
+        """Returns the keys of everything in the saved parts, the unreadable too."""
+        kind = self.asked["kind"]
+        entries = (entry for path in self._paths() for entry in _read(path))
+        return {entry.key if isinstance(entry, Unreadable) else sources.key_of(kind, entry) for entry in entries}
+
+    def save(self, items: Sequence[Item], embeddings: np.ndarray, unreadable: Sequence[Unreadable]) -> None:
+        """Saves one part: its items, their vectors [N, D], and what could not be read."""
+        path = self.folder / f"part-{len(self._paths()):06d}.jsonl"
+        save_array(path.with_suffix(".npy"), embeddings.astype(self.asked["dtype"]))
+        lines = [to_json(item) for item in items]
+        lines += [json.dumps({"unreadable": [*entry]}).encode() + b"\n" for entry in unreadable]
+        with whole(path) as partial:  # last: with its list the part counts
+            partial.write_bytes(b"".join(lines))
+
+    def put_together(self) -> None:
+        """Writes the index; its description last, so that an index that has one is complete."""
+        arrays, count = self._arrays(), self.count()
+        unreadable = [entry for path in self._paths() for entry in _read(path) if isinstance(entry, Unreadable)]
+        if not count:
+            self.discard()
+            raise UserError(f"None of the {len(unreadable)} {self.asked['kind']} can be read.")
+        for name in (index_files.DESCRIPTION, approximate.REPORT, approximate.FILE):  # of an index that grows
+            (self.output / name).unlink(missing_ok=True)
+        items = (entry for path in self._paths() for entry in _read(path) if isinstance(entry, Item))
+        write_items(self.output / index_files.ITEMS, map(to_json, items))
+        with whole(self.output / index_files.EMBEDDINGS) as partial:
+            shape = (count, self.model.probes.shape[1])
+            matrix = np.lib.format.open_memmap(partial, "w+", self.asked["dtype"], shape)
+            np.concatenate(arrays, out=matrix)
+            matrix.flush()
+        save_array(self.output / index_files.PROBES, self.model.probes)
+        table = "".join(f"{_one_line(entry.name)}\t{_one_line(entry.reason)}\n" for entry in unreadable)
+        write_whole(self.output / index_files.SKIPPED, table)
+        write_whole(self.output / index_files.DESCRIPTION, self._description(count, len(unreadable)))
+        self.discard()
+
+    def _description(self, count: int, skipped: int) -> str:
+        path = os.path.abspath(self.model.path) if self.model.path else ""
+        description = {
+            "format": index_files.FORMAT,
+            **self.asked,
+            "count": count,
+            "skipped": skipped,
+            "embedding_size": int(self.model.probes.shape[1]),
+            "model": {"path": path, "step": self.model.step, "identity": str(self.model)},
+            "created": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        }
+        return json.dumps(description, indent=2, ensure_ascii=False) + "\n"
+
+    def _arrays(self) -> list[np.ndarray]:
+        return [np.load(path.with_suffix(".npy"), mmap_mode="r") for path in self._paths()]
+
+    def _paths(self) -> list[pathlib.Path]:
+        return sorted(self.folder.glob("part-*.jsonl"))
+
+
+def check_asked(output: pathlib.Path, before: dict, asked: dict) -> None:
+    """Raises `UserError` unless the index in `output` is of what is asked for."""
+    changed = {key: value for key, value in asked.items() if before.get(key) != value}
+    differing = [f"{key} {before.get(key)!r}, not {value!r}" for key, value in changed.items()]
+    if differing:
+        raise UserError(
+            f"{output} already holds an index of {'; '.join(differing)}: choose another folder, or delete this one."
+        )
+
+
+def _read(path: pathlib.Path) -> Iterator[Item | Unreadable]:
+    with open(path, "rb") as lines:
+        for line in lines:
+            if line.startswith(b'{"unreadable"'):
+                name, reason, key = json.loads(line)["unreadable"]
+                yield Unreadable(name, reason, tuple(key))
+            else:
+                yield from_json(line)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
 
 PART = 1024  # items between two saves
 
@@ -25,11 +178,11 @@ PART = 1024  # items between two saves
 def index_in_memory(embedder, found: Iterable, kind: str = IMAGES, batch_size: int = 64, progress=None) -> Index:
     """Encodes what `sources.find` yields into an index that lives in memory.
 
-    Raises `ConfigurationError` if nothing can be read.
+    Raises `UserError` if nothing can be read.
     """
     items, embeddings, skipped = _encode(embedder, _distinct(kind, found, set()), kind, batch_size, progress)
     if not items:
-        raise ConfigurationError(f"None of the {len(skipped)} {kind} can be read.")
+        raise UserError(f"None of the {len(skipped)} {kind} can be read.")
     return Index(items, embeddings, take(embedder), kind, skipped=len(skipped))
 
 
@@ -57,11 +210,11 @@ def build_index(
       part: items between two saves.
 
     Raises:
-      ConfigurationError: sources that hold nothing, a folder that is something else, an index of other sources or of
+      UserError: sources that hold nothing, a folder that is something else, an index of other sources or of
         another model, nothing that can be read.
     """
     if dtype not in DTYPES:
-        raise ConfigurationError(f"Unknown dtype {dtype!r}; known: {', '.join(DTYPES)}.")
+        raise UserError(f"Unknown dtype {dtype!r}; known: {', '.join(DTYPES)}.")
     found = sources.find(kind, names, split)  # mistakes show before anything is written
     output, model = pathlib.Path(output), take(embedder)
     asked = {"kind": kind, "sources": [os.path.abspath(name) for name in names], "split": split, "dtype": dtype}

@@ -9,16 +9,16 @@ from collections.abc import Sequence
 
 from tqdm import tqdm
 
-from mural_tf.config import ConfigurationError, write_whole
+from mural_tf.errors import UserError
+from mural_tf.files import write_whole
 from mural_tf.loading import load
-from mural_tf.search import approximate, recall, results, sources
+from mural_tf.search import approximate, recall, sources
 from mural_tf.search.build import build_index, index_in_memory
-from mural_tf.search.contact_sheet import write_contact_sheet
-from mural_tf.search.gallery import write_gallery
 from mural_tf.search.index import SKIPPED, Index, load_index
 from mural_tf.search.items import IMAGES
-from mural_tf.search.measured_queries import collect
-from mural_tf.search.queries import Query, check_queries, read_queries
+from mural_tf.search.pages import write_contact_sheet, write_gallery
+from mural_tf.search.queries import Query, Result, check_queries, read_queries, search, to_json, to_lines
+from mural_tf.search.recall import collect
 
 
 def index(
@@ -88,7 +88,7 @@ def query(
     html: str = "",
     json: str = "",
     output: str = "",
-) -> list[results.Result]:
+) -> list[Result]:
     """Asks an index. Prints the hits, or JSON if `json` is "-"; writes the gallery `html` and the contact sheet.
 
     Args:
@@ -101,13 +101,13 @@ def query(
     opened = load_index(index_folder, use_exact)
     model = model or opened.model.path
     if not os.path.isdir(model):
-        raise ConfigurationError(
+        raise UserError(
             f"The index was made by the model {model or 'of a process in memory'}, which is not there; "
             "give its place: --model=WORKDIR_OR_EXPORT."
         )
     embedder = load(model)
     opened.check_model(embedder)
-    found = results.search(opened, embedder, queries, top)
+    found = search(opened, embedder, queries, top)
     _show(opened, found, html, json, output)
     return found
 
@@ -115,7 +115,7 @@ def query(
 def search_once(
     model: str, images: str, queries: Sequence[Query], top: int = 10, split: str = "", batch_size: int = 64,
     html: str = "", json: str = "", output: str = "",
-) -> list[results.Result]:  # fmt: skip
+) -> list[Result]:  # fmt: skip
     """Searches images exactly without keeping an index."""
     check_queries(queries, top)
     found_images = sources.find(IMAGES, [images], split)
@@ -124,7 +124,7 @@ def search_once(
     made = index_in_memory(embedder, found_images, IMAGES, batch_size, progress=True)
     if made.skipped:
         print(f"{made.skipped} of {made.skipped + len(made)} images cannot be read.", file=sys.stderr)
-    found = results.search(made, embedder, queries, top)
+    found = search(made, embedder, queries, top)
     _show(made, found, html, json, output)
     return found
 
@@ -132,20 +132,20 @@ def search_once(
 def _check_outputs(queries: Sequence[Query], **files: str) -> None:
     for flag, file in files.items():
         if file and not pathlib.Path(file).resolve().parent.is_dir():
-            raise ConfigurationError(f"The folder of --{flag}={file} does not exist.")
+            raise UserError(f"The folder of --{flag}={file} does not exist.")
     if files["output"] and len(queries) > 1:
-        raise ConfigurationError("--output draws the results of one query; use --html=FILE for several.")
+        raise UserError("--output draws the results of one query; use --html=FILE for several.")
 
 
-def _show(opened: Index, found: Sequence[results.Result], html: str, json: str, output: str) -> None:
+def _show(opened: Index, found: Sequence[Result], html: str, json: str, output: str) -> None:
     if json == "-":
-        print(results.to_json(opened, found))
+        print(to_json(opened, found))
     else:
         for result in found:
-            print("\n".join(results.to_lines(result, len(opened), opened.kind)))
+            print("\n".join(to_lines(result, len(opened), opened.kind)))
     notes = sys.stderr if json == "-" else sys.stdout
     if json not in ("", "-"):
-        write_whole(json, results.to_json(opened, found) + "\n")
+        write_whole(json, to_json(opened, found) + "\n")
         print(f"Written: {json}", file=notes)
     if html:
         write_gallery(html, opened, found)

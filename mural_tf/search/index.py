@@ -18,6 +18,8 @@ A folder of an index, complete when it has `index.json`:
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import json
 import os
 import pathlib
@@ -25,10 +27,86 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mural_tf.config import ConfigurationError
-from mural_tf.search import approximate, exact
-from mural_tf.search.fingerprint import Fingerprint, take
+from mural_tf.data.images import uses_features
+from mural_tf.errors import UserError
+from mural_tf.metrics import top_k
+from mural_tf.search import approximate
 from mural_tf.search.items import IMAGES, Item, ItemTable, Names, read_image
+
+# Which model an index belongs to, told by what the model does: its vectors of a few fixed texts and pictures.
+#
+# A hash of files would call a workdir, its export and the same weights on another machine three models. Vectors of
+# two models that agree on every probe can be searched with each other, and those of others cannot.
+
+
+TEXTS = ("a red balloon", "Zwei Hunde im Schnee", "赤い風船", "نجمة زرقاء", "moyo mwekundu", "नीला तारा", "")
+# 1 - cosine that rounding, another machine or a lower precision may cost; other weights cost more.
+TOLERANCE = 1e-3
+
+
+@dataclasses.dataclass(frozen=True)
+class Fingerprint:
+    """`probes`: float32 [P, D], the vectors of the probes. `path`, `step`: where the model was loaded from."""
+
+    probes: np.ndarray
+    path: str = ""
+    step: int | None = None
+
+    @property
+    def identity(self) -> str:
+        """Twelve hexadecimal digits to show to people; `distance` is what decides."""
+        return hashlib.sha256(np.round(self.probes, 2).astype("<f4").tobytes()).hexdigest()[:12]
+
+    def __str__(self) -> str:
+        return self.identity
+
+    def distance(self, other: Fingerprint) -> float:
+        """Returns the largest 1 - cosine of two models' vectors of a probe; 2 if their sizes differ."""
+        if self.probes.shape != other.probes.shape:
+            return 2.0
+        norms = np.linalg.norm(self.probes, axis=1) * np.linalg.norm(other.probes, axis=1)
+        return float(np.max(1.0 - np.sum(self.probes * other.probes, axis=1) / np.maximum(norms, 1e-12)))
+
+    def check(self, other: Fingerprint, what: str) -> None:
+        """Raises `UserError` if `other` is not the model that made `what`."""
+        distance = self.distance(other)
+        if not distance <= TOLERANCE:
+            raise UserError(
+                f"{what} was made by the model {self.describe()}, not by {other.describe()}: their vectors differ by "
+                f"1 - cosine = {distance:.2g}. Use that model, or index again with this one."
+            )
+
+    def describe(self) -> str:
+        """Returns where the model was, for messages."""
+        step = f" at step {self.step}" if self.step is not None else ""
+        return f"{self.path or '(in memory)'}{step} [{self.identity}]"
+
+
+def take(embedder) -> Fingerprint:
+    """Encodes the probes with anything that has `encode_text` and `encode_image`."""
+    probes = embedder.encode_text(list(TEXTS))
+    tower = embedder.config.image_tower if hasattr(embedder, "config") else None
+    if tower is None or tower.name != "none":  # a model of texts alone
+        images = _features(tower.feature_size) if tower is not None and uses_features(tower) else _pictures()
+        probes = np.concatenate([probes, embedder.encode_image(images)])
+    probes = probes.astype(np.float32)
+    return Fingerprint(probes, str(getattr(embedder, "path", "")), getattr(embedder, "step", None))
+
+
+def _features(size: int) -> list[bytes]:
+    """Two fixed records of a model that takes features in place of pictures."""
+    return [row.astype("<f4").tobytes() for row in np.random.default_rng(0).standard_normal((2, size))]
+
+
+def _pictures() -> list[np.ndarray]:
+    """A colour gradient and a disc on white, uint8 [64, 64, 3]."""
+    line = np.arange(64)
+    x, y = np.meshgrid(line, line)
+    gradient = np.stack([4 * x, 4 * y, 255 - 2 * x - 2 * y], axis=-1)
+    inside = ((x - 31.5) ** 2 + (y - 31.5) ** 2 < 24**2)[..., None]
+    disc = np.where(inside, [220, 30, 40], [255, 255, 255])
+    return [gradient.astype(np.uint8), disc.astype(np.uint8)]
+
 
 DESCRIPTION, EMBEDDINGS, ITEMS, PROBES = "index.json", "embeddings.npy", "items.jsonl", "model_probes.npy"
 SKIPPED = "skipped.tsv"
@@ -80,7 +158,7 @@ class Index:
           ValueError: vectors of another size or not finite, k below 1.
         """
         if self.approximate is None or use_exact:
-            return exact.top_k(vectors, self.embeddings, k)
+            return top_k.top_k(vectors, self.embeddings, k)
         return self.approximate.search(vectors, k, self.embeddings)
 
     def describe(self, row: int) -> Item:
@@ -94,7 +172,7 @@ class Index:
         return read_image(self.describe(row))
 
     def check_model(self, embedder) -> None:
-        """Raises `ConfigurationError` if the vectors of `embedder` cannot be compared with those of the index."""
+        """Raises `UserError` if the vectors of `embedder` cannot be compared with those of the index."""
         self.model.check(take(embedder), "The index")
 
 
@@ -102,7 +180,7 @@ def load_index(folder: str | os.PathLike, use_exact: bool = False) -> Index:
     """Opens the index in a folder; vectors and items are read as they are needed.
 
     With `use_exact` its approximate part is left alone: every search is exact and faiss is not needed.
-    Raises `ConfigurationError` if there is none, it is not complete, damaged or of another format.
+    Raises `UserError` if there is none, it is not complete, damaged or of another format.
     """
     folder = pathlib.Path(folder)
     description = read_description(folder)
@@ -111,9 +189,9 @@ def load_index(folder: str | os.PathLike, use_exact: bool = False) -> Index:
         probes = np.load(folder / PROBES)
         items = ItemTable(folder / ITEMS)
     except (OSError, ValueError) as error:
-        raise ConfigurationError(f"The index {folder} is damaged ({error}); make it again.") from None
+        raise UserError(f"The index {folder} is damaged ({error}); make it again.") from None
     if not len(items) == len(embeddings) == description["count"]:
-        raise ConfigurationError(
+        raise UserError(
             f"The index {folder} is damaged: {description['count']} items were written, {len(items)} names and "
             f"{len(embeddings)} vectors are there; make it again."
         )
@@ -123,16 +201,16 @@ def load_index(folder: str | os.PathLike, use_exact: bool = False) -> Index:
 
 
 def read_description(folder: str | os.PathLike) -> dict[str, object]:
-    """Returns index.json. Raises `ConfigurationError` as `load_index` does."""
+    """Returns index.json. Raises `UserError` as `load_index` does."""
     path = pathlib.Path(folder) / DESCRIPTION
     try:
         description = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         begun = (path.parent / "building").is_dir()
         hint = "its indexing was interrupted; run the same command again" if begun else "make it with: index IMAGES…"
-        raise ConfigurationError(f"{path.parent} is not an index: it has no {DESCRIPTION} ({hint}).") from None
+        raise UserError(f"{path.parent} is not an index: it has no {DESCRIPTION} ({hint}).") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{path} is not valid JSON ({error}): the index is damaged.") from None
+        raise UserError(f"{path} is not valid JSON ({error}): the index is damaged.") from None
     if not isinstance(description, dict) or description.get("format") != FORMAT:
-        raise ConfigurationError(f"{path} is of another format than {FORMAT}, which this version reads; index again.")
+        raise UserError(f"{path} is of another format than {FORMAT}, which this version reads; index again.")
     return description

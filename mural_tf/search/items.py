@@ -15,8 +15,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from mural_tf.config import ConfigurationError
-from mural_tf.search.whole_files import save_array, whole
+from mural_tf.errors import UserError
+from mural_tf.files import save_array, whole
 
 IMAGES, TEXTS = "images", "texts"
 IMAGE_FEATURES = ("image", "jpg")  # of the project's records and of img2dataset's
@@ -85,7 +85,7 @@ class ItemTable(Sequence[Item]):
         self._file = open(path, "rb")  # noqa: SIM115 - lives as long as the table
         size = os.path.getsize(path)
         if size != int(self._starts[-1]):
-            raise ConfigurationError(f"{path} has {size} bytes instead of {self._starts[-1]}: the index is damaged.")
+            raise UserError(f"{path} has {size} bytes instead of {self._starts[-1]}: the index is damaged.")
         self._lines = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
 
     def __len__(self) -> int:

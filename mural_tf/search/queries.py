@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import pathlib
 from collections.abc import Sequence
 
 import numpy as np
 
-from mural_tf.config import ConfigurationError
+from mural_tf.errors import UserError
+from mural_tf.search.index import Index
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,41 +32,41 @@ class Query:
 def read_queries(path: str | os.PathLike) -> list[Query]:
     """Reads a table: a sentence a line, or language[TAB]sentence, and after that any number of right answers' names.
 
-    Raises `ConfigurationError` for a missing file, a line without a sentence, or no line.
+    Raises `UserError` for a missing file, a line without a sentence, or no line.
     """
     try:
         lines = pathlib.Path(path).read_text(encoding="utf-8-sig").splitlines()
     except (FileNotFoundError, IsADirectoryError):
-        raise ConfigurationError(f"The queries {path} are not there: expected a file of language[TAB]text.") from None
+        raise UserError(f"The queries {path} are not there: expected a file of language[TAB]text.") from None
     except UnicodeDecodeError as error:
-        raise ConfigurationError(f"The queries {path} are not UTF-8 ({error}).") from None
+        raise UserError(f"The queries {path} are not UTF-8 ({error}).") from None
     queries = []
     for number, line in enumerate(lines, start=1):
         if line.strip():
             language, text, *right = line.split("\t") if "\t" in line else ("", line)
             if not text.strip():
-                raise ConfigurationError(f"{path}, line {number}: no sentence; expected language[TAB]text.")
+                raise UserError(f"{path}, line {number}: no sentence; expected language[TAB]text.")
             queries.append(Query(text, language.strip(), right=tuple(name for name in right if name)))
     if not queries:
-        raise ConfigurationError(f"{path} holds no queries: expected language[TAB]text, a line each.")
+        raise UserError(f"{path} holds no queries: expected language[TAB]text, a line each.")
     return queries
 
 
 def check_queries(queries: Sequence[Query], top: int) -> None:
-    """Raises `ConfigurationError` for no query, an empty one, a missing image or `top` below 1."""
+    """Raises `UserError` for no query, an empty one, a missing image or `top` below 1."""
     if not queries:
-        raise ConfigurationError("Nothing asked: give a sentence in any language, --image=FILE or --queries=FILE.")
+        raise UserError("Nothing asked: give a sentence in any language, --image=FILE or --queries=FILE.")
     for query in queries:
         if query.image and not os.path.isfile(query.image):
-            raise ConfigurationError(f"The image {query.image} does not exist.")
+            raise UserError(f"The image {query.image} does not exist.")
         if not query.name.strip():
-            raise ConfigurationError("The query is empty: give a sentence in any language.")
+            raise UserError("The query is empty: give a sentence in any language.")
     if top < 1:
-        raise ConfigurationError(f"top must be at least 1, got {top}.")
+        raise UserError(f"top must be at least 1, got {top}.")
 
 
 def encode_queries(embedder, queries: Sequence[Query]) -> np.ndarray:
-    """Returns float32 [Q, D] of sentences and images mixed. Raises `ConfigurationError` for an unreadable image."""
+    """Returns float32 [Q, D] of sentences and images mixed. Raises `UserError` for an unreadable image."""
     texts = [i for i, query in enumerate(queries) if not query.image]
     images = [i for i, query in enumerate(queries) if query.image]
     blocks = []
@@ -74,3 +76,89 @@ def encode_queries(embedder, queries: Sequence[Query]) -> np.ndarray:
         blocks.append(embedder.encode_image([pathlib.Path(queries[i].image) for i in images]))
     vectors = np.concatenate(blocks)
     return vectors[np.argsort(texts + images)]
+
+
+# What was found, as a ranked list for people and as JSON for programs.
+
+
+@dataclasses.dataclass(frozen=True)
+class Hit:
+    """One result: `rank` from 1, `score` the cosine, `name` and `row` of the item, `right` if it is a right answer."""
+
+    rank: int
+    score: float
+    name: str
+    row: int = -1
+    right: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """A query and its hits, best first."""
+
+    query: Query
+    hits: tuple[Hit, ...]
+
+    @property
+    def first_right(self) -> int | None:
+        """Rank of the first right answer among the hits."""
+        return next((hit.rank for hit in self.hits if hit.right), None)
+
+
+def search(index: Index, embedder, queries: Sequence[Query], top: int = 10) -> list[Result]:
+    """Returns the `top` items closest to each query; `embedder` must be the model that made the index.
+
+    Raises `UserError` for queries that cannot be asked.
+    """
+    check_queries(queries, top)
+    scores, rows = index.search(encode_queries(embedder, queries), top)
+    results = []
+    for query, query_scores, query_rows in zip(queries, scores, rows):
+        names = [index.items[row] for row in query_rows]
+        hits = (
+            Hit(rank, float(score), name, int(row), name in query.right)
+            for rank, (score, row, name) in enumerate(zip(query_scores, query_rows, names), start=1)
+        )
+        results.append(Result(query, tuple(hits)))
+    return results
+
+
+def to_lines(result: Result, size: int, what: str) -> list[str]:
+    """Returns the lines to print: the query, and rank, score and name of each hit, right answers marked."""
+    lines = [f"{result.query.name!r} in {size:,} {what}:"]
+    lines += [f"{hit.rank:4}  {hit.score:+.3f}  {hit.name}{'  (right)' if hit.right else ''}" for hit in result.hits]
+    if result.query.right and result.first_right is None:
+        lines.append("      none of the right answers")
+    return lines
+
+
+def to_json(index: Index, results: Sequence[Result]) -> str:
+    """Returns {"model", "kind", "count", "results": [{"query", "hits": [{"rank", "score", "row", "name", …}]}]}."""
+    return json.dumps(
+        {
+            "model": str(index.model),
+            "kind": index.kind,
+            "count": len(index),
+            "results": [
+                {"query": _present(dataclasses.asdict(result.query)), "first_right": result.first_right,
+                 "hits": [describe_hit(index, hit) for hit in result.hits]}
+                for result in results
+            ],
+        },
+        ensure_ascii=False,
+        indent=2,
+    )  # fmt: skip
+
+
+def describe_hit(index: Index, hit: Hit) -> dict[str, object]:
+    """Returns a hit as JSON values: rank, score, row, name, and what is known of path, record, language, captions."""
+    item = index.describe(hit.row)
+    known = {"path": item.path, "language": item.language, "captions": [list(caption) for caption in item.captions]}
+    if item.offset >= 0:
+        known["offset"] = item.offset
+    shown = {"rank": hit.rank, "score": round(hit.score, 6), "row": hit.row, "name": hit.name, **_present(known)}
+    return {**shown, "right": True} if hit.right else shown
+
+
+def _present(values: dict) -> dict:
+    return {key: value for key, value in values.items() if value not in ("", [], ())}

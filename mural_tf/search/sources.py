@@ -13,8 +13,8 @@ import pathlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from mural_tf.config import ConfigurationError
 from mural_tf.data import records
+from mural_tf.errors import UserError
 from mural_tf.search.items import IMAGES, TEXTS, Item, image_of_record
 
 IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".gif", ".bmp")
@@ -45,12 +45,12 @@ def find(kind: str, sources: Sequence[str], split: str = "") -> Iterator[Found]:
       split: of folders of the project's TFRecords; "": every split.
 
     Raises:
-      ConfigurationError: a source that does not exist or holds nothing of the kind, before anything is yielded.
+      UserError: a source that does not exist or holds nothing of the kind, before anything is yielded.
     """
     if kind not in KINDS:
-        raise ConfigurationError(f"Unknown kind {kind!r}; known: {', '.join(KINDS)}.")
+        raise UserError(f"Unknown kind {kind!r}; known: {', '.join(KINDS)}.")
     if not sources:
-        raise ConfigurationError("Nothing to index: name folders, globs, TFRecords or tables of paths.")
+        raise UserError("Nothing to index: name folders, globs, TFRecords or tables of paths.")
     files = [file for source in sources for file in _files(kind, str(source), split)]
     return _read(kind, files)
 
@@ -65,12 +65,12 @@ def _files(kind: str, source: str, split: str) -> list[tuple[str, str]]:
     else:
         matches = sorted(glob.glob(source, recursive=True))
         if not matches:
-            raise ConfigurationError(
+            raise UserError(
                 f"{source} does not exist. Expected a folder, a file or a pattern (quote it: 'photos/**/*.jpg')."
             )
         return [file for match in matches if os.path.isfile(match) for file in _files(kind, match, split)]
     if not found:
-        raise ConfigurationError(
+        raise UserError(
             f"No {kind} in {source}: expected "
             + (f"files ending in {', '.join(IMAGE_ENDINGS)}, or " if kind == IMAGES else "")
             + f"TFRecords ({records.IMAGE_TEXT}/{split or '<split>'}-*.tfrecord), in it or below it."
@@ -142,7 +142,7 @@ def _lines(file: str) -> Iterator[str]:
 def _read_records(kind: str, file: str) -> Iterator[Found]:
     import tensorflow as tf
 
-    from mural_tf.data.untuned import untuned
+    from mural_tf.data.records import untuned
 
     path, offset = os.path.abspath(file), 0
     try:

@@ -16,12 +16,11 @@ import os
 import pathlib
 from collections.abc import Sequence
 
-from mural_tf.search import thumbnails
-from mural_tf.search.gallery import language_attribute
+from mural_tf.search import pages
 from mural_tf.search.index import Index
 from mural_tf.search.items import IMAGES, TEXTS
-from mural_tf.search.queries import Query
-from mural_tf.search.results import search
+from mural_tf.search.pages import language_attribute
+from mural_tf.search.queries import Query, search
 
 LONGEST_SENTENCE = 2000  # characters; models read far fewer tokens
 MOST_RESULTS = 100
@@ -66,4 +65,4 @@ def thumbnail(index: Index, row: int) -> bytes:
 
     Raises `IndexError` for a row that is not there, `OSError` or `ValueError` if its image is gone or damaged.
     """
-    return thumbnails.thumbnail(index.read_image(row))
+    return pages.thumbnail(index.read_image(row))

@@ -10,7 +10,7 @@ import socket
 from absl import flags
 
 from mural_tf import cli
-from mural_tf.config import ConfigurationError
+from mural_tf.errors import UserError
 
 EXPORT = flags.DEFINE_string("export", None, "Export to serve (made by run_export.py).", required=True)
 INDEX = flags.DEFINE_string("index", "", "Index of run_search.py, searched at /search; made with the same model.")
@@ -31,8 +31,8 @@ def main(argv):
     except ModuleNotFoundError as error:
         if error.name not in ("aiohttp", "prometheus_client"):
             raise
-        raise ConfigurationError(f"The server needs {error.name}: pip install 'mural-tf[serve]'.") from None
-    from mural_tf.serve.limits import Limits
+        raise UserError(f"The server needs {error.name}: pip install 'mural-tf[serve]'.") from None
+    from mural_tf.serve.batching import Limits
 
     limits = Limits(
         max_batch=MAX_BATCH.value,
@@ -68,7 +68,7 @@ def _listen(host: str, port: int) -> socket.socket:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         return socket.create_server(address[:2], family=family)
     except OSError as error:
-        raise ConfigurationError(f"Cannot listen on {host}:{port}: {error.strerror or error}.") from None
+        raise UserError(f"Cannot listen on {host}:{port}: {error.strerror or error}.") from None
 
 
 if __name__ == "__main__":

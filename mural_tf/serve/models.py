@@ -11,8 +11,8 @@ from google.protobuf import json_format
 from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow_serving.apis import prediction_log_pb2
 
-from mural_tf.config import ConfigurationError
-from mural_tf.data.untuned import untuned
+from mural_tf.data.records import untuned
+from mural_tf.errors import UserError
 
 WARMUP_FILE = "assets.extra/tf_serving_warmup_requests"
 
@@ -38,20 +38,20 @@ class ServedModel:
       folder: holds one SavedModel a version, in folders named by numbers.
 
     Raises:
-      ConfigurationError: there is no version, or it cannot be loaded.
+      UserError: there is no version, or it cannot be loaded.
     """
 
     def __init__(self, name: str, folder: pathlib.Path):
         self.name = name
         self.version = max(_versions(folder), default=0)
         if not self.version:
-            raise ConfigurationError(f"{folder} has no version: expected a SavedModel in {folder}/1.")
+            raise UserError(f"{folder} has no version: expected a SavedModel in {folder}/1.")
         path = folder / str(self.version)
         try:
             self._saved_model = tf.saved_model.load(str(path))  # kept: signatures do not keep variables alive
         except (OSError, ValueError, tf.errors.OpError) as error:
             reason = str(error).strip().splitlines()[0]
-            raise ConfigurationError(f"{path} is not a SavedModel or is damaged: {reason}") from None
+            raise UserError(f"{path} is not a SavedModel or is damaged: {reason}") from None
         functions = self._saved_model.signatures.items()
         self.signatures = {key: Signature(function) for key, function in functions if not key.startswith("__")}
         self.metadata = _signature_definitions(path)
@@ -68,13 +68,13 @@ class ServedModel:
 
 
 def load_models(export: str | pathlib.Path) -> dict[str, ServedModel]:
-    """Loads every versioned SavedModel of an export; raises `ConfigurationError` if there is none."""
+    """Loads every versioned SavedModel of an export; raises `UserError` if there is none."""
     export = pathlib.Path(export)
     if not export.is_dir():
-        raise ConfigurationError(f"The export {export} does not exist; run_export.py makes one of a workdir.")
+        raise UserError(f"The export {export} does not exist; run_export.py makes one of a workdir.")
     folders = sorted(folder for folder in export.iterdir() if folder.is_dir() and _versions(folder))
     if not folders:
-        raise ConfigurationError(f"{export} is no export: expected SavedModels such as {export}/text_encoder/1.")
+        raise UserError(f"{export} is no export: expected SavedModels such as {export}/text_encoder/1.")
     return {folder.name: ServedModel(folder.name, folder) for folder in folders}
 
 

@@ -32,7 +32,7 @@ def search_routes(index: Index, embedder, languages: Sequence[str] = (), prefix:
       prefix: where the page is.
 
     Raises:
-      ConfigurationError: another model made the index.
+      UserError: another model made the index.
     """
     index.check_model(embedder)
     page = search_web.page_html(languages)

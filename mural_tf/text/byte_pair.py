@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
-from mural_tf.config import ConfigurationError
-from mural_tf.text.tokenizer import WordPieceTokenizer
+from mural_tf.errors import UserError
+from mural_tf.text.word_pieces import WordPieceTokenizer
 from mural_tf.text.words import split_words
 
 LONGEST_WORD = 64  # bytes; what is longer is cut into words of this length
@@ -38,17 +38,17 @@ def learn_byte_pairs(counts: Mapping[str, int], size: int, reserved: Sequence[st
       reserved: special pieces, put first.
 
     Raises:
-      ConfigurationError: no room for the bytes, or the `tokenizers` package is missing.
+      UserError: no room for the bytes, or the `tokenizers` package is missing.
     """
     characters = byte_characters()
     if size < len(reserved) + len(characters):
-        raise ConfigurationError(
+        raise UserError(
             f"A byte-pair vocabulary of {size} pieces has no room for {len(reserved)} special pieces and 256 bytes."
         )
     try:
         import tokenizers
     except ImportError:
-        raise ConfigurationError(
+        raise UserError(
             "The vocabulary builder 'byte_pair' needs a package that is not installed: pip install tokenizers."
         ) from None
     trainer = tokenizers.trainers.BpeTrainer(
@@ -74,7 +74,7 @@ def _written(word: str, characters: list[str]) -> list[str]:
 class BytePairTokenizer(WordPieceTokenizer):
     """As `WordPieceTokenizer`, special pieces and layout included, with byte-level pieces between [CLS] and [SEP].
 
-    Globetrotter's <txt> is [CLS]; its text has no [SEP]. Raises `ConfigurationError` for a vocabulary that lacks one
+    Globetrotter's <txt> is [CLS]; its text has no [SEP]. Raises `UserError` for a vocabulary that lacks one
     of the 256 bytes.
     """
 
@@ -82,7 +82,7 @@ class BytePairTokenizer(WordPieceTokenizer):
         super().__init__(vocabulary, **options)
         missing = set(byte_characters()) - set(vocabulary)
         if missing:
-            raise ConfigurationError(
+            raise UserError(
                 f"The vocabulary lacks {len(missing)} of the 256 bytes: it is not one of vocabulary.builder=byte_pair."
             )
 

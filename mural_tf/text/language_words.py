@@ -17,10 +17,9 @@ from collections.abc import Iterable, Sequence
 
 import tensorflow as tf
 
-from mural_tf.config import ConfigurationError
-from mural_tf.text.lookup import lookup_table
-from mural_tf.text.vocabulary import save_vocabulary
-from mural_tf.text.words import clean_text, split_words
+from mural_tf.errors import UserError
+from mural_tf.text.vocabulary_file import save_vocabulary
+from mural_tf.text.words import clean_text, lookup_table, split_words
 
 PAD = "[PAD]"
 UNKNOWN = "[UNK]"
@@ -45,11 +44,11 @@ def build_words(
       lower_case, strip_accents: as in `clean_text`; give the tokenizer the same values.
 
     Raises:
-      ConfigurationError: no room for a word of each language, or a language without any text.
+      UserError: no room for a word of each language, or a language without any text.
     """
     share = (size - 1 - len(languages)) // max(len(languages), 1)
     if share < 1:
-        raise ConfigurationError(f"vocabulary.size={size} has no room for words of {len(languages)} languages.")
+        raise UserError(f"vocabulary.size={size} has no room for words of {len(languages)} languages.")
     counts = {language: collections.Counter() for language in languages}
     for language, batch in _batches(texts):
         if language in counts:
@@ -57,7 +56,7 @@ def build_words(
             counts[language].update(word.decode("utf-8") for word in words.numpy())
     missing = [language for language, words in counts.items() if not words]
     if missing:
-        raise ConfigurationError(
+        raise UserError(
             f"No training texts in {', '.join(missing)}: leave them out of text_tower.languages, or add their data."
         )
     lines = [PAD, *(f"{language}{SEPARATOR}{UNKNOWN}" for language in languages)]
@@ -106,7 +105,7 @@ class WordTokenizer(tf.Module):
           vocabulary_file: a file that holds the same lines; SavedModels then carry it as an asset.
 
         Raises:
-          ConfigurationError: not a vocabulary of these languages.
+          UserError: not a vocabulary of these languages.
         """
         super().__init__(name="word_tokenizer")
         self._vocabulary, self.languages = tuple(vocabulary), tuple(languages)
@@ -132,7 +131,7 @@ class WordTokenizer(tf.Module):
     def __call__(self, texts: tf.Tensor, pad: str = "max_length") -> dict[str, tf.Tensor]:
         """Tokenizes string [B]; `pad` is "max_length" (T static) or "longest" (of this batch)."""
         if pad not in ("max_length", "longest"):
-            raise ConfigurationError(f"Unknown padding {pad!r}: expected one of max_length, longest.")
+            raise UserError(f"Unknown padding {pad!r}: expected one of max_length, longest.")
         ids = self.tokenize(texts).merge_dims(1, 2)
         return self.pack(ids, self.max_length if pad == "max_length" else None)
 
@@ -209,10 +208,10 @@ def _first(ragged: tf.RaggedTensor, counts: tf.Tensor) -> tf.RaggedTensor:
 
 
 def _language_starts(vocabulary: Sequence[str], languages: Sequence[str]) -> list[int]:
-    """Returns the id of each language's first word; raises `ConfigurationError` for a list that has another order."""
+    """Returns the id of each language's first word; raises `UserError` for a list that has another order."""
     expected = [PAD, *(f"{language}{SEPARATOR}{UNKNOWN}" for language in languages)]
     if not languages or list(vocabulary[: len(expected)]) != expected:
-        raise ConfigurationError(
+        raise UserError(
             f"The vocabulary is not one of words in the languages {', '.join(languages) or '(none)'}: expected its "
             f"first lines to be {expected[:2]} …; see text_tower.languages."
         )
@@ -222,5 +221,5 @@ def _language_starts(vocabulary: Sequence[str], languages: Sequence[str]) -> lis
         while position < len(vocabulary) and vocabulary[position].startswith(f"{language}{SEPARATOR}"):
             position += 1
     if position != len(vocabulary):
-        raise ConfigurationError(f"Line {position} of the vocabulary, {vocabulary[position]!r}, is out of order.")
+        raise UserError(f"Line {position} of the vocabulary, {vocabulary[position]!r}, is out of order.")
     return starts

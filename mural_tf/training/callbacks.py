@@ -11,7 +11,7 @@ import re
 
 import tensorflow as tf
 
-from mural_tf.config import ConfigurationError
+from mural_tf.errors import UserError
 from mural_tf.training.checkpoints import BestCheckpoint, Checkpoints
 from mural_tf.training.log import TrainingLog
 from mural_tf.training.signals import StopSignals
@@ -157,13 +157,13 @@ class Profile(_Callback):
 
 
 def parse_profile(wanted: str, steps: int) -> tuple[int, int] | None:
-    """Returns (START, STOP) of "START,STOP", steps counted from 1, or `None` for ""; raises `ConfigurationError`."""
+    """Returns (START, STOP) of "START,STOP", steps counted from 1, or `None` for ""; raises `UserError`."""
     if not wanted:
         return None
     match = re.fullmatch(r"(\d+),(\d+)", wanted)
     first, last = (int(number) for number in match.groups()) if match else (0, 0)
     if not 1 <= first <= last <= steps:
-        raise ConfigurationError(
+        raise UserError(
             f"--profile={wanted} cannot be used: expected START,STOP, the first and the last step, with "
             f"1 <= START <= STOP <= {steps} (train.steps)."
         )

@@ -8,6 +8,7 @@ at any moment. A file that was damaged later is passed over for the one before.
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -17,10 +18,65 @@ import tensorflow as tf
 from absl import logging
 from ml_collections import ConfigDict
 
-from mural_tf.config import ConfigurationError, load_config, write_whole
+from mural_tf.config import load_config
+from mural_tf.errors import UserError
+from mural_tf.files import write_whole
 from mural_tf.models import ContrastiveModel, build_model
-from mural_tf.text.tokenizer import WordPieceTokenizer, build_tokenizer
-from mural_tf.training.snapshot import PARTIAL, SnapshotReader, write_snapshot
+from mural_tf.text.build import build_tokenizer
+from mural_tf.text.word_pieces import WordPieceTokenizer
+
+# The values of a `tf.train.Checkpoint` at one moment, so that a file can be written while training goes on.
+#
+# TensorFlow's own asynchronous checkpoints (2.15) name a checkpoint in the `checkpoint` file before it is written, and
+# keep a second copy of all variables for good. Here the values are read as tensors, which never change: on the CPU such
+# a tensor shares its variable's memory, and the first update of the variable afterwards takes new memory. So a read
+# costs next to nothing, and one copy exists only while it is being written.
+#
+# Reading may involve all workers (variables that are averaged when read); writing is one worker's matter.
+
+
+PARTIAL = ".saving"  # the folder of files that are not complete yet
+
+
+class SnapshotReader:
+    """Reads what `checkpoint.write` would write, in TensorFlow's own format, keys and object graph included.
+
+    Tracing `checkpoint.write` gives the operation that saves, and with it every key and where its value comes from;
+    running the graph up to there reads the values. All variables must exist. Create it in the strategy's scope.
+    """
+
+    def __init__(self, checkpoint: tf.train.Checkpoint):
+        traced = tf.compat.v1.wrap_function(lambda: checkpoint.write(tf.constant("never written")), [])
+        saves = [operation for operation in traced.graph.get_operations() if operation.type == "SaveV2"]
+        self._names = [name for save in saves for name in tf.get_static_value(save.inputs[1])]
+        # What the graph is given anew at every call: the keys of collectives, where reading takes all workers.
+        self._call_time = list(traced.graph.deferred_external_captures)
+        values = [value for save in saves for value in save.inputs[3:]]
+        self._read = traced.prune(tf.nest.flatten(traced.graph.deferred_internal_captures), values)
+
+    def read(self) -> tuple[list[bytes], list[tf.Tensor]]:
+        """Returns the keys and the values they have now."""
+        return self._names, self._read(*tf.nest.flatten([value() for value in self._call_time]))
+
+
+def write_snapshot(snapshot: tuple[list[bytes], list[tf.Tensor]], prefix: pathlib.Path) -> None:
+    """Writes `prefix`.data-00000-of-00001 and `prefix`.index; where the index exists, the checkpoint is complete.
+
+    Raises TensorFlow's or Python's error if the disk is full; files that were there before are then as they were.
+    """
+    names, values = snapshot
+    partial = prefix.parent / PARTIAL
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        partial.mkdir(parents=True)
+        with tf.device("CPU:0"):
+            path, slices = str(partial / prefix.name), [""] * len(names)
+            tf.raw_ops.SaveV2(prefix=path, tensor_names=names, shape_and_slices=slices, tensors=values)
+        for part in (".data-00000-of-00001", ".index"):  # the index last: see above
+            os.replace(partial / (prefix.name + part), f"{prefix}{part}")
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
 
 FOLDERS = {"latest": "checkpoints", "best": "checkpoints/best"}
 
@@ -37,7 +93,7 @@ class Checkpoints:
 
     def __init__(self, checkpoint: tf.train.Checkpoint, folder: pathlib.Path, keep: int, writes: bool = True):
         if keep < 1:
-            raise ConfigurationError(f"train.keep_checkpoints={keep} must be at least 1.")
+            raise UserError(f"train.keep_checkpoints={keep} must be at least 1.")
         self._checkpoint, self._folder, self._keep, self._writes = checkpoint, folder, keep, writes
         self._kept = list_checkpoints(folder)
         self._reader: SnapshotReader | None = None
@@ -65,7 +121,7 @@ class Checkpoints:
     def save(self, step: int) -> None:
         """Reads all values now and starts to write them; what training changes afterwards is not in the file.
 
-        Raises `ConfigurationError` if the save before this one failed.
+        Raises `UserError` if the save before this one failed.
         """
         self.wait()
         self.prepare()
@@ -78,7 +134,7 @@ class Checkpoints:
     def wait(self) -> None:
         """Returns when everything is written.
 
-        Raises `ConfigurationError` if the disk is full or cannot be written; earlier checkpoints are intact.
+        Raises `UserError` if the disk is full or cannot be written; earlier checkpoints are intact.
         """
         if self._thread is not None:
             self._thread.join()
@@ -89,7 +145,7 @@ class Checkpoints:
         error, self._error = self._error, None
         if isinstance(error, (tf.errors.OpError, OSError)):
             reason = getattr(error, "message", "") or getattr(error, "strerror", "") or error
-            raise ConfigurationError(
+            raise UserError(
                 f"Saving a checkpoint in {self._folder} failed: {reason}. Earlier checkpoints are intact; free some "
                 "space and run the same command again."
             )
@@ -135,7 +191,7 @@ class BestCheckpoint:
         except FileNotFoundError:
             self.value = float("-inf")
         except (ValueError, KeyError, TypeError) as error:
-            raise ConfigurationError(f"{self._record} is damaged ({error}): remove {folder}.") from None
+            raise UserError(f"{self._record} is damaged ({error}): remove {folder}.") from None
 
     def offer(self, step: int, value: float) -> None:
         """Keeps the present weights if `value`, larger being better, is above all before; returns when written."""
@@ -167,19 +223,19 @@ def restore_for_inference(
 
     With `partly`, parts of the model that the checkpoint does not hold stay as they are: it is another method's.
 
-    Raises `ConfigurationError` if there is none or it belongs to another architecture or vocabulary.
+    Raises `UserError` if there is none or it belongs to another architecture or vocabulary.
     """
     if which not in FOLDERS:
-        raise ConfigurationError(f"Unknown checkpoint {which!r}; known: {', '.join(FOLDERS)}.")
+        raise UserError(f"Unknown checkpoint {which!r}; known: {', '.join(FOLDERS)}.")
     folder = pathlib.Path(workdir) / FOLDERS[which]
     paths = list_checkpoints(folder)
     if not paths and which == "best":
-        raise ConfigurationError(
+        raise UserError(
             f"{workdir} has no best checkpoint: expected one in {folder}. It is kept when training evaluates, with "
             "train.evaluate_every above 0."
         )
     if not paths:
-        raise ConfigurationError(f"{workdir} has no checkpoint yet: expected one in {folder}.")
+        raise UserError(f"{workdir} has no checkpoint yet: expected one in {folder}.")
     weights = _present_weights(model, paths[-1]) if partly else _weights(model)
     return _restore_newest(tf.train.Checkpoint(model=weights), paths, folder)
 
@@ -189,11 +245,11 @@ def load_trained(
 ) -> tuple[ContrastiveModel, WordPieceTokenizer, ConfigDict, int]:
     """Returns a workdir's model with its latest or best weights, its tokenizer, its configuration, and their step.
 
-    Raises `ConfigurationError` if a part is missing or damaged, or they do not fit together.
+    Raises `UserError` if a part is missing or damaged, or they do not fit together.
     """
     workdir = pathlib.Path(workdir)
     if not workdir.is_dir():
-        raise ConfigurationError(f"The workdir {workdir} does not exist.")
+        raise UserError(f"The workdir {workdir} does not exist.")
     config = load_config(workdir / "config.json")
     tokenizer = build_tokenizer(config, workdir / "vocabulary.txt")
     model = build_model(config, tokenizer.vocabulary_size)
@@ -224,13 +280,13 @@ def _restore_newest(checkpoint: tf.train.Checkpoint, paths: list[str], folder: p
             return path
         except (AssertionError, ValueError, tf.errors.InvalidArgumentError) as error:
             reason = str(error).strip().splitlines()[0][:300]
-            raise ConfigurationError(
+            raise UserError(
                 f"The checkpoint {path} does not fit the model of this configuration and vocabulary: {reason}"
             ) from None
         except (IndexError, tf.errors.OpError) as error:  # TensorFlow has many names for a damaged file
             reason = error
         if before is not None:
             logging.warning("The checkpoint %s is missing or damaged; using the one before, %s.", path, before)
-    raise ConfigurationError(
+    raise UserError(
         f"No checkpoint in {folder} is usable: all {len(paths)} are missing or damaged; the oldest, {path}: {reason}"
     )

@@ -7,9 +7,9 @@ import pathlib
 import tensorflow as tf
 from ml_collections import ConfigDict
 
-from mural_tf.config import ConfigurationError
-from mural_tf.data.pipeline import batch_size, training_batches
-from mural_tf.data.skipped import SkippedRecords
+from mural_tf.data.streams.epochs import SkippedRecords
+from mural_tf.data.streams.pipeline import batch_size, training_batches
+from mural_tf.errors import UserError
 from mural_tf.models import ContrastiveModel
 from mural_tf.optimizers import build_optimizers
 from mural_tf.training.callbacks import Intervals, PeriodicEvaluation, Profile, SaveCheckpoints, StopAfterStep
@@ -26,7 +26,7 @@ def compile_model(model: ContrastiveModel, config: ConfigDict) -> None:
     tasks = model.loss_weights()
     if "joint" not in optimizers:
         if set(tasks) - set(optimizers):
-            raise ConfigurationError(
+            raise UserError(
                 f"optimizer.mode=per_task has an optimiser for {' and '.join(optimizers)}, and {config.model} also has "
                 f"{', '.join(sorted(set(tasks) - set(optimizers)))}: use joint."
             )
@@ -55,7 +55,7 @@ def fit(
       Whether the last step was reached; `False` if a signal stopped the run (its state is saved).
 
     Raises:
-      ConfigurationError: unusable data, a checkpoint that does not fit, or a full disk.
+      UserError: unusable data, a checkpoint that does not fit, or a full disk.
       StopRequested: a signal during an evaluation; everything trained is saved.
     """
     train, writes = config.train, is_chief(strategy)
@@ -97,10 +97,10 @@ def fit(
 
 
 def _common_step(model: ContrastiveModel, strategy: tf.distribute.Strategy) -> int:
-    """Returns the step that was restored; raises `ConfigurationError` if other workers restored another one."""
+    """Returns the step that was restored; raises `UserError` if other workers restored another one."""
     step = int(model.steps_taken.numpy())
     if sum_over_workers(strategy, step) != step * workers(strategy):
-        raise ConfigurationError(
+        raise UserError(
             f"The workers restored different steps, this one {step}: --workdir must be one folder that all of them see."
         )
     return step
@@ -119,7 +119,7 @@ def _distribute(strategy: tf.distribute.Strategy, model, tokenizer, config: Conf
     for name, group in (("image_text_batch", config.data.captions_per_image or 1), ("text_text_batch", 1)):
         if config.train[name] % (replicas * group):
             whole = f", in groups of data.captions_per_image={group}" if group > 1 else ""
-            raise ConfigurationError(
+            raise UserError(
                 f"train.{name}={config.train[name]} must be a multiple of the {replicas} replicas that share it{whole}."
             )
     one_cpu = replicas == 1 and not isinstance(strategy, tf.distribute.TPUStrategy)

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 import tensorflow as tf
 from tqdm import tqdm
 
-from mural_tf.config import ConfigurationError
-from mural_tf.data.skipped import SkippedRecords
+from mural_tf.data.streams.epochs import SkippedRecords
+from mural_tf.errors import UserError
 from mural_tf.training.workdir import append_metrics
 
 
@@ -114,7 +114,7 @@ class TrainingLog(tf.keras.callbacks.Callback):
             write()
         except tf.errors.OpError as error:
             self._writer = None
-            raise ConfigurationError(
+            raise UserError(
                 f"Cannot write {self.workdir / 'tensorboard'}: {error.message}. Free some space and run the same "
                 "command again."
             ) from None

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import tensorflow as tf
 
-from mural_tf.config import ConfigurationError
+from mural_tf.errors import UserError
 
 Result = TypeVar("Result")
 
@@ -19,7 +19,7 @@ def build_strategy(tpu: str = "") -> tf.distribute.Strategy:
 
     With `tpu` empty, `TF_CONFIG` (several workers) selects MultiWorkerMirroredStrategy, several GPUs select
     MirroredStrategy, and one device needs none. Several workers are only possible before TensorFlow has run anything,
-    so call this first. Raises `ConfigurationError` for a TPU that cannot be reached or a `TF_CONFIG` that is none.
+    so call this first. Raises `UserError` for a TPU that cannot be reached or a `TF_CONFIG` that is none.
     """
     if tpu:
         try:
@@ -28,9 +28,7 @@ def build_strategy(tpu: str = "") -> tf.distribute.Strategy:
             tf.tpu.experimental.initialize_tpu_system(resolver)
         except (ValueError, OSError, RuntimeError, tf.errors.OpError) as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise ConfigurationError(
-                f"The TPU {tpu!r} cannot be used: {reason}. Leave --tpu empty for this machine."
-            ) from None
+            raise UserError(f"The TPU {tpu!r} cannot be used: {reason}. Leave --tpu empty for this machine.") from None
         # TPUs round the factors of float32 products to bfloat16 unless told not to. The towers ask for bfloat16 by
         # their own dtype; what is float32 on purpose is the similarity, divided by a temperature near 0.01.
         tf.config.experimental.enable_tensor_float_32_execution(False)
@@ -50,12 +48,12 @@ def _several_workers(cluster: str) -> tf.distribute.Strategy:
             task["cluster"][task["task"]["type"]]
         )
     except (ValueError, KeyError, TypeError) as error:
-        raise ConfigurationError(
+        raise UserError(
             f"The environment variable TF_CONFIG cannot be used ({type(error).__name__}: {error}): expected "
             '{"cluster": {"worker": ["host:port", …]}, "task": {"type": "worker", "index": 0}}.'
         ) from None
     if not known:
-        raise ConfigurationError(f"TF_CONFIG's task {task['task']} is none of its cluster's chief and workers.")
+        raise UserError(f"TF_CONFIG's task {task['task']} is none of its cluster's chief and workers.")
     return tf.distribute.MultiWorkerMirroredStrategy()
 
 

@@ -11,7 +11,9 @@ from collections.abc import Callable
 
 from ml_collections import ConfigDict
 
-from mural_tf.config import PARTIAL, ConfigurationError, load_config, save_config, write_whole
+from mural_tf.config import load_config, save_config
+from mural_tf.errors import UserError
+from mural_tf.files import PARTIAL, write_whole
 
 # Fields that may change between two runs of the same command: they do not change what is learned.
 FREE_FIELDS = (
@@ -35,31 +37,31 @@ def open_workdir(path: str | pathlib.Path, config: ConfigDict, writes: bool = Tr
     One in which nothing was trained yet, because the run stopped at a mistake, takes another configuration.
     With `writes` False, for workers other than the chief, a workdir that is not there is an error.
 
-    Raises `ConfigurationError` if the folder cannot be written or belongs to another configuration.
+    Raises `UserError` if the folder cannot be written or belongs to another configuration.
     """
     workdir = pathlib.Path(path)
     if not writes and not (workdir / "config.json").exists():
-        raise ConfigurationError(f"--workdir={workdir} is not the chief's: all workers must see one folder.")
+        raise UserError(f"--workdir={workdir} is not the chief's: all workers must see one folder.")
     try:
         workdir.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
-        raise ConfigurationError(f"--workdir={workdir} is or lies below a file; name a folder.") from None
+        raise UserError(f"--workdir={workdir} is or lies below a file; name a folder.") from None
     except OSError as error:
-        raise ConfigurationError(f"--workdir={workdir} cannot be made: {error.strerror}.") from None
+        raise UserError(f"--workdir={workdir} cannot be made: {error.strerror}.") from None
     if not os.access(workdir, os.W_OK):
-        raise ConfigurationError(f"--workdir={workdir} cannot be written; name another folder.")
+        raise UserError(f"--workdir={workdir} cannot be written; name another folder.")
     if (workdir / "config.json").exists():
         different = _differences(_flat(load_config(workdir / "config.json")), _flat(config))
         if different and writes and {path.name for path in workdir.iterdir()} <= BEFORE_TRAINING:
             save_config(config, workdir / "config.json")
             (workdir / "vocabulary.txt").unlink(missing_ok=True)
         elif different:
-            raise ConfigurationError(
+            raise UserError(
                 f"{workdir} belongs to another configuration ({'; '.join(different[:5])}). Name another --workdir, or "
                 "run with the configuration it was made for."
             )
     elif any(path for path in workdir.iterdir() if not path.name.endswith(PARTIAL)):
-        raise ConfigurationError(f"{workdir} is neither empty nor a workdir (no config.json); name another folder.")
+        raise UserError(f"{workdir} is neither empty nor a workdir (no config.json); name another folder.")
     else:
         save_config(config, workdir / "config.json")
     if not writes:
@@ -73,13 +75,13 @@ def open_workdir(path: str | pathlib.Path, config: ConfigDict, writes: bool = Tr
 
 
 def append_metrics(workdir: pathlib.Path, row: dict) -> None:
-    """Appends one JSON object as a line to `metrics.jsonl`; raises `ConfigurationError` if the disk is full."""
+    """Appends one JSON object as a line to `metrics.jsonl`; raises `UserError` if the disk is full."""
     path = workdir / "metrics.jsonl"
     try:
         with open(path, "a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
     except OSError as error:
-        raise ConfigurationError(
+        raise UserError(
             f"Cannot write {path}: {error.strerror}. Free some space and run the same command again."
         ) from None
 

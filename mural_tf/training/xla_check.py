@@ -20,7 +20,7 @@ from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 from mural_tf.cli import run
-from mural_tf.config import ConfigurationError
+from mural_tf.errors import UserError
 
 BACKENDS = {"XLA_CPU_JIT", "XLA_GPU_JIT"}
 # XLA compiles these with an upper bound of their size only; a step with static shapes has none.
@@ -39,8 +39,8 @@ def trace_step(config: ConfigDict, vocabulary_size: int, batch: int):
     """
     import tensorflow as tf
 
-    from mural_tf.data.image_inputs import prepared_spec
-    from mural_tf.encoders.fused import enable_fusion
+    from mural_tf.data.images import prepared_spec
+    from mural_tf.encoders.kernels import enable_fusion
     from mural_tf.models import build_model
     from mural_tf.training.fit import compile_model
 
@@ -128,7 +128,7 @@ def _c_library():
 
 
 def check(config: ConfigDict, vocabulary_size: int, batch: int, compile_step: bool) -> None:
-    """Prints the operations and problems of a configuration's step; raises `ConfigurationError` if there are any."""
+    """Prints the operations and problems of a configuration's step; raises `UserError` if there are any."""
     step, example = trace_step(config, vocabulary_size, batch)
     begun = time.monotonic()
     graph_def = step.get_concrete_function(example).graph.as_graph_def()
@@ -137,7 +137,7 @@ def check(config: ConfigDict, vocabulary_size: int, batch: int, compile_step: bo
     print(", ".join(f"{name} {count}" for name, count in counts.most_common()))
     problems = find_problems(graph_def)
     if problems:
-        raise ConfigurationError("A TPU would refuse this step: " + "; ".join(problems))
+        raise UserError("A TPU would refuse this step: " + "; ".join(problems))
     print("XLA compiles each of them.")
     if compile_step:
         begun = time.monotonic()

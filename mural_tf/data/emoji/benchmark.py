@@ -1,0 +1,223 @@
+"""The emoji benchmark: real pictures, captions and translations in a hundred languages, small enough for a CPU.
+
+    python -m mural_tf.data.emoji.benchmark --output=data/emoji --languages=core
+
+Pictures are emoji in four drawing styles, captions their Unicode CLDR names. As in MURAL (Jain et al., 2021),
+languages are unequal: training captions exist for all emoji in the well-resourced languages and for 3% of the emoji
+in every other language, while translation pairs exist for all of them.
+
+    image_text/train   one record per emoji and training style (Noto, Twemoji, OpenMoji): its captions in all
+                       languages that have one for this emoji in training; the same ones in all three styles
+    image_text/test    1,000 EmojiOne drawings chosen by a fixed hash, with their names in all languages
+    image_text/dev     the other EmojiOne drawings, likewise
+    text_pairs/train   English with every other language: all emoji names, and the names of languages, territories,
+                       scripts and language variants where they differ from English
+
+What is unseen in dev and test is the *drawing style*: the same emoji, drawn otherwise, and their names are part of
+training by design, so the benchmark measures how pictures generalise over styles and captions over languages, and
+not how captions generalise over concepts. Left out: the category "Component", skin-tone variants, and emoji that
+lack an English name or one of the three training drawings. A data set is a local folder (`records.py` has its
+format), and the same settings give the same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Callable, Iterator, Sequence
+
+from absl import flags
+from tqdm import tqdm
+
+from mural_tf import cli
+from mural_tf.data.dataset_folder import DESCRIPTION, build_folder, is_built
+from mural_tf.data.emoji.drawings import TEST_STYLE, TRAINING_STYLES, draw_all
+from mural_tf.data.emoji.names import (
+    UNDER_RESOURCED,
+    WELL_RESOURCED,
+    choose_languages,
+    key_of_code_points,
+    parse_json,
+    read_emoji_names,
+    read_locale_names,
+)
+from mural_tf.data.emoji.npm_packages import Package, fetch_packages, read_members
+from mural_tf.errors import UserError
+
+__all__ = ["PACKAGES", "UNDER_RESOURCED", "WELL_RESOURCED", "build_emoji"]
+
+FORMAT_VERSION = 1  # raised whenever the same settings would give other bytes
+
+PACKAGES = (
+    Package(
+        "emoji-datasource-google",
+        "16.0.0",
+        "sha512-ZRexfzs7MVoLnmzZmNsO4TKhnAJp5D++Vm6PpUpH/jEQQlemp3l88CjZ+DoZ2faM9R4QxZkOPJCoT8DlPhfQ3A==",
+        size=74_344_091,
+        license="Apache-2.0",  # of the drawings, Noto Emoji
+    ),
+    Package(
+        "emoji-datasource-twitter",
+        "16.0.0",
+        "sha512-7F+uCuHH+7Qnrc15P5tnbvKkg9E6tlzi4MnT2uW1RlN4pLYTza6cP/dstIfSDMtpjFLWuZewWg8jBbuL2eyELQ==",
+        size=61_683_754,
+        license="CC-BY-4.0",  # of the drawings, Twemoji
+    ),
+    Package(
+        "openmoji",
+        "17.0.0",
+        "sha512-EBnYrNGdcdw+OSXmENeNE1yBNRu6tOraTmoOyUbJkTmvT/+XETp8RZLSJFzD3lrPc5N9CzsyPnRTk0Vp4UaI9w==",
+        size=4_339_458,
+        license="CC-BY-SA-4.0",
+    ),
+    Package(
+        "emojione",
+        "2.2.7",
+        "sha512-Gbf8qysc34+TFUS5HPwOUY62v8gjLuPmfVTWUR/zirULSYUe/D3MrvYo0W5Y2gScF1YI7EBe5t81IbD8q144Ag==",
+        size=94_196_568,
+        license="CC-BY-4.0",  # of the drawings
+    ),
+    Package(
+        "cldr-annotations-full",
+        "48.2.0",
+        "sha512-DV7A+rEcgUSNTRsVGNGqBZRmAkGfwhGHO5Q1dRwzBoBnVrHWp804JP7/QJdEc66iHmx3+zLWVIMCFLm0lW7PUQ==",
+        size=6_537_823,
+        license="Unicode-3.0",
+    ),
+    Package(
+        "cldr-annotations-derived-full",
+        "48.2.0",
+        "sha512-log62km+AOzI7n/NEuNNFV0mg9DWnt67EYCh1RwxZq9dyRuyteB586LT83Ke8TchEfnwI9cIk2P31zO4nTvZmw==",
+        size=4_233_628,
+        license="Unicode-3.0",
+    ),
+    Package(
+        "cldr-localenames-full",
+        "48.2.0",
+        "sha512-4o0paYDz0UXhfhChAVFkmVl2CP0YTSEqE6WrC0fNafaSC5u5DAXphxH3SZ1Ujczarikr8DToKZfiok6EqWLdNQ==",
+        size=1_958_951,
+        license="Unicode-3.0",
+    ),
+)
+
+FLAGS = flags.FLAGS
+
+
+def build_emoji(
+    output: str | pathlib.Path,
+    cache: str | pathlib.Path,
+    languages: str = "core",
+    seed: int = 0,
+    keyword_captions: bool = False,
+    progress: bool = True,
+    *,
+    packages: Sequence[Package] = PACKAGES,
+    fetch: Callable[[Package, pathlib.Path], pathlib.Path] | None = None,
+) -> pathlib.Path:
+    """Builds the benchmark into the folder `output`, unless it is there already, and returns that folder.
+
+    Args:
+      output: a local folder that does not exist yet, is empty, or holds this data set with the same settings.
+      cache: folder for the packages (250 MB), which every build can share.
+      languages: "core" (the 25 of `LANGUAGE_GROUPS`) or "all" (every locale that names half of the emoji, 122).
+      seed: chooses the 3% of emoji per language, and the order of records; the test images do not depend on it.
+      keyword_captions: also a training caption of CLDR's keywords, joined with ", ", of caption group
+        "<emoji>:keywords", wherever there is one of the name.
+      progress: show bars.
+      packages, fetch: as in `fetch_packages`, for tests and mirrors.
+
+    The folder appears when it is complete: it is built beside `output`, `dataset.json` last, and renamed. What an
+    interrupted build left is removed by the next one.
+
+    Raises `UserError`: no network or npm client, a damaged package, a full disk, unknown `languages`, or
+    an `output` that holds anything else.
+    """
+    output = pathlib.Path(output)
+    if languages not in ("core", "all"):
+        raise UserError(f"languages must be 'core' or 'all', not {languages!r}.")
+    settings = {"languages": languages, "seed": int(seed), "keyword_captions": bool(keyword_captions)}
+    identity = {"name": "emoji", "format_version": FORMAT_VERSION, "settings": settings}
+    identity["packages"] = {p.name: {"version": p.version, "license": p.license} for p in packages}
+    if is_built(output, identity):
+        return output
+    tarballs = fetch_packages(packages, cache, fetch, progress)
+    return build_folder(output, identity, lambda folder: _write(folder, tarballs, settings, progress))
+
+
+def _write(folder: pathlib.Path, tarballs: dict[str, pathlib.Path], settings: dict, progress: bool) -> dict:
+    """Writes all records into `folder` and returns what `dataset.json` says about them."""
+    import tensorflow as tf  # only now, so that --help stays fast
+
+    from mural_tf.data.emoji import records as emoji_records
+    from mural_tf.data.records import IMAGE_TEXT, TEXT_PAIRS, write_records
+
+    annotations = tarballs["cldr-annotations-full"], tarballs["cldr-annotations-derived-full"]
+    names = read_emoji_names(*annotations, settings["languages"])
+    emoji = _listed_emoji(tarballs["emoji-datasource-google"]) & names["en"].keys()
+    drawings = draw_all([(s, tarballs[s.package]) for s in (*TRAINING_STYLES, TEST_STYLE)], emoji, progress)
+    emoji = emoji.intersection(*(drawings[style.name] for style in TRAINING_STYLES))
+    languages = choose_languages(settings["languages"], names, emoji)
+    names = emoji_records.restricted({language: names[language] for language in languages}, emoji)
+    locale_names = read_locale_names(tarballs["cldr-localenames-full"], languages)
+
+    seed = settings["seed"]
+    test, dev = emoji_records.split_test(emoji & drawings[TEST_STYLE.name].keys())
+    captions = emoji_records.captioned_in_training(names, seed)
+    image_text = {
+        "train": emoji_records.image_text_records(
+            drawings, TRAINING_STYLES, captions, seed, settings["keyword_captions"]
+        ),
+        "dev": emoji_records.image_text_records(drawings, [TEST_STYLE], emoji_records.restricted(names, dev), seed),
+        "test": emoji_records.image_text_records(drawings, [TEST_STYLE], emoji_records.restricted(names, test), seed),
+    }
+    pairs = emoji_records.text_pairs(names, locale_names, seed)
+    try:
+        with tqdm(total=sum(map(len, image_text.values())) + len(pairs), unit="record", disable=not progress) as bar:
+            bar.set_description("Writing")
+            for split, records in image_text.items():
+                write_records(folder, IMAGE_TEXT, split, _counted(records, bar), shards=4 if split == "train" else 1)
+            write_records(folder, TEXT_PAIRS, "train", _counted(pairs, bar), shards=4)
+    except tf.errors.OpError as error:  # how TensorFlow's writer reports a full disk
+        raise UserError(f"Cannot write to {folder.parent}: {error.message}. Free space there.") from None
+    return emoji_records.describe(languages, image_text, pairs)
+
+
+def _counted(records: Sequence, bar: tqdm) -> Iterator:
+    for record in records:
+        yield record
+        bar.update()
+
+
+def _listed_emoji(tarball: pathlib.Path) -> set[str]:
+    """Returns the keys in the package's emoji.json, whose entries exclude skin-tone variants, without Components."""
+    content = read_members(tarball, lambda path: path == "emoji.json").get("emoji.json", b"")
+    entries = parse_json(content, tarball, "emoji.json")
+    return {key_of_code_points(entry["unified"]) for entry in entries if entry["category"] != "Component"}
+
+
+def main(argv: Sequence[str]) -> None:
+    """Builds the data set that the flags describe and prints its counts."""
+    del argv
+    if not FLAGS.output:
+        raise UserError("--output is missing: the folder for the data set, for example --output=data/emoji.")
+    output = pathlib.Path(FLAGS.output)
+    cache = pathlib.Path(FLAGS.cache) if FLAGS.cache else output.parent / "emoji_packages"
+    build_emoji(output, cache, FLAGS.languages, FLAGS.seed, FLAGS.keyword_captions)
+    description = json.loads((output / DESCRIPTION).read_text(encoding="utf-8"))
+    for split, counts in description["counts"]["image_text"].items():
+        print(f"{split}: {counts['images']} images, {counts['captions']} captions")
+    print(f"train: {description['counts']['text_pairs']['train']} translation pairs")
+    print(f"{len(description['languages'])} languages in {output}")
+
+
+def _define_flags() -> None:
+    flags.DEFINE_string("output", "", "Folder for the data set; it appears when the build is complete.")
+    flags.DEFINE_string("cache", "", "Folder for the fetched packages, 250 MB; empty: emoji_packages beside --output.")
+    flags.DEFINE_enum("languages", "core", ["core", "all"], "25 languages, or all that name half of the emoji (122).")
+    flags.DEFINE_integer("seed", 0, "Chooses the 3% of captions per under-resourced language.")
+    flags.DEFINE_bool("keyword_captions", False, "Also use CLDR's keywords as training captions.")
+
+
+if __name__ == "__main__":
+    _define_flags()
+    cli.run(main)

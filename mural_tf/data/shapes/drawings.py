@@ -1,0 +1,223 @@
+"""The shapes data set: pictures and captions that the project makes itself, for tests and a first look offline.
+
+A scene is one to three equal shapes of a colour and size on a plain ground; `shape_captions.py` describes it in six
+languages, in two wordings each. As in MURAL (Jain et al., 2021), languages are unequal: in the under-resourced one
+(Tajik) only 3% of the training images have captions, while translation pairs exist for all of them.
+
+    image_text/train   pictures of the training scenes, each scene drawn anew for every picture
+    image_text/dev     100 scenes that occur in no other split, one picture each, captions in all six languages
+    image_text/test    150 scenes, likewise
+    text_pairs/train   English with every other language, for the training scenes
+
+So every caption of the test split describes one image only, and none of them was seen in training. The same
+settings give the same bytes (with the same version of Pillow).
+"""
+
+from __future__ import annotations
+
+import collections
+import io
+import math
+import pathlib
+import random
+from collections.abc import Sequence
+
+from PIL import Image, ImageDraw
+from tqdm import tqdm
+
+from mural_tf.data.dataset_folder import build_folder
+from mural_tf.data.records import IMAGE_TEXT, TEXT_PAIRS, ImageTextRecord, TextPair, write_records
+from mural_tf.data.shapes.captions import (
+    LANGUAGES,
+    UNDER_RESOURCED,
+    WELL_RESOURCED,
+    Scene,
+    all_scenes,
+    captions,
+)
+from mural_tf.errors import UserError
+
+FORMAT_VERSION = 1  # raised whenever the same settings would give other bytes
+CAPTION_SHARE = 0.03  # of the training images, in under-resourced languages
+DEV_IMAGES = 100
+TEST_IMAGES = 150
+SUPERSAMPLING = 4  # pictures are drawn this many times larger and reduced, for smooth edges
+
+COLORS = {  # RGB, 0..255
+    "red": (214, 32, 32),
+    "green": (30, 150, 50),
+    "blue": (40, 70, 215),
+    "yellow": (245, 220, 40),
+    "orange": (245, 135, 20),
+    "purple": (130, 45, 165),
+    "brown": (125, 75, 35),
+    "pink": (250, 150, 190),
+    "white": (250, 250, 250),
+    "black": (15, 15, 15),
+    "grey": (150, 150, 150),
+}
+COLOR_JITTER = 12  # largest change of a channel
+RADIUS = {"small": 0.11, "big": 0.19}  # of the picture's side
+TILT = 12.0  # degrees, largest; a square must not become a diamond
+
+
+def build_shapes(
+    output: str | pathlib.Path,
+    seed: int = 0,
+    images: int = 2000,
+    image_size: int = 48,
+    progress: bool = False,
+) -> pathlib.Path:
+    """Builds the data set into the folder `output`, unless it is there already, and returns that folder.
+
+    Args:
+      output: a local folder that does not exist yet, is empty, or holds this data set with the same settings.
+      seed: chooses the scenes of each split, the drawings and the captioned 3%.
+      images: training pictures; dev and test have `DEV_IMAGES` and `TEST_IMAGES` more.
+      image_size: side of a picture in pixels.
+      progress: show a bar.
+
+    Raises:
+      UserError: `output` holds anything else, cannot be written, or `images` or `image_size` is too small.
+    """
+    if not output or not str(output):
+        raise UserError("No data folder given for the shapes: set --config.data.directory.")
+    if images < 1 or image_size < 16:
+        raise UserError(f"images={images} must be at least 1 and image_size={image_size} at least 16 pixels.")
+    settings = {"seed": int(seed), "images": int(images), "image_size": int(image_size)}
+    identity = {"name": "shapes", "format_version": FORMAT_VERSION, "settings": settings}
+    identity["packages"] = {}  # nothing is fetched
+    return build_folder(output, identity, lambda folder: _write(folder, **settings, progress=progress))
+
+
+def _write(folder: pathlib.Path, seed: int, images: int, image_size: int, progress: bool) -> dict:
+    """Writes all records and returns what `dataset.json` says about them."""
+    scenes = all_scenes()
+    random.Random(f"scenes {seed}").shuffle(scenes)
+    test, rest = scenes[:TEST_IMAGES], scenes[TEST_IMAGES:]
+    dev, train = rest[:DEV_IMAGES], rest[DEV_IMAGES:]
+    in_all_languages = set(
+        random.Random(f"captions {seed}").sample(range(images), max(1, round(CAPTION_SHARE * images)))
+    )
+    plan = [
+        ("train", train[i % len(train)], LANGUAGES if i in in_all_languages else WELL_RESOURCED) for i in range(images)
+    ]
+    plan += [(split, scene, LANGUAGES) for split, members in (("dev", dev), ("test", test)) for scene in members]
+    records = {"train": [], "dev": [], "test": []}
+    for split, scene, languages in tqdm(plan, desc="Drawing shapes", unit="image", disable=not progress):
+        name = f"{split}-{len(records[split]):05d}"
+        records[split].append(_image_record(name, scene, languages, image_size, random.Random(f"{name} {seed}")))
+    pairs = _text_pairs(train[:images])
+    random.Random(f"pairs {seed}").shuffle(pairs)
+    for split, of_split in records.items():
+        write_records(folder, IMAGE_TEXT, split, of_split)
+    write_records(folder, TEXT_PAIRS, "train", pairs)
+    return _describe(records, pairs)
+
+
+def _image_record(
+    name: str, scene: Scene, languages: Sequence[str], image_size: int, draw: random.Random
+) -> ImageTextRecord:
+    texts = [(text, language) for language in languages for text in captions(scene, language)]
+    return ImageTextRecord(
+        image_id=f"{name}-{scene.name}",
+        image=draw_scene(scene, image_size, draw),
+        captions=[text for text, _ in texts],
+        languages=[language for _, language in texts],
+        caption_groups=[scene.name] * len(texts),
+    )
+
+
+def _text_pairs(scenes: Sequence[Scene]) -> list[TextPair]:
+    """English with every other language, wording by wording."""
+    return [
+        TextPair(english, "en", other, language, scene.name)
+        for scene in scenes
+        for language in LANGUAGES
+        if language != "en"
+        for english, other in zip(captions(scene, "en"), captions(scene, language))
+    ]
+
+
+def draw_scene(scene: Scene, image_size: int, draw: random.Random) -> bytes:
+    """Draws a scene and returns PNG bytes; places, tilts and shades of the colours come from `draw`."""
+    side = image_size * SUPERSAMPLING
+    ground, color = (
+        tuple(min(255, max(0, channel + draw.randint(-COLOR_JITTER, COLOR_JITTER))) for channel in COLORS[name])
+        for name in (scene.ground, scene.color)
+    )
+    picture = Image.new("RGB", (side, side), ground)
+    canvas = ImageDraw.Draw(picture)
+    for cell in draw.sample(range(4), scene.count):  # a quarter of the picture each, so that none covers another
+        radius = RADIUS[scene.size] * draw.uniform(0.9, 1.1) * side
+        slack = max(0.0, 0.25 * side - radius - SUPERSAMPLING)
+        x, y = ((0.25 + 0.5 * part) * side + draw.uniform(-slack, slack) for part in (cell % 2, cell // 2))
+        _draw_shape(canvas, scene.shape, x, y, radius, math.radians(draw.uniform(-TILT, TILT)), color, ground)
+    data = io.BytesIO()
+    picture.resize((image_size, image_size), Image.Resampling.BOX).save(data, "PNG")
+    return data.getvalue()
+
+
+def _draw_shape(canvas, shape: str, x: float, y: float, radius: float, tilt: float, color, ground) -> None:
+    """Draws one shape of about `radius` pixels about (x, y), turned by `tilt` radians."""
+    if shape in ("circle", "ring"):
+        canvas.ellipse([x - radius, y - radius, x + radius, y + radius], fill=color)
+        if shape == "ring":
+            hole = 0.55 * radius
+            canvas.ellipse([x - hole, y - hole, x + hole, y + hole], fill=ground)
+        return
+    cosine, sine = math.cos(tilt), math.sin(tilt)
+    canvas.polygon(
+        [(x + radius * (cosine * u - sine * v), y + radius * (sine * u + cosine * v)) for u, v in _outline(shape)],
+        fill=color,
+    )
+
+
+def _outline(shape: str) -> list[tuple[float, float]]:
+    """Returns the corners of a shape within the unit circle, y pointing down."""
+    if shape == "square":
+        return [(-0.7, -0.7), (0.7, -0.7), (0.7, 0.7), (-0.7, 0.7)]
+    if shape == "diamond":
+        return [(0.0, -1.0), (0.7, 0.0), (0.0, 1.0), (-0.7, 0.0)]
+    if shape == "triangle":
+        return [(0.0, -1.0), (0.86, 0.5), (-0.86, 0.5)]
+    if shape == "cross":
+        a, b = 0.3, 0.95
+        return [
+            (-a, -b), (a, -b), (a, -a), (b, -a), (b, a), (a, a), (a, b), (-a, b), (-a, a), (-b, a), (-b, -a), (-a, -a)
+        ]  # fmt: skip
+    if shape == "star":
+        angles = [math.pi * (i / 5 - 0.5) for i in range(10)]
+        return [(r * math.cos(angle), r * math.sin(angle)) for angle, r in zip(angles, (1.0, 0.42) * 5)]
+    if shape == "heart":  # the curve x = 16 sin³ t, y = 13 cos t − 5 cos 2t − 2 cos 3t − cos 4t
+        curve = [2 * math.pi * i / 40 for i in range(40)]
+        return [
+            (
+                16 / 18 * math.sin(t) ** 3,
+                -(13 * math.cos(t) - 5 * math.cos(2 * t) - 2 * math.cos(3 * t) - math.cos(4 * t) + 2) / 18,
+            )
+            for t in curve
+        ]
+    raise ValueError(f"Unknown shape {shape!r}.")
+
+
+def _describe(records: dict[str, list[ImageTextRecord]], pairs: list[TextPair]) -> dict:
+    """Returns the counts for `dataset.json`: in total, and per language and split."""
+    totals = {"image_text": {}, "text_pairs": {"train": len(pairs)}}
+    per_language = {language: {"image_text": {}, "text_pairs": {}} for language in LANGUAGES}
+    for split, of_split in records.items():
+        written = collections.Counter(language for record in of_split for language in record.languages)
+        pictured = collections.Counter(language for record in of_split for language in set(record.languages))
+        totals["image_text"][split] = {"images": len(of_split), "captions": sum(written.values())}
+        for language in LANGUAGES:
+            counts = {"images": pictured[language], "captions": written[language]}
+            per_language[language]["image_text"][split] = counts
+    in_pairs = collections.Counter(pair.language_b for pair in pairs)
+    for language in LANGUAGES:
+        per_language[language]["text_pairs"]["train"] = len(pairs) if language == "en" else in_pairs[language]
+    return {
+        "license": "Apache-2.0",  # made by this project
+        "counts": totals,
+        "languages": per_language,
+        "language_groups": {"well-resourced": list(WELL_RESOURCED), "under-resourced": list(UNDER_RESOURCED)},
+    }

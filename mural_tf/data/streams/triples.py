@@ -1,0 +1,72 @@
+"""Triples (image, text A, text B) for ETCL: two captions of one image that say the same in different languages.
+
+They come from image-text records whose captions share image and caption group (multilingual CC3M: 6 languages, hence
+15 triples an image, 45M in all [ETCL §3.4]). `python -m mural_tf.ingest.translated_captions` adds translations from
+files to records that lack them. An epoch holds every unordered pair of an image's captions once; which of the two is
+text A is drawn for every batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from mural_tf.data import records
+from mural_tf.data.records import parse_image_text, untuned
+from mural_tf.errors import UserError
+
+GROUP = {"caption_group": records.IMAGE_TEXT_FEATURES["caption_group"]}
+
+
+def parse_triples(languages: Sequence[str] = ()):
+    """Returns the function from one serialised image-text record to its triples, {name: string [triples]}.
+
+    Names: `image_id`, `image`, `text_a`, `text_b`, `language` (of both, "de+en") and `problem`. Only captions in
+    `languages` take part, if any are named. A caption without a group or language has no known translation.
+    """
+
+    def parse(serialized):
+        item = parse_image_text(serialized)
+        group = tf.sparse.to_dense(tf.io.parse_single_example(serialized, GROUP)["caption_group"])
+        count = tf.minimum(tf.size(group), tf.size(item["caption"]))
+        group, text, language = group[:count], item["caption"][:count], item["language"][:count]
+        takes_part = tf.logical_and(tf.not_equal(group, ""), tf.not_equal(language, ""))
+        if languages:
+            named = tf.reduce_any(tf.equal(language[:, None], tf.constant(list(languages))[None, :]), axis=1)
+            takes_part = tf.logical_and(takes_part, named)
+        is_pair = tf.logical_and(takes_part[:, None], takes_part[None, :])
+        is_pair = tf.logical_and(is_pair, tf.equal(group[:, None], group[None, :]))
+        is_pair = tf.logical_and(is_pair, tf.not_equal(language[:, None], language[None, :]))
+        is_pair = tf.logical_and(is_pair, tf.range(count)[:, None] < tf.range(count)[None, :])
+        first, second = tf.unstack(tf.where(is_pair), num=2, axis=1)
+
+        def joined(values, separator=""):
+            return tf.strings.join([tf.gather(values, first), tf.gather(values, second)], separator)
+
+        return {
+            **{name: tf.gather(item[name], first) for name in ("image_id", "image")},
+            "text_a": tf.gather(text, first),
+            "text_b": tf.gather(text, second),
+            "language": joined(language, "+"),
+            "problem": joined(item["problem"][:count]),
+        }
+
+    return parse
+
+
+def check_has_triples(files: Sequence[str], parse) -> None:
+    """Raises `UserError` if no record has two captions that are translations: no batch would ever come."""
+    sizes = tf.data.TFRecordDataset(list(files)).map(lambda s: tf.size(parse(s)["text_a"]), tf.data.AUTOTUNE)
+    if not any(untuned(sizes.ignore_errors()).as_numpy_iterator()):
+        raise UserError(
+            f"No image in {files[0]} and its like has two captions of one caption_group in different languages (of "
+            "data.image_text_languages, if set). Add translations with python -m mural_tf.ingest.translated_captions."
+        )
+
+
+def swap_texts(items: dict[str, tf.Tensor], seed: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Exchanges `text_a` and `text_b` of half of the items, string [B], drawn from `seed`, int [2]."""
+    swapped = tf.random.stateless_uniform(tf.shape(items["text_a"]), seed) < 0.5
+    a, b = items["text_a"], items["text_b"]
+    return {**items, "text_a": tf.where(swapped, b, a), "text_b": tf.where(swapped, a, b)}

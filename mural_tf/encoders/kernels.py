@@ -1,0 +1,253 @@
+"""Chains of cheap operations compiled into one pass over memory, forward and backward.
+
+TensorFlow runs `x * sigmoid(x)` and its gradient as eight operations that each read and write the whole tensor; on a
+CPU these passes cost more than many convolutions. XLA compiles each direction into one loop. The mathematics is
+unchanged. The gradient recomputes the function from its inputs, so only those are kept in memory.
+
+Only training uses it: graphs traced for inference stay free of XLA, which TensorFlow Serving does not link. On a TPU
+the whole step is compiled already, and the plain function is used.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import pathlib
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+
+from mural_tf.errors import UserError
+
+_enabled = True
+
+
+def enable_fusion(enabled: bool) -> bool:
+    """Turns compilation on or off for what is traced from now on; returns what it was before.
+
+    `tf.debugging.enable_check_numerics` cannot look into compiled functions and fails on them: turn it off before.
+    """
+    global _enabled
+    before, _enabled = _enabled, enabled
+    return before
+
+
+def compiles_fused() -> bool:
+    """Tells whether chains are compiled here and now: not on a TPU, where the whole step is, nor when turned off."""
+    return _enabled and not isinstance(tf.distribute.get_strategy(), tf.distribute.TPUStrategy)
+
+
+def fused(function: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
+    """Returns `function` with a keyword `training`: when `True`, it and its gradient run as one compiled loop each.
+
+    `function` maps float tensors to one tensor and must be differentiable in each of them and free of randomness
+    and variables. Each new shape is compiled once, some tens of milliseconds.
+    """
+
+    @functools.cache
+    def compiled(*signature):
+        """New functions for every signature; a shared one would warn of retracing."""
+
+        @functools.partial(tf.function, jit_compile=True, autograph=False)
+        def forward(*inputs):
+            return function(*inputs)
+
+        @functools.partial(tf.function, jit_compile=True, autograph=False)
+        def backward(inputs, upstream):
+            with tf.GradientTape() as tape:
+                tape.watch(inputs)
+                output = function(*inputs)
+            return tape.gradient(output, inputs, upstream)
+
+        return forward, backward
+
+    @tf.custom_gradient
+    def run(*inputs):
+        forward, backward = compiled(*((x.dtype, tuple(x.shape)) for x in inputs))
+        return forward(*inputs), lambda upstream: backward(inputs, upstream)
+
+    @functools.wraps(function)
+    def call(*inputs, training=False):
+        return run(*inputs) if training is True and compiles_fused() else function(*inputs)
+
+    return call
+
+
+# BERT's cheap functions (Devlin et al., 2019), each one pass over memory in training: see `fused`.
+
+
+LAYER_NORM_EPSILON = 1e-12
+MASKED = -1e9  # added to the attention logits of padding
+
+
+@fused
+def gelu(x: tf.Tensor) -> tf.Tensor:
+    """x times the standard normal's distribution function at x (exact, by erf)."""
+    return 0.5 * x * (1.0 + tf.math.erf(x * math.sqrt(0.5)))
+
+
+@fused
+def add_and_normalize(x, y, gamma, beta):
+    """Layer normalisation of x + y over the last axis; moments in float32 whatever the compute dtype."""
+    total = tf.cast(x + y, tf.float32)
+    centred = total - tf.reduce_mean(total, axis=-1, keepdims=True)
+    variance = tf.reduce_mean(tf.square(centred), axis=-1, keepdims=True)
+    return tf.cast(centred * tf.math.rsqrt(variance + LAYER_NORM_EPSILON), x.dtype) * gamma + beta
+
+
+@fused
+def masked_softmax(logits, mask):
+    """Attention weights: softmax over the last axis of [B, heads, Q, T], in float32, of the tokens in mask [B, T]."""
+    bias = (1.0 - mask)[:, tf.newaxis, tf.newaxis, :] * MASKED
+    return tf.cast(tf.nn.softmax(tf.cast(logits, tf.float32) + bias), logits.dtype)
+
+
+# Keras' 1x1 and depthwise convolutions with the same variables and numbers, computed the way CPUs are fast at.
+#
+# Measured on TensorFlow 2.15 with oneDNN (batch 256): a 1x1 convolution is a matrix product without the convolution's
+# set-up cost, worth 25% on large maps and half on squeeze-and-excitation's 1x1 maps; oneDNN's gradient of a 5x5
+# depthwise kernel on maps of up to 12x12 takes 8 to 15 ms where the matrix products below take 2 to 7.
+
+
+# A 5x5 kernel's gradient is taken by matrix products when (input positions) x (output positions) is at most this.
+MAX_POSITION_PAIRS = 6000
+TINY_MAP = 4  # output positions; below it even a 3x3 kernel's gradient is slow
+
+
+class PointwiseConvolution(tf.keras.layers.Conv2D):
+    """A 1x1 convolution of stride 1 as one matrix product: [B, H, W, C] -> [B, H, W, filters]."""
+
+    def __init__(self, filters: int, **options):
+        super().__init__(filters, 1, **options)
+
+    def call(self, x):
+        y = tf.tensordot(x, tf.reshape(self.kernel, self.kernel.shape[2:]), axes=1)
+        if self.use_bias:
+            y = y + self.bias
+        return self.activation(y)
+
+
+class DepthwiseConvolution(tf.keras.layers.DepthwiseConv2D):
+    """A depthwise convolution without bias: [B, H, W, C] -> with "same" padding [B, H / stride, W / stride, C]."""
+
+    def __init__(self, kernel_size: int, stride: int, padding: str = "same", **options):
+        super().__init__(kernel_size, strides=stride, padding=padding, use_bias=False, **options)
+
+    def call(self, x):
+        kernel, stride = tf.cast(self.depthwise_kernel, self.compute_dtype), self.strides[0]
+        if self.padding == "same" and _prefers_products(x, kernel.shape[0], stride):
+            return _depthwise(stride)(x, kernel)
+        return tf.nn.depthwise_conv2d(x, kernel, [1, stride, stride, 1], self.padding.upper())
+
+
+def _prefers_products(x: tf.Tensor, kernel_size: int, stride: int) -> bool:
+    if None in x.shape[1:3] or isinstance(tf.distribute.get_strategy(), tf.distribute.TPUStrategy):
+        return False
+    inputs = x.shape[1] * x.shape[2]
+    outputs = -(-x.shape[1] // stride) * -(-x.shape[2] // stride)
+    return outputs <= TINY_MAP or (kernel_size >= 5 and inputs * outputs <= MAX_POSITION_PAIRS)
+
+
+def _depthwise(stride: int):
+    """Returns a depthwise convolution whose kernel gradient is made of matrix products over the batch."""
+    strides = [1, stride, stride, 1]
+
+    @tf.custom_gradient
+    def convolve(x, kernel):
+        def gradient(upstream):
+            input_gradient = tf.raw_ops.DepthwiseConv2dNativeBackpropInput(
+                input_sizes=tf.shape(x), filter=kernel, out_backprop=upstream, strides=strides, padding="SAME"
+            )
+            return input_gradient, kernel_gradient(x, upstream, kernel.shape[0], stride)
+
+        return tf.nn.depthwise_conv2d(x, kernel, strides, "SAME"), gradient
+
+    return convolve
+
+
+def kernel_gradient(x: tf.Tensor, upstream: tf.Tensor, kernel_size: int, stride: int) -> tf.Tensor:
+    """Gradient of a depthwise convolution's kernel: x [B, H, W, C] and upstream [B, h, w, C] -> [k, k, C, 1].
+
+    Sums x[b, p, c] * upstream[b, q, c] over the batch for every input position p and output position q, then adds
+    up, for each kernel tap, the pairs (p, q) that this tap connects.
+    """
+    _, height, width, channels = x.shape
+    out_height, out_width = upstream.shape[1:3]
+    inputs, outputs = height * width, out_height * out_width
+    x = tf.transpose(tf.reshape(x, [-1, inputs, channels]), [2, 1, 0])  # [C, p, B]
+    upstream = tf.transpose(tf.reshape(upstream, [-1, outputs, channels]), [2, 0, 1])  # [C, B, q]
+    products = tf.reshape(tf.matmul(x, upstream), [channels, inputs * outputs])
+    rows = tap_connections(height, out_height, kernel_size, stride)  # [k, H, h]
+    columns = tap_connections(width, out_width, kernel_size, stride)  # [k, W, w]
+    taps = np.einsum("aio,bjp->abijop", rows, columns).reshape(kernel_size**2, inputs * outputs)
+    gradient = tf.matmul(tf.constant(taps, products.dtype), products, transpose_b=True)  # [k * k, C]
+    return tf.reshape(gradient, [kernel_size, kernel_size, channels, 1])
+
+
+def tap_connections(inputs: int, outputs: int, kernel_size: int, stride: int) -> np.ndarray:
+    """Returns [k, inputs, outputs], 1 where the tap reads that input for that output under "same" padding."""
+    padding = max((outputs - 1) * stride + kernel_size - inputs, 0) // 2
+    connections = np.zeros((kernel_size, inputs, outputs), np.float32)
+    for output in range(outputs):
+        for tap in range(kernel_size):
+            position = output * stride + tap - padding
+            if 0 <= position < inputs:
+                connections[tap, position, output] = 1
+    return connections
+
+
+# The dtype policy of one tower, set layer by layer so that the process-wide Keras policy stays untouched.
+#
+# "auto" is the fast one of the platform, per tower because convolutions and matrix products differ:
+#
+# | platform                        | text tower     | image tower    | why
+# |---------------------------------|----------------|----------------|----
+# | TPU                             | mixed_bfloat16 | mixed_bfloat16 | its matrix unit multiplies bfloat16
+# | x86 with AMX (`amx_bf16`)       | mixed_bfloat16 | float32        | AMX multiplies bfloat16 tiles, none in float32
+# | AMD with `avx512_bf16`          | mixed_bfloat16 | float32        | measured, see below
+# | Intel with `avx512_bf16` alone  | float32        | float32        | measured, see below
+# | any other                       | float32        | float32        | bfloat16 is emulated
+#
+# Measured with TensorFlow 2.15.1 and oneDNN. On an AMD EPYC (family 26) a 2048 x 2048 product runs at 415 to 430
+# GFLOP/s of two cores in float32 and at 750 to 800 in bfloat16; a training step with BERT-base (32 texts of 64 tokens)
+# and EfficientNet-B0 (128 pixels) takes 3.85 s all in float32, 2.70 with the text tower in mixed_bfloat16, 2.72 with
+# both (a process each, one after the other). On an Intel Xeon with avx512_bf16 and without AMX products of BERT-base's
+# sizes run at 120 to 158 GFLOP/s a core in float32 and 66 to 82 in bfloat16; forward and backward of 32 texts of 64
+# tokens through two layers of BERT-base take 0.96 s of processor time in float32 and 1.56 in mixed_bfloat16, of 32
+# images of 128 pixels through EfficientNet-B0 0.83 and 1.55 (depthwise gradients most of all). `python -m
+# benchmarks.against_transformers --text_precision=…` tells for another machine.
+
+
+PRECISIONS = ("auto", "float32", "mixed_bfloat16")
+
+
+def dtype_policy(precision: str, tower: str) -> tf.keras.mixed_precision.Policy:
+    """Returns the Keras policy of that name: variables are float32 in all, "mixed_bfloat16" computes in bfloat16.
+
+    `tower` is "image" or "text"; "auto" depends on it, on this machine and on the distribution strategy in scope.
+    Raises `UserError` for any other name.
+    """
+    if precision not in PRECISIONS:
+        raise UserError(f"Unknown precision {precision!r}: expected one of {', '.join(PRECISIONS)}.")
+    if precision == "auto":
+        on_tpu = isinstance(tf.distribute.get_strategy(), tf.distribute.TPUStrategy)
+        precision = fast_precision(tower, on_tpu, multiplies_bfloat16() and not tf.config.list_logical_devices("GPU"))
+    return tf.keras.mixed_precision.Policy(precision)
+
+
+def fast_precision(tower: str, on_tpu: bool, on_fast_processor: bool) -> str:
+    """The table above."""
+    if on_tpu or (on_fast_processor and tower == "text"):
+        return "mixed_bfloat16"
+    return "float32"
+
+
+@functools.cache
+def multiplies_bfloat16(cpuinfo: str = "/proc/cpuinfo") -> bool:
+    """Tells whether the processor's bfloat16 products are the fast ones; `False` where the system does not say."""
+    try:
+        words = pathlib.Path(cpuinfo).read_text(encoding="utf-8", errors="replace").split()
+    except OSError:
+        return False
+    return "amx_bf16" in words or ("avx512_bf16" in words and "AuthenticAMD" in words)

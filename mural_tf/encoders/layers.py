@@ -1,0 +1,262 @@
+"""BatchNorm over a group of examples that can be smaller or larger than one replica's batch.
+
+How many examples share statistics changes what a contrastive model learns: reimplementations of ALIGN matched it only
+with about 16 per group, which is what one TPU core saw. `group` says so explicitly:
+
+    "local"    one replica's examples (with micro-batches: one chunk's)
+    "global"   all replicas' examples
+    N          N examples: a part of a replica's, or those of N / (examples per replica) neighbouring replicas
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+
+import tensorflow as tf
+
+from mural_tf.encoders.kernels import LAYER_NORM_EPSILON
+from mural_tf.errors import UserError
+
+# One pass over examples in training: where its random draws come from, and what it leaves to be saved.
+#
+# Layers that draw (dropout, stochastic depth) or keep statistics (BatchNorm) ask for the pass they run in. That makes
+# a pass repeatable: the same seed gives the same draws, so the two passes of a large batch agree, and a run that was
+# killed goes on with the draws it would have had. And it leaves the statistics in one place, so that a step can apply
+# them once, or not at all.
+
+
+_running = threading.local()  # MirroredStrategy traces every replica in a thread of its own
+
+
+class ForwardPass:
+    """Hands out seeds in the order in which layers ask, and collects BatchNorm's moments.
+
+    Args:
+      seed: int32 [2].
+      repeated: whether it is a chunk that runs twice, in loops: no collective operations and no draws of its own.
+    """
+
+    def __init__(self, seed: tf.Tensor, repeated: bool = False):
+        self.repeated = repeated
+        self.moments: dict[tf.keras.layers.Layer, list[tuple[tf.Tensor, tf.Tensor]]] = {}
+        self._seed, self._draws = seed, 0
+
+    def next_seed(self) -> tf.Tensor:
+        """Returns int32 [2], another one at every call."""
+        self._draws += 1
+        return tf.random.experimental.stateless_fold_in(self._seed, self._draws)
+
+    def mean_moments(self) -> dict[tf.keras.layers.Layer, tuple[tf.Tensor, tf.Tensor]]:
+        """Returns each layer's (mean [C], variance [C]), averaged over its calls."""
+        return {
+            layer: tuple(tf.add_n(list(values)) / len(values) for values in zip(*calls))
+            for layer, calls in self.moments.items()
+        }
+
+
+@contextlib.contextmanager
+def forward_pass(seed: tf.Tensor, repeated: bool = False) -> Iterator[ForwardPass]:
+    """Makes a new `ForwardPass` the running one."""
+    before, current = current_pass(), ForwardPass(seed, repeated)
+    _running.current = current
+    try:
+        yield current
+    finally:
+        _running.current = before
+
+
+def current_pass() -> ForwardPass | None:
+    """Returns the running pass; `None` where a tower is used as an ordinary Keras model."""
+    return getattr(_running, "current", None)
+
+
+GROUPS = ("local", "global")
+
+
+def parse_group(group: str | int) -> str | int:
+    """Returns "local", "global" or a number of examples; raises `UserError` for anything else."""
+    if group in GROUPS:
+        return group
+    try:
+        size = int(group)
+    except ValueError:
+        size = 0
+    if size < 1:
+        raise UserError(
+            f"image_tower.batch_norm_group={group!r}: expected {', '.join(GROUPS)} or a number of examples, 1 or more."
+        )
+    return size
+
+
+class BatchNormalization(tf.keras.layers.BatchNormalization):
+    """Keras' layer for [B, H, W, C], with its variables and numbers, but for the group.
+
+    In a `ForwardPass` the moments go there, and whoever runs the pass calls `update_moving`; outside of one the
+    layer updates its moving averages itself, as Keras' does.
+    """
+
+    def __init__(self, group: str | int = "local", **options):
+        super().__init__(**options)
+        self.group = parse_group(group)
+
+    def call(self, x, training=None):
+        if not training or not self.trainable:
+            return super().call(x, training=False)
+        y, mean, variance = self._normalize(x)
+        current = current_pass()
+        if current is None:
+            self.update_moving(mean, variance)
+        else:
+            current.moments.setdefault(self, []).append((mean, variance))
+        return y
+
+    def update_moving(self, mean: tf.Tensor, variance: tf.Tensor, apply: tf.Tensor | bool = True) -> None:
+        """Moves both averages towards float32 [C] moments by 1 - momentum; leaves them if `apply` is false."""
+        for average, value in ((self.moving_mean, mean), (self.moving_variance, variance)):
+            moved = average - (average - tf.cast(value, average.dtype)) * (1.0 - self.momentum)
+            average.assign(tf.where(apply, moved, average))
+
+    def _normalize(self, x):
+        """Returns y, and the mean and the unbiased variance [C] for the moving averages."""
+        examples = x.shape[0]
+        replicas = tf.distribute.get_replica_context().num_replicas_in_sync
+        if self.group == "local" or (self.group == "global" and replicas == 1) or self.group == examples:
+            return tf.compat.v1.nn.fused_batch_norm(x, self.gamma, self.beta, epsilon=self.epsilon, is_training=True)
+        if examples is None:
+            raise UserError(f"batch_norm_group={self.group} needs a batch of known size.")
+        if self.group != "global" and self.group < examples:
+            return self._over_parts(x, examples)
+        return self._over_replicas(x, examples, replicas)
+
+    def _over_parts(self, x, examples: int):
+        if examples % self.group:
+            raise UserError(
+                f"batch_norm_group={self.group} does not divide the {examples} examples normalised at once (the "
+                "batch, divided by replicas and micro-batches)."
+            )
+        parts = tf.reshape(tf.cast(x, tf.float32), [examples // self.group, -1, x.shape[-1]])  # [G, N * H * W, C]
+        mean, variance = tf.nn.moments(parts, axes=[1], keepdims=True)
+        y = tf.reshape(self._scale(parts, mean, variance), tf.shape(x))
+        return tf.cast(y, x.dtype), tf.reduce_mean(mean, [0, 1]), self._unbiased(variance, tf.shape(parts)[1], [0, 1])
+
+    def _over_replicas(self, x, examples: int, replicas: int):
+        members = replicas if self.group == "global" else self.group // examples
+        if self.group != "global" and (self.group % examples or replicas % members):
+            raise UserError(
+                f"batch_norm_group={self.group} is no multiple of the {examples} examples of a replica that also "
+                f"divides the {replicas * examples} of all {replicas}."
+            )
+        current = current_pass()
+        if current is not None and current.repeated:
+            raise UserError(
+                f"batch_norm_group={self.group} spans replicas, which train.micro_batches cannot: take local, or at "
+                f"most {examples}."
+            )
+        context = tf.distribute.get_replica_context()
+        values = tf.cast(x, tf.float32)
+        moments = tf.stack(tf.nn.moments(values, axes=[0, 1, 2]))  # [2, C]
+        moments = context.all_gather(moments[tf.newaxis], axis=0)  # [R, 2, C]; differentiable
+        first = context.replica_id_in_sync_group // members * members
+        means, variances = tf.unstack(moments[first : first + members], axis=1)  # [members, C] each
+        mean = tf.reduce_mean(means, axis=0)
+        variance = tf.reduce_mean(variances + tf.square(means - mean), axis=0)  # within and between replicas
+        count = members * tf.size(x) // x.shape[-1]
+        return tf.cast(self._scale(values, mean, variance), x.dtype), mean, self._unbiased(variance, count, [])
+
+    def _scale(self, x, mean, variance):
+        return (x - mean) * (tf.math.rsqrt(variance + self.epsilon) * self.gamma) + self.beta
+
+    @staticmethod
+    def _unbiased(variance, count, axes):
+        count = tf.cast(count, tf.float32)
+        return tf.reduce_mean(variance, axes) * count / tf.maximum(count - 1.0, 1.0)
+
+
+# Dropout whose draws can be repeated: they come from the seed of the running `ForwardPass`.
+
+
+class Dropout(tf.keras.layers.Layer):
+    """Zeroes a share `rate` of the entries and divides the others by 1 - rate, in training only.
+
+    Args:
+      rate: 0 <= rate < 1.
+      noise_shape: as in `tf.keras.layers.Dropout`; `None` entries take the input's size. (None, 1, 1, 1) drops whole
+        examples: stochastic depth.
+    """
+
+    def __init__(self, rate: float, noise_shape: tuple | None = None, **options):
+        super().__init__(**options)
+        self.rate, self.noise_shape = rate, noise_shape
+
+    def call(self, x, training=None):
+        if not training or not self.rate:
+            return x
+        current = current_pass()
+        if current is None:  # used as an ordinary Keras layer: new draws at every call
+            seed = tf.random.uniform([2], maxval=tf.int32.max, dtype=tf.int32)
+        else:
+            seed = current.next_seed()
+        shape = tf.shape(x)
+        if self.noise_shape is not None:
+            shape = [shape[axis] if size is None else size for axis, size in enumerate(self.noise_shape)]
+        kept = tf.cast(keep(shape, self.rate, seed), x.dtype)
+        return x * (kept * tf.cast(1.0 / (1.0 - self.rate), x.dtype))
+
+
+def keep(shape: tf.Tensor | list, rate: float, seed: tf.Tensor) -> tf.Tensor:
+    """Returns bool of `shape`: each entry True with probability 1 - rate, the rate rounded to a multiple of 2^-16.
+
+    Sixteen random bits an entry are half of what a float takes, and drawing is slow on a CPU.
+    """
+    count = tf.reduce_prod(shape)
+    words = tf.random.stateless_uniform([(count + 1) // 2], seed, minval=None, maxval=None, dtype=tf.uint32)
+    draws = tf.reshape(tf.reshape(tf.bitcast(words, tf.uint16), [-1])[:count], shape)
+    return draws >= tf.constant(round(rate * 2**16), tf.uint16)
+
+
+# Globetrotter's prediction head [C]: Dense, GELU, layer normalisation, Dense.
+
+
+class MlpHead(tf.keras.layers.Layer):
+    """float [B, hidden] -> float32 [B, size], not normalised.
+
+    Args:
+      hidden_size: of the layer between.
+      size: of the embedding.
+      columns: (first, last + 1) of the input that the head sees; `None`: all.
+    """
+
+    def __init__(self, hidden_size: int, size: int, columns: tuple[int, int] | None = None, **options):
+        super().__init__(**{"dtype": "float32", **options})
+        self.columns = columns
+        self.dense = tf.keras.layers.Dense(hidden_size, name="dense")
+        self.norm = tf.keras.layers.LayerNormalization(epsilon=LAYER_NORM_EPSILON, name="layer_norm")
+        self.output_dense = tf.keras.layers.Dense(size, name="output")
+
+    def call(self, x):
+        if self.columns is not None:
+            x = x[:, self.columns[0] : self.columns[1]]
+        return self.output_dense(self.norm(tf.nn.gelu(self.dense(x), approximate=False)))
+
+
+class ClozeHead(tf.keras.layers.Layer):
+    """BERT's head for masked tokens: float [..., hidden] -> float32 logits [..., V].
+
+    Dense(size), GELU, layer normalisation, times the token table [V, size], plus a bias for each piece. The table is
+    given with every call: it is the text tower's own.
+    """
+
+    def __init__(self, vocabulary_size: int, token_size: int, **options):
+        super().__init__(**{"dtype": "float32", **options})
+        self.vocabulary_size = vocabulary_size
+        self.dense = tf.keras.layers.Dense(token_size, name="dense")
+        self.norm = tf.keras.layers.LayerNormalization(epsilon=LAYER_NORM_EPSILON, name="layer_norm")
+
+    def build(self, shape):
+        self.bias = self.add_weight("bias", shape=(self.vocabulary_size,), initializer="zeros")
+
+    def call(self, states, table):
+        x = self.norm(tf.nn.gelu(self.dense(states), approximate=False))
+        return tf.tensordot(x, tf.cast(table, x.dtype), axes=[[-1], [1]]) + self.bias

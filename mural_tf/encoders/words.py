@@ -1,0 +1,222 @@
+"""The text tower of EmbN, PARALLEL-EmbN and MULE: word vectors, a projection per language, a recurrent sentence branch.
+
+[MULE] (Kim et al., 2020), figure 2. Each language has its own word vectors and one Dense layer from them into the
+universal language embedding. The mean of a sentence's words there is u; a recurrent layer over them, of which the
+last state goes through a Dense layer, gives s. The tower returns both, [s, u], not normalised.
+
+    MULE, and EmbN with one language     one sentence branch for all languages
+    PARALLEL-EmbN                        each language has its own
+
+The released code has a GRU where the paper has an LSTM: `recurrent` says which.
+"""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+from ml_collections import ConfigDict
+
+from mural_tf.encoders.kernels import dtype_policy
+from mural_tf.errors import UserError
+
+# Layers of which every language has its own: MULE's projection of words, PARALLEL-EmbN's sentence branches.
+#
+# Two ways give the same numbers. By parts: each language's rows go through its own layer, at the work of one layer;
+# sizes then depend on the data, which a CPU or GPU allows. By masks: all rows go through all layers and each row takes
+# its own language's result, at the work of all layers, in fixed sizes as a TPU needs.
+
+
+class PerLanguage(tf.keras.layers.Layer):
+    """Applies to each row of the inputs the layer of its language.
+
+    Args:
+      languages: their names, in the order of their numbers.
+      build_layer: name → layer, which takes one tensor per input, rows first, and gives one tensor.
+      fixed_sizes: by masks instead of by parts.
+    """
+
+    def __init__(self, languages: Sequence[str], build_layer: Callable, fixed_sizes: bool, **options):
+        super().__init__(**options)
+        self.fixed_sizes = fixed_sizes
+        self.layers_by_language = [build_layer(language) for language in languages]
+
+    def call(self, inputs, training=None):
+        """`inputs`: the languages, int32 [B] (rows out of range give 0), and then tensors [B, …] for the layers."""
+        language, *values = inputs
+        if len(self.layers_by_language) == 1:
+            return self.layers_by_language[0](*values)
+        outputs, rows = [], []
+        for number, layer in enumerate(self.layers_by_language):
+            if self.fixed_sizes:
+                output = layer(*values)
+                mine = tf.reshape(tf.equal(language, number), [-1] + [1] * (output.shape.rank - 1))
+                outputs.append(tf.where(mine, output, tf.zeros([], output.dtype)))
+            else:
+                rows.append(tf.cast(tf.where(tf.equal(language, number))[:, 0], tf.int32))
+                outputs.append(layer(*(tf.gather(value, rows[-1]) for value in values)))
+        if self.fixed_sizes:
+            return tf.add_n(outputs)
+        return tf.math.unsorted_segment_sum(tf.concat(outputs, 0), tf.concat(rows, 0), tf.shape(language)[0])
+
+
+# Cells, not cuDNN's layers: one of these is traced faster, and there is one a language in PARALLEL-EmbN.
+CELLS = {"lstm": tf.keras.layers.LSTMCell, "gru": tf.keras.layers.GRUCell}
+BRANCHES = ("shared", "parallel")
+VECTOR_DEVIATION = 0.1  # of random word vectors
+
+
+def build_recurrent(config: ConfigDict, vocabulary_size: int) -> tf.keras.Model:
+    """Builds the tower from `config.text_tower`: the int32 [B, T] inputs of every text tower → float32 [B, P + U].
+
+    `input_type_ids` holds the language of each row. P is `projection` (s), U is `language_size` (u). With more than
+    one length group, rows are computed by parts of one language each, see per_language.py.
+    Raises `UserError` for values that cannot be built.
+    """
+    _check(config)
+    policy = dtype_policy(config.precision, "text")
+    fixed = config.length_groups == 1
+    names = ("input_word_ids", "input_mask", "input_type_ids")
+    inputs = {name: tf.keras.Input(shape=(None,), dtype=tf.int32, name=name) for name in names}  # [B, T]
+    language = inputs["input_type_ids"][:, 0]  # [B]
+    mask = inputs["input_mask"]
+    vectors = tf.keras.layers.Embedding(  # a word's id says its language too: one table for all
+        vocabulary_size,
+        config.word_size,
+        embeddings_initializer=tf.keras.initializers.TruncatedNormal(stddev=VECTOR_DEVIATION),
+        name="word_vectors",
+        dtype="float32",
+    )(inputs["input_word_ids"])  # [B, T, word_size]
+
+    def projection(name):
+        return tf.keras.layers.Dense(config.language_size, name=f"language_{name}", dtype=policy)
+
+    words = PerLanguage(config.languages, projection, fixed, name="universal_embedding", dtype=policy)(
+        [language, tf.cast(vectors, policy.compute_dtype)]
+    )  # [B, T, U]
+    branch = SentenceBranch(config, name="sentence_branch", dtype=policy)
+    if config.language_branches == "shared":
+        sentence = branch(words, mask)  # [B, P]
+    else:
+
+        def parallel(name):
+            return SentenceBranch(config, name=f"sentence_branch_{name}", dtype=policy)
+
+        sentence = PerLanguage(config.languages, parallel, fixed, name="sentence_branches", dtype=policy)(
+            [language, words, mask]
+        )
+    real = tf.cast(mask, tf.float32)[:, :, None]
+    mean = tf.reduce_sum(tf.cast(words, tf.float32) * real, axis=1) / tf.maximum(tf.reduce_sum(real, axis=1), 1.0)
+    states = tf.concat([tf.cast(sentence, tf.float32), mean], axis=1)  # [B, P + U]
+    model = tf.keras.Model(inputs, states, name="text_encoder")
+    model.embedding_size = states.shape[-1]
+    model.trainable = not config.frozen
+    if config.frozen_words:
+        model.get_layer("word_vectors").trainable = False
+    return model
+
+
+class SentenceBranch(tf.keras.layers.Layer):
+    """(words [B, T, U], mask int32 [B, T]) → [B, P]: the last real word's state, through a Dense layer."""
+
+    def __init__(self, config: ConfigDict, **options):
+        super().__init__(**options)
+        cell = CELLS[config.recurrent](config.hidden_size, name="cell", dtype=self.dtype_policy)
+        self.recurrent = tf.keras.layers.RNN(cell, name=config.recurrent, dtype=self.dtype_policy)
+        self.projection = tf.keras.layers.Dense(config.projection, name="projection", dtype=self.dtype_policy)
+
+    def call(self, words, mask):
+        return self.projection(self.recurrent(words, mask=tf.cast(mask, tf.bool)))
+
+
+def _check(config: ConfigDict) -> None:
+    if not config.languages:
+        raise UserError("text_tower.name='words' needs text_tower.languages, such as en,de,fr,cs.")
+    if config.recurrent not in CELLS:
+        raise UserError(f"Unknown text_tower.recurrent {config.recurrent!r}: expected one of {', '.join(CELLS)}.")
+    if config.language_branches not in BRANCHES:
+        raise UserError(
+            f"Unknown text_tower.language_branches {config.language_branches!r}: expected one of {', '.join(BRANCHES)}."
+        )
+    for name in ("projection", "word_size", "language_size", "hidden_size"):
+        if config[name] < 1:
+            raise UserError(f"text_tower.{name}={config[name]} must be at least 1 with word vectors.")
+
+
+# Pretrained word vectors from FastText's text files (`.vec`): one word and its numbers a line.
+#
+# The first line may hold the number of words and of dimensions. Files are read line by line; only the words of the
+# vocabulary are kept.
+
+
+MOST_BROKEN_LINES = 0.01  # share of a file above which it is not taken for one of vectors
+
+
+def read_vectors(path: str | pathlib.Path, words: Mapping[str, int], size: int) -> dict[int, np.ndarray]:
+    """Returns {number of the word: float32 [size]} for those of `words` (word → number) that the file holds.
+
+    Lines that are not a word and numbers are left out and counted; the first of a word counts.
+    Raises `UserError` for a missing file, vectors of another size, or too many broken lines.
+    """
+    path, found, broken, count = pathlib.Path(path), {}, 0, 0
+    try:
+        file = path.open(encoding="utf-8", errors="replace", newline="\n")
+    except OSError as error:
+        raise UserError(f"The word vectors {path} cannot be read: {error.strerror}.") from None
+    with file:
+        for count, line in enumerate(file, start=1):
+            fields = line.rstrip().split(" ")
+            if count == 1 and len(fields) == 2 and all(field.isdigit() for field in fields):
+                _check_size(path, int(fields[1]), size)
+                continue
+            if fields[0] not in words or words[fields[0]] in found:
+                continue
+            try:
+                vector = np.array(fields[1:], np.float32)
+            except ValueError:
+                vector = np.zeros(0, np.float32)
+            if vector.shape == (size,) and np.isfinite(vector).all():
+                found[words[fields[0]]] = vector
+            elif not found and len(vector) > 1 and np.isfinite(vector).all():
+                _check_size(path, len(vector), size)
+            else:
+                broken += 1
+    if broken > max(1, MOST_BROKEN_LINES * count):
+        raise UserError(f"{path}: {broken} of {count} lines are not a word and {size} numbers.")
+    if broken:
+        logging.warning("%s: %d of %d lines are not a word and %d numbers; they were left out.",
+                        path, broken, count, size)  # fmt: skip
+    return found
+
+
+def vectors_of_vocabulary(
+    pattern: str, vocabulary: Sequence[str], languages: Sequence[str], size: int
+) -> tuple[dict[int, np.ndarray], dict[str, tuple[int, int]]]:
+    """Reads one file a language for the lines of a `text.language_words` vocabulary.
+
+    Args:
+      pattern: path with `{language}`, for example "vectors/cc.{language}.300.vec".
+      vocabulary, languages: the tokenizer's.
+      size: numbers in a vector.
+
+    Returns:
+      {id: float32 [size]} and {language: (words found, words)}.
+    """
+    if "{language}" not in pattern:
+        raise UserError(f"text_tower.word_vectors={pattern!r} must hold {{language}}, which names the file.")
+    vectors, shares = {}, {}
+    for language in languages:
+        prefix = f"{language}\t"
+        words = {line[len(prefix) :]: i for i, line in enumerate(vocabulary) if line.startswith(prefix)}
+        found = read_vectors(pattern.replace("{language}", language), words, size)
+        vectors.update(found)
+        shares[language] = (len(found), len(words) - 1)  # [UNK] is none
+    return vectors, shares
+
+
+def _check_size(path: pathlib.Path, found: int, expected: int) -> None:
+    if found != expected:
+        raise UserError(f"{path} holds vectors of {found} numbers; set text_tower.word_size={found}.")

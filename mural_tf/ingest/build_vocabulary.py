@@ -1,0 +1,159 @@
+"""Builds a vocabulary from any sources that can be converted, and from converted data sets (docs/convert.md).
+
+    python -m mural_tf.ingest.build_vocabulary records:data/mine opus:de-en.txt.zip --output=words.txt --size=250000
+
+The sources are those of `python -m mural_tf.ingest --list`; images are not needed. Words are counted by parallel
+workers in bounded memory, by language.
+"""
+
+from __future__ import annotations
+
+import collections
+import math
+import pathlib
+import tempfile
+from collections.abc import Iterator, Sequence
+
+from absl import flags
+from tqdm import tqdm
+
+from mural_tf import cli
+from mural_tf.errors import UserError
+from mural_tf.ingest.blocks import Block, map_blocks, read_blocks
+from mural_tf.ingest.convert import KINDS
+from mural_tf.ingest.source import PAIR, Settings, Source, Tally, parse_source
+
+FLAGS = flags.FLAGS
+
+
+class CountBlock:
+    """Counts the words of a block's texts; made once in every worker."""
+
+    def __init__(self, sources: Sequence[Source], lower_case: bool, strip_accents: bool):
+        from mural_tf.text.word_counts import WordSplitter
+
+        self.sources, self.splitter = sources, WordSplitter(lower_case, strip_accents)
+
+    def __call__(self, block: Block) -> tuple[dict[str, collections.Counter], Tally, int]:
+        """Returns {language: {word: count}}, what could not be used, and the block's position."""
+        from mural_tf.text.word_counts import BATCH
+
+        texts: dict[str, list[str]] = collections.defaultdict(list)
+        counts: dict[str, collections.Counter] = collections.defaultdict(collections.Counter)
+        for language, text in self._texts(block):
+            texts[language].append(text)
+            if len(texts[language]) >= BATCH:
+                counts[language].update(self.splitter.count(texts.pop(language)))
+        for language, rest in texts.items():
+            counts[language].update(self.splitter.count(rest))
+        block.tally.places.clear()
+        return dict(counts), block.tally, block.position
+
+    def _texts(self, block: Block) -> Iterator[tuple[str, str]]:
+        for index, item in block.items:
+            source = self.sources[index]
+            if source.ITEM == PAIR:
+                for pair in source.records(item, block.tally):
+                    block.tally.written += 1
+                    yield pair.language_a, pair.text_a
+                    yield pair.language_b, pair.text_b
+            else:
+                for _, text in source.texts(item):
+                    block.tally.written += 1
+                    yield text.language, text.text
+
+
+def count_sources(
+    sources: Sequence[Source],
+    settings: Settings,
+    lower_case: bool = False,
+    strip_accents: bool = False,
+    max_words: int | None = None,
+    progress: bool = True,
+):
+    """Counts the words of all sources.
+
+    Args:
+      sources: not prepared; their images are not looked at.
+      settings: `workers`, `block_sizes` and `max_skipped_fraction` are used.
+      lower_case, strip_accents: as for the tokenizer.
+      max_words: distinct words that are held; default `word_counts.MAX_WORDS`.
+      progress: whether to show a bar.
+
+    Returns:
+      (`text.word_counts.WordCounts`, `Tally`); the same for any number of workers.
+
+    Raises:
+      UserError: too much of the sources is unusable.
+    """
+    from mural_tf.text.word_counts import MAX_WORDS, WordCounts
+
+    counts, tally = WordCounts(max_words or MAX_WORDS), Tally()
+    total = sum(source.size() for source in sources)
+    arguments = (list(sources), lower_case, strip_accents)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        tqdm(total=total, unit="B", unit_scale=True, desc="Counting words", disable=not progress) as bar,
+    ):
+        blocks = read_blocks(sources, settings, pathlib.Path(folder))
+        for found, of_block, position in in_order(map_blocks(blocks, settings.workers, CountBlock, arguments)):
+            for language, words in found.items():
+                counts.add(language, words)
+            tally.add(of_block)
+            tally.check(settings.max_skipped_fraction)
+            bar.update(max(0, position - bar.n))
+    tally.check(settings.max_skipped_fraction, at_end=True)
+    return counts, tally
+
+
+def in_order(results: Iterator[tuple[int, object]]) -> Iterator:
+    """Yields results by their numbers 0, 1, 2, …; few are waiting at a time, because blocks are handed out in order."""
+    waiting, following = {}, 0
+    for number, result in results:
+        waiting[number] = result
+        while following in waiting:
+            yield waiting.pop(following)
+            following += 1
+
+
+def main(argv: Sequence[str]) -> None:
+    """Builds the vocabulary that the flags describe."""
+    if len(argv) < 2 or not FLAGS.output:
+        raise UserError("Expected sources, KIND:PATH[,OPTION=VALUE…], and --output=FILE.")
+    if not 1.0 <= FLAGS.temperature <= math.inf:
+        raise UserError(f"--temperature={FLAGS.temperature}: expected 1 or more; inf gives languages one share.")
+    sources = [parse_source(text, KINDS) for text in argv[1:]]
+    for source in sources:
+        source.files()  # raises before TensorFlow is imported
+    from mural_tf.text.learning import learn_vocabulary
+    from mural_tf.text.vocabulary_file import save_vocabulary
+
+    settings = Settings(workers=FLAGS.workers, max_skipped_fraction=FLAGS.max_skipped_fraction)
+    casing = {"lower_case": FLAGS.lower_case, "strip_accents": FLAGS.strip_accents}
+    counts, tally = count_sources(sources, settings, **casing, max_words=FLAGS.max_words_in_memory)
+    print("\n".join(tally.lines()))
+    combined = counts.combined(FLAGS.temperature)
+    print(f"{sum(counts.totals.values())} words, {len(combined)} distinct ones, in {len(counts.totals)} languages")
+    forgotten = {language: error for language, error in counts.error.items() if error}
+    if forgotten:
+        print(f"Rare words were forgotten; counts may be too large by {forgotten}. See --max_words_in_memory.")
+    pieces = learn_vocabulary(combined, FLAGS.size, FLAGS.builder)
+    save_vocabulary(pieces, FLAGS.output)
+    print(f"{len(pieces)} word pieces in {FLAGS.output}")
+
+
+def _define_flags() -> None:
+    flags.DEFINE_string("output", "", "The vocabulary file.")
+    flags.DEFINE_integer("size", 250_000, "Word pieces, reserved ones included; at most.", 8)
+    flags.DEFINE_enum("builder", "tensorflow_text", ["tensorflow_text", "tokenizers"], "What learns the word pieces.")
+    flags.DEFINE_float("temperature", 1.0, "A language with share p of all words counts as p^(1/temperature).")
+    flags.DEFINE_bool("lower_case", False, "Lower case; give training the same value.")
+    flags.DEFINE_bool("strip_accents", False, "Drop non-spacing marks; give training the same value.")
+    flags.DEFINE_integer("workers", 2, "Processes that count; 0 counts in this one.", 0)
+    flags.DEFINE_integer("max_words_in_memory", 20_000_000, "Distinct words that are held; about 100 bytes each.", 1)
+    flags.DEFINE_float("max_skipped_fraction", 0.01, "Stop when a larger share of the texts is unusable.")
+
+
+if __name__ == "__main__":
+    _define_flags()
+    cli.run(main, positional=True)

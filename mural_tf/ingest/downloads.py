@@ -1,0 +1,225 @@
+"""What img2dataset left on disk: tar files, folders of files, TFRecords or Parquet, read sample by sample."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import tarfile
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from mural_tf.errors import UserError
+from mural_tf.ingest.text_files import Problem
+
+ROWS = 1024  # that are read at a time
+
+
+def open_parquet(path: pathlib.Path):
+    """Returns the file as pyarrow sees it; raises `UserError` if it cannot be read."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise UserError(
+            f"Reading {path} needs a package that is not installed: pip install pyarrow (or mural-tf[convert])."
+        ) from None
+    try:
+        return pyarrow.parquet.ParquetFile(path)
+    except (pyarrow.ArrowInvalid, OSError) as error:
+        raise UserError(f"{path} is no readable Parquet file: {error}") from None
+
+
+def column_names(path: pathlib.Path) -> list[str]:
+    """Returns the names of a file's columns."""
+    return open_parquet(path).schema_arrow.names
+
+
+def read_rows(
+    path: pathlib.Path, columns: Sequence[str] | None, on_problem: Problem
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields (number from 0, row) in memory bounded by the rows read at a time."""
+    import pyarrow
+
+    file = open_parquet(path)
+    number = 0
+    try:
+        for batch in file.iter_batches(batch_size=ROWS, columns=columns):
+            for row in batch.to_pylist():
+                yield number, row
+                number += 1
+    except (pyarrow.ArrowException, OSError):
+        on_problem("Parquet file that is damaged: what follows is lost", f"{path}, row {number}")
+
+
+# Image-text pairs downloaded by img2dataset, in any of its output formats.
+#
+#     webdataset   00000.tar with 000000000.jpg, .txt, .json
+#     files        00000/000000000.jpg, .txt, .json
+#     tfrecord     00000.tfrecord with features key, jpg, txt, json
+#     parquet      00000.parquet with columns key, jpg, caption (or txt), url, status, …
+#
+# The metadata (JSON or columns) hold url, caption, and whatever `save_additional_columns` named.
+
+
+IMAGE_ENDINGS = ("jpg", "jpeg", "png", "webp")
+
+
+class Sample(NamedTuple):
+    """One downloaded image.
+
+    Attributes:
+      key: img2dataset's number of it.
+      image: the file, or `None` if only the metadata were asked for.
+      caption: as downloaded.
+      metadata: the JSON or the row.
+      where: (offset, size) of the image (tar) or the record (TFRecord) in the shard, (0, 0) elsewhere.
+    """
+
+    key: str
+    image: bytes | None
+    caption: str
+    metadata: dict[str, Any]
+    where: tuple[int, int] = (0, 0)
+
+
+def find_shards(directory: str | pathlib.Path) -> list[pathlib.Path]:
+    """Returns the sorted shards of an img2dataset output; sub-folders are shards of the format "files".
+
+    Raises:
+      UserError: the folder holds nothing of the kind.
+    """
+    directory = pathlib.Path(directory)
+    for pattern in ("*.tar", "*.tfrecord"):
+        shards = sorted(directory.glob(pattern))
+        if shards:
+            return shards
+    shards = sorted(path for path in directory.glob("*") if path.is_dir() and path.name.isdigit())
+    shards = shards or [path for path in sorted(directory.glob("*.parquet")) if _image_column(path)]
+    if not shards:
+        raise UserError(
+            f"{directory} is no output of img2dataset: it holds no .tar, no .tfrecord, no folder like 00000 and no "
+            ".parquet with images."
+        )
+    return shards
+
+
+def read_samples(shard: pathlib.Path, on_problem: Problem, images: bool = True) -> Iterator[Sample]:
+    """Yields what a shard holds, in its order; with `images=False` without reading images where that is possible."""
+    if shard.is_dir():
+        return _from_files(shard, on_problem, images)
+    readers = {".tar": _from_tar, ".tfrecord": _from_tfrecord, ".parquet": _from_parquet}
+    return readers[shard.suffix](shard, on_problem, images)
+
+
+def _from_tar(shard: pathlib.Path, on_problem: Problem, images: bool) -> Iterator[Sample]:
+    """Members of one sample follow each other."""
+    key, found = None, {}
+    try:
+        with tarfile.open(shard, "r:") as archive:
+            for member in archive:
+                stem, _, ending = os.path.basename(member.name).partition(".")
+                if stem != key:
+                    if found:
+                        yield from _sample(key, found, shard, on_problem)
+                    key, found = stem, {}
+                if ending.lower() in IMAGE_ENDINGS:
+                    found["image"] = archive.extractfile(member).read() if images else None
+                    found["where"] = (member.offset_data, member.size)
+                elif ending in ("txt", "json"):
+                    found[ending] = archive.extractfile(member).read()
+    except (tarfile.TarError, EOFError, OSError):
+        on_problem("tar file that is damaged or cut off: what follows is lost", f"{shard}, at {key}")
+        return
+    if found:
+        yield from _sample(key, found, shard, on_problem)
+
+
+def _from_files(shard: pathlib.Path, on_problem: Problem, images: bool) -> Iterator[Sample]:
+    names = sorted(path for path in shard.iterdir() if path.suffix.lower()[1:] in IMAGE_ENDINGS)
+    for path in names:
+        found: dict[str, Any] = {"image": path.read_bytes() if images else None, "where": (0, 0)}
+        for ending in ("txt", "json"):
+            partner = path.with_suffix("." + ending)
+            if partner.exists():
+                found[ending] = partner.read_bytes()
+        yield from _sample(path.stem, found, shard, on_problem)
+
+
+def _from_tfrecord(shard: pathlib.Path, on_problem: Problem, images: bool) -> Iterator[Sample]:
+    from google.protobuf.message import DecodeError
+
+    for offset, record in read_tfrecord(shard, on_problem):
+        try:
+            found, key = parse_example(record)
+        except DecodeError:
+            on_problem("record that is no tf.train.Example", f"{shard}, byte {offset}")
+            continue
+        if "image" in found and not images:
+            found["image"] = None
+        found["where"] = (offset, len(record))
+        yield from _sample(key, found, shard, on_problem)
+
+
+def read_tfrecord(path: pathlib.Path, on_problem: Problem) -> Iterator[tuple[int, bytes]]:
+    """Yields (offset, record) of a TFRecord file: an 8-byte length, 4 bytes of checksum, the data, 4 bytes more."""
+    size = os.path.getsize(path)
+    with open(path, "rb") as file:
+        while file.tell() < size:
+            header = file.read(12)
+            length = int.from_bytes(header[:8], "little")
+            offset = file.tell()
+            if len(header) < 12 or offset + length + 4 > size:
+                on_problem("TFRecord file that is damaged or cut off: what follows is lost", f"{path}, byte {offset}")
+                return
+            yield offset, file.read(length)
+            file.seek(4, os.SEEK_CUR)
+
+
+def parse_example(record: bytes) -> tuple[dict[str, Any], str]:
+    """Returns the parts of an img2dataset Example, and its key."""
+    import tensorflow as tf
+
+    features = tf.train.Example.FromString(record).features.feature
+    values = {name: feature.bytes_list.value[0] for name, feature in features.items() if feature.bytes_list.value}
+    found: dict[str, Any] = {name: values[name] for name in ("txt", "json") if name in values}
+    image = next((values[ending] for ending in IMAGE_ENDINGS if ending in values), None)
+    if image is not None:
+        found["image"] = image
+    return found, values.get("key", b"").decode("utf-8", "replace")
+
+
+def _from_parquet(shard: pathlib.Path, on_problem: Problem, images: bool) -> Iterator[Sample]:
+    from mural_tf.ingest.downloads import read_rows
+
+    image_column = _image_column(shard)
+    for number, row in read_rows(shard, None, on_problem):
+        image = row.pop(image_column)
+        caption = row.get("caption") or row.get("txt") or ""
+        key = str(row.get("key") or f"{shard.stem}-{number}")
+        if image is None:
+            on_problem(f"image that was not downloaded ({row.get('status')})", f"{shard}, row {number}")
+            continue
+        yield Sample(key, image if images else None, caption, row)
+
+
+def _image_column(path: pathlib.Path) -> str | None:
+    from mural_tf.ingest.downloads import column_names
+
+    return next((ending for ending in IMAGE_ENDINGS if ending in column_names(path)), None)
+
+
+def _sample(key: str, found: dict[str, Any], shard: pathlib.Path, on_problem: Problem) -> Iterator[Sample]:
+    place = f"{shard}, {key}"
+    if "where" not in found or "image" not in found:
+        on_problem("sample without an image", place)
+        return
+    try:
+        metadata = json.loads(found["json"]) if "json" in found else {}
+        caption = found["txt"].decode("utf-8") if "txt" in found else metadata.get("caption") or ""
+    except UnicodeDecodeError:
+        on_problem("text that is not UTF-8", place)
+    except ValueError:
+        on_problem("metadata that are no JSON", place)
+    else:
+        yield Sample(key, found["image"], caption, metadata, found["where"])

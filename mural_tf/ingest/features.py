@@ -1,0 +1,185 @@
+"""Computes image features once, so that a model with a frozen image encoder trains on them.
+
+    python -m mural_tf.ingest.features --data_dir=data/multi30k --output=data/multi30k_features --encoder=FOLDER
+
+Writes a data set with the same records, but features (raw little-endian float32) in place of images, and everything
+else copied. Train on it with image_tower.name="features" and image_tower.feature_size as printed. MULE and EmbN
+(Kim et al., 2020) train so, on 2,048 numbers of a ResNet-152.
+
+The encoder is a reusable SavedModel (a folder or a TF-Hub handle) from float32 RGB in [0, 1], [B, S, S, 3], to [B, F]:
+TF-Hub's feature vectors, or hub/image_encoder of one of our exports. Images that do not decode are left out, counted
+and bounded. A split is read and written file by file.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+from absl import flags
+from tqdm import tqdm
+
+from mural_tf import cli
+from mural_tf.data.dataset_folder import build_folder
+from mural_tf.errors import UserError
+
+FLAGS = flags.FLAGS
+KEPT = ("language_groups", "license", "packages")  # of the description of the data set that was read
+
+
+def cache_features(
+    data_dir: str | pathlib.Path,
+    output: str | pathlib.Path,
+    encoder: str,
+    resize: int = 256,
+    image_size: int = 224,
+    batch_size: int = 64,
+    max_skipped_fraction: float = 0.05,
+) -> pathlib.Path:
+    """Writes the data set of features and returns its folder, which appears when it is complete.
+
+    Args:
+      data_dir: folder of image-text records.
+      output: a folder that does not exist, or holds this very data set.
+      encoder: folder or handle of the SavedModel.
+      resize, image_size: pixels; images are resized to a square and its centre is taken, as in evaluation.
+      batch_size: images encoded at a time.
+      max_skipped_fraction: share of images that may fail to decode.
+
+    Raises:
+      UserError: no records, an encoder of another interface, too many images that do not decode, or an
+        `output` that cannot be used.
+    """
+    from mural_tf.data.streams.epochs import SkippedRecords
+
+    if not 0 < image_size <= resize:
+        raise UserError(f"--image_size={image_size} must be above 0 and at most --resize={resize}.")
+    source = pathlib.Path(data_dir)
+    files = sorted((source / "image_text").glob("*.tfrecord"))
+    if not files:
+        raise UserError(f"No records in {source}/image_text: --data_dir must be a folder as in docs/data.md.")
+    identity = {
+        "name": "features",
+        "of": str(source),
+        "encoder": encoder,
+        "resize": resize,
+        "image_size": image_size,
+    }
+
+    def write(folder: pathlib.Path) -> dict:
+        encode = _load_encoder(encoder, image_size)
+        skipped = SkippedRecords(max_skipped_fraction)
+        size, images = 0, 0
+        for file in files:
+            with tqdm(desc=file.name, unit=" images") as bar:
+                found, count = _convert(file, folder, encode, resize, image_size, batch_size, skipped, bar)
+            size, images = found or size, images + count
+            skipped.exceeded(images, at_end=True)
+            skipped.check()
+        if (source / "text_pairs").is_dir():
+            shutil.copytree(source / "text_pairs", folder / "text_pairs")
+        return {"feature_size": size, "images": images, "skipped": dict(skipped.counts), **_kept(source)}
+
+    return build_folder(output, identity, write)
+
+
+def _convert(file, folder, encode: Callable, resize, image_size, batch_size, skipped, bar) -> tuple[int, int]:
+    """Writes one file of records; returns the numbers in a feature and how many images were read."""
+    import tensorflow as tf
+
+    (folder / "image_text").mkdir(exist_ok=True)
+    size, count = 0, 0
+    with tf.io.TFRecordWriter(str(folder / "image_text" / file.name)) as writer:
+        for batch, read in _decoded_batches(file, resize, image_size, batch_size, skipped):
+            count += read
+            bar.update(read)
+            if not batch:
+                continue
+            features = encode(np.stack([image for _, image in batch]))
+            size = features.shape[1]
+            for (example, _), feature in zip(batch, features):
+                example.features.feature["image"].bytes_list.value[0] = feature.astype("<f4").tobytes()
+                writer.write(example.SerializeToString(deterministic=True))
+    return size, count
+
+
+def _decoded_batches(file, resize, image_size, batch_size, skipped) -> Iterator[tuple[list, int]]:
+    """Yields lists of (example, uint8 [S, S, 3]) of the images that decode, and how many records were read."""
+    import tensorflow as tf
+
+    from mural_tf.data.images import decode_image, evaluation_image
+    from mural_tf.data.records import untuned
+
+    batch, read = [], 0
+    dataset = untuned(tf.data.TFRecordDataset(str(file)).ignore_errors())
+    for index, serialized in enumerate(dataset.as_numpy_iterator()):
+        example, read = tf.train.Example.FromString(serialized), read + 1
+        try:
+            image = decode_image(example.features.feature["image"].bytes_list.value[0])
+            batch.append((example, evaluation_image(image, resize, image_size).numpy()))
+        except (tf.errors.InvalidArgumentError, IndexError):
+            skipped.add("image that does not decode", f"{file}, record {index}")
+        if len(batch) == batch_size:
+            yield batch, read
+            batch, read = [], 0
+    yield batch, read
+
+
+def _load_encoder(encoder: str, image_size: int) -> Callable:
+    """Returns the function from uint8 [B, S, S, 3] to float32 [B, F]; raises `UserError` if there is none."""
+    import tensorflow as tf
+    import tensorflow_hub as hub
+
+    interface = "expected a reusable TF2 SavedModel from float32 [batch, height, width, 3] in [0, 1] to [batch, size]"
+    try:
+        model = hub.load(encoder)
+        call = tf.function(lambda images: tf.cast(model(tf.cast(images, tf.float32) / 255.0), tf.float32))
+        example = call(tf.zeros([2, image_size, image_size, 3], tf.uint8))
+    except Exception as error:  # network, archive, protobuf and TensorFlow errors have no common base
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise UserError(f"The encoder {encoder!r} cannot be used ({reason}); {interface}.") from error
+    if example.shape.rank != 2:
+        raise UserError(f"The encoder {encoder!r} returns {example.shape} for 2 images; {interface}.")
+    return lambda images: call(tf.constant(images)).numpy()
+
+
+def _kept(source: pathlib.Path) -> dict:
+    """What the description of the source says that still holds."""
+    try:
+        description = json.loads((source / "dataset.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}  # other people's records come without one
+    return {key: description[key] for key in KEPT if key in description}
+
+
+def main(argv: Sequence[str]) -> None:
+    """Writes what the flags describe and says how to train on it."""
+    del argv
+    for name in ("data_dir", "output", "encoder"):
+        if not FLAGS[name].value:
+            raise UserError(f"--{name} is missing; see --help.")
+    folder = cache_features(
+        FLAGS.data_dir, FLAGS.output, FLAGS.encoder, FLAGS.resize, FLAGS.image_size, FLAGS.batch_size
+    )
+    description = json.loads((folder / "dataset.json").read_text(encoding="utf-8"))
+    print(
+        f"{description['images']:,} images in {folder}, left out: {sum(description['skipped'].values())}. Train with "
+        f"--config.image_tower.name=features --config.image_tower.feature_size={description['feature_size']}."
+    )
+
+
+def _define_flags() -> None:
+    flags.DEFINE_string("data_dir", "", "Folder of image-text records.")
+    flags.DEFINE_string("output", "", "Folder for the features; it appears when it is complete.")
+    flags.DEFINE_string("encoder", "", "Folder or TF-Hub handle of the image encoder, a reusable SavedModel.")
+    flags.DEFINE_integer("resize", 256, "Pixels; the side to which images are resized.", lower_bound=1)
+    flags.DEFINE_integer("image_size", 224, "Pixels; the side of the centre that the encoder sees.", lower_bound=1)
+    flags.DEFINE_integer("batch_size", 64, "Images encoded at a time.", lower_bound=1)
+
+
+if __name__ == "__main__":
+    _define_flags()
+    cli.run(main)

@@ -1,0 +1,358 @@
+"""Decides what of a source becomes a record: usable images, and the filters that were chosen."""
+
+from __future__ import annotations
+
+import collections
+import io
+import pathlib
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+import PIL.Image
+from tqdm import tqdm
+
+from mural_tf.data.records import ImageTextRecord
+from mural_tf.errors import UserError
+from mural_tf.files import PARTIAL
+from mural_tf.ingest.blocks import Block, map_blocks, read_blocks
+from mural_tf.ingest.source import PAIR, Captioned, Pair, Settings, Source, Tally, Text, find_files
+from mural_tf.ingest.tables import Spool, text_hash
+from mural_tf.ingest.text_files import clean, read_lines
+from mural_tf.ingest.translated_captions import Translations
+
+# Texts on too many images and images with too many texts, found before anything is converted (ALIGN §3, ETCL §3.2).
+#
+# Every caption becomes two 64-bit hashes, of its text and of its image, that are spread over files by text and by
+# image. Each file is small enough to be counted in memory; only the hashes above a bound remain.
+
+
+PARTITIONS = 256
+TEXTS, IMAGES = "frequent_texts.npy", "frequent_images.npy"
+
+
+class HashCaptions:
+    """Turns a block into hashes: uint64 [captions, 2], text and image."""
+
+    def __init__(self, sources: Sequence[Source]):
+        self.sources = sources
+
+    def __call__(self, block: Block) -> np.ndarray:
+        found = [
+            (text_hash(text.text), text_hash(image_id))
+            for index, item in block.items
+            for image_id, text in self.sources[index].texts(item)
+        ]
+        return np.array(found, np.uint64).reshape(-1, 2)
+
+
+def count_frequent(sources: Sequence[Source], settings: Settings, folder: pathlib.Path, progress: bool) -> None:
+    """Writes the hashes of frequent texts and images into `folder`, if a filter asks for them; does so once."""
+    filters = settings.filters
+    if not (filters.max_images_per_text or filters.max_texts_per_image) or (folder / IMAGES).exists():
+        return
+    spools = [Spool(folder / "by_text", 2), Spool(folder / "by_image", 2)]
+    blocks = map_blocks(_image_blocks(sources, settings, folder), settings.workers, HashCaptions, (list(sources),))
+    for _, hashes in tqdm(blocks, unit="block", desc="Counting captions", disable=not progress):
+        for column, spool in enumerate(spools):
+            spool.add_rows(hashes[:, column] % np.uint64(PARTITIONS), hashes)
+    for column, (spool, bound, name) in enumerate(
+        zip(spools, (filters.max_images_per_text, filters.max_texts_per_image), (TEXTS, IMAGES))
+    ):
+        spool.close()
+        frequent = [_above(spool.read(partition), column, bound) for partition in range(PARTITIONS) if bound]
+        hashes = np.sort(np.concatenate([np.empty(0, np.uint64), *frequent]))
+        temporary = folder / (name + PARTIAL)
+        with open(temporary, "wb") as file:
+            np.save(file, hashes)
+        temporary.replace(folder / name)
+        spool.remove()
+
+
+def _image_blocks(sources: Sequence[Source], settings: Settings, folder: pathlib.Path) -> Iterator[Block]:
+    """Text pairs have no images: their sources are not read twice."""
+    chosen = [source if source.ITEM != PAIR else None for source in sources]
+    return read_blocks(chosen, settings, folder)
+
+
+def _above(rows: np.ndarray, column: int, bound: int) -> np.ndarray:
+    """Returns the values of `column` that occur with more than `bound` different values of the other column."""
+    values, counts = np.unique(np.unique(rows, axis=0)[:, column], return_counts=True)
+    return values[counts > bound]
+
+
+# Image files as they come from the web: checked without decoding, copied where the record format allows it.
+
+
+COPIED = ("JPEG", "PNG")  # what records hold and the input pipeline decodes
+JPEG_QUALITY = 95
+_END_OF_JPEG, _END_OF_PNG = b"\xff\xd9", b"IEND\xaeB`\x82"
+_TAIL = 4096  # bytes at a file's end where its end mark is looked for: cameras and servers append a little
+
+
+class BadImage(ValueError):
+    """An image that cannot be used; the message is the kind of problem."""
+
+
+def examine(image: bytes) -> tuple[PIL.Image.Image, tuple[int, int]]:
+    """Opens an image, reading its header only; returns it and (width, height); raises `BadImage`."""
+    if not image:
+        raise BadImage("empty image file")
+    try:
+        opened = PIL.Image.open(io.BytesIO(image))
+    except PIL.Image.DecompressionBombError:
+        raise BadImage("image of too many pixels") from None
+    except Exception:  # noqa: BLE001 - Pillow's readers raise many classes on damaged headers
+        raise BadImage("file that is no image") from None
+    return opened, opened.size
+
+
+def usable_bytes(image: bytes, opened: PIL.Image.Image, image_size: int = 0) -> bytes:
+    """Returns what a record may hold: the file itself, undecoded, if it is JPEG or PNG and small enough.
+
+    Args:
+      image: the file's content.
+      opened: what `examine` returned.
+      image_size: a longer shorter side is shrunk to this many pixels; 0 leaves the size.
+
+    Raises:
+      BadImage: the file is cut off, or does not decode where it has to be.
+    """
+    shrink = image_size and min(opened.size) > image_size
+    if opened.format in COPIED and not shrink:
+        mark = _END_OF_JPEG if opened.format == "JPEG" else _END_OF_PNG
+        if mark not in image[-_TAIL:]:
+            raise BadImage("image that is cut off")
+        return image
+    try:
+        if shrink:
+            scale = image_size / min(opened.size)
+            size = tuple(max(image_size, round(side * scale)) for side in opened.size)
+            opened.draft("RGB", size)  # JPEG: decode at an eighth, a quarter or half the size where that is enough
+            opened = opened.resize(size, PIL.Image.Resampling.BICUBIC)
+        return _encode(opened)
+    except Exception:  # noqa: BLE001 - as above
+        raise BadImage("image that does not decode") from None
+
+
+def _encode(image: PIL.Image.Image) -> bytes:
+    """Encodes as JPEG; transparent pixels go on white, as everywhere in the project."""
+    if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
+        image = image.convert("RGBA")
+        white = PIL.Image.new("RGBA", image.size, (255, 255, 255, 255))
+        image = PIL.Image.alpha_composite(white, image)
+    buffer = io.BytesIO()
+    image.convert("RGB").save(buffer, "JPEG", quality=JPEG_QUALITY)
+    return buffer.getvalue()
+
+
+# Training images that look like evaluation images, found by perceptual hash (ALIGN §3 removes these).
+#
+# The hash is `imagehash.phash`: 64 bits, the signs of an image's lowest frequencies. Copies of one picture in another
+# size or JPEG quality differ in a few bits, different pictures in about half of them.
+
+
+HASHES = "evaluation_hashes.npy"
+BITS = 64
+_IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp")
+_ENOUGH = 256  # pixels a side that a JPEG is decoded to at least: the hash looks at 32
+
+
+def perceptual_hash(image: PIL.Image.Image) -> int:
+    """Returns the image's 64 bits; raises whatever Pillow does where it does not decode."""
+    try:
+        import imagehash
+    except ImportError:
+        raise UserError(
+            "Comparing images with evaluation images needs a package that is not installed: pip install ImageHash "
+            "(or mural-tf[convert])."
+        ) from None
+    image.draft("L", (_ENOUGH, _ENOUGH))
+    bits = imagehash.phash(image).hash.ravel()
+    return int.from_bytes(np.packbits(bits).tobytes(), "big")
+
+
+def hash_evaluation_images(patterns: Iterable[str], folder: pathlib.Path, progress: bool = False) -> None:
+    """Writes the hashes of all evaluation images into `folder`, unless they are there.
+
+    Raises:
+      UserError: an evaluation image does not decode (its copies would stay in the training data), a pattern
+        fits no image.
+    """
+    path = folder / HASHES
+    if path.exists():
+        return
+    hashes = set()
+    for name in tqdm(list(_image_files(patterns)), unit="image", desc="Evaluation images", disable=not progress):
+        try:
+            with PIL.Image.open(name) as image:
+                hashes.add(perceptual_hash(image))
+        except (OSError, ValueError, SyntaxError) as error:
+            raise UserError(f"The evaluation image {name} cannot be read: {error}.") from None
+    temporary = path.with_name(path.name + PARTIAL)
+    with open(temporary, "wb") as file:
+        np.save(file, np.array(sorted(hashes), np.uint64))
+    temporary.replace(path)
+
+
+def _image_files(patterns: Iterable[str]) -> Iterator[pathlib.Path]:
+    for pattern in patterns:
+        for path in find_files(pattern):
+            if path.suffix == ".txt":  # a list of files, relative to its folder
+                yield from (path.parent / line.strip() for _, line in read_lines(path) if line.strip())
+            elif path.is_dir():
+                files = sorted(file for file in path.rglob("*") if file.suffix.lower() in _IMAGE_ENDINGS)
+                if not files:
+                    raise UserError(f"The folder {path} of evaluation images holds no image file.")
+                yield from files
+            else:
+                yield path
+
+
+class NearDuplicates:
+    """Finds hashes within some bits of a known one.
+
+    Two hashes that differ in at most d bits agree in one of d + 1 groups of bits at least: only those that do are
+    compared.
+    """
+
+    def __init__(self, hashes: Iterable[int], distance: int):
+        self.distance = distance
+        edges = [BITS * i // (distance + 1) for i in range(distance + 2)]
+        self._groups = [(low, (1 << (high - low)) - 1) for low, high in zip(edges, edges[1:])]
+        self._tables: list[dict[int, list[int]]] = [collections.defaultdict(list) for _ in self._groups]
+        for value in map(int, hashes):
+            for (low, mask), table in zip(self._groups, self._tables):
+                table[value >> low & mask].append(value)
+
+    def contains(self, value: int) -> bool:
+        """Tells whether a known hash differs from `value` in at most `distance` bits."""
+        for (low, mask), table in zip(self._groups, self._tables):
+            for candidate in table.get(value >> low & mask, ()):
+                if bin(candidate ^ value).count("1") <= self.distance:
+                    return True
+        return False
+
+
+def load_near_duplicates(folder: pathlib.Path, distance: int) -> NearDuplicates | None:
+    """Returns what `hash_evaluation_images` wrote, `None` if it was not asked to."""
+    path = folder / HASHES
+    return NearDuplicates(np.load(path), distance) if path.exists() else None
+
+
+def hash_bytes(image: bytes) -> int:
+    """Returns the perceptual hash of an image file's content."""
+    with PIL.Image.open(io.BytesIO(image)) as opened:
+        return perceptual_hash(opened)
+
+
+# In these scripts words are not set apart, so each of their characters counts as a unigram: Thai, Lao, Tibetan,
+# Burmese, Khmer, Japanese, Chinese.
+_UNSPACED = r"\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+_UNIGRAM = re.compile(rf"[{_UNSPACED}]|[^\s{_UNSPACED}]+")
+
+
+def count_unigrams(text: str) -> int:
+    """Counts what white space separates, and every character of scripts without spaces between words."""
+    return len(_UNIGRAM.findall(text))
+
+
+class Screen:
+    """The filters of one conversion, with what they learned beforehand in `folder`."""
+
+    def __init__(self, settings: Settings, folder: pathlib.Path):
+        self.settings, self.filters = settings, settings.filters
+        self.excluded = _read_excluded(settings.exclude_texts)
+        self.frequent_texts, self.frequent_images = (_load_hashes(folder / name) for name in (TEXTS, IMAGES))
+        self.near_duplicates = load_near_duplicates(folder, settings.hash_distance)
+        self.translations = Translations(folder)
+
+    def accepts_pair(self, pair: Pair, tally: Tally) -> bool:
+        """Tells whether a text pair is wanted."""
+        if self._is_excluded(pair.text_a) or self._is_excluded(pair.text_b):
+            tally.leave_out("text of the --exclude_texts files", pair.place)
+            return False
+        return True
+
+    def image_text_record(self, found: Captioned, tally: Tally) -> ImageTextRecord | None:
+        """Returns the record of an image and its wanted captions, `None` if nothing is left."""
+        texts = [text for text in found.texts if self._accepts_text(text, tally)]
+        if not texts:
+            return None
+        place = f"{found.texts[0].place} ({found.image_id})"
+        try:
+            image, reason = self._image_or_reason(found)
+        except BadImage as error:
+            tally.skip(str(error), place, len(texts))
+            return None
+        if reason:
+            tally.leave_out(reason, place, len(texts))
+            return None
+        captions, languages, groups, _ = zip(*self.translations.add_to(found.image_id, texts))
+        return ImageTextRecord(found.image_id, image, captions, languages, groups)
+
+    def _image_or_reason(self, found: Captioned) -> tuple[bytes, str]:
+        """Returns what the record holds, or why the image is not wanted; raises `BadImage`."""
+        filters = self.filters
+        if self.frequent_images.size and _contains(self.frequent_images, text_hash(found.image_id)):
+            return b"", f"image with more than {filters.max_texts_per_image} texts"
+        opened, size = examine(found.image)
+        if filters.above_shorter_side and min(size) <= filters.above_shorter_side:
+            return b"", f"image whose shorter side is not above {filters.above_shorter_side} pixels"
+        if filters.max_aspect_ratio and max(size) > filters.max_aspect_ratio * min(size):
+            return b"", f"image of an aspect ratio above {filters.max_aspect_ratio:g}"
+        if self.near_duplicates and self.near_duplicates.contains(_perceptual_hash(found.image)):
+            return b"", "image that looks like an evaluation image"
+        return usable_bytes(found.image, opened, self.settings.image_size), ""
+
+    def _accepts_text(self, text: Text, tally: Tally) -> bool:
+        filters = self.filters
+        reason = ""
+        if filters.max_characters and len(text.text) > filters.max_characters:
+            reason = f"caption of more than {filters.max_characters} characters"
+        elif filters.min_words or filters.max_words:
+            unigrams = count_unigrams(text.text)
+            if unigrams < filters.min_words:
+                reason = f"caption of fewer than {filters.min_words} words"
+            elif filters.max_words and unigrams > filters.max_words:
+                reason = f"caption of more than {filters.max_words} words"
+        if not reason and self._is_excluded(text.text):
+            reason = "text of the --exclude_texts files"
+        if not reason and self.frequent_texts.size and _contains(self.frequent_texts, text_hash(text.text)):
+            reason = f"text on more than {filters.max_images_per_text} images"
+        if reason:
+            tally.leave_out(reason, text.place)
+        return not reason
+
+    def _is_excluded(self, text: str) -> bool:
+        return self.excluded.size > 0 and _contains(self.excluded, text_hash(text.casefold()))
+
+
+def _read_excluded(patterns: tuple[str, ...]) -> np.ndarray:
+    """Returns the sorted hashes of all lines of the files, and of the tab-separated fields of each."""
+    hashes = set()
+    for pattern in patterns:
+        for path in find_files(pattern):
+            for _, line in read_lines(path, lambda kind, place: None):
+                for field in (line or "").split("\t"):
+                    if clean(field):
+                        hashes.add(text_hash(clean(field).casefold()))
+    return np.array(sorted(hashes), np.uint64)
+
+
+def _load_hashes(path: pathlib.Path) -> np.ndarray:
+    return np.load(path, mmap_mode="r") if path.exists() else np.empty(0, np.uint64)
+
+
+def _perceptual_hash(image: bytes) -> int:
+    try:
+        return hash_bytes(image)
+    except UserError:
+        raise
+    except Exception:  # noqa: BLE001 - Pillow's decoders raise many classes
+        raise BadImage("image that does not decode") from None
+
+
+def _contains(sorted_hashes: np.ndarray, value: int) -> bool:
+    index = np.searchsorted(sorted_hashes, np.uint64(value))
+    return index < sorted_hashes.size and int(sorted_hashes[index]) == value

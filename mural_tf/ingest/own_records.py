@@ -1,0 +1,93 @@
+"""The project's own TFRecords as a source: to join data sets, to filter one again, to count its words."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Iterable, Iterator
+from typing import ClassVar
+
+from mural_tf.errors import UserError
+from mural_tf.ingest.downloads import read_tfrecord
+from mural_tf.ingest.source import FILE, Captioned, Pair, Reading, Source, Tally, Text
+
+
+@dataclasses.dataclass
+class OwnRecords(Source):
+    """A data set in the project's format: `records:data/mine,splits=train`; images, captions and text pairs.
+
+    Attributes:
+      splits: joined by "+".
+    """
+
+    KIND: ClassVar[str] = "records"
+    ITEM: ClassVar[str] = FILE
+    splits: tuple[str, ...] = ("train",)
+
+    def files(self) -> list[pathlib.Path]:
+        """Returns the shards of the splits."""
+        root = pathlib.Path(self.path)
+        found = [
+            path
+            for kind in ("image_text", "text_pairs")
+            for split in self.splits
+            for path in sorted((root / kind).glob(f"{split}-*.tfrecord"))
+        ]
+        if not found:
+            raise UserError(
+                f"No records of split {'+'.join(self.splits)} in {root}: expected image_text/train-*.tfrecord or "
+                "text_pairs/train-*.tfrecord there."
+            )
+        return found
+
+    def read(self, reading: Reading) -> Iterator[pathlib.Path]:
+        """Yields the shards: workers read them."""
+        for path in self.files():
+            reading.file_done(path)
+            yield path
+
+    def records(self, item: pathlib.Path, tally: Tally) -> Iterable[Captioned | Pair]:
+        """Yields what a shard holds."""
+        from mural_tf.data.records import ImageTextRecord
+
+        split = item.name.split("-")[0]
+        for record, place in _parsed(item, tally):
+            if isinstance(record, ImageTextRecord):
+                texts = _texts(record, place)
+                if texts:
+                    yield Captioned(record.image_id, record.image, texts, split)
+                else:
+                    tally.skip("image without captions", place)
+            else:
+                yield Pair(
+                    record.text_a, record.language_a, record.text_b, record.language_b, record.group_id, place, split
+                )
+
+    def texts(self, item: pathlib.Path) -> Iterable[tuple[str, Text]]:
+        """Yields (image id, caption); of text pairs both texts, without an id."""
+        for found in self.records(item, Tally()):
+            if isinstance(found, Captioned):
+                yield from ((found.image_id, text) for text in found.texts)
+            else:
+                yield "", Text(found.text_a, found.language_a, "", found.place)
+                yield "", Text(found.text_b, found.language_b, "", found.place)
+
+
+def _parsed(path: pathlib.Path, tally: Tally) -> Iterator[tuple]:
+    from google.protobuf.message import DecodeError
+
+    from mural_tf.data.records import parse_record
+
+    for number, (_, serialized) in enumerate(read_tfrecord(path, tally.skip)):
+        place = f"{path}, record {number}"
+        try:
+            yield parse_record(serialized, str(path), number), place
+        except UserError:
+            tally.skip("text that is not UTF-8", place)
+        except DecodeError:
+            tally.skip("record that is no tf.train.Example", place)
+
+
+def _texts(record, place: str) -> list[Text]:
+    triples = zip(record.captions, record.languages, record.caption_groups)
+    return [Text(caption, language, group, place) for caption, language, group in triples if caption]

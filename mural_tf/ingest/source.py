@@ -1,0 +1,329 @@
+"""What a source of training data is, and how the command line names one: `KIND:PATH[,OPTION=VALUE…]`."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import glob
+import os
+import pathlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Callable, ClassVar, NamedTuple
+
+from mural_tf.errors import UserError
+from mural_tf.ingest.text_files import canonical_language
+
+# What became of the captions and pairs of a block: written, skipped as unusable, or left out by choice.
+
+
+MINIMUM = 1000  # items read before the skipped share counts; a file's first lines may be its worst
+
+
+@dataclasses.dataclass
+class Tally:
+    """Counts of one block, or of all.
+
+    Attributes:
+      written: captions and pairs in the records.
+      skipped: {kind: [count, place of the first]} of what is unusable: missing images, broken lines.
+      left_out: the same for what is usable but not wanted: filters, languages not asked for.
+      places: (kind, place) of everything skipped, in the order of the input; only kept within a block.
+    """
+
+    written: int = 0
+    skipped: dict[str, list] = dataclasses.field(default_factory=dict)
+    left_out: dict[str, list] = dataclasses.field(default_factory=dict)
+    places: list[tuple[str, str]] = dataclasses.field(default_factory=list)
+
+    def skip(self, kind: str, place: str, count: int = 1) -> None:
+        """Counts something unusable: one text, or the `count` captions of one image."""
+        self.skipped.setdefault(kind, [0, place])[0] += count
+        self.places.append((kind, place))
+
+    def leave_out(self, kind: str, place: str, count: int = 1) -> None:
+        """Counts what is not wanted."""
+        self.left_out.setdefault(kind, [0, place])[0] += count
+
+    def add(self, other: Tally) -> None:
+        """Adds the counts of a later block."""
+        self.written += other.written
+        for mine, others in ((self.skipped, other.skipped), (self.left_out, other.left_out)):
+            for kind, (count, place) in others.items():
+                mine.setdefault(kind, [0, place])[0] += count
+
+    @property
+    def skipped_count(self) -> int:
+        """How much was unusable."""
+        return sum(count for count, _ in self.skipped.values())
+
+    @property
+    def read(self) -> int:
+        """How much was looked at: all that was written, skipped or left out."""
+        return self.written + self.skipped_count + sum(count for count, _ in self.left_out.values())
+
+    def lines(self) -> list[str]:
+        """The report, one line for each kind."""
+        lines = [f"{self.read} captions and pairs read, {self.written} written, {self.skipped_count} skipped"]
+        lines += [f"  skipped {count} x {kind}, first at {place}" for kind, (count, place) in _largest(self.skipped)]
+        lines += [f"  left out {count} x {kind}, first at {place}" for kind, (count, place) in _largest(self.left_out)]
+        return lines
+
+    def check(self, max_fraction: float, at_end: bool = False) -> None:
+        """Raises `UserError` if more than `max_fraction` of what was read is unusable."""
+        if (at_end or self.read >= MINIMUM) and self.skipped_count > max_fraction * self.read:
+            kinds = "; ".join(f"{count} x {kind}, first at {place}" for kind, (count, place) in _largest(self.skipped))
+            raise UserError(
+                f"Too much is unusable: {self.skipped_count} of {self.read} captions and pairs ({kinds}), more than "
+                f"--max_skipped_fraction={max_fraction}. Repair the data, or raise the bound and run again: what is "
+                "converted already is kept."
+            )
+
+
+def _largest(kinds: dict[str, list]) -> Iterable[tuple[str, list]]:
+    return sorted(kinds.items(), key=lambda item: (-item[1][0], item[0]))
+
+
+language_tag = functools.lru_cache(maxsize=4096)(canonical_language)  # called once a record
+PAIR, IMAGE, FILE = "pair", "image", "file"  # what an item is: its size decides how many go into a block
+
+
+class Text(NamedTuple):
+    """A caption as a source found it; `group` joins captions of one image that say the same."""
+
+    text: str
+    language: str
+    group: str
+    place: str
+
+
+class Pair(NamedTuple):
+    """Two texts that mean the same."""
+
+    text_a: str
+    language_a: str
+    text_b: str
+    language_b: str
+    group: str
+    place: str
+    split: str = "train"
+
+
+class Captioned(NamedTuple):
+    """An image with its captions; `image` is the file's content, of any format that Pillow reads."""
+
+    image_id: str
+    image: bytes
+    texts: Sequence[Text]
+    split: str = "train"
+
+
+@dataclasses.dataclass
+class Reading:
+    """What `Source.read` tells while it reads.
+
+    Attributes:
+      tally: of the block that is being filled; the runner puts a new one in its place for every block.
+      position: bytes of the source's files that were read.
+      folder: for the source's own files (indexes); kept until the conversion is complete.
+      finished: bytes of the files before the current one.
+    """
+
+    folder: pathlib.Path
+    tally: Tally = dataclasses.field(default_factory=Tally)
+    position: int = 0
+    finished: int = 0
+
+    def problem(self, kind: str, place: str) -> None:
+        """Counts something unusable in the current block; fits `on_problem` of `data.caption_files`."""
+        self.tally.skip(kind, place)
+
+    def at(self, offset: int) -> None:
+        """Notes how far the current file was read; fits `on_position` of `data.caption_files`."""
+        self.position = self.finished + offset
+
+    def file_done(self, path: pathlib.Path) -> None:
+        """Notes that a file was read to its end."""
+        self.finished += os.path.getsize(path)
+        self.position = self.finished
+
+
+@dataclasses.dataclass
+class Source:
+    """Training data of one kind; the fields are its options on the command line.
+
+    A family derives from it and gives the three methods below. `read` runs in the main process and its items travel to
+    workers, where `records` runs; what `prepare` leaves on disk is there for both.
+    """
+
+    path: str
+    KIND: ClassVar[str] = ""
+    ITEM: ClassVar[str] = PAIR
+
+    def prepare(self, folder: pathlib.Path, progress: bool) -> None:
+        """Does once what reading needs beforehand (an index of images), into `folder`."""
+
+    def read(self, reading: Reading) -> Iterator[Any]:
+        """Yields small, picklable items, always in the same order and in bounded memory."""
+        raise NotImplementedError
+
+    def records(self, item: Any, tally: Tally) -> Iterable[Pair | Captioned]:
+        """Turns an item into what it holds; tells `tally` what cannot be used."""
+        raise NotImplementedError
+
+    def texts(self, item: Any) -> Iterable[tuple[str, Text]]:
+        """Yields (image id, caption) of an item without touching the image, for filters that count over all data."""
+        del item
+        return ()
+
+    def files(self) -> list[pathlib.Path]:
+        """Returns the sorted files that `path`, which may hold wildcards, stands for.
+
+        Raises:
+          UserError: there is none.
+        """
+        return find_files(self.path)
+
+    def input_files(self) -> list[pathlib.Path]:
+        """Every file whose change would change the records: a conversion is only resumed on the same ones."""
+        return self.files()
+
+    def size(self) -> int:
+        """Bytes that `Reading.position` reaches in the end."""
+        return sum(os.path.getsize(path) for path in self.files())
+
+
+def find_files(pattern: str) -> list[pathlib.Path]:
+    """Returns the sorted files that a path or a pattern with wildcards stands for; raises if there is none."""
+    found = sorted(pathlib.Path(name) for name in glob.glob(os.path.expanduser(pattern), recursive=True))
+    if not found:
+        raise UserError(f"There is no file {pattern}.")
+    return found
+
+
+def parse_source(text: str, kinds: dict[str, type[Source]]) -> Source:
+    """Returns the source that `KIND:PATH[,OPTION=VALUE…]` names; raises `UserError` with what would do."""
+    kind, colon, rest = text.partition(":")
+    if not colon or kind not in kinds:
+        near = difflib.get_close_matches(kind, kinds, 1)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        raise UserError(
+            f"Unknown source {text!r}: expected KIND:PATH[,OPTION=VALUE…], with a KIND of {', '.join(kinds)}.{hint}"
+        )
+    path, *options = rest.split(",")
+    if not path:
+        raise UserError(f"The source {text!r} names no file.")
+    cls = kinds[kind]
+    fields = {field.name: field for field in dataclasses.fields(cls) if field.name != "path" and field.init}
+    values = {}
+    for option in options:
+        name, equals, value = option.partition("=")
+        if name not in fields or not equals:
+            near = difflib.get_close_matches(name, fields, 1)
+            hint = f" Did you mean {near[0]}?" if near else ""
+            known = ", ".join(fields) or "none"
+            raise UserError(f"{kind} has no option {option!r}; it has {known}, each as name=value.{hint}")
+        values[name] = _parse(kind, name, value, fields[name].type)
+    return cls(path=path, **values)
+
+
+def _parse(kind: str, name: str, value: str, type_name: str) -> Any:
+    parsers: dict[str, Callable] = {
+        "str": str,
+        "int": int,
+        "float": float,
+        "bool": lambda v: {"true": True, "1": True, "false": False, "0": False}[v.lower()],
+        "tuple[str, ...]": lambda v: tuple(part for part in v.split("+") if part),
+    }
+    try:
+        return parsers[type_name](value)
+    except (ValueError, KeyError):
+        raise UserError(f"{kind}: option {name}={value!r} is not of type {type_name}.") from None
+
+
+# How a conversion runs and what it leaves out; the command line's flags in one place.
+
+
+BLOCK_SIZES = {"pair": 100_000, "image": 1_000, "file": 1}
+
+
+@dataclasses.dataclass(frozen=True)
+class Filters:
+    """What may be left out of web data; 0 or an empty tuple means no such filter.
+
+    Attributes:
+      above_shorter_side: keep images whose shorter side is longer than this, in pixels.
+      max_aspect_ratio: longer side divided by shorter side, at most.
+      max_texts_per_image: images with more texts are left out, counted over all sources.
+      max_images_per_text: texts on more images are left out, counted over all sources.
+      min_words, max_words: unigrams in a caption; in scripts without spaces every character counts as one.
+      max_characters: in a caption.
+    """
+
+    above_shorter_side: int = 0
+    max_aspect_ratio: float = 0.0
+    max_texts_per_image: int = 0
+    max_images_per_text: int = 0
+    min_words: int = 0
+    max_words: int = 0
+    max_characters: int = 0
+
+
+FILTERS = {
+    "none": Filters(),
+    # Jia et al. (2021), §3. Left out: its list of rare tokens, which needs the unigrams of the whole web crawl.
+    "align": Filters(200, 3.0, 1000, 10, 3, 20, 0),
+    # ETCL, §3.2. Left out: its language identification by cld3, which only serves an English model.
+    "etcl": Filters(200, 3.0, 100, 10, 3, 100, 1000),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """One conversion. The fields of `identity` decide the bytes written; the others do not.
+
+    Attributes:
+      filters: see `Filters`.
+      evaluation_images: files, folders or patterns; training images that look like one of these are left out.
+      hash_distance: bits (of 64) by which perceptual hashes of the same picture may differ.
+      exclude_texts: text files or patterns; a pair or caption that has one of their lines as a text is left out.
+      translations: files of translations of English captions, see `translate_train`.
+      translation_languages: those that are used; empty for all.
+      image_size: images whose shorter side is longer are shrunk to it, in pixels; 0 copies them as they are.
+      block_sizes: items a block holds, by kind of item.
+      shard_megabytes: parts are joined to files of at least this size.
+      workers: processes; 0 converts in the calling process.
+      max_skipped_fraction: of the items read; above it the conversion stops.
+    """
+
+    filters: Filters = Filters()
+    evaluation_images: tuple[str, ...] = ()
+    hash_distance: int = 4
+    exclude_texts: tuple[str, ...] = ()
+    translations: tuple[str, ...] = ()
+    translation_languages: tuple[str, ...] = ()
+    image_size: int = 0
+    block_sizes: tuple[tuple[str, int], ...] = tuple(BLOCK_SIZES.items())
+    shard_megabytes: int = 64
+    workers: int = 1
+    max_skipped_fraction: float = 0.01
+
+    def __post_init__(self):
+        if self.workers < 0 or self.shard_megabytes < 0 or not 0 <= self.max_skipped_fraction <= 1:
+            raise UserError("Expected workers ≥ 0, shard_megabytes ≥ 0 and 0 ≤ max_skipped_fraction ≤ 1.")
+        if not 0 <= self.hash_distance <= 16:
+            raise UserError(
+                f"hash_distance is {self.hash_distance}: expected 0 to 16 of 64 bits; unlike images differ by about 32."
+            )
+
+    def identity(self) -> dict:
+        """Returns what decides the bytes, as JSON values."""
+        values = dataclasses.asdict(self)
+        del values["workers"], values["max_skipped_fraction"]
+        return {key: _as_json(value) for key, value in values.items()}
+
+
+def _as_json(value):
+    if isinstance(value, (list, tuple)):
+        return [_as_json(v) for v in value]
+    return value

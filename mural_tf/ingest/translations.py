@@ -1,0 +1,548 @@
+"""Translation pairs in line-aligned files: OPUS's Moses zips (CCMatrix, Tatoeba, …), OPUS-100, LASER's Tatoeba test.
+
+Moses: `OPUS-{CORPUS}/{version}/moses/{a}-{b}.txt.zip` holds `{CORPUS}.{a}-{b}.{a}` and `….{b}`, CCMatrix also
+`….scores`, one number a line. Other members (README, LICENSE, ids) are not looked at.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import pathlib
+import xml.etree.ElementTree as ElementTree
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import IO, ClassVar, NamedTuple
+
+from mural_tf.errors import UserError
+from mural_tf.ingest.source import PAIR, Pair, Reading, Source, Tally, language_tag
+from mural_tf.ingest.text_files import Problem, canonical_language, clean, open_binary, read_lines
+
+# What sources of line-aligned texts share: two files read side by side, line i with line i.
+
+
+_NOTHING = object()
+
+
+class LinePair(NamedTuple):
+    """Two aligned lines, still as bytes: decoding them is the workers' part."""
+
+    line_a: bytes
+    language_a: str
+    line_b: bytes
+    language_b: str
+    score: bytes | None
+    place: str
+    split: str
+
+
+class AlignedSource(Source):
+    """Turns aligned lines into pairs; families that are options of it give `read`."""
+
+    ITEM: ClassVar[str] = PAIR
+    min_score = 0.0
+
+    def records(self, item: LinePair, tally: Tally) -> Iterable[Pair]:
+        """Yields the pair, unless a side is empty or no text, or its score too low."""
+        try:
+            text_a, text_b = clean(item.line_a.decode("utf-8")), clean(item.line_b.decode("utf-8"))
+        except UnicodeDecodeError:
+            tally.skip("text that is not UTF-8", item.place)
+            return
+        if not text_a or not text_b:
+            tally.skip("empty text", item.place)
+        elif item.score is not None and not _is_number(item.score):
+            tally.skip("score that is no number", item.place)
+        elif item.score is not None and float(item.score) < self.min_score:
+            tally.leave_out("score below min_score", item.place)
+        else:
+            yield Pair(text_a, item.language_a, text_b, item.language_b, "", item.place, item.split)
+
+
+def read_aligned_lines(
+    names: tuple[str, str],
+    files: tuple[IO[bytes], IO[bytes]],
+    languages: tuple[str, str],
+    reading: Reading,
+    scores: IO[bytes] | None = None,
+    split: str = "train",
+) -> Iterator[LinePair]:
+    """Yields line i of one file with line i of the other (and line i of `scores`), in constant memory.
+
+    A line ends with \\n alone: U+2028, U+0085 and lone carriage returns occur inside sentences. Where one file ends
+    before the other, the rest is a problem: nothing says which lines are missing.
+    """
+    number = 0
+    parts = [files[0], files[1]] + ([scores] if scores is not None else [])
+    try:
+        for number, lines in enumerate(itertools.zip_longest(*parts, fillvalue=_NOTHING), start=1):
+            if _NOTHING in lines:
+                shorter = [*names, "the scores"][lines.index(_NOTHING)]
+                reading.problem("aligned file with fewer lines than its partner", f"{shorter}:{number}")
+                return
+            if number == 1:
+                lines = [line.removeprefix(b"\xef\xbb\xbf") for line in lines]
+            score = lines[2] if scores is not None else None
+            yield LinePair(lines[0], languages[0], lines[1], languages[1], score, f"{names[0]}:{number}", split)
+    except (EOFError, OSError, zlib.error, zipfile.BadZipFile):
+        reading.problem("file that is damaged or cut off: what follows is lost", f"{names[0]}:{number + 1}")
+
+
+def wanted_languages(codes: tuple[str, str], wanted: tuple[str, ...], place: str, reading: Reading):
+    """Returns the pair's language tags, or `None` (told to `reading`) if one is unknown or not asked for."""
+    try:
+        languages = tuple(canonical_language(code) for code in codes)
+    except UserError:
+        reading.problem(f"unknown language in {'-'.join(codes)}", place)
+        return None
+    if wanted and not set(languages) <= {canonical_language(code) for code in wanted}:
+        reading.tally.leave_out("file in languages not asked for", place)
+        return None
+    return languages
+
+
+def _is_number(text: bytes) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+@dataclasses.dataclass
+class Opus(AlignedSource):
+    """OPUS's Moses zips, for example `opus:downloads/de-en.txt.zip,min_score=1.1`.
+
+    Attributes:
+      languages: pairs of these only, joined by "+"; default all.
+      min_score: leaves out what CCMatrix's scores put below; 0 is no bound.
+    """
+
+    KIND: ClassVar[str] = "opus"
+    languages: tuple[str, ...] = ()
+    min_score: float = 0.0
+
+    def read(self, reading: Reading) -> Iterator[LinePair]:
+        """Yields the aligned lines of every zip."""
+        for path in self.files():
+            try:
+                with zipfile.ZipFile(path) as archive:
+                    yield from self._read_archive(path, archive, reading)
+            except zipfile.BadZipFile:
+                reading.problem("file that is no zip or is cut off", str(path))
+            reading.file_done(path)
+
+    def _read_archive(self, path: pathlib.Path, archive: zipfile.ZipFile, reading: Reading) -> Iterator[LinePair]:
+        found = aligned_names(archive.namelist())
+        if found is None:
+            reading.problem("zip without aligned files NAME.a-b.a and NAME.a-b.b", str(path))
+            return
+        members, codes, scores = found
+        languages = wanted_languages(codes, self.languages, str(path), reading)
+        if languages is None:
+            return
+        if scores is None and self.min_score:
+            raise UserError(f"{path} holds no .scores: leave out min_score for this corpus.")
+        size, share = path.stat().st_size, 1 / max(1, archive.getinfo(members[0]).file_size)
+        with archive.open(members[0]) as a, archive.open(members[1]) as b:
+            score_file = archive.open(scores) if self.min_score else None
+            names = (f"{path}!{members[0]}", f"{path}!{members[1]}")
+            for index, item in enumerate(read_aligned_lines(names, (a, b), languages, reading, score_file)):
+                if index % 1000 == 0:
+                    reading.at(int(size * min(1.0, a.tell() * share)))
+                yield item
+
+
+def aligned_names(names: Sequence[str]) -> tuple[tuple[str, str], tuple[str, str], str | None] | None:
+    """Finds `STEM.a-b.a`, `STEM.a-b.b` and perhaps `STEM.a-b.scores` among names.
+
+    Returns:
+      ((name a, name b), (code a, code b), name of the scores or `None`), or `None` if there is no such pair.
+    """
+    listed = set(names)
+    for name in sorted(listed):
+        stem, _, suffix = name.rpartition(".")
+        for a, b in _splits(stem.replace("/", ".").rpartition(".")[2]):
+            if suffix == a and f"{stem}.{b}" in listed:
+                scores = f"{stem}.scores"
+                return (name, f"{stem}.{b}"), (a, b), scores if scores in listed else None
+    return None
+
+
+def _splits(pair: str) -> Iterator[tuple[str, str]]:
+    """Every way to divide "zh-Hant-en" at a hyphen: codes may hold one themselves."""
+    parts = pair.split("-")
+    for middle in range(1, len(parts)):
+        yield "-".join(parts[:middle]), "-".join(parts[middle:])
+
+
+@dataclasses.dataclass
+class Opus100(AlignedSource):
+    """OPUS-100: `opus100:opus-100-corpus/v1.0` with `supervised/de-en/opus.de-en-train.de` and so on.
+
+    Attributes:
+      languages: pairs of these only, joined by "+"; default all. English is on either side of a pair.
+      splits: of train, dev, test and zero-shot (which are test sets too), joined by "+"; a pair may lack dev and test.
+    """
+
+    KIND: ClassVar[str] = "opus100"
+    languages: tuple[str, ...] = ()
+    splits: tuple[str, ...] = ("train",)
+
+    def files(self) -> list[pathlib.Path]:
+        """Returns the first file of every pair."""
+        unknown = set(self.splits) - {"train", "dev", "test", "zero-shot"}
+        if unknown:
+            raise UserError(f"OPUS-100 has no split {unknown.pop()}: train, dev, test and zero-shot it has.")
+        found = []
+        for folder in sorted(itertools.chain(*(pathlib.Path(self.path).glob(f"{g}/*-*") for g in self._groups()))):
+            for split in self.splits:
+                name = "test" if split == "zero-shot" else split
+                found += sorted(folder.glob(f"opus.{folder.name}-{name}.{folder.name.split('-')[0]}"))
+        if not found:
+            raise UserError(
+                f"No file like {self.path}/supervised/de-en/opus.de-en-{self.splits[0]}.de: name the folder v1.0 of "
+                "OPUS-100."
+            )
+        return found
+
+    def _groups(self) -> list[str]:
+        groups = ["supervised"] if set(self.splits) - {"zero-shot"} else []
+        return groups + (["zero-shot"] if "zero-shot" in self.splits else [])
+
+    def input_files(self) -> list[pathlib.Path]:
+        """Returns both files of every pair."""
+        return [file for path in self.files() for file in (path, _partner(path)) if file.exists()]
+
+    def read(self, reading: Reading) -> Iterator[LinePair]:
+        """Yields the aligned lines of every pair."""
+        for path in self.files():
+            languages = wanted_languages(tuple(path.parent.name.split("-")), self.languages, str(path), reading)
+            if languages is not None:
+                split = path.stem.rsplit("-", 1)[-1]
+                yield from read_pair_of_files(path, _partner(path), languages, reading, split)
+            reading.file_done(path)
+
+
+def _partner(path: pathlib.Path) -> pathlib.Path:
+    return path.with_suffix("." + path.parent.name.split("-")[1])
+
+
+def read_pair_of_files(
+    path_a: pathlib.Path, path_b: pathlib.Path, languages: tuple[str, str], reading: Reading, split: str
+) -> Iterator[LinePair]:
+    """Yields the aligned lines of two files, plain or compressed; a missing second file is a problem."""
+    if not path_b.exists():
+        reading.problem("aligned file without its partner", str(path_b))
+        return
+    with open_binary(path_a) as (a, file), open_binary(path_b) as (b, _):
+        names = (str(path_a), str(path_b))
+        for index, item in enumerate(read_aligned_lines(names, (a, b), languages, reading, split=split)):
+            if index % 1000 == 0:
+                reading.at(file.tell())
+            yield item
+
+
+@dataclasses.dataclass
+class Lines(AlignedSource):
+    """Any two aligned files: `lines:corpus.en,partner=corpus.de,language_a=en,language_b=de`; .gz, .bz2, .xz too.
+
+    Attributes:
+      partner: the other file.
+      language_a: of the first file.
+      language_b: of the partner.
+      split: which the pairs go to.
+    """
+
+    KIND: ClassVar[str] = "lines"
+    partner: str = ""
+    language_a: str = "en"
+    language_b: str = ""
+    split: str = "train"
+
+    def input_files(self) -> list[pathlib.Path]:
+        """Returns both files."""
+        return [*self.files(), pathlib.Path(self.partner)]
+
+    def read(self, reading: Reading) -> Iterator[LinePair]:
+        """Yields the aligned lines."""
+        files = self.files()
+        if len(files) != 1 or not self.partner:
+            raise UserError(f"lines:{self.path} needs one file, and its partner as partner=FILE.")
+        languages = (canonical_language(self.language_a), canonical_language(self.language_b))
+        yield from read_pair_of_files(files[0], pathlib.Path(self.partner), languages, reading, self.split)
+        reading.file_done(files[0])
+
+
+@dataclasses.dataclass
+class Tatoeba(AlignedSource):
+    """LASER's Tatoeba test: `tatoeba:LASER/data/tatoeba/v1` with `tatoeba.deu-eng.deu` and `.eng`, as text pairs.
+
+    It is a benchmark: its pairs go to the split "test". OPUS's Tatoeba corpus for training is `opus:`; remove these
+    test sentences from it with --exclude_texts.
+
+    Attributes:
+      languages: pairs of these only (English included), joined by "+"; default all.
+      split: which the pairs go to.
+    """
+
+    KIND: ClassVar[str] = "tatoeba"
+    languages: tuple[str, ...] = ()
+    split: str = "test"
+
+    def files(self) -> list[pathlib.Path]:
+        """Returns the non-English file of every pair."""
+        found = sorted(pathlib.Path(self.path).glob("tatoeba.*-eng.???"))
+        found = [path for path in found if path.suffix != ".eng"]
+        if not found:
+            raise UserError(f"No file like {self.path}/tatoeba.deu-eng.deu.")
+        return found
+
+    def input_files(self) -> list[pathlib.Path]:
+        """Returns both files of every pair."""
+        return [file for path in self.files() for file in (path, path.with_suffix(".eng")) if file.exists()]
+
+    def read(self, reading: Reading) -> Iterator[LinePair]:
+        """Yields the aligned lines of every pair."""
+        for path in self.files():
+            languages = wanted_languages((path.suffix[1:], "eng"), self.languages, str(path), reading)
+            if languages is not None:
+                yield from read_pair_of_files(path, path.with_suffix(".eng"), languages, reading, self.split)
+            reading.file_done(path)
+
+
+# Google's machine translations of CC3M's and COCO's captions into 34 languages (Crossmodal-3600's training data).
+#
+# `{cc3m,coco}_mt_{train,dev}.jsonl.bz2`, one JSON object a line: image_id ("391895_1": COCO's id and the number of the
+# caption) or rec_num (CC3M's row, from 1), src_lang, trg_lang, caption_tokenized, translation_tokenized,
+# backtranslation_tokenized. CC3M's digits are "#".
+
+
+class Translation(NamedTuple):
+    """A caption and its translation; `identity` names caption and image."""
+
+    source: str
+    source_language: str
+    target: str
+    target_language: str
+    identity: str
+
+
+def parse_line(line: str) -> Translation:
+    """Returns what a line holds; raises `ValueError` with what is wrong with it."""
+    try:
+        entry = json.loads(line)
+        source, target = clean(entry["caption_tokenized"]), clean(entry["translation_tokenized"])
+        source_language, target_language = entry["src_lang"], entry["trg_lang"]
+    except (ValueError, KeyError, TypeError):
+        raise ValueError("line that is no JSON object with a caption and its translation") from None
+    if not source or not target:
+        raise ValueError("empty text")
+    try:
+        languages = language_tag(source_language), language_tag(target_language)
+    except UserError:
+        raise ValueError("unknown language") from None
+    identity = str(entry.get("image_id", entry.get("rec_num", "")))
+    return Translation(source, languages[0], target, languages[1], identity)
+
+
+def read_translations(
+    path: pathlib.Path, on_problem: Problem, on_position: Callable[[int], None] | None = None
+) -> Iterator[tuple[Translation, str]]:
+    """Yields (translation, place) of a file."""
+    for number, line in read_lines(path, on_problem, on_position):
+        if line:
+            place = f"{path}:{number}"
+            try:
+                yield parse_line(line), place
+            except ValueError as error:
+                on_problem(str(error), place)
+
+
+@dataclasses.dataclass
+class GoogleTranslations(Source):
+    """Google's translations as text pairs: `google_mt:cc3m_mt_train.jsonl.bz2,languages=de+fr+cs+ja`.
+
+    All translations of a caption share a group. As captions of the images themselves: --translations.
+
+    Attributes:
+      languages: target languages, joined by "+"; default all 34.
+      split: which the pairs go to.
+    """
+
+    KIND: ClassVar[str] = "google_mt"
+    ITEM: ClassVar[str] = PAIR
+    languages: tuple[str, ...] = ()
+    split: str = "train"
+
+    def read(self, reading: Reading) -> Iterator[tuple[str, str]]:
+        """Yields (line, place)."""
+        for path in self.files():
+            for number, line in read_lines(path, reading.problem, reading.at):
+                if line:
+                    yield line, f"{path}:{number}"
+            reading.file_done(path)
+
+    def records(self, item: tuple[str, str], tally: Tally) -> Iterable[Pair]:
+        """Yields the line's pair."""
+        line, place = item
+        try:
+            found = parse_line(line)
+        except ValueError as error:
+            tally.skip(str(error), place)
+            return
+        if self.languages and found.target_language not in map(language_tag, self.languages):
+            tally.leave_out("language not asked for", place)
+            return
+        languages = found.source_language, found.target_language
+        yield Pair(found.source, languages[0], found.target, languages[1], found.identity, place, self.split)
+
+
+# Translation memories: TMX, read element by element.
+
+
+_LANG = "{http://www.w3.org/XML/1998/namespace}lang"
+
+
+@dataclasses.dataclass
+class Tmx(Source):
+    """TMX files, plain or .gz: `tmx:de-en.tmx.gz`. A unit with more than two languages gives every pair of them.
+
+    Attributes:
+      languages: pairs of these only, joined by "+"; default all.
+      split: which the pairs go to.
+    """
+
+    KIND: ClassVar[str] = "tmx"
+    ITEM: ClassVar[str] = PAIR
+    languages: tuple[str, ...] = ()
+    split: str = "train"
+
+    def read(self, reading: Reading) -> Iterator[tuple[list[tuple[str, str]], str]]:
+        """Yields ([(language, text)], place) of every unit, in constant memory."""
+        for path in self.files():
+            number = 0
+            with open_binary(path) as (content, file):
+                try:
+                    parents: list[ElementTree.Element] = []
+                    for event, element in ElementTree.iterparse(content, ("start", "end")):
+                        if event == "start":
+                            parents.append(element)
+                            continue
+                        parents.pop()
+                        if element.tag == "tu":
+                            number += 1
+                            if number % 1000 == 0:
+                                reading.at(file.tell())
+                            yield _variants(element), f"{path}, unit {number}"
+                            if parents:
+                                parents[-1].clear()  # units that are done would stay in memory
+                except (ElementTree.ParseError, EOFError, OSError, zlib.error) as error:
+                    kind = "XML that is damaged or cut off: what follows is lost"
+                    reading.problem(kind, f"{path}, after unit {number} ({error})")
+            reading.file_done(path)
+
+    def records(self, item: tuple[list[tuple[str, str]], str], tally: Tally) -> Iterable[Pair]:
+        """Yields the pairs of a unit; they share a group if there are several."""
+        variants, place = item
+        texts = []
+        for code, text in variants:
+            try:
+                language = language_tag(code)
+            except UserError:
+                tally.skip("unknown language", f"{place}: {code!r}")
+                continue
+            if self.languages and language not in {language_tag(wanted) for wanted in self.languages}:
+                continue
+            if not text:
+                tally.skip("empty text", place)
+                continue
+            texts.append((language, text))
+        if len(texts) < 2:
+            if len(variants) < 2:
+                tally.skip("unit with fewer than two languages", place)
+            return
+        group = place if len(texts) > 2 else ""
+        for (language_a, text_a), (language_b, text_b) in itertools.combinations(texts, 2):
+            yield Pair(text_a, language_a, text_b, language_b, group, place, self.split)
+
+
+def _variants(unit: ElementTree.Element) -> list[tuple[str, str]]:
+    found = []
+    for variant in unit.iter("tuv"):
+        segment = variant.find("seg")
+        text = "" if segment is None else clean("".join(segment.itertext()))
+        found.append((variant.get(_LANG) or variant.get("lang") or "", text))
+    return found
+
+
+# Text pairs in a table: one pair a line, columns set apart by tabs.
+
+
+@dataclasses.dataclass
+class PairsTsv(Source):
+    """`pairs:mined.tsv.gz,language_a=en,language_b=de`; .gz, .bz2 and .xz too. Quotation marks mean nothing.
+
+    Attributes:
+      text_a, text_b: numbers of the columns of the texts, from 0.
+      language_a, language_b: of the texts; or the columns that hold it, as "column 2".
+      header: whether the first line names the columns.
+      split: which the pairs go to.
+    """
+
+    KIND: ClassVar[str] = "pairs"
+    ITEM: ClassVar[str] = PAIR
+    text_a: int = 0
+    text_b: int = 1
+    language_a: str = "en"
+    language_b: str = ""
+    header: bool = False
+    split: str = "train"
+
+    def prepare(self, folder, progress) -> None:
+        """Checks the languages before anything is read."""
+        del folder, progress
+        for language in (self.language_a, self.language_b):
+            if _column(language) is None:
+                language_tag(language)
+
+    def read(self, reading: Reading) -> Iterator[tuple[str, str]]:
+        """Yields (line, place)."""
+        for path in self.files():
+            for number, line in read_lines(path, reading.problem, reading.at):
+                if line is not None and not (self.header and number == 1):
+                    yield line, f"{path}:{number}"
+            reading.file_done(path)
+
+    def records(self, item: tuple[str, str], tally: Tally) -> Iterable[Pair]:
+        """Yields the line's pair."""
+        line, place = item
+        fields = line.split("\t")
+        needed = [self.text_a, self.text_b]
+        needed += [c for c in (_column(self.language_a), _column(self.language_b)) if c is not None]
+        if max(needed) >= len(fields):
+            tally.skip("row with the wrong number of columns", place)
+            return
+        text_a, text_b = clean(fields[self.text_a]), clean(fields[self.text_b])
+        if not text_a or not text_b:
+            tally.skip("empty text", place)
+            return
+        try:
+            languages = [_language(language, fields) for language in (self.language_a, self.language_b)]
+        except UserError:
+            tally.skip("unknown language", place)
+            return
+        yield Pair(text_a, languages[0], text_b, languages[1], "", place, self.split)
+
+
+def _column(language: str) -> int | None:
+    """The number in "column 2", `None` for a language code."""
+    name, _, number = language.partition(" ")
+    return int(number) if name == "column" and number.isdigit() else None
+
+
+def _language(language: str, fields: list[str]) -> str:
+    column = _column(language)
+    return language_tag(language if column is None else fields[column])

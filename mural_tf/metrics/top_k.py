@@ -1,0 +1,120 @@
+"""Exact search: the rows of a matrix with the largest dot product with each query, block by block.
+
+Scores of a block are compared with the k-th best score so far, so that only the few that can still enter the result
+are sorted; the matrix product remains the whole cost. Memory beyond the matrix is one block of scores.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+BLOCK = 4096  # rows scored at a time: the scores of 64 queries, 1 MB, stay in the cache
+QUERIES = 256  # scored at a time
+
+
+def top_k(queries: np.ndarray, rows: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the `k` best rows of every query.
+
+    Args:
+      queries: float [Q, D], used as float32.
+      rows: float32 or float16 [N, D], N >= 1, a memory-mapped file too; products are taken in float32.
+      k: how many; at most N are returned.
+
+    Returns:
+      float32 scores [Q, min(k, N)], falling, and int64 rows [Q, min(k, N)]. Rows with the same score keep their order.
+      (BLAS may round equal products in different places of a block differently by 1e-7.)
+
+    Raises:
+      ValueError: shapes that do not fit, k below 1, queries that are not finite.
+    """
+    queries = np.ascontiguousarray(queries, np.float32)
+    if queries.ndim != 2 or rows.ndim != 2 or queries.shape[1] != rows.shape[1] or not len(rows):
+        raise ValueError(f"Expected queries [Q, D] and rows [N, D] with N >= 1; got {queries.shape} and {rows.shape}.")
+    if k < 1:
+        raise ValueError(f"k must be at least 1, got {k}.")
+    if not np.isfinite(queries).all():
+        raise ValueError("The queries hold NaN or infinity.")
+    k = min(k, len(rows))
+    found = [_top_k(queries[i : i + QUERIES], np.asarray(rows), k) for i in range(0, max(1, len(queries)), QUERIES)]
+    return tuple(np.concatenate(part) for part in zip(*found))
+
+
+def _top_k(queries: np.ndarray, rows: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    best_scores = np.full((len(queries), k), -np.inf, np.float32)
+    best_rows = np.full((len(queries), k), len(rows), np.int64)
+    buffer = np.empty((len(queries), BLOCK), np.float32)
+    for begin in range(0, len(rows), BLOCK):
+        block = as_float32(rows[begin : begin + BLOCK])
+        scores = buffer[:, : len(block)] if len(block) == BLOCK else np.empty((len(queries), len(block)), np.float32)
+        np.matmul(queries, block.T, out=scores)  # [Q, B]
+        entering = scores > best_scores[:, -1:]  # a later row with the same score as the k-th stays out
+        if np.count_nonzero(entering) > 4 * best_rows.size and len(block) > k:
+            # The first block, or rows sorted by similarity: sort the k best of the block instead of all.
+            entering &= scores >= np.partition(scores, len(block) - k, axis=1)[:, len(block) - k, None]
+        places = np.flatnonzero(entering)
+        if len(places):
+            owners, columns = np.divmod(places, len(block))
+            best_scores, best_rows = _merge(best_scores, best_rows, owners, scores[owners, columns], begin + columns)
+    return best_scores, best_rows
+
+
+def as_float32(values: np.ndarray) -> np.ndarray:
+    """Returns finite float16 or float32 values as float32; float16 several times faster than `astype`.
+
+    A float16's exponent and mantissa, moved to a float32's places, are its value times 2^-112, subnormals too.
+    """
+    if values.dtype != np.float16:
+        return np.asarray(values, np.float32)
+    bits = np.ascontiguousarray(values).view(np.int16).astype(np.int32)  # the sign fills the upper half
+    np.left_shift(bits, 13, out=bits)
+    np.bitwise_and(bits, np.int32(~0x70000000), out=bits)  # of the copies of the sign only the uppermost stays
+    moved = bits.view(np.float32)
+    return np.multiply(moved, np.float32(2.0**112), out=moved)
+
+
+def _merge(best_scores, best_rows, owners, scores, rows) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the best [Q, k] of the previous best and of new (owner, score, row) triples."""
+    queries, k = best_scores.shape
+    owners = np.concatenate([np.repeat(np.arange(queries), k), owners])
+    scores = np.concatenate([best_scores.ravel(), scores])
+    rows = np.concatenate([best_rows.ravel(), rows])
+    order = np.lexsort((rows, -scores, owners))
+    starts = np.searchsorted(owners[order], np.arange(queries))
+    kept = order[starts[:, None] + np.arange(k)]  # [Q, k]; every query has at least its k previous ones
+    return scores[kept], rows[kept]
+
+
+# The nearest candidates of each query, exactly; NumPy only.
+
+
+BLOCK_BYTES = 256 * 2**20  # of float32 scores held at a time
+
+
+def nearest(queries: np.ndarray, candidates: np.ndarray, k: int, mask=None) -> np.ndarray:
+    """Returns int64 [Q, k]: the candidates with the largest dot products, best first; equal ones by their index.
+
+    Args:
+      queries: [Q, D], used as float32.
+      candidates: [C, D], used as float32.
+      k: how many, 1..C.
+      mask: function of (begin, end) that returns bool [end - begin, C]: candidates that these queries must not find.
+
+    Raises:
+      ValueError: k out of range.
+    """
+    queries, candidates = np.asarray(queries, np.float32), np.asarray(candidates, np.float32)
+    if not 1 <= k <= len(candidates):
+        raise ValueError(f"k={k} must be between 1 and the number of candidates, {len(candidates)}.")
+    result = np.empty((len(queries), k), np.int64)
+    chunk = max(1, BLOCK_BYTES // (4 * len(candidates)))
+    for begin in range(0, len(queries), chunk):
+        end = min(begin + chunk, len(queries))
+        scores = queries[begin:end] @ candidates.T
+        if mask is not None:
+            scores[mask(begin, end)] = -np.inf
+        if k < len(candidates):
+            threshold = np.partition(scores, -k, axis=1)[:, -k]
+        for i, row in enumerate(scores):
+            places = np.flatnonzero(row >= threshold[i]) if k < len(candidates) else np.arange(len(row))
+            result[begin + i] = places[np.argsort(-row[places], kind="stable")[:k]]
+    return result

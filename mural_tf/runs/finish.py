@@ -1,0 +1,164 @@
+"""What follows the last training step: evaluation, export, a search, and a summary that says where things are."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+from absl import logging
+from ml_collections import ConfigDict
+
+from mural_tf.data import records
+from mural_tf.embedder import Embedder
+from mural_tf.errors import UserError
+from mural_tf.evaluation import report
+from mural_tf.evaluation.report import Evaluation
+from mural_tf.evaluation.retrieval import measure_retrieval
+from mural_tf.export.saved_model import export_model
+from mural_tf.files import write_whole
+from mural_tf.models import ContrastiveModel, build_model
+from mural_tf.search.build import index_in_memory
+from mural_tf.search.items import IMAGES
+from mural_tf.search.pages import write_contact_sheet
+from mural_tf.search.queries import Query, search
+from mural_tf.search.sources import find
+from mural_tf.training.checkpoints import restore_for_inference
+from mural_tf.training.workdir import append_metrics, drop_metrics, has_evaluation
+
+# Image-text retrieval of a model in training: which weights are measured, on which split, under which name.
+
+
+class MeasuredModel:
+    """The model to evaluate and export: the trained one, or, of several replicas, a copy.
+
+    The copy is on one device and has the weights of the latest checkpoint. So evaluation is one process' matter, and
+    uses what a checkpoint holds: BatchNorm statistics averaged over the replicas.
+    """
+
+    def __init__(self, model: ContrastiveModel, tokenizer, config: ConfigDict, workdir: pathlib.Path, alone: bool):
+        self._model = model if alone else None
+        self._alone, self._config, self._workdir = alone, config, workdir
+        self.tokenizer = tokenizer
+        self._restored: int | None = None
+        self._embedder: Embedder | None = None
+
+    def at(self, step: int) -> ContrastiveModel:
+        """Returns the model after `step` steps, which must be the latest checkpoint's where it is a copy."""
+        if self._model is None:
+            self._model = build_model(self._config, self.tokenizer.vocabulary_size)
+        if not self._alone and self._restored != step:
+            restore_for_inference(self._model, self._workdir)
+            self._restored = step
+        return self._model
+
+    def embedder(self, step: int) -> Embedder:
+        """Returns the embedder of `at(step)`; always the same one, so that it is traced once a run."""
+        model = self.at(step)
+        if self._embedder is None:
+            self._embedder = Embedder.from_model(model, self.tokenizer, self._config, str(self._workdir))
+        self._embedder.step = step
+        return self._embedder
+
+
+class SplitEvaluation:
+    """Measures image-text retrieval on one split; what `training.callbacks.PeriodicEvaluation` calls."""
+
+    def __init__(self, measured: MeasuredModel, config: ConfigDict, split: str):
+        name = "emoji" if config.data.source == "emoji" else "retrieval"
+        self.name = name if split == config.evaluation.split else f"{name}_{split}"  # one metrics.jsonl holds both
+        self.model, self.split = measured.at, split
+        self._measured, self._config = measured, config
+
+    def __call__(self, step: int) -> Evaluation | None:
+        """Returns the evaluation, or `None` where the data has no such split: training data often comes alone."""
+        data = self._config.data.directory
+        if self._config.image_tower.name == "none":
+            logging.warning("No evaluation with images: the model has no image tower.")
+            return None
+        try:
+            records.list_files(data, records.IMAGE_TEXT, self.split)
+        except UserError as error:
+            logging.warning("No evaluation: %s", error)
+            return None
+        embedder = self._measured.embedder(step)
+        return measure_retrieval(
+            embedder, data, self.split, batch_size=self._config.evaluation.batch_size, name=self.name
+        )
+
+
+EXPORT = "export"
+SUMMARY = "summary.json"
+# Shown after training on the emoji benchmark: one wish in a well-resourced and one in an under-resourced language.
+EXAMPLE_QUERIES = {"emoji": ("a red heart", "moyo mwekundu"), "shapes": ("a red circle",)}
+
+
+def is_finished(workdir: pathlib.Path) -> bool:
+    """Tells whether everything after training was done too."""
+    return (workdir / SUMMARY).exists()
+
+
+def finish(measured: MeasuredModel, config: ConfigDict, workdir: pathlib.Path) -> None:
+    """Evaluates, exports and searches, then prints the summary.
+
+    Everything appears when it is complete, and the summary last, so that it can be interrupted and done again.
+    """
+    split, step = config.evaluation.split, config.train.steps
+    print(f"Evaluating on {split} …", flush=True)
+    evaluate = SplitEvaluation(measured, config, split)
+    evaluation = evaluate(step)
+    metrics, groups = {}, ""
+    if evaluation is not None:
+        drop_metrics(workdir, lambda row: not has_evaluation(row, evaluate.name, step))  # of a run that was killed
+        append_metrics(workdir, {"step": step, **evaluation.metrics})
+        report.write_report(evaluation, workdir, model=str(workdir), data_dir=config.data.directory, step=step)
+        metrics = evaluation.metrics
+        groups = report.group_table(metrics, evaluation.name, evaluation.groups, len(evaluation.sizes))
+    if config.train.export and not (workdir / EXPORT).exists():
+        print("Exporting …", flush=True)
+        export_model(measured.at(step), measured.tokenizer, config, workdir / EXPORT, metrics=metrics)
+    lines = _search(measured.embedder(step), config, workdir) if evaluation is not None else []
+    parameters = int(measured.at(step).count_params())
+    summary = {
+        "step": step, "split": split, "table": groups, "metrics": metrics, "search": lines, "parameters": parameters
+    }  # fmt: skip
+    write_whole(workdir / SUMMARY, json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
+    describe(config, workdir)
+
+
+def _search(embedder: Embedder, config: ConfigDict, workdir: pathlib.Path) -> list[str]:
+    """Writes contact sheets of the data's example queries, if it has some; returns what was found, a line each."""
+    queries = EXAMPLE_QUERIES.get(config.data.source, ())
+    if not queries:
+        return []
+    index = index_in_memory(embedder, find(IMAGES, [config.data.directory], config.evaluation.split))
+    lines = []
+    for number, query in enumerate(queries, start=1):
+        hits = search(index, embedder, [Query(query)], top=10)[0].hits
+        sheet = workdir / f"search-{number}.png"
+        note = write_contact_sheet(sheet, query, hits, {hit.name: index.read_image(hit.row) for hit in hits})
+        if note:
+            logging.warning("%s", note)
+        lines.append(f"{query!r}: {', '.join(hit.name for hit in hits[:3])}, … ({sheet})")
+    return lines
+
+
+def describe(config: ConfigDict, workdir: pathlib.Path) -> None:
+    """Prints the summary of a finished run and what to do next."""
+    summary = json.loads((workdir / SUMMARY).read_text(encoding="utf-8"))
+    exported = (workdir / EXPORT).exists()
+    model = workdir / EXPORT if exported else workdir
+    lines = [""]
+    if summary["table"]:
+        lines += [f"Mean recall on {config.data.directory}, split {summary['split']}:", summary["table"], ""]
+    lines += [f"Found for {line}" for line in summary["search"]]
+    lines += [
+        "Written:",
+        f"  {workdir / 'checkpoints'}  weights and optimiser",
+        *([f"  {workdir / EXPORT}  both encoders as SavedModels"] if exported else []),
+        f"  {workdir / 'metrics.jsonl'}, {workdir / 'tensorboard'}  numbers of every step",
+        "Next:",
+        f"  python run_search.py query 'a sentence' --model={model} --images=FOLDER --html=found.html",
+        f"  python run_evaluate.py --model={workdir} --data_dir={config.data.directory} --split={summary['split']}",
+        f"  python run_finetune.py --config={'configs/finetune.py'} --from={workdir} --workdir=NEW_FOLDER",
+    ]
+    print("\n".join(lines))

@@ -1,0 +1,129 @@
+"""Trained weights from elsewhere as a workdir: what evaluation, fine-tuning, export and search take.
+
+[P] §3.1 (MURAL) trains from scratch or by "checkpoint initialization": ALIGN's towers, and the heads on top of the
+text tower from scratch. Here an ALIGN with `config.model="mural"` keeps its image-text head, which its images were
+trained with, and gets a fresh text-text head (our choice: the paper says that both are new).
+"""
+
+from __future__ import annotations
+
+import pathlib
+import tempfile
+from collections.abc import Iterable
+
+import tensorflow as tf
+from ml_collections import ConfigDict
+
+from mural_tf.config import base_config
+from mural_tf.errors import UserError
+from mural_tf.models import ContrastiveModel, build_model
+from mural_tf.pretrained.sources import SOURCES, configure
+from mural_tf.text.vocabulary_file import load_vocabulary, save_vocabulary
+from mural_tf.training.checkpoints import Checkpoints, has_checkpoint, load_trained
+from mural_tf.training.prepare import prepare_data, prepare_tokenizer
+from mural_tf.training.workdir import open_workdir
+
+WORKDIR = "workdir"  # the source that is a workdir of this project
+
+
+def import_into_workdir(
+    source: str,
+    weights: str | pathlib.Path,
+    workdir: str | pathlib.Path,
+    config: ConfigDict | None = None,
+    method: str = "",
+    onto: str | pathlib.Path = "",
+) -> None:
+    """Writes a workdir whose model has the weights; what is in neither the weights nor `onto` is fresh.
+
+    Nothing is written unless all of the weights fit. The same command again completes a workdir that was interrupted.
+
+    Args:
+      source: "align", "bert", "labse", "efficientnet", or "workdir": another workdir, to change its method.
+      weights: the folder or file.
+      workdir: the folder to write; it must not hold a trained model.
+      config: what the weights do not say; the default is `base_config()`.
+      method: "align" or "mural"; "" is ALIGN for ALIGN's weights and else the configuration's.
+      onto: a workdir whose towers, vocabulary and configuration are used where the weights bring none.
+
+    Raises:
+      UserError: files that are missing, damaged or do not fit; or a workdir that is in use.
+    """
+    workdir = pathlib.Path(workdir)
+    if source not in (*SOURCES, WORKDIR):
+        raise UserError(f"What to import? Got {source!r}, expected one of {', '.join((*SOURCES, WORKDIR))}.")
+    if has_checkpoint(workdir):
+        raise UserError(f"{workdir} holds a trained model already; name another --workdir.")
+    if source == WORKDIR:
+        if onto:
+            raise UserError("A workdir has all parts: leave --onto out.")
+        onto = weights
+    if onto and config is not None:
+        raise UserError("--onto and --config exclude each other: the configuration is that of the workdir.")
+    model, config, pieces, fresh = _build(source, weights, config, method, onto)
+    open_workdir(workdir, config)
+    save_vocabulary(pieces, workdir / "vocabulary.txt")
+    parts = tf.train.Checkpoint(**model.weights_by_part())
+    checkpoints = Checkpoints(tf.train.Checkpoint(model=parts), workdir / "checkpoints", keep=1)
+    checkpoints.save(0)
+    checkpoints.wait()
+    print(f"Imported {weights} into {workdir}: {config.model} with {model.count_params():,} parameters.")
+    if fresh:
+        print(f"Not in the weights, so fresh: {', '.join(fresh)}. Train before use, for example with run_finetune.py.")
+
+
+def _build(source: str, weights, config: ConfigDict | None, method: str, onto):
+    """Returns the model, its configuration, its word pieces, and the names of its parts that are fresh."""
+    before, pieces = None, []
+    if onto:
+        before, tokenizer, config, _ = load_trained(onto)
+        pieces = tokenizer.vocabulary
+    elif config is None:
+        config = base_config()
+        config.model = "align" if source == "align" else config.model
+    config = config.copy_and_resolve_references()
+    config.model = method or config.model
+    brought = ()
+    if source != WORKDIR:
+        config, own_pieces = configure(source, weights, config)
+        pieces, brought = own_pieces or pieces, SOURCES[source].parts
+    pieces = pieces or _vocabulary_of_data(config)
+    tf.keras.utils.set_random_seed(config.seed)
+    model = build_model(config, len(pieces))
+    if source != WORKDIR:
+        SOURCES[source].load(weights, model, config)
+    new_text = "text_encoder" in brought
+    kept = _copy_parts(before, model, brought, new_text) if before is not None else ()
+    return model, config, pieces, [name for name in model.weights_by_part() if name not in (*brought, *kept)]
+
+
+def _copy_parts(before: ContrastiveModel, model: ContrastiveModel, brought: Iterable[str], new_text: bool) -> list[str]:
+    """Copies the parts that were not brought and fit; the heads of another text tower do not."""
+    old, kept = before.weights_by_part(), []
+    for name, part in model.weights_by_part().items():
+        if name in brought or name not in old or (new_text and name.endswith("_head")):
+            continue
+        pairs = list(zip(_variables(part), _variables(old[name])))
+        if all(new.shape == value.shape for new, value in pairs):
+            for new, value in pairs:
+                new.assign(value)
+            kept.append(name)
+    return kept
+
+
+def _variables(part) -> list[tf.Variable]:
+    return [part] if isinstance(part, tf.Variable) else list(part.variables)
+
+
+def _vocabulary_of_data(config: ConfigDict) -> list[str]:
+    """The given vocabulary, or one of the training data, as pretraining would build it."""
+    if config.vocabulary.file:
+        return load_vocabulary(config.vocabulary.file)
+    if not config.data.directory:
+        raise UserError(
+            "An image tower brings no vocabulary: name one with --config.vocabulary.file=…, training data to build it "
+            "from with --config.data.directory=…, or a workdir with --onto=…."
+        )
+    prepare_data(config)
+    with tempfile.TemporaryDirectory() as folder:
+        return prepare_tokenizer(config, pathlib.Path(folder)).vocabulary

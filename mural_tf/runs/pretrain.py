@@ -1,0 +1,115 @@
+"""Pretraining in one command: data, training, evaluation, export, and a search to look at."""
+
+from __future__ import annotations
+
+import pathlib
+import signal
+from collections.abc import Callable
+
+import tensorflow as tf
+from ml_collections import ConfigDict
+
+from mural_tf.encoders.kernels import enable_fusion
+from mural_tf.errors import UserError
+from mural_tf.models import ContrastiveModel, build_model, method_class
+from mural_tf.optimizers import check_optimizer
+from mural_tf.runs.finish import MeasuredModel, SplitEvaluation, describe, finish, is_finished
+from mural_tf.text.word_pieces import WordPieceTokenizer
+from mural_tf.training.callbacks import parse_profile
+from mural_tf.training.checkpoints import has_checkpoint
+from mural_tf.training.fit import compile_model, fit
+from mural_tf.training.prepare import prepare_data, prepare_tokenizer
+from mural_tf.training.signals import StopRequested, StopSignals
+from mural_tf.training.strategy import build_strategy, chief_first, is_chief, workers
+from mural_tf.training.workdir import open_workdir
+
+
+def pretrain(
+    config: ConfigDict, workdir: str | pathlib.Path, tpu: str = "", debug_nans: bool = False, profile: str = ""
+) -> None:
+    """Trains from scratch, or from where the same command stopped, then evaluates, exports and shows a search.
+
+    SIGTERM ends it after the running step with everything saved; so does Ctrl-C, which then raises `KeyboardInterrupt`.
+
+    Args:
+      config: the resolved configuration.
+      workdir: the run's folder; made if missing. A finished run says so and changes nothing. Several workers must see
+        one folder: the chief writes it, all restore from it.
+      tpu: as `build_strategy` takes it.
+      debug_nans: stop at the first operation that yields NaN or infinity.
+      profile: "START,STOP": write a TensorBoard profile of these steps, counted from 1.
+
+    Raises:
+      UserError: anything the user can put right: data, configuration, workdir, disk.
+    """
+    train_and_finish(config, workdir, tpu, debug_nans, profile)
+
+
+def train_and_finish(
+    config: ConfigDict,
+    workdir: str | pathlib.Path,
+    tpu: str,
+    debug_nans: bool,
+    profile: str,
+    initialize: Callable[[ContrastiveModel], None] | None = None,
+) -> None:
+    """The part that pretraining and fine-tuning share; `initialize` sets the weights of a run's first start."""
+    with StopSignals() as signals:
+        try:
+            finished = _train_and_finish(config, pathlib.Path(workdir), tpu, debug_nans, profile, initialize, signals)
+        except StopRequested:
+            finished = False
+    if not finished:
+        name = "a signal of another worker" if signals.received is None else signals.received.name
+        message = f"Stopped by {name}; everything is saved in {workdir}. The same command goes on from there."
+        if signals.received == signal.SIGINT:
+            raise KeyboardInterrupt(message)
+        print(message)
+
+
+def _train_and_finish(config, workdir, tpu, debug_nans, profile, initialize, signals) -> bool:
+    """Returns whether the run is finished; `False` if training was stopped."""
+    steps = parse_profile(profile, config.train.steps)
+    strategy = build_strategy(tpu)  # several workers must be set up before TensorFlow does anything else
+    chief_first(strategy, lambda: open_workdir(workdir, config, writes=is_chief(strategy)))
+    if is_finished(workdir):
+        print(f"{workdir} is finished: all {config.train.steps:,} steps are trained, evaluated and exported.")
+        describe(config, workdir)
+        return True
+    if debug_nans:
+        enable_fusion(False)  # the check cannot look into compiled functions
+        tf.debugging.enable_check_numerics()
+    tf.keras.utils.set_random_seed(config.seed)
+    tokenizer = chief_first(strategy, lambda: _prepare(config, workdir))
+    with strategy.scope():
+        model = build_model(config, tokenizer.vocabulary_size)
+        if not has_checkpoint(workdir):
+            if initialize is not None:
+                initialize(model)
+            model.begin(tokenizer, restored=initialize is not None)
+        compile_model(model, config)
+    if is_chief(strategy):
+        size = f"{config.model} ({model.count_params():,} parameters)"
+        print(f"Training {size} for {config.train.steps:,} steps in {workdir}.", flush=True)
+    measured = MeasuredModel(model, tokenizer, config, workdir, alone=strategy.num_replicas_in_sync == 1)
+    evaluate = SplitEvaluation(measured, config, "dev")
+    try:
+        reached = fit(model, tokenizer, config, workdir, strategy, signals, evaluate, steps)
+    except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError) as error:
+        if workers(strategy) == 1:
+            raise
+        raise UserError(
+            f"Training together with the other workers failed ({error.message.splitlines()[0]}). If one of them "
+            "stopped, its own message says why; start all of them again."
+        ) from None
+    signals.check()
+    if reached and is_chief(strategy):
+        finish(measured, config, workdir)
+    return reached
+
+
+def _prepare(config: ConfigDict, workdir: pathlib.Path) -> WordPieceTokenizer:
+    method_class(config)  # a wrong name is told before data and a vocabulary are built
+    check_optimizer(config.optimizer)
+    prepare_data(config)
+    return prepare_tokenizer(config, workdir)

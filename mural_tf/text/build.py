@@ -1,0 +1,36 @@
+"""From a configuration to its tokenizer."""
+
+from __future__ import annotations
+
+import pathlib
+
+from ml_collections import ConfigDict
+
+from mural_tf.text.language_words import WordTokenizer
+from mural_tf.text.vocabulary_file import (
+    load_vocabulary,
+    read_lines,
+)
+from mural_tf.text.word_pieces import WordPieceTokenizer
+
+
+def build_tokenizer(
+    config: ConfigDict, vocabulary_file: str | pathlib.Path, as_asset: bool = False
+) -> WordPieceTokenizer | WordTokenizer:
+    """Builds the tokenizer that a whole configuration tree describes, on a vocabulary file.
+
+    `as_asset`: the graph reads the file, and a SavedModel carries it.
+    """
+    options = dict(
+        max_length=config.text_tower.max_length,
+        lower_case=config.vocabulary.lower_case,
+        strip_accents=config.vocabulary.strip_accents,
+        vocabulary_file=vocabulary_file if as_asset else "",
+    )
+    if config.text_tower.name == "words":
+        return WordTokenizer(read_lines(vocabulary_file), config.text_tower.languages, **options)
+    kind = WordPieceTokenizer
+    if config.vocabulary.builder == "byte_pair":
+        from mural_tf.text.byte_pair import BytePairTokenizer as kind
+
+    return kind(load_vocabulary(vocabulary_file), **options)

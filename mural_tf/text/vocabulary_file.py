@@ -1,0 +1,72 @@
+"""The vocabulary file: one entry a line, whose number is its id; BERT's and LaBSE's files work as they are."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from collections.abc import Sequence
+
+from mural_tf.errors import UserError
+
+RESERVED_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+SUFFIX_INDICATOR = "##"
+
+
+def save_vocabulary(vocabulary: Sequence[str], path: str | pathlib.Path) -> None:
+    """Writes one piece a line, UTF-8; `path` either keeps what it held or holds all of it."""
+    path = pathlib.Path(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_bytes("".join(piece + "\n" for piece in vocabulary).encode("utf-8"))
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise UserError(f"Cannot write the vocabulary {path}: {error.strerror}.") from None
+
+
+def load_vocabulary(path: str | pathlib.Path) -> list[str]:
+    """Reads a vocabulary file of this project, BERT or LaBSE: one piece a line, UTF-8, line number = id.
+
+    Raises:
+      UserError: no such file, not UTF-8, empty, or the same piece twice.
+    """
+    vocabulary = read_lines(path)
+    check_vocabulary(vocabulary, str(path))
+    return vocabulary
+
+
+def read_lines(path: str | pathlib.Path) -> list[str]:
+    """Reads one entry a line; raises `UserError` if there is no such file, or it is not UTF-8 or empty."""
+    try:
+        data = pathlib.Path(path).read_bytes()
+    except OSError as error:
+        raise UserError(
+            f"Cannot read the vocabulary {path} ({error.strerror}): expected a text file with one piece a line."
+        ) from None
+    try:
+        # Not splitlines(): multilingual vocabularies hold Unicode's own line separators as pieces.
+        vocabulary = [line.rstrip("\r") for line in data.decode("utf-8").split("\n")]
+    except UnicodeDecodeError as error:
+        raise UserError(f"The vocabulary {path} is not UTF-8 text: {error}.") from None
+    if vocabulary[-1] == "":
+        vocabulary.pop()
+    if not vocabulary:
+        raise UserError(f"The vocabulary {path} is empty: expected one piece a line.")
+    return vocabulary
+
+
+def check_vocabulary(vocabulary: Sequence[str], name: str = "The vocabulary") -> None:
+    """Raises `UserError` if a piece occurs twice or a special piece is missing."""
+    pieces = set(vocabulary)
+    missing = [piece for piece in RESERVED_TOKENS[:4] if piece not in pieces]
+    if missing:
+        raise UserError(
+            f"{name} lacks {', '.join(missing)}: a word-piece vocabulary needs [PAD], [UNK], [CLS] and [SEP]."
+        )
+    if len(pieces) == len(vocabulary):
+        return
+    first_line = {}
+    for line, piece in enumerate(vocabulary, start=1):
+        if piece in first_line:
+            raise UserError(f"{name} holds {piece!r} twice, in lines {first_line[piece]} and {line}.")
+        first_line[piece] = line

@@ -1,0 +1,94 @@
+"""From configuration to a data folder and a tokenizer: builds what can be built, checks what must be there."""
+
+from __future__ import annotations
+
+import pathlib
+import shutil
+from collections.abc import Iterator
+
+from ml_collections import ConfigDict
+
+from mural_tf.data import records
+from mural_tf.errors import UserError
+from mural_tf.files import PARTIAL
+from mural_tf.text.build import build_tokenizer
+from mural_tf.text.language_words import build_words
+from mural_tf.text.learning import build_vocabulary
+from mural_tf.text.vocabulary_file import save_vocabulary
+from mural_tf.text.word_pieces import WordPieceTokenizer
+
+SOURCES = ("records", "emoji", "shapes")
+
+
+def prepare_data(config: ConfigDict) -> pathlib.Path:
+    """Returns the data folder, after building the emoji benchmark or the shapes in it if they are not there yet."""
+    data = config.data
+    if data.source not in SOURCES:
+        raise UserError(f"Unknown data.source {data.source!r}; known: {', '.join(SOURCES)}.")
+    if data.source == "emoji":
+        from mural_tf.data.emoji.benchmark import build_emoji
+
+        build_emoji(data.directory, data.download_directory, languages=data.emoji_languages)
+    elif data.source == "shapes":
+        from mural_tf.data.shapes.drawings import build_shapes
+
+        build_shapes(data.directory)
+    records.list_files(data.directory, records.IMAGE_TEXT, "train")  # raises if there is nothing to train on
+    return pathlib.Path(data.directory)
+
+
+def prepare_tokenizer(config: ConfigDict, workdir: pathlib.Path) -> WordPieceTokenizer:
+    """Returns the run's tokenizer; its vocabulary is the workdir's, the given file's, or built from the training text.
+
+    A built vocabulary is cached beside the data, so that other runs on the same data share it.
+    """
+    own = workdir / "vocabulary.txt"
+    settings = config.vocabulary
+    if not own.exists():
+        source = pathlib.Path(settings.file) if settings.file else _built_vocabulary(config)
+        build_tokenizer(config, source)  # raises if it is missing or not a vocabulary
+        partial = own.with_name(f".{own.name}{PARTIAL}")
+        shutil.copyfile(source, partial)
+        partial.replace(own)
+    return build_tokenizer(config, own)
+
+
+def _built_vocabulary(config: ConfigDict) -> pathlib.Path:
+    settings = config.vocabulary
+    casing = ("lower" if settings.lower_case else "cased") + ("-unaccented" if settings.strip_accents else "")
+    languages = config.text_tower.languages if config.text_tower.name == "words" else ()
+    name = f"words-{'-'.join(languages)}" if languages else settings.builder
+    path = pathlib.Path(config.data.directory) / f"vocabulary-{name}-{settings.size}-{casing}.txt"
+    if not path.exists() and languages:
+        print(f"Collecting up to {settings.size} words in {len(languages)} languages …", flush=True)
+        texts = _training_texts_by_language(config.data.directory)
+        words = build_words(texts, languages, settings.size, settings.lower_case, settings.strip_accents)
+        save_vocabulary(words, path)
+    if not path.exists():
+        print(f"Building a vocabulary of up to {settings.size} word pieces ({settings.builder}) …", flush=True)
+        pieces = build_vocabulary(
+            _training_texts(config.data.directory),
+            settings.size,
+            builder=settings.builder,
+            lower_case=settings.lower_case,
+            strip_accents=settings.strip_accents,
+        )
+        save_vocabulary(pieces, path)
+    return path
+
+
+def _training_texts(directory: str) -> Iterator[str]:
+    return (text for _, text in _training_texts_by_language(directory))
+
+
+def _training_texts_by_language(directory: str) -> Iterator[tuple[str, str]]:
+    for record in records.read_records(directory, records.IMAGE_TEXT, "train", skip_damaged=True):
+        yield from zip(record.languages, record.captions)
+    try:
+        pairs = records.list_files(directory, records.TEXT_PAIRS, "train")
+    except UserError:
+        pairs = []  # a data set of captions alone
+    if pairs:
+        for pair in records.read_records(directory, records.TEXT_PAIRS, "train", skip_damaged=True):
+            yield pair.language_a, pair.text_a
+            yield pair.language_b, pair.text_b
