@@ -38,7 +38,7 @@ def build(parameters: int):
     left = parameters - rows * TABLE[1]
     for number in range(max(1, left // (MATRIX[0] * MATRIX[1]))):
         variables.append(tf.Variable(tf.zeros(MATRIX), name=f"kernel_{number}"))
-    optimizer = build_optimizers(base_config().optimizer, 600_000, {})["joint"]
+    optimizer = build_optimizers(base_config().optimizer, 600_000, {}, ())["joint"]
     optimizer._create_all_weights(variables)
     return tf.train.Checkpoint(variables=variables, optimizer=optimizer), variables, optimizer
 

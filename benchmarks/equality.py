@@ -47,21 +47,21 @@ import numpy as np
 import tensorflow as tf
 from ml_collections import ConfigDict
 
-from mural_tf.config import base_config, load_config, save_config
-from mural_tf.encoders.fused import enable_fusion
+from mural_tf.config import RENAMED, base_config, load_config, save_config
+from mural_tf.encoders.kernels import enable_fusion
 from mural_tf.export.saved_model import export_model
-from mural_tf.models import build_model
-from mural_tf.models.gradients import compute_gradients
-from mural_tf.recipes.pretrain import pretrain
+from mural_tf.models import build_model, complete, mount
+from mural_tf.models.step import compute_gradients, global_losses
+from mural_tf.runs.pretrain import pretrain
 from mural_tf.text.language_words import WordTokenizer
-from mural_tf.text.tokenizer import WordPieceTokenizer
+from mural_tf.text.word_pieces import WordPieceTokenizer
 from mural_tf.training.checkpoints import list_checkpoints, training_checkpoints
 from mural_tf.training.fit import compile_model
 
 PARTS = ("losses", "keys", "shapes", "export", "configs")
 
-# {"loss.alpha": "globetrotter.alpha"}: where fields that this file sets are now.
-MOVED_FIELDS: dict[str, str] = {}
+# {"loss.alpha": "method.alpha"}: where fields that this file sets are now.
+MOVED_FIELDS = {old: new for old, (new, _) in RENAMED.items()}
 # {"emoji_labse": "emoji:labse"}: what gives the configuration that once was this file, or file and argument.
 MOVED_CONFIGS: dict[str, str] = {}
 
@@ -79,6 +79,11 @@ CHUNKS = 4
 
 def put(config: ConfigDict, key: str, value) -> None:
     """Sets one field by its name of old, "loss.alpha"; `MOVED_FIELDS` says where it is now."""
+    if key == "model":
+        mount(config, value)
+        return
+    if config.model not in RENAMED.get(key, ("", (config.model,)))[1]:
+        return  # a field that this method never read
     *branches, field = MOVED_FIELDS.get(key, key).split(".")
     for branch in branches:
         config = config[branch]
@@ -107,13 +112,13 @@ def built(config: ConfigDict, vocabulary_size: int):
 def evaluated(model, batch: dict) -> dict:
     """Embeddings of the batch without dropout, and the losses and logs that follow from them."""
     embeddings = model.encode(batch, training=False)
-    totals, logs = model.totals(embeddings, batch)
+    totals, logs = global_losses(model, embeddings, batch, model.optimizers)
     return {**prefixed("embedding", embeddings), **prefixed("total", totals), **prefixed("log", logs)}
 
 
 def passed(model, batch: dict, chunks: int) -> dict:
     """Logs, gradients by optimiser and variable, and BatchNorm's moments of one batch in training."""
-    found = compute_gradients(model, batch, tf.constant(SEED, tf.int32), chunks)
+    found = compute_gradients(model, batch, tf.constant(SEED, tf.int32), chunks, model.optimizers)
     values = prefixed("log", found.logs)
     names = unique_names(model.trainable_variables)
     for optimizer, gradients in found.by_optimizer.items():
@@ -181,7 +186,7 @@ def resolved(name: str) -> ConfigDict:
     """Returns a configuration by the name of its file of old, with ":argument" if it takes one."""
     file, _, argument = MOVED_CONFIGS.get(name, name).partition(":")
     get_config = importlib.import_module(f"configs.{file}").get_config
-    return get_config(argument) if argument else get_config()
+    return complete(get_config(argument) if argument else get_config())
 
 
 def config_names() -> list[str]:

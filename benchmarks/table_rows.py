@@ -110,15 +110,15 @@ ABLATIONS = (
     )),
     globetrotter("Globetrotter, all losses"),
     globetrotter("Globetrotter, without L_t", ("loss.text_text_weight", 0.0)),
-    globetrotter("Globetrotter, without L_v", ("loss.image_image_weight", 0.0)),
+    globetrotter("Globetrotter, without L_v", ("method.image_image_weight", 0.0)),
     globetrotter("Globetrotter, without L_x", ("loss.image_text_weight", 0.0)),
-    globetrotter("Globetrotter, without L_c", ("loss.cloze_weight", 0.0)),
+    globetrotter("Globetrotter, without L_c", ("method.cloze_weight", 0.0)),
     mule("MULE, full"),
     mule("MULE, without NC", neighbourhood_weight=0.0),
     mule("MULE, without LC", language_weight=0.0),
     mule("MULE, without LP", lp=False),
     Method("MULE EmbN: without NC, LC, LP", (Stage("emoji_mule", text_pairs=0, overrides=(
-        ("loss.text_text_weight", 0.0), ("mule.neighbourhood_weight", 0.0), ("mule.language_weight", 0.0)
+        ("loss.text_text_weight", 0.0), ("method.neighbourhood_weight", 0.0), ("method.language_weight", 0.0)
     )),)),
 )  # fmt: skip
 

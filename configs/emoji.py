@@ -8,12 +8,13 @@ from ml_collections import ConfigDict
 
 from mural_tf.config import base_config
 from mural_tf.data.emoji.names import LANGUAGE_GROUPS
+from mural_tf.models import mount
 
 
 def emoji_config(model: str, languages: str, steps: int) -> ConfigDict:
     """Returns the configuration of one run on the benchmark's `languages` ("core": 25, "all": 122)."""
     config = base_config()
-    config.model = model
+    mount(config, model)
 
     config.data.source = "emoji"
     config.data.directory = f"data/emoji_{languages}"

@@ -6,5 +6,5 @@ from configs.emoji_words import emoji_words_config
 def get_config():
     config = emoji_words_config("embn")
     config.text_tower.languages = ("en",)
-    config.data.captions_per_image = 1
+    config.method.captions_per_image = 1
     return config

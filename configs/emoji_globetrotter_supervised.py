@@ -5,5 +5,5 @@ from configs.emoji_globetrotter import get_config as globetrotter_config
 
 def get_config():
     config = globetrotter_config()
-    config.loss.alpha = "pairs"
+    config.method.alpha = "pairs"
     return config

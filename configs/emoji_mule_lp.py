@@ -10,7 +10,7 @@ def get_config():
     config = emoji_words_config("mule")
     config.loss.image_text_weight = 0.0
     config.loss.text_text_weight = 1.0
-    config.mule.neighbourhood_weight = 0.0
-    config.mule.language_weight = 0.0
-    config.mule.neighbourhood_levels = ("words",)
+    config.method.neighbourhood_weight = 0.0
+    config.method.language_weight = 0.0
+    config.method.neighbourhood_levels = ("words",)
     return config

@@ -22,10 +22,10 @@ def emoji_words_config(model: str) -> ConfigDict:
     config.text_tower.projection = 160
     config.text_tower.length_groups = 2  # each has a layer for every language
     config.vocabulary.size = 100_000  # all words
-    config.mule.top = 256  # all: before the towers know anything, the ten hardest draw everything to one point
-    config.mule.margin = 0.3
+    config.method.top = 256  # all: before the towers know anything, the ten hardest draw everything to one point
+    config.method.margin = 0.3
     config.loss.text_text_weight = 0.0
-    config.data.captions_per_image = 4
+    config.method.captions_per_image = 4
     config.optimizer.learning_rate = 2e-3
     config.optimizer.text_tower_rate = 1.0
     config.optimizer.epsilon = 1e-8  # as in configs/mule.py, for the language classifier's small gradients

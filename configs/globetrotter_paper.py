@@ -7,9 +7,9 @@ def get_config():
     config = code_config()
     config.shared_head = True  # one head on the first token [P §3.5]
     config.text_tower.pooling = "first"
-    config.loss.alpha = "paper"  # Eq. 2
-    config.loss.alpha_divided = False  # Eq. 1
-    config.loss.image_image_weight = 0.2  # λ1 to λ3 [P B.1]
+    config.method.alpha = "paper"  # Eq. 2
+    config.method.alpha_divided = False  # Eq. 1
+    config.method.image_image_weight = 0.2  # λ1 to λ3 [P B.1]
     config.loss.image_text_weight = 0.2
-    config.loss.cloze_weight = 0.2
+    config.method.cloze_weight = 0.2
     return config

@@ -6,11 +6,12 @@
 """
 
 from mural_tf.config import base_config
+from mural_tf.models import mount
 
 
 def get_config():
     config = base_config()
-    config.model = "globetrotter"
+    mount(config, "globetrotter")
     config.image_tower.name = "resnet"
     config.image_tower.width = 1.0
     config.image_tower.depth = 1.0
@@ -31,9 +32,9 @@ def get_config():
     config.vocabulary.builder = "byte_pair"
 
     config.loss.text_text_weight = 1.0  # L_t
-    config.loss.image_image_weight = 1.0  # λ1 [C], where L_t is divided by Σα; 0.2 in [P], where it is not
+    config.method.image_image_weight = 1.0  # λ1 [C], where L_t is divided by Σα; 0.2 in [P], where it is not
     config.loss.image_text_weight = 1.0  # λ2
-    config.loss.cloze_weight = 1.0  # λ3
+    config.method.cloze_weight = 1.0  # λ3
     config.loss.temperature = 0.1  # of all losses, fixed [C]
 
     config.optimizer.name = "adam"  # [P B.1]

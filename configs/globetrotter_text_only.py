@@ -13,6 +13,6 @@ def without_images(config):
     config.image_tower.projection = config.embedding_size
     config.image_tower.head_size = 0
     config.loss.text_text_weight = 0.0
-    config.loss.image_image_weight = 0.0
+    config.method.image_image_weight = 0.0
     config.loss.image_text_weight = 0.0
     return config

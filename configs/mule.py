@@ -6,6 +6,7 @@
 from ml_collections import ConfigDict
 
 from mural_tf.config import base_config
+from mural_tf.models import mount
 
 STEPS_PER_EPOCH = 65  # 29,000 images, 450 in a batch
 
@@ -13,7 +14,7 @@ STEPS_PER_EPOCH = 65  # 29,000 images, 450 in a batch
 def mule_config(model: str, languages: tuple = ("en", "de", "fr", "cs")) -> ConfigDict:
     """Returns one of the paper's models: "mule", "embn" or "parallel_embn"."""
     config = base_config()
-    config.model = model
+    mount(config, model)
     config.embedding_size = 512  # of images and sentences [MULE]
 
     config.image_tower.name = "features"
@@ -40,8 +41,8 @@ def mule_config(model: str, languages: tuple = ("en", "de", "fr", "cs")) -> Conf
     config.optimizer.decay_rate = 0.794  # its code: every epoch
     config.optimizer.decay_steps = STEPS_PER_EPOCH
     config.train.steps = 20 * STEPS_PER_EPOCH  # its code: 20 epochs
-    config.data.captions_per_language = 2  # of five English and five German captions an image; fr and cs have one
-    config.data.captions_per_image = 6 if len(languages) == 4 else 2 * len(languages)  # 2 en, 2 de, 1 fr, 1 cs
-    config.train.image_text_batch = 450 * config.data.captions_per_image  # captions of 450 images; its code
+    config.method.captions_per_language = 2  # of five English and five German captions an image; fr and cs have one
+    config.method.captions_per_image = 6 if len(languages) == 4 else 2 * len(languages)  # 2 en, 2 de, 1 fr, 1 cs
+    config.train.image_text_batch = 450 * config.method.captions_per_image  # captions of 450 images; its code
     config.data.cache = True
     return config

@@ -10,9 +10,9 @@ def get_config():
     config = mule_config("mule")
     config.text_tower.frozen_words = True
     config.loss.image_text_weight = 0.0
-    config.mule.neighbourhood_weight = 0.0  # on the captions of a batch of images
-    config.mule.language_weight = 0.0
-    config.mule.neighbourhood_levels = ("words",)
+    config.method.neighbourhood_weight = 0.0  # on the captions of a batch of images
+    config.method.language_weight = 0.0
+    config.method.neighbourhood_levels = ("words",)
     config.loss.text_text_weight = 1.0
     config.data.text_pairs = "co_captions"  # sentence pairs: captions of one image
     config.train.text_text_batch = 2_700

@@ -20,7 +20,8 @@ from mural_tf.files import write_whole
 def base_config() -> ConfigDict:
     """Returns MURAL-base. Every field is here, so an unknown `--config.x=y` is an error."""
     config = ConfigDict()
-    config.model = "mural"  # a name in models.METHODS; "mural": both tasks, "align": image-text alone
+    config.model = "mural"  # a file of models/; "mural": both tasks, "align": image-text alone; or package.module:Class
+    config.method = ConfigDict()  # the fields that are the method's own, in its file; `models.mount` sets both
     config.seed = 0
 
     config.image_tower = _image_tower()
@@ -30,7 +31,6 @@ def base_config() -> ConfigDict:
     config.other_method = False  # fine-tuning goes on as `model`, not as the source's; parts that it lacks are new
     config.shared_head = False  # MURAL, ETCL, Globetrotter: one text head for images and texts alike
     config.loss = _loss()
-    config.mule = _mule()
     config.optimizer = _optimizer()
     config.train = _train()
     config.data = _data()
@@ -120,30 +120,6 @@ def _loss() -> ConfigDict:
             text_text_margin=0.3,  # subtracted from the positive's cosine [P §3.1]
             label_smoothing=0.0,  # of the image-text softmax; 0.1 in [ETCL]
             mask_duplicates=True,  # same image or same text twice in a batch is no negative (our choice)
-            image_image_weight=0.0,  # of Globetrotter's L_v, two views of one image
-            view_anchors="both",  # L_v: every view is an anchor; "first": those of the first views
-            cloze_weight=0.0,  # of Globetrotter's L_c, masked tokens
-            cloze_share=0.15,  # of the tokens that are to be predicted
-            alpha="code",  # Globetrotter's α, losses/transitive.py; "paper"; "pairs": text pairs instead (supervised)
-            alpha_margin=0.4,  # m of α
-            alpha_divided=True,  # L_t divided by the sum of α, or else by the number of captions
-        )
-    )
-
-
-def _mule() -> ConfigDict:
-    """Fields of the methods with triplets: MULE, EmbN, PARALLEL-EmbN; [MULE] is Kim et al., 2020."""
-    return ConfigDict(
-        dict(
-            distance="euclidean",  # of unit vectors, as the released code; or "cosine", 1 - cos, as the paper
-            margin=0.05,  # in the unit of the distance; the released code's, the paper gives none
-            top=10,  # most violated constraints an anchor [MULE]
-            sentence_factor=1.5,  # of [sentence, its image, other images]; the released code's, 1 in Eq. 3
-            structure_factor=0.05,  # of [sentence, same image's sentence, others]; the released code's, 0 in Eq. 3
-            neighbourhood_weight=1.0,  # λ1 of Eq. 4; 0: without NC
-            neighbourhood_levels=("words", "sentences"),  # u and s of Eq. 1; LP: ("words",)
-            language_weight=1e-6,  # λ2 of Eq. 4; 0: without LC
-            word_vector_weight=5e-7,  # of the squared distance to the vectors of the files; the released code's
         )
     )
 
@@ -201,8 +177,6 @@ def _data() -> ConfigDict:
             image_text_languages=(),  # training captions in these only; empty: all
             text_pairs="files",  # or "co_captions": two captions of one image, the fine-tuning ablation of [P A.1]
             text_text_languages=(),  # text pairs whose second language is among these; empty: all
-            captions_per_image=0,  # MULE, EmbN: places an image has in a batch; captions are drawn anew in every epoch
-            captions_per_language=1,  # then at most so many in one language; 2 en, 2 de, 1 fr, 1 cs in [MULE]
             language_temperature=1.0,  # language l is drawn in proportion to count^(1/temperature)
             default_language="en",  # of records that name none (img2dataset)
             shuffle_buffer=10_000,  # records
@@ -252,8 +226,29 @@ def save_config(config: ConfigDict, path: str | pathlib.Path) -> None:
     write_whole(path, json.dumps(config.to_dict(), indent=2, default=list) + "\n")
 
 
+# Keys that were renamed or moved: {old: new}; `load_config` reads files that were made before. A key that the method
+# of such a file never read is dropped.
+_GLOBETROTTER = ("image_image_weight", "view_anchors", "cloze_weight", "cloze_share", "alpha", "alpha_margin",
+                 "alpha_divided")  # fmt: skip
+_TRIPLETS = ("distance", "margin", "top", "sentence_factor", "structure_factor")
+_MULE = ("neighbourhood_weight", "neighbourhood_levels", "language_weight")
+_GROUPS = ("captions_per_image", "captions_per_language")
+RENAMED = {
+    **{f"loss.{key}": (f"method.{key}", ("globetrotter",)) for key in _GLOBETROTTER},
+    **{f"mule.{key}": (f"method.{key}", ("mule", "embn", "parallel_embn")) for key in _TRIPLETS},
+    **{f"data.{key}": (f"method.{key}", ("mule", "embn", "parallel_embn")) for key in _GROUPS},
+    **{f"mule.{key}": (f"method.{key}", ("mule",)) for key in _MULE},
+    "mule.word_vector_weight": ("method.word_vectors_weight", ("mule",)),
+}
+
+
 def load_config(path: str | pathlib.Path) -> ConfigDict:
-    """Reads what `save_config` wrote; raises `UserError` for a missing, broken or foreign file."""
+    """Reads what `save_config` wrote, today or before keys were renamed.
+
+    `method` holds what the file has; `models.complete` adds fields that came later.
+
+    Raises `UserError` for a missing, broken or foreign file.
+    """
     path = pathlib.Path(path)
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
@@ -262,15 +257,31 @@ def load_config(path: str | pathlib.Path) -> ConfigDict:
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not valid JSON ({error}); it was damaged after it was written.") from None
     config = base_config()
-    _update(config, values, prefix="")
+    config.evaluation.groups = ConfigDict()  # the file's, in place of the defaults
+    _update(config, _renamed(values), prefix="")
     return config
+
+
+def _renamed(values: dict) -> dict:
+    """The values of a file under today's keys."""
+    values = {key: dict(value) if isinstance(value, dict) else value for key, value in values.items()}
+    moved = values.setdefault("method", {})
+    for old, (new, models) in RENAMED.items():
+        branch, key = old.split(".")
+        if key in values.get(branch, {}):
+            value = values[branch].pop(key)
+            if values.get("model") in models:
+                moved[new.split(".")[1]] = value
+    if not values.get("mule", True):
+        del values["mule"]
+    return values
 
 
 def _update(config: ConfigDict, values: dict, prefix: str) -> None:
     for key, value in values.items():
         if key not in config:
-            if prefix == "evaluation.groups.":
-                config[key] = tuple(value)
+            if prefix in ("evaluation.groups.", "method."):  # whose keys are free, or the method's
+                config[key] = tuple(value) if isinstance(value, list) else value
                 continue
             near = difflib.get_close_matches(key, list(config.keys()), n=1)
             hint = f"; did you mean {prefix}{near[0]}?" if near else "."

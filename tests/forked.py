@@ -41,11 +41,16 @@ def apart(function):
     """
 
     @functools.wraps(function)
-    def call(*arguments, **options):
-        with concurrent.futures.ProcessPoolExecutor(1, mp_context=_context()) as pool:
-            return pool.submit(_call, function.__module__, function.__name__, arguments, options).result()
+    def run_apart(*arguments, **options):
+        return call(function, *arguments, **options)
 
-    return call
+    return run_apart
+
+
+def call(function, *arguments, **options):
+    """Returns what a function of a test module returns in a fork."""
+    with concurrent.futures.ProcessPoolExecutor(1, mp_context=_context()) as pool:
+        return pool.submit(_call, function.__module__, function.__name__, arguments, options).result()
 
 
 def _call(module: str, name: str, arguments, options):

@@ -31,9 +31,9 @@ def config(folder, model: str = "mule"):
     config.text_tower.update(dict(projection=24, length_groups=2))
     if model == "parallel_embn":
         config.text_tower.language_branches = "parallel"
-    config.data.captions_per_image = 2
+    config.method.captions_per_image = 2
     config.loss.text_text_weight = 1.0
-    config.mule.language_weight = 0.1
+    config.method.language_weight = 0.1
     config.optimizer.learning_rate = 1e-2
     return config
 

@@ -33,7 +33,7 @@ TOKENIZER = toy_data.toy_tokenizer()
 
 
 class TwoWeights:
-    """As much of a `ContrastiveModel` as checkpoints know, small enough to be saved in no time."""
+    """As much of a `DualEncoder` as checkpoints know, small enough to be saved in no time."""
 
     def __init__(self):
         self.kernel = tf.Variable(tf.zeros([300, 40]), name="kernel")

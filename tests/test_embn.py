@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import toy_data
+from contract import losses_of
 
 from mural_tf.data import records
 from mural_tf.data.streams.epochs import SkippedRecords
@@ -31,11 +32,11 @@ def parameters(model):
 
 def test_the_only_loss_is_eq_3(tmp_path):
     config = mule_data.config(mule_data.write(tmp_path, 24), "embn")
-    config.mule.update(dict(sentence_factor=1.0, structure_factor=0.0, distance="cosine", margin=0.3))
+    config.method.update(dict(sentence_factor=1.0, structure_factor=0.0, distance="cosine", margin=0.3))
     model = build(config)
     batch = next(iter(batches(config, model)))
     embeddings = model.encode(batch, training=False)
-    losses = model.losses(embeddings, batch, {"caption": None})
+    losses = losses_of(model, embeddings, batch)
     settings = dict(sentence_factor=1.0, structure_factor=0.0, distance="cosine", margin=0.3)
     images = embeddings["image"], embeddings["caption"], np.arange(16) // 2, batch["image_id"]
     expected = image_sentence_loss(*images, batch["caption_language_id"], **settings)
@@ -69,7 +70,7 @@ def test_a_language_trains_its_own_branch_alone(tmp_path):
 @pytest.mark.parametrize("method", ["embn", "parallel_embn"])
 def test_overfits_16_images(tmp_path, method):
     config = mule_data.config(mule_data.write(tmp_path, 16), method)
-    config.mule.margin = 0.2
+    config.method.margin = 0.2
     config.train.update(dict(steps=80, image_text_batch=32))
     model = build(config)
     model.fit(batches(config, model), steps_per_epoch=80, verbose=0)

@@ -1,11 +1,14 @@
 """ETCL: the triple loss, the model on MURAL's weights, and triples from records."""
 
+import functools
 import math
+import types
 
 import numpy as np
 import pytest
 import tensorflow as tf
 import toy_data
+from contract import losses_of
 from test_contrastive_loss import loop_oracle, unit_rows
 
 from mural_tf.config import save_config
@@ -15,11 +18,27 @@ from mural_tf.data.streams.pipeline import training_batches
 from mural_tf.data.streams.triples import parse_triples, swap_texts
 from mural_tf.errors import UserError
 from mural_tf.ingest.translated_captions import add_translations, build_translated, known_translations
-from mural_tf.losses.contrastive import triple_losses
-from mural_tf.models import build_model
+from mural_tf.models import build_model, mount
+from mural_tf.models.etcl import Etcl
 from mural_tf.runs.finetune import _with_source_architecture
 from mural_tf.training.checkpoints import restore_for_inference, training_checkpoints
 from mural_tf.training.fit import compile_model
+
+
+def triple_losses(
+    image, captions, texts, temperature, *, text_temperature, text_margin=0.0, label_smoothing=0.0, image_ids=None,
+    text_ids=(None, None), rows=None,
+):  # fmt: skip
+    """What `Etcl` makes of these embeddings: L(I, A) + L(B, I), and L(A, B)."""
+    settings = types.SimpleNamespace(
+        label_smoothing=label_smoothing, text_text_temperature=text_temperature, text_text_margin=text_margin,
+        mask_duplicates=image_ids is not None,
+    )  # fmt: skip
+    model = types.SimpleNamespace(temperature=temperature, loss_config=settings)
+    model.matches = functools.partial(Etcl.matches, model)
+    ids = {"image_id": image_ids, "text_a_id": text_ids[0], "text_b_id": text_ids[1]}
+    rows = {"image": rows, "text_a": rows}
+    return Etcl.image_text_loss(model, image, *captions, ids, rows), Etcl.text_text_loss(model, *texts, ids, rows)
 
 
 def eq_4(image, a, b, **options):
@@ -107,9 +126,8 @@ def test_the_text_term_compares_by_its_own_head_or_the_shared_one(config, shared
     config.shared_head = shared
     model = build(config)
     batch = next(batches(model, config))
-    everything = dict.fromkeys(model.embedding_shapes)
     with tf.GradientTape() as tape:
-        loss = model.losses(model.encode(batch, True), batch, everything)["text_text"]
+        loss = losses_of(model, model.encode(batch, True), batch)["text_text"]
     reached = dict(zip([v.ref() for v in model.trainable_variables], tape.gradient(loss, model.trainable_variables)))
     heads = [model.image_text_head.kernel.ref(), model.text_text_head.kernel.ref()]
     assert [reached[head] is not None for head in heads] == [shared, not shared]
@@ -120,7 +138,7 @@ def test_without_the_text_term(config):
     config.loss.text_text_weight = 0.0
     model = build(config)
     batch = next(batches(model, config))
-    losses = model.losses(model.encode(batch, True), batch, dict.fromkeys(model.embedding_shapes))
+    losses = losses_of(model, model.encode(batch, True), batch)
     assert set(losses) == {"image_text"} and np.isfinite(losses["image_text"])
 
 
@@ -152,7 +170,7 @@ def test_the_stage_starts_from_murals_weights(config, tmp_path):
     config.model = "etcl"
     with pytest.raises(UserError, match="etcl starts from mural or etcl; .* is align"):
         _with_source_architecture(config, source, workdir)
-    config.model = "mural"
+    mount(config, "mural")
     assert _with_source_architecture(config, source, workdir).model == "align"  # ordinary fine-tuning, as ever
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import toy_data
+from contract import losses_of, rows_of
 
 from mural_tf.data.images import decode_image
 from mural_tf.data.streams.epochs import SkippedRecords
@@ -15,7 +16,6 @@ from mural_tf.loading import load
 from mural_tf.losses.nt_xent import nt_xent
 from mural_tf.losses.transitive import transitive_loss, transitive_weights
 from mural_tf.models import build_model
-from mural_tf.models.globetrotter import _check
 from mural_tf.training.fit import compile_model
 
 LOSSES = ("text_text", "image_image", "image_text", "cloze")
@@ -55,14 +55,10 @@ def shared(folder):
     return model, config, batch, model.encode(batch, training=False)
 
 
-def rows(model, count=16):
-    return dict.fromkeys(model.embedding_shapes, (0, count))
-
-
 def names_reached(model, batch):
     """{loss: the parts of the model that its gradient reaches}."""
     with tf.GradientTape(persistent=True) as tape:
-        losses = model.losses(model.encode(batch, False), batch, rows(model))
+        losses = losses_of(model, model.encode(batch, False), batch)
     owner = {
         v.ref(): name
         for name, part in model.weights_by_part().items()
@@ -98,7 +94,7 @@ def test_one_head(config):
 
 def test_losses_are_those_of_the_embeddings(shared):
     model, _, batch, embeddings = shared
-    losses, first, second = model.losses(embeddings, batch, rows(model)), embeddings["view_0"], embeddings["view_1"]
+    losses, first, second = losses_of(model, embeddings, batch), embeddings["view_0"], embeddings["view_1"]
     np.testing.assert_allclose(losses["image_image"], nt_xent(first, second, 0.1), rtol=1e-5)
     alpha = transitive_weights(first, embeddings["caption"], "code", 0.4)
     np.testing.assert_allclose(losses["text_text"], transitive_loss(embeddings["sentence"], alpha, 0.1), rtol=1e-5)
@@ -108,7 +104,7 @@ def test_losses_are_those_of_the_embeddings(shared):
         for logits in (cosines, cosines.T):
             expected += np.mean(np.log(np.sum(np.exp(logits), axis=1)) - np.diag(logits)) / 2
     np.testing.assert_allclose(losses["image_text"], expected, rtol=1e-5)
-    share = model.measures(embeddings, batch, rows(model))["alpha_above_zero"]
+    share = model.measures(embeddings, batch, rows_of(embeddings))["alpha_above_zero"]
     np.testing.assert_allclose(share, np.count_nonzero(alpha) / (16 * 15), rtol=1e-5)
 
 
@@ -121,7 +117,7 @@ def test_the_cloze_loss_is_a_mean_over_the_masked_places(shared):
     for b, k in zip(*np.nonzero(tokens["weights"].numpy())):
         logits = model.cloze_head(states[b, tokens["places"][b, k]][None, None], table).numpy()[0, 0].astype(np.float64)
         losses.append(np.log(np.sum(np.exp(logits))) - logits[tokens["targets"][b, k]])
-    found = model.losses(embeddings, batch, rows(model))["cloze"]
+    found = losses_of(model, embeddings, batch)["cloze"]
     assert len(losses) == 16  # short captions: one place each
     np.testing.assert_allclose(found, np.mean(losses), rtol=1e-4)
 
@@ -129,36 +125,38 @@ def test_the_cloze_loss_is_a_mean_over_the_masked_places(shared):
 @pytest.mark.parametrize("left_out", LOSSES)
 def test_every_loss_can_be_left_out(shared, left_out):
     model, config, batch, embeddings = shared
-    before = config.loss[f"{left_out}_weight"]
-    config.loss[f"{left_out}_weight"] = 0.0
+    owner = config.method if f"{left_out}_weight" in config.method else config.loss
+    before = owner[f"{left_out}_weight"]
+    owner[f"{left_out}_weight"] = 0.0
     try:
-        losses = model.losses(embeddings, batch, rows(model))
+        losses = losses_of(model, embeddings, batch)
         assert set(losses) == {*LOSSES} - {left_out} and np.all(np.isfinite(list(losses.values())))
         assert ("cloze" in next(batches(model, config))) == (left_out != "cloze")
-        assert ("cloze" in model.example_names) == (left_out != "cloze") and "view_1" in model.example_names
+        assert ("cloze" in model.parts) == (left_out != "cloze") and "view_1" in model.parts
         assert bool(model.log_names) == (left_out != "text_text")
     finally:
-        config.loss[f"{left_out}_weight"] = before
+        owner[f"{left_out}_weight"] = before
 
 
 def test_fully_supervised(config):
-    config.loss.alpha = "pairs"
+    config.method.alpha = "pairs"
     model = build(config)
     batch = next(batches(model, config))
     embeddings = model.encode(batch, training=False)
     expected = nt_xent(embeddings["text_a"], embeddings["text_b"], 0.1)
-    np.testing.assert_allclose(model.losses(embeddings, batch, rows(model))["text_text"], expected, rtol=1e-5)
+    np.testing.assert_allclose(losses_of(model, embeddings, batch)["text_text"], expected, rtol=1e-5)
     assert model.log_names == () and model.streams == ("views", "text_text")
 
 
 def test_text_only(config):
     config.image_tower.update(dict(name="none", projection=80, head_size=0))
-    config.loss.update(dict(text_text_weight=0.0, image_image_weight=0.0, image_text_weight=0.0))
+    config.loss.update(dict(text_text_weight=0.0, image_text_weight=0.0))
+    config.method.image_image_weight = 0.0
     model = build(config)
     assert model.streams == ("captions",)
     batch = next(batches(model, config))
     assert "view_0" not in batch and "image_id" not in batch
-    assert set(model.losses(model.encode(batch, True), batch, rows(model))) == {"cloze"}
+    assert model.parts == ("cloze",) and set(losses_of(model, model.encode(batch, True), batch)) == {"cloze"}
 
 
 def test_settings_that_cannot_be_used_are_told(shared, config):
@@ -169,9 +167,9 @@ def test_settings_that_cannot_be_used_are_told(shared, config):
         ("cloze_share", 0.0, "above 0"),
     ):
         changed = config.copy_and_resolve_references()
-        changed.loss[key] = value
+        changed.method[key] = value
         with pytest.raises(UserError, match=message):
-            _check(changed, shared[0].text_encoder)
+            build(changed)
     config.optimizer.mode = "per_task"
     with pytest.raises(UserError, match="also has cloze, image_image: use joint"):
         compile_model(shared[0], config)

@@ -10,7 +10,7 @@ from mural_tf.data.streams.pipeline import training_batches
 from mural_tf.encoders.layers import forward_pass
 from mural_tf.errors import UserError
 from mural_tf.models import build_model
-from mural_tf.models.step import chunk_seed, compute_gradients
+from mural_tf.models.step import chunk_seed, compute_gradients, global_losses
 from mural_tf.training.fit import compile_model
 
 SEED = tf.constant([3, 4], tf.int32)
@@ -37,7 +37,7 @@ def build(data, method="mural", frozen=True, micro_batches=1, **optimizer):
 
 def gradients(model, batch, chunks, seed=SEED):
     """Eagerly: tracing would take most of the time. `test_moving_averages_move_once_a_step` runs it in a graph."""
-    return vars(compute_gradients(model, batch, seed, chunks))
+    return vars(compute_gradients(model, batch, seed, chunks, model.optimizers))
 
 
 def largest_difference(one, other):
@@ -98,12 +98,12 @@ def test_both_passes_see_the_same_draws_and_the_same_batch_norm_groups(data):
         with tf.GradientTape() as tape:
             parts, moments = [], []
             for chunk in range(4):
-                examples = quarter({name: batch[name] for name in model.example_names}, chunk)
+                examples = quarter({name: batch[name] for name in model.parts}, chunk)
                 with forward_pass(chunk_seed(SEED, chunk)) as current:
                     parts.append(model.encode(examples, training=True))
                 moments.append(current.mean_moments())
             embeddings = {name: tf.concat([part[name] for part in parts], axis=0) for name in parts[0]}
-            totals, _ = model.totals(embeddings, batch)
+            totals, _ = global_losses(model, embeddings, batch, model.optimizers)
         layers = model.normalization_layers()
         means = [sum(part[layer][0] for part in moments) / 4 for layer in layers]
         found = tape.gradient(totals["joint"], model.trainable_variables)

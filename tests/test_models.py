@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import toy_data
+from contract import losses_of
 
 from mural_tf.data.streams.epochs import SkippedRecords
 from mural_tf.data.streams.pipeline import training_batches
 from mural_tf.errors import UserError
-from mural_tf.models import build_model
+from mural_tf.models import build_model, mount
 from mural_tf.training.fit import compile_model
 
 
@@ -48,7 +49,7 @@ def test_loss_is_eq_1(config):
 
     image, caption, a, b = (embeddings[name] for name in ("image", "caption", "text_a", "text_b"))
     config.loss.mask_duplicates = False
-    losses = model.losses(model.encode(batch, training=False), batch, {"image": None, "text_a": None})
+    losses = losses_of(model, model.encode(batch, training=False), batch)
     expected = softmax_loss(image, caption, 0.1, 0.0) + softmax_loss(caption, image, 0.1, 0.0)
     np.testing.assert_allclose(losses["image_text"], expected, rtol=1e-4)
     expected = softmax_loss(a, b, 0.01, 0.3) + softmax_loss(b, a, 0.01, 0.3)
@@ -58,7 +59,7 @@ def test_loss_is_eq_1(config):
 
 def test_align_has_one_head_and_mural_two(config):
     mural = build(config)
-    config.model = "align"
+    mount(config, "align")
     align = build(config)
     mural_size, align_size = (sum(int(tf.size(v)) for v in m.trainable_variables) for m in (mural, align))
     assert mural_size - align_size == 32 * 80 + 80  # one Dense, 32 → 80, with bias
@@ -69,7 +70,7 @@ def test_align_has_one_head_and_mural_two(config):
 def test_the_text_text_task_trains_its_head_and_the_text_tower_only(config):
     model, batch = build(config), first_batch(config)
     with tf.GradientTape() as tape:
-        loss = model.losses(model.encode(batch, True), batch, {"image": None, "text_a": None})["text_text"]
+        loss = losses_of(model, model.encode(batch, True), batch)["text_text"]
     gradients = tape.gradient(loss, model.trainable_variables)
     reached = {id(v) for g, v in zip(gradients, model.trainable_variables) if g is not None}
     expected = model.text_encoder.trainable_variables + model.text_text_head.trainable_variables
@@ -125,7 +126,7 @@ def test_overfits_64_pairs(tmp_path, mode):
 
 REPLICAS = """
 import sys, numpy as np, tensorflow as tf, toy_data
-from mural_tf.models import build_model
+from mural_tf.models import build_model, mount
 from mural_tf.training.fit import compile_model
 from mural_tf.data.streams.pipeline import training_batches
 from mural_tf.data.streams.epochs import SkippedRecords

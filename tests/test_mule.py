@@ -7,6 +7,7 @@ import mule_data
 import numpy as np
 import pytest
 import tensorflow as tf
+from contract import losses_of, rows_of
 
 from mural_tf.data import records
 from mural_tf.data.streams.epochs import SkippedRecords
@@ -14,11 +15,10 @@ from mural_tf.data.streams.pipeline import training_batches
 from mural_tf.encoders import build_text_encoder
 from mural_tf.errors import UserError
 from mural_tf.losses.triplet import caption_neighbourhood, image_sentence_loss, pair_neighbourhood
-from mural_tf.models import Mule
+from mural_tf.models.mule import Mule
 from mural_tf.models.step import compute_gradients
 
 SEED = tf.constant([3, 4], tf.int32)
-EVERYTHING = {name: None for name in ("image", "caption", "text_a", "text_b")}
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def scale(values):
 def test_losses_are_eq_4(mule):
     model, batch = mule
     embeddings = model.encode(batch, training=False)
-    losses = model.losses(embeddings, batch, EVERYTHING)
+    losses = losses_of(model, embeddings, batch)
     assert set(losses) == {"image_text", "neighbourhood", "text_text", "language"}
     owners, languages = np.arange(16) // 2, batch["caption_language_id"]
     matching = image_sentence_loss(embeddings["image"], embeddings["caption"], owners, batch["image_id"], languages)
@@ -111,7 +111,7 @@ def test_the_reversed_gradient_reaches_words_with_the_other_sign_and_no_sentence
     model, batch = mule
     with tf.GradientTape(persistent=True) as tape:
         embeddings = model.encode(batch, training=True)
-        language = model.losses(embeddings, batch, EVERYTHING)["language"]
+        language = losses_of(model, embeddings, batch)["language"]
         labels = batch["caption_language_id"], batch["text_a_language_id"], batch["text_b_language_id"]
         words = tf.concat([embeddings[f"{name}_words"] for name in ("caption", "text_a", "text_b")], axis=0)
         plain = tf.reduce_mean(
@@ -142,11 +142,11 @@ def test_two_passes_give_the_full_gradient(folder, method):
 
 def test_lp_trains_the_projections_alone(folder):
     config = mule_data.config(folder)
-    config.loss.image_text_weight = config.mule.neighbourhood_weight = config.mule.language_weight = 0.0
-    config.mule.neighbourhood_levels = ("words",)
+    config.loss.image_text_weight = config.method.neighbourhood_weight = config.method.language_weight = 0.0
+    config.method.neighbourhood_levels = ("words",)
     config.text_tower.frozen_words = True
     model, batch = build(config), the_batch(folder)
-    assert model.example_names == ("text_a", "text_b")
+    assert model.parts == ("text_a", "text_b")
     for chunks in (1, 4):
         gradients = compute_gradients(model, batch, SEED, chunks).by_optimizer["joint"]
         reached = {v.name for g, v in zip(gradients, model.trainable_variables) if g is not None and np.any(g)}
@@ -156,7 +156,7 @@ def test_lp_trains_the_projections_alone(folder):
 @pytest.mark.slow
 def test_overfits_16_images_in_two_languages(tmp_path):
     config = mule_data.config(mule_data.write(tmp_path, 16))
-    config.mule.margin = 0.2
+    config.method.margin = 0.2
     config.train.update(dict(steps=80, image_text_batch=32))
     model = build(config)
     batches = training_batches(config, mule_data.tokenizer(), SkippedRecords(0.1), streams=model.streams)
@@ -182,19 +182,19 @@ def vector_files(folder, size: int = 16):
 def test_word_vectors_start_from_files_and_are_held_near_them(folder, tmp_path):
     config = mule_data.config(folder)
     config.text_tower.word_vectors = vector_files(tmp_path)
-    config.mule.word_vector_weight = 0.5
+    config.method.word_vectors_weight = 0.5
     model, tokenizer = build(config), mule_data.tokenizer()
     model.begin(tokenizer, restored=False)
     place = tokenizer.vocabulary.index("de\tding")
     np.testing.assert_array_equal(model.word_vectors[place], np.full(16, 0.5))
     batch = the_batch(folder)
     embeddings = model.encode(batch, training=False)
-    rows = {**EVERYTHING, "caption": (4, 8)}  # half of the sixteen captions, so half of the loss
-    assert model.losses(embeddings, batch, {**rows, "caption": (0, 16)})["word_vectors"].numpy() == 0.0
+    rows = {**rows_of(embeddings), "caption_words": (4, 8)}  # half of the sixteen captions, so half of the loss
+    assert losses_of(model, embeddings, batch)["word_vectors"].numpy() == 0.0
     moved = model.word_vectors.numpy()
     moved[place] += 0.1
     model.word_vectors.assign(moved)
-    found = model.losses(embeddings, batch, rows)["word_vectors"]
+    found = losses_of(model, embeddings, batch, rows)["word_vectors"]
     np.testing.assert_allclose(found, 0.5 * 16 * 0.1**2, rtol=1e-4)
     assert "original_vectors" in model.weights_by_part()
 
@@ -208,14 +208,15 @@ def test_mistakes_are_told(folder, mule):
         with pytest.raises(UserError) as error:
             if name in ("text_tower__languages", "text_tower__recurrent"):
                 build_text_encoder(config.text_tower, 10)
+            config.image_size = 0
             Mule(mule[0].image_encoder, mule[0].text_encoder, config)
         return str(error.value)
 
     assert "text_tower.name='words'" in message(text_tower__name="bert")
     assert "text_tower.projection=32 must be embedding_size=24" in message(text_tower__projection=32)
-    assert "captions_per_image" in message(data__captions_per_image=0)
-    assert "euclidean or cosine" in message(mule__distance="manhattan")
-    assert "among words, sentences" in message(mule__neighbourhood_levels=("letters",))
+    assert "captions_per_image" in message(method__captions_per_image=0)
+    assert "euclidean or cosine" in message(method__distance="manhattan")
+    assert "among words, sentences" in message(method__neighbourhood_levels=("letters",))
     assert "text_tower.languages" in message(text_tower__languages=())
     assert "recurrent 'rnn'" in message(text_tower__recurrent="rnn")
 

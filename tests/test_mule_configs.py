@@ -48,8 +48,8 @@ def test_published_models(name, projections, branches):
     # the four of PARALLEL-EmbN are its 27.2M. It counts 1.7M for a language's projection of words, which does not
     # follow from the 300 and 512 that it gives for it: these are 0.15M.
     assert round(BRANCH / 1e6, 1) == 6.8
-    assert config.train.image_text_batch == 450 * config.data.captions_per_image
-    assert config.data.captions_per_image == (2 if name.startswith("embn") else 6)
+    assert config.train.image_text_batch == 450 * config.method.captions_per_image
+    assert config.method.captions_per_image == (2 if name.startswith("embn") else 6)
 
 
 @pytest.mark.parametrize("name", ["emoji_mule", "emoji_mule_lp", "emoji_embn", "emoji_parallel_embn"])

@@ -10,6 +10,7 @@ from mural_tf.errors import UserError
 from mural_tf.optimizers import WarmupLinearDecay, build_optimizers
 from mural_tf.optimizers import rates as rates_module
 
+TASKS = ("image_text", "text_text")
 B1, B2, EPSILON, DECAY = 0.9, 0.99, 1e-6, 0.1
 
 
@@ -56,7 +57,7 @@ def test_three_steps_equal_numpy(name, variable):
     rng = np.random.default_rng(0)
     start = rng.normal(size=(3, 4)).astype(np.float32)
     gradients = rng.normal(size=(3, 3, 4)).astype(np.float32)
-    optimizer = build_optimizers(optimizer_config(name), 10, {})["joint"]
+    optimizer = build_optimizers(optimizer_config(name), 10, {}, TASKS)["joint"]
     decayed = variable == "layer/kernel"
 
     def rate(step):  # no warm-up: 0.01 (10 - s) / 10
@@ -74,7 +75,7 @@ def test_large_variables_are_updated_by_compiled_lamb(monkeypatch):
     enable_fusion(True)  # off in tests; restored after each
     start = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
     gradients = np.random.default_rng(1).normal(size=(3, 3, 4)).astype(np.float32)
-    optimizer = build_optimizers(optimizer_config("lamb"), 10, {})["joint"]
+    optimizer = build_optimizers(optimizer_config("lamb"), 10, {}, TASKS)["joint"]
     expected = numpy_lamb(start, gradients, lambda step: 0.01 * (10 - step) / 10, True)
     variable = tf.Variable(start, name="layer/kernel")
 
@@ -99,7 +100,7 @@ def test_sparse_gradients_equal_dense_ones(name):
     np.add.at(dense, indices, values)
     results = []
     for gradient in (tf.constant(dense), tf.IndexedSlices(tf.constant(values), tf.constant(indices), [5, 2])):
-        optimizer = build_optimizers(optimizer_config(name), 10, {})["joint"]
+        optimizer = build_optimizers(optimizer_config(name), 10, {}, TASKS)["joint"]
         variable = tf.Variable(start, name="table")
         for _ in range(2):
             optimizer.apply_gradients([(gradient, variable)])
@@ -110,7 +111,7 @@ def test_sparse_gradients_equal_dense_ones(name):
 def test_joint_gives_the_text_text_head_its_own_rate():
     head, tower = tf.Variable([1.0, 2.0], name="text_text_head/bias"), tf.Variable([1.0, 2.0], name="tower/bias")
     groups = {"text_text_head": [head], "text_tower": [tower], "image_tower": []}
-    optimizer = build_optimizers(optimizer_config("lamb"), 10, groups)["joint"]
+    optimizer = build_optimizers(optimizer_config("lamb"), 10, groups, TASKS)["joint"]
     optimizer.apply_gradients([(tf.ones(2), head), (tf.ones(2), tower)])
     # A first step of a bias moves by rate · sign(gradient): 0.001 for the head, 0.01 for the tower.
     np.testing.assert_allclose(1.0 - head[0], 0.001, rtol=1e-3)
@@ -121,13 +122,13 @@ def test_tower_rates_multiply():
     config = optimizer_config("adam")
     config.image_tower_rate = 0.1
     image, other = tf.Variable(1.0, name="stem/kernel"), tf.Variable(1.0, name="head/kernel")
-    optimizer = build_optimizers(config, 10, {"image_tower": [image]})["joint"]
+    optimizer = build_optimizers(config, 10, {"image_tower": [image]}, TASKS)["joint"]
     optimizer.apply_gradients([(tf.constant(1.0), image), (tf.constant(1.0), other)])
     np.testing.assert_allclose((1.0 - image) / (1.0 - other), 0.1, rtol=1e-3)
 
 
 def test_per_task_has_two_schedules():
-    optimizers = build_optimizers(optimizer_config("lamb", "per_task"), 10, {})
+    optimizers = build_optimizers(optimizer_config("lamb", "per_task"), 10, {}, TASKS)
     assert set(optimizers) == {"image_text", "text_text"}
     np.testing.assert_allclose(optimizers["image_text"].learning_rate(0), 0.01, rtol=1e-6)
     np.testing.assert_allclose(optimizers["text_text"].learning_rate(0), 0.001, rtol=1e-6)
@@ -144,4 +145,4 @@ def test_unknown_names_are_told(field, value):
     config = optimizer_config("lamb")
     config[field] = value
     with pytest.raises(UserError, match=value):
-        build_optimizers(config, 10, {})
+        build_optimizers(config, 10, {}, TASKS)

@@ -14,7 +14,7 @@ import toy_data
 
 from mural_tf.data.streams.epochs import SkippedRecords
 from mural_tf.errors import UserError
-from mural_tf.models import METHODS, build_model
+from mural_tf.models import build_model
 from mural_tf.models.mural import Mural
 from mural_tf.models.step import StepGuard
 from mural_tf.training import workdir as workdir_module
@@ -75,7 +75,8 @@ def log(tmp_path):
     optimizer = types.SimpleNamespace(iterations=3, learning_rate=lambda step: 0.5 * step)
     guard = StepGuard(10)
     guard.total.assign(2)
-    log.model = types.SimpleNamespace(optimizers={"image_text": optimizer, "text_text": optimizer}, guard=guard)
+    optimizers, step = {"image_text": optimizer, "text_text": optimizer}, types.SimpleNamespace(trained_parameters=9)
+    log.model = types.SimpleNamespace(optimizers=optimizers, guard=guard, step=step)
     return log
 
 
@@ -165,13 +166,13 @@ class Recorder(Mural):
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch):
+def run(tmp_path):
     """Returns a function that trains 13 steps, in 8 of which an epoch passes, like a process of its own."""
     config = toy_data.toy_config(toy_data.write_toy_data(tmp_path / "data"))
     config.train.update(dict(steps=13, log_every=4, checkpoint_every=4))
     config.image_tower.update(dict(width=0.1, depth=0.1))
     config.embedding_size = 32
-    monkeypatch.setitem(METHODS, "mural", Recorder)
+    config.model = "test_training_log:Recorder"
 
     def run(name, at_step=lambda step: None, evaluate=None, **options):
         workdir = tmp_path / name

@@ -7,6 +7,7 @@ from PIL import Image
 
 from mural_tf.config import base_config
 from mural_tf.data import records
+from mural_tf.models import mount
 from mural_tf.text.word_pieces import WordPieceTokenizer
 
 SIDE = 32
@@ -47,7 +48,7 @@ def toy_tokenizer(count: int = 64, **options) -> WordPieceTokenizer:
 
 def toy_config(folder, model: str = "mural"):
     config = base_config()
-    config.model = model
+    mount(config, model)
     config.data.directory = str(folder)
     config.data.shuffle_buffer = 1000
     config.image_tower.update(dict(width=0.25, depth=0.25, image_size=SIDE, resize=SIDE, drop_connect_rate=0.0))
@@ -62,7 +63,8 @@ def toy_config(folder, model: str = "mural"):
     if model == "globetrotter":
         config.image_tower.head_size = 80
         config.text_tower.pooling = "first_and_mean"
-        config.loss.update(dict(text_text_weight=1.0, image_image_weight=0.2, image_text_weight=0.2, cloze_weight=0.2))
+        config.loss.update(dict(text_text_weight=1.0, image_text_weight=0.2))
+        config.method.update(dict(image_image_weight=0.2, cloze_weight=0.2))
     if model == "labse":
         config.image_tower.update(dict(name="none", projection=80))
     return config

@@ -22,7 +22,7 @@ from ml_collections import ConfigDict
 
 from mural_tf.encoders import kernels
 from mural_tf.errors import UserError
-from mural_tf.models.dual_encoder import TOKENS, ContrastiveModel
+from mural_tf.models.dual_encoder import TOKENS, DualEncoder
 from mural_tf.text.language_words import WordTokenizer
 from mural_tf.text.word_pieces import WordPieceTokenizer
 
@@ -33,7 +33,7 @@ SETTINGS = "settings.json"
 
 
 def save_hub_modules(
-    model: ContrastiveModel, tokenizer: WordPieceTokenizer, config: ConfigDict, directory: str | pathlib.Path
+    model: DualEncoder, tokenizer: WordPieceTokenizer, config: ConfigDict, directory: str | pathlib.Path
 ) -> None:
     """Writes the three modules below `directory`; `tokenizer` must be built on a file, which becomes an asset.
 
@@ -79,7 +79,7 @@ def _without_fusion() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _statistics_of_the_batch(model: ContrastiveModel) -> Iterator[None]:
+def _statistics_of_the_batch(model: DualEncoder) -> Iterator[None]:
     before = [(layer, layer.group) for layer in model.normalization_layers()]
     try:
         for layer, _ in before:
@@ -90,12 +90,12 @@ def _statistics_of_the_batch(model: ContrastiveModel) -> Iterator[None]:
             layer.group = group
 
 
-def text_variables(model: ContrastiveModel) -> list[tf.Variable]:
+def text_variables(model: DualEncoder) -> list[tf.Variable]:
     """Returns the variables of the text tower and its heads."""
     return [v for part in (model.text_encoder, *map(model.text_head, model.head_names)) for v in part.variables]
 
 
-def image_encoder_module(model: ContrastiveModel) -> tf.train.Checkpoint:
+def image_encoder_module(model: DualEncoder) -> tf.train.Checkpoint:
     """Float32 [B, S, S, 3] RGB in [0, 1], or features [B, F] → float32 [B, D], L2-normalised.
 
     In training, BatchNorm's statistics are those of the batch it is given, whatever group the model was trained with:
@@ -110,7 +110,7 @@ def image_encoder_module(model: ContrastiveModel) -> tf.train.Checkpoint:
         return _reusable(encode, images, model.image_encoder.variables)
 
 
-def text_encoder_module(model: ContrastiveModel) -> tf.train.Checkpoint:
+def text_encoder_module(model: DualEncoder) -> tf.train.Checkpoint:
     """Dict of int32 [B, T] `input_word_ids`, `input_mask`, `input_type_ids` → dict of float32:
 
     "default": [B, D], L2-normalised, comparable with image embeddings; "text_text", if the model has that head:
@@ -206,7 +206,7 @@ def pack_segments(vocabulary: Sequence[str], inputs: list[tf.RaggedTensor], seq_
 # Takes the weights out of an export again, to fine-tune from it.
 
 
-def restore_from_export(model: ContrastiveModel, directory: str | pathlib.Path) -> None:
+def restore_from_export(model: DualEncoder, directory: str | pathlib.Path) -> None:
     """Copies both towers, the text heads and the temperature of an export into `model`, a model of its configuration.
 
     Variables are matched by name and shape; nothing is copied unless all match. Optimiser state is not in an export.

@@ -11,29 +11,22 @@ from importlib import metadata
 
 from ml_collections import ConfigDict
 
-from mural_tf.models import ContrastiveModel
+from mural_tf.models.dual_encoder import DualEncoder, trainable_parameters
 
 PACKAGES = ("tensorflow", "tensorflow-text", "mural-tf")
-METHODS = {
-    "mural": "MURAL: multimodal, multitask retrieval across languages (Jain et al., 2021)",
-    "align": "ALIGN: image-text matching with noisy text supervision (Jia et al., 2021), as MURAL's baseline",
-    "etcl": "ETCL: MURAL enhanced with triples of an image and two texts",
-    "globetrotter": "Globetrotter: connecting languages by connecting images (Surís et al., 2022)",
-    "labse": "LaBSE-style dual encoder of texts (Feng et al., 2020), MURAL's text-text task alone",
-}
 
 
 def describe_model(
-    model: ContrastiveModel, config: ConfigDict, metrics: Mapping[str, float] | None = None
+    model: DualEncoder, config: ConfigDict, metrics: Mapping[str, float] | None = None
 ) -> dict[str, object]:
     """Returns the card as JSON values; `metrics` are those of the evaluation, `<benchmark>/<language>/…` → number."""
     tower = config.image_tower
     return {
         "name": config.model,
-        "method": METHODS.get(config.model, config.model),
+        "method": model.title or type(model).__name__,
         "created": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "packages": _versions(),
-        "parameters": int(model.count_params()),
+        "parameters": trainable_parameters(model),
         "embedding_size": int(config.embedding_size),
         "image": {
             "input": "JPEG, PNG, BMP or GIF bytes, or float32 RGB in [0, 1]",

@@ -38,7 +38,8 @@ from mural_tf.export.hub_modules import save_hub_modules
 from mural_tf.export.model_card import describe_model
 from mural_tf.export.served_ops import unlisted_operations
 from mural_tf.export.serving import IMAGE_ENCODER, TEXT_ENCODER, write_serving_files, write_warmup_requests
-from mural_tf.models import ContrastiveModel, build_model
+from mural_tf.models import build_model
+from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.text.build import build_tokenizer
 from mural_tf.text.word_pieces import WordPieceTokenizer
 from mural_tf.training.checkpoints import load_trained
@@ -54,8 +55,8 @@ PRECISIONS = ("float32", "mixed_bfloat16")
 
 
 def in_precision(
-    model: ContrastiveModel, config: ConfigDict, vocabulary_size: int, precision: str = "float32"
-) -> ContrastiveModel:
+    model: DualEncoder, config: ConfigDict, vocabulary_size: int, precision: str = "float32"
+) -> DualEncoder:
     """Returns `model` if both towers compute in `precision`, else a new model that does, with the same weights.
 
     A TF-Hub tower keeps the precision it was made with. Raises `UserError` for an unknown precision.
@@ -91,7 +92,7 @@ MODEL_CARD = "model_card.json"
 
 
 def export_model(
-    model: ContrastiveModel,
+    model: DualEncoder,
     tokenizer: WordPieceTokenizer,
     config: ConfigDict,
     directory: str | pathlib.Path,

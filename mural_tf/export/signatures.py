@@ -14,7 +14,7 @@ from mural_tf.data.images import prepare_image, prepared_spec, uses_features
 from mural_tf.data.records import untuned
 from mural_tf.encoders.packing import encode_by_length
 from mural_tf.export.hub_modules import text_variables, traced_once
-from mural_tf.models.dual_encoder import TOKENS, ContrastiveModel, image_embeddings, unit_range
+from mural_tf.models.dual_encoder import TOKENS, DualEncoder, image_embeddings, unit_range
 from mural_tf.text.word_pieces import WordPieceTokenizer
 
 # Decoding a batch of images in a served graph, where one that is damaged must not spoil the others.
@@ -150,7 +150,7 @@ def _fold(convolution, norm, target) -> None:
 LENGTH_GROUPS = 4
 
 
-def image_encoder(model: ContrastiveModel, config: ConfigDict) -> tuple[tf.Module, dict]:
+def image_encoder(model: DualEncoder, config: ConfigDict) -> tuple[tf.Module, dict]:
     """Returns what to save and its signatures, "serving_default" from bytes, "image" from pixels or features."""
     preprocessing, tower = config.image_tower, fold_batch_norm(model.image_encoder)
     pixels = tf.TensorSpec([None, *model.image_shape], tf.float32, name="image")
@@ -174,7 +174,7 @@ def image_encoder(model: ContrastiveModel, config: ConfigDict) -> tuple[tf.Modul
     return module, {"serving_default": from_bytes, "image": from_pixels}
 
 
-def text_encoder(model: ContrastiveModel, tokenizer: WordPieceTokenizer) -> tuple[tf.Module, dict]:
+def text_encoder(model: DualEncoder, tokenizer: WordPieceTokenizer) -> tuple[tf.Module, dict]:
     """Returns what to save and its signatures: "serving_default" and, of MURAL, "text_text" from strings; "tokens"."""
     text = tf.TensorSpec([None], tf.string, name="text")
     token_specs = [tf.TensorSpec([None, None], tf.int32, name=name) for name in TOKENS]

@@ -20,12 +20,12 @@ import numpy as np
 import tensorflow as tf
 
 from mural_tf.errors import UserError
-from mural_tf.models.dual_encoder import TOKENS, ContrastiveModel
+from mural_tf.models.dual_encoder import TOKENS, DualEncoder
 
 KINDS = ("float32", "float16", "int8")
 
 
-def convert_image_encoder(model: ContrastiveModel, kind: str) -> bytes:
+def convert_image_encoder(model: DualEncoder, kind: str) -> bytes:
     """Returns a model float32 [1, S, S, 3] RGB in [0, 1] `image` → float32 [1, D], L2-normalised.
 
     Raises `UserError` for an unknown kind, or with the operation that TensorFlow Lite lacks.
@@ -38,7 +38,7 @@ def convert_image_encoder(model: ContrastiveModel, kind: str) -> bytes:
     return _convert(embed, kind, "image encoder")
 
 
-def convert_text_encoder(model: ContrastiveModel, length: int, kind: str) -> bytes:
+def convert_text_encoder(model: DualEncoder, length: int, kind: str) -> bytes:
     """Returns a model of int32 [1, length] tokens, named as everywhere → float32 [1, D], L2-normalised.
 
     Raises as `convert_image_encoder`.

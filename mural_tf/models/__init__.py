@@ -1,55 +1,97 @@
-"""Methods: `ContrastiveModel` with the one training step, then one file per method."""
+"""Methods: `DualEncoder` with the one training step, then one file for each, found by its module's name.
+
+`config.model` names a module of this package, such as "mural", or a class from anywhere, "package.module:Class".
+This file imports no TensorFlow before a method is asked for.
+"""
 
 from __future__ import annotations
 
+import difflib
+import importlib
+import inspect
+import pathlib
+
 from ml_collections import ConfigDict
 
-from mural_tf.encoders import build_image_encoder, build_text_encoder
 from mural_tf.errors import UserError
-from mural_tf.models.align import Align
-from mural_tf.models.dual_encoder import ContrastiveModel
-from mural_tf.models.embn import EmbN, ParallelEmbN
-from mural_tf.models.etcl import Etcl
-from mural_tf.models.globetrotter import Globetrotter
-from mural_tf.models.labse import Labse
-from mural_tf.models.mule import Mule
-from mural_tf.models.mural import Mural
 
-METHODS = {
-    "align": Align,
-    "mural": Mural,
-    "etcl": Etcl,
-    "globetrotter": Globetrotter,
-    "labse": Labse,
-    "mule": Mule,
-    "embn": EmbN,
-    "parallel_embn": ParallelEmbN,
-}
-
-__all__ = [
-    "METHODS",
-    "Align",
-    "ContrastiveModel",
-    "Etcl",
-    "Globetrotter",
-    "Labse",
-    "Mural",
-    "build_model",
-    "method_class",
-]
+NO_METHOD = ("__init__", "dual_encoder", "step")
 
 
-def method_class(config: ConfigDict) -> type[ContrastiveModel]:
-    """Returns the configured method's class; raises `UserError` if there is none of that name."""
-    if config.model not in METHODS:
-        raise UserError(f"Unknown model {config.model!r}; known: {', '.join(METHODS)}.")
-    return METHODS[config.model]
+def method_names() -> list[str]:
+    """Returns the names of the methods of this package: its modules."""
+    files = sorted(pathlib.Path(__file__).parent.glob("*.py"))
+    return [file.stem for file in files if file.stem not in NO_METHOD]
 
 
-def build_model(config: ConfigDict, vocabulary_size: int) -> ContrastiveModel:
+def method_class(name: str) -> type:
+    """Returns the `DualEncoder` subclass of a name, as `config.model` has it; raises `UserError` if there is none."""
+    from mural_tf.models.dual_encoder import DualEncoder
+
+    if ":" in name:
+        return _class_from_outside(name)
+    if name not in method_names():
+        near = difflib.get_close_matches(name, method_names(), n=1)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        raise UserError(f"Unknown model {name!r}; known: {', '.join(method_names())}, or package.module:Class.{hint}")
+    module = importlib.import_module(f"mural_tf.models.{name}")
+    own = [value for value in vars(module).values() if inspect.isclass(value) and value.__module__ == module.__name__]
+    return [value for value in own if issubclass(value, DualEncoder)][-1]  # what the others lead to
+
+
+def _class_from_outside(name: str) -> type:
+    from mural_tf.models.dual_encoder import DualEncoder
+
+    module, _, attribute = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise UserError(f"The model {name!r} cannot be imported ({error}): expected package.module:Class.") from None
+    if not (inspect.isclass(found) and issubclass(found, DualEncoder)):
+        raise UserError(f"The model {name!r} is not a subclass of mural_tf.models.dual_encoder.DualEncoder.")
+    return found
+
+
+def mount(config: ConfigDict, name: str) -> ConfigDict:
+    """Makes `config` one of the method `name`: sets `model`, and `method` to the fields that are the method's own.
+
+    Values that `config.method` holds already stay; fields that the method lacks go. Returns `config`.
+    """
+    fields = dict(method_class(name).fields)
+    kept = {key: value for key, value in config.method.items() if key in fields}
+    with config.unlocked():
+        config.model = name
+        config.method = ConfigDict({**fields, **kept})
+    return config
+
+
+def complete(config: ConfigDict) -> ConfigDict:
+    """Returns a copy with the fields of its method that it lacks; raises `UserError` for one that its method lacks.
+
+    Configurations that were made before a field, or that name a method without mounting it, get the defaults.
+    """
+    fields = method_class(config.model).fields
+    for key in config.method:
+        if key not in fields:
+            near = difflib.get_close_matches(key, list(fields), n=1)
+            hint = (
+                f"; did you mean method.{near[0]}?" if near else f"; {config.model} has {', '.join(fields) or 'none'}."
+            )
+            raise UserError(f"Unknown configuration key method.{key}{hint}")
+    return mount(config.copy_and_resolve_references(), config.model)
+
+
+def build_model(config: ConfigDict, vocabulary_size: int):
     """Builds the configured method with its towers and all variables; raises `UserError` if it cannot."""
-    model = method_class(config)(
-        build_image_encoder(config.image_tower), build_text_encoder(config.text_tower, vocabulary_size), config
+    from mural_tf.encoders import build_image_encoder, build_text_encoder
+
+    config = complete(config)
+    method = method_class(config.model)
+    names = ("loss", "method", "embedding_size", "shared_head", "text_tower")
+    parts = ConfigDict({name: config[name] for name in names}, convert_dict=False)
+    parts.image_size = config.image_tower.image_size
+    model = method(
+        build_image_encoder(config.image_tower), build_text_encoder(config.text_tower, vocabulary_size), parts
     )
     model.build_variables()
     return model

@@ -1,17 +1,22 @@
-"""`ContrastiveModel`: two towers and the one training step that every method shares.
+"""`DualEncoder`: two towers, and the two tables in which a method says what it embeds and what it compares.
 
-A method says how examples become embeddings (`encode`, one example at a time) and what they should be
-(`losses`, over the whole global batch). Everything between the two lives here and in `gradients.py`: gathering over
-replicas, micro-batches, clipping, the optimisers, and leaving out steps that are not finite.
+A method is a subclass with
 
-Global negatives: every replica gathers all embeddings and sums the loss over its own rows only. The gradient of
-`all_gather` sums what all replicas want of an embedding, so the gradients added over replicas are those of one
-device with the whole batch.
+    embeddings  {name: `Embedding`}: which part of a batch, by which tower and head
+    tasks       {name: `Task`}: the stream that feeds it, and the embeddings that it compares
+    <task>_loss(*compared embeddings, ids, rows)  for each task: its loss over the whole global batch
+    fields      {name: default} of the settings that are its own; they mount below `config.method`
+
+and everything else follows: which parts of a batch are needed, how they go through the towers (each tower once), the
+heads, the weighted sum of the losses ([MURAL] Eq. 1), what is logged. `Align` is the smallest one. The training step
+is in `step.py`; docs/a_method_in_an_hour.md writes a method from nothing.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import ClassVar, NamedTuple
 
 import tensorflow as tf
 from ml_collections import ConfigDict
@@ -20,19 +25,54 @@ from mural_tf.encoders.layers import BatchNormalization
 from mural_tf.encoders.packing import encode_by_length, stack_ids
 from mural_tf.errors import UserError
 from mural_tf.losses.contrastive import Rows, in_batch_recall
-from mural_tf.models.step import StepGuard, compute_gradients
+from mural_tf.models.step import StepGuard, TrainingStep, gather
 
 TOKENS = ("input_word_ids", "input_mask", "input_type_ids")
+TEXT_PAIRS = "text_text"  # the stream whose position comes last, whatever the order of the tasks
 
 
-class ContrastiveModel(tf.keras.Model):
-    """Base of all methods; see `Align` for the smallest one.
+class Embedding(NamedTuple):
+    """How a part of a batch becomes embeddings, L2-normalised float32 [B, D].
+
+    part: the name of an image or of tokens in the batch.
+    head: of the text tower; "" for an image, which the image tower embeds alone.
+    made_by: the name of a function of the method, `(tokens, training) -> float32 [B, width]`, in place of both.
+    """
+
+    part: str
+    head: str = ""
+    made_by: str = ""
+
+
+class Task(NamedTuple):
+    """What one loss compares.
+
+    stream: the data that feeds it, see `data/streams/pipeline.py`.
+    compares: names of embeddings, which `<task>_loss` takes in this order; the rows of the first are the queries.
+    pair: two of them whose in-batch recall is logged; `None`: none.
+    """
+
+    stream: str
+    compares: tuple[str, ...]
+    pair: tuple[str, str] | None = None
+
+
+class DualEncoder(tf.keras.Model):
+    """Base of all methods.
 
     Args:
       image_encoder: float32 [B, S, S, 3] in [0, 1], or features [B, F] → float32 [B, D].
       text_encoder: {"input_word_ids", "input_mask", "input_type_ids"}, int32 [B, T] → float32 [B, H].
-      config: the whole configuration tree.
+      config: the configuration's parts that a method reads: `loss`, `method` (its own fields), `embedding_size`,
+        `shared_head`, `image_size` and `text_tower`; `models.build_model` takes them out of the tree.
     """
+
+    embeddings: Mapping[str, Embedding] = {}
+    tasks: Mapping[str, Task] = {}
+    fields: ClassVar[Mapping] = {}
+    title: ClassVar[str] = ""  # of the model card: the method and its paper; by default the docstring's first line
+    starts_from: ClassVar[tuple[str, ...]] = ()  # methods whose trained weights this one's stage begins with
+    log_names: tuple[str, ...] = ()  # of `measures`
 
     def __init__(self, image_encoder: tf.keras.Model, text_encoder: tf.keras.Model, config: ConfigDict, **kwargs):
         super().__init__(**kwargs)
@@ -44,21 +84,16 @@ class ContrastiveModel(tf.keras.Model):
             )
         self.image_encoder = image_encoder
         self.text_encoder = text_encoder
-        self.loss_config = config.loss
+        self.loss_config, self.options, self.text_tower = config.loss, config.method, config.text_tower
         self.embedding_size = config.embedding_size
-        self.length_groups = config.text_tower.length_groups
-        self.clip_norm = config.optimizer.clip_norm
-        self.micro_batches = config.train.micro_batches
-        if self.micro_batches < 1:
-            raise UserError(f"train.micro_batches={self.micro_batches} must be at least 1, the whole batch.")
-        self.seed = config.seed
-        side = config.image_tower.image_size
+        self.shared_head = config.shared_head
+        side = config.image_size
         self.image_shape = (side, side, 3) if image_encoder.input_shape[1] is None else image_encoder.input_shape[1:]
-        low, high = (math.log(bound) for bound in config.loss.temperature_range)
+        low, high = (math.log(bound) for bound in self.loss_config.temperature_range)
         self.log_temperature = self.add_weight(  # log τ keeps τ positive; the constraint keeps it in its range
             name="log_temperature",
             shape=(),
-            initializer=tf.keras.initializers.Constant(math.log(config.loss.temperature)),
+            initializer=tf.keras.initializers.Constant(math.log(self.loss_config.temperature)),
             constraint=lambda value: tf.clip_by_value(value, low, high),
             trainable=True,
         )
@@ -71,42 +106,76 @@ class ContrastiveModel(tf.keras.Model):
             trainable=False,
             aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
         )
+        for name in self.head_names:
+            setattr(self, f"{name}_head", self.build_head(name))
         self._batch_spec = None
-        self.guard = StepGuard(config.train.max_skipped_steps)
         self.optimizers: dict[str, tf.keras.optimizers.Optimizer] = {}
         self.meters: dict[str, tf.keras.metrics.Metric] = {}
 
-    # What a method defines: `streams`, the data that its batches come from (data/streams/pipeline.py); `example_names`,
-    # the parts of a batch that `encode` takes; `pairs`, {task: (query, candidate)}; `head_names`,
-    # the first of which compares texts with images; and the following.
+    # What follows from the two tables.
 
-    starts_from: tuple[str, ...] = ()  # methods whose trained weights this one's stage begins with
-    image_parts: tuple[str, ...] = ("image",)  # which of `example_names` are images
-    log_names: tuple[str, ...] = ()  # of `measures`
+    def loss_weights(self) -> dict[str, float]:
+        """Returns {task: weight} of the tasks that are on, those whose `<task>_weight` is not 0.
 
-    def encode(self, batch: dict, training: bool) -> dict[str, tf.Tensor]:
-        """Returns L2-normalised float32 embeddings {name: [B, D]}, each row from one example alone."""
-        raise NotImplementedError
+        A weight is a field of the method's own or of `config.loss`. Raises `UserError` if all are 0.
+        """
+        weights = {task: self._weight(task) for task in self.tasks}
+        if not any(weights.values()):
+            raise UserError(f"{type(self).__name__} without any loss: set one of its weights above 0.")
+        return {task: weight for task, weight in weights.items() if weight}
 
-    def losses(self, embeddings: dict, batch: dict, rows: dict[str, Rows]) -> dict[str, tf.Tensor]:
-        """Returns {task: scalar} of the global batch, summed over the queries in `rows[task]` only."""
-        raise NotImplementedError
+    def _weight(self, task: str) -> float:
+        name = f"{task}_weight"
+        return self.options[name] if name in self.options else self.loss_config[name]
+
+    @property
+    def used(self) -> dict[str, Embedding]:
+        """The embeddings that a task which is on compares."""
+        names = {name for task in self.loss_weights() for name in self.tasks[task].compares}
+        return {name: embedding for name, embedding in self.embeddings.items() if name in names}
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The entries of a batch that `encode` takes."""
+        return tuple(dict.fromkeys(embedding.part for embedding in self.used.values()))
+
+    @property
+    def image_parts(self) -> tuple[str, ...]:
+        """Those of `parts` that are images."""
+        return tuple(dict.fromkeys(e.part for e in self.used.values() if not (e.head or e.made_by)))
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """The streams of data that batches come from, text pairs last."""
+        names = dict.fromkeys(self.tasks[task].stream for task in self.loss_weights())
+        return tuple(sorted(names, key=lambda name: name == TEXT_PAIRS))
+
+    @property
+    def head_names(self) -> tuple[str, ...]:
+        """The heads of the text tower; the first compares texts with images."""
+        return tuple(dict.fromkeys(e.head for e in self.embeddings.values() if e.head))
 
     @property
     def embedding_shapes(self) -> dict[str, tuple[str, int]]:
-        """{embedding: (the part of the batch that it comes from, its width)}; by default one for each example name."""
-        return {name: (name, self.embedding_size) for name in self.example_names}
+        """{embedding: (the part of the batch that it comes from, its width)}."""
+        return {name: (e.part, self.width(e.head or e.made_by)) for name, e in self.used.items()}
 
-    def measures(self, embeddings: dict, batch: dict, rows: dict[str, Rows]) -> dict[str, tf.Tensor]:
-        """Returns {name of `log_names`: scalar} to log; arguments and summing as of `losses`."""
+    # What a method may change.
+
+    def build_head(self, name: str) -> tf.keras.layers.Layer:
+        """Returns a new projection head of the text tower."""
+        return tf.keras.layers.Dense(self.embedding_size, name=f"{name}_head")
+
+    def width(self, head: str) -> int:
+        """The width of what a head, or a function of `Embedding.made_by`, gives."""
+        return self.embedding_size
+
+    def measures(self, embeddings: dict, ids: dict, rows: dict[str, Rows]) -> dict[str, tf.Tensor]:
+        """Returns {name of `log_names`: scalar} to log; arguments and summing as of `objective`."""
         return {}
 
     def begin(self, tokenizer, restored: bool) -> None:
         """Called once, before a run's first step; `restored`: its weights come from another run or an export."""
-
-    def loss_weights(self) -> dict[str, float]:
-        """Returns {task: weight} of Eq. 1."""
-        raise NotImplementedError
 
     def variable_groups(self) -> dict[str, list[tf.Variable]]:
         """Returns the variables whose learning rate can be set apart, by group."""
@@ -121,12 +190,80 @@ class ContrastiveModel(tf.keras.Model):
         towers = {"image_encoder": self.image_encoder, "text_encoder": self.text_encoder}
         return {**towers, **heads, "log_temperature": self.log_temperature}
 
+    # The two functions that the training step takes.
+
+    def encode(self, batch: dict, training: bool) -> dict[str, tf.Tensor]:
+        """Returns {name: L2-normalised float32 [B, D]} of the embeddings in use, each row from one example alone.
+
+        All images go through their tower in one pass (one BatchNorm group), and all texts through theirs; the tower
+        of the embedding that is declared first draws first.
+        """
+        used, states, embeddings = self.used, {}, {}
+        for is_text in dict.fromkeys(bool(e.head) for e in used.values() if not e.made_by):
+            names = tuple(dict.fromkeys(e.part for e in used.values() if bool(e.head) == is_text and not e.made_by))
+            values = [batch[name] for name in names]
+            states.update(zip(names, (self.text_states if is_text else self._image_states)(values, training)))
+        for name, (part, head, made_by) in used.items():
+            if made_by:
+                embeddings[name] = getattr(self, made_by)(batch[part], training)
+            else:
+                embeddings[name] = self.project_texts(states[part], self._head_in_use(head)) if head else states[part]
+        return embeddings
+
+    def _image_states(self, batches: list[tf.Tensor], training: bool) -> list[tf.Tensor]:
+        if len(batches) == 1:
+            return [self.embed_images(batches[0], training)]
+        return tf.split(self.embed_images(tf.concat(batches, axis=0), training), len(batches))
+
+    def _head_in_use(self, head: str) -> str:
+        return self.head_names[0] if self.shared_head else head
+
+    def objective(
+        self, embeddings: dict, ids: dict, rows: dict[str, Rows]
+    ) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
+        """Returns {task: weighted loss}, the terms of [MURAL] Eq. 1, and the logs {name: scalar}.
+
+        Args:
+          embeddings: what `encode` gives of the global batch, [N, D].
+          ids: integer [N] each, by which duplicates are known, such as "image_id" and "caption_id".
+          rows: {name: (first, count)}, the queries to sum over; results are divided by the number of all, so that
+            parts add up to the whole.
+        """
+        weights = self.loss_weights()
+        losses = {
+            task: getattr(self, f"{task}_loss")(*(embeddings[name] for name in self.tasks[task].compares), ids, rows)
+            for task in weights
+        }
+        weighted = {task: weights[task] * loss for task, loss in losses.items()}
+        logs = {**{f"loss_{task}": loss for task, loss in losses.items()}, "loss": tf.add_n(list(weighted.values()))}
+        for task, (query, candidate) in self._pairs().items():
+            logs[f"recall@1_{task}"] = in_batch_recall(embeddings[query], embeddings[candidate], rows[query])
+        logs.update(self.measures(embeddings, ids, rows))
+        return weighted, logs
+
+    def _pairs(self) -> dict[str, tuple[str, str]]:
+        return {task: self.tasks[task].pair for task in self.loss_weights() if self.tasks[task].pair}
+
+    def matches(self, ids: dict, *names) -> tuple:
+        """Returns the ids by which true matches are kept out of the negatives; none without `loss.mask_duplicates`.
+
+        A name stands for ids that both sides of a pair share; two names for the ids of its left and right side, which
+        are looked up across.
+        """
+        if not self.loss_config.mask_duplicates:
+            return ()
+        return tuple(ids[name] if isinstance(name, str) else tuple(ids[side] for side in name) for name in names)
+
     # What evaluation and export use.
 
     @property
     def temperature(self) -> tf.Tensor:
         """The learned image-text temperature, a scalar within `loss.temperature_range`."""
         return tf.exp(self.log_temperature)
+
+    def state_logs(self) -> dict[str, tf.Tensor]:
+        """Returns {name: scalar} of learned numbers that are logged in every step."""
+        return {"temperature": self.temperature}
 
     def embed_images(self, images: tf.Tensor, training: bool = False) -> tf.Tensor:
         """Maps images, uint8 or float in [0, 1] [B, S, S, 3], or features to L2-normalised float32 [B, D]."""
@@ -139,7 +276,8 @@ class ContrastiveModel(tf.keras.Model):
     def text_states(self, batches: list[dict], training: bool) -> list[tf.Tensor]:
         """Runs batches of tokens, int32 [B_i, T_i], through the text tower in one pass: a list of float32 [B_i, H]."""
         tokens = {name: stack_ids([batch[name] for batch in batches]) for name in TOKENS}
-        states = encode_by_length(self.text_encoder, tokens, self.length_groups if training else 1, training)
+        groups = self.text_tower.length_groups if training else 1
+        states = encode_by_length(self.text_encoder, tokens, groups, training)
         return tf.split(states, [tf.shape(batch[TOKENS[0]])[0] for batch in batches])
 
     def project_texts(self, states: tf.Tensor, head: str) -> tf.Tensor:
@@ -161,16 +299,34 @@ class ContrastiveModel(tf.keras.Model):
             self.embed_texts(tokens, name)
         self.built = True
 
-    # The training step.
+    def normalization_layers(self) -> list[BatchNormalization]:
+        """The layers that compute statistics in training."""
+        layers = self.image_encoder._flatten_layers(include_self=False) if self.image_parts else ()
+        return [layer for layer in layers if isinstance(layer, BatchNormalization) and layer.trainable]
 
-    def compile(self, optimizers: dict[str, tf.keras.optimizers.Optimizer], **kwargs):
-        """Takes one optimiser for all tasks, {"joint": …}, or one a task; see `optimizers.build_optimizers`."""
+    # Keras' training: `compile`, `fit`, `train_step`.
+
+    def compile(
+        self,
+        optimizers: Mapping[str, tf.keras.optimizers.Optimizer],
+        *,
+        clip_norm: float = 0.0,
+        micro_batches: int = 1,
+        max_skipped_steps: int = 10,
+        seed: int = 0,
+        **kwargs,
+    ):
+        """Takes one optimiser for all tasks, {"joint": …}, or one for each; see `optimizers.build_optimizers`.
+
+        The other arguments are `TrainingStep`'s and `StepGuard`'s; call it in the strategy's scope.
+        """
         super().compile(optimizer=next(iter(optimizers.values())), **kwargs)
         self.optimizers = dict(optimizers)
-        tasks = self.loss_weights()
-        names = [*(f"loss_{task}" for task in tasks), "loss", "temperature"]
-        names += [f"recall@1_{task}" for task in tasks if task in self.pairs]
-        names += [*self.log_names, *(name for optimizer in self.optimizers for name in self._norm_names(optimizer))]
+        self.guard = StepGuard(max_skipped_steps)
+        self.step = TrainingStep(self, dict(optimizers), self.guard, clip_norm, micro_batches, seed)
+        names = [*(f"loss_{task}" for task in self.loss_weights()), "loss", *self.state_logs()]
+        names += [f"recall@1_{task}" for task in self._pairs()]
+        names += [*self.log_names, *self.step.log_names]
         self.meters = {name: tf.keras.metrics.Mean(name) for name in [*names, "data_wait_seconds"]}
         self.guard.build(names)
         trainable = self.trainable_variables
@@ -190,114 +346,40 @@ class ContrastiveModel(tf.keras.Model):
         """int64 scalar: steps of training so far, those left out included."""
         return next(iter(self.optimizers.values())).iterations
 
-    @tf.autograph.experimental.do_not_convert  # nothing in a step needs it, and converting takes seconds
-    def train_step(self, batch: dict) -> dict[str, tf.Tensor]:
-        """One step on one replica's part of the global batch; returns the means of the logs since the last reset."""
-        if self._batch_spec is not None:
-            batch = tf.nest.map_structure(lambda v, spec: tf.ensure_shape(v, spec.shape), batch, self._batch_spec)
-        context = tf.distribute.get_replica_context()
-        step = tf.identity(self.steps_taken)
-        gradients = compute_gradients(self, batch, self._step_seed(step, context), self.micro_batches)
-        logs = context.all_reduce(tf.distribute.ReduceOp.SUM, gradients.logs)
-        logs["temperature"] = self.temperature
-        summed = {name: self._sum(values, context) for name, values in gradients.by_optimizer.items()}
-        for name, values in summed.items():
-            logs.update(self._norms(name, values))
-        apply = self.guard.check(step, logs)
-        for name, values in summed.items():
-            self._apply(name, values, logs, apply)
-        for layer, moments in gradients.moments.items():
-            layer.update_moving(*moments, apply=apply)
-        self._remember_position(batch, context)
-        return self._log(logs, batch, apply)
-
-    def totals(self, embeddings: dict, batch: dict) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
-        """Returns the weighted losses {optimiser: scalar} and the logs {name: scalar}, of this replica's queries."""
-        context = tf.distribute.get_replica_context()
-        rows = self._rows(embeddings, context)
-        gathered = _gather(embeddings, context)
-        ids = _gather(self.match_ids(batch), context)
-        losses = self.losses(gathered, ids, rows)
-        weighted = {task: self.loss_weights()[task] * loss for task, loss in losses.items()}
-        total = tf.add_n(list(weighted.values()))
-        logs = {**{f"loss_{task}": loss for task, loss in losses.items()}, "loss": total}
-        for task, (query, candidate) in self.pairs.items():
-            if task in losses:
-                logs[f"recall@1_{task}"] = in_batch_recall(gathered[query], gathered[candidate], rows[query])
-        logs.update(self.measures(gathered, ids, rows))
-        return ({"joint": total} if "joint" in self.optimizers else weighted), logs
-
     @property
     def metrics(self) -> list[tf.keras.metrics.Metric]:
         """Means since the last log line; `fit` resets them."""
         return list(self.meters.values())
 
-    def match_ids(self, batch: dict) -> dict[str, tf.Tensor]:
-        """Returns the [B] integer ids by which duplicates are known."""
-        return {name: ids for name, ids in batch.items() if name.endswith("_id")}
+    @tf.autograph.experimental.do_not_convert  # nothing in a step needs it, and converting takes seconds
+    def train_step(self, batch: dict) -> dict[str, tf.Tensor]:
+        """One step on one replica's part of the global batch; returns the means of the logs since the last reset."""
+        if self._batch_spec is not None:
+            batch = tf.nest.map_structure(lambda v, spec: tf.ensure_shape(v, spec.shape), batch, self._batch_spec)
+        logs, applied = self.step(batch, tf.identity(self.steps_taken))
+        self._remember_position(batch)
+        return self._log(logs, batch, applied)
 
-    def normalization_layers(self) -> list[BatchNormalization]:
-        """The layers that compute statistics in training."""
-        layers = self.image_encoder._flatten_layers(include_self=False)
-        return [layer for layer in layers if isinstance(layer, BatchNormalization) and layer.trainable]
-
-    def _step_seed(self, step: tf.Tensor, context) -> tf.Tensor:
-        """int32 [2], another one for every step and replica of one run: a resumed run draws what it would have."""
-        seed = tf.random.experimental.stateless_fold_in([self.seed, 0], step)
-        return tf.random.experimental.stateless_fold_in(seed, context.replica_id_in_sync_group)
-
-    def _sum(self, gradients: list, context) -> list:
-        """Adds up gradients over replicas; `None` stays."""
-        present = [gradient for gradient in gradients if gradient is not None]
-        summed = iter(context.all_reduce(tf.distribute.ReduceOp.SUM, present))
-        return [None if gradient is None else next(summed) for gradient in gradients]
-
-    def _norm_names(self, optimizer: str) -> list[str]:
-        whole = "gradient_norm" if optimizer == "joint" else f"gradient_norm_{optimizer}"
-        return [whole, *(f"{whole}/{group}" for group in ("image_tower", "text_tower", "heads"))]
-
-    def _norms(self, optimizer: str, gradients: list) -> dict[str, tf.Tensor]:
-        """Returns the global norm and its parts: both towers, and everything else as "heads"."""
-        towers = {"image_tower": self.image_encoder, "text_tower": self.text_encoder}
-        group = {variable.ref(): name for name, tower in towers.items() for variable in tower.trainable_variables}
-        squares = {"image_tower": [], "text_tower": [], "heads": []}
-        for gradient, variable in zip(gradients, self.trainable_variables):
-            if gradient is not None:
-                squares[group.get(variable.ref(), "heads")].append(2.0 * tf.nn.l2_loss(gradient))
-        sums = [tf.add_n(values) if values else tf.zeros([]) for values in squares.values()]
-        return dict(zip(self._norm_names(optimizer), map(tf.sqrt, [tf.add_n(sums), *sums])))
-
-    def _apply(self, name: str, gradients: list, logs: dict, apply: tf.Tensor) -> None:
-        pairs = [(g, v) for g, v in zip(gradients, self.trainable_variables) if g is not None]
-        values = [gradient for gradient, _ in pairs]
-        if self.clip_norm:
-            values, _ = tf.clip_by_global_norm(values, self.clip_norm, use_norm=logs[self._norm_names(name)[0]])
-        values = tf.cond(apply, lambda: values, lambda: [tf.zeros_like(value) for value in values])
-        optimizer = self.optimizers[name]
-        optimizer.apply_if = apply
-        optimizer.apply_gradients(zip(values, [v for _, v in pairs]), experimental_aggregate_gradients=False)
-
-    def _log(self, logs: dict, batch: dict, apply: tf.Tensor) -> dict[str, tf.Tensor]:
-        weight = tf.cast(apply, tf.float32)  # steps that were left out would make every mean NaN
+    def _log(self, logs: dict, batch: dict, applied: tf.Tensor) -> dict[str, tf.Tensor]:
+        weight = tf.cast(applied, tf.float32)  # steps that were left out would make every mean NaN
         for name, value in logs.items():
-            self.meters[name].update_state(tf.where(apply, value, 0.0), sample_weight=weight)
+            self.meters[name].update_state(tf.where(applied, value, 0.0), sample_weight=weight)
         results = {name: self.meters[name].result() for name in logs}
         if "data_wait_seconds" in batch:
             self.meters["data_wait_seconds"].update_state(tf.reduce_sum(batch["data_wait_seconds"]))
             results["data_wait_seconds"] = self.meters["data_wait_seconds"].result()
         return results
 
-    def _rows(self, embeddings: dict, context) -> dict[str, Rows]:
-        """Which rows of the gathered embeddings this replica answers for."""
-        replica = context.replica_id_in_sync_group
-        counts = {name: tf.shape(value)[0] for name, value in embeddings.items()}
-        return {name: (replica * count, count) for name, count in counts.items()}
-
-    def _remember_position(self, batch: dict, context) -> None:
+    def _remember_position(self, batch: dict) -> None:
         positions = [batch[f"{name}_position"] for name in self.streams if f"{name}_position" in batch]
         if positions:
-            last = [_gather({"_": position}, context)["_"][-1] for position in positions]
+            last = [gather({"_": position})["_"][-1] for position in positions]
             self.data_position.assign(tf.stack((last * 2)[:2]))
+
+
+def trainable_parameters(model: DualEncoder) -> int:
+    """Returns how many numbers training may change: no averages of BatchNorm and no bookkeeping."""
+    return sum(variable.shape.num_elements() for variable in model.trainable_variables)
 
 
 def image_embeddings(tower: tf.keras.Model, images: tf.Tensor, training: bool = False) -> tf.Tensor:
@@ -308,10 +390,3 @@ def image_embeddings(tower: tf.keras.Model, images: tf.Tensor, training: bool = 
 def unit_range(images: tf.Tensor) -> tf.Tensor:
     """Returns uint8 images as float32 in [0, 1]; what is float already as it is."""
     return tf.cast(images, tf.float32) / 255.0 if images.dtype == tf.uint8 else images
-
-
-def _gather(values: dict[str, tf.Tensor], context) -> dict[str, tf.Tensor]:
-    """Concatenates each replica's rows, in replica order; differentiable."""
-    if context.num_replicas_in_sync == 1:
-        return values
-    return {name: context.all_gather(tf.identity(value), axis=0) for name, value in values.items()}

@@ -1,20 +1,22 @@
-"""EmbN and PARALLEL-EmbN ([MULE], Kim et al., 2020, after Wang et al., 2019, and Gella et al., 2017): MULE's baselines.
+"""EmbN ([MULE], Kim et al., 2020, after Wang et al., 2019): MULE's baseline, image-sentence matching with triplets.
 
     L = w_i2t L_triplet, [MULE] Eq. 3
 
-Both have MULE's image branch and, per language, word vectors and their projection. EmbN is trained with one language
-in `text_tower.languages`, a model per language; with several it is the row "MULE EmbN" of the paper's tables, one
-sentence branch for all and no other loss. PARALLEL-EmbN has one image branch and a sentence branch per language.
+It has MULE's image branch and, per language, word vectors and their projection. EmbN is trained with one language in
+`text_tower.languages`, a model per language; with several it is the row "MULE EmbN" of the paper's tables, one
+sentence branch for all and no other loss.
 """
 
 from __future__ import annotations
+
+from typing import ClassVar
 
 import tensorflow as tf
 
 from mural_tf.encoders.words import vectors_of_vocabulary
 from mural_tf.errors import UserError
 from mural_tf.losses.triplet import DISTANCES, image_sentence_loss
-from mural_tf.models.dual_encoder import ContrastiveModel
+from mural_tf.models.dual_encoder import DualEncoder, Embedding, Task
 
 
 class Columns(tf.keras.layers.Layer):
@@ -28,90 +30,80 @@ class Columns(tf.keras.layers.Layer):
         return states[:, self.first : self.last]
 
 
-class EmbN(ContrastiveModel):
+class EmbN(DualEncoder):
     """Image-sentence matching with triplets.
 
-    Batches hold `image` and `image_id` of I images, and of `data.captions_per_image` captions each `caption` (tokens)
+    Batches hold `image` and `image_id` of I images, and of `method.captions_per_image` captions each `caption` (tokens)
     and `caption_language_id` (-1: no caption in this place).
     """
 
-    head_names = ("image_text",)
-    streams = ("image_groups",)
-    example_names = ("image", "caption")
-    pairs = {}
-    branches = "shared"
+    title = "EmbN, an embedding network with triplets for one language (Wang et al., 2019), as MULE's baseline"
+    fields = dict(
+        captions_per_image=0,  # places an image has in a batch; captions are drawn anew in every epoch
+        captions_per_language=1,  # then at most so many in one language; 2 en, 2 de, 1 fr, 1 cs in [MULE]
+        distance="euclidean",  # of unit vectors, as the released code; or "cosine", 1 - cos, as the paper
+        margin=0.05,  # in the unit of the distance; the released code's, the paper gives none
+        top=10,  # most violated constraints an anchor [MULE]
+        sentence_factor=1.5,  # of [sentence, its image, other images]; the released code's, 1 in Eq. 3
+        structure_factor=0.05,  # of [sentence, same image's sentence, others]; the released code's, 0 in Eq. 3
+    )
+    embeddings = {"image": Embedding("image"), "caption": Embedding("caption", head="image_text")}
+    tasks = {"image_text": Task("image_groups", ("image", "caption"))}
+    branches: ClassVar[str] = "shared"
 
     def __init__(self, image_encoder, text_encoder, config, **kwargs):
         super().__init__(image_encoder, text_encoder, config, **kwargs)
         self._check(config)
-        self.mule_config = config.mule
-        self.vector_files = config.text_tower.word_vectors
-        self.slots = config.data.captions_per_image
-        self.image_text_head = Columns(0, self.embedding_size, name="image_text_head", dtype="float32")
+
+    def build_head(self, name):
+        return Columns(0, self.embedding_size, name=f"{name}_head", dtype="float32")
 
     @property
     def triplets(self) -> dict:
         """The settings that all triplet losses share."""
-        return dict(margin=self.mule_config.margin, distance=self.mule_config.distance, top=self.mule_config.top)
+        return dict(margin=self.options.margin, distance=self.options.distance, top=self.options.top)
 
-    def encode(self, batch, training):
-        return {
-            "image": self.embed_images(batch["image"], training),
-            "caption": self.embed_texts(batch["caption"], "image_text", training),
-        }
-
-    def losses(self, embeddings, batch, rows):
-        count = tf.shape(embeddings["caption"])[0]
-        loss = image_sentence_loss(
-            embeddings["image"],
-            embeddings["caption"],
-            tf.range(count) // self.slots,
-            batch["image_id"],
-            batch["caption_language_id"],
-            sentence_factor=self.mule_config.sentence_factor,
-            structure_factor=self.mule_config.structure_factor,
+    def image_text_loss(self, image, caption, ids, rows):
+        """L_triplet, of every sentence with its image."""
+        return image_sentence_loss(
+            image,
+            caption,
+            tf.range(tf.shape(caption)[0]) // self.options.captions_per_image,
+            ids["image_id"],
+            ids["caption_language_id"],
+            sentence_factor=self.options.sentence_factor,
+            structure_factor=self.options.structure_factor,
             rows=rows["caption"],
             **self.triplets,
         )
-        return {"image_text": loss}
-
-    def loss_weights(self):
-        return {"image_text": self.loss_config.image_text_weight}
 
     def begin(self, tokenizer, restored):
         """Takes the word vectors of the files, if there are any and no others were restored."""
-        if restored or not self.vector_files:
+        files = self.text_tower.word_vectors
+        if restored or not files:
             return
         table = self.text_encoder.get_layer("word_vectors").embeddings
-        vectors, shares = vectors_of_vocabulary(
-            self.vector_files, tokenizer.vocabulary, tokenizer.languages, table.shape[1]
-        )
+        vectors, shares = vectors_of_vocabulary(files, tokenizer.vocabulary, tokenizer.languages, table.shape[1])
         values = table.numpy()
         for word, vector in vectors.items():
             values[word] = vector
         table.assign(values)
         found = ", ".join(f"{language} {known} of {words}" for language, (known, words) in shares.items())
-        print(f"Words with vectors in {self.vector_files}: {found}; the others start at random.")
+        print(f"Words with vectors in {files}: {found}; the others start at random.")
 
     def _check(self, config) -> None:
-        tower = config.text_tower
+        tower, options, name = self.text_tower, self.options, type(self).__name__
         if tower.name != "words" or tower.language_branches != self.branches:
             raise UserError(
-                f"model={config.model!r} needs text_tower.name='words' and text_tower.language_branches="
-                f"{self.branches!r}, got {tower.name!r} and {tower.language_branches!r}."
+                f"{name} needs text_tower.name='words' and text_tower.language_branches={self.branches!r}, got "
+                f"{tower.name!r} and {tower.language_branches!r}."
             )
-        if tower.projection != config.embedding_size:
-            raise UserError(f"text_tower.projection={tower.projection} must be embedding_size={config.embedding_size}.")
-        if config.data.captions_per_image < 1:
-            raise UserError(f"model={config.model!r} needs data.captions_per_image of 1 or more.")
-        if config.mule.distance not in DISTANCES or config.mule.top < 1 or config.mule.margin < 0:
+        if tower.projection != self.embedding_size:
+            raise UserError(f"text_tower.projection={tower.projection} must be embedding_size={self.embedding_size}.")
+        if options.captions_per_image < 1:
+            raise UserError(f"{name} needs method.captions_per_image of 1 or more.")
+        if options.distance not in DISTANCES or options.top < 1 or options.margin < 0:
             raise UserError(
-                f"mule.distance={config.mule.distance!r}, mule.top={config.mule.top}, mule.margin="
-                f"{config.mule.margin}: expected {' or '.join(DISTANCES)}, 1 or more, and 0 or more."
+                f"method.distance={options.distance!r}, method.top={options.top}, method.margin={options.margin}: "
+                f"expected {' or '.join(DISTANCES)}, 1 or more, and 0 or more."
             )
-
-
-class ParallelEmbN(EmbN):
-    """EmbN with a sentence branch per language."""
-
-    branches = "parallel"

@@ -1,15 +1,21 @@
 """ETCL: enhancement via triple contrastive learning, a short stage on top of a trained MURAL ([ETCL] §3.2, Eq. 4).
 
-    L = 1/3 [ L(I, A) + L(A, B) + L(B, I) ]
+    L_ETCL = 1/3 [ L(I, A) + L(A, B) + L(B, I) ],    L both directions of the in-batch softmax
 
 Every example is an image with two texts that say the same in different languages. Towers, heads and temperature are
-MURAL's. Where [ETCL] is silent (our choice): the image terms compare by the image-text head and the text term by the
-text-text head; with `shared_head` all compare by the first. Start it with `run_finetune.py --from=<a MURAL workdir>`.
+MURAL's; all six terms send their gradients to all three sides. Where [ETCL] is silent (our choice): the image terms
+compare by the image-text head and the text term by the text-text head; with `shared_head` all compare by the first.
+The printed Eq. 1 lacks logarithm and temperature, so the terms are MURAL's, as [ETCL] §3.3 says of the model: the
+image terms with the learned temperature and label smoothing, the text term with its fixed temperature and margin.
+Start it with `run_finetune.py --from=<a MURAL workdir>`.
 """
 
 from __future__ import annotations
 
-from mural_tf.losses.contrastive import triple_losses
+import tensorflow as tf
+
+from mural_tf.losses.contrastive import contrastive_loss
+from mural_tf.models.dual_encoder import Embedding, Task
 from mural_tf.models.mural import Mural
 
 
@@ -20,44 +26,42 @@ class Etcl(Mural):
     text-text weight of 0 the text term is left out.
     """
 
+    title = "ETCL: MURAL enhanced with triples of an image and two texts"
     starts_from = ("mural", "etcl")
-    streams = ("triples",)
-    example_names = ("image", "text_a", "text_b")
+    embeddings = {
+        "image": Embedding("image"),
+        "caption_a": Embedding("text_a", head="image_text"),
+        "text_a": Embedding("text_a", head="text_text"),
+        "caption_b": Embedding("text_b", head="image_text"),
+        "text_b": Embedding("text_b", head="text_text"),
+    }
+    tasks = {
+        "image_text": Task("triples", ("image", "caption_a", "caption_b"), pair=("image", "caption_a")),
+        "text_text": Task("triples", ("text_a", "text_b"), pair=("text_a", "text_b")),
+    }
 
-    def __init__(self, image_encoder, text_encoder, config, **kwargs):
-        super().__init__(image_encoder, text_encoder, config, **kwargs)
-        self.text_head_name = "image_text" if config.shared_head else "text_text"
+    def image_text_loss(self, image, caption_a, caption_b, ids, rows):
+        """L(I, A) + L(B, I); triples that share the image or that text are not each other's negatives."""
+        temperature = self.temperature
+        return tf.add_n([
+            contrastive_loss(
+                image,
+                caption,
+                temperature,
+                label_smoothing=self.loss_config.label_smoothing,
+                matches=self.matches(ids, "image_id", f"text_{side}_id"),
+                rows=rows["image"],
+            )
+            for side, caption in (("a", caption_a), ("b", caption_b))
+        ])  # fmt: skip
 
-    @property
-    def pairs(self):
-        return {"image_text": ("image", "caption_a"), "text_text": ("text_a", "text_b")}
-
-    @property
-    def embedding_shapes(self):
-        parts = {"image": "image", "caption_a": "text_a", "caption_b": "text_b", "text_a": "text_a", "text_b": "text_b"}
-        return {name: (part, self.embedding_size) for name, part in parts.items()}
-
-    def encode(self, batch, training):
-        embeddings = {"image": self.embed_images(batch["image"], training)}
-        states = self.text_states([batch["text_a"], batch["text_b"]], training)  # one pass of the shared tower
-        for side, state in zip("ab", states):
-            embeddings[f"caption_{side}"] = self.project_texts(state, "image_text")
-            embeddings[f"text_{side}"] = self.project_texts(state, self.text_head_name)
-        return embeddings
-
-    def losses(self, embeddings, batch, rows):
-        masked = self.loss_config.mask_duplicates
-        image_text, text_text = triple_losses(
-            embeddings["image"],
-            (embeddings["caption_a"], embeddings["caption_b"]),
-            (embeddings["text_a"], embeddings["text_b"]),
-            self.temperature,
-            text_temperature=self.loss_config.text_text_temperature,
-            text_margin=self.loss_config.text_text_margin,
-            label_smoothing=self.loss_config.label_smoothing,
-            image_ids=batch["image_id"] if masked else None,
-            text_ids=(batch["text_a_id"], batch["text_b_id"]) if masked else None,
-            rows=rows["image"],
+    def text_text_loss(self, text_a, text_b, ids, rows):
+        """L(A, B)."""
+        return contrastive_loss(
+            text_a,
+            text_b,
+            self.loss_config.text_text_temperature,
+            margin=self.loss_config.text_text_margin,
+            matches=self.matches(ids, "image_id", "text_a_id", "text_b_id"),
+            rows=rows["text_a"],
         )
-        losses = {"image_text": image_text, "text_text": text_text}
-        return {task: losses[task] for task in self.loss_weights()}

@@ -7,7 +7,10 @@ the universal language embedding is u; the language classifier sees it too. Beyo
 
 - `loss.text_text_weight`: the neighbourhood constraints on the text pairs as well. LP, pretraining on sentence pairs,
   is this task alone on u (`configs/mule_multi30k_lp.py`); MULE then starts from its workdir (run_finetune.py).
-- `mule.word_vector_weight`, of the released code: the squared distance of the word vectors to those of the files.
+- `method.word_vectors_weight`, of the released code: the squared distance of the word vectors to those of the files.
+
+The two last terms compare no embeddings of their own: the classifier looks at the u of all texts that other terms
+use, and the word vectors at no example at all.
 """
 
 from __future__ import annotations
@@ -17,9 +20,11 @@ import tensorflow as tf
 from mural_tf.errors import UserError
 from mural_tf.losses.adversarial import language_loss, reverse_gradient
 from mural_tf.losses.triplet import caption_neighbourhood, pair_neighbourhood
+from mural_tf.models.dual_encoder import Embedding, Task
 from mural_tf.models.embn import Columns, EmbN
 
 LEVELS = ("words", "sentences")  # u and s
+TEXTS = ("caption", "text_a", "text_b")
 
 
 class Mule(EmbN):
@@ -29,131 +34,130 @@ class Mule(EmbN):
     `text_b_language_id`.
     """
 
-    head_names = ("image_text", "words")
-    pairs = {"text_text": ("text_a", "text_b")}
+    title = "MULE: multimodal universal language embedding (Kim et al., 2020)"
+    fields = dict(
+        EmbN.fields,
+        neighbourhood_weight=1.0,  # λ1 of Eq. 4; 0: without NC
+        neighbourhood_levels=LEVELS,  # u and s of Eq. 1; LP: ("words",)
+        language_weight=1e-6,  # λ2 of Eq. 4; 0: without LC
+        word_vectors_weight=5e-7,  # of the squared distance to the vectors of the files; the released code's
+    )
+    embeddings = {
+        "image": Embedding("image"),
+        **{f"{text}{suffix}": Embedding(text, head) for text in TEXTS
+           for suffix, head in (("", "image_text"), ("_words", "words"))},
+    }  # fmt: skip
 
     def __init__(self, image_encoder, text_encoder, config, **kwargs):
         super().__init__(image_encoder, text_encoder, config, **kwargs)
-        unknown = set(self.mule_config.neighbourhood_levels) - set(LEVELS)
-        if unknown or not self.mule_config.neighbourhood_levels:
-            raise UserError(f"mule.neighbourhood_levels must be among {', '.join(LEVELS)}, and at least one.")
-        tower = config.text_tower
-        self.words_head = Columns(
-            tower.projection, tower.projection + tower.language_size, name="words_head", dtype="float32"
-        )
-        self.universal_size = tower.language_size
+        tower = self.text_tower
         self.language_classifier = tf.keras.layers.Dense(len(tower.languages), name="language_classifier")
         self.language_classifier(tf.zeros([1, tower.language_size]))  # creates its weights, under its name
-        self.original_vectors = None
-        if self.vector_files and self.mule_config.word_vector_weight:
+        if self.is_held_to_files:
             shape = self.word_vectors.shape
             self.original_vectors = self.add_weight(name="original_vectors", shape=shape, trainable=False)
+
+    @property
+    def tasks(self):
+        captions = self._at_levels("caption")
+        pairs = (*self._at_levels("text_a"), *self._at_levels("text_b"))
+        tasks = {**EmbN.tasks, "neighbourhood": Task("image_groups", captions)}
+        if self.options.captions_per_image < 2:
+            del tasks["neighbourhood"]  # no image has a second sentence
+        count = len(pairs) // 2
+        tasks["text_text"] = Task("text_text", pairs, pair=(pairs[count - 1], pairs[-1]))
+        weights = {task: self._weight(task) for task in tasks}
+        texts = [text for text in TEXTS if any(weights[task] for task in tasks if self._is_of(text, tasks[task]))]
+        if texts:
+            stream = "image_groups" if texts[0] == "caption" else "text_text"
+            tasks["language"] = Task(stream, tuple(f"{text}_words" for text in texts))
+            if self.is_held_to_files:
+                tasks["word_vectors"] = Task(stream, (f"{texts[0]}_words",))
+        return tasks
+
+    def _is_of(self, text: str, task: Task) -> bool:
+        return any(self.embeddings[name].part == text for name in task.compares)
+
+    def _at_levels(self, text: str) -> tuple[str, ...]:
+        return tuple(f"{text}_words" if level == "words" else text for level in self.options.neighbourhood_levels)
+
+    @property
+    def is_held_to_files(self) -> bool:
+        """Whether word vectors are held to those of the files."""
+        return bool(self.text_tower.word_vectors and self.options.word_vectors_weight)
 
     @property
     def word_vectors(self) -> tf.Variable:
         """float32 [vocabulary, word_size]."""
         return self.text_encoder.get_layer("word_vectors").embeddings
 
-    @property
-    def text_names(self) -> tuple[str, ...]:
-        """The parts of a batch that are texts and are used."""
-        captions = ("caption",) if {"image_text", "neighbourhood"} & set(self.loss_weights()) else ()
-        return captions + (("text_a", "text_b") if "text_text" in self.loss_weights() else ())
+    def build_head(self, name):
+        if name != "words":
+            return super().build_head(name)
+        first = self.text_tower.projection
+        return Columns(first, first + self.text_tower.language_size, name=f"{name}_head", dtype="float32")
 
-    @property
-    def example_names(self):
-        return (("image",) if "image_text" in self.loss_weights() else ()) + self.text_names
+    def width(self, head):
+        return self.text_tower.language_size if head == "words" else self.embedding_size
 
-    @property
-    def streams(self):
-        groups = ("image_groups",) if "caption" in self.text_names else ()
-        return groups + (("text_text",) if "text_text" in self.loss_weights() else ())
+    def neighbourhood_loss(self, *compared):
+        """L_LM on the captions of a batch, added up over the levels."""
+        *levels, ids, rows = compared
+        slots = self.options.captions_per_image
+        images, languages = tf.repeat(ids["image_id"], slots), ids["caption_language_id"]
+        mine = rows[self._at_levels("caption")[0]]
+        return tf.add_n([
+            caption_neighbourhood(captions, images, languages, slots, rows=mine, **self.triplets)
+            for captions in levels
+        ])  # fmt: skip
 
-    @property
-    def embedding_shapes(self):
-        sizes = {name: (name, self.embedding_size) for name in self.example_names}
-        return {**sizes, **{f"{name}_words": (name, self.universal_size) for name in self.text_names}}
+    def text_text_loss(self, *compared):
+        """L_LM on text pairs, added up over the levels."""
+        *levels, ids, rows = compared
+        count = len(levels) // 2
+        return tf.add_n([
+            pair_neighbourhood(
+                left,
+                right,
+                ids["text_a_language_id"],
+                ids["text_b_language_id"],
+                matches=(ids["text_a_id"], ids["text_b_id"]),
+                rows=rows[self._at_levels("text_a")[0]],
+                **self.triplets,
+            )
+            for left, right in zip(levels[:count], levels[count:])
+        ])  # fmt: skip
 
-    def encode(self, batch, training):
-        embeddings = {}
-        if "image_text" in self.loss_weights():
-            embeddings["image"] = self.embed_images(batch["image"], training)
-        states = self.text_states([batch[name] for name in self.text_names], training)  # one pass of the tower
-        for name, state in zip(self.text_names, states):
-            embeddings[name] = self.project_texts(state, "image_text")  # s
-            embeddings[f"{name}_words"] = self.project_texts(state, "words")  # u
-        return embeddings
-
-    def losses(self, embeddings, batch, rows):
-        tasks = self.loss_weights()
-        losses = super().losses(embeddings, batch, rows) if "image_text" in tasks else {}
-        if "neighbourhood" in tasks:
-            losses["neighbourhood"] = tf.add_n([
-                caption_neighbourhood(
-                    embeddings[self._at("caption", level)],
-                    tf.repeat(batch["image_id"], self.slots),
-                    batch["caption_language_id"],
-                    self.slots,
-                    rows=rows["caption"],
-                    **self.triplets,
-                )
-                for level in self.mule_config.neighbourhood_levels
-            ])  # fmt: skip
-        if "text_text" in tasks:
-            losses["text_text"] = tf.add_n([
-                pair_neighbourhood(
-                    embeddings[self._at("text_a", level)],
-                    embeddings[self._at("text_b", level)],
-                    batch["text_a_language_id"],
-                    batch["text_b_language_id"],
-                    matches=(batch["text_a_id"], batch["text_b_id"]),
-                    rows=rows["text_a"],
-                    **self.triplets,
-                )
-                for level in self.mule_config.neighbourhood_levels
-            ])  # fmt: skip
-        if "language" in tasks:
-            losses["language"] = self._language_loss(embeddings, batch, rows)
-        if "word_vectors" in tasks:
-            moved = tf.reduce_sum(tf.square(self.word_vectors - self.original_vectors))
-            name = self.text_names[0]
-            share = rows[name][1] / tf.shape(embeddings[name])[0]  # this replica's, as of every loss
-            losses["word_vectors"] = moved * tf.cast(share, tf.float32)
-        return losses
-
-    def normalization_layers(self):
-        return super().normalization_layers() if "image" in self.example_names else []
-
-    def loss_weights(self):
-        config, weights = self.mule_config, super().loss_weights()
-        weights["neighbourhood"] = config.neighbourhood_weight if self.slots > 1 else 0.0
-        weights["text_text"] = self.loss_config.text_text_weight
-        weights["language"] = config.language_weight
-        weights["word_vectors"] = config.word_vector_weight if self.original_vectors is not None else 0.0
-        return {task: weight for task, weight in weights.items() if weight}
-
-    def weights_by_part(self):
-        parts = {**super().weights_by_part(), "language_classifier": self.language_classifier}
-        if self.original_vectors is not None:
-            parts["original_vectors"] = self.original_vectors
-        return parts
-
-    def begin(self, tokenizer, restored):
-        """As `EmbN.begin`; the vectors a run begins with are those that it is held to."""
-        super().begin(tokenizer, restored)
-        if self.original_vectors is not None:
-            self.original_vectors.assign(self.word_vectors)
-
-    def _at(self, name: str, level: str) -> str:
-        return f"{name}_words" if level == "words" else name
-
-    def _language_loss(self, embeddings, batch, rows) -> tf.Tensor:
-        """The mean over the sentences of all parts of the batch."""
+    def language_loss(self, *compared):
+        """L_LC, the mean over the sentences of all parts of the batch."""
+        *words, ids, rows = compared
         total, present = tf.zeros([]), tf.zeros([])
-        for name in self.text_names:
-            languages = batch[f"{name}_language_id"]
-            logits = self.language_classifier(reverse_gradient(embeddings[f"{name}_words"]))
+        for name, embeddings in zip(self.tasks["language"].compares, words):
+            languages = ids[f"{name.removesuffix('_words')}_language_id"]
+            logits = self.language_classifier(reverse_gradient(embeddings))
             count = tf.reduce_sum(tf.cast(languages >= 0, tf.float32))
             total += count * language_loss(logits, languages, rows[name])
             present += count
         return total / tf.maximum(present, 1.0)
+
+    def word_vectors_loss(self, words, ids, rows):
+        """The squared distance to the files' vectors; of it this replica's share, as of every loss."""
+        (name,) = self.tasks["word_vectors"].compares
+        moved = tf.reduce_sum(tf.square(self.word_vectors - self.original_vectors))
+        return moved * tf.cast(rows[name][1] / tf.shape(words)[0], tf.float32)
+
+    def weights_by_part(self):
+        parts = {**super().weights_by_part(), "language_classifier": self.language_classifier}
+        return {**parts, "original_vectors": self.original_vectors} if self.is_held_to_files else parts
+
+    def begin(self, tokenizer, restored):
+        """As `EmbN.begin`; the vectors a run begins with are those that it is held to."""
+        super().begin(tokenizer, restored)
+        if self.is_held_to_files:
+            self.original_vectors.assign(self.word_vectors)
+
+    def _check(self, config) -> None:
+        super()._check(config)
+        levels = self.options.neighbourhood_levels
+        if set(levels) - set(LEVELS) or not levels:
+            raise UserError(f"method.neighbourhood_levels must be among {', '.join(LEVELS)}, and at least one.")

@@ -1,22 +1,141 @@
-"""Gradients of a contrastive loss over the global batch, in one pass or in two.
+"""The training step that all methods share: from one replica's part of a global batch to applied gradients.
 
-One pass keeps the activations of the whole batch. Two passes keep those of one chunk: encode chunk by chunk without
-them; take the loss and its gradient with respect to the embeddings; encode every chunk again, now with a tape, and
-send that gradient back through it. By the chain rule this is the gradient of the full batch, all negatives included
-(cached gradients, Gao et al., 2021), where accumulating the gradients of chunk losses would lose the negatives.
-Both passes see the same draws and the same BatchNorm groups.
+A method gives it two functions: `encode(batch, training)`, examples to embeddings, one by one; and
+`objective(embeddings, ids, rows)`, the weighted losses of the whole global batch. Everything between the two is here.
 
-Not exact: the dropout of a TF-Hub text tower draws for itself, so it is off in two passes.
+**Global negatives.** Every replica gathers all embeddings and sums the loss over its own rows only. The gradient of
+`all_gather` sums what all replicas want of an embedding, so the gradients added over replicas are those of one device
+with the whole batch.
+
+**One pass or two.** One pass keeps the activations of the whole batch. Two passes keep those of one chunk: encode chunk
+by chunk without them; take the loss and its gradient with respect to the embeddings; encode every chunk again, now
+with a tape, and send that gradient back through it. By the chain rule this is the gradient of the full batch, all
+negatives included (cached gradients, Gao et al., 2021), where accumulating the gradients of chunk losses would lose
+the negatives. Both passes see the same draws and the same BatchNorm groups. Not exact: the dropout of a TF-Hub text
+tower draws for itself, so it is off in two passes.
+
+**The guard.** A step whose loss or gradient is not finite changes nothing and is counted; too many in a row end the
+run.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 import tensorflow as tf
 
 from mural_tf.encoders.layers import forward_pass
 from mural_tf.errors import UserError
+from mural_tf.optimizers import ConditionalGradient, log_suffix, losses_by_optimizer
+
+GROUPS = ("image_tower", "text_tower", "heads")  # whose gradient norms are logged
+
+
+class TrainingStep:
+    """One step on one replica's part of the global batch; call it in a replica's context, outside of any loop.
+
+    Args:
+      method: what is trained. Of it the step uses `encode` and `objective`; `parts`, the names of the batch's entries
+        that `encode` takes, and `embedding_shapes`, {embedding: (part that it comes from, width)}, for chunks;
+        `trainable_variables`, `variable_groups()` and `normalization_layers()`.
+      optimizers: {"joint": optimiser} or one for each task.
+      guard: decides whether a step is applied.
+      clip_norm: global gradient norm to clip at; 0: off.
+      micro_batches: 1 for one pass; above, the number of equal chunks of two passes.
+      seed: of the run.
+
+    Attributes:
+      trained_parameters: numbers in the variables that the losses reach; `None` before the first step is traced.
+    """
+
+    def __init__(
+        self,
+        method,
+        optimizers: Mapping[str, tf.keras.optimizers.Optimizer],
+        guard: StepGuard,
+        clip_norm: float = 0.0,
+        micro_batches: int = 1,
+        seed: int = 0,
+    ):
+        if micro_batches < 1:
+            raise UserError(f"train.micro_batches={micro_batches} must be at least 1, the whole batch.")
+        self._method, self._optimizers, self._guard = method, optimizers, guard
+        self._clip_norm, self._chunks, self._seed = clip_norm, micro_batches, seed
+        self.trained_parameters: int | None = None
+
+    @property
+    def log_names(self) -> list[str]:
+        """The names of the gradient norms that a step logs."""
+        return [name for optimizer in self._optimizers for name in _norm_names(optimizer)]
+
+    def __call__(self, batch: dict, step: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+        """Returns the logs {name: scalar} of the global batch, and whether the step was applied, a bool scalar."""
+        context = tf.distribute.get_replica_context()
+        seed = tf.random.experimental.stateless_fold_in([self._seed, 0], step)  # a resumed run draws what it would have
+        seed = tf.random.experimental.stateless_fold_in(seed, context.replica_id_in_sync_group)
+        gradients = compute_gradients(self._method, batch, seed, self._chunks, self._optimizers)
+        logs = context.all_reduce(tf.distribute.ReduceOp.SUM, gradients.logs)
+        logs.update(self._method.state_logs())
+        summed = {name: _sum_over_replicas(values, context) for name, values in gradients.by_optimizer.items()}
+        self.trained_parameters = self._count_reached(summed)
+        for name, values in summed.items():
+            logs.update(self._norms(name, values))
+        apply = self._guard.check(step, logs)
+        for name, values in summed.items():
+            self._apply(name, values, logs, apply)
+        for layer, moments in gradients.moments.items():
+            layer.update_moving(*moments, apply=apply)
+        return logs, apply
+
+    def _norms(self, optimizer: str, gradients: list) -> dict[str, tf.Tensor]:
+        """Returns the global norm and its parts: both towers, and everything else as "heads"."""
+        groups = self._method.variable_groups()
+        group = {variable.ref(): name for name in GROUPS[:2] for variable in groups.get(name, ())}
+        squares = {name: [] for name in GROUPS}
+        for gradient, variable in zip(gradients, self._method.trainable_variables):
+            if gradient is not None:
+                squares[group.get(variable.ref(), GROUPS[2])].append(2.0 * tf.nn.l2_loss(gradient))
+        sums = [tf.add_n(values) if values else tf.zeros([]) for values in squares.values()]
+        return dict(zip(_norm_names(optimizer), map(tf.sqrt, [tf.add_n(sums), *sums])))
+
+    def _apply(self, name: str, gradients: list, logs: dict, apply: tf.Tensor) -> None:
+        pairs = [(g, v) for g, v in zip(gradients, self._method.trainable_variables) if g is not None]
+        values = [gradient for gradient, _ in pairs]
+        if self._clip_norm:
+            values, _ = tf.clip_by_global_norm(values, self._clip_norm, use_norm=logs[_norm_names(name)[0]])
+        values = tf.cond(apply, lambda: values, lambda: [tf.zeros_like(value) for value in values])
+        conditional = [(ConditionalGradient(value, apply), v) for value, (_, v) in zip(values, pairs)]
+        self._optimizers[name].apply_gradients(conditional, experimental_aggregate_gradients=False)
+
+    def _count_reached(self, by_optimizer: dict[str, list]) -> int:
+        reached = [any(gradient is not None for gradient in gradients) for gradients in zip(*by_optimizer.values())]
+        return sum(
+            v.shape.num_elements() for v, is_reached in zip(self._method.trainable_variables, reached) if is_reached
+        )
+
+
+def _norm_names(optimizer: str) -> list[str]:
+    whole = f"gradient_norm{log_suffix(optimizer)}"
+    return [whole, *(f"{whole}/{group}" for group in GROUPS)]
+
+
+def gather(values: dict[str, tf.Tensor], context=None) -> dict[str, tf.Tensor]:
+    """Concatenates each replica's rows, in replica order; differentiable."""
+    context = context or tf.distribute.get_replica_context()
+    if context.num_replicas_in_sync == 1:
+        return values
+    return {name: context.all_gather(tf.identity(value), axis=0) for name, value in values.items()}
+
+
+def _sum_over_replicas(gradients: list, context) -> list:
+    """Adds up gradients over replicas; `None` stays."""
+    present = [gradient for gradient in gradients if gradient is not None]
+    summed = iter(context.all_reduce(tf.distribute.ReduceOp.SUM, present))
+    return [None if gradient is None else next(summed) for gradient in gradients]
+
+
+# Gradients, in one pass or in two.
 
 
 @dataclasses.dataclass
@@ -24,7 +143,7 @@ class Gradients:
     """What one step computes before anything is applied; this replica's part, to be summed over replicas.
 
     logs: {name: scalar}, losses by task, their weighted sum and in-batch recalls.
-    by_optimizer: {optimiser: gradients, a dense tensor or `None` for each of `model.trainable_variables`}.
+    by_optimizer: {optimiser: gradients, a dense tensor or `None` for each of the method's trainable variables}.
     moments: {BatchNorm layer: (mean [C], variance [C])}.
     """
 
@@ -33,16 +152,19 @@ class Gradients:
     moments: dict
 
 
-def compute_gradients(model, batch: dict, seed: tf.Tensor, chunks: int) -> Gradients:
-    """Returns the gradients of the global batch's loss; call it in a replica's context, outside of any loop.
+def compute_gradients(method, batch: dict, seed: tf.Tensor, chunks: int, optimizers=("joint",)) -> Gradients:
+    """Returns the gradients of the global batch's loss, for the losses that each of `optimizers` (names) minimises.
 
     Args:
-      model: the `ContrastiveModel`.
+      method: as of `TrainingStep`.
       batch: this replica's part of the batch.
       seed: int32 [2], of this step's and replica's draws.
       chunks: 1 for one pass; above, the number of equal chunks of two passes.
+      optimizers: names, as of `losses_by_optimizer`.
     """
-    return _one_pass(model, batch, seed) if chunks == 1 else _two_passes(model, batch, seed, chunks)
+    if chunks == 1:
+        return _one_pass(method, batch, seed, optimizers)
+    return _two_passes(method, batch, seed, chunks, optimizers)
 
 
 def chunk_seed(seed: tf.Tensor, chunk: tf.Tensor | int) -> tf.Tensor:
@@ -50,45 +172,59 @@ def chunk_seed(seed: tf.Tensor, chunk: tf.Tensor | int) -> tf.Tensor:
     return tf.random.experimental.stateless_fold_in(seed, chunk)
 
 
-def _one_pass(model, batch, seed) -> Gradients:
-    variables = model.trainable_variables
-    with tf.GradientTape(persistent=len(model.optimizers) > 1) as tape:
+def global_losses(
+    method, embeddings: dict, batch: dict, optimizers
+) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
+    """Returns the losses {optimiser: scalar} and the logs {name: scalar} of this replica's rows of the global batch."""
+    context = tf.distribute.get_replica_context()
+    replica = context.replica_id_in_sync_group
+    counts = {name: tf.shape(value)[0] for name, value in embeddings.items()}
+    rows = {name: (replica * count, count) for name, count in counts.items()}
+    gathered = gather(embeddings, context)
+    ids = gather({name: value for name, value in batch.items() if name.endswith("_id")}, context)
+    losses, logs = method.objective(gathered, ids, rows)
+    return losses_by_optimizer(losses, optimizers), logs
+
+
+def _one_pass(method, batch, seed, optimizers) -> Gradients:
+    variables = method.trainable_variables
+    with tf.GradientTape(persistent=len(optimizers) > 1) as tape:
         with forward_pass(chunk_seed(seed, 0)) as current:
-            embeddings = model.encode(batch, training=True)
-        totals, logs = model.totals(embeddings, batch)
-    by_optimizer = {name: _dense(tape.gradient(total, variables), variables) for name, total in totals.items()}
+            embeddings = method.encode(batch, training=True)
+        losses, logs = global_losses(method, embeddings, batch, optimizers)
+    by_optimizer = {name: _dense(tape.gradient(loss, variables), variables) for name, loss in losses.items()}
     return Gradients(logs, by_optimizer, current.mean_moments())
 
 
-def _two_passes(model, batch, seed, chunks: int) -> Gradients:
-    _check_divisible(model, batch, chunks)
-    examples = _split({name: batch[name] for name in model.example_names}, chunks)
-    embeddings, moments = _encode_chunks(model, examples, seed, chunks)
-    variables = model.trainable_variables
+def _two_passes(method, batch, seed, chunks: int, optimizers) -> Gradients:
+    _check_divisible(method, batch, chunks)
+    examples = _split({name: batch[name] for name in method.parts}, chunks)
+    embeddings, moments = _encode_chunks(method, examples, seed, chunks)
+    variables = method.trainable_variables
     with tf.GradientTape(persistent=True) as tape:
         tape.watch(embeddings)
-        totals, logs = model.totals(embeddings, batch)
-    upstream = {name: _present(tape.gradient(total, embeddings)) for name, total in totals.items()}
-    direct = {name: tape.gradient(total, variables) for name, total in totals.items()}  # of the temperature
+        losses, logs = global_losses(method, embeddings, batch, optimizers)
+    upstream = {name: _present(tape.gradient(loss, embeddings)) for name, loss in losses.items()}
+    direct = {name: tape.gradient(loss, variables) for name, loss in losses.items()}  # of the temperature
     del tape
-    through = _backpropagate_chunks(model, examples, seed, chunks, upstream)
-    by_optimizer = {name: [_add(d, t) for d, t in zip(direct[name], through[name])] for name in totals}
+    through = _backpropagate_chunks(method, examples, seed, chunks, upstream)
+    by_optimizer = {name: [_add(d, t) for d, t in zip(direct[name], through[name])] for name in losses}
     return Gradients(logs, by_optimizer, moments)
 
 
-def _encode_chunks(model, examples, seed, chunks: int):
+def _encode_chunks(method, examples, seed, chunks: int):
     """First pass: returns the batch's embeddings {name: [B, D]} and BatchNorm's moments, averaged over chunks."""
-    layers = model.normalization_layers()
+    layers = method.normalization_layers()
 
     def encode(index):
         with forward_pass(chunk_seed(seed, index), repeated=True) as current:
-            embeddings = model.encode(_chunk(examples, index), training=True)
+            embeddings = method.encode(_chunk(examples, index), training=True)
         moments = current.mean_moments()
-        return {name: embeddings[name] for name in shapes}, [moments[layer] for layer in layers]
+        return embeddings, [moments[layer] for layer in layers]
 
     shapes = {
         name: (tf.nest.flatten(examples[part])[0].shape[1], width)
-        for name, (part, width) in model.embedding_shapes.items()
+        for name, (part, width) in method.embedding_shapes.items()
     }
     signature = (
         {name: tf.TensorSpec(shape) for name, shape in shapes.items()},
@@ -100,16 +236,16 @@ def _encode_chunks(model, examples, seed, chunks: int):
     return embeddings, dict(zip(layers, means))
 
 
-def _backpropagate_chunks(model, examples, seed, chunks: int, upstream) -> dict[str, list[tf.Tensor | None]]:
+def _backpropagate_chunks(method, examples, seed, chunks: int, upstream) -> dict[str, list[tf.Tensor | None]]:
     """Second pass: returns, for each optimiser, the gradients that `upstream` {name: [B, D]} sends to the variables."""
-    variables = model.trainable_variables
+    variables = method.trainable_variables
     upstream = _split(upstream, chunks)
     reached: dict[str, list[bool]] = {}
 
     def add_chunk(index, sums):
         with tf.GradientTape(persistent=len(upstream) > 1) as tape:
             with forward_pass(chunk_seed(seed, index), repeated=True):
-                embeddings = model.encode(_chunk(examples, index), training=True)
+                embeddings = method.encode(_chunk(examples, index), training=True)
         added = {}
         for name, wanted in upstream.items():
             gradients = tape.gradient(
@@ -126,8 +262,8 @@ def _backpropagate_chunks(model, examples, seed, chunks: int, upstream) -> dict[
     return {name: [value if known else None for value, known in zip(sums[name], reached[name])] for name in upstream}
 
 
-def _check_divisible(model, batch, chunks: int) -> None:
-    for name in model.example_names:
+def _check_divisible(method, batch, chunks: int) -> None:
+    for name in method.parts:
         count = tf.nest.flatten(batch[name])[0].shape[0]
         if count is None or count % chunks:
             raise UserError(
@@ -179,9 +315,6 @@ def _dense(gradients: list, variables: list) -> list:
         else gradient
         for gradient, variable in zip(gradients, variables)
     ]
-
-
-# Steps whose loss or gradient is not finite: left out, counted, and after too many in a row the end of the run.
 
 
 class StepGuard(tf.Module):

@@ -1,14 +1,17 @@
-"""From configuration to optimisers, in both readings of MURAL's two learning rates ([P] §3.2).
+"""Learning rates over steps, and from configuration to optimisers, in both readings of [MURAL] §3.2's two rates.
 
 joint (default): one optimiser over Eq. 1's weighted loss; everything the image-text task reaches has the image-text
 rate 1e-3, the text-text head alone has 1e-4. The task weights keep their meaning.
-per_task: one optimiser a task, each with its own slots, schedule and gradient; both update the shared text tower.
+per_task: one optimiser for each task, with its own slots, schedule and gradient; both update the shared text tower.
 LAMB hardly depends on the scale of the gradient, so the task weights then matter little.
+
+Which of the two it is, no other file needs to know: optimisers come as {name: optimiser}, and the functions below say
+what each of them minimises and how its numbers are called in logs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import tensorflow as tf
 from ml_collections import ConfigDict
@@ -16,11 +19,12 @@ from ml_collections import ConfigDict
 from mural_tf.errors import UserError
 from mural_tf.optimizers.rates import NOT_DECAYED, Adam, AdamW, Lamb, base_name
 
-# Learning rates over steps: MURAL's linear warm-up and decay, MULE's decay by epochs.
+NAMES = ("lamb", "adam", "adamw")
+JOINT, PER_TASK = MODES = ("joint", "per_task")
 
 
 class WarmupLinearDecay(tf.keras.optimizers.schedules.LearningRateSchedule):
-    """Linear warm-up from zero, then linear decay to zero, [P] §3.2 (10k and 600k steps).
+    """Linear warm-up from zero, then linear decay to zero, [MURAL] §3.2 (10k and 600k steps).
 
     rate(s) = peak · s / warmup for s < warmup, then peak · (steps - s) / (steps - warmup), 0 from `steps` on.
 
@@ -65,22 +69,19 @@ class StaircaseDecay(tf.keras.optimizers.schedules.LearningRateSchedule):
         }
 
 
-NAMES = ("lamb", "adam", "adamw")
-MODES = ("joint", "per_task")
-
-
 def build_optimizers(
-    config: ConfigDict, steps: int, variables: Mapping[str, list[tf.Variable]]
+    config: ConfigDict, steps: int, variables: Mapping[str, list[tf.Variable]], tasks: Iterable[str]
 ) -> dict[str, tf.keras.optimizers.legacy.Optimizer]:
-    """Returns {"joint": optimiser} or {"image_text": …, "text_text": …}.
+    """Returns {"joint": optimiser}, or of {"image_text": …, "text_text": …} those whose task there is.
 
     Args:
       config: the tree's `optimizer` branch.
       steps: where the schedules reach zero.
       variables: the model's variables by group: "image_tower", "text_tower", "text_text_head"; others have rate 1.
+      tasks: those of the method that are on.
 
     Raises:
-      UserError: as `check_optimizer`.
+      UserError: as `check_optimizer`, or `per_task` with a further task.
     """
     check_optimizer(config)
     tower_rates = {
@@ -88,14 +89,35 @@ def build_optimizers(
         for group, rate in (("image_tower", config.image_tower_rate), ("text_tower", config.text_tower_rate))
         for variable in variables.get(group, ())
     }
-    if config.mode == "per_task":
-        return {
-            "image_text": _optimizer(config, config.learning_rate, steps, tower_rates),
-            "text_text": _optimizer(config, config.text_text_learning_rate, steps, tower_rates),
-        }
+    if config.mode == PER_TASK:
+        peaks = {"image_text": config.learning_rate, "text_text": config.text_text_learning_rate}
+        if set(tasks) - set(peaks):
+            raise UserError(
+                f"optimizer.mode=per_task has an optimiser for {' and '.join(peaks)}, and this method also has "
+                f"{', '.join(sorted(set(tasks) - set(peaks)))}: use joint."
+            )
+        return {task: _optimizer(config, peak, steps, tower_rates) for task, peak in peaks.items() if task in tasks}
     head_rate = config.text_text_learning_rate / config.learning_rate
     rates = {**tower_rates, **{base_name(v): head_rate for v in variables.get("text_text_head", ())}}
-    return {"joint": _optimizer(config, config.learning_rate, steps, rates)}
+    return {JOINT: _optimizer(config, config.learning_rate, steps, rates)}
+
+
+def losses_by_optimizer(losses: Mapping[str, tf.Tensor], optimizers: Iterable[str]) -> dict[str, tf.Tensor]:
+    """Returns what each optimiser minimises, {name: scalar}, of the weighted losses {task: scalar}."""
+    return {JOINT: tf.add_n(list(losses.values()))} if JOINT in optimizers else dict(losses)
+
+
+def log_suffix(optimizer: str) -> str:
+    """Returns what the names of an optimiser's numbers end in: "" where there is one."""
+    return "" if optimizer == JOINT else f"_{optimizer}"
+
+
+def learning_rates(optimizers: Mapping[str, tf.keras.optimizers.legacy.Optimizer]) -> dict[str, float]:
+    """Returns the present rate of each optimiser, {name in logs: rate}."""
+    return {
+        f"learning_rate{log_suffix(name)}": float(optimizer.learning_rate(optimizer.iterations))
+        for name, optimizer in optimizers.items()
+    }
 
 
 def check_optimizer(config: ConfigDict) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -34,28 +35,43 @@ def is_decayed(variable: tf.Variable) -> bool:
     return not any(re.search(pattern, base_name(variable)) for pattern in NOT_DECAYED)
 
 
+class ConditionalGradient(NamedTuple):
+    """A gradient for `apply_gradients` that says whether it is to be applied.
+
+    value: float tensor, finite in any case (zeros, say).
+    apply: bool scalar. Where it is false, variable and slots stay as they are; `iterations` counts the step all the
+      same.
+    """
+
+    value: tf.Tensor
+    apply: tf.Tensor
+
+
 class _VariableRates:
     """Multiplies the learning rate of each variable by `rates[base_name(variable)]` (1 where it is not named).
 
-    Where `apply_if` is false, variables and slots stay as they are, given finite gradients (zeros, say): the rate is 0
-    and the moments keep all of what they were. `iterations` counts such steps too.
+    Gradients may be `ConditionalGradient`s: one that is not applied has the rate 0, and its moments keep all of what
+    they were.
     """
 
     rates: Mapping[str, float] = {}
-    apply_if: tf.Tensor | bool = True  # bool scalar; set before `apply_gradients`
 
-    def _scaled(self, var, apply_state):
+    def _scaled(self, var, apply, apply_state):
         key = (var.device, var.dtype.base_dtype)
         coefficients = (apply_state or {}).get(key) or self._fallback_apply_state(*key)
-        rate = self.rates.get(base_name(var), 1.0) * tf.cast(self.apply_if, key[1])
+        rate = self.rates.get(base_name(var), 1.0) * tf.cast(apply, key[1])
         changed = {name: coefficients[name] * rate for name in ("lr_t", "lr") if name in coefficients}
         for name in ("beta_1_t", "beta_2_t"):
-            changed[name] = tf.where(self.apply_if, coefficients[name], tf.ones_like(coefficients[name]))
+            changed[name] = tf.where(apply, coefficients[name], tf.ones_like(coefficients[name]))
             changed[f"one_minus_{name}"] = 1.0 - changed[name]
         return {key: {**coefficients, **changed}}
 
     def _resource_apply_dense(self, grad, var, apply_state=None):
-        return super()._resource_apply_dense(grad, var, self._scaled(var, apply_state))
+        grad, apply = grad if isinstance(grad, ConditionalGradient) else (grad, True)
+        return self._update(grad, var, self._scaled(var, apply, apply_state))
+
+    def _update(self, grad, var, apply_state):
+        return super()._resource_apply_dense(grad, var, apply_state)
 
     def _resource_apply_sparse_duplicate_indices(self, grad, handle, indices, **kwargs):
         """Updates an embedding table as if its gradient were dense.
@@ -75,11 +91,10 @@ class Lamb(_VariableRates, tfa.optimizers.LAMB):
     because every variable would be compiled on its own.
     """
 
-    def _resource_apply_dense(self, grad, var, apply_state=None):
+    def _update(self, grad, var, apply_state):
         if var.shape.num_elements() < COMPILED_FROM or not compiles_fused():
-            return super()._resource_apply_dense(grad, var, apply_state)
-        key = (var.device, var.dtype.base_dtype)
-        scaled = self._scaled(var, apply_state)[key]
+            return super()._update(grad, var, apply_state)
+        ((key, scaled),) = apply_state.items()
 
         @tf.function(jit_compile=True, autograph=False)
         def update(grad, coefficients):
@@ -100,15 +115,13 @@ class AdamW(_VariableRates, tf.keras.optimizers.legacy.Adam):
         super().__init__(*args, **kwargs)
         self.weight_decay = weight_decay
 
-    def _decay(self, var, apply_state):
-        rate = self._scaled(var, apply_state)[(var.device, var.dtype.base_dtype)]["lr_t"]
+    def _update(self, grad, var, apply_state):
+        ((_, scaled),) = apply_state.items()
+        decayed = []
         if self.weight_decay and is_decayed(var):
-            return [var.assign(var * (1.0 - rate * self.weight_decay))]  # half the passes of an assign_sub
-        return []
-
-    def _resource_apply_dense(self, grad, var, apply_state=None):
-        with tf.control_dependencies(self._decay(var, apply_state)):
-            return super()._resource_apply_dense(grad, var, apply_state)
+            decayed = [var.assign(var * (1.0 - scaled["lr_t"] * self.weight_decay))]  # half of an assign_sub's passes
+        with tf.control_dependencies(decayed):
+            return super()._update(grad, var, apply_state)
 
     def get_config(self):
         return {**super().get_config(), "weight_decay": self.weight_decay}

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from ml_collections import ConfigDict
 
 from mural_tf.errors import UserError
-from mural_tf.models import ContrastiveModel, build_model
+from mural_tf.models import build_model
+from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.pretrained import hugging_face_align, hugging_face_bert, keras_efficientnet, labse, tensorflow_bert
 from mural_tf.pretrained.weight_files import read_casing, read_pieces
 
@@ -19,7 +20,7 @@ class Source:
     """One kind of weights.
 
     Args:
-      parts: what it brings, as `ContrastiveModel.weights_by_part` calls it.
+      parts: what it brings, as `DualEncoder.weights_by_part` calls it.
       configure: (weights, config) sets what the files say in `config`.
       load: (weights, model, config) fills the parts.
     """
@@ -79,7 +80,7 @@ def configure(source: str, weights, config: ConfigDict) -> tuple[ConfigDict, lis
 
 def import_weights(
     source: str, weights, config: ConfigDict, vocabulary_size: int = 0
-) -> tuple[ContrastiveModel, ConfigDict, list[str]]:
+) -> tuple[DualEncoder, ConfigDict, list[str]]:
     """Builds a model whose parts come from files; parts that are not in them are fresh.
 
     Args:

@@ -16,7 +16,8 @@ from ml_collections import ConfigDict
 
 from mural_tf.config import load_config
 from mural_tf.errors import UserError
-from mural_tf.models import ContrastiveModel, method_class
+from mural_tf.models import method_class, mount
+from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.runs.pretrain import train_and_finish
 from mural_tf.training.checkpoints import restore_for_inference
 
@@ -72,11 +73,12 @@ def _with_source_architecture(config: ConfigDict, source: ConfigDict, folder: pa
         kept = {name: config[tower][name] for name in TOWER_SETTINGS if name in config[tower]}
         config[tower].update(source[tower].to_dict())
         config[tower].update(kept)
-    starts_from = method_class(config).starts_from  # of a stage, such as ETCL; the others go on as what they were
+    starts_from = method_class(config.model).starts_from  # of a stage, such as ETCL; the others go on as what they were
     if starts_from and source.model not in starts_from:
         raise UserError(f"{config.model} starts from {' or '.join(starts_from)}; {folder} is {source.model}.")
     if not starts_from and not config.other_method:
-        config.model, config.shared_head = source.model, source.shared_head
+        mount(config, source.model)
+        config.shared_head = source.shared_head
     config.embedding_size = source.embedding_size
     config.vocabulary.update(source.vocabulary.to_dict())
     config.vocabulary.file = str(folder / "vocabulary.txt")
@@ -101,7 +103,7 @@ def _with_hub_towers(config: ConfigDict, folder: pathlib.Path) -> ConfigDict:
     return config
 
 
-def _restore_hub(model: ContrastiveModel, folder: pathlib.Path) -> None:
+def _restore_hub(model: DualEncoder, folder: pathlib.Path) -> None:
     """The modules bring their weights; the new heads start as the identity, so that nothing of the model is lost."""
     for name in model.head_names:
         kernel, bias = model.text_head(name).variables
@@ -120,12 +122,12 @@ def _check_hub_handle(source: str, folder: pathlib.Path) -> None:
         raise UserError(f"{source} does not exist; give a workdir, an export, or a TF-Hub handle or folder.")
 
 
-def _restore_workdir(model: ContrastiveModel, folder: pathlib.Path, other_method: bool = False) -> None:
+def _restore_workdir(model: DualEncoder, folder: pathlib.Path, other_method: bool = False) -> None:
     path = restore_for_inference(model, folder, partly=other_method)
     print(f"Starts from the weights of {path}.")
 
 
-def _restore_export(model: ContrastiveModel, folder: pathlib.Path) -> None:
+def _restore_export(model: DualEncoder, folder: pathlib.Path) -> None:
     """Copies the variables of an export's Hub modules, by name and shape; the temperature is in the model card."""
     from mural_tf.export.hub_modules import restore_from_export
 

@@ -16,14 +16,15 @@ from mural_tf.evaluation.report import Evaluation
 from mural_tf.evaluation.retrieval import measure_retrieval
 from mural_tf.export.saved_model import export_model
 from mural_tf.files import write_whole
-from mural_tf.models import ContrastiveModel, build_model
+from mural_tf.models import build_model
+from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.search.build import index_in_memory
 from mural_tf.search.items import IMAGES
 from mural_tf.search.pages import write_contact_sheet
 from mural_tf.search.queries import Query, search
 from mural_tf.search.sources import find
 from mural_tf.training.checkpoints import restore_for_inference
-from mural_tf.training.workdir import append_metrics, drop_metrics, has_evaluation
+from mural_tf.training.workdir import append_metrics, drop_metrics, has_evaluation, read_metrics
 
 # Image-text retrieval of a model in training: which weights are measured, on which split, under which name.
 
@@ -35,14 +36,14 @@ class MeasuredModel:
     uses what a checkpoint holds: BatchNorm statistics averaged over the replicas.
     """
 
-    def __init__(self, model: ContrastiveModel, tokenizer, config: ConfigDict, workdir: pathlib.Path, alone: bool):
+    def __init__(self, model: DualEncoder, tokenizer, config: ConfigDict, workdir: pathlib.Path, alone: bool):
         self._model = model if alone else None
         self._alone, self._config, self._workdir = alone, config, workdir
         self.tokenizer = tokenizer
         self._restored: int | None = None
         self._embedder: Embedder | None = None
 
-    def at(self, step: int) -> ContrastiveModel:
+    def at(self, step: int) -> DualEncoder:
         """Returns the model after `step` steps, which must be the latest checkpoint's where it is a copy."""
         if self._model is None:
             self._model = build_model(self._config, self.tokenizer.vocabulary_size)
@@ -117,9 +118,10 @@ def finish(measured: MeasuredModel, config: ConfigDict, workdir: pathlib.Path) -
         print("Exporting …", flush=True)
         export_model(measured.at(step), measured.tokenizer, config, workdir / EXPORT, metrics=metrics)
     lines = _search(measured.embedder(step), config, workdir) if evaluation is not None else []
-    parameters = int(measured.at(step).count_params())
+    trained = [row["train/parameters"] for row in read_metrics(workdir) if "train/parameters" in row]
     summary = {
-        "step": step, "split": split, "table": groups, "metrics": metrics, "search": lines, "parameters": parameters
+        "step": step, "split": split, "table": groups, "metrics": metrics, "search": lines,
+        "parameters": int(trained[-1]) if trained else None,  # those that the losses reach
     }  # fmt: skip
     write_whole(workdir / SUMMARY, json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
     describe(config, workdir)

@@ -16,7 +16,8 @@ from ml_collections import ConfigDict
 
 from mural_tf.config import base_config
 from mural_tf.errors import UserError
-from mural_tf.models import ContrastiveModel, build_model
+from mural_tf.models import build_model, mount
+from mural_tf.models.dual_encoder import DualEncoder, trainable_parameters
 from mural_tf.pretrained.sources import SOURCES, configure
 from mural_tf.text.vocabulary_file import load_vocabulary, save_vocabulary
 from mural_tf.training.checkpoints import Checkpoints, has_checkpoint, load_trained
@@ -67,7 +68,7 @@ def import_into_workdir(
     checkpoints = Checkpoints(tf.train.Checkpoint(model=parts), workdir / "checkpoints", keep=1)
     checkpoints.save(0)
     checkpoints.wait()
-    print(f"Imported {weights} into {workdir}: {config.model} with {model.count_params():,} parameters.")
+    print(f"Imported {weights} into {workdir}: {config.model} with {trainable_parameters(model):,} parameters.")
     if fresh:
         print(f"Not in the weights, so fresh: {', '.join(fresh)}. Train before use, for example with run_finetune.py.")
 
@@ -82,7 +83,7 @@ def _build(source: str, weights, config: ConfigDict | None, method: str, onto):
         config = base_config()
         config.model = "align" if source == "align" else config.model
     config = config.copy_and_resolve_references()
-    config.model = method or config.model
+    mount(config, method or config.model)
     brought = ()
     if source != WORKDIR:
         config, own_pieces = configure(source, weights, config)
@@ -97,7 +98,7 @@ def _build(source: str, weights, config: ConfigDict | None, method: str, onto):
     return model, config, pieces, [name for name in model.weights_by_part() if name not in (*brought, *kept)]
 
 
-def _copy_parts(before: ContrastiveModel, model: ContrastiveModel, brought: Iterable[str], new_text: bool) -> list[str]:
+def _copy_parts(before: DualEncoder, model: DualEncoder, brought: Iterable[str], new_text: bool) -> list[str]:
     """Copies the parts that were not brought and fit; the heads of another text tower do not."""
     old, kept = before.weights_by_part(), []
     for name, part in model.weights_by_part().items():

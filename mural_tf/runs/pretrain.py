@@ -11,7 +11,8 @@ from ml_collections import ConfigDict
 
 from mural_tf.encoders.kernels import enable_fusion
 from mural_tf.errors import UserError
-from mural_tf.models import ContrastiveModel, build_model, method_class
+from mural_tf.models import build_model, complete
+from mural_tf.models.dual_encoder import DualEncoder, trainable_parameters
 from mural_tf.optimizers import check_optimizer
 from mural_tf.runs.finish import MeasuredModel, SplitEvaluation, describe, finish, is_finished
 from mural_tf.text.word_pieces import WordPieceTokenizer
@@ -51,7 +52,7 @@ def train_and_finish(
     tpu: str,
     debug_nans: bool,
     profile: str,
-    initialize: Callable[[ContrastiveModel], None] | None = None,
+    initialize: Callable[[DualEncoder], None] | None = None,
 ) -> None:
     """The part that pretraining and fine-tuning share; `initialize` sets the weights of a run's first start."""
     with StopSignals() as signals:
@@ -69,6 +70,7 @@ def train_and_finish(
 
 def _train_and_finish(config, workdir, tpu, debug_nans, profile, initialize, signals) -> bool:
     """Returns whether the run is finished; `False` if training was stopped."""
+    config = complete(config)
     steps = parse_profile(profile, config.train.steps)
     strategy = build_strategy(tpu)  # several workers must be set up before TensorFlow does anything else
     chief_first(strategy, lambda: open_workdir(workdir, config, writes=is_chief(strategy)))
@@ -89,7 +91,7 @@ def _train_and_finish(config, workdir, tpu, debug_nans, profile, initialize, sig
             model.begin(tokenizer, restored=initialize is not None)
         compile_model(model, config)
     if is_chief(strategy):
-        size = f"{config.model} ({model.count_params():,} parameters)"
+        size = f"{config.model} ({trainable_parameters(model):,} parameters)"
         print(f"Training {size} for {config.train.steps:,} steps in {workdir}.", flush=True)
     measured = MeasuredModel(model, tokenizer, config, workdir, alone=strategy.num_replicas_in_sync == 1)
     evaluate = SplitEvaluation(measured, config, "dev")
@@ -109,7 +111,6 @@ def _train_and_finish(config, workdir, tpu, debug_nans, profile, initialize, sig
 
 
 def _prepare(config: ConfigDict, workdir: pathlib.Path) -> WordPieceTokenizer:
-    method_class(config)  # a wrong name is told before data and a vocabulary are built
     check_optimizer(config.optimizer)
     prepare_data(config)
     return prepare_tokenizer(config, workdir)

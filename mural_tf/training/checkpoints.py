@@ -21,7 +21,8 @@ from ml_collections import ConfigDict
 from mural_tf.config import load_config
 from mural_tf.errors import UserError
 from mural_tf.files import write_whole
-from mural_tf.models import ContrastiveModel, build_model
+from mural_tf.models import build_model
+from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.text.build import build_tokenizer
 from mural_tf.text.word_pieces import WordPieceTokenizer
 
@@ -171,7 +172,7 @@ class Checkpoints:
         write_whole(self._folder / "checkpoint", "\n".join(lines) + "\n")
 
 
-def training_checkpoints(model: ContrastiveModel, workdir: pathlib.Path, keep: int, writes: bool = True) -> Checkpoints:
+def training_checkpoints(model: DualEncoder, workdir: pathlib.Path, keep: int, writes: bool = True) -> Checkpoints:
     """Returns the checkpoints of a compiled model: everything that the rest of its training follows from."""
     optimizers = {f"optimizer_{name}": optimizer for name, optimizer in model.optimizers.items()}
     state = dict(data_position=model.data_position, guard=model.guard, **optimizers)
@@ -182,7 +183,7 @@ def training_checkpoints(model: ContrastiveModel, workdir: pathlib.Path, keep: i
 class BestCheckpoint:
     """The weights of the best evaluation so far, in `checkpoints/best` beside `best.json`: {"step", "value"}."""
 
-    def __init__(self, model: ContrastiveModel, workdir: pathlib.Path):
+    def __init__(self, model: DualEncoder, workdir: pathlib.Path):
         folder = workdir / FOLDERS["best"]
         self._checkpoints = Checkpoints(tf.train.Checkpoint(model=_weights(model)), folder, keep=1)
         self._record = folder / "best.json"
@@ -217,7 +218,7 @@ def has_checkpoint(workdir: pathlib.Path) -> bool:
 
 
 def restore_for_inference(
-    model: ContrastiveModel, workdir: str | pathlib.Path, which: str = "latest", partly: bool = False
+    model: DualEncoder, workdir: str | pathlib.Path, which: str = "latest", partly: bool = False
 ) -> str:
     """Restores a model's weights from a workdir's latest or best checkpoint and returns the checkpoint's path.
 
@@ -242,7 +243,7 @@ def restore_for_inference(
 
 def load_trained(
     workdir: str | pathlib.Path, which: str = "latest"
-) -> tuple[ContrastiveModel, WordPieceTokenizer, ConfigDict, int]:
+) -> tuple[DualEncoder, WordPieceTokenizer, ConfigDict, int]:
     """Returns a workdir's model with its latest or best weights, its tokenizer, its configuration, and their step.
 
     Raises `UserError` if a part is missing or damaged, or they do not fit together.
@@ -260,12 +261,12 @@ def _step(path: str) -> int:
     return int(path.rsplit("-", 1)[1])
 
 
-def _weights(model: ContrastiveModel) -> tf.train.Checkpoint:
+def _weights(model: DualEncoder) -> tf.train.Checkpoint:
     # Not the Keras model itself: it would hand a checkpoint's optimiser state to whatever it is compiled with later.
     return tf.train.Checkpoint(**model.weights_by_part())
 
 
-def _present_weights(model: ContrastiveModel, path: str) -> tf.train.Checkpoint:
+def _present_weights(model: DualEncoder, path: str) -> tf.train.Checkpoint:
     """The parts of the model of which the checkpoint at `path` holds anything."""
     held = {name.split("/")[1] for name, _ in tf.train.list_variables(path) if name.startswith("model/")}
     return tf.train.Checkpoint(**{name: part for name, part in model.weights_by_part().items() if name in held})

@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 from mural_tf.data.streams.epochs import SkippedRecords
 from mural_tf.data.streams.pipeline import batch_size, training_batches
 from mural_tf.errors import UserError
-from mural_tf.models import ContrastiveModel
+from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.optimizers import build_optimizers
 from mural_tf.training.callbacks import Intervals, PeriodicEvaluation, Profile, SaveCheckpoints, StopAfterStep
 from mural_tf.training.checkpoints import training_checkpoints
@@ -20,22 +20,21 @@ from mural_tf.training.strategy import is_chief, sum_over_workers, workers
 from mural_tf.training.workdir import drop_metrics
 
 
-def compile_model(model: ContrastiveModel, config: ConfigDict) -> None:
+def compile_model(model: DualEncoder, config: ConfigDict) -> None:
     """Gives the model its configured optimisers; call it in the strategy's scope."""
-    optimizers = build_optimizers(config.optimizer, config.train.steps, model.variable_groups())
-    tasks = model.loss_weights()
-    if "joint" not in optimizers:
-        if set(tasks) - set(optimizers):
-            raise UserError(
-                f"optimizer.mode=per_task has an optimiser for {' and '.join(optimizers)}, and {config.model} also has "
-                f"{', '.join(sorted(set(tasks) - set(optimizers)))}: use joint."
-            )
-        optimizers = {name: optimizer for name, optimizer in optimizers.items() if name in tasks}
-    model.compile(optimizers, steps_per_execution=config.train.steps_per_execution)
+    train, optimizer = config.train, config.optimizer
+    model.compile(
+        build_optimizers(optimizer, train.steps, model.variable_groups(), model.loss_weights()),
+        clip_norm=optimizer.clip_norm,
+        micro_batches=train.micro_batches,
+        max_skipped_steps=train.max_skipped_steps,
+        seed=config.seed,
+        steps_per_execution=train.steps_per_execution,
+    )
 
 
 def fit(
-    model: ContrastiveModel,
+    model: DualEncoder,
     tokenizer,
     config: ConfigDict,
     workdir: pathlib.Path,
@@ -96,7 +95,7 @@ def fit(
     return log.step >= train.steps
 
 
-def _common_step(model: ContrastiveModel, strategy: tf.distribute.Strategy) -> int:
+def _common_step(model: DualEncoder, strategy: tf.distribute.Strategy) -> int:
     """Returns the step that was restored; raises `UserError` if other workers restored another one."""
     step = int(model.steps_taken.numpy())
     if sum_over_workers(strategy, step) != step * workers(strategy):
@@ -116,9 +115,9 @@ def _fit_intervals(model, batches, parts: list[tuple[int, int]], callbacks) -> N
 def _distribute(strategy: tf.distribute.Strategy, model, tokenizer, config: ConfigDict, skipped: SkippedRecords):
     """Returns the batches from the model's data position on, split over the replicas."""
     replicas = strategy.num_replicas_in_sync
-    for name, group in (("image_text_batch", config.data.captions_per_image or 1), ("text_text_batch", 1)):
+    for name, group in (("image_text_batch", config.method.get("captions_per_image", 1)), ("text_text_batch", 1)):
         if config.train[name] % (replicas * group):
-            whole = f", in groups of data.captions_per_image={group}" if group > 1 else ""
+            whole = f", in groups of method.captions_per_image={group}" if group > 1 else ""
             raise UserError(
                 f"train.{name}={config.train[name]} must be a multiple of the {replicas} replicas that share it{whole}."
             )

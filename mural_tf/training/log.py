@@ -12,6 +12,7 @@ from tqdm import tqdm
 
 from mural_tf.data.streams.epochs import SkippedRecords
 from mural_tf.errors import UserError
+from mural_tf.optimizers import learning_rates
 from mural_tf.training.workdir import append_metrics
 
 
@@ -80,7 +81,8 @@ class TrainingLog(tf.keras.callbacks.Callback):
         values = {name: float(value) for name, value in (logs or {}).items()}
         wait = values.pop("data_wait_seconds", 0.0) * done
         values.update(
-            self._rates(),
+            learning_rates(self.model.optimizers),
+            parameters=self.model.step.trained_parameters,
             pairs_per_second=self.pairs_per_step * done / seconds,
             seconds_per_step=seconds / done,
             processor_seconds_per_step=processor_seconds / done,  # of all threads, whatever else the machine does
@@ -132,13 +134,3 @@ class TrainingLog(tf.keras.callbacks.Callback):
             f"{values['pairs_per_second']:.0f} pairs/s, about {left:.0f} s left.",
             flush=True,
         )
-
-    def _rates(self) -> dict[str, float]:
-        """The present learning rate of each optimiser."""
-        optimizers = self.model.optimizers
-        return {
-            "learning_rate" if name == "joint" else f"learning_rate_{name}": float(
-                optimizer.learning_rate(optimizer.iterations)
-            )
-            for name, optimizer in optimizers.items()
-        }

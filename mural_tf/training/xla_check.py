@@ -41,10 +41,11 @@ def trace_step(config: ConfigDict, vocabulary_size: int, batch: int):
 
     from mural_tf.data.images import prepared_spec
     from mural_tf.encoders.kernels import enable_fusion
-    from mural_tf.models import build_model
+    from mural_tf.models import build_model, complete
     from mural_tf.training.fit import compile_model
 
     enable_fusion(False)  # compiled functions within the compiled step; on a TPU there are none either
+    config = complete(config)
     model = build_model(config, vocabulary_size)
     compile_model(model, config)
     pixels, length = prepared_spec(config.image_tower), config.text_tower.max_length
@@ -55,15 +56,15 @@ def trace_step(config: ConfigDict, vocabulary_size: int, batch: int):
     example["image_text_position"] = tf.zeros([batch, 2], tf.int64)
     masked = {"places": tf.ones([batch, 1], tf.int32), "targets": tf.ones([batch, 1], tf.int32)}
     masked["weights"] = tf.ones([batch, 1])
-    for name in model.example_names:
+    for name in model.parts:
         if name in model.image_parts:
             example[name] = example["image"]
         else:
             example.update({name: {**tokens, **(masked if name == "cloze" else {})}, f"{name}_id": ids})
             example[f"{name}_language_id"] = tokens["input_type_ids"][:, 0]
-    if config.data.captions_per_image:
+    if "captions_per_image" in config.method:
         for name in ("caption", "caption_id", "caption_language_id"):
-            several = functools.partial(tf.repeat, repeats=config.data.captions_per_image, axis=0)
+            several = functools.partial(tf.repeat, repeats=config.method.captions_per_image, axis=0)
             example[name] = tf.nest.map_structure(several, example.get(name, ids))
     return tf.function(model.train_step, jit_compile=True, autograph=False), example
 

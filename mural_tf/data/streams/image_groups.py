@@ -1,7 +1,8 @@
 """Batches of distinct images with several captions each, in several languages: MULE's image-text stream.
 
-An item is a record, one image with all its captions. In every epoch each image draws `data.captions_per_image` of
-them, no caption twice and at most `data.captions_per_language` in a language; an image with fewer leaves places empty.
+An item is a record, one image with all its captions. In every epoch each image draws `method.captions_per_image` of
+them, no caption twice and at most `method.captions_per_language` in a language; an image with fewer
+leaves places empty.
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ from mural_tf.text.language_words import tag_language
 
 
 def image_group_batches(config: ConfigDict, tokenizer, skipped: SkippedRecords, start, pad: str) -> tf.data.Dataset:
-    """Returns endless batches of I = train.image_text_batch / N images with N = data.captions_per_image places each.
+    """Returns endless batches of I = train.image_text_batch / N images with N = method.captions_per_image places each.
 
     {"image": [I, …], "image_id": int64 [I], "caption": tokens, int32 [I N, T], an image's in succession,
     "caption_id": int64 [I N], "caption_language_id": int32 [I N], -1 in empty places, "image_groups_position":
     int64 [I, 2]}. The language ids are the tokenizer's.
     """
     data, train = config.data, config.train
-    slots = data.captions_per_image
+    slots = config.method.captions_per_image
     if train.image_text_batch % slots or not tokenizer.takes_languages or data.format != "mural":
         raise UserError(
-            f"data.captions_per_image={slots} must divide train.image_text_batch={train.image_text_batch}, and needs "
+            f"method.captions_per_image={slots} must divide train.image_text_batch={train.image_text_batch}, and needs "
             "text_tower.name='words' and data.format='mural'."
         )
     images = train.image_text_batch // slots
@@ -48,7 +49,7 @@ def image_group_batches(config: ConfigDict, tokenizer, skipped: SkippedRecords, 
     def decode(item):
         image, texts, of = _read(item, config)
         seed = tf.stack([tf.cast(config.seed, tf.int64) * 2**20 + item["position"][0], item["position"][1]])
-        texts, of = draw_captions(texts, of, slots, data.captions_per_language, seed)
+        texts, of = draw_captions(texts, of, slots, config.method.captions_per_language, seed)
         return {**{key: item[key] for key in ("image_id", "problem", "position")}, "image": image, "caption": texts,
                 "language": of}  # fmt: skip
 

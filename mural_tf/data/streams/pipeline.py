@@ -86,7 +86,7 @@ def _image_text_batches(config, tokenizer, skipped, start, pad) -> tf.data.Datas
 
 
 def _view_batches(config, tokenizer, skipped, start, pad) -> tf.data.Dataset:
-    texts = _caption_finisher(config, tokenizer, pad, cloze=config.loss.cloze_weight > 0)
+    texts = _caption_finisher(config, tokenizer, pad, cloze=config.method.get("cloze_weight", 0.0) > 0)
     size = config.train.image_text_batch
 
     def finish(items, seed):
@@ -97,7 +97,7 @@ def _view_batches(config, tokenizer, skipped, start, pad) -> tf.data.Dataset:
 
 
 def _caption_batches(config, tokenizer, skipped, start, pad) -> tf.data.Dataset:
-    texts = _caption_finisher(config, tokenizer, pad, cloze=config.loss.cloze_weight > 0)
+    texts = _caption_finisher(config, tokenizer, pad, cloze=config.method.get("cloze_weight", 0.0) > 0)
 
     def finish(items, seed):
         return {name: value for name, value in texts(items, seed).items() if name != "image_id"}
@@ -131,7 +131,7 @@ def _caption_finisher(config: ConfigDict, tokenizer, pad: str, cloze: bool):
     def finish(items, seed):
         tokens = _of_size(size, tokenizer(items["caption"], pad=pad))
         ids = {name: _fingerprint(items[key]) for name, key in (("image_id", "image_id"), ("caption_id", "caption"))}
-        masked = {"cloze": mask_tokens(tokens, tokenizer, config.loss.cloze_share, seed)} if cloze else {}
+        masked = {"cloze": mask_tokens(tokens, tokenizer, config.method.cloze_share, seed)} if cloze else {}
         return {**ids, "caption": tokens, **masked}
 
     return finish

@@ -1,0 +1,194 @@
+"""What every method promises, those from outside the package too: one test for all of them."""
+
+import contract
+import forked
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from mural_tf.errors import UserError
+from mural_tf.export import signatures
+from mural_tf.models import complete, method_class, method_names, mount
+from mural_tf.models.dual_encoder import DualEncoder
+from mural_tf.models.step import compute_gradients
+from mural_tf.training.checkpoints import training_checkpoints
+from mural_tf.training.xla_check import find_problems, trace_step
+
+SEED = (3, 4)  # not a tensor: forks set up their devices after this module is imported
+OTHERS = [method for method in contract.METHODS if method != "mural"]
+every_method = pytest.mark.parametrize("method", contract.METHODS)
+
+
+@pytest.fixture(scope="module")
+def made():
+    """{method: (configuration, model, batch)}, made when first asked for; tests leave the models as they are."""
+
+    class Made(dict):
+        def __missing__(self, method):
+            config = contract.toy_config(method)
+            model = contract.build(config)
+            self[method] = config, model, contract.batch_of(model, config)
+            return self[method]
+
+    return Made()
+
+
+@every_method
+def test_a_method_is_a_keras_model_around_two_towers(made, method):
+    config, model, batch = made[method]
+    assert isinstance(model, DualEncoder) and isinstance(model, tf.keras.Model)
+    for tower in (model.image_encoder, model.text_encoder):
+        assert isinstance(tower, tf.keras.Model)
+    assert type(model).fit is DualEncoder.fit and type(model).train_step is DualEncoder.train_step
+    assert type(model).title and method_class(method) is type(model)
+    embeddings = model.encode(batch, training=False)
+    for name, (part, width) in model.embedding_shapes.items():
+        assert embeddings[name].shape == (len(tf.nest.flatten(batch[part])[0]), width) and part in model.parts
+    assert set(embeddings) == set(model.used) and set(config.method) == set(model.fields)
+
+
+@every_method
+def test_micro_batches_have_the_gradients_of_one_pass(made, method):
+    config = contract.toy_config(method, text_tower__dropout=0.0, image_tower__batch_norm_group="4")
+    model, batch = contract.build(config), made[method][2]
+    one, two = (compute_gradients(model, batch, SEED, chunks) for chunks in (1, 2))
+    expected, found = one.by_optimizer["joint"], two.by_optimizer["joint"]
+    assert contract.scale(expected) > 1e-3
+    assert contract.largest_difference(expected, found) < 5e-5 * contract.scale(expected)
+    for name, value in one.logs.items():
+        assert abs(float(value - two.logs[name])) < 1e-5 * max(1.0, abs(float(value))), name
+
+
+def gradients_on(replicas: int) -> dict:
+    """Logs, gradients and BatchNorm's moments of each method's batch, divided over replicas."""
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * replicas)
+    strategy = tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(replicas)])
+    return {method: _gradients(strategy, method) for method in contract.METHODS}
+
+
+def _gradients(strategy, method: str) -> dict:
+    config = contract.toy_config(method, text_tower__dropout=0.0, image_tower__batch_norm_group="global")
+    with strategy.scope():
+        model = contract.build(config)
+    batch, replicas = contract.batch_of(model, config), strategy.num_replicas_in_sync
+
+    def part(context):
+        return tf.nest.map_structure(lambda v: tf.split(v, replicas)[context.replica_id_in_sync_group], batch)
+
+    def step(mine):
+        context = tf.distribute.get_replica_context()
+        found = compute_gradients(model, mine, SEED, 1)
+        reached = {v.name: g for v, g in zip(model.trainable_variables, found.by_optimizer["joint"]) if g is not None}
+        summed = context.all_reduce(tf.distribute.ReduceOp.SUM, {**found.logs, **reached})
+        moments = {layer.name: moments[1] for layer, moments in found.moments.items()}  # the same on every replica
+        return {**summed, **moments}
+
+    found = strategy.run(step, args=(strategy.experimental_distribute_values_from_function(part),))
+    return {name: strategy.experimental_local_results(value)[0].numpy() for name, value in found.items()}
+
+
+def test_replicas_have_the_gradients_of_one_device():
+    """With examples that share ids across replicas, and BatchNorm over all of them."""
+    one, two = (forked.call(gradients_on, replicas) for replicas in (1, 2))
+    assert set(one) == set(contract.METHODS)
+    for method, expected in one.items():
+        assert set(expected) == set(two[method]) and len(expected) > 5
+        for name, value in expected.items():
+            bound = 1e-4 * max(1.0, np.max(np.abs(value)))
+            assert np.max(np.abs(value - two[method][name])) < bound, (method, name)
+
+
+@every_method
+def test_resuming_is_not_having_stopped(made, method, tmp_path):
+    config = made[method][0]
+    model = contract.build(config)
+    batches = [contract.batch_of(model, config, seed=seed) for seed in range(3)]
+    for batch in batches[:2]:
+        model.train_step(batch)
+    checkpoints = training_checkpoints(model, tmp_path, keep=1)
+    checkpoints.save(2)
+    checkpoints.wait()
+    again = contract.build(config, seed=1)
+    training_checkpoints(again, tmp_path, keep=1).restore()
+    for one in (model, again):
+        one.reset_metrics()
+        logs = one.train_step(batches[2])
+        assert np.isfinite(logs["loss"]) and int(one.guard.total) == 0
+    for one, other in zip(model.trainable_variables, again.trainable_variables):
+        np.testing.assert_array_equal(one, other, one.name)
+    assert int(again.steps_taken) == 3 and model.step.trained_parameters <= sum(map(tf.size, model.trainable_variables))
+
+
+@every_method
+def test_what_is_exported_computes_what_the_model_does(made, method):
+    config, model, batch = made[method]
+    tokenizer = contract.tokenizer(config)
+    texts = tf.constant(["thing w3", "", "<de> v4 v5"])
+    _, functions = signatures.text_encoder(model, tokenizer)
+    expected = model.embed_texts(tokenizer(texts))
+    assert np.max(np.abs(functions["serving_default"](texts)["embedding"] - expected)) < 1e-5
+    if method != "labse":
+        pictures = batch[model.image_parts[0]]
+        _, functions = signatures.image_encoder(model, config)
+        found = functions["image"](tf.cast(pictures, tf.float32))["embedding"]
+        assert np.max(np.abs(found - model.embed_images(pictures))) < 1e-5
+
+
+@pytest.mark.parametrize("method", ["mural", *(pytest.param(m, marks=pytest.mark.slow) for m in OTHERS)])
+def test_a_tpu_would_take_the_step(method):
+    step, example = trace_step(
+        contract.toy_config(method), contract.tokenizer(contract.toy_config(method)).vocabulary_size, 4
+    )
+    assert find_problems(step.get_concrete_function(example).graph.as_graph_def()) == []
+
+
+@pytest.mark.slow
+@every_method
+def test_overfits_a_handful(method):
+    config = contract.toy_config(method, text_tower__dropout=0.0, train__steps=200)
+    model = contract.build(config)
+    batch = contract.batch_of(model, config)
+    step = tf.function(model.train_step, autograph=False)
+    first = float(step(batch)["loss"])
+    for _ in range(150):
+        model.reset_metrics()
+        last = float(step(batch)["loss"])
+    assert last < 0.25 * first
+
+
+# How a method is found.
+
+
+def test_methods_are_found_by_their_modules():
+    assert set(method_names()) >= {"align", "mural", "etcl", "globetrotter", "labse", "mule", "embn", "parallel_embn"}
+    for name in method_names():
+        assert method_class(name).__module__ == f"mural_tf.models.{name}"
+
+
+@pytest.mark.parametrize("name,message", [
+    ("murall", "Unknown model 'murall'.*Did you mean mural?"),
+    ("no_such_module:Method", "cannot be imported"),
+    ("outside_method:Missing", "cannot be imported"),
+    ("contract:toy_config", "not a subclass of"),
+])  # fmt: skip
+def test_what_is_no_method_is_told(name, message):
+    with pytest.raises(UserError, match=message):
+        method_class(name)
+
+
+def test_own_fields_mount_below_one_key():
+    config = contract.toy_config("mule", method__top=3)
+    assert config.method.top == 3 and "alpha" not in config.method
+    mount(config, "embn")
+    assert config.model == "embn" and config.method.top == 3 and "language_weight" not in config.method
+    mount(config, contract.OUTSIDE)
+    assert config.method.to_dict() == {"image_text_margin": 0.1}
+    config.method.image_text_margn = 0.2
+    with pytest.raises(UserError, match="method.image_text_margn; did you mean method.image_text_margin?"):
+        complete(config)
+
+
+def test_a_method_without_any_loss_is_told():
+    with pytest.raises(UserError, match="Align without any loss"):
+        contract.build(contract.toy_config("align", loss__image_text_weight=0.0))
