@@ -63,7 +63,10 @@ PARTS = ("losses", "keys", "shapes", "export", "configs")
 # {"loss.alpha": "method.alpha"}: where fields that this file sets are now.
 MOVED_FIELDS = {old: new for old, (new, _) in RENAMED.items()}
 # {"emoji_labse": "emoji:labse"}: what gives the configuration that once was this file, or file and argument.
-MOVED_CONFIGS: dict[str, str] = {}
+MOVED_CONFIGS = {
+    "emoji_globetrotter_supervised": "emoji:globetrotter,alpha=pairs",
+    "emoji_globetrotter_text_only": "emoji:globetrotter,images=none",
+}
 
 CONFIG_ARGUMENTS = {  # of files of configs/ whose `get_config` takes one
     "etcl_finetune": ("flickr30k", "mscoco"),

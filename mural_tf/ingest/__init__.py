@@ -1,4 +1,4 @@
-"""From published training data to the project's TFRecords: `python -m mural_tf.ingest SOURCE … --output=…`.
+"""From published training data to the project's TFRecords: `python -m mural_tf convert SOURCE … --output=…`.
 
 A *source* (one file per family here) reads items in one process and turns each into records in any process. The
 *runner* cuts the items into blocks, which workers convert side by side; a finished block is never done again. In the

@@ -12,9 +12,6 @@ import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from absl import flags
-
-from mural_tf import cli
 from mural_tf.data.dataset_folder import DESCRIPTION, build_folder
 from mural_tf.errors import UserError
 from mural_tf.ingest.source import Text, find_files
@@ -101,14 +98,12 @@ class Translations:
 
 # Adds translations to the captions of a data set: what ETCL's triples and MURAL's translate-train need.
 #
-#     python -m mural_tf.ingest.translated_captions --data_dir=data/cc3m --translations=data/cc3m_translated --output=…
+#     python -m mural_tf translate --data_dir=data/cc3m --translations=data/cc3m_translated --output=…
 #
 # Multilingual CC3M, ETCL's data, is CC3M with its captions translated into five languages ([ETCL] §3.4).
 # Translations are text pairs of a data folder (`records.py`), one side of which is a caption word for word. They
 # join the caption's image and group in the split "train"; all else is copied. All text pairs are held in memory.
 
-
-FLAGS = flags.FLAGS
 KnownTranslations = Mapping[str, Sequence[tuple[str, str]]]  # caption -> (language, text)
 
 
@@ -182,19 +177,7 @@ def _translated(train: Iterable, known: KnownTranslations, counts: collections.C
         yield translated
 
 
-def main(argv: Sequence[str]) -> None:
-    """Builds the data set that the flags describe and prints its counts."""
-    del argv
-    for name in ("data_dir", "translations", "output"):
-        if not FLAGS[name].value:
-            raise UserError(f"--{name} is missing: see --help.")
-    folder = build_translated(FLAGS.data_dir, FLAGS.translations, FLAGS.output)
+def describe_translated(folder: pathlib.Path) -> str:
+    """Returns what `build_translated` has written."""
     counts = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))["counts"]
-    print(f"{counts['captions']} captions of {counts['images']} images and {counts['translations']} translations.")
-
-
-if __name__ == "__main__":
-    flags.DEFINE_string("data_dir", "", "A data folder with image-text records.")
-    flags.DEFINE_string("translations", "", "A data folder with text pairs, one side of which is a caption.")
-    flags.DEFINE_string("output", "", "Folder for the data set; it appears when it is complete.")
-    cli.run(main)
+    return f"{counts['captions']} captions of {counts['images']} images and {counts['translations']} translations."
