@@ -33,7 +33,8 @@ def config(folder, model: str = "mule"):
         config.text_tower.language_branches = "parallel"
     config.method.captions_per_image = 2
     config.loss.text_text_weight = 1.0
-    config.method.language_weight = 0.1
+    if model == "mule":
+        config.method.language_weight = 0.1
     config.optimizer.learning_rate = 1e-2
     return config
 

@@ -48,7 +48,7 @@ def test_loss_is_eq_1(config):
         return np.mean([np.log(np.sum(np.exp(row - row[i]))) for i, row in enumerate(logits)])
 
     image, caption, a, b = (embeddings[name] for name in ("image", "caption", "text_a", "text_b"))
-    config.loss.mask_duplicates = False
+    model.loss_config.mask_duplicates = False
     losses = losses_of(model, model.encode(batch, training=False), batch)
     expected = softmax_loss(image, caption, 0.1, 0.0) + softmax_loss(caption, image, 0.1, 0.0)
     np.testing.assert_allclose(losses["image_text"], expected, rtol=1e-4)
