@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import pathlib
 from collections.abc import Sequence
 
 from mural_tf.errors import UserError
+from mural_tf.files import whole
 
 RESERVED_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 SUFFIX_INDICATOR = "##"
@@ -14,13 +14,10 @@ SUFFIX_INDICATOR = "##"
 
 def save_vocabulary(vocabulary: Sequence[str], path: str | pathlib.Path) -> None:
     """Writes one piece a line, UTF-8; `path` either keeps what it held or holds all of it."""
-    path = pathlib.Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        temporary.write_bytes("".join(piece + "\n" for piece in vocabulary).encode("utf-8"))
-        os.replace(temporary, path)
+        with whole(path) as partial:
+            partial.write_bytes("".join(piece + "\n" for piece in vocabulary).encode("utf-8"))
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise UserError(f"Cannot write the vocabulary {path}: {error.strerror}.") from None
 
 
