@@ -53,7 +53,7 @@ def cache_features(
       UserError: no records, an encoder of another interface, too many images that do not decode, or an
         `output` that cannot be used.
     """
-    from mural_tf.data.streams.epochs import SkippedRecords
+    from mural_tf.data.skipped import SkippedRecords
 
     if not 0 < image_size <= resize:
         raise UserError(f"--image_size={image_size} must be above 0 and at most --resize={resize}.")
@@ -81,7 +81,7 @@ def cache_features(
             skipped.check()
         if (source / "text_pairs").is_dir():
             shutil.copytree(source / "text_pairs", folder / "text_pairs")
-        return {"feature_size": size, "images": images, "skipped": dict(skipped.counts), **_kept(source)}
+        return {"feature_size": size, "images": images, "skipped": skipped.counts, **_kept(source)}
 
     return build_folder(output, identity, write)
 

@@ -7,8 +7,8 @@ import pathlib
 from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
+from mural_tf.data import tfrecord
 from mural_tf.errors import UserError
-from mural_tf.ingest.downloads import read_tfrecord
 from mural_tf.ingest.source import FILE, Captioned, Pair, Reading, Source, Tally, Text
 
 
@@ -78,7 +78,7 @@ def _parsed(path: pathlib.Path, tally: Tally) -> Iterator[tuple]:
 
     from mural_tf.data.records import parse_record
 
-    for number, (_, serialized) in enumerate(read_tfrecord(path, tally.skip)):
+    for number, (_, serialized) in enumerate(tfrecord.read_all(path, tally.skip)):
         place = f"{path}, record {number}"
         try:
             yield parse_record(serialized, str(path), number), place
