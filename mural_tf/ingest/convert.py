@@ -44,6 +44,175 @@ _KINDS = (
 KINDS: dict[str, type[Source]] = {cls.KIND: cls for cls in _KINDS}  # by the name that the command line knows
 
 
+def convert(
+    sources: Sequence[Source],
+    output: str | pathlib.Path,
+    settings: Settings,
+    restart: bool = False,
+    progress: bool = True,
+) -> pathlib.Path:
+    """Converts the sources into the data set folder `output`, which appears when it is complete.
+
+    The same sources and settings give the same bytes. Stopped in any way, the same call goes on after the last
+    finished block; with `restart` it begins anew. With workers, a script calls it below `if __name__ == "__main__":`.
+
+    Raises:
+      UserError: unusable sources, too much of them skipped, another data set in `output`, an unfinished
+        conversion of something else beside it, or a full disk.
+      OSError: any other failed file operation.
+    """
+    output = pathlib.Path(output)
+    identity = describe_input(sources, settings)
+    folder = output.parent / f".{output.name}.converting"
+    if is_built(output, identity):
+        shutil.rmtree(folder, ignore_errors=True)  # of a run that was killed after its last step but one
+        return output
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with exclusive_lock(output.parent / f".{output.name}.lock"):
+        if is_built(output, identity):  # another process finished it while we waited
+            return output
+        _open_folder(folder, identity, restart)
+        try:
+            _prepare(sources, settings, folder, progress)
+            numbers, tally = _convert_blocks(sources, settings, folder, progress)
+        except KeyboardInterrupt:
+            message = "Interrupted. Finished blocks are kept: run the same command again to go on."
+            raise KeyboardInterrupt(message) from None
+        tally.check(settings.max_skipped_fraction, at_end=True)
+        assemble(folder, output, identity, numbers, tally, settings.shard_megabytes)
+    return output
+
+
+def _prepare(sources: Sequence[Source], settings: Settings, folder: pathlib.Path, progress: bool) -> None:
+    """Makes what has to be known before the first block; what is there already is not made again."""
+    for index, source in enumerate(sources):
+        source.prepare(folder / f"source-{index}", progress)
+    if settings.evaluation_images:
+        hash_evaluation_images(settings.evaluation_images, folder, progress)
+    if settings.translations:
+        build_translations(settings.translations, settings.translation_languages, folder)
+    count_frequent(sources, settings, folder, progress)
+
+
+def describe_input(sources: Sequence[Source], settings: Settings) -> dict:
+    """Returns what identifies a conversion, as JSON values: kinds, options, files with their sizes, settings."""
+    described = []
+    for source in sources:
+        files = [[str(path), os.path.getsize(path)] for path in source.input_files()]
+        options = {name: list(v) if isinstance(v, tuple) else v for name, v in vars(source).items() if name[0] != "_"}
+        described.append({"kind": source.KIND, **options, "files": files})
+    identity = {"name": "converted", "format": FORMAT, "sources": described, "settings": settings.identity()}
+    return json.loads(json.dumps(identity))
+
+
+def _open_folder(folder: pathlib.Path, identity: dict, restart: bool) -> None:
+    plan = folder / PLAN
+    if restart:
+        shutil.rmtree(folder, ignore_errors=True)
+    if plan.is_file() and json.loads(plan.read_text(encoding="utf-8")) == identity:
+        remove_partial(folder)
+        return
+    if any((folder / "parts").glob("*.json")):
+        raise UserError(
+            f"{folder} holds an unfinished conversion of other sources or with other settings: run that one to its "
+            "end, or begin anew with --restart."
+        )
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / "parts").mkdir(parents=True)
+    write_whole(plan, json.dumps(identity, ensure_ascii=False))
+
+
+def _convert_blocks(sources, settings: Settings, folder: pathlib.Path, progress: bool) -> tuple[list[int], Tally]:
+    """Converts what is not converted yet; returns the blocks' numbers and the sum of their tallies."""
+    numbers: list[int] = []
+    tally, positions = Tally(), {}
+    total = sum(source.size() for source in sources)
+    with tqdm(total=total, unit="B", unit_scale=True, desc="Converting", disable=not progress) as bar:
+
+        def pending() -> Iterator[Block]:
+            for block in read_blocks(sources, settings, folder):
+                numbers.append(block.number)
+                positions[block.number] = block.position
+                report = read_report(folder, block.number)
+                if report is None:
+                    yield block
+                else:
+                    finished(block.number, report)
+
+        def finished(number, report):
+            tally.add(report.tally)
+            bar.update(max(0, positions.pop(number) - bar.n))
+            bar.set_postfix_str(f"{tally.written} written, {tally.skipped.total} skipped", refresh=False)
+            tally.check(settings.max_skipped_fraction)
+
+        for number, report in map_blocks(pending(), settings.workers, Converter, (list(sources), settings, folder)):
+            finished(number, report)
+    in_order = Tally()  # so that "first" means first in the input, whichever worker was faster
+    for number in numbers:
+        in_order.add(read_report(folder, number).tally)
+    return numbers, in_order
+
+
+class Converter:
+    """Turns blocks into parts. One per process, which then imports TensorFlow; what it needs from disk is read once."""
+
+    def __init__(self, sources: Sequence[Source], settings: Settings, folder: pathlib.Path):
+        self.sources, self.folder = sources, folder
+        self.screen = Screen(settings, folder)
+
+    def __call__(self, block: Block) -> BlockReport:
+        """Writes the block's parts and, last, its report."""
+        import tensorflow as tf
+
+        from mural_tf.data.records import serialize
+
+        counts: dict = {}
+        writers: dict[tuple[str, str], tf.io.TFRecordWriter] = {}
+        try:
+            with contextlib.ExitStack() as stack:
+                for kind, split, record in self._records(block):
+                    if (kind, split) not in writers:
+                        partial = stack.enter_context(whole(part_path(self.folder, block.number, kind, split)))
+                        writers[kind, split] = stack.enter_context(tf.io.TFRecordWriter(str(partial)))
+                    writers[kind, split].write(serialize(record))
+                    block.tally.written += _count(counts, kind, split, record)
+        except tf.errors.OpError as error:  # how TensorFlow's writer reports a full disk
+            raise UserError(f"Cannot write to {self.folder}: {error.message}. Free space there.") from None
+        sizes = {key: os.path.getsize(part_path(self.folder, block.number, *key)) for key in sorted(writers)}
+        report = BlockReport(block.tally, [[*key, size] for key, size in sizes.items()], counts)
+        write_report(self.folder, block.number, report)
+        return report
+
+    def _records(self, block: Block) -> Iterator[tuple[str, str, Any]]:
+        """Yields (kind, split, record), as in data/records.py."""
+        from mural_tf.data.records import IMAGE_TEXT, TEXT_PAIRS, ImageTextRecord, TextPair
+
+        for index, item in block.items:
+            for found in self.sources[index].records(item, block.tally):
+                if isinstance(found, Pair):
+                    if self.screen.accepts_pair(found, block.tally):
+                        values = (found.text_a, found.language_a, found.text_b, found.language_b, found.group)
+                        yield TEXT_PAIRS, found.split, TextPair(*values)
+                elif (accepted := self.screen.accepted(found, block.tally)) is not None:
+                    captions, languages, groups, _ = zip(*accepted.texts)
+                    record = ImageTextRecord(accepted.image_id, accepted.image, captions, languages, groups)
+                    yield IMAGE_TEXT, accepted.split, record
+
+
+def _count(counts: dict, kind: str, split: str, record) -> int:
+    """Adds a record to `BlockReport.counts`; returns its captions, or 1 for a text pair."""
+    of_split = counts.setdefault(kind, {}).setdefault(split, {"records": 0, "texts": 0, "languages": {}})
+    if kind == "text_pairs":
+        languages = {"-".join(sorted((record.language_a, record.language_b))): 1}
+    else:
+        languages = collections.Counter(record.languages)
+    of_split["records"] += 1
+    of_split["texts"] += sum(languages.values())
+    for language, count in languages.items():
+        of_split["languages"][language] = of_split["languages"].get(language, 0) + count
+    return sum(languages.values())
+
+
 @dataclasses.dataclass
 class BlockReport:
     """What a finished block holds.
@@ -198,172 +367,3 @@ def _description(counts: dict, tally: Tally) -> dict:
         "skipped": {kind: {"count": count, "first": first} for kind, (count, first) in tally.skipped.items()},
         "left_out": {kind: {"count": count, "first": first} for kind, (count, first) in tally.left_out.items()},
     }
-
-
-class Converter:
-    """Turns blocks into parts. One per process, which then imports TensorFlow; what it needs from disk is read once."""
-
-    def __init__(self, sources: Sequence[Source], settings: Settings, folder: pathlib.Path):
-        self.sources, self.folder = sources, folder
-        self.screen = Screen(settings, folder)
-
-    def __call__(self, block: Block) -> BlockReport:
-        """Writes the block's parts and, last, its report."""
-        import tensorflow as tf
-
-        from mural_tf.data.records import serialize
-
-        counts: dict = {}
-        writers: dict[tuple[str, str], tf.io.TFRecordWriter] = {}
-        try:
-            with contextlib.ExitStack() as stack:
-                for kind, split, record in self._records(block):
-                    if (kind, split) not in writers:
-                        partial = stack.enter_context(whole(part_path(self.folder, block.number, kind, split)))
-                        writers[kind, split] = stack.enter_context(tf.io.TFRecordWriter(str(partial)))
-                    writers[kind, split].write(serialize(record))
-                    block.tally.written += _count(counts, kind, split, record)
-        except tf.errors.OpError as error:  # how TensorFlow's writer reports a full disk
-            raise UserError(f"Cannot write to {self.folder}: {error.message}. Free space there.") from None
-        sizes = {key: os.path.getsize(part_path(self.folder, block.number, *key)) for key in sorted(writers)}
-        report = BlockReport(block.tally, [[*key, size] for key, size in sizes.items()], counts)
-        write_report(self.folder, block.number, report)
-        return report
-
-    def _records(self, block: Block) -> Iterator[tuple[str, str, Any]]:
-        """Yields (kind, split, record), as in data/records.py."""
-        from mural_tf.data.records import IMAGE_TEXT, TEXT_PAIRS, ImageTextRecord, TextPair
-
-        for index, item in block.items:
-            for found in self.sources[index].records(item, block.tally):
-                if isinstance(found, Pair):
-                    if self.screen.accepts_pair(found, block.tally):
-                        values = (found.text_a, found.language_a, found.text_b, found.language_b, found.group)
-                        yield TEXT_PAIRS, found.split, TextPair(*values)
-                elif (accepted := self.screen.accepted(found, block.tally)) is not None:
-                    captions, languages, groups, _ = zip(*accepted.texts)
-                    record = ImageTextRecord(accepted.image_id, accepted.image, captions, languages, groups)
-                    yield IMAGE_TEXT, accepted.split, record
-
-
-def _count(counts: dict, kind: str, split: str, record) -> int:
-    """Adds a record to `BlockReport.counts`; returns its captions, or 1 for a text pair."""
-    of_split = counts.setdefault(kind, {}).setdefault(split, {"records": 0, "texts": 0, "languages": {}})
-    if kind == "text_pairs":
-        languages = {"-".join(sorted((record.language_a, record.language_b))): 1}
-    else:
-        languages = collections.Counter(record.languages)
-    of_split["records"] += 1
-    of_split["texts"] += sum(languages.values())
-    for language, count in languages.items():
-        of_split["languages"][language] = of_split["languages"].get(language, 0) + count
-    return sum(languages.values())
-
-
-def convert(
-    sources: Sequence[Source],
-    output: str | pathlib.Path,
-    settings: Settings,
-    restart: bool = False,
-    progress: bool = True,
-) -> pathlib.Path:
-    """Converts the sources into the data set folder `output`, which appears when it is complete.
-
-    The same sources and settings give the same bytes. Stopped in any way, the same call goes on after the last
-    finished block; with `restart` it begins anew. With workers, a script calls it below `if __name__ == "__main__":`.
-
-    Raises:
-      UserError: unusable sources, too much of them skipped, another data set in `output`, an unfinished
-        conversion of something else beside it, or a full disk.
-      OSError: any other failed file operation.
-    """
-    output = pathlib.Path(output)
-    identity = describe_input(sources, settings)
-    folder = output.parent / f".{output.name}.converting"
-    if is_built(output, identity):
-        shutil.rmtree(folder, ignore_errors=True)  # of a run that was killed after its last step but one
-        return output
-    output.parent.mkdir(parents=True, exist_ok=True)
-    with exclusive_lock(output.parent / f".{output.name}.lock"):
-        if is_built(output, identity):  # another process finished it while we waited
-            return output
-        _open_folder(folder, identity, restart)
-        try:
-            _prepare(sources, settings, folder, progress)
-            numbers, tally = _convert_blocks(sources, settings, folder, progress)
-        except KeyboardInterrupt:
-            message = "Interrupted. Finished blocks are kept: run the same command again to go on."
-            raise KeyboardInterrupt(message) from None
-        tally.check(settings.max_skipped_fraction, at_end=True)
-        assemble(folder, output, identity, numbers, tally, settings.shard_megabytes)
-    return output
-
-
-def _prepare(sources: Sequence[Source], settings: Settings, folder: pathlib.Path, progress: bool) -> None:
-    """Makes what has to be known before the first block; what is there already is not made again."""
-    for index, source in enumerate(sources):
-        source.prepare(folder / f"source-{index}", progress)
-    if settings.evaluation_images:
-        hash_evaluation_images(settings.evaluation_images, folder, progress)
-    if settings.translations:
-        build_translations(settings.translations, settings.translation_languages, folder)
-    count_frequent(sources, settings, folder, progress)
-
-
-def describe_input(sources: Sequence[Source], settings: Settings) -> dict:
-    """Returns what identifies a conversion, as JSON values: kinds, options, files with their sizes, settings."""
-    described = []
-    for source in sources:
-        files = [[str(path), os.path.getsize(path)] for path in source.input_files()]
-        options = {name: list(v) if isinstance(v, tuple) else v for name, v in vars(source).items() if name[0] != "_"}
-        described.append({"kind": source.KIND, **options, "files": files})
-    identity = {"name": "converted", "format": FORMAT, "sources": described, "settings": settings.identity()}
-    return json.loads(json.dumps(identity))
-
-
-def _open_folder(folder: pathlib.Path, identity: dict, restart: bool) -> None:
-    plan = folder / PLAN
-    if restart:
-        shutil.rmtree(folder, ignore_errors=True)
-    if plan.is_file() and json.loads(plan.read_text(encoding="utf-8")) == identity:
-        remove_partial(folder)
-        return
-    if any((folder / "parts").glob("*.json")):
-        raise UserError(
-            f"{folder} holds an unfinished conversion of other sources or with other settings: run that one to its "
-            "end, or begin anew with --restart."
-        )
-    shutil.rmtree(folder, ignore_errors=True)
-    (folder / "parts").mkdir(parents=True)
-    write_whole(plan, json.dumps(identity, ensure_ascii=False))
-
-
-def _convert_blocks(sources, settings: Settings, folder: pathlib.Path, progress: bool) -> tuple[list[int], Tally]:
-    """Converts what is not converted yet; returns the blocks' numbers and the sum of their tallies."""
-    numbers: list[int] = []
-    tally, positions = Tally(), {}
-    total = sum(source.size() for source in sources)
-    with tqdm(total=total, unit="B", unit_scale=True, desc="Converting", disable=not progress) as bar:
-
-        def pending() -> Iterator[Block]:
-            for block in read_blocks(sources, settings, folder):
-                numbers.append(block.number)
-                positions[block.number] = block.position
-                report = read_report(folder, block.number)
-                if report is None:
-                    yield block
-                else:
-                    finished(block.number, report)
-
-        def finished(number, report):
-            tally.add(report.tally)
-            bar.update(max(0, positions.pop(number) - bar.n))
-            bar.set_postfix_str(f"{tally.written} written, {tally.skipped.total} skipped", refresh=False)
-            tally.check(settings.max_skipped_fraction)
-
-        for number, report in map_blocks(pending(), settings.workers, Converter, (list(sources), settings, folder)):
-            finished(number, report)
-    in_order = Tally()  # so that "first" means first in the input, whichever worker was faster
-    for number in numbers:
-        in_order.add(read_report(folder, number).tally)
-    return numbers, in_order

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, NamedTuple
 from mural_tf.data import tfrecord
 from mural_tf.errors import UserError
 from mural_tf.ingest.parquet import column_names, read_rows
-from mural_tf.ingest.source import FILE, Captioned, Reading, Source, Tally, Text, language_tag
+from mural_tf.ingest.source import Captioned, ShardSource, Tally, Text, language_tag
 from mural_tf.ingest.text_files import Problem, clean
 
 IMAGE_ENDINGS = ("jpg", "jpeg", "png", "webp")
@@ -169,7 +169,7 @@ def _sample(key: str, found: dict[str, Any], shard: pathlib.Path, on_problem: Pr
 
 
 @dataclasses.dataclass
-class Img2dataset(Source):
+class Img2dataset(ShardSource):
     """The output folder of img2dataset in any format: `img2dataset:downloads/cc12m,language=en`.
 
     Attributes:
@@ -179,7 +179,6 @@ class Img2dataset(Source):
     """
 
     KIND: ClassVar[str] = "img2dataset"
-    ITEM: ClassVar[str] = FILE
     language: str = "en"
     language_column: str = ""
     split: str = "train"
@@ -192,12 +191,6 @@ class Img2dataset(Source):
         """Checks the language before anything is read."""
         del folder, progress
         language_tag(self.language)
-
-    def read(self, reading: Reading) -> Iterator[pathlib.Path]:
-        """Yields the shards: workers read them."""
-        for path in self.files():
-            reading.file_done(path)
-            yield path
 
     def records(self, item: pathlib.Path, tally: Tally) -> Iterable[Captioned]:
         """Yields what a shard holds."""

@@ -9,11 +9,11 @@ from typing import ClassVar
 
 from mural_tf.data import tfrecord
 from mural_tf.errors import UserError
-from mural_tf.ingest.source import FILE, Captioned, Pair, Reading, Source, Tally, Text
+from mural_tf.ingest.source import Captioned, Pair, ShardSource, Tally, Text
 
 
 @dataclasses.dataclass
-class OwnRecords(Source):
+class OwnRecords(ShardSource):
     """A data set in the project's format: `records:data/mine,splits=train`; images, captions and text pairs.
 
     Attributes:
@@ -21,7 +21,6 @@ class OwnRecords(Source):
     """
 
     KIND: ClassVar[str] = "records"
-    ITEM: ClassVar[str] = FILE
     splits: tuple[str, ...] = ("train",)
 
     def files(self) -> list[pathlib.Path]:
@@ -39,12 +38,6 @@ class OwnRecords(Source):
                 "text_pairs/train-*.tfrecord there."
             )
         return found
-
-    def read(self, reading: Reading) -> Iterator[pathlib.Path]:
-        """Yields the shards: workers read them."""
-        for path in self.files():
-            reading.file_done(path)
-            yield path
 
     def records(self, item: pathlib.Path, tally: Tally) -> Iterable[Captioned | Pair]:
         """Yields what a shard holds."""

@@ -146,6 +146,11 @@ class Source:
     path: str
     KIND: ClassVar[str] = ""
     ITEM: ClassVar[str] = PAIR
+    languages = ()  # an option of families that hold several
+
+    def wants(self, *tags: str) -> bool:
+        """Tells whether the option `languages` names all of these, or none."""
+        return not self.languages or set(tags) <= {language_tag(wanted) for wanted in self.languages}
 
     def prepare(self, folder: pathlib.Path, progress: bool) -> None:
         """Does once what reading needs beforehand (an index of images), into `folder`."""
@@ -164,11 +169,7 @@ class Source:
         return ()
 
     def files(self) -> list[pathlib.Path]:
-        """Returns the sorted files that `path`, which may hold wildcards, stands for.
-
-        Raises:
-          UserError: there is none.
-        """
+        """Returns the sorted files that `path`, which may hold wildcards, stands for; raises if there is none."""
         return find_files(self.path)
 
     def input_files(self) -> list[pathlib.Path]:
@@ -178,6 +179,18 @@ class Source:
     def size(self) -> int:
         """Bytes that `Reading.position` reaches in the end."""
         return sum(os.path.getsize(path) for path in self.files())
+
+
+class ShardSource(Source):
+    """Files that workers read, each as one item."""
+
+    ITEM: ClassVar[str] = FILE
+
+    def read(self, reading: Reading) -> Iterator[pathlib.Path]:
+        """Yields the files."""
+        for path in self.files():
+            reading.file_done(path)
+            yield path
 
 
 def find_files(pattern: str) -> list[pathlib.Path]:
@@ -192,11 +205,8 @@ def parse_source(text: str, kinds: dict[str, type[Source]]) -> Source:
     """Returns the source that `KIND:PATH[,OPTION=VALUE…]` names; raises `UserError` with what would do."""
     kind, colon, rest = text.partition(":")
     if not colon or kind not in kinds:
-        near = difflib.get_close_matches(kind, kinds, 1)
-        hint = f" Did you mean {near[0]}?" if near else ""
-        raise UserError(
-            f"Unknown source {text!r}: expected KIND:PATH[,OPTION=VALUE…], with a KIND of {', '.join(kinds)}.{hint}"
-        )
+        expected = f"KIND:PATH[,OPTION=VALUE…], with a KIND of {', '.join(kinds)}"
+        raise UserError(f"Unknown source {text!r}: expected {expected}.{_did_you_mean(kind, kinds)}")
     path, *options = rest.split(",")
     if not path:
         raise UserError(f"The source {text!r} names no file.")
@@ -206,12 +216,15 @@ def parse_source(text: str, kinds: dict[str, type[Source]]) -> Source:
     for option in options:
         name, equals, value = option.partition("=")
         if name not in fields or not equals:
-            near = difflib.get_close_matches(name, fields, 1)
-            hint = f" Did you mean {near[0]}?" if near else ""
-            known = ", ".join(fields) or "none"
-            raise UserError(f"{kind} has no option {option!r}; it has {known}, each as name=value.{hint}")
+            expected = f"it has {', '.join(fields) or 'none'}, each as name=value"
+            raise UserError(f"{kind} has no option {option!r}; {expected}.{_did_you_mean(name, fields)}")
         values[name] = _parse(kind, name, value, fields[name].type)
     return cls(path=path, **values)
+
+
+def _did_you_mean(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, known, 1)
+    return f" Did you mean {near[0]}?" if near else ""
 
 
 def _parse(kind: str, name: str, value: str, type_name: str) -> Any:
@@ -301,13 +314,7 @@ class Settings:
             )
 
     def identity(self) -> dict:
-        """Returns what decides the bytes, as JSON values."""
+        """Returns what decides the bytes."""
         values = dataclasses.asdict(self)
         del values["workers"], values["max_skipped_fraction"]
-        return {key: _as_json(value) for key, value in values.items()}
-
-
-def _as_json(value):
-    if isinstance(value, (list, tuple)):
-        return [_as_json(v) for v in value]
-    return value
+        return values

@@ -26,7 +26,7 @@ from mural_tf.errors import UserError
 from mural_tf.ingest.source import Text, find_files
 from mural_tf.ingest.tables import DiskTable, build_table
 from mural_tf.ingest.text_files import canonical_language, clean, read_lines
-from mural_tf.ingest.translations import read_translations
+from mural_tf.ingest.translations import parse_google_line
 
 FLAGS = flags.FLAGS
 TABLE = "translations.sqlite"
@@ -81,8 +81,13 @@ def _from_records(path: pathlib.Path) -> Iterator[tuple[str, str, str]]:
 
 
 def _from_google(path: pathlib.Path) -> Iterator[tuple[str, str, str]]:
-    for found, _ in read_translations(path, _refuse):
-        yield translation_key(found.source), found.target_language, found.target
+    for number, line in read_lines(path, _refuse):
+        if line:
+            try:
+                found = parse_google_line(line)
+            except ValueError as error:
+                _refuse(str(error), f"{path}:{number}")
+            yield translation_key(found.source), found.target_language, found.target
 
 
 def _from_tsv(path: pathlib.Path) -> Iterator[tuple[str, str, str]]:
