@@ -41,7 +41,7 @@ class Caption(NamedTuple):
 def read_aligned(
     captions: str | pathlib.Path, images: str | pathlib.Path, language: str, on_problem: Problem = refuse
 ) -> Iterator[Caption]:
-    """Reads a file with one caption a line and a list of images, line i to line i (Multi30K, XTD).
+    """Reads a file with one caption per line and a list of images, line i to line i (Multi30K, XTD).
 
     An image name's suffix after "#" (`COCO_train2014_000000117071.jpg#367178`) is left out.
 

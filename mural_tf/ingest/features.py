@@ -24,6 +24,7 @@ from tqdm import tqdm
 
 from mural_tf import cli
 from mural_tf.data.dataset_folder import build_folder
+from mural_tf.data.skipped import SkippedRecords
 from mural_tf.errors import UserError
 
 FLAGS = flags.FLAGS
@@ -53,8 +54,6 @@ def cache_features(
       UserError: no records, an encoder of another interface, too many images that do not decode, or an
         `output` that cannot be used.
     """
-    from mural_tf.data.skipped import SkippedRecords
-
     if not 0 < image_size <= resize:
         raise UserError(f"--image_size={image_size} must be above 0 and at most --resize={resize}.")
     source = pathlib.Path(data_dir)

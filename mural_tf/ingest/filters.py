@@ -19,8 +19,8 @@ from tqdm import tqdm
 from mural_tf.errors import UserError
 from mural_tf.files import save_array
 from mural_tf.ingest.blocks import Block, map_blocks, read_blocks
-from mural_tf.ingest.source import PAIR, Captioned, Pair, Settings, Source, Tally, Text, find_files
-from mural_tf.ingest.tables import Spool, contains, text_hash
+from mural_tf.ingest.source import PAIR, Captioned, Pair, Settings, Source, Tally, find_files
+from mural_tf.ingest.tables import Spool, contains_text, text_hash
 from mural_tf.ingest.text_files import clean, read_lines
 from mural_tf.ingest.translated_captions import Translations
 
@@ -238,6 +238,9 @@ def count_unigrams(text: str) -> int:
     return len(_UNIGRAM.findall(text))
 
 
+EXCLUDED = "text of the --exclude_texts files"
+
+
 class Screen:
     """The filters of one conversion, with what they learned beforehand in `folder`."""
 
@@ -251,14 +254,20 @@ class Screen:
 
     def accepts_pair(self, pair: Pair, tally: Tally) -> bool:
         """Tells whether a text pair is wanted."""
-        if self._is_excluded(pair.text_a) or self._is_excluded(pair.text_b):
-            tally.leave_out("text of the --exclude_texts files", pair.place)
-            return False
-        return True
+        excluded = self._is_excluded(pair.text_a) or self._is_excluded(pair.text_b)
+        if excluded:
+            tally.leave_out(EXCLUDED, pair.place)
+        return not excluded
 
     def accepted(self, found: Captioned, tally: Tally) -> Captioned | None:
         """Returns the image as a record may hold it and its wanted captions, `None` if nothing is left."""
-        texts = [text for text in found.texts if self._accepts_text(text, tally)]
+        texts = []
+        for text in found.texts:
+            reason = self._reason_against(text.text)
+            if reason:
+                tally.leave_out(reason, text.place)
+            else:
+                texts.append(text)
         if not texts:
             return None
         place = f"{found.texts[0].place} ({found.image_id})"
@@ -275,7 +284,7 @@ class Screen:
     def _image_or_reason(self, found: Captioned) -> tuple[bytes, str]:
         """Returns what the record holds, or why the image is not wanted; raises `BadImage`."""
         filters = self.filters
-        if self.frequent_images.size and contains(self.frequent_images, text_hash(found.image_id)):
+        if contains_text(self.frequent_images, found.image_id):
             return b"", f"image with more than {filters.max_texts_per_image} texts"
         opened, size = examine(found.image)
         if filters.above_shorter_side and min(size) <= filters.above_shorter_side:
@@ -286,27 +295,25 @@ class Screen:
             return b"", "image that looks like an evaluation image"
         return usable_bytes(found.image, opened, self.settings.image_size), ""
 
-    def _accepts_text(self, text: Text, tally: Tally) -> bool:
+    def _reason_against(self, text: str) -> str:
+        """Returns why a caption is not wanted, or ""."""
         filters = self.filters
-        reason = ""
-        if filters.max_characters and len(text.text) > filters.max_characters:
-            reason = f"caption of more than {filters.max_characters} characters"
-        elif filters.min_words or filters.max_words:
-            unigrams = count_unigrams(text.text)
+        if filters.max_characters and len(text) > filters.max_characters:
+            return f"caption of more than {filters.max_characters} characters"
+        if filters.min_words or filters.max_words:
+            unigrams = count_unigrams(text)
             if unigrams < filters.min_words:
-                reason = f"caption of fewer than {filters.min_words} words"
-            elif filters.max_words and unigrams > filters.max_words:
-                reason = f"caption of more than {filters.max_words} words"
-        if not reason and self._is_excluded(text.text):
-            reason = "text of the --exclude_texts files"
-        if not reason and self.frequent_texts.size and contains(self.frequent_texts, text_hash(text.text)):
-            reason = f"text on more than {filters.max_images_per_text} images"
-        if reason:
-            tally.leave_out(reason, text.place)
-        return not reason
+                return f"caption of fewer than {filters.min_words} words"
+            if filters.max_words and unigrams > filters.max_words:
+                return f"caption of more than {filters.max_words} words"
+        if self._is_excluded(text):
+            return EXCLUDED
+        if contains_text(self.frequent_texts, text):
+            return f"text on more than {filters.max_images_per_text} images"
+        return ""
 
     def _is_excluded(self, text: str) -> bool:
-        return self.excluded.size > 0 and contains(self.excluded, text_hash(text.casefold()))
+        return contains_text(self.excluded, text.casefold())
 
 
 def _read_excluded(patterns: tuple[str, ...]) -> np.ndarray:

@@ -15,7 +15,7 @@ from mural_tf.data.skipped import CountsByKind
 from mural_tf.errors import UserError
 from mural_tf.ingest.text_files import canonical_language
 
-language_tag = functools.lru_cache(maxsize=4096)(canonical_language)  # called once a record
+language_tag = functools.lru_cache(maxsize=4096)(canonical_language)  # called once per record
 PAIR, IMAGE, FILE = "pair", "image", "file"  # what an item is: its size decides how many go into a block
 MINIMUM = 1000  # items read before the skipped share counts; a file's first lines may be its worst
 

@@ -32,7 +32,7 @@ class CaptionsTsv(CaptionedImages):
     caption: int = 1
 
     def read(self, reading: Reading) -> Iterator[ImageItem]:
-        """Yields one item a line."""
+        """Yields one item per line."""
         language = canonical_language(self.language)
         for path in self.files():
             for number, line in read_lines(path, reading.problem, reading.at):
@@ -118,7 +118,7 @@ class ParquetCaptions(CaptionedImages):
     OPTIONAL: ClassVar[tuple[str, ...]] = ()
 
     def read(self, reading: Reading) -> Iterator[ImageItem]:
-        """Yields one item a row."""
+        """Yields one item per row."""
         for path in self.files():
             names = column_names(path)
             missing = {self.URL, self.TEXT} - set(names)

@@ -33,7 +33,7 @@ _LONGEST_FIELD = 1 << 20  # characters; WIT's longest context is far below: more
 class Wit(CaptionedImages):
     """WIT as MURAL splits it (A.3): `wit:wit_v1.train.all-*.tsv.gz,images=downloads/wit`.
 
-    Reference descriptions only, one record a row; each language is divided into train, dev and test by a hash of the
+    Reference descriptions only, one record per row; each language is divided into train, dev and test by a hash of the
     image's address. MURAL's own division was never published. See docs/convert.md.
 
     Attributes:
@@ -71,7 +71,7 @@ class Wit(CaptionedImages):
             self._held_out = hold_out(rows, folder / "held_out", self.salt, sizes, self.fraction, self.scope == "all")
 
     def read(self, reading: Reading) -> Iterator[ImageItem]:
-        """Yields one item a row with a reference description."""
+        """Yields one item per row with a reference description."""
         for path in self.files():
             for caption in read_wit(path, self.languages, reading.problem, reading.at):
                 split = self.split or self._split_of(caption)
@@ -182,7 +182,7 @@ def hold_out(
 ) -> HeldOut:
     """Chooses the images that are held out, or reads a choice made before.
 
-    Memory is bounded by the largest language: 8 bytes a pair.
+    Memory is bounded by the largest language: 8 bytes per pair.
 
     Args:
       rows: (language, image id) of every pair.
