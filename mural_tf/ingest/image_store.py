@@ -52,7 +52,7 @@ class DownloadedImages:
     def _rows(self, progress: bool) -> Iterator[tuple[str, bytes]]:
         shards = tqdm(self.shards, unit="shard", desc="Indexing images", disable=not progress)
         for number, shard in enumerate(shards):
-            # Damage is told when the images are looked for: they will be missing.
+            # Damage shows when the images are looked for: they will be missing.
             for sample in read_samples(shard, lambda kind, place: None, images=False):
                 address = sample.metadata.get("url")
                 if address:
