@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from mural_tf.errors import UserError
 
-Field = "type[int] | type[str] | Sequence[str]"
+Field = Union[type, Sequence[str]]  # int, str, or the values to choose from
 
 
 def parse(text: str, variants: Mapping[str, Mapping[str, Field]]) -> tuple[str, dict]:
@@ -14,7 +14,7 @@ def parse(text: str, variants: Mapping[str, Mapping[str, Field]]) -> tuple[str, 
 
     Args:
       text: the arguments; without a variant it is the first of `variants`.
-      variants: {variant: {field: int, str, or the values to choose from}}.
+      variants: {variant: {name of a field: what it takes}}.
 
     Raises:
       UserError: a variant, a field or a value that is not known.

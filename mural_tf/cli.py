@@ -214,10 +214,8 @@ def _mistakes_in_flags() -> Iterator[None]:
     try:
         yield
     except flags.Error as error:
-        original = error
-        while "Error whilst parsing config file" in str(original):  # ml_collections' words, around a stack trace
-            original = original.__context__
-        if original is not error:  # the file's own: a UserError about its arguments, or a bug
+        original = _original(error)
+        if original is not None:
             raise original from None
         missing = re.search(r"Flag --(\S+) must have a value other than None", str(error))
         raise UserError(_missing(missing[1]) if missing else f"{error} (--help lists the flags)") from error
@@ -229,6 +227,18 @@ def _mistakes_in_flags() -> Iterator[None]:
             raise  # a mistake inside the configuration file
         reason = str(error).strip("'\"").replace("\\n", " ").replace("\\'", "'")
         raise UserError(f"Unknown field, or a value of another type, in the flags: {reason}") from error
+
+
+def _original(error: flags.Error) -> BaseException | None:
+    """Returns what a configuration raised, if that is why a flag was refused: a `UserError`, or a bug in its file."""
+    causes = []
+    while error is not None:
+        causes.append(error)
+        error = error.__context__
+    own = [cause for cause in causes if "Error whilst parsing config file" not in str(cause)]  # ml_collections' words
+    if own[0] is not causes[0]:
+        return own[0]
+    return next((cause for cause in own if isinstance(cause, UserError)), None)
 
 
 @contextlib.contextmanager

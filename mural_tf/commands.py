@@ -569,7 +569,7 @@ def shapes():
         from mural_tf.data.dataset_folder import describe
         from mural_tf.data.shapes.drawings import build_shapes
 
-        print(describe(build_shapes(output.value, seed.value, images.value, image_size.value)))
+        print(describe(build_shapes(output.value, seed.value, images.value, image_size.value, progress=True)))
 
     return main
 

@@ -1,6 +1,5 @@
 """The front of all commands: finding one, its flags and help, mistakes, former names, and `--config.model`."""
 
-import inspect
 import runpy
 import subprocess
 import sys
@@ -60,6 +59,7 @@ def no_flags():
     """Flags that a test defines are gone after it."""
     before = set(flags.FLAGS)
     yield
+    flags.FLAGS.unparse_flags()
     for name in set(flags.FLAGS) - before:
         delattr(flags.FLAGS, name)
 
@@ -178,23 +178,20 @@ def parsed_config(monkeypatch, tmp_path, *arguments):
     """What `--config` gives for a command line, with a stand-in for the methods' own fields."""
 
     def mount(config, name):
+        if name == "clip":
+            raise UserError("Unknown model 'clip'.")
         config.model = name
         config.method = {"margin": 0.5, "name": name}
 
     (tmp_path / "made.py").write_text("from mural_tf.config import base_config as get_config\n")
     monkeypatch.setattr(models, "mount", mount, raising=False)
     monkeypatch.setattr(sys, "argv", ["program", f"--config={tmp_path / 'made.py'}", *arguments])
-    values = flags.FlagValues()
-    monkeypatch.setattr(flags, "FLAGS", values)
-    monkeypatch.setattr(cli.config_flags.config_flags, "FLAGS", values)
-    define = inspect.getattr_static(cli, "config_flags").DEFINE_config_file
-    monkeypatch.setattr(cli.config_flags, "DEFINE_config_file", lambda *options: define(*options, flag_values=values))
     config = cli.define_config(required=False)
-    values(sys.argv)
+    cli._parse_flags(sys.argv)
     return config.value
 
 
-def test_a_method_brings_its_fields_before_they_are_overridden(monkeypatch, tmp_path):
+def test_a_method_brings_its_fields_before_they_are_overridden(no_flags, monkeypatch, tmp_path):
     config = parsed_config(
         monkeypatch, tmp_path, "--config.method.margin=0.1", "--config.model=my.methods:SigLip", "--config.seed=3"
     )
@@ -204,11 +201,15 @@ def test_a_method_brings_its_fields_before_they_are_overridden(monkeypatch, tmp_
         config.method.another = 1  # locked, as ever
 
 
-def test_the_file_s_own_method_keeps_the_file_s_fields(monkeypatch, tmp_path):
+def test_the_file_s_own_method_keeps_the_file_s_fields(no_flags, monkeypatch, tmp_path):
     config = parsed_config(monkeypatch, tmp_path, f"--config.model={base_config().model}")
     assert config.to_dict() == base_config().to_dict()
 
 
-def test_unknown_fields_of_a_method_are_mistakes(monkeypatch, tmp_path):
-    with pytest.raises((AttributeError, KeyError), match="margn"):
-        parsed_config(monkeypatch, tmp_path, "--config.model=mine:Own", "--config.method.margn=1")
+@pytest.mark.parametrize("arguments, message", [
+    (["--config.model=mine:Own", "--config.method.margn=1"], "^Unknown field.*margn"),
+    (["--config.model=clip"], "^Unknown model 'clip'.$"),
+])  # fmt: skip
+def test_unknown_methods_and_fields_are_mistakes(arguments, message, no_flags, monkeypatch, tmp_path):
+    with pytest.raises(UserError, match=message):
+        parsed_config(monkeypatch, tmp_path, *arguments)
