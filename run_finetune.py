@@ -1,28 +1,6 @@
-"""Fine-tunes a trained model; the same command again resumes. Example:
+"""The same as `python -m mural_tf finetune`; --help describes it."""
 
-python run_finetune.py --config=configs/finetune.py --config.data.directory=DATA --from=WORKDIR --workdir=NEW
-"""
-
-from absl import flags
-from ml_collections import config_flags
-
-from mural_tf import cli
-
-CONFIG = config_flags.DEFINE_config_file("config", None, "A file of configs/; --config.x.y=… overrides a field.")
-FROM = flags.DEFINE_string("from", None, "A workdir, an export, or a TF-Hub handle or folder for the text tower.")
-WORKDIR = flags.DEFINE_string("workdir", None, "Folder for checkpoints, metrics and exports; made if missing.")
-TPU = flags.DEFINE_string("tpu", "", 'Empty: this machine; "local": this TPU VM; else a TPU\'s name or address.')
-DEBUG_NANS = flags.DEFINE_bool("debug_nans", False, "Stop at the first operation that yields NaN or infinity; slow.")
-PROFILE = flags.DEFINE_string("profile", "", "START,STOP: write a TensorBoard profile of these steps, counted from 1.")
-flags.mark_flags_as_required(["config", "from", "workdir"])
-
-
-def main(argv):
-    del argv
-    from mural_tf.runs.finetune import finetune
-
-    finetune(CONFIG.value, FROM.value, WORKDIR.value, tpu=TPU.value, debug_nans=DEBUG_NANS.value, profile=PROFILE.value)
-
+from mural_tf.commands import run
 
 if __name__ == "__main__":
-    cli.run(main)
+    run("finetune")

@@ -27,15 +27,15 @@ EXTRAS = {
     "search": ["faiss-cpu>=1.9,<2"],  # approximate search; these take NumPy 1.25 to 2
     "vocabulary": ["tokenizers>=0.19"],  # the fast word-piece builder
     "pretrained": ["safetensors>=0.4"],  # Hugging Face's files of weights
-    "convert": [  # python -m mural_tf.ingest
+    "convert": [  # python -m mural_tf convert
         "pyarrow>=14,<21",  # Parquet; newer ones need NumPy 2
         "ImageHash>=4.3",  # perceptual hashes, to find evaluation images in training data
     ],
-    "evaluation": [  # python -m mural_tf.analysis languages; benchmarks need nothing more than the package
+    "evaluation": [  # python -m mural_tf analyse languages; benchmarks need nothing more than the package
         "scikit-learn>=1.3",  # Laplacian eigenmaps
         "matplotlib>=3.7",  # the map, the chart of benchmarks/table.py
     ],
-    "serve": [  # python -m mural_tf.serve
+    "serve": [  # python -m mural_tf serve
         "aiohttp>=3.9",  # HTTP server, router and client in one package, with a parser in C
         "prometheus-client>=0.20",  # /metrics
     ],
@@ -60,6 +60,7 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     packages=find_packages(include=["mural_tf", "mural_tf.*"]),
+    entry_points={"console_scripts": ["mural=mural_tf.commands:run_script"]},
     package_data={"mural_tf.search": ["web_page.html"]},
     python_requires=">=3.9,<3.12",
     install_requires=REQUIRED,

@@ -1,4 +1,4 @@
-"""Throughput and memory of `python -m mural_tf.ingest`, in one process, beside straightforward ways.
+"""Throughput and memory of `python -m mural_tf convert`, in one process, beside straightforward ways.
 
     python benchmarks/convert.py                                  # a minute
     python benchmarks/convert.py --pairs=1000000 --images=20000 --gigabytes=10

@@ -115,7 +115,7 @@ def compare_encoders(folder: pathlib.Path, export: pathlib.Path, arguments) -> N
 
 def load_server(folder: pathlib.Path, export: pathlib.Path, arguments) -> bool:
     """Prints what the server does under load; returns whether it answered everything as it should."""
-    command = [sys.executable, "-m", "mural_tf.serve", f"--export={export}", "--port=0"]
+    command = [sys.executable, "-m", "mural_tf", "serve", f"--export={export}", "--port=0"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     line = process.stdout.readline()
     if not line.startswith("Serving "):

@@ -3,6 +3,7 @@
 [P] gives the parameters of its parts and no training recipe; ALIGN's own is used where it differs from MURAL-base.
 """
 
+from configs.mural_large import bert_large
 from mural_tf.config import base_config
 
 
@@ -11,11 +12,7 @@ def get_config():
     config.model = "align"
     config.image_tower.width = 4.3  # EfficientNet-L2 (Xie et al., 2020)
     config.image_tower.depth = 5.3
-    config.text_tower.layers = 24  # BERT-large [P A.1]
-    config.text_tower.hidden_size = 1024
-    config.text_tower.heads = 16  # BERT-large's
-    config.text_tower.feed_forward_size = 4096
-    config.text_tower.token_embedding_size = 256  # 64M parameters of token embeddings at 250k pieces [P A.1]
+    bert_large(config.text_tower)  # [P A.1]
     config.embedding_size = 1376  # our inference: width of L2's last block, as 512 is of B5's
     config.train.image_text_batch = 16_384  # ALIGN (Jia et al., 2021) §5
     config.data.image_text_languages = ("en",)  # "trained on English-only Alt-Text data" [P §3.2]

@@ -1,11 +1,10 @@
-"""EmbN on Multi30K ([MULE], Table 2a): one language a model, here English.
+"""EmbN on Multi30K ([MULE], Table 2a): one language in a model, here English; another: mule.py:embn,languages=de.
 
-Another: --config.text_tower.languages="('de',)". Several at once give the row "MULE EmbN".
+Several at once, mule.py:embn,languages=en+de+fr+cs, are the row "MULE EmbN".
 """
 
-from configs.mule import mule_config
+from configs.mule import get_config as mule
 
 
 def get_config():
-    config = mule_config("embn", ("en",))
-    return config
+    return mule("embn")

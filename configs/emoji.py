@@ -1,19 +1,61 @@
-"""What the emoji configurations share: two CPU cores, small towers, the benchmark's data.
+"""The emoji configurations: small towers for two CPU cores, every method on the same pictures, batch and steps.
 
-`emoji_config(model, languages, steps)` is the single source of the pairs (MURAL and ALIGN): same towers, data, steps,
-seed and vocabulary; only the text-text task differs. This file is no configuration itself.
+    --config=configs/emoji.py:mural,steps=5000,languages=all
+
+The first argument is the method; what each takes after it stands in `VARIANTS`. The pairs (MURAL and ALIGN) share
+towers, data, steps, seed and vocabulary; only the text-text task differs. Methods with word vectors share all but the
+text tower.
 """
 
 from ml_collections import ConfigDict
 
+from configs import globetrotter_resnet18, mule
+from configs.arguments import parse
 from mural_tf.config import base_config
 from mural_tf.data.emoji.names import LANGUAGE_GROUPS
 
+WORDS = {
+    "steps": int,
+    "regularization": ("weak", "strong"),  # strong keeps long runs from learning the three drawing styles by heart
+}
+PIECES = {**WORDS, "languages": ("core", "all")}  # core: 25, all: 122, every locale that names half of the emoji
+VARIANTS = {
+    "mural": PIECES,
+    "align": PIECES,
+    "etcl": PIECES,
+    "etcl_image_text": PIECES,
+    "globetrotter": {**PIECES, **globetrotter_resnet18.FIELDS},
+    "labse": PIECES,
+    "mule": WORDS,
+    "mule_lp": WORDS,
+    "embn": WORDS,
+    "parallel_embn": WORDS,
+}
 
-def emoji_config(model: str, languages: str, steps: int) -> ConfigDict:
-    """Returns the configuration of one run on the benchmark's `languages` ("core": 25, "all": 122)."""
+
+def get_config(arguments: str = "") -> ConfigDict:
+    variant, given = parse(arguments, VARIANTS)
+    config = _small(given.pop("languages", "core"), given.pop("steps", 150 if variant.startswith("etcl") else 1_400))
+    if given.pop("regularization", "weak") == "strong":
+        _regularize(config)
+    config.model = {"etcl_image_text": "mural", "mule_lp": "mule"}.get(variant, variant)
+    if variant.startswith("etcl"):
+        _etcl(config, image_text_alone=variant == "etcl_image_text")
+    elif variant == "globetrotter":
+        _globetrotter(config, **given)
+    elif variant == "labse":
+        config.image_tower.name = "none"
+        config.image_tower.projection = config.embedding_size
+        config.loss.text_text_weight = 1.0
+        config.optimizer.text_text_learning_rate = config.optimizer.learning_rate
+    elif VARIANTS[variant] is WORDS:
+        _words(config, variant)
+    return config
+
+
+def _small(languages: str, steps: int) -> ConfigDict:
+    """What all share."""
     config = base_config()
-    config.model = model
 
     config.data.source = "emoji"
     config.data.directory = f"data/emoji_{languages}"
@@ -64,9 +106,7 @@ def emoji_config(model: str, languages: str, steps: int) -> ConfigDict:
     return config
 
 
-def emoji_long_config(model: str) -> ConfigDict:
-    """Returns the longer run: more steps, and what keeps them from learning the three drawing styles by heart."""
-    config = emoji_config(model, "core", steps=5_000)
+def _regularize(config: ConfigDict) -> None:
     config.image_tower.drop_connect_rate = 0.1
     config.augmentation.rotation = 20.0
     config.augmentation.zoom = 0.25
@@ -74,4 +114,59 @@ def emoji_long_config(model: str) -> ConfigDict:
     config.augmentation.color = 0.6
     config.augmentation.greyscale = 0.1
     config.augmentation.erase = 0.3
-    return config
+
+
+def _etcl(config: ConfigDict, image_text_alone: bool) -> None:
+    config.loss.image_text_weight = 1.0 if image_text_alone else 1 / 3  # Eq. 4 of ETCL
+    config.loss.text_text_weight = 0.0 if image_text_alone else 1 / 3
+    config.train.image_text_batch *= 2 if image_text_alone else 1  # a triple is two image-caption pairs
+    config.data.shuffle_buffer = 400_000 if image_text_alone else 100_000  # triples
+    config.optimizer.learning_rate = 1e-3  # a quarter of emoji_mural's peak, linearly to 0 (our choice)
+    config.optimizer.text_text_learning_rate = 1e-3
+    config.optimizer.warmup_steps = 0
+
+
+def _globetrotter(config: ConfigDict, **given: str) -> None:
+    config.image_tower.head_size = 160  # on the last block's 160
+    config.text_tower.pooling = "first_and_mean"
+    config.loss.text_text_weight = 1.0  # L_t
+    config.loss.image_image_weight = 1.0  # λ1 to λ3, as in the authors' code
+    config.loss.image_text_weight = 1.0
+    config.loss.cloze_weight = 1.0
+    config.loss.temperature = 0.1  # of all losses, fixed
+    config.optimizer.text_text_learning_rate = config.optimizer.learning_rate
+    config.augmentation.crop_area = (0.5, 1.0)  # our choice: a drawing fills its picture
+    config.augmentation.greyscale = 0.1
+    config.augmentation.blur = 0.5  # pixels, of 48
+    globetrotter_resnet18.change(config, **given)
+
+
+def _words(config: ConfigDict, variant: str) -> None:
+    """The methods with word vectors, which start at random and are trained, in LP too (unlike the paper's)."""
+    config.image_tower.branch_size = 320  # on the trained EfficientNet, twice its last block's width
+    config.image_tower.projection = 160
+    config.text_tower.name = "words"
+    config.text_tower.languages = tuple(name for names in LANGUAGE_GROUPS.values() for name in names)
+    config.text_tower.word_size = 128
+    config.text_tower.language_size = 128
+    config.text_tower.hidden_size = 256
+    config.text_tower.projection = 160
+    config.text_tower.length_groups = 2  # each has a layer for every language
+    config.vocabulary.size = 100_000  # all words
+    config.mule.top = 256  # all: before the towers know anything, the ten hardest draw everything to one point
+    config.mule.margin = 0.3
+    config.loss.text_text_weight = 0.0
+    config.data.captions_per_image = 4
+    config.optimizer.learning_rate = 2e-3
+    config.optimizer.text_tower_rate = 1.0
+    config.optimizer.epsilon = 1e-8  # as in configs/mule.py, for the language classifier's small gradients
+    if variant == "mule":
+        config.loss.text_text_weight = 1.0
+    elif variant == "mule_lp":
+        mule.pretrain_words(config)
+    elif variant == "embn":
+        config.text_tower.languages = ("en",)
+        config.data.captions_per_image = 1
+    else:
+        config.text_tower.language_branches = "parallel"
+        config.text_tower.hidden_size = 128

@@ -1,7 +1,7 @@
 """emoji_align on every locale that names at least half of the emoji."""
 
-from configs.emoji import emoji_config
+from configs.emoji import get_config as emoji
 
 
 def get_config():
-    return emoji_config("align", "all", steps=1_400)
+    return emoji("align,languages=all")

@@ -1,7 +1,7 @@
 """Small ALIGN, the counterpart of emoji_mural: the same but for the text-text task."""
 
-from configs.emoji import emoji_config
+from configs.emoji import get_config as emoji
 
 
 def get_config():
-    return emoji_config("align", "core", steps=1_400)
+    return emoji("align")

@@ -1,7 +1,7 @@
 """emoji_align with more steps, as many as emoji_mural_long."""
 
-from configs.emoji import emoji_long_config
+from configs.emoji import get_config as emoji
 
 
 def get_config():
-    return emoji_long_config("align")
+    return emoji("align,steps=5000,regularization=strong")

@@ -1,10 +1,7 @@
 """Small EmbN on the emoji benchmark: one language, English (another: --config.text_tower.languages="('de',)")."""
 
-from configs.emoji_words import emoji_words_config
+from configs.emoji import get_config as emoji
 
 
 def get_config():
-    config = emoji_words_config("embn")
-    config.text_tower.languages = ("en",)
-    config.data.captions_per_image = 1
-    return config
+    return emoji("embn")

@@ -6,15 +6,8 @@ Started from emoji_mural with --config.train.steps=1100, both together see as ma
 is two image-caption pairs and a text pair.
 """
 
-from configs.emoji import emoji_config
+from configs.emoji import get_config as emoji
 
 
 def get_config():
-    config = emoji_config("etcl", "core", steps=150)
-    config.loss.image_text_weight = 1 / 3  # Eq. 4 of ETCL
-    config.loss.text_text_weight = 1 / 3
-    config.optimizer.learning_rate = 1e-3  # a quarter of emoji_mural's peak, linearly to 0 (our choice)
-    config.optimizer.text_text_learning_rate = 1e-3
-    config.optimizer.warmup_steps = 0
-    config.data.shuffle_buffer = 100_000  # triples
-    return config
+    return emoji("etcl")

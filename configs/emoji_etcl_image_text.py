@@ -7,14 +7,8 @@ Twice the batch, so that as many image-caption pairs are seen. For "+xx" add
 --config.loss.text_text_weight=0.
 """
 
-from configs.emoji_etcl import get_config as etcl_config
+from configs.emoji import get_config as emoji
 
 
 def get_config():
-    config = etcl_config()
-    config.model = "mural"
-    config.loss.image_text_weight = 1.0
-    config.loss.text_text_weight = 0.0
-    config.train.image_text_batch = 512
-    config.data.shuffle_buffer = 400_000
-    return config
+    return emoji("etcl_image_text")

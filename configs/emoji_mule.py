@@ -4,10 +4,8 @@ Several drawings with four captions each make a batch of as many pairs as emoji_
 neighbourhood constraints. Word vectors start at random.
 """
 
-from configs.emoji_words import emoji_words_config
+from configs.emoji import get_config as emoji
 
 
 def get_config():
-    config = emoji_words_config("mule")
-    config.loss.text_text_weight = 1.0
-    return config
+    return emoji("mule")

@@ -1,7 +1,7 @@
 """Small MURAL on the emoji benchmark's 25 languages: the demonstration of the README."""
 
-from configs.emoji import emoji_config
+from configs.emoji import get_config as emoji
 
 
 def get_config():
-    return emoji_config("mural", "core", steps=1_400)
+    return emoji("mural")

@@ -1,7 +1,7 @@
 """emoji_mural with more steps: the run behind the README's comparison of MURAL and ALIGN."""
 
-from configs.emoji import emoji_long_config
+from configs.emoji import get_config as emoji
 
 
 def get_config():
-    return emoji_long_config("mural")
+    return emoji("mural,steps=5000,regularization=strong")

@@ -1,10 +1,7 @@
 """Small PARALLEL-EmbN on the emoji benchmark: one image branch, a sentence branch for each of 25 languages."""
 
-from configs.emoji_words import emoji_words_config
+from configs.emoji import get_config as emoji
 
 
 def get_config():
-    config = emoji_words_config("parallel_embn")
-    config.text_tower.language_branches = "parallel"
-    config.text_tower.hidden_size = 128
-    return config
+    return emoji("parallel_embn")

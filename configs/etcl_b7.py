@@ -3,13 +3,17 @@
     python run_finetune.py --config=configs/etcl_b7.py --from=WORKDIR_OF_MURAL --workdir=…
 
 The source is a run of `mural_etcl_reproduction.py`; its towers, heads, temperature and vocabulary count, whatever is
-set here.
+set here. `etcl_b7.py:image_text` is the same stage with the image-text loss alone ([ETCL] §5), `languages=en+de` takes
+the captions in some languages.
 """
 
+from configs.arguments import parse
 from configs.mural_etcl_reproduction import get_config as source_config
 
 
-def get_config():
+def get_config(arguments: str = ""):
+    fields = {"languages": str}
+    variant, given = parse(arguments, {"etcl": fields, "image_text": fields})
     config = source_config()
     config.model = "etcl"
     config.loss.image_text_weight = 1 / 3  # of L(I, A) + L(B, I), Eq. 4
@@ -20,4 +24,10 @@ def get_config():
     config.optimizer.warmup_steps = 0
     config.train.steps = 3_000
     config.train.image_text_batch = 32_768  # triples
+    if variant == "image_text":
+        config.model = "mural"
+        config.loss.image_text_weight = 1.0
+        config.loss.text_text_weight = 0.0
+    if "languages" in given:
+        config.data.image_text_languages = tuple(given["languages"].split("+"))
     return config

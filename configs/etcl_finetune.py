@@ -3,15 +3,14 @@
 python run_finetune.py --config=configs/etcl_finetune.py:flickr30k --from=WORKDIR --workdir=…
 """
 
+from configs.arguments import parse
 from mural_tf.config import base_config
-from mural_tf.errors import UserError
 
 STEPS = {"flickr30k": 3_000, "mscoco": 6_000}
 
 
-def get_config(benchmark: str = "flickr30k"):
-    if benchmark not in STEPS:
-        raise UserError(f"Unknown benchmark {benchmark!r}: expected {' or '.join(STEPS)}.")
+def get_config(arguments: str = ""):
+    benchmark, _ = parse(arguments, {name: {} for name in STEPS})
     config = base_config()
     config.loss.text_text_weight = 0.0  # "without text-text matching loss"
     config.loss.label_smoothing = 0.1  # as in pretraining: "all the other hyper-parameters are consistent"

@@ -3,13 +3,8 @@
 python run_finetune.py --config=configs/etcl_plus_6lang.py --from=WORKDIR_OF_MURAL --workdir=…
 """
 
-from configs.etcl_b7 import get_config as etcl_config
+from configs.etcl_b7 import get_config as etcl
 
 
 def get_config():
-    config = etcl_config()
-    config.model = "mural"
-    config.data.image_text_languages = ("en", "de", "fr", "cs", "zh", "ja")  # multilingual CC3M [ETCL §3.4]
-    config.loss.image_text_weight = 1.0
-    config.loss.text_text_weight = 0.0
-    return config
+    return etcl("image_text,languages=en+de+fr+cs+zh+ja")  # multilingual CC3M [ETCL §3.4]

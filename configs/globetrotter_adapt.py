@@ -8,11 +8,11 @@ languages beforehand and does not change them; here their captions are trained o
 
 from ml_collections import ConfigDict
 
-from configs.globetrotter_resnet18 import get_config as globetrotter_config
+from configs.globetrotter_resnet18 import get_config as globetrotter
 
 
 def get_config(language: str = "en"):
-    config = globetrotter_config()
+    config = globetrotter()
     config.evaluation.groups = ConfigDict({"new": (language,)})
     config.train.steps = (3_150_000 + 78_700) // 800  # an epoch with the new language's captions [P §4, B.4]
     return config

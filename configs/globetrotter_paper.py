@@ -1,15 +1,7 @@
 """globetrotter_resnet18 as [P] has it where the authors' code differs: one text head, α of Eq. 2, sums, λ = 0.2."""
 
-from configs.globetrotter_resnet18 import get_config as code_config
+from configs.globetrotter_resnet18 import get_config as globetrotter
 
 
 def get_config():
-    config = code_config()
-    config.shared_head = True  # one head on the first token [P §3.5]
-    config.text_tower.pooling = "first"
-    config.loss.alpha = "paper"  # Eq. 2
-    config.loss.alpha_divided = False  # Eq. 1
-    config.loss.image_image_weight = 0.2  # λ1 to λ3 [P B.1]
-    config.loss.image_text_weight = 0.2
-    config.loss.cloze_weight = 0.2
-    return config
+    return globetrotter("paper")

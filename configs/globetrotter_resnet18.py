@@ -2,13 +2,52 @@
 
     python run_pretrain.py --config=configs/globetrotter_resnet18.py --config.data.directory=… --workdir=…
 
+`globetrotter_resnet18.py:code` (the default) or `:paper` where the two differ; after it `alpha=pairs` for translation
+pairs as positives, or `images=none` for texts alone.
+
 [P]'s ResNet starts from ImageNet's weights; here it starts at random, see encoders/resnet.py.
 """
 
+from ml_collections import ConfigDict
+
+from configs.arguments import parse
 from mural_tf.config import base_config
 
+FIELDS = {"alpha": ("code", "paper", "pairs"), "images": ("all", "none")}
 
-def get_config():
+
+def get_config(arguments: str = ""):
+    variant, given = parse(arguments, {"code": FIELDS, "paper": FIELDS})
+    config = _code()
+    if variant == "paper":
+        _follow_paper(config)
+    change(config, **given)
+    return config
+
+
+def change(config: ConfigDict, alpha: str = "", images: str = "all") -> None:
+    """Sets α; with `images` "none" takes the image tower and every loss but the cloze task's out."""
+    config.loss.alpha = alpha or config.loss.alpha
+    if images == "none":
+        config.image_tower.name = "none"
+        config.image_tower.projection = config.embedding_size
+        config.image_tower.head_size = 0
+        config.loss.text_text_weight = 0.0
+        config.loss.image_image_weight = 0.0
+        config.loss.image_text_weight = 0.0
+
+
+def _follow_paper(config: ConfigDict) -> None:
+    config.shared_head = True  # one head on the first token [P §3.5]
+    config.text_tower.pooling = "first"
+    config.loss.alpha = "paper"  # Eq. 2
+    config.loss.alpha_divided = False  # Eq. 1
+    config.loss.image_image_weight = 0.2  # λ1 to λ3 [P B.1]
+    config.loss.image_text_weight = 0.2
+    config.loss.cloze_weight = 0.2
+
+
+def _code() -> ConfigDict:
     config = base_config()
     config.model = "globetrotter"
     config.image_tower.name = "resnet"

@@ -1,9 +1,7 @@
 """Globetrotter's upper bound "fully supervised" ([P] §5.1): α is 1 for translation pairs and 0 for all other texts."""
 
-from configs.globetrotter_resnet18 import get_config as globetrotter_config
+from configs.globetrotter_resnet18 import get_config as globetrotter
 
 
 def get_config():
-    config = globetrotter_config()
-    config.loss.alpha = "pairs"
-    return config
+    return globetrotter("code,alpha=pairs")

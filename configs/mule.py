@@ -1,17 +1,44 @@
-"""What the configurations of MULE, EmbN and PARALLEL-EmbN on Multi30K share; this file is no configuration itself.
+"""MULE, EmbN and PARALLEL-EmbN on Multi30K: `mule.py:embn,languages=de`.
 
+The first argument is the method, or `lp`, MULE's pretraining; `languages=en+de+fr+cs` are those of the text tower.
 [MULE] is Kim et al., 2020; "its code" marks what only the released code says.
 """
 
 from ml_collections import ConfigDict
 
+from configs.arguments import parse
 from mural_tf.config import base_config
 
+FIELDS = {"languages": str}
+VARIANTS = {"mule": FIELDS, "lp": FIELDS, "embn": FIELDS, "parallel_embn": FIELDS}
 STEPS_PER_EPOCH = 65  # 29,000 images, 450 in a batch
 
 
-def mule_config(model: str, languages: tuple = ("en", "de", "fr", "cs")) -> ConfigDict:
-    """Returns one of the paper's models: "mule", "embn" or "parallel_embn"."""
+def get_config(arguments: str = ""):
+    variant, given = parse(arguments, VARIANTS)
+    default = "en" if variant == "embn" else "en+de+fr+cs"
+    config = _multi30k("mule" if variant == "lp" else variant, tuple(given.get("languages", default).split("+")))
+    if variant == "parallel_embn":
+        config.text_tower.language_branches = "parallel"
+    elif variant == "lp":
+        pretrain_words(config)
+        config.text_tower.frozen_words = True
+        config.data.text_pairs = "co_captions"  # sentence pairs: captions of one image
+        config.train.text_text_batch = 2_700
+        config.train.steps = 5 * STEPS_PER_EPOCH  # 5 epochs, as the captions' batches are counted (our reading)
+    return config
+
+
+def pretrain_words(config: ConfigDict) -> None:
+    """Makes MULE's configuration that of LP: text pairs on the universal language embedding alone."""
+    config.loss.image_text_weight = 0.0
+    config.loss.text_text_weight = 1.0
+    config.mule.neighbourhood_weight = 0.0  # on the captions of a batch of images
+    config.mule.language_weight = 0.0
+    config.mule.neighbourhood_levels = ("words",)
+
+
+def _multi30k(model: str, languages: tuple[str, ...]) -> ConfigDict:
     config = base_config()
     config.model = model
     config.embedding_size = 512  # of images and sentences [MULE]

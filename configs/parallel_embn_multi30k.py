@@ -1,9 +1,7 @@
 """PARALLEL-EmbN on Multi30K ([MULE], Table 2a): one image branch, a sentence branch for each of four languages."""
 
-from configs.mule import mule_config
+from configs.mule import get_config as mule
 
 
 def get_config():
-    config = mule_config("parallel_embn")
-    config.text_tower.language_branches = "parallel"
-    return config
+    return mule("parallel_embn")

@@ -1,35 +1,127 @@
-"""What every script shares: parse absl flags, run `main`, and tell the user's mistakes from the program's.
+"""How commands run: the command is found, its flags are parsed, and the user's mistakes are told in one line.
 
-    from mural_tf import cli
-
-    if __name__ == "__main__":
-        cli.run(main)
-
-This module imports no TensorFlow, and scripts import it inside `main` only, so that `--help` stays fast.
+`python -m mural_tf COMMAND …` and the scripts at the top of the repository call `run_command` with the table of
+`mural_tf/commands.py`; a script with a single purpose calls `run(main)`. Neither imports TensorFlow before the flags
+are parsed, and what they run imports it inside the main function only, so that `--help` stays fast.
 """
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import difflib
+import inspect
 import logging as python_logging
 import os
+import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from absl import app, logging
+from absl import app, flags, logging
+from ml_collections import ConfigDict, config_flags
 
 from mural_tf.errors import UserError
 
 INTERRUPTED = 130  # what shells report for Ctrl-C: 128 + SIGINT
+HELP = {"--help", "-help", "--helpshort", "-h", "-?"}
+
+flags.disclaim_key_flags()  # flags that are defined here belong to the module that asks for them
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """A command.
+
+    Attributes:
+      define: defines the command's flags and returns its main function, which takes the arguments that are not flags
+        and returns an exit code (None is 0). The first line of its docstring describes the command.
+      positional: whether the main function takes such arguments; otherwise there may be none.
+    """
+
+    define: Callable[[], Callable[[list[str]], int | None]]
+    positional: bool = False
+
+    @property
+    def summary(self) -> str:
+        """One line for the list of commands."""
+        return inspect.getdoc(self.define).splitlines()[0]
+
+
+def run_command(commands: Mapping[str, Command], arguments: Sequence[str], program: str) -> None:
+    """Runs the command that the arguments begin with, and exits as `run` does; never returns.
+
+    Only the flags of this command are defined, so two commands may have a flag of the same name. `--help` after a
+    command describes it; before any, or after the first word of several commands, it lists them.
+
+    Args:
+      commands: {name: command}; a name may have several words, "search index".
+      arguments: the command line without the program.
+      program: what the user calls, for the help: "python -m mural_tf".
+    """
+    with _mistakes_in_one_line():
+        name, arguments = find_command(commands, arguments)
+        if name not in commands:
+            print(describe_commands(commands, name, program), file=sys.stdout if HELP & set(arguments) else sys.stderr)
+            sys.exit(0 if HELP & set(arguments) else 1)
+        command = commands[name]
+        sys.argv = [f"{program} {name}", *arguments]  # where ml_collections looks for overrides
+        with _mistakes_in_flags():
+            main = command.define()
+        if HELP & set(arguments):
+            print(f"{inspect.getdoc(command.define)}\n\nflags:\n{_describe_flags(command.define.__module__)}")
+            sys.exit(0)
+        run(lambda argv: main(argv[1:]), command.positional)
+
+
+def find_command(commands: Mapping[str, Command], arguments: Sequence[str]) -> tuple[str, list[str]]:
+    """Divides a command line into the command's name and the arguments of the command.
+
+    The name is made of the first arguments that are not flags; flags may stand before it. It is shorter than any name
+    in `commands`, or empty, where the command line ends too early.
+
+    Raises:
+      UserError: no command has such a name.
+    """
+    name, rest = "", list(arguments)
+    while name not in commands:
+        place = next((i for i, argument in enumerate(rest) if not argument.startswith("-")), None)
+        if place is None:
+            return name, rest
+        longer = f"{name} {rest.pop(place)}".strip()
+        if not any(f"{known} ".startswith(f"{longer} ") for known in commands):
+            raise UserError(_unknown(commands, name, longer.split()[-1]))
+        name = longer
+    return name, rest
+
+
+def _unknown(commands: Mapping[str, Command], before: str, word: str) -> str:
+    """Says that no command goes on with `word`, and what would do after the words `before` it."""
+    known = dict.fromkeys(f"{name} "[len(before) :].split()[0] for name in commands if f"{name} ".startswith(before))
+    near = difflib.get_close_matches(word, known, n=1)
+    return f"Unknown command {word!r}" + (f"; did you mean {near[0]!r}?" if near else f": expected {', '.join(known)}.")
+
+
+def describe_commands(commands: Mapping[str, Command], name: str, program: str) -> str:
+    """Returns the list of the commands whose names begin with `name`, one line each."""
+    listed = {known: command for known, command in commands.items() if known.startswith(name)}
+    width = max(map(len, listed))
+    lines = [f"  {known:<{width}}  {command.summary}" for known, command in listed.items()]
+    return "\n".join([f"{program} COMMAND … [--help]", "", *lines])
+
+
+def _describe_flags(module: str) -> str:
+    """Returns absl's description of the flags that a module has defined, without its heading."""
+    return flags.FLAGS.module_help(module).partition(":\n")[2]
 
 
 def run(main: Callable[[Sequence[str]], int | None], positional: bool = False) -> None:
     """Parses the flags, calls `main(argv)` and exits with what it returns (None is 0); never returns.
 
-    With `positional`, `argv[1:]` holds the arguments that are no flags; otherwise there may be none.
+    With `positional`, `argv[1:]` holds the arguments that are not flags; otherwise there may be none.
 
-    A `UserError`, a full disk, a missing permission or any other failed file operation becomes one line on
-    stderr and exit code 1; `--verbosity=1` shows the stack trace as well. Any other exception is a bug and keeps its
-    stack trace. Bad flags end with absl's own message and exit code 1.
+    A `UserError`, unusable flags, a full disk, a missing permission or any other failed file operation becomes one
+    line on stderr and exit code 1; `--verbosity=1` shows the stack trace as well. Any other exception is a bug and
+    keeps its stack trace.
     """
     # Both are read by TensorFlow's C++ side at its import. At level 2 every start would print three harmless lines
     # about CUDA plugins; what goes wrong arrives as an exception anyway. oneDNN's kernels are faster on processors
@@ -41,11 +133,119 @@ def run(main: Callable[[Sequence[str]], int | None], positional: bool = False) -
         # TensorFlow warns in a hundred lines where a checkpoint does not fit; the one error says it.
         python_logging.getLogger("tensorflow").setLevel(python_logging.ERROR)
         if len(argv) > 1 and not positional:
-            raise UserError(f"Unexpected argument {argv[1]!r}: this script takes --flag=value only.")
+            raise UserError(f"Unexpected argument {argv[1]!r}: only --flag=value is taken here.")
         return main(argv)
 
-    try:
+    with _mistakes_in_one_line():
         app.run(guarded, flags_parser=_parse_flags)
+
+
+def _parse_flags(arguments: Sequence[str]) -> list[str]:
+    with _mistakes_in_flags():
+        return flags.FLAGS(list(arguments))
+
+
+def need(**values: str) -> None:
+    """Raises `UserError` for a flag without a value: `need(output=OUTPUT.value)`."""
+    for flag, value in values.items():
+        if not value:
+            raise UserError(_missing(flag))
+
+
+def _missing(flag: str) -> str:
+    return f"--{flag} is missing; --help shows how it is used."
+
+
+def define_config(help_text: str = "A file of configs/; --config.x.y=… overrides a field.", required: bool = True):
+    """Defines `--config=FILE.py[:ARGUMENTS]` with its overrides `--config.x.y=…` and returns the flag's holder.
+
+    `--config.model=NAME` (a method, or "package.module:Class" of one elsewhere) brings the fields of this method,
+    below `config.method`, so that other flags may override them.
+    """
+    holder = config_flags.DEFINE_config_file("config", None, help_text)
+    flags.FLAGS["config"].parser = _ConfigParser(flags.FLAGS["config"].parser)
+    if required:
+        flags.mark_flag_as_required("config")
+    return holder
+
+
+class _ConfigParser(flags.ArgumentParser):
+    """Reads a configuration and mounts the method that the command line names.
+
+    ml_collections parses every `--config.x` by the field that the configuration has; it looks right after the file
+    is read, so this is where a field must appear.
+    """
+
+    def __init__(self, reader: flags.ArgumentParser):
+        self._reader = reader
+
+    def parse(self, path: str) -> ConfigDict:
+        config = self._reader.parse(path)
+        of_file = config.model  # a file that could not be loaded raises here
+        name = last_value("config.model", sys.argv[1:])
+        if name and name != of_file:
+            with config.unlocked():
+                _mount(config, name)
+        return config
+
+    def flag_type(self) -> str:
+        return self._reader.flag_type()
+
+
+def _mount(config: ConfigDict, name: str) -> None:
+    from mural_tf.models import mount  # imports TensorFlow: only where the command line names a method
+
+    mount(config, name)
+
+
+def last_value(flag: str, arguments: Sequence[str]) -> str:
+    """Returns the last value of a flag on a command line, given as --flag=value or --flag value, "" if none."""
+    value = ""
+    for argument, following in zip(arguments, [*arguments[1:], ""]):
+        name, equals, given = argument.partition("=")
+        if name in (f"--{flag}", f"-{flag}"):
+            value = given if equals else following
+    return value
+
+
+@contextlib.contextmanager
+def _mistakes_in_flags() -> Iterator[None]:
+    """Raises `UserError` for flags that absl or ml_collections refuse, also while they are defined."""
+    try:
+        yield
+    except flags.Error as error:
+        original = _original(error)
+        if original is not None:
+            raise original from None
+        missing = re.search(r"Flag --(\S+) must have a value other than None", str(error))
+        raise UserError(_missing(missing[1]) if missing else f"{error} (--help lists the flags)") from error
+    except (AttributeError, KeyError, TypeError) as error:
+        last = error.__traceback__
+        while last.tb_next is not None:
+            last = last.tb_next
+        if "ml_collections" not in last.tb_frame.f_code.co_filename:
+            raise  # a mistake inside the configuration file
+        reason = str(error).strip("'\"").replace("\\n", " ").replace("\\'", "'")
+        raise UserError(f"Unknown field, or a value of another type, in the flags: {reason}") from error
+
+
+def _original(error: flags.Error) -> BaseException | None:
+    """Returns what a configuration raised, if that is why a flag was refused: a `UserError`, or a bug in its file."""
+    causes = []
+    while error is not None:
+        causes.append(error)
+        error = error.__context__
+    own = [cause for cause in causes if "Error whilst parsing config file" not in str(cause)]  # ml_collections' words
+    if own[0] is not causes[0]:
+        return own[0]
+    return next((cause for cause in own if isinstance(cause, UserError)), None)
+
+
+@contextlib.contextmanager
+def _mistakes_in_one_line() -> Iterator[None]:
+    """Prints what the user can put right and exits with 1; everything else is raised again."""
+    try:
+        yield
     except KeyboardInterrupt as interrupt:
         print(str(interrupt) or "Interrupted.", file=sys.stderr)
         sys.exit(INTERRUPTED)
@@ -56,20 +256,6 @@ def run(main: Callable[[Sequence[str]], int | None], positional: bool = False) -
         logging.debug("The error below was raised here:", exc_info=True)
         print(f"Error: {message}", file=sys.stderr)
         sys.exit(1)
-
-
-def _parse_flags(arguments: Sequence[str]) -> list[str]:
-    """Parses as absl does, but an unknown `--config.x` is a message; ml_collections lets it escape as an exception."""
-    try:
-        return app.parse_flags_with_usage(list(arguments))
-    except (AttributeError, KeyError, TypeError) as error:
-        last = error.__traceback__
-        while last.tb_next is not None:
-            last = last.tb_next
-        if "ml_collections" not in last.tb_frame.f_code.co_filename:
-            raise  # a mistake inside the configuration file: its stack trace says where
-        reason = str(error).strip("'\"").replace("\\n", " ").replace("\\'", "'")
-        raise UserError(f"Unknown configuration key in the --config flags: {reason}") from error
 
 
 def _one_line(error: Exception) -> str | None:

@@ -19,7 +19,7 @@ def load(path: str | os.PathLike, checkpoint: str = "latest") -> Embedder:
     Hub modules are an export's `hub/`, or such a folder with image_encoder/, text_preprocessor/ and text_encoder/ from
     elsewhere; images are resized as the export's config.json beside it says, without one straight to the module's size.
     ALIGN is what Hugging Face's `AlignModel` and its processor are saved as (`kakaobrain/align-base`); weights of
-    single towers must be imported into a workdir first: `python -m mural_tf.pretrained`.
+    single towers must be imported into a workdir first: `python -m mural_tf import`.
 
     Raises `UserError` if `path` is none of them, or its parts are missing, damaged or do not fit together.
 
@@ -57,7 +57,7 @@ def _load_hugging_face(path: pathlib.Path, kind: str) -> Embedder:
     if kind != "align":
         raise UserError(
             f"{path} holds Hugging Face's {kind!r}, which cannot be used alone; import it into a workdir: "
-            f"python -m mural_tf.pretrained bert --weights={path} --workdir=… (or labse)."
+            f"python -m mural_tf import bert --weights={path} --workdir=… (or labse)."
         )
     config = base_config()
     config.model = "align"

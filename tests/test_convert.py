@@ -132,7 +132,7 @@ def test_a_killed_process_leaves_nothing_behind_and_goes_on(tmp_path):
     sources = write_sources(tmp_path, pairs=20_000)
     whole = contents(run(sources, tmp_path / "whole"))
     flags = ["--workers=2", "--pairs_per_block=100", "--images_per_block=100", "--max_skipped_fraction=1"]
-    command = [sys.executable, "-m", "mural_tf.ingest", *sources, f"--output={tmp_path}/out", *flags]
+    command = [sys.executable, "-m", "mural_tf", "convert", *sources, f"--output={tmp_path}/out", *flags]
     process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     parts = tmp_path / ".out.converting" / "parts"
     deadline = time.time() + 120
@@ -265,17 +265,11 @@ def test_nothing_to_write(tmp_path):
 def test_command(tmp_path):
     sources = write_sources(tmp_path)
     flags = [f"--output={tmp_path}/out", "--workers=0", "--max_skipped_fraction=0.1"]
-    command = [sys.executable, "-m", "mural_tf.ingest", *sources, *flags]
+    command = [sys.executable, "-m", "mural_tf", "convert", *sources, *flags]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "train: 228 images, 228 captions\ntrain: 1089 text pairs\nskipped 22 x missing image" in done.stdout
-    failed = subprocess.run([*command[:3], "ops:x", "--output=x"], cwd=ROOT, capture_output=True, text=True)
+    failed = subprocess.run([*command[:4], "ops:x", "--output=x"], cwd=ROOT, capture_output=True, text=True)
     assert failed.returncode == 1 and failed.stderr.startswith("Error: Unknown source 'ops:x'")
-    listed = subprocess.run([*command[:3], "--list"], cwd=ROOT, capture_output=True, text=True).stdout
+    listed = subprocess.run([*command[:4], "--list"], cwd=ROOT, capture_output=True, text=True).stdout
     assert all(f"{kind}:PATH" in listed for kind in KINDS)
-
-
-def test_help_needs_no_tensorflow():
-    imports = "import sys, mural_tf.ingest.__main__, mural_tf.ingest.convert"
-    code = f"{imports}; assert 'tensorflow' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

@@ -277,7 +277,7 @@ def test_help_needs_no_tensorflow():
     script = "import sys, mural_tf.data.emoji.benchmark; sys.exit('tensorflow' in sys.modules)"
     root = pathlib.Path(__file__).resolve().parents[1]
     assert subprocess.run([sys.executable, "-c", script], cwd=root).returncode == 0
-    run = [sys.executable, "-m", "mural_tf.data.emoji.benchmark"]
+    run = [sys.executable, "-m", "mural_tf", "emoji"]
     answer = subprocess.run([*run, "--help"], cwd=root, capture_output=True, text=True)
     assert "--languages" in answer.stdout
     failed = subprocess.run(run, cwd=root, capture_output=True, text=True)

@@ -62,12 +62,11 @@ def test_etcl_is_the_reproduced_mural_and_its_stage():
 
 
 def test_etcl_fine_tuning():
-    assert load("etcl_finetune").train.steps == 3_000
-    from configs.etcl_finetune import get_config
-
-    assert get_config("mscoco").train.steps == 6_000 and get_config().train.image_text_batch == 2_048
-    with pytest.raises(UserError, match="flickr30k or mscoco"):
-        get_config("coco")
+    config = load("etcl_finetune")
+    assert config.train.steps == load("etcl_finetune:flickr30k").train.steps == 3_000
+    assert load("etcl_finetune:mscoco").train.steps == 6_000 and config.train.image_text_batch == 2_048
+    with pytest.raises(UserError, match="flickr30k, mscoco"):
+        load("etcl_finetune:coco")
 
 
 def test_labse_is_the_text_side_of_mural_base():
@@ -80,7 +79,7 @@ def test_labse_is_the_text_side_of_mural_base():
     assert METHODS[config.model].head_names == ("text_text",)
 
 
-GLOBETROTTERS = [f"emoji_globetrotter{variant}" for variant in ("", "_supervised", "_text_only")]
+GLOBETROTTERS = ["emoji_globetrotter", "emoji:globetrotter,alpha=pairs", "emoji:globetrotter,images=none"]
 
 
 @pytest.mark.parametrize("name", ["emoji_etcl", *GLOBETROTTERS, "emoji_labse"])

@@ -18,7 +18,9 @@ MILLION = 1e6
 
 
 def load(name):
-    return runpy.run_path(str(FOLDER / f"{name}.py"))["get_config"]()
+    """Loads "emoji" or "emoji:etcl,steps=5" as --config=configs/… does."""
+    file, *arguments = name.split(":")
+    return runpy.run_path(str(FOLDER / f"{file}.py"))["get_config"](*arguments)
 
 
 def fields(config, prefix=""):

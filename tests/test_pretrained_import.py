@@ -52,7 +52,7 @@ def test_workdir_has_the_settings_of_the_files(mural):
 
 def test_command_line_and_second_head(align, mural, tmp_path):
     """The command writes ALIGN's workdir; MURAL's, with a head more, encodes the same."""
-    command = [sys.executable, "-m", "mural_tf.pretrained", "align", f"--weights={align}"]
+    command = [sys.executable, "-m", "mural_tf", "import", "align", f"--weights={align}"]
     command.append(f"--workdir={tmp_path / 'w'}")
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -1,6 +1,7 @@
 """The order of the rooms: a file imports only from rooms before its own, no files import each other in a circle.
 
-`python -m` scripts (`__main__.py`) may import any room, as the scripts at the top of the repository do.
+What runs as a program, `__main__.py` and the code below `if __name__ == "__main__":`, may import any room, as the
+scripts at the top of the repository do.
 """
 
 import ast
@@ -8,14 +9,16 @@ import pathlib
 
 ROOT = pathlib.Path(__file__).resolve().parents[1] / "mural_tf"
 ROOMS = [
-    "errors", "files", "config", "cli", "losses", "metrics", "text", "encoders", "optimizers", "data", "ingest",
+    "errors", "files", "config", "losses", "metrics", "text", "encoders", "optimizers", "data", "ingest",
     "models", "pretrained", "training", "export", "embedder", "loading", "evaluation", "search", "analysis", "serve",
-    "runs",
+    "runs", "cli", "commands",
 ]  # fmt: skip
 
 
 def imported_modules(path):
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree.body = [node for node in tree.body if not (isinstance(node, ast.If) and "__main__" in ast.unparse(node.test))]
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

@@ -216,19 +216,3 @@ def test_damaged_workdirs_are_told(trained, tmp_path):
     assert "damaged" in last_line(run("run_search.py", f"--model={copy}", *search, check=False))
     (copy / "config.json").write_text("{")
     assert "not valid JSON" in last_line(run("run_search.py", f"--model={copy}", *search, check=False))
-
-
-HELP = """
-import runpy, sys
-sys.argv = [sys.argv[1], "--help"]
-try:
-    runpy.run_path(sys.argv[0], run_name="__main__")
-finally:
-    assert "tensorflow" not in sys.modules
-"""
-
-
-@pytest.mark.parametrize("name", ["pretrain", "finetune", "evaluate", "export", "search"])
-def test_help_needs_no_tensorflow(name):
-    done = subprocess.run([sys.executable, "-c", HELP, f"run_{name}.py"], cwd=ROOT, capture_output=True, text=True)
-    assert "AssertionError" not in done.stderr and "--" in done.stdout, done.stderr

@@ -282,7 +282,7 @@ def test_rest_client_as_exported(server, direct, tmp_path):
 
 def start(*flags):
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "-1"}
-    command = [sys.executable, "-m", "mural_tf.serve", *flags]
+    command = [sys.executable, "-m", "mural_tf", "serve", *flags]
     return subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
@@ -305,7 +305,7 @@ def test_the_program_answers_and_ends_on_sigterm():
 
 
 def test_help_is_quick_and_mistakes_are_one_line(tmp_path):
-    command = [sys.executable, "-X", "importtime", "-m", "mural_tf.serve", "--help"]
+    command = [sys.executable, "-X", "importtime", "-m", "mural_tf", "serve", "--help"]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert "--export" in run.stdout and "--batch_window_ms" in run.stdout
     assert "absl.flags" in run.stderr and not re.search(r"tensorflow|aiohttp|numpy", run.stderr)  # slow imports

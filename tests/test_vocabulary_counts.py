@@ -117,11 +117,11 @@ def test_the_trainer_is_given_bounded_text(monkeypatch):
 def test_command(tmp_path):
     sources = sources_of_every_kind(tmp_path)
     flags = ["--size=80", "--builder=tokenizers", "--workers=0", "--temperature=2", f"--output={tmp_path}/v.txt"]
-    command = [sys.executable, "-m", "mural_tf.ingest.build_vocabulary", *sources, *flags]
+    command = [sys.executable, "-m", "mural_tf", "vocabulary", *sources, *flags]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "323 captions and pairs read, 322 written, 1 skipped" in done.stdout
     tokenizer = WordPieceTokenizer(load_vocabulary(tmp_path / "v.txt"))
     assert tokenizer.tokenize(["mbwa dog chien"]).shape[0] == 1
-    wrong = subprocess.run([*command[:3], "--size=80", f"--output={tmp_path}/v.txt"], capture_output=True, text=True)
+    wrong = subprocess.run([*command[:4], "--size=80", f"--output={tmp_path}/v.txt"], capture_output=True, text=True)
     assert wrong.returncode == 1 and wrong.stderr.startswith("Error: Expected sources")

@@ -1,6 +1,6 @@
 """A page of queries and what one or two models found for them: for seeing what a model gets wrong (MURAL §5, A.5).
 
-    python -m mural_tf.analysis errors --model=A --other=B --data_dir=DATA --languages=sw,de --output=errors.html
+    python -m mural_tf analyse errors --model=A --other=B --data_dir=DATA --languages=sw,de --output=errors.html
 
 The data are image-text TFRecords. For each language and direction the page shows queries with the top five of each
 model, the right answer marked, and its rank. The queries are some that the first model gets wrong, from near misses

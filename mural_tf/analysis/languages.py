@@ -1,6 +1,6 @@
 """A map of languages that a model's text tower sees alike (MURAL §5, Figure 3).
 
-    python -m mural_tf.analysis languages --model=WORKDIR_OR_EXPORT --data_dir=DATA --output=FOLDER
+    python -m mural_tf analyse languages --model=WORKDIR_OR_EXPORT --data_dir=DATA --output=FOLDER
 
 The data are the same sentences in many languages: files of aligned lines, NAME.LANGUAGE.txt, or image-text records
 whose captions share groups, such as the emoji benchmark. Written are similarity.csv (SVCCA of every two languages),

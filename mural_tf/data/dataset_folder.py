@@ -65,3 +65,20 @@ def _build(output: pathlib.Path, identity: dict, write: Callable[[pathlib.Path],
             (folder / DESCRIPTION).write_text(text, encoding="utf-8")
     except tf.errors.OpError as error:  # how TensorFlow's record writer reports a full disk
         raise UserError(f"Cannot write to {output.parent}: {error.message}. Free space there.") from None
+
+
+def describe(folder: pathlib.Path) -> str:
+    """Returns what `dataset.json` says of a data set's records, and of what a conversion did not take into it."""
+    description = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
+    lines = []
+    for split, counts in description["counts"]["image_text"].items():
+        lines.append(f"{split}: {counts['images']} images, {counts['captions']} captions")
+    for split, count in description["counts"]["text_pairs"].items():
+        lines.append(f"{split}: {count} text pairs")
+    for what, word in (("skipped", "skipped"), ("left_out", "left out")):
+        for kind, entry in sorted(description.get(what, {}).items(), key=lambda item: -item[1]["count"]):
+            lines.append(f"{word} {entry['count']} x {kind}, first at {entry['first']}")
+    if (folder / "skipped.tsv").exists():
+        lines.append(f"All that was skipped: {folder / 'skipped.tsv'}")
+    lines.append(f"{len(description['languages'])} languages or language pairs in {folder}")
+    return "\n".join(lines)

@@ -38,7 +38,7 @@ _RECORDS = Entry(
     "retrieval",
     "image-text retrieval on any image-text TFRecords",
     ("image_text/*.tfrecord",),
-    "python -m mural_tf.ingest writes them from your data (docs/data.md)",
+    "python -m mural_tf convert writes them from your data (docs/data.md)",
     shared=("max_missing", "translations"),
 )
 CATALOGUE = {
@@ -49,14 +49,14 @@ CATALOGUE = {
             _RECORDS,
             name="emoji",
             summary="the emoji benchmark: image-text retrieval in 25 or 122 languages",
-            source="python -m mural_tf.data.emoji.benchmark --output=…",
+            source="python -m mural_tf emoji --output=…",
             image_sources=("emoji",),
         ),
         dataclasses.replace(
             _RECORDS,
             name="wit",
             summary="WIT: image-text retrieval, well- and under-resourced languages (MURAL Table 3)",
-            source="python -m mural_tf.ingest, from WIT's TSV files and images you downloaded "
+            source="python -m mural_tf convert, from WIT's TSV files and images you downloaded "
             "(github.com/google-research-datasets/wit); MURAL's own splits were never released",
             image_sources=("wikipedia",),
         ),

@@ -1,4 +1,4 @@
-"""From published training data to the project's TFRecords: `python -m mural_tf.ingest SOURCE … --output=…`.
+"""From published training data to the project's TFRecords: `python -m mural_tf convert SOURCE … --output=…`.
 
 A *source* (source.py; the formats are in captioned_sets.py, web_captions.py, wit.py, img2dataset.py, translations.py
 and own_records.py) reads items in one process and turns each into records in any process. The *runner* (convert.py)

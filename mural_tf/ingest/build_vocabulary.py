@@ -1,8 +1,8 @@
 """Builds a vocabulary from any sources that can be converted, and from converted data sets (docs/convert.md).
 
-    python -m mural_tf.ingest.build_vocabulary records:data/mine opus:de-en.txt.zip --output=words.txt --size=250000
+    python -m mural_tf vocabulary records:data/mine opus:de-en.txt.zip --output=words.txt --size=250000
 
-The sources are those of `python -m mural_tf.ingest --list`; images are not needed. Words are counted by parallel
+The sources are those of `python -m mural_tf convert --list`; images are not needed. Words are counted by parallel
 workers in bounded memory, by language.
 """
 
@@ -14,16 +14,11 @@ import pathlib
 import tempfile
 from collections.abc import Iterator, Sequence
 
-from absl import flags
 from tqdm import tqdm
 
-from mural_tf import cli
 from mural_tf.errors import UserError
 from mural_tf.ingest.blocks import Block, map_blocks, read_blocks
-from mural_tf.ingest.convert import KINDS
-from mural_tf.ingest.source import PAIR, Settings, Source, Tally, parse_source
-
-FLAGS = flags.FLAGS
+from mural_tf.ingest.source import PAIR, Settings, Source, Tally
 
 
 class CountBlock:
@@ -111,44 +106,42 @@ def in_order(results: Iterator[tuple[int, object]]) -> Iterator:
             following += 1
 
 
-def main(argv: Sequence[str]) -> None:
-    """Builds the vocabulary that the flags describe."""
-    if len(argv) < 2 or not FLAGS.output:
-        raise UserError("Expected sources, KIND:PATH[,OPTION=VALUE…], and --output=FILE.")
-    if not 1.0 <= FLAGS.temperature <= math.inf:
-        raise UserError(f"--temperature={FLAGS.temperature}: expected 1 or more; inf gives languages one share.")
-    sources = [parse_source(text, KINDS) for text in argv[1:]]
+def build_vocabulary(
+    sources: Sequence[Source],
+    output: str | pathlib.Path,
+    settings: Settings,
+    size: int = 250_000,
+    builder: str = "tensorflow_text",
+    temperature: float = 1.0,
+    lower_case: bool = False,
+    strip_accents: bool = False,
+    max_words: int | None = None,
+) -> None:
+    """Learns word pieces from all texts of the sources, writes them to the file `output` and prints a report.
+
+    Args:
+      sources, settings, lower_case, strip_accents, max_words: as `count_sources` takes them.
+      size: word pieces with the reserved ones, at most.
+      builder: "tensorflow_text" or "tokenizers".
+      temperature: a language with share p of all words counts as p^(1/temperature); `math.inf` gives all one share.
+
+    Raises:
+      UserError: a missing source, too much that is unusable, or a `temperature` below 1.
+    """
+    if not 1.0 <= temperature <= math.inf:
+        raise UserError(f"--temperature={temperature}: expected 1 or more; inf gives languages one share.")
     for source in sources:
-        source.files()  # raises before TensorFlow is imported
+        source.files()  # raises before words are counted
     from mural_tf.text.learning import learn_vocabulary
     from mural_tf.text.vocabulary_file import save_vocabulary
 
-    settings = Settings(workers=FLAGS.workers, max_skipped_fraction=FLAGS.max_skipped_fraction)
-    casing = {"lower_case": FLAGS.lower_case, "strip_accents": FLAGS.strip_accents}
-    counts, tally = count_sources(sources, settings, **casing, max_words=FLAGS.max_words_in_memory)
+    counts, tally = count_sources(sources, settings, lower_case, strip_accents, max_words)
     print("\n".join(tally.lines()))
-    combined = counts.combined(FLAGS.temperature)
+    combined = counts.combined(temperature)
     print(f"{sum(counts.totals.values())} words, {len(combined)} distinct ones, in {len(counts.totals)} languages")
     forgotten = {language: error for language, error in counts.error.items() if error}
     if forgotten:
         print(f"Rare words were forgotten; counts may be too large by {forgotten}. See --max_words_in_memory.")
-    pieces = learn_vocabulary(combined, FLAGS.size, FLAGS.builder)
-    save_vocabulary(pieces, FLAGS.output)
-    print(f"{len(pieces)} word pieces in {FLAGS.output}")
-
-
-def _define_flags() -> None:
-    flags.DEFINE_string("output", "", "The vocabulary file.")
-    flags.DEFINE_integer("size", 250_000, "Word pieces, reserved ones included; at most.", 8)
-    flags.DEFINE_enum("builder", "tensorflow_text", ["tensorflow_text", "tokenizers"], "What learns the word pieces.")
-    flags.DEFINE_float("temperature", 1.0, "A language with share p of all words counts as p^(1/temperature).")
-    flags.DEFINE_bool("lower_case", False, "Lower case; give training the same value.")
-    flags.DEFINE_bool("strip_accents", False, "Drop non-spacing marks; give training the same value.")
-    flags.DEFINE_integer("workers", 2, "Processes that count; 0 counts in this one.", 0)
-    flags.DEFINE_integer("max_words_in_memory", 20_000_000, "Distinct words that are held; about 100 bytes each.", 1)
-    flags.DEFINE_float("max_skipped_fraction", 0.01, "Stop when a larger share of the texts is unusable.")
-
-
-if __name__ == "__main__":
-    _define_flags()
-    cli.run(main, positional=True)
+    pieces = learn_vocabulary(combined, size, builder)
+    save_vocabulary(pieces, output)
+    print(f"{len(pieces)} word pieces in {output}")

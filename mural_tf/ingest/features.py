@@ -1,6 +1,6 @@
 """Computes image features once, so that a model with a frozen image encoder trains on them.
 
-    python -m mural_tf.ingest.features --data_dir=data/multi30k --output=data/multi30k_features --encoder=FOLDER
+    python -m mural_tf features --data_dir=data/multi30k --output=data/multi30k_features --encoder=FOLDER
 
 Writes a data set with the same records, but features (raw little-endian float32) in place of images, and everything
 else copied. Train on it with image_tower.name="features" and image_tower.feature_size as printed. MULE and EmbN
@@ -16,18 +16,15 @@ from __future__ import annotations
 import json
 import pathlib
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import numpy as np
-from absl import flags
 from tqdm import tqdm
 
-from mural_tf import cli
-from mural_tf.data.dataset_folder import build_folder
+from mural_tf.data.dataset_folder import DESCRIPTION, build_folder
 from mural_tf.data.skipped import SkippedRecords
 from mural_tf.errors import UserError
 
-FLAGS = flags.FLAGS
 KEPT = ("language_groups", "license", "packages")  # of the description of the data set that was read
 
 
@@ -148,37 +145,16 @@ def _load_encoder(encoder: str, image_size: int) -> Callable:
 def _kept(source: pathlib.Path) -> dict:
     """What the description of the source says that still holds."""
     try:
-        description = json.loads((source / "dataset.json").read_text(encoding="utf-8"))
+        description = json.loads((source / DESCRIPTION).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}  # other people's records come without one
     return {key: description[key] for key in KEPT if key in description}
 
 
-def main(argv: Sequence[str]) -> None:
-    """Writes what the flags describe and says how to train on it."""
-    del argv
-    for name in ("data_dir", "output", "encoder"):
-        if not FLAGS[name].value:
-            raise UserError(f"--{name} is missing; see --help.")
-    folder = cache_features(
-        FLAGS.data_dir, FLAGS.output, FLAGS.encoder, FLAGS.resize, FLAGS.image_size, FLAGS.batch_size
-    )
-    description = json.loads((folder / "dataset.json").read_text(encoding="utf-8"))
-    print(
+def describe_features(folder: pathlib.Path) -> str:
+    """Returns what `cache_features` has written, and how to train on it."""
+    description = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
+    return (
         f"{description['images']:,} images in {folder}, left out: {sum(description['skipped'].values())}. Train with "
         f"--config.image_tower.name=features --config.image_tower.feature_size={description['feature_size']}."
     )
-
-
-def _define_flags() -> None:
-    flags.DEFINE_string("data_dir", "", "Folder of image-text records.")
-    flags.DEFINE_string("output", "", "Folder for the features; it appears when it is complete.")
-    flags.DEFINE_string("encoder", "", "Folder or TF-Hub handle of the image encoder, a reusable SavedModel.")
-    flags.DEFINE_integer("resize", 256, "Pixels; the side to which images are resized.", lower_bound=1)
-    flags.DEFINE_integer("image_size", 224, "Pixels; the side of the centre that the encoder sees.", lower_bound=1)
-    flags.DEFINE_integer("batch_size", 64, "Images encoded at a time.", lower_bound=1)
-
-
-if __name__ == "__main__":
-    _define_flags()
-    cli.run(main)

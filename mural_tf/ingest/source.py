@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 import functools
 import glob
+import inspect
 import os
 import pathlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -220,6 +221,18 @@ def parse_source(text: str, kinds: dict[str, type[Source]]) -> Source:
             raise UserError(f"{kind} has no option {option!r}; {expected}.{_did_you_mean(name, fields)}")
         values[name] = _parse(kind, name, value, fields[name].type)
     return cls(path=path, **values)
+
+
+def describe_kinds(kinds: dict[str, type[Source]]) -> str:
+    """Returns every kind of source with its options and what its docstring says."""
+    parts = []
+    for kind, cls in kinds.items():
+        defaults = {
+            field.name: field.default for field in dataclasses.fields(cls) if field.name != "path" and field.init
+        }
+        options = [f"{name}={'+'.join(x) if isinstance(x, tuple) else x}" for name, x in defaults.items()]
+        parts.append(f"{kind}:PATH  {', '.join(options)}\n    " + inspect.getdoc(cls).replace("\n", "\n    "))
+    return "\n\n".join(parts)
 
 
 def _did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -1,6 +1,6 @@
 """Translated captions: MURAL's *translate-train* baseline ([MURAL] §4, A.4), and the data of ETCL's triples.
 
-    python -m mural_tf.ingest.translated_captions --data_dir=data/cc3m --translations=data/cc3m_translated --output=…
+    python -m mural_tf translate --data_dir=data/cc3m --translations=data/cc3m_translated --output=…
 
 Each translation becomes a further caption of the image, in the group of the caption that it translates. A conversion
 adds them to what it reads (--translations, `build_translations` and `Translations`), and `build_translated` to the
@@ -18,9 +18,6 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 
-from absl import flags
-
-from mural_tf import cli
 from mural_tf.data.dataset_folder import DESCRIPTION, build_folder
 from mural_tf.errors import UserError
 from mural_tf.ingest.source import Text, find_files
@@ -28,7 +25,6 @@ from mural_tf.ingest.tables import DiskTable, build_table
 from mural_tf.ingest.text_files import canonical_language, clean, read_lines
 from mural_tf.ingest.translations import parse_google_line
 
-FLAGS = flags.FLAGS
 TABLE = "translations.sqlite"
 _NO_LETTER = re.compile(r"[^\w#]|_")
 _DIGITS = re.compile(r"[0-9#]+")
@@ -194,19 +190,7 @@ def _translated(data_dir: pathlib.Path, known: Translations, counts: collections
         yield records.ImageTextRecord(record.image_id, record.image, captions, languages, groups)
 
 
-def main(argv: Sequence[str]) -> None:
-    """Builds the data set that the flags describe and prints its counts."""
-    del argv
-    for name in ("data_dir", "translations", "output"):
-        if not FLAGS[name].value:
-            raise UserError(f"--{name} is missing: see --help.")
-    folder = build_translated(FLAGS.data_dir, FLAGS.translations, FLAGS.output)
+def describe_translated(folder: pathlib.Path) -> str:
+    """Returns what `build_translated` has written."""
     counts = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))["counts"]
-    print(f"{counts['captions']} captions of {counts['images']} images and {counts['translations']} translations.")
-
-
-if __name__ == "__main__":
-    flags.DEFINE_string("data_dir", "", "A data folder with image-text records.")
-    flags.DEFINE_string("translations", "", "A data folder with text pairs, one side of which is a caption.")
-    flags.DEFINE_string("output", "", "Folder for the data set; it appears when it is complete.")
-    cli.run(main)
+    return f"{counts['captions']} captions of {counts['images']} images and {counts['translations']} translations."

@@ -15,19 +15,30 @@ import asyncio
 import functools
 import json
 import pathlib
+import socket
 import time
 from collections.abc import Awaitable, Callable, Iterable
 
 import numpy as np
-import prometheus_client
 import tensorflow as tf
 from absl import logging
-from aiohttp import web
-from prometheus_client import CollectorRegistry, Counter, Histogram
 
+from mural_tf.errors import UserError
+
+try:
+    import prometheus_client
+    from aiohttp import web
+    from prometheus_client import CollectorRegistry, Counter, Histogram
+except ModuleNotFoundError as error:
+    raise UserError(f"The server needs {error.name}: pip install 'mural-tf[serve]'.") from None
+
+from mural_tf.export.saved_model import MODEL_CARD
+from mural_tf.loading import load
+from mural_tf.search.index import load_index
 from mural_tf.serve.batching import Batcher, Limits, Overloaded
 from mural_tf.serve.models import ServedModel, load_models
 from mural_tf.serve.rest_json import BadRequest, make_answer, parse_body, parse_inputs, signature_name
+from mural_tf.serve.search_page import search_routes
 
 # What the server counts, for Prometheus: requests by model and status, seconds, rows a run, and the process itself.
 
@@ -76,6 +87,48 @@ LARGE_BODY = 2**16  # bytes; larger ones are parsed in a thread, so that other r
 
 # The graph's own words for what a request may get wrong.
 REQUEST_ERRORS = (tf.errors.InvalidArgumentError, tf.errors.OutOfRangeError, tf.errors.FailedPreconditionError)
+
+
+def serve(
+    export: str | pathlib.Path,
+    index: str | pathlib.Path = "",
+    host: str = "localhost",
+    port: int = 8501,
+    limits: Limits | None = None,
+) -> None:
+    """Serves an export until SIGTERM or SIGINT: then no new requests are taken, and those that run get their answer.
+
+    Args:
+      export: the folder.
+      index: an index made with the same model, searched at /search; empty: no search page.
+      host, port: the address to listen on; port 0 is any free one. It is printed when the server is ready.
+      limits: of requests; defaults if None.
+
+    Raises:
+      UserError: `export` or `index` cannot be served, or the address cannot be listened on.
+    """
+    limits = limits or Limits()
+    listener = _listen(host, port)  # before the models are loaded: a port in use is told at once
+    app = create_app(export, limits, _search_routes(export, index) if index else ())
+
+    async def announce(app: web.Application) -> None:
+        print(f"Serving {export} at http://{host}:{listener.getsockname()[1]}", flush=True)
+
+    app.on_startup.append(announce)
+    web.run_app(app, sock=listener, shutdown_timeout=limits.shutdown_timeout, access_log=None, print=None)
+
+
+def _search_routes(export: str | pathlib.Path, index: str | pathlib.Path) -> list[web.RouteDef]:
+    card = json.loads((pathlib.Path(export) / MODEL_CARD).read_text(encoding="utf-8"))
+    return search_routes(load_index(index), load(export), card["training_data"]["languages"])
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        return socket.create_server(address[:2], family=family)
+    except OSError as error:
+        raise UserError(f"Cannot listen on {host}:{port}: {error.strerror or error}.") from None
 
 
 def create_app(

@@ -1,4 +1,4 @@
-"""The search page of an index beside the encoders: `python -m mural_tf.serve --export=… --index=…`, then /search.
+"""The search page of an index beside the encoders: `python -m mural_tf serve --export=… --index=…`, then /search.
 
 The functions behind it are `mural_tf.search.web`'s. They run in a thread, one search at a time, so that other requests
 go on; thumbnails have threads of their own.

@@ -1,6 +1,6 @@
 """Checks that a configuration's whole training step is one that XLA compiles, as a TPU demands.
 
-    python -m mural_tf.training.xla_check --config=configs/mural_base.py --batch=2 --compile
+    python -m mural_tf xla_check --config=configs/mural_base.py --batch=2 --compile
 
 Traces the step with static shapes, lists every operation of its graph, and names those that no XLA backend compiles,
 that handle strings or Python, or whose output sizes depend on data. XLA's list is TensorFlow's own, read through its
@@ -16,10 +16,8 @@ import functools
 import pathlib
 import time
 
-from absl import flags
-from ml_collections import ConfigDict, config_flags
+from ml_collections import ConfigDict
 
-from mural_tf.cli import run
 from mural_tf.errors import UserError
 
 BACKENDS = {"XLA_CPU_JIT", "XLA_GPU_JIT"}
@@ -145,14 +143,7 @@ def check(config: ConfigDict, vocabulary_size: int, batch: int, compile_step: bo
         print(f"Compiled and run in {time.monotonic() - begun:.0f} s: loss {float(logs['loss']):.4f}.")
 
 
-def main(_) -> None:
-    check(_CONFIG.value, _VOCABULARY.value or _CONFIG.value.vocabulary.size, _BATCH.value, _COMPILE.value)
-
-
 if __name__ == "__main__":
-    _CONFIG = config_flags.DEFINE_config_file("config", None, "The configuration.")
-    _BATCH = flags.DEFINE_integer("batch", 2, "Images, captions and text pairs.")
-    _VOCABULARY = flags.DEFINE_integer("vocabulary_size", 0, "Word pieces; 0: the configuration's bound.")
-    _COMPILE = flags.DEFINE_bool("compile", False, "Compile and run one step too.")
-    flags.mark_flag_as_required("config")
-    run(main)
+    from mural_tf.commands import run_former
+
+    run_former("mural_tf.training.xla_check", "xla_check")

@@ -1,6 +1,6 @@
 """The emoji benchmark: real pictures, captions and translations in a hundred languages, small enough for a CPU.
 
-    python -m mural_tf.data.emoji.benchmark --output=data/emoji --languages=core
+    python -m mural_tf emoji --output=data/emoji --languages=core
 
 Pictures are emoji in four drawing styles, captions their Unicode CLDR names. As in MURAL (Jain et al., 2021),
 languages are unequal: training captions exist for all emoji in the well-resourced languages and for 3% of the emoji
@@ -22,15 +22,12 @@ format), and the same settings give the same bytes.
 
 from __future__ import annotations
 
-import json
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
 
-from absl import flags
 from tqdm import tqdm
 
-from mural_tf import cli
-from mural_tf.data.dataset_folder import DESCRIPTION, build_folder, is_built
+from mural_tf.data.dataset_folder import build_folder, is_built
 from mural_tf.data.emoji.drawings import TEST_STYLE, TRAINING_STYLES, draw_all
 from mural_tf.data.emoji.names import (
     UNDER_RESOURCED,
@@ -99,8 +96,6 @@ PACKAGES = (
         license="Unicode-3.0",
     ),
 )
-
-FLAGS = flags.FLAGS
 
 
 def build_emoji(
@@ -193,31 +188,3 @@ def _listed_emoji(tarball: pathlib.Path) -> set[str]:
     content = read_members(tarball, lambda path: path == "emoji.json").get("emoji.json", b"")
     entries = parse_json(content, tarball, "emoji.json")
     return {key_of_code_points(entry["unified"]) for entry in entries if entry["category"] != "Component"}
-
-
-def main(argv: Sequence[str]) -> None:
-    """Builds the data set that the flags describe and prints its counts."""
-    del argv
-    if not FLAGS.output:
-        raise UserError("--output is missing: the folder for the data set, for example --output=data/emoji.")
-    output = pathlib.Path(FLAGS.output)
-    cache = pathlib.Path(FLAGS.cache) if FLAGS.cache else output.parent / "emoji_packages"
-    build_emoji(output, cache, FLAGS.languages, FLAGS.seed, FLAGS.keyword_captions)
-    description = json.loads((output / DESCRIPTION).read_text(encoding="utf-8"))
-    for split, counts in description["counts"]["image_text"].items():
-        print(f"{split}: {counts['images']} images, {counts['captions']} captions")
-    print(f"train: {description['counts']['text_pairs']['train']} translation pairs")
-    print(f"{len(description['languages'])} languages in {output}")
-
-
-def _define_flags() -> None:
-    flags.DEFINE_string("output", "", "Folder for the data set; it appears when the build is complete.")
-    flags.DEFINE_string("cache", "", "Folder for the fetched packages, 250 MB; empty: emoji_packages beside --output.")
-    flags.DEFINE_enum("languages", "core", ["core", "all"], "25 languages, or all that name half of the emoji (122).")
-    flags.DEFINE_integer("seed", 0, "Chooses the 3% of captions per under-resourced language.")
-    flags.DEFINE_bool("keyword_captions", False, "Also use CLDR's keywords as training captions.")
-
-
-if __name__ == "__main__":
-    _define_flags()
-    cli.run(main)

@@ -1,9 +1,0 @@
-"""emoji_globetrotter with known pairs, its upper bound: L_t's positives are emoji_mural's translation pairs."""
-
-from configs.emoji_globetrotter import get_config as globetrotter_config
-
-
-def get_config():
-    config = globetrotter_config()
-    config.loss.alpha = "pairs"
-    return config
