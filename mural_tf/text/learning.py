@@ -11,7 +11,7 @@ docs/convert.md has what the builders and their settings cost.
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import tensorflow as tf
 
@@ -192,6 +192,7 @@ def _body(piece: str) -> str:
 
 
 def _learn_with_tokenizers(counts: dict[str, int], size: int, reserved: list[str], max_characters: int) -> list[str]:
+    tokenizers = _tokenizers_package("tokenizers")
     occurrences = collections.Counter()
     for word, count in counts.items():
         for character in word:
@@ -205,17 +206,10 @@ def _learn_with_tokenizers(counts: dict[str, int], size: int, reserved: list[str
     # Above MOST_OCCURRENCES all counts are scaled down, which leaves the merges' order nearly as it is.
     scale = min(1.0, MOST_OCCURRENCES / sum(count for _, count in words)) if words else 1.0
     words = [(word, round(count * scale)) for word, count in words]
-    return _train(
-        "tokenizers",
-        words,
-        lambda t: t.models.WordPiece(unk_token="[UNK]"),
-        lambda t: t.trainers.WordPieceTrainer(
-            vocab_size=size,
-            special_tokens=special,
-            continuing_subword_prefix=SUFFIX_INDICATOR,
-            show_progress=False,
-        ),
+    trainer = tokenizers.trainers.WordPieceTrainer(
+        vocab_size=size, special_tokens=special, continuing_subword_prefix=SUFFIX_INDICATOR, show_progress=False
     )
+    return _train(tokenizers, tokenizers.models.WordPiece(unk_token="[UNK]"), trainer, words)
 
 
 def _learn_byte_pairs(counts: Mapping[str, int], size: int, reserved: list[str]) -> list[str]:
@@ -224,26 +218,28 @@ def _learn_byte_pairs(counts: Mapping[str, int], size: int, reserved: list[str])
         raise UserError(
             f"A byte-pair vocabulary of {size} pieces has no room for {len(reserved)} special pieces and 256 bytes."
         )
-    return _train(
-        "byte_pair",
-        [(part, count) for word, count in sorted(counts.items()) for part in written_in_bytes(word)],
-        lambda t: t.models.BPE(),
-        lambda t: t.trainers.BpeTrainer(vocab_size=size, special_tokens=special, show_progress=False),
-    )
+    tokenizers = _tokenizers_package("byte_pair")
+    words = [(part, count) for word, count in sorted(counts.items()) for part in written_in_bytes(word)]
+    trainer = tokenizers.trainers.BpeTrainer(vocab_size=size, special_tokens=special, show_progress=False)
+    return _train(tokenizers, tokenizers.models.BPE(), trainer, words)
 
 
-def _train(builder: str, words: Sequence[tuple[str, int]], model: Callable, trainer: Callable) -> list[str]:
-    """Returns the pieces that the `tokenizers` package learns; `model` and `trainer` make its objects from it."""
+def _tokenizers_package(builder: str):
     try:
         import tokenizers
     except ImportError:
         raise UserError(
             f"The vocabulary builder {builder!r} needs a package that is not installed: pip install tokenizers "
-            "(or use builder 'tensorflow_text')."
+            "(for word pieces, the builder 'tensorflow_text' does without)."
         ) from None
-    learner = tokenizers.Tokenizer(model(tokenizers))
+    return tokenizers
+
+
+def _train(tokenizers, model, trainer, words: Sequence[tuple[str, int]]) -> list[str]:
+    """Returns the pieces that a model and a trainer of the `tokenizers` package learn, in the order of their ids."""
+    learner = tokenizers.Tokenizer(model)
     learner.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()  # the words are split already
     # The trainer takes texts, not counts: each word is written as often as it occurs, in lines of bounded length.
     lines = (" ".join([word] * min(1000, count - start)) for word, count in words for start in range(0, count, 1000))
-    learner.train_from_iterator(lines, trainer(tokenizers))
+    learner.train_from_iterator(lines, trainer)
     return [piece for piece, _ in sorted(learner.get_vocab().items(), key=lambda item: item[1])]
