@@ -9,7 +9,7 @@ import pathlib
 import statistics
 from collections.abc import Mapping, Sequence
 
-from mural_tf.files import write_whole
+from mural_tf.files import whole, write_whole
 
 COLUMNS = {  # column → (title, digits)
     "well": ("well-resourced", 1),
@@ -113,10 +113,9 @@ def write_chart(path: pathlib.Path, results: Mapping) -> None:
     axes.set_xticks(range(len(results)), list(results), rotation=30, ha="right")
     axes.set_ylabel("mean recall, percent")
     axes.legend()
-    partial = path.with_name(f".{path.name}.partial")
-    figure.savefig(partial, format="png", dpi=150)
+    with whole(path) as partial:
+        figure.savefig(partial, format="png", dpi=150)
     pyplot.close(figure)
-    partial.replace(path)
 
 
 def _cell(value: tuple[float, float] | None, digits: int, seeds: int) -> str:

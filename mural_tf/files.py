@@ -1,7 +1,8 @@
-"""Files that appear whole or not at all, locks between processes, and storage that fails.
+"""Files and folders that appear whole or not at all, locks between processes, and storage that fails.
 
-Whatever is killed in the middle of writing leaves the file that was there before, or none, and at most a file with a
-name that ends in `PARTIAL`.
+Whatever is killed in the middle of writing leaves what was there before, or nothing, and at most something hidden
+beside it with a name that ends in `PARTIAL`. Files are left to `remove_partial`, because each process has its own name
+for them; a folder has one writer at a time, and the next one removes what the last one left.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import contextlib
 import fcntl
 import os
 import pathlib
+import shutil
 from collections.abc import Iterator
 
 import numpy as np
@@ -17,7 +19,7 @@ from absl import logging
 
 from mural_tf.errors import UserError
 
-PARTIAL = ".partial"  # ends the names of files that are still being written
+PARTIAL = ".partial"  # ends the names of what is still being written
 
 
 @contextlib.contextmanager
@@ -30,6 +32,38 @@ def whole(path: str | pathlib.Path) -> Iterator[pathlib.Path]:
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def scratch_folder(path: str | pathlib.Path) -> Iterator[pathlib.Path]:
+    """Gives an empty hidden folder beside `path`, for one process at a time, that is removed when the block ends."""
+    path = pathlib.Path(path)
+    folder = path.with_name(f".{path.name}{PARTIAL}")
+    shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed
+    try:
+        folder.mkdir(parents=True)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def whole_folder(path: str | pathlib.Path) -> Iterator[pathlib.Path]:
+    """Gives a scratch folder that becomes `path`, in place of what is there, when the block ends without an error."""
+    path = pathlib.Path(path)
+    with contextlib.ExitStack() as scratch:
+        partial = scratch.enter_context(scratch_folder(path))
+        yield partial
+        if path.exists():  # folders that hold something are not replaced by renaming
+            os.replace(path, scratch.enter_context(scratch_folder(path.with_name(f"{path.name}.replaced"))))
+        os.replace(partial, path)
+
+
+def remove_partial(folder: pathlib.Path) -> None:
+    """Removes the files that killed processes left in or below `folder`, into which no other process may write."""
+    for path in folder.rglob(f"*{PARTIAL}"):
+        if path.is_file():
+            path.unlink()
 
 
 def write_whole(path: str | pathlib.Path, text: str) -> None:

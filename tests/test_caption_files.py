@@ -6,7 +6,7 @@ import json
 import pytest
 
 from mural_tf.errors import UserError
-from mural_tf.ingest import caption_files, text_files
+from mural_tf.ingest import caption_files, text_files, wit
 from mural_tf.ingest.caption_files import Caption
 from mural_tf.ingest.text_files import canonical_language
 
@@ -224,7 +224,7 @@ def test_wit(tmp_path):
     ]
     write_gz(path, "\r\n".join(rows))
     problems = Problems()
-    found = list(caption_files.read_wit(path, on_problem=problems))
+    found = list(wit.read_wit(path, on_problem=problems))
     assert [caption[1:] for caption in found] == [
         ("http://x/1.jpg", "כלב", "he", f"{path}:2"),
         ("http://x/3.jpg", 'A "large" dog in two lines', "en", f"{path}:4"),
@@ -236,10 +236,10 @@ def test_wit(tmp_path):
         ("unknown language 'qq-nonsense-code'", f"{path}:8"),
         ("caption of an image that the file does not name", f"{path}:9"),
     ]
-    assert [c.language for c in caption_files.read_wit(path, ["iw", "de"], Problems())] == ["he", "de"]
+    assert [c.language for c in wit.read_wit(path, ["iw", "de"], Problems())] == ["he", "de"]
     with pytest.raises(UserError, match="lacks the column 'image_url'"):
         write_gz(path, "language\tcaption\nen\tdog\n")
-        list(caption_files.read_wit(path))
+        list(wit.read_wit(path))
 
 
 def test_wit_survives_a_quotation_mark_that_is_never_closed(tmp_path):
@@ -247,6 +247,6 @@ def test_wit_survives_a_quotation_mark_that_is_never_closed(tmp_path):
     rows = ["\t".join(WIT_COLUMNS), wit_row(caption='"never closed'), *[wit_row(caption="x" * 999)] * 3000]
     write_gz(path, "\n".join(rows))
     problems = Problems()
-    found = list(caption_files.read_wit(path, on_problem=problems))
+    found = list(wit.read_wit(path, on_problem=problems))
     assert 0 < len(found) < 3000
     assert [location for _, location in problems] == [f"{path}:2"]

@@ -9,6 +9,7 @@ import PIL.Image
 import pytest
 from convert_data import image_bytes, images_in, picture, run
 
+from mural_tf.data import records
 from mural_tf.errors import UserError
 from mural_tf.ingest.filters import BadImage, NearDuplicates, count_unigrams, examine, perceptual_hash, usable_bytes
 from mural_tf.ingest.source import FILTERS, Filters
@@ -159,6 +160,21 @@ def test_translations_become_captions_of_the_same_group(tmp_path):
     table.write_text("two\tcolumns\n")
     with pytest.raises(UserError, match="more.tsv:1: expected English caption, language and translation"):
         run([source], tmp_path / "no", translations=(str(table),))
+
+
+def test_text_pairs_translate_word_for_word_between_any_languages(tmp_path):
+    (tmp_path / "0.jpg").write_bytes(image_bytes(0))
+    pairs = [("zwei Hunde", "de", "two dogs", "en"), ("two dogs", "en", "deux chiens", "fr"),
+             ("Zwei Hunde", "de", "2 dogs", "en")]  # fmt: skip
+    records.write_records(tmp_path / "pairs", records.TEXT_PAIRS, "train", [records.TextPair(*pair) for pair in pairs])
+    captions = ["two dogs", "zwei Hunde", "ein Haus", "2 dogs"], ["en", "de", "de", "en"], ["", "", "", "own"]
+    image = records.ImageTextRecord("i", image_bytes(0), *captions)
+    records.write_records(tmp_path / "data", records.IMAGE_TEXT, "train", [image])
+    (found,) = images_in(run([f"records:{tmp_path}/data"], tmp_path / "out", translations=(str(tmp_path / "pairs"),)))
+    assert list(zip(found.languages, found.captions, found.caption_groups)) == [
+        ("en", "two dogs", "i:0"), ("fr", "deux chiens", "i:0"), ("de", "zwei Hunde", "i:0"),  # joins the group
+        ("de", "ein Haus", ""), ("en", "2 dogs", "own"), ("de", "Zwei Hunde", "own"),
+    ]  # fmt: skip
 
 
 def test_translation_key_survives_tokenising():

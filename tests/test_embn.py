@@ -106,7 +106,8 @@ def group_records():
 def test_groups_hold_what_their_images_have(tmp_path):
     toy_data.write_toy_data(tmp_path, group_records(), toy_data.text_pairs(4))
     config = mule_data.config(tmp_path, "embn")
-    config.data.update(dict(captions_per_image=4, captions_per_language=2, max_skipped_fraction=1.0))
+    config.data.max_skipped_fraction = 1.0
+    config.method.update(dict(captions_per_image=4, captions_per_language=2))
     config.train.image_text_batch = 8
     skipped = SkippedRecords(1.0)
     iterator = iter(training_batches(config, mule_data.tokenizer(), skipped, streams=("image_groups",)))

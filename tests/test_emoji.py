@@ -202,7 +202,7 @@ def test_interrupted_build_never_looks_finished(build, tmp_path, monkeypatch, in
         build("emoji")
     assert sorted(p.name for p in tmp_path.iterdir()) == [".emoji.lock", "cache", "mirror"]
     monkeypatch.setattr(records, "write_records", whole)
-    killed = tmp_path / ".emoji.building" / "image_text"  # what a killed build leaves
+    killed = tmp_path / ".emoji.partial" / "image_text"  # what a killed build leaves
     killed.mkdir(parents=True)
     (killed / "train-00000-of-00009.tfrecord").write_bytes(b"half a record")
     assert bytes_of(build("emoji")) == bytes_of(build("undisturbed"))

@@ -17,7 +17,7 @@ from mural_tf.data.streams.epochs import SkippedRecords
 from mural_tf.data.streams.pipeline import training_batches
 from mural_tf.data.streams.triples import parse_triples, swap_texts
 from mural_tf.errors import UserError
-from mural_tf.ingest.translated_captions import add_translations, build_translated, known_translations
+from mural_tf.ingest.translated_captions import build_translated
 from mural_tf.models import build_model, mount
 from mural_tf.models.etcl import Etcl
 from mural_tf.runs.finetune import _with_source_architecture
@@ -237,12 +237,12 @@ def test_translations_from_text_pairs_make_triples(tmp_path):
     folder = build_translated(tmp_path / "plain", tmp_path / "plain", tmp_path / "translated")
     found = {r.image_id: r for r in records.read_records(folder, records.IMAGE_TEXT, "train")}
     assert list(found["i3"].captions) == ["thing w3", "ding v3"] and list(found["i3"].languages) == ["en", "de"]
-    assert list(found["i3"].caption_groups) == ["caption-0", "caption-0"]
+    assert list(found["i3"].caption_groups) == ["i3:0", "i3:0"]
     assert list(found["i7"].captions) == ["thing w7"]  # has no translation
     assert len(list(records.read_records(folder, records.TEXT_PAIRS, "train"))) == 6
     assert parsed(found["i3"]) == [("thing w3", "ding v3", "en+de")]
-    again = add_translations(found["i3"], known_translations(pairs))
-    assert again.captions == ("thing w3", "ding v3")  # nothing twice
+    with pytest.raises(UserError, match="None of the 14 captions"):  # 8 and 6 translations: nothing is added twice
+        build_translated(folder, tmp_path / "plain", tmp_path / "again")
 
     toy_data.write_toy_data(tmp_path / "other", images, [records.TextPair("a", "en", "b", "de")])
     with pytest.raises(UserError, match="None of the 8 captions"):

@@ -47,7 +47,7 @@ def send_at(moment, number, workdir):
     around(log.TrainingLog, "on_train_batch_end", lambda self, batch, logs=None: f"step {self.step + batch + 1}")
     around(finish, "measure_retrieval", lambda e, *_, name, **__: f"{name} {e.step}")
     around(finish, "append_metrics", lambda _, row: "last row")
-    around(tf.saved_model, "save", lambda _, path, *__: "export " + relative(None, path).split(".exporting/")[-1])
+    around(tf.saved_model, "save", lambda _, path, *__: "export " + relative(None, path).split(".export.partial/")[-1])
 
 
 PARTS = ("data-00000-of-00001", "index")

@@ -10,7 +10,7 @@ import types
 
 import pytest
 
-from mural_tf.data.emoji.benchmark import npm_packages
+from mural_tf.data.emoji import npm_packages
 from mural_tf.data.emoji.npm_packages import Package, fetch_packages, integrity_of, npm_pack, read_members
 from mural_tf.errors import UserError
 
@@ -80,7 +80,7 @@ def test_interrupted_fetch_continues(tmp_path, packages, failure):
 
 
 def test_leftovers_of_a_killed_fetch_are_removed(tmp_path, packages):
-    stale = tmp_path / ".fetching-killed"
+    stale = tmp_path / ".fetching.partial"
     stale.mkdir()
     (stale / "a-1.0.0.tgz").write_bytes(b"fir")
     fetch_packages(packages, tmp_path, Registry(a=b"first", b=b"second"), progress=False)

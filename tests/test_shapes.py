@@ -11,8 +11,9 @@ import pytest
 from PIL import Image
 
 from mural_tf.data.records import IMAGE_TEXT, TEXT_PAIRS, read_records
+from mural_tf.data.shapes import drawings
 from mural_tf.data.shapes.captions import LANGUAGES, WELL_RESOURCED, Scene, all_scenes, captions
-from mural_tf.data.shapes.drawings import build_shapes, draw_scene, drawings
+from mural_tf.data.shapes.drawings import build_shapes, draw_scene
 from mural_tf.errors import UserError
 
 IMAGES = 200
@@ -151,7 +152,7 @@ def test_an_interrupted_build_leaves_nothing_that_looks_finished(tmp_path, monke
             build_shapes(tmp_path / "shapes", images=20)
     assert not (tmp_path / "shapes").exists()
     assert build_shapes(tmp_path / "shapes", images=20).is_dir()
-    assert not (tmp_path / ".shapes.building").exists()
+    assert not (tmp_path / ".shapes.partial").exists()
 
 
 def test_wrong_arguments_are_one_message(tmp_path):

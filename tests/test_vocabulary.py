@@ -122,7 +122,7 @@ def test_bert_files_load_as_they_are(tmp_path):
 
 def test_loading_reports_what_is_wrong(tmp_path):
     path = tmp_path / "vocabulary.txt"
-    with pytest.raises(UserError, match="Cannot read.*one piece a line"):
+    with pytest.raises(UserError, match="Cannot read.*one piece per line"):
         load_vocabulary(path)
     cases = {
         b"": "empty",

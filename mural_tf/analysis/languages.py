@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mural_tf.errors import UserError
-from mural_tf.files import PARTIAL
+from mural_tf.files import whole
 
 # The family of each language, for colouring a map: branches of Indo-European, otherwise families.
 #
@@ -125,9 +125,8 @@ def draw_map(points: np.ndarray, languages: Sequence[str], title: str, folder: p
     axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
     paths = [folder / "languages.png", folder / "languages.svg"]
     for path in paths:
-        partial = path.with_name(path.name + PARTIAL)
-        figure.savefig(partial, dpi=150, bbox_inches="tight", format=path.suffix[1:])
-        partial.replace(path)
+        with whole(path) as partial:
+            figure.savefig(partial, dpi=150, bbox_inches="tight", format=path.suffix[1:])
     pyplot.close(figure)
     return paths
 
@@ -175,10 +174,8 @@ def write_points(path: pathlib.Path, points: np.ndarray, languages: Sequence[str
 
 
 def _write_csv(path: pathlib.Path, rows: list[list[str]]) -> None:
-    partial = path.with_name(path.name + PARTIAL)
-    with open(partial, "w", encoding="utf-8", newline="") as file:
+    with whole(path) as partial, open(partial, "w", encoding="utf-8", newline="") as file:
         csv.writer(file).writerows(rows)
-    partial.replace(path)
 
 
 def map_languages(

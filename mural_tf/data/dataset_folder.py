@@ -1,18 +1,13 @@
-"""A data set's folder: it appears when it is complete, and is never mistaken for another one.
-
-Everything is written into a hidden folder beside the final one, `dataset.json` last, and renamed.
-"""
+"""A data set's folder: it appears when it is complete, and is never mistaken for another one."""
 
 from __future__ import annotations
 
 import json
-import os
 import pathlib
-import shutil
 from collections.abc import Callable
 
 from mural_tf.errors import UserError
-from mural_tf.files import exclusive_lock, storage_errors
+from mural_tf.files import exclusive_lock, storage_errors, whole_folder
 
 DESCRIPTION = "dataset.json"
 
@@ -64,17 +59,12 @@ def is_built(output: pathlib.Path, identity: dict) -> bool:
 def _build(output: pathlib.Path, identity: dict, write: Callable[[pathlib.Path], dict]) -> None:
     import tensorflow as tf  # only now, so that the --help of commands stays fast
 
-    folder = output.parent / f".{output.name}.building"
-    shutil.rmtree(folder, ignore_errors=True)  # of a build that was killed; the caller holds the lock
-    folder.mkdir()
     try:
-        text = json.dumps({**identity, **write(folder)}, indent=1, ensure_ascii=False) + "\n"
-        (folder / DESCRIPTION).write_text(text, encoding="utf-8")
-        os.replace(folder, output)
+        with whole_folder(output) as folder:
+            text = json.dumps({**identity, **write(folder)}, indent=1, ensure_ascii=False) + "\n"
+            (folder / DESCRIPTION).write_text(text, encoding="utf-8")
     except tf.errors.OpError as error:  # how TensorFlow's record writer reports a full disk
         raise UserError(f"Cannot write to {output.parent}: {error.message}. Free space there.") from None
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def describe(folder: pathlib.Path) -> str:

@@ -13,7 +13,6 @@ lists. Captions that share image and group say the same thing in different langu
 from __future__ import annotations
 
 import dataclasses
-import os
 import pathlib
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -140,26 +139,6 @@ def list_files(directory: str | pathlib.Path, kind: str, split: str) -> list[str
             f"No {kind} records of split {split!r} in {directory}: expected {directory}/{kind}/{split}-*.tfrecord."
         )
     return sorted(files)
-
-
-def find_damage(name: str) -> str:
-    """Returns where a local TFRecord file is cut off ("" if it is whole), from the lengths that its records state.
-
-    A record is an 8-byte length, 4 bytes of checksum, the data and 4 bytes of checksum. Files elsewhere (gs://) are
-    not looked at: their transport reports missing bytes itself.
-    """
-    if "://" in name:
-        return ""
-    size, position, count = os.path.getsize(name), 0, 0
-    with open(name, "rb") as file:
-        while position < size:
-            header = file.read(8)
-            end = position + 16 + int.from_bytes(header, "little")
-            if len(header) < 8 or end > size:
-                return f"whole up to record {count} (byte {position} of {size})"
-            file.seek(end)
-            position, count = end, count + 1
-    return ""
 
 
 def read_records(

@@ -22,9 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import pathlib
-import shutil
 from collections.abc import Iterator, Mapping
 
 import tensorflow as tf
@@ -38,6 +36,7 @@ from mural_tf.export.hub_modules import save_hub_modules
 from mural_tf.export.model_card import describe_model
 from mural_tf.export.served_ops import unlisted_operations
 from mural_tf.export.serving import IMAGE_ENCODER, TEXT_ENCODER, write_serving_files, write_warmup_requests
+from mural_tf.files import whole_folder
 from mural_tf.models import build_model
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.text.build import build_tokenizer
@@ -118,24 +117,13 @@ def export_model(
     directory = pathlib.Path(directory)
     _check_free(directory, overwrite)
     model = in_precision(model, config, tokenizer.vocabulary_size, precision)
-    partial = directory.parent / f".{directory.name}.exporting"
     try:
-        shutil.rmtree(partial, ignore_errors=True)  # of an export that was killed
-        partial.mkdir(parents=True)
-        with _quiet():
+        with whole_folder(directory) as partial, _quiet():
             _write(model, tokenizer, config, partial, metrics)
-        replaced = directory.parent / f".{directory.name}.replaced"
-        shutil.rmtree(replaced, ignore_errors=True)
-        if directory.exists():
-            os.replace(directory, replaced)
-        os.replace(partial, directory)
-        shutil.rmtree(replaced, ignore_errors=True)
     except OSError as error:
         raise UserError(f"Cannot write the export {directory}: {error.strerror or error}.") from None
     except (tf.errors.ResourceExhaustedError, tf.errors.PermissionDeniedError, tf.errors.UnknownError) as error:
         raise UserError(f"Cannot write the export {directory}: {error.message}") from None
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     return directory
 
 

@@ -1,4 +1,4 @@
-"""Cuts the sources' items into blocks, always the same ones, in bounded memory.
+"""Cuts the sources' items into blocks, always the same ones, and works on them in several processes, in bounded memory.
 
 Sources of one kind are read side by side, always the one next that is least far through its files, so that every
 block, and so every shard, mixes them in the proportion of their sizes. At most `MOST_OPEN` are open at once.
@@ -23,6 +23,7 @@ from mural_tf.ingest.source import Reading, Settings, Source, Tally
 
 MOST_OPEN = 100
 CHUNK = 100  # items that are taken from a source at a time
+AHEAD = 2  # blocks that wait for a worker: reading rarely stops, and memory stays bounded
 
 
 @dataclasses.dataclass
@@ -82,12 +83,6 @@ def _read_group(sources: dict[int, Source], size: int, folder: pathlib.Path, num
         yield block
 
 
-# Blocks worked on by several processes, in bounded memory.
-
-
-AHEAD = 2  # blocks that wait for a worker: reading rarely stops, and memory stays bounded
-
-
 def map_blocks(
     blocks: Iterator[Block], workers: int, make: Callable[..., Callable[[Block], Any]], arguments: tuple
 ) -> Iterator[tuple[int, Any]]:
@@ -108,10 +103,10 @@ def map_blocks(
         for block in blocks:
             yield block.number, work(block)
         return
-    # A server process imports TensorFlow once, and workers are forked from it: forking this process, whose TensorFlow
-    # may be at work, could leave them with locks that nobody releases.
+    # A server process imports TensorFlow once (with the records), and workers are forked from it: forking this
+    # process, whose TensorFlow may be at work, could leave them with locks that nobody releases.
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["mural_tf.ingest.convert"])
+    context.set_forkserver_preload(["mural_tf.ingest.convert", "mural_tf.data.records"])
     with concurrent.futures.ProcessPoolExecutor(workers, context, _start, (make, arguments)) as pool:
         waiting: dict[concurrent.futures.Future, int] = {}
         try:

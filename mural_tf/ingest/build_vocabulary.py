@@ -31,16 +31,11 @@ class CountBlock:
 
     def __call__(self, block: Block) -> tuple[dict[str, collections.Counter], Tally, int]:
         """Returns {language: {word: count}}, what could not be used, and the block's position."""
-        from mural_tf.text.word_counts import BATCH
+        from mural_tf.text.word_counts import count_by_language
 
-        texts: dict[str, list[str]] = collections.defaultdict(list)
         counts: dict[str, collections.Counter] = collections.defaultdict(collections.Counter)
-        for language, text in self._texts(block):
-            texts[language].append(text)
-            if len(texts[language]) >= BATCH:
-                counts[language].update(self.splitter.count(texts.pop(language)))
-        for language, rest in texts.items():
-            counts[language].update(self.splitter.count(rest))
+        for language, words in count_by_language(self._texts(block), self.splitter):
+            counts[language].update(words)
         block.tally.places.clear()
         return dict(counts), block.tally, block.position
 

@@ -1,25 +1,22 @@
 """Caption files as their authors publish them, read into one shape: (image file, image id, caption, language, place).
 
-MS-COCO's JSON (also STAIR and YJ Captions), Karpathy and Li's split files, Multi30K, COCO-CN,
-WIT's TSV, and any list of images with a file of captions line by line. Generators without TensorFlow and without
-images: conversion and evaluation both stand on them.
+MS-COCO's JSON (also STAIR and YJ Captions), Karpathy and Li's split files, Multi30K, COCO-CN, and any list of images
+with a file of captions line by line; WIT's are in wit.py. Generators without TensorFlow and without images: conversion
+and evaluation both stand on them.
 
 What cannot be used goes to `on_problem(kind, place)`, see text_files.py.
 """
 
 from __future__ import annotations
 
-import csv
 import itertools
 import json
 import pathlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from mural_tf.errors import UserError
 from mural_tf.ingest.text_files import Problem, canonical_language, clean, open_binary, read_lines, refuse
-
-_LONGEST_FIELD = 1 << 20  # characters; WIT's longest context is far below: more is a quotation mark never closed
 
 
 class Caption(NamedTuple):
@@ -44,7 +41,7 @@ class Caption(NamedTuple):
 def read_aligned(
     captions: str | pathlib.Path, images: str | pathlib.Path, language: str, on_problem: Problem = refuse
 ) -> Iterator[Caption]:
-    """Reads a file with one caption a line and a list of images, line i to line i (Multi30K, XTD).
+    """Reads a file with one caption per line and a list of images, line i to line i (Multi30K, XTD).
 
     An image name's suffix after "#" (`COCO_train2014_000000117071.jpg#367178`) is left out.
 
@@ -63,7 +60,7 @@ def read_aligned(
         number, text = caption
         name = (image[1] or "").split("#")[0].strip()
         if text is not None:
-            yield from _checked(name, name, text, language, f"{captions}:{number}", on_problem)
+            yield from checked(name, name, text, language, f"{captions}:{number}", on_problem)
 
 
 def read_coco(path: str | pathlib.Path, language: str = "en", on_problem: Problem = refuse) -> Iterator[Caption]:
@@ -77,7 +74,7 @@ def read_coco(path: str | pathlib.Path, language: str = "en", on_problem: Proble
     for index, annotation in enumerate(content["annotations"]):
         location = f"{path}, annotation {annotation.get('id', f'number {index + 1}')}"
         image = annotation.get("image_id")
-        yield from _checked(names.get(image), str(image), annotation.get("caption"), language, location, on_problem)
+        yield from checked(names.get(image), str(image), annotation.get("caption"), language, location, on_problem)
 
 
 def read_karpathy(
@@ -111,7 +108,7 @@ def read_karpathy(
             identity = str(image.get("cocoid", image.get("filename")))
             for sentence in image["sentences"][:captions_per_image]:
                 location = f"{path}, sentence {sentence.get('sentid')}"
-                yield from _checked(name, identity, sentence.get("raw"), language, location, on_problem)
+                yield from checked(name, identity, sentence.get("raw"), language, location, on_problem)
 
 
 def read_multi30k(
@@ -159,41 +156,12 @@ def read_coco_cn(
     for name, text, location in _read_token_lines(captions, on_problem):
         if name in listed:
             identity = name.rsplit("_", 1)[-1].lstrip("0")
-            yield from _checked(f"{name}.jpg", identity, text, "zh", location, on_problem)
+            yield from checked(f"{name}.jpg", identity, text, "zh", location, on_problem)
 
 
-def read_wit(
-    path: str | pathlib.Path,
-    languages: Sequence[str] = (),
-    on_problem: Problem = refuse,
-    on_position: Callable[[int], None] | None = None,
+def checked(
+    image_file: str | None, image_id: str, text: str | None, language: str, location: str, on_problem: Problem
 ) -> Iterator[Caption]:
-    """Reads the reference descriptions of one of WIT's TSV files (the captions under Wikipedia's images; MURAL, A.3).
-
-    Rows without one are left out in silence: most have none. File and id are the image's address.
-
-    Args:
-      path: `wit_v1.train.all-00000-of-00010.tsv.gz` or the like.
-      languages: keep these only; default all. They are Wikipedia's editions: a caption may be in another language.
-      on_problem, on_position: see the module and `read_lines`.
-    """
-    wanted = {canonical_language(language) for language in languages}
-    caption_column = "caption_reference_description"
-    columns = ("language", "image_url", caption_column)
-    for row, location in _read_quoted_tsv(path, columns, on_problem, on_position):
-        if not clean(row[caption_column]):
-            continue
-        try:
-            language = canonical_language(row["language"])
-        except UserError:
-            on_problem(f"unknown language {row['language']!r}", location)
-            continue
-        if not wanted or language in wanted:
-            address = row["image_url"].strip()
-            yield from _checked(address, address, row[caption_column], language, location, on_problem)
-
-
-def _checked(image_file, image_id, text, language, location, on_problem) -> Iterator[Caption]:
     """Yields the caption if it is usable."""
     caption = clean(text)
     if not image_file:
@@ -213,38 +181,6 @@ def _read_token_lines(path, on_problem) -> Iterator[tuple[str, str, str]]:
                 yield name.split("#")[0], text, f"{path}:{number}"
             else:
                 on_problem("line without a tab between image and caption", f"{path}:{number}")
-
-
-def _read_quoted_tsv(path, columns: Sequence[str], on_problem, on_position) -> Iterator[tuple[dict[str, str], str]]:
-    """Yields (row, place) of a TSV with a header and quoted fields, which may hold tabs and line breaks."""
-    csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_FIELD))
-    last = 0
-
-    def lines():
-        nonlocal last
-        for number, text in read_lines(path, on_problem, on_position):
-            last = number
-            if text is not None:
-                yield text + "\n"
-
-    rows = csv.reader(lines(), delimiter="\t")
-    header = next(rows, [])
-    missing = [column for column in columns if column not in header]
-    if missing:
-        raise UserError(f"{path} lacks the column {missing[0]!r}; its first line has {header[:20]}.")
-    while True:
-        location = f"{path}:{last + 1}"
-        try:
-            row = next(rows)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            on_problem(f"row that is no TSV ({error})", location)
-            continue
-        if len(row) == len(header):
-            yield dict(zip(header, row)), location
-        elif row:
-            on_problem("row with the wrong number of columns", location)
 
 
 def _existing(path: pathlib.Path, what: str) -> pathlib.Path:

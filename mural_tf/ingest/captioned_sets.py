@@ -54,7 +54,7 @@ class Coco(CaptionedSet):
     YJ Captions alone: `coco:yjcaptions.json,language=ja,images=train2014`.
 
     Attributes:
-      images: folder of the images, or of train2014 and val2014 with `image_prefix`.
+      images: folder of the images.
       language: of the captions.
       also: further files on the same images, as LANGUAGE@FILE joined by "+"; images that only these know are kept.
       split: which the records go to.
@@ -67,16 +67,13 @@ class Coco(CaptionedSet):
 
     def input_files(self) -> list[pathlib.Path]:
         """Returns the caption files."""
-        return [*self.files(), *(path for _, path in self._further())]
+        return [*self.files(), *(path for _, path in further_files(self.also))]
 
     def captions(self, reading: Reading) -> Iterator[tuple[Caption, str, str]]:
         """Reads the files one after the other."""
-        for language, path in [(self.language, path) for path in self.files()] + self._further():
+        for language, path in [(self.language, path) for path in self.files()] + further_files(self.also):
             for caption in caption_files.read_coco(path, language, reading.problem):
                 yield caption, "", self.split
-
-    def _further(self) -> list[tuple[str, pathlib.Path]]:
-        return further_files(self.also)
 
 
 def further_files(also: Iterable[str]) -> list[tuple[str, pathlib.Path]]:

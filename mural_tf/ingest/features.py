@@ -22,6 +22,7 @@ import numpy as np
 from tqdm import tqdm
 
 from mural_tf.data.dataset_folder import DESCRIPTION, build_folder
+from mural_tf.data.skipped import SkippedRecords
 from mural_tf.errors import UserError
 
 KEPT = ("language_groups", "license", "packages")  # of the description of the data set that was read
@@ -50,8 +51,6 @@ def cache_features(
       UserError: no records, an encoder of another interface, too many images that do not decode, or an
         `output` that cannot be used.
     """
-    from mural_tf.data.streams.epochs import SkippedRecords
-
     if not 0 < image_size <= resize:
         raise UserError(f"--image_size={image_size} must be above 0 and at most --resize={resize}.")
     source = pathlib.Path(data_dir)
@@ -78,7 +77,7 @@ def cache_features(
             skipped.check()
         if (source / "text_pairs").is_dir():
             shutil.copytree(source / "text_pairs", folder / "text_pairs")
-        return {"feature_size": size, "images": images, "skipped": dict(skipped.counts), **_kept(source)}
+        return {"feature_size": size, "images": images, "skipped": skipped.counts, **_kept(source)}
 
     return build_folder(output, identity, write)
 

@@ -1,4 +1,8 @@
-"""Decides what of a source becomes a record: usable images, and the filters that were chosen."""
+"""Decides what of a source becomes a record: usable images, and the filters that were chosen.
+
+The filters are those of ALIGN (Jia et al., 2021, §3) and [ETCL] §3.2: sizes of images, lengths of texts, texts on too
+many images and images with too many texts, and images that look like evaluation images.
+"""
 
 from __future__ import annotations
 
@@ -12,77 +16,15 @@ import numpy as np
 import PIL.Image
 from tqdm import tqdm
 
-from mural_tf.data.records import ImageTextRecord
 from mural_tf.errors import UserError
-from mural_tf.files import PARTIAL
+from mural_tf.files import save_array
 from mural_tf.ingest.blocks import Block, map_blocks, read_blocks
-from mural_tf.ingest.source import PAIR, Captioned, Pair, Settings, Source, Tally, Text, find_files
-from mural_tf.ingest.tables import Spool, text_hash
+from mural_tf.ingest.source import PAIR, Captioned, Pair, Settings, Source, Tally, find_files
+from mural_tf.ingest.tables import Spool, contains_text, text_hash
 from mural_tf.ingest.text_files import clean, read_lines
 from mural_tf.ingest.translated_captions import Translations
 
-# Texts on too many images and images with too many texts, found before anything is converted (ALIGN §3, ETCL §3.2).
-#
-# Every caption becomes two 64-bit hashes, of its text and of its image, that are spread over files by text and by
-# image. Each file is small enough to be counted in memory; only the hashes above a bound remain.
-
-
-PARTITIONS = 256
-TEXTS, IMAGES = "frequent_texts.npy", "frequent_images.npy"
-
-
-class HashCaptions:
-    """Turns a block into hashes: uint64 [captions, 2], text and image."""
-
-    def __init__(self, sources: Sequence[Source]):
-        self.sources = sources
-
-    def __call__(self, block: Block) -> np.ndarray:
-        found = [
-            (text_hash(text.text), text_hash(image_id))
-            for index, item in block.items
-            for image_id, text in self.sources[index].texts(item)
-        ]
-        return np.array(found, np.uint64).reshape(-1, 2)
-
-
-def count_frequent(sources: Sequence[Source], settings: Settings, folder: pathlib.Path, progress: bool) -> None:
-    """Writes the hashes of frequent texts and images into `folder`, if a filter asks for them; does so once."""
-    filters = settings.filters
-    if not (filters.max_images_per_text or filters.max_texts_per_image) or (folder / IMAGES).exists():
-        return
-    spools = [Spool(folder / "by_text", 2), Spool(folder / "by_image", 2)]
-    blocks = map_blocks(_image_blocks(sources, settings, folder), settings.workers, HashCaptions, (list(sources),))
-    for _, hashes in tqdm(blocks, unit="block", desc="Counting captions", disable=not progress):
-        for column, spool in enumerate(spools):
-            spool.add_rows(hashes[:, column] % np.uint64(PARTITIONS), hashes)
-    for column, (spool, bound, name) in enumerate(
-        zip(spools, (filters.max_images_per_text, filters.max_texts_per_image), (TEXTS, IMAGES))
-    ):
-        spool.close()
-        frequent = [_above(spool.read(partition), column, bound) for partition in range(PARTITIONS) if bound]
-        hashes = np.sort(np.concatenate([np.empty(0, np.uint64), *frequent]))
-        temporary = folder / (name + PARTIAL)
-        with open(temporary, "wb") as file:
-            np.save(file, hashes)
-        temporary.replace(folder / name)
-        spool.remove()
-
-
-def _image_blocks(sources: Sequence[Source], settings: Settings, folder: pathlib.Path) -> Iterator[Block]:
-    """Text pairs have no images: their sources are not read twice."""
-    chosen = [source if source.ITEM != PAIR else None for source in sources]
-    return read_blocks(chosen, settings, folder)
-
-
-def _above(rows: np.ndarray, column: int, bound: int) -> np.ndarray:
-    """Returns the values of `column` that occur with more than `bound` different values of the other column."""
-    values, counts = np.unique(np.unique(rows, axis=0)[:, column], return_counts=True)
-    return values[counts > bound]
-
-
 # Image files as they come from the web: checked without decoding, copied where the record format allows it.
-
 
 COPIED = ("JPEG", "PNG")  # what records hold and the input pipeline decodes
 JPEG_QUALITY = 95
@@ -146,11 +88,10 @@ def _encode(image: PIL.Image.Image) -> bytes:
     return buffer.getvalue()
 
 
-# Training images that look like evaluation images, found by perceptual hash (ALIGN §3 removes these).
+# Training images that look like evaluation images, found by perceptual hash.
 #
 # The hash is `imagehash.phash`: 64 bits, the signs of an image's lowest frequencies. Copies of one picture in another
 # size or JPEG quality differ in a few bits, different pictures in about half of them.
-
 
 HASHES = "evaluation_hashes.npy"
 BITS = 64
@@ -189,10 +130,7 @@ def hash_evaluation_images(patterns: Iterable[str], folder: pathlib.Path, progre
                 hashes.add(perceptual_hash(image))
         except (OSError, ValueError, SyntaxError) as error:
             raise UserError(f"The evaluation image {name} cannot be read: {error}.") from None
-    temporary = path.with_name(path.name + PARTIAL)
-    with open(temporary, "wb") as file:
-        np.save(file, np.array(sorted(hashes), np.uint64))
-    temporary.replace(path)
+    save_array(path, np.array(sorted(hashes), np.uint64))
 
 
 def _image_files(patterns: Iterable[str]) -> Iterator[pathlib.Path]:
@@ -234,16 +172,59 @@ class NearDuplicates:
         return False
 
 
-def load_near_duplicates(folder: pathlib.Path, distance: int) -> NearDuplicates | None:
-    """Returns what `hash_evaluation_images` wrote, `None` if it was not asked to."""
-    path = folder / HASHES
-    return NearDuplicates(np.load(path), distance) if path.exists() else None
+# Texts on too many images and images with too many texts, found before anything is converted.
+#
+# Every caption becomes two 64-bit hashes, of its text and of its image, that are spread over files by text and by
+# image. Each file is small enough to be counted in memory; only the hashes above a bound remain.
+
+PARTITIONS = 256
+TEXTS, IMAGES = "frequent_texts.npy", "frequent_images.npy"
 
 
-def hash_bytes(image: bytes) -> int:
-    """Returns the perceptual hash of an image file's content."""
-    with PIL.Image.open(io.BytesIO(image)) as opened:
-        return perceptual_hash(opened)
+class HashCaptions:
+    """Turns a block into hashes: uint64 [captions, 2], text and image."""
+
+    def __init__(self, sources: Sequence[Source]):
+        self.sources = sources
+
+    def __call__(self, block: Block) -> np.ndarray:
+        found = [
+            (text_hash(text.text), text_hash(image_id))
+            for index, item in block.items
+            for image_id, text in self.sources[index].texts(item)
+        ]
+        return np.array(found, np.uint64).reshape(-1, 2)
+
+
+def count_frequent(sources: Sequence[Source], settings: Settings, folder: pathlib.Path, progress: bool) -> None:
+    """Writes the hashes of frequent texts and images into `folder`, if a filter asks for them; does so once."""
+    filters = settings.filters
+    if not (filters.max_images_per_text or filters.max_texts_per_image) or (folder / IMAGES).exists():
+        return
+    spools = [Spool(folder / "by_text", 2), Spool(folder / "by_image", 2)]
+    blocks = map_blocks(_image_blocks(sources, settings, folder), settings.workers, HashCaptions, (list(sources),))
+    for _, hashes in tqdm(blocks, unit="block", desc="Counting captions", disable=not progress):
+        for column, spool in enumerate(spools):
+            spool.add_rows(hashes[:, column] % np.uint64(PARTITIONS), hashes)
+    for column, (spool, bound, name) in enumerate(
+        zip(spools, (filters.max_images_per_text, filters.max_texts_per_image), (TEXTS, IMAGES))
+    ):
+        spool.close()
+        frequent = [_above(spool.read(partition), column, bound) for partition in range(PARTITIONS) if bound]
+        save_array(folder / name, np.sort(np.concatenate([np.empty(0, np.uint64), *frequent])))
+        spool.remove()
+
+
+def _image_blocks(sources: Sequence[Source], settings: Settings, folder: pathlib.Path) -> Iterator[Block]:
+    """Text pairs have no images: their sources are not read twice."""
+    chosen = [source if source.ITEM != PAIR else None for source in sources]
+    return read_blocks(chosen, settings, folder)
+
+
+def _above(rows: np.ndarray, column: int, bound: int) -> np.ndarray:
+    """Returns the values of `column` that occur with more than `bound` different values of the other column."""
+    values, counts = np.unique(np.unique(rows, axis=0)[:, column], return_counts=True)
+    return values[counts > bound]
 
 
 # In these scripts words are not set apart, so each of their characters counts as a unigram: Thai, Lao, Tibetan,
@@ -257,6 +238,9 @@ def count_unigrams(text: str) -> int:
     return len(_UNIGRAM.findall(text))
 
 
+EXCLUDED = "text of the --exclude_texts files"
+
+
 class Screen:
     """The filters of one conversion, with what they learned beforehand in `folder`."""
 
@@ -264,19 +248,26 @@ class Screen:
         self.settings, self.filters = settings, settings.filters
         self.excluded = _read_excluded(settings.exclude_texts)
         self.frequent_texts, self.frequent_images = (_load_hashes(folder / name) for name in (TEXTS, IMAGES))
-        self.near_duplicates = load_near_duplicates(folder, settings.hash_distance)
+        hashes = _load_hashes(folder / HASHES)
+        self.near_duplicates = NearDuplicates(hashes, settings.hash_distance) if hashes.size else None
         self.translations = Translations(folder)
 
     def accepts_pair(self, pair: Pair, tally: Tally) -> bool:
         """Tells whether a text pair is wanted."""
-        if self._is_excluded(pair.text_a) or self._is_excluded(pair.text_b):
-            tally.leave_out("text of the --exclude_texts files", pair.place)
-            return False
-        return True
+        excluded = self._is_excluded(pair.text_a) or self._is_excluded(pair.text_b)
+        if excluded:
+            tally.leave_out(EXCLUDED, pair.place)
+        return not excluded
 
-    def image_text_record(self, found: Captioned, tally: Tally) -> ImageTextRecord | None:
-        """Returns the record of an image and its wanted captions, `None` if nothing is left."""
-        texts = [text for text in found.texts if self._accepts_text(text, tally)]
+    def accepted(self, found: Captioned, tally: Tally) -> Captioned | None:
+        """Returns the image as a record may hold it and its wanted captions, `None` if nothing is left."""
+        texts = []
+        for text in found.texts:
+            reason = self._reason_against(text.text)
+            if reason:
+                tally.leave_out(reason, text.place)
+            else:
+                texts.append(text)
         if not texts:
             return None
         place = f"{found.texts[0].place} ({found.image_id})"
@@ -288,13 +279,12 @@ class Screen:
         if reason:
             tally.leave_out(reason, place, len(texts))
             return None
-        captions, languages, groups, _ = zip(*self.translations.add_to(found.image_id, texts))
-        return ImageTextRecord(found.image_id, image, captions, languages, groups)
+        return found._replace(image=image, texts=self.translations.add_to(found.image_id, texts))
 
     def _image_or_reason(self, found: Captioned) -> tuple[bytes, str]:
         """Returns what the record holds, or why the image is not wanted; raises `BadImage`."""
         filters = self.filters
-        if self.frequent_images.size and _contains(self.frequent_images, text_hash(found.image_id)):
+        if contains_text(self.frequent_images, found.image_id):
             return b"", f"image with more than {filters.max_texts_per_image} texts"
         opened, size = examine(found.image)
         if filters.above_shorter_side and min(size) <= filters.above_shorter_side:
@@ -305,27 +295,25 @@ class Screen:
             return b"", "image that looks like an evaluation image"
         return usable_bytes(found.image, opened, self.settings.image_size), ""
 
-    def _accepts_text(self, text: Text, tally: Tally) -> bool:
+    def _reason_against(self, text: str) -> str:
+        """Returns why a caption is not wanted, or ""."""
         filters = self.filters
-        reason = ""
-        if filters.max_characters and len(text.text) > filters.max_characters:
-            reason = f"caption of more than {filters.max_characters} characters"
-        elif filters.min_words or filters.max_words:
-            unigrams = count_unigrams(text.text)
+        if filters.max_characters and len(text) > filters.max_characters:
+            return f"caption of more than {filters.max_characters} characters"
+        if filters.min_words or filters.max_words:
+            unigrams = count_unigrams(text)
             if unigrams < filters.min_words:
-                reason = f"caption of fewer than {filters.min_words} words"
-            elif filters.max_words and unigrams > filters.max_words:
-                reason = f"caption of more than {filters.max_words} words"
-        if not reason and self._is_excluded(text.text):
-            reason = "text of the --exclude_texts files"
-        if not reason and self.frequent_texts.size and _contains(self.frequent_texts, text_hash(text.text)):
-            reason = f"text on more than {filters.max_images_per_text} images"
-        if reason:
-            tally.leave_out(reason, text.place)
-        return not reason
+                return f"caption of fewer than {filters.min_words} words"
+            if filters.max_words and unigrams > filters.max_words:
+                return f"caption of more than {filters.max_words} words"
+        if self._is_excluded(text):
+            return EXCLUDED
+        if contains_text(self.frequent_texts, text):
+            return f"text on more than {filters.max_images_per_text} images"
+        return ""
 
     def _is_excluded(self, text: str) -> bool:
-        return self.excluded.size > 0 and _contains(self.excluded, text_hash(text.casefold()))
+        return contains_text(self.excluded, text.casefold())
 
 
 def _read_excluded(patterns: tuple[str, ...]) -> np.ndarray:
@@ -346,13 +334,9 @@ def _load_hashes(path: pathlib.Path) -> np.ndarray:
 
 def _perceptual_hash(image: bytes) -> int:
     try:
-        return hash_bytes(image)
+        with PIL.Image.open(io.BytesIO(image)) as opened:
+            return perceptual_hash(opened)
     except UserError:
         raise
     except Exception:  # noqa: BLE001 - Pillow's decoders raise many classes
         raise BadImage("image that does not decode") from None
-
-
-def _contains(sorted_hashes: np.ndarray, value: int) -> bool:
-    index = np.searchsorted(sorted_hashes, np.uint64(value))
-    return index < sorted_hashes.size and int(sorted_hashes[index]) == value

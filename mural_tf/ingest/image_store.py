@@ -12,6 +12,7 @@ from typing import ClassVar, NamedTuple
 from tqdm import tqdm
 
 from mural_tf.errors import UserError
+from mural_tf.ingest.img2dataset import IMAGE_ENDINGS, find_shards, parse_example, read_samples
 from mural_tf.ingest.source import IMAGE, Captioned, Source, Tally, Text
 from mural_tf.ingest.tables import DiskTable, build_table
 from mural_tf.ingest.text_files import canonical_language
@@ -39,8 +40,6 @@ class DownloadedImages:
     """Images by the address that img2dataset downloaded them from (formats webdataset, files and tfrecord)."""
 
     def __init__(self, directory: pathlib.Path, index: pathlib.Path, progress: bool = False):
-        from mural_tf.ingest.downloads import find_shards
-
         self.shards = find_shards(directory)
         if self.shards[0].suffix == ".parquet":
             raise UserError(
@@ -51,11 +50,9 @@ class DownloadedImages:
         self.index = DiskTable(index)
 
     def _rows(self, progress: bool) -> Iterator[tuple[str, bytes]]:
-        from mural_tf.ingest.downloads import read_samples
-
         shards = tqdm(self.shards, unit="shard", desc="Indexing images", disable=not progress)
         for number, shard in enumerate(shards):
-            # Damage is told when the images are looked for: they will be missing.
+            # Damage shows when the images are looked for: they will be missing.
             for sample in read_samples(shard, lambda kind, place: None, images=False):
                 address = sample.metadata.get("url")
                 if address:
@@ -64,8 +61,6 @@ class DownloadedImages:
 
     def get(self, name: str) -> bytes | None:
         """Returns the image's content, `None` if it was not downloaded."""
-        from mural_tf.ingest.downloads import IMAGE_ENDINGS, parse_example
-
         found = self.index.get(name)
         if not found:
             return None

@@ -1,4 +1,4 @@
-"""Image-text pairs downloaded by img2dataset, in any of its output formats.
+"""Image-text pairs downloaded by img2dataset, in any of its output formats, read sample by sample.
 
     webdataset   00000.tar with 000000000.jpg, .txt, .json
     files        00000/000000000.jpg, .txt, .json
@@ -11,18 +11,165 @@ The metadata (JSON or columns) hold url, caption, and whatever `save_additional_
 from __future__ import annotations
 
 import dataclasses
+import json
+import os
 import pathlib
+import tarfile
 from collections.abc import Iterable, Iterator
-from typing import ClassVar
+from typing import Any, ClassVar, NamedTuple
 
+from mural_tf.data import tfrecord
 from mural_tf.errors import UserError
-from mural_tf.ingest.downloads import Sample, find_shards, read_samples
-from mural_tf.ingest.source import FILE, Captioned, Reading, Source, Tally, Text, language_tag
-from mural_tf.ingest.text_files import clean
+from mural_tf.ingest.parquet import column_names, read_rows
+from mural_tf.ingest.source import Captioned, ShardSource, Tally, Text, language_tag
+from mural_tf.ingest.text_files import Problem, clean
+
+IMAGE_ENDINGS = ("jpg", "jpeg", "png", "webp")
+
+
+class Sample(NamedTuple):
+    """One downloaded image.
+
+    Attributes:
+      key: img2dataset's number of it.
+      image: the file, or `None` if only the metadata were asked for.
+      caption: as downloaded.
+      metadata: the JSON or the row.
+      where: (offset, size) of the image (tar) or the record (TFRecord) in the shard, (0, 0) elsewhere.
+    """
+
+    key: str
+    image: bytes | None
+    caption: str
+    metadata: dict[str, Any]
+    where: tuple[int, int] = (0, 0)
+
+
+def find_shards(directory: str | pathlib.Path) -> list[pathlib.Path]:
+    """Returns the sorted shards of an img2dataset output; sub-folders are shards of the format "files".
+
+    Raises:
+      UserError: the folder holds nothing of the kind.
+    """
+    directory = pathlib.Path(directory)
+    for pattern in ("*.tar", "*.tfrecord"):
+        shards = sorted(directory.glob(pattern))
+        if shards:
+            return shards
+    shards = sorted(path for path in directory.glob("*") if path.is_dir() and path.name.isdigit())
+    shards = shards or [path for path in sorted(directory.glob("*.parquet")) if _image_column(path)]
+    if not shards:
+        raise UserError(
+            f"{directory} is no output of img2dataset: it holds no .tar, no .tfrecord, no folder like 00000 and no "
+            ".parquet with images."
+        )
+    return shards
+
+
+def read_samples(shard: pathlib.Path, on_problem: Problem, images: bool = True) -> Iterator[Sample]:
+    """Yields what a shard holds, in its order; with `images=False` without reading images where that is possible."""
+    if shard.is_dir():
+        return _from_files(shard, on_problem, images)
+    readers = {".tar": _from_tar, ".tfrecord": _from_tfrecord, ".parquet": _from_parquet}
+    return readers[shard.suffix](shard, on_problem, images)
+
+
+def _from_tar(shard: pathlib.Path, on_problem: Problem, images: bool) -> Iterator[Sample]:
+    """Members of one sample follow each other."""
+    key, found = None, {}
+    try:
+        with tarfile.open(shard, "r:") as archive:
+            for member in archive:
+                stem, _, ending = os.path.basename(member.name).partition(".")
+                if stem != key:
+                    if found:
+                        yield from _sample(key, found, shard, on_problem)
+                    key, found = stem, {}
+                if ending.lower() in IMAGE_ENDINGS:
+                    found["image"] = archive.extractfile(member).read() if images else None
+                    found["where"] = (member.offset_data, member.size)
+                elif ending in ("txt", "json"):
+                    found[ending] = archive.extractfile(member).read()
+    except (tarfile.TarError, EOFError, OSError):
+        on_problem("tar file that is damaged or cut off: what follows is lost", f"{shard}, at {key}")
+        return
+    if found:
+        yield from _sample(key, found, shard, on_problem)
+
+
+def _from_files(shard: pathlib.Path, on_problem: Problem, images: bool) -> Iterator[Sample]:
+    names = sorted(path for path in shard.iterdir() if path.suffix.lower()[1:] in IMAGE_ENDINGS)
+    for path in names:
+        found: dict[str, Any] = {"image": path.read_bytes() if images else None, "where": (0, 0)}
+        for ending in ("txt", "json"):
+            partner = path.with_suffix("." + ending)
+            if partner.exists():
+                found[ending] = partner.read_bytes()
+        yield from _sample(path.stem, found, shard, on_problem)
+
+
+def _from_tfrecord(shard: pathlib.Path, on_problem: Problem, images: bool) -> Iterator[Sample]:
+    from google.protobuf.message import DecodeError
+
+    for offset, record in tfrecord.read_all(shard, on_problem):
+        try:
+            found, key = parse_example(record)
+        except DecodeError:
+            on_problem("record that is no tf.train.Example", f"{shard}, byte {offset}")
+            continue
+        if "image" in found and not images:
+            found["image"] = None
+        found["where"] = (offset, len(record))
+        yield from _sample(key, found, shard, on_problem)
+
+
+def parse_example(record: bytes) -> tuple[dict[str, Any], str]:
+    """Returns the parts of an img2dataset Example, and its key."""
+    import tensorflow as tf
+
+    features = tf.train.Example.FromString(record).features.feature
+    values = {name: feature.bytes_list.value[0] for name, feature in features.items() if feature.bytes_list.value}
+    found: dict[str, Any] = {name: values[name] for name in ("txt", "json") if name in values}
+    image = next((values[ending] for ending in IMAGE_ENDINGS if ending in values), None)
+    if image is not None:
+        found["image"] = image
+    return found, values.get("key", b"").decode("utf-8", "replace")
+
+
+def _from_parquet(shard: pathlib.Path, on_problem: Problem, images: bool) -> Iterator[Sample]:
+    image_column = _image_column(shard)
+    for number, row in read_rows(shard, None, on_problem):
+        image = row.pop(image_column)
+        caption = row.get("caption") or row.get("txt") or ""
+        key = str(row.get("key") or f"{shard.stem}-{number}")
+        if image is None:
+            on_problem(f"image that was not downloaded ({row.get('status')})", f"{shard}, row {number}")
+            continue
+        yield Sample(key, image if images else None, caption, row)
+
+
+def _image_column(path: pathlib.Path) -> str | None:
+    return next((ending for ending in IMAGE_ENDINGS if ending in column_names(path)), None)
+
+
+def _sample(key: str, found: dict[str, Any], shard: pathlib.Path, on_problem: Problem) -> Iterator[Sample]:
+    place = f"{shard}, {key}"
+    if "where" not in found or "image" not in found:
+        on_problem("sample without an image", place)
+        return
+    try:
+        metadata = json.loads(found["json"]) if "json" in found else {}
+        caption = found["txt"].decode("utf-8") if "txt" in found else metadata.get("caption") or ""
+    except UnicodeDecodeError:
+        on_problem("text that is not UTF-8", place)
+    except ValueError:
+        on_problem("metadata that are no JSON", place)
+    else:
+        yield Sample(key, found["image"], caption, metadata, found["where"])
 
 
 @dataclasses.dataclass
-class Img2dataset(Source):
+class Img2dataset(ShardSource):
     """The output folder of img2dataset in any format: `img2dataset:downloads/cc12m,language=en`.
 
     Attributes:
@@ -32,7 +179,6 @@ class Img2dataset(Source):
     """
 
     KIND: ClassVar[str] = "img2dataset"
-    ITEM: ClassVar[str] = FILE
     language: str = "en"
     language_column: str = ""
     split: str = "train"
@@ -45,12 +191,6 @@ class Img2dataset(Source):
         """Checks the language before anything is read."""
         del folder, progress
         language_tag(self.language)
-
-    def read(self, reading: Reading) -> Iterator[pathlib.Path]:
-        """Yields the shards: workers read them."""
-        for path in self.files():
-            reading.file_done(path)
-            yield path
 
     def records(self, item: pathlib.Path, tally: Tally) -> Iterable[Captioned]:
         """Yields what a shard holds."""

@@ -7,13 +7,13 @@ import pathlib
 from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
+from mural_tf.data import tfrecord
 from mural_tf.errors import UserError
-from mural_tf.ingest.downloads import read_tfrecord
-from mural_tf.ingest.source import FILE, Captioned, Pair, Reading, Source, Tally, Text
+from mural_tf.ingest.source import Captioned, Pair, ShardSource, Tally, Text
 
 
 @dataclasses.dataclass
-class OwnRecords(Source):
+class OwnRecords(ShardSource):
     """A data set in the project's format: `records:data/mine,splits=train`; images, captions and text pairs.
 
     Attributes:
@@ -21,7 +21,6 @@ class OwnRecords(Source):
     """
 
     KIND: ClassVar[str] = "records"
-    ITEM: ClassVar[str] = FILE
     splits: tuple[str, ...] = ("train",)
 
     def files(self) -> list[pathlib.Path]:
@@ -39,12 +38,6 @@ class OwnRecords(Source):
                 "text_pairs/train-*.tfrecord there."
             )
         return found
-
-    def read(self, reading: Reading) -> Iterator[pathlib.Path]:
-        """Yields the shards: workers read them."""
-        for path in self.files():
-            reading.file_done(path)
-            yield path
 
     def records(self, item: pathlib.Path, tally: Tally) -> Iterable[Captioned | Pair]:
         """Yields what a shard holds."""
@@ -78,7 +71,7 @@ def _parsed(path: pathlib.Path, tally: Tally) -> Iterator[tuple]:
 
     from mural_tf.data.records import parse_record
 
-    for number, (_, serialized) in enumerate(read_tfrecord(path, tally.skip)):
+    for number, (_, serialized) in enumerate(tfrecord.read_all(path, tally.skip)):
         place = f"{path}, record {number}"
         try:
             yield parse_record(serialized, str(path), number), place

@@ -1,4 +1,4 @@
-"""What a source of training data is, and how the command line names one: `KIND:PATH[,OPTION=VALUE…]`."""
+"""What a conversion is given, sources (`KIND:PATH[,OPTION=VALUE…]`) and settings, and how it counts what it reads."""
 
 from __future__ import annotations
 
@@ -12,81 +12,68 @@ import pathlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Callable, ClassVar, NamedTuple
 
+from mural_tf.data.skipped import CountsByKind
 from mural_tf.errors import UserError
 from mural_tf.ingest.text_files import canonical_language
 
-# What became of the captions and pairs of a block: written, skipped as unusable, or left out by choice.
-
-
+language_tag = functools.lru_cache(maxsize=4096)(canonical_language)  # called once per record
+PAIR, IMAGE, FILE = "pair", "image", "file"  # what an item is: its size decides how many go into a block
 MINIMUM = 1000  # items read before the skipped share counts; a file's first lines may be its worst
 
 
 @dataclasses.dataclass
 class Tally:
-    """Counts of one block, or of all.
+    """What became of the captions and pairs of one block, or of all.
 
     Attributes:
       written: captions and pairs in the records.
-      skipped: {kind: [count, place of the first]} of what is unusable: missing images, broken lines.
-      left_out: the same for what is usable but not wanted: filters, languages not asked for.
+      skipped: what is unusable: missing images, broken lines.
+      left_out: what is usable but not wanted: filters, languages not asked for.
       places: (kind, place) of everything skipped, in the order of the input; only kept within a block.
     """
 
     written: int = 0
-    skipped: dict[str, list] = dataclasses.field(default_factory=dict)
-    left_out: dict[str, list] = dataclasses.field(default_factory=dict)
+    skipped: CountsByKind = dataclasses.field(default_factory=CountsByKind)
+    left_out: CountsByKind = dataclasses.field(default_factory=CountsByKind)
     places: list[tuple[str, str]] = dataclasses.field(default_factory=list)
+
+    def __post_init__(self):
+        self.skipped, self.left_out = CountsByKind(self.skipped), CountsByKind(self.left_out)  # JSON's are plain
 
     def skip(self, kind: str, place: str, count: int = 1) -> None:
         """Counts something unusable: one text, or the `count` captions of one image."""
-        self.skipped.setdefault(kind, [0, place])[0] += count
+        self.skipped.add(kind, place, count)
         self.places.append((kind, place))
 
     def leave_out(self, kind: str, place: str, count: int = 1) -> None:
         """Counts what is not wanted."""
-        self.left_out.setdefault(kind, [0, place])[0] += count
+        self.left_out.add(kind, place, count)
 
-    def add(self, other: Tally) -> None:
+    def add(self, later: Tally) -> None:
         """Adds the counts of a later block."""
-        self.written += other.written
-        for mine, others in ((self.skipped, other.skipped), (self.left_out, other.left_out)):
-            for kind, (count, place) in others.items():
-                mine.setdefault(kind, [0, place])[0] += count
-
-    @property
-    def skipped_count(self) -> int:
-        """How much was unusable."""
-        return sum(count for count, _ in self.skipped.values())
+        self.written += later.written
+        self.skipped.merge(later.skipped)
+        self.left_out.merge(later.left_out)
 
     @property
     def read(self) -> int:
         """How much was looked at: all that was written, skipped or left out."""
-        return self.written + self.skipped_count + sum(count for count, _ in self.left_out.values())
+        return self.written + self.skipped.total + self.left_out.total
 
     def lines(self) -> list[str]:
         """The report, one line for each kind."""
-        lines = [f"{self.read} captions and pairs read, {self.written} written, {self.skipped_count} skipped"]
-        lines += [f"  skipped {count} x {kind}, first at {place}" for kind, (count, place) in _largest(self.skipped)]
-        lines += [f"  left out {count} x {kind}, first at {place}" for kind, (count, place) in _largest(self.left_out)]
-        return lines
+        lines = [f"{self.read} captions and pairs read, {self.written} written, {self.skipped.total} skipped"]
+        lines += [f"  skipped {line}" for line in self.skipped.lines()]
+        return lines + [f"  left out {line}" for line in self.left_out.lines()]
 
     def check(self, max_fraction: float, at_end: bool = False) -> None:
         """Raises `UserError` if more than `max_fraction` of what was read is unusable."""
-        if (at_end or self.read >= MINIMUM) and self.skipped_count > max_fraction * self.read:
-            kinds = "; ".join(f"{count} x {kind}, first at {place}" for kind, (count, place) in _largest(self.skipped))
+        if self.skipped.are_too_many(self.read, max_fraction, 0 if at_end else MINIMUM):
             raise UserError(
-                f"Too much is unusable: {self.skipped_count} of {self.read} captions and pairs ({kinds}), more than "
-                f"--max_skipped_fraction={max_fraction}. Repair the data, or raise the bound and run again: what is "
-                "converted already is kept."
+                f"Too much is unusable: {self.skipped.total} of {self.read} captions and pairs "
+                f"({'; '.join(self.skipped.lines())}), more than --max_skipped_fraction={max_fraction}. Repair the "
+                "data, or raise the bound and run again: what is converted already is kept."
             )
-
-
-def _largest(kinds: dict[str, list]) -> Iterable[tuple[str, list]]:
-    return sorted(kinds.items(), key=lambda item: (-item[1][0], item[0]))
-
-
-language_tag = functools.lru_cache(maxsize=4096)(canonical_language)  # called once a record
-PAIR, IMAGE, FILE = "pair", "image", "file"  # what an item is: its size decides how many go into a block
 
 
 class Text(NamedTuple):
@@ -136,11 +123,11 @@ class Reading:
     finished: int = 0
 
     def problem(self, kind: str, place: str) -> None:
-        """Counts something unusable in the current block; fits `on_problem` of `data.caption_files`."""
+        """Counts something unusable in the current block; fits `on_problem` of the readers of files."""
         self.tally.skip(kind, place)
 
     def at(self, offset: int) -> None:
-        """Notes how far the current file was read; fits `on_position` of `data.caption_files`."""
+        """Notes how far the current file was read; fits `on_position` of the readers of files."""
         self.position = self.finished + offset
 
     def file_done(self, path: pathlib.Path) -> None:
@@ -160,6 +147,11 @@ class Source:
     path: str
     KIND: ClassVar[str] = ""
     ITEM: ClassVar[str] = PAIR
+    languages = ()  # an option of families that hold several
+
+    def wants(self, *tags: str) -> bool:
+        """Tells whether the option `languages` names all of these, or none."""
+        return not self.languages or set(tags) <= {language_tag(wanted) for wanted in self.languages}
 
     def prepare(self, folder: pathlib.Path, progress: bool) -> None:
         """Does once what reading needs beforehand (an index of images), into `folder`."""
@@ -178,11 +170,7 @@ class Source:
         return ()
 
     def files(self) -> list[pathlib.Path]:
-        """Returns the sorted files that `path`, which may hold wildcards, stands for.
-
-        Raises:
-          UserError: there is none.
-        """
+        """Returns the sorted files that `path`, which may hold wildcards, stands for; raises if there is none."""
         return find_files(self.path)
 
     def input_files(self) -> list[pathlib.Path]:
@@ -192,6 +180,18 @@ class Source:
     def size(self) -> int:
         """Bytes that `Reading.position` reaches in the end."""
         return sum(os.path.getsize(path) for path in self.files())
+
+
+class ShardSource(Source):
+    """Files that workers read, each as one item."""
+
+    ITEM: ClassVar[str] = FILE
+
+    def read(self, reading: Reading) -> Iterator[pathlib.Path]:
+        """Yields the files."""
+        for path in self.files():
+            reading.file_done(path)
+            yield path
 
 
 def find_files(pattern: str) -> list[pathlib.Path]:
@@ -206,11 +206,8 @@ def parse_source(text: str, kinds: dict[str, type[Source]]) -> Source:
     """Returns the source that `KIND:PATH[,OPTION=VALUE…]` names; raises `UserError` with what would do."""
     kind, colon, rest = text.partition(":")
     if not colon or kind not in kinds:
-        near = difflib.get_close_matches(kind, kinds, 1)
-        hint = f" Did you mean {near[0]}?" if near else ""
-        raise UserError(
-            f"Unknown source {text!r}: expected KIND:PATH[,OPTION=VALUE…], with a KIND of {', '.join(kinds)}.{hint}"
-        )
+        expected = f"KIND:PATH[,OPTION=VALUE…], with a KIND of {', '.join(kinds)}"
+        raise UserError(f"Unknown source {text!r}: expected {expected}.{_did_you_mean(kind, kinds)}")
     path, *options = rest.split(",")
     if not path:
         raise UserError(f"The source {text!r} names no file.")
@@ -220,10 +217,8 @@ def parse_source(text: str, kinds: dict[str, type[Source]]) -> Source:
     for option in options:
         name, equals, value = option.partition("=")
         if name not in fields or not equals:
-            near = difflib.get_close_matches(name, fields, 1)
-            hint = f" Did you mean {near[0]}?" if near else ""
-            known = ", ".join(fields) or "none"
-            raise UserError(f"{kind} has no option {option!r}; it has {known}, each as name=value.{hint}")
+            expected = f"it has {', '.join(fields) or 'none'}, each as name=value"
+            raise UserError(f"{kind} has no option {option!r}; {expected}.{_did_you_mean(name, fields)}")
         values[name] = _parse(kind, name, value, fields[name].type)
     return cls(path=path, **values)
 
@@ -240,6 +235,11 @@ def describe_kinds(kinds: dict[str, type[Source]]) -> str:
     return "\n\n".join(parts)
 
 
+def _did_you_mean(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, known, 1)
+    return f" Did you mean {near[0]}?" if near else ""
+
+
 def _parse(kind: str, name: str, value: str, type_name: str) -> Any:
     parsers: dict[str, Callable] = {
         "str": str,
@@ -252,9 +252,6 @@ def _parse(kind: str, name: str, value: str, type_name: str) -> Any:
         return parsers[type_name](value)
     except (ValueError, KeyError):
         raise UserError(f"{kind}: option {name}={value!r} is not of type {type_name}.") from None
-
-
-# How a conversion runs and what it leaves out; the command line's flags in one place.
 
 
 BLOCK_SIZES = {"pair": 100_000, "image": 1_000, "file": 1}
@@ -300,7 +297,7 @@ class Settings:
       evaluation_images: files, folders or patterns; training images that look like one of these are left out.
       hash_distance: bits (of 64) by which perceptual hashes of the same picture may differ.
       exclude_texts: text files or patterns; a pair or caption that has one of their lines as a text is left out.
-      translations: files of translations of English captions, see `translate_train`.
+      translations: files of translations of English captions, see translated_captions.py.
       translation_languages: those that are used; empty for all.
       image_size: images whose shorter side is longer are shrunk to it, in pixels; 0 copies them as they are.
       block_sizes: items a block holds, by kind of item.
@@ -330,13 +327,7 @@ class Settings:
             )
 
     def identity(self) -> dict:
-        """Returns what decides the bytes, as JSON values."""
+        """Returns what decides the bytes."""
         values = dataclasses.asdict(self)
         del values["workers"], values["max_skipped_fraction"]
-        return {key: _as_json(value) for key, value in values.items()}
-
-
-def _as_json(value):
-    if isinstance(value, (list, tuple)):
-        return [_as_json(v) for v in value]
-    return value
+        return values

@@ -81,7 +81,7 @@ def read_lines(
 
     A line ends with \\n or \\r\\n and nothing else (U+2028 and U+0085 occur inside sentences); the last one may lack
     its end. A line that is not UTF-8 is a problem and comes as `None`, so that files read side by side stay in step.
-    `on_position` is told from time to time how many bytes of the file were read.
+    `on_position` is called from time to time with how many bytes of the file were read.
     """
     number = 0
     with open_binary(path) as (content, file):

@@ -1,6 +1,11 @@
-"""The *translate-train* baseline (MURAL §4, A.4): English captions joined with their translations.
+"""Translated captions: MURAL's *translate-train* baseline ([MURAL] §4, A.4), and the data of ETCL's triples.
 
-Each translation becomes a further caption of the image, in the group of the caption that it translates.
+    python -m mural_tf translate --data_dir=data/cc3m --translations=data/cc3m_translated --output=…
+
+Each translation becomes a further caption of the image, in the group of the caption that it translates. A conversion
+adds them to what it reads (--translations, `build_translations` and `Translations`), and `build_translated` to the
+split "train" of a data set: Multilingual CC3M, ETCL's data, is CC3M with its captions translated into five languages
+([ETCL] §3.4).
 """
 
 from __future__ import annotations
@@ -10,14 +15,15 @@ import json
 import pathlib
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
 
 from mural_tf.data.dataset_folder import DESCRIPTION, build_folder
 from mural_tf.errors import UserError
 from mural_tf.ingest.source import Text, find_files
 from mural_tf.ingest.tables import DiskTable, build_table
 from mural_tf.ingest.text_files import canonical_language, clean, read_lines
-from mural_tf.ingest.translations import read_translations
+from mural_tf.ingest.translations import parse_google_line
 
 TABLE = "translations.sqlite"
 _NO_LETTER = re.compile(r"[^\w#]|_")
@@ -32,12 +38,18 @@ def translation_key(text: str) -> str:
     return _NO_LETTER.sub("", _DIGITS.sub("#", text.casefold()))
 
 
+def _exact_key(text: str) -> str:
+    """Of a caption word for word; no `translation_key` begins so."""
+    return f"\t{text}"
+
+
 def build_translations(patterns: Sequence[str], languages: Sequence[str], folder: pathlib.Path) -> None:
     """Writes the table of translations into `folder`, unless it is there.
 
     Args:
-      patterns: files. `.jsonl`, also compressed, are Google's translations; others are lines of
-        `English caption<TAB>language<TAB>translation`.
+      patterns: files and data folders. `.jsonl`, also compressed, are Google's translations, and other files lines of
+        `English caption<TAB>language<TAB>translation`: both are of English captions, found by `translation_key`. A
+        folder's text pairs, split "train", translate both ways, between any languages and word for word.
       languages: target languages; empty for all.
       folder: of the conversion.
 
@@ -50,15 +62,28 @@ def build_translations(patterns: Sequence[str], languages: Sequence[str], folder
 
 def _rows(paths: Iterable[pathlib.Path], wanted: set[str]) -> Iterator[tuple[str, bytes]]:
     for path in paths:
-        pairs = _from_google(path) if ".jsonl" in path.name else _from_tsv(path)
-        for source, language, target in pairs:
+        read = _from_records if path.is_dir() else _from_google if ".jsonl" in path.name else _from_tsv
+        for key, language, target in read(path):
             if not wanted or language in wanted:
-                yield translation_key(source), f"{language}\t{target}".encode()
+                yield key, f"{language}\t{target}".encode()
+
+
+def _from_records(path: pathlib.Path) -> Iterator[tuple[str, str, str]]:
+    from mural_tf.data import records  # TensorFlow, only now: --help stays fast
+
+    for pair in records.read_records(path, records.TEXT_PAIRS, "train"):
+        yield _exact_key(pair.text_a), pair.language_b, pair.text_b
+        yield _exact_key(pair.text_b), pair.language_a, pair.text_a
 
 
 def _from_google(path: pathlib.Path) -> Iterator[tuple[str, str, str]]:
-    for found, _ in read_translations(path, _refuse):
-        yield found.source, found.target_language, found.target
+    for number, line in read_lines(path, _refuse):
+        if line:
+            try:
+                found = parse_google_line(line)
+            except ValueError as error:
+                _refuse(str(error), f"{path}:{number}")
+            yield translation_key(found.source), found.target_language, found.target
 
 
 def _from_tsv(path: pathlib.Path) -> Iterator[tuple[str, str, str]]:
@@ -66,7 +91,7 @@ def _from_tsv(path: pathlib.Path) -> Iterator[tuple[str, str, str]]:
         fields = line.split("\t")
         if len(fields) != 3 or not all(map(clean, fields)):
             _refuse("expected English caption, language and translation with tabs between", f"{path}:{number}")
-        yield clean(fields[0]), canonical_language(fields[1]), clean(fields[2])
+        yield translation_key(clean(fields[0])), canonical_language(fields[1]), clean(fields[2])
 
 
 def _refuse(kind: str, place: str) -> None:
@@ -74,37 +99,41 @@ def _refuse(kind: str, place: str) -> None:
 
 
 class Translations:
-    """Adds translations to captions."""
+    """What `build_translations` wrote, added to captions; nothing where it wrote no table."""
 
     def __init__(self, folder: pathlib.Path):
         self._table = DiskTable(folder / TABLE) if (folder / TABLE).exists() else None
 
     def add_to(self, image_id: str, texts: Sequence[Text]) -> list[Text]:
-        """Returns the captions of an image, each English one followed by its translations."""
+        """Returns the captions of an image, each followed by its translations, which share its group.
+
+        A caption with translations and without a group gets one of its own. A translation that the image has already
+        is not repeated; if it has no group, it joins the caption's.
+        """
         if self._table is None:
             return list(texts)
-        result: list[Text] = []
-        present = {(text.language, text.text) for text in texts}
+        groups = {(text.language, text.text): text.group for text in texts}
+        added = []
         for index, text in enumerate(texts):
-            found = self._table.get(translation_key(text.text)) if text.language == "en" else []
-            pairs = dict.fromkeys(tuple(value.decode().split("\t", 1)) for value in found)
-            new = [pair for pair in pairs if pair not in present]
-            present.update(new)
-            group = text.group or (f"{image_id}:{index}" if new else "")
+            own = text.language, text.text
+            found = [pair for pair in self._known(text) if pair != own and not groups.get(pair)]
+            if found:
+                groups[own] = text.group or groups[own] or f"{image_id}:{index}"
+            added.append([pair for pair in found if pair not in groups])
+            groups.update(dict.fromkeys(found, groups[own]))
+        result: list[Text] = []
+        for text, pairs in zip(texts, added):
+            group = text.group or groups[text.language, text.text]
             result.append(text._replace(group=group))
-            result += [Text(target, language, group, text.place) for language, target in new]
+            result += [Text(target, language, group, text.place) for language, target in pairs]
         return result
 
-
-# Adds translations to the captions of a data set: what ETCL's triples and MURAL's translate-train need.
-#
-#     python -m mural_tf translate --data_dir=data/cc3m --translations=data/cc3m_translated --output=…
-#
-# Multilingual CC3M, ETCL's data, is CC3M with its captions translated into five languages ([ETCL] §3.4).
-# Translations are text pairs of a data folder (`records.py`), one side of which is a caption word for word. They
-# join the caption's image and group in the split "train"; all else is copied. All text pairs are held in memory.
-
-KnownTranslations = Mapping[str, Sequence[tuple[str, str]]]  # caption -> (language, text)
+    def _known(self, text: Text) -> Iterable[tuple[str, str]]:
+        """Returns (language, translation) of a caption, without repeats, in the order of the files."""
+        values = self._table.get(_exact_key(text.text))
+        if text.language == "en":
+            values += self._table.get(translation_key(text.text))
+        return dict.fromkeys(tuple(value.decode().split("\t", 1)) for value in values)
 
 
 def build_translated(
@@ -112,9 +141,12 @@ def build_translated(
 ) -> pathlib.Path:
     """Writes `data_dir` with translated captions to the folder `output`, unless it is there, and returns that folder.
 
+    Captions of the split "train" are joined by their translations; all else is copied as it is, images (or features
+    in their place) included.
+
     Args:
       data_dir: a data folder with image-text records.
-      translations: a data folder with text pairs; may be the same.
+      translations: as in `build_translations`: most often a data folder with text pairs, which may be the same.
       output: as in `build_folder`.
 
     Raises:
@@ -125,18 +157,19 @@ def build_translated(
     return build_folder(output, identity, lambda folder: _write(folder, data_dir, translations))
 
 
-def _write(folder: pathlib.Path, data_dir: pathlib.Path, translations) -> dict:
-    from mural_tf.data import records  # TensorFlow, only now: --help stays fast
+def _write(folder: pathlib.Path, data_dir: pathlib.Path, translations: str | pathlib.Path) -> dict:
+    from mural_tf.data import records
 
-    known = known_translations(records.read_records(translations, records.TEXT_PAIRS, "train"))
-    counts = collections.Counter()
-    train = records.read_records(data_dir, records.IMAGE_TEXT, "train")
     shards = len(records.list_files(data_dir, records.IMAGE_TEXT, "train"))
-    records.write_records(folder, records.IMAGE_TEXT, "train", _translated(train, known, counts), shards)
+    counts = collections.Counter()
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        build_translations([str(translations)], (), pathlib.Path(scratch))
+        translated = _translated(data_dir, Translations(pathlib.Path(scratch)), counts)
+        records.write_records(folder, records.IMAGE_TEXT, "train", translated, shards)
     if not counts["translations"]:
         raise UserError(
-            f"None of the {counts['captions']} captions of {data_dir} is a side of a text pair of {translations}: "
-            "translations are found by the caption's exact text."
+            f"None of the {counts['captions']} captions of {data_dir} has a translation in {translations}: in text "
+            "pairs they are found by the caption's exact text."
         )
     for path in sorted(data_dir.glob("*/*.tfrecord")):
         copy = folder / path.parent.name / path.name
@@ -146,35 +179,15 @@ def _write(folder: pathlib.Path, data_dir: pathlib.Path, translations) -> dict:
     return {"counts": dict(counts)}
 
 
-def known_translations(pairs: Iterable) -> KnownTranslations:
-    """Returns what each text of `records.TextPair`s is in other languages, both ways, without repeats."""
-    known: dict[str, dict] = collections.defaultdict(dict)
-    for pair in pairs:
-        known[pair.text_a][pair.language_b, pair.text_b] = None
-        known[pair.text_b][pair.language_a, pair.text_a] = None
-    return {text: tuple(found) for text, found in known.items()}
+def _translated(data_dir: pathlib.Path, known: Translations, counts: collections.Counter) -> Iterator:
+    from mural_tf.data import records
 
-
-def add_translations(record, known: KnownTranslations):
-    """Returns a `records.ImageTextRecord` with its captions' translations after them, in the caption's group.
-
-    A caption without a group gets one of its own, and one that the record has already is not added.
-    """
-    groups = [group or f"caption-{i}" for i, group in enumerate(record.caption_groups)]
-    entries = dict.fromkeys(zip(record.captions, record.languages, groups))
-    for caption, group in zip(record.captions, groups):
-        entries.update(dict.fromkeys((text, language, group) for language, text in known.get(caption, ())))
-    captions, languages, groups = zip(*entries) if entries else ((), (), ())
-    return type(record)(record.image_id, record.image, captions, languages, groups)
-
-
-def _translated(train: Iterable, known: KnownTranslations, counts: collections.Counter) -> Iterator:
-    for record in train:
-        translated = add_translations(record, known)
-        counts["images"] += 1
-        counts["captions"] += len(record.captions)
-        counts["translations"] += len(translated.captions) - len(record.captions)
-        yield translated
+    for record in records.read_records(data_dir, records.IMAGE_TEXT, "train"):
+        triples = zip(record.captions, record.languages, record.caption_groups)
+        texts = known.add_to(record.image_id, [Text(*triple, "") for triple in triples])
+        counts.update(images=1, captions=len(record.captions), translations=len(texts) - len(record.captions))
+        captions, languages, groups, _ = zip(*texts) if texts else ((), (), (), ())
+        yield records.ImageTextRecord(record.image_id, record.image, captions, languages, groups)
 
 
 def describe_translated(folder: pathlib.Path) -> str:

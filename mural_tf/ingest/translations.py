@@ -1,7 +1,7 @@
-"""Translation pairs in line-aligned files: OPUS's Moses zips (CCMatrix, Tatoeba, …), OPUS-100, LASER's Tatoeba test.
+"""Translation pairs in the formats of published corpora.
 
-Moses: `OPUS-{CORPUS}/{version}/moses/{a}-{b}.txt.zip` holds `{CORPUS}.{a}-{b}.{a}` and `….{b}`, CCMatrix also
-`….scores`, one number a line. Other members (README, LICENSE, ids) are not looked at.
+Line-aligned files: OPUS's Moses zips (CCMatrix, Tatoeba, …), OPUS-100, LASER's Tatoeba test, any two files. Others:
+Google's machine translations of captions, translation memories (TMX), tables.
 """
 
 from __future__ import annotations
@@ -13,21 +13,18 @@ import pathlib
 import xml.etree.ElementTree as ElementTree
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, ClassVar, NamedTuple
 
 from mural_tf.errors import UserError
-from mural_tf.ingest.source import PAIR, Pair, Reading, Source, Tally, language_tag
-from mural_tf.ingest.text_files import Problem, canonical_language, clean, open_binary, read_lines
-
-# What sources of line-aligned texts share: two files read side by side, line i with line i.
-
+from mural_tf.ingest.source import Pair, Reading, Source, Tally, find_files, language_tag
+from mural_tf.ingest.text_files import clean, open_binary, read_lines
 
 _NOTHING = object()
 
 
 class LinePair(NamedTuple):
-    """Two aligned lines, still as bytes: decoding them is the workers' part."""
+    """Line i of two aligned files, still as bytes: decoding them is the workers' part."""
 
     line_a: bytes
     language_a: str
@@ -39,10 +36,21 @@ class LinePair(NamedTuple):
 
 
 class AlignedSource(Source):
-    """Turns aligned lines into pairs; families that are options of it give `read`."""
+    """Two files or zip members side by side, line i with line i; a family says which."""
 
-    ITEM: ClassVar[str] = PAIR
     min_score = 0.0
+
+    def _tags(self, codes: tuple[str, str], place: str, reading: Reading) -> tuple[str, str] | None:
+        """Returns the pair's language tags, or `None` (told to `reading`) if one is unknown or not asked for."""
+        try:
+            tags = language_tag(codes[0]), language_tag(codes[1])
+        except UserError:
+            reading.problem(f"unknown language in {'-'.join(codes)}", place)
+            return None
+        if not self.wants(*tags):
+            reading.tally.leave_out("file in languages not asked for", place)
+            return None
+        return tags
 
     def records(self, item: LinePair, tally: Tally) -> Iterable[Pair]:
         """Yields the pair, unless a side is empty or no text, or its score too low."""
@@ -90,19 +98,6 @@ def read_aligned_lines(
         reading.problem("file that is damaged or cut off: what follows is lost", f"{names[0]}:{number + 1}")
 
 
-def wanted_languages(codes: tuple[str, str], wanted: tuple[str, ...], place: str, reading: Reading):
-    """Returns the pair's language tags, or `None` (told to `reading`) if one is unknown or not asked for."""
-    try:
-        languages = tuple(canonical_language(code) for code in codes)
-    except UserError:
-        reading.problem(f"unknown language in {'-'.join(codes)}", place)
-        return None
-    if wanted and not set(languages) <= {canonical_language(code) for code in wanted}:
-        reading.tally.leave_out("file in languages not asked for", place)
-        return None
-    return languages
-
-
 def _is_number(text: bytes) -> bool:
     try:
         float(text)
@@ -114,6 +109,9 @@ def _is_number(text: bytes) -> bool:
 @dataclasses.dataclass
 class Opus(AlignedSource):
     """OPUS's Moses zips, for example `opus:downloads/de-en.txt.zip,min_score=1.1`.
+
+    `OPUS-{CORPUS}/{version}/moses/{a}-{b}.txt.zip` holds `{CORPUS}.{a}-{b}.{a}` and `….{b}`, CCMatrix also `….scores`,
+    one number on each line. Other members (README, LICENSE, ids) are not looked at.
 
     Attributes:
       languages: pairs of these only, joined by "+"; default all.
@@ -140,7 +138,7 @@ class Opus(AlignedSource):
             reading.problem("zip without aligned files NAME.a-b.a and NAME.a-b.b", str(path))
             return
         members, codes, scores = found
-        languages = wanted_languages(codes, self.languages, str(path), reading)
+        languages = self._tags(codes, str(path), reading)
         if languages is None:
             return
         if scores is None and self.min_score:
@@ -178,8 +176,51 @@ def _splits(pair: str) -> Iterator[tuple[str, str]]:
         yield "-".join(parts[:middle]), "-".join(parts[middle:])
 
 
+class AlignedFiles(NamedTuple):
+    """Two files whose lines belong together, with the languages' codes."""
+
+    path_a: pathlib.Path
+    path_b: pathlib.Path
+    codes: tuple[str, str]
+    split: str
+
+
+class PairsOfFiles(AlignedSource):
+    """Aligned files, plain or compressed; a family gives `pairs`."""
+
+    def pairs(self) -> Iterator[AlignedFiles]:
+        """Yields the pairs of files; a second file may be missing."""
+        raise NotImplementedError
+
+    def files(self) -> list[pathlib.Path]:
+        """Returns the first file of every pair."""
+        return [pair.path_a for pair in self.pairs()]
+
+    def input_files(self) -> list[pathlib.Path]:
+        """Returns both files of every pair."""
+        return [path for pair in self.pairs() for path in (pair.path_a, pair.path_b) if path.exists()]
+
+    def read(self, reading: Reading) -> Iterator[LinePair]:
+        """Yields the aligned lines of every pair of files."""
+        for pair in self.pairs():
+            languages = self._tags(pair.codes, str(pair.path_a), reading)
+            if languages is not None and not pair.path_b.exists():
+                reading.problem("aligned file without its partner", str(pair.path_b))
+            elif languages is not None:
+                yield from self._read_pair(pair, languages, reading)
+            reading.file_done(pair.path_a)
+
+    def _read_pair(self, pair: AlignedFiles, languages: tuple[str, str], reading: Reading) -> Iterator[LinePair]:
+        with open_binary(pair.path_a) as (a, file), open_binary(pair.path_b) as (b, _):
+            names = (str(pair.path_a), str(pair.path_b))
+            for index, item in enumerate(read_aligned_lines(names, (a, b), languages, reading, split=pair.split)):
+                if index % 1000 == 0:
+                    reading.at(file.tell())
+                yield item
+
+
 @dataclasses.dataclass
-class Opus100(AlignedSource):
+class Opus100(PairsOfFiles):
     """OPUS-100: `opus100:opus-100-corpus/v1.0` with `supervised/de-en/opus.de-en-train.de` and so on.
 
     Attributes:
@@ -191,62 +232,31 @@ class Opus100(AlignedSource):
     languages: tuple[str, ...] = ()
     splits: tuple[str, ...] = ("train",)
 
-    def files(self) -> list[pathlib.Path]:
-        """Returns the first file of every pair."""
+    def pairs(self) -> Iterator[AlignedFiles]:
+        """Yields the files of the splits."""
         unknown = set(self.splits) - {"train", "dev", "test", "zero-shot"}
         if unknown:
             raise UserError(f"OPUS-100 has no split {unknown.pop()}: train, dev, test and zero-shot it has.")
-        found = []
-        for folder in sorted(itertools.chain(*(pathlib.Path(self.path).glob(f"{g}/*-*") for g in self._groups()))):
-            for split in self.splits:
-                name = "test" if split == "zero-shot" else split
-                found += sorted(folder.glob(f"opus.{folder.name}-{name}.{folder.name.split('-')[0]}"))
+        groups = [g for g, wanted in (("supervised", {"train", "dev", "test"}), ("zero-shot", {"zero-shot"}))
+                  if wanted & set(self.splits)]  # fmt: skip
+        folders = sorted(folder for group in groups for folder in pathlib.Path(self.path).glob(f"{group}/*-*"))
+        found = False
+        for folder, name in itertools.product(folders, self.splits):
+            split = "test" if name == "zero-shot" else name
+            codes = tuple(folder.name.split("-")[:2])
+            path_a, path_b = (folder / f"opus.{folder.name}-{split}.{code}" for code in codes)
+            if path_a.exists():
+                found = True
+                yield AlignedFiles(path_a, path_b, codes, split)
         if not found:
             raise UserError(
                 f"No file like {self.path}/supervised/de-en/opus.de-en-{self.splits[0]}.de: name the folder v1.0 of "
                 "OPUS-100."
             )
-        return found
-
-    def _groups(self) -> list[str]:
-        groups = ["supervised"] if set(self.splits) - {"zero-shot"} else []
-        return groups + (["zero-shot"] if "zero-shot" in self.splits else [])
-
-    def input_files(self) -> list[pathlib.Path]:
-        """Returns both files of every pair."""
-        return [file for path in self.files() for file in (path, _partner(path)) if file.exists()]
-
-    def read(self, reading: Reading) -> Iterator[LinePair]:
-        """Yields the aligned lines of every pair."""
-        for path in self.files():
-            languages = wanted_languages(tuple(path.parent.name.split("-")), self.languages, str(path), reading)
-            if languages is not None:
-                split = path.stem.rsplit("-", 1)[-1]
-                yield from read_pair_of_files(path, _partner(path), languages, reading, split)
-            reading.file_done(path)
-
-
-def _partner(path: pathlib.Path) -> pathlib.Path:
-    return path.with_suffix("." + path.parent.name.split("-")[1])
-
-
-def read_pair_of_files(
-    path_a: pathlib.Path, path_b: pathlib.Path, languages: tuple[str, str], reading: Reading, split: str
-) -> Iterator[LinePair]:
-    """Yields the aligned lines of two files, plain or compressed; a missing second file is a problem."""
-    if not path_b.exists():
-        reading.problem("aligned file without its partner", str(path_b))
-        return
-    with open_binary(path_a) as (a, file), open_binary(path_b) as (b, _):
-        names = (str(path_a), str(path_b))
-        for index, item in enumerate(read_aligned_lines(names, (a, b), languages, reading, split=split)):
-            if index % 1000 == 0:
-                reading.at(file.tell())
-            yield item
 
 
 @dataclasses.dataclass
-class Lines(AlignedSource):
+class Lines(PairsOfFiles):
     """Any two aligned files: `lines:corpus.en,partner=corpus.de,language_a=en,language_b=de`; .gz, .bz2, .xz too.
 
     Attributes:
@@ -262,22 +272,21 @@ class Lines(AlignedSource):
     language_b: str = ""
     split: str = "train"
 
-    def input_files(self) -> list[pathlib.Path]:
-        """Returns both files."""
-        return [*self.files(), pathlib.Path(self.partner)]
+    def prepare(self, folder: pathlib.Path, progress: bool) -> None:
+        """Checks the languages before anything is read."""
+        del folder, progress
+        language_tag(self.language_a), language_tag(self.language_b)
 
-    def read(self, reading: Reading) -> Iterator[LinePair]:
-        """Yields the aligned lines."""
-        files = self.files()
+    def pairs(self) -> Iterator[AlignedFiles]:
+        """Yields the two files."""
+        files = find_files(self.path)
         if len(files) != 1 or not self.partner:
             raise UserError(f"lines:{self.path} needs one file, and its partner as partner=FILE.")
-        languages = (canonical_language(self.language_a), canonical_language(self.language_b))
-        yield from read_pair_of_files(files[0], pathlib.Path(self.partner), languages, reading, self.split)
-        reading.file_done(files[0])
+        yield AlignedFiles(files[0], pathlib.Path(self.partner), (self.language_a, self.language_b), self.split)
 
 
 @dataclasses.dataclass
-class Tatoeba(AlignedSource):
+class Tatoeba(PairsOfFiles):
     """LASER's Tatoeba test: `tatoeba:LASER/data/tatoeba/v1` with `tatoeba.deu-eng.deu` and `.eng`, as text pairs.
 
     It is a benchmark: its pairs go to the split "test". OPUS's Tatoeba corpus for training is `opus:`; remove these
@@ -292,36 +301,31 @@ class Tatoeba(AlignedSource):
     languages: tuple[str, ...] = ()
     split: str = "test"
 
-    def files(self) -> list[pathlib.Path]:
-        """Returns the non-English file of every pair."""
-        found = sorted(pathlib.Path(self.path).glob("tatoeba.*-eng.???"))
-        found = [path for path in found if path.suffix != ".eng"]
+    def pairs(self) -> Iterator[AlignedFiles]:
+        """Yields the non-English file of every pair with the English one."""
+        found = [p for p in sorted(pathlib.Path(self.path).glob("tatoeba.*-eng.???")) if p.suffix != ".eng"]
         if not found:
             raise UserError(f"No file like {self.path}/tatoeba.deu-eng.deu.")
-        return found
+        for path in found:
+            yield AlignedFiles(path, path.with_suffix(".eng"), (path.suffix[1:], "eng"), self.split)
 
-    def input_files(self) -> list[pathlib.Path]:
-        """Returns both files of every pair."""
-        return [file for path in self.files() for file in (path, path.with_suffix(".eng")) if file.exists()]
 
-    def read(self, reading: Reading) -> Iterator[LinePair]:
-        """Yields the aligned lines of every pair."""
+class LineSource(Source):
+    """Text files with a pair on each line; a family gives `records`."""
+
+    header = False
+
+    def read(self, reading: Reading) -> Iterator[tuple[str, str]]:
+        """Yields (line, place)."""
         for path in self.files():
-            languages = wanted_languages((path.suffix[1:], "eng"), self.languages, str(path), reading)
-            if languages is not None:
-                yield from read_pair_of_files(path, path.with_suffix(".eng"), languages, reading, self.split)
+            for number, line in read_lines(path, reading.problem, reading.at):
+                if line is not None and not (self.header and number == 1):
+                    yield line, f"{path}:{number}"
             reading.file_done(path)
 
 
-# Google's machine translations of CC3M's and COCO's captions into 34 languages (Crossmodal-3600's training data).
-#
-# `{cc3m,coco}_mt_{train,dev}.jsonl.bz2`, one JSON object a line: image_id ("391895_1": COCO's id and the number of the
-# caption) or rec_num (CC3M's row, from 1), src_lang, trg_lang, caption_tokenized, translation_tokenized,
-# backtranslation_tokenized. CC3M's digits are "#".
-
-
 class Translation(NamedTuple):
-    """A caption and its translation; `identity` names caption and image."""
+    """A caption and its translation, by Google; `identity` names caption and image."""
 
     source: str
     source_language: str
@@ -330,8 +334,13 @@ class Translation(NamedTuple):
     identity: str
 
 
-def parse_line(line: str) -> Translation:
-    """Returns what a line holds; raises `ValueError` with what is wrong with it."""
+def parse_google_line(line: str) -> Translation:
+    """Returns what a line of Google's translations holds; raises `ValueError` with what is wrong with it.
+
+    A line is a JSON object of image_id ("391895_1": COCO's id and the number of the caption) or rec_num (CC3M's row,
+    from 1), src_lang, trg_lang, caption_tokenized, translation_tokenized, backtranslation_tokenized. CC3M's digits are
+    "#".
+    """
     try:
         entry = json.loads(line)
         source, target = clean(entry["caption_tokenized"]), clean(entry["translation_tokenized"])
@@ -348,24 +357,12 @@ def parse_line(line: str) -> Translation:
     return Translation(source, languages[0], target, languages[1], identity)
 
 
-def read_translations(
-    path: pathlib.Path, on_problem: Problem, on_position: Callable[[int], None] | None = None
-) -> Iterator[tuple[Translation, str]]:
-    """Yields (translation, place) of a file."""
-    for number, line in read_lines(path, on_problem, on_position):
-        if line:
-            place = f"{path}:{number}"
-            try:
-                yield parse_line(line), place
-            except ValueError as error:
-                on_problem(str(error), place)
-
-
 @dataclasses.dataclass
-class GoogleTranslations(Source):
-    """Google's translations as text pairs: `google_mt:cc3m_mt_train.jsonl.bz2,languages=de+fr+cs+ja`.
+class GoogleTranslations(LineSource):
+    """Google's translations of CC3M and COCO as text pairs: `google_mt:cc3m_mt_train.jsonl.bz2,languages=de+fr+cs+ja`.
 
-    All translations of a caption share a group. As captions of the images themselves: --translations.
+    Crossmodal-3600's training data: `{cc3m,coco}_mt_{train,dev}.jsonl.bz2`. All translations of a caption share a
+    group. As captions of the images themselves: --translations.
 
     Attributes:
       languages: target languages, joined by "+"; default all 34.
@@ -373,34 +370,24 @@ class GoogleTranslations(Source):
     """
 
     KIND: ClassVar[str] = "google_mt"
-    ITEM: ClassVar[str] = PAIR
     languages: tuple[str, ...] = ()
     split: str = "train"
-
-    def read(self, reading: Reading) -> Iterator[tuple[str, str]]:
-        """Yields (line, place)."""
-        for path in self.files():
-            for number, line in read_lines(path, reading.problem, reading.at):
-                if line:
-                    yield line, f"{path}:{number}"
-            reading.file_done(path)
 
     def records(self, item: tuple[str, str], tally: Tally) -> Iterable[Pair]:
         """Yields the line's pair."""
         line, place = item
+        if not line:
+            return
         try:
-            found = parse_line(line)
+            found = parse_google_line(line)
         except ValueError as error:
             tally.skip(str(error), place)
             return
-        if self.languages and found.target_language not in map(language_tag, self.languages):
+        if not self.wants(found.target_language):
             tally.leave_out("language not asked for", place)
             return
         languages = found.source_language, found.target_language
         yield Pair(found.source, languages[0], found.target, languages[1], found.identity, place, self.split)
-
-
-# Translation memories: TMX, read element by element.
 
 
 _LANG = "{http://www.w3.org/XML/1998/namespace}lang"
@@ -416,7 +403,6 @@ class Tmx(Source):
     """
 
     KIND: ClassVar[str] = "tmx"
-    ITEM: ClassVar[str] = PAIR
     languages: tuple[str, ...] = ()
     split: str = "train"
 
@@ -454,7 +440,7 @@ class Tmx(Source):
             except UserError:
                 tally.skip("unknown language", f"{place}: {code!r}")
                 continue
-            if self.languages and language not in {language_tag(wanted) for wanted in self.languages}:
+            if not self.wants(language):
                 continue
             if not text:
                 tally.skip("empty text", place)
@@ -478,12 +464,11 @@ def _variants(unit: ElementTree.Element) -> list[tuple[str, str]]:
     return found
 
 
-# Text pairs in a table: one pair a line, columns set apart by tabs.
-
-
 @dataclasses.dataclass
-class PairsTsv(Source):
-    """`pairs:mined.tsv.gz,language_a=en,language_b=de`; .gz, .bz2 and .xz too. Quotation marks mean nothing.
+class PairsTsv(LineSource):
+    """A table, one pair on each line, columns set apart by tabs: `pairs:mined.tsv.gz,language_b=de`.
+
+    .gz, .bz2 and .xz too. Quotation marks mean nothing.
 
     Attributes:
       text_a, text_b: numbers of the columns of the texts, from 0.
@@ -493,7 +478,6 @@ class PairsTsv(Source):
     """
 
     KIND: ClassVar[str] = "pairs"
-    ITEM: ClassVar[str] = PAIR
     text_a: int = 0
     text_b: int = 1
     language_a: str = "en"
@@ -507,14 +491,6 @@ class PairsTsv(Source):
         for language in (self.language_a, self.language_b):
             if _column(language) is None:
                 language_tag(language)
-
-    def read(self, reading: Reading) -> Iterator[tuple[str, str]]:
-        """Yields (line, place)."""
-        for path in self.files():
-            for number, line in read_lines(path, reading.problem, reading.at):
-                if line is not None and not (self.header and number == 1):
-                    yield line, f"{path}:{number}"
-            reading.file_done(path)
 
     def records(self, item: tuple[str, str], tally: Tally) -> Iterable[Pair]:
         """Yields the line's pair."""

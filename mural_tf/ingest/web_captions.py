@@ -1,20 +1,15 @@
-"""CC3M's and CC12M's TSVs of captions and addresses, and WIT, joined to downloaded images."""
+"""Captions and addresses of images on the web, joined to downloaded images: CC3M, CC12M, UC2, COYO and LAION."""
 
 from __future__ import annotations
 
 import dataclasses
-import pathlib
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
-from tqdm import tqdm
-
 from mural_tf.errors import UserError
-from mural_tf.ingest.caption_files import read_wit
-from mural_tf.ingest.downloads import ROWS, column_names, open_parquet, read_rows
 from mural_tf.ingest.image_store import CaptionedImages, ImageItem
+from mural_tf.ingest.parquet import ROWS, column_names, open_parquet, read_rows
 from mural_tf.ingest.source import Reading, Text, language_tag
-from mural_tf.ingest.tables import HeldOut, hold_out
 from mural_tf.ingest.text_files import canonical_language, clean, read_lines
 
 
@@ -37,7 +32,7 @@ class CaptionsTsv(CaptionedImages):
     caption: int = 1
 
     def read(self, reading: Reading) -> Iterator[ImageItem]:
-        """Yields one item a line."""
+        """Yields one item per line."""
         language = canonical_language(self.language)
         for path in self.files():
             for number, line in read_lines(path, reading.problem, reading.at):
@@ -101,65 +96,7 @@ class Uc2(CaptionsTsv):
         return len(fields) < 4 or fields[3].strip().lower() not in ("fail", "false", "0")
 
 
-@dataclasses.dataclass
-class Wit(CaptionedImages):
-    """WIT as MURAL splits it (A.3): `wit:wit_v1.train.all-*.tsv.gz,images=downloads/wit`.
-
-    Reference descriptions only, one record a row; each language is divided into train, dev and test by a hash of the
-    image's address. MURAL's own division was never published. See docs/convert.md.
-
-    Attributes:
-      images: what img2dataset downloaded, or a folder of files.
-      languages: joined by "+"; default all.
-      salt: of the hash; another salt, another division.
-      sizes: pairs in dev, and as many in test; the largest is taken of which a language has `fraction` to spare.
-      fraction: the largest share of a language's pairs that dev and test may have together.
-      scope: "all": an image held out in one language is in no language's training data; "language": each language by
-        itself, as the paper says.
-      split: "" divides as above; a name takes all rows for that split (WIT's own val and test files).
-    """
-
-    KIND: ClassVar[str] = "wit"
-    languages: tuple[str, ...] = ()
-    salt: str = "mural"
-    sizes: tuple[str, ...] = ("5000", "3000", "1000")
-    fraction: float = 0.5
-    scope: str = "all"
-    split: str = ""
-
-    def prepare(self, folder: pathlib.Path, progress: bool) -> None:
-        """Finds the images and decides which are held out."""
-        if self.scope not in ("all", "language"):
-            raise UserError(f"wit: scope={self.scope!r}; expected all or language.")
-        super().prepare(folder, progress)
-        self._held_out = None
-        if not self.split:
-            rows = (
-                (caption.language, caption.image_id)
-                for path in tqdm(self.files(), unit="file", desc="Dividing WIT", disable=not progress)
-                for caption in read_wit(path, self.languages, lambda kind, place: None)
-            )
-            sizes = sorted((int(size) for size in self.sizes), reverse=True)
-            self._held_out = hold_out(rows, folder / "held_out", self.salt, sizes, self.fraction, self.scope == "all")
-
-    def read(self, reading: Reading) -> Iterator[ImageItem]:
-        """Yields one item a row with a reference description."""
-        for path in self.files():
-            for caption in read_wit(path, self.languages, reading.problem, reading.at):
-                split = self.split or self._split_of(caption)
-                if not split:
-                    reading.tally.leave_out("image that another language's dev or test holds", caption.location)
-                    continue
-                text = Text(caption.caption, caption.language, "", caption.location)
-                yield ImageItem(caption.image_file, caption.image_id, [text], split)
-            reading.file_done(path)
-
-    def _split_of(self, caption) -> str:
-        held_out: HeldOut | None = getattr(self, "_held_out", None)  # none where words are counted, without images
-        return held_out.split_of(caption.language, caption.image_id) if held_out else "train"
-
-
-# Parquet files, read by row group; COYO's and LAION's metadata joined to downloaded images.
+# COYO's and LAION's metadata: Parquet files, read by row group.
 
 
 @dataclasses.dataclass
@@ -181,7 +118,7 @@ class ParquetCaptions(CaptionedImages):
     OPTIONAL: ClassVar[tuple[str, ...]] = ()
 
     def read(self, reading: Reading) -> Iterator[ImageItem]:
-        """Yields one item a row."""
+        """Yields one item per row."""
         for path in self.files():
             names = column_names(path)
             missing = {self.URL, self.TEXT} - set(names)

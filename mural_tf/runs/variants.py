@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import pathlib
-import shutil
 import time
 from collections.abc import Iterable, Sequence
 
@@ -18,6 +16,7 @@ from mural_tf.errors import UserError
 from mural_tf.evaluation.retrieval import evaluate_retrieval
 from mural_tf.export.saved_model import in_precision
 from mural_tf.export.tflite import KINDS, LiteEncoder, convert_image_encoder, convert_text_encoder
+from mural_tf.files import whole_folder
 from mural_tf.training.checkpoints import load_trained
 
 FOLDER = "tflite"
@@ -49,10 +48,7 @@ def export_variants(
         raise UserError(f"Unknown variants {', '.join(unknown) or '(none)'}: choose of {', '.join(KINDS)}.")
     model, tokenizer, config, _ = load_trained(workdir, checkpoint)
     model = in_precision(model, config, tokenizer.vocabulary_size)
-    partial = pathlib.Path(export) / f".{FOLDER}.partial"
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir()
-    try:
+    with whole_folder(pathlib.Path(export) / FOLDER) as partial:
         report = {}
         for kind in ("float32", *(kind for kind in KINDS[1:] if kind in kinds)):
             contents = {
@@ -66,10 +62,6 @@ def export_variants(
         for row in report.values():
             row["mean_recall_lost"] = report["float32"]["mean_recall"] - row["mean_recall"]
         (partial / REPORT).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-        shutil.rmtree(partial.parent / FOLDER, ignore_errors=True)
-        os.replace(partial, partial.parent / FOLDER)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     return report
 
 

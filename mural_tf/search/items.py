@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from mural_tf.data import tfrecord
 from mural_tf.errors import UserError
 from mural_tf.files import save_array, whole
 
@@ -53,13 +54,7 @@ def read_image(item: Item) -> bytes:
         raise ValueError(f"{item.name!r} is a text without an image.")
     if item.offset < 0:
         return pathlib.Path(item.path).read_bytes()
-    with open(item.path, "rb") as file:  # a record: 8 bytes length, 4 checksum, the data, 4 checksum
-        file.seek(item.offset)
-        length = int.from_bytes(file.read(8), "little")
-        if item.offset + 16 + length > os.path.getsize(item.path):
-            raise ValueError(f"{item.path} has no record at byte {item.offset}: it changed after it was indexed.")
-        file.seek(item.offset + 12)
-        return image_of_record(file.read(length), item.path)
+    return image_of_record(tfrecord.read_at(item.path, item.offset), item.path)
 
 
 def image_of_record(serialized: bytes, path: str) -> bytes:

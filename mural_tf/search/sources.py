@@ -13,7 +13,7 @@ import pathlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from mural_tf.data import records
+from mural_tf.data import records, tfrecord
 from mural_tf.errors import UserError
 from mural_tf.search.items import IMAGES, TEXTS, Item, image_of_record
 
@@ -148,7 +148,7 @@ def _read_records(kind: str, file: str) -> Iterator[Found]:
     try:
         for index, serialized in enumerate(untuned(tf.data.TFRecordDataset(file)).as_numpy_iterator()):
             yield from _read_record(kind, path, offset, index, serialized)
-            offset += 16 + len(serialized)
+            offset += tfrecord.HEADER + len(serialized) + tfrecord.FOOTER
     except tf.errors.DataLossError:
         yield Unreadable(f"{file} from byte {offset} on", "The TFRecord file is truncated or corrupt there.", (path,))
 

@@ -6,11 +6,9 @@ import pathlib
 
 from ml_collections import ConfigDict
 
+from mural_tf.text.byte_pair import BytePairTokenizer
 from mural_tf.text.language_words import WordTokenizer
-from mural_tf.text.vocabulary_file import (
-    load_vocabulary,
-    read_lines,
-)
+from mural_tf.text.vocabulary_file import load_vocabulary, read_lines
 from mural_tf.text.word_pieces import WordPieceTokenizer
 
 
@@ -29,8 +27,5 @@ def build_tokenizer(
     )
     if config.text_tower.name == "words":
         return WordTokenizer(read_lines(vocabulary_file), config.text_tower.languages, **options)
-    kind = WordPieceTokenizer
-    if config.vocabulary.builder == "byte_pair":
-        from mural_tf.text.byte_pair import BytePairTokenizer as kind
-
+    kind = BytePairTokenizer if config.vocabulary.builder == "byte_pair" else WordPieceTokenizer
     return kind(load_vocabulary(vocabulary_file), **options)

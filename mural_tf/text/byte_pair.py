@@ -1,8 +1,8 @@
-"""Byte-level byte-pair encoding (Sennrich et al., 2016; Radford et al., 2019): Globetrotter's pieces ([P] §3.5).
+"""Byte-level byte-pair encoding (Sennrich et al., 2016; Radford et al., 2019): the pieces of [Globetrotter] §3.5.
 
 A word is a sequence of UTF-8 bytes, and pieces are sequences of bytes: no character is unknown. Texts are cleaned and
 split into words as for word pieces (`words.py`), and every word begins with the byte of a space. Pieces are written
-with one printable character a byte, as GPT-2 does ("Ġ" is the space), so that a vocabulary is a text file.
+with one printable character for each byte, as GPT-2 does ("Ġ" is the space), so that a vocabulary is a text file.
 
 The vocabulary alone is kept, special pieces first, then the 256 bytes, then merged pieces in the order in which they
 were learned. In a word the two neighbours whose joined piece was learned first are joined, again and again; that is
@@ -11,7 +11,7 @@ the merging by a list of pairs, but where one piece can be made of two different
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import tensorflow as tf
 
@@ -29,45 +29,10 @@ def byte_characters() -> list[str]:
     return [chr(byte if byte in printable else next(others)) for byte in range(256)]
 
 
-def learn_byte_pairs(counts: Mapping[str, int], size: int, reserved: Sequence[str]) -> list[str]:
-    """Learns pieces from words and how often they occur; the same counts give the same list.
-
-    Args:
-      counts: words, as `words.split_words` gives them.
-      size: most pieces the list may hold, reserved ones and the 256 bytes included.
-      reserved: special pieces, put first.
-
-    Raises:
-      UserError: no room for the bytes, or the `tokenizers` package is missing.
-    """
+def written_in_bytes(word: str) -> list[str]:
+    """Returns a word with the space before it, a printable character for each byte, in parts of `LONGEST_WORD`."""
     characters = byte_characters()
-    if size < len(reserved) + len(characters):
-        raise UserError(
-            f"A byte-pair vocabulary of {size} pieces has no room for {len(reserved)} special pieces and 256 bytes."
-        )
-    try:
-        import tokenizers
-    except ImportError:
-        raise UserError(
-            "The vocabulary builder 'byte_pair' needs a package that is not installed: pip install tokenizers."
-        ) from None
-    trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=size,
-        special_tokens=[*reserved, *characters],  # named, they have the same numbers in every run
-        show_progress=False,
-    )
-    model = tokenizers.Tokenizer(tokenizers.models.BPE())
-    model.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
-    parts = ((part, count) for word, count in sorted(counts.items()) for part in _written(word, characters))
-    # The trainer takes texts, not counts: each part is written as often as it occurs, in lines of bounded length.
-    lines = (" ".join([part] * min(1000, count - begin)) for part, count in parts for begin in range(0, count, 1000))
-    model.train_from_iterator(lines, trainer)
-    return [piece for piece, _ in sorted(model.get_vocab().items(), key=lambda item: item[1])]
-
-
-def _written(word: str, characters: list[str]) -> list[str]:
-    data = b" " + word.encode("utf-8")
-    text = "".join(characters[byte] for byte in data)
+    text = "".join(characters[byte] for byte in b" " + word.encode("utf-8"))
     return [text[begin : begin + LONGEST_WORD] for begin in range(0, len(text), LONGEST_WORD)]
 
 

@@ -4,22 +4,22 @@ The same spelling in two languages is two words, as in FastText's monolingual ve
 tag, "<de> ein Haus"; without one, or with a tag that is not among the tokenizer's languages, the tokenizer takes the
 language under which the words are likeliest. So a query needs no tag, and an exported model takes plain strings.
 
-A vocabulary file holds one word a line, "de\\tHaus", by language and there from frequent to rare. Line 0 is [PAD];
-one "de\\t[UNK]" a language follows, for words that are not in the list.
+A vocabulary file holds one word on each line, "de\\tHaus", by language and there from frequent to rare. Line 0 is
+[PAD]; then each language has one "de\\t[UNK]", for words that are not in the list.
 """
 
 from __future__ import annotations
 
 import collections
 import math
-import pathlib
 from collections.abc import Iterable, Sequence
 
 import tensorflow as tf
 
 from mural_tf.errors import UserError
-from mural_tf.text.vocabulary_file import save_vocabulary
-from mural_tf.text.words import clean_text, lookup_table, split_words
+from mural_tf.text.tokenizer import Tokenizer, fill_rows
+from mural_tf.text.word_counts import WordSplitter, count_by_language
+from mural_tf.text.words import clean_text, split_words
 
 PAD = "[PAD]"
 UNKNOWN = "[UNK]"
@@ -50,10 +50,9 @@ def build_words(
     if share < 1:
         raise UserError(f"vocabulary.size={size} has no room for words of {len(languages)} languages.")
     counts = {language: collections.Counter() for language in languages}
-    for language, batch in _batches(texts):
-        if language in counts:
-            words = split_words(clean_text(tf.constant(batch), lower_case, strip_accents)).flat_values
-            counts[language].update(word.decode("utf-8") for word in words.numpy())
+    chosen = (found for found in texts if found[0] in counts)
+    for language, words in count_by_language(chosen, WordSplitter(lower_case, strip_accents)):
+        counts[language].update(words)
     missing = [language for language, words in counts.items() if not words]
     if missing:
         raise UserError(
@@ -66,74 +65,30 @@ def build_words(
     return lines
 
 
-def _batches(texts: Iterable[tuple[str, str]], size: int = 10_000):
-    """Yields (language, up to `size` texts)."""
-    waiting: dict[str, list[str]] = collections.defaultdict(list)
-    for language, text in texts:
-        waiting[language].append(text)
-        if len(waiting[language]) == size:
-            yield language, waiting.pop(language)
-    yield from waiting.items()
-
-
-class WordTokenizer(tf.Module):
-    """`tokenizer(texts)` returns {"input_word_ids", "input_mask", "input_type_ids"}, each int32 [B, T].
+class WordTokenizer(Tokenizer):
+    """Words of the language that a text's tag names, or of the likeliest one.
 
     A row is its words and then [PAD]; `input_type_ids` is the language, the same in the whole row. Longer texts lose
     their last words; a text without any word is one [UNK].
     """
 
-    takes_languages = True  # texts may begin with a tag
+    takes_languages = True
 
-    def __init__(
-        self,
-        vocabulary: Sequence[str],
-        languages: Sequence[str],
-        *,
-        max_length: int = 64,
-        lower_case: bool = False,
-        strip_accents: bool = False,
-        vocabulary_file: str | pathlib.Path = "",
-    ):
+    def __init__(self, vocabulary: Sequence[str], languages: Sequence[str], **options):
         """Builds the tokenizer.
 
         Args:
           vocabulary: the lines of a vocabulary file.
           languages: in the order of their ids.
-          max_length: T, most words in a row.
-          lower_case, strip_accents: as when the vocabulary was built.
-          vocabulary_file: a file that holds the same lines; SavedModels then carry it as an asset.
+          **options: of `Tokenizer`.
 
         Raises:
           UserError: not a vocabulary of these languages.
         """
-        super().__init__(name="word_tokenizer")
-        self._vocabulary, self.languages = tuple(vocabulary), tuple(languages)
-        self.max_length, self.lower_case, self.strip_accents = max_length, lower_case, strip_accents
+        super().__init__(vocabulary, unknown=-1, **options)
+        self.languages = tuple(languages)
         self._starts = _language_starts(self._vocabulary, self.languages)
         self._sizes = [b - a for a, b in zip(self._starts, [*self._starts[1:], len(self._vocabulary)])]
-        self._table = lookup_table(self._vocabulary, -1, vocabulary_file)
-
-    def save(self, path: str | pathlib.Path) -> None:
-        """Writes the vocabulary file."""
-        save_vocabulary(self._vocabulary, path)
-
-    @property
-    def vocabulary(self) -> list[str]:
-        """The lines of the vocabulary file in the order of their ids."""
-        return list(self._vocabulary)
-
-    @property
-    def vocabulary_size(self) -> int:
-        """Number of ids, [PAD] and [UNK]s included."""
-        return len(self._vocabulary)
-
-    def __call__(self, texts: tf.Tensor, pad: str = "max_length") -> dict[str, tf.Tensor]:
-        """Tokenizes string [B]; `pad` is "max_length" (T static) or "longest" (of this batch)."""
-        if pad not in ("max_length", "longest"):
-            raise UserError(f"Unknown padding {pad!r}: expected one of max_length, longest.")
-        ids = self.tokenize(texts).merge_dims(1, 2)
-        return self.pack(ids, self.max_length if pad == "max_length" else None)
 
     def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """Returns int32 [B, (words), 1]: the ids of the whole texts, string [B]."""
@@ -156,20 +111,10 @@ class WordTokenizer(tf.Module):
         return tf.concat([ids, _first(unknown, tf.where(lengths > 0, 0, 1))], axis=1)[:, :, None]
 
     def pack(self, ids: tf.RaggedTensor, length: int | tf.Tensor | None = None) -> dict[str, tf.Tensor]:
-        """Pads ids, int32 [B, (words)], to `length` words; None: as many as the longest row has."""
-        ids = ids[:, : self.max_length if length is None else length]
-        if length is None:
-            word_ids = ids.to_tensor(0)
-        elif isinstance(length, int):
-            word_ids = ids.to_tensor(0, shape=[None, length])
-        else:
-            word_ids = ids.to_tensor(0, shape=tf.stack([-1, length]))
-        row_language = self._language_of(word_ids[:, :1])  # [B, 1]
-        return {
-            "input_word_ids": word_ids,
-            "input_mask": tf.sequence_mask(ids.row_lengths(), tf.shape(word_ids)[1], tf.int32),
-            "input_type_ids": tf.zeros_like(word_ids) + row_language,
-        }
+        """Pads rows; `input_type_ids` is their language. Arguments as in `Tokenizer`."""
+        word_ids, mask = fill_rows(ids[:, : self.max_length if length is None else length], 0, length)
+        language = self._language_of(word_ids[:, :1])  # [B, 1]
+        return {"input_word_ids": word_ids, "input_mask": mask, "input_type_ids": tf.zeros_like(word_ids) + language}
 
     def likeliest_languages(self, words: tf.RaggedTensor) -> tf.Tensor:
         """Returns, for string [B, (words)], the likeliest language, int32 [B].

@@ -1,10 +1,11 @@
-"""Word-piece vocabularies: learned from texts, saved and loaded one piece a line.
+"""Vocabularies learned from texts or from counts of words: word pieces and byte pairs.
 
-MURAL builds its 250k word pieces with the `tensorflow_text` word-piece tool from its training texts ([P] §3.2); that
-tool is the default builder. It is pure Python: it lists every substring of every distinct word, once for every
+MURAL builds its 250k word pieces with the `tensorflow_text` word-piece tool from its training texts ([MURAL] §3.2);
+that tool is the default builder. It is pure Python: it lists every substring of every distinct word, once for every
 frequency threshold it tries, until the vocabulary has about the size asked for. Its own defaults need ten to twenty
-thresholds; `build_vocabulary` narrows the search and bounds the words (see there). The `tokenizers` builder is the
-WordPiece trainer of Hugging Face's package: it merges pairs, takes a second, and needs `pip install tokenizers`.
+thresholds; `learn_vocabulary` narrows the search and bounds the words. The builders `tokenizers`, WordPiece by merging
+pairs, and `byte_pair` are trained by Hugging Face's package, which takes a second and needs `pip install tokenizers`.
+docs/convert.md has what the builders and their settings cost.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import tensorflow as tf
 
 from mural_tf.errors import UserError
+from mural_tf.text.byte_pair import byte_characters, written_in_bytes
 from mural_tf.text.vocabulary_file import RESERVED_TOKENS, SUFFIX_INDICATOR
 from mural_tf.text.word_counts import count_words
 from mural_tf.text.words import split_words
@@ -30,54 +32,17 @@ def build_vocabulary(
     lower_case: bool = False,
     strip_accents: bool = False,
     reserved: Sequence[str] = RESERVED_TOKENS,
-    *,
-    max_characters: int | None = None,
-    max_words: int | None = None,
-    max_piece_length: int = 12,
-    iterations: int = 3,
+    **limits: int,
 ) -> list[str]:
     """Learns word pieces from texts; the same texts and settings give the same list.
 
     Args:
       texts: read once, in pieces, so a generator over any reader will do.
-      size: most pieces the list may hold, reserved ones included.
-      builder: "tensorflow_text" or "tokenizers"; "byte_pair" learns byte-level pieces, see `byte_pair.py`.
       lower_case, strip_accents: as in `clean_text`; give the tokenizer the same values.
-      reserved: pieces put first, in this order, so that [PAD] is 0.
-      max_characters: alphabet size; rarer characters become [UNK], mostly Chinese ones. Default: a sixth of `size`,
-        in small vocabularies up to 1,000 (the tool's own default) but no more than a third of `size`: a character can
-        cost two pieces, with and without "##".
-      max_words: distinct words that tensorflow_text's tool sees, the most frequent ones; its time and memory grow
-        with them. Default: the larger of 30,000 and 4 * `size`.
-      max_piece_length: characters in a piece. The tool's time for a word grows with the third power of its length,
-        so longer words are cut into parts of this length before it sees them (its own default of 50 drops words that
-        are longer still). Texts in scripts without spaces are the ones concerned.
-      iterations: rounds of tensorflow_text's tool at every threshold.
-
-    What the settings cost, for 8,000 pieces from 124,000 emoji, language and country names in 25 languages (58,000
-    distinct words) on one core; the columns are pieces per running word and per distinct word, fewer is better:
-
-        the tool's own settings (16 thresholds, 4 rounds)     436 s   1.58   4.11
-        defaults here                                          14 s   1.58   4.24
-        iterations=4, max_words=1_000_000                      48 s   1.58   4.04
-        builder="tokenizers"                                    1 s   1.61   3.74
-
-    Raises:
-      UserError: unknown builder, a size without room for characters, no words in the texts, or the
-        `tokenizers` package is missing.
+      size, builder, reserved, **limits: as in `learn_vocabulary`, which names what it raises.
     """
     _check_request(size, builder, reserved)
-    counts = count_words(texts, lower_case, strip_accents)
-    return learn_vocabulary(
-        counts,
-        size,
-        builder,
-        reserved,
-        max_characters=max_characters,
-        max_words=max_words,
-        max_piece_length=max_piece_length,
-        iterations=iterations,
-    )
+    return learn_vocabulary(count_words(texts, lower_case, strip_accents), size, builder, reserved, **limits)
 
 
 def learn_vocabulary(
@@ -91,14 +56,32 @@ def learn_vocabulary(
     max_piece_length: int = 12,
     iterations: int = 3,
 ) -> list[str]:
-    """Learns word pieces from {word: count}, as `text.word_counts` gives them; arguments as in `build_vocabulary`."""
+    """Learns pieces from words and how often they occur; the same counts give the same list.
+
+    Args:
+      counts: {word: count}, as word_counts.py gives them.
+      size: most pieces the list may hold, reserved ones included.
+      builder: "tensorflow_text" or "tokenizers"; "byte_pair" learns byte-level pieces, see `byte_pair.py`.
+      reserved: pieces put first, in this order, so that [PAD] is 0.
+      max_characters: alphabet size; rarer characters become [UNK], mostly Chinese ones. Default: a sixth of `size`,
+        in small vocabularies up to 1,000 (the tool's own default) but no more than a third of `size`: a character can
+        cost two pieces, with and without "##".
+      max_words: distinct words that tensorflow_text's tool sees, the most frequent ones; its time and memory grow
+        with them. Default: the larger of 30,000 and 4 * `size`.
+      max_piece_length: characters in a piece. The tool's time for a word grows with the third power of its length,
+        so longer words are cut into parts of this length before it sees them (its own default of 50 drops words that
+        are longer still). Texts in scripts without spaces are the ones concerned.
+      iterations: rounds of tensorflow_text's tool at every threshold.
+
+    Raises:
+      UserError: unknown builder, a size without room for characters, no words in the texts, or the
+        `tokenizers` package is missing.
+    """
     _check_request(size, builder, reserved)
     if not counts:
         raise UserError("The texts to build the vocabulary from hold no words.")
     if builder == "byte_pair":
-        from mural_tf.text.byte_pair import learn_byte_pairs
-
-        return learn_byte_pairs(counts, size, list(reserved))
+        return _learn_byte_pairs(counts, size, list(reserved))
     max_characters = max_characters or max(size // 6, min(1000, (size - len(reserved)) // 3))
     if builder == "tokenizers":
         return _learn_with_tokenizers(counts, size, list(reserved), max_characters)
@@ -209,13 +192,7 @@ def _body(piece: str) -> str:
 
 
 def _learn_with_tokenizers(counts: dict[str, int], size: int, reserved: list[str], max_characters: int) -> list[str]:
-    try:
-        import tokenizers
-    except ImportError:
-        raise UserError(
-            "The vocabulary builder 'tokenizers' needs a package that is not installed: pip install tokenizers "
-            "(or use builder 'tensorflow_text')."
-        ) from None
+    tokenizers = _tokenizers_package("tokenizers")
     occurrences = collections.Counter()
     for word, count in counts.items():
         for character in word:
@@ -223,20 +200,46 @@ def _learn_with_tokenizers(counts: dict[str, int], size: int, reserved: list[str
     alphabet = {character for character, _ in _most_frequent(occurrences, max_characters)}
     words = [(word, count) for word, count in sorted(counts.items()) if alphabet.issuperset(word)]
     continuing = {SUFFIX_INDICATOR + character for word, _ in words for character in word[1:]}
-    trainer = tokenizers.trainers.WordPieceTrainer(
-        vocab_size=size,
-        # The trainer numbers single characters as its threads meet them, and equal counts are decided by number.
-        # Naming them as special pieces fixes their order: without this, every run gives another vocabulary.
-        special_tokens=[*reserved, *sorted(alphabet), *sorted(continuing)][:size],
-        continuing_subword_prefix=SUFFIX_INDICATOR,
-        show_progress=False,
-    )
-    model = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token="[UNK]"))
-    model.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()  # the words are split already
-    # The trainer takes texts, not counts: each word is written as often as it occurs, in lines of bounded length.
+    # The trainer numbers single characters as its threads meet them, and equal counts are decided by number. Naming
+    # them as special pieces fixes their order: without this, every run gives another vocabulary.
+    special = [*reserved, *sorted(alphabet), *sorted(continuing)][:size]
     # Above MOST_OCCURRENCES all counts are scaled down, which leaves the merges' order nearly as it is.
     scale = min(1.0, MOST_OCCURRENCES / sum(count for _, count in words)) if words else 1.0
     words = [(word, round(count * scale)) for word, count in words]
+    trainer = tokenizers.trainers.WordPieceTrainer(
+        vocab_size=size, special_tokens=special, continuing_subword_prefix=SUFFIX_INDICATOR, show_progress=False
+    )
+    return _train(tokenizers, tokenizers.models.WordPiece(unk_token="[UNK]"), trainer, words)
+
+
+def _learn_byte_pairs(counts: Mapping[str, int], size: int, reserved: list[str]) -> list[str]:
+    special = [*reserved, *byte_characters()]  # named, the bytes have the same numbers in every run
+    if size < len(special):
+        raise UserError(
+            f"A byte-pair vocabulary of {size} pieces has no room for {len(reserved)} special pieces and 256 bytes."
+        )
+    tokenizers = _tokenizers_package("byte_pair")
+    words = [(part, count) for word, count in sorted(counts.items()) for part in written_in_bytes(word)]
+    trainer = tokenizers.trainers.BpeTrainer(vocab_size=size, special_tokens=special, show_progress=False)
+    return _train(tokenizers, tokenizers.models.BPE(), trainer, words)
+
+
+def _tokenizers_package(builder: str):
+    try:
+        import tokenizers
+    except ImportError:
+        raise UserError(
+            f"The vocabulary builder {builder!r} needs a package that is not installed: pip install tokenizers "
+            "(for word pieces, the builder 'tensorflow_text' does without)."
+        ) from None
+    return tokenizers
+
+
+def _train(tokenizers, model, trainer, words: Sequence[tuple[str, int]]) -> list[str]:
+    """Returns the pieces that a model and a trainer of the `tokenizers` package learn, in the order of their ids."""
+    learner = tokenizers.Tokenizer(model)
+    learner.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()  # the words are split already
+    # The trainer takes texts, not counts: each word is written as often as it occurs, in lines of bounded length.
     lines = (" ".join([word] * min(1000, count - start)) for word, count in words for start in range(0, count, 1000))
-    model.train_from_iterator(lines, trainer)
-    return [piece for piece, _ in sorted(model.get_vocab().items(), key=lambda item: item[1])]
+    learner.train_from_iterator(lines, trainer)
+    return [piece for piece, _ in sorted(learner.get_vocab().items(), key=lambda item: item[1])]

@@ -1,31 +1,28 @@
-"""The vocabulary file: one entry a line, whose number is its id; BERT's and LaBSE's files work as they are."""
+"""The vocabulary file: one entry per line, whose number is its id; BERT's and LaBSE's files work as they are."""
 
 from __future__ import annotations
 
-import os
 import pathlib
 from collections.abc import Sequence
 
 from mural_tf.errors import UserError
+from mural_tf.files import whole
 
 RESERVED_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 SUFFIX_INDICATOR = "##"
 
 
 def save_vocabulary(vocabulary: Sequence[str], path: str | pathlib.Path) -> None:
-    """Writes one piece a line, UTF-8; `path` either keeps what it held or holds all of it."""
-    path = pathlib.Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    """Writes one piece per line, UTF-8; `path` either keeps what it held or holds all of it."""
     try:
-        temporary.write_bytes("".join(piece + "\n" for piece in vocabulary).encode("utf-8"))
-        os.replace(temporary, path)
+        with whole(path) as partial:
+            partial.write_bytes("".join(piece + "\n" for piece in vocabulary).encode("utf-8"))
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise UserError(f"Cannot write the vocabulary {path}: {error.strerror}.") from None
 
 
 def load_vocabulary(path: str | pathlib.Path) -> list[str]:
-    """Reads a vocabulary file of this project, BERT or LaBSE: one piece a line, UTF-8, line number = id.
+    """Reads a vocabulary file of this project, BERT or LaBSE: one piece per line, UTF-8, line number = id.
 
     Raises:
       UserError: no such file, not UTF-8, empty, or the same piece twice.
@@ -36,12 +33,12 @@ def load_vocabulary(path: str | pathlib.Path) -> list[str]:
 
 
 def read_lines(path: str | pathlib.Path) -> list[str]:
-    """Reads one entry a line; raises `UserError` if there is no such file, or it is not UTF-8 or empty."""
+    """Reads one entry per line; raises `UserError` if there is no such file, or it is not UTF-8 or empty."""
     try:
         data = pathlib.Path(path).read_bytes()
     except OSError as error:
         raise UserError(
-            f"Cannot read the vocabulary {path} ({error.strerror}): expected a text file with one piece a line."
+            f"Cannot read the vocabulary {path} ({error.strerror}): expected a text file with one piece per line."
         ) from None
     try:
         # Not splitlines(): multilingual vocabularies hold Unicode's own line separators as pieces.
@@ -51,7 +48,7 @@ def read_lines(path: str | pathlib.Path) -> list[str]:
     if vocabulary[-1] == "":
         vocabulary.pop()
     if not vocabulary:
-        raise UserError(f"The vocabulary {path} is empty: expected one piece a line.")
+        raise UserError(f"The vocabulary {path} is empty: expected one piece per line.")
     return vocabulary
 
 

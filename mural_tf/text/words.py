@@ -7,9 +7,6 @@ own. Scripts written without spaces (Thai, Lao, Burmese, Khmer) give one long wo
 
 from __future__ import annotations
 
-import pathlib
-from collections.abc import Sequence
-
 import tensorflow as tf
 import tensorflow_text as tf_text
 
@@ -50,26 +47,3 @@ def clean_text(texts: tf.Tensor, lower_case: bool = False, strip_accents: bool =
 def split_words(texts: tf.Tensor) -> tf.RaggedTensor:
     """Splits cleaned texts (string [B], from `clean_text`) into words: string [B, (words)]."""
     return tf_text.regex_split(texts, f" |{_KEPT}", _KEPT)
-
-
-# From an entry of a vocabulary to its place, in the graph: what all tokenizers end in.
-
-
-def lookup_table(vocabulary: Sequence[str], unknown: int, file: str | pathlib.Path = "") -> tf.lookup.StaticHashTable:
-    """Returns the table from an entry, string, to its place, int64, or `unknown`.
-
-    With `file`, which holds the same entries, the graph reads the file, and a SavedModel carries it as an asset.
-    """
-    if file:
-        entries = tf.lookup.TextFileInitializer(
-            str(file),
-            key_dtype=tf.string,
-            key_index=tf.lookup.TextFileIndex.WHOLE_LINE,
-            value_dtype=tf.int64,
-            value_index=tf.lookup.TextFileIndex.LINE_NUMBER,
-            vocab_size=len(vocabulary),
-        )
-    else:
-        places = tf.range(len(vocabulary), dtype=tf.int64)
-        entries = tf.lookup.KeyValueTensorInitializer(tf.constant(vocabulary, tf.string), places)
-    return tf.lookup.StaticHashTable(entries, unknown)

@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 
 from mural_tf.data import records
 from mural_tf.errors import UserError
-from mural_tf.files import PARTIAL
+from mural_tf.files import whole
 from mural_tf.text.build import build_tokenizer
 from mural_tf.text.language_words import build_words
 from mural_tf.text.learning import build_vocabulary
@@ -47,9 +47,8 @@ def prepare_tokenizer(config: ConfigDict, workdir: pathlib.Path) -> WordPieceTok
     if not own.exists():
         source = pathlib.Path(settings.file) if settings.file else _built_vocabulary(config)
         build_tokenizer(config, source)  # raises if it is missing or not a vocabulary
-        partial = own.with_name(f".{own.name}{PARTIAL}")
-        shutil.copyfile(source, partial)
-        partial.replace(own)
+        with whole(own) as partial:
+            shutil.copyfile(source, partial)
     return build_tokenizer(config, own)
 
 

@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 
 from mural_tf.config import load_config, save_config
 from mural_tf.errors import UserError
-from mural_tf.files import PARTIAL, write_whole
+from mural_tf.files import PARTIAL, remove_partial, write_whole
 
 # Fields that may change between two runs of the same command: they do not change what is learned.
 FREE_FIELDS = (
@@ -66,9 +66,7 @@ def open_workdir(path: str | pathlib.Path, config: ConfigDict, writes: bool = Tr
         save_config(config, workdir / "config.json")
     if not writes:
         return workdir
-    for folder in (workdir, workdir / "checkpoints", workdir / "checkpoints" / "best", workdir / "evaluation"):
-        for left in folder.glob(f".*{PARTIAL}"):  # of a run that was killed
-            left.unlink()
+    remove_partial(workdir)
     if not (workdir / "environment.json").exists():
         write_whole(workdir / "environment.json", json.dumps(_environment(), indent=2) + "\n")
     return workdir

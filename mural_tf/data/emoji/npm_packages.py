@@ -3,7 +3,7 @@
 npm is used only as a client that pip can install: nothing of a package is ever run or unpacked to disk. A tarball
 enters the cache under its final name only after its SHA-512 matched the pin in our code, so an interrupted or
 tampered download is never mistaken for a finished one, and whatever is there need not be fetched again. What npm
-downloads lies under a temporary name inside the cache folder meanwhile. One process at a time fetches into a cache.
+downloads lies in a hidden folder inside the cache meanwhile. One process at a time fetches into a cache.
 """
 
 from __future__ import annotations
@@ -16,19 +16,16 @@ import hashlib
 import os
 import pathlib
 import re
-import shutil
 import tarfile
-import tempfile
 import zlib
 from collections.abc import Callable, Sequence
 
 from tqdm import tqdm
 
 from mural_tf.errors import UserError
-from mural_tf.files import exclusive_lock, storage_errors
+from mural_tf.files import exclusive_lock, scratch_folder, storage_errors
 
 MAX_MEMBER_BYTES = 64 * 2**20  # no file that we read is larger; a larger one is not what was pinned
-_TEMPORARY_PREFIX = ".fetching-"
 _POLL_SECONDS = 0.2
 
 
@@ -70,8 +67,6 @@ def fetch_packages(
     with storage_errors(cache):
         cache.mkdir(parents=True, exist_ok=True)
         with exclusive_lock(cache / ".lock"):
-            for stale in cache.glob(f"{_TEMPORARY_PREFIX}*"):  # we hold the lock: nobody is writing them
-                shutil.rmtree(stale, ignore_errors=True)
             missing = [p for p in packages if not _is_verified(cache / p.tarball_name, p)]
             total = sum(p.size for p in missing)
             with tqdm(total=total, unit="B", unit_scale=True, disable=not (progress and missing)) as bar:
@@ -158,10 +153,9 @@ def _is_verified(path: pathlib.Path, package: Package) -> bool:
 
 
 def _fetch_one(package: Package, cache: pathlib.Path, fetch: Callable, bar: tqdm) -> None:
-    """Fetches into a temporary folder, verifies, and moves the tarball to its final name."""
+    """Fetches into a scratch folder, verifies, and moves the tarball to its final name; the caller holds the lock."""
     start = bar.n
-    with tempfile.TemporaryDirectory(prefix=_TEMPORARY_PREFIX, dir=cache) as name:
-        folder = pathlib.Path(name)
+    with scratch_folder(cache / "fetching") as folder:
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             job = pool.submit(fetch, package, folder)
             while not job.done():

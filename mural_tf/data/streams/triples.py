@@ -1,7 +1,7 @@
 """Triples (image, text A, text B) for ETCL: two captions of one image that say the same in different languages.
 
 They come from image-text records whose captions share image and caption group (multilingual CC3M: 6 languages, hence
-15 triples an image, 45M in all [ETCL §3.4]). `python -m mural_tf.ingest.translated_captions` adds translations from
+15 triples an image, 45M in all [ETCL §3.4]). `python -m mural_tf translate` adds translations from
 files to records that lack them. An epoch holds every unordered pair of an image's captions once; which of the two is
 text A is drawn for every batch.
 """
@@ -61,7 +61,7 @@ def check_has_triples(files: Sequence[str], parse) -> None:
     if not any(untuned(sizes.ignore_errors()).as_numpy_iterator()):
         raise UserError(
             f"No image in {files[0]} and its like has two captions of one caption_group in different languages (of "
-            "data.image_text_languages, if set). Add translations with python -m mural_tf.ingest.translated_captions."
+            "data.image_text_languages, if set). Add translations with python -m mural_tf translate."
         )
 
 

@@ -1,0 +1,122 @@
+"""What all tokenizers share: strings in, BERT's three integer tensors out, as a part of the graph."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from mural_tf.errors import UserError
+from mural_tf.text.vocabulary_file import save_vocabulary
+
+PADDINGS = ("max_length", "longest")
+
+
+class Tokenizer(tf.Module):
+    """`tokenizer(texts)` returns {"input_word_ids", "input_mask", "input_type_ids"}, each int32 [B, T].
+
+    A derived class gives `tokenize`, `pack`, and where it is worth while its own `_row_ids`.
+    """
+
+    takes_languages = False  # whether texts may begin with a tag, see language_words.py
+
+    def __init__(
+        self,
+        vocabulary: Sequence[str],
+        *,
+        unknown: int,
+        max_length: int = 64,
+        lower_case: bool = False,
+        strip_accents: bool = False,
+        vocabulary_file: str | pathlib.Path = "",
+    ):
+        """Builds what derived classes share.
+
+        Args:
+          vocabulary: the entries; an entry's place is its id.
+          unknown: what the table answers for everything else.
+          max_length: T, entries in a row.
+          lower_case, strip_accents: as in `clean_text`, and as when the vocabulary was built.
+          vocabulary_file: a file that holds the same entries. The graph then reads the file, and a SavedModel carries
+            it as an asset instead of as constants.
+        """
+        super().__init__()
+        self._vocabulary = tuple(vocabulary)
+        self.max_length, self.lower_case, self.strip_accents = max_length, lower_case, strip_accents
+        self._table = _lookup_table(self._vocabulary, unknown, vocabulary_file)
+
+    def save(self, path: str | pathlib.Path) -> None:
+        """Writes the vocabulary file (casing and length are not in it)."""
+        save_vocabulary(self._vocabulary, path)
+
+    @property
+    def vocabulary(self) -> list[str]:
+        """The entries in the order of their ids."""
+        return list(self._vocabulary)
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Number of entries, reserved ones included."""
+        return len(self._vocabulary)
+
+    def __call__(self, texts: tf.Tensor, pad: str = "max_length") -> dict[str, tf.Tensor]:
+        """Tokenizes a batch.
+
+        Args:
+          texts: string [B].
+          pad: "max_length": T is `max_length`, a static shape as TPUs and serving need; "longest": T is the longest
+            row of this batch, which saves work on a CPU.
+
+        Returns:
+          int32 [B, T] each: "input_word_ids"; "input_mask", 1 on tokens and 0 on padding; "input_type_ids".
+        """
+        if pad not in PADDINGS:
+            raise UserError(f"Unknown padding {pad!r}: expected one of {', '.join(PADDINGS)}.")
+        ids = self._row_ids(tf.convert_to_tensor(texts, tf.string)).merge_dims(1, 2)
+        return self.pack(ids, self.max_length if pad == "max_length" else None)
+
+    def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        """Returns int32 [B, (words), (pieces)]: ids of the whole texts, string [B], without special tokens."""
+        raise NotImplementedError
+
+    def pack(self, ids: tf.RaggedTensor, length: int | tf.Tensor | None = None) -> dict[str, tf.Tensor]:
+        """Makes rows of ids, int32 [B, (ids)].
+
+        Args:
+          ids: of texts, without special tokens and padding.
+          length: T; None: as many as the longest row needs, up to `max_length`.
+        """
+        raise NotImplementedError
+
+    def _row_ids(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        """As `tokenize`, but for what no row of `max_length` holds."""
+        return self.tokenize(texts)
+
+
+def fill_rows(ids: tf.RaggedTensor, pad: int, length: int | tf.Tensor | None) -> tuple[tf.Tensor, tf.Tensor]:
+    """Fills rows, int32 [B, (ids)] of at most `length` ids, with `pad`; returns them and their mask, int32 [B, T]."""
+    if length is None:
+        rows = ids.to_tensor(pad)  # [B, T]
+    elif isinstance(length, int):
+        rows = ids.to_tensor(pad, shape=[None, length])  # a static shape
+    else:
+        rows = ids.to_tensor(pad, shape=tf.stack([-1, length]))
+    return rows, tf.sequence_mask(ids.row_lengths(), tf.shape(rows)[1], tf.int32)
+
+
+def _lookup_table(vocabulary: Sequence[str], unknown: int, file: str | pathlib.Path) -> tf.lookup.StaticHashTable:
+    """Returns the table from an entry, string, to its place, int64, or `unknown`; with `file`, the graph reads that."""
+    if file:
+        entries = tf.lookup.TextFileInitializer(
+            str(file),
+            key_dtype=tf.string,
+            key_index=tf.lookup.TextFileIndex.WHOLE_LINE,
+            value_dtype=tf.int64,
+            value_index=tf.lookup.TextFileIndex.LINE_NUMBER,
+            vocab_size=len(vocabulary),
+        )
+    else:
+        places = tf.range(len(vocabulary), dtype=tf.int64)
+        entries = tf.lookup.KeyValueTensorInitializer(tf.constant(vocabulary, tf.string), places)
+    return tf.lookup.StaticHashTable(entries, unknown)
