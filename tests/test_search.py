@@ -72,6 +72,19 @@ def test_top_k_equals_a_full_sort(count, k, order, monkeypatch):
         np.testing.assert_array_equal(score, (rows @ query)[expected])
 
 
+def test_top_k_leaves_out_masked_rows(monkeypatch):
+    monkeypatch.setattr(top_k, "QUERIES", 5)
+    monkeypatch.setattr(top_k, "BLOCK", 8)
+    random = np.random.default_rng(0)
+    queries, rows = random.integers(-2, 3, (23, 4)), random.integers(-2, 3, (37, 4))
+    scores = (queries @ rows.T).astype(float)
+    scores[np.arange(23), np.arange(23)] = -np.inf
+    own = lambda begin, end: np.arange(begin, end)[:, None] == np.arange(37)  # noqa: E731
+    for k in (1, 6, 36):
+        expected = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+        np.testing.assert_array_equal(top_k.top_k(queries, rows, k, own)[1], expected)
+
+
 def test_every_half_precision_number_is_converted():
     every = np.arange(2**16, dtype=np.uint16).view(np.float16)
     every = every[np.isfinite(every)].reshape(-1, 2)[:, ::-1]  # not contiguous

@@ -182,17 +182,16 @@ def find_queries(direction: str, shown: list[tuple[np.ndarray, np.ndarray]], own
     searches all captions, text-to-image the images that have one, as the benchmark does.
     """
     from mural_tf.metrics.ranking import ranks_both_ways
-    from mural_tf.metrics.top_k import nearest
+    from mural_tf.metrics.top_k import top_k
 
     pool, local = np.unique(owners, return_inverse=True)
     results = []
     for images, texts in shown:
         to_text, to_image = ranks_both_ways(images[pool], texts, (local, np.arange(len(texts))))
         if direction == "text_to_image":
-            top = pool[nearest(texts, images[pool], min(TOP, len(pool)))]
-            results.append((top, to_image))
+            results.append((pool[top_k(texts, images[pool], TOP)[1]], to_image))
         else:
-            results.append((nearest(images[pool], texts, min(TOP, len(texts))), to_text))
+            results.append((top_k(images[pool], texts, TOP)[1], to_text))
     if direction == "text_to_image":
         right = [{int(owner)} for owner in owners]
         numbers = range(len(owners))

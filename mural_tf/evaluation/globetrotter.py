@@ -7,7 +7,7 @@ prints a mean count; here it is M - 1, as in the paper.
 
 Words: Recall@10 over pairs found by tf-idf (`word_pairs.py`), both directions, the mean over all pairs of languages;
 with and without pairs of identical words; of the embeddings as they are and after rotation onto each other
-(`metrics/alignment.py`). Words are encoded as texts; the paper uses its model's token embeddings.
+(`metrics/procrustes.py`). Words are encoded as texts; the paper uses its model's token embeddings.
 
 Cross-modal recall of the paper is the benchmark "retrieval" on 1,000 images.
 """
@@ -25,8 +25,8 @@ from mural_tf.evaluation.parallel import read_parallel
 from mural_tf.evaluation.request import Request
 from mural_tf.evaluation.retrieval import Evaluation
 from mural_tf.metrics import ranking
-from mural_tf.metrics.alignment import align_all
-from mural_tf.metrics.top_k import nearest
+from mural_tf.metrics.procrustes import align
+from mural_tf.metrics.top_k import top_k
 
 # Word translations found in aligned sentences (Globetrotter, Surís et al., 2022, appendix B.2).
 #
@@ -117,7 +117,7 @@ def _sentences(request: Request, result: Evaluation, texts: dict[str, list[str]]
         "other_languages": lambda begin, end: language[begin:end, None] == language,
     }
     for name, mask in masks.items():
-        found = nearest(embeddings, embeddings, languages - 1, mask)  # [M N, M - 1]
+        found = top_k(embeddings, embeddings, languages - 1, mask)[1]  # [M N, M - 1]
         hits = (sentence[found] == sentence[:, None]) & (language[found] != language[:, None])
         result.metrics[f"globetrotter/sentence_translation/{name}"] = 100.0 * float(hits.mean())
     result.sizes["sentence_translation"] = {"queries": size, "languages": languages}
@@ -129,7 +129,7 @@ def _words(request: Request, result: Evaluation, texts: dict[str, list[str]], op
     if not all(vocabularies):
         raise UserError("A language has no word in any sentence.")
     raw = [request.encode_texts(words) for words in vocabularies]
-    clouds = {"raw": raw, "rotated": align_all(raw)}
+    clouds = {"raw": raw, "rotated": list(align(dict(zip(texts, raw))).values())}
     values: dict[str, list[float]] = {}
     pairs = 0
     for a, b in itertools.combinations(range(len(raw)), 2):

@@ -22,7 +22,7 @@ from mural_tf.evaluation.retrieval import Evaluation, add_groups
 from mural_tf.ingest.text_files import canonical_language, read_lines
 from mural_tf.metrics import ranking
 from mural_tf.metrics.ranking import CUTOFFS
-from mural_tf.metrics.top_k import nearest
+from mural_tf.metrics.top_k import top_k
 
 # Class names and prompt templates of zero-shot classification, in any language, from files.
 #
@@ -115,7 +115,7 @@ def imagenet_knn(request: Request) -> list[Evaluation]:
     unknown = sorted(set(query_classes) - set(candidate_classes))
     if unknown:
         raise UserError(f"{len(unknown)} classes of {request.split}/ are not in train/, such as {unknown[0]}.")
-    found = candidate_classes[nearest(queries, candidates, min(max(CUTOFFS), len(candidates)))]  # [Q, K]
+    found = candidate_classes[top_k(queries, candidates, max(CUTOFFS))[1]]  # [Q, K]
     hits = found == query_classes[:, None]
     metrics = {
         f"imagenet_knn/image_to_image/recall@{k}": 100.0 * float(hits[:, :k].any(axis=1).mean()) for k in CUTOFFS
