@@ -18,7 +18,9 @@ import tensorflow as tf
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
+from mural_tf.encoders.towers import has_images
 from mural_tf.errors import UserError
+from mural_tf.text.build import takes_languages
 
 # Prompts: names of classes in templates, as zero-shot classification has them (CLIP, Radford et al., 2021, §3.1.4).
 
@@ -45,6 +47,15 @@ def fill_templates(labels: Sequence[str], templates: Sequence[str]) -> list[str]
         raise ValueError(f"The template {templates[places.index(None)]!r} has no place for the label: write {{}}.")
     # Not str.format: a label or a template may hold other braces.
     return [template.replace(place, label) for label in labels for template, place in zip(templates, places)]
+
+
+def class_embeddings(prompts: np.ndarray, templates: int) -> np.ndarray:
+    """Returns the normalised mean of each class's embeddings, float32 [C, D] (CLIP, §3.1.4, "prompt ensembling").
+
+    `prompts`: those of `fill_templates`, [C * T, D], L2-normalised; `templates`: T.
+    """
+    means = prompts.reshape(-1, templates, prompts.shape[1]).mean(axis=1)  # [C, D]
+    return means / np.maximum(np.linalg.norm(means, axis=1, keepdims=True), 1e-12)
 
 
 # What can be asked of anything that encodes images and texts into one space: similarity, zero-shot classification.
@@ -78,9 +89,7 @@ class Comparisons:
     def encode_labels(
         self, labels: Sequence[str], templates: Sequence[str] = ("{}",), progress: bool | None = None
     ) -> np.ndarray:
-        """Returns one vector a class: the normalised mean of the label's normalised embeddings in all templates.
-
-        Radford et al. (2021), §3.1.4, "prompt ensembling".
+        """Returns one vector for each class: `class_embeddings` of its label in all templates.
 
         Args:
           labels: names of the classes, in any language.
@@ -98,8 +107,7 @@ class Comparisons:
         True
         """
         prompts = self.encode_text(fill_templates(labels, templates), progress=progress)
-        means = prompts.reshape(len(labels), len(templates), -1).mean(axis=1)  # [C, D]
-        return means / np.maximum(np.linalg.norm(means, axis=1, keepdims=True), 1e-12)
+        return class_embeddings(prompts, len(templates))
 
     def classify(
         self,
@@ -186,7 +194,7 @@ class Embedder(Comparisons):
     @property
     def takes_languages(self) -> bool:
         """Whether `encode_text` is better told the language."""
-        return self.config.text_tower.name == "words"
+        return takes_languages(self.config.text_tower)
 
     @classmethod
     def from_model(cls, model, tokenizer, config: ConfigDict, path: str = "", step: int | None = None) -> Embedder:
@@ -270,7 +278,7 @@ class Embedder(Comparisons):
         >>> kept
         array([0, 2])
         """
-        if self.config.image_tower.name == "none":
+        if not has_images(self.config.image_tower):
             raise UserError(f"The model {self.path} has no image tower (image_tower.name=none): texts alone.")
         if isinstance(images, (str, bytes, os.PathLike)):
             raise TypeError("encode_image takes a list of images; wrap a single one: [image].")

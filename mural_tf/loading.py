@@ -71,6 +71,7 @@ def _load_export(path: pathlib.Path) -> Embedder:
     import tensorflow_text  # noqa: F401 - registers the tokenizer's operations
 
     from mural_tf.data.images import prepare_image
+    from mural_tf.encoders.towers import takes_features
     from mural_tf.export.signatures import MAX_PIXELS, claimed_pixels
 
     config = load_config(path / "config.json")
@@ -79,7 +80,7 @@ def _load_export(path: pathlib.Path) -> Embedder:
     text_signature = _signature(text_encoder, "text", path / "text_encoder")
 
     def check_image(data):  # the exported graph does not tell: it gives a row of zeros
-        if config.image_tower.name != "features" and int(claimed_pixels(data)) > MAX_PIXELS:
+        if not takes_features(config.image_tower) and int(claimed_pixels(data)) > MAX_PIXELS:
             raise tf.errors.InvalidArgumentError(None, None, f"more than {MAX_PIXELS:,} pixels")
         prepare_image(data, config.image_tower)
         return data
@@ -105,7 +106,7 @@ def _load_export(path: pathlib.Path) -> Embedder:
 def _load_hub_modules(path: pathlib.Path) -> Embedder:
     import tensorflow_text  # noqa: F401 - registers the tokenizer's operations
 
-    from mural_tf.data.images import decode_image, evaluation_image
+    from mural_tf.data.images import decode_image, evaluation_image, unit_range
 
     names = ("image_encoder", "text_preprocessor", "text_encoder")
     image_encoder, preprocessor, text_encoder = (_load_version(path / name) for name in names)
@@ -121,7 +122,7 @@ def _load_hub_modules(path: pathlib.Path) -> Embedder:
 
     return Embedder(
         lambda data: evaluation_image(decode_image(data), config.image_tower.resize, size),
-        lambda images: image_encoder(tf.cast(tf.stack(images), tf.float32) / 255.0, training=False),
+        lambda images: image_encoder(unit_range(tf.stack(images)), training=False),
         embed_texts,
         int(embed_texts([""]).shape[-1]),
         config,

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from fake_embedder import FakeEmbedder, one_hot
 
+from mural_tf.embedder import class_embeddings
 from mural_tf.errors import UserError
 from mural_tf.evaluation.benchmarks import run_benchmark
 from mural_tf.evaluation.protocol import default_protocol
 from mural_tf.evaluation.request import Request
-from mural_tf.evaluation.zero_shot import class_embeddings
 
 AXIS = {name: np.eye(4)[i] for i, name in enumerate(["cat", "dog", "fish", "tree"])}
 
@@ -75,7 +75,7 @@ def test_partial_names_of_the_published_json(imagenet):
 
 def test_class_embedding_is_the_mean_of_normalised_embeddings():
     # (1, 0) and (0, 3) normalise to unit vectors; their mean points to (1, 1) / sqrt(2), not to (1, 3).
-    np.testing.assert_allclose(class_embeddings(np.array([[[1.0, 0], [0, 3]]])), [[0.5**0.5, 0.5**0.5]])
+    np.testing.assert_allclose(class_embeddings(np.array([[1.0, 0], [0, 1]]), 2), [[0.5**0.5, 0.5**0.5]])
 
 
 @pytest.mark.parametrize(

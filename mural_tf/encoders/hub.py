@@ -17,11 +17,11 @@ from ml_collections import ConfigDict
 from mural_tf.encoders.layers import current_pass
 from mural_tf.encoders.towers import finish_tower
 from mural_tf.errors import UserError
+from mural_tf.text.word_pieces import TOKENS
 
-INPUTS = ("input_word_ids", "input_mask", "input_type_ids")
 OUTPUTS = ("default", "pooled_output")  # the first one present is the sentence embedding
 TEXT_INTERFACE = (
-    f"expected a TF2 SavedModel that maps a dict of int32 [batch, tokens] {', '.join(INPUTS)} to a dict with "
+    f"expected a TF2 SavedModel that maps a dict of int32 [batch, tokens] {', '.join(TOKENS)} to a dict with "
     f"{' or '.join(map(repr, OUTPUTS))} (LaBSE's interface)"
 )
 
@@ -42,7 +42,7 @@ def build_hub_text(config: ConfigDict) -> tf.keras.Model:
     loaded = load_module(config.handle, "text_tower", TEXT_INTERFACE)
     encoder = HubEncoder(loaded, trainable=not config.frozen, name="hub_encoder")
     size = _embedding_size(encoder, config.handle)
-    inputs = {name: tf.keras.Input(shape=(None,), dtype=tf.int32, name=name) for name in INPUTS}  # [B, T]
+    inputs = {name: tf.keras.Input(shape=(None,), dtype=tf.int32, name=name) for name in TOKENS}  # [B, T]
     embeddings = SentenceEmbedding(size, name="sentence_embedding", dtype="float32")(encoder(inputs))  # [B, D]
     model = tf.keras.Model(inputs, embeddings, name="text_encoder")
     model.embedding_size = size
@@ -105,7 +105,7 @@ def load_module(handle: str, tower: str, interface: str):
 
 def _embedding_size(encoder: hub.KerasLayer, handle: str) -> int:
     """Runs two empty texts through the encoder: the interface is as expected, or the message says what differs."""
-    example = {name: tf.ones([2, 4], tf.int32) for name in INPUTS}
+    example = {name: tf.ones([2, 4], tf.int32) for name in TOKENS}
     try:
         outputs = encoder(example, training=False)
     except (ValueError, TypeError, KeyError, tf.errors.OpError) as error:

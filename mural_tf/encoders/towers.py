@@ -1,4 +1,7 @@
-"""What every image tower ends in: an optional projection to another size, and the tower's settings."""
+"""What other rooms ask of a tower, what every image tower ends in, and the towers that compute little or nothing.
+
+Only `encoders` and `text/build.py` know towers by name; all others ask the functions below.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,21 @@ from ml_collections import ConfigDict
 
 from mural_tf.encoders.layers import BatchNormalization
 from mural_tf.errors import UserError
+
+
+def has_images(tower: ConfigDict) -> bool:
+    """Whether the `image_tower` part of a configuration is of a model with images, not of texts alone."""
+    return tower.name != "none"
+
+
+def takes_features(tower: ConfigDict) -> bool:
+    """Whether an image tower takes features that were computed beforehand, float32 [B, F], in place of pixels."""
+    return tower.name == "features"
+
+
+def keeps_precision(tower: ConfigDict) -> bool:
+    """Whether a tower, of images or texts, computes in the precision it was made with, as a TF-Hub module does."""
+    return tower.name == "hub"
 
 
 def finish_tower(images: tf.Tensor, embeddings: tf.Tensor, config: ConfigDict) -> tf.keras.Model:

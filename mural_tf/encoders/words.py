@@ -22,6 +22,7 @@ from ml_collections import ConfigDict
 
 from mural_tf.encoders.kernels import dtype_policy
 from mural_tf.errors import UserError
+from mural_tf.text.word_pieces import TOKENS
 
 # Layers of which every language has its own: MULE's projection of words, PARALLEL-EmbN's sentence branches.
 #
@@ -79,8 +80,7 @@ def build_recurrent(config: ConfigDict, vocabulary_size: int) -> tf.keras.Model:
     _check(config)
     policy = dtype_policy(config.precision, "text")
     fixed = config.length_groups == 1
-    names = ("input_word_ids", "input_mask", "input_type_ids")
-    inputs = {name: tf.keras.Input(shape=(None,), dtype=tf.int32, name=name) for name in names}  # [B, T]
+    inputs = {name: tf.keras.Input(shape=(None,), dtype=tf.int32, name=name) for name in TOKENS}  # [B, T]
     language = inputs["input_type_ids"][:, 0]  # [B]
     mask = inputs["input_mask"]
     vectors = tf.keras.layers.Embedding(  # a word's id says its language too: one table for all

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from mural_tf.embedder import PLACES, class_embeddings, fill_templates
 from mural_tf.errors import UserError
 from mural_tf.evaluation.request import Request
 from mural_tf.evaluation.retrieval import Evaluation, add_groups
@@ -39,14 +40,10 @@ BABEL, NLLB = "babel_imagenet.json", "nllb_dist13b_prompts.json"
 
 @dataclasses.dataclass
 class Prompts:
-    """One language: class number -> name, and templates with {} for the name."""
+    """One language: class number -> name, and templates with {} or {c} for the name."""
 
     names: dict[int, str]
     templates: list[str]
-
-    def texts(self, number: int) -> list[str]:
-        """Returns the class's name in every template."""
-        return [template.replace("{c}", "{}").replace("{}", self.names[number]) for template in self.templates]
 
 
 def read_prompts(folder: pathlib.Path, classes: int, english: list[str] | None) -> dict[str, Prompts]:
@@ -83,7 +80,7 @@ def _read_templates(folder: pathlib.Path) -> dict[str, list[str]]:
     for path in sorted(folder.glob("templates.*.txt")):
         templates[_language(path)] = [line for _, line in read_lines(path) if line]
     for language, lines in templates.items():
-        without = [line for line in lines if "{}" not in line and "{c}" not in line]
+        without = [line for line in lines if not any(place in line for place in PLACES)]
         if without or not lines:
             raise UserError(f"A template in {language} has no {{}} for the name: {without[:1] or 'no line'}.")
     return templates
@@ -223,9 +220,8 @@ def _measure_language(request, result, language: str, prompts: Prompts, images, 
     inside = np.isin(labels, numbers)
     if not inside.any():
         raise UserError(f"The class names in {language} name no class of any image.")
-    texts = [prompts.texts(number) for number in numbers]
-    embeddings = request.encode_texts([text for of_class in texts for text in of_class])
-    prototypes = class_embeddings(embeddings.reshape(len(numbers), len(prompts.templates), -1))
+    texts = fill_templates([prompts.names[number] for number in numbers], prompts.templates)
+    prototypes = class_embeddings(request.encode_texts(texts), len(prompts.templates))
     ranks = ranking.ranks(images[inside], prototypes, np.searchsorted(numbers, labels[inside]))
     for k in ACCURACIES:
         result.metrics[f"{result.name}/{language}/accuracy@{k}"] = ranking.recall_at(ranks, k)
@@ -238,13 +234,6 @@ def _measure_language(request, result, language: str, prompts: Prompts, images, 
         result.notes.append(f"NOT COMPLETE: {language} names {len(numbers)} of {classes} classes; others are left out.")
     if prompts.templates == ["{}"]:
         result.notes.append(f"{language} has no templates: class names are encoded alone.")
-
-
-def class_embeddings(embeddings: np.ndarray) -> np.ndarray:
-    """Returns [C, D]: the normalised mean over templates of normalised embeddings [C, T, D]."""
-    embeddings = embeddings / np.linalg.norm(embeddings, axis=-1, keepdims=True)
-    means = embeddings.mean(axis=1)
-    return means / np.linalg.norm(means, axis=-1, keepdims=True)
 
 
 class _PlainUnpickler(pickle.Unpickler):

@@ -22,9 +22,9 @@ from ml_collections import ConfigDict
 
 from mural_tf.encoders import kernels
 from mural_tf.errors import UserError
-from mural_tf.models.dual_encoder import TOKENS, ContrastiveModel
+from mural_tf.models.dual_encoder import ContrastiveModel
 from mural_tf.text.language_words import WordTokenizer
-from mural_tf.text.word_pieces import WordPieceTokenizer
+from mural_tf.text.word_pieces import TOKENS, WordPieceTokenizer
 
 IMAGE_ENCODER = "hub/image_encoder"
 TEXT_PREPROCESSOR = "hub/text_preprocessor"

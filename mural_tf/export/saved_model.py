@@ -30,6 +30,7 @@ from absl import logging
 from ml_collections import ConfigDict
 
 from mural_tf.config import save_config
+from mural_tf.encoders.towers import keeps_precision
 from mural_tf.errors import UserError
 from mural_tf.export import signatures
 from mural_tf.export.hub_modules import save_hub_modules
@@ -63,7 +64,7 @@ def in_precision(
         raise UserError(f"Unknown precision {precision!r} of an export: expected {' or '.join(PRECISIONS)}.")
     config, differs = config.copy_and_resolve_references(), False
     for tower, encoder in ((config.image_tower, model.image_encoder), (config.text_tower, model.text_encoder)):
-        if tower.name != "hub":
+        if not keeps_precision(tower):
             differs = differs or computes_in_bfloat16(encoder) != (precision == "mixed_bfloat16")
             tower.precision = precision
     if not differs:

@@ -10,12 +10,13 @@ import numpy as np
 import tensorflow as tf
 from ml_collections import ConfigDict
 
-from mural_tf.data.images import prepare_image, prepared_spec, uses_features
+from mural_tf.data.images import prepare_image, prepared_spec, unit_range
 from mural_tf.data.records import untuned
 from mural_tf.encoders.packing import encode_by_length
+from mural_tf.encoders.towers import takes_features
 from mural_tf.export.hub_modules import text_variables, traced_once
-from mural_tf.models.dual_encoder import TOKENS, ContrastiveModel, image_embeddings, unit_range
-from mural_tf.text.word_pieces import WordPieceTokenizer
+from mural_tf.models.dual_encoder import ContrastiveModel, image_embeddings
+from mural_tf.text.word_pieces import TOKENS, WordPieceTokenizer
 
 # Decoding a batch of images in a served graph, where one that is damaged must not spoil the others.
 
@@ -38,7 +39,7 @@ def decode_batch(data: tf.Tensor, tower: ConfigDict) -> tuple[tf.Tensor, tf.Tens
     count, spec = tf.size(data, out_type=tf.int64), prepared_spec(tower)
 
     def decode(index, image):
-        pixels = tf.constant(0, tf.int64) if uses_features(tower) else claimed_pixels(image)
+        pixels = tf.constant(0, tf.int64) if takes_features(tower) else claimed_pixels(image)
         with tf.control_dependencies([tf.debugging.Assert(pixels <= MAX_PIXELS, ["too large"])]):
             return index, prepare_image(tf.identity(image), tower)
 

@@ -10,6 +10,7 @@ from ml_collections import ConfigDict
 
 from mural_tf.data import records
 from mural_tf.embedder import Embedder
+from mural_tf.encoders.towers import has_images
 from mural_tf.errors import UserError
 from mural_tf.evaluation import report
 from mural_tf.evaluation.report import Evaluation
@@ -72,7 +73,7 @@ class SplitEvaluation:
     def __call__(self, step: int) -> Evaluation | None:
         """Returns the evaluation, or `None` where the data has no such split: training data often comes alone."""
         data = self._config.data.directory
-        if self._config.image_tower.name == "none":
+        if not has_images(self._config.image_tower):
             logging.warning("No evaluation with images: the model has no image tower.")
             return None
         try:

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 from ml_collections import ConfigDict
 
-from mural_tf.data.images import decode_image, evaluation_image
+from mural_tf.data.images import decode_image, evaluation_image, unit_range
 from mural_tf.errors import UserError
 from mural_tf.evaluation.retrieval import evaluate_retrieval
 from mural_tf.export.saved_model import in_precision
@@ -92,7 +92,7 @@ class LiteEmbedder:
                 image = evaluation_image(decode_image(data), self._tower.resize, self._tower.image_size)
             except tf.errors.InvalidArgumentError:
                 continue
-            rows.append(self._run("image_encoder", image=image.numpy()[np.newaxis].astype(np.float32) / 255.0))
+            rows.append(self._run("image_encoder", image=unit_range(image)[tf.newaxis].numpy()))
             kept.append(i)
         return np.concatenate(rows) if rows else np.zeros([0, 0], np.float32), np.array(kept, np.int64)
 

@@ -27,7 +27,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mural_tf.data.images import uses_features
+from mural_tf.encoders.towers import has_images, takes_features
 from mural_tf.errors import UserError
 from mural_tf.metrics import top_k
 from mural_tf.search import approximate
@@ -86,8 +86,8 @@ def take(embedder) -> Fingerprint:
     """Encodes the probes with anything that has `encode_text` and `encode_image`."""
     probes = embedder.encode_text(list(TEXTS))
     tower = embedder.config.image_tower if hasattr(embedder, "config") else None
-    if tower is None or tower.name != "none":  # a model of texts alone
-        images = _features(tower.feature_size) if tower is not None and uses_features(tower) else _pictures()
+    if tower is None or has_images(tower):
+        images = _features(tower.feature_size) if tower is not None and takes_features(tower) else _pictures()
         probes = np.concatenate([probes, embedder.encode_image(images)])
     probes = probes.astype(np.float32)
     return Fingerprint(probes, str(getattr(embedder, "path", "")), getattr(embedder, "step", None))

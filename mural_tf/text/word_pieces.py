@@ -29,6 +29,7 @@ from mural_tf.text.vocabulary_file import (
 )
 from mural_tf.text.words import clean_text, lookup_table, split_words
 
+TOKENS = ("input_word_ids", "input_mask", "input_type_ids")  # what every tokenizer returns and text towers take
 PADDINGS = ("max_length", "longest")
 
 
