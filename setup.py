@@ -60,7 +60,7 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     packages=find_packages(include=["mural_tf", "mural_tf.*"]),
-    package_data={"mural_tf.search": ["web_page.html"]},
+    package_data={"mural_tf.serve": ["search_page.html"]},
     python_requires=">=3.9,<3.12",
     install_requires=REQUIRED,
     extras_require=EXTRAS,

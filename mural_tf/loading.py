@@ -51,7 +51,7 @@ def _load_workdir(path: pathlib.Path, checkpoint: str) -> Embedder:
 
 
 def _load_hugging_face(path: pathlib.Path, kind: str) -> Embedder:
-    from mural_tf.pretrained.sources import import_weights
+    from mural_tf.pretrained.importers import import_weights
     from mural_tf.text.word_pieces import WordPieceTokenizer
 
     if kind != "align":

@@ -199,7 +199,7 @@ def test_page_shows_wrong_queries_with_the_right_answer_marked(coloured):
     assert "en, text to image: 2 of 4 queries" in text
     assert text.count("rank 2") >= 2 and 'class="rank found"' in text and "class=right" in text
     assert "red &lt;b&gt;" in text and "red <b>" not in text  # a caption among those found is escaped
-    assert text.count("data:image/png;base64,") > 6
+    assert text.count("data:image/jpeg;base64,") > 6
 
 
 def test_two_models_side_by_side_and_where_the_first_is_behind(coloured):

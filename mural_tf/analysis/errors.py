@@ -9,20 +9,18 @@ to the worst; with two models, --show=worse are those where it falls furthest be
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 import html
-import io
 import pathlib
 from collections.abc import Sequence
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
 
+from mural_tf.data.pictures import thumbnail_url
 from mural_tf.errors import UserError
 from mural_tf.files import write_whole
 
-# The HTML of the page of errors: one file without anything outside it, images inside as small PNGs.
+# The HTML of the page of errors: one file without anything outside it, images inside as thumbnails.
 
 
 THUMBNAIL = 96  # pixels, the longer side
@@ -103,16 +101,11 @@ def _text(section: Section, number: int) -> str:
 
 
 def _image(data: bytes) -> str:
-    """Returns an <img> with the image inside it, shrunk; transparent pixels go on white."""
+    """Returns an <img> with the image inside it, shrunk."""
     try:
-        image = Image.open(io.BytesIO(data)).convert("RGBA")
-    except (UnidentifiedImageError, OSError, ValueError):
+        return f'<img alt="" src="{thumbnail_url(data, THUMBNAIL)}">'
+    except ValueError:
         return "<em>unreadable image</em>"
-    image.thumbnail((THUMBNAIL, THUMBNAIL))
-    paper = Image.new("RGBA", image.size, (255, 255, 255, 255))
-    buffer = io.BytesIO()
-    Image.alpha_composite(paper, image).convert("RGB").save(buffer, "PNG", optimize=True)
-    return f'<img alt="" src="data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}">'
 
 
 TOP = 5

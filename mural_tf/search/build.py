@@ -16,11 +16,11 @@ from tqdm import tqdm
 
 from mural_tf.errors import UserError
 from mural_tf.files import save_array, whole, write_whole
-from mural_tf.search import approximate, sources
+from mural_tf.search import approximate, collect
 from mural_tf.search import index as index_files
+from mural_tf.search.collect import Unreadable
 from mural_tf.search.index import Fingerprint, Index, take
 from mural_tf.search.items import IMAGES, Item, from_json, to_json, write_items
-from mural_tf.search.sources import Unreadable
 
 # The parts of an index that is being made, so that an interrupted run loses at most one.
 #
@@ -95,7 +95,7 @@ class Parts:
         """Returns the keys of everything in the saved parts, the unreadable too."""
         kind = self.asked["kind"]
         entries = (entry for path in self._paths() for entry in _read(path))
-        return {entry.key if isinstance(entry, Unreadable) else sources.key_of(kind, entry) for entry in entries}
+        return {entry.key if isinstance(entry, Unreadable) else collect.key_of(kind, entry) for entry in entries}
 
     def save(self, items: Sequence[Item], embeddings: np.ndarray, unreadable: Sequence[Unreadable]) -> None:
         """Saves one part: its items, their vectors [N, D], and what could not be read."""
@@ -176,7 +176,7 @@ PART = 1024  # items between two saves
 
 
 def index_in_memory(embedder, found: Iterable, kind: str = IMAGES, batch_size: int = 64, progress=None) -> Index:
-    """Encodes what `sources.find` yields into an index that lives in memory.
+    """Encodes what `collect.find` yields into an index that lives in memory.
 
     Raises `UserError` if nothing can be read.
     """
@@ -202,7 +202,7 @@ def build_index(
 
     Args:
       embedder: anything with `Embedder`'s `encode_image` and `encode_text`.
-      names: folders, globs, TFRecords or tables, see `sources.find`.
+      names: folders, globs, TFRecords or tables, see `collect.find`.
       kind, split: what of them.
       dtype: of the stored vectors, "float32" or "float16" (half the size; scores change by about 1e-4).
       batch_size: images per call of the model.
@@ -215,7 +215,7 @@ def build_index(
     """
     if dtype not in DTYPES:
         raise UserError(f"Unknown dtype {dtype!r}; known: {', '.join(DTYPES)}.")
-    found = sources.find(kind, names, split)  # mistakes show before anything is written
+    found = collect.find(kind, names, split)  # mistakes show before anything is written
     output, model = pathlib.Path(output), take(embedder)
     asked = {"kind": kind, "sources": [os.path.abspath(name) for name in names], "split": split, "dtype": dtype}
     complete = None
@@ -250,7 +250,7 @@ def _save_parts(parts: Parts, embedder, found: Iterable, batch_size: int, part: 
 def _distinct(kind: str, found: Iterable, done: set, tell: Callable[[], object] = lambda: None) -> Iterator:
     """Leaves out what was found before; `done` grows."""
     for entry in found:
-        key = entry.key if isinstance(entry, Unreadable) else sources.key_of(kind, entry[0])
+        key = entry.key if isinstance(entry, Unreadable) else collect.key_of(kind, entry[0])
         if key not in done:
             done.add(key)
             tell()
@@ -289,4 +289,4 @@ def _why(kind: str, item: Item) -> Unreadable:
         reason = "The file may not be read: permission denied."
     else:
         reason = "Damaged, or not a JPEG, PNG, BMP or GIF image."
-    return Unreadable(item.name, reason, sources.key_of(kind, item))
+    return Unreadable(item.name, reason, collect.key_of(kind, item))
