@@ -75,7 +75,9 @@ def _load_export(path: pathlib.Path) -> Embedder:
     from mural_tf.export.signatures import MAX_PIXELS, claimed_pixels
 
     config = load_config(path / "config.json")
-    image_encoder, text_encoder = _load_saved_model(path / "image_encoder"), _load_saved_model(path / "text_encoder")
+    image_encoder, text_encoder = (
+        load_saved_model(newest_version(path / name)) for name in ("image_encoder", "text_encoder")
+    )
     image_signature = _signature(image_encoder, "image_bytes", path / "image_encoder")
     text_signature = _signature(text_encoder, "text", path / "text_encoder")
 
@@ -109,7 +111,7 @@ def _load_hub_modules(path: pathlib.Path) -> Embedder:
     from mural_tf.data.images import decode_image, evaluation_image, unit_range
 
     names = ("image_encoder", "text_preprocessor", "text_encoder")
-    image_encoder, preprocessor, text_encoder = (_load_version(path / name) for name in names)
+    image_encoder, preprocessor, text_encoder = (load_saved_model(path / name) for name in names)
     config, size = base_config(), _input_size(image_encoder, path / names[0])
     config.image_tower.resize = size
     if (path.parent / "config.json").is_file():
@@ -138,17 +140,19 @@ def _input_size(image_encoder, folder: pathlib.Path) -> int:
         raise UserError(f"{folder} is no TF-Hub module that takes images [B, S, S, 3] of one size.") from None
 
 
-def _load_saved_model(folder: pathlib.Path):
-    versions = sorted((int(entry.name), entry) for entry in folder.iterdir() if entry.name.isdigit())
+def newest_version(folder: pathlib.Path) -> pathlib.Path:
+    """Returns the SavedModel with the largest number in a folder of versions; raises `UserError` if there is none."""
+    versions = [path.parent for path in folder.glob("*/saved_model.pb") if path.parent.name.isdigit()]
     if not versions:
         raise UserError(f"{folder} has no version: expected a SavedModel in {folder}/1.")
-    return _load_version(versions[-1][1])
+    return max(versions, key=lambda path: int(path.name))
 
 
-def _load_version(folder: pathlib.Path):
+def load_saved_model(folder: pathlib.Path):
+    """Loads a SavedModel, which must be kept as long as its signatures; raises `UserError` if it is damaged."""
     try:
         return tf.saved_model.load(str(folder))
-    except (OSError, tf.errors.OpError) as error:
+    except (OSError, ValueError, tf.errors.OpError) as error:
         reason = str(error).strip().splitlines()[0]
         raise UserError(f"{folder} is not a SavedModel or is damaged: {reason}") from None
 

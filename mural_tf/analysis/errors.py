@@ -4,7 +4,8 @@
 
 The data are image-text TFRecords. For each language and direction the page shows queries with the top five of each
 model, the right answer marked, and its rank. The queries are some that the first model gets wrong, from near misses
-to the worst; with two models, --show=worse are those where it falls furthest behind the other.
+to the worst; with two models, --show=worse are those where it falls furthest behind the other. The page is one file
+that needs nothing outside it.
 """
 
 from __future__ import annotations
@@ -19,9 +20,6 @@ import numpy as np
 from mural_tf.data.pictures import thumbnail_url
 from mural_tf.errors import UserError
 from mural_tf.files import write_whole
-
-# The HTML of the page of errors: one file without anything outside it, images inside as thumbnails.
-
 
 THUMBNAIL = 96  # pixels, the longer side
 TITLES = {"text_to_image": "text to image", "image_to_text": "image to text"}

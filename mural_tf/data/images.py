@@ -3,6 +3,9 @@
 ALIGN's input as [ETCL] gives it: resize to 346 x 346 whatever the aspect, then a random crop of 289 and a flip in
 training, the centre crop in evaluation. All sizes are configuration. Pixels stay uint8 until the model divides by
 255, so that a batch travels to the accelerator in a quarter of the bytes.
+
+In place of an encoded image, records may hold features that were computed beforehand (`ingest/features.py`), raw
+little-endian float32 numbers: they are read, batched and evaluated like images, but not augmented.
 """
 
 from __future__ import annotations
@@ -158,12 +161,6 @@ def _erase(images: tf.Tensor, probability: float, seed) -> tf.Tensor:
     covered = tf.logical_and(covered, draws[4][:, :, None] < probability)
     grey = tf.cast(draws[5] * 255.0, tf.uint8)[:, :, None, None]
     return tf.where(covered[..., None], grey, images)
-
-
-# From the bytes of a record to what the image tower takes: pixels, or features that were computed beforehand.
-#
-# Features are raw little-endian float32 numbers in place of an encoded image (see features.py). They are read, batched
-# and evaluated like images, but not augmented.
 
 
 def decode_features(data: tf.Tensor, size: int) -> tf.Tensor:

@@ -1,4 +1,4 @@
-"""BERT (Devlin et al., 2019): MURAL's text tower ([P] = MURAL, §3.2 and A.1), the final-layer [CLS] state.
+"""BERT (Devlin et al., 2019): MURAL's text tower ([MURAL] §3.2 and A.1), the final-layer [CLS] state.
 
 Post-layer-norm transformer with exact GELU, learned positions and token types. BERT's pooler (a tanh layer on [CLS],
 trained by next-sentence prediction) is off by default: MURAL's projection heads take its place, while LaBSE's vectors

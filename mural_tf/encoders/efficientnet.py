@@ -1,4 +1,4 @@
-"""EfficientNet (Tan and Le, 2019) without the 1x1 top convolution: MURAL's image tower ([P] = MURAL, §3.2 and A.1).
+"""EfficientNet (Tan and Le, 2019) without the 1x1 top convolution: MURAL's image tower ([MURAL] §3.2 and A.1).
 
 MURAL averages the last block over space, so that its width is the embedding size: 512 in B5, 640 in B7, 1376 in L2.
 Layers, their names and the shapes of their variables are those of `tf.keras.applications.efficientnet`, so that

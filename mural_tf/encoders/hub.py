@@ -1,9 +1,15 @@
-"""A TF-Hub text encoder with LaBSE's interface as text tower (`google/LaBSE/2` and every BERT encoder like it).
+"""TF-Hub modules as towers: reusable SavedModels of other trainers or of our own exports, by handle or local folder.
 
-Interface: a reusable SavedModel called with a dict of int32 [B, T] `input_word_ids`, `input_mask` and
-`input_type_ids`, returning a dict with "default" (or, in older encoders, "pooled_output"), float [B, D].
-It is given as a handle or as a local folder. Its vocabulary must be the one the texts are tokenised with
-(`vocabulary.file`). Build it inside the distribution strategy's scope, like every model.
+Text, with LaBSE's interface (`google/LaBSE/2` and every BERT encoder like it): called with a dict of int32 [B, T]
+`input_word_ids`, `input_mask` and `input_type_ids`, a module returns a dict with "default" (or, in older encoders,
+"pooled_output"), float [B, D]. Its vocabulary must be the one the texts are tokenised with (`vocabulary.file`).
+
+Images: called with float32 [B, S, S, 3] RGB in [0, 1], a module returns float [B, D]; S is fixed by the module or free.
+It keeps its own BatchNorm statistics, over whatever batch it is given, and moves their averages in every training step,
+those that are left out for a loss that is not finite included; a chunk that is encoded twice (`train.micro_batches`)
+runs in inference mode. `batch_norm_*` and `drop_connect_rate` are the module's own.
+
+Build towers inside the distribution strategy's scope, like every model.
 """
 
 from __future__ import annotations
@@ -121,15 +127,6 @@ def _embedding_size(encoder: hub.KerasLayer, handle: str) -> int:
             "float [batch, size]."
         )
     return embedding.shape[1]
-
-
-# A TF-Hub image encoder as image tower: another trainer's module, or one of our own exports.
-#
-# Interface: a reusable SavedModel called with float32 [B, S, S, 3] RGB in [0, 1] that returns float [B, D]; S is fixed
-# by the module or free. It keeps its own BatchNorm statistics, over whatever batch it is given, and moves their
-# averages in every training step, those that are left out for a loss that is not finite included; a chunk that is
-# encoded twice (`train.micro_batches`) runs in inference mode. `batch_norm_*` and `drop_connect_rate` are the module's
-# own. Build it inside the distribution strategy's scope, like every model.
 
 
 IMAGE_INTERFACE = (

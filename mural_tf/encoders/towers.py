@@ -41,12 +41,6 @@ def finish_tower(images: tf.Tensor, embeddings: tf.Tensor, config: ConfigDict) -
     return model
 
 
-# The image branch of EmbN and MULE: two layers on features that are frozen, trained, or computed beforehand.
-#
-# [MULE] (Kim et al., 2020), figure 2, after Wang et al. (2019): features (2048 of ResNet-152) → Dense 2048, BatchNorm,
-# ReLU → Dense 512.
-
-
 def feature_input(config: ConfigDict) -> tf.keras.Model:
     """Returns the tower that computes nothing, float32 [B, F] → [B, F]: images arrive as `data.features` made them."""
     if config.feature_size < 1:
@@ -57,8 +51,9 @@ def feature_input(config: ConfigDict) -> tf.keras.Model:
 
 
 def add_branch(tower: tf.keras.Model, config: ConfigDict) -> tf.keras.Model:
-    """Puts the branch on a tower that gives features [B, F]: the same inputs → float32 [B, `projection`].
+    """Puts EmbN's and MULE's branch on a tower that gives features [B, F]: the same inputs → float32 [B, `projection`].
 
+    [MULE], figure 2, after Wang et al. (2019): features (2048 of ResNet-152) → Dense 2048, BatchNorm, ReLU → Dense 512.
     The branch trains even where the tower is frozen. It computes in float32.
     """
     if config.projection < 1:
@@ -78,14 +73,11 @@ def add_branch(tower: tf.keras.Model, config: ConfigDict) -> tf.keras.Model:
     return model
 
 
-# The place of the image tower in a model of texts alone: no weights, and the zero vector for every image.
-#
-# So that one kind of model serves all methods: a text-only model trains, resumes, exports and embeds texts as the
-# others do. Its image embeddings say nothing, and evaluations of images leave it out.
-
-
 def build_no_image(config: ConfigDict) -> tf.keras.Model:
-    """Builds float32 [B, S, S, 3] -> zeros, float32 [B, projection], without variables.
+    """Builds the tower of a model of texts alone: float32 [B, S, S, 3] -> zeros, float32 [B, projection], no variables.
+
+    So one kind of model serves all methods: it trains, resumes, exports and embeds texts as the others do. Its image
+    embeddings say nothing, and evaluations of images leave it out.
 
     Raises `UserError` if `image_tower.projection`, which must be the embedding size, is not set.
     """

@@ -24,15 +24,13 @@ from mural_tf.encoders.kernels import dtype_policy
 from mural_tf.errors import UserError
 from mural_tf.text.word_pieces import TOKENS
 
-# Layers of which every language has its own: MULE's projection of words, PARALLEL-EmbN's sentence branches.
-#
-# Two ways give the same numbers. By parts: each language's rows go through its own layer, at the work of one layer;
-# sizes then depend on the data, which a CPU or GPU allows. By masks: all rows go through all layers and each row takes
-# its own language's result, at the work of all layers, in fixed sizes as a TPU needs.
-
 
 class PerLanguage(tf.keras.layers.Layer):
     """Applies to each row of the inputs the layer of its language.
+
+    Two ways give the same numbers. By parts: each language's rows go through its own layer, at the work of one layer;
+    sizes then depend on the data, which a CPU or GPU allows. By masks: all rows go through all layers and each row
+    takes its own language's result, at the work of all layers, in fixed sizes as a TPU needs.
 
     Args:
       languages: their names, in the order of their numbers.
@@ -144,12 +142,6 @@ def _check(config: ConfigDict) -> None:
     for name in ("projection", "word_size", "language_size", "hidden_size"):
         if config[name] < 1:
             raise UserError(f"text_tower.{name}={config[name]} must be at least 1 with word vectors.")
-
-
-# Pretrained word vectors from FastText's text files (`.vec`): one word and its numbers a line.
-#
-# The first line may hold the number of words and of dimensions. Files are read line by line; only the words of the
-# vocabulary are kept.
 
 
 MOST_BROKEN_LINES = 0.01  # share of a file above which it is not taken for one of vectors

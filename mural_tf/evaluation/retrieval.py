@@ -1,4 +1,14 @@
-"""Image-text retrieval on any image-text TFRecords, per language: the protocol of `mural_tf.evaluation.retrieval`."""
+"""Image-text retrieval over images and their captions in several languages: the protocol of [MURAL] §4.
+
+For each language: image-to-text searches all captions in that language with every image that has one; text-to-image
+searches those images with every caption. A positive is a caption of the same image; a caption that repeats another
+image's word for word is not one, but is counted and reported. R@K is the hit rate, mean recall the mean of R@1, R@5
+and R@10 over both directions (`mural_tf.metrics.ranking`). A group's mean recall is the unweighted mean over its
+languages that were evaluated, and `all` is the mean over all of them.
+
+Images that are missing or do not decode leave all pools, with their captions; empty captions leave theirs. Both are
+counted in the protocol line, and a benchmark without all of its images says there that it is not complete.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +25,6 @@ from mural_tf.config import base_config
 from mural_tf.data import records
 from mural_tf.errors import UserError
 from mural_tf.metrics import ranking
-
-# What an evaluation returns, whatever its benchmark: numbers, and everything needed to compare them with others'.
 
 
 @dataclasses.dataclass
@@ -35,18 +43,6 @@ class Evaluation:
     sizes: dict[str, dict[str, int]]
     groups: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     notes: list[str] = dataclasses.field(default_factory=list)
-
-
-# Image-text retrieval over images and their captions in several languages: the protocol of MURAL §4.
-#
-# For each language: image-to-text searches all captions in that language with every image that has one; text-to-image
-# searches those images with every caption. A positive is a caption of the same image; a caption that repeats another
-# image's word for word is not one, but is counted and reported. R@K is the hit rate, mean recall the mean of R@1, R@5
-# and R@10 over both directions (`mural_tf.metrics.ranking`). A group's mean recall is the unweighted mean over its
-# languages that were evaluated, and `all` is the mean over all of them.
-#
-# Images that are missing or do not decode leave all pools, with their captions; empty captions leave theirs. Both are
-# counted in the protocol line, and a benchmark without all of its images says there that it is not complete.
 
 
 UNDETERMINED = "und"  # BCP 47's code for captions whose records name no language
@@ -226,9 +222,6 @@ def _protocol(decoded: int, images: int, empty: int, sizes: Mapping, parts: int)
     if empty:
         lines.append(f"{empty:,} empty captions left out")
     return ("NOT COMPLETE: " if decoded < images else "") + ", ".join(lines)
-
-
-__all__ = ["Evaluation", "evaluate_retrieval", "measure_retrieval", "read_pool"]
 
 
 def evaluate_retrieval(

@@ -1,9 +1,15 @@
 """Zero-shot classification (CLIP, Radford et al., 2021, §3.1.4; ETCL §5.2): ImageNet, CIFAR-100, SUN397, Food-101.
 
-A class is represented by the normalised mean of the normalised embeddings of its name in every template; an image
-goes to the class with the largest cosine. Accuracy@1 and @5, per language; languages come from the files of class
-names (`class_names.py`). Where a language names some of the classes only, the others and their images are left out,
-and it says so.
+A class is represented by the normalised mean of the normalised embeddings of its name in every template; an image goes
+to the class with the largest cosine. Accuracy@1 and @5, per language. Languages come from the files of class names:
+
+    class_names.<language>.txt   a name a line, in the order of the labels; an empty line: no name for this class
+    templates.<language>.txt     a template a line, with {} or {c} where the name goes
+
+and, for ImageNet, the two files of the clip-benchmark package: babel_imagenet.json ({"DE": [[class numbers], [names]],
+…}) and nllb_dist13b_prompts.json ({"deu_Latn": [templates], …} or by two-letter codes). A language needs names; where
+it has no templates, the names alone are encoded. Where a language names some of the classes only, the others and their
+images are left out. Both are noted.
 """
 
 from __future__ import annotations
@@ -24,16 +30,6 @@ from mural_tf.ingest.text_files import canonical_language, read_lines
 from mural_tf.metrics import ranking
 from mural_tf.metrics.ranking import CUTOFFS
 from mural_tf.metrics.top_k import top_k
-
-# Class names and prompt templates of zero-shot classification, in any language, from files.
-#
-#     class_names.<language>.txt   a name a line, in the order of the labels; an empty line: no name for this class
-#     templates.<language>.txt     a template a line, with {} or {c} where the name goes
-#
-# For ImageNet also the two files of the clip-benchmark package: babel_imagenet.json ({"DE": [[class numbers], [names]],
-# …}) and nllb_dist13b_prompts.json ({"deu_Latn": [templates], …} or by two-letter codes). A language needs names; where
-# it has no templates, the names alone are encoded, which is noted.
-
 
 BABEL, NLLB = "babel_imagenet.json", "nllb_dist13b_prompts.json"
 
@@ -97,15 +93,13 @@ def _read_json(path: pathlib.Path) -> dict:
         raise UserError(f"{path} cannot be read ({error}).") from None
 
 
-# ImageNet by nearest neighbours, the protocol of ALIGN (Jia et al., 2021, footnote 3).
-#
-# For each validation image the nearest training images by cosine of the image embedding; Recall@K is the share of
-# validation images whose class is among the first K. Recall@1 is 1-NN accuracy: nothing votes. The paper does not say
-# whether its embedding is projected; ours is the one that is searched and exported.
-
-
 def imagenet_knn(request: Request) -> list[Evaluation]:
-    """Searches the training images with every validation image."""
+    """ImageNet by nearest neighbours, the protocol of ALIGN (Jia et al., 2021, footnote 3).
+
+    For each validation image the nearest training images by cosine of the image embedding; Recall@K is the share of
+    validation images whose class is among the first K. Recall@1 is 1-NN accuracy: nothing votes. The paper does not say
+    whether its embedding is projected; ours is the one that is searched and exported.
+    """
     queries, query_classes, notes = _encode(request, request.split)
     candidates, candidate_classes, more = _encode(request, "train")
     names = np.unique(np.concatenate([query_classes, candidate_classes]))

@@ -203,9 +203,6 @@ def pack_segments(vocabulary: Sequence[str], inputs: list[tf.RaggedTensor], seq_
     }
 
 
-# Takes the weights out of an export again, to fine-tune from it.
-
-
 def restore_from_export(model: ContrastiveModel, directory: str | pathlib.Path) -> None:
     """Copies both towers, the text heads and the temperature of an export into `model`, a model of its configuration.
 

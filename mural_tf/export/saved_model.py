@@ -44,12 +44,6 @@ from mural_tf.text.word_pieces import WordPieceTokenizer
 from mural_tf.training.checkpoints import load_trained
 from mural_tf.training.workdir import read_metrics
 
-# The precision an export computes in, whatever training chose.
-#
-# Training takes what is fast on its machine (`encoders/kernels.py`), bfloat16 on TPUs; those who serve have another
-# machine. bfloat16 is slow on most CPUs and rounds embeddings to three digits, so float32 is exported unless asked.
-
-
 PRECISIONS = ("float32", "mixed_bfloat16")
 
 
@@ -58,6 +52,8 @@ def in_precision(
 ) -> ContrastiveModel:
     """Returns `model` if both towers compute in `precision`, else a new model that does, with the same weights.
 
+    Training takes what is fast on its machine, bfloat16 on TPUs; those who serve have another machine. bfloat16 is slow
+    on most CPUs and rounds embeddings to three digits, so float32 is exported unless asked.
     A TF-Hub tower keeps the precision it was made with. Raises `UserError` for an unknown precision.
     """
     if precision not in PRECISIONS:

@@ -19,9 +19,6 @@ import shutil
 import tensorflow as tf
 from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
 
-# Example inputs of the two encoders, and how a request carries them: JSON for REST, protos for gRPC.
-
-
 IMAGE_ENCODER = "image_encoder"
 TEXT_ENCODER = "text_encoder"
 ENCODERS = (IMAGE_ENCODER, TEXT_ENCODER)
@@ -101,19 +98,17 @@ def write_serving_files(directory: str | pathlib.Path) -> None:
         shutil.copyfile(pathlib.Path(__file__).parent / "clients" / client, directory / client)
 
 
-# Requests that TensorFlow Serving runs by itself before a version takes traffic.
-#
-# The server reads `assets.extra/tf_serving_warmup_requests`, a TFRecord file of at most 1,000 `PredictionLog` protos
-# (https://www.tensorflow.org/tfx/serving/saved_model_warmup). Without it the first requests of every new version wait
-# for lazy initialisation. The protos are those of the `tensorflow-serving-api` package.
-
-
 WARMUP_FILE = "assets.extra/tf_serving_warmup_requests"
 BATCH_SIZES = (1, 2, 16, 64)  # every size takes its own path through the allocator; the last is a full server batch
 
 
 def write_warmup_requests(folder: pathlib.Path, model: str) -> None:
-    """Writes one request for each of `BATCH_SIZES` into the SavedModel `folder` of the encoder `model`."""
+    """Writes one request for each of `BATCH_SIZES` into the SavedModel `folder` of the encoder `model`.
+
+    TensorFlow Serving runs them before a version takes traffic
+    (https://www.tensorflow.org/tfx/serving/saved_model_warmup); without them the first requests of every new version
+    wait for lazy initialisation.
+    """
     path = folder / WARMUP_FILE
     path.parent.mkdir(parents=True, exist_ok=True)
     ((name, examples),) = example_inputs(model).items()

@@ -18,9 +18,6 @@ from mural_tf.export.hub_modules import text_variables, traced_once
 from mural_tf.models.dual_encoder import ContrastiveModel, image_embeddings
 from mural_tf.text.word_pieces import TOKENS, WordPieceTokenizer
 
-# Decoding a batch of images in a served graph, where one that is damaged must not spoil the others.
-
-
 # Images of a batch decoded at once, at most; the server's threads limit it further. Fixed, because tf.data's own
 # choice starts at one and is forgotten after every batch.
 DECODED_AT_ONCE = 16
@@ -89,15 +86,12 @@ def claimed_pixels(data: tf.Tensor) -> tf.Tensor:
     )
 
 
-# BatchNorm folded into the convolutions before it, for inference: fewer passes over memory, the same numbers.
-#
-# At inference BatchNorm is y = x s + t, with s = gamma / sqrt(variance + epsilon) and t = beta - mean s for each
-# channel. A convolution before it can do both: its kernel times s, with t as its bias. The served image encoder is
-# folded; the TF-Hub modules are not, because they can be trained.
-
-
 def fold_batch_norm(tower: tf.keras.Model) -> tf.keras.Model:
     """Returns a copy of an image tower for inference in which convolutions hold what BatchNorm did after them.
+
+    At inference BatchNorm is y = x s + t, with s = gamma / sqrt(variance + epsilon) and t = beta - mean s for each
+    channel. A convolution before it can do both: its kernel times s, with t as its bias. TF-Hub modules are not folded,
+    because they can be trained.
 
     Its output is the tower's with `training=False`, to float32 rounding. A BatchNorm that does not directly follow a
     convolution of its own stays, and so does all else; such layers are shared with `tower`. Kernels and biases are the

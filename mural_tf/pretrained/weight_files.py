@@ -162,9 +162,6 @@ def _text(name: str | bytes) -> str:
     return name.decode("utf-8") if isinstance(name, bytes) else name
 
 
-# The word pieces and the casing that belong to a BERT, as Hugging Face and Google store them beside the weights.
-
-
 VOCABULARY = "vocab.txt"  # one piece a line
 TOKENIZER = "tokenizer.json"  # Hugging Face's fast tokenizer: pieces and casing in one file
 

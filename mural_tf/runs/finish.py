@@ -26,8 +26,6 @@ from mural_tf.search.queries import Query, search
 from mural_tf.training.checkpoints import restore_for_inference
 from mural_tf.training.workdir import append_metrics, drop_metrics, has_evaluation
 
-# Image-text retrieval of a model in training: which weights are measured, on which split, under which name.
-
 
 class MeasuredModel:
     """The model to evaluate and export: the trained one, or, of several replicas, a copy.

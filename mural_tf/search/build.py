@@ -1,4 +1,9 @@
-"""Makes an index: encodes what the sources hold, in memory or part by part into a folder."""
+"""Makes an index: encodes what the sources hold, in memory or part by part into a folder.
+
+While an index is made, `<output>/building/` holds a plan (what was asked for), the model's probes, and for each part
+an array of vectors and a list of what it consumed. The same command goes on after them, so that an interrupted run
+loses at most one part; at the end they are put together.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +26,6 @@ from mural_tf.search import index as index_files
 from mural_tf.search.collect import Unreadable
 from mural_tf.search.index import Fingerprint, Index, take
 from mural_tf.search.items import IMAGES, Item, from_json, to_json, write_items
-
-# The parts of an index that is being made, so that an interrupted run loses at most one.
-#
-# While an index is made, `<output>/building/` holds a plan (what was asked for), the model's probes, and for each part
-# an array of vectors and a list of what it consumed. The same command goes on after them; at the end they are put
-# together.
-
 
 BUILDING, PLAN = "building", "plan.json"
 DTYPES = ("float32", "float16")

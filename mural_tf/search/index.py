@@ -33,12 +33,6 @@ from mural_tf.metrics import top_k
 from mural_tf.search import approximate
 from mural_tf.search.items import IMAGES, Item, ItemTable, Names, read_image
 
-# Which model an index belongs to, told by what the model does: its vectors of a few fixed texts and pictures.
-#
-# A hash of files would call a workdir, its export and the same weights on another machine three models. Vectors of
-# two models that agree on every probe can be searched with each other, and those of others cannot.
-
-
 TEXTS = ("a red balloon", "Zwei Hunde im Schnee", "赤い風船", "نجمة زرقاء", "moyo mwekundu", "नीला तारा", "")
 # 1 - cosine that rounding, another machine or a lower precision may cost; other weights cost more.
 TOLERANCE = 1e-3
@@ -46,7 +40,13 @@ TOLERANCE = 1e-3
 
 @dataclasses.dataclass(frozen=True)
 class Fingerprint:
-    """`probes`: float32 [P, D], the vectors of the probes. `path`, `step`: where the model was loaded from."""
+    """Which model an index belongs to, told by what the model does: its vectors of a few fixed texts and pictures.
+
+    A hash of files would call a workdir, its export and the same weights on another machine three models. Vectors of
+    two models that agree on every probe can be searched with each other, and those of others cannot.
+
+    `probes`: float32 [P, D], the vectors of the probes. `path`, `step`: where the model was loaded from.
+    """
 
     probes: np.ndarray
     path: str = ""

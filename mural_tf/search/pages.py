@@ -1,4 +1,4 @@
-"""A page of results: one HTML file with everything in it, for any script and for screen readers.
+"""Results as pictures: a page, one HTML file with everything in it, and a contact sheet, one PNG.
 
 Every text from outside is escaped and carries `dir="auto"`, and `lang` where its language is known, so that browsers
 order right-to-left scripts and choose the right Han glyphs. Nothing is loaded from elsewhere, and no script runs.
@@ -129,9 +129,6 @@ def _visible(text: str) -> str:
     """Replaces what UTF-8 and HTML cannot hold: lone surrogates and control characters."""
     text = text.encode("utf-8", "replace").decode("utf-8")
     return "".join(c if c >= " " or c in "\t\n" else "\ufffd" for c in text)
-
-
-# A contact sheet of search results: the query as the title, thumbnails with rank, score and name, as one PNG.
 
 
 COLUMNS = 5

@@ -129,9 +129,6 @@ def to_lines(report: Mapping, approximate: ApproximateIndex) -> list[str]:
     return lines
 
 
-# Which queries the recall of an approximate index is measured with: samples of every modality and language.
-
-
 PER_GROUP = 100  # queries: 1,000 neighbours to find
 
 
