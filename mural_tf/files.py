@@ -1,4 +1,4 @@
-"""Files and folders that appear whole or not at all, locks between processes, and storage that fails.
+"""Files and folders that appear whole or not at all, JSON, locks between processes, and storage that fails.
 
 Whatever is killed in the middle of writing leaves what was there before, or nothing, and at most something hidden
 beside it with a name that ends in `PARTIAL`. Files are left to `remove_partial`, because each process has its own name
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import pathlib
 import shutil
@@ -70,6 +71,19 @@ def write_whole(path: str | pathlib.Path, text: str) -> None:
     """Writes a text file, UTF-8, that keeps what it held or holds all of `text`, whenever the process is killed."""
     with whole(path) as partial:
         partial.write_text(text, encoding="utf-8")
+
+
+def read_json(path: str | pathlib.Path) -> dict:
+    """Reads a JSON object; raises `UserError` if the file is missing or not one."""
+    try:
+        value = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}.") from None
+    except ValueError as error:  # also what is not UTF-8
+        raise UserError(f"{path} is not valid JSON: {error}.") from None
+    if not isinstance(value, dict):
+        raise UserError(f"{path} holds a {type(value).__name__}: expected a JSON object.")
+    return value
 
 
 def save_array(path: str | pathlib.Path, array: np.ndarray) -> None:

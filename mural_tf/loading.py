@@ -10,7 +10,7 @@ import tensorflow as tf
 from mural_tf.config import base_config, load_config
 from mural_tf.embedder import Embedder
 from mural_tf.errors import UserError
-from mural_tf.pretrained.weight_files import read_json
+from mural_tf.files import read_json
 
 
 def load(path: str | os.PathLike, checkpoint: str = "latest") -> Embedder:

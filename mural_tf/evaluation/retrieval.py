@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import json
 import pathlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
@@ -24,6 +23,7 @@ from tqdm import tqdm
 from mural_tf.config import base_config
 from mural_tf.data import records
 from mural_tf.errors import UserError
+from mural_tf.files import read_json
 from mural_tf.metrics import ranking
 
 
@@ -224,22 +224,6 @@ def _protocol(decoded: int, images: int, empty: int, sizes: Mapping, parts: int)
     return ("NOT COMPLETE: " if decoded < images else "") + ", ".join(lines)
 
 
-def evaluate_retrieval(
-    embedder,
-    data_dir: str | pathlib.Path,
-    split: str,
-    languages: Sequence[str] | None = None,
-    batch_size: int = 128,
-    name: str = "retrieval",
-) -> dict[str, float]:
-    """Returns the numbers of `measure_retrieval`: recalls in percent, ranks from 1.
-
-    Keys: `<name>/<language>/image_to_text/recall@1`, `@5`, `@10`, `.../mean_rank`, `.../median_rank`, the same for
-    `text_to_image`, `<name>/<language>/mean_recall`, `<name>/<group>/mean_recall` and `<name>/all/mean_recall`.
-    """
-    return measure_retrieval(embedder, data_dir, split, languages, batch_size, name).metrics
-
-
 def measure_retrieval(
     embedder,
     data_dir: str | pathlib.Path,
@@ -250,7 +234,10 @@ def measure_retrieval(
     progress: bool = False,
     max_missing: float = 1.0,
 ) -> Evaluation:
-    """Runs the protocol on one split of a folder of records.
+    """Runs the protocol on one split of a folder of records; recalls are in percent, ranks count from 1.
+
+    Keys: `<name>/<language>/image_to_text/recall@1`, `@5`, `@10`, `.../mean_rank`, `.../median_rank`, the same for
+    `text_to_image`, `<name>/<language>/mean_recall`, `<name>/<group>/mean_recall` and `<name>/all/mean_recall`.
 
     Args:
       embedder: anything with `Embedder`'s `encode_image` and `encode_text`.
@@ -299,10 +286,5 @@ def _read_images(data_dir: str | pathlib.Path, split: str, wanted: Sequence[int]
 def language_groups(data_dir: str | pathlib.Path) -> dict[str, tuple[str, ...]]:
     """Returns the language groups of the data set's dataset.json, or else the paper's (A.3)."""
     path = pathlib.Path(data_dir) / "dataset.json"
-    try:
-        description = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        description = {}
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is not valid JSON ({error}).") from None
+    description = read_json(path) if path.exists() else {}
     return description.get("language_groups") or base_config().evaluation.groups.to_dict()

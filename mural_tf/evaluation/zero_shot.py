@@ -15,7 +15,6 @@ images are left out. Both are noted.
 from __future__ import annotations
 
 import dataclasses
-import json
 import pathlib
 import pickle
 from collections.abc import Sequence
@@ -26,6 +25,7 @@ from mural_tf.embedder import PLACES, class_embeddings, fill_templates
 from mural_tf.errors import UserError
 from mural_tf.evaluation.request import Request
 from mural_tf.evaluation.retrieval import Evaluation, add_groups
+from mural_tf.files import read_json
 from mural_tf.ingest.text_files import canonical_language, read_lines
 from mural_tf.metrics import ranking
 from mural_tf.metrics.ranking import CUTOFFS
@@ -55,7 +55,7 @@ def read_prompts(folder: pathlib.Path, classes: int, english: list[str] | None) 
     """
     names: dict[str, dict[int, str]] = {"en": dict(enumerate(english))} if english else {}
     if (folder / BABEL).is_file():
-        for code, (numbers, babel) in _read_json(folder / BABEL).items():
+        for code, (numbers, babel) in read_json(folder / BABEL).items():
             names[canonical_language(code.lower())] = dict(zip(map(int, numbers), babel))
     for path in sorted(folder.glob("class_names.*.txt")):
         lines = [line or "" for _, line in read_lines(path)]
@@ -71,7 +71,7 @@ def read_prompts(folder: pathlib.Path, classes: int, english: list[str] | None) 
 def _read_templates(folder: pathlib.Path) -> dict[str, list[str]]:
     templates = {}
     if (folder / NLLB).is_file():
-        for code, lines in _read_json(folder / NLLB).items():
+        for code, lines in read_json(folder / NLLB).items():
             templates[canonical_language(code.lower().split("_")[0])] = lines
     for path in sorted(folder.glob("templates.*.txt")):
         templates[_language(path)] = [line for _, line in read_lines(path) if line]
@@ -84,13 +84,6 @@ def _read_templates(folder: pathlib.Path) -> dict[str, list[str]]:
 
 def _language(path: pathlib.Path) -> str:
     return canonical_language(path.name.split(".")[1])
-
-
-def _read_json(path: pathlib.Path) -> dict:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
-        raise UserError(f"{path} cannot be read ({error}).") from None
 
 
 def imagenet_knn(request: Request) -> list[Evaluation]:
@@ -177,10 +170,7 @@ def sun397(request: Request) -> list[Evaluation]:
 def food101(request: Request) -> list[Evaluation]:
     """Food-101's test split: 250 images of each of 101 dishes."""
     folder = request.folder / "food-101"
-    try:
-        listed = json.loads((folder / "meta" / f"{request.split}.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{folder / 'meta' / request.split}.json cannot be read ({error}).") from None
+    listed = read_json(folder / "meta" / f"{request.split}.json")
     classes = sorted(listed)
     images = [(name, label) for label, dish in enumerate(classes) for name in listed[dish]]
     paths = [folder / "images" / f"{name}.jpg" for name, _ in images]

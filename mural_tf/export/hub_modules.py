@@ -22,6 +22,7 @@ from ml_collections import ConfigDict
 
 from mural_tf.encoders import kernels
 from mural_tf.errors import UserError
+from mural_tf.files import read_json
 from mural_tf.models.dual_encoder import ContrastiveModel
 from mural_tf.text.language_words import WordTokenizer
 from mural_tf.text.word_pieces import TOKENS, WordPieceTokenizer
@@ -213,8 +214,8 @@ def restore_from_export(model: ContrastiveModel, directory: str | pathlib.Path) 
     pairs = _matched(model.image_encoder.variables, directory / IMAGE_ENCODER)
     pairs += _matched(text_variables(model), directory / TEXT_ENCODER)
     try:
-        temperature = float(json.loads((directory / "model_card.json").read_text(encoding="utf-8"))["temperature"])
-    except (OSError, ValueError, KeyError) as error:
+        temperature = float(read_json(directory / "model_card.json")["temperature"])
+    except (ValueError, KeyError) as error:
         raise UserError(f"{directory}/model_card.json cannot be read ({error}).") from None
     for variable, value in pairs:
         variable.assign(value)

@@ -7,11 +7,11 @@ import json
 import math
 import pathlib
 from collections.abc import Mapping
-from importlib import metadata
 
 from ml_collections import ConfigDict
 
 from mural_tf.models import ContrastiveModel
+from mural_tf.training.workdir import package_versions
 
 PACKAGES = ("tensorflow", "tensorflow-text", "mural-tf")
 METHODS = {
@@ -32,7 +32,7 @@ def describe_model(
         "name": config.model,
         "method": METHODS.get(config.model, config.model),
         "created": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "packages": _versions(),
+        "packages": package_versions(PACKAGES),
         "parameters": int(model.count_params()),
         "embedding_size": int(config.embedding_size),
         "image": {
@@ -69,16 +69,6 @@ def _training_data(config: ConfigDict) -> dict[str, object]:
             described[key] = dataset[key]
     described["languages"] = sorted(dataset.get("languages", config.data.image_text_languages))
     return described
-
-
-def _versions() -> dict[str, str]:
-    versions = {}
-    for name in PACKAGES:
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            versions[name] = "not installed"
-    return versions
 
 
 def _number(value: float) -> float | None:

@@ -14,8 +14,9 @@ from ml_collections import ConfigDict
 from mural_tf.encoders.bert import POOLER, TOKEN_TYPES
 from mural_tf.encoders.kernels import LAYER_NORM_EPSILON
 from mural_tf.errors import UserError
+from mural_tf.files import read_json
 from mural_tf.pretrained.tables import Row, assign, first_rows, linear, linear_side_by_side, side_by_side
-from mural_tf.pretrained.weight_files import open_safetensors, read_json
+from mural_tf.pretrained.weight_files import open_safetensors
 
 # Heads of pretraining, buffers, and (where the tower has none) the pooler.
 IGNORED = r"cls\..*|.*position_ids|.*token_type_ids"

@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 
 from mural_tf.data.images import decode_image, evaluation_image, unit_range
 from mural_tf.errors import UserError
-from mural_tf.evaluation.retrieval import evaluate_retrieval
+from mural_tf.evaluation.retrieval import measure_retrieval
 from mural_tf.export.saved_model import in_precision
 from mural_tf.export.tflite import KINDS, LiteEncoder, convert_image_encoder, convert_text_encoder
 from mural_tf.files import whole_folder
@@ -68,7 +68,7 @@ def export_variants(
 def measure(contents: dict[str, bytes], tokenizer, config: ConfigDict, languages: Sequence[str] | None) -> dict:
     """Returns sizes in bytes, milliseconds an item on one thread, and the mean recall over all languages."""
     embedder = LiteEmbedder(contents["image_encoder"], contents["text_encoder"], tokenizer, config)
-    metrics = evaluate_retrieval(embedder, config.data.directory, config.evaluation.split, languages)
+    metrics = measure_retrieval(embedder, config.data.directory, config.evaluation.split, languages).metrics
     return {
         "bytes": {name: len(content) for name, content in contents.items()},
         "milliseconds": {name: 1000.0 * embedder.seconds[name] / embedder.items[name] for name in contents},

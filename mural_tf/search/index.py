@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 import os
 import pathlib
 from collections.abc import Sequence
@@ -29,6 +28,7 @@ import numpy as np
 
 from mural_tf.encoders.towers import has_images, takes_features
 from mural_tf.errors import UserError
+from mural_tf.files import read_json
 from mural_tf.metrics import top_k
 from mural_tf.search import approximate
 from mural_tf.search.items import IMAGES, Item, ItemTable, Names, read_image
@@ -203,14 +203,11 @@ def load_index(folder: str | os.PathLike, use_exact: bool = False) -> Index:
 def read_description(folder: str | os.PathLike) -> dict[str, object]:
     """Returns index.json. Raises `UserError` as `load_index` does."""
     path = pathlib.Path(folder) / DESCRIPTION
-    try:
-        description = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
+    if not path.exists():
         begun = (path.parent / "building").is_dir()
         hint = "its indexing was interrupted; run the same command again" if begun else "make it with: index IMAGES…"
-        raise UserError(f"{path.parent} is not an index: it has no {DESCRIPTION} ({hint}).") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is not valid JSON ({error}): the index is damaged.") from None
-    if not isinstance(description, dict) or description.get("format") != FORMAT:
+        raise UserError(f"{path.parent} is not an index: it has no {DESCRIPTION} ({hint}).")
+    description = read_json(path)
+    if description.get("format") != FORMAT:
         raise UserError(f"{path} is of another format than {FORMAT}, which this version reads; index again.")
     return description
