@@ -63,8 +63,8 @@ class Embedder:
 
     Args:
       prepare_image: JPEG, PNG, BMP or GIF bytes -> what `embed_images` takes; a TensorFlow error if they do not decode.
-      embed_images: list of [prepared image] -> float32 [B, D].
-      embed_texts: list of [str] -> float32 [B, D].
+      embed_images: tensor of prepared images, [B, …] -> float32 [B, D].
+      embed_texts: string tensor [B] -> float32 [B, D].
       embedding_size: D.
       config: the configuration the model was trained with.
       path: where it was loaded from, "" for a model in memory.
@@ -108,21 +108,18 @@ class Embedder:
         def embed_images(images):
             return model.embed_images(images)
 
-        @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.string)])
-        def embed_texts(texts):
-            return model.embed_texts(tokenizer(texts, pad="longest"))
-
-        def with_head(head):
+        def with_head(*head):
             @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.string)])
-            def embed(texts):
-                return model.embed_texts(tokenizer(texts, pad="longest"), head)
+            def embed_texts(texts):
+                return model.embed_texts(tokenizer(texts, pad="longest"), *head)
 
-            return lambda texts: embed(tf.constant(texts))
+            return embed_texts
 
+        embed_texts = with_head()
         return cls(
             prepare_image,
-            lambda images: embed_images(tf.stack(images)),
-            lambda texts: embed_texts(tf.constant(texts)),
+            embed_images,
+            embed_texts,
             int(embed_texts.get_concrete_function().structured_outputs.shape[-1]),
             config,
             path,
@@ -190,10 +187,10 @@ class Embedder:
                     kept.append(index)
                     batch.append(image)
                 if len(batch) == batch_size:
-                    blocks.append(self._embed_images(batch).numpy())
+                    blocks.append(self._embed_images(tf.stack(batch)).numpy())
                     batch = []
         if batch:
-            blocks.append(self._embed_images(batch).numpy())
+            blocks.append(self._embed_images(tf.stack(batch)).numpy())
         embeddings = self._checked(blocks, "images")
         return (embeddings, np.array(kept, np.int64)) if on_error == "skip" else embeddings
 
@@ -232,7 +229,7 @@ class Embedder:
         with _bar(unique, "texts", progress) as bar:
             for begin in range(0, len(unique), batch_size):
                 batch = unique[begin : begin + batch_size]
-                blocks.append(self._embed_texts(batch).numpy())
+                blocks.append(self._embed_texts(tf.constant(batch)).numpy())
                 bar.update(len(batch))
         place = {text: i for i, text in enumerate(unique)}
         return self._checked(blocks, "texts")[[place[text] for text in encoded]] if encoded else self._checked([], "")

@@ -93,12 +93,17 @@ def save_array(path: str | pathlib.Path, array: np.ndarray) -> None:
 
 
 @contextlib.contextmanager
-def exclusive_lock(path: pathlib.Path) -> Iterator[None]:
-    """Holds `path` against other processes, waiting for whoever has it; a process that dies lets go."""
+def exclusive_lock(path: pathlib.Path, busy: str = "") -> Iterator[None]:
+    """Holds `path` against other processes; a process that dies lets go.
+
+    Waits for whoever has it, or raises `UserError` with the message `busy` if there is one.
+    """
     with open(path, "a", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            if busy:
+                raise UserError(busy) from None
             logging.warning("Waiting for another process that writes to %s.", path.parent)
             fcntl.flock(file, fcntl.LOCK_EX)
         yield

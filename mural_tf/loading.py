@@ -90,12 +90,12 @@ def _load_export(path: pathlib.Path) -> Embedder:
     heads = {}
     if "text_text" in text_encoder.signatures:
         for_texts = text_encoder.signatures["text_text"]
-        heads["text_text"] = lambda texts: for_texts(text=tf.constant(texts))["text_text_embedding"]
+        heads["text_text"] = lambda texts: for_texts(text=texts)["text_text_embedding"]
 
     embedder = Embedder(
         check_image,
-        lambda images: image_signature(image_bytes=tf.constant(images))["embedding"],
-        lambda texts: text_signature(text=tf.constant(texts))["embedding"],
+        lambda images: image_signature(image_bytes=images)["embedding"],
+        lambda texts: text_signature(text=texts)["embedding"],
         int(text_signature.structured_outputs["embedding"].shape[-1]),
         config,
         str(path),
@@ -108,7 +108,7 @@ def _load_export(path: pathlib.Path) -> Embedder:
 def _load_hub_modules(path: pathlib.Path) -> Embedder:
     import tensorflow_text  # noqa: F401 - registers the tokenizer's operations
 
-    from mural_tf.data.images import decode_image, evaluation_image, unit_range
+    from mural_tf.data.images import prepare_image, unit_range
 
     names = ("image_encoder", "text_preprocessor", "text_encoder")
     image_encoder, preprocessor, text_encoder = (load_saved_model(path / name) for name in names)
@@ -119,14 +119,14 @@ def _load_hub_modules(path: pathlib.Path) -> Embedder:
     config.image_tower.image_size = size
 
     def embed_texts(texts):
-        outputs = text_encoder(preprocessor(tf.constant(texts)), training=False)
+        outputs = text_encoder(preprocessor(texts), training=False)
         return outputs["default"]
 
     return Embedder(
-        lambda data: evaluation_image(decode_image(data), config.image_tower.resize, size),
-        lambda images: image_encoder(unit_range(tf.stack(images)), training=False),
+        lambda data: prepare_image(data, config.image_tower),
+        lambda images: image_encoder(unit_range(images), training=False),
         embed_texts,
-        int(embed_texts([""]).shape[-1]),
+        int(embed_texts(tf.constant([""])).shape[-1]),
         config,
         str(path),
     )

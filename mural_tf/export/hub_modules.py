@@ -213,13 +213,12 @@ def restore_from_export(model: ContrastiveModel, directory: str | pathlib.Path) 
     directory = pathlib.Path(directory)
     pairs = _matched(model.image_encoder.variables, directory / IMAGE_ENCODER)
     pairs += _matched(text_variables(model), directory / TEXT_ENCODER)
-    try:
-        temperature = float(read_json(directory / "model_card.json")["temperature"])
-    except (ValueError, KeyError) as error:
-        raise UserError(f"{directory}/model_card.json cannot be read ({error}).") from None
+    card = read_json(directory / "model_card.json")
+    if not isinstance(card.get("temperature"), float):
+        raise UserError(f"{directory}/model_card.json has no temperature: it is not the card of an export.")
     for variable, value in pairs:
         variable.assign(value)
-    model.log_temperature.assign(math.log(temperature))
+    model.log_temperature.assign(math.log(card["temperature"]))
 
 
 def _matched(variables: Sequence[tf.Variable], folder: pathlib.Path) -> list[tuple[tf.Variable, tf.Tensor]]:

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 from ml_collections import ConfigDict
 
-from mural_tf.data.images import decode_image, evaluation_image, unit_range
+from mural_tf.data.images import prepare_image, unit_range
 from mural_tf.errors import UserError
 from mural_tf.evaluation.retrieval import measure_retrieval
 from mural_tf.export.saved_model import in_precision
@@ -89,7 +89,7 @@ class LiteEmbedder:
         rows, kept = [], []
         for i, data in enumerate(images):
             try:
-                image = evaluation_image(decode_image(data), self._tower.resize, self._tower.image_size)
+                image = prepare_image(data, self._tower)
             except tf.errors.InvalidArgumentError:
                 continue
             rows.append(self._run("image_encoder", image=unit_range(image)[tf.newaxis].numpy()))

@@ -7,8 +7,8 @@ loses at most one part; at the end they are put together.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
-import fcntl
 import itertools
 import json
 import os
@@ -20,7 +20,7 @@ import numpy as np
 from tqdm import tqdm
 
 from mural_tf.errors import UserError
-from mural_tf.files import save_array, whole, write_whole
+from mural_tf.files import exclusive_lock, save_array, whole, write_whole
 from mural_tf.search import approximate, collect
 from mural_tf.search import index as index_files
 from mural_tf.search.collect import Unreadable
@@ -53,7 +53,9 @@ class Parts:
         if foreign and not plan.exists() and complete is None:
             raise UserError(f"{output} is neither empty nor an index; choose a new folder.")
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._lock = self._locked()
+        self._lock = contextlib.ExitStack()  # two processes that save parts of one number would lose one's
+        busy = f"Another process is making the index {output}; wait for it."
+        self._lock.enter_context(exclusive_lock(self.folder / "lock", busy))
         if plan.exists():
             check_asked(output, json.loads(plan.read_text(encoding="utf-8")), asked)
             before = Fingerprint(np.load(probes), "of the interrupted run")
@@ -65,16 +67,6 @@ class Parts:
             self.save([complete.describe(row) for row in range(len(complete))], complete.embeddings, ())
         save_array(probes, model.probes)
         write_whole(plan, json.dumps(asked, indent=2) + "\n")
-
-    def _locked(self):
-        """Returns a file that no other process holds; two that save parts of one number would lose one's."""
-        lock = open(self.folder / "lock", "w")  # noqa: SIM115 - held as long as the parts
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.close()
-            raise UserError(f"Another process is making the index {self.output}; wait for it.") from None
-        return lock
 
     def close(self) -> None:
         """Lets other processes go on with the parts."""

@@ -13,9 +13,8 @@ from tensorflow_serving.apis import prediction_log_pb2
 
 from mural_tf.data.records import untuned
 from mural_tf.errors import UserError
+from mural_tf.export.serving import WARMUP_FILE
 from mural_tf.loading import load_saved_model, newest_version
-
-WARMUP_FILE = "assets.extra/tf_serving_warmup_requests"
 
 
 class Signature:
