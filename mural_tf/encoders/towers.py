@@ -42,7 +42,7 @@ def finish_tower(images: tf.Tensor, embeddings: tf.Tensor, config: ConfigDict) -
 
 
 def feature_input(config: ConfigDict) -> tf.keras.Model:
-    """Returns the tower that computes nothing, float32 [B, F] → [B, F]: images arrive as `ingest.features` made them."""
+    """Returns the tower that computes nothing, float32 [B, F] → [B, F]: `ingest.features` made what arrives."""
     if config.feature_size < 1:
         raise UserError("image_tower.name='features' needs image_tower.feature_size, how many numbers an "
                                  "image has.")  # fmt: skip

@@ -62,7 +62,7 @@ class PerLanguage(tf.keras.layers.Layer):
         return tf.math.unsorted_segment_sum(tf.concat(outputs, 0), tf.concat(rows, 0), tf.shape(language)[0])
 
 
-# Cells, not cuDNN's layers: one of these is traced faster, and there is one a language in PARALLEL-EmbN.
+# Cells, not cuDNN's layers: one of these is traced faster, and PARALLEL-EmbN has one for each language.
 CELLS = {"lstm": tf.keras.layers.LSTMCell, "gru": tf.keras.layers.GRUCell}
 BRANCHES = ("shared", "parallel")
 VECTOR_DEVIATION = 0.1  # of random word vectors
@@ -72,7 +72,7 @@ def build_recurrent(config: ConfigDict, vocabulary_size: int) -> tf.keras.Model:
     """Builds the tower from `config.text_tower`: the int32 [B, T] inputs of every text tower → float32 [B, P + U].
 
     `input_type_ids` holds the language of each row. P is `projection` (s), U is `language_size` (u). With more than
-    one length group, rows are computed by parts of one language each, see per_language.py.
+    one length group, rows are computed by parts of one language each, see `PerLanguage`.
     Raises `UserError` for values that cannot be built.
     """
     _check(config)

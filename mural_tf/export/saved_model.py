@@ -35,8 +35,13 @@ from mural_tf.errors import UserError
 from mural_tf.export import signatures
 from mural_tf.export.hub_modules import save_hub_modules
 from mural_tf.export.model_card import describe_model
-from mural_tf.export.served_ops import unlisted_operations
-from mural_tf.export.serving import IMAGE_ENCODER, TEXT_ENCODER, write_serving_files, write_warmup_requests
+from mural_tf.export.serving import (
+    IMAGE_ENCODER,
+    TEXT_ENCODER,
+    unlisted_operations,
+    write_serving_files,
+    write_warmup_requests,
+)
 from mural_tf.files import whole_folder
 from mural_tf.models import ContrastiveModel, build_model
 from mural_tf.text.build import build_tokenizer
