@@ -54,10 +54,10 @@ def real_vectors(folder: str, queries: int) -> dict[str, np.ndarray]:
     """Returns the vectors of an index and a sample of them as image queries, captions as sentence queries."""
     import mural_tf
     from mural_tf.search.index import load_index
-    from mural_tf.search.recall import collect
+    from mural_tf.search.recall import collect_queries
 
     index = load_index(folder, use_exact=True)
-    groups = collect(index, mural_tf.load(index.model.path), per_group=queries)
+    groups = collect_queries(index, mural_tf.load(index.model.path), per_group=queries)
     sentences = [group.vectors for name, group in sorted(groups.items()) if name.startswith("text")]
     vectors = {"rows": np.asarray(index.embeddings, np.float32), "image": groups["image"].vectors}
     if sentences:

@@ -18,12 +18,14 @@ import tensorflow as tf
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
+from mural_tf.encoders.towers import has_images
 from mural_tf.errors import UserError
+from mural_tf.text.build import takes_languages
 
-# Prompts: names of classes in templates, as zero-shot classification has them (CLIP, Radford et al., 2021, §3.1.4).
+PLACES = ("{}", "{c}")  # of a class's name in a template: CLIP's files have the one, CLIP_benchmark's the other
+LONG_LIST = 1000  # items from which on a progress bar is shown unless told otherwise
 
-
-PLACES = ("{}", "{c}")  # CLIP's files mark the name's place by the one, CLIP_benchmark's by the other
+Image = "str | os.PathLike | bytes | np.ndarray"
 
 
 def fill_templates(labels: Sequence[str], templates: Sequence[str]) -> list[str]:
@@ -47,120 +49,22 @@ def fill_templates(labels: Sequence[str], templates: Sequence[str]) -> list[str]
     return [template.replace(place, label) for label in labels for template, place in zip(templates, places)]
 
 
-# What can be asked of anything that encodes images and texts into one space: similarity, zero-shot classification.
+def class_embeddings(prompts: np.ndarray, templates: int) -> np.ndarray:
+    """Returns the normalised mean of each class's embeddings, float32 [C, D] (CLIP, §3.1.4, "prompt ensembling").
+
+    `prompts`: those of `fill_templates`, [C * T, D], L2-normalised; `templates`: T.
+    """
+    means = prompts.reshape(-1, templates, prompts.shape[1]).mean(axis=1)  # [C, D]
+    return means / np.maximum(np.linalg.norm(means, axis=1, keepdims=True), 1e-12)
 
 
-class Comparisons:
-    """Base of `Embedder`; needs `encode_image`, `encode_text` (L2-normalised) and `embedding_size`."""
-
-    def similarity(
-        self, images: Iterable | np.ndarray, texts: Sequence[str] | np.ndarray, progress: bool | None = None
-    ) -> np.ndarray:
-        """Returns the cosine of every image with every text, float32 [N, M] in [-1, 1]; larger is closer.
-
-        Either side may be embeddings already, float [N, D] and L2-normalised: with two matrices of texts (or images)
-        it compares texts with texts. `progress` is as in `encode_image`.
-
-        Raises what `encode_image` and `encode_text` raise, and `ValueError` for embeddings of another width.
-
-        >>> red, blue = np.full((2, 48, 64, 3), [[[(250, 0, 0)]], [[(0, 0, 250)]]], np.uint8)
-        >>> cosines = embedder.similarity([red, blue], ["something red", "something blue"])
-        >>> cosines.shape, cosines.argmax(axis=1)
-        ((2, 2), array([0, 1]))
-        >>> texts = embedder.encode_text(["something red"])
-        >>> np.allclose(embedder.similarity(texts, texts), 1, atol=1e-5)
-        True
-        """
-        images = self._given(images) if _is_matrix(images) else self.encode_image(images, progress=progress)
-        texts = self._given(texts) if _is_matrix(texts) else self.encode_text(texts, progress=progress)
-        return np.clip(images @ texts.T, -1.0, 1.0)
-
-    def encode_labels(
-        self, labels: Sequence[str], templates: Sequence[str] = ("{}",), progress: bool | None = None
-    ) -> np.ndarray:
-        """Returns one vector a class: the normalised mean of the label's normalised embeddings in all templates.
-
-        Radford et al. (2021), §3.1.4, "prompt ensembling".
-
-        Args:
-          labels: names of the classes, in any language.
-          templates: texts in which `{}` (or `{c}`) is the label's place.
-          progress: as in `encode_text`.
-
-        Returns:
-          float32 [C, D], L2-normalised.
-
-        Raises:
-          ValueError: no labels, no templates, or a template without a place for the label.
-
-        >>> embedder.encode_labels(["red", "blue"], ["a {} square", "something {}"]).shape == (
-        ...     2, embedder.embedding_size)
-        True
-        """
-        prompts = self.encode_text(fill_templates(labels, templates), progress=progress)
-        means = prompts.reshape(len(labels), len(templates), -1).mean(axis=1)  # [C, D]
-        return means / np.maximum(np.linalg.norm(means, axis=1, keepdims=True), 1e-12)
-
-    def classify(
-        self,
-        images: Iterable | np.ndarray,
-        labels: Sequence[str] | np.ndarray,
-        templates: Sequence[str] = ("{}",),
-        progress: bool | None = None,
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Zero-shot classification: every image goes to the class whose vector has the largest cosine with it.
-
-        Args:
-          images: as in `encode_image`, or their embeddings, float [N, D].
-          labels: names of the classes, or what `encode_labels` made of them, float [C, D].
-          templates: as in `encode_labels`; unused if `labels` are embeddings.
-          progress: as in `encode_image`.
-
-        Returns:
-          int64 [N], the place of the best class in `labels`; and the cosines, float32 [N, C].
-
-        Raises what `similarity` and `encode_labels` raise.
-
-        >>> red, blue = np.full((2, 48, 64, 3), [[[(250, 0, 0)]], [[(0, 0, 250)]]], np.uint8)
-        >>> labels = ["blue", "red"]
-        >>> best, cosines = embedder.classify([red, blue, red], labels, ["a {} square", "something {}"])
-        >>> [labels[i] for i in best]
-        ['red', 'blue', 'red']
-        >>> cosines.shape
-        (3, 2)
-        """
-        classes = labels if _is_matrix(labels) else self.encode_labels(labels, templates, progress)
-        cosines = self.similarity(images, classes, progress)
-        if not cosines.shape[1]:
-            raise ValueError("labels is empty: expected at least one.")
-        return cosines.argmax(axis=1), cosines
-
-    def _given(self, embeddings: np.ndarray) -> np.ndarray:
-        if embeddings.shape[1] != self.embedding_size:
-            raise ValueError(
-                f"Embeddings are {embeddings.shape[1]} wide, those of this model {self.embedding_size}: they are of "
-                "another model."
-            )
-        return embeddings.astype(np.float32, copy=False)
-
-
-def _is_matrix(values) -> bool:
-    """Whether something is embeddings, float [N, D], and not a list of images or texts."""
-    return isinstance(values, np.ndarray) and values.ndim == 2 and np.issubdtype(values.dtype, np.floating)
-
-
-LONG_LIST = 1000  # items from which on a progress bar is shown unless told otherwise
-
-Image = "str | os.PathLike | bytes | np.ndarray"
-
-
-class Embedder(Comparisons):
+class Embedder:
     """Encodes images and texts to L2-normalised float32 vectors; made by `load` or `Embedder.from_model`.
 
     Args:
       prepare_image: JPEG, PNG, BMP or GIF bytes -> what `embed_images` takes; a TensorFlow error if they do not decode.
-      embed_images: list of [prepared image] -> float32 [B, D].
-      embed_texts: list of [str] -> float32 [B, D].
+      embed_images: tensor of prepared images, [B, …] -> float32 [B, D].
+      embed_texts: string tensor [B] -> float32 [B, D].
       embedding_size: D.
       config: the configuration the model was trained with.
       path: where it was loaded from, "" for a model in memory.
@@ -186,7 +90,7 @@ class Embedder(Comparisons):
     @property
     def takes_languages(self) -> bool:
         """Whether `encode_text` is better told the language."""
-        return self.config.text_tower.name == "words"
+        return takes_languages(self.config.text_tower)
 
     @classmethod
     def from_model(cls, model, tokenizer, config: ConfigDict, path: str = "", step: int | None = None) -> Embedder:
@@ -204,21 +108,18 @@ class Embedder(Comparisons):
         def embed_images(images):
             return model.embed_images(images)
 
-        @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.string)])
-        def embed_texts(texts):
-            return model.embed_texts(tokenizer(texts, pad="longest"))
-
-        def with_head(head):
+        def with_head(*head):
             @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.string)])
-            def embed(texts):
-                return model.embed_texts(tokenizer(texts, pad="longest"), head)
+            def embed_texts(texts):
+                return model.embed_texts(tokenizer(texts, pad="longest"), *head)
 
-            return lambda texts: embed(tf.constant(texts))
+            return embed_texts
 
+        embed_texts = with_head()
         return cls(
             prepare_image,
-            lambda images: embed_images(tf.stack(images)),
-            lambda texts: embed_texts(tf.constant(texts)),
+            embed_images,
+            embed_texts,
             int(embed_texts.get_concrete_function().structured_outputs.shape[-1]),
             config,
             path,
@@ -270,7 +171,7 @@ class Embedder(Comparisons):
         >>> kept
         array([0, 2])
         """
-        if self.config.image_tower.name == "none":
+        if not has_images(self.config.image_tower):
             raise UserError(f"The model {self.path} has no image tower (image_tower.name=none): texts alone.")
         if isinstance(images, (str, bytes, os.PathLike)):
             raise TypeError("encode_image takes a list of images; wrap a single one: [image].")
@@ -286,10 +187,10 @@ class Embedder(Comparisons):
                     kept.append(index)
                     batch.append(image)
                 if len(batch) == batch_size:
-                    blocks.append(self._embed_images(batch).numpy())
+                    blocks.append(self._embed_images(tf.stack(batch)).numpy())
                     batch = []
         if batch:
-            blocks.append(self._embed_images(batch).numpy())
+            blocks.append(self._embed_images(tf.stack(batch)).numpy())
         embeddings = self._checked(blocks, "images")
         return (embeddings, np.array(kept, np.int64)) if on_error == "skip" else embeddings
 
@@ -328,10 +229,89 @@ class Embedder(Comparisons):
         with _bar(unique, "texts", progress) as bar:
             for begin in range(0, len(unique), batch_size):
                 batch = unique[begin : begin + batch_size]
-                blocks.append(self._embed_texts(batch).numpy())
+                blocks.append(self._embed_texts(tf.constant(batch)).numpy())
                 bar.update(len(batch))
         place = {text: i for i, text in enumerate(unique)}
         return self._checked(blocks, "texts")[[place[text] for text in encoded]] if encoded else self._checked([], "")
+
+    def similarity(
+        self, images: Iterable | np.ndarray, texts: Sequence[str] | np.ndarray, progress: bool | None = None
+    ) -> np.ndarray:
+        """Returns the cosine of every image with every text, float32 [N, M] in [-1, 1]; larger is closer.
+
+        Either side may be embeddings already, float [N, D] and L2-normalised: with two matrices of texts (or images)
+        it compares texts with texts. `progress` is as in `encode_image`.
+
+        Raises what `encode_image` and `encode_text` raise, and `ValueError` for embeddings of another width.
+
+        >>> red, blue = np.full((2, 48, 64, 3), [[[(250, 0, 0)]], [[(0, 0, 250)]]], np.uint8)
+        >>> cosines = embedder.similarity([red, blue], ["something red", "something blue"])
+        >>> cosines.shape, cosines.argmax(axis=1)
+        ((2, 2), array([0, 1]))
+        >>> texts = embedder.encode_text(["something red"])
+        >>> np.allclose(embedder.similarity(texts, texts), 1, atol=1e-5)
+        True
+        """
+        images = self._given(images) if _is_matrix(images) else self.encode_image(images, progress=progress)
+        texts = self._given(texts) if _is_matrix(texts) else self.encode_text(texts, progress=progress)
+        return np.clip(images @ texts.T, -1.0, 1.0)
+
+    def encode_labels(
+        self, labels: Sequence[str], templates: Sequence[str] = ("{}",), progress: bool | None = None
+    ) -> np.ndarray:
+        """Returns one vector for each class: `class_embeddings` of its label in all templates.
+
+        Args:
+          labels: names of the classes, in any language.
+          templates: texts in which `{}` (or `{c}`) is the label's place.
+          progress: as in `encode_text`.
+
+        Returns:
+          float32 [C, D], L2-normalised.
+
+        Raises:
+          ValueError: no labels, no templates, or a template without a place for the label.
+
+        >>> embedder.encode_labels(["red", "blue"], ["a {} square", "something {}"]).shape == (
+        ...     2, embedder.embedding_size)
+        True
+        """
+        prompts = self.encode_text(fill_templates(labels, templates), progress=progress)
+        return class_embeddings(prompts, len(templates))
+
+    def classify(
+        self,
+        images: Iterable | np.ndarray,
+        labels: Sequence[str] | np.ndarray,
+        templates: Sequence[str] = ("{}",),
+        progress: bool | None = None,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Zero-shot classification: every image goes to the class whose vector has the largest cosine with it.
+
+        Args:
+          images: as in `encode_image`, or their embeddings, float [N, D].
+          labels: names of the classes, or what `encode_labels` made of them, float [C, D].
+          templates: as in `encode_labels`; unused if `labels` are embeddings.
+          progress: as in `encode_image`.
+
+        Returns:
+          int64 [N], the place of the best class in `labels`; and the cosines, float32 [N, C].
+
+        Raises what `similarity` and `encode_labels` raise.
+
+        >>> red, blue = np.full((2, 48, 64, 3), [[[(250, 0, 0)]], [[(0, 0, 250)]]], np.uint8)
+        >>> labels = ["blue", "red"]
+        >>> best, cosines = embedder.classify([red, blue, red], labels, ["a {} square", "something {}"])
+        >>> [labels[i] for i in best]
+        ['red', 'blue', 'red']
+        >>> cosines.shape
+        (3, 2)
+        """
+        classes = labels if _is_matrix(labels) else self.encode_labels(labels, templates, progress)
+        cosines = self.similarity(images, classes, progress)
+        if not cosines.shape[1]:
+            raise ValueError("labels is empty: expected at least one.")
+        return cosines.argmax(axis=1), cosines
 
     def _prepared(self, images: Iterable[Image], ahead: int) -> Iterator[tuple[int, object, str]]:
         """Yields (index, prepared image, problem) in order; threads decode up to `ahead` images in advance."""
@@ -378,8 +358,21 @@ class Embedder(Comparisons):
             )
         return embeddings
 
+    def _given(self, embeddings: np.ndarray) -> np.ndarray:
+        if embeddings.shape[1] != self.embedding_size:
+            raise ValueError(
+                f"Embeddings are {embeddings.shape[1]} wide, those of this model {self.embedding_size}: they are of "
+                "another model."
+            )
+        return embeddings.astype(np.float32, copy=False)
+
 
 def _bar(items: Iterable, unit: str, progress: bool | None) -> tqdm:
     total = len(items) if hasattr(items, "__len__") else None
     show = progress if progress is not None else (total or 0) >= LONG_LIST
     return tqdm(total=total, desc=f"Encoding {unit}", unit=f" {unit}", disable=not show)
+
+
+def _is_matrix(values) -> bool:
+    """Whether something is embeddings, float [N, D], and not a list of images or texts."""
+    return isinstance(values, np.ndarray) and values.ndim == 2 and np.issubdtype(values.dtype, np.floating)

@@ -1,4 +1,4 @@
-"""Files and folders that appear whole or not at all, locks between processes, and storage that fails.
+"""Files and folders that appear whole or not at all, JSON, locks between processes, and storage that fails.
 
 Whatever is killed in the middle of writing leaves what was there before, or nothing, and at most something hidden
 beside it with a name that ends in `PARTIAL`. Files are left to `remove_partial`, because each process has its own name
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import pathlib
 import shutil
@@ -72,6 +73,19 @@ def write_whole(path: str | pathlib.Path, text: str) -> None:
         partial.write_text(text, encoding="utf-8")
 
 
+def read_json(path: str | pathlib.Path) -> dict:
+    """Reads a JSON object; raises `UserError` if the file is missing or not one."""
+    try:
+        value = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}.") from None
+    except ValueError as error:  # also what is not UTF-8
+        raise UserError(f"{path} is not valid JSON: {error}.") from None
+    if not isinstance(value, dict):
+        raise UserError(f"{path} holds a {type(value).__name__}: expected a JSON object.")
+    return value
+
+
 def save_array(path: str | pathlib.Path, array: np.ndarray) -> None:
     """Writes a .npy file whole."""
     with whole(path) as partial, open(partial, "wb") as file:
@@ -79,12 +93,17 @@ def save_array(path: str | pathlib.Path, array: np.ndarray) -> None:
 
 
 @contextlib.contextmanager
-def exclusive_lock(path: pathlib.Path) -> Iterator[None]:
-    """Holds `path` against other processes, waiting for whoever has it; a process that dies lets go."""
+def exclusive_lock(path: pathlib.Path, busy: str = "") -> Iterator[None]:
+    """Holds `path` against other processes; a process that dies lets go.
+
+    Waits for whoever has it, or raises `UserError` with the message `busy` if there is one.
+    """
     with open(path, "a", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            if busy:
+                raise UserError(busy) from None
             logging.warning("Waiting for another process that writes to %s.", path.parent)
             fcntl.flock(file, fcntl.LOCK_EX)
         yield

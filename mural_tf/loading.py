@@ -10,7 +10,7 @@ import tensorflow as tf
 from mural_tf.config import base_config, load_config
 from mural_tf.embedder import Embedder
 from mural_tf.errors import UserError
-from mural_tf.pretrained.weight_files import read_json
+from mural_tf.files import read_json
 
 
 def load(path: str | os.PathLike, checkpoint: str = "latest") -> Embedder:
@@ -51,7 +51,7 @@ def _load_workdir(path: pathlib.Path, checkpoint: str) -> Embedder:
 
 
 def _load_hugging_face(path: pathlib.Path, kind: str) -> Embedder:
-    from mural_tf.pretrained.sources import import_weights
+    from mural_tf.pretrained.importers import import_weights
     from mural_tf.text.word_pieces import WordPieceTokenizer
 
     if kind != "align":
@@ -71,15 +71,18 @@ def _load_export(path: pathlib.Path) -> Embedder:
     import tensorflow_text  # noqa: F401 - registers the tokenizer's operations
 
     from mural_tf.data.images import prepare_image
+    from mural_tf.encoders.towers import takes_features
     from mural_tf.export.signatures import MAX_PIXELS, claimed_pixels
 
     config = load_config(path / "config.json")
-    image_encoder, text_encoder = _load_saved_model(path / "image_encoder"), _load_saved_model(path / "text_encoder")
+    image_encoder, text_encoder = (
+        load_saved_model(newest_version(path / name)) for name in ("image_encoder", "text_encoder")
+    )
     image_signature = _signature(image_encoder, "image_bytes", path / "image_encoder")
     text_signature = _signature(text_encoder, "text", path / "text_encoder")
 
     def check_image(data):  # the exported graph does not tell: it gives a row of zeros
-        if config.image_tower.name != "features" and int(claimed_pixels(data)) > MAX_PIXELS:
+        if not takes_features(config.image_tower) and int(claimed_pixels(data)) > MAX_PIXELS:
             raise tf.errors.InvalidArgumentError(None, None, f"more than {MAX_PIXELS:,} pixels")
         prepare_image(data, config.image_tower)
         return data
@@ -87,12 +90,12 @@ def _load_export(path: pathlib.Path) -> Embedder:
     heads = {}
     if "text_text" in text_encoder.signatures:
         for_texts = text_encoder.signatures["text_text"]
-        heads["text_text"] = lambda texts: for_texts(text=tf.constant(texts))["text_text_embedding"]
+        heads["text_text"] = lambda texts: for_texts(text=texts)["text_text_embedding"]
 
     embedder = Embedder(
         check_image,
-        lambda images: image_signature(image_bytes=tf.constant(images))["embedding"],
-        lambda texts: text_signature(text=tf.constant(texts))["embedding"],
+        lambda images: image_signature(image_bytes=images)["embedding"],
+        lambda texts: text_signature(text=texts)["embedding"],
         int(text_signature.structured_outputs["embedding"].shape[-1]),
         config,
         str(path),
@@ -105,10 +108,10 @@ def _load_export(path: pathlib.Path) -> Embedder:
 def _load_hub_modules(path: pathlib.Path) -> Embedder:
     import tensorflow_text  # noqa: F401 - registers the tokenizer's operations
 
-    from mural_tf.data.images import decode_image, evaluation_image
+    from mural_tf.data.images import prepare_image, unit_range
 
     names = ("image_encoder", "text_preprocessor", "text_encoder")
-    image_encoder, preprocessor, text_encoder = (_load_version(path / name) for name in names)
+    image_encoder, preprocessor, text_encoder = (load_saved_model(path / name) for name in names)
     config, size = base_config(), _input_size(image_encoder, path / names[0])
     config.image_tower.resize = size
     if (path.parent / "config.json").is_file():
@@ -116,14 +119,14 @@ def _load_hub_modules(path: pathlib.Path) -> Embedder:
     config.image_tower.image_size = size
 
     def embed_texts(texts):
-        outputs = text_encoder(preprocessor(tf.constant(texts)), training=False)
+        outputs = text_encoder(preprocessor(texts), training=False)
         return outputs["default"]
 
     return Embedder(
-        lambda data: evaluation_image(decode_image(data), config.image_tower.resize, size),
-        lambda images: image_encoder(tf.cast(tf.stack(images), tf.float32) / 255.0, training=False),
+        lambda data: prepare_image(data, config.image_tower),
+        lambda images: image_encoder(unit_range(images), training=False),
         embed_texts,
-        int(embed_texts([""]).shape[-1]),
+        int(embed_texts(tf.constant([""])).shape[-1]),
         config,
         str(path),
     )
@@ -137,17 +140,19 @@ def _input_size(image_encoder, folder: pathlib.Path) -> int:
         raise UserError(f"{folder} is no TF-Hub module that takes images [B, S, S, 3] of one size.") from None
 
 
-def _load_saved_model(folder: pathlib.Path):
-    versions = sorted((int(entry.name), entry) for entry in folder.iterdir() if entry.name.isdigit())
+def newest_version(folder: pathlib.Path) -> pathlib.Path:
+    """Returns the SavedModel with the largest number in a folder of versions; raises `UserError` if there is none."""
+    versions = [path.parent for path in folder.glob("*/saved_model.pb") if path.parent.name.isdigit()]
     if not versions:
         raise UserError(f"{folder} has no version: expected a SavedModel in {folder}/1.")
-    return _load_version(versions[-1][1])
+    return max(versions, key=lambda path: int(path.name))
 
 
-def _load_version(folder: pathlib.Path):
+def load_saved_model(folder: pathlib.Path):
+    """Loads a SavedModel, which must be kept as long as its signatures; raises `UserError` if it is damaged."""
     try:
         return tf.saved_model.load(str(folder))
-    except (OSError, tf.errors.OpError) as error:
+    except (OSError, ValueError, tf.errors.OpError) as error:
         reason = str(error).strip().splitlines()[0]
         raise UserError(f"{folder} is not a SavedModel or is damaged: {reason}") from None
 

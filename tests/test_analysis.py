@@ -13,9 +13,13 @@ from mural_tf.analysis import errors
 from mural_tf.analysis.languages import family_of, laplacian_eigenmap, map_languages
 from mural_tf.data import records
 from mural_tf.errors import UserError
-from mural_tf.metrics.svcca import basis, svcca, svcca_matrix
+from mural_tf.metrics.svcca import basis, svcca_matrix
 
 linalg = pytest.importorskip("scipy.linalg")
+
+
+def svcca(a, b, variance=0.99):
+    return svcca_matrix([a, b], variance)[0, 1]
 
 
 def independent_svcca(a, b, variance):
@@ -199,7 +203,7 @@ def test_page_shows_wrong_queries_with_the_right_answer_marked(coloured):
     assert "en, text to image: 2 of 4 queries" in text
     assert text.count("rank 2") >= 2 and 'class="rank found"' in text and "class=right" in text
     assert "red &lt;b&gt;" in text and "red <b>" not in text  # a caption among those found is escaped
-    assert text.count("data:image/png;base64,") > 6
+    assert text.count("data:image/jpeg;base64,") > 6
 
 
 def test_two_models_side_by_side_and_where_the_first_is_behind(coloured):

@@ -235,11 +235,11 @@ def test_names_in_two_pieces_are_joined(tmp_path):
 def test_three_percent_of_what_a_language_names():
     """round(0.03 * 200) = 6; the draw differs between languages and seeds, and does not depend on other languages."""
     names = {language: {f"{i:04x}": EmojiName("n", ()) for i in range(200)} for language in ("en", "sw", "zu")}
-    chosen = records.captioned_in_training(names, seed=0)
+    chosen = emoji_records.captioned_in_training(names, seed=0)
     assert {language: len(keys) for language, keys in chosen.items()} == {"en": 200, "sw": 6, "zu": 6}
     assert set(chosen["sw"]) != set(chosen["zu"])
-    assert set(chosen["sw"]) != set(records.captioned_in_training(names, seed=1)["sw"])
-    assert records.captioned_in_training({"sw": names["sw"]}, seed=0)["sw"] == chosen["sw"]
+    assert set(chosen["sw"]) != set(emoji_records.captioned_in_training(names, seed=1)["sw"])
+    assert emoji_records.captioned_in_training({"sw": names["sw"]}, seed=0)["sw"] == chosen["sw"]
 
 
 @pytest.mark.parametrize("mode", ["P", "LA", "RGBA"])

@@ -10,7 +10,6 @@ from mural_tf.evaluation.globetrotter import count_words, pair_words, words_of
 from mural_tf.evaluation.parallel import read_parallel
 from mural_tf.evaluation.protocol import default_protocol
 from mural_tf.evaluation.request import Request
-from mural_tf.metrics.alignment import align_all, mutual_neighbours, procrustes
 
 
 def write(folder, **texts):
@@ -92,33 +91,6 @@ def test_word_recall_with_and_without_identical_words(tmp_path):
     metrics = run(tmp_path, embedder).metrics
     assert metrics["globetrotter/word_translation/raw"] == 100  # ten nearest of four words
     assert metrics["globetrotter/word_translation/rotated_without_identical"] == 100
-
-
-def test_procrustes_recovers_a_rotation():
-    random = np.random.default_rng(0)
-    rotation, _ = np.linalg.qr(random.standard_normal((6, 6)))
-    source = random.standard_normal((50, 6))
-    np.testing.assert_allclose(procrustes(source, source @ rotation), rotation, atol=1e-10)
-
-
-def test_clouds_rotated_a_little_come_together():
-    random = np.random.default_rng(1)
-    cloud = random.standard_normal((80, 6))
-    cloud /= np.linalg.norm(cloud, axis=1, keepdims=True)
-    small = [np.linalg.qr(np.eye(6) + 0.15 * random.standard_normal((6, 6)))[0] for _ in range(2)]
-    small = [q * np.sign(np.diag(q)) for q in small]  # nearly the identity, not a reflection
-    clouds = [cloud, *(cloud @ q for q in small)]
-    apart = max(np.abs(c - cloud).max() for c in clouds[1:])
-    aligned = align_all(clouds, k=1, sweeps=5)
-    assert max(np.abs(c - aligned[0]).max() for c in aligned[1:]) < 0.1 * apart
-    for before, after in zip(clouds, aligned):  # rotations keep all angles
-        np.testing.assert_allclose(after @ after.T, before @ before.T, atol=1e-9)
-
-
-def test_mutual_neighbours_by_hand():
-    a, b = np.array([[1.0, 0], [0.6, 0.8]]), np.array([[1.0, 0], [0.8, 0.6]])
-    # Nearest of a0 is b0, of a1 b1 (.96 against .6); nearest of b0 is a0, of b1 a1 (.96 against .8).
-    assert list(zip(*mutual_neighbours(a, b, 1))) == [(0, 0), (1, 1)]
 
 
 def test_parallel_sentences_need_lines_side_by_side(tmp_path):

@@ -14,6 +14,7 @@ def tower(seed=0, **fields):
     config = base_config().image_tower
     config.update(dict(width=0.25, depth=0.5, image_size=33, precision="float32"))
     config.update(fields)
+    tf.keras.utils.set_random_seed(seed)
     model = build_image_encoder(config)
     draw = np.random.default_rng(seed)
     for variable in model.variables:

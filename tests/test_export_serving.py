@@ -22,7 +22,7 @@ from toy_data import SIDE, toy_config, toy_tokenizer
 from toy_export import TEXTS, pictures, pixels, toy_export, toy_model
 
 from mural_tf.errors import UserError
-from mural_tf.export import served_ops
+from mural_tf.export import serving
 from mural_tf.export.saved_model import computes_in_bfloat16, in_precision
 from mural_tf.export.serving import ENCODERS, WARMUP_FILE, predict_request
 from mural_tf.export.signatures import claimed_pixels
@@ -60,16 +60,16 @@ def difference(a, b):
 
 @pytest.mark.parametrize("name", ENCODERS)
 def test_every_operation_is_one_that_the_stock_server_links(path, name):
-    assert served_ops.unlisted_operations(path / name / "1") == set()
-    found = served_ops.operations(path / name / "1")
-    assert bool(found & served_ops.TEXT_OPS) == (name == "text_encoder")
+    assert serving.unlisted_operations(path / name / "1") == set()
+    found = serving.operations(path / name / "1")
+    assert bool(found & serving.TEXT_OPS) == (name == "text_encoder")
     assert "MatMul" in found and ("DecodeImage" in found) == (name == "image_encoder")  # looked into the functions
 
 
 def test_the_list_holds_core_operations_and_those_of_tensorflow_text():
-    assert {name for name in served_ops.CORE_OPS if not hasattr(tf.raw_ops, name)} == set()
-    assert not any(hasattr(tf.raw_ops, name) for name in served_ops.TEXT_OPS)
-    assert not served_ops.CORE_OPS & {"PyFunc", "EagerPyFunc", "DecodeBase64", "XlaLaunch"}
+    assert {name for name in serving.CORE_OPS if not hasattr(tf.raw_ops, name)} == set()
+    assert not any(hasattr(tf.raw_ops, name) for name in serving.TEXT_OPS)
+    assert not serving.CORE_OPS & {"PyFunc", "EagerPyFunc", "DecodeBase64", "XlaLaunch"}
 
 
 def test_other_operations_are_found(tmp_path):
@@ -78,7 +78,7 @@ def test_other_operations_are_found(tmp_path):
     module.inner = tf.function(lambda x: tf.numpy_function(np.sin, [x], tf.float32), spec)
     module.outer = tf.function(lambda x: tf.function(tf.math.lgamma, jit_compile=True)(module.inner(x)), spec)
     tf.saved_model.save(module, str(tmp_path), signatures=module.outer)
-    assert served_ops.unlisted_operations(tmp_path) == {"PyFunc", "Lgamma", "XlaMustCompile"}
+    assert serving.unlisted_operations(tmp_path) == {"PyFunc", "Lgamma", "XlaMustCompile"}
 
 
 def test_a_bad_image_gets_zeros_and_its_neighbours_what_they_get_alone(image):

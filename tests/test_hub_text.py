@@ -7,8 +7,8 @@ import tensorflow as tf
 from mural_tf.config import base_config
 from mural_tf.encoders import build_text_encoder
 from mural_tf.errors import UserError
+from mural_tf.text.word_pieces import TOKENS
 
-TOKENS = ("input_word_ids", "input_mask", "input_type_ids")
 SIZE = 6
 SIGNATURE = {name: tf.TensorSpec([None, None], tf.int32, name) for name in TOKENS}
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mural_tf.metrics import ranking
-from mural_tf.metrics.top_k import nearest
+from mural_tf.metrics.top_k import top_k
 
 
 def random_pools(seed, left=60, right=130, size=5, ties=True):
@@ -117,7 +117,7 @@ def test_coco_and_cxc_protocols_equal_eccv_caption(coco_test):
     texts = (images[owners] + 0.9 * random.standard_normal((25_000, 16))).astype(np.float32)
 
     # As many of the nearest as hold ten of any fold, which is a fifth of the pool.
-    to_text, to_image = nearest(images, texts, 1500), nearest(texts, images, 500)
+    to_text, to_image = top_k(images, texts, 1500)[1], top_k(texts, images, 500)[1]
     retrieved = {
         "i2t": {int(image_ids[i]): caption_ids[row].tolist() for i, row in enumerate(to_text)},
         "t2i": {int(caption_ids[j]): image_ids[row].tolist() for j, row in enumerate(to_image)},

@@ -9,7 +9,7 @@ import pytest
 import mural_tf
 from mural_tf.config import base_config
 from mural_tf.errors import UserError
-from mural_tf.pretrained.sources import configure, import_weights
+from mural_tf.pretrained.importers import configure, import_weights
 from mural_tf.pretrained.weight_files import open_safetensors
 
 # What transformers 5.23.0 with PyTorch 2.13.0 gives for `write_align`, `random_images` and `random_tokens`; the parity

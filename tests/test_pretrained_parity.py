@@ -9,7 +9,7 @@ import pytest
 from test_pretrained_align import IMAGE_EMBEDDINGS, LOGITS_PER_IMAGE, TEXT_EMBEDDINGS
 
 from mural_tf.config import base_config
-from mural_tf.pretrained.sources import import_weights
+from mural_tf.pretrained.importers import import_weights
 from mural_tf.text.learning import build_vocabulary
 from mural_tf.text.vocabulary_file import save_vocabulary
 from mural_tf.text.word_pieces import WordPieceTokenizer

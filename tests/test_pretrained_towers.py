@@ -11,7 +11,7 @@ from mural_tf.config import base_config
 from mural_tf.encoders import build_text_encoder
 from mural_tf.errors import UserError
 from mural_tf.pretrained import keras_efficientnet
-from mural_tf.pretrained.sources import SOURCES, configure, import_weights
+from mural_tf.pretrained.importers import SOURCES, configure, import_weights
 from mural_tf.pretrained.weight_files import open_safetensors
 
 TOKENS = foreign.random_tokens(len(foreign.PIECES))

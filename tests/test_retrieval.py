@@ -9,7 +9,7 @@ from mural_tf.data import records
 from mural_tf.errors import UserError
 from mural_tf.evaluation import report
 from mural_tf.evaluation.protocol import default_protocol
-from mural_tf.evaluation.retrieval import evaluate_retrieval, measure_retrieval
+from mural_tf.evaluation.retrieval import measure_retrieval
 
 
 class FakeEmbedder:
@@ -86,7 +86,7 @@ DE_MEAN_RECALL = 400 / 6
 
 def test_every_number_by_hand(data_dir):
     embedder = FakeEmbedder()
-    metrics = evaluate_retrieval(embedder, data_dir, "test", name="toy")
+    metrics = measure_retrieval(embedder, data_dir, "test", name="toy").metrics
     for key, value in EN.items():
         assert metrics[f"toy/en/{key}"] == pytest.approx(value, abs=1e-9), key
     assert metrics["toy/de/image_to_text/mean_rank"] == metrics["toy/de/text_to_image/median_rank"] == 2
@@ -113,7 +113,7 @@ def test_sizes_and_protocol_say_what_was_counted(data_dir):
 
 def test_languages_can_be_chosen(data_dir):
     embedder = FakeEmbedder()
-    metrics = evaluate_retrieval(embedder, data_dir, "test", languages=["de"])
+    metrics = measure_retrieval(embedder, data_dir, "test", languages=["de"]).metrics
     assert {key.split("/")[1] for key in metrics} == {"de", "all"}
     assert metrics["retrieval/all/mean_recall"] == pytest.approx(DE_MEAN_RECALL, abs=1e-9)
     assert embedder.images_encoded == 3  # images 0, 3 and 4 have German captions
@@ -121,7 +121,7 @@ def test_languages_can_be_chosen(data_dir):
 
 def test_groups_fall_back_to_the_configuration(data_dir):
     (data_dir / "dataset.json").unlink()
-    metrics = evaluate_retrieval(FakeEmbedder(), data_dir, "test")
+    metrics = measure_retrieval(FakeEmbedder(), data_dir, "test").metrics
     expected = (EN["mean_recall"] + DE_MEAN_RECALL) / 2  # both are well-resourced in the paper
     assert metrics["retrieval/well-resourced/mean_recall"] == pytest.approx(expected, abs=1e-9)
     assert "retrieval/under-resourced/mean_recall" not in metrics
@@ -144,7 +144,7 @@ def test_random_captions_equal_a_naive_loop(tmp_path):
 
     to_text = [rank([vectors[i] @ c for _, c in pairs], [owner == i for owner, _ in pairs]) for i in pool]
     to_image = [rank([vectors[i] @ c for i in pool], [owner == i for i in pool]) for owner, c in pairs]
-    metrics = evaluate_retrieval(FakeEmbedder(), tmp_path, "test")
+    metrics = measure_retrieval(FakeEmbedder(), tmp_path, "test").metrics
     assert len(pool) < 40  # some images have no caption
     assert metrics["retrieval/tg/image_to_text/mean_rank"] == pytest.approx(np.mean(to_text), abs=1e-9)
     assert metrics["retrieval/tg/text_to_image/mean_rank"] == pytest.approx(np.mean(to_image), abs=1e-9)
@@ -164,14 +164,14 @@ def test_random_captions_equal_a_naive_loop(tmp_path):
 def test_mistakes_are_named(data_dir, arguments, message):
     embedder = FakeEmbedder()
     with pytest.raises(UserError, match=message):
-        evaluate_retrieval(embedder, data_dir, **arguments)
+        measure_retrieval(embedder, data_dir, **arguments)
     assert embedder.images_encoded <= 1  # a mistake in the command costs no time
 
 
 def test_split_of_unreadable_images_is_named(tmp_path):
     write(tmp_path, [("a", "bad", [("en", E0)]), ("b", "bad", [("en", E1)])])
     with pytest.raises(UserError, match="None of the 2 images"):
-        evaluate_retrieval(FakeEmbedder(), tmp_path, "test")
+        measure_retrieval(FakeEmbedder(), tmp_path, "test")
 
 
 def lenient():

@@ -15,12 +15,12 @@ from mural_tf.config import base_config
 from mural_tf.data import records
 from mural_tf.errors import UserError
 from mural_tf.metrics import top_k
-from mural_tf.search import build, commands, sources
+from mural_tf.search import build, collect, commands
 from mural_tf.search import index as index_files
+from mural_tf.search.collect import Unreadable
 from mural_tf.search.index import load_index
 from mural_tf.search.items import IMAGES, TEXTS, Item, from_json, to_json
 from mural_tf.search.queries import Query, read_queries, search
-from mural_tf.search.sources import Unreadable
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
@@ -44,7 +44,7 @@ def data(tmp_path):
 
 
 def in_memory(folder, kind=IMAGES, split=""):
-    return build.index_in_memory(ColorEmbedder(), sources.find(kind, [str(folder)], split), kind)
+    return build.index_in_memory(ColorEmbedder(), collect.find(kind, [str(folder)], split), kind)
 
 
 def names(index, query, top=99):
@@ -70,6 +70,19 @@ def test_top_k_equals_a_full_sort(count, k, order, monkeypatch):
         expected = np.argsort(-(rows @ query), kind="stable")[:k]
         np.testing.assert_array_equal(row, expected)
         np.testing.assert_array_equal(score, (rows @ query)[expected])
+
+
+def test_top_k_leaves_out_masked_rows(monkeypatch):
+    monkeypatch.setattr(top_k, "QUERIES", 5)
+    monkeypatch.setattr(top_k, "BLOCK", 8)
+    random = np.random.default_rng(0)
+    queries, rows = random.integers(-2, 3, (23, 4)), random.integers(-2, 3, (37, 4))
+    scores = (queries @ rows.T).astype(float)
+    scores[np.arange(23), np.arange(23)] = -np.inf
+    own = lambda begin, end: np.arange(begin, end)[:, None] == np.arange(37)  # noqa: E731
+    for k in (1, 6, 36):
+        expected = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+        np.testing.assert_array_equal(top_k.top_k(queries, rows, k, own)[1], expected)
 
 
 def test_every_half_precision_number_is_converted():
@@ -115,7 +128,7 @@ def test_folder_is_ranked_by_cosine(folder):
 
 
 def found_names(kind, places, split=""):
-    return [x.name if isinstance(x, Unreadable) else x[0].name for x in sources.find(kind, places, split)]
+    return [x.name if isinstance(x, Unreadable) else x[0].name for x in collect.find(kind, places, split)]
 
 
 def test_globs_tables_and_files(folder, tmp_path):
@@ -124,10 +137,10 @@ def test_globs_tables_and_files(folder, tmp_path):
     assert found_names(IMAGES, [f"{folder}/**/*.PNG"]) == [str(folder / "a/orange.PNG")]
     table = tmp_path / "table.tsv"
     table.write_text("images/red.png\tein roter Fleck\tde\n\nimages/missing.png\n", encoding="utf-8")
-    found = [item for item, _ in sources.find(IMAGES, [str(table)])]
+    found = [item for item, _ in collect.find(IMAGES, [str(table)])]
     assert [item.name for item in found] == ["images/red.png", "images/missing.png"]
     assert found[0].captions == (("de", "ein roter Fleck"),) and found[0].path == str(folder / "red.png")
-    index = build.index_in_memory(ColorEmbedder(), sources.find(IMAGES, [str(table), f"{folder}/red.png"]))
+    index = build.index_in_memory(ColorEmbedder(), collect.find(IMAGES, [str(table), f"{folder}/red.png"]))
     assert list(index.items) == ["images/red.png"] and index.skipped == 1  # the same file is indexed once
 
 
@@ -139,7 +152,7 @@ def test_records_are_searched_and_read_again(data):
     assert index.describe(0).captions == (("en", "thing a/orange.PNG"), ("de", "ding a/orange.PNG"))
     assert len(in_memory(data)) == 4  # every split; orange is in two
     with pytest.raises(UserError, match="No image_text records of split 'train'"):
-        sources.find(IMAGES, [str(data)], "train")
+        collect.find(IMAGES, [str(data)], "train")
 
 
 def test_texts_of_records_tables_and_files(data, tmp_path):
@@ -147,7 +160,7 @@ def test_texts_of_records_tables_and_files(data, tmp_path):
     assert len(captions) == 9 and "thing again" in captions
     (tmp_path / "texts.tsv").write_text("en\tred\nde\trot\nno language\n", encoding="utf-8")
     (tmp_path / "texts.txt").write_text("red\n\npurple\n", encoding="utf-8")
-    found = [item for item, _ in sources.find(TEXTS, [str(tmp_path / "texts.tsv"), str(tmp_path / "texts.txt")])]
+    found = [item for item, _ in collect.find(TEXTS, [str(tmp_path / "texts.tsv"), str(tmp_path / "texts.txt")])]
     assert [(item.language, item.name) for item in found] == [
         ("en", "red"), ("de", "rot"), ("", "no language"), ("", "red"), ("", "purple")
     ]  # fmt: skip
@@ -156,21 +169,21 @@ def test_texts_of_records_tables_and_files(data, tmp_path):
 def test_damaged_records_are_listed_and_the_rest_is_indexed(data):
     shard = sorted((data / "image_text").glob("test-*"))[0]
     shard.write_bytes(shard.read_bytes()[:-5])
-    found = list(sources.find(IMAGES, [str(data)], "test"))
+    found = list(collect.find(IMAGES, [str(data)], "test"))
     problems = [entry for entry in found if isinstance(entry, Unreadable)]
     assert len(problems) == 1 and "truncated or corrupt" in problems[0].reason and len(found) == 5
     records.write_records(data, records.TEXT_PAIRS, "test", [records.TextPair("a", "en", "b", "de")])
     pairs = str(data / "text_pairs/test-00000-of-00001.tfrecord")
-    assert "without an image" in list(sources.find(IMAGES, [pairs]))[0].reason
+    assert "without an image" in list(collect.find(IMAGES, [pairs]))[0].reason
 
 
 def test_missing_sources_are_named(tmp_path):
     (tmp_path / "empty").mkdir()
     for place, message in (("missing", "does not exist"), ("*.jpg", "does not exist"), ("empty", "No images in")):
         with pytest.raises(UserError, match=message):
-            sources.find(IMAGES, [str(tmp_path / place)])
+            collect.find(IMAGES, [str(tmp_path / place)])
     with pytest.raises(UserError, match="Nothing to index"):
-        sources.find(IMAGES, [])
+        collect.find(IMAGES, [])
     (tmp_path / "empty" / "broken.jpg").write_bytes(b"")
     with pytest.raises(UserError, match="None of the 1 images can be read"):
         in_memory(tmp_path / "empty")
@@ -264,7 +277,7 @@ def test_an_index_grows(folder, tmp_path, monkeypatch):
 
 
 def test_two_processes_do_not_make_one_index(folder, tmp_path):
-    found = sources.find(IMAGES, [str(folder)])
+    found = collect.find(IMAGES, [str(folder)])
     asked = {"kind": IMAGES, "sources": [str(folder)], "split": "", "dtype": "float32"}
     other = build.Parts(tmp_path / "index", asked, index_files.take(ColorEmbedder()))
     with pytest.raises(UserError, match="Another process"):
@@ -288,7 +301,7 @@ def test_damaged_indexes_are_told(folder, tmp_path):
     ):  # fmt: skip
         shutil.copytree(tmp_path / "index", tmp_path / "copy")
         (tmp_path / "copy" / name).write_bytes(content)
-        with pytest.raises(UserError, match="damaged|another format"):
+        with pytest.raises(UserError, match="is damaged|not valid JSON|another format"):
             load_index(tmp_path / "copy")
         shutil.rmtree(tmp_path / "copy")
     with pytest.raises(UserError, match="is not an index"):

@@ -10,12 +10,12 @@ from search_data import ColorEmbedder, png
 from mural_tf.data import records
 from mural_tf.errors import UserError
 from mural_tf.metrics import top_k
-from mural_tf.search import approximate, build, commands, recall, sources
+from mural_tf.search import approximate, build, collect, commands, recall
 from mural_tf.search.approximate import HNSW, LISTS, Parameters
 from mural_tf.search.index import load_index
 from mural_tf.search.items import IMAGES, TEXTS
 from mural_tf.search.queries import Query
-from mural_tf.search.recall import Group, collect
+from mural_tf.search.recall import Group, collect_queries
 
 
 def clustered(count, size=16, clusters=40, seed=0):
@@ -161,15 +161,15 @@ def data(tmp_path):
 
 
 def test_queries_are_collected_per_modality_and_language(data):
-    images = build.index_in_memory(ColorEmbedder(), sources.find(IMAGES, [str(data)]))
-    groups = collect(images, ColorEmbedder(), [Query("red", "sw"), Query("rot")], per_group=20)
+    images = build.index_in_memory(ColorEmbedder(), collect.find(IMAGES, [str(data)]))
+    groups = collect_queries(images, ColorEmbedder(), [Query("red", "sw"), Query("rot")], per_group=20)
     assert {name: len(group.vectors) for name, group in groups.items()} == {
         "image": 20, "text": 1, "text/de": 6, "text/sw": 21
     }  # fmt: skip
     np.testing.assert_array_equal(groups["image"].vectors, images.embeddings[groups["image"].own])
     assert groups["text/sw"].own is None
-    texts = build.index_in_memory(ColorEmbedder(), sources.find(TEXTS, [str(data)]), TEXTS)
-    groups = collect(texts, ColorEmbedder(), per_group=20)
+    texts = build.index_in_memory(ColorEmbedder(), collect.find(TEXTS, [str(data)]), TEXTS)
+    groups = collect_queries(texts, ColorEmbedder(), per_group=20)
     assert {name: len(group.vectors) for name, group in groups.items()} == {
         "image": 20, "text/de": 6, "text/sw": 20
     }  # fmt: skip

@@ -9,7 +9,8 @@ import pytest
 from PIL import Image
 from search_data import COLORS, ColorEmbedder, png, write_folder
 
-from mural_tf.search import build, pages, sources
+from mural_tf.data.pictures import thumbnail
+from mural_tf.search import build, collect, pages
 from mural_tf.search.index import Index, take
 from mural_tf.search.items import IMAGES, TEXTS, Item
 from mural_tf.search.queries import Hit, Query, search
@@ -75,7 +76,7 @@ class Page(html.parser.HTMLParser):
 @pytest.fixture
 def index(tmp_path):
     folder = write_folder(tmp_path / "images")
-    return build.index_in_memory(ColorEmbedder(), sources.find(IMAGES, [str(folder)]))
+    return build.index_in_memory(ColorEmbedder(), collect.find(IMAGES, [str(folder)]))
 
 
 def gallery_of(index, *queries):
@@ -124,7 +125,7 @@ def test_gallery_of_captions_says_what_is_seen(tmp_path):
 
 def test_gallery_of_texts(tmp_path):
     (tmp_path / "texts.tsv").write_text("de\trot\nar\tأحمر\n", encoding="utf-8")
-    index = build.index_in_memory(ColorEmbedder(), sources.find(TEXTS, [str(tmp_path / "texts.tsv")]), TEXTS)
+    index = build.index_in_memory(ColorEmbedder(), collect.find(TEXTS, [str(tmp_path / "texts.tsv")]), TEXTS)
     page = gallery_of(index, Query("red"))
     assert {"class": "text", "dir": "auto", "lang": "ar"} in page.all("p") and not page.all("img")
 
@@ -135,11 +136,11 @@ def test_thumbnails_are_small_upright_and_on_white():
     exif[0x0112] = 6  # to be turned by a quarter
     buffer = io.BytesIO()
     image.save(buffer, "PNG", exif=exif)
-    shown = Image.open(io.BytesIO(pages.thumbnail(buffer.getvalue())))
+    shown = Image.open(io.BytesIO(thumbnail(buffer.getvalue(), pages.SIDE)))
     assert shown.size == (120, 240) and shown.format == "JPEG" and np.array(shown).min() > 250
     for data in (b"", b"no image", png(COLORS["red.png"])[:45]):
         with pytest.raises(ValueError, match="can be shown"):
-            pages.thumbnail(data)
+            thumbnail(data, pages.SIDE)
 
 
 def test_gallery_shows_the_image_that_was_asked_for(index):

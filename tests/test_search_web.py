@@ -16,9 +16,10 @@ import pytest
 from PIL import Image
 from search_data import ColorEmbedder, png, write_folder
 
-from mural_tf.search import build, sources, web
+from mural_tf.search import build, collect
 from mural_tf.search.index import Index, take
 from mural_tf.search.items import IMAGES, TEXTS, Item
+from mural_tf.serve import search_page
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
@@ -26,29 +27,29 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 @pytest.fixture
 def index(tmp_path):
     folder = write_folder(tmp_path / "images")
-    return build.index_in_memory(ColorEmbedder(), sources.find(IMAGES, [str(folder)]))
+    return build.index_in_memory(ColorEmbedder(), collect.find(IMAGES, [str(folder)]))
 
 
 def test_answers_name_rows_and_no_paths(index, tmp_path):
-    answer = web.answer(index, ColorEmbedder(), "red", 2)
+    answer = search_page.answer(index, ColorEmbedder(), "red", 2)
     assert json.loads(json.dumps(answer)) == {
         "sentence": "red", "kind": "images", "count": 4, "hits": [
             {"rank": 1, "score": 1.0, "row": 2, "name": "red.png", "caption": "", "language": "", "has_image": True},
             {"rank": 2, "score": 0.8, "row": 0, "name": "orange.PNG", "caption": "", "language": "", "has_image": True},
         ],
     }  # fmt: skip
-    places = build.index_in_memory(ColorEmbedder(), sources.find(IMAGES, [f"{tmp_path}/images/*.png"]))
-    assert str(tmp_path) not in json.dumps(web.answer(places, ColorEmbedder(), "red"))
+    places = build.index_in_memory(ColorEmbedder(), collect.find(IMAGES, [f"{tmp_path}/images/*.png"]))
+    assert str(tmp_path) not in json.dumps(search_page.answer(places, ColorEmbedder(), "red"))
 
 
 def test_answers_of_texts(tmp_path):
     items = [Item("rot", language="de"), Item("أحمر/x", language="ar")]
     index = Index(items, np.eye(3, dtype=np.float32)[:2], take(ColorEmbedder()), TEXTS)
-    hits = web.answer(index, ColorEmbedder(), "red")["hits"]
+    hits = search_page.answer(index, ColorEmbedder(), "red")["hits"]
     shown = [(hit["caption"], hit["language"], hit["has_image"]) for hit in hits]
     assert shown == [("rot", "de", False), ("أحمر/x", "ar", False)]
     with pytest.raises(ValueError, match="without an image"):
-        web.thumbnail(index, 0)
+        search_page.thumbnail(index, 0)
 
 
 @pytest.mark.parametrize("sentence, k, message", [
@@ -56,19 +57,19 @@ def test_answers_of_texts(tmp_path):
 ])  # fmt: skip
 def test_unusable_questions_are_named(index, sentence, k, message):
     with pytest.raises(ValueError, match=message):
-        web.answer(index, ColorEmbedder(), sentence, k)
+        search_page.answer(index, ColorEmbedder(), sentence, k)
 
 
 def test_thumbnails_of_rows(index):
-    image = np.array(Image.open(io.BytesIO(web.thumbnail(index, 2)))).astype(int)
+    image = np.array(Image.open(io.BytesIO(search_page.thumbnail(index, 2)))).astype(int)
     assert np.abs(image - [250, 0, 0]).max() < 8
     for row in (-1, 4, 10**12):
         with pytest.raises(IndexError, match="rows 0 to 3"):
-            web.thumbnail(index, row)
+            search_page.thumbnail(index, row)
 
 
 def test_page_allows_its_own_script_only():
-    page = web.page_html(["sw", "zh-Hant", '"><script>alert(1)</script>'])
+    page = search_page.page_html(["sw", "zh-Hant", '"><script>alert(1)</script>'])
     assert re.findall('<option value="([^"]*)"', page) == ["", "sw", "zh-Hant"] and "alert" not in page
     (script,) = re.findall("<script>(.*?)</script>", page, re.DOTALL)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -77,19 +78,19 @@ def test_page_allows_its_own_script_only():
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    """The routes of `web`'s docstring under /search."""
+    """The routes of `search_page`'s docstring under /search."""
 
     def do_GET(self):  # noqa: N802 - the standard library's name
         place, index = urllib.parse.urlparse(self.path), self.server.index
         if place.path == "/search":
-            body, kind = web.page_html(["ar", "ja"]).encode(), "text/html; charset=utf-8"
+            body, kind = search_page.page_html(["ar", "ja"]).encode(), "text/html; charset=utf-8"
         elif place.path == "/search/answer":
             sentence = urllib.parse.parse_qs(place.query)["sentence"][0]
-            body = json.dumps(web.answer(index, ColorEmbedder(), sentence)).encode()
+            body = json.dumps(search_page.answer(index, ColorEmbedder(), sentence)).encode()
             kind = "application/json"
         else:
             self.server.thumbnails.append(place.path)
-            body = web.thumbnail(index, int(place.path.removeprefix("/search/thumbnail/")))
+            body = search_page.thumbnail(index, int(place.path.removeprefix("/search/thumbnail/")))
             kind = "image/jpeg"
         self.send_response(200)
         self.send_header("Content-Type", kind)

@@ -11,7 +11,7 @@ from search_data import ColorEmbedder, write_folder
 from toy_export import toy_export
 
 from mural_tf.errors import UserError
-from mural_tf.search import build, sources
+from mural_tf.search import build, collect
 from mural_tf.search.items import IMAGES
 from mural_tf.serve.app import create_app
 from mural_tf.serve.search_page import search_routes
@@ -20,7 +20,7 @@ from mural_tf.serve.search_page import search_routes
 @pytest.fixture(scope="module")
 def index(tmp_path_factory):
     folder = write_folder(tmp_path_factory.mktemp("pictures") / "images")
-    return build.index_in_memory(ColorEmbedder(), sources.find(IMAGES, [str(folder)]))
+    return build.index_in_memory(ColorEmbedder(), collect.find(IMAGES, [str(folder)]))
 
 
 @pytest.fixture(scope="module")

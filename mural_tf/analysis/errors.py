@@ -4,26 +4,22 @@
 
 The data are image-text TFRecords. For each language and direction the page shows queries with the top five of each
 model, the right answer marked, and its rank. The queries are some that the first model gets wrong, from near misses
-to the worst; with two models, --show=worse are those where it falls furthest behind the other.
+to the worst; with two models, --show=worse are those where it falls furthest behind the other. The page is one file
+that needs nothing outside it.
 """
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 import html
-import io
 import pathlib
 from collections.abc import Sequence
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
 
+from mural_tf.data.pictures import thumbnail_url
 from mural_tf.errors import UserError
 from mural_tf.files import write_whole
-
-# The HTML of the page of errors: one file without anything outside it, images inside as small PNGs.
-
 
 THUMBNAIL = 96  # pixels, the longer side
 TITLES = {"text_to_image": "text to image", "image_to_text": "image to text"}
@@ -103,16 +99,11 @@ def _text(section: Section, number: int) -> str:
 
 
 def _image(data: bytes) -> str:
-    """Returns an <img> with the image inside it, shrunk; transparent pixels go on white."""
+    """Returns an <img> with the image inside it, shrunk."""
     try:
-        image = Image.open(io.BytesIO(data)).convert("RGBA")
-    except (UnidentifiedImageError, OSError, ValueError):
+        return f'<img alt="" src="{thumbnail_url(data, THUMBNAIL)}">'
+    except ValueError:
         return "<em>unreadable image</em>"
-    image.thumbnail((THUMBNAIL, THUMBNAIL))
-    paper = Image.new("RGBA", image.size, (255, 255, 255, 255))
-    buffer = io.BytesIO()
-    Image.alpha_composite(paper, image).convert("RGB").save(buffer, "PNG", optimize=True)
-    return f'<img alt="" src="data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}">'
 
 
 TOP = 5
@@ -182,17 +173,16 @@ def find_queries(direction: str, shown: list[tuple[np.ndarray, np.ndarray]], own
     searches all captions, text-to-image the images that have one, as the benchmark does.
     """
     from mural_tf.metrics.ranking import ranks_both_ways
-    from mural_tf.metrics.top_k import nearest
+    from mural_tf.metrics.top_k import top_k
 
     pool, local = np.unique(owners, return_inverse=True)
     results = []
     for images, texts in shown:
         to_text, to_image = ranks_both_ways(images[pool], texts, (local, np.arange(len(texts))))
         if direction == "text_to_image":
-            top = pool[nearest(texts, images[pool], min(TOP, len(pool)))]
-            results.append((top, to_image))
+            results.append((pool[top_k(texts, images[pool], TOP)[1]], to_image))
         else:
-            results.append((nearest(images[pool], texts, min(TOP, len(texts))), to_text))
+            results.append((top_k(images[pool], texts, TOP)[1], to_text))
     if direction == "text_to_image":
         right = [{int(owner)} for owner in owners]
         numbers = range(len(owners))

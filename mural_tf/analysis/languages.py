@@ -18,12 +18,7 @@ import numpy as np
 from mural_tf.errors import UserError
 from mural_tf.files import whole
 
-# The family of each language, for colouring a map: branches of Indo-European, otherwise families.
-#
-# After Glottolog's classification, at the depth that MURAL's Figure 3 shows (Germanic, Romance, Slavic,
-# Celtic, Finnic, …).
-
-
+# Branches of Indo-European, otherwise families: Glottolog's classification at the depth of [MURAL] Figure 3.
 _FAMILIES = {
     "Germanic": "en de nl sv da no nb nn is fo lb af yi fy gsw nds ang frr",
     "Romance": "fr es pt it ro ca gl oc rm ast an sc scn la vec lij lld wa co",
@@ -65,9 +60,6 @@ _OF = {code: family for family, codes in _FAMILIES.items() for code in codes.spl
 def family_of(language: str) -> str:
     """Returns the family of a BCP 47 tag; a script or region is left out ("zh-Hant" is as "zh")."""
     return _OF.get(language, _OF.get(language.split("-")[0], UNKNOWN))
-
-
-# Languages as points of a plane: Laplacian eigenmaps of their similarities, and the drawing of the map.
 
 
 def laplacian_eigenmap(similarity: np.ndarray, neighbours: int = 0, seed: int = 0) -> np.ndarray:

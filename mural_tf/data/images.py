@@ -3,6 +3,9 @@
 ALIGN's input as [ETCL] gives it: resize to 346 x 346 whatever the aspect, then a random crop of 289 and a flip in
 training, the centre crop in evaluation. All sizes are configuration. Pixels stay uint8 until the model divides by
 255, so that a batch travels to the accelerator in a quarter of the bytes.
+
+In place of an encoded image, records may hold features that were computed beforehand (`ingest/features.py`), raw
+little-endian float32 numbers: they are read, batched and evaluated like images, but not augmented.
 """
 
 from __future__ import annotations
@@ -11,6 +14,8 @@ import math
 
 import tensorflow as tf
 from ml_collections import ConfigDict
+
+from mural_tf.encoders.towers import takes_features
 
 
 def decode_image(data: tf.Tensor) -> tf.Tensor:
@@ -31,9 +36,13 @@ def _as_rgb(image: tf.Tensor) -> tf.Tensor:
 
 
 def _on_white(image: tf.Tensor) -> tf.Tensor:
-    pixels = tf.cast(image, tf.float32)
-    alpha = pixels[..., -1:] / 255.0
-    return tf.cast(tf.round(pixels[..., :-1] * alpha + 255.0 * (1.0 - alpha)), tf.uint8)
+    colors, alpha = tf.cast(image[..., :-1], tf.float32), unit_range(image[..., -1:])
+    return tf.cast(tf.round(colors * alpha + 255.0 * (1.0 - alpha)), tf.uint8)
+
+
+def unit_range(images: tf.Tensor) -> tf.Tensor:
+    """Returns uint8 images as float32 in [0, 1]; what is float already as it is."""
+    return tf.cast(images, tf.float32) / 255.0 if images.dtype == tf.uint8 else images
 
 
 def resize_image(image: tf.Tensor, side: int) -> tf.Tensor:
@@ -133,7 +142,7 @@ def _change_colors(images: tf.Tensor, config: ConfigDict, seed) -> tf.Tensor:
     brightness = (0.3 * strength * draws[3])[:, None, None]
     matrix = contrast * tf.matmul(mix, hue)
     size = images.shape[1]
-    pixels = tf.reshape(tf.cast(images, tf.float32) / 255.0, [batch, size * size, 3])
+    pixels = tf.reshape(unit_range(images), [batch, size * size, 3])
     changed = tf.matmul(pixels - 0.5, matrix, transpose_b=True) + 0.5 + brightness
     changed = tf.cast(tf.round(tf.clip_by_value(changed, 0.0, 1.0) * 255.0), tf.uint8)
     return tf.reshape(changed, [batch, size, size, 3])
@@ -154,17 +163,6 @@ def _erase(images: tf.Tensor, probability: float, seed) -> tf.Tensor:
     return tf.where(covered[..., None], grey, images)
 
 
-# From the bytes of a record to what the image tower takes: pixels, or features that were computed beforehand.
-#
-# Features are raw little-endian float32 numbers in place of an encoded image (see features.py). They are read, batched
-# and evaluated like images, but not augmented.
-
-
-def uses_features(tower: ConfigDict) -> bool:
-    """Tells whether the `image_tower` part of a configuration takes features."""
-    return tower.name == "features"
-
-
 def decode_features(data: tf.Tensor, size: int) -> tf.Tensor:
     """Decodes a string scalar to float32 [size]; raises `tf.errors.InvalidArgumentError` for any other length."""
     fits = tf.debugging.assert_equal(tf.strings.length(data), 4 * size, "not the bytes of a feature")
@@ -174,7 +172,7 @@ def decode_features(data: tf.Tensor, size: int) -> tf.Tensor:
 
 def read_image(data: tf.Tensor, tower: ConfigDict, usable: tf.Tensor) -> tf.Tensor:
     """Returns uint8 [R, R, 3] or float32 [F] for training; zeros where `usable`, a bool scalar, is false."""
-    if uses_features(tower):
+    if takes_features(tower):
         size = tower.feature_size
         return tf.cond(usable, lambda: decode_features(data, size), lambda: tf.zeros([size]))
     side = tower.resize
@@ -184,20 +182,20 @@ def read_image(data: tf.Tensor, tower: ConfigDict, usable: tf.Tensor) -> tf.Tens
 
 def finish_images(images: tf.Tensor, config: ConfigDict, seed: tf.Tensor) -> tf.Tensor:
     """Crops and augments pixels, deterministically in `seed` (int [2]); features stay."""
-    if uses_features(config.image_tower):
+    if takes_features(config.image_tower):
         return images
     return augment_images(images, config.image_tower.image_size, config.augmentation, seed)
 
 
 def prepare_image(data: tf.Tensor, tower: ConfigDict) -> tf.Tensor:
     """Returns uint8 [S, S, 3] or float32 [F] as evaluation takes it."""
-    if uses_features(tower):
+    if takes_features(tower):
         return decode_features(data, tower.feature_size)
     return evaluation_image(decode_image(data), tower.resize, tower.image_size)
 
 
 def prepared_spec(tower: ConfigDict) -> tf.TensorSpec:
     """The shape and type of what `prepare_image` returns."""
-    if uses_features(tower):
+    if takes_features(tower):
         return tf.TensorSpec([tower.feature_size], tf.float32)
     return tf.TensorSpec([tower.image_size, tower.image_size, 3], tf.uint8)

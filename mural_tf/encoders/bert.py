@@ -1,4 +1,4 @@
-"""BERT (Devlin et al., 2019): MURAL's text tower ([P] = MURAL, §3.2 and A.1), the final-layer [CLS] state.
+"""BERT (Devlin et al., 2019): MURAL's text tower ([MURAL] §3.2 and A.1), the final-layer [CLS] state.
 
 Post-layer-norm transformer with exact GELU, learned positions and token types. BERT's pooler (a tanh layer on [CLS],
 trained by next-sentence prediction) is off by default: MURAL's projection heads take its place, while LaBSE's vectors
@@ -22,6 +22,7 @@ from mural_tf.encoders.kernels import add_and_normalize, dtype_policy, gelu, mas
 from mural_tf.encoders.layers import Dropout
 from mural_tf.encoders.packing import POOLINGS, FirstAndMean, FirstPosition, Packing, packed_first_and_mean
 from mural_tf.errors import UserError
+from mural_tf.text.word_pieces import TOKENS
 
 TOKEN_TYPES = 2
 POOLER = "pooler"  # the layer's name
@@ -47,10 +48,7 @@ def build_bert(config: ConfigDict, vocabulary_size: int) -> tf.keras.Model:
     _check(config, vocabulary_size)
     policy = dtype_policy(config.precision, "text")
     dropout = 0.0 if config.frozen else config.dropout
-    inputs = {
-        name: tf.keras.Input(shape=(None,), dtype=tf.int32, name=name)  # [B, T]
-        for name in ("input_word_ids", "input_mask", "input_type_ids")
-    }
+    inputs = {name: tf.keras.Input(shape=(None,), dtype=tf.int32, name=name) for name in TOKENS}  # [B, T]
     x = BertEmbeddings(
         vocabulary_size,
         config.hidden_size,

@@ -1,4 +1,4 @@
-"""EfficientNet (Tan and Le, 2019) without the 1x1 top convolution: MURAL's image tower ([P] = MURAL, §3.2 and A.1).
+"""EfficientNet (Tan and Le, 2019) without the 1x1 top convolution: MURAL's image tower ([MURAL] §3.2 and A.1).
 
 MURAL averages the last block over space, so that its width is the embedding size: 512 in B5, 640 in B7, 1376 in L2.
 Layers, their names and the shapes of their variables are those of `tf.keras.applications.efficientnet`, so that
@@ -95,13 +95,6 @@ def standardize(images: tf.Tensor) -> tf.Tensor:
     return (images - tf.constant(IMAGENET_MEAN)) / tf.constant(IMAGENET_STANDARD_DEVIATION)
 
 
-def check_normalization(config: ConfigDict) -> None:
-    """Raises `UserError` if `PixelNormalization` does not know `config.normalization`."""
-    if config.normalization not in NORMALIZATIONS:
-        known = ", ".join(NORMALIZATIONS)
-        raise UserError(f"Unknown image_tower.normalization {config.normalization!r}: expected {known}.")
-
-
 class PixelNormalization(tf.keras.layers.Layer):
     """float32 [B, H, W, 3] in [0, 1] -> "imagenet": mean 0, deviation 1 over ImageNet; "symmetric": [-1, 1]; "none"."""
 
@@ -150,7 +143,9 @@ def build_efficientnet(config: ConfigDict) -> tf.keras.Model:
     accepted. A frozen tower runs without stochastic depth and with fixed BatchNorm statistics even in training.
     Raises `UserError` for values out of range.
     """
-    _check(config)
+    check_settings(config)
+    if config.padding not in PADDINGS:
+        raise UserError(f"Unknown image_tower.padding {config.padding!r}: expected {', '.join(PADDINGS)}.")
     builder = _Builder(config)
     images = tf.keras.Input(shape=(None, None, 3), name="images", dtype=tf.float32)  # [B, S, S, 3]
     x = PixelNormalization(config.normalization, name="normalization", dtype="float32")(images)
@@ -239,15 +234,16 @@ class _Builder:
         return x
 
 
-def _check(config: ConfigDict) -> None:
+def check_settings(config: ConfigDict) -> None:
+    """Raises `UserError` for a setting out of range that EfficientNet and ResNet share."""
     if config.width <= 0 or config.depth <= 0:
         raise UserError(
             f"image_tower.width={config.width} and image_tower.depth={config.depth} must be above 0; "
-            "EfficientNet-B0 has 1.0 and 1.0."
+            "EfficientNet-B0 and ResNet-18 have 1.0 and 1.0."
         )
-    check_normalization(config)
-    if config.padding not in PADDINGS:
-        raise UserError(f"Unknown image_tower.padding {config.padding!r}: expected {', '.join(PADDINGS)}.")
+    if config.normalization not in NORMALIZATIONS:
+        known = ", ".join(NORMALIZATIONS)
+        raise UserError(f"Unknown image_tower.normalization {config.normalization!r}: expected {known}.")
     if not 0 <= config.drop_connect_rate < 1:
         raise UserError(f"image_tower.drop_connect_rate={config.drop_connect_rate} must be at least 0 and below 1.")
     if not 0 <= config.batch_norm_momentum < 1:

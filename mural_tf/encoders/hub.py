@@ -1,9 +1,15 @@
-"""A TF-Hub text encoder with LaBSE's interface as text tower (`google/LaBSE/2` and every BERT encoder like it).
+"""TF-Hub modules as towers: reusable SavedModels of other trainers or of our own exports, by handle or local folder.
 
-Interface: a reusable SavedModel called with a dict of int32 [B, T] `input_word_ids`, `input_mask` and
-`input_type_ids`, returning a dict with "default" (or, in older encoders, "pooled_output"), float [B, D].
-It is given as a handle or as a local folder. Its vocabulary must be the one the texts are tokenised with
-(`vocabulary.file`). Build it inside the distribution strategy's scope, like every model.
+Text, with LaBSE's interface (`google/LaBSE/2` and every BERT encoder like it): called with a dict of int32 [B, T]
+`input_word_ids`, `input_mask` and `input_type_ids`, a module returns a dict with "default" (or, in older encoders,
+"pooled_output"), float [B, D]. Its vocabulary must be the one the texts are tokenised with (`vocabulary.file`).
+
+Images: called with float32 [B, S, S, 3] RGB in [0, 1], a module returns float [B, D]; S is fixed by the module or free.
+It keeps its own BatchNorm statistics, over whatever batch it is given, and moves their averages in every training step,
+those that are left out for a loss that is not finite included; a chunk that is encoded twice (`train.micro_batches`)
+runs in inference mode. `batch_norm_*` and `drop_connect_rate` are the module's own.
+
+Build towers inside the distribution strategy's scope, like every model.
 """
 
 from __future__ import annotations
@@ -17,12 +23,16 @@ from ml_collections import ConfigDict
 from mural_tf.encoders.layers import current_pass
 from mural_tf.encoders.towers import finish_tower
 from mural_tf.errors import UserError
+from mural_tf.text.word_pieces import TOKENS
 
-INPUTS = ("input_word_ids", "input_mask", "input_type_ids")
 OUTPUTS = ("default", "pooled_output")  # the first one present is the sentence embedding
 TEXT_INTERFACE = (
-    f"expected a TF2 SavedModel that maps a dict of int32 [batch, tokens] {', '.join(INPUTS)} to a dict with "
-    f"{' or '.join(map(repr, OUTPUTS))} (LaBSE's interface)"
+    f"expected a TF2 SavedModel that maps a dict of int32 [batch, tokens] {', '.join(TOKENS)} to a dict with "
+    f"{' or '.join(map(repr, OUTPUTS))} (LaBSE's interface), float [batch, size]"
+)
+IMAGE_INTERFACE = (
+    "expected a TF2 SavedModel that maps float32 [batch, side, side, 3] images in [0, 1] to float [batch, size] "
+    "(TF-Hub's interface for image features)"
 )
 
 
@@ -34,20 +44,30 @@ def build_hub_text(config: ConfigDict) -> tf.keras.Model:
     SavedModel's own and ignored here.
     Raises `UserError` if `handle` cannot be loaded or has another interface.
     """
-    if config.precision not in ("auto", "float32"):
-        raise UserError(
-            f"text_tower.precision={config.precision!r} with a TF-Hub text tower: a SavedModel keeps the precision it "
-            "was exported with; set text_tower.precision=float32."
-        )
-    loaded = load_module(config.handle, "text_tower", TEXT_INTERFACE)
-    encoder = HubEncoder(loaded, trainable=not config.frozen, name="hub_encoder")
-    size = _embedding_size(encoder, config.handle)
-    inputs = {name: tf.keras.Input(shape=(None,), dtype=tf.int32, name=name) for name in INPUTS}  # [B, T]
-    embeddings = SentenceEmbedding(size, name="sentence_embedding", dtype="float32")(encoder(inputs))  # [B, D]
+    encoder = _load_encoder(config, "text_tower", TEXT_INTERFACE)
+    example = {name: tf.ones([2, 4], tf.int32) for name in TOKENS}
+    size = _embedding_size(encoder, example, config.handle, "texts", "these inputs", TEXT_INTERFACE)
+    inputs = {name: tf.keras.Input(shape=(None,), dtype=tf.int32, name=name) for name in TOKENS}  # [B, T]
+    embeddings = Embedding(size, name="sentence_embedding", dtype="float32")(encoder(inputs))  # [B, D]
     model = tf.keras.Model(inputs, embeddings, name="text_encoder")
     model.embedding_size = size
     model.trainable = not config.frozen
     return model
+
+
+def build_hub_image(config: ConfigDict) -> tf.keras.Model:
+    """Builds the tower from `config.image_tower`: float32 [B, S, S, 3] RGB in [0, 1] -> float32 [B, D].
+
+    With `projection` a Dense layer maps the module's output to that size. `frozen=False` fine-tunes every trainable
+    variable of the module; frozen, it always runs in inference mode.
+    Raises `UserError` if `handle` cannot be loaded, has another interface, or takes another `image_size`.
+    """
+    encoder, side = _load_encoder(config, "image_tower", IMAGE_INTERFACE), config.image_size
+    example, taken = tf.zeros([2, side, side, 3]), f"images of image_tower.image_size={side} pixels"
+    size = _embedding_size(encoder, example, config.handle, "images", taken, IMAGE_INTERFACE)
+    images = tf.keras.Input(shape=(side, side, 3), name="images", dtype=tf.float32)  # [B, S, S, 3]
+    embeddings = Embedding(size, name="image_embedding", dtype="float32")(encoder(images))  # [B, D]
+    return finish_tower(images, embeddings, config)
 
 
 class HubEncoder(hub.KerasLayer):
@@ -58,21 +78,31 @@ class HubEncoder(hub.KerasLayer):
         return super().call(inputs, training=training and not (current is not None and current.repeated))
 
 
-class SentenceEmbedding(tf.keras.layers.Layer):
-    """Picks the sentence embedding from an encoder's dict of outputs: -> float32 [B, size]."""
+class Embedding(tf.keras.layers.Layer):
+    """Picks the embedding from a module's output and gives it its static size: -> float32 [B, size]."""
 
     def __init__(self, size: int, **options):
         super().__init__(**options)
         self.size = size
 
     def call(self, outputs):
-        return tf.ensure_shape(tf.cast(_sentence_output(outputs), tf.float32), [None, self.size])
+        return tf.ensure_shape(tf.cast(_embedding(outputs), tf.float32), [None, self.size])
 
 
-def _sentence_output(outputs) -> tf.Tensor | None:
+def _embedding(outputs):
+    """Returns the embedding among a text module's outputs (None if it is not there), or an image module's output."""
     if not isinstance(outputs, dict):
-        return None
+        return outputs
     return next((outputs[name] for name in OUTPUTS if name in outputs), None)
+
+
+def _load_encoder(config: ConfigDict, tower: str, interface: str) -> HubEncoder:
+    if config.precision not in ("auto", "float32"):
+        raise UserError(
+            f"{tower}.precision={config.precision!r} with a TF-Hub {tower.replace('_', ' ')}: a SavedModel keeps the "
+            f"precision it was exported with; set {tower}.precision=float32."
+        )
+    return HubEncoder(load_module(config.handle, tower, interface), trainable=not config.frozen, name="hub_encoder")
 
 
 def load_module(handle: str, tower: str, interface: str):
@@ -103,84 +133,22 @@ def load_module(handle: str, tower: str, interface: str):
     return loaded
 
 
-def _embedding_size(encoder: hub.KerasLayer, handle: str) -> int:
-    """Runs two empty texts through the encoder: the interface is as expected, or the message says what differs."""
-    example = {name: tf.ones([2, 4], tf.int32) for name in INPUTS}
+def _embedding_size(encoder: HubEncoder, example, handle: str, kind: str, taken: str, interface: str) -> int:
+    """Runs two examples through the encoder: the interface is as expected, or the message says what differs."""
     try:
         outputs = encoder(example, training=False)
     except (ValueError, TypeError, KeyError, tf.errors.OpError) as error:
         reason = str(error).strip().splitlines()[0]
-        raise UserError(f"{handle!r} does not take these inputs ({reason}); {TEXT_INTERFACE}.") from error
-    embedding = _sentence_output(outputs)
-    if embedding is None:
-        found = f"a dict with {sorted(outputs)}" if isinstance(outputs, dict) else type(outputs).__name__
-        raise UserError(f"{handle!r} returns {found}; {TEXT_INTERFACE}.")
-    if embedding.shape.rank != 2 or embedding.shape[0] != 2 or not embedding.dtype.is_floating:
-        raise UserError(
-            f"{handle!r} returns {embedding.dtype.name} {tuple(embedding.shape)} for 2 texts; {TEXT_INTERFACE}, "
-            "float [batch, size]."
-        )
+        raise UserError(f"{handle!r} does not take {taken} ({reason}); {interface}.") from error
+    embedding = _embedding(outputs)
+    as_expected = isinstance(embedding, tf.Tensor) and isinstance(outputs, dict) == (kind == "texts")
+    if not as_expected or embedding.shape.rank != 2 or embedding.shape[0] != 2 or not embedding.dtype.is_floating:
+        found = embedding if as_expected else outputs
+        raise UserError(f"{handle!r} returns {_describe(found)} for 2 {kind}; {interface}.")
     return embedding.shape[1]
-
-
-# A TF-Hub image encoder as image tower: another trainer's module, or one of our own exports.
-#
-# Interface: a reusable SavedModel called with float32 [B, S, S, 3] RGB in [0, 1] that returns float [B, D]; S is fixed
-# by the module or free. It keeps its own BatchNorm statistics, over whatever batch it is given, and moves their
-# averages in every training step, those that are left out for a loss that is not finite included; a chunk that is
-# encoded twice (`train.micro_batches`) runs in inference mode. `batch_norm_*` and `drop_connect_rate` are the module's
-# own. Build it inside the distribution strategy's scope, like every model.
-
-
-IMAGE_INTERFACE = (
-    "expected a TF2 SavedModel that maps float32 [batch, side, side, 3] images in [0, 1] to float [batch, size] "
-    "(TF-Hub's interface for image features)"
-)
-
-
-def build_hub_image(config: ConfigDict) -> tf.keras.Model:
-    """Builds the tower from `config.image_tower`: float32 [B, S, S, 3] RGB in [0, 1] -> float32 [B, D].
-
-    With `projection` a Dense layer maps the module's output to that size. `frozen=False` fine-tunes every trainable
-    variable of the module; frozen, it always runs in inference mode.
-    Raises `UserError` if `handle` cannot be loaded, has another interface, or takes another `image_size`.
-    """
-    if config.precision not in ("auto", "float32"):
-        raise UserError(
-            f"image_tower.precision={config.precision!r} with a TF-Hub image tower: a SavedModel keeps the precision "
-            "it was exported with; set image_tower.precision=float32."
-        )
-    encoder = HubEncoder(
-        load_module(config.handle, "image_tower", IMAGE_INTERFACE), trainable=not config.frozen, name="hub_encoder"
-    )
-    side = config.image_size
-    try:
-        example = encoder(tf.zeros([2, side, side, 3]), training=False)
-    except (ValueError, TypeError, KeyError, tf.errors.OpError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise UserError(
-            f"{config.handle!r} does not take images of image_tower.image_size={side} pixels ({reason}); "
-            f"{IMAGE_INTERFACE}."
-        ) from error
-    if not isinstance(example, tf.Tensor) or example.shape.rank != 2 or not example.dtype.is_floating:
-        raise UserError(f"{config.handle!r} returns {_describe(example)} for 2 images; {IMAGE_INTERFACE}.")
-    images = tf.keras.Input(shape=(side, side, 3), name="images", dtype=tf.float32)  # [B, S, S, 3]
-    embeddings = ImageEmbedding(example.shape[1], name="image_embedding", dtype="float32")(encoder(images))  # [B, D]
-    return finish_tower(images, embeddings, config)
-
-
-class ImageEmbedding(tf.keras.layers.Layer):
-    """Gives a module's output its static size: -> float32 [B, size]."""
-
-    def __init__(self, size: int, **options):
-        super().__init__(**options)
-        self.size = size
-
-    def call(self, outputs):
-        return tf.ensure_shape(tf.cast(outputs, tf.float32), [None, self.size])
 
 
 def _describe(output) -> str:
     if isinstance(output, tf.Tensor):
         return f"{output.dtype.name} {tuple(output.shape)}"
-    return type(output).__name__
+    return f"a dict with {sorted(output)}" if isinstance(output, dict) else type(output).__name__

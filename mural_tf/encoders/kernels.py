@@ -1,8 +1,9 @@
-"""Chains of cheap operations compiled into one pass over memory, forward and backward.
+"""What makes towers fast: fused elementwise chains, convolutions as matrix products, and each tower's precision.
 
-TensorFlow runs `x * sigmoid(x)` and its gradient as eight operations that each read and write the whole tensor; on a
-CPU these passes cost more than many convolutions. XLA compiles each direction into one loop. The mathematics is
-unchanged. The gradient recomputes the function from its inputs, so only those are kept in memory.
+Chains of cheap operations are compiled into one pass over memory, forward and backward. TensorFlow runs `x *
+sigmoid(x)` and its gradient as eight operations that each read and write the whole tensor; on a CPU these passes cost
+more than many convolutions. XLA compiles each direction into one loop. The mathematics is unchanged. The gradient
+recomputes the function from its inputs, so only those are kept in memory.
 
 Only training uses it: graphs traced for inference stay free of XLA, which TensorFlow Serving does not link. On a TPU
 the whole step is compiled already, and the plain function is used.
@@ -74,9 +75,7 @@ def fused(function: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
     return call
 
 
-# BERT's cheap functions (Devlin et al., 2019), each one pass over memory in training: see `fused`.
-
-
+# BERT's cheap functions (Devlin et al., 2019).
 LAYER_NORM_EPSILON = 1e-12
 MASKED = -1e9  # added to the attention logits of padding
 
@@ -103,12 +102,8 @@ def masked_softmax(logits, mask):
     return tf.cast(tf.nn.softmax(tf.cast(logits, tf.float32) + bias), logits.dtype)
 
 
-# Keras' 1x1 and depthwise convolutions with the same variables and numbers, computed the way CPUs are fast at.
-#
-# Measured on TensorFlow 2.15 with oneDNN (batch 256): a 1x1 convolution is a matrix product without the convolution's
-# set-up cost, worth 25% on large maps and half on squeeze-and-excitation's 1x1 maps; oneDNN's gradient of a 5x5
-# depthwise kernel on maps of up to 12x12 takes 8 to 15 ms where the matrix products below take 2 to 7.
-
+# Keras' 1x1 and depthwise convolutions with the same variables and numbers, computed the way CPUs are fast at: 1x1 ones
+# as matrix products, without a convolution's set-up cost, and so the gradients of 5x5 depthwise kernels on small maps.
 
 # A 5x5 kernel's gradient is taken by matrix products when (input positions) x (output positions) is at most this.
 MAX_POSITION_PAIRS = 6000
@@ -197,35 +192,14 @@ def tap_connections(inputs: int, outputs: int, kernel_size: int, stride: int) ->
     return connections
 
 
-# The dtype policy of one tower, set layer by layer so that the process-wide Keras policy stays untouched.
-#
-# "auto" is the fast one of the platform, per tower because convolutions and matrix products differ:
-#
-# | platform                        | text tower     | image tower    | why
-# |---------------------------------|----------------|----------------|----
-# | TPU                             | mixed_bfloat16 | mixed_bfloat16 | its matrix unit multiplies bfloat16
-# | x86 with AMX (`amx_bf16`)       | mixed_bfloat16 | float32        | AMX multiplies bfloat16 tiles, none in float32
-# | AMD with `avx512_bf16`          | mixed_bfloat16 | float32        | measured, see below
-# | Intel with `avx512_bf16` alone  | float32        | float32        | measured, see below
-# | any other                       | float32        | float32        | bfloat16 is emulated
-#
-# Measured with TensorFlow 2.15.1 and oneDNN. On an AMD EPYC (family 26) a 2048 x 2048 product runs at 415 to 430
-# GFLOP/s of two cores in float32 and at 750 to 800 in bfloat16; a training step with BERT-base (32 texts of 64 tokens)
-# and EfficientNet-B0 (128 pixels) takes 3.85 s all in float32, 2.70 with the text tower in mixed_bfloat16, 2.72 with
-# both (a process each, one after the other). On an Intel Xeon with avx512_bf16 and without AMX products of BERT-base's
-# sizes run at 120 to 158 GFLOP/s a core in float32 and 66 to 82 in bfloat16; forward and backward of 32 texts of 64
-# tokens through two layers of BERT-base take 0.96 s of processor time in float32 and 1.56 in mixed_bfloat16, of 32
-# images of 128 pixels through EfficientNet-B0 0.83 and 1.55 (depthwise gradients most of all). `python -m
-# benchmarks.against_transformers --text_precision=…` tells for another machine.
-
-
 PRECISIONS = ("auto", "float32", "mixed_bfloat16")
 
 
 def dtype_policy(precision: str, tower: str) -> tf.keras.mixed_precision.Policy:
     """Returns the Keras policy of that name: variables are float32 in all, "mixed_bfloat16" computes in bfloat16.
 
-    `tower` is "image" or "text"; "auto" depends on it, on this machine and on the distribution strategy in scope.
+    `tower` is "image" or "text"; "auto" depends on it, on this machine and on the distribution strategy in scope. The
+    policy is set layer by layer, so that the process-wide Keras policy stays untouched.
     Raises `UserError` for any other name.
     """
     if precision not in PRECISIONS:
@@ -237,7 +211,11 @@ def dtype_policy(precision: str, tower: str) -> tf.keras.mixed_precision.Policy:
 
 
 def fast_precision(tower: str, on_tpu: bool, on_fast_processor: bool) -> str:
-    """The table above."""
+    """Returns what "auto" means: bfloat16 only where products are faster in it.
+
+    A TPU's matrix unit multiplies bfloat16; on processors whose products are fast in it (see `multiplies_bfloat16`)
+    convolutions are not, and all others emulate it. docs/training.md has the measurements.
+    """
     if on_tpu or (on_fast_processor and tower == "text"):
         return "mixed_bfloat16"
     return "float32"
@@ -245,7 +223,10 @@ def fast_precision(tower: str, on_tpu: bool, on_fast_processor: bool) -> str:
 
 @functools.cache
 def multiplies_bfloat16(cpuinfo: str = "/proc/cpuinfo") -> bool:
-    """Tells whether the processor's bfloat16 products are the fast ones; `False` where the system does not say."""
+    """Tells whether the processor's bfloat16 products are the fast ones; `False` where the system does not say.
+
+    They are with AMX, and with `avx512_bf16` of AMD; with Intel's `avx512_bf16` alone float32 is faster.
+    """
     try:
         words = pathlib.Path(cpuinfo).read_text(encoding="utf-8", errors="replace").split()
     except OSError:

@@ -1,7 +1,13 @@
-"""BatchNorm over a group of examples that can be smaller or larger than one replica's batch.
+"""Layers that depend on the pass they run in (BatchNorm over a group, Dropout that repeats), and heads.
 
-How many examples share statistics changes what a contrastive model learns: reimplementations of ALIGN matched it only
-with about 16 per group, which is what one TPU core saw. `group` says so explicitly:
+Layers that draw (dropout, stochastic depth) or keep statistics (BatchNorm) ask for the running `ForwardPass`. That
+makes a pass repeatable: the same seed gives the same draws, so the two passes of a large batch agree, and a run that
+was killed goes on with the draws it would have had. And it leaves the statistics in one place, so that a step can apply
+them once, or not at all.
+
+BatchNorm's group can be smaller or larger than one replica's batch. How many examples share statistics changes what a
+contrastive model learns: reimplementations of ALIGN matched it only with about 16 per group, which is what one TPU core
+saw. `group` says so explicitly:
 
     "local"    one replica's examples (with micro-batches: one chunk's)
     "global"   all replicas' examples
@@ -18,14 +24,6 @@ import tensorflow as tf
 
 from mural_tf.encoders.kernels import LAYER_NORM_EPSILON
 from mural_tf.errors import UserError
-
-# One pass over examples in training: where its random draws come from, and what it leaves to be saved.
-#
-# Layers that draw (dropout, stochastic depth) or keep statistics (BatchNorm) ask for the pass they run in. That makes
-# a pass repeatable: the same seed gives the same draws, so the two passes of a large batch agree, and a run that was
-# killed goes on with the draws it would have had. And it leaves the statistics in one place, so that a step can apply
-# them once, or not at all.
-
 
 _running = threading.local()  # MirroredStrategy traces every replica in a thread of its own
 
@@ -174,9 +172,6 @@ class BatchNormalization(tf.keras.layers.BatchNormalization):
         return tf.reduce_mean(variance, axes) * count / tf.maximum(count - 1.0, 1.0)
 
 
-# Dropout whose draws can be repeated: they come from the seed of the running `ForwardPass`.
-
-
 class Dropout(tf.keras.layers.Layer):
     """Zeroes a share `rate` of the entries and divides the others by 1 - rate, in training only.
 
@@ -216,11 +211,10 @@ def keep(shape: tf.Tensor | list, rate: float, seed: tf.Tensor) -> tf.Tensor:
     return draws >= tf.constant(round(rate * 2**16), tf.uint16)
 
 
-# Globetrotter's prediction head [C]: Dense, GELU, layer normalisation, Dense.
-
-
 class MlpHead(tf.keras.layers.Layer):
-    """float [B, hidden] -> float32 [B, size], not normalised.
+    """[Globetrotter]'s head, Dense, GELU, layer normalisation, Dense: float [B, hidden] -> float32 [B, size].
+
+    The output is not normalised.
 
     Args:
       hidden_size: of the layer between.

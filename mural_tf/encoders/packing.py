@@ -120,14 +120,6 @@ def _exchange(inputs: list[tf.Tensor], forward: list[tf.Tensor], backward: list[
     return exchange(*inputs)
 
 
-# Running a text tower without computing on padding, where shapes may change (CPU and GPU).
-#
-# A batch of texts is as wide as its longest one, and most are far shorter: on captions in many languages more than half
-# of a padded batch is padding. Our own BERT runs on the packed tokens (`Packing`) and computes attention in groups of
-# similar length. Any other tower gets its rows sorted by length, in a few groups, each cut to its own longest text. The
-# states are the same, for the work of the real tokens. TPUs need fixed shapes: use one group there.
-
-
 def stack_ids(ids: list[tf.Tensor]) -> tf.Tensor:
     """Concatenates [B_i, T_i] along the batch, padding with 0 to the largest T; a static shape where all are."""
     widths = [value.shape[1] for value in ids]
@@ -138,7 +130,8 @@ def stack_ids(ids: list[tf.Tensor]) -> tf.Tensor:
 def encode_by_length(encoder: tf.keras.Model, tokens: dict, groups: int, training: bool) -> tf.Tensor:
     """Returns `encoder(tokens)`, float32 [B, H], computed in `groups` parts of texts of similar length.
 
-    One group is the plain call, on padding too.
+    Our own BERT runs on the packed tokens. Any other tower gets its rows sorted by length, in a few groups, each cut to
+    its own longest text. One group is the plain call, on padding too, for TPUs, which need fixed shapes.
 
     `tokens`: int32 [B, T] each, with `input_mask` 1 on tokens and 0 on padding, which comes last in every row.
     """
@@ -158,9 +151,6 @@ def encode_by_length(encoder: tf.keras.Model, tokens: dict, groups: int, trainin
             encoder({name: tf.gather(ids, rows)[:, :longest] for name, ids in tokens.items()}, training=training)
         )
     return tf.gather(tf.concat(states, axis=0), tf.argsort(order))
-
-
-# From the states of a text's tokens to one state of the text.
 
 
 POOLINGS = ("first", "first_and_mean")

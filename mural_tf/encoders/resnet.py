@@ -12,11 +12,10 @@ import math
 import tensorflow as tf
 from ml_collections import ConfigDict
 
-from mural_tf.encoders.efficientnet import PixelNormalization, check_normalization, scaled_width
+from mural_tf.encoders.efficientnet import PixelNormalization, check_settings, scaled_width
 from mural_tf.encoders.kernels import dtype_policy
 from mural_tf.encoders.layers import BatchNormalization, Dropout
 from mural_tf.encoders.towers import finish_tower
-from mural_tf.errors import UserError
 
 STAGE_WIDTHS = (64, 128, 256, 512)
 BLOCKS = 2  # a stage, at depth 1
@@ -30,7 +29,7 @@ def build_resnet(config: ConfigDict) -> tf.keras.Model:
     has 2 times `depth` blocks. A frozen tower keeps its BatchNorm statistics and drops no block even in training.
     Raises `UserError` for values out of range.
     """
-    _check(config)
+    check_settings(config)
     builder = _Builder(config)
     images = tf.keras.Input(shape=(None, None, 3), name="images", dtype=tf.float32)
     x = PixelNormalization(config.normalization, name="normalization", dtype="float32")(images)
@@ -90,18 +89,3 @@ class _Builder:
             x = Dropout(drop_rate, noise_shape=(None, 1, 1, 1), name=name + "drop", dtype=self.policy)(x)
         x = tf.keras.layers.Add(name=name + "add", dtype=self.policy)([x, shortcut])
         return self.activate(x, name + "activation2")
-
-
-def _check(config: ConfigDict) -> None:
-    check_normalization(config)
-    if config.width <= 0 or config.depth <= 0:
-        raise UserError(
-            f"image_tower.width={config.width} and image_tower.depth={config.depth} must be above 0; ResNet-18 has 1.0 "
-            "and 1.0."
-        )
-    if not 0 <= config.drop_connect_rate < 1:
-        raise UserError(f"image_tower.drop_connect_rate={config.drop_connect_rate} must be in [0, 1).")
-    if not 0 <= config.batch_norm_momentum < 1:
-        raise UserError(f"image_tower.batch_norm_momentum={config.batch_norm_momentum} must be in [0, 1).")
-    if config.projection < 0:
-        raise UserError(f"image_tower.projection={config.projection} must be 0 (none) or a size.")

@@ -1,4 +1,7 @@
-"""What every image tower ends in: an optional projection to another size, and the tower's settings."""
+"""What other rooms ask of a tower, what every image tower ends in, and the towers that compute little or nothing.
+
+Only `encoders` and `text/build.py` know towers by name; all others ask the functions below.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,21 @@ from ml_collections import ConfigDict
 
 from mural_tf.encoders.layers import BatchNormalization
 from mural_tf.errors import UserError
+
+
+def has_images(tower: ConfigDict) -> bool:
+    """Whether the `image_tower` part of a configuration is of a model with images, not of texts alone."""
+    return tower.name != "none"
+
+
+def takes_features(tower: ConfigDict) -> bool:
+    """Whether an image tower takes features that were computed beforehand, float32 [B, F], in place of pixels."""
+    return tower.name == "features"
+
+
+def keeps_precision(tower: ConfigDict) -> bool:
+    """Whether a tower, of images or texts, computes in the precision it was made with, as a TF-Hub module does."""
+    return tower.name == "hub"
 
 
 def finish_tower(images: tf.Tensor, embeddings: tf.Tensor, config: ConfigDict) -> tf.keras.Model:
@@ -23,14 +41,8 @@ def finish_tower(images: tf.Tensor, embeddings: tf.Tensor, config: ConfigDict) -
     return model
 
 
-# The image branch of EmbN and MULE: two layers on features that are frozen, trained, or computed beforehand.
-#
-# [MULE] (Kim et al., 2020), figure 2, after Wang et al. (2019): features (2048 of ResNet-152) → Dense 2048, BatchNorm,
-# ReLU → Dense 512.
-
-
 def feature_input(config: ConfigDict) -> tf.keras.Model:
-    """Returns the tower that computes nothing, float32 [B, F] → [B, F]: images arrive as `data.features` made them."""
+    """Returns the tower that computes nothing, float32 [B, F] → [B, F]: `ingest.features` made what arrives."""
     if config.feature_size < 1:
         raise UserError("image_tower.name='features' needs image_tower.feature_size, how many numbers an "
                                  "image has.")  # fmt: skip
@@ -39,8 +51,9 @@ def feature_input(config: ConfigDict) -> tf.keras.Model:
 
 
 def add_branch(tower: tf.keras.Model, config: ConfigDict) -> tf.keras.Model:
-    """Puts the branch on a tower that gives features [B, F]: the same inputs → float32 [B, `projection`].
+    """Puts EmbN's and MULE's branch on a tower that gives features [B, F]: the same inputs → float32 [B, `projection`].
 
+    [MULE], figure 2, after Wang et al. (2019): features (2048 of ResNet-152) → Dense 2048, BatchNorm, ReLU → Dense 512.
     The branch trains even where the tower is frozen. It computes in float32.
     """
     if config.projection < 1:
@@ -60,14 +73,11 @@ def add_branch(tower: tf.keras.Model, config: ConfigDict) -> tf.keras.Model:
     return model
 
 
-# The place of the image tower in a model of texts alone: no weights, and the zero vector for every image.
-#
-# So that one kind of model serves all methods: a text-only model trains, resumes, exports and embeds texts as the
-# others do. Its image embeddings say nothing, and evaluations of images leave it out.
-
-
 def build_no_image(config: ConfigDict) -> tf.keras.Model:
-    """Builds float32 [B, S, S, 3] -> zeros, float32 [B, projection], without variables.
+    """Builds the tower of a model of texts alone: float32 [B, S, S, 3] -> zeros, float32 [B, projection], no variables.
+
+    So one kind of model serves all methods: it trains, resumes, exports and embeds texts as the others do. Its image
+    embeddings say nothing, and evaluations of images leave it out.
 
     Raises `UserError` if `image_tower.projection`, which must be the embedding size, is not set.
     """

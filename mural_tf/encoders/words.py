@@ -22,16 +22,15 @@ from ml_collections import ConfigDict
 
 from mural_tf.encoders.kernels import dtype_policy
 from mural_tf.errors import UserError
-
-# Layers of which every language has its own: MULE's projection of words, PARALLEL-EmbN's sentence branches.
-#
-# Two ways give the same numbers. By parts: each language's rows go through its own layer, at the work of one layer;
-# sizes then depend on the data, which a CPU or GPU allows. By masks: all rows go through all layers and each row takes
-# its own language's result, at the work of all layers, in fixed sizes as a TPU needs.
+from mural_tf.text.word_pieces import TOKENS
 
 
 class PerLanguage(tf.keras.layers.Layer):
     """Applies to each row of the inputs the layer of its language.
+
+    Two ways give the same numbers. By parts: each language's rows go through its own layer, at the work of one layer;
+    sizes then depend on the data, which a CPU or GPU allows. By masks: all rows go through all layers and each row
+    takes its own language's result, at the work of all layers, in fixed sizes as a TPU needs.
 
     Args:
       languages: their names, in the order of their numbers.
@@ -63,7 +62,7 @@ class PerLanguage(tf.keras.layers.Layer):
         return tf.math.unsorted_segment_sum(tf.concat(outputs, 0), tf.concat(rows, 0), tf.shape(language)[0])
 
 
-# Cells, not cuDNN's layers: one of these is traced faster, and there is one a language in PARALLEL-EmbN.
+# Cells, not cuDNN's layers: one of these is traced faster, and PARALLEL-EmbN has one for each language.
 CELLS = {"lstm": tf.keras.layers.LSTMCell, "gru": tf.keras.layers.GRUCell}
 BRANCHES = ("shared", "parallel")
 VECTOR_DEVIATION = 0.1  # of random word vectors
@@ -73,14 +72,13 @@ def build_recurrent(config: ConfigDict, vocabulary_size: int) -> tf.keras.Model:
     """Builds the tower from `config.text_tower`: the int32 [B, T] inputs of every text tower → float32 [B, P + U].
 
     `input_type_ids` holds the language of each row. P is `projection` (s), U is `language_size` (u). With more than
-    one length group, rows are computed by parts of one language each, see per_language.py.
+    one length group, rows are computed by parts of one language each, see `PerLanguage`.
     Raises `UserError` for values that cannot be built.
     """
     _check(config)
     policy = dtype_policy(config.precision, "text")
     fixed = config.length_groups == 1
-    names = ("input_word_ids", "input_mask", "input_type_ids")
-    inputs = {name: tf.keras.Input(shape=(None,), dtype=tf.int32, name=name) for name in names}  # [B, T]
+    inputs = {name: tf.keras.Input(shape=(None,), dtype=tf.int32, name=name) for name in TOKENS}  # [B, T]
     language = inputs["input_type_ids"][:, 0]  # [B]
     mask = inputs["input_mask"]
     vectors = tf.keras.layers.Embedding(  # a word's id says its language too: one table for all
@@ -144,12 +142,6 @@ def _check(config: ConfigDict) -> None:
     for name in ("projection", "word_size", "language_size", "hidden_size"):
         if config[name] < 1:
             raise UserError(f"text_tower.{name}={config[name]} must be at least 1 with word vectors.")
-
-
-# Pretrained word vectors from FastText's text files (`.vec`): one word and its numbers a line.
-#
-# The first line may hold the number of words and of dimensions. Files are read line by line; only the words of the
-# vocabulary are kept.
 
 
 MOST_BROKEN_LINES = 0.01  # share of a file above which it is not taken for one of vectors

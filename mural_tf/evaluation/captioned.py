@@ -1,7 +1,7 @@
 """Image-text retrieval benchmarks that come as caption files and folders of images: what each pools, and how.
 
 Multi30K and Flickr30K, MS-COCO with its captions in other languages, COCO-CN, XTD, Crossmodal-3600. The protocol
-itself is in `pool.py`, the reading of the files in `mural_tf.ingest.caption_files`.
+itself is in `retrieval.py`, the reading of the files in `mural_tf.ingest.caption_files`.
 """
 
 from __future__ import annotations

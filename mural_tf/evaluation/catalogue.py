@@ -1,6 +1,6 @@
 """The benchmarks by name: which files each needs, where these come from, which protocol options it reads.
 
-Only data: `--help` and the list of benchmarks stay fast. What they do is in `registry.py`.
+Only data: `--help` and the list of benchmarks stay fast. What they do is in `benchmarks.py`.
 """
 
 from __future__ import annotations

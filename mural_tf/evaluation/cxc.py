@@ -29,9 +29,6 @@ from mural_tf.ingest.text_files import clean, read_lines
 from mural_tf.metrics import ranking
 from mural_tf.metrics.correlation import bootstrap_spearman
 
-# Crisscrossed Captions' files of ratings, joined with the captions' texts of MS-COCO.
-
-
 ORIGINAL = "c2i_original"  # rows of sits: a caption and its own image
 
 

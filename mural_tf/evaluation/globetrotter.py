@@ -5,9 +5,11 @@ is the share of positives among the M - 1 nearest. All other sentences are candi
 in its code those in the query's own language are not (`other_languages`). The code's cut-off is always 50 and it
 prints a mean count; here it is M - 1, as in the paper.
 
-Words: Recall@10 over pairs found by tf-idf (`word_pairs.py`), both directions, the mean over all pairs of languages;
-with and without pairs of identical words; of the embeddings as they are and after rotation onto each other
-(`metrics/alignment.py`). Words are encoded as texts; the paper uses its model's token embeddings.
+Words: Recall@10 over pairs found in the sentences by tf-idf (appendix B.2), both directions, the mean over all pairs of
+languages; with and without pairs of identical words; of the embeddings as they are and after rotation onto each other
+(`metrics/procrustes.py`). A word's document is everything said in the other language in the sentences that hold the
+word; words are paired if each is among the five with the largest tf-idf in the other's document. The paper pairs
+byte-pair tokens and compares its model's token embeddings; here they are whole words, encoded as texts.
 
 Cross-modal recall of the paper is the benchmark "retrieval" on 1,000 images.
 """
@@ -25,15 +27,8 @@ from mural_tf.evaluation.parallel import read_parallel
 from mural_tf.evaluation.request import Request
 from mural_tf.evaluation.retrieval import Evaluation
 from mural_tf.metrics import ranking
-from mural_tf.metrics.alignment import align_all
-from mural_tf.metrics.top_k import nearest
-
-# Word translations found in aligned sentences (Globetrotter, Surís et al., 2022, appendix B.2).
-#
-# A word's document is everything said in the other language in the sentences that hold the word; words are paired if
-# each is among the five with the largest tf-idf in the other's document. The paper pairs byte-pair tokens; these are
-# whole words, because a model is only asked to encode texts.
-
+from mural_tf.metrics.procrustes import align
+from mural_tf.metrics.top_k import top_k
 
 TOP = 5
 _WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
@@ -117,7 +112,7 @@ def _sentences(request: Request, result: Evaluation, texts: dict[str, list[str]]
         "other_languages": lambda begin, end: language[begin:end, None] == language,
     }
     for name, mask in masks.items():
-        found = nearest(embeddings, embeddings, languages - 1, mask)  # [M N, M - 1]
+        found = top_k(embeddings, embeddings, languages - 1, mask)[1]  # [M N, M - 1]
         hits = (sentence[found] == sentence[:, None]) & (language[found] != language[:, None])
         result.metrics[f"globetrotter/sentence_translation/{name}"] = 100.0 * float(hits.mean())
     result.sizes["sentence_translation"] = {"queries": size, "languages": languages}
@@ -129,7 +124,7 @@ def _words(request: Request, result: Evaluation, texts: dict[str, list[str]], op
     if not all(vocabularies):
         raise UserError("A language has no word in any sentence.")
     raw = [request.encode_texts(words) for words in vocabularies]
-    clouds = {"raw": raw, "rotated": align_all(raw)}
+    clouds = {"raw": raw, "rotated": list(align(dict(zip(texts, raw))).values())}
     values: dict[str, list[float]] = {}
     pairs = 0
     for a, b in itertools.combinations(range(len(raw)), 2):

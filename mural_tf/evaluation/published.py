@@ -1,20 +1,17 @@
-"""Our numbers beside the papers': every published cell with its source, and a table of differences."""
+"""Our numbers beside the papers': every published cell with its source, and a table of differences.
+
+[MURAL] Tables 2 to 6 (Jain et al., Findings of EMNLP 2021), [ETCL] Tables 1 to 4 (Lee et al., COLING 2022), [MULE]
+Tables 2 and 3 (Kim et al., AAAI 2020).
+
+A line of `ROWS` is: setting | row as the paper names it | a number for each column. "-" is an empty cell, † a footnote
+of the table. `COLUMNS` names our metric for each column, so that a cell and our number can stand side by side.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 from collections.abc import Mapping
-
-# The results that the papers print, as data: MURAL Tables 2 to 6, ETCL Tables 1 to 4, MULE Tables 2 and 3.
-#
-# MURAL: Jain et al., "MURAL: Multimodal, Multitask Retrieval Across Languages", Findings of EMNLP 2021. ETCL: Lee et
-# al., "Efficient Multilingual Multi-modal Pre-training through Triple Contrastive Loss", COLING 2022. MULE: Kim et al.,
-# "MULE: Multimodal Universal Language Embedding", AAAI 2020.
-#
-# A line of `ROWS` is: setting | row as the paper names it | a number for each column. "-" is an empty cell, † a
-# footnote of the table. `COLUMNS` names our metric for each column, so that a cell and our number can stand side by
-# side.
 
 
 def _metrics(pattern: str, values: str) -> tuple[str, ...]:

@@ -21,9 +21,6 @@ from mural_tf.loading import load
 from mural_tf.metrics.ranking import CUTOFFS
 from mural_tf.training.workdir import append_metrics
 
-# Evaluations as tables of plain text.
-
-
 DIRECTIONS = ("image_to_text", "text_to_image")
 
 
@@ -82,9 +79,6 @@ def metric_rows(metrics: Mapping[str, float], sizes: Mapping[str, Mapping[str, i
             numbers = "".join(f"  {values[row][x]:{max(11, len(x))}.2f}" for x in columns)
             lines.append(f"{row:{width}}{counts}{numbers}")
     return lines
-
-
-__all__ = ["Evaluation", "evaluate_and_report", "group_table", "table", "write_report"]
 
 
 def evaluate_and_report(

@@ -1,10 +1,19 @@
-"""Image-text retrieval on any image-text TFRecords, per language: the protocol of `mural_tf.evaluation.retrieval`."""
+"""Image-text retrieval over images and their captions in several languages: the protocol of [MURAL] §4.
+
+For each language: image-to-text searches all captions in that language with every image that has one; text-to-image
+searches those images with every caption. A positive is a caption of the same image; a caption that repeats another
+image's word for word is not one, but is counted and reported. R@K is the hit rate, mean recall the mean of R@1, R@5
+and R@10 over both directions (`mural_tf.metrics.ranking`). A group's mean recall is the unweighted mean over its
+languages that were evaluated, and `all` is the mean over all of them.
+
+Images that are missing or do not decode leave all pools, with their captions; empty captions leave theirs. Both are
+counted in the protocol line, and a benchmark without all of its images says there that it is not complete.
+"""
 
 from __future__ import annotations
 
 import collections
 import dataclasses
-import json
 import pathlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
@@ -14,9 +23,8 @@ from tqdm import tqdm
 from mural_tf.config import base_config
 from mural_tf.data import records
 from mural_tf.errors import UserError
+from mural_tf.files import read_json
 from mural_tf.metrics import ranking
-
-# What an evaluation returns, whatever its benchmark: numbers, and everything needed to compare them with others'.
 
 
 @dataclasses.dataclass
@@ -35,18 +43,6 @@ class Evaluation:
     sizes: dict[str, dict[str, int]]
     groups: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     notes: list[str] = dataclasses.field(default_factory=list)
-
-
-# Image-text retrieval over images and their captions in several languages: the protocol of MURAL §4.
-#
-# For each language: image-to-text searches all captions in that language with every image that has one; text-to-image
-# searches those images with every caption. A positive is a caption of the same image; a caption that repeats another
-# image's word for word is not one, but is counted and reported. R@K is the hit rate, mean recall the mean of R@1, R@5
-# and R@10 over both directions (`mural_tf.metrics.ranking`). A group's mean recall is the unweighted mean over its
-# languages that were evaluated, and `all` is the mean over all of them.
-#
-# Images that are missing or do not decode leave all pools, with their captions; empty captions leave theirs. Both are
-# counted in the protocol line, and a benchmark without all of its images says there that it is not complete.
 
 
 UNDETERMINED = "und"  # BCP 47's code for captions whose records name no language
@@ -228,25 +224,6 @@ def _protocol(decoded: int, images: int, empty: int, sizes: Mapping, parts: int)
     return ("NOT COMPLETE: " if decoded < images else "") + ", ".join(lines)
 
 
-__all__ = ["Evaluation", "evaluate_retrieval", "measure_retrieval", "read_pool"]
-
-
-def evaluate_retrieval(
-    embedder,
-    data_dir: str | pathlib.Path,
-    split: str,
-    languages: Sequence[str] | None = None,
-    batch_size: int = 128,
-    name: str = "retrieval",
-) -> dict[str, float]:
-    """Returns the numbers of `measure_retrieval`: recalls in percent, ranks from 1.
-
-    Keys: `<name>/<language>/image_to_text/recall@1`, `@5`, `@10`, `.../mean_rank`, `.../median_rank`, the same for
-    `text_to_image`, `<name>/<language>/mean_recall`, `<name>/<group>/mean_recall` and `<name>/all/mean_recall`.
-    """
-    return measure_retrieval(embedder, data_dir, split, languages, batch_size, name).metrics
-
-
 def measure_retrieval(
     embedder,
     data_dir: str | pathlib.Path,
@@ -257,7 +234,10 @@ def measure_retrieval(
     progress: bool = False,
     max_missing: float = 1.0,
 ) -> Evaluation:
-    """Runs the protocol on one split of a folder of records.
+    """Runs the protocol on one split of a folder of records; recalls are in percent, ranks count from 1.
+
+    Keys: `<name>/<language>/image_to_text/recall@1`, `@5`, `@10`, `.../mean_rank`, `.../median_rank`, the same for
+    `text_to_image`, `<name>/<language>/mean_recall`, `<name>/<group>/mean_recall` and `<name>/all/mean_recall`.
 
     Args:
       embedder: anything with `Embedder`'s `encode_image` and `encode_text`.
@@ -306,10 +286,5 @@ def _read_images(data_dir: str | pathlib.Path, split: str, wanted: Sequence[int]
 def language_groups(data_dir: str | pathlib.Path) -> dict[str, tuple[str, ...]]:
     """Returns the language groups of the data set's dataset.json, or else the paper's (A.3)."""
     path = pathlib.Path(data_dir) / "dataset.json"
-    try:
-        description = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        description = {}
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is not valid JSON ({error}).") from None
+    description = read_json(path) if path.exists() else {}
     return description.get("language_groups") or base_config().evaluation.groups.to_dict()

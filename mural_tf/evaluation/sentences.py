@@ -18,9 +18,7 @@ from mural_tf.ingest.text_files import read_lines
 from mural_tf.metrics import ranking
 from mural_tf.metrics.correlation import spearman
 
-# The groups of languages over which papers average Tatoeba's accuracy, by the codes of its files (ISO 639-3).
-
-
+# Groups of languages over which papers average Tatoeba's accuracy, by the codes of its files (ISO 639-3).
 # Multilingual USE (Yang et al., 2020).
 MUSE_14 = tuple("ara cmn fra deu ita jpn kor nld pol por rus spa tha tur".split())
 # XTREME (Hu et al., 2020).

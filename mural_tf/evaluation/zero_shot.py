@@ -1,52 +1,45 @@
 """Zero-shot classification (CLIP, Radford et al., 2021, §3.1.4; ETCL §5.2): ImageNet, CIFAR-100, SUN397, Food-101.
 
-A class is represented by the normalised mean of the normalised embeddings of its name in every template; an image
-goes to the class with the largest cosine. Accuracy@1 and @5, per language; languages come from the files of class
-names (`class_names.py`). Where a language names some of the classes only, the others and their images are left out,
-and it says so.
+A class is represented by the normalised mean of the normalised embeddings of its name in every template; an image goes
+to the class with the largest cosine. Accuracy@1 and @5, per language. Languages come from the files of class names:
+
+    class_names.<language>.txt   a name a line, in the order of the labels; an empty line: no name for this class
+    templates.<language>.txt     a template a line, with {} or {c} where the name goes
+
+and, for ImageNet, the two files of the clip-benchmark package: babel_imagenet.json ({"DE": [[class numbers], [names]],
+…}) and nllb_dist13b_prompts.json ({"deu_Latn": [templates], …} or by two-letter codes). A language needs names; where
+it has no templates, the names alone are encoded. Where a language names some of the classes only, the others and their
+images are left out. Both are noted.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import pathlib
 import pickle
 from collections.abc import Sequence
 
 import numpy as np
 
+from mural_tf.embedder import PLACES, class_embeddings, fill_templates
 from mural_tf.errors import UserError
 from mural_tf.evaluation.request import Request
 from mural_tf.evaluation.retrieval import Evaluation, add_groups
+from mural_tf.files import read_json
 from mural_tf.ingest.text_files import canonical_language, read_lines
 from mural_tf.metrics import ranking
 from mural_tf.metrics.ranking import CUTOFFS
-from mural_tf.metrics.top_k import nearest
-
-# Class names and prompt templates of zero-shot classification, in any language, from files.
-#
-#     class_names.<language>.txt   a name a line, in the order of the labels; an empty line: no name for this class
-#     templates.<language>.txt     a template a line, with {} or {c} where the name goes
-#
-# For ImageNet also the two files of the clip-benchmark package: babel_imagenet.json ({"DE": [[class numbers], [names]],
-# …}) and nllb_dist13b_prompts.json ({"deu_Latn": [templates], …} or by two-letter codes). A language needs names; where
-# it has no templates, the names alone are encoded, which is noted.
-
+from mural_tf.metrics.top_k import top_k
 
 BABEL, NLLB = "babel_imagenet.json", "nllb_dist13b_prompts.json"
 
 
 @dataclasses.dataclass
 class Prompts:
-    """One language: class number -> name, and templates with {} for the name."""
+    """One language: class number -> name, and templates with {} or {c} for the name."""
 
     names: dict[int, str]
     templates: list[str]
-
-    def texts(self, number: int) -> list[str]:
-        """Returns the class's name in every template."""
-        return [template.replace("{c}", "{}").replace("{}", self.names[number]) for template in self.templates]
 
 
 def read_prompts(folder: pathlib.Path, classes: int, english: list[str] | None) -> dict[str, Prompts]:
@@ -62,7 +55,7 @@ def read_prompts(folder: pathlib.Path, classes: int, english: list[str] | None) 
     """
     names: dict[str, dict[int, str]] = {"en": dict(enumerate(english))} if english else {}
     if (folder / BABEL).is_file():
-        for code, (numbers, babel) in _read_json(folder / BABEL).items():
+        for code, (numbers, babel) in read_json(folder / BABEL).items():
             names[canonical_language(code.lower())] = dict(zip(map(int, numbers), babel))
     for path in sorted(folder.glob("class_names.*.txt")):
         lines = [line or "" for _, line in read_lines(path)]
@@ -78,12 +71,12 @@ def read_prompts(folder: pathlib.Path, classes: int, english: list[str] | None) 
 def _read_templates(folder: pathlib.Path) -> dict[str, list[str]]:
     templates = {}
     if (folder / NLLB).is_file():
-        for code, lines in _read_json(folder / NLLB).items():
+        for code, lines in read_json(folder / NLLB).items():
             templates[canonical_language(code.lower().split("_")[0])] = lines
     for path in sorted(folder.glob("templates.*.txt")):
         templates[_language(path)] = [line for _, line in read_lines(path) if line]
     for language, lines in templates.items():
-        without = [line for line in lines if "{}" not in line and "{c}" not in line]
+        without = [line for line in lines if not any(place in line for place in PLACES)]
         if without or not lines:
             raise UserError(f"A template in {language} has no {{}} for the name: {without[:1] or 'no line'}.")
     return templates
@@ -93,29 +86,20 @@ def _language(path: pathlib.Path) -> str:
     return canonical_language(path.name.split(".")[1])
 
 
-def _read_json(path: pathlib.Path) -> dict:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
-        raise UserError(f"{path} cannot be read ({error}).") from None
-
-
-# ImageNet by nearest neighbours, the protocol of ALIGN (Jia et al., 2021, footnote 3).
-#
-# For each validation image the nearest training images by cosine of the image embedding; Recall@K is the share of
-# validation images whose class is among the first K. Recall@1 is 1-NN accuracy: nothing votes. The paper does not say
-# whether its embedding is projected; ours is the one that is searched and exported.
-
-
 def imagenet_knn(request: Request) -> list[Evaluation]:
-    """Searches the training images with every validation image."""
+    """ImageNet by nearest neighbours, the protocol of ALIGN (Jia et al., 2021, footnote 3).
+
+    For each validation image the nearest training images by cosine of the image embedding; Recall@K is the share of
+    validation images whose class is among the first K. Recall@1 is 1-NN accuracy: nothing votes. The paper does not say
+    whether its embedding is projected; ours is the one that is searched and exported.
+    """
     queries, query_classes, notes = _encode(request, request.split)
     candidates, candidate_classes, more = _encode(request, "train")
     names = np.unique(np.concatenate([query_classes, candidate_classes]))
     unknown = sorted(set(query_classes) - set(candidate_classes))
     if unknown:
         raise UserError(f"{len(unknown)} classes of {request.split}/ are not in train/, such as {unknown[0]}.")
-    found = candidate_classes[nearest(queries, candidates, min(max(CUTOFFS), len(candidates)))]  # [Q, K]
+    found = candidate_classes[top_k(queries, candidates, max(CUTOFFS))[1]]  # [Q, K]
     hits = found == query_classes[:, None]
     metrics = {
         f"imagenet_knn/image_to_image/recall@{k}": 100.0 * float(hits[:, :k].any(axis=1).mean()) for k in CUTOFFS
@@ -186,10 +170,7 @@ def sun397(request: Request) -> list[Evaluation]:
 def food101(request: Request) -> list[Evaluation]:
     """Food-101's test split: 250 images of each of 101 dishes."""
     folder = request.folder / "food-101"
-    try:
-        listed = json.loads((folder / "meta" / f"{request.split}.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{folder / 'meta' / request.split}.json cannot be read ({error}).") from None
+    listed = read_json(folder / "meta" / f"{request.split}.json")
     classes = sorted(listed)
     images = [(name, label) for label, dish in enumerate(classes) for name in listed[dish]]
     paths = [folder / "images" / f"{name}.jpg" for name, _ in images]
@@ -223,9 +204,8 @@ def _measure_language(request, result, language: str, prompts: Prompts, images, 
     inside = np.isin(labels, numbers)
     if not inside.any():
         raise UserError(f"The class names in {language} name no class of any image.")
-    texts = [prompts.texts(number) for number in numbers]
-    embeddings = request.encode_texts([text for of_class in texts for text in of_class])
-    prototypes = class_embeddings(embeddings.reshape(len(numbers), len(prompts.templates), -1))
+    texts = fill_templates([prompts.names[number] for number in numbers], prompts.templates)
+    prototypes = class_embeddings(request.encode_texts(texts), len(prompts.templates))
     ranks = ranking.ranks(images[inside], prototypes, np.searchsorted(numbers, labels[inside]))
     for k in ACCURACIES:
         result.metrics[f"{result.name}/{language}/accuracy@{k}"] = ranking.recall_at(ranks, k)
@@ -238,13 +218,6 @@ def _measure_language(request, result, language: str, prompts: Prompts, images, 
         result.notes.append(f"NOT COMPLETE: {language} names {len(numbers)} of {classes} classes; others are left out.")
     if prompts.templates == ["{}"]:
         result.notes.append(f"{language} has no templates: class names are encoded alone.")
-
-
-def class_embeddings(embeddings: np.ndarray) -> np.ndarray:
-    """Returns [C, D]: the normalised mean over templates of normalised embeddings [C, T, D]."""
-    embeddings = embeddings / np.linalg.norm(embeddings, axis=-1, keepdims=True)
-    means = embeddings.mean(axis=1)
-    return means / np.linalg.norm(means, axis=-1, keepdims=True)
 
 
 class _PlainUnpickler(pickle.Unpickler):

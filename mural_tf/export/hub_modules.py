@@ -22,9 +22,10 @@ from ml_collections import ConfigDict
 
 from mural_tf.encoders import kernels
 from mural_tf.errors import UserError
-from mural_tf.models.dual_encoder import TOKENS, DualEncoder
+from mural_tf.files import read_json
+from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.text.language_words import WordTokenizer
-from mural_tf.text.word_pieces import WordPieceTokenizer
+from mural_tf.text.word_pieces import TOKENS, WordPieceTokenizer
 
 IMAGE_ENCODER = "hub/image_encoder"
 TEXT_PREPROCESSOR = "hub/text_preprocessor"
@@ -203,9 +204,6 @@ def pack_segments(vocabulary: Sequence[str], inputs: list[tf.RaggedTensor], seq_
     }
 
 
-# Takes the weights out of an export again, to fine-tune from it.
-
-
 def restore_from_export(model: DualEncoder, directory: str | pathlib.Path) -> None:
     """Copies both towers, the text heads and the temperature of an export into `model`, a model of its configuration.
 
@@ -215,13 +213,12 @@ def restore_from_export(model: DualEncoder, directory: str | pathlib.Path) -> No
     directory = pathlib.Path(directory)
     pairs = _matched(model.image_encoder.variables, directory / IMAGE_ENCODER)
     pairs += _matched(text_variables(model), directory / TEXT_ENCODER)
-    try:
-        temperature = float(json.loads((directory / "model_card.json").read_text(encoding="utf-8"))["temperature"])
-    except (OSError, ValueError, KeyError) as error:
-        raise UserError(f"{directory}/model_card.json cannot be read ({error}).") from None
+    card = read_json(directory / "model_card.json")
+    if not isinstance(card.get("temperature"), float):
+        raise UserError(f"{directory}/model_card.json has no temperature: it is not the card of an export.")
     for variable, value in pairs:
         variable.assign(value)
-    model.log_temperature.assign(math.log(temperature))
+    model.log_temperature.assign(math.log(card["temperature"]))
 
 
 def _matched(variables: Sequence[tf.Variable], folder: pathlib.Path) -> list[tuple[tf.Variable, tf.Tensor]]:

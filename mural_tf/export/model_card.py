@@ -7,11 +7,11 @@ import json
 import math
 import pathlib
 from collections.abc import Mapping
-from importlib import metadata
 
 from ml_collections import ConfigDict
 
 from mural_tf.models.dual_encoder import DualEncoder, trainable_parameters
+from mural_tf.training.workdir import package_versions
 
 PACKAGES = ("tensorflow", "tensorflow-text", "mural-tf")
 
@@ -25,7 +25,7 @@ def describe_model(
         "name": config.model,
         "method": model.title or type(model).__name__,
         "created": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "packages": _versions(),
+        "packages": package_versions(PACKAGES),
         "parameters": trainable_parameters(model),
         "embedding_size": int(config.embedding_size),
         "image": {
@@ -62,16 +62,6 @@ def _training_data(config: ConfigDict) -> dict[str, object]:
             described[key] = dataset[key]
     described["languages"] = sorted(dataset.get("languages", config.data.image_text_languages))
     return described
-
-
-def _versions() -> dict[str, str]:
-    versions = {}
-    for name in PACKAGES:
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            versions[name] = "not installed"
-    return versions
 
 
 def _number(value: float) -> float | None:

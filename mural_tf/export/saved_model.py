@@ -30,12 +30,18 @@ from absl import logging
 from ml_collections import ConfigDict
 
 from mural_tf.config import save_config
+from mural_tf.encoders.towers import keeps_precision
 from mural_tf.errors import UserError
 from mural_tf.export import signatures
 from mural_tf.export.hub_modules import save_hub_modules
 from mural_tf.export.model_card import describe_model
-from mural_tf.export.served_ops import unlisted_operations
-from mural_tf.export.serving import IMAGE_ENCODER, TEXT_ENCODER, write_serving_files, write_warmup_requests
+from mural_tf.export.serving import (
+    IMAGE_ENCODER,
+    TEXT_ENCODER,
+    unlisted_operations,
+    write_serving_files,
+    write_warmup_requests,
+)
 from mural_tf.files import whole_folder
 from mural_tf.models import build_model
 from mural_tf.models.dual_encoder import DualEncoder
@@ -43,12 +49,6 @@ from mural_tf.text.build import build_tokenizer
 from mural_tf.text.word_pieces import WordPieceTokenizer
 from mural_tf.training.checkpoints import load_trained
 from mural_tf.training.workdir import read_metrics
-
-# The precision an export computes in, whatever training chose.
-#
-# Training takes what is fast on its machine (`encoders/kernels.py`), bfloat16 on TPUs; those who serve have another
-# machine. bfloat16 is slow on most CPUs and rounds embeddings to three digits, so float32 is exported unless asked.
-
 
 PRECISIONS = ("float32", "mixed_bfloat16")
 
@@ -58,13 +58,15 @@ def in_precision(
 ) -> DualEncoder:
     """Returns `model` if both towers compute in `precision`, else a new model that does, with the same weights.
 
+    Training takes what is fast on its machine, bfloat16 on TPUs; those who serve have another machine. bfloat16 is slow
+    on most CPUs and rounds embeddings to three digits, so float32 is exported unless asked.
     A TF-Hub tower keeps the precision it was made with. Raises `UserError` for an unknown precision.
     """
     if precision not in PRECISIONS:
         raise UserError(f"Unknown precision {precision!r} of an export: expected {' or '.join(PRECISIONS)}.")
     config, differs = config.copy_and_resolve_references(), False
     for tower, encoder in ((config.image_tower, model.image_encoder), (config.text_tower, model.text_encoder)):
-        if tower.name != "hub":
+        if not keeps_precision(tower):
             differs = differs or computes_in_bfloat16(encoder) != (precision == "mixed_bfloat16")
             tower.precision = precision
     if not differs:

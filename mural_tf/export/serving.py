@@ -1,4 +1,4 @@
-"""What goes with the SavedModels for TensorFlow Serving: its configuration, example requests and clients.
+"""TensorFlow Serving: the files it takes beside the SavedModels, requests that warm it up, operations it can run.
 
 models.config              both encoders, for --model_config_file
 batching_parameters.txt    for --batching_parameters_file
@@ -17,10 +17,8 @@ import pathlib
 import shutil
 
 import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
-
-# Example inputs of the two encoders, and how a request carries them: JSON for REST, protos for gRPC.
-
 
 IMAGE_ENCODER = "image_encoder"
 TEXT_ENCODER = "text_encoder"
@@ -101,19 +99,17 @@ def write_serving_files(directory: str | pathlib.Path) -> None:
         shutil.copyfile(pathlib.Path(__file__).parent / "clients" / client, directory / client)
 
 
-# Requests that TensorFlow Serving runs by itself before a version takes traffic.
-#
-# The server reads `assets.extra/tf_serving_warmup_requests`, a TFRecord file of at most 1,000 `PredictionLog` protos
-# (https://www.tensorflow.org/tfx/serving/saved_model_warmup). Without it the first requests of every new version wait
-# for lazy initialisation. The protos are those of the `tensorflow-serving-api` package.
-
-
 WARMUP_FILE = "assets.extra/tf_serving_warmup_requests"
 BATCH_SIZES = (1, 2, 16, 64)  # every size takes its own path through the allocator; the last is a full server batch
 
 
 def write_warmup_requests(folder: pathlib.Path, model: str) -> None:
-    """Writes one request for each of `BATCH_SIZES` into the SavedModel `folder` of the encoder `model`."""
+    """Writes one request for each of `BATCH_SIZES` into the SavedModel `folder` of the encoder `model`.
+
+    TensorFlow Serving runs them before a version takes traffic
+    (https://www.tensorflow.org/tfx/serving/saved_model_warmup); without them the first requests of every new version
+    wait for lazy initialisation.
+    """
     path = folder / WARMUP_FILE
     path.parent.mkdir(parents=True, exist_ok=True)
     ((name, examples),) = example_inputs(model).items()
@@ -122,3 +118,57 @@ def write_warmup_requests(folder: pathlib.Path, model: str) -> None:
             values = [examples[i % len(examples)] for i in range(size)]
             log = prediction_log_pb2.PredictLog(request=predict_request(model, {name: values}))
             writer.write(prediction_log_pb2.PredictionLog(predict_log=log).SerializeToString())
+
+
+# What the stock `tensorflow_model_server` can run. It links every operation of TensorFlow's core and, through
+# `SUPPORTED_TENSORFLOW_OPS` in its `tensorflow_serving/model_servers/BUILD`, tensorflow_text's `ops_lib` (and decision
+# forests, of no use here). Both lists name operations one by one, those that our graphs use, so that a new one is
+# noticed, looked up and added on purpose. XLA is not linked in, nor are Python functions of the exporting process.
+
+# In the rule `ops_lib` of tensorflow_text 2.15.
+TEXT_OPS = frozenset(
+    """
+    NormalizeUTF8 RegexSplitWithOffsets WordpieceTokenizeWithOffsets
+    """.split()
+)
+# In the core of TensorFlow 2.15, all of them in `tf.raw_ops`.
+CORE_OPS = frozenset(
+    """
+    AddV2 All Any ArgMax Assert AssignVariableOp BatchDatasetV2 BatchMatMulV2 BiasAdd BroadcastTo Cast ConcatV2
+    ConcatenateDataset Const Conv2D Cumsum DatasetToSingleElement DecodeImage DecodeRaw DepthwiseConv2dNative
+    DepthwiseConv2dNativeBackpropInput DisableCopyOnRead EnsureShape Equal Erf ExpandDims ExtractJpegShape Fill
+    FloorDiv FloorMod FusedBatchNormV3 GatherNd GatherV2 Greater GreaterEqual HashTableV2 Identity IdentityN If
+    IgnoreErrorsDataset InitializeTableFromTextFileV2 Less LessEqual Log LogicalAnd LookupTableFindV2 MatMul Max
+    Maximum Mean MergeV2Checkpoints Minimum Mul Neg NoOp OneHot OptionsDataset Pack ParallelMapDatasetV2
+    PartitionedCall Placeholder Prod RaggedGather RaggedRange RaggedTensorToTensor Range ReadVariableOp RealDiv Relu
+    Reshape ResourceGather RestoreV2 Round Rsqrt SaveV2 ScaleAndTranslate ScatterNd Select SelectV2 Shape
+    ShardedFilename Sigmoid Size Softmax Split SplitV Square Squeeze StatefulPartitionedCall StatelessIf
+    StaticRegexFullMatch StaticRegexReplace StridedSlice StringJoin StringLength StringLower StringStrip Sub Substr
+    Sum Tanh TensorDataset TensorListFromTensor TensorListGetItem TensorListReserve TensorListSetItem
+    TensorListStack TensorScatterUpdate TensorSliceDataset Tile TopKV2 Transpose UnicodeTranscode Unpack
+    UnsortedSegmentSum UpperBound VarHandleOp VarIsInitializedOp Where While ZerosLike
+    """.split()
+)
+
+
+def operations(folder: str | pathlib.Path) -> set[str]:
+    """Returns the names of all operations in a SavedModel, those in its functions included."""
+    graph, functions = _parse(folder)
+    nodes = [*graph.node, *(node for function in functions for node in function.node_def)]
+    return {node.op for node in nodes} - {function.signature.name for function in functions}
+
+
+def unlisted_operations(folder: str | pathlib.Path) -> set[str]:
+    """Returns the operations of a SavedModel that are not known to be linked, and "XlaMustCompile" if XLA is needed."""
+    found = operations(folder) - CORE_OPS - TEXT_OPS
+    _, functions = _parse(folder)
+    if any(function.attr["_XlaMustCompile"].b for function in functions):
+        found.add("XlaMustCompile")
+    return found
+
+
+def _parse(folder: str | pathlib.Path):
+    saved_model = saved_model_pb2.SavedModel()
+    saved_model.ParseFromString((pathlib.Path(folder) / "saved_model.pb").read_bytes())
+    graph = saved_model.meta_graphs[0].graph_def
+    return graph, graph.library.function

@@ -10,15 +10,13 @@ import numpy as np
 import tensorflow as tf
 from ml_collections import ConfigDict
 
-from mural_tf.data.images import prepare_image, prepared_spec, uses_features
+from mural_tf.data.images import prepare_image, prepared_spec, unit_range
 from mural_tf.data.records import untuned
 from mural_tf.encoders.packing import encode_by_length
+from mural_tf.encoders.towers import takes_features
 from mural_tf.export.hub_modules import text_variables, traced_once
-from mural_tf.models.dual_encoder import TOKENS, DualEncoder, image_embeddings, unit_range
-from mural_tf.text.word_pieces import WordPieceTokenizer
-
-# Decoding a batch of images in a served graph, where one that is damaged must not spoil the others.
-
+from mural_tf.models.dual_encoder import DualEncoder, image_embeddings
+from mural_tf.text.word_pieces import TOKENS, WordPieceTokenizer
 
 # Images of a batch decoded at once, at most; the server's threads limit it further. Fixed, because tf.data's own
 # choice starts at one and is forgotten after every batch.
@@ -38,7 +36,7 @@ def decode_batch(data: tf.Tensor, tower: ConfigDict) -> tuple[tf.Tensor, tf.Tens
     count, spec = tf.size(data, out_type=tf.int64), prepared_spec(tower)
 
     def decode(index, image):
-        pixels = tf.constant(0, tf.int64) if uses_features(tower) else claimed_pixels(image)
+        pixels = tf.constant(0, tf.int64) if takes_features(tower) else claimed_pixels(image)
         with tf.control_dependencies([tf.debugging.Assert(pixels <= MAX_PIXELS, ["too large"])]):
             return index, prepare_image(tf.identity(image), tower)
 
@@ -88,15 +86,12 @@ def claimed_pixels(data: tf.Tensor) -> tf.Tensor:
     )
 
 
-# BatchNorm folded into the convolutions before it, for inference: fewer passes over memory, the same numbers.
-#
-# At inference BatchNorm is y = x s + t, with s = gamma / sqrt(variance + epsilon) and t = beta - mean s for each
-# channel. A convolution before it can do both: its kernel times s, with t as its bias. The served image encoder is
-# folded; the TF-Hub modules are not, because they can be trained.
-
-
 def fold_batch_norm(tower: tf.keras.Model) -> tf.keras.Model:
     """Returns a copy of an image tower for inference in which convolutions hold what BatchNorm did after them.
+
+    At inference BatchNorm is y = x s + t, with s = gamma / sqrt(variance + epsilon) and t = beta - mean s for each
+    channel. A convolution before it can do both: its kernel times s, with t as its bias. TF-Hub modules are not folded,
+    because they can be trained.
 
     Its output is the tower's with `training=False`, to float32 rounding. A BatchNorm that does not directly follow a
     convolution of its own stays, and so does all else; such layers are shared with `tower`. Kernels and biases are the

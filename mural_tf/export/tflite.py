@@ -20,7 +20,8 @@ import numpy as np
 import tensorflow as tf
 
 from mural_tf.errors import UserError
-from mural_tf.models.dual_encoder import TOKENS, DualEncoder
+from mural_tf.models.dual_encoder import DualEncoder
+from mural_tf.text.word_pieces import TOKENS
 
 KINDS = ("float32", "float16", "int8")
 

@@ -38,13 +38,6 @@ def basis(embeddings: np.ndarray, variance: float = 0.99) -> np.ndarray:
     return left[:, :kept]
 
 
-def svcca(a: np.ndarray, b: np.ndarray, variance: float = 0.99) -> float:
-    """Returns the similarity 0..1 of two representations [N, D] and [N, E] whose rows are the same sentences."""
-    if len(a) != len(b):
-        raise ValueError(f"Row i of both must be the same sentence; got {len(a)} and {len(b)} rows.")
-    return _similarity(basis(a, variance), basis(b, variance))
-
-
 def _similarity(a: np.ndarray, b: np.ndarray) -> float:
     """The mean canonical correlation of two orthonormal bases: the singular values of their product."""
     return float(np.clip(np.linalg.svd(a.T @ b, compute_uv=False), 0.0, 1.0).mean())
@@ -56,6 +49,8 @@ def svcca_matrix(embeddings: Sequence[np.ndarray], variance: float = 0.99) -> np
     All must be of the same sentences: correlations found in fewer sentences are larger, so that languages with the same
     gaps would look alike.
     """
+    if len({len(rows) for rows in embeddings}) > 1:
+        raise ValueError(f"Row i of all must be the same sentence; got {[len(rows) for rows in embeddings]} rows.")
     bases = [basis(rows, variance) for rows in embeddings]
     matrix = np.eye(len(bases))
     for i, j in itertools.combinations(range(len(bases)), 2):

@@ -6,19 +6,25 @@ are sorted; the matrix product remains the whole cost. Memory beyond the matrix 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 BLOCK = 4096  # rows scored at a time: the scores of 64 queries, 1 MB, stay in the cache
 QUERIES = 256  # scored at a time
 
 
-def top_k(queries: np.ndarray, rows: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+def top_k(
+    queries: np.ndarray, rows: np.ndarray, k: int, mask: Callable[[int, int], np.ndarray] | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """Returns the `k` best rows of every query.
 
     Args:
       queries: float [Q, D], used as float32.
       rows: float32 or float16 [N, D], N >= 1, a memory-mapped file too; products are taken in float32.
       k: how many; at most N are returned.
+      mask: function of (begin, end) that returns bool [end - begin, N]: rows that these queries must not find; at
+        least k rows must be left to each.
 
     Returns:
       float32 scores [Q, min(k, N)], falling, and int64 rows [Q, min(k, N)]. Rows with the same score keep their order.
@@ -35,11 +41,15 @@ def top_k(queries: np.ndarray, rows: np.ndarray, k: int) -> tuple[np.ndarray, np
     if not np.isfinite(queries).all():
         raise ValueError("The queries hold NaN or infinity.")
     k = min(k, len(rows))
-    found = [_top_k(queries[i : i + QUERIES], np.asarray(rows), k) for i in range(0, max(1, len(queries)), QUERIES)]
+    found = []
+    for begin in range(0, max(1, len(queries)), QUERIES):
+        block = queries[begin : begin + QUERIES]
+        hidden = mask(begin, begin + len(block)) if mask else None
+        found.append(_top_k(block, np.asarray(rows), k, hidden))
     return tuple(np.concatenate(part) for part in zip(*found))
 
 
-def _top_k(queries: np.ndarray, rows: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+def _top_k(queries: np.ndarray, rows: np.ndarray, k: int, hidden: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
     best_scores = np.full((len(queries), k), -np.inf, np.float32)
     best_rows = np.full((len(queries), k), len(rows), np.int64)
     buffer = np.empty((len(queries), BLOCK), np.float32)
@@ -47,6 +57,8 @@ def _top_k(queries: np.ndarray, rows: np.ndarray, k: int) -> tuple[np.ndarray, n
         block = as_float32(rows[begin : begin + BLOCK])
         scores = buffer[:, : len(block)] if len(block) == BLOCK else np.empty((len(queries), len(block)), np.float32)
         np.matmul(queries, block.T, out=scores)  # [Q, B]
+        if hidden is not None:
+            scores[hidden[:, begin : begin + BLOCK]] = -np.inf
         entering = scores > best_scores[:, -1:]  # a later row with the same score as the k-th stays out
         if np.count_nonzero(entering) > 4 * best_rows.size and len(block) > k:
             # The first block, or rows sorted by similarity: sort the k best of the block instead of all.
@@ -82,39 +94,3 @@ def _merge(best_scores, best_rows, owners, scores, rows) -> tuple[np.ndarray, np
     starts = np.searchsorted(owners[order], np.arange(queries))
     kept = order[starts[:, None] + np.arange(k)]  # [Q, k]; every query has at least its k previous ones
     return scores[kept], rows[kept]
-
-
-# The nearest candidates of each query, exactly; NumPy only.
-
-
-BLOCK_BYTES = 256 * 2**20  # of float32 scores held at a time
-
-
-def nearest(queries: np.ndarray, candidates: np.ndarray, k: int, mask=None) -> np.ndarray:
-    """Returns int64 [Q, k]: the candidates with the largest dot products, best first; equal ones by their index.
-
-    Args:
-      queries: [Q, D], used as float32.
-      candidates: [C, D], used as float32.
-      k: how many, 1..C.
-      mask: function of (begin, end) that returns bool [end - begin, C]: candidates that these queries must not find.
-
-    Raises:
-      ValueError: k out of range.
-    """
-    queries, candidates = np.asarray(queries, np.float32), np.asarray(candidates, np.float32)
-    if not 1 <= k <= len(candidates):
-        raise ValueError(f"k={k} must be between 1 and the number of candidates, {len(candidates)}.")
-    result = np.empty((len(queries), k), np.int64)
-    chunk = max(1, BLOCK_BYTES // (4 * len(candidates)))
-    for begin in range(0, len(queries), chunk):
-        end = min(begin + chunk, len(queries))
-        scores = queries[begin:end] @ candidates.T
-        if mask is not None:
-            scores[mask(begin, end)] = -np.inf
-        if k < len(candidates):
-            threshold = np.partition(scores, -k, axis=1)[:, -k]
-        for i, row in enumerate(scores):
-            places = np.flatnonzero(row >= threshold[i]) if k < len(candidates) else np.arange(len(row))
-            result[begin + i] = places[np.argsort(-row[places], kind="stable")[:k]]
-    return result

@@ -21,13 +21,14 @@ from typing import ClassVar, NamedTuple
 import tensorflow as tf
 from ml_collections import ConfigDict
 
+from mural_tf.data.images import unit_range
 from mural_tf.encoders.layers import BatchNormalization
 from mural_tf.encoders.packing import encode_by_length, stack_ids
 from mural_tf.errors import UserError
 from mural_tf.losses.contrastive import Rows, in_batch_recall
 from mural_tf.models.step import StepGuard, TrainingStep, gather
+from mural_tf.text.word_pieces import TOKENS
 
-TOKENS = ("input_word_ids", "input_mask", "input_type_ids")
 TEXT_PAIRS = "text_text"  # the stream whose position comes last, whatever the order of the tasks
 
 
@@ -385,8 +386,3 @@ def trainable_parameters(model: DualEncoder) -> int:
 def image_embeddings(tower: tf.keras.Model, images: tf.Tensor, training: bool = False) -> tf.Tensor:
     """Maps images, uint8 or float in [0, 1] [B, S, S, 3], or features to L2-normalised float32 [B, D] by a tower."""
     return tf.math.l2_normalize(tf.cast(tower(unit_range(images), training=training), tf.float32), axis=-1)
-
-
-def unit_range(images: tf.Tensor) -> tf.Tensor:
-    """Returns uint8 images as float32 in [0, 1]; what is float already as it is."""
-    return tf.cast(images, tf.float32) / 255.0 if images.dtype == tf.uint8 else images

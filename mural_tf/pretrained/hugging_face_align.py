@@ -24,10 +24,11 @@ from mural_tf.encoders.efficientnet import (
     scaled_width,
 )
 from mural_tf.errors import UserError
+from mural_tf.files import read_json
 from mural_tf.models.align import Align
 from mural_tf.pretrained.hugging_face_bert import bert_table, configure_tower
 from mural_tf.pretrained.tables import Row, assign, convolution, depthwise, linear
-from mural_tf.pretrained.weight_files import open_safetensors, read_json
+from mural_tf.pretrained.weight_files import open_safetensors
 
 IGNORED = r"text_model\.pooler\..*|.*position_ids|.*token_type_ids|.*num_batches_tracked"
 # What `EfficientNet` is built of here; a file that says otherwise is another network.

@@ -1,4 +1,4 @@
-"""Hugging Face's `BertModel` as safetensors: names, and what its config.json says of the tower.
+"""Hugging Face's `BertModel` and LaBSE as safetensors: names, and what config.json says of the tower.
 
 `BertModel` alone, or the `bert.` part of a model with pretraining heads, which are left out; the TensorFlow names of
 layer normalisation (gamma, beta) that old files carry are understood.
@@ -14,12 +14,14 @@ from ml_collections import ConfigDict
 from mural_tf.encoders.bert import POOLER, TOKEN_TYPES
 from mural_tf.encoders.kernels import LAYER_NORM_EPSILON
 from mural_tf.errors import UserError
+from mural_tf.files import read_json
 from mural_tf.pretrained.tables import Row, assign, first_rows, linear, linear_side_by_side, side_by_side
-from mural_tf.pretrained.weight_files import open_safetensors, read_json
+from mural_tf.pretrained.weight_files import open_safetensors
 
 # Heads of pretraining, buffers, and (where the tower has none) the pooler.
 IGNORED = r"cls\..*|.*position_ids|.*token_type_ids"
 WITHOUT_POOLER = IGNORED + r"|pooler\..*"
+DENSE = "2_Dense"  # Sentence-Transformers' third module, after 0 (the BERT) and 1_Pooling
 
 
 def bert_table(layers: int, max_length: int, pooler: bool, prefix: str = "") -> list[Row]:
@@ -107,3 +109,28 @@ def load(folder: str | pathlib.Path, encoder: tf.keras.Model, tower: ConfigDict)
 def _plain_name(name: str) -> str:
     name = name.removeprefix("bert.")
     return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+
+
+def configure_labse(folder: str | pathlib.Path, config: ConfigDict) -> None:
+    """Sets the text tower in `config` to the LaBSE (Feng et al., 2022) in a folder.
+
+    LaBSE is a BERT whose sentence vector is the pooler's tanh(W [CLS] + b). Two layouts are in use: Hugging Face's
+    `BertModel` with LaBSE's pooler in it, and Sentence-Transformers' folder, where the BERT stands at the top, its own
+    pooler is unused, and LaBSE's is the layer `2_Dense`.
+    """
+    configure(folder, config)
+    config.text_tower.pooler = True
+    path = pathlib.Path(folder) / DENSE / "config.json"
+    if path.exists():
+        activation = str(read_json(path).get("activation_function", ""))
+        if not activation.endswith("Tanh"):
+            raise UserError(f"{path}: activation_function is {activation!r}, LaBSE's is Tanh.")
+
+
+def load_labse(folder: str | pathlib.Path, encoder: tf.keras.Model, tower: ConfigDict) -> None:
+    """Fills a text tower that was built for `configure_labse`'s settings."""
+    load(folder, encoder, tower)
+    dense = pathlib.Path(folder) / DENSE
+    if dense.is_dir():
+        table = [Row(f"{POOLER}/kernel", ("linear.weight",), linear), Row(f"{POOLER}/bias", ("linear.bias",))]
+        assign(table, encoder.get_layer(POOLER).variables, open_safetensors(dense), "", "LaBSE's last layer")

@@ -16,9 +16,10 @@ from ml_collections import ConfigDict
 
 from mural_tf.encoders.bert import POOLER
 from mural_tf.errors import UserError
+from mural_tf.files import read_json
 from mural_tf.pretrained.hugging_face_bert import configure_tower
 from mural_tf.pretrained.tables import Row, as_is, assign, first_rows, side_by_side
-from mural_tf.pretrained.weight_files import WeightFile, open_tensorflow_checkpoint, read_json
+from mural_tf.pretrained.weight_files import WeightFile, open_tensorflow_checkpoint
 
 CONFIG = "bert_config.json"
 VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"  # ends the keys of TensorFlow 2

@@ -5,7 +5,6 @@ Pickles (`pytorch_model.bin`, `.pt`, `.ckpt` of PyTorch) are never opened: loadi
 
 from __future__ import annotations
 
-import json
 import pathlib
 from collections.abc import Callable
 
@@ -13,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from mural_tf.errors import UserError
+from mural_tf.files import read_json
 from mural_tf.text.vocabulary_file import check_vocabulary, load_vocabulary
 
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle")
@@ -140,19 +140,6 @@ def from_keras_model(model: tf.keras.Model) -> WeightFile:
     return WeightFile(f"the Keras model {model.name!r}", shapes, lambda name: variables[name].numpy())
 
 
-def read_json(path: str | pathlib.Path) -> dict:
-    """Reads a JSON object; raises `UserError` if the file is missing or not one."""
-    try:
-        value = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}.") from None
-    except ValueError as error:
-        raise UserError(f"{path} is not valid JSON: {error}.") from None
-    if not isinstance(value, dict):
-        raise UserError(f"{path} holds a {type(value).__name__}: expected a JSON object.")
-    return value
-
-
 def first_line(error: Exception) -> str:
     """The first line of an exception's message."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
@@ -160,9 +147,6 @@ def first_line(error: Exception) -> str:
 
 def _text(name: str | bytes) -> str:
     return name.decode("utf-8") if isinstance(name, bytes) else name
-
-
-# The word pieces and the casing that belong to a BERT, as Hugging Face and Google store them beside the weights.
 
 
 VOCABULARY = "vocab.txt"  # one piece a line

@@ -10,6 +10,7 @@ from ml_collections import ConfigDict
 
 from mural_tf.data import records
 from mural_tf.embedder import Embedder
+from mural_tf.encoders.towers import has_images
 from mural_tf.errors import UserError
 from mural_tf.evaluation import report
 from mural_tf.evaluation.report import Evaluation
@@ -19,14 +20,12 @@ from mural_tf.files import write_whole
 from mural_tf.models import build_model
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.search.build import index_in_memory
+from mural_tf.search.collect import find
 from mural_tf.search.items import IMAGES
 from mural_tf.search.pages import write_contact_sheet
 from mural_tf.search.queries import Query, search
-from mural_tf.search.sources import find
 from mural_tf.training.checkpoints import restore_for_inference
 from mural_tf.training.workdir import append_metrics, drop_metrics, has_evaluation, read_metrics
-
-# Image-text retrieval of a model in training: which weights are measured, on which split, under which name.
 
 
 class MeasuredModel:
@@ -73,7 +72,7 @@ class SplitEvaluation:
     def __call__(self, step: int) -> Evaluation | None:
         """Returns the evaluation, or `None` where the data has no such split: training data often comes alone."""
         data = self._config.data.directory
-        if self._config.image_tower.name == "none":
+        if not has_images(self._config.image_tower):
             logging.warning("No evaluation with images: the model has no image tower.")
             return None
         try:

@@ -18,7 +18,7 @@ from mural_tf.config import base_config
 from mural_tf.errors import UserError
 from mural_tf.models import build_model, mount
 from mural_tf.models.dual_encoder import DualEncoder, trainable_parameters
-from mural_tf.pretrained.sources import SOURCES, configure
+from mural_tf.pretrained.importers import SOURCES, configure
 from mural_tf.text.vocabulary_file import load_vocabulary, save_vocabulary
 from mural_tf.training.checkpoints import Checkpoints, has_checkpoint, load_trained
 from mural_tf.training.prepare import prepare_data, prepare_tokenizer

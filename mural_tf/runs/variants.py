@@ -11,9 +11,9 @@ import numpy as np
 import tensorflow as tf
 from ml_collections import ConfigDict
 
-from mural_tf.data.images import decode_image, evaluation_image
+from mural_tf.data.images import prepare_image, unit_range
 from mural_tf.errors import UserError
-from mural_tf.evaluation.retrieval import evaluate_retrieval
+from mural_tf.evaluation.retrieval import measure_retrieval
 from mural_tf.export.saved_model import in_precision
 from mural_tf.export.tflite import KINDS, LiteEncoder, convert_image_encoder, convert_text_encoder
 from mural_tf.files import whole_folder
@@ -68,7 +68,7 @@ def export_variants(
 def measure(contents: dict[str, bytes], tokenizer, config: ConfigDict, languages: Sequence[str] | None) -> dict:
     """Returns sizes in bytes, milliseconds an item on one thread, and the mean recall over all languages."""
     embedder = LiteEmbedder(contents["image_encoder"], contents["text_encoder"], tokenizer, config)
-    metrics = evaluate_retrieval(embedder, config.data.directory, config.evaluation.split, languages)
+    metrics = measure_retrieval(embedder, config.data.directory, config.evaluation.split, languages).metrics
     return {
         "bytes": {name: len(content) for name, content in contents.items()},
         "milliseconds": {name: 1000.0 * embedder.seconds[name] / embedder.items[name] for name in contents},
@@ -89,10 +89,10 @@ class LiteEmbedder:
         rows, kept = [], []
         for i, data in enumerate(images):
             try:
-                image = evaluation_image(decode_image(data), self._tower.resize, self._tower.image_size)
+                image = prepare_image(data, self._tower)
             except tf.errors.InvalidArgumentError:
                 continue
-            rows.append(self._run("image_encoder", image=image.numpy()[np.newaxis].astype(np.float32) / 255.0))
+            rows.append(self._run("image_encoder", image=unit_range(image)[tf.newaxis].numpy()))
             kept.append(i)
         return np.concatenate(rows) if rows else np.zeros([0, 0], np.float32), np.array(kept, np.int64)
 

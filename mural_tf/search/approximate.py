@@ -21,7 +21,7 @@ import pathlib
 import numpy as np
 
 from mural_tf.errors import UserError
-from mural_tf.files import whole
+from mural_tf.files import whole, write_whole
 from mural_tf.metrics import top_k
 
 FILE, REPORT = "approximate.faiss", "recall.json"
@@ -144,8 +144,7 @@ def save(folder: str | os.PathLike, approximate: ApproximateIndex, report: dict)
     with whole(folder / FILE) as partial:
         import_faiss().write_index(approximate.index, str(partial))
     values = {**dataclasses.asdict(approximate.parameters), "effort": approximate.effort, **report}
-    with whole(folder / REPORT) as partial:
-        partial.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_whole(folder / REPORT, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
 
 
 def load(folder: str | os.PathLike, count: int) -> ApproximateIndex | None:

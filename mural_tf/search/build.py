@@ -1,9 +1,14 @@
-"""Makes an index: encodes what the sources hold, in memory or part by part into a folder."""
+"""Makes an index: encodes what the sources hold, in memory or part by part into a folder.
+
+While an index is made, `<output>/building/` holds a plan (what was asked for), the model's probes, and for each part
+an array of vectors and a list of what it consumed. The same command goes on after them, so that an interrupted run
+loses at most one part; at the end they are put together.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import datetime
-import fcntl
 import itertools
 import json
 import os
@@ -15,19 +20,12 @@ import numpy as np
 from tqdm import tqdm
 
 from mural_tf.errors import UserError
-from mural_tf.files import save_array, whole, write_whole
-from mural_tf.search import approximate, sources
+from mural_tf.files import exclusive_lock, save_array, whole, write_whole
+from mural_tf.search import approximate, collect
 from mural_tf.search import index as index_files
+from mural_tf.search.collect import Unreadable
 from mural_tf.search.index import Fingerprint, Index, take
 from mural_tf.search.items import IMAGES, Item, from_json, to_json, write_items
-from mural_tf.search.sources import Unreadable
-
-# The parts of an index that is being made, so that an interrupted run loses at most one.
-#
-# While an index is made, `<output>/building/` holds a plan (what was asked for), the model's probes, and for each part
-# an array of vectors and a list of what it consumed. The same command goes on after them; at the end they are put
-# together.
-
 
 BUILDING, PLAN = "building", "plan.json"
 DTYPES = ("float32", "float16")
@@ -55,7 +53,9 @@ class Parts:
         if foreign and not plan.exists() and complete is None:
             raise UserError(f"{output} is neither empty nor an index; choose a new folder.")
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._lock = self._locked()
+        self._lock = contextlib.ExitStack()  # two processes that save parts of one number would lose one's
+        busy = f"Another process is making the index {output}; wait for it."
+        self._lock.enter_context(exclusive_lock(self.folder / "lock", busy))
         if plan.exists():
             check_asked(output, json.loads(plan.read_text(encoding="utf-8")), asked)
             before = Fingerprint(np.load(probes), "of the interrupted run")
@@ -67,16 +67,6 @@ class Parts:
             self.save([complete.describe(row) for row in range(len(complete))], complete.embeddings, ())
         save_array(probes, model.probes)
         write_whole(plan, json.dumps(asked, indent=2) + "\n")
-
-    def _locked(self):
-        """Returns a file that no other process holds; two that save parts of one number would lose one's."""
-        lock = open(self.folder / "lock", "w")  # noqa: SIM115 - held as long as the parts
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.close()
-            raise UserError(f"Another process is making the index {self.output}; wait for it.") from None
-        return lock
 
     def close(self) -> None:
         """Lets other processes go on with the parts."""
@@ -95,7 +85,7 @@ class Parts:
         """Returns the keys of everything in the saved parts, the unreadable too."""
         kind = self.asked["kind"]
         entries = (entry for path in self._paths() for entry in _read(path))
-        return {entry.key if isinstance(entry, Unreadable) else sources.key_of(kind, entry) for entry in entries}
+        return {entry.key if isinstance(entry, Unreadable) else collect.key_of(kind, entry) for entry in entries}
 
     def save(self, items: Sequence[Item], embeddings: np.ndarray, unreadable: Sequence[Unreadable]) -> None:
         """Saves one part: its items, their vectors [N, D], and what could not be read."""
@@ -176,7 +166,7 @@ PART = 1024  # items between two saves
 
 
 def index_in_memory(embedder, found: Iterable, kind: str = IMAGES, batch_size: int = 64, progress=None) -> Index:
-    """Encodes what `sources.find` yields into an index that lives in memory.
+    """Encodes what `collect.find` yields into an index that lives in memory.
 
     Raises `UserError` if nothing can be read.
     """
@@ -202,7 +192,7 @@ def build_index(
 
     Args:
       embedder: anything with `Embedder`'s `encode_image` and `encode_text`.
-      names: folders, globs, TFRecords or tables, see `sources.find`.
+      names: folders, globs, TFRecords or tables, see `collect.find`.
       kind, split: what of them.
       dtype: of the stored vectors, "float32" or "float16" (half the size; scores change by about 1e-4).
       batch_size: images per call of the model.
@@ -215,7 +205,7 @@ def build_index(
     """
     if dtype not in DTYPES:
         raise UserError(f"Unknown dtype {dtype!r}; known: {', '.join(DTYPES)}.")
-    found = sources.find(kind, names, split)  # mistakes show before anything is written
+    found = collect.find(kind, names, split)  # mistakes show before anything is written
     output, model = pathlib.Path(output), take(embedder)
     asked = {"kind": kind, "sources": [os.path.abspath(name) for name in names], "split": split, "dtype": dtype}
     complete = None
@@ -250,7 +240,7 @@ def _save_parts(parts: Parts, embedder, found: Iterable, batch_size: int, part: 
 def _distinct(kind: str, found: Iterable, done: set, tell: Callable[[], object] = lambda: None) -> Iterator:
     """Leaves out what was found before; `done` grows."""
     for entry in found:
-        key = entry.key if isinstance(entry, Unreadable) else sources.key_of(kind, entry[0])
+        key = entry.key if isinstance(entry, Unreadable) else collect.key_of(kind, entry[0])
         if key not in done:
             done.add(key)
             tell()
@@ -289,4 +279,4 @@ def _why(kind: str, item: Item) -> Unreadable:
         reason = "The file may not be read: permission denied."
     else:
         reason = "Damaged, or not a JPEG, PNG, BMP or GIF image."
-    return Unreadable(item.name, reason, sources.key_of(kind, item))
+    return Unreadable(item.name, reason, collect.key_of(kind, item))

@@ -12,13 +12,13 @@ from tqdm import tqdm
 from mural_tf.errors import UserError
 from mural_tf.files import write_whole
 from mural_tf.loading import load
-from mural_tf.search import approximate, recall, sources
+from mural_tf.search import approximate, collect, recall
 from mural_tf.search.build import build_index, index_in_memory
 from mural_tf.search.index import SKIPPED, Index, load_index
 from mural_tf.search.items import IMAGES
 from mural_tf.search.pages import write_contact_sheet, write_gallery
 from mural_tf.search.queries import Query, Result, check_queries, read_queries, search, to_json, to_lines
-from mural_tf.search.recall import collect
+from mural_tf.search.recall import collect_queries
 
 
 def index(
@@ -34,7 +34,7 @@ def index(
     update: bool = False,
 ) -> Index:
     """Makes the index `output` with a saved model, and where it is large an approximate one; prints what was done."""
-    sources.find(kind, names, split)  # mistakes show before the model is loaded
+    collect.find(kind, names, split)  # mistakes show before the model is loaded
     given = read_queries(queries_file) if queries_file else []
     if method not in ("none", "auto"):
         approximate.import_faiss()
@@ -65,7 +65,7 @@ def add_approximate(
     if built is None or built.parameters != parameters:
         with tqdm(desc=f"Building {parameters.method}", unit=" vectors", total=len(made)) as bar:
             built = approximate.build(made.embeddings, parameters, bar.update)
-    groups = collect(made, embedder, given)
+    groups = collect_queries(made, embedder, given)
     report = recall.choose_effort(built, made.embeddings, groups)
     approximate.save(output, built, report)
     made.approximate = built
@@ -118,7 +118,7 @@ def search_once(
 ) -> list[Result]:  # fmt: skip
     """Searches images exactly without keeping an index."""
     check_queries(queries, top)
-    found_images = sources.find(IMAGES, [images], split)
+    found_images = collect.find(IMAGES, [images], split)
     _check_outputs(queries, html=html, json="" if json == "-" else json, output=output)
     embedder = load(model)
     made = index_in_memory(embedder, found_images, IMAGES, batch_size, progress=True)

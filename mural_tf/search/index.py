@@ -20,24 +20,18 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 import os
 import pathlib
 from collections.abc import Sequence
 
 import numpy as np
 
-from mural_tf.data.images import uses_features
+from mural_tf.encoders.towers import has_images, takes_features
 from mural_tf.errors import UserError
+from mural_tf.files import read_json
 from mural_tf.metrics import top_k
 from mural_tf.search import approximate
 from mural_tf.search.items import IMAGES, Item, ItemTable, Names, read_image
-
-# Which model an index belongs to, told by what the model does: its vectors of a few fixed texts and pictures.
-#
-# A hash of files would call a workdir, its export and the same weights on another machine three models. Vectors of
-# two models that agree on every probe can be searched with each other, and those of others cannot.
-
 
 TEXTS = ("a red balloon", "Zwei Hunde im Schnee", "赤い風船", "نجمة زرقاء", "moyo mwekundu", "नीला तारा", "")
 # 1 - cosine that rounding, another machine or a lower precision may cost; other weights cost more.
@@ -46,7 +40,13 @@ TOLERANCE = 1e-3
 
 @dataclasses.dataclass(frozen=True)
 class Fingerprint:
-    """`probes`: float32 [P, D], the vectors of the probes. `path`, `step`: where the model was loaded from."""
+    """Which model an index belongs to, told by what the model does: its vectors of a few fixed texts and pictures.
+
+    A hash of files would call a workdir, its export and the same weights on another machine three models. Vectors of
+    two models that agree on every probe can be searched with each other, and those of others cannot.
+
+    `probes`: float32 [P, D], the vectors of the probes. `path`, `step`: where the model was loaded from.
+    """
 
     probes: np.ndarray
     path: str = ""
@@ -86,8 +86,8 @@ def take(embedder) -> Fingerprint:
     """Encodes the probes with anything that has `encode_text` and `encode_image`."""
     probes = embedder.encode_text(list(TEXTS))
     tower = embedder.config.image_tower if hasattr(embedder, "config") else None
-    if tower is None or tower.name != "none":  # a model of texts alone
-        images = _features(tower.feature_size) if tower is not None and uses_features(tower) else _pictures()
+    if tower is None or has_images(tower):
+        images = _features(tower.feature_size) if tower is not None and takes_features(tower) else _pictures()
         probes = np.concatenate([probes, embedder.encode_image(images)])
     probes = probes.astype(np.float32)
     return Fingerprint(probes, str(getattr(embedder, "path", "")), getattr(embedder, "step", None))
@@ -203,14 +203,11 @@ def load_index(folder: str | os.PathLike, use_exact: bool = False) -> Index:
 def read_description(folder: str | os.PathLike) -> dict[str, object]:
     """Returns index.json. Raises `UserError` as `load_index` does."""
     path = pathlib.Path(folder) / DESCRIPTION
-    try:
-        description = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
+    if not path.exists():
         begun = (path.parent / "building").is_dir()
         hint = "its indexing was interrupted; run the same command again" if begun else "make it with: index IMAGES…"
-        raise UserError(f"{path.parent} is not an index: it has no {DESCRIPTION} ({hint}).") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is not valid JSON ({error}): the index is damaged.") from None
-    if not isinstance(description, dict) or description.get("format") != FORMAT:
+        raise UserError(f"{path.parent} is not an index: it has no {DESCRIPTION} ({hint}).")
+    description = read_json(path)
+    if description.get("format") != FORMAT:
         raise UserError(f"{path} is of another format than {FORMAT}, which this version reads; index again.")
     return description

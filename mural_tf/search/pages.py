@@ -1,4 +1,4 @@
-"""A page of results: one HTML file with everything in it, for any script and for screen readers.
+"""Results as pictures: a page, one HTML file with everything in it, and a contact sheet, one PNG.
 
 Every text from outside is escaped and carries `dir="auto"`, and `lang` where its language is known, so that browsers
 order right-to-left scripts and choose the right Han glyphs. Nothing is loaded from elsewhere, and no script runs.
@@ -6,53 +6,24 @@ order right-to-left scripts and choose the right Han glyphs. Nothing is loaded f
 
 from __future__ import annotations
 
-import base64
 import functools
 import html
-import io
 import os
 import pathlib
 import re
 import subprocess
 from collections.abc import Mapping, Sequence
 
-from PIL import Image, ImageDraw, ImageFont, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageDraw, ImageFont
 
+from mural_tf.data.pictures import read_picture, thumbnail_url
 from mural_tf.errors import UserError
 from mural_tf.files import write_whole
 from mural_tf.search.index import Index
 from mural_tf.search.items import IMAGES
 from mural_tf.search.queries import Hit, Result
 
-# Small JPEGs of found images, for pages.
-
-
-SIDE = 240  # pixels of the longer side
-
-
-def thumbnail(data: bytes, side: int = SIDE) -> bytes:
-    """Returns an encoded image as a JPEG of at most `side` x `side` pixels, turned upright, transparency on white.
-
-    Raises `ValueError` if Pillow cannot read it.
-    """
-    try:
-        image = Image.open(io.BytesIO(data))
-        image.draft("RGB", (2 * side, 2 * side))  # JPEGs are decoded at a fraction of their size
-        image = ImageOps.exif_transpose(image).convert("RGBA")
-    except (UnidentifiedImageError, OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise ValueError(f"Not an image that can be shown: {error}") from None
-    image.thumbnail((side, side), Image.LANCZOS)
-    paper = Image.new("RGBA", image.size, "white")
-    buffer = io.BytesIO()
-    Image.alpha_composite(paper, image).convert("RGB").save(buffer, "JPEG", quality=82)
-    return buffer.getvalue()
-
-
-def data_url(jpeg: bytes) -> str:
-    """Returns the image as an URL that holds it, so that a page needs nothing else."""
-    return "data:image/jpeg;base64," + base64.b64encode(jpeg).decode("ascii")
-
-
+SIDE = 240  # pixels of the longer side of an image
 LANGUAGE_TAG = re.compile(r"[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8})*")  # BCP 47's form
 
 STYLE = """
@@ -141,7 +112,7 @@ def _hit(index: Index, hit: Hit, language: str) -> str:
 def _image(data: bytes, alternative: str, language: str) -> str:
     """Returns an <img>; raises `ValueError` if the image cannot be shown."""
     label = html.escape(_visible(alternative))
-    return f'<img src="{data_url(thumbnail(data))}" alt="{label}" dir="auto"{language_attribute(language)}>'
+    return f'<img src="{thumbnail_url(data, SIDE)}" alt="{label}" dir="auto"{language_attribute(language)}>'
 
 
 def _block(tag: str, text: str, language: str = "", kind: str = "text") -> str:
@@ -160,9 +131,6 @@ def _visible(text: str) -> str:
     return "".join(c if c >= " " or c in "\t\n" else "\ufffd" for c in text)
 
 
-# A contact sheet of search results: the query as the title, thumbnails with rank, score and name, as one PNG.
-
-
 COLUMNS = 5
 THUMBNAIL, MARGIN = 180, 16  # pixels
 TITLE_SIZE, LABEL_SIZE = 24, 13  # pixels of font height
@@ -178,7 +146,7 @@ def write_contact_sheet(
 
     Args:
       path: of the PNG.
-      hits: `search.exact.Hit`s, best first.
+      hits: `search.queries.Hit`s, best first.
       images: name -> encoded image of every hit; one that Pillow cannot read leaves an empty frame.
 
     Returns:
@@ -217,15 +185,13 @@ def write_contact_sheet(
 
 
 def _thumbnail(data: bytes) -> Image.Image | None:
-    """Fits an encoded image into the frame; transparent pixels go on white. None if it cannot be read."""
+    """Fits an encoded image into the frame, enlarged where it is small. None if it cannot be read."""
     try:
-        image = Image.open(io.BytesIO(data)).convert("RGBA")
-    except (UnidentifiedImageError, OSError, ValueError, Image.DecompressionBombError):
+        image = read_picture(data, THUMBNAIL)
+    except ValueError:
         return None
     scale = min(THUMBNAIL / image.width, THUMBNAIL / image.height)
-    image = image.resize((max(1, round(image.width * scale)), max(1, round(image.height * scale))), Image.LANCZOS)
-    paper = Image.new("RGBA", image.size, (*PAPER, 255))
-    return Image.alpha_composite(paper, image).convert("RGB")
+    return image.resize((max(1, round(image.width * scale)), max(1, round(image.height * scale))), Image.LANCZOS)
 
 
 def _write(draw: ImageDraw.ImageDraw, position, text: str, size: int, color, width: int, lacking: set[str]) -> None:

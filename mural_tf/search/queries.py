@@ -1,4 +1,4 @@
-"""What is asked: sentences in any language, or images, with the right answers where these are known."""
+"""What is asked, sentences in any language or images, and what is found, for people and as JSON for programs."""
 
 from __future__ import annotations
 
@@ -76,9 +76,6 @@ def encode_queries(embedder, queries: Sequence[Query]) -> np.ndarray:
         blocks.append(embedder.encode_image([pathlib.Path(queries[i].image) for i in images]))
     vectors = np.concatenate(blocks)
     return vectors[np.argsort(texts + images)]
-
-
-# What was found, as a ranked list for people and as JSON for programs.
 
 
 @dataclasses.dataclass(frozen=True)

@@ -129,13 +129,12 @@ def to_lines(report: Mapping, approximate: ApproximateIndex) -> list[str]:
     return lines
 
 
-# Which queries the recall of an approximate index is measured with: samples of every modality and language.
-
-
 PER_GROUP = 100  # queries: 1,000 neighbours to find
 
 
-def collect(index: Index, embedder, queries: Sequence[Query] = (), per_group: int = PER_GROUP) -> dict[str, Group]:
+def collect_queries(
+    index: Index, embedder, queries: Sequence[Query] = (), per_group: int = PER_GROUP
+) -> dict[str, Group]:
     """Returns "image" and "text/<language>" ("text" where none is known) -> their queries.
 
     In an index of images the images ask for their neighbours, and captions from the records and `queries` for images;

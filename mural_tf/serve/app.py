@@ -40,16 +40,13 @@ from mural_tf.serve.models import ServedModel, load_models
 from mural_tf.serve.rest_json import BadRequest, make_answer, parse_body, parse_inputs, signature_name
 from mural_tf.serve.search_page import search_routes
 
-# What the server counts, for Prometheus: requests by model and status, seconds, rows a run, and the process itself.
-
-
 CONTENT_TYPE = prometheus_client.CONTENT_TYPE_LATEST
 SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
 class Monitoring:
-    """A registry of its own for every app."""
+    """What the server counts for Prometheus, in a registry of its own for every app."""
 
     def __init__(self):
         self._registry = CollectorRegistry()

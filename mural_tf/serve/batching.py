@@ -16,8 +16,6 @@ import numpy as np
 
 from mural_tf.errors import UserError
 
-# What one request may cost, and how long it may wait for company.
-
 
 @dataclasses.dataclass(frozen=True)
 class Limits:

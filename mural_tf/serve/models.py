@@ -13,8 +13,8 @@ from tensorflow_serving.apis import prediction_log_pb2
 
 from mural_tf.data.records import untuned
 from mural_tf.errors import UserError
-
-WARMUP_FILE = "assets.extra/tf_serving_warmup_requests"
+from mural_tf.export.serving import WARMUP_FILE
+from mural_tf.loading import load_saved_model, newest_version
 
 
 class Signature:
@@ -43,15 +43,9 @@ class ServedModel:
 
     def __init__(self, name: str, folder: pathlib.Path):
         self.name = name
-        self.version = max(_versions(folder), default=0)
-        if not self.version:
-            raise UserError(f"{folder} has no version: expected a SavedModel in {folder}/1.")
-        path = folder / str(self.version)
-        try:
-            self._saved_model = tf.saved_model.load(str(path))  # kept: signatures do not keep variables alive
-        except (OSError, ValueError, tf.errors.OpError) as error:
-            reason = str(error).strip().splitlines()[0]
-            raise UserError(f"{path} is not a SavedModel or is damaged: {reason}") from None
+        path = newest_version(folder)
+        self.version = int(path.name)
+        self._saved_model = load_saved_model(path)  # kept: signatures do not keep variables alive
         functions = self._saved_model.signatures.items()
         self.signatures = {key: Signature(function) for key, function in functions if not key.startswith("__")}
         self.metadata = _signature_definitions(path)
@@ -72,14 +66,10 @@ def load_models(export: str | pathlib.Path) -> dict[str, ServedModel]:
     export = pathlib.Path(export)
     if not export.is_dir():
         raise UserError(f"The export {export} does not exist; run_export.py makes one of a workdir.")
-    folders = sorted(folder for folder in export.iterdir() if folder.is_dir() and _versions(folder))
+    folders = sorted({path.parents[1] for path in export.glob("*/*/saved_model.pb") if path.parent.name.isdigit()})
     if not folders:
         raise UserError(f"{export} is no export: expected SavedModels such as {export}/text_encoder/1.")
     return {folder.name: ServedModel(folder.name, folder) for folder in folders}
-
-
-def _versions(folder: pathlib.Path) -> list[int]:
-    return [int(path.parent.name) for path in folder.glob("*/saved_model.pb") if path.parent.name.isdigit()]
 
 
 def _signature_definitions(path: pathlib.Path) -> dict:

@@ -12,6 +12,11 @@ from mural_tf.text.vocabulary_file import load_vocabulary, read_lines
 from mural_tf.text.word_pieces import WordPieceTokenizer
 
 
+def takes_languages(tower: ConfigDict) -> bool:
+    """Whether the text tower of a configuration has words of each language, so that texts may name theirs."""
+    return tower.name == "words"
+
+
 def build_tokenizer(
     config: ConfigDict, vocabulary_file: str | pathlib.Path, as_asset: bool = False
 ) -> WordPieceTokenizer | WordTokenizer:
@@ -25,7 +30,7 @@ def build_tokenizer(
         strip_accents=config.vocabulary.strip_accents,
         vocabulary_file=vocabulary_file if as_asset else "",
     )
-    if config.text_tower.name == "words":
+    if takes_languages(config.text_tower):
         return WordTokenizer(read_lines(vocabulary_file), config.text_tower.languages, **options)
     kind = BytePairTokenizer if config.vocabulary.builder == "byte_pair" else WordPieceTokenizer
     return kind(load_vocabulary(vocabulary_file), **options)

@@ -24,6 +24,8 @@ from mural_tf.text.tokenizer import Tokenizer, fill_rows
 from mural_tf.text.vocabulary_file import RESERVED_TOKENS, SUFFIX_INDICATOR, check_vocabulary, load_vocabulary
 from mural_tf.text.words import clean_text, split_words
 
+TOKENS = ("input_word_ids", "input_mask", "input_type_ids")  # what every tokenizer returns and text towers take
+
 
 class WordPieceTokenizer(Tokenizer):
     """Word pieces of BERT.

@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 from mural_tf.data import records
 from mural_tf.errors import UserError
 from mural_tf.files import whole
-from mural_tf.text.build import build_tokenizer
+from mural_tf.text.build import build_tokenizer, takes_languages
 from mural_tf.text.language_words import build_words
 from mural_tf.text.learning import build_vocabulary
 from mural_tf.text.vocabulary_file import save_vocabulary
@@ -55,7 +55,7 @@ def prepare_tokenizer(config: ConfigDict, workdir: pathlib.Path) -> WordPieceTok
 def _built_vocabulary(config: ConfigDict) -> pathlib.Path:
     settings = config.vocabulary
     casing = ("lower" if settings.lower_case else "cased") + ("-unaccented" if settings.strip_accents else "")
-    languages = config.text_tower.languages if config.text_tower.name == "words" else ()
+    languages = config.text_tower.languages if takes_languages(config.text_tower) else ()
     name = f"words-{'-'.join(languages)}" if languages else settings.builder
     path = pathlib.Path(config.data.directory) / f"vocabulary-{name}-{settings.size}-{casing}.txt"
     if not path.exists() and languages:

@@ -7,7 +7,8 @@ import os
 import pathlib
 import platform
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from importlib import metadata
 
 from ml_collections import ConfigDict
 
@@ -127,17 +128,21 @@ def _differences(old: dict, new: dict) -> list[str]:
     return [f"{key} was {old.get(key)!r}, is {new.get(key)!r}" for key in keys]
 
 
-def _environment() -> dict:
-    """Package versions and, in a checkout, the git revision."""
-    from importlib import metadata
-
-    names = ("tensorflow", "keras", "tensorflow-text", "tensorflow-addons", "tensorflow-hub", "numpy", "mural-tf")
-    versions = {}
+def package_versions(names: Sequence[str]) -> dict[str, str]:
+    """Returns name -> version, or "not installed"."""
+    installed = {}
     for name in names:
         try:
-            versions[name] = metadata.version(name)
+            installed[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
-            versions[name] = "not installed"
+            installed[name] = "not installed"
+    return installed
+
+
+def _environment() -> dict:
+    """Package versions and, in a checkout, the git revision."""
+    names = ("tensorflow", "keras", "tensorflow-text", "tensorflow-addons", "tensorflow-hub", "numpy", "mural-tf")
+    versions = package_versions(names)
     root = pathlib.Path(__file__).resolve().parents[2]
     try:
         command = ["git", "-C", str(root), "describe", "--always", "--dirty"]

@@ -19,6 +19,7 @@ import time
 from ml_collections import ConfigDict
 
 from mural_tf.errors import UserError
+from mural_tf.text.word_pieces import TOKENS
 
 BACKENDS = {"XLA_CPU_JIT", "XLA_GPU_JIT"}
 # XLA compiles these with an upper bound of their size only; a step with static shapes has none.
@@ -47,7 +48,7 @@ def trace_step(config: ConfigDict, vocabulary_size: int, batch: int):
     model = build_model(config, vocabulary_size)
     compile_model(model, config)
     pixels, length = prepared_spec(config.image_tower), config.text_tower.max_length
-    tokens = {name: tf.ones([batch, length], tf.int32) for name in ("input_word_ids", "input_mask", "input_type_ids")}
+    tokens = {name: tf.ones([batch, length], tf.int32) for name in TOKENS}
     tokens["input_type_ids"] = tf.zeros_like(tokens["input_type_ids"])
     ids = tf.range(batch, dtype=tf.int64)
     example = {"image": tf.zeros([batch, *pixels.shape], pixels.dtype), "image_id": ids, "caption_id": ids}

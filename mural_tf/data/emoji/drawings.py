@@ -14,6 +14,7 @@ from tqdm import tqdm
 
 from mural_tf.data.emoji.names import key_of_code_points
 from mural_tf.data.emoji.npm_packages import read_members
+from mural_tf.data.pictures import on_white
 from mural_tf.errors import UserError
 
 IMAGE_SIZE = 64  # pixels
@@ -86,10 +87,8 @@ def draw(content: bytes, suffix: str) -> bytes:
         rgba = image.convert("RGBA")  # also from palettes and grey with transparency
     if rgba.size != (IMAGE_SIZE, IMAGE_SIZE):
         rgba = rgba.resize((IMAGE_SIZE, IMAGE_SIZE), Image.Resampling.LANCZOS)
-    canvas = Image.new("RGBA", rgba.size, "white")
-    canvas.alpha_composite(rgba)
     buffer = io.BytesIO()
-    canvas.convert("RGB").save(buffer, format="PNG")
+    on_white(rgba).save(buffer, format="PNG")
     return buffer.getvalue()
 
 

@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 from mural_tf.errors import UserError
 from mural_tf.models import build_model
 from mural_tf.models.dual_encoder import DualEncoder
-from mural_tf.pretrained import hugging_face_align, hugging_face_bert, keras_efficientnet, labse, tensorflow_bert
+from mural_tf.pretrained import hugging_face_align, hugging_face_bert, keras_efficientnet, tensorflow_bert
 from mural_tf.pretrained.weight_files import read_casing, read_pieces
 
 
@@ -39,21 +39,22 @@ def _bert(weights):
     return tensorflow_bert if (pathlib.Path(weights) / tensorflow_bert.CONFIG).exists() else hugging_face_bert
 
 
-def _text_tower(module: Callable) -> Source:
-    def load(weights, model, config):
-        module(weights).load(weights, model.text_encoder, config.text_tower)
-
-    return Source(("text_encoder",), lambda weights, config: module(weights).configure(weights, config), load)
-
-
 SOURCES = {
     "align": Source(
         ("image_encoder", "text_encoder", "image_text_head", "log_temperature"),
         hugging_face_align.configure,
         hugging_face_align.load,
     ),
-    "bert": _text_tower(_bert),
-    "labse": _text_tower(lambda weights: labse),
+    "bert": Source(
+        ("text_encoder",),
+        lambda weights, config: _bert(weights).configure(weights, config),
+        lambda weights, model, config: _bert(weights).load(weights, model.text_encoder, config.text_tower),
+    ),
+    "labse": Source(
+        ("text_encoder",),
+        hugging_face_bert.configure_labse,
+        lambda weights, model, config: hugging_face_bert.load_labse(weights, model.text_encoder, config.text_tower),
+    ),
     "efficientnet": Source(
         ("image_encoder",),
         keras_efficientnet.configure,
