@@ -1,5 +1,6 @@
 """Batches: contents, determinism, the position they resume from, and what happens to records that cannot be used."""
 
+import mule_data
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -140,6 +141,48 @@ def test_the_vocabulary_leaves_damaged_records_out_as_training_does(tmp_path):
         file.truncate(file.seek(0, 2) // 2)
     with pytest.raises(UserError, match="truncated or corrupt"):
         list(records.read_records(tmp_path, records.IMAGE_TEXT, "train"))
+
+
+MULTI30K = ("en",) * 5 + ("de",) * 5 + ("fr", "cs")  # the languages of an image's captions
+
+
+def captioned(count, languages=MULTI30K):
+    """Images with so many captions in each language."""
+    return [
+        records.ImageTextRecord(f"image{i}", toy_data.picture(i), [f"w{i} {place} thing" for place in
+                                range(len(languages))], languages, [""] * len(languages))
+        for i in range(count)
+    ]  # fmt: skip
+
+
+def test_pairs_of_one_image_or_group_are_known_by_their_id(tmp_path):
+    pairs = [records.TextPair(f"a{i}", "en", f"b{i}", "de", "g" if i < 3 else "") for i in range(8)]
+    config = toy_data.toy_config(toy_data.write_toy_data(tmp_path, captioned(4), pairs))
+    config.train.text_text_batch = 8
+    ids = batches(config, 1, streams=("text_text",))[0]["text_group_id"].tolist()
+    assert sorted(map(ids.count, ids)) == [1] * 5 + [3] * 3  # pairs without a group are alone
+    config.data.text_pairs = "co_captions"
+    config.train.text_text_batch = 48
+    ids = batches(config, 1, streams=("text_text",))[0]["text_group_id"].tolist()
+    assert {ids.count(i) for i in ids} == {12} and len(set(ids)) == 4
+
+
+@pytest.mark.parametrize("method", ["mural", "labse", "mule"])
+def test_captions_of_one_image_are_not_each_others_negatives(tmp_path, method):
+    folder = mule_data.write(tmp_path)
+    records.write_records(folder, records.IMAGE_TEXT, "train", captioned(1, ("en", "de", "en")), shards=2)
+    config = mule_data.config(folder, method) if method == "mule" else toy_data.toy_config(folder, method)
+    config.data.update(dict(text_pairs="co_captions", cache=True))
+    tokenizer = mule_data.tokenizer() if method == "mule" else toy_data.toy_tokenizer()
+    model = mule_data.build(config, tokenizer.vocabulary_size)
+    (batch,) = training_batches(config, tokenizer, SkippedRecords(0.05), streams=("text_text",)).take(1)
+    rows = {name: (0, 16) for name in ("image", "caption", "text_a", "text_b")}
+    embeddings = {name: tf.math.l2_normalize(tf.random.normal([16, size]), axis=-1)
+                  for name, (_, size) in model.embedding_shapes.items()}  # fmt: skip
+    others = {"image_id": tf.range(16), "caption_id": tf.range(16), "caption_language_id": tf.zeros([16], tf.int32)}
+    if method == "mule":
+        embeddings["image"], others["image_id"] = embeddings["image"][:8], tf.range(8)
+    np.testing.assert_allclose(model.losses(embeddings, {**others, **batch}, rows)["text_text"], 0.0, atol=1e-5)
 
 
 def test_img2dataset_records(tmp_path):

@@ -227,9 +227,10 @@ def parse_image_text(serialized: tf.Tensor) -> dict[str, tf.Tensor]:
 
 
 def parse_text_pair(serialized: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Parses one text pair into one item: {name: [1]}."""
-    parsed = tf.io.parse_single_example(serialized, TEXT_PAIR_FEATURES)
-    item = {name: value[None] for name, value in parsed.items() if name != "group_id"}
+    """Parses one text pair into one item: {name: [1]}. A pair without a group is one of its own."""
+    item = {name: v[None] for name, v in tf.io.parse_single_example(serialized, TEXT_PAIR_FEATURES).items()}
+    alone = tf.strings.join([item["text_a"], item["text_b"]], separator="\t")
+    item["group_id"] = tf.where(tf.equal(item["group_id"], ""), alone, item["group_id"])
     problem = tf.strings.join([_text_problem(item["text_a"], "text"), _text_problem(item["text_b"], "text")])
     return {**item, "problem": problem}
 

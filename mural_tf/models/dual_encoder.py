@@ -19,7 +19,7 @@ from ml_collections import ConfigDict
 from mural_tf.encoders.layers import BatchNormalization
 from mural_tf.encoders.packing import encode_by_length, stack_ids
 from mural_tf.errors import UserError
-from mural_tf.losses.contrastive import Rows, in_batch_recall
+from mural_tf.losses.contrastive import Matches, Rows, in_batch_recall
 from mural_tf.models.step import StepGuard, compute_gradients
 
 TOKENS = ("input_word_ids", "input_mask", "input_type_ids")
@@ -308,6 +308,16 @@ def image_embeddings(tower: tf.keras.Model, images: tf.Tensor, training: bool = 
 def unit_range(images: tf.Tensor) -> tf.Tensor:
     """Returns uint8 images as float32 in [0, 1]; what is float already as it is."""
     return tf.cast(images, tf.float32) / 255.0 if images.dtype == tf.uint8 else images
+
+
+def text_matches(batch: dict[str, tf.Tensor]) -> Matches:
+    """Returns the ids, of a batch of text pairs, by which texts are known that are no negatives.
+
+    Those of pairs that all say the same ("text_group_id": co-captions of one image, translations of one sentence), and
+    those of equal texts, on one side or across.
+    """
+    a, b = batch["text_a_id"], batch["text_b_id"]
+    return batch["text_group_id"], a, b, (a, b)
 
 
 def _gather(values: dict[str, tf.Tensor], context) -> dict[str, tf.Tensor]:

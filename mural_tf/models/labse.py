@@ -11,7 +11,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from mural_tf.losses.contrastive import contrastive_loss
-from mural_tf.models.dual_encoder import ContrastiveModel
+from mural_tf.models.dual_encoder import ContrastiveModel, text_matches
 
 
 class Labse(ContrastiveModel):
@@ -37,7 +37,7 @@ class Labse(ContrastiveModel):
             embeddings["text_b"],
             self.loss_config.text_text_temperature,
             margin=self.loss_config.text_text_margin,
-            matches=(batch["text_a_id"], batch["text_b_id"]) if self.loss_config.mask_duplicates else (),
+            matches=text_matches(batch) if self.loss_config.mask_duplicates else (),
             rows=rows["text_a"],
         )
         return {"text_text": loss}

@@ -17,6 +17,7 @@ import tensorflow as tf
 from mural_tf.errors import UserError
 from mural_tf.losses.adversarial import language_loss, reverse_gradient
 from mural_tf.losses.triplet import caption_neighbourhood, pair_neighbourhood
+from mural_tf.models.dual_encoder import text_matches
 from mural_tf.models.embn import Columns, EmbN
 
 LEVELS = ("words", "sentences")  # u and s
@@ -106,7 +107,7 @@ class Mule(EmbN):
                     embeddings[self._at("text_b", level)],
                     batch["text_a_language_id"],
                     batch["text_b_language_id"],
-                    matches=(batch["text_a_id"], batch["text_b_id"]),
+                    matches=text_matches(batch),
                     rows=rows["text_a"],
                     **self.triplets,
                 )

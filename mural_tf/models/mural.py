@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from mural_tf.losses.contrastive import contrastive_loss
 from mural_tf.models.align import Align
+from mural_tf.models.dual_encoder import text_matches
 
 
 class Mural(Align):
@@ -53,7 +54,7 @@ class Mural(Align):
             embeddings["text_b"],
             self.loss_config.text_text_temperature,
             margin=self.loss_config.text_text_margin,
-            matches=(batch["text_a_id"], batch["text_b_id"]) if self.loss_config.mask_duplicates else (),
+            matches=text_matches(batch) if self.loss_config.mask_duplicates else (),
             rows=rows["text_a"],
         )
         return {**losses, "text_text": loss}

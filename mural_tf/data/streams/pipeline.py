@@ -123,7 +123,8 @@ def training_batches(
         views        "view_0", "view_1", "image_id", "caption", "caption_id"; "cloze" as in `masking.py`
         captions     "caption", "caption_id"; "cloze"
         triples      "image", "image_id", "text_a", "text_b" (tokens), "text_a_id", "text_b_id"
-        text_text    "text_a", "text_b", "text_a_id", "text_b_id"; of a tokenizer that takes languages also
+        text_text    "text_a", "text_b", "text_a_id", "text_b_id", "text_group_id", the same of pairs that all say the
+                     same (of one image, of one group); of a tokenizer that takes languages also
                      "text_a_language_id", "text_b_language_id"
     """
     settings, texts = stream_settings(config), Texts(tokenizer, pad)
@@ -306,6 +307,9 @@ def _image_groups(settings: StreamSettings, texts: Texts) -> Stream:
 
 
 def _text_pairs(settings: StreamSettings, texts: Texts) -> Stream:
+    def finish(items, seed):
+        return {**_text_pair(items, texts), "text_group_id": fingerprint(items["group_id"])}
+
     data = settings.data
     if data.text_pairs not in TEXT_PAIR_SOURCES:
         raise UserError(f"Unknown data.text_pairs {data.text_pairs!r}; known: {', '.join(TEXT_PAIR_SOURCES)}.")
@@ -315,7 +319,7 @@ def _text_pairs(settings: StreamSettings, texts: Texts) -> Stream:
         kind,
         parse,
         None,
-        lambda items, seed: _text_pair(items, texts),
+        finish,
         settings.text_text_batch,
         without="No image has two captions.",
         languages=data.text_text_languages,

@@ -12,8 +12,9 @@ def parse_co_captions(serialized: tf.Tensor) -> dict[str, tf.Tensor]:
     item = parse_image_text(serialized)
     several = tf.size(item["caption"]) > 1
     count = tf.where(several, tf.size(item["caption"]), 0)  # a single caption has no partner
-    one = {name: item[name][:count] for name in ("caption", "language", "problem")}
-    pair = {}
+    one = {name: item[name][:count] for name in ("caption", "language", "problem", "image_id")}
+    together = tf.strings.reduce_join(one["caption"], separator="\t")
+    pair = {"group_id": tf.where(tf.equal(one["image_id"], ""), together, one["image_id"])}
     for side, shift in (("a", 0), ("b", -1)):
         pair[f"text_{side}"] = tf.roll(one["caption"], shift, axis=0)
         pair[f"language_{side}"] = tf.roll(one["language"], shift, axis=0)
