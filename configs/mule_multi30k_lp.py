@@ -14,7 +14,7 @@ def get_config():
     config.mule.language_weight = 0.0
     config.mule.neighbourhood_levels = ("words",)
     config.loss.text_text_weight = 1.0
-    config.data.text_pairs = "co_captions"  # sentence pairs: captions of one image
+    config.data.text_pairs = "co_captions_across_languages"  # sentence pairs: captions of one image
     config.train.text_text_batch = 2_700
     config.train.steps = 5 * STEPS_PER_EPOCH  # 5 epochs, as the captions' batches are counted (our reading)
     return config

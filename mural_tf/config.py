@@ -199,7 +199,8 @@ def _data() -> ConfigDict:
             emoji_languages="core",  # "core": the benchmark's 25; "all": every locale that names half the emoji
             format="mural",  # or "img2dataset" (keys jpg, txt); see docs/data.md
             image_text_languages=(),  # training captions in these only; empty: all
-            text_pairs="files",  # or "co_captions": two captions of one image, the fine-tuning ablation of [P A.1]
+            text_pairs="files",  # or "co_captions": two captions of one image, the fine-tuning ablation of [P A.1];
+            # "co_captions_across_languages": two of different languages, drawn anew in every epoch, for LP of [MULE]
             text_text_languages=(),  # text pairs whose second language is among these; empty: all
             captions_per_image=0,  # MULE, EmbN: places an image has in a batch; captions are drawn anew in every epoch
             captions_per_language=1,  # then at most so many in one language; 2 en, 2 de, 1 fr, 1 cs in [MULE]

@@ -25,11 +25,11 @@ from ml_collections import ConfigDict
 
 from mural_tf.data import records
 from mural_tf.data.images import finish_images, read_image
-from mural_tf.data.records import parse_image_text, parse_img2dataset
+from mural_tf.data.records import parse_image_text, parse_img2dataset, parse_text_pair
+from mural_tf.data.streams import text_pairs
 from mural_tf.data.streams.epochs import SkippedRecords, check_first_item, endless_items, usable_blocks
 from mural_tf.data.streams.image_groups import captions_of, draw_captions, group_parser
 from mural_tf.data.streams.masking import mask_tokens
-from mural_tf.data.streams.text_pairs import TEXT_PAIR_SOURCES
 from mural_tf.data.streams.triples import parse_triples, swap_texts
 from mural_tf.data.streams.views import augment_views
 from mural_tf.errors import UserError
@@ -280,7 +280,7 @@ def _image_groups(settings: StreamSettings, texts: Texts) -> Stream:
     languages = tuple(settings.data.image_text_languages) or tokenizer.languages
 
     def decode(item, position):
-        seed = tf.stack([tf.cast(settings.seed, tf.int64) * 2**20 + position[0], position[1]])
+        seed = _item_seed(settings, position)
         drawn = draw_captions(*captions_of(item), places, settings.captions_per_language, seed)
         return {**_with_image(item, settings), **dict(zip(("caption", "language"), drawn))}
 
@@ -307,22 +307,31 @@ def _image_groups(settings: StreamSettings, texts: Texts) -> Stream:
 
 
 def _text_pairs(settings: StreamSettings, texts: Texts) -> Stream:
+    source, languages = settings.data.text_pairs, settings.data.text_text_languages
+    if source not in text_pairs.SOURCES:
+        raise UserError(f"Unknown data.text_pairs {source!r}; known: {', '.join(text_pairs.SOURCES)}.")
+
     def finish(items, seed):
         return {**_text_pair(items, texts), "text_group_id": fingerprint(items["group_id"])}
 
-    data = settings.data
-    if data.text_pairs not in TEXT_PAIR_SOURCES:
-        raise UserError(f"Unknown data.text_pairs {data.text_pairs!r}; known: {', '.join(TEXT_PAIR_SOURCES)}.")
-    kind, parse = TEXT_PAIR_SOURCES[data.text_pairs]
+    def draw(item, position):
+        return text_pairs.draw_across_languages(item, languages, _item_seed(settings, position))
+
+    kind, parse, decode = {
+        text_pairs.FILES: (records.TEXT_PAIRS, parse_text_pair, None),
+        text_pairs.CO_CAPTIONS: (records.IMAGE_TEXT, text_pairs.parse_co_captions, None),
+        text_pairs.ACROSS_LANGUAGES: (records.IMAGE_TEXT, text_pairs.across_languages_parser(languages), draw),
+    }[source]
     return Stream(
         "text_text",
         kind,
         parse,
-        None,
+        decode,
         finish,
         settings.text_text_batch,
-        without="No image has two captions.",
-        languages=data.text_text_languages,
+        without=f"No image has two captions for data.text_pairs={source}: it needs images with several captions"
+        + (", in different languages (one of data.text_text_languages, if set)." if decode else "."),
+        languages=() if decode else languages,  # drawn among them
         language_key="language_b",
         name_key="text_a",
     )
@@ -339,6 +348,11 @@ _STREAMS = {
 
 
 # Parts of items and batches that several kinds share.
+
+
+def _item_seed(settings: StreamSettings, position: tf.Tensor) -> tf.Tensor:
+    """int64 [2], of what is drawn for one item, anew in every epoch."""
+    return tf.stack([tf.cast(settings.seed, tf.int64) * 2**20 + position[0], position[1]])
 
 
 def _with_image(item: dict, settings: StreamSettings) -> dict:
