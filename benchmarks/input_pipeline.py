@@ -66,7 +66,7 @@ def write_data(folder: pathlib.Path, arguments) -> None:
 def our_batches(arguments):
     """Endless training batches of this project."""
     from mural_tf.config import base_config
-    from mural_tf.data.streams.epochs import SkippedRecords
+    from mural_tf.data.skipped import SkippedRecords
     from mural_tf.data.streams.pipeline import training_batches
     from mural_tf.text.word_pieces import WordPieceTokenizer
 

@@ -28,7 +28,7 @@ def stepper(name: str, folder: pathlib.Path):
     """Returns a function that runs STEPS steps of a configuration and returns (wall, processor) seconds a step."""
     import tensorflow as tf
 
-    from mural_tf.data.streams.epochs import SkippedRecords
+    from mural_tf.data.skipped import SkippedRecords
     from mural_tf.data.streams.pipeline import training_batches
     from mural_tf.models import build_model
     from mural_tf.training.fit import compile_model

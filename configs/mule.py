@@ -24,7 +24,7 @@ def get_config(arguments: str = ""):
     elif variant == "lp":
         pretrain_words(config)
         config.text_tower.frozen_words = True
-        config.data.text_pairs = "co_captions"  # sentence pairs: captions of one image
+        config.data.text_pairs = "co_captions_across_languages"  # sentence pairs: captions of one image
         config.train.text_text_batch = 2_700
         config.train.steps = 5 * STEPS_PER_EPOCH  # 5 epochs, as the captions' batches are counted (our reading)
     return config

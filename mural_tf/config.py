@@ -175,7 +175,8 @@ def _data() -> ConfigDict:
             emoji_languages="core",  # "core": the benchmark's 25; "all": every locale that names half the emoji
             format="mural",  # or "img2dataset" (keys jpg, txt); see docs/data.md
             image_text_languages=(),  # training captions in these only; empty: all
-            text_pairs="files",  # or "co_captions": two captions of one image, the fine-tuning ablation of [P A.1]
+            text_pairs="files",  # or "co_captions": two captions of one image, the fine-tuning ablation of [P A.1];
+            # "co_captions_across_languages": two of different languages, drawn anew in every epoch, for LP of [MULE]
             text_text_languages=(),  # text pairs whose second language is among these; empty: all
             language_temperature=1.0,  # language l is drawn in proportion to count^(1/temperature)
             default_language="en",  # of records that name none (img2dataset)

@@ -14,13 +14,18 @@ def unit_rows(seed, *shape):
     return (x / np.linalg.norm(x, axis=-1, keepdims=True)).astype(np.float32)
 
 
+def both_sides(ids):
+    """The queries' and the candidates' ids."""
+    return ids if isinstance(ids, tuple) else (ids, ids)
+
+
 def loop_oracle(queries, candidates, temperature, margin=0.0, smoothing=0.0, ids=()):
     n, total = len(queries), 0.0
     for i in range(n):
         logits, kept = [], []
         for j in range(n):
             cosine = float(np.dot(queries[i].astype(np.float64), candidates[j].astype(np.float64)))
-            if i != j and any(column[i] == column[j] for column in ids):
+            if i != j and any(own[i] == other[j] for own, other in map(both_sides, ids)):
                 continue
             kept.append(j)
             logits.append((cosine - (margin if i == j else 0.0)) / temperature)
@@ -79,6 +84,22 @@ def test_equals_the_loop(margin, smoothing, masked):
         right, left, 0.2, margin, smoothing, ids
     )
     np.testing.assert_allclose(loss, expected, atol=2e-5)
+
+
+ACROSS = (np.array([1, 2, 3, 4, 5, 6, 7, 8, 9]), np.array([3, 1, 1, 9, 2, 6, 5, 4, 12]))  # left and right, repeated
+
+
+@pytest.mark.parametrize("others", [(), (np.array([1, 2, 2, 4, 5, 6, 7, 4, 9]),)])
+def test_ids_across_the_sides_equal_the_loop_in_both_directions(others):
+    left, right = unit_rows(7, 9, 5), unit_rows(8, 9, 5)
+    there, back = (*others, ACROSS), (*others, ACROSS[::-1])
+    expected = loop_oracle(left, right, 0.2, 0.3, 0.1, there), loop_oracle(right, left, 0.2, 0.3, 0.1, back)
+    options = dict(margin=0.3, label_smoothing=0.1)
+    np.testing.assert_allclose(in_batch_softmax(left, right, 0.2, matches=there, **options), expected[0], atol=2e-5)
+    np.testing.assert_allclose(in_batch_softmax(right, left, 0.2, matches=back, **options), expected[1], atol=2e-5)
+    parts = [contrastive_loss(left, right, 0.2, matches=there, rows=rows, **options) for rows in ((0, 4), (4, 5))]
+    np.testing.assert_allclose(sum(parts), sum(expected), atol=4e-5)
+    assert abs(sum(expected) - 2 * expected[0]) > 1e-3  # the directions differ
 
 
 def test_parts_over_rows_add_up_with_their_gradients():

@@ -7,7 +7,7 @@ import toy_data
 from contract import losses_of, rows_of
 
 from mural_tf.data.images import decode_image
-from mural_tf.data.streams.epochs import SkippedRecords
+from mural_tf.data.skipped import SkippedRecords
 from mural_tf.data.streams.pipeline import training_batches
 from mural_tf.errors import UserError
 from mural_tf.export.hub_modules import restore_from_export

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 import toy_data
 
-from mural_tf.data.streams.epochs import SkippedRecords
+from mural_tf.data.skipped import SkippedRecords
 from mural_tf.data.streams.pipeline import training_batches
 from mural_tf.encoders.layers import forward_pass
 from mural_tf.errors import UserError

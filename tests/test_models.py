@@ -10,7 +10,7 @@ import tensorflow as tf
 import toy_data
 from contract import losses_of
 
-from mural_tf.data.streams.epochs import SkippedRecords
+from mural_tf.data.skipped import SkippedRecords
 from mural_tf.data.streams.pipeline import training_batches
 from mural_tf.errors import UserError
 from mural_tf.models import build_model, mount
@@ -129,7 +129,7 @@ import sys, numpy as np, tensorflow as tf, toy_data
 from mural_tf.models import build_model, mount
 from mural_tf.training.fit import compile_model
 from mural_tf.data.streams.pipeline import training_batches
-from mural_tf.data.streams.epochs import SkippedRecords
+from mural_tf.data.skipped import SkippedRecords
 replicas, folder, out, model_name = int(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4]
 cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * replicas)

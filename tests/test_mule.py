@@ -10,7 +10,7 @@ import tensorflow as tf
 from contract import losses_of, rows_of
 
 from mural_tf.data import records
-from mural_tf.data.streams.epochs import SkippedRecords
+from mural_tf.data.skipped import SkippedRecords
 from mural_tf.data.streams.pipeline import training_batches
 from mural_tf.encoders import build_text_encoder
 from mural_tf.errors import UserError

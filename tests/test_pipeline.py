@@ -1,5 +1,8 @@
 """Batches: contents, determinism, the position they resume from, and what happens to records that cannot be used."""
 
+import collections
+
+import mule_data
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -7,9 +10,11 @@ import toy_data
 
 from mural_tf.data import records
 from mural_tf.data.records import parse_image_text
-from mural_tf.data.streams.epochs import SkippedRecords, count_languages
+from mural_tf.data.skipped import SkippedRecords
+from mural_tf.data.streams.epochs import count_languages
 from mural_tf.data.streams.pipeline import training_batches
 from mural_tf.errors import UserError
+from mural_tf.text.language_words import WordTokenizer, build_words
 from mural_tf.training.fit import rows_of_worker
 
 
@@ -140,6 +145,109 @@ def test_the_vocabulary_leaves_damaged_records_out_as_training_does(tmp_path):
         file.truncate(file.seek(0, 2) // 2)
     with pytest.raises(UserError, match="truncated or corrupt"):
         list(records.read_records(tmp_path, records.IMAGE_TEXT, "train"))
+
+
+MULTI30K = ("en",) * 5 + ("de",) * 5 + ("fr", "cs")  # the languages of an image's captions
+
+
+def captioned(count, languages=MULTI30K):
+    """Images with so many captions in each language."""
+    return [
+        records.ImageTextRecord(f"image{i}", toy_data.picture(i), [f"w{i} {place} thing" for place in
+                                range(len(languages))], languages, [""] * len(languages))
+        for i in range(count)
+    ]  # fmt: skip
+
+
+def test_pairs_of_one_image_or_group_are_known_by_their_id(tmp_path):
+    pairs = [records.TextPair(f"a{i}", "en", f"b{i}", "de", "g" if i < 3 else "") for i in range(8)]
+    config = toy_data.toy_config(toy_data.write_toy_data(tmp_path, captioned(4), pairs))
+    config.train.text_text_batch = 8
+    ids = batches(config, 1, streams=("text_text",))[0]["text_group_id"].tolist()
+    assert sorted(map(ids.count, ids)) == [1] * 5 + [3] * 3  # pairs without a group are alone
+    config.data.text_pairs = "co_captions"
+    config.train.text_text_batch = 48
+    ids = batches(config, 1, streams=("text_text",))[0]["text_group_id"].tolist()
+    assert {ids.count(i) for i in ids} == {12} and len(set(ids)) == 4
+
+
+def languages_of(batches):
+    """The pairs of languages, and the pairs' images and texts."""
+    names = np.array([*LANGUAGES])
+    sides = [names[np.concatenate([batch[f"text_{side}_language_id"] for batch in batches])] for side in "ab"]
+    return list(zip(*sides))
+
+
+LANGUAGES = ("en", "de", "fr", "cs")
+
+
+@pytest.fixture
+def across(tmp_path):
+    """A function from changes of `data` to a number of batches of co-captions in Multi30K's languages."""
+    alone = records.ImageTextRecord("alone", b"", ["w1 thing", "w2 thing"], ["en", "en"], ["", ""])
+    toy_data.write_toy_data(tmp_path, [*captioned(40), alone])
+    texts = [(language, caption) for image in captioned(40) for language, caption in zip(MULTI30K, image.captions)]
+    tokenizer = WordTokenizer(build_words(texts, LANGUAGES, 1000, False, False), LANGUAGES, max_length=8)
+
+    def read(count, position=None, **changes):
+        config = toy_data.toy_config(tmp_path)
+        config.data.update({"text_pairs": "co_captions_across_languages", **changes})
+        config.train.text_text_batch = 48  # an epoch has 480 pairs
+        position = None if position is None else np.stack([position] * 2)
+        dataset = training_batches(config, tokenizer, SkippedRecords(0.05), position, streams=("text_text",))
+        return list(dataset.take(count).as_numpy_iterator())
+
+    return read
+
+
+def test_every_pair_of_languages_has_the_same_chance(across):
+    counts = collections.Counter(languages_of(across(40)))  # 1,920 pairs
+    assert len(counts) == 12 and all(one != other for one, other in counts)
+    # 160 expected of each ordered pair; the deviation of such a count is sqrt(1920 · 1/12 · 11/12) = 12.1
+    assert max(abs(count - 160) for count in counts.values()) < 4 * 12.1
+    counts = collections.Counter(languages_of(across(10, text_text_languages=("fr", "cs"))))
+    assert {second for _, second in counts} == {"fr", "cs"} and len(counts) == 6
+
+
+def test_pairs_across_languages_are_drawn_anew_and_repeat(across):
+    whole = across(14)
+    for one, other in zip(whole[4:], across(10, whole[3]["text_text_position"][-1])):
+        assert_same(one, other)
+    assert {batch["text_text_position"][0, 0] for batch in whole} == {0, 1}
+    drawn = [{*zip(*(np.concatenate([b[f"text_{side}_id"] for b in part]).tolist() for side in "ab"))}
+             for part in (whole[:9], whole[10:])]  # fmt: skip
+    assert len(drawn[1] - drawn[0]) > 100  # of 192 pairs of the second epoch
+    groups = [len(set(batch["text_group_id"].tolist())) for batch in whole]
+    assert min(groups) > 20  # an image's pairs do not stay together
+
+
+def test_images_in_one_language_have_no_pair_across(tmp_path):
+    config = toy_data.toy_config(toy_data.write_toy_data(tmp_path, captioned(4, ("en", "en"))))
+    config.data.text_pairs = "co_captions_across_languages"
+    with pytest.raises(UserError, match="in different languages"):
+        batches(config, 1, streams=("text_text",))
+    toy_data.write_toy_data(tmp_path, captioned(4, ("en",)))
+    config.data.text_pairs = "co_captions"
+    with pytest.raises(UserError, match="images with several captions"):
+        batches(config, 1, streams=("text_text",))
+
+
+@pytest.mark.parametrize("method", ["mural", "labse", "mule"])
+def test_captions_of_one_image_are_not_each_others_negatives(tmp_path, method):
+    folder = mule_data.write(tmp_path)
+    records.write_records(folder, records.IMAGE_TEXT, "train", captioned(1, ("en", "de", "en")), shards=2)
+    config = mule_data.config(folder, method) if method == "mule" else toy_data.toy_config(folder, method)
+    config.data.update(dict(text_pairs="co_captions", cache=True))
+    tokenizer = mule_data.tokenizer() if method == "mule" else toy_data.toy_tokenizer()
+    model = mule_data.build(config, tokenizer.vocabulary_size)
+    (batch,) = training_batches(config, tokenizer, SkippedRecords(0.05), streams=("text_text",)).take(1)
+    rows = {name: (0, 16) for name in ("image", "caption", "text_a", "text_b")}
+    embeddings = {name: tf.math.l2_normalize(tf.random.normal([16, size]), axis=-1)
+                  for name, (_, size) in model.embedding_shapes.items()}  # fmt: skip
+    others = {"image_id": tf.range(16), "caption_id": tf.range(16), "caption_language_id": tf.zeros([16], tf.int32)}
+    if method == "mule":
+        embeddings["image"], others["image_id"] = embeddings["image"][:8], tf.range(8)
+    np.testing.assert_allclose(model.losses(embeddings, {**others, **batch}, rows)["text_text"], 0.0, atol=1e-5)
 
 
 def test_img2dataset_records(tmp_path):

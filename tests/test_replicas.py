@@ -11,7 +11,7 @@ import toy_data
 SCRIPT = """
 import sys, numpy as np, tensorflow as tf, toy_data
 from mural_tf.data.streams.pipeline import training_batches
-from mural_tf.data.streams.epochs import SkippedRecords
+from mural_tf.data.skipped import SkippedRecords
 from mural_tf.encoders.kernels import enable_fusion
 from mural_tf.models import build_model
 from mural_tf.models.step import compute_gradients

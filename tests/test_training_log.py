@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 import toy_data
 
-from mural_tf.data.streams.epochs import SkippedRecords
+from mural_tf.data.skipped import SkippedRecords
 from mural_tf.errors import UserError
 from mural_tf.models import build_model
 from mural_tf.models.mural import Mural

@@ -173,6 +173,28 @@ def test_pair_neighbourhood_is_the_naive_one():
     assert total > 0.1
 
 
+def test_pair_neighbourhood_looks_across_sides():
+    left, right = random_unit(6, 4, 5), random_unit(6, 4, 6)
+    languages = np.array([0, 1, 0, 1, 0, 0]), np.array([1, 0, 1, 0, 0, 0])
+    texts = np.array([1, 2, 3, 4, 5, 6]), np.array([2, 3, 1, 9, 6, 5])  # what stands left stands right elsewhere
+    group = np.array([1, 1, 1, 2, 3, 4])
+    total = 0.0
+    for a, b, side in ((left, right, 0), (right, left, 1)):
+        for i in range(6):
+            rivals = [
+                j for j in range(6)
+                if j != i and group[i] != group[j] and texts[side][i] != texts[1 - side][j]
+                and languages[1 - side][i] == languages[1 - side][j]
+            ]  # fmt: skip
+            negatives = [distance_of(a[i], b[j], "euclidean") for j in rivals]
+            total += naive_top(distance_of(a[i], b[i], "euclidean"), negatives, 0.5, 2)
+    settings = dict(matches=(group, texts), margin=0.5, top=2)
+    parts = [pair_neighbourhood(left, right, *languages, rows=rows, **settings) for rows in ((0, 1), (1, 5))]
+    np.testing.assert_allclose(sum(parts), total / 6, rtol=1e-5)
+    without = pair_neighbourhood(left, right, *languages, matches=(group,), margin=0.5, top=2)
+    assert abs(float(without) - total / 6) > 0.01
+
+
 def test_language_loss_by_hand():
     # Logits (0, ln 3): probabilities 1/4 and 3/4. Languages 1 and 0: -ln 3/4 and -ln 1/4; the third row is empty.
     logits = np.log(np.array([[1.0, 3.0]] * 3, np.float32))

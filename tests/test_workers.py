@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 import toy_data
 
-from mural_tf.data.streams.epochs import SkippedRecords
+from mural_tf.data.skipped import SkippedRecords
 from mural_tf.data.streams.pipeline import training_batches
 from mural_tf.errors import UserError
 from mural_tf.training.fit import rows_of_worker

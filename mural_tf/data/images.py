@@ -180,11 +180,9 @@ def read_image(data: tf.Tensor, tower: ConfigDict, usable: tf.Tensor) -> tf.Tens
     return tf.cond(usable, lambda: resize_image(decode_image(data), side), lambda: blank)
 
 
-def finish_images(images: tf.Tensor, config: ConfigDict, seed: tf.Tensor) -> tf.Tensor:
+def finish_images(images: tf.Tensor, tower: ConfigDict, augmentation: ConfigDict, seed: tf.Tensor) -> tf.Tensor:
     """Crops and augments pixels, deterministically in `seed` (int [2]); features stay."""
-    if takes_features(config.image_tower):
-        return images
-    return augment_images(images, config.image_tower.image_size, config.augmentation, seed)
+    return images if takes_features(tower) else augment_images(images, tower.image_size, augmentation, seed)
 
 
 def prepare_image(data: tf.Tensor, tower: ConfigDict) -> tf.Tensor:

@@ -18,7 +18,6 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import tensorflow as tf
 
-from mural_tf.data import records
 from mural_tf.errors import UserError
 
 # Data sets without tf.data's autotuning.
@@ -193,7 +192,7 @@ def parse_record(serialized: bytes, name: str, index: int) -> ImageTextRecord | 
 
 def parse_image_text(serialized: tf.Tensor) -> dict[str, tf.Tensor]:
     """Parses one image-text record into one item per caption: {name: [captions]}."""
-    parsed = tf.io.parse_single_example(serialized, records.IMAGE_TEXT_FEATURES)
+    parsed = tf.io.parse_single_example(serialized, IMAGE_TEXT_FEATURES)
     captions = tf.sparse.to_dense(parsed["caption"])
     count = tf.maximum(tf.size(captions), 1)  # a record without captions is one item with an empty caption
     captions = tf.cond(tf.size(captions) > 0, lambda: captions, lambda: tf.constant([""]))
@@ -207,30 +206,12 @@ def parse_image_text(serialized: tf.Tensor) -> dict[str, tf.Tensor]:
 
 
 def parse_text_pair(serialized: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Parses one text pair into one item: {name: [1]}."""
-    parsed = tf.io.parse_single_example(serialized, records.TEXT_PAIR_FEATURES)
-    item = {name: value[None] for name, value in parsed.items() if name != "group_id"}
+    """Parses one text pair into one item: {name: [1]}. A pair without a group is one of its own."""
+    item = {name: v[None] for name, v in tf.io.parse_single_example(serialized, TEXT_PAIR_FEATURES).items()}
+    alone = tf.strings.join([item["text_a"], item["text_b"]], separator="\t")
+    item["group_id"] = tf.where(tf.equal(item["group_id"], ""), alone, item["group_id"])
     problem = tf.strings.join([_text_problem(item["text_a"], "text"), _text_problem(item["text_b"], "text")])
     return {**item, "problem": problem}
-
-
-def parse_co_captions(serialized: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Parses one image-text record into text pairs: each caption with the image's next one, {name: [captions]}."""
-    item = parse_image_text(serialized)
-    several = tf.size(item["caption"]) > 1
-    count = tf.where(several, tf.size(item["caption"]), 0)  # a single caption has no partner
-    one = {name: item[name][:count] for name in ("caption", "language", "problem")}
-    pair = {}
-    for side, shift in (("a", 0), ("b", -1)):
-        pair[f"text_{side}"] = tf.roll(one["caption"], shift, axis=0)
-        pair[f"language_{side}"] = tf.roll(one["language"], shift, axis=0)
-    return {**pair, "problem": tf.strings.join([one["problem"], tf.roll(one["problem"], -1, axis=0)])}
-
-
-TEXT_PAIR_SOURCES = {
-    "files": (records.TEXT_PAIRS, parse_text_pair),
-    "co_captions": (records.IMAGE_TEXT, parse_co_captions),
-}
 
 
 def parse_img2dataset(language: str):

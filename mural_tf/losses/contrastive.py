@@ -12,6 +12,7 @@ import tensorflow as tf
 
 ROUNDING = 1e-6  # by which two computations of one cosine may differ
 Rows = tuple  # (first row, number of rows): the queries one call answers for
+Matches = tuple  # of integer ids: [N] for both sides of a pair, or a tuple of two [N], the left side's and the right's
 
 
 def contrastive_loss(
@@ -21,7 +22,7 @@ def contrastive_loss(
     *,
     margin: float = 0.0,
     label_smoothing: float = 0.0,
-    matches: tuple[tf.Tensor, ...] = (),
+    matches: Matches = (),
     rows: Rows | None = None,
 ) -> tf.Tensor:
     """Returns L_l2r + L_r2l, the sum of both directions.
@@ -31,18 +32,19 @@ def contrastive_loss(
       temperature: scalar > 0 that divides the cosines.
       margin: subtracted from the positive's cosine before the division, 0..2.
       label_smoothing: ε; the target is 1 - ε on the positive plus ε spread evenly over all candidates.
-      matches: [N] integer ids, any number of them; two pairs that share an id (the same image, the same text) are
-        not each other's negatives.
+      matches: any number of integer ids. Of ids [N], two pairs that share one (the same image, the same text) are not
+        each other's negatives. Of two ids (left [N], right [N]), l_i and r_j are not each other's negatives where
+        left i and right j are equal (a text that stands left in one pair and right in another).
       rows: the queries to sum over, as (first, count); the result is still divided by N, so parts add up to the
         whole. `None`: all.
 
     Returns:
       float32 scalar.
     """
-    arguments = dict(margin=margin, label_smoothing=label_smoothing, matches=matches, rows=rows)
-    return in_batch_softmax(left, right, temperature, **arguments) + in_batch_softmax(
-        right, left, temperature, **arguments
-    )
+    arguments = dict(margin=margin, label_smoothing=label_smoothing, rows=rows)
+    left_to_right = in_batch_softmax(left, right, temperature, matches=matches, **arguments)
+    right_to_left = in_batch_softmax(right, left, temperature, matches=mirrored(matches), **arguments)
+    return left_to_right + right_to_left
 
 
 def in_batch_softmax(
@@ -52,10 +54,13 @@ def in_batch_softmax(
     *,
     margin: float = 0.0,
     label_smoothing: float = 0.0,
-    matches: tuple[tf.Tensor, ...] = (),
+    matches: Matches = (),
     rows: Rows | None = None,
 ) -> tf.Tensor:
-    """Returns one direction of Eq. 2: query i against every candidate. Arguments as in `contrastive_loss`."""
+    """Returns one direction of Eq. 2: query i against every candidate. Arguments as in `contrastive_loss`.
+
+    Two ids in `matches` are the queries' and the candidates'.
+    """
     total = tf.shape(candidates)[0]
     first, count = (0, total) if rows is None else rows
     cosines = tf.matmul(  # [R, N]; float32 whatever the towers compute in
@@ -64,10 +69,7 @@ def in_batch_softmax(
     is_positive = tf.equal(tf.range(first, first + count)[:, None], tf.range(total)[None, :])  # [R, N]
     logits = (cosines - margin * tf.cast(is_positive, tf.float32)) / temperature
 
-    is_candidate = tf.ones_like(is_positive)
-    for ids in matches:
-        same = tf.equal(ids[first : first + count, None], ids[None, :])
-        is_candidate = tf.logical_and(is_candidate, tf.logical_or(is_positive, tf.logical_not(same)))
+    is_candidate = tf.logical_or(is_positive, tf.logical_not(share_id(matches, is_positive, (first, count))))
     logits = tf.where(is_candidate, logits, float("-inf"))
 
     log_normaliser = tf.reduce_logsumexp(logits, axis=1)  # [R]
@@ -80,6 +82,24 @@ def in_batch_softmax(
         )
         losses = (1.0 - label_smoothing) * losses + label_smoothing * (log_normaliser - mean_logit)
     return tf.reduce_sum(losses) / tf.cast(total, tf.float32)
+
+
+def share_id(matches: Matches, like: tf.Tensor, rows: Rows) -> tf.Tensor:
+    """Tells which queries and candidates share an id: bool [R, N], the shape of `like`, for queries `rows`."""
+    first, count = rows
+    shared = tf.zeros_like(like, tf.bool)
+    for queries, candidates in map(_both_sides, matches):
+        shared = tf.logical_or(shared, tf.equal(queries[first : first + count, None], candidates[None, :]))
+    return shared
+
+
+def mirrored(matches: Matches) -> Matches:
+    """Returns the ids of the other direction, from right to left."""
+    return tuple(_both_sides(ids)[::-1] for ids in matches)
+
+
+def _both_sides(ids) -> tuple[tf.Tensor, tf.Tensor]:
+    return ids if isinstance(ids, tuple) else (ids, ids)
 
 
 def in_batch_recall(left: tf.Tensor, right: tf.Tensor, rows: Rows | None = None) -> tf.Tensor:

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-Rows = tuple  # (first row, number of rows): the anchors one call answers for
+from mural_tf.losses.contrastive import Matches, Rows, mirrored, share_id
+
 DISTANCES = ("euclidean", "cosine")
 SMALLEST_SQUARE = 1e-8  # of a Euclidean distance: the square root has no gradient at 0
 
@@ -180,7 +181,7 @@ def pair_neighbourhood(
     left_languages: tf.Tensor,
     right_languages: tf.Tensor,
     *,
-    matches: tuple[tf.Tensor, ...] = (),
+    matches: Matches = (),
     margin: float = 0.05,
     distance: str = "euclidean",
     top: int = 10,
@@ -193,7 +194,7 @@ def pair_neighbourhood(
     Args:
       left, right: [P, D], L2-normalised; row i of each is a pair.
       left_languages, right_languages: integers [P].
-      matches: [P] integer ids, any number of them; pairs that share an id (the same text) are not negatives.
+      matches: integer ids, of both sides or of each, as in `contrastive_loss`; what shares an id is no negative.
       margin, distance, top, rows: as in `caption_neighbourhood`.
 
     Returns:
@@ -203,12 +204,12 @@ def pair_neighbourhood(
     first, count = (0, total) if rows is None else rows
     mine = slice(first, first + count)
     other = tf.not_equal(tf.range(first, first + count)[:, None], tf.range(total)[None, :])  # [R, P]
-    for ids in matches:
-        other = tf.logical_and(other, tf.not_equal(ids[mine, None], ids[None, :]))
     apart = paired_distances(left[mine], right[mine], distance)  # [R]
     losses = tf.zeros([])
-    for anchors, candidates, languages in ((left, right, right_languages), (right, left, left_languages)):
-        is_negative = tf.logical_and(other, tf.equal(languages[mine, None], languages[None, :]))
+    directions = (left, right, right_languages, matches), (right, left, left_languages, mirrored(matches))
+    for anchors, candidates, languages, ids in directions:
+        foreign = tf.logical_and(other, tf.logical_not(share_id(ids, other, (first, count))))
+        is_negative = tf.logical_and(foreign, tf.equal(languages[mine, None], languages[None, :]))
         between = distances(anchors[mine], candidates, distance)
         losses += tf.reduce_sum(top_violations(apart, between, is_negative, margin, top))
     return losses / tf.cast(total, tf.float32)

@@ -255,6 +255,14 @@ class DualEncoder(tf.keras.Model):
             return ()
         return tuple(ids[name] if isinstance(name, str) else tuple(ids[side] for side in name) for name in names)
 
+    def text_matches(self, ids: dict) -> tuple:
+        """Returns the ids by which text pairs are known that are no negatives.
+
+        Those of pairs that all say the same ("text_group_id": captions of one image, translations of one sentence), and
+        those of equal texts, on one side or across.
+        """
+        return self.matches(ids, "text_group_id", "text_a_id", "text_b_id", ("text_a_id", "text_b_id"))
+
     # What evaluation and export use.
 
     @property

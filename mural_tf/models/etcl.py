@@ -62,6 +62,6 @@ class Etcl(Mural):
             text_b,
             self.loss_config.text_text_temperature,
             margin=self.loss_config.text_text_margin,
-            matches=self.matches(ids, "image_id", "text_a_id", "text_b_id"),
+            matches=self.matches(ids, "image_id", "text_a_id", "text_b_id", ("text_a_id", "text_b_id")),
             rows=rows["text_a"],
         )

@@ -121,7 +121,7 @@ class Mule(EmbN):
                 right,
                 ids["text_a_language_id"],
                 ids["text_b_language_id"],
-                matches=(ids["text_a_id"], ids["text_b_id"]),
+                matches=self.text_matches(ids),
                 rows=rows[self._at_levels("text_a")[0]],
                 **self.triplets,
             )

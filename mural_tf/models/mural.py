@@ -25,7 +25,7 @@ class TextText(DualEncoder):
             text_b,
             self.loss_config.text_text_temperature,
             margin=self.loss_config.text_text_margin,
-            matches=self.matches(ids, "text_a_id", "text_b_id"),
+            matches=self.text_matches(ids),
             rows=rows["text_a"],
         )
 

@@ -7,7 +7,7 @@ import pathlib
 import tensorflow as tf
 from ml_collections import ConfigDict
 
-from mural_tf.data.streams.epochs import SkippedRecords
+from mural_tf.data.skipped import SkippedRecords
 from mural_tf.data.streams.pipeline import batch_size, training_batches
 from mural_tf.errors import UserError
 from mural_tf.models.dual_encoder import DualEncoder

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 import tensorflow as tf
 from tqdm import tqdm
 
-from mural_tf.data.streams.epochs import SkippedRecords
+from mural_tf.data.skipped import SkippedRecords
 from mural_tf.errors import UserError
 from mural_tf.optimizers import learning_rates
 from mural_tf.training.workdir import append_metrics

@@ -52,6 +52,7 @@ def trace_step(config: ConfigDict, vocabulary_size: int, batch: int):
     tokens["input_type_ids"] = tf.zeros_like(tokens["input_type_ids"])
     ids = tf.range(batch, dtype=tf.int64)
     example = {"image": tf.zeros([batch, *pixels.shape], pixels.dtype), "image_id": ids, "caption_id": ids}
+    example["text_group_id"] = ids
     example["image_text_position"] = tf.zeros([batch, 2], tf.int64)
     masked = {"places": tf.ones([batch, 1], tf.int32), "targets": tf.ones([batch, 1], tf.int32)}
     masked["weights"] = tf.ones([batch, 1])

@@ -1,90 +1,112 @@
-"""Endless, deterministic streams of items from record files, each item with its position.
+"""Endless, deterministic streams of items from record files, each item with its place.
 
-The order follows from (seed, epoch). An item's position is (epoch, offset after shuffling), so that a run that
-stopped anywhere starts again at the very next item. Work on single items is kept to parsing and decoding; the rest is
-done in blocks, because calling a function costs more than what it does here.
+The order follows from (seed, epoch). An item's place is one number, epoch · 2^40 + offset after shuffling, so that a
+run that stopped anywhere starts again at the very next item. What cannot be used is dropped and counted: training goes
+on past a corrupt image or an empty caption, but not past any number of them. Work on single items is kept to parsing
+and decoding; the rest is done in blocks, because calling a function costs more than what it does here.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
+from ml_collections import ConfigDict
 
-from mural_tf.data.records import untuned
+from mural_tf.data import records
 from mural_tf.data.skipped import SkippedRecords
 from mural_tf.data.tfrecord import find_damage
 from mural_tf.errors import UserError
 
 PARALLEL = os.cpu_count() or 1  # elements at a time
-
-
-def map_or_drop(dataset: tf.data.Dataset, function, skipped: SkippedRecords, kind: str) -> tf.data.Dataset:
-    """Maps `function` over `dataset`, in order, dropping the elements on which it fails; yields (number, result).
-
-    A failing element leaves a gap in the numbering, which the next good one reveals: that is how it is counted.
-    """
-    numbered = dataset.enumerate().map(
-        lambda index, element: (index, function(element)), num_parallel_calls=PARALLEL, deterministic=True
-    )
-
-    def note(missing, index):
-        skipped.add(kind, f"record {index - missing} of the stream", int(missing))
-        return missing
-
-    def count_gap(previous, index_and_element):
-        index, element = index_and_element
-        missing = index - previous - 1
-
-        def report():
-            return tf.numpy_function(note, [missing, index], tf.int64)
-
-        with tf.control_dependencies([tf.cond(missing > 0, report, lambda: missing)]):
-            return tf.identity(index), (index, element)
-
-    return numbered.ignore_errors().scan(tf.constant(-1, tf.int64), count_gap)
-
-
+BLOCK = 32  # items looked at in one call
+EPOCH = 2**40  # places in an epoch, more than any data set has items
 END_OF_EPOCH = "end of epoch"
 
 
-def stream_items(files, parse, config, languages, language_key, skipped, start, stream: int) -> tf.data.Dataset:
-    """Shuffled items of endless epochs, each with its `position`, from just after `start`."""
-    data = config.data
+# From files to items in the order of their epochs.
+
+
+def endless_items(
+    files: Sequence[str],
+    parse: Callable,
+    data: ConfigDict,
+    seed: int,
+    skipped: SkippedRecords,
+    after: Sequence[int],
+    languages: Sequence[str] = (),
+    language_key: str = "language",
+) -> tf.data.Dataset:
+    """Returns the shuffled items of endless epochs as (place, item), from just after a position.
+
+    Args:
+      files: of TFRecords.
+      parse: from a serialised record, string scalar, to items {name: [items]}; "problem" is "" where one can be used.
+      data: the configuration's `data` branch, of which this reads shuffle_buffer, cache and language_temperature.
+      seed: of the order.
+      skipped: counts records that are damaged.
+      after: (epoch, offset) of the last item used; (-1, -1) starts at the beginning.
+      languages: items in these alone; empty: in all.
+      language_key: the name under which an item has its language.
+
+    Each epoch ends with an item that is none, with the problem `END_OF_EPOCH`.
+    """
     for name in files:
         damage = find_damage(name)
         if damage:
             skipped.add("file that is truncated: what follows is lost", f"{name}, {damage}")
-    _check_first_record(files[0], parse)
     copies = _copies_per_language(files, parse, language_key, languages, data.language_temperature)
+    first_epoch = max(int(after[0]), 0)
 
     def read(names):
         raw = tf.data.Dataset.from_tensor_slices(names).interleave(
             lambda name: tf.data.TFRecordDataset(name).ignore_errors(), cycle_length=min(16, len(files))
         )
-        parsed = map_or_drop(raw, parse, skipped, "record that is not a tf.train.Example of the expected kind")
-        return parsed.flat_map(lambda _, items: tf.data.Dataset.from_tensor_slices(items))
+        return _parsed(raw, parse, skipped).flat_map(tf.data.Dataset.from_tensor_slices)
 
     cached = read(tf.constant(files)).cache() if data.cache else None
 
     def one_epoch(epoch):
         tf.compat.v1.set_random_seed(None)  # of this function's graph: order must not depend on the program's seed
-        seed = tf.stack([tf.cast(config.seed, tf.int64) * 2 + stream, epoch])
-        items = cached or read(tf.random.experimental.stateless_shuffle(tf.constant(files), seed))
+        seeds = tf.stack([tf.cast(seed, tf.int64), epoch])
+        items = cached or read(tf.random.experimental.stateless_shuffle(tf.constant(files), seeds))
         if copies is not None:
-            items = items.enumerate().flat_map(lambda i, item: _repeat(item, copies, language_key, seed, i))
-        items = items.shuffle(data.shuffle_buffer, seed=_int_seed(seed), reshuffle_each_iteration=False)
+            items = items.enumerate().flat_map(lambda i, item: _repeat(item, copies, language_key, seeds, i))
+        items = items.shuffle(data.shuffle_buffer, seed=_int_seed(seeds), reshuffle_each_iteration=False)
         end = tf.data.Dataset.from_tensors(_end_marker(items.element_spec))
-        items = items.concatenate(end).enumerate().skip(tf.where(tf.equal(epoch, first_epoch), start[1] + 1, 0))
-        return _in_blocks(
-            items, lambda offset, item: {**item, "position": tf.stack([tf.fill(tf.shape(offset), epoch), offset], 1)}
-        )
+        used = tf.where(tf.equal(epoch, first_epoch), tf.constant(after[1] + 1, tf.int64), 0)
+        return items.concatenate(end).enumerate(epoch * EPOCH).skip(used)
 
-    first_epoch = max(int(start[0]), 0)
     return tf.data.Dataset.range(first_epoch, np.iinfo(np.int64).max).flat_map(one_epoch)
+
+
+def positions(places: tf.Tensor) -> tf.Tensor:
+    """Returns (epoch, offset) of places: int64 […] → int64 […, 2]."""
+    return tf.stack([places // EPOCH, places % EPOCH], axis=-1)
+
+
+def _parsed(raw: tf.data.Dataset, parse, skipped: SkippedRecords) -> tf.data.Dataset:
+    """Parses records in order and leaves out, but counts, those of which `parse` makes nothing."""
+    numbered = raw.enumerate().map(
+        lambda index, serialized: (index, parse(serialized)), num_parallel_calls=PARALLEL, deterministic=True
+    )
+
+    def note(missing, index):
+        kind = "record that is not a tf.train.Example of the expected kind"
+        skipped.add(kind, f"record {index - missing} of the stream", int(missing))
+        return missing
+
+    def count_gap(previous, index_and_items):
+        index, items = index_and_items
+        missing = index - previous - 1  # a record that failed leaves a gap in the numbering
+        noted = tf.cond(missing > 0, lambda: tf.numpy_function(note, [missing, index], tf.int64), lambda: missing)
+        with tf.control_dependencies([noted]):
+            return tf.identity(index), items
+
+    return numbered.ignore_errors().scan(tf.constant(-1, tf.int64), count_gap)
 
 
 def _end_marker(element_spec: Mapping) -> dict:
@@ -97,44 +119,89 @@ def _int_seed(seed: tf.Tensor) -> tf.Tensor:
     return tf.random.stateless_uniform([], seed, 0, np.iinfo(np.int64).max, tf.int64)
 
 
-def _in_blocks(dataset: tf.data.Dataset, function) -> tf.data.Dataset:
-    """Maps `function` over blocks of elements instead of single ones: calling a function costs more than its work."""
-    return dataset.batch(32).map(function).unbatch()
+# What is dropped, and what is looked at before the first epoch.
 
 
-def drop_problems(numbered: tf.data.Dataset, skipped: SkippedRecords, name_key: str) -> tf.data.Dataset:
-    """Drops and counts unusable items, and stops the stream once there are too many."""
+def usable_blocks(
+    items: tf.data.Dataset, decode: Callable | None, skipped: SkippedRecords, name_key: str
+) -> tf.data.Dataset:
+    """Drops and counts items on which `decode` fails or that have a problem; stops once there are too many.
 
-    def note(problems, names, numbers):
-        for problem, name, number in zip(problems, names, numbers):
-            at_end = problem.decode() == END_OF_EPOCH
-            if not at_end:
-                skipped.add(problem.decode(), name.decode("utf-8", "replace") or f"item {number}")
-            if skipped.exceeded(int(number) + 1, at_end):
-                raise ValueError("too many unusable records")  # ends training, which then calls `skipped.check`
+    Args:
+      items: (place, item), of `endless_items`.
+      decode: from (item, position), int64 [2], to what the item becomes; `None`: it stays.
+      skipped: takes the counts.
+      name_key: the item's entry that the log names it by.
+
+    Returns:
+      Blocks of up to `BLOCK` items, {name: [items, …]}, with their "position", int64 [items, 2].
+    """
+    numbered = items.enumerate()
+    if decode is not None:
+        numbered = numbered.map(
+            lambda number, placed: (number, (placed[0], decode(placed[1], positions(placed[0])))),
+            num_parallel_calls=PARALLEL,
+            deterministic=True,
+        ).ignore_errors()
+
+    def note(missing, numbers, problems, names):
+        for gap, number, problem, name in zip(missing, numbers, problems, names):
+            if gap:
+                skipped.add("image that does not decode", f"record {number - gap} of the stream", int(gap))
+            if problem:
+                at_end = problem.decode() == END_OF_EPOCH
+                if not at_end:
+                    skipped.add(problem.decode(), name.decode("utf-8", "replace") or f"item {number}")
+                if skipped.exceeded(int(number) + 1, at_end):
+                    raise ValueError("too many unusable records")  # ends training, which then calls `skipped.check`
         return np.bool_(True)
 
-    def keep(numbers, items):
+    def keep(previous, block):
+        numbers, (places, items) = block
+        missing = numbers - tf.concat([[previous], numbers[:-1]], axis=0) - 1  # what failed left a gap
         usable = tf.equal(items["problem"], "")
-        unusable = [tf.boolean_mask(x, ~usable) for x in (items["problem"], items[name_key], numbers)]
-        noted = tf.cond(tf.reduce_all(usable), lambda: True, lambda: tf.numpy_function(note, unusable, tf.bool))
+        fine = tf.reduce_all(tf.logical_and(usable, tf.equal(missing, 0)))
+        to_note = [missing, numbers, items["problem"], items[name_key]]
+        noted = tf.cond(fine, lambda: True, lambda: tf.numpy_function(note, to_note, tf.bool))
         with tf.control_dependencies([noted]):
-            return {name: tf.boolean_mask(value, usable) for name, value in items.items()}
+            rows = tf.where(usable)[:, 0]
+        kept = {name: tf.gather(value, rows) for name, value in {**items, "position": positions(places)}.items()}
+        return numbers[-1], kept
 
-    return _in_blocks(numbered, keep)
+    return numbered.batch(BLOCK).scan(tf.constant(-1, tf.int64), keep)
 
 
-def _check_first_record(name: str, parse) -> None:
-    """Raises `UserError` if a file's first record is not of the expected kind, as then none will be."""
-    for serialized in untuned(tf.data.TFRecordDataset(name).ignore_errors().take(1)):
+def check_first_item(files: Sequence[str], parse: Callable, without: str) -> None:
+    """Raises `UserError` if the first record is of another kind, as then all will be, or if no record has an item.
+
+    `without` says what it means that no record has one: no batch would ever come.
+    """
+    for index, serialized in enumerate(_readable(files)):
         try:
-            parse(serialized)
+            if tf.size(parse(serialized)["problem"]):
+                return
         except tf.errors.InvalidArgumentError as error:
-            reason = error.message.splitlines()[0]
-            raise UserError(
-                f"{name} does not hold records of the expected kind ({reason}). See docs/data.md, and data.format for "
-                "img2dataset's records."
-            ) from None
+            if index == 0:
+                reason = error.message.split("\n\t [[")[0].splitlines()[-1]
+                raise UserError(
+                    f"{files[0]} does not hold records of the expected kind ({reason}). See docs/data.md, and "
+                    "data.format for img2dataset's records."
+                ) from None
+    raise UserError(without)
+
+
+def count_languages(files: Sequence[str], parse: Callable, key: str) -> dict[str, int]:
+    """Counts items by language in one pass over the files."""
+    table: collections.Counter[str] = collections.Counter()
+    dataset = tf.data.TFRecordDataset(files).ignore_errors().map(lambda s: parse(s)[key], tf.data.AUTOTUNE)
+    for batch in records.untuned(dataset.ignore_errors().unbatch().batch(4096)).as_numpy_iterator():
+        for name, count in zip(*np.unique(batch, return_counts=True)):
+            table[name.decode("utf-8", "replace")] += int(count)
+    return dict(table)
+
+
+def _readable(files: Sequence[str]) -> Iterator[bytes]:
+    return records.untuned(tf.data.TFRecordDataset(list(files)).ignore_errors()).as_numpy_iterator()
 
 
 def _copies_per_language(files, parse, key, languages, temperature) -> tf.lookup.StaticHashTable | None:
@@ -159,31 +226,7 @@ def _copies_per_language(files, parse, key, languages, temperature) -> tf.lookup
     return tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(keys, values), default_value=0.0)
 
 
-def count_languages(files, parse, key: str) -> dict[str, int]:
-    """Counts items by language in one pass over the files."""
-    table: dict[str, int] = {}
-    dataset = tf.data.TFRecordDataset(files).ignore_errors().map(lambda s: parse(s)[key], tf.data.AUTOTUNE)
-    for batch in untuned(dataset.ignore_errors().unbatch().batch(4096)).as_numpy_iterator():
-        for name, n in zip(*np.unique(batch, return_counts=True)):
-            name = name.decode("utf-8", "replace")
-            table[name] = table.get(name, 0) + int(n)
-    return table
-
-
 def _repeat(item, copies, key, seed, index) -> tf.data.Dataset:
     wanted = copies.lookup(item[key])
     draw = tf.random.stateless_uniform([], tf.stack([seed[0] + 7919 * seed[1], index]))
     return tf.data.Dataset.from_tensors(item).repeat(tf.cast(tf.floor(wanted + draw), tf.int64))
-
-
-# What all streams of batches do with a finished batch.
-
-
-def of_size(batch: int, values):
-    """States the batch's size, which tokenisation and resampling forget."""
-    return tf.nest.map_structure(lambda v: tf.ensure_shape(v, [batch] + [None] * (v.shape.rank - 1)), values)
-
-
-def fingerprint(strings: tf.Tensor) -> tf.Tensor:
-    """Returns an int64 id for each string."""
-    return tf.strings.to_hash_bucket_fast(strings, np.iinfo(np.int64).max)

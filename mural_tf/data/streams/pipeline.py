@@ -7,15 +7,17 @@ A method names the streams that it needs, one or two; they run side by side, and
     views        the same with two augmented views of the image (`views.py`) and, for the cloze task, masked tokens
     captions     the caption alone, for training on text
     triples      an image and two of its captions that are translations of each other (`triples.py`)
-    text_text    text pairs
+    text_text    text pairs (`text_pairs.py`)
 
-A stream goes through epochs without end. Each item carries its position, (epoch, offset after shuffling), so that a
-run that stopped anywhere starts again at the very next item.
+The way of an item: a record is read and parsed into items, these are shuffled, each gets its place and is decoded;
+what cannot be used is dropped (`epochs.py`). Items become batches, and a batch is finished: images are augmented,
+texts tokenized. `Stream` is what differs between the kinds of items.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -23,16 +25,75 @@ from ml_collections import ConfigDict
 
 from mural_tf.data import records
 from mural_tf.data.images import finish_images, read_image
-from mural_tf.data.records import TEXT_PAIR_SOURCES, parse_image_text, parse_img2dataset, untuned
-from mural_tf.data.streams.epochs import SkippedRecords, drop_problems, map_or_drop, stream_items
-from mural_tf.data.streams.epochs import fingerprint as _fingerprint
-from mural_tf.data.streams.epochs import of_size as _of_size
-from mural_tf.data.streams.image_groups import image_group_batches
+from mural_tf.data.records import parse_image_text, parse_img2dataset, parse_text_pair
+from mural_tf.data.skipped import SkippedRecords
+from mural_tf.data.streams import text_pairs
+from mural_tf.data.streams.epochs import check_first_item, endless_items, usable_blocks
+from mural_tf.data.streams.image_groups import captions_of, draw_captions, group_parser
 from mural_tf.data.streams.masking import mask_tokens
-from mural_tf.data.streams.triples import check_has_triples, parse_triples, swap_texts
+from mural_tf.data.streams.triples import parse_triples, swap_texts
 from mural_tf.data.streams.views import augment_views
 from mural_tf.errors import UserError
 from mural_tf.text.language_words import tag_language
+
+FORMATS = ("mural", "img2dataset")
+
+
+@dataclasses.dataclass(frozen=True)
+class StreamSettings:
+    """What the streams need to know of a configuration; `data`, `image_tower` and `augmentation` are its branches."""
+
+    data: ConfigDict
+    image_tower: ConfigDict
+    augmentation: ConfigDict
+    seed: int
+    image_text_batch: int
+    text_text_batch: int
+    cloze_share: float  # of the tokens; 0: there is no cloze task
+    captions_per_image: int
+    captions_per_language: int
+
+
+def stream_settings(config: ConfigDict) -> StreamSettings:
+    """Returns what the streams need to know of a whole configuration tree."""
+    return StreamSettings(
+        data=config.data,
+        image_tower=config.image_tower,
+        augmentation=config.augmentation,
+        seed=config.seed,
+        image_text_batch=config.train.image_text_batch,
+        text_text_batch=config.train.text_text_batch,
+        cloze_share=config.method.cloze_share if config.method.get("cloze_weight") else 0.0,
+        captions_per_image=config.method.get("captions_per_image", 1),
+        captions_per_language=config.method.get("captions_per_language", 1),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Stream:
+    """One kind of items.
+
+    name: as above.
+    kind: of the record files, `records.IMAGE_TEXT` or `records.TEXT_PAIRS`.
+    parse: from a serialised record to items, {name: [items]}.
+    decode: from an item and its position, int64 [2], to what it is in a batch; `None`: as it is.
+    finish: from the items of a batch, {name: [B, …]}, and a seed, int64 [2], to the batch's entries.
+    size: items in a batch.
+    without: the error where no record holds such an item.
+    languages: those of the items to take; empty: all.
+    language_key, name_key: the entries with an item's language, and with what the log names it by.
+    """
+
+    name: str
+    kind: str
+    parse: Callable
+    decode: Callable | None
+    finish: Callable
+    size: int
+    without: str = "There is no record."
+    languages: Sequence[str] = ()
+    language_key: str = "language"
+    name_key: str = "image_id"
 
 
 @tf.autograph.experimental.do_not_convert  # saves seconds; nothing here needs it
@@ -47,7 +108,7 @@ def training_batches(
     """Returns endless global batches.
 
     Args:
-      config: the whole configuration tree.
+      config: the whole configuration tree, of which `stream_settings` reads its part.
       tokenizer: `text.WordPieceTokenizer`.
       skipped: takes the counts of unusable records.
       position: int64 [2, 2], (epoch, offset) of the last item used of each stream; `None` starts at the beginning.
@@ -58,17 +119,28 @@ def training_batches(
       A data set of the streams' dictionaries in one; tokens are dicts of int32 [B, T], ids int64 [B], images uint8
       [B, S, S, 3], and "<stream>_position" is int64 [B, 2]:
         image_text   "image", "image_id", "caption" (tokens), "caption_id"
-        image_groups the same, with more captions than images, and "caption_language_id"
+        image_groups the same of I = train.image_text_batch / N images and I N captions, an image's in succession, with
+                     N the captions per image, and "caption_language_id", the tokenizer's, -1 in empty places
         views        "view_0", "view_1", "image_id", "caption", "caption_id"; "cloze" as in `masking.py`
         captions     "caption", "caption_id"; "cloze"
         triples      "image", "image_id", "text_a", "text_b" (tokens), "text_a_id", "text_b_id"
-        text_text    "text_a", "text_b", "text_a_id", "text_b_id"; of a tokenizer that takes languages also
+        text_text    "text_a", "text_b", "text_a_id", "text_b_id", "text_group_id", the same of pairs that all say the
+                     same (of one image, of one group); of a tokenizer that takes languages also
                      "text_a_language_id", "text_b_language_id"
     """
+    settings, texts = stream_settings(config), Texts(tokenizer, pad)
+    if settings.data.format not in FORMATS:
+        raise UserError(f"Unknown data.format {settings.data.format!r}; known: {', '.join(FORMATS)}.")
     start = np.full([2, 2], -1, np.int64) if position is None else position
-    parts = [_STREAMS[name](config, tokenizer, skipped, start[place], pad) for place, name in enumerate(streams)]
-    merged = tf.data.Dataset.zip(tuple(parts)).map(lambda *dicts: {k: v for part in dicts for k, v in part.items()})
-    return _with_wait_time(merged.prefetch(4))
+    kinds = [_STREAMS[name](settings, texts) for name in streams]
+    parts = [_read(kind, settings, skipped, start[place]) for place, kind in enumerate(kinds)]
+
+    def finish(*parts):  # one function for all streams: making one takes longer than calling it
+        finished = [_finish(kind, items, settings.seed) for kind, items in zip(kinds, parts)]
+        return {key: value for part in finished for key, value in part.items()}
+
+    batches = tf.data.Dataset.zip(tuple(parts)).map(finish, num_parallel_calls=2 * len(parts), deterministic=True)
+    return _with_wait_time(batches.prefetch(4))
 
 
 def batch_size(config: ConfigDict, stream: str) -> int:
@@ -76,145 +148,45 @@ def batch_size(config: ConfigDict, stream: str) -> int:
     return config.train.text_text_batch if stream == "text_text" else config.train.image_text_batch
 
 
-def _image_text_batches(config, tokenizer, skipped, start, pad) -> tf.data.Dataset:
-    images, texts = _image_finisher(config), _caption_finisher(config, tokenizer, pad, cloze=False)
-
-    def finish(items, seed):
-        return {"image": images(items["image"], seed), **texts(items, seed)}
-
-    return _image_batches("image_text", config, skipped, start, finish)
-
-
-def _view_batches(config, tokenizer, skipped, start, pad) -> tf.data.Dataset:
-    texts = _caption_finisher(config, tokenizer, pad, cloze=config.method.get("cloze_weight", 0.0) > 0)
-    size = config.train.image_text_batch
-
-    def finish(items, seed):
-        views = augment_views(items["image"], config.image_tower.image_size, config.augmentation, seed)
-        return {**{f"view_{i}": _of_size(size, view) for i, view in enumerate(views)}, **texts(items, seed)}
-
-    return _image_batches("views", config, skipped, start, finish)
+def _read(stream: Stream, settings: StreamSettings, skipped: SkippedRecords, after: np.ndarray) -> tf.data.Dataset:
+    """Returns what is to be a batch, {name: [B, …]}, from just after a position."""
+    files = records.list_files(settings.data.directory, stream.kind, "train")
+    parse = tf.function(stream.parse, [tf.TensorSpec([], tf.string)], autograph=False)  # traced once for all its uses
+    check_first_item(files, parse, stream.without)
+    seed = 2 * settings.seed + (stream.name == "text_text")  # two streams, two orders
+    languages = stream.languages, stream.language_key
+    items = endless_items(files, parse, settings.data, seed, skipped, after, *languages)
+    return usable_blocks(items, stream.decode, skipped, stream.name_key).rebatch(stream.size, drop_remainder=True)
 
 
-def _caption_batches(config, tokenizer, skipped, start, pad) -> tf.data.Dataset:
-    texts = _caption_finisher(config, tokenizer, pad, cloze=config.method.get("cloze_weight", 0.0) > 0)
-
-    def finish(items, seed):
-        return {name: value for name, value in texts(items, seed).items() if name != "image_id"}
-
-    return _image_batches("captions", config, skipped, start, finish, images=False)
+def _finish(stream: Stream, items: dict, seed: int) -> dict:
+    """Returns the stream's part of a batch."""
+    epoch, offset = tf.unstack(items["position"][0])
+    finished = stream.finish(items, tf.stack([tf.cast(seed, tf.int64) + epoch, offset]))
+    return {**finished, f"{stream.name}_position": items["position"]}
 
 
-def _triple_batches(config, tokenizer, skipped, start, pad) -> tf.data.Dataset:
-    images, size = _image_finisher(config), config.train.image_text_batch
+class Texts:
+    """The tokenizer as one function for all streams: tracing it is a large part of what a start takes."""
 
-    def finish(items, seed):
-        items = swap_texts(items, seed)
-        return {
-            "image": images(items["image"], seed),
-            "image_id": _fingerprint(items["image_id"]),
-            **_text_pair(items, tokenizer, size, pad),
-        }
+    def __init__(self, tokenizer, pad: str):
+        self.tokenizer = tokenizer
+        self._tokens = tf.function(
+            lambda texts: tokenizer(texts, pad=pad), [tf.TensorSpec([None], tf.string)], autograph=False
+        )
 
-    return _image_batches("triples", config, skipped, start, finish)
+    def tokens(self, texts: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Tokenizes string [B]: int32 [B, T] each, B as static as it was."""
+        return _with_rows(texts, self._tokens(texts))
 
-
-def _image_finisher(config: ConfigDict):
-    """Returns the function from decoded images of a batch to what the image tower sees, given a seed."""
-    return lambda images, seed: _of_size(config.train.image_text_batch, finish_images(images, config, seed))
-
-
-def _caption_finisher(config: ConfigDict, tokenizer, pad: str, cloze: bool):
-    """Returns the function from items, given a seed, to ids and tokens and, with `cloze`, masked tokens."""
-    size = config.train.image_text_batch
-
-    def finish(items, seed):
-        tokens = _of_size(size, tokenizer(items["caption"], pad=pad))
-        ids = {name: _fingerprint(items[key]) for name, key in (("image_id", "image_id"), ("caption_id", "caption"))}
-        masked = {"cloze": mask_tokens(tokens, tokenizer, config.method.cloze_share, seed)} if cloze else {}
-        return {**ids, "caption": tokens, **masked}
-
-    return finish
+    def masked(self, tokens: dict[str, tf.Tensor], share: float, seed: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Masks tokens for the cloze task, see `masking.py`."""
+        return mask_tokens(tokens, self.tokenizer, share, seed)
 
 
-def _image_batches(stream: str, config, skipped, start, finish, images: bool = True) -> tf.data.Dataset:
-    """Batches of items from image-text records; `finish` makes what a method sees from items and a seed, int64 [2].
-
-    With `images` False pictures are neither decoded nor checked.
-    """
-    data = config.data
-    files = records.list_files(data.directory, records.IMAGE_TEXT, "train")
-    parse, languages = _image_text_parser(stream, config)
-    if stream == "triples":
-        check_has_triples(files, parse)
-    items = stream_items(files, parse, config, languages, "language", skipped, start, stream=0)
-
-    def decode(item):
-        return {**item, "image": read_image(item["image"], config.image_tower, tf.equal(item["problem"], ""))}
-
-    def finish_batch(items):
-        first = items["position"][0]
-        seed = tf.stack([tf.cast(config.seed, tf.int64) + first[0], first[1]])
-        return {**finish(items, seed), f"{stream}_position": items["position"]}
-
-    numbered = map_or_drop(items, decode, skipped, "image that does not decode") if images else items.enumerate()
-    usable = drop_problems(numbered, skipped, "image_id")
-    size = config.train.image_text_batch
-    return usable.batch(size, drop_remainder=True).map(finish_batch, num_parallel_calls=2, deterministic=True)
-
-
-def _image_text_parser(stream: str, config: ConfigDict):
-    """Returns the function from a serialised record to items, and the languages still to be chosen among them."""
-    data = config.data
-    if data.format not in ("mural", "img2dataset"):
-        raise UserError(f"Unknown data.format {data.format!r}; known: mural, img2dataset.")
-    if stream != "triples":
-        parse = parse_image_text if data.format == "mural" else parse_img2dataset(data.default_language)
-        return parse, data.image_text_languages
-    if data.format != "mural":
-        raise UserError(f"data.format={data.format} has one caption an image; triples need two: see docs/methods.md.")
-    return parse_triples(data.image_text_languages), ()
-
-
-def _text_pair_batches(config, tokenizer, skipped, start, pad) -> tf.data.Dataset:
-    data, batch = config.data, config.train.text_text_batch
-    if data.text_pairs not in TEXT_PAIR_SOURCES:
-        raise UserError(f"Unknown data.text_pairs {data.text_pairs!r}; known: {', '.join(TEXT_PAIR_SOURCES)}.")
-    kind, parse = TEXT_PAIR_SOURCES[data.text_pairs]
-    files = records.list_files(data.directory, kind, "train")
-    items = stream_items(files, parse, config, data.text_text_languages, "language_b", skipped, start, stream=1)
-    items = drop_problems(items.enumerate(), skipped, "text_a")
-
-    def finish(items):
-        return {**_text_pair(items, tokenizer, batch, pad), "text_text_position": items["position"]}
-
-    return items.batch(batch, drop_remainder=True).map(finish, num_parallel_calls=2, deterministic=True)
-
-
-_STREAMS = {
-    "image_text": _image_text_batches,
-    "image_groups": image_group_batches,
-    "views": _view_batches,
-    "captions": _caption_batches,
-    "triples": _triple_batches,
-    "text_text": _text_pair_batches,
-}
-
-
-def _text_pair(items, tokenizer, batch: int, pad: str) -> dict:
-    """Tokens of one width, and ids, of the items' `text_a` and `text_b`."""
-    texts = [items["text_a"], items["text_b"]]
-    if tokenizer.takes_languages:
-        texts = [tag_language(text, items[f"language_{side}"]) for side, text in zip("ab", texts)]
-    tokens = tokenizer(tf.concat(texts, axis=0), pad=pad)
-    languages = tf.split(tokens["input_type_ids"][:, 0], 2) if tokenizer.takes_languages else ()
-    return {
-        **{f"text_{side}_language_id": value for side, value in zip("ab", languages)},
-        "text_a": _of_size(batch, {name: value[:batch] for name, value in tokens.items()}),
-        "text_b": _of_size(batch, {name: value[batch:] for name, value in tokens.items()}),
-        "text_a_id": _fingerprint(items["text_a"]),
-        "text_b_id": _fingerprint(items["text_b"]),
-    }
+def _with_rows(of: tf.Tensor, values):
+    """States the number of rows, which tokenizing and resampling forget."""
+    return tf.nest.map_structure(lambda v: tf.ensure_shape(v, of.shape[:1] + v.shape[1:]), values)
 
 
 def _with_wait_time(batches: tf.data.Dataset) -> tf.data.Dataset:
@@ -229,5 +201,194 @@ def _with_wait_time(batches: tf.data.Dataset) -> tf.data.Dataset:
         return {**batch, "data_wait_seconds": tf.cast(after - before, tf.float32)[None]}
 
     options = tf.data.Options()
-    options.experimental_optimization.inject_prefetch = False  # it would make the clocks measure the prefetcher
-    return untuned(timed.map(add).with_options(options))
+    # Rewriting the graph takes longer than it saves here, and a prefetcher put in is what the clocks would measure.
+    options.experimental_optimization.apply_default_optimizations = False
+    return records.untuned(timed.map(add).with_options(options))
+
+
+# The kinds of items.
+
+
+def _image_text(settings: StreamSettings, texts: Texts) -> Stream:
+    def finish(items, seed):
+        return {"image": _images(items, settings, seed), **_caption(items, texts)}
+
+    return _one_caption("image_text", settings, finish)
+
+
+def _views(settings: StreamSettings, texts: Texts) -> Stream:
+    def finish(items, seed):
+        size = settings.image_tower.image_size
+        views = augment_views(items["image"], size, settings.augmentation, seed)
+        first, second = _with_rows(items["image"], views)
+        return {"view_0": first, "view_1": second, **_caption(items, texts, settings.cloze_share, seed)}
+
+    return _one_caption("views", settings, finish)
+
+
+def _captions(settings: StreamSettings, texts: Texts) -> Stream:
+    def finish(items, seed):
+        finished = _caption(items, texts, settings.cloze_share, seed)
+        return {name: value for name, value in finished.items() if name != "image_id"}
+
+    stream = _one_caption("captions", settings, finish)
+    return dataclasses.replace(stream, decode=None)  # pictures are neither decoded nor checked
+
+
+def _one_caption(name: str, settings: StreamSettings, finish: Callable) -> Stream:
+    """Returns the stream whose items are an image and one caption."""
+    data = settings.data
+    return Stream(
+        name,
+        records.IMAGE_TEXT,
+        parse_image_text if data.format == "mural" else parse_img2dataset(data.default_language),
+        lambda item, position: _with_image(item, settings),
+        finish,
+        settings.image_text_batch,
+        languages=data.image_text_languages,
+    )
+
+
+def _triples(settings: StreamSettings, texts: Texts) -> Stream:
+    def finish(items, seed):
+        items = swap_texts(items, seed)
+        ids = {"image_id": fingerprint(items["image_id"])}
+        return {"image": _images(items, settings, seed), **ids, **_text_pair(items, texts)}
+
+    if settings.data.format != "mural":
+        raise UserError(
+            f"data.format={settings.data.format} has one caption an image; triples need two: see docs/methods.md."
+        )
+    return Stream(
+        "triples",
+        records.IMAGE_TEXT,
+        parse_triples(settings.data.image_text_languages),
+        lambda item, position: _with_image(item, settings),
+        finish,
+        settings.image_text_batch,
+        without="No image has two captions of one caption_group in different languages (of data.image_text_languages, "
+        "if set). Add translations with python -m mural_tf translate.",
+    )
+
+
+def _image_groups(settings: StreamSettings, texts: Texts) -> Stream:
+    places, batch, tokenizer = settings.captions_per_image, settings.image_text_batch, texts.tokenizer
+    if batch % places or not tokenizer.takes_languages or settings.data.format != "mural":
+        raise UserError(
+            f"method.captions_per_image={places} must divide train.image_text_batch={batch}, and needs "
+            "text_tower.name='words' and data.format='mural'."
+        )
+    languages = tuple(settings.data.image_text_languages) or tokenizer.languages
+
+    def decode(item, position):
+        seed = _item_seed(settings, position)
+        drawn = draw_captions(*captions_of(item), places, settings.captions_per_language, seed)
+        return {**_with_image(item, settings), **dict(zip(("caption", "language"), drawn))}
+
+    def finish(items, seed):
+        captions, of = (tf.reshape(items[name], [-1]) for name in ("caption", "language"))  # [I N]
+        tokens = texts.tokens(tag_language(captions, of))
+        return {
+            "image": _images(items, settings, seed),
+            "image_id": fingerprint(items["image_id"]),
+            "caption": tokens,
+            "caption_id": fingerprint(captions),
+            "caption_language_id": tf.where(tf.not_equal(captions, ""), tokens["input_type_ids"][:, 0], -1),
+        }
+
+    return Stream(
+        "image_groups",
+        records.IMAGE_TEXT,
+        group_parser(languages),
+        decode,
+        finish,
+        batch // places,
+        without=f"No training image has a caption in {', '.join(languages)}.",
+    )
+
+
+def _text_pairs(settings: StreamSettings, texts: Texts) -> Stream:
+    source, languages = settings.data.text_pairs, settings.data.text_text_languages
+    if source not in text_pairs.SOURCES:
+        raise UserError(f"Unknown data.text_pairs {source!r}; known: {', '.join(text_pairs.SOURCES)}.")
+
+    def finish(items, seed):
+        return {**_text_pair(items, texts), "text_group_id": fingerprint(items["group_id"])}
+
+    def draw(item, position):
+        return text_pairs.draw_across_languages(item, languages, _item_seed(settings, position))
+
+    kind, parse, decode = {
+        text_pairs.FILES: (records.TEXT_PAIRS, parse_text_pair, None),
+        text_pairs.CO_CAPTIONS: (records.IMAGE_TEXT, text_pairs.parse_co_captions, None),
+        text_pairs.ACROSS_LANGUAGES: (records.IMAGE_TEXT, text_pairs.across_languages_parser(languages), draw),
+    }[source]
+    return Stream(
+        "text_text",
+        kind,
+        parse,
+        decode,
+        finish,
+        settings.text_text_batch,
+        without=f"No image has two captions for data.text_pairs={source}: it needs images with several captions"
+        + (", in different languages (one of data.text_text_languages, if set)." if decode else "."),
+        languages=() if decode else languages,  # drawn among them
+        language_key="language_b",
+        name_key="text_a",
+    )
+
+
+_STREAMS = {
+    "image_text": _image_text,
+    "image_groups": _image_groups,
+    "views": _views,
+    "captions": _captions,
+    "triples": _triples,
+    "text_text": _text_pairs,
+}
+
+
+# Parts of items and batches that several kinds share.
+
+
+def _item_seed(settings: StreamSettings, position: tf.Tensor) -> tf.Tensor:
+    """int64 [2], of what is drawn for one item, anew in every epoch."""
+    return tf.stack([tf.cast(settings.seed, tf.int64) * 2**20 + position[0], position[1]])
+
+
+def _with_image(item: dict, settings: StreamSettings) -> dict:
+    """Decodes the item's image, where the item has no problem."""
+    usable = tf.equal(item["problem"], "")
+    return {**item, "image": read_image(item["image"], settings.image_tower, usable)}
+
+
+def _images(items: dict, settings: StreamSettings, seed: tf.Tensor) -> tf.Tensor:
+    """What the image tower sees."""
+    images = finish_images(items["image"], settings.image_tower, settings.augmentation, seed)
+    return _with_rows(items["image"], images)
+
+
+def _caption(items: dict, texts: Texts, cloze_share: float = 0.0, seed: tf.Tensor | None = None) -> dict:
+    """Ids and tokens and, with a share above 0, masked tokens."""
+    tokens = texts.tokens(items["caption"])
+    ids = {"image_id": fingerprint(items["image_id"]), "caption_id": fingerprint(items["caption"])}
+    return {**ids, "caption": tokens, **({"cloze": texts.masked(tokens, cloze_share, seed)} if cloze_share else {})}
+
+
+def _text_pair(items: dict, texts: Texts) -> dict:
+    """Tokens of one width, and ids, of the items' `text_a` and `text_b`."""
+    sides = [items["text_a"], items["text_b"]]
+    ids = {f"text_{side}_id": fingerprint(strings) for side, strings in zip("ab", sides)}
+    if texts.tokenizer.takes_languages:
+        sides = [tag_language(strings, items[f"language_{side}"]) for side, strings in zip("ab", sides)]
+    tokens = texts.tokens(tf.concat(sides, axis=0))
+    if texts.tokenizer.takes_languages:
+        languages = tf.split(tokens["input_type_ids"][:, 0], 2)
+        ids.update({f"text_{side}_language_id": language for side, language in zip("ab", languages)})
+    halves = {name: tf.split(value, 2) for name, value in tokens.items()}
+    return {**ids, **{f"text_{side}": {n: half[i] for n, half in halves.items()} for i, side in enumerate("ab")}}
+
+
+def fingerprint(strings: tf.Tensor) -> tf.Tensor:
+    """Returns an int64 id for each string."""
+    return tf.strings.to_hash_bucket_fast(strings, np.iinfo(np.int64).max)

@@ -13,8 +13,6 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from mural_tf.data import records
-from mural_tf.data.records import parse_image_text, untuned
-from mural_tf.errors import UserError
 
 GROUP = {"caption_group": records.IMAGE_TEXT_FEATURES["caption_group"]}
 
@@ -27,7 +25,7 @@ def parse_triples(languages: Sequence[str] = ()):
     """
 
     def parse(serialized):
-        item = parse_image_text(serialized)
+        item = records.parse_image_text(serialized)
         group = tf.sparse.to_dense(tf.io.parse_single_example(serialized, GROUP)["caption_group"])
         count = tf.minimum(tf.size(group), tf.size(item["caption"]))
         group, text, language = group[:count], item["caption"][:count], item["language"][:count]
@@ -53,16 +51,6 @@ def parse_triples(languages: Sequence[str] = ()):
         }
 
     return parse
-
-
-def check_has_triples(files: Sequence[str], parse) -> None:
-    """Raises `UserError` if no record has two captions that are translations: no batch would ever come."""
-    sizes = tf.data.TFRecordDataset(list(files)).map(lambda s: tf.size(parse(s)["text_a"]), tf.data.AUTOTUNE)
-    if not any(untuned(sizes.ignore_errors()).as_numpy_iterator()):
-        raise UserError(
-            f"No image in {files[0]} and its like has two captions of one caption_group in different languages (of "
-            "data.image_text_languages, if set). Add translations with python -m mural_tf translate."
-        )
 
 
 def swap_texts(items: dict[str, tf.Tensor], seed: tf.Tensor) -> dict[str, tf.Tensor]:
