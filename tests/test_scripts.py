@@ -224,6 +224,11 @@ def test_a_folder_that_is_no_workdir_is_left_alone(data, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["precious.txt"]
 
 
+def test_a_missing_workdir_is_told(tmp_path):
+    done = run("run_export.py", f"--model={tmp_path / 'nothing'}", check=False)
+    assert last_line(done).startswith("Error: The workdir ")
+
+
 def test_damaged_workdirs_are_told(trained, tmp_path):
     """test_embedder.py has more."""
     workdir, _ = trained
