@@ -14,9 +14,9 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 # The files that take longest, longest first. The workers take file after file; a long one among the last would leave
 # the other core without work.
-FIRST = ("test_scripts", "test_serve", "test_gradients", "test_paper_configs", "test_embedder", "test_workers",
-         "test_models", "test_pipeline", "test_replicas", "test_efficientnet", "test_training_log",
-         "test_checkpoints")  # fmt: skip
+FIRST = ("test_scripts", "test_pipeline", "test_gradients", "test_workers", "test_replicas", "test_models",
+         "test_training_log", "test_export", "test_hub_modules", "test_embedder", "test_efficientnet", "test_serve",
+         "test_export_serving")  # fmt: skip
 
 
 def pytest_collection_modifyitems(items):
@@ -34,22 +34,39 @@ def no_fusion():
     enable_fusion(before)
 
 
-def shared(part):
+@pytest.fixture
+def eager():
+    """Nothing is traced but exports and input pipelines: for tests whose subject is not the graph.
+
+    A training step takes seconds to trace and a tenth of one to run.
+    """
+    import tensorflow as tf
+
+    tf.config.run_functions_eagerly(True)
+    yield
+    tf.config.run_functions_eagerly(False)
+
+
+@pytest.fixture(scope="session")
+def toy(tmp_path_factory):
     from toy_export import toy_export  # imports TensorFlow
 
-    return getattr(toy_export(), part)
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent  # which the workers share
+    return toy_export(folder / "toy")
 
 
 @pytest.fixture(scope="session")
-def model():
-    return shared("model")
+def model(toy):
+    return toy.model
 
 
 @pytest.fixture(scope="session")
-def config():
-    return shared("config")
+def config(toy):
+    return toy.config
 
 
 @pytest.fixture(scope="session")
-def export():
-    return shared("path")
+def export(toy):
+    return toy.path

@@ -70,7 +70,9 @@ def assert_filled(model, number):
 
 @pytest.fixture
 def config(tmp_path):
-    return toy_data.toy_config(toy_data.write_toy_data(tmp_path / "data"))
+    config = toy_data.toy_config(tmp_path / "data")
+    config.image_tower.update(dict(name="features", feature_size=12, branch_size=16, projection=80))
+    return config
 
 
 def build(config):

@@ -32,7 +32,7 @@ COLORS = {"red": (250, 0, 0), "green": (0, 250, 0), "blue": (0, 0, 250)}
 def small_config():
     config = base_config()
     config.image_tower.precision = config.text_tower.precision = "float32"
-    config.image_tower.update(dict(width=0.25, depth=0.1, image_size=32, resize=36))
+    config.image_tower.update(dict(name="resnet", width=80 / 512, depth=0.5, image_size=32, resize=36))
     config.embedding_size = 80  # the width of that image tower's last block
     config.text_tower.update(dict(layers=1, hidden_size=16, heads=2, feed_forward_size=32, max_length=12))
     return config
@@ -290,22 +290,18 @@ def test_broken_exports_are_named(export, tmp_path):
         mural_tf.load(copy)
 
 
-def test_hub_modules_are_loaded(workdir, tmp_path):
-    from mural_tf.export.hub_modules import save_hub_modules
-    from mural_tf.text.word_pieces import WordPieceTokenizer
-
-    path, model = workdir
-    tokenizer = WordPieceTokenizer.load(path / "vocabulary.txt", max_length=12)
-    save_hub_modules(model, tokenizer, small_config(), tmp_path)
-    shutil.copyfile(path / "config.json", tmp_path / "config.json")
-    expected, embedder = mural_tf.load(path), mural_tf.load(tmp_path / "hub")
-    texts, images = ["bad cab", "", "a face"], [png((10, 200, 90), size=(50, 30)), b"no image", png(COLORS["red"])]
+def test_hub_modules_are_loaded(toy, tmp_path):
+    export = toy.path
+    shutil.copytree(export / "hub", tmp_path / "hub")
+    shutil.copyfile(export / "config.json", tmp_path / "config.json")
+    expected, embedder = mural_tf.load(export), mural_tf.load(tmp_path / "hub")
+    texts, images = ["thing w1", "", "ding v7"], [png((10, 200, 90), size=(50, 30)), b"no image", png(COLORS["red"])]
     assert np.abs(embedder.encode_text(texts) - expected.encode_text(texts)).max() < 1e-5
     encoded, kept = embedder.encode_image(images, on_error="skip")
     np.testing.assert_array_equal(kept, [0, 2])
     readable = expected.encode_image([images[0], images[2]])  # of one colour, so that every crop is the same
     assert np.abs(encoded - readable).max() < 1e-5
-    assert embedder.config.image_tower.resize == 36
+    assert embedder.config.image_tower.resize == 40
     (tmp_path / "config.json").unlink()  # modules from elsewhere: the image is resized to what the module takes
     assert mural_tf.load(tmp_path / "hub").config.image_tower.resize == 32
     shutil.rmtree(tmp_path / "hub" / "text_encoder")

@@ -2,7 +2,6 @@
 
 import base64
 import json
-import pathlib
 import subprocess
 import sys
 
@@ -23,7 +22,6 @@ from mural_tf.export.signatures import text_encoder
 from mural_tf.text.vocabulary_file import load_vocabulary
 
 TOLERANCE = 1e-5
-ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 
 def test_images_equal_the_model_in_memory(export, model, config):
@@ -174,14 +172,6 @@ def test_workdir_exports_its_checkpoint_with_its_last_evaluation(model, config, 
     assert metrics == {"a/mean_recall": 2.0, "step": 2}
     assert tokenizer.vocabulary == toy_tokenizer().vocabulary
     assert difference(restored.embed_images(pixels(config)), model.embed_images(pixels(config))) == 0.0
-
-
-def test_script_reports_a_missing_workdir_in_one_line(tmp_path):
-    command = [sys.executable, str(ROOT / "run_export.py"), f"--model={tmp_path / 'nothing'}"]
-    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert run.returncode == 1
-    assert run.stderr.strip().splitlines()[-1].startswith("Error: The workdir ")
-    assert "Traceback" not in run.stderr
 
 
 def test_the_loaded_export_names_unusable_images_and_has_both_heads(export, model):

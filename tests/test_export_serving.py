@@ -19,7 +19,7 @@ from PIL import Image
 from tensorflow_serving.apis import predict_pb2, prediction_log_pb2, prediction_service_pb2_grpc
 from tensorflow_serving.config import model_server_config_pb2
 from toy_data import SIDE, toy_config, toy_tokenizer
-from toy_export import TEXTS, pictures, pixels, toy_export, toy_model
+from toy_export import TEXTS, pictures, pixels, toy_model
 
 from mural_tf.errors import UserError
 from mural_tf.export import serving
@@ -33,8 +33,8 @@ SCRIPTS += ["e\u0301\u0323", "\u202ething\u0000w1\ufeff"]  # combining marks; di
 
 
 @pytest.fixture(scope="module")
-def path():
-    return toy_export().path
+def path(export):
+    return export
 
 
 @pytest.fixture(scope="module")

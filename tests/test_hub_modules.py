@@ -182,7 +182,7 @@ def test_modules_nest_in_another_saved_model_and_load_without_this_library(expor
 
 def test_a_model_trained_with_groups_of_statistics_is_exported_for_any_batch(tmp_path):
     config = toy_config("")
-    config.image_tower.batch_norm_group = "16"
+    config.image_tower.update(dict(name="resnet", width=80 / 512, depth=0.5, batch_norm_group="16"))
     model = toy_model(config)
     module = image_encoder_module(model)
     assert {layer.group for layer in model.normalization_layers()} == {16}

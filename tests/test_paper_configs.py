@@ -102,6 +102,7 @@ def test_base_models(name):
     assert abs(sum(parts.values()) / (300 * MILLION) - 1) < 0.02
 
 
+@pytest.mark.slow
 def test_mural_large():
     parts = count("mural_large")
     # Paper: 66M, the usual figure for B7 with top convolution (640 * 2560 + 2 * 2560 = 1.64M) and classifier
@@ -116,6 +117,7 @@ def test_mural_large():
     assert abs(sum(parts.values()) / (430 * MILLION) - 1) < 0.01  # Paper: 430M in all
 
 
+@pytest.mark.slow
 def test_align_l2():
     parts = count("align_l2")
     # Paper: 480M, the usual figure for L2 with top convolution (1376 * 5504 + 2 * 5504 = 7.58M) and classifier

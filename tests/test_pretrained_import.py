@@ -1,9 +1,7 @@
 """From files to a workdir, by the command line, and from there everything: load, evaluate, fine-tune, export."""
 
-import subprocess
-import sys
-
 import foreign_weights as foreign
+import forked
 import numpy as np
 import pytest
 import toy_data
@@ -50,11 +48,10 @@ def test_workdir_has_the_settings_of_the_files(mural):
     assert abs(config.loss.temperature - 0.037) < 1e-6
 
 
-def test_command_line_and_second_head(align, mural, tmp_path):
+def test_command_line_and_second_head(align, mural, tmp_path, eager):
     """The command writes ALIGN's workdir; MURAL's, with a head more, encodes the same."""
-    command = [sys.executable, "-m", "mural_tf", "import", "align", f"--weights={align}"]
-    command.append(f"--workdir={tmp_path / 'w'}")
-    done = subprocess.run(command, capture_output=True, text=True)
+    command = ["mural_tf/__main__.py", "import", "align", f"--weights={align}", f"--workdir={tmp_path / 'w'}"]
+    done = forked.run_script(*command)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "align with" in done.stdout and "fresh" not in done.stdout
     one, two = mural_tf.load(tmp_path / "w"), mural_tf.load(mural)

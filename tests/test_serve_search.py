@@ -8,7 +8,6 @@ import pytest
 from PIL import Image
 from running_app import running
 from search_data import ColorEmbedder, write_folder
-from toy_export import toy_export
 
 from mural_tf.errors import UserError
 from mural_tf.search import build, collect
@@ -24,9 +23,9 @@ def index(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def ask(index):
+def ask(index, export):
     routes = search_routes(index, ColorEmbedder(), ["en", "fa"])
-    with running(create_app(toy_export().path, extra_routes=routes)) as server:
+    with running(create_app(export, extra_routes=routes)) as server:
 
         def ask(path):
             connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)

@@ -22,15 +22,16 @@ import sys, numpy as np, toy_data
 from mural_tf.training.strategy import build_strategy, is_chief
 strategy = build_strategy()  # before TensorFlow runs anything
 import tensorflow as tf
+from mural_tf.encoders.kernels import enable_fusion
 from mural_tf.models import build_model
 from mural_tf.training.fit import compile_model, fit
 from mural_tf.training.signals import StopSignals
 import pathlib
+enable_fusion(False)  # as in every test
 folder, workdir, out = sys.argv[1], pathlib.Path(sys.argv[2]), sys.argv[3]
 config = toy_data.toy_config(folder)
-config.image_tower.update(dict(width=0.1, depth=0.1))
-config.embedding_size = 32
-config.image_tower.frozen = True  # BatchNorm over each replica's rows would differ by definition
+config.embedding_size = 16
+config.image_tower.update(dict(name="features", feature_size=16))  # BatchNorm of each replica's rows would differ
 config.loss.label_smoothing = 0.1
 config.train.update(dict(steps=6, log_every=3, checkpoint_every=3))
 tokenizer = toy_data.toy_tokenizer()
@@ -72,7 +73,7 @@ def finish(process):
 
 
 def test_two_workers_train_as_one_process(tmp_path):
-    toy_data.write_toy_data(tmp_path / "data", pairs=toy_data.text_pairs(40))
+    toy_data.write_toy_features(tmp_path / "data", size=16, count=40)
 
     def command(name, out):
         return [sys.executable, "-c", TRAIN, str(tmp_path / "data"), str(tmp_path / name), str(tmp_path / out)]
@@ -110,18 +111,16 @@ def assert_same_checkpoint(one, two):
 def test_workers_get_their_rows_of_the_same_batches(tmp_path):
     config = toy_data.toy_config(toy_data.write_toy_data(tmp_path))
 
-    def batches():
-        return training_batches(config, toy_data.toy_tokenizer(), SkippedRecords(0.1))
-
-    whole = list(batches().take(3).as_numpy_iterator())
-    parts = [list(rows_of_worker(batches(), 4, 2, worker).take(6).as_numpy_iterator()) for worker in range(2)]
+    batches = training_batches(config, toy_data.toy_tokenizer(), SkippedRecords(0.1)).take(3).cache()
+    whole = list(batches.as_numpy_iterator())
+    parts = [list(rows_of_worker(batches, 4, 2, worker).as_numpy_iterator()) for worker in range(2)]
     for step, batch in enumerate(whole):
         of_step = [part for worker in parts for part in worker[2 * step : 2 * step + 2]]  # in the replicas' order
         for name in set(batch) - {"data_wait_seconds"}:
             joined = tf.nest.map_structure(lambda *values: np.concatenate(values), *[part[name] for part in of_step])
             tf.nest.map_structure(np.testing.assert_array_equal, joined, batch[name])
         assert all(part["data_wait_seconds"].shape == (1,) for part in of_step)
-    spec = rows_of_worker(batches(), 4, 2, 0).element_spec
+    spec = rows_of_worker(batches, 4, 2, 0).element_spec
     assert all(None not in part.shape for part in tf.nest.flatten(spec))  # as TPUs need them
 
 

@@ -41,6 +41,14 @@ def write_toy_data(folder, images=None, pairs=None, count: int = 64):
     return folder
 
 
+def write_toy_features(folder, size: int, count: int = 64):
+    """The toy data with features [size] in place of images."""
+    images = image_text_records(count)
+    for index, image in enumerate(images):
+        image.image = np.random.default_rng(index).normal(size=size).astype("<f4").tobytes()
+    return write_toy_data(folder, images, text_pairs(count))
+
+
 def toy_tokenizer(count: int = 64, **options) -> WordPieceTokenizer:
     words = ["thing", "ding", "w", "v", *[f"##{i}" for i in range(count)], *[f"##{d}" for d in range(10)]]
     return WordPieceTokenizer([*RESERVED, *dict.fromkeys(words)], max_length=8, **options)

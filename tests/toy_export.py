@@ -1,11 +1,8 @@
-"""One small export that many tests share, made once a process."""
+"""One small export that many tests share, made by whichever process of a session comes first."""
 
-import atexit
-import functools
+import fcntl
 import json
 import pathlib
-import shutil
-import tempfile
 from typing import NamedTuple
 
 import numpy as np
@@ -26,21 +23,23 @@ class ToyExport(NamedTuple):
     path: pathlib.Path
 
 
-@functools.cache
-def toy_export() -> ToyExport:
-    """A MURAL with a lower-casing tokenizer; whose images are cropped, so that the centre matters."""
-    folder = pathlib.Path(tempfile.mkdtemp(prefix="toy_export_"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    (folder / "data").mkdir()
+def toy_export(folder: pathlib.Path) -> ToyExport:
+    """A MURAL with a lower-casing tokenizer; whose images are cropped, so that the centre matters.
+
+    Every process builds the model, with the same weights; the first one exports it into the folder, which they share.
+    """
+    (folder / "data").mkdir(parents=True, exist_ok=True)
     config = toy_config(folder / "data")
     config.image_tower.resize = SIDE + 8
     config.vocabulary.lower_case = True
     description = {"name": "toys", "license": "CC0-1.0", "languages": {"en": {}, "de": {}}}
-    (folder / "data/dataset.json").write_text(json.dumps(description))
     model = toy_model(config)
-    return ToyExport(
-        model, config, export_model(model, toy_tokenizer(lower_case=True), config, folder / "export", METRICS)
-    )
+    with open(folder / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "export").exists():  # it appears when it is complete
+            (folder / "data/dataset.json").write_text(json.dumps(description))
+            export_model(model, toy_tokenizer(lower_case=True), config, folder / "export", METRICS)
+    return ToyExport(model, config, folder / "export")
 
 
 def toy_model(config, seed=0):

@@ -8,6 +8,7 @@ and decoding; the rest is done in blocks, because calling a function costs more 
 
 from __future__ import annotations
 
+import collections
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
