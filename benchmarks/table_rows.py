@@ -54,7 +54,7 @@ def mural(name: str, *overrides: tuple[str, object], **stage) -> Method:
 
 def mule(name: str, lp: bool = True, **overrides) -> Method:
     """MULE with a quarter of the text pairs in LP, or all of them in the one stage."""
-    fields = tuple((f"mule.{key}", value) for key, value in overrides.items())
+    fields = tuple((f"method.{key}", value) for key, value in overrides.items())
     if not lp:
         return Method(name, (Stage("emoji_mule", overrides=fields),))
     pretraining = Stage("emoji_mule_lp", steps=0.25, captions=0)
