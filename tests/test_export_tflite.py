@@ -36,10 +36,10 @@ def test_variants_equal_the_model_within_their_precision():
 
 
 def test_what_tensorflow_lite_lacks_is_named():
-    decode = tf.function(lambda data: decode_image(data), [tf.TensorSpec([], tf.string)])
+    decode = tf.function(lambda data: decode_image(data), [tf.TensorSpec([], tf.string)], autograph=False)
     with pytest.raises(UserError, match="TensorFlow Lite has no .*DecodeImage.*, which this toy needs"):
         _convert(decode, "float32", "toy")
-    tokenize = tf.function(lambda texts: toy_tokenizer()(texts), [tf.TensorSpec([None], tf.string)])
+    tokenize = tf.function(lambda texts: toy_tokenizer()(texts), [tf.TensorSpec([None], tf.string)], autograph=False)
     with pytest.raises(UserError, match="RegexSplitWithOffsets"):
         _convert(tokenize, "float32", "toy")
     with pytest.raises(UserError, match="Unknown variant 'int4'"):
