@@ -102,7 +102,7 @@ def evaluate():
 
     def main(_) -> None:
         if listing.value:
-            from mural_tf.evaluation.catalogue import describe_catalogue
+            from mural_tf.evaluation.benchmarks import describe_catalogue
 
             print(describe_catalogue())
             return
