@@ -61,7 +61,7 @@ setup(
     license="Apache-2.0",
     packages=find_packages(include=["mural_tf", "mural_tf.*"]),
     entry_points={"console_scripts": ["mural=mural_tf.commands:run_script"]},
-    package_data={"mural_tf.serve": ["search_page.html"]},
+    package_data={"mural_tf.serve": ["search_page.html"], "mural_tf.export": ["clients/*.py"]},
     python_requires=">=3.9,<3.12",
     install_requires=REQUIRED,
     extras_require=EXTRAS,

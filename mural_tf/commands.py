@@ -102,7 +102,7 @@ def evaluate():
 
     def main(_) -> None:
         if listing.value:
-            from mural_tf.evaluation.catalogue import describe_catalogue
+            from mural_tf.evaluation.benchmarks import describe_catalogue
 
             print(describe_catalogue())
             return
@@ -567,7 +567,7 @@ def shapes():
 
     def main(_) -> None:
         from mural_tf.data.dataset_folder import describe
-        from mural_tf.data.shapes.drawings import build_shapes
+        from mural_tf.data.shapes import build_shapes
 
         print(describe(build_shapes(output.value, seed.value, images.value, image_size.value, progress=True)))
 

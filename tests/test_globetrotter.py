@@ -13,8 +13,7 @@ from mural_tf.errors import UserError
 from mural_tf.export.hub_modules import restore_from_export
 from mural_tf.export.saved_model import export_model
 from mural_tf.loading import load
-from mural_tf.losses.nt_xent import nt_xent
-from mural_tf.losses.transitive import transitive_loss, transitive_weights
+from mural_tf.losses.globetrotter import nt_xent, transitive_loss, transitive_weights
 from mural_tf.models import build_model
 from mural_tf.training.fit import compile_model
 

@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mural_tf.losses.cloze import cloze_loss, cloze_sums
-from mural_tf.losses.nt_xent import nt_xent
-from mural_tf.losses.transitive import transitive_loss, transitive_weights
+from mural_tf.losses.globetrotter import cloze_loss, cloze_sums, nt_xent, transitive_loss, transitive_weights
 
 
 def unit_rows(seed, *shape):

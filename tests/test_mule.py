@@ -14,7 +14,7 @@ from mural_tf.data.skipped import SkippedRecords
 from mural_tf.data.streams.pipeline import training_batches
 from mural_tf.encoders import build_text_encoder
 from mural_tf.errors import UserError
-from mural_tf.losses.triplet import caption_neighbourhood, image_sentence_loss, pair_neighbourhood
+from mural_tf.losses.mule import caption_neighbourhood, image_sentence_loss, pair_neighbourhood
 from mural_tf.models.mule import Mule
 from mural_tf.models.step import compute_gradients
 

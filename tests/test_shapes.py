@@ -11,9 +11,19 @@ import pytest
 from PIL import Image
 
 from mural_tf.data.records import IMAGE_TEXT, TEXT_PAIRS, read_records
-from mural_tf.data.shapes import drawings
-from mural_tf.data.shapes.captions import LANGUAGES, WELL_RESOURCED, Scene, all_scenes, captions
-from mural_tf.data.shapes.drawings import build_shapes, draw_scene
+from mural_tf.data.shapes import (
+    COLOR_JITTER,
+    DEV_IMAGES,
+    LANGUAGES,
+    RGB,
+    TEST_IMAGES,
+    WELL_RESOURCED,
+    Scene,
+    all_scenes,
+    build_shapes,
+    captions,
+    draw_scene,
+)
 from mural_tf.errors import UserError
 
 IMAGES = 200
@@ -60,20 +70,18 @@ def pixels(scene, seed=0, size=48):
 
 @pytest.mark.parametrize("shape", sorted({scene.shape for scene in all_scenes()}))
 def test_pictures_show_what_the_caption_says(shape):
-    jitter = drawings.COLOR_JITTER
+    jitter = COLOR_JITTER
     areas = {}
     for size in ("small", "big"):
         for count in (1, 2, 3):
             image = pixels(Scene(shape, "blue", size, "white", count))
             assert image.shape == (48, 48, 3)
-            near = [
-                (np.abs(image - np.array(drawings.COLORS[name])).max(axis=-1) <= jitter) for name in ("blue", "white")
-            ]
+            near = [(np.abs(image - np.array(RGB[name])).max(axis=-1) <= jitter) for name in ("blue", "white")]
             areas[size, count] = near[0].mean()
             assert near[1].mean() > 0.4
             assert near[0].mean() + near[1].mean() > 0.75  # the rest is smoothed edges
             border = np.concatenate([image[0], image[-1], image[:, 0], image[:, -1]])
-            assert np.abs(border - np.array(drawings.COLORS["white"])).max() <= jitter  # nothing is cut off
+            assert np.abs(border - np.array(RGB["white"])).max() <= jitter  # nothing is cut off
     # Up to a tenth of jitter in the radius, the area grows with the count and with the square of the size.
     assert areas["big", 1] > 1.5 * areas["small", 1] > 0
     assert areas["small", 3] > 1.8 * areas["small", 1]
@@ -82,7 +90,7 @@ def test_pictures_show_what_the_caption_says(shape):
 
 def test_records_and_splits(folder):
     scenes = collections.defaultdict(set)
-    for split, count in (("train", IMAGES), ("dev", drawings.DEV_IMAGES), ("test", drawings.TEST_IMAGES)):
+    for split, count in (("train", IMAGES), ("dev", DEV_IMAGES), ("test", TEST_IMAGES)):
         records = list(read_records(folder, IMAGE_TEXT, split))
         assert len({record.image_id for record in records}) == len(records) == count
         for record in records:
@@ -92,7 +100,7 @@ def test_records_and_splits(folder):
             scenes[split].add(record.caption_groups[0])
         with_tajik = sum("tg" in record.languages for record in records)
         assert with_tajik == (round(0.03 * IMAGES) if split == "train" else count)
-    assert len(scenes["test"]) == drawings.TEST_IMAGES  # so captions of the test split are unique
+    assert len(scenes["test"]) == TEST_IMAGES  # so captions of the test split are unique
     assert not scenes["train"] & (scenes["dev"] | scenes["test"]) and not scenes["dev"] & scenes["test"]
 
     pairs = list(read_records(folder, TEXT_PAIRS, "train"))
@@ -147,7 +155,7 @@ def test_an_interrupted_build_leaves_nothing_that_looks_finished(tmp_path, monke
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(drawings, "_describe", interrupted)  # after all records are written
+        patch.setattr("mural_tf.data.shapes._describe", interrupted)  # after all records are written
         with pytest.raises(KeyboardInterrupt):
             build_shapes(tmp_path / "shapes", images=20)
     assert not (tmp_path / "shapes").exists()

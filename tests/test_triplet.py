@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mural_tf.losses.adversarial import language_loss, reverse_gradient
-from mural_tf.losses.triplet import (
+from mural_tf.losses.mule import (
     caption_neighbourhood,
     distances,
     image_sentence_loss,
+    language_loss,
     pair_neighbourhood,
     paired_distances,
+    reverse_gradient,
     top_violations,
 )
 

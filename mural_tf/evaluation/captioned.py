@@ -1,7 +1,8 @@
-"""Image-text retrieval benchmarks that come as caption files and folders of images: what each pools, and how.
+"""Image-text retrieval benchmarks: what each pools, and how.
 
-Multi30K and Flickr30K, MS-COCO with its captions in other languages, COCO-CN, XTD, Crossmodal-3600. The protocol
-itself is in `retrieval.py`, the reading of the files in `mural_tf.ingest.caption_files`.
+Folders of image-text records, and those that come as caption files and folders of images: Multi30K and Flickr30K,
+MS-COCO with its captions in other languages, COCO-CN, XTD, Crossmodal-3600. The protocol itself is in `retrieval.py`,
+the reading of the files in `mural_tf.ingest.caption_files`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 
 from mural_tf.errors import UserError
 from mural_tf.evaluation.request import Request
-from mural_tf.evaluation.retrieval import CaptionedImages, Evaluation
+from mural_tf.evaluation.retrieval import CaptionedImages, Evaluation, language_groups, read_pool
 from mural_tf.ingest import caption_files, text_files
 from mural_tf.ingest.caption_files import Caption
 from mural_tf.ingest.text_files import canonical_language
@@ -22,6 +23,21 @@ from mural_tf.ingest.text_files import canonical_language
 COCO_IMAGES, COCO_FOLD = 5000, 1000  # of the test split, and of each of its five folds
 XTD_IMAGES = 1000
 MULTI30K_LANGUAGES = ("en", "de", "fr", "cs")
+
+
+def retrieval(request: Request, name: str = "retrieval") -> list[Evaluation]:
+    """Any folder of image-text TFRecords; keys begin with `name`."""
+    return request.measure(read_pool(request.folder, request.split), name, groups=language_groups(request.folder))
+
+
+def emoji(request: Request) -> list[Evaluation]:
+    """The emoji benchmark, a folder of records."""
+    return retrieval(request, "emoji")
+
+
+def wit(request: Request) -> list[Evaluation]:
+    """WIT, converted to records."""
+    return retrieval(request, "wit")
 
 
 def multi30k(request: Request) -> list[Evaluation]:

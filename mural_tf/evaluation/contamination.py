@@ -12,8 +12,6 @@ import json
 import pathlib
 import re
 
-from mural_tf.evaluation.catalogue import Entry
-
 # What a description of training data says -> the image collection. Splits follow in `_parts`.
 _COLLECTIONS = (
     (r"flickr30k|multi30k", "flickr30k"),
@@ -25,14 +23,21 @@ _COLLECTIONS = (
 )
 
 
-def contamination_notes(entry: Entry, split: str, folder: pathlib.Path, embedder) -> list[str]:
-    """Returns warnings, a sentence each; none if nothing recorded overlaps the benchmark's images."""
+def contamination_notes(
+    benchmark: str, collections: tuple[str, ...], split: str, folder: pathlib.Path, embedder
+) -> list[str]:
+    """Returns warnings, a sentence each; none if nothing recorded overlaps the benchmark's images.
+
+    `collections`: the image collections that they are from.
+    """
     directory, descriptions = _record(embedder)
     if directory and split == "train" and pathlib.Path(directory).resolve() == folder.resolve():
         return [f"CONTAMINATED: the model was trained on this very split of {directory}."]
     trained = {part: text for text in descriptions for part in _parts(text)}
     notes = []
-    for part in _evaluated(entry, split):
+    if benchmark == "multi30k" and "mscoco" in split:
+        collections = ("coco_train2014",)
+    for part in collections:
         if part in trained:
             notes.append(
                 f"CONTAMINATED: the model's record names {trained[part]!r}, and images of this benchmark are from "
@@ -101,10 +106,3 @@ def _splits(collection: str, text: str) -> set[str]:
     if collection == "flickr30k":
         return {"flickr30k"} if splits != {"train"} else set()
     return {collection} if splits != {"train"} else set()
-
-
-def _evaluated(entry: Entry, split: str) -> tuple[str, ...]:
-    """Returns the collections that the benchmark's split is from."""
-    if entry.name == "multi30k" and "mscoco" in split:
-        return ("coco_train2014",)
-    return entry.image_sources

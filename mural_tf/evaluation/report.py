@@ -103,7 +103,7 @@ def evaluate_and_report(
       data_dir: folder of the benchmark's files, or of folders named after benchmarks.
       split: empty: the benchmark's own default.
       languages: evaluate these only; None or empty: all.
-      benchmark: a name in the catalogue; "all": every one whose files `data_dir` holds.
+      benchmark: a name of `--list`; "all": every one whose files `data_dir` holds.
       protocol: see `evaluation/protocol.py`; None: the defaults.
       published: whether to print the papers' numbers beside ours.
 

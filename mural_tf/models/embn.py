@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from mural_tf.encoders.words import vectors_of_vocabulary
 from mural_tf.errors import UserError
-from mural_tf.losses.triplet import DISTANCES, image_sentence_loss
+from mural_tf.losses.mule import DISTANCES, image_sentence_loss
 from mural_tf.models.dual_encoder import DualEncoder, Embedding, Task
 
 

@@ -2,12 +2,14 @@
 
     L = L_t + λ1 L_v + λ2 L_x + λ3 L_c          [Globetrotter] Eq. 5
 
+The equations are in `losses/globetrotter.py`.
+
 | term | here | compares |
 |---|---|---|
-| L_t | `text_text`, weight 1 | sentences with each other, as far as their images are alike (`losses/transitive.py`) |
-| L_v | `image_image`, λ1 | two augmented views of an image (`losses/nt_xent.py`) |
+| L_t | `text_text`, weight 1 | sentences with each other, as far as their images are alike |
+| L_v | `image_image`, λ1 | two augmented views of an image |
 | L_x | `image_text`, λ2 | each view with the caption, both directions, averaged over the views |
-| L_c | `cloze`, λ3 | masked tokens of the caption (`losses/cloze.py`) |
+| L_c | `cloze`, λ3 | masked tokens of the caption |
 
 All with one fixed temperature, from its code. A weight of 0 leaves a term out. The image head is part of the image
 tower (`image_tower.head_size`). There are two text heads, as in its code: on the [CLS] state for images, and on the
@@ -27,10 +29,16 @@ import tensorflow as tf
 
 from mural_tf.encoders.layers import ClozeHead, MlpHead
 from mural_tf.errors import UserError
-from mural_tf.losses.cloze import cloze_loss, cloze_sums
 from mural_tf.losses.contrastive import contrastive_loss
-from mural_tf.losses.nt_xent import ANCHORS, nt_xent
-from mural_tf.losses.transitive import DEFINITIONS, transitive_loss, transitive_weights
+from mural_tf.losses.globetrotter import (
+    ANCHORS,
+    DEFINITIONS,
+    cloze_loss,
+    cloze_sums,
+    nt_xent,
+    transitive_loss,
+    transitive_weights,
+)
 from mural_tf.models.dual_encoder import DualEncoder, Embedding, Task
 
 VIEWS = ("view_0", "view_1")
@@ -48,7 +56,7 @@ class Globetrotter(DualEncoder):
         view_anchors="both",  # L_v: every view is an anchor; "first": those of the first views, as in its code
         cloze_weight=0.0,  # λ3 of L_c, masked tokens
         cloze_share=0.15,  # of the tokens that are to be predicted
-        alpha="code",  # α, see losses/transitive.py; "paper"; "pairs": text pairs instead (supervised)
+        alpha="code",  # α, see losses/globetrotter.py; "paper"; "pairs": text pairs instead (supervised)
         alpha_margin=0.4,  # m of α
         alpha_divided=True,  # L_t divided by the sum of α, or else by the number of captions
     )

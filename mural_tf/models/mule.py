@@ -18,8 +18,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from mural_tf.errors import UserError
-from mural_tf.losses.adversarial import language_loss, reverse_gradient
-from mural_tf.losses.triplet import caption_neighbourhood, pair_neighbourhood
+from mural_tf.losses.mule import caption_neighbourhood, language_loss, pair_neighbourhood, reverse_gradient
 from mural_tf.models.dual_encoder import Embedding, Task
 from mural_tf.models.embn import Columns, EmbN
 

@@ -30,7 +30,7 @@ def prepare_data(config: ConfigDict) -> pathlib.Path:
 
         build_emoji(data.directory, data.download_directory, languages=data.emoji_languages)
     elif data.source == "shapes":
-        from mural_tf.data.shapes.drawings import build_shapes
+        from mural_tf.data.shapes import build_shapes
 
         build_shapes(data.directory)
     records.list_files(data.directory, records.IMAGE_TEXT, "train")  # raises if there is nothing to train on

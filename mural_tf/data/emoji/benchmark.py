@@ -16,22 +16,28 @@ in every other language, while translation pairs exist for all of them.
 What is unseen in dev and test is the *drawing style*: the same emoji, drawn otherwise, and their names are part of
 training by design, so the benchmark measures how pictures generalise over styles and captions over languages, and
 not how captions generalise over concepts. Left out: the category "Component", skin-tone variants, and emoji that
-lack an English name or one of the three training drawings. A data set is a local folder (`records.py` has its
-format), and the same settings give the same bytes.
+lack an English name or one of the three training drawings. A data set is a local folder (`data/records.py` has its
+format), and the same settings give the same bytes: every choice is by the SHA-256 of a text, so that it depends on
+nothing but that text, and never on the order of files, the platform or a random generator's version.
 """
 
 from __future__ import annotations
 
+import collections
+import hashlib
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
 
+import tensorflow as tf
 from tqdm import tqdm
 
 from mural_tf.data.dataset_folder import build_folder, is_built
-from mural_tf.data.emoji.drawings import TEST_STYLE, TRAINING_STYLES, draw_all
+from mural_tf.data.emoji.drawings import TEST_STYLE, TRAINING_STYLES, DrawingStyle, draw_all
 from mural_tf.data.emoji.names import (
+    LANGUAGE_GROUPS,
     UNDER_RESOURCED,
     WELL_RESOURCED,
+    EmojiName,
     choose_languages,
     key_of_code_points,
     parse_json,
@@ -39,11 +45,16 @@ from mural_tf.data.emoji.names import (
     read_locale_names,
 )
 from mural_tf.data.emoji.npm_packages import Package, fetch_packages, read_members
+from mural_tf.data.records import IMAGE_TEXT, TEXT_PAIRS, ImageTextRecord, TextPair, write_records
 from mural_tf.errors import UserError
 
 __all__ = ["PACKAGES", "UNDER_RESOURCED", "WELL_RESOURCED", "build_emoji"]
 
 FORMAT_VERSION = 1  # raised whenever the same settings would give other bytes
+TEST_IMAGES = 1000  # the pool size of Flickr30K and XTD
+CAPTION_SHARE = 0.03  # of the emoji, in languages that are not well-resourced
+
+Names = dict[str, dict[str, EmojiName]]  # language -> emoji key -> name
 
 PACKAGES = (
     Package(
@@ -141,31 +152,24 @@ def build_emoji(
 
 def _write(folder: pathlib.Path, tarballs: dict[str, pathlib.Path], settings: dict, progress: bool) -> dict:
     """Writes all records into `folder` and returns what `dataset.json` says about them."""
-    import tensorflow as tf  # only now, so that --help stays fast
-
-    from mural_tf.data.emoji import records as emoji_records
-    from mural_tf.data.records import IMAGE_TEXT, TEXT_PAIRS, write_records
-
     annotations = tarballs["cldr-annotations-full"], tarballs["cldr-annotations-derived-full"]
     names = read_emoji_names(*annotations, settings["languages"])
     emoji = _listed_emoji(tarballs["emoji-datasource-google"]) & names["en"].keys()
     drawings = draw_all([(s, tarballs[s.package]) for s in (*TRAINING_STYLES, TEST_STYLE)], emoji, progress)
     emoji = emoji.intersection(*(drawings[style.name] for style in TRAINING_STYLES))
     languages = choose_languages(settings["languages"], names, emoji)
-    names = emoji_records.restricted({language: names[language] for language in languages}, emoji)
+    names = restricted({language: names[language] for language in languages}, emoji)
     locale_names = read_locale_names(tarballs["cldr-localenames-full"], languages)
 
     seed = settings["seed"]
-    test, dev = emoji_records.split_test(emoji & drawings[TEST_STYLE.name].keys())
-    captions = emoji_records.captioned_in_training(names, seed)
+    test, dev = split_test(emoji & drawings[TEST_STYLE.name].keys())
+    captions, keywords = captioned_in_training(names, seed), settings["keyword_captions"]
     image_text = {
-        "train": emoji_records.image_text_records(
-            drawings, TRAINING_STYLES, captions, seed, settings["keyword_captions"]
-        ),
-        "dev": emoji_records.image_text_records(drawings, [TEST_STYLE], emoji_records.restricted(names, dev), seed),
-        "test": emoji_records.image_text_records(drawings, [TEST_STYLE], emoji_records.restricted(names, test), seed),
+        "train": image_text_records(drawings, TRAINING_STYLES, captions, seed, keywords),
+        "dev": image_text_records(drawings, [TEST_STYLE], restricted(names, dev), seed),
+        "test": image_text_records(drawings, [TEST_STYLE], restricted(names, test), seed),
     }
-    pairs = emoji_records.text_pairs(names, locale_names, seed)
+    pairs = text_pairs(names, locale_names, seed)
     try:
         with tqdm(total=sum(map(len, image_text.values())) + len(pairs), unit="record", disable=not progress) as bar:
             bar.set_description("Writing")
@@ -174,7 +178,7 @@ def _write(folder: pathlib.Path, tarballs: dict[str, pathlib.Path], settings: di
             write_records(folder, TEXT_PAIRS, "train", _counted(pairs, bar), shards=4)
     except tf.errors.OpError as error:  # how TensorFlow's writer reports a full disk
         raise UserError(f"Cannot write to {folder.parent}: {error.message}. Free space there.") from None
-    return emoji_records.describe(languages, image_text, pairs)
+    return describe(languages, image_text, pairs)
 
 
 def _counted(records: Sequence, bar: tqdm) -> Iterator:
@@ -188,3 +192,103 @@ def _listed_emoji(tarball: pathlib.Path) -> set[str]:
     content = read_members(tarball, lambda path: path == "emoji.json").get("emoji.json", b"")
     entries = parse_json(content, tarball, "emoji.json")
     return {key_of_code_points(entry["unified"]) for entry in entries if entry["category"] != "Component"}
+
+
+def split_test(emoji: set[str]) -> tuple[set[str], set[str]]:
+    """Returns (test, dev): the `TEST_IMAGES` emoji of smallest hash, whatever the build's seed, and the others."""
+    ranked = sorted(emoji, key=lambda key: _hash("test", key))
+    return set(ranked[:TEST_IMAGES]), set(ranked[TEST_IMAGES:])
+
+
+def captioned_in_training(names: Names, seed: int) -> Names:
+    """Returns the names that are training captions: all in well-resourced languages, 3% (at least 1) in others.
+
+    Each language draws its own 3% of the emoji that it names; the draw does not depend on the other languages.
+    """
+    chosen = {}
+    for language, of_language in names.items():
+        keys = sorted(of_language, key=lambda key: _hash("caption", seed, language, key))
+        if language not in WELL_RESOURCED:
+            keys = keys[: max(1, round(CAPTION_SHARE * len(keys)))]
+        chosen[language] = {key: of_language[key] for key in keys}
+    return chosen
+
+
+def restricted(names: Names, emoji: set[str]) -> Names:
+    """Returns the names of `emoji` only."""
+    return {language: {k: v for k, v in of_language.items() if k in emoji} for language, of_language in names.items()}
+
+
+def image_text_records(
+    drawings: dict[str, dict[str, bytes]],
+    styles: Sequence[DrawingStyle],
+    captions: Names,
+    seed: int,
+    keyword_captions: bool = False,
+) -> list[ImageTextRecord]:
+    """Returns one record per captioned emoji and style, in an order drawn from the seed.
+
+    `image_id` is "<style>/<emoji>", the caption groups "<emoji>:name" and, on request, "<emoji>:keywords".
+    """
+    by_emoji: dict[str, list[tuple[str, str, str]]] = collections.defaultdict(list)
+    for language, of_language in captions.items():
+        for key, entry in of_language.items():
+            by_emoji[key].append((entry.name, language, f"{key}:name"))
+            keywords = ", ".join(entry.keywords)
+            if keyword_captions and keywords not in ("", entry.name):
+                by_emoji[key].append((keywords, language, f"{key}:keywords"))
+    records = [
+        ImageTextRecord(f"{style.name}/{key}", drawings[style.name][key], *zip(*triples))
+        for style in styles
+        for key, triples in by_emoji.items()
+    ]
+    return sorted(records, key=lambda record: _hash("order", seed, record.image_id))
+
+
+def text_pairs(names: Names, locale_names: dict[str, dict[str, str]], seed: int) -> list[TextPair]:
+    """Returns English with every other language, in an order drawn from the seed.
+
+    All emoji names (group "<emoji>:name"), and the locale names that differ from English (group "languages:de"):
+    one that does not was left untranslated.
+    """
+    pairs = []
+    for language, of_language in names.items():
+        if language == "en":
+            continue
+        for key, entry in of_language.items():
+            pairs.append(TextPair(names["en"][key].name, "en", entry.name, language, f"{key}:name"))
+        for code, name in locale_names[language].items():
+            english = locale_names["en"].get(code)
+            if english is not None and english != name:
+                pairs.append(TextPair(english, "en", name, language, code))
+    return sorted(pairs, key=lambda pair: _hash("order", seed, pair.language_b, pair.group_id))
+
+
+def describe(
+    languages: Sequence[str], image_text: dict[str, list[ImageTextRecord]], pairs: list[TextPair]
+) -> dict[str, object]:
+    """Returns the counts for `dataset.json`: in total, and per language and split.
+
+    A language's `images` are those with a caption in it: in dev and test, the queries of its evaluation.
+    """
+    per_language = {
+        language: {"image_text": {split: {"images": 0, "captions": 0} for split in image_text}, "text_pairs": {}}
+        for language in languages
+    }
+    totals: dict[str, dict] = {"image_text": {}, "text_pairs": {"train": len(pairs)}}
+    for split, records in image_text.items():
+        captions = collections.Counter(language for record in records for language in record.languages)
+        images = collections.Counter(language for record in records for language in set(record.languages))
+        totals["image_text"][split] = {"images": len(records), "captions": sum(captions.values())}
+        for language in languages:
+            counts = {"images": images[language], "captions": captions[language]}
+            per_language[language]["image_text"][split] = counts
+    in_pairs = collections.Counter(pair.language_b for pair in pairs)
+    for language in languages:
+        per_language[language]["text_pairs"] = {"train": len(pairs) if language == "en" else in_pairs[language]}
+    groups = {name: list(members) for name, members in LANGUAGE_GROUPS.items()}
+    return {"counts": totals, "languages": per_language, "language_groups": groups}
+
+
+def _hash(*parts: object) -> bytes:
+    return hashlib.sha256("\t".join(map(str, parts)).encode("utf-8")).digest()

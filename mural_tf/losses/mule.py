@@ -1,11 +1,20 @@
-"""Triplet losses over the most violated constraints: image-sentence matching of EmbN and MULE.
+"""The losses of [MULE] (Kim et al., 2020): triplets over the most violated constraints, and a language classifier.
 
-[MULE] Eq. 3 (Kim et al., 2020), after the two-branch network of Wang et al. (2019), with the weights of its released
-code. A triplet (anchor, positive, negative) is violated by
+Image-sentence matching (Eq. 3), after the two-branch network of Wang et al. (2019), which is also EmbN's, with the
+weights of its released code. A triplet (anchor, positive, negative) is violated by
 
     max(0, margin + d(anchor, positive) - d(anchor, negative))
 
 and an anchor's loss is the mean over its K largest violations, those of 0 included (fewer if it has fewer negatives).
+
+Neighbourhood constraints (Eq. 1): sentences about one image lie close to each other, whatever their languages. They
+hold at two layers, for the mean u of the words in the universal language embedding and for the sentence s in the
+multimodal space; these functions see one layer. For an anchor sentence and another language, the positive is the
+farthest sentence about the same image in that language, the negatives are that language's sentences about other images.
+
+The language classifier (Eq. 2 and 4), after Ganin and Lempitsky (2014), makes embeddings that do not tell their
+language: it minimises the cross-entropy of the language, and what feeds it maximises it. One backward pass does both,
+because the gradient changes its sign between the two.
 """
 
 from __future__ import annotations
@@ -31,6 +40,14 @@ def paired_distances(left: tf.Tensor, right: tf.Tensor, distance: str = "euclide
     """Returns the distance of each row of `left` to the same row of `right`, [R, D] both: float32 [R]."""
     left, right = (tf.cast(side, tf.float32) for side in (left, right))
     return _of_cosines(tf.reduce_sum(left * right, axis=-1), distance)
+
+
+def _of_cosines(cosines: tf.Tensor, distance: str) -> tf.Tensor:
+    if distance == "cosine":
+        return 1.0 - cosines
+    if distance == "euclidean":
+        return tf.sqrt(tf.maximum(2.0 - 2.0 * cosines, SMALLEST_SQUARE))
+    raise ValueError(f"Unknown distance {distance!r}: expected one of {', '.join(DISTANCES)}.")
 
 
 def top_violations(
@@ -116,22 +133,6 @@ def image_sentence_loss(
     return tf.reduce_sum(tf.where(language >= 0, losses, 0.0)) / tf.maximum(present, 1.0)
 
 
-def _of_cosines(cosines: tf.Tensor, distance: str) -> tf.Tensor:
-    if distance == "cosine":
-        return 1.0 - cosines
-    if distance == "euclidean":
-        return tf.sqrt(tf.maximum(2.0 - 2.0 * cosines, SMALLEST_SQUARE))
-    raise ValueError(f"Unknown distance {distance!r}: expected one of {', '.join(DISTANCES)}.")
-
-
-# Neighbourhood constraints: sentences about one image lie close to each other, whatever their languages.
-#
-# [MULE] Eq. 1 (Kim et al., 2020). It is applied at two layers, to the mean u of the words in the universal language
-# embedding and to the sentence s in the multimodal space; these functions see one layer. For an anchor sentence and
-# another language, the positive is the farthest sentence about the same image in that language, the negatives are that
-# language's sentences about other images; the loss is `triplet.top_violations`.
-
-
 def caption_neighbourhood(
     sentences: tf.Tensor,
     image_ids: tf.Tensor,
@@ -150,7 +151,7 @@ def caption_neighbourhood(
       image_ids: [S] integers, the image of each sentence.
       languages: integers [S]; -1: there is no sentence in this row.
       slots: rows an image.
-      margin, distance, top: as in `triplet.top_violations` and `triplet.distances`.
+      margin, distance, top: as in `top_violations` and `distances`.
       rows: the anchors to sum over, as (first, count); the result is still divided by the number of all, so parts add
         up to the whole. `None`: all.
 
@@ -233,3 +234,30 @@ def _farthest_of_each_language(apart: tf.Tensor, partner_languages: tf.Tensor, l
     )
     rival = tf.logical_and(farther, tf.equal(partner_languages[:, None, :], partner_languages[:, :, None]))
     return tf.logical_and(candidate, tf.logical_not(tf.reduce_any(rival, axis=2)))
+
+
+@tf.custom_gradient
+def reverse_gradient(x: tf.Tensor) -> tf.Tensor:
+    """Returns x; its gradient is the negative of what arrives."""
+    return tf.identity(x), lambda upstream: -upstream
+
+
+def language_loss(logits: tf.Tensor, languages: tf.Tensor, rows: Rows | None = None) -> tf.Tensor:
+    """Returns the mean cross-entropy, -log softmax(logits)[language], of the sentences there are.
+
+    Args:
+      logits: [S, L], any float type.
+      languages: integers [S], 0 to L - 1; -1: there is no sentence in this row.
+      rows: the sentences to sum over, as (first, count); the result is still divided by the number of all sentences,
+        so parts add up to the whole. `None`: all.
+
+    Returns:
+      float32 scalar.
+    """
+    first, count = (0, tf.shape(logits)[0]) if rows is None else rows
+    mine = languages[first : first + count]
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(
+        labels=tf.maximum(mine, 0), logits=tf.cast(logits[first : first + count], tf.float32)
+    )
+    present = tf.reduce_sum(tf.cast(languages >= 0, tf.float32))
+    return tf.reduce_sum(tf.where(mine >= 0, losses, 0.0)) / tf.maximum(present, 1.0)

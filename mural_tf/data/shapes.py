@@ -1,8 +1,10 @@
 """The shapes data set: pictures and captions that the project makes itself, for tests and a first look offline.
 
-A scene is one to three equal shapes of a colour and size on a plain ground; `shape_captions.py` describes it in six
-languages, in two wordings each. As in MURAL (Jain et al., 2021), languages are unequal: in the under-resourced one
-(Tajik) only 3% of the training images have captions, while translation pairs exist for all of them.
+A scene is one to three equal shapes of a colour and size on a plain ground. Hand-written words and grammar describe it
+in six languages, in two wordings each, and every caption names all attributes, so that different scenes never share
+one. As in MURAL (Jain et al., 2021), languages are unequal: English, German, Turkish, Japanese and Persian (written
+from right to left) are well resourced; in the under-resourced one, Tajik (in Cyrillic, as no other language here), only
+3% of the training images have captions, while translation pairs exist for all of them.
 
     image_text/train   pictures of the training scenes, each scene drawn anew for every picture
     image_text/dev     100 scenes that occur in no other split, one picture each, captions in all six languages
@@ -16,7 +18,9 @@ settings give the same bytes (with the same version of Pillow).
 from __future__ import annotations
 
 import collections
+import dataclasses
 import io
+import itertools
 import math
 import pathlib
 import random
@@ -27,15 +31,18 @@ from tqdm import tqdm
 
 from mural_tf.data.dataset_folder import build_folder
 from mural_tf.data.records import IMAGE_TEXT, TEXT_PAIRS, ImageTextRecord, TextPair, write_records
-from mural_tf.data.shapes.captions import (
-    LANGUAGES,
-    UNDER_RESOURCED,
-    WELL_RESOURCED,
-    Scene,
-    all_scenes,
-    captions,
-)
 from mural_tf.errors import UserError
+
+SHAPES = ("circle", "square", "triangle", "star", "heart", "cross", "ring", "diamond")
+COLORS = ("red", "green", "blue", "yellow", "orange", "purple", "brown", "pink")
+SIZES = ("small", "big")
+GROUNDS = ("white", "black", "grey")
+COUNTS = (1, 2, 3)
+
+WELL_RESOURCED = ("en", "de", "tr", "ja", "fa")
+UNDER_RESOURCED = ("tg",)
+LANGUAGES = WELL_RESOURCED + UNDER_RESOURCED
+WORDINGS = 2  # captions per scene and language
 
 FORMAT_VERSION = 1  # raised whenever the same settings would give other bytes
 CAPTION_SHARE = 0.03  # of the training images, in under-resourced languages
@@ -43,7 +50,7 @@ DEV_IMAGES = 100
 TEST_IMAGES = 150
 SUPERSAMPLING = 4  # pictures are drawn this many times larger and reduced, for smooth edges
 
-COLORS = {  # RGB, 0..255
+RGB = {  # 0..255
     "red": (214, 32, 32),
     "green": (30, 150, 50),
     "blue": (40, 70, 215),
@@ -59,6 +66,26 @@ COLORS = {  # RGB, 0..255
 COLOR_JITTER = 12  # largest change of a channel
 RADIUS = {"small": 0.11, "big": 0.19}  # of the picture's side
 TILT = 12.0  # degrees, largest; a square must not become a diamond
+
+
+@dataclasses.dataclass(frozen=True)
+class Scene:
+    """`count` equal shapes of one size and colour on a plain ground."""
+
+    shape: str
+    color: str
+    size: str
+    ground: str
+    count: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.count}-{self.size}-{self.color}-{self.shape}-on-{self.ground}"
+
+
+def all_scenes() -> list[Scene]:
+    """Returns the 1,152 scenes in a fixed order."""
+    return [Scene(*attributes) for attributes in itertools.product(SHAPES, COLORS, SIZES, GROUNDS, COUNTS)]
 
 
 def build_shapes(
@@ -143,7 +170,7 @@ def draw_scene(scene: Scene, image_size: int, draw: random.Random) -> bytes:
     """Draws a scene and returns PNG bytes; places, tilts and shades of the colours come from `draw`."""
     side = image_size * SUPERSAMPLING
     ground, color = (
-        tuple(min(255, max(0, channel + draw.randint(-COLOR_JITTER, COLOR_JITTER))) for channel in COLORS[name])
+        tuple(min(255, max(0, channel + draw.randint(-COLOR_JITTER, COLOR_JITTER))) for channel in RGB[name])
         for name in (scene.ground, scene.color)
     )
     picture = Image.new("RGB", (side, side), ground)
@@ -221,3 +248,111 @@ def _describe(records: dict[str, list[ImageTextRecord]], pairs: list[TextPair]) 
         "languages": per_language,
         "language_groups": {"well-resourced": list(WELL_RESOURCED), "under-resourced": list(UNDER_RESOURCED)},
     }
+
+
+def captions(scene: Scene, language: str) -> tuple[str, ...]:
+    """Returns the `WORDINGS` captions of a scene; those in the same place mean the same in every language."""
+    return _GRAMMARS[language](scene)
+
+
+def _table(words: str) -> dict[str, str]:
+    """Reads "red=rot green=grün"; an underscore stands for a space."""
+    return {key: word.replace("_", " ") for key, word in (entry.split("=") for entry in words.split())}
+
+
+def _english(scene: Scene) -> tuple[str, ...]:
+    plural = "" if scene.count == 1 else "es" if scene.shape == "cross" else "s"
+    count = ("a", "two", "three")[scene.count - 1]
+    return (
+        f"{count} {scene.size} {scene.color} {scene.shape}{plural} on a {scene.ground} background",
+        f"on {scene.ground}: {count} {scene.shape}{plural}, {scene.size} and {scene.color}",
+    )
+
+
+_DE = _table(
+    "red=rot green=grün blue=blau yellow=gelb orange=orangefarben purple=violett brown=braun pink=rosafarben "
+    "small=klein big=groß white=weiß black=schwarz grey=grau"
+)
+_DE_SHAPES = {  # singular, plural, ending of adjectives in the singular
+    "circle": ("Kreis", "Kreise", "er"),
+    "square": ("Quadrat", "Quadrate", "es"),
+    "triangle": ("Dreieck", "Dreiecke", "es"),
+    "star": ("Stern", "Sterne", "er"),
+    "heart": ("Herz", "Herzen", "es"),
+    "cross": ("Kreuz", "Kreuze", "es"),
+    "ring": ("Ring", "Ringe", "er"),
+    "diamond": ("Raute", "Rauten", "e"),
+}
+
+
+def _german(scene: Scene) -> tuple[str, ...]:
+    singular, plural, ending = _DE_SHAPES[scene.shape]
+    shape, ending = (singular, ending) if scene.count == 1 else (plural, "e")
+    count = ("eine" if ending == "e" else "ein", "zwei", "drei")[scene.count - 1]
+    size, color, ground = _DE[scene.size], _DE[scene.color], _DE[scene.ground]
+    return (
+        f"{count} {size}{ending} {color}{ending} {shape} auf {ground}em Hintergrund",
+        f"auf {ground.capitalize()}: {count} {shape}, {size} und {color}",
+    )
+
+
+_TR = _table(
+    "circle=daire square=kare triangle=üçgen star=yıldız heart=kalp cross=haç ring=halka diamond=eşkenar_dörtgen "
+    "red=kırmızı green=yeşil blue=mavi yellow=sarı orange=turuncu purple=mor brown=kahverengi pink=pembe "
+    "small=küçük big=büyük white=beyaz black=siyah grey=gri"
+)
+
+
+def _turkish(scene: Scene) -> tuple[str, ...]:
+    count = ("bir", "iki", "üç")[scene.count - 1]
+    shape, size, color, ground = _TR[scene.shape], _TR[scene.size], _TR[scene.color], _TR[scene.ground]
+    return (
+        f"{ground} zemin üzerinde {count} {size} {color} {shape}",
+        f"{count} {shape}, {size} ve {color}, zemin {ground}",
+    )
+
+
+_JA = _table(
+    "circle=円 square=正方形 triangle=三角形 star=星 heart=ハート cross=十字 ring=輪 diamond=ひし形 "
+    "red=赤い green=緑の blue=青い yellow=黄色い orange=オレンジ色の purple=紫の brown=茶色の pink=ピンクの "
+    "small=小さい big=大きい white=白 black=黒 grey=灰色"
+)
+
+
+def _japanese(scene: Scene) -> tuple[str, ...]:
+    count = ("一つ", "二つ", "三つ")[scene.count - 1]
+    shape, size, color, ground = _JA[scene.shape], _JA[scene.size], _JA[scene.color], _JA[scene.ground]
+    return (f"{ground}の背景に{size}{color}{shape}が{count}", f"{count}の{size}{color}{shape}、背景は{ground}")
+
+
+_FA = _table(
+    "circle=دایره square=مربع triangle=مثلث star=ستاره heart=قلب cross=صلیب ring=حلقه diamond=لوزی "
+    "red=قرمز green=سبز blue=آبی yellow=زرد orange=نارنجی purple=بنفش brown=قهوه‌ای pink=صورتی "
+    "small=کوچک big=بزرگ white=سفید black=سیاه grey=خاکستری"
+)
+
+
+def _persian(scene: Scene) -> tuple[str, ...]:
+    count = ("یک", "دو", "سه")[scene.count - 1]
+    shape, size, color, ground = _FA[scene.shape], _FA[scene.size], _FA[scene.color], _FA[scene.ground]
+    return (f"{count} {shape} {size} {color} روی زمینه {ground}", f"روی {ground}: {count} {shape}، {size} و {color}")
+
+
+_TG = _table(
+    "circle=доира square=мураббаъ triangle=секунҷа star=ситора heart=дил cross=салиб ring=ҳалқа diamond=ромб "
+    "red=сурх green=сабз blue=кабуд yellow=зард orange=норинҷӣ purple=бунафш brown=қаҳваранг pink=гулобӣ "
+    "small=хурд big=калон white=сафед black=сиёҳ grey=хокистарӣ"
+)
+
+
+def _tajik(scene: Scene) -> tuple[str, ...]:
+    count = ("як", "ду", "се")[scene.count - 1]
+    shape, size, color, ground = _TG[scene.shape], _TG[scene.size], _TG[scene.color], _TG[scene.ground]
+    linked = shape.rstrip("ъ") + "и"  # the suffix that ties a noun to its adjective
+    return (
+        f"{count} {linked} {size}и {color} дар заминаи {ground}",
+        f"дар {ground}: {count} {shape}, {size} ва {color}",
+    )
+
+
+_GRAMMARS = {"en": _english, "de": _german, "tr": _turkish, "ja": _japanese, "fa": _persian, "tg": _tajik}

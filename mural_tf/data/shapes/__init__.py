@@ -1,1 +1,0 @@
-"""Drawn shapes with captions in six languages: data that needs no download."""

@@ -1,0 +1,172 @@
+"""The losses of [Globetrotter] (Surís et al., 2022): L_v, L_t and L_c. (L_x is `contrastive_loss`.)
+
+L_v (Eq. 3) is NT-Xent, the loss of SimCLR (Chen et al., 2020). The 2N views of N images are all candidates; a view's
+positive is the other view of its image, and a view is not compared with itself. The same loss over sentences that are
+translations of each other is L_t with known pairs, the supervised baseline.
+
+    L_v = mean over anchors a of -log( exp(cos(a, a')/τ) / sum_{b ≠ a} exp(cos(a, b)/τ) )
+
+L_t (§3.2, Eq. 1 and 2) is transitive: two sentences belong together as far as each fits its image and the two images
+are alike. Nothing flows back through α, so that L_t trains the text side alone.
+
+    α_ij = f([α^x_ii α^v_ij α^x_jj]^(1/3)),  f(x) = max(0, x - m) / (1 - m)
+    L_t  = - sum_{i ≠ j} α_ij log( exp(β_ij/τ) / sum_{k ≠ i} exp(β_ik/τ) ) / sum_{i ≠ j} α_ij
+
+| `definition` | α_ij before f |
+|---|---|
+| "paper" | the cube root above, each similarity mapped to [0, 1] by (1 + cos) / 2 (B.1) |
+| "code"  | α^v_ij times α^x_ii α^x_jj, rescaled over the whole matrix to [0.75, 1.25], divided by the largest (i ≠ j) |
+
+The paper's map makes nearly every pair a positive; the code's division always makes one, and turns the signs around
+if every similarity is negative: then there are no positives here. Where Σα = 0, L_t = 0. The paper does not divide by
+Σα; the code does. Undivided, the sum is taken per sentence, as all of the paper's losses are sums over sentences. β is
+the cosine of sentence embeddings, as in the paper; the code compares the tokens of sentences.
+
+L_c is the cloze task of BERT (Devlin et al., 2019, §3.1): predict the pieces that were masked. The loss is a mean over
+all places of the global batch. So that it can be taken over replicas and chunks, each text comes as two numbers, its
+summed cross-entropy and how many places it has.
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from mural_tf.losses.contrastive import Rows
+
+ANCHORS = ("both", "first")
+DEFINITIONS = ("code", "paper")
+RESCALED = (0.75, 1.25)  # the authors' code
+
+
+def nt_xent(
+    first: tf.Tensor,
+    second: tf.Tensor,
+    temperature: tf.Tensor | float,
+    *,
+    anchors: str = "both",
+    matches: tuple[tf.Tensor, ...] = (),
+    rows: Rows | None = None,
+) -> tf.Tensor:
+    """Returns the mean over anchors a of -log( exp(cos(a, a')/τ) / sum_{b ≠ a} exp(cos(a, b)/τ) ).
+
+    Args:
+      first, second: [N, D], any float type, L2-normalised; row i of each is a view of image i.
+      temperature: τ > 0.
+      anchors: "both": each of the 2N views is an anchor (the paper); "first": those of `first` (the authors' code).
+      matches: integer ids [N], any number of them; images that share an id are not each other's negatives.
+      rows: the images to sum over, as (first row, count); the result is still divided by the number of all anchors.
+
+    Returns:
+      float32 scalar.
+    """
+    if anchors not in ANCHORS:
+        raise ValueError(f"anchors={anchors!r}: expected one of {', '.join(ANCHORS)}.")
+    views = [tf.cast(view, tf.float32) for view in (first, second)]
+    total = tf.shape(first)[0]
+    begin, count = (0, total) if rows is None else rows
+    sides = (0, 1) if anchors == "both" else (0,)
+    loss = tf.add_n([_one_side(views, side, temperature, matches, begin, count) for side in sides])
+    return loss / tf.cast(len(sides) * total, tf.float32)
+
+
+def _one_side(views, side: int, temperature, matches, begin, count) -> tf.Tensor:
+    """Sum over the anchors of one side."""
+    anchors = views[side][begin : begin + count]  # [R, D]
+    total = tf.shape(views[0])[0]
+    own = tf.equal(tf.range(begin, begin + count)[:, None], tf.range(total)[None, :])  # [R, N]
+    same = own
+    for ids in matches:
+        same = tf.logical_or(same, tf.equal(ids[begin : begin + count, None], ids[None, :]))
+    to_own_side = tf.where(same, float("-inf"), tf.matmul(anchors, views[side], transpose_b=True) / temperature)
+    to_other_side = tf.matmul(anchors, views[1 - side], transpose_b=True) / temperature
+    positive = tf.reduce_sum(tf.where(own, to_other_side, 0.0), axis=1)
+    to_other_side = tf.where(tf.logical_and(same, tf.logical_not(own)), float("-inf"), to_other_side)
+    normaliser = tf.reduce_logsumexp(tf.concat([to_own_side, to_other_side], axis=1), axis=1)
+    return tf.reduce_sum(normaliser - positive)
+
+
+def transitive_weights(
+    images: tf.Tensor, captions: tf.Tensor, definition: str = "code", margin: float = 0.4
+) -> tf.Tensor:
+    """Returns α, float32 [N, N], symmetric, in [0, 1], 0 on the diagonal, without gradient.
+
+    Args:
+      images, captions: [N, D], any float type, L2-normalised; row i of each is a pair.
+      definition: "code" or "paper", see above.
+      margin: m, 0 <= m < 1.
+    """
+    if definition not in DEFINITIONS:
+        raise ValueError(f"definition={definition!r}: expected one of {', '.join(DEFINITIONS)}.")
+    images, captions = (tf.stop_gradient(tf.cast(side, tf.float32)) for side in (images, captions))
+    between_images = tf.matmul(images, images, transpose_b=True)  # α^v [N, N]
+    to_caption = tf.reduce_sum(images * captions, axis=1)  # α^x_ii [N]
+    is_pair = 1.0 - tf.eye(tf.shape(images)[0])
+    if definition == "paper":
+        between_images, to_caption = ((1.0 + cosine) / 2.0 for cosine in (between_images, to_caption))
+        product = between_images * to_caption[:, None] * to_caption[None, :]
+        similarity = tf.pow(tf.maximum(product, 0.0), 1.0 / 3.0)  # rounding can leave it just below 0
+    else:
+        product = to_caption[:, None] * to_caption[None, :]
+        low, high = tf.reduce_min(product), tf.reduce_max(product)
+        share = tf.math.divide_no_nan(product - low, high - low)
+        product = between_images * (RESCALED[0] + share * (RESCALED[1] - RESCALED[0]))
+        largest = tf.reduce_max(tf.where(is_pair > 0, product, float("-inf")))
+        similarity = tf.where(largest > 0, product / tf.where(largest > 0, largest, 1.0), 0.0)
+    return is_pair * tf.maximum(0.0, similarity - margin) / (1.0 - margin)
+
+
+def transitive_loss(
+    sentences: tf.Tensor,
+    weights: tf.Tensor,
+    temperature: tf.Tensor | float,
+    *,
+    divided: bool = True,
+    rows: Rows | None = None,
+) -> tf.Tensor:
+    """Returns L_t.
+
+    Args:
+      sentences: [N, D], any float type, L2-normalised.
+      weights: α, float [N, N]; its diagonal is not used.
+      temperature: τ > 0.
+      divided: by Σα (code), else by N (paper).
+      rows: the sentences to sum over, as (first, count); the result is still divided by the whole Σα or N.
+
+    Returns:
+      float32 scalar, 0 where Σα is 0.
+    """
+    sentences = tf.cast(sentences, tf.float32)
+    total = tf.shape(sentences)[0]
+    first, count = (0, total) if rows is None else rows
+    own = tf.equal(tf.range(first, first + count)[:, None], tf.range(total)[None, :])  # [R, N]
+    cosines = tf.matmul(sentences[first : first + count], sentences, transpose_b=True)
+    logits = tf.where(own, float("-inf"), cosines / temperature)
+    logarithms = tf.where(own, 0.0, tf.nn.log_softmax(logits, axis=1))
+    weights = tf.stop_gradient(tf.cast(weights, tf.float32))
+    loss = -tf.reduce_sum(weights[first : first + count] * logarithms)
+    if not divided:
+        return loss / tf.cast(total, tf.float32)
+    return tf.math.divide_no_nan(loss, tf.reduce_sum(weights) - tf.linalg.trace(weights))
+
+
+def cloze_sums(logits: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+    """Returns float32 [B, 2]: each text's summed cross-entropy, in nats, and its sum of weights.
+
+    Args:
+      logits: [B, K, V], any float type.
+      targets: int [B, K], in [0, V).
+      weights: float32 [B, K], 1 where there is a piece to predict, else 0.
+    """
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(targets, tf.cast(logits, tf.float32))
+    return tf.stack([tf.reduce_sum(losses * weights, axis=1), tf.reduce_sum(weights, axis=1)], axis=1)
+
+
+def cloze_loss(sums: tf.Tensor, rows: Rows | None = None) -> tf.Tensor:
+    """Returns the mean cross-entropy over all places, float32 scalar; 0 where there are none.
+
+    Args:
+      sums: float32 [N, 2], what `cloze_sums` gives of all texts.
+      rows: the texts to sum over, as (first, count); the result is still divided by the number of all places.
+    """
+    first, count = (0, tf.shape(sums)[0]) if rows is None else rows
+    return tf.math.divide_no_nan(tf.reduce_sum(sums[first : first + count, 0]), tf.reduce_sum(sums[:, 1]))
