@@ -131,7 +131,7 @@ def _globetrotter(config: ConfigDict, **given: str) -> None:
     config.image_tower.head_size = 160  # on the last block's 160
     config.text_tower.pooling = "first_and_mean"
     config.loss.text_text_weight = 1.0  # L_t
-    config.method.image_image_weight = 1.0  # λ1 to λ3, as in the authors' code
+    config.method.image_image_weight = 1.0  # λ1 to λ3 are 1 in the authors' code (its L_x is half of ours)
     config.loss.image_text_weight = 1.0
     config.method.cloze_weight = 1.0
     config.loss.temperature = 0.1  # of all losses, fixed

@@ -1,8 +1,8 @@
-"""Globetrotter's adaptation to a language that was held out ([P] A.2): one epoch more, with the same losses.
+"""Globetrotter's adaptation to a language that was held out ([Globetrotter] A.2): one epoch more, with the same losses.
 
     python run_finetune.py --config=configs/globetrotter_adapt.py:zh --from=WORKDIR --workdir=…
 
-The data is that of the source and the new language's captions. Departure: [P] computes the features of the other
+The data is that of the source and the new language's captions. Departure: the paper computes the features of the other
 languages beforehand and does not change them; here their captions are trained on too, which keeps them aligned.
 """
 

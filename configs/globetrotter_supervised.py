@@ -1,4 +1,4 @@
-"""Globetrotter's upper bound "fully supervised" ([P] §5.1): α is 1 for translation pairs and 0 for all other texts."""
+"""[Globetrotter]'s upper bound "fully supervised" (§5.1): α is 1 for translation pairs and 0 for all other texts."""
 
 from configs.globetrotter_resnet18 import get_config as globetrotter
 

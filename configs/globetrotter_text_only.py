@@ -1,4 +1,4 @@
-"""Globetrotter's baseline "text only" ([P] §5.1): no images, the token cloze task alone, as in BERT."""
+"""Globetrotter's baseline "text only" ([Globetrotter] §5.1): no images, the token cloze task alone, as in BERT."""
 
 from configs.globetrotter_resnet18 import get_config as globetrotter
 

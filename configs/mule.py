@@ -1,7 +1,8 @@
 """MULE, EmbN and PARALLEL-EmbN on Multi30K: `mule.py:embn,languages=de`.
 
 The first argument is the method, or `lp`, MULE's pretraining; `languages=en+de+fr+cs` are those of the text tower.
-[MULE] is Kim et al., 2020; "its code" marks what only the released code says.
+[MULE] is Kim et al., 2020; "its code" marks what only the released code says. What differs from both stands in
+models/mule.py.
 """
 
 from ml_collections import ConfigDict
@@ -46,7 +47,7 @@ def _multi30k(model: str, languages: tuple[str, ...]) -> ConfigDict:
 
     config.image_tower.name = "features"
     config.image_tower.feature_size = 2048  # of ResNet-152, kept fixed [MULE]
-    config.image_tower.branch_size = 2048  # Dense, BatchNorm, ReLU; its code
+    config.image_tower.branch_size = 2048  # Dense, BatchNorm, ReLU [MULE]; its code also has dropout of 0.5
     config.image_tower.projection = 512
     config.text_tower.name = "words"
     config.text_tower.languages = languages
@@ -62,14 +63,15 @@ def _multi30k(model: str, languages: tuple[str, ...]) -> ConfigDict:
 
     config.loss.text_text_weight = 0.0  # the paper's constraints are on captions of one image alone
     config.optimizer.name = "adam"
-    config.optimizer.learning_rate = 1e-4  # its code
+    config.optimizer.learning_rate = 1e-4  # [MULE]
     config.optimizer.epsilon = 1e-8  # Adam's; the classifier's gradients of 1e-6 would drown in 1e-6
     config.optimizer.warmup_steps = 0
-    config.optimizer.decay_rate = 0.794  # its code: every epoch
+    # [MULE] decays exponentially and gives no rate; its code computes this one and trains at 1e-4 to the end.
+    config.optimizer.decay_rate = 0.794
     config.optimizer.decay_steps = STEPS_PER_EPOCH
-    config.train.steps = 20 * STEPS_PER_EPOCH  # its code: 20 epochs
+    config.train.steps = 20 * STEPS_PER_EPOCH  # 20 epochs [MULE]
     config.method.captions_per_language = 2  # of five English and five German captions an image; fr and cs have one
     config.method.captions_per_image = 6 if len(languages) == 4 else 2 * len(languages)  # 2 en, 2 de, 1 fr, 1 cs
-    config.train.image_text_batch = 450 * config.method.captions_per_image  # captions of 450 images; its code
+    config.train.image_text_batch = 450 * config.method.captions_per_image  # captions of 450 images [MULE]
     config.data.cache = True
     return config

@@ -2,6 +2,10 @@
 
 It departs from the paper's MURAL: B7 with BERT-base, one learning rate for both tasks, equal task weights, label
 smoothing, a larger batch. [ETCL] marks what that paper states.
+
+Where [ETCL] can be read in two ways this is MURAL's: its text adds the margin to all of L_MURAL, has one learnable
+temperature, and names label smoothing for no task in particular. Here texts alone have the margin and a fixed
+temperature, and images and texts alone the learned temperature and label smoothing.
 """
 
 from mural_tf.config import base_config

@@ -18,9 +18,21 @@ mean of the other tokens for texts; with `shared_head` one, on the [CLS] state, 
 Baselines of [Globetrotter] §5.1: "fully supervised", `method.alpha="pairs"`, takes L_t's pairs from translation pairs
 (α = 1); "text only", no image tower and the cloze term alone.
 
-Departures: captions are masked for L_c only (its code: for all losses), in a second pass; L_v and L_x leave out
-negatives that share an image or caption; α^v and α^x are those of the first view, as in its code, and β compares
-sentences, not tokens.
+Departures from both:
+- captions are masked for L_c only (its code: for all losses), in a second pass;
+- L_v and L_x leave out negatives that share an image or caption;
+- β compares sentences; its code compares their tokens. α^v and α^x are those of the first view, as in its code.
+
+Departures from its code:
+- L_x is the sum of both directions, as in Eq. 4; its code takes their mean, so its λ2 of 1 is a weight of 0.5 here;
+- L_x compares the captions with one view after the other; in its code a caption's candidates are all 2N views, so that
+  the other view of its own image is a negative.
+
+Departures from the paper, in `configs/globetrotter_paper.py` too:
+- L_v is the mean over 2N anchors; Eq. 3 adds them up, where L_t and L_x have N terms: λ1 weighs L_v half as much here;
+- L_c is the mean over all masked tokens of the batch, L_t and L_x are means over sentences; the paper's are sums;
+- the similarities are mapped to [0, 1] (B.1) in α alone. The softmax of all three losses takes the cosine itself, as
+  its code does; the map would act there as a temperature twice as high.
 """
 
 from __future__ import annotations

@@ -3,7 +3,18 @@
     L = w_i2t L_triplet + λ1 L_LM + λ2 L_LC, [MULE] Eq. 4 (λ3 is w_i2t; the sign of λ2 L_LC is the gradient reversal's)
 
 L_LM, the neighbourhood constraints, are applied to the captions of a batch at two layers, u and s. The mean word in
-the universal language embedding is u; the language classifier sees it too. Beyond the paper:
+the universal language embedding is u; the language classifier sees it too.
+
+Departures; "its code" is the released one:
+- Positives and negatives of L_LM are sentences of one other language, as in its code; in the paper they "may be from
+  any language", the anchor's own too. Of two languages each gives anchors here; in its code the first alone.
+- The penalty on word vectors is the sum of their squared distances. Its code takes half of it, and the mean over the
+  languages: with four languages the same weight is 8 times as strong here, and 6.25e-8 is its 5e-7.
+- The image branch has no dropout; its code has 0.5 after the ReLU, which the paper does not mention.
+- The reversed gradient is λ2 times the classifier's, as in Eq. 4. Its code multiplies it once more, by a factor that
+  rises from 0 to 1e-6, which leaves next to nothing of it.
+
+Beyond the paper:
 
 - `loss.text_text_weight`: the neighbourhood constraints on the text pairs as well. LP, pretraining on sentence pairs,
   is this task alone on u (`configs/mule_multi30k_lp.py`); MULE then starts from its workdir (run_finetune.py).
@@ -39,7 +50,7 @@ class Mule(EmbN):
         neighbourhood_weight=1.0,  # λ1 of Eq. 4; 0: without NC
         neighbourhood_levels=LEVELS,  # u and s of Eq. 1; LP: ("words",)
         language_weight=1e-6,  # λ2 of Eq. 4; 0: without LC
-        word_vectors_weight=5e-7,  # of the squared distance to the vectors of the files; the released code's
+        word_vectors_weight=5e-7,  # of the squared distance to the vectors of the files; see above
     )
     embeddings = {
         "image": Embedding("image"),
