@@ -71,6 +71,13 @@ def globetrotter(name: str, *overrides: tuple[str, object]) -> Method:
     return Method(name, (Stage("emoji_globetrotter", text_pairs=0, overrides=overrides),))
 
 
+def in_batches(name: str, config: str, size: int) -> Method:
+    """A method of image-caption pairs alone, on the budget's pairs in batches of `size`."""
+    overrides = (("train.image_text_batch", size),) if size != IMAGE_TEXT else ()
+    stage = Stage(config, steps=IMAGE_TEXT / size, captions=size, text_pairs=0, overrides=overrides)
+    return Method(f"{name}, batches of {size}", (stage,))
+
+
 # A triple of ETCL is two image-caption pairs and a text pair. Its stage follows emoji_mural's 1,100 steps.
 TRIPLES = (1_100 / STEPS, 300 / (2 * STEPS))
 MURAL_FIRST = Stage("emoji_mural", steps=TRIPLES[0])
@@ -89,6 +96,7 @@ METHODS = (
     mule("MULE"),
     Method("EmbN, English", (Stage("emoji_embn", text_pairs=0),), languages=("en",)),
     Method("PARALLEL-EmbN", (Stage("emoji_parallel_embn", text_pairs=0),)),
+    Method("SigLIP", (Stage("emoji_siglip", text_pairs=0),)),
 )
 ABLATIONS = (
     mural("MURAL, text-text weight 0", ("loss.text_text_weight", 0.0), text_pairs=0),
@@ -120,6 +128,8 @@ ABLATIONS = (
     Method("MULE EmbN: without NC, LC, LP", (Stage("emoji_mule", text_pairs=0, overrides=(
         ("loss.text_text_weight", 0.0), ("method.neighbourhood_weight", 0.0), ("method.language_weight", 0.0)
     )),)),
+    *(in_batches("ALIGN", "emoji_align", size) for size in (64, 256, 1_024)),
+    *(in_batches("SigLIP", "emoji_siglip", size) for size in (64, 256, 1_024)),
 )  # fmt: skip
 
 
