@@ -25,7 +25,7 @@ import tensorflow as tf
 from mural_tf.encoders.kernels import enable_fusion
 from mural_tf.models import build_model
 from mural_tf.training.fit import compile_model, fit
-from mural_tf.training.signals import StopSignals
+from mural_tf.training.callbacks import StopSignals
 import pathlib
 enable_fusion(False)  # as in every test
 folder, workdir, out = sys.argv[1], pathlib.Path(sys.argv[2]), sys.argv[3]
