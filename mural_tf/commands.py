@@ -241,7 +241,7 @@ def serve():
 
     def main(_) -> None:
         from mural_tf.serve.app import serve
-        from mural_tf.serve.batching import Limits
+        from mural_tf.serve.models import Limits
 
         limits = Limits(
             max_batch=max_batch.value,

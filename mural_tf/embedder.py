@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from mural_tf.encoders.towers import has_images
 from mural_tf.errors import UserError
-from mural_tf.text.build import takes_languages
+from mural_tf.text import takes_languages
 
 PLACES = ("{}", "{c}")  # of a class's name in a template: CLIP's files have the one, CLIP_benchmark's the other
 LONG_LIST = 1000  # items from which on a progress bar is shown unless told otherwise

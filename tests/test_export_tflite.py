@@ -12,8 +12,14 @@ from mural_tf.config import save_config
 from mural_tf.data import records
 from mural_tf.data.images import decode_image
 from mural_tf.errors import UserError
-from mural_tf.export.tflite import LiteEncoder, _convert, convert_image_encoder, convert_text_encoder
-from mural_tf.runs.variants import describe, export_variants
+from mural_tf.runs.variants import (
+    LiteEncoder,
+    _convert,
+    convert_image_encoder,
+    convert_text_encoder,
+    describe,
+    export_variants,
+)
 
 
 def test_variants_equal_the_model_within_their_precision():

@@ -9,8 +9,8 @@ import toy_data
 
 from mural_tf.encoders.kernels import enable_fusion
 from mural_tf.models import build_model
+from mural_tf.training.callbacks import StopSignals
 from mural_tf.training.fit import compile_model, fit
-from mural_tf.training.signals import StopSignals
 from mural_tf.training.strategy import build_strategy, is_chief
 
 
