@@ -140,11 +140,7 @@ class Embedder:
         return other
 
     def encode_image(
-        self,
-        images: Iterable[Image],
-        batch_size: int = 64,
-        progress: bool | None = None,
-        on_error: str = "raise",
+        self, images: Iterable[Image], batch_size: int = 64, progress: bool | None = None, on_error: str = "raise"
     ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """Encodes images, resized and cropped as in evaluation.
 

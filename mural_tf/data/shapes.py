@@ -89,11 +89,7 @@ def all_scenes() -> list[Scene]:
 
 
 def build_shapes(
-    output: str | pathlib.Path,
-    seed: int = 0,
-    images: int = 2000,
-    image_size: int = 48,
-    progress: bool = False,
+    output: str | pathlib.Path, seed: int = 0, images: int = 2000, image_size: int = 48, progress: bool = False
 ) -> pathlib.Path:
     """Builds the data set into the folder `output`, unless it is there already, and returns that folder.
 
