@@ -149,7 +149,7 @@ def test_finetuning_starts_from_the_trained_weights(trained, data, tmp_path, sou
     workdir, _ = trained
     tune = ["--config=configs/finetune.py", "--config.train.steps=1", "--config.train.log_every=1", *TINY,
             "--config.optimizer.learning_rate=1e-30", "--config.train.export=False",
-            "--config.evaluation.batch_size=2000",
+            "--config.image_tower.drop_connect_rate=0.0", "--config.evaluation.batch_size=2000",
             f"--config.data.directory={data}"]  # fmt: skip
     printed = run("run_finetune.py", *tune, f"--from={workdir / source}", f"--workdir={tmp_path / 'tuned'}").stdout
     assert "Starts from the weights of" in printed
@@ -168,6 +168,7 @@ def test_multi_task_finetuning_on_co_captions(trained, data, tmp_path):
     workdir, _ = trained
     tune = ["--config=configs/finetune.py", "--config.train.steps=2", "--config.train.log_every=1", *TINY,
             "--config.data.text_pairs=co_captions", "--config.loss.text_text_weight=0.1",
+            "--config.image_tower.drop_connect_rate=0.0",
             "--config.image_tower.frozen=True", "--config.optimizer.text_tower_rate=0.1",
             f"--config.data.directory={data}"]  # fmt: skip
     run("run_finetune.py", *tune, f"--from={workdir}", f"--workdir={tmp_path / 'tuned'}")

@@ -87,7 +87,5 @@ class _Builder:
             shortcut = self.normalize(shortcut, name + "shortcut_bn")
         if drop_rate > 0:  # stochastic depth
             x = Dropout(drop_rate, noise_shape=(None, 1, 1, 1), name=name + "drop", dtype=self.policy)(x)
-            # Both ways equally long: Keras numbers the weights in a checkpoint by depth, whatever the rate.
-            shortcut = tf.keras.layers.Layer(name=name + "shortcut", dtype=self.policy)(shortcut)
         x = tf.keras.layers.Add(name=name + "add", dtype=self.policy)([x, shortcut])
         return self.activate(x, name + "activation2")
