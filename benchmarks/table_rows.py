@@ -54,7 +54,7 @@ def mural(name: str, *overrides: tuple[str, object], **stage) -> Method:
 
 def mule(name: str, lp: bool = True, **overrides) -> Method:
     """MULE with a quarter of the text pairs in LP, or all of them in the one stage."""
-    fields = tuple((f"mule.{key}", value) for key, value in overrides.items())
+    fields = tuple((f"method.{key}", value) for key, value in overrides.items())
     if not lp:
         return Method(name, (Stage("emoji_mule", overrides=fields),))
     pretraining = Stage("emoji_mule_lp", steps=0.25, captions=0)
@@ -69,6 +69,13 @@ def mule(name: str, lp: bool = True, **overrides) -> Method:
 def globetrotter(name: str, *overrides: tuple[str, object]) -> Method:
     """Globetrotter, which sees captions and no text pairs."""
     return Method(name, (Stage("emoji_globetrotter", text_pairs=0, overrides=overrides),))
+
+
+def in_batches(name: str, config: str, size: int) -> Method:
+    """A method of image-caption pairs alone, on the budget's pairs in batches of `size`."""
+    overrides = (("train.image_text_batch", size),) if size != IMAGE_TEXT else ()
+    stage = Stage(config, steps=IMAGE_TEXT / size, captions=size, text_pairs=0, overrides=overrides)
+    return Method(f"{name}, batches of {size}", (stage,))
 
 
 # A triple of ETCL is two image-caption pairs and a text pair. Its stage follows emoji_mural's 1,100 steps.
@@ -89,6 +96,7 @@ METHODS = (
     mule("MULE"),
     Method("EmbN, English", (Stage("emoji_embn", text_pairs=0),), languages=("en",)),
     Method("PARALLEL-EmbN", (Stage("emoji_parallel_embn", text_pairs=0),)),
+    Method("SigLIP", (Stage("emoji_siglip", text_pairs=0),)),
 )
 ABLATIONS = (
     mural("MURAL, text-text weight 0", ("loss.text_text_weight", 0.0), text_pairs=0),
@@ -120,6 +128,8 @@ ABLATIONS = (
     Method("MULE EmbN: without NC, LC, LP", (Stage("emoji_mule", text_pairs=0, overrides=(
         ("loss.text_text_weight", 0.0), ("method.neighbourhood_weight", 0.0), ("method.language_weight", 0.0)
     )),)),
+    *(in_batches("ALIGN", "emoji_align", size) for size in (64, 256, 1_024)),
+    *(in_batches("SigLIP", "emoji_siglip", size) for size in (64, 256, 1_024)),
 )  # fmt: skip
 
 

@@ -35,6 +35,11 @@ def code(text):
     return [*lines, *(" ".join(span.split()) for span in spans)]
 
 
+def made_by(text):
+    """The files that a document lets its reader write: blocks that begin with a path."""
+    return set(re.findall(r"^```python\n# (\S+\.py)$", text, re.MULTILINE))
+
+
 def command_lines(text):
     """The words of each call of a command or a script, without `python`; without comments and what follows a |."""
     found = []
@@ -49,6 +54,7 @@ def command_lines(text):
 @every_document
 def test_files_exist(path):
     named = re.findall(r"(?<![\w/.])((?:mural_tf|configs|docs|benchmarks|tests)/[\w./-]*\w)", path.read_text("utf-8"))
+    named = set(named) - made_by(path.read_text("utf-8"))
     assert not [name for name in named if not (ROOT / name).exists() and not list(ROOT.glob(f"{name}*"))]
 
 
@@ -68,9 +74,11 @@ def test_links_lead_somewhere(path):
 def test_modules_that_run_or_are_imported_exist(path):
     for module in re.findall(r"python3? -m ([\w.]+)", path.read_text("utf-8")):
         assert importlib.util.find_spec(module), module
+    made = {name.removesuffix(".py").replace("/", ".") for name in made_by(path.read_text("utf-8"))}
     for block in re.findall(r"^```python\n(.*?)^```", path.read_text("utf-8"), re.MULTILINE | re.DOTALL):
-        for node in ast.walk(ast.parse(block)):
-            if isinstance(node, ast.ImportFrom) and node.module.startswith("mural_tf"):
+        imports = [node for node in ast.walk(ast.parse(block)) if isinstance(node, ast.ImportFrom)]
+        for node in imports:
+            if node.module.startswith("mural_tf") and node.module not in made:
                 module = importlib.import_module(node.module)
                 assert all(hasattr(module, alias.name) for alias in node.names), ast.unparse(node)
 
@@ -124,15 +132,15 @@ def every_field():
 
 @every_document
 def test_configurations_resolve_and_have_the_fields_that_commands_override(path):
-    for words in command_lines(path.read_text("utf-8")):
-        named = re.search(r"--config=configs/(\w+)\.py(?::(\S+))?", " ".join(words))
-        if not named:
-            continue
+    text = path.read_text("utf-8")
+    for words in map(" ".join, command_lines(text)):
+        named = re.search(r"--config=configs/(\w+)\.py(?::(\S+))?", words)
+        model = re.search(r"--config\.model=(\S+)", words)
+        if not named or f"configs/{named[1]}.py" in made_by(text) or (model and ":" in model[1]):
+            continue  # no configuration, or one or a method that the reader writes
         config = load(":".join(filter(None, named.groups())))
-        for method in re.findall(r"--config\.model=(\w+)", " ".join(words)):
-            mount(config, method)
-        known = set(fields(mount(config, config.model)))
-        assert set(re.findall(r"--config\.([\w.]+)", " ".join(words))) <= known, words
+        known = set(fields(mount(config, model[1] if model else config.model)))
+        assert set(re.findall(r"--config\.([\w.]+)", words)) <= known, words
 
 
 @every_document

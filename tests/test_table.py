@@ -37,7 +37,14 @@ def test_stages_are_what_their_configurations_are():
             config = table_rows.load(stage)
             config.update_from_flattened_dict(dict(stage.overrides))
             texts = config.train.text_text_batch
-            if stage.config in ("emoji_mural", "emoji_align", "emoji_mule", "emoji_mule_lp", "emoji_embn"):
+            if stage.config in (
+                "emoji_mural",
+                "emoji_align",
+                "emoji_siglip",
+                "emoji_mule",
+                "emoji_mule_lp",
+                "emoji_embn",
+            ):
                 trains_texts = config.model in ("mural", "mule") and config.loss.text_text_weight > 0
                 assert stage.text_pairs == (texts if trains_texts else 0), method.name
                 with_images = stage.config != "emoji_mule_lp"

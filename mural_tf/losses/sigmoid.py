@@ -1,0 +1,120 @@
+"""The pairwise sigmoid loss of SigLIP (Zhai et al., 2023, "Sigmoid Loss for Language Image Pre-Training"), §3.2.
+
+    L = -1/N sum_i sum_j log sigmoid( z_ij (cos(l_i, r_j) / τ + b) ),   z_ij = 1 if i = j, else -1
+
+Every pair of a left and a right is a yes-or-no question of its own, so nothing is normalised over a row. The sum is
+divided by N, the number of pairs, and not by the N² questions, as in the paper's Algorithm 1, where 1/τ is t = exp(t').
+
+The matrix of all questions never stands in memory: the loss goes over it by blocks of columns, and its gradient
+computes each block again. A replica with R rows holds R x `block` numbers. The paper (§3.3) has the same blocks, but
+sends each replica's texts around; here all replicas have all embeddings already, as for every method.
+
+Departures from the paper, an option: pairs that share an id (the same image, the same text) are no negatives; they
+drop out of the sum, which is still divided by N.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from mural_tf.losses.contrastive import Matches, Rows, mirrored, share_id
+
+BLOCK = 1_024  # columns
+
+
+def sigmoid_loss(
+    left: tf.Tensor,
+    right: tf.Tensor,
+    temperature: tf.Tensor | float,
+    bias: tf.Tensor | float,
+    *,
+    matches: Matches = (),
+    rows: Rows | None = None,
+    block: int = BLOCK,
+) -> tf.Tensor:
+    """Returns L. It has first derivatives only.
+
+    Args:
+      left, right: [N, D], any float type, L2-normalised; row i of each is a pair.
+      temperature: scalar τ > 0 that divides the cosines.
+      bias: scalar b, added to every cosine after the division.
+      matches: any number of integer ids by which pairs are known that are no negatives, as of `contrastive_loss`.
+      rows: the rows of `left` to sum over, as (first, count); the result is still divided by N, so that parts add up
+        to the whole. `None`: all.
+      block: columns that are compared at a time.
+
+    Returns:
+      float32 scalar.
+    """
+    total = left.shape[0] or tf.shape(left)[0]
+    first, count = (0, total) if rows is None else rows
+    width = min(block, total) if isinstance(total, int) else tf.minimum(block, total)
+    queries = tf.cast(left[first : first + count], tf.float32)
+    blocks = _in_blocks(tf.cast(right, tf.float32), width)  # [K, C, D]
+    ids = [(queries, _in_blocks(candidates, width)) for candidates, queries in mirrored(matches)]
+
+    def summed(index, queries, candidates, scale, bias) -> tf.Tensor:
+        """The sum over one block of columns, [R, C]."""
+        logits = tf.matmul(queries, candidates, transpose_b=True) * scale + bias
+        column = index * width + tf.range(width)
+        is_positive = tf.equal(tf.range(first, first + count)[:, None], column[None, :])
+        is_match = share_id(tuple((own, others[index]) for own, others in ids), is_positive, (first, count))
+        is_asked = tf.logical_or(is_positive, tf.logical_not(is_match)) & (column < total)[None, :]
+        losses = tf.nn.softplus(tf.where(is_positive, -logits, logits))  # -log sigmoid(z logit)
+        return tf.reduce_sum(tf.where(is_asked, losses, 0.0))
+
+    scale = 1.0 / tf.convert_to_tensor(temperature, tf.float32)
+    loss = _sum_of_blocks(summed)(queries, blocks, scale, tf.convert_to_tensor(bias, tf.float32))
+    return loss / tf.cast(total, tf.float32)
+
+
+def _in_blocks(values: tf.Tensor, width) -> tf.Tensor:
+    """[N, ...] → [K, width, ...], the last block filled up with zeros."""
+    total = values.shape[0] or tf.shape(values)[0]
+    padded = tf.pad(values, [[0, -total % width], *([0, 0] for _ in values.shape[1:])])
+    return tf.reshape(padded, [-1, width, *values.shape[1:]])
+
+
+def _sum_of_blocks(summed: Callable) -> Callable:
+    """Returns the function (queries, blocks [K, C, D], scale, bias) → the sum of `summed` over the blocks.
+
+    Its gradient goes over the blocks again, instead of keeping what each one had computed.
+    """
+
+    @tf.custom_gradient
+    def function(queries, blocks, scale, bias):
+        number = blocks.shape[0] or tf.shape(blocks)[0]
+
+        def add(index, value):
+            return (value + summed(index, queries, blocks[index], scale, bias),)
+
+        def add_gradients(index, to_queries, to_blocks, to_scale, to_bias):
+            inputs = queries, blocks[index], scale, bias
+            with tf.GradientTape() as tape:
+                tape.watch(inputs)
+                value = summed(index, *inputs)
+            query, candidate, *scalars = tape.gradient(value, inputs)
+            return to_queries + query, to_blocks.write(index, candidate), to_scale + scalars[0], to_bias + scalars[1]
+
+        def gradient(upstream):
+            array = tf.TensorArray(tf.float32, size=number, element_shape=blocks.shape[1:])
+            zeros = (tf.zeros_like(queries), array, tf.zeros([]), tf.zeros([]))
+            to_queries, to_blocks, *to_scalars = _over_blocks(number, add_gradients, zeros)
+            return tuple(upstream * value for value in (to_queries, to_blocks.stack(), *to_scalars))
+
+        return _over_blocks(number, add, (tf.zeros([]),))[0], gradient
+
+    return function
+
+
+def _over_blocks(number, step: Callable, state: tuple) -> tuple:
+    """Returns the state after `step(index, *state)` for each of so many blocks, one at a time."""
+    return tf.while_loop(
+        lambda index, *_: index < number,
+        lambda index, *now: (index + 1, *step(index, *now)),
+        (0, *state),
+        parallel_iterations=1,
+        maximum_iterations=number,
+    )[1:]
