@@ -1,6 +1,8 @@
 """The sigmoid loss of SigLIP against a number derived by hand, a loop in NumPy and the whole matrix at once."""
 
+import importlib
 import math
+import pathlib
 import re
 
 import contract
@@ -8,6 +10,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import mural_tf.losses
+import mural_tf.models
 from mural_tf.losses.sigmoid import sigmoid_loss
 from mural_tf.optimizers.rates import is_decayed
 
@@ -173,3 +177,32 @@ def test_bias_and_temperature_are_the_model_s():
     assert not is_decayed(model.bias) and "bias" in model.weights_by_part()
     logs = model.train_step(batch)
     assert float(model.bias) != -4.0 and float(logs["bias"]) == -4.0  # logged as of before the step
+
+
+def test_the_guide_writes_the_same_method(tmp_path, monkeypatch):
+    """Every Python block of the guide runs, and its method has the loss of this one."""
+    page = pathlib.Path(__file__).resolve().parents[1] / "docs/a_method_in_an_hour.md"
+    for block in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
+        path = tmp_path / block.split("\n")[0].removeprefix("# ")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(block, encoding="utf-8")
+    for package in (mural_tf.losses, mural_tf.models):
+        folder = tmp_path / package.__name__.replace(".", "/")
+        monkeypatch.setattr(package, "__path__", [*package.__path__, str(folder)])
+    monkeypatch.syspath_prepend(tmp_path / "tests")
+    monkeypatch.syspath_prepend(tmp_path / "configs")
+    written = importlib.import_module("test_my_siglip")
+    written.test_value_derived_by_hand()
+    written.test_equals_the_oracle_in_parts_too()
+    monkeypatch.setattr(mural_tf.models, "method_names", lambda: ["my_siglip"])
+    config = importlib.import_module("shapes_my_siglip").get_config()
+    assert config.model == "my_siglip" and config.method.bias == -10.0
+    model = contract.build(contract.toy_config("mural_tf.models.my_siglip:MySiglip"))
+    monkeypatch.undo()
+    config = contract.toy_config("siglip")
+    ours = contract.build(config)
+    batch = contract.batch_of(ours, config)
+    embeddings = ours.encode(batch, training=False)
+    losses = [float(contract.losses_of(one, embeddings, batch)["image_text"]) for one in (model, ours)]
+    np.testing.assert_allclose(*losses, rtol=1e-5)
+    assert np.isfinite(model.train_step(batch)["loss"])
