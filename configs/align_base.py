@@ -1,4 +1,4 @@
-"""ALIGN-base, the paper's own baseline ([P] §3.2 and A.1): MURAL-base without the text-text task and its head.
+"""ALIGN-base, the paper's own baseline ([MURAL] §3.2 and A.1): MURAL-base without the text-text task and its head.
 
 Trained on the image-text pairs of all languages; `align_base_en` on the English ones.
 """
@@ -8,5 +8,5 @@ from configs.mural_base import get_config as mural_base
 
 def get_config():
     config = mural_base()
-    config.model = "align"  # one text head, Dense(768 -> 512) [P A.1]
+    config.model = "align"  # one text head, Dense(768 -> 512) [MURAL] A.1
     return config

@@ -1,6 +1,6 @@
 """A LaBSE-style dual encoder of texts (Feng et al., 2020): MURAL-base's text tower and text-text task alone.
 
-No image tower and one head, Dense(768 -> 512). Rates, batch and steps are MURAL's ([P] §3.2), so that what the
+No image tower and one head, Dense(768 -> 512). Rates, batch and steps are MURAL's ([MURAL] §3.2), so that what the
 pictures add can be measured; LaBSE's own size has 501,153 word pieces and 768 dimensions.
 """
 

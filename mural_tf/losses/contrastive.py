@@ -1,4 +1,4 @@
-"""The in-batch softmax of ALIGN and MURAL, [P] = MURAL (Jain et al., 2021) §3.1, Eq. 2.
+"""The in-batch softmax of ALIGN and MURAL, [MURAL] (Jain et al., 2021) §3.1, Eq. 2.
 
     L_l2r = -1/N sum_i log( exp((cos(l_i, r_i) - m) / τ) / sum_j exp((cos(l_i, r_j) - m [i = j]) / τ) )
 
