@@ -8,5 +8,5 @@ from configs.mural_base import get_config as mural_base
 
 def get_config():
     config = mural_base()
-    config.model = "align"  # one text head, Dense(768 -> 512) [MURAL A.1]
+    config.model = "align"  # one text head, Dense(768 -> 512) [MURAL] A.1
     return config

@@ -5,5 +5,5 @@ from configs.align_base import get_config as align_base
 
 def get_config():
     config = align_base()
-    config.data.image_text_languages = ("en",)  # "the English subset" [MURAL A.1]
+    config.data.image_text_languages = ("en",)  # "the English subset" [MURAL] A.1
     return config

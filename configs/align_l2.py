@@ -12,8 +12,8 @@ def get_config():
     config.model = "align"
     config.image_tower.width = 4.3  # EfficientNet-L2 (Xie et al., 2020)
     config.image_tower.depth = 5.3
-    bert_large(config.text_tower)  # [MURAL A.1]
+    bert_large(config.text_tower)  # [MURAL] A.1
     config.embedding_size = 1376  # our inference: width of L2's last block, as 512 is of B5's
     config.train.image_text_batch = 16_384  # ALIGN (Jia et al., 2021) §5
-    config.data.image_text_languages = ("en",)  # "trained on English-only Alt-Text data" [MURAL §3.2]
+    config.data.image_text_languages = ("en",)  # "trained on English-only Alt-Text data" [MURAL] §3.2
     return config

@@ -1,4 +1,4 @@
-"""Fine-tuning on captions: [MURAL] §4's setting for Multi30K with MS-COCO; towers and vocabulary are the source's.
+"""Fine-tuning on captions, as [MURAL] §4 for Multi30K and MS-COCO combined; towers and vocabulary are the source's.
 
 Single-task, image-text only ([MURAL] §3.1). For the multi-task ablation on co-captions ([MURAL] A.1):
 --config.data.text_pairs=co_captions --config.loss.text_text_weight=0.1

@@ -14,5 +14,5 @@ from configs.globetrotter_resnet18 import get_config as globetrotter
 def get_config(language: str = "en"):
     config = globetrotter()
     config.evaluation.groups = ConfigDict({"new": (language,)})
-    config.train.steps = (3_150_000 + 78_700) // 800  # an epoch with the new language's captions [Globetrotter §4, B.4]
+    config.train.steps = (3_150_000 + 78_700) // 800  # an epoch with the new language's captions [Globetrotter] §4, B.4
     return config
