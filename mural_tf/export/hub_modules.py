@@ -22,6 +22,7 @@ from ml_collections import ConfigDict
 
 from mural_tf.encoders import kernels
 from mural_tf.errors import UserError
+from mural_tf.export.model_card import learned_numbers
 from mural_tf.files import read_json
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.text.language_words import WordTokenizer
@@ -205,7 +206,7 @@ def pack_segments(vocabulary: Sequence[str], inputs: list[tf.RaggedTensor], seq_
 
 
 def restore_from_export(model: DualEncoder, directory: str | pathlib.Path) -> None:
-    """Copies both towers, the text heads and the temperature of an export into `model`, a model of its configuration.
+    """Copies both towers, the text heads and the learned numbers of an export into `model`, one of its configuration.
 
     Variables are matched by name and shape; nothing is copied unless all match. Optimiser state is not in an export.
     Raises `UserError` if a part is missing or damaged, or belongs to another architecture or vocabulary.
@@ -218,7 +219,10 @@ def restore_from_export(model: DualEncoder, directory: str | pathlib.Path) -> No
         raise UserError(f"{directory}/model_card.json has no temperature: it is not the card of an export.")
     for variable, value in pairs:
         variable.assign(value)
-    model.log_temperature.assign(math.log(card["temperature"]))
+    known = {"log_temperature": math.log(card["temperature"])}  # all that older exports hold
+    known.update(card.get("learned_numbers", {}))
+    for name, number in learned_numbers(model).items():
+        number.assign(known.get(name, number))
 
 
 def _matched(variables: Sequence[tf.Variable], folder: pathlib.Path) -> list[tuple[tf.Variable, tf.Tensor]]:

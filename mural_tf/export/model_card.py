@@ -8,6 +8,7 @@ import math
 import pathlib
 from collections.abc import Mapping
 
+import tensorflow as tf
 from ml_collections import ConfigDict
 
 from mural_tf.models.dual_encoder import DualEncoder, trainable_parameters
@@ -41,10 +42,16 @@ def describe_model(
         },
         "embeddings": "float32, L2-normalised; similarity is the dot product",
         "temperature": float(model.temperature.numpy()),
+        "learned_numbers": {name: float(number.numpy()) for name, number in learned_numbers(model).items()},
         "training_data": _training_data(config),
         "metrics": {key: _number(value) for key, value in sorted((metrics or {}).items())},
         "config": json.loads(json.dumps(config.to_dict(), default=list)),
     }
+
+
+def learned_numbers(model: DualEncoder) -> dict[str, tf.Variable]:
+    """Returns the parts of a trained model that are one number, by name, such as the logarithm of the temperature."""
+    return {name: part for name, part in model.weights_by_part().items() if not isinstance(part, tf.Module)}
 
 
 def _training_data(config: ConfigDict) -> dict[str, object]:
