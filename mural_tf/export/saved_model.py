@@ -35,7 +35,7 @@ from mural_tf.config import save_config
 from mural_tf.encoders.towers import keeps_precision
 from mural_tf.errors import UserError
 from mural_tf.export import signatures
-from mural_tf.export.hub_modules import save_hub_modules
+from mural_tf.export.hub_modules import learned_numbers, save_hub_modules
 from mural_tf.export.serving import (
     IMAGE_ENCODER,
     TEXT_ENCODER,
@@ -231,6 +231,7 @@ def describe_model(
         },
         "embeddings": "float32, L2-normalised; similarity is the dot product",
         "temperature": float(model.temperature.numpy()),
+        "learned_numbers": {name: float(number.numpy()) for name, number in learned_numbers(model).items()},
         "training_data": _training_data(config),
         "metrics": {key: _number(value) for key, value in sorted((metrics or {}).items())},
         "config": json.loads(json.dumps(config.to_dict(), default=list)),
