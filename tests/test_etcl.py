@@ -62,7 +62,7 @@ def test_identical_embeddings_give_log_n():
 @pytest.mark.parametrize("masked", [False, True])
 def test_equals_the_loop(masked):
     image, a, b, s, t = (unit_rows(seed, 8, 5) for seed in range(5))
-    ids = [np.array([1, 2, 1, 4, 5, 6, 7, 8]), np.array([1, 1, 3, 4, 5, 6, 7, 8]), np.arange(8)]
+    ids = [np.array([1, 2, 1, 4, 5, 6, 7, 8]), np.array([1, 1, 3, 4, 5, 6, 7, 8]), 10 + np.arange(8)]
     options = dict(image_ids=tf.constant(ids[0]), text_ids=(tf.constant(ids[1]), tf.constant(ids[2]))) if masked else {}
     image_text, text_text = triple_losses(
         image, (a, b), (s, t), 0.2, text_temperature=0.1, text_margin=0.3, label_smoothing=0.1, **options
