@@ -20,7 +20,7 @@ def build(export: pathlib.Path, inputs: pathlib.Path, pixels: int, tiny: bool) -
     from mural_tf.config import base_config
     from mural_tf.export.saved_model import export_model
     from mural_tf.models import build_model
-    from mural_tf.text.build import build_tokenizer
+    from mural_tf.text import build_tokenizer
 
     config = base_config()
     config.model = "align"

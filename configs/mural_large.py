@@ -1,4 +1,4 @@
-"""MURAL-large ([MURAL] §3.2, A.1): EfficientNet-B7, BERT-large with factorised token embeddings, 512 TPU v3 cores."""
+"""MURAL-large ([MURAL] §3.2, A.1): EfficientNet-B7 and BERT-large, token embeddings factorised, 512 TPU v3 cores."""
 
 from ml_collections import ConfigDict
 

@@ -11,10 +11,11 @@ import sys
 from absl import flags
 
 from mural_tf import cli
-from mural_tf.cli import Command
+from mural_tf.cli import Command, Flags
 from mural_tf.errors import UserError
 
 PROGRAM = "python -m mural_tf"
+CHECKPOINT = ("latest", "Which of the workdir's.", ["latest", "best"])
 
 
 def pretrain():
@@ -25,12 +26,12 @@ def pretrain():
     It evaluates and exports the trained model, and shows a search. --config=configs/emoji.py:etcl,steps=300 gives a
     file of configs/ arguments, --config.optimizer.learning_rate=1e-3 overrides a field of it.
     """
-    config, training = cli.define_config(), _define_training()
+    config, flag = cli.define_config(), _define_training()
 
     def main(_) -> None:
         from mural_tf.runs.pretrain import pretrain
 
-        pretrain(config.value, **{name: flag.value for name, flag in training.items()})
+        pretrain(config.value, **flag)
 
     return main
 
@@ -40,35 +41,25 @@ def finetune():
 
     python -m mural_tf finetune --config=configs/finetune.py --config.data.directory=DATA --from=WORKDIR --workdir=NEW
     """
-    config, training = cli.define_config(), _define_training()
-    source = flags.DEFINE_string(
-        "from", None, "A workdir, an export, or a TF-Hub handle or folder for the text tower.", required=True
-    )
+    config, flag = cli.define_config(), _define_training()
+    source = cli.define(**{"from": (None, "A workdir, an export, or a TF-Hub handle or folder for the text tower.")})
 
     def main(_) -> None:
         from mural_tf.runs.finetune import finetune
 
-        finetune(config.value, source.value, **{name: flag.value for name, flag in training.items()})
+        finetune(config.value, source["from"], **flag)
 
     return main
 
 
-def _define_training() -> dict[str, flags.FlagHolder]:
+def _define_training() -> Flags:
     """The flags of both kinds of training, by the names of their arguments."""
-    return {
-        "workdir": flags.DEFINE_string(
-            "workdir", None, "Folder for checkpoints, metrics and exports; made if missing.", required=True
-        ),
-        "tpu": flags.DEFINE_string(
-            "tpu", "", 'Empty: this machine; "local": this TPU VM; else a TPU\'s name or address.'
-        ),
-        "debug_nans": flags.DEFINE_bool(
-            "debug_nans", False, "Stop at the first operation that yields NaN or infinity; slow."
-        ),
-        "profile": flags.DEFINE_string(
-            "profile", "", "START,STOP: write a TensorBoard profile of these steps, counted from 1."
-        ),
-    }
+    return cli.define(
+        workdir=(None, "Folder for checkpoints, metrics and exports; made if missing."),
+        tpu=("", 'Empty: this machine; "local": this TPU VM; else a TPU\'s name or address.'),
+        debug_nans=(False, "Stop at the first operation that yields NaN or infinity; slow."),
+        profile=("", "START,STOP: write a TensorBoard profile of these steps, counted from 1."),
+    )
 
 
 def evaluate():
@@ -88,38 +79,35 @@ def evaluate():
 
     from mural_tf.evaluation.protocol import default_protocol
 
-    model = flags.DEFINE_string("model", None, "Workdir or export to evaluate.")
-    data_dir = flags.DEFINE_string("data_dir", None, "Folder of the benchmark's files, or of TFRecords.")
-    split = flags.DEFINE_string("split", "", "Choose on dev, report test. Default: the benchmark's test.")
-    languages = flags.DEFINE_list("languages", [], "Evaluate these languages only, for example en,de. Default: all.")
-    benchmark = flags.DEFINE_string("benchmark", "retrieval", "Name of a benchmark, see --list, or all.")
-    output = flags.DEFINE_string("output", "", "Folder for the numbers. Default: the model's workdir.")
-    checkpoint = _define_checkpoint()
-    batch_size = flags.DEFINE_integer("batch_size", 128, "Images, or texts, encoded at a time.", lower_bound=1)
-    compare = flags.DEFINE_bool("compare", False, "Print the papers' numbers beside ours, with the differences.")
-    listing = flags.DEFINE_bool("list", False, "List the benchmarks and end.")
+    flag = cli.define(
+        model=("", "Workdir or export to evaluate."),
+        data_dir=("", "Folder of the benchmark's files, or of TFRecords."),
+        split=("", "Choose on dev, report test. Default: the benchmark's test."),
+        languages=([], "Evaluate these languages only, for example en,de. Default: all."),
+        benchmark=("retrieval", "Name of a benchmark, see --list, or all."),
+        output=("", "Folder for the numbers. Default: the model's workdir."),
+        checkpoint=CHECKPOINT,
+        batch_size=(128, "Images, or texts, encoded at a time.", 1),
+    )
+    printed = cli.define(
+        compare=(False, "Print the papers' numbers beside ours, with the differences."),
+        list=(False, "List the benchmarks and end."),
+    )
     protocol = config_flags.DEFINE_config_dict("protocol", default_protocol(), "Choices of the protocol.")
 
     def main(_) -> None:
-        if listing.value:
+        if printed["list"]:
             from mural_tf.evaluation.benchmarks import describe_catalogue
 
             print(describe_catalogue())
             return
-        if not model.value or not data_dir.value:
+        if not flag["model"] or not flag["data_dir"]:
             raise UserError("Give --model=WORKDIR_OR_EXPORT and --data_dir=FOLDER, or --list for the benchmarks.")
         from mural_tf.evaluation.report import evaluate_and_report
 
-        evaluate_and_report(
-            model.value, data_dir.value, split.value, languages.value, benchmark.value, output.value,
-            batch_size.value, checkpoint.value, protocol.value, compare.value,
-        )  # fmt: skip
+        evaluate_and_report(**flag, protocol=protocol.value, published=printed["compare"])
 
     return main
-
-
-def _define_checkpoint() -> flags.FlagHolder:
-    return flags.DEFINE_enum("checkpoint", "latest", ["latest", "best"], "Which of the workdir's.")
 
 
 def export():
@@ -127,27 +115,26 @@ def export():
 
     python -m mural_tf export --model=workdirs/emoji_mural --output=exports/emoji_mural
     """
-    model = flags.DEFINE_string("model", None, "Workdir to export a checkpoint of.", required=True)
-    output = flags.DEFINE_string("output", "", "Folder for the export. Default: export/ in the workdir.")
-    checkpoint = _define_checkpoint()
-    precision = flags.DEFINE_enum(
-        "precision", "float32", ["float32", "mixed_bfloat16"], "What the exported encoders compute in."
+    flag = cli.define(
+        model=(None, "Workdir to export a checkpoint of."),
+        output=("", "Folder for the export. Default: export/ in the workdir."),
+        checkpoint=CHECKPOINT,
+        precision=("float32", "What the exported encoders compute in.", ["float32", "mixed_bfloat16"]),
+        variants=([], "Also write TensorFlow Lite encoders with weights in float16, int8, and measure what they lose."),
+        languages=([], "Languages to measure the variants in. Default: all of the data's."),
+        overwrite=(False, "Replace an export that is already there."),
     )
-    variants = flags.DEFINE_list(
-        "variants", [], "Also write TensorFlow Lite encoders with weights in float16, int8, and measure what they lose."
-    )
-    languages = flags.DEFINE_list("languages", [], "Languages to measure the variants in. Default: all of the data's.")
-    overwrite = flags.DEFINE_bool("overwrite", False, "Replace an export that is already there.")
 
     def main(_) -> None:
         from mural_tf.export.saved_model import export_workdir
 
-        path = export_workdir(model.value, output.value, overwrite.value, checkpoint.value, precision.value)
+        model, checkpoint = flag["model"], flag["checkpoint"]
+        path = export_workdir(model, flag["output"], flag["overwrite"], checkpoint, flag["precision"])
         print(f"Exported to {path}")
-        if variants.value:
+        if flag["variants"]:
             from mural_tf.runs.variants import describe, export_variants
 
-            report = export_variants(model.value, path, variants.value, checkpoint.value, languages.value or None)
+            report = export_variants(model, path, flag["variants"], checkpoint, flag["languages"] or None)
             print(f"{describe(report)}\nWritten to {path}/tflite")
 
     return main
@@ -161,26 +148,28 @@ def search_index():
     The same command goes on where it was interrupted. --kind=texts indexes captions and lines of text instead.
     docs/search.md has the rest.
     """
-    model = flags.DEFINE_string("model", None, "Workdir or export.", required=True)
-    output = flags.DEFINE_string("output", None, "Folder of the index.", required=True)
-    kind = flags.DEFINE_enum("kind", "images", ["images", "texts"], "What of the sources to index.")
-    split = flags.DEFINE_string("split", "", "Only this split of folders of TFRecords.")
-    dtype = flags.DEFINE_enum("dtype", "float32", ["float32", "float16"], "Type of the stored vectors.")
-    approximate = flags.DEFINE_enum(
-        "approximate", "auto", ["auto", "none", "inverted_lists", "hnsw"],
-        "Structure for approximate search; auto chooses by size, small ones are searched exactly.",
-    )  # fmt: skip
-    queries = flags.DEFINE_string("queries", "", "TSV of language and sentence, to measure recall with.")
-    batch_size = flags.DEFINE_integer("batch_size", 64, "Images encoded at a time.", lower_bound=1)
-    update = flags.DEFINE_bool("update", False, "Add what is new in the sources to a complete index.")
+    flag = cli.define(
+        model=(None, "Workdir or export."),
+        output=(None, "Folder of the index."),
+        kind=("images", "What of the sources to index.", ["images", "texts"]),
+        split=("", "Only this split of folders of TFRecords."),
+        dtype=("float32", "Type of the stored vectors.", ["float32", "float16"]),
+        batch_size=(64, "Images encoded at a time.", 1),
+        update=(False, "Add what is new in the sources to a complete index."),
+    )
+    search = cli.define(
+        approximate=(
+            "auto",
+            "Structure for approximate search; auto chooses by size, small ones are searched exactly.",
+            ["auto", "none", "inverted_lists", "hnsw"],
+        ),
+        queries=("", "TSV of language and sentence, to measure recall with."),
+    )
 
     def main(sources: list[str]) -> None:
         from mural_tf.search import commands
 
-        commands.index(
-            model.value, sources, output.value, kind.value, split.value, dtype.value, approximate.value,
-            queries.value, batch_size.value, update.value,
-        )  # fmt: skip
+        commands.index(names=sources, method=search["approximate"], queries_file=search["queries"], **flag)
 
     return main
 
@@ -195,32 +184,36 @@ def search_query():
 
     python -m mural_tf search query "ein roter Ballon" --model=WORKDIR_OR_EXPORT --images=FOLDER --output=found.png
     """
-    index = flags.DEFINE_string("index", "", "Folder of the index.")
-    model = flags.DEFINE_string("model", "", "Workdir or export. Default: the model that made the index.")
-    images = flags.DEFINE_string("images", "", "Search this folder, glob or data set, without an index.")
-    split = flags.DEFINE_string("split", "", "Only this split of a folder of TFRecords.")
-    image = flags.DEFINE_multi_string("image", [], "An image to search with; may be repeated.")
-    queries = flags.DEFINE_string("queries", "", "TSV of language, sentence and names of right answers, asked too.")
-    language = flags.DEFINE_string("language", "", "BCP 47 code of the sentences, for fonts on the page.")
-    top = flags.DEFINE_integer("top", 10, "How many to show.")
-    exact = flags.DEFINE_bool("exact", False, "Compare with everything, although the index is approximate.")
-    batch_size = flags.DEFINE_integer("batch_size", 64, "Images encoded at a time.", lower_bound=1)
-    html = flags.DEFINE_string("html", "", "Write a page of the results.")
-    json = flags.DEFINE_string("json", "", "Write the results for programs; - prints them.")
-    output = flags.DEFINE_string("output", "", "PNG file for a contact sheet.")
+    flag = cli.define(
+        index=("", "Folder of the index."),
+        model=("", "Workdir or export. Default: the model that made the index."),
+        images=("", "Search this folder, glob or data set, without an index."),
+        split=("", "Only this split of a folder of TFRecords."),
+        image=((), "An image to search with; may be repeated."),
+        queries=("", "TSV of language, sentence and names of right answers, asked too."),
+        language=("", "BCP 47 code of the sentences, for fonts on the page."),
+        exact=(False, "Compare with everything, although the index is approximate."),
+        batch_size=(64, "Images encoded at a time.", 1),
+    )
+    shown = cli.define(
+        top=(10, "How many to show."),
+        html=("", "Write a page of the results."),
+        json=("", "Write the results for programs; - prints them."),
+        output=("", "PNG file for a contact sheet."),
+    )
 
     def main(sentences: list[str]) -> None:
-        cli.need(**({"images": images.value, "model": model.value} if images.value else {"index": index.value}))
+        cli.need(**{name: flag[name] for name in (("images", "model") if flag["images"] else ("index",))})
         from mural_tf.search import commands
         from mural_tf.search.queries import Query, read_queries
 
-        asked = [Query(text, language.value) for text in sentences] + [Query(image=name) for name in image.value]
-        asked += read_queries(queries.value) if queries.value else []
-        files = {"html": html.value, "json": json.value, "output": output.value}
-        if images.value:
-            commands.search_once(model.value, images.value, asked, top.value, split.value, batch_size.value, **files)
+        asked = [Query(text, flag["language"]) for text in sentences] + [Query(image=name) for name in flag["image"]]
+        asked += read_queries(flag["queries"]) if flag["queries"] else []
+        if flag["images"]:
+            options = dict(split=flag["split"], batch_size=flag["batch_size"])
+            commands.search_once(flag["model"], flag["images"], asked, **options, **shown)
         else:
-            commands.query(index.value, asked, model.value, top.value, exact.value, **files)
+            commands.query(flag["index"], asked, flag["model"], use_exact=flag["exact"], **shown)
 
     return main
 
@@ -230,26 +223,30 @@ def serve():
 
     python -m mural_tf serve --export=exports/emoji_mural --port=8501
     """
-    exported = flags.DEFINE_string("export", None, "Export to serve, made by the command export.", required=True)
-    index = flags.DEFINE_string("index", "", "Index made with the same model, searched at /search.")
-    host = flags.DEFINE_string("host", "localhost", "Address to listen on; 0.0.0.0: every network.")
-    port = flags.DEFINE_integer("port", 8501, "Port to listen on; 0: any free one.", lower_bound=0, upper_bound=65535)
-    max_batch = flags.DEFINE_integer("max_batch", 64, "Rows in one run of an encoder.")
-    window = flags.DEFINE_float("batch_window_ms", 2.0, "How long a request waits for others to share a run.")
-    max_request = flags.DEFINE_float("max_request_mb", 32.0, "Size of a request's body.")
-    max_waiting = flags.DEFINE_integer("max_waiting", 1024, "Requests that may wait for one signature.")
+    flag = cli.define(
+        export=(None, "Export to serve, made by the command export."),
+        index=("", "Index made with the same model, searched at /search."),
+        host=("localhost", "Address to listen on; 0.0.0.0: every network."),
+        port=(8501, "Port to listen on; 0: any free one.", (0, 65535)),
+    )
+    limit = cli.define(
+        max_batch=(64, "Rows in one run of an encoder."),
+        batch_window_ms=(2.0, "How long a request waits for others to share a run."),
+        max_request_mb=(32.0, "Size of a request's body."),
+        max_waiting=(1024, "Requests that may wait for one signature."),
+    )
 
     def main(_) -> None:
         from mural_tf.serve.app import serve
-        from mural_tf.serve.batching import Limits
+        from mural_tf.serve.models import Limits
 
         limits = Limits(
-            max_batch=max_batch.value,
-            window=window.value / 1000.0,
-            max_request_bytes=int(max_request.value * 2**20),
-            max_waiting=max_waiting.value,
+            max_batch=limit["max_batch"],
+            window=limit["batch_window_ms"] / 1000.0,
+            max_request_bytes=int(limit["max_request_mb"] * 2**20),
+            max_waiting=limit["max_waiting"],
         )
-        serve(exported.value, index.value, host.value, port.value, limits)
+        serve(**flag, limits=limits)
 
     return main
 
@@ -259,30 +256,26 @@ def analyse_languages():
 
     python -m mural_tf analyse languages --model=WORKDIR --data_dir=DATA --output=FOLDER
     """
-    model = flags.DEFINE_string("model", None, "Workdir or export.", required=True)
-    data_dir = flags.DEFINE_string("data_dir", None, "Folder of aligned files, or of TFRecords.", required=True)
-    split = flags.DEFINE_string("split", "test", "Split of the TFRecords.")
-    languages = flags.DEFINE_list(
-        "languages", [], "These languages only. Default: all with --least_share of the sentences."
+    flag = cli.define(
+        data_dir=(None, "Folder of aligned files, or of TFRecords."),
+        split=("test", "Split of the TFRecords."),
+        languages=([], "These languages only. Default: all with --least_share of the sentences."),
+        least_share=(0.5, "Share of the sentences that a language must have."),
+        output=(None, "Folder for the map."),
+        variance=(0.99, "Share of variance that SVCCA keeps."),
+        neighbours=(0, "Edges of each language in the map's graph; 0: all.", 0),
     )
-    least_share = flags.DEFINE_float("least_share", 0.5, "Share of the sentences that a language must have.")
-    output = flags.DEFINE_string("output", None, "Folder for the map.", required=True)
-    head = flags.DEFINE_string("head", "", "Head of the text tower, text_text for example. Default: image_text.")
-    variance = flags.DEFINE_float("variance", 0.99, "Share of variance that SVCCA keeps.")
-    neighbours = flags.DEFINE_integer(
-        "neighbours", 0, "Edges of each language in the map's graph; 0: all.", lower_bound=0
+    tower = cli.define(
+        model=(None, "Workdir or export."),
+        head=("", "Head of the text tower, text_text for example. Default: image_text."),
     )
 
     def main(_) -> None:
         from mural_tf.analysis.languages import map_languages
         from mural_tf.loading import load
 
-        embedder = load(model.value)
-        embedder = embedder.with_text_head(head.value) if head.value else embedder
-        map_languages(
-            embedder, data_dir.value, split.value, languages.value, output.value, variance.value, neighbours.value,
-            least_share.value,
-        )  # fmt: skip
+        embedder = load(tower["model"])
+        map_languages(embedder.with_text_head(tower["head"]) if tower["head"] else embedder, **flag)
 
     return main
 
@@ -292,26 +285,26 @@ def analyse_errors():
 
     python -m mural_tf analyse errors --model=WORKDIR --data_dir=DATA --languages=sw --output=errors.html
     """
-    model = flags.DEFINE_string("model", None, "Workdir or export.", required=True)
-    other = flags.DEFINE_string("other", "", "Second workdir or export, shown beside the first.")
-    data_dir = flags.DEFINE_string("data_dir", None, "Folder of image-text TFRecords.", required=True)
-    split = flags.DEFINE_string("split", "test", "Split of the TFRecords.")
-    languages = flags.DEFINE_list("languages", [], "Languages, for example en,sw. Default: all.")
-    queries = flags.DEFINE_integer("queries", 20, "Queries for each language and direction.", lower_bound=1)
-    show = flags.DEFINE_enum("show", "wrong", ["wrong", "worse", "all"], "Which queries.")
-    output = flags.DEFINE_string("output", None, "HTML file.", required=True)
-    seed = flags.DEFINE_integer("seed", 0, "Of the choice with --show=all.")
+    model = cli.define(
+        model=(None, "Workdir or export."), other=("", "Second workdir or export, shown beside the first.")
+    )
+    flag = cli.define(
+        data_dir=(None, "Folder of image-text TFRecords."),
+        split=("test", "Split of the TFRecords."),
+        languages=([], "Languages, for example en,sw. Default: all."),
+        queries=(20, "Queries for each language and direction.", 1),
+        show=("wrong", "Which queries.", ["wrong", "worse", "all"]),
+        output=(None, "HTML file."),
+        seed=(0, "Of the choice with --show=all."),
+    )
 
     def main(_) -> None:
-        if show.value == "worse" and not other.value:
+        if flag["show"] == "worse" and not model["other"]:
             raise UserError("--show=worse compares two models: name the second with --other.")
         from mural_tf.analysis.errors import write_error_page
         from mural_tf.loading import load
 
-        models = {path: load(path) for path in (model.value, other.value) if path}
-        write_error_page(
-            models, data_dir.value, split.value, languages.value, output.value, queries.value, show.value, seed.value
-        )
+        write_error_page({path: load(path) for path in model.values() if path}, **flag)
 
     return main
 
@@ -332,20 +325,19 @@ def import_weights():
     workdir: one of this project, to give an ALIGN MURAL's second head (--model=mural). See docs/pretrained.md.
     """
     config = cli.define_config("What the weights do not say; default: MURAL-base.", required=False)
-    weights = flags.DEFINE_string("weights", None, "The folder or file of the weights.", required=True)
-    workdir = flags.DEFINE_string("workdir", None, "Folder to write; it must be empty or not there yet.", required=True)
-    model = flags.DEFINE_enum(
-        "model", "", ["", "align", "mural"], "Method. Default: align for align, else the config's."
+    flag = cli.define(
+        weights=(None, "The folder or file of the weights."),
+        workdir=(None, "Folder to write; it must be empty or not there yet."),
+        onto=("", "A workdir that gives everything that the weights do not."),
     )
-    onto = flags.DEFINE_string("onto", "", "A workdir that gives everything that the weights do not.")
+    method = cli.define(model=("", "Method. Default: align for align, else the config's.", ["", "align", "mural"]))
 
     def main(kinds: list[str]) -> None:
         if len(kinds) > 1:
             raise UserError(f"One kind of weights at a time: got {' '.join(kinds)}.")
         from mural_tf.runs.import_pretrained import import_into_workdir
 
-        kind = kinds[0] if kinds else ""
-        import_into_workdir(kind, weights.value, workdir.value, config.value, model.value, onto.value)
+        import_into_workdir(kinds[0] if kinds else "", config=config.value, method=method["model"], **flag)
 
     return main
 
@@ -362,53 +354,43 @@ def convert():
 
     from mural_tf.ingest.source import BLOCK_SIZES, FILTERS, Filters, Settings
 
-    listing = flags.DEFINE_bool("list", False, "Print the kinds of sources and their options.")
-    output = flags.DEFINE_string("output", "", "Folder for the data set; it appears when the conversion is complete.")
-    restart = flags.DEFINE_bool("restart", False, "Begin anew instead of going on with an unfinished conversion.")
-    chosen = flags.DEFINE_enum("filters", "none", list(FILTERS), "A set of filters; other flags change single ones.")
-    filters = {}
-    for field in dataclasses.fields(Filters):
-        define = flags.DEFINE_float if field.type == "float" else flags.DEFINE_integer
-        filters[field.name] = define(field.name, field.default, "Filter, see --filters and docs/convert.md; 0 is none.")
-    lists = {
-        "evaluation_images": flags.DEFINE_multi_string(
-            "evaluation_images", [], "File, folder, pattern: leave out images that look like these."
-        ),
-        "exclude_texts": flags.DEFINE_multi_string(
-            "exclude_texts", [], "Text file, pattern: leave out pairs that hold one of its lines."
-        ),
-        "translations": flags.DEFINE_multi_string(
-            "translations", [], "Translations of English captions, added to these as captions."
-        ),
-        "translation_languages": flags.DEFINE_list(
-            "translation_languages", [], "Languages to take from --translations; empty: all."
-        ),
-    }
-    numbers = {
-        "workers": flags.DEFINE_integer("workers", 2, "Processes that convert; 0 converts in this one."),
-        "max_skipped_fraction": flags.DEFINE_float(
-            "max_skipped_fraction", 0.01, "Stop when a larger share of captions and pairs is unusable."
-        ),
-        "hash_distance": flags.DEFINE_integer(
-            "hash_distance", 4, "Bits of 64 by which perceptual hashes of one picture may differ."
-        ),
-        "image_size": flags.DEFINE_integer(
-            "image_size", 0, "Shrink images whose shorter side is longer than this; 0 copies them."
-        ),
-        "shard_megabytes": flags.DEFINE_integer("shard_megabytes", 64, "Least size of a TFRecord file.", 0),
-    }
-    blocks = {
-        kind: flags.DEFINE_integer(f"{kind}s_per_block", BLOCK_SIZES[kind], f"{what} a worker converts at a time.", 1)
-        for kind, what in (("image", "Images"), ("pair", "Text pairs"))
-    }
+    flag = cli.define(
+        list=(False, "Print the kinds of sources and their options."),
+        output=("", "Folder for the data set; it appears when the conversion is complete."),
+        restart=(False, "Begin anew instead of going on with an unfinished conversion."),
+        filters=("none", "A set of filters; other flags change single ones.", [*FILTERS]),
+    )
+    explanation = "Filter, see --filters and docs/convert.md; 0 is none."
+    kinds = {"int": int, "float": float}
+    filters = cli.define(
+        **{field.name: (kinds[field.type](field.default), explanation) for field in dataclasses.fields(Filters)}
+    )
+    lists = cli.define(
+        evaluation_images=((), "File, folder, pattern: leave out images that look like these."),
+        exclude_texts=((), "Text file, pattern: leave out pairs that hold one of its lines."),
+        translations=((), "Translations of English captions, added to these as captions."),
+        translation_languages=([], "Languages to take from --translations; empty: all."),
+    )
+    numbers = cli.define(
+        workers=(2, "Processes that convert; 0 converts in this one."),
+        max_skipped_fraction=(0.01, "Stop when a larger share of captions and pairs is unusable."),
+        hash_distance=(4, "Bits of 64 by which perceptual hashes of one picture may differ."),
+        image_size=(0, "Shrink images whose shorter side is longer than this; 0 copies them."),
+        shard_megabytes=(64, "Least size of a TFRecord file.", 0),
+    )
+    blocks = cli.define(
+        images_per_block=(BLOCK_SIZES["image"], "Images a worker converts at a time.", 1),
+        pairs_per_block=(BLOCK_SIZES["pair"], "Text pairs a worker converts at a time.", 1),
+    )
 
     def settings() -> Settings:
-        given = {name: flag.value for name, flag in filters.items() if flag.present}
+        given = {name: value for name, value in filters.items() if flags.FLAGS[name].present}
+        sizes = {"image": blocks["images_per_block"], "pair": blocks["pairs_per_block"]}
         return Settings(
-            filters=dataclasses.replace(FILTERS[chosen.value], **given),
-            block_sizes=tuple({**BLOCK_SIZES, **{kind: flag.value for kind, flag in blocks.items()}}.items()),
-            **{name: tuple(flag.value) for name, flag in lists.items()},
-            **{name: flag.value for name, flag in numbers.items()},
+            filters=dataclasses.replace(FILTERS[flag["filters"]], **given),
+            block_sizes=tuple({**BLOCK_SIZES, **sizes}.items()),
+            **{name: tuple(values) for name, values in lists.items()},
+            **numbers,
         )
 
     def main(sources: list[str]) -> None:
@@ -416,14 +398,14 @@ def convert():
         from mural_tf.ingest.convert import KINDS, convert
         from mural_tf.ingest.source import describe_kinds, parse_source
 
-        if listing.value:
+        if flag["list"]:
             print(describe_kinds(KINDS))
             return
         if not sources:
             raise UserError("No source given: expected KIND:PATH[,OPTION=VALUE…]; --list prints the kinds.")
-        cli.need(output=output.value)
+        cli.need(output=flag["output"])
         parsed = [parse_source(text, KINDS) for text in sources]
-        print(describe(convert(parsed, output.value, settings(), restart.value)))
+        print(describe(convert(parsed, flag["output"], settings(), flag["restart"])))
 
     return main
 
@@ -436,40 +418,28 @@ def vocabulary():
     The sources are those of `python -m mural_tf convert --list`; images are not needed. Words are counted by parallel
     workers in bounded memory, by language. See docs/convert.md.
     """
-    output = flags.DEFINE_string("output", "", "The vocabulary file.")
-    size = flags.DEFINE_integer("size", 250_000, "Word pieces, reserved ones included; at most.", 8)
-    builder = flags.DEFINE_enum(
-        "builder", "tensorflow_text", ["tensorflow_text", "tokenizers"], "What learns the word pieces."
+    flag = cli.define(
+        output=("", "The vocabulary file."),
+        size=(250_000, "Word pieces, reserved ones included; at most.", 8),
+        builder=("tensorflow_text", "What learns the word pieces.", ["tensorflow_text", "tokenizers"]),
+        temperature=(1.0, "A language with share p of all words counts as p^(1/temperature); inf: as any other."),
+        lower_case=(False, "Lower case; give training the same value."),
+        strip_accents=(False, "Drop non-spacing marks; give training the same value."),
+        max_words_in_memory=(20_000_000, "Distinct words that are held; about 100 bytes each.", 1),
     )
-    temperature = flags.DEFINE_float(
-        "temperature", 1.0, "A language with share p of all words counts as p^(1/temperature); inf: as any other."
+    numbers = cli.define(
+        workers=(2, "Processes that count; 0 counts in this one.", 0),
+        max_skipped_fraction=(0.01, "Stop when a larger share of the texts is unusable."),
     )
-    lower_case = flags.DEFINE_bool("lower_case", False, "Lower case; give training the same value.")
-    strip_accents = flags.DEFINE_bool("strip_accents", False, "Drop non-spacing marks; give training the same value.")
-    workers = flags.DEFINE_integer("workers", 2, "Processes that count; 0 counts in this one.", 0)
-    max_words = flags.DEFINE_integer(
-        "max_words_in_memory", 20_000_000, "Distinct words that are held; about 100 bytes each.", 1
-    )
-    max_skipped = flags.DEFINE_float("max_skipped_fraction", 0.01, "Stop when a larger share of the texts is unusable.")
 
     def main(sources: list[str]) -> None:
-        if not sources or not output.value:
+        if not sources or not flag["output"]:
             raise UserError("Expected sources, KIND:PATH[,OPTION=VALUE…], and --output=FILE.")
         from mural_tf.ingest.build_vocabulary import build_vocabulary
         from mural_tf.ingest.convert import KINDS
         from mural_tf.ingest.source import Settings, parse_source
 
-        build_vocabulary(
-            [parse_source(text, KINDS) for text in sources],
-            output.value,
-            Settings(workers=workers.value, max_skipped_fraction=max_skipped.value),
-            size.value,
-            builder.value,
-            temperature.value,
-            lower_case.value,
-            strip_accents.value,
-            max_words.value,
-        )
+        build_vocabulary([parse_source(text, KINDS) for text in sources], settings=Settings(**numbers), **flag)
 
     return main
 
@@ -479,26 +449,19 @@ def features():
 
     python -m mural_tf features --data_dir=data/multi30k --output=data/multi30k_features --encoder=FOLDER
     """
-    data_dir = flags.DEFINE_string("data_dir", None, "Folder of image-text records.", required=True)
-    output = flags.DEFINE_string(
-        "output", None, "Folder for the features; it appears when it is complete.", required=True
+    flag = cli.define(
+        data_dir=(None, "Folder of image-text records."),
+        output=(None, "Folder for the features; it appears when it is complete."),
+        encoder=(None, "Folder or TF-Hub handle of the image encoder, a reusable SavedModel."),
+        resize=(256, "Pixels; the side to which images are resized.", 1),
+        image_size=(224, "Pixels; the side of the centre that the encoder sees.", 1),
+        batch_size=(64, "Images encoded at a time.", 1),
     )
-    encoder = flags.DEFINE_string(
-        "encoder", None, "Folder or TF-Hub handle of the image encoder, a reusable SavedModel.", required=True
-    )
-    resize = flags.DEFINE_integer("resize", 256, "Pixels; the side to which images are resized.", lower_bound=1)
-    image_size = flags.DEFINE_integer(
-        "image_size", 224, "Pixels; the side of the centre that the encoder sees.", lower_bound=1
-    )
-    batch_size = flags.DEFINE_integer("batch_size", 64, "Images encoded at a time.", lower_bound=1)
 
     def main(_) -> None:
         from mural_tf.ingest.features import cache_features, describe_features
 
-        folder = cache_features(
-            data_dir.value, output.value, encoder.value, resize.value, image_size.value, batch_size.value
-        )
-        print(describe_features(folder))
+        print(describe_features(cache_features(**flag)))
 
     return main
 
@@ -510,18 +473,16 @@ def translate():
 
     The translations are text pairs of a data folder, one side of which is a caption word for word.
     """
-    data_dir = flags.DEFINE_string("data_dir", None, "A data folder with image-text records.", required=True)
-    translations = flags.DEFINE_string(
-        "translations", None, "A data folder with text pairs, one side of which is a caption.", required=True
-    )
-    output = flags.DEFINE_string(
-        "output", None, "Folder for the data set; it appears when it is complete.", required=True
+    flag = cli.define(
+        data_dir=(None, "A data folder with image-text records."),
+        translations=(None, "A data folder with text pairs, one side of which is a caption."),
+        output=(None, "Folder for the data set; it appears when it is complete."),
     )
 
     def main(_) -> None:
         from mural_tf.ingest.translated_captions import build_translated, describe_translated
 
-        print(describe_translated(build_translated(data_dir.value, translations.value, output.value)))
+        print(describe_translated(build_translated(**flag)))
 
     return main
 
@@ -531,17 +492,13 @@ def emoji():
 
     python -m mural_tf emoji --output=data/emoji_core --languages=core
     """
-    output = flags.DEFINE_string(
-        "output", None, "Folder for the data set; it appears when the build is complete.", required=True
+    flag = cli.define(
+        output=(None, "Folder for the data set; it appears when the build is complete."),
+        languages=("core", "25 languages, or all that name half of the emoji (122).", ["core", "all"]),
+        seed=(0, "Chooses the 3% of captions per under-resourced language."),
+        keyword_captions=(False, "Also use CLDR's keywords as training captions."),
     )
-    cache = flags.DEFINE_string(
-        "cache", "", "Folder for the fetched packages, 250 MB; empty: emoji_packages beside --output."
-    )
-    languages = flags.DEFINE_enum(
-        "languages", "core", ["core", "all"], "25 languages, or all that name half of the emoji (122)."
-    )
-    seed = flags.DEFINE_integer("seed", 0, "Chooses the 3% of captions per under-resourced language.")
-    keyword_captions = flags.DEFINE_bool("keyword_captions", False, "Also use CLDR's keywords as training captions.")
+    cache = cli.define(cache=("", "Folder for the fetched packages, 250 MB; empty: emoji_packages beside --output."))
 
     def main(_) -> None:
         import pathlib
@@ -549,8 +506,8 @@ def emoji():
         from mural_tf.data.dataset_folder import describe
         from mural_tf.data.emoji.benchmark import build_emoji
 
-        packages = cache.value or pathlib.Path(output.value).parent / "emoji_packages"
-        print(describe(build_emoji(output.value, packages, languages.value, seed.value, keyword_captions.value)))
+        packages = cache["cache"] or pathlib.Path(flag["output"]).parent / "emoji_packages"
+        print(describe(build_emoji(cache=packages, **flag)))
 
     return main
 
@@ -560,16 +517,18 @@ def shapes():
 
     python -m mural_tf shapes --output=data/shapes
     """
-    output = flags.DEFINE_string("output", None, "Folder for the data set.", required=True)
-    seed = flags.DEFINE_integer("seed", 0, "Chooses the scenes of each split, the drawings and the captioned 3%.")
-    images = flags.DEFINE_integer("images", 2_000, "Training pictures.", lower_bound=1)
-    image_size = flags.DEFINE_integer("image_size", 48, "Side of a picture in pixels.", lower_bound=16)
+    flag = cli.define(
+        output=(None, "Folder for the data set."),
+        seed=(0, "Chooses the scenes of each split, the drawings and the captioned 3%."),
+        images=(2_000, "Training pictures.", 1),
+        image_size=(48, "Side of a picture in pixels.", 16),
+    )
 
     def main(_) -> None:
         from mural_tf.data.dataset_folder import describe
         from mural_tf.data.shapes import build_shapes
 
-        print(describe(build_shapes(output.value, seed.value, images.value, image_size.value, progress=True)))
+        print(describe(build_shapes(**flag, progress=True)))
 
     return main
 
@@ -580,14 +539,16 @@ def xla_check():
     python -m mural_tf xla_check --config=configs/mural_base.py --batch=2 --compile
     """
     config = cli.define_config()
-    batch = flags.DEFINE_integer("batch", 2, "Images, captions and text pairs.")
-    vocabulary_size = flags.DEFINE_integer("vocabulary_size", 0, "Word pieces; 0: the configuration's bound.")
-    compile_step = flags.DEFINE_bool("compile", False, "Compile and run one step too.")
+    flag = cli.define(
+        batch=(2, "Images, captions and text pairs."),
+        vocabulary_size=(0, "Word pieces; 0: the configuration's bound."),
+        compile=(False, "Compile and run one step too."),
+    )
 
     def main(_) -> None:
         from mural_tf.training.xla_check import check
 
-        check(config.value, vocabulary_size.value or config.value.vocabulary.size, batch.value, compile_step.value)
+        check(config.value, flag["vocabulary_size"] or config.value.vocabulary.size, flag["batch"], flag["compile"])
 
     return main
 

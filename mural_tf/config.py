@@ -1,6 +1,6 @@
 """The configuration every part reads: one tree of fields with the paper's values as defaults.
 
-`base_config()` is MURAL-base as in [P] = MURAL (Jain et al., 2021) §3.2 and appendix A.1; [ETCL] marks values
+`base_config()` is MURAL-base, [MURAL] (Jain et al., 2021) §3.2 and appendix A.1; [ETCL] marks values
 from the triple-contrastive follow-up where MURAL is silent. A file in `configs/` calls it, changes fields and
 returns it. This module imports no TensorFlow, so that `--help` stays fast.
 """
@@ -48,7 +48,7 @@ def _image_tower() -> ConfigDict:
             handle="",  # hub: handle or local folder
             feature_size=0,  # features: numbers an image; 2048 of ResNet-152 [MULE]
             branch_size=0,  # N: Dense(N), BatchNorm, ReLU before the projection; 2048 in [MULE]
-            width=1.6,  # EfficientNet-B5's width coefficient [P §3.2]
+            width=1.6,  # EfficientNet-B5's width coefficient [MURAL §3.2]
             depth=2.2,  # EfficientNet-B5's depth coefficient
             image_size=289,  # pixels; side of the (random or centre) crop the tower sees [ETCL]
             resize=346,  # pixels; images are first resized to resize x resize, ignoring aspect [ETCL]
@@ -57,7 +57,7 @@ def _image_tower() -> ConfigDict:
             drop_connect_rate=0.2,  # EfficientNet's stochastic depth, 0..1
             batch_norm_momentum=0.99,
             batch_norm_group="local",  # examples that share statistics: "local" (a replica's), "global" or a number
-            projection=0,  # 0: none, the last block's width is the embedding [P A.1]; N: Dense(N) for other backbones
+            projection=0,  # 0: none, the last block is as wide as the embedding [MURAL A.1]; N: Dense(N)
             head_size=0,  # N: Dense, GELU, layer norm, Dense(N) after that, as in Globetrotter
             precision="auto",  # the platform's fast one, see encoders/kernels.py; or "float32", "mixed_bfloat16"
             frozen=False,
@@ -84,7 +84,7 @@ def _text_tower() -> ConfigDict:
             heads=12,
             feed_forward_size=3072,
             pooler=False,  # BERT's own Dense(tanh) on [CLS], as in LaBSE; MURAL has its heads instead
-            token_embedding_size=0,  # 0: hidden_size; 256 in MURAL-large, then projected to hidden_size [P A.1]
+            token_embedding_size=0,  # 0: hidden_size; 256 in MURAL-large, then projected to hidden_size [MURAL A.1]
             dropout=0.1,
             max_length=64,  # tokens with [CLS] and [SEP] [ETCL]
             pooling="first",  # [CLS] alone, or "first_and_mean" for Globetrotter's two heads
@@ -99,7 +99,7 @@ def _vocabulary() -> ConfigDict:
     """Fields of the vocabulary."""
     return ConfigDict(
         dict(
-            size=250_000,  # word pieces with reserved tokens, an upper bound [P §3.2]
+            size=250_000,  # word pieces with reserved tokens, an upper bound [MURAL §3.2]
             builder="tensorflow_text",  # the tool the paper names; "tokenizers" is fast; "byte_pair": byte-level BPE
             lower_case=False,
             strip_accents=False,  # also removes the vowel signs of Indic scripts: leave off for many languages
@@ -113,11 +113,11 @@ def _loss() -> ConfigDict:
     return ConfigDict(
         dict(
             image_text_weight=1.0,  # w_i2t, Eq. 1
-            text_text_weight=0.1,  # w_t2t, Eq. 1; [P A.1] finds 0.1 : 1 best; 0: image-text alone, as in fine-tuning
-            temperature=1.0,  # initial value of the learned image-text temperature [P §3.1]
+            text_text_weight=0.1,  # w_t2t, Eq. 1; [MURAL A.1] finds 0.1 : 1 best; 0: image-text alone, in fine-tuning
+            temperature=1.0,  # initial value of the learned image-text temperature [MURAL §3.1]
             temperature_range=(0.01, 2.0),  # our choice: the learned value cannot leave it
-            text_text_temperature=0.01,  # fixed [P §3.1]
-            text_text_margin=0.3,  # subtracted from the positive's cosine [P §3.1]
+            text_text_temperature=0.01,  # fixed [MURAL §3.1]
+            text_text_margin=0.3,  # subtracted from the positive's cosine [MURAL §3.1]
             label_smoothing=0.0,  # of the image-text softmax; 0.1 in [ETCL]
             mask_duplicates=True,  # same image or same text twice in a batch is no negative (our choice)
         )
@@ -130,7 +130,7 @@ def _optimizer() -> ConfigDict:
         dict(
             name="lamb",  # "lamb", "adam" or "adamw"
             mode="joint",  # one optimiser over the weighted loss; "per_task": one per task, see optimizers/
-            learning_rate=1e-3,  # image-text task [P §3.2]
+            learning_rate=1e-3,  # image-text task [MURAL §3.2]
             text_text_learning_rate=1e-4,  # joint: of the text-text head; per_task: of the whole text-text task
             warmup_steps=10_000,  # linear from 0
             weight_decay=1e-5,  # not on biases, normalisation, temperature
@@ -150,8 +150,8 @@ def _train() -> ConfigDict:
     """Fields of the training loop."""
     return ConfigDict(
         dict(
-            steps=600_000,  # linear decay to 0 ends here [P §3.2]
-            image_text_batch=4096,  # pairs, over all replicas [P §3.2]
+            steps=600_000,  # linear decay to 0 ends here [MURAL §3.2]
+            image_text_batch=4096,  # pairs, over all replicas [MURAL §3.2]
             text_text_batch=4096,
             micro_batches=1,  # chunks a batch is encoded in to save memory; the gradient is that of the full batch
             max_skipped_steps=10,  # steps in a row without a finite loss and gradient after which the run stops
@@ -175,7 +175,7 @@ def _data() -> ConfigDict:
             emoji_languages="core",  # "core": the benchmark's 25; "all": every locale that names half the emoji
             format="mural",  # or "img2dataset" (keys jpg, txt); see docs/data.md
             image_text_languages=(),  # training captions in these only; empty: all
-            text_pairs="files",  # or "co_captions": two captions of one image, the fine-tuning ablation of [P A.1];
+            text_pairs="files",  # or "co_captions": two captions of one image, the fine-tuning ablation of [MURAL A.1];
             # "co_captions_across_languages": two of different languages, drawn anew in every epoch, for LP of [MULE]
             text_text_languages=(),  # text pairs whose second language is among these; empty: all
             language_temperature=1.0,  # language l is drawn in proportion to count^(1/temperature)
@@ -214,8 +214,8 @@ def _evaluation() -> ConfigDict:
             batch_size=128,
             groups=ConfigDict(
                 {
-                    "well-resourced": ("en", "de", "fr", "cs", "ja", "zh", "ru", "pl", "tr"),  # [P A.3]
-                    "under-resourced": ("tg", "uz", "ga", "be", "mg", "ceb", "ht", "war"),  # [P A.3]
+                    "well-resourced": ("en", "de", "fr", "cs", "ja", "zh", "ru", "pl", "tr"),  # [MURAL A.3]
+                    "under-resourced": ("tg", "uz", "ga", "be", "mg", "ceb", "ht", "war"),  # [MURAL A.3]
                 }
             ),
         )

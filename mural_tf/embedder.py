@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from mural_tf.encoders.towers import has_images
 from mural_tf.errors import UserError
-from mural_tf.text.build import takes_languages
+from mural_tf.text import takes_languages
 
 PLACES = ("{}", "{c}")  # of a class's name in a template: CLIP's files have the one, CLIP_benchmark's the other
 LONG_LIST = 1000  # items from which on a progress bar is shown unless told otherwise
@@ -140,11 +140,7 @@ class Embedder:
         return other
 
     def encode_image(
-        self,
-        images: Iterable[Image],
-        batch_size: int = 64,
-        progress: bool | None = None,
-        on_error: str = "raise",
+        self, images: Iterable[Image], batch_size: int = 64, progress: bool | None = None, on_error: str = "raise"
     ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """Encodes images, resized and cropped as in evaluation.
 

@@ -10,10 +10,9 @@ from fake_embedder import FakeEmbedder
 from PIL import Image
 
 from mural_tf.analysis import errors
-from mural_tf.analysis.languages import family_of, laplacian_eigenmap, map_languages
+from mural_tf.analysis.languages import basis, family_of, laplacian_eigenmap, map_languages, svcca_matrix
 from mural_tf.data import records
 from mural_tf.errors import UserError
-from mural_tf.metrics.svcca import basis, svcca_matrix
 
 linalg = pytest.importorskip("scipy.linalg")
 

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from mural_tf.config import base_config
 from mural_tf.errors import UserError
-from mural_tf.text.build import build_tokenizer
+from mural_tf.text import build_tokenizer
 from mural_tf.text.byte_pair import LONGEST_WORD, BytePairTokenizer, byte_characters
 from mural_tf.text.learning import build_vocabulary
 from mural_tf.text.vocabulary_file import RESERVED_TOKENS, save_vocabulary
@@ -82,7 +82,8 @@ def test_a_saved_model_carries_it(vocabulary, tmp_path):
     save_vocabulary(vocabulary, tmp_path / "vocabulary.txt")
     module = tf.Module()
     module.tokenizer = BytePairTokenizer.load(tmp_path / "vocabulary.txt", max_length=8)
-    module.run = tf.function(lambda t: module.tokenizer(t), input_signature=[tf.TensorSpec([None], tf.string)])
+    strings = [tf.TensorSpec([None], tf.string)]
+    module.run = tf.function(lambda t: module.tokenizer(t), strings, autograph=False)
     tf.saved_model.save(module, str(tmp_path / "saved"))
     texts = tf.constant(["the red heart", "", "кот"])
     expected, found = module.tokenizer(texts), tf.saved_model.load(str(tmp_path / "saved")).run(texts)

@@ -108,6 +108,8 @@ def test_unknown_commands_name_the_nearest(arguments, message):
     (["serve"], "Error: --export is missing"),
     (["serve", "--export=x", "again"], "Error: Unexpected argument 'again'"),
     (["emoji", "--languages=few"], "Error: flag --languages=few: value should be one of <core|all>"),
+    (["shapes", "--output=x", "--images=0"], "Error: flag --images=0: 0 is not "),
+    (["serve", "--export=x", "--port=70000"], "Error: flag --port=70000: 70000 is not "),
     (["pretrain", "--config=configs/finetune.py", "--config.train.steps=x"], "Error: flag --config.train.steps=x"),
     (["pretrain", "--config=configs/finetune.py", "--config.trian.steps=1"], "Error: Unknown field"),
     (["pretrain", "--config=configs/finetune.py"], "Error: --workdir is missing"),

@@ -9,7 +9,7 @@ from contract import losses_of
 
 from mural_tf.data import records
 from mural_tf.data.skipped import SkippedRecords
-from mural_tf.data.streams.image_groups import draw_captions
+from mural_tf.data.streams.captions import draw_captions
 from mural_tf.data.streams.pipeline import training_batches
 from mural_tf.encoders.words import read_vectors
 from mural_tf.errors import UserError

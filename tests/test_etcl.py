@@ -14,8 +14,8 @@ from test_contrastive_loss import loop_oracle, unit_rows
 from mural_tf.config import save_config
 from mural_tf.data import records
 from mural_tf.data.skipped import SkippedRecords
+from mural_tf.data.streams.captions import parse_triples, swap_texts
 from mural_tf.data.streams.pipeline import training_batches
-from mural_tf.data.streams.triples import parse_triples, swap_texts
 from mural_tf.errors import UserError
 from mural_tf.ingest.translated_captions import build_translated
 from mural_tf.models import build_model, mount

@@ -57,6 +57,22 @@ def test_same_language_candidates_are_left_out(tmp_path):
     assert result.metrics["globetrotter/sentence_translation/other_languages"] == 100
 
 
+def test_each_head_of_the_text_tower_is_measured(tmp_path):
+    """The image-text head maps each language to its own axis, the text-text head each sentence to its own."""
+    write(tmp_path, en=["a1", "a2", "a3"], de=["b1", "b2", "b3"])
+    axis = np.eye(5)
+    apart = {f"{x}{i}": axis[3 + (x == "b")] + 0.1 * axis[i - 1] for x in "ab" for i in (1, 2, 3)}
+    together = {f"{x}{i}": axis[i - 1] for x in "ab" for i in (1, 2, 3)}
+    embedder = FakeEmbedder(apart)
+    embedder.text_heads = {"text_text": None}
+    embedder.with_text_head = lambda name: FakeEmbedder(together)
+    metrics = run(tmp_path, embedder).metrics
+    for name, expected in (("all_candidates", 0), ("all_candidates_text_text_head", 100)):
+        assert metrics[f"globetrotter/sentence_translation/{name}"] == expected
+    assert metrics["globetrotter/word_translation/raw_text_text_head"] == 100
+    assert "globetrotter/word_translation/rotated" in metrics
+
+
 def test_word_pairs_are_found_where_words_occur_together():
     # The words go together one to one, "the" goes with everything, which idf discounts to zero.
     english = ["the cat", "the dog", "the fish", "the cat dog"]

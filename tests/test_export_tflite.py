@@ -12,8 +12,14 @@ from mural_tf.config import save_config
 from mural_tf.data import records
 from mural_tf.data.images import decode_image
 from mural_tf.errors import UserError
-from mural_tf.export.tflite import LiteEncoder, _convert, convert_image_encoder, convert_text_encoder
-from mural_tf.runs.variants import describe, export_variants
+from mural_tf.runs.variants import (
+    LiteEncoder,
+    _convert,
+    convert_image_encoder,
+    convert_text_encoder,
+    describe,
+    export_variants,
+)
 
 
 def test_variants_equal_the_model_within_their_precision():
@@ -36,10 +42,10 @@ def test_variants_equal_the_model_within_their_precision():
 
 
 def test_what_tensorflow_lite_lacks_is_named():
-    decode = tf.function(lambda data: decode_image(data), [tf.TensorSpec([], tf.string)])
+    decode = tf.function(lambda data: decode_image(data), [tf.TensorSpec([], tf.string)], autograph=False)
     with pytest.raises(UserError, match="TensorFlow Lite has no .*DecodeImage.*, which this toy needs"):
         _convert(decode, "float32", "toy")
-    tokenize = tf.function(lambda texts: toy_tokenizer()(texts), [tf.TensorSpec([None], tf.string)])
+    tokenize = tf.function(lambda texts: toy_tokenizer()(texts), [tf.TensorSpec([None], tf.string)], autograph=False)
     with pytest.raises(UserError, match="RegexSplitWithOffsets"):
         _convert(tokenize, "float32", "toy")
     with pytest.raises(UserError, match="Unknown variant 'int4'"):

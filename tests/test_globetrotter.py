@@ -141,7 +141,10 @@ def test_fully_supervised(config):
     model = build(config)
     batch = next(batches(model, config))
     embeddings = model.encode(batch, training=False)
-    expected = nt_xent(embeddings["text_a"], embeddings["text_b"], 0.1)
+    batch["text_a_id"] = tf.concat([batch["text_b_id"][1:], batch["text_a_id"][1:2]], axis=0)  # texts on both sides
+    ids = [batch[name] for name in ("text_group_id", "text_a_id", "text_b_id")]
+    expected = nt_xent(embeddings["text_a"], embeddings["text_b"], 0.1, matches=(*ids, tuple(ids[1:])))
+    assert abs(expected - nt_xent(embeddings["text_a"], embeddings["text_b"], 0.1)) > 1e-3
     np.testing.assert_allclose(losses_of(model, embeddings, batch)["text_text"], expected, rtol=1e-5)
     assert model.log_names == () and model.streams == ("views", "text_text")
 

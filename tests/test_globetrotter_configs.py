@@ -25,7 +25,7 @@ def globetrotter_parts(name: str):
 
 
 def test_globetrotter_has_the_published_sizes():
-    # [P] B.1, B.3: ResNet-18, 4 layers of 512 with 4 heads, 30,000 pieces, D = 128; feed-forward 1,024 and the heads'
+    # B.1, B.3: ResNet-18, 4 layers of 512 with 4 heads, 30,000 pieces, D = 128; feed-forward 1,024 and the heads'
     # 512 are the code's. The paper prints no total.
     image, tokens, rest, states = globetrotter_parts("globetrotter_resnet18")
     head = 513 * 512 + 2 * 512 + 513 * 128  # Dense 512, layer norm, Dense 128
@@ -38,13 +38,13 @@ def test_globetrotter_has_the_published_sizes():
     assert paper.shared_head and paper.text_tower.pooling == "first"
     assert not build_image_encoder(load("globetrotter_text_only").image_tower).variables
     config = load("globetrotter_resnet18")
-    for name, weight in (("globetrotter_resnet18", 1.0), ("globetrotter_paper", 0.2)):  # λ [C], [P B.1]
+    for name, weight in (("globetrotter_resnet18", 1.0), ("globetrotter_paper", 0.2)):  # λ of its code, and of B.1
         loss = load(name).loss
         assert [loss[f"{task}_weight"] for task in ("image_image", "image_text", "cloze")] == [weight] * 3
         assert loss.text_text_weight == 1.0
     assert (config.loss.temperature, config.method.alpha_margin) == (0.1, 0.4)
     assert (config.optimizer.learning_rate, config.train.image_text_batch) == (1e-4, 800)
-    assert config.train.steps == 200 * 3_150_000 // 800  # 200 epochs of 3.15M pairs [P §4]
+    assert config.train.steps == 200 * 3_150_000 // 800  # 200 epochs of 3.15M pairs [Globetrotter §4]
 
 
 def test_etcl_is_the_reproduced_mural_and_its_stage():

@@ -57,6 +57,20 @@ def test_nt_xent_equals_the_loop(anchors, ids):
     np.testing.assert_allclose(sum(parts), found, atol=1e-6)
 
 
+def test_nt_xent_knows_a_text_on_either_side():
+    """Of pairs of texts with ids of their own, those of one id are not compared, wherever they stand."""
+    first, second = unit_rows(0, 4, 5), unit_rows(1, 4, 5)
+    left, right = [1, 2, 3, 1], [4, 1, 3, 6]
+    views, ids, losses = np.concatenate([first, second]).astype(np.float64), left + right, []
+    for a in range(8):
+        partner = (a + 4) % 8
+        others = [b for b in range(8) if b != a and (b == partner or ids[a] != ids[b])]
+        terms = {b: math.exp(views[a] @ views[b] / 0.3) for b in others}
+        losses.append(-math.log(terms[partner] / sum(terms.values())))
+    found = nt_xent(first, second, 0.3, matches=((tf.constant(left), tf.constant(right)),))
+    np.testing.assert_allclose(found, np.mean(losses), atol=1e-5)
+
+
 def weights_loop(images, captions, definition, margin):
     count = len(images)
     images, captions = images.astype(np.float64), captions.astype(np.float64)

@@ -1,4 +1,4 @@
-"""Every file in configs/ builds; the published models have the parameters the paper counts ([P] A.1)."""
+"""Every file in configs/ builds; the published models have the parameters the paper counts ([MURAL] A.1)."""
 
 import functools
 import pathlib
@@ -67,7 +67,7 @@ def count(name):
     """Parameters of a configuration's parts."""
     config = load(name)
     image, image_embedding_size = count_image(config.image_tower.width, config.image_tower.depth)
-    assert image_embedding_size == config.embedding_size  # the image tower has no projection [P A.1]
+    assert image_embedding_size == config.embedding_size  # the image tower has no projection [MURAL A.1]
     sizes = ("layers", "hidden_size", "heads", "feed_forward_size", "token_embedding_size", "max_length")
     tokens, transformer, hidden = count_text(config.vocabulary.size, **{key: config.text_tower[key] for key in sizes})
     heads = {"align": 1, "mural": 2}[config.model]  # Dense layers on the text tower, with biases

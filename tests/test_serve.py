@@ -24,7 +24,7 @@ from toy_export import TEXTS, pictures
 
 from mural_tf.errors import UserError
 from mural_tf.serve.app import PREDICT, create_app
-from mural_tf.serve.batching import Limits
+from mural_tf.serve.models import Limits
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 TEXT, IMAGE = "/v1/models/text_encoder", "/v1/models/image_encoder"

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mural_tf.errors import UserError
-from mural_tf.serve.batching import Batcher, Limits, Overloaded
+from mural_tf.serve.models import Batcher, Limits, Overloaded
 
 
 class Doubler:

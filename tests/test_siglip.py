@@ -1,6 +1,7 @@
 """The sigmoid loss of SigLIP against a number derived by hand, a loop in NumPy and the whole matrix at once."""
 
 import importlib
+import json
 import math
 import pathlib
 import re
@@ -12,6 +13,8 @@ import tensorflow as tf
 
 import mural_tf.losses
 import mural_tf.models
+from mural_tf.export import hub_modules
+from mural_tf.export.model_card import describe_model
 from mural_tf.losses.sigmoid import sigmoid_loss
 from mural_tf.optimizers.rates import is_decayed
 
@@ -177,6 +180,21 @@ def test_bias_and_temperature_are_the_model_s():
     assert not is_decayed(model.bias) and "bias" in model.weights_by_part()
     logs = model.train_step(batch)
     assert float(model.bias) != -4.0 and float(logs["bias"]) == -4.0  # logged as of before the step
+
+
+def test_an_export_s_card_gives_the_bias_back(tmp_path, monkeypatch):
+    config = contract.toy_config("siglip")
+    model, other = contract.build(config), contract.build(config)
+    model.bias.assign(-3.25)
+    model.log_temperature.assign(-2.0)
+    card = describe_model(model, config)
+    monkeypatch.setattr(hub_modules, "_matched", lambda *_: [])  # of the towers
+    for numbers, expected in [(card["learned_numbers"], -3.25), ({}, -10.0)]:  # {}: of exports that have only τ
+        other.bias.assign(-10.0)
+        (tmp_path / "model_card.json").write_text(json.dumps({**card, "learned_numbers": numbers}))
+        hub_modules.restore_from_export(other, tmp_path)
+        assert float(other.bias) == expected
+        np.testing.assert_allclose(other.log_temperature, -2.0, rtol=1e-6)
 
 
 def test_the_guide_writes_the_same_method(tmp_path, monkeypatch):

@@ -18,10 +18,9 @@ from mural_tf.models import build_model
 from mural_tf.models.mural import Mural
 from mural_tf.models.step import StepGuard
 from mural_tf.training import workdir as workdir_module
-from mural_tf.training.callbacks import Intervals, parse_profile
+from mural_tf.training.callbacks import Intervals, StopRequested, StopSignals, parse_profile
 from mural_tf.training.fit import compile_model, fit
 from mural_tf.training.log import TrainingLog
-from mural_tf.training.signals import StopRequested, StopSignals
 from mural_tf.training.workdir import append_metrics, drop_metrics, read_metrics
 
 TOKENIZER = toy_data.toy_tokenizer()

@@ -10,42 +10,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import toy_data
+import worker_run
 
 from mural_tf.data.skipped import SkippedRecords
 from mural_tf.data.streams.pipeline import training_batches
 from mural_tf.errors import UserError
 from mural_tf.training.fit import rows_of_worker
 from mural_tf.training.strategy import build_strategy
-
-TRAIN = """
-import sys, numpy as np, toy_data
-from mural_tf.training.strategy import build_strategy, is_chief
-strategy = build_strategy()  # before TensorFlow runs anything
-import tensorflow as tf
-from mural_tf.encoders.kernels import enable_fusion
-from mural_tf.models import build_model
-from mural_tf.training.fit import compile_model, fit
-from mural_tf.training.signals import StopSignals
-import pathlib
-enable_fusion(False)  # as in every test
-folder, workdir, out = sys.argv[1], pathlib.Path(sys.argv[2]), sys.argv[3]
-config = toy_data.toy_config(folder)
-config.embedding_size = 16
-config.image_tower.update(dict(name="features", feature_size=16))  # BatchNorm of each replica's rows would differ
-config.loss.label_smoothing = 0.1
-config.train.update(dict(steps=6, log_every=3, checkpoint_every=3))
-tokenizer = toy_data.toy_tokenizer()
-if is_chief(strategy):
-    workdir.mkdir()
-with strategy.scope():
-    tf.keras.utils.set_random_seed(0)
-    model = build_model(config, tokenizer.vocabulary_size)
-    compile_model(model, config)
-with StopSignals() as signals:
-    assert fit(model, tokenizer, config, workdir, strategy, signals)
-np.savez(out, position=model.data_position.numpy(),
-         **{str(i): v.numpy() for i, v in enumerate(model.trainable_variables)})
-"""
 
 
 def free_ports(count):
@@ -75,12 +46,10 @@ def finish(process):
 def test_two_workers_train_as_one_process(tmp_path):
     toy_data.write_toy_features(tmp_path / "data", size=16, count=40)
 
-    def command(name, out):
-        return [sys.executable, "-c", TRAIN, str(tmp_path / "data"), str(tmp_path / name), str(tmp_path / out)]
-
+    worker_run.train(tmp_path / "data", tmp_path / "one", tmp_path / "one.npz")
+    command = [sys.executable, worker_run.__file__, str(tmp_path / "data"), str(tmp_path / "two")]
     ports = free_ports(2)
-    finish(start(command("one", "one.npz")))
-    for process in [start(command("two", f"two{i}.npz"), i, ports) for i in range(2)]:
+    for process in [start([*command, str(tmp_path / f"two{i}.npz")], i, ports) for i in range(2)]:
         finish(process)
     one, *two = (np.load(tmp_path / name) for name in ("one.npz", "two0.npz", "two1.npz"))
     initial = max(np.max(np.abs(one[name])) for name in one.files if name != "position")

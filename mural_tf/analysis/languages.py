@@ -5,17 +5,23 @@
 The data are the same sentences in many languages: files of aligned lines, NAME.LANGUAGE.txt, or image-text records
 whose captions share groups, such as the emoji benchmark. Written are similarity.csv (SVCCA of every two languages),
 map.csv (Laplacian eigenmaps) and the drawing, languages.png and languages.svg.
+
+SVCCA (Raghu et al., 2017) tells how alike two representations of the same sentences are, whatever their rotation: both
+are centred and cut to the directions that explain most of their variance, and the similarity is the mean of the
+canonical correlations of what is left.
 """
 
 from __future__ import annotations
 
 import csv
+import itertools
 import pathlib
 from collections.abc import Sequence
 
 import numpy as np
 
 from mural_tf.errors import UserError
+from mural_tf.evaluation.parallel import read_parallel
 from mural_tf.files import whole
 
 # Branches of Indo-European, otherwise families: Glottolog's classification at the depth of [MURAL] Figure 3.
@@ -60,6 +66,52 @@ _OF = {code: family for family, codes in _FAMILIES.items() for code in codes.spl
 def family_of(language: str) -> str:
     """Returns the family of a BCP 47 tag; a script or region is left out ("zh-Hant" is as "zh")."""
     return _OF.get(language, _OF.get(language.split("-")[0], UNKNOWN))
+
+
+def basis(embeddings: np.ndarray, variance: float = 0.99) -> np.ndarray:
+    """Returns [N, K]: an orthonormal basis of the leading directions of centred embeddings [N, D].
+
+    K is the smallest number of singular directions whose squared singular values are at least `variance` of all.
+
+    Raises:
+      ValueError: variance outside (0, 1], embeddings that are all equal, or fewer than two rows a direction: then any
+        two languages would look alike.
+    """
+    if not 0 < variance <= 1:
+        raise ValueError(f"variance={variance} must be in (0, 1].")
+    centred = np.asarray(embeddings, np.float64)
+    centred = centred - centred.mean(axis=0)
+    left, values, _ = np.linalg.svd(centred, full_matrices=False)
+    if values[0] <= 1e-12 * max(1.0, np.abs(embeddings).max()):
+        raise ValueError("All embeddings are equal: there is nothing to compare.")
+    explained = np.cumsum(values**2) / np.sum(values**2)
+    kept = min(int(np.searchsorted(explained, variance - 1e-12)) + 1, int(np.count_nonzero(values > 1e-10 * values[0])))
+    if len(centred) < 2 * kept:
+        raise ValueError(
+            f"{len(centred)} sentences are too few for the {kept} directions that explain {variance:.0%} of their "
+            f"variance: give at least {2 * kept}, or a smaller variance."
+        )
+    return left[:, :kept]
+
+
+def _similarity(a: np.ndarray, b: np.ndarray) -> float:
+    """The mean canonical correlation of two orthonormal bases: the singular values of their product."""
+    return float(np.clip(np.linalg.svd(a.T @ b, compute_uv=False), 0.0, 1.0).mean())
+
+
+def svcca_matrix(embeddings: Sequence[np.ndarray], variance: float = 0.99) -> np.ndarray:
+    """Returns float64 [L, L]: the similarity of every two representations [N, D] of the same N sentences.
+
+    All must be of the same sentences: correlations found in fewer sentences are larger, so that languages with the same
+    gaps would look alike.
+    """
+    if len({len(rows) for rows in embeddings}) > 1:
+        raise ValueError(f"Row i of all must be the same sentence; got {[len(rows) for rows in embeddings]} rows.")
+    bases = [basis(rows, variance) for rows in embeddings]
+    matrix = np.eye(len(bases))
+    for i, j in itertools.combinations(range(len(bases)), 2):
+        matrix[i, j] = matrix[j, i] = _similarity(bases[i], bases[j])
+    return matrix
 
 
 def laplacian_eigenmap(similarity: np.ndarray, neighbours: int = 0, seed: int = 0) -> np.ndarray:
@@ -185,9 +237,6 @@ def map_languages(
     Raises:
       UserError: see `read_parallel` and `laplacian_eigenmap`; too few sentences for SVCCA.
     """
-    from mural_tf.evaluation.parallel import read_parallel
-    from mural_tf.metrics.svcca import svcca_matrix
-
     texts, notes = read_parallel(data_dir, split, languages, least_share)
     chosen, number = list(texts), len(next(iter(texts.values())))
     embeddings = [embedder.encode_text(sentences, progress=False) for sentences in texts.values()]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import collections
 import json
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 from mural_tf.errors import UserError
 from mural_tf.files import exclusive_lock, storage_errors, whole_folder
@@ -65,6 +66,32 @@ def _build(output: pathlib.Path, identity: dict, write: Callable[[pathlib.Path],
             (folder / DESCRIPTION).write_text(text, encoding="utf-8")
     except tf.errors.OpError as error:  # how TensorFlow's record writer reports a full disk
         raise UserError(f"Cannot write to {output.parent}: {error.message}. Free space there.") from None
+
+
+def count_records(languages: Sequence[str], image_text: Mapping[str, Sequence], pairs: Sequence) -> dict[str, dict]:
+    """Returns the "counts" and "languages" of `dataset.json`: records in total, and per language and split.
+
+    A language's `images` are those with a caption in it: in dev and test, the queries of its evaluation. Text pairs are
+    of English and another language.
+
+    Args:
+      languages: to count.
+      image_text: split -> `ImageTextRecord`s.
+      pairs: the `TextPair`s, all for training.
+    """
+    per_language = {language: {"image_text": {}, "text_pairs": {}} for language in languages}
+    totals: dict[str, dict] = {"image_text": {}, "text_pairs": {"train": len(pairs)}}
+    for split, records in image_text.items():
+        captions = collections.Counter(language for record in records for language in record.languages)
+        images = collections.Counter(language for record in records for language in set(record.languages))
+        totals["image_text"][split] = {"images": len(records), "captions": sum(captions.values())}
+        for language in languages:
+            counts = {"images": images[language], "captions": captions[language]}
+            per_language[language]["image_text"][split] = counts
+    in_pairs = collections.Counter(pair.language_b for pair in pairs)
+    for language in languages:
+        per_language[language]["text_pairs"]["train"] = len(pairs) if language == "en" else in_pairs[language]
+    return {"counts": totals, "languages": per_language}
 
 
 def describe(folder: pathlib.Path) -> str:

@@ -17,7 +17,6 @@ settings give the same bytes (with the same version of Pillow).
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import io
 import itertools
@@ -29,7 +28,7 @@ from collections.abc import Sequence
 from PIL import Image, ImageDraw
 from tqdm import tqdm
 
-from mural_tf.data.dataset_folder import build_folder
+from mural_tf.data.dataset_folder import build_folder, count_records
 from mural_tf.data.records import IMAGE_TEXT, TEXT_PAIRS, ImageTextRecord, TextPair, write_records
 from mural_tf.errors import UserError
 
@@ -89,11 +88,7 @@ def all_scenes() -> list[Scene]:
 
 
 def build_shapes(
-    output: str | pathlib.Path,
-    seed: int = 0,
-    images: int = 2000,
-    image_size: int = 48,
-    progress: bool = False,
+    output: str | pathlib.Path, seed: int = 0, images: int = 2000, image_size: int = 48, progress: bool = False
 ) -> pathlib.Path:
     """Builds the data set into the folder `output`, unless it is there already, and returns that folder.
 
@@ -229,23 +224,10 @@ def _outline(shape: str) -> list[tuple[float, float]]:
 
 
 def _describe(records: dict[str, list[ImageTextRecord]], pairs: list[TextPair]) -> dict:
-    """Returns the counts for `dataset.json`: in total, and per language and split."""
-    totals = {"image_text": {}, "text_pairs": {"train": len(pairs)}}
-    per_language = {language: {"image_text": {}, "text_pairs": {}} for language in LANGUAGES}
-    for split, of_split in records.items():
-        written = collections.Counter(language for record in of_split for language in record.languages)
-        pictured = collections.Counter(language for record in of_split for language in set(record.languages))
-        totals["image_text"][split] = {"images": len(of_split), "captions": sum(written.values())}
-        for language in LANGUAGES:
-            counts = {"images": pictured[language], "captions": written[language]}
-            per_language[language]["image_text"][split] = counts
-    in_pairs = collections.Counter(pair.language_b for pair in pairs)
-    for language in LANGUAGES:
-        per_language[language]["text_pairs"]["train"] = len(pairs) if language == "en" else in_pairs[language]
+    """Returns what `dataset.json` says of the records."""
     return {
         "license": "Apache-2.0",  # made by this project
-        "counts": totals,
-        "languages": per_language,
+        **count_records(LANGUAGES, records, pairs),
         "language_groups": {"well-resourced": list(WELL_RESOURCED), "under-resourced": list(UNDER_RESOURCED)},
     }
 

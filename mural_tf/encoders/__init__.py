@@ -26,7 +26,6 @@ IMAGE_TOWERS = {
 TEXT_TOWERS = ("bert", "hub", "words")
 
 
-@tf.autograph.experimental.do_not_convert  # for the layers: saves seconds of every start, and nothing here needs it
 def build_image_encoder(config: ConfigDict) -> tf.keras.Model:
     """Builds the image tower that `config` (the `image_tower` part of a configuration) describes.
 
@@ -51,7 +50,6 @@ def _with_head(tower: tf.keras.Model, size: int) -> tf.keras.Model:
     return model
 
 
-@tf.autograph.experimental.do_not_convert  # for the layers: saves seconds of every start, and nothing here needs it
 def build_text_encoder(config: ConfigDict, vocabulary_size: int) -> tf.keras.Model:
     """Builds the text tower that `config` (the `text_tower` part of a configuration) describes.
 

@@ -37,6 +37,7 @@ def initializer(hidden_size: int) -> tf.keras.initializers.Initializer:
     return tf.keras.initializers.TruncatedNormal(stddev=0.02 * math.sqrt(768 / hidden_size))
 
 
+@tf.autograph.experimental.do_not_convert  # saves a second of every start; no layer needs it
 def build_bert(config: ConfigDict, vocabulary_size: int) -> tf.keras.Model:
     """Builds the tower from `config.text_tower`: three int32 [B, T] inputs -> float32 [B, hidden_size].
 

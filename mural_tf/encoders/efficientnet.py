@@ -136,6 +136,7 @@ class SwishSqueezeExcite(tf.keras.layers.Layer):
         return swish_squeeze_excite(x, *weights, training=training)
 
 
+@tf.autograph.experimental.do_not_convert  # saves a second of every start; no layer needs it
 def build_efficientnet(config: ConfigDict) -> tf.keras.Model:
     """Builds the tower from `config.image_tower`: float32 [B, S, S, 3] RGB in [0, 1] -> float32 [B, D].
 

@@ -22,6 +22,7 @@ BLOCKS = 2  # a stage, at depth 1
 EPSILON = 1e-5  # of batch normalisation
 
 
+@tf.autograph.experimental.do_not_convert  # saves a second of every start; no layer needs it
 def build_resnet(config: ConfigDict) -> tf.keras.Model:
     """Builds the tower from `config.image_tower`: float32 [B, S, S, 3] RGB in [0, 1] -> float32 [B, D].
 

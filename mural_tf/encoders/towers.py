@@ -1,6 +1,6 @@
 """What other rooms ask of a tower, what every image tower ends in, and the towers that compute little or nothing.
 
-Only `encoders` and `text/build.py` know towers by name; all others ask the functions below.
+Only `encoders` and `text` know towers by name; all others ask the functions below.
 """
 
 from __future__ import annotations

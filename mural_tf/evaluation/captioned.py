@@ -15,7 +15,7 @@ import numpy as np
 
 from mural_tf.errors import UserError
 from mural_tf.evaluation.request import Request
-from mural_tf.evaluation.retrieval import CaptionedImages, Evaluation, language_groups, read_pool
+from mural_tf.evaluation.retrieval import CaptionedImages, Evaluation
 from mural_tf.ingest import caption_files, text_files
 from mural_tf.ingest.caption_files import Caption
 from mural_tf.ingest.text_files import canonical_language
@@ -25,19 +25,19 @@ XTD_IMAGES = 1000
 MULTI30K_LANGUAGES = ("en", "de", "fr", "cs")
 
 
-def retrieval(request: Request, name: str = "retrieval") -> list[Evaluation]:
-    """Any folder of image-text TFRecords; keys begin with `name`."""
-    return request.measure(read_pool(request.folder, request.split), name, groups=language_groups(request.folder))
+def retrieval(request: Request) -> list[Evaluation]:
+    """Any folder of image-text TFRecords."""
+    return request.measure_records("retrieval")
 
 
 def emoji(request: Request) -> list[Evaluation]:
     """The emoji benchmark, a folder of records."""
-    return retrieval(request, "emoji")
+    return request.measure_records("emoji")
 
 
 def wit(request: Request) -> list[Evaluation]:
     """WIT, converted to records."""
-    return retrieval(request, "wit")
+    return request.measure_records("wit")
 
 
 def multi30k(request: Request) -> list[Evaluation]:

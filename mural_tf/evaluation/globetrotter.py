@@ -11,6 +11,9 @@ languages; with and without pairs of identical words; of the embeddings as they 
 word; words are paired if each is among the five with the largest tf-idf in the other's document. The paper pairs
 byte-pair tokens and compares its model's token embeddings; here they are whole words, encoded as texts.
 
+Both are measured with each head of the text tower, as STS and Tatoeba are: the released code compares by the head of
+L_t, Globetrotter's second one here, whose metrics end in its name. Exports hold the image-text head only.
+
 Cross-modal recall of the paper is the benchmark "retrieval" on 1,000 images.
 """
 
@@ -104,17 +107,19 @@ def globetrotter(request: Request) -> list[Evaluation]:
 
 def _sentences(request: Request, result: Evaluation, texts: dict[str, list[str]]) -> None:
     languages, number = len(texts), len(next(iter(texts.values())))
-    embeddings = request.encode_texts([text for lines in texts.values() for text in lines])  # [M N, D]
+    every = [text for lines in texts.values() for text in lines]
     size = languages * number
     language, sentence = np.divmod(np.arange(size), number)
     masks = {
         "all_candidates": lambda begin, end: np.arange(begin, end)[:, None] == np.arange(size),
         "other_languages": lambda begin, end: language[begin:end, None] == language,
     }
-    for name, mask in masks.items():
-        found = top_k(embeddings, embeddings, languages - 1, mask)[1]  # [M N, M - 1]
-        hits = (sentence[found] == sentence[:, None]) & (language[found] != language[:, None])
-        result.metrics[f"globetrotter/sentence_translation/{name}"] = 100.0 * float(hits.mean())
+    for suffix, head in request.text_heads().items():
+        embeddings = request.encode_texts(every, head)  # [M N, D]
+        for name, mask in masks.items():
+            found = top_k(embeddings, embeddings, languages - 1, mask)[1]  # [M N, M - 1]
+            hits = (sentence[found] == sentence[:, None]) & (language[found] != language[:, None])
+            result.metrics[f"globetrotter/sentence_translation/{name}{suffix}"] = 100.0 * float(hits.mean())
     result.sizes["sentence_translation"] = {"queries": size, "languages": languages}
 
 
@@ -123,18 +128,21 @@ def _words(request: Request, result: Evaluation, texts: dict[str, list[str]], op
     vocabularies = [words for words, _ in counted]
     if not all(vocabularies):
         raise UserError("A language has no word in any sentence.")
-    raw = [request.encode_texts(words) for words in vocabularies]
-    clouds = {"raw": raw, "rotated": list(align(dict(zip(texts, raw))).values())}
+    clouds = {}
+    for suffix, head in request.text_heads().items():
+        raw = [request.encode_texts(words, head) for words in vocabularies]
+        rotated = list(align(dict(zip(texts, raw))).values())
+        clouds.update({("raw", suffix): raw, ("rotated", suffix): rotated})
     values: dict[str, list[float]] = {}
     pairs = 0
-    for a, b in itertools.combinations(range(len(raw)), 2):
+    for a, b in itertools.combinations(range(len(counted)), 2):
         left, right = pair_words(counted[a][1], counted[b][1])
         pairs += len(left)
         different = np.array([vocabularies[a][i] != vocabularies[b][j] for i, j in zip(left, right)], bool)
         for name, keep in {"": np.ones(len(left), bool), "_without_identical": different}.items():
-            for kind, cloud in clouds.items() if keep.any() else ():
+            for (kind, suffix), cloud in clouds.items() if keep.any() else ():
                 recall = _word_recall(cloud[a], cloud[b], left[keep], right[keep])
-                values.setdefault(f"{kind}{name}", []).append(recall)
+                values.setdefault(f"{kind}{name}{suffix}", []).append(recall)
     for name, recalls in values.items():
         result.metrics[f"globetrotter/word_translation/{name}"] = float(np.mean(recalls))
     result.sizes["word_translation"] = {"pairs": pairs, "languages": len(texts)}

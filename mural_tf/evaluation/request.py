@@ -11,7 +11,15 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from mural_tf.errors import UserError
-from mural_tf.evaluation.retrieval import CaptionedImages, Evaluation, check_missing, measure_pool
+from mural_tf.evaluation.protocol import default_protocol
+from mural_tf.evaluation.retrieval import (
+    CaptionedImages,
+    Evaluation,
+    check_missing,
+    language_groups,
+    measure_pool,
+    read_pool,
+)
 from mural_tf.ingest.text_files import clean, read_lines
 
 LONG_LIST = 5000  # texts from which on encoding them shows progress
@@ -76,27 +84,22 @@ class Request:
         """Measures image-text retrieval (see `measure_pool`), on translated captions if the protocol names some."""
         if self.protocol.translations:
             translate_pool(pool, self.protocol.translations, self.protocol.max_missing)
-        return measure_pool(
-            self.embedder,
-            pool,
-            name,
-            self.split,
-            self.languages,
-            self.batch_size,
-            self.progress,
-            groups,
-            views,
-            self.protocol.max_missing,
-        )
+        return measure_pool(self, pool, name, groups, views)
+
+    def measure_records(self, name: str) -> list[Evaluation]:
+        """Measures image-text retrieval on a folder of image-text TFRecords."""
+        return self.measure(read_pool(self.folder, self.split), name, language_groups(self.folder))
+
+    def encode(self, images: Iterable) -> tuple[np.ndarray, np.ndarray]:
+        """Returns embeddings [K, D] and the int [K] places of the images that can be read."""
+        return self.embedder.encode_image(images, batch_size=self.batch_size, on_error="skip", progress=self.progress)
 
     def encode_images(self, images: Sequence, where: str) -> tuple[np.ndarray, np.ndarray, list[str]]:
         """Encodes paths or uint8 arrays; what cannot be read is bounded as in `check_missing`.
 
         Returns embeddings [K, D], the int [K] places of the readable images, and notes.
         """
-        embeddings, kept = self.embedder.encode_image(
-            images, batch_size=self.batch_size, on_error="skip", progress=self.progress
-        )
+        embeddings, kept = self.encode(images)
         missing = [str(images[i]) for i in np.delete(np.arange(len(images)), kept)]
         return embeddings, kept, check_missing(missing, len(images), where, self.protocol.max_missing)
 
@@ -121,6 +124,27 @@ class Request:
     def _paths(self, files: dict[str, str], pool: CaptionedImages, wanted: Sequence[int]) -> list[pathlib.Path]:
         ids = list(pool.image_numbers)
         return [self.image_path(files[ids[number]]) for number in wanted]
+
+
+def measure_retrieval(
+    embedder,
+    data_dir: str | pathlib.Path,
+    split: str,
+    languages: Sequence[str] | None = None,
+    batch_size: int = 128,
+    name: str = "retrieval",
+) -> Evaluation:
+    """Measures one split of a folder of records, whatever share of its images decodes.
+
+    Recalls are in percent, ranks count from 1. Keys: `<name>/<language>/image_to_text/recall@1`, `@5`, `@10`,
+    `.../mean_rank`, `.../median_rank`, the same for `text_to_image`, `<name>/<language>/mean_recall`,
+    `<name>/<group>/mean_recall` and `<name>/all/mean_recall`. Arguments are as in `Request`, `name` begins the keys;
+    raises as `measure_pool`.
+    """
+    protocol = default_protocol()
+    protocol.max_missing = 1.0
+    request = Request(embedder, pathlib.Path(data_dir), split, protocol, tuple(languages or ()), batch_size)
+    return request.measure_records(name)[0]
 
 
 def read_translations(path: str | pathlib.Path) -> dict[tuple[str, str], str]:

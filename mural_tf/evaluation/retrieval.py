@@ -75,50 +75,41 @@ class CaptionedImages:
 
 
 def measure_pool(
-    embedder,
+    request,
     pool: CaptionedImages,
     name: str,
-    split: str,
-    languages: Sequence[str] | None = None,
-    batch_size: int = 128,
-    progress: bool = False,
     groups: Mapping[str, Sequence[str]] | None = None,
     views: Mapping[str, Sequence[np.ndarray]] | None = None,
-    max_missing: float = 1.0,
 ) -> list[Evaluation]:
     """Encodes every image and caption once and measures retrieval on the whole pool or on parts of it.
 
     Args:
-      embedder: anything with `Embedder`'s `encode_image` and `encode_text`.
+      request: the `Request`: with which model, in which languages (none: all that the pool holds).
       pool: what to search and to search with.
       name: first part of the keys, if there are no views.
-      split: named in the result.
-      languages: evaluate these only; None: all that the pool holds.
-      batch_size: images, or texts, per call of the model.
-      progress: whether to show progress bars.
       groups: group -> languages, for group means.
       views: name -> parts, each the image numbers of one smaller pool; a view's numbers are means over its parts.
         MS-COCO 1K is a view of five parts.
-      max_missing: the largest share of images that may be missing or unreadable, 0..1.
 
     Returns:
       One evaluation for each view.
 
     Raises:
       UserError: a language that the pool does not hold (said before any image is encoded), no image that
-        can be read, or more missing than `max_missing`.
+        can be read, or a larger share missing than the protocol's `max_missing`.
     """
-    chosen = choose_languages(pool, languages)
+    embedder, progress = request.embedder, request.progress
+    chosen = choose_languages(pool, request.languages)
     wanted = sorted({owner for language in chosen for owner in pool.owners[language]})
-    images, kept = embedder.encode_image(pool.read(wanted), batch_size=batch_size, on_error="skip", progress=progress)
+    images, kept = request.encode(pool.read(wanted))
     ids = list(pool.image_numbers)
     missing = [ids[number] for number in np.delete(np.array(wanted), kept)]
-    missing_notes = check_missing(missing, len(wanted), pool.where, max_missing)
+    missing_notes = check_missing(missing, len(wanted), pool.where, request.protocol.max_missing)
     place = np.full(len(pool.image_numbers), -1)
     place[np.array(wanted)[kept]] = np.arange(len(kept))
 
     views = views or {name: [np.arange(len(place))]}
-    results = {view: Evaluation(view, split, "", {}, {}) for view in views}
+    results = {view: Evaluation(view, request.split, "", {}, {}) for view in views}
     for language in tqdm(chosen, desc="Evaluating", unit="language", disable=not progress):
         owners = place[pool.owners[language]]
         texts = [text for text, owner in zip(pool.texts[language], owners) if owner >= 0]
@@ -126,7 +117,7 @@ def measure_pool(
         if not texts:  # its only images cannot be read
             continue
         said = {"language": language} if getattr(embedder, "takes_languages", False) else {}
-        text_embeddings = embedder.encode_text(texts, batch_size=batch_size, progress=False, **said)
+        text_embeddings = embedder.encode_text(texts, batch_size=request.batch_size, progress=False, **said)
         for view, parts in views.items():
             _measure_view(results[view], language, images, text_embeddings, owners, texts, [place[p] for p in parts])
     for view, result in results.items():
@@ -222,42 +213,6 @@ def _protocol(decoded: int, images: int, empty: int, sizes: Mapping, parts: int)
     if empty:
         lines.append(f"{empty:,} empty captions left out")
     return ("NOT COMPLETE: " if decoded < images else "") + ", ".join(lines)
-
-
-def measure_retrieval(
-    embedder,
-    data_dir: str | pathlib.Path,
-    split: str,
-    languages: Sequence[str] | None = None,
-    batch_size: int = 128,
-    name: str = "retrieval",
-    progress: bool = False,
-    max_missing: float = 1.0,
-) -> Evaluation:
-    """Runs the protocol on one split of a folder of records; recalls are in percent, ranks count from 1.
-
-    Keys: `<name>/<language>/image_to_text/recall@1`, `@5`, `@10`, `.../mean_rank`, `.../median_rank`, the same for
-    `text_to_image`, `<name>/<language>/mean_recall`, `<name>/<group>/mean_recall` and `<name>/all/mean_recall`.
-
-    Args:
-      embedder: anything with `Embedder`'s `encode_image` and `encode_text`.
-      data_dir: folder of image-text TFRecords; `language_groups` of its dataset.json, if there, replace the
-        configuration's groups.
-      split: which records.
-      languages: evaluate these only; None: all that the split holds.
-      batch_size: images, or texts, per call of the model.
-      name: first part of the keys; the emoji benchmark is this protocol under the name "emoji".
-      progress: whether to show progress bars.
-      max_missing: the largest share of images that may not decode, 0..1.
-
-    Raises:
-      UserError: no such records, a language that the split does not hold (said before any image is
-        encoded), no image that decodes, or too many that do not.
-    """
-    pool, groups = read_pool(data_dir, split), language_groups(data_dir)
-    return measure_pool(embedder, pool, name, split, languages, batch_size, progress, groups, max_missing=max_missing)[
-        0
-    ]
 
 
 def read_pool(data_dir: str | pathlib.Path, split: str) -> CaptionedImages:

@@ -204,8 +204,14 @@ def pack_segments(vocabulary: Sequence[str], inputs: list[tf.RaggedTensor], seq_
     }
 
 
+def learned_numbers(model: DualEncoder) -> dict[str, tf.Variable]:
+    """Returns the parts of a trained model that are one number, by name, such as the logarithm of the temperature."""
+    parts = model.weights_by_part().items()
+    return {name: part for name, part in parts if not isinstance(part, tf.Module) and part.shape.rank == 0}
+
+
 def restore_from_export(model: DualEncoder, directory: str | pathlib.Path) -> None:
-    """Copies both towers, the text heads and the temperature of an export into `model`, a model of its configuration.
+    """Copies both towers, the text heads and the learned numbers of an export into `model`, one of its configuration.
 
     Variables are matched by name and shape; nothing is copied unless all match. Optimiser state is not in an export.
     Raises `UserError` if a part is missing or damaged, or belongs to another architecture or vocabulary.
@@ -218,7 +224,10 @@ def restore_from_export(model: DualEncoder, directory: str | pathlib.Path) -> No
         raise UserError(f"{directory}/model_card.json has no temperature: it is not the card of an export.")
     for variable, value in pairs:
         variable.assign(value)
-    model.log_temperature.assign(math.log(card["temperature"]))
+    known = {"log_temperature": math.log(card["temperature"])}  # all that older exports hold
+    known.update(card.get("learned_numbers", {}))
+    for name, number in learned_numbers(model).items():
+        number.assign(known.get(name, number))
 
 
 def _matched(variables: Sequence[tf.Variable], folder: pathlib.Path) -> list[tuple[tf.Variable, tf.Tensor]]:

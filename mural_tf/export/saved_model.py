@@ -21,7 +21,9 @@ All embeddings are L2-normalised float32; an image that does not decode gets zer
 from __future__ import annotations
 
 import contextlib
+import datetime
 import json
+import math
 import pathlib
 from collections.abc import Iterator, Mapping
 
@@ -33,8 +35,7 @@ from mural_tf.config import save_config
 from mural_tf.encoders.towers import keeps_precision
 from mural_tf.errors import UserError
 from mural_tf.export import signatures
-from mural_tf.export.hub_modules import save_hub_modules
-from mural_tf.export.model_card import describe_model
+from mural_tf.export.hub_modules import learned_numbers, save_hub_modules
 from mural_tf.export.serving import (
     IMAGE_ENCODER,
     TEXT_ENCODER,
@@ -44,11 +45,11 @@ from mural_tf.export.serving import (
 )
 from mural_tf.files import whole_folder
 from mural_tf.models import build_model
-from mural_tf.models.dual_encoder import DualEncoder
-from mural_tf.text.build import build_tokenizer
+from mural_tf.models.dual_encoder import DualEncoder, trainable_parameters
+from mural_tf.text import build_tokenizer
 from mural_tf.text.word_pieces import WordPieceTokenizer
 from mural_tf.training.checkpoints import load_trained
-from mural_tf.training.workdir import read_metrics
+from mural_tf.training.workdir import package_versions, read_metrics
 
 PRECISIONS = ("float32", "mixed_bfloat16")
 
@@ -200,3 +201,59 @@ def export_workdir(
     if checkpoint == "best":
         rows = [row for row in rows if row["step"] == step]
     return export_model(model, tokenizer, config, directory, rows[-1] if rows else {}, overwrite, precision)
+
+
+PACKAGES = ("tensorflow", "tensorflow-text", "mural-tf")
+
+
+def describe_model(
+    model: DualEncoder, config: ConfigDict, metrics: Mapping[str, float] | None = None
+) -> dict[str, object]:
+    """Returns the card as JSON values; `metrics` are those of the evaluation, `<benchmark>/<language>/…` → number."""
+    tower = config.image_tower
+    return {
+        "name": config.model,
+        "method": model.title or type(model).__name__,
+        "created": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "packages": package_versions(PACKAGES),
+        "parameters": trainable_parameters(model),
+        "embedding_size": int(config.embedding_size),
+        "image": {
+            "input": "JPEG, PNG, BMP or GIF bytes, or float32 RGB in [0, 1]",
+            "resize": int(tower.resize),
+            "image_size": int(tower.image_size),
+        },
+        "text": {
+            "input": "UTF-8 strings",
+            "max_length": int(config.text_tower.max_length),
+            "lower_case": bool(config.vocabulary.lower_case),
+            "strip_accents": bool(config.vocabulary.strip_accents),
+        },
+        "embeddings": "float32, L2-normalised; similarity is the dot product",
+        "temperature": float(model.temperature.numpy()),
+        "learned_numbers": {name: float(number.numpy()) for name, number in learned_numbers(model).items()},
+        "training_data": _training_data(config),
+        "metrics": {key: _number(value) for key, value in sorted((metrics or {}).items())},
+        "config": json.loads(json.dumps(config.to_dict(), default=list)),
+    }
+
+
+def _training_data(config: ConfigDict) -> dict[str, object]:
+    """What the data folder's dataset.json says of itself: languages, counts, versions and licences."""
+    described = {"source": config.data.source}
+    path = pathlib.Path(config.data.directory) / "dataset.json"
+    try:
+        dataset = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        dataset = {}  # other people's TFRecords come without one
+    if not isinstance(dataset, dict):
+        dataset = {}
+    for key in ("name", "sources", "settings", "license", "packages", "counts", "language_groups"):
+        if key in dataset:
+            described[key] = dataset[key]
+    described["languages"] = sorted(dataset.get("languages", config.data.image_text_languages))
+    return described
+
+
+def _number(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None  # JSON has no NaN

@@ -58,7 +58,7 @@ def count_sources(
     settings: Settings,
     lower_case: bool = False,
     strip_accents: bool = False,
-    max_words: int | None = None,
+    max_words_in_memory: int | None = None,
     progress: bool = True,
 ):
     """Counts the words of all sources.
@@ -67,7 +67,7 @@ def count_sources(
       sources: not prepared; their images are not looked at.
       settings: `workers`, `block_sizes` and `max_skipped_fraction` are used.
       lower_case, strip_accents: as for the tokenizer.
-      max_words: distinct words that are held; default `word_counts.MAX_WORDS`.
+      max_words_in_memory: distinct words that are held; default `word_counts.MAX_WORDS`.
       progress: whether to show a bar.
 
     Returns:
@@ -78,7 +78,7 @@ def count_sources(
     """
     from mural_tf.text.word_counts import MAX_WORDS, WordCounts
 
-    counts, tally = WordCounts(max_words or MAX_WORDS), Tally()
+    counts, tally = WordCounts(max_words_in_memory or MAX_WORDS), Tally()
     total = sum(source.size() for source in sources)
     arguments = (list(sources), lower_case, strip_accents)
     with (
@@ -115,12 +115,12 @@ def build_vocabulary(
     temperature: float = 1.0,
     lower_case: bool = False,
     strip_accents: bool = False,
-    max_words: int | None = None,
+    max_words_in_memory: int | None = None,
 ) -> None:
     """Learns word pieces from all texts of the sources, writes them to the file `output` and prints a report.
 
     Args:
-      sources, settings, lower_case, strip_accents, max_words: as `count_sources` takes them.
+      sources, settings, lower_case, strip_accents, max_words_in_memory: as `count_sources` takes them.
       size: word pieces with the reserved ones, at most.
       builder: "tensorflow_text" or "tokenizers".
       temperature: a language with share p of all words counts as p^(1/temperature); `math.inf` gives all one share.
@@ -135,7 +135,7 @@ def build_vocabulary(
     from mural_tf.text.learning import learn_vocabulary
     from mural_tf.text.vocabulary_file import save_vocabulary
 
-    counts, tally = count_sources(sources, settings, lower_case, strip_accents, max_words)
+    counts, tally = count_sources(sources, settings, lower_case, strip_accents, max_words_in_memory)
     print("\n".join(tally.lines()))
     combined = counts.combined(temperature)
     print(f"{sum(counts.totals.values())} words, {len(combined)} distinct ones, in {len(counts.totals)} languages")

@@ -57,13 +57,7 @@ def cache_features(
     files = sorted((source / "image_text").glob("*.tfrecord"))
     if not files:
         raise UserError(f"No records in {source}/image_text: --data_dir must be a folder as in docs/data.md.")
-    identity = {
-        "name": "features",
-        "of": str(source),
-        "encoder": encoder,
-        "resize": resize,
-        "image_size": image_size,
-    }
+    identity = {"name": "features", "of": str(source), "encoder": encoder, "resize": resize, "image_size": image_size}
 
     def write(folder: pathlib.Path) -> dict:
         encode = _load_encoder(encoder, image_size)

@@ -16,6 +16,7 @@ import numpy as np
 import PIL.Image
 from tqdm import tqdm
 
+from mural_tf.data.pictures import on_white
 from mural_tf.errors import UserError
 from mural_tf.files import save_array
 from mural_tf.ingest.blocks import Block, map_blocks, read_blocks
@@ -79,12 +80,8 @@ def usable_bytes(image: bytes, opened: PIL.Image.Image, image_size: int = 0) -> 
 
 def _encode(image: PIL.Image.Image) -> bytes:
     """Encodes as JPEG; transparent pixels go on white, as everywhere in the project."""
-    if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
-        image = image.convert("RGBA")
-        white = PIL.Image.new("RGBA", image.size, (255, 255, 255, 255))
-        image = PIL.Image.alpha_composite(white, image)
     buffer = io.BytesIO()
-    image.convert("RGB").save(buffer, "JPEG", quality=JPEG_QUALITY)
+    on_white(image).save(buffer, "JPEG", quality=JPEG_QUALITY)
     return buffer.getvalue()
 
 

@@ -88,17 +88,18 @@ def share_id(matches: Matches, like: tf.Tensor, rows: Rows) -> tf.Tensor:
     """Tells which queries and candidates share an id: bool [R, N], the shape of `like`, for queries `rows`."""
     first, count = rows
     shared = tf.zeros_like(like, tf.bool)
-    for queries, candidates in map(_both_sides, matches):
+    for queries, candidates in map(both_sides, matches):
         shared = tf.logical_or(shared, tf.equal(queries[first : first + count, None], candidates[None, :]))
     return shared
 
 
 def mirrored(matches: Matches) -> Matches:
     """Returns the ids of the other direction, from right to left."""
-    return tuple(_both_sides(ids)[::-1] for ids in matches)
+    return tuple(both_sides(ids)[::-1] for ids in matches)
 
 
-def _both_sides(ids) -> tuple[tf.Tensor, tf.Tensor]:
+def both_sides(ids) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the ids of the left and of the right side of an element of `Matches`."""
     return ids if isinstance(ids, tuple) else (ids, ids)
 
 

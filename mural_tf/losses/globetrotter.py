@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from mural_tf.losses.contrastive import Rows
+from mural_tf.losses.contrastive import Matches, Rows, both_sides, share_id
 
 ANCHORS = ("both", "first")
 DEFINITIONS = ("code", "paper")
@@ -44,7 +44,7 @@ def nt_xent(
     temperature: tf.Tensor | float,
     *,
     anchors: str = "both",
-    matches: tuple[tf.Tensor, ...] = (),
+    matches: Matches = (),
     rows: Rows | None = None,
 ) -> tf.Tensor:
     """Returns the mean over anchors a of -log( exp(cos(a, a')/τ) / sum_{b ≠ a} exp(cos(a, b)/τ) ).
@@ -53,7 +53,8 @@ def nt_xent(
       first, second: [N, D], any float type, L2-normalised; row i of each is a view of image i.
       temperature: τ > 0.
       anchors: "both": each of the 2N views is an anchor (the paper); "first": those of `first` (the authors' code).
-      matches: integer ids [N], any number of them; images that share an id are not each other's negatives.
+      matches: any number of integer ids, as of `contrastive_loss`: of ids [N], images that share one are not each
+        other's negatives; of two (first [N], second [N]), views that share one are not.
       rows: the images to sum over, as (first row, count); the result is still divided by the number of all anchors.
 
     Returns:
@@ -74,13 +75,13 @@ def _one_side(views, side: int, temperature, matches, begin, count) -> tf.Tensor
     anchors = views[side][begin : begin + count]  # [R, D]
     total = tf.shape(views[0])[0]
     own = tf.equal(tf.range(begin, begin + count)[:, None], tf.range(total)[None, :])  # [R, N]
-    same = own
-    for ids in matches:
-        same = tf.logical_or(same, tf.equal(ids[begin : begin + count, None], ids[None, :]))
+    ids = [both_sides(ids)[:: -1 if side else 1] for ids in matches]  # of the anchors' side, and of the other
+    same = tf.logical_or(own, share_id(tuple(mine for mine, _ in ids), own, (begin, count)))
     to_own_side = tf.where(same, float("-inf"), tf.matmul(anchors, views[side], transpose_b=True) / temperature)
     to_other_side = tf.matmul(anchors, views[1 - side], transpose_b=True) / temperature
     positive = tf.reduce_sum(tf.where(own, to_other_side, 0.0), axis=1)
-    to_other_side = tf.where(tf.logical_and(same, tf.logical_not(own)), float("-inf"), to_other_side)
+    same = tf.logical_and(share_id(tuple(ids), own, (begin, count)), tf.logical_not(own))
+    to_other_side = tf.where(same, float("-inf"), to_other_side)
     normaliser = tf.reduce_logsumexp(tf.concat([to_own_side, to_other_side], axis=1), axis=1)
     return tf.reduce_sum(normaliser - positive)
 

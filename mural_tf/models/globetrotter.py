@@ -136,7 +136,8 @@ class Globetrotter(DualEncoder):
 
     def _supervised_loss(self, text_a, text_b, ids, rows):
         """L_t with α = 1 for the other side of a text pair and 0 for all other texts."""
-        return nt_xent(text_a, text_b, self.fixed_temperature, rows=rows["text_a"])
+        matches = self.text_matches(ids)  # our choice, as for L_v and L_x
+        return nt_xent(text_a, text_b, self.fixed_temperature, matches=matches, rows=rows["text_a"])
 
     def image_image_loss(self, view_0, view_1, ids, rows):
         """L_v."""

@@ -1,6 +1,6 @@
 """Fine-tuning: a trained model's towers, heads, temperature and vocabulary on new data with new settings.
 
-[P] §3.1: single-task (image-text only) is the default; multi-task on co-captions is the ablation
+[MURAL] §3.1: single-task (image-text only) is the default; multi-task on co-captions is the ablation
 (`data.text_pairs="co_captions"` and a text-text weight). The source is a workdir, an export, an export's `hub` folder
 (its modules alone, as they are passed on), or, for the text tower alone, a TF-Hub handle or folder.
 """

@@ -16,11 +16,10 @@ from mural_tf.models.dual_encoder import DualEncoder, trainable_parameters
 from mural_tf.optimizers import check_optimizer
 from mural_tf.runs.finish import MeasuredModel, SplitEvaluation, describe, finish, is_finished
 from mural_tf.text.word_pieces import WordPieceTokenizer
-from mural_tf.training.callbacks import parse_profile
+from mural_tf.training.callbacks import StopRequested, StopSignals, parse_profile
 from mural_tf.training.checkpoints import has_checkpoint
 from mural_tf.training.fit import compile_model, fit
 from mural_tf.training.prepare import prepare_data, prepare_tokenizer
-from mural_tf.training.signals import StopRequested, StopSignals
 from mural_tf.training.strategy import build_strategy, chief_first, is_chief, workers
 from mural_tf.training.workdir import open_workdir
 

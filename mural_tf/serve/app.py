@@ -35,8 +35,7 @@ except ModuleNotFoundError as error:
 from mural_tf.export.saved_model import MODEL_CARD
 from mural_tf.loading import load
 from mural_tf.search.index import load_index
-from mural_tf.serve.batching import Batcher, Limits, Overloaded
-from mural_tf.serve.models import ServedModel, load_models
+from mural_tf.serve.models import Batcher, Limits, Overloaded, ServedModel, load_models
 from mural_tf.serve.rest_json import BadRequest, make_answer, parse_body, parse_inputs, signature_name
 from mural_tf.serve.search_page import search_routes
 

@@ -2,19 +2,25 @@
 
 One Keras "epoch" is an interval of `train.log_every` steps. Intervals begin at multiples of `log_every` wherever a run
 was interrupted, so that evaluations and checkpoints fall on the same steps.
+
+SIGTERM and Ctrl-C end a run in order: after the running step, or at once where nothing would be lost.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
+import signal
+import sys
+import threading
+from collections.abc import Iterator
 
 import tensorflow as tf
 
 from mural_tf.errors import UserError
 from mural_tf.training.checkpoints import BestCheckpoint, Checkpoints
 from mural_tf.training.log import TrainingLog
-from mural_tf.training.signals import StopSignals
 from mural_tf.training.strategy import sum_over_workers, workers
 from mural_tf.training.workdir import has_evaluation, read_metrics
 
@@ -57,6 +63,55 @@ class SaveCheckpoints(_Callback):
         due = any(self.intervals.due(self.log.step, every) for every in self.periods)
         if due or self.model.stop_training or self.log.step >= self.intervals.steps:
             self.checkpoints.save(self.log.step)
+
+
+class StopRequested(BaseException):
+    """Unwinds what can simply be done again: data preparation, evaluation, export.
+
+    Like `KeyboardInterrupt` no `Exception`, so that nothing on the way takes it for a failure of its own.
+    """
+
+
+class StopSignals:
+    """While entered, a first signal raises `StopRequested`; within `after_the_step()` it only sets `received`.
+
+    A second signal always raises, without waiting for the step. Handlers exist in the main thread
+    only; elsewhere entering does nothing.
+    """
+
+    def __init__(self):
+        self.received: signal.Signals | None = None
+        self._waits = False
+        self._previous: dict = {}
+
+    def __enter__(self) -> StopSignals:
+        if threading.current_thread() is threading.main_thread():
+            self._previous = {number: signal.signal(number, self._stop) for number in (signal.SIGTERM, signal.SIGINT)}
+        return self
+
+    def __exit__(self, *_) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    @contextlib.contextmanager
+    def after_the_step(self, waits: bool = True) -> Iterator[None]:
+        """Inside, signals wait for whoever looks at `received`; with `waits` False, nested, they do not."""
+        before, self._waits = self._waits, waits
+        try:
+            yield
+        finally:
+            self._waits = before
+
+    def check(self) -> None:
+        """Raises `StopRequested` if a signal came."""
+        if self.received:
+            raise StopRequested
+
+    def _stop(self, number, frame) -> None:
+        first, self.received = self.received is None, signal.Signals(number)
+        if not first or not self._waits:
+            raise StopRequested
+        print(f"\n{self.received.name}: stopping after this step …", file=sys.stderr, flush=True)
 
 
 class StopAfterStep(_Callback):

@@ -23,7 +23,7 @@ from mural_tf.errors import UserError
 from mural_tf.files import write_whole
 from mural_tf.models import build_model
 from mural_tf.models.dual_encoder import DualEncoder
-from mural_tf.text.build import build_tokenizer
+from mural_tf.text import build_tokenizer
 from mural_tf.text.word_pieces import WordPieceTokenizer
 
 # The values of a `tf.train.Checkpoint` at one moment, so that a file can be written while training goes on.

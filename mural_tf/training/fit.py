@@ -12,10 +12,16 @@ from mural_tf.data.streams.pipeline import batch_size, training_batches
 from mural_tf.errors import UserError
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.optimizers import build_optimizers
-from mural_tf.training.callbacks import Intervals, PeriodicEvaluation, Profile, SaveCheckpoints, StopAfterStep
+from mural_tf.training.callbacks import (
+    Intervals,
+    PeriodicEvaluation,
+    Profile,
+    SaveCheckpoints,
+    StopAfterStep,
+    StopSignals,
+)
 from mural_tf.training.checkpoints import training_checkpoints
 from mural_tf.training.log import TrainingLog
-from mural_tf.training.signals import StopSignals
 from mural_tf.training.strategy import is_chief, sum_over_workers, workers
 from mural_tf.training.workdir import drop_metrics
 

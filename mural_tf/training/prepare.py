@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 from mural_tf.data import records
 from mural_tf.errors import UserError
 from mural_tf.files import whole
-from mural_tf.text.build import build_tokenizer, takes_languages
+from mural_tf.text import build_tokenizer, takes_languages
 from mural_tf.text.language_words import build_words
 from mural_tf.text.learning import build_vocabulary
 from mural_tf.text.vocabulary_file import save_vocabulary

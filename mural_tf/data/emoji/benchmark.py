@@ -28,10 +28,9 @@ import hashlib
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
 
-import tensorflow as tf
 from tqdm import tqdm
 
-from mural_tf.data.dataset_folder import build_folder, is_built
+from mural_tf.data.dataset_folder import build_folder, count_records, is_built
 from mural_tf.data.emoji.drawings import TEST_STYLE, TRAINING_STYLES, DrawingStyle, draw_all
 from mural_tf.data.emoji.names import (
     LANGUAGE_GROUPS,
@@ -170,15 +169,13 @@ def _write(folder: pathlib.Path, tarballs: dict[str, pathlib.Path], settings: di
         "test": image_text_records(drawings, [TEST_STYLE], restricted(names, test), seed),
     }
     pairs = text_pairs(names, locale_names, seed)
-    try:
-        with tqdm(total=sum(map(len, image_text.values())) + len(pairs), unit="record", disable=not progress) as bar:
-            bar.set_description("Writing")
-            for split, records in image_text.items():
-                write_records(folder, IMAGE_TEXT, split, _counted(records, bar), shards=4 if split == "train" else 1)
-            write_records(folder, TEXT_PAIRS, "train", _counted(pairs, bar), shards=4)
-    except tf.errors.OpError as error:  # how TensorFlow's writer reports a full disk
-        raise UserError(f"Cannot write to {folder.parent}: {error.message}. Free space there.") from None
-    return describe(languages, image_text, pairs)
+    with tqdm(total=sum(map(len, image_text.values())) + len(pairs), unit="record", disable=not progress) as bar:
+        bar.set_description("Writing")
+        for split, records in image_text.items():
+            write_records(folder, IMAGE_TEXT, split, _counted(records, bar), shards=4 if split == "train" else 1)
+        write_records(folder, TEXT_PAIRS, "train", _counted(pairs, bar), shards=4)
+    groups = {name: list(members) for name, members in LANGUAGE_GROUPS.items()}
+    return {**count_records(languages, image_text, pairs), "language_groups": groups}
 
 
 def _counted(records: Sequence, bar: tqdm) -> Iterator:
@@ -262,32 +259,6 @@ def text_pairs(names: Names, locale_names: dict[str, dict[str, str]], seed: int)
             if english is not None and english != name:
                 pairs.append(TextPair(english, "en", name, language, code))
     return sorted(pairs, key=lambda pair: _hash("order", seed, pair.language_b, pair.group_id))
-
-
-def describe(
-    languages: Sequence[str], image_text: dict[str, list[ImageTextRecord]], pairs: list[TextPair]
-) -> dict[str, object]:
-    """Returns the counts for `dataset.json`: in total, and per language and split.
-
-    A language's `images` are those with a caption in it: in dev and test, the queries of its evaluation.
-    """
-    per_language = {
-        language: {"image_text": {split: {"images": 0, "captions": 0} for split in image_text}, "text_pairs": {}}
-        for language in languages
-    }
-    totals: dict[str, dict] = {"image_text": {}, "text_pairs": {"train": len(pairs)}}
-    for split, records in image_text.items():
-        captions = collections.Counter(language for record in records for language in record.languages)
-        images = collections.Counter(language for record in records for language in set(record.languages))
-        totals["image_text"][split] = {"images": len(records), "captions": sum(captions.values())}
-        for language in languages:
-            counts = {"images": images[language], "captions": captions[language]}
-            per_language[language]["image_text"][split] = counts
-    in_pairs = collections.Counter(pair.language_b for pair in pairs)
-    for language in languages:
-        per_language[language]["text_pairs"] = {"train": len(pairs) if language == "en" else in_pairs[language]}
-    groups = {name: list(members) for name, members in LANGUAGE_GROUPS.items()}
-    return {"counts": totals, "languages": per_language, "language_groups": groups}
 
 
 def _hash(*parts: object) -> bytes:

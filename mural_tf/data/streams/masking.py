@@ -1,4 +1,4 @@
-"""Masked tokens for the cloze task, as in BERT (Devlin et al., 2019, §3.1), which Globetrotter follows [P §3.3].
+"""Masked tokens for the cloze task, as in BERT (Devlin et al., 2019, §3.1) and [Globetrotter] §3.3.
 
 Of a text with n pieces (special tokens not counted) round(share · n), at least one, are to be predicted; of these 80%
 become [MASK], 10% any other piece and 10% stay. The number of places is the same for all texts of a batch, so that

@@ -3,11 +3,11 @@
 A method names the streams that it needs, one or two; they run side by side, and every batch holds a part of each:
 
     image_text   an image and one of its captions
-    image_groups an image and several of its captions, in several languages (`image_groups.py`)
+    image_groups an image and several of its captions, in several languages (`captions.py`)
     views        the same with two augmented views of the image (`views.py`) and, for the cloze task, masked tokens
     captions     the caption alone, for training on text
-    triples      an image and two of its captions that are translations of each other (`triples.py`)
-    text_text    text pairs (`text_pairs.py`)
+    triples      an image and two of its captions that are translations of each other (`captions.py`)
+    text_text    text pairs (`captions.py`)
 
 The way of an item: a record is read and parsed into items, these are shuffled, each gets its place and is decoded;
 what cannot be used is dropped (`epochs.py`). Items become batches, and a batch is finished: images are augmented,
@@ -27,11 +27,22 @@ from mural_tf.data import records
 from mural_tf.data.images import finish_images, read_image
 from mural_tf.data.records import parse_image_text, parse_img2dataset, parse_text_pair
 from mural_tf.data.skipped import SkippedRecords
-from mural_tf.data.streams import text_pairs
+from mural_tf.data.streams.captions import (
+    ACROSS_LANGUAGES,
+    CO_CAPTIONS,
+    FILES,
+    SOURCES,
+    across_languages_parser,
+    captions_of,
+    draw_across_languages,
+    draw_captions,
+    group_parser,
+    parse_co_captions,
+    parse_triples,
+    swap_texts,
+)
 from mural_tf.data.streams.epochs import check_first_item, endless_items, usable_blocks
-from mural_tf.data.streams.image_groups import captions_of, draw_captions, group_parser
 from mural_tf.data.streams.masking import mask_tokens
-from mural_tf.data.streams.triples import parse_triples, swap_texts
 from mural_tf.data.streams.views import augment_views
 from mural_tf.errors import UserError
 from mural_tf.text.language_words import tag_language
@@ -309,19 +320,19 @@ def _image_groups(settings: StreamSettings, texts: Texts) -> Stream:
 
 def _text_pairs(settings: StreamSettings, texts: Texts) -> Stream:
     source, languages = settings.data.text_pairs, settings.data.text_text_languages
-    if source not in text_pairs.SOURCES:
-        raise UserError(f"Unknown data.text_pairs {source!r}; known: {', '.join(text_pairs.SOURCES)}.")
+    if source not in SOURCES:
+        raise UserError(f"Unknown data.text_pairs {source!r}; known: {', '.join(SOURCES)}.")
 
     def finish(items, seed):
         return {**_text_pair(items, texts), "text_group_id": fingerprint(items["group_id"])}
 
     def draw(item, position):
-        return text_pairs.draw_across_languages(item, languages, _item_seed(settings, position))
+        return draw_across_languages(item, languages, _item_seed(settings, position))
 
     kind, parse, decode = {
-        text_pairs.FILES: (records.TEXT_PAIRS, parse_text_pair, None),
-        text_pairs.CO_CAPTIONS: (records.IMAGE_TEXT, text_pairs.parse_co_captions, None),
-        text_pairs.ACROSS_LANGUAGES: (records.IMAGE_TEXT, text_pairs.across_languages_parser(languages), draw),
+        FILES: (records.TEXT_PAIRS, parse_text_pair, None),
+        CO_CAPTIONS: (records.IMAGE_TEXT, parse_co_captions, None),
+        ACROSS_LANGUAGES: (records.IMAGE_TEXT, across_languages_parser(languages), draw),
     }[source]
     return Stream(
         "text_text",

@@ -1,4 +1,4 @@
-"""Two augmented views of every image, after SimCLR (Chen et al., 2020), which Globetrotter follows [P §3.3].
+"""Two augmented views of every image, after SimCLR (Chen et al., 2020), and [Globetrotter] §3.3.
 
 A view is a random crop resized to the tower's size, a flip, a colour distortion, and a Gaussian blur:
 

@@ -1,0 +1,40 @@
+"""A small run as one worker of `TF_CONFIG`'s cluster trains it: python worker_run.py DATA WORKDIR WEIGHTS."""
+
+import pathlib
+import sys
+
+import numpy as np
+import tensorflow as tf
+import toy_data
+
+from mural_tf.encoders.kernels import enable_fusion
+from mural_tf.models import build_model
+from mural_tf.training.callbacks import StopSignals
+from mural_tf.training.fit import compile_model, fit
+from mural_tf.training.strategy import build_strategy, is_chief
+
+
+def train(data, workdir, weights):
+    """Trains six steps and writes the data position and all trained variables to `weights`, a .npz file."""
+    strategy = build_strategy()  # before TensorFlow runs anything
+    enable_fusion(False)  # as in every test
+    config = toy_data.toy_config(data)
+    config.embedding_size = 16
+    config.image_tower.update(dict(name="features", feature_size=16))  # BatchNorm of each replica's rows would differ
+    config.loss.label_smoothing = 0.1
+    config.train.update(dict(steps=6, log_every=3, checkpoint_every=3))
+    tokenizer = toy_data.toy_tokenizer()
+    if is_chief(strategy):
+        pathlib.Path(workdir).mkdir()
+    with strategy.scope():
+        tf.keras.utils.set_random_seed(0)
+        model = build_model(config, tokenizer.vocabulary_size)
+        compile_model(model, config)
+    with StopSignals() as signals:
+        assert fit(model, tokenizer, config, pathlib.Path(workdir), strategy, signals)
+    trained = {str(i): variable.numpy() for i, variable in enumerate(model.trainable_variables)}
+    np.savez(weights, position=model.data_position.numpy(), **trained)
+
+
+if __name__ == "__main__":
+    train(*sys.argv[1:])
