@@ -8,6 +8,7 @@ import re
 import pytest
 from absl import flags
 from test_paper_configs import load
+from test_rooms import ROOMS
 
 from benchmarks import table_rows
 from mural_tf.cli import find_command
@@ -54,6 +55,10 @@ def command_lines(text):
 @every_document
 def test_files_exist(path):
     named = re.findall(r"(?<![\w/.])((?:mural_tf|configs|docs|benchmarks|tests)/[\w./-]*\w)", path.read_text("utf-8"))
+    rooms = "|".join(ROOMS)
+    named += [
+        f"mural_tf/{name}" for name in re.findall(rf"(?<![\w/.])((?:{rooms})/[\w/]*\.py)", path.read_text("utf-8"))
+    ]
     named = set(named) - made_by(path.read_text("utf-8"))
     assert not [name for name in named if not (ROOT / name).exists() and not list(ROOT.glob(f"{name}*"))]
 

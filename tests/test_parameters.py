@@ -11,6 +11,7 @@ CASES = [
     ("align", {}, set()),
     ("labse", {}, {"log_temperature"}),
     ("globetrotter", {}, {"log_temperature"}),
+    ("embn", {}, {"log_temperature"}),
     ("mule", {"method__language_weight": 0.0}, {"language_classifier", "log_temperature"}),
 ]
 

@@ -18,12 +18,12 @@ mean of the other tokens for texts; with `shared_head` one, on the [CLS] state, 
 Baselines of [Globetrotter] §5.1: "fully supervised", `method.alpha="pairs"`, takes L_t's pairs from translation pairs
 (α = 1); "text only", no image tower and the cloze term alone.
 
-Departures from both:
-- captions are masked for L_c only (its code: for all losses), in a second pass;
-- L_v and L_x leave out negatives that share an image or caption;
-- β compares sentences; its code compares their tokens. α^v and α^x are those of the first view, as in its code.
+Departure from both: L_v and L_x leave out negatives that share an image or caption. (α^v and α^x are those of the first
+view, as in its code.)
 
 Departures from its code:
+- captions are masked for L_c only, in a second pass; its code masks them for all losses;
+- β compares sentences, as in the paper; its code compares their tokens;
 - L_x is the sum of both directions, as in Eq. 4; its code takes their mean, so its λ2 of 1 is a weight of 0.5 here;
 - L_x compares the captions with one view after the other; in its code a caption's candidates are all 2N views, so that
   the other view of its own image is a negative.
