@@ -14,6 +14,7 @@ from mural_tf.ingest.build_vocabulary import count_sources, in_order
 from mural_tf.ingest.convert import KINDS
 from mural_tf.ingest.source import Settings, parse_source
 from mural_tf.text import learning
+from mural_tf.text.vocabulary_file import load_vocabulary
 from mural_tf.text.word_counts import WordCounts, count_words
 from mural_tf.text.word_pieces import WordPieceTokenizer
 
@@ -120,7 +121,7 @@ def test_command(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "323 captions and pairs read, 322 written, 1 skipped" in done.stdout
-    tokenizer = WordPieceTokenizer(learning.load_vocabulary(tmp_path / "v.txt"))
+    tokenizer = WordPieceTokenizer(load_vocabulary(tmp_path / "v.txt"))
     assert tokenizer.tokenize(["mbwa dog chien"]).shape[0] == 1
     wrong = subprocess.run([*command[:3], "--size=80", f"--output={tmp_path}/v.txt"], capture_output=True, text=True)
     assert wrong.returncode == 1 and wrong.stderr.startswith("Error: Expected sources")
