@@ -81,7 +81,7 @@ CHUNKS = 4
 
 
 def put(config: ConfigDict, key: str, value) -> None:
-    """Sets one field by its name of old, "loss.alpha"; `MOVED_FIELDS` says where it is now."""
+    """Sets one field by its old name, "loss.alpha"; `MOVED_FIELDS` says where it is now."""
     if key == "model":
         mount(config, value)
         return
@@ -91,7 +91,7 @@ def put(config: ConfigDict, key: str, value) -> None:
     for branch in branches:
         config = config[branch]
     if field not in config:
-        raise KeyError(f"{key} is no field of the configuration: name its new place in MOVED_FIELDS.")
+        raise KeyError(f"{key} is not a field of the configuration: name its new place in MOVED_FIELDS.")
     config[field] = value
 
 
@@ -186,7 +186,7 @@ def whole_words() -> WordTokenizer:
 
 
 def resolved(name: str) -> ConfigDict:
-    """Returns a configuration by the name of its file of old, with ":argument" if it takes one."""
+    """Returns a configuration by the name of its old file, with ":argument" if it takes one."""
     file, _, argument = MOVED_CONFIGS.get(name, name).partition(":")
     get_config = importlib.import_module(f"configs.{file}").get_config
     return complete(get_config(argument) if argument else get_config())

@@ -171,7 +171,7 @@ def test_nothing_flows_back_through_alpha(definition):
 
 
 def test_cloze_derived_by_hand_and_by_loop():
-    # Equal logits over 8 pieces cost ln 8 a place, however many places count.
+    # Equal logits over 8 pieces cost ln 8 at each place, however many places count.
     weights = tf.constant([[1.0, 1.0, 0.0], [0.0, 0.0, 0.0]])
     sums = cloze_sums(tf.zeros([2, 3, 8]), tf.zeros([2, 3], tf.int32), weights)
     np.testing.assert_allclose(sums, [[2 * math.log(8), 2], [0, 0]], atol=1e-6)
@@ -190,7 +190,7 @@ def test_cloze_derived_by_hand_and_by_loop():
     np.testing.assert_allclose(cloze_loss(sums, (0, 1)) + cloze_loss(sums, (1, 3)), cloze_loss(sums), rtol=1e-5)
 
 
-def test_unknown_names_are_told():
+def test_unknown_names_are_reported():
     with pytest.raises(ValueError, match="expected one of code, paper"):
         transitive_weights(tf.eye(2), tf.eye(2), "book")
     with pytest.raises(ValueError, match="expected one of both, first"):

@@ -179,7 +179,7 @@ class BertEmbeddings(tf.keras.layers.Layer):
 class BertLayer(tf.keras.layers.Layer):
     """One post-norm transformer layer: ([B, T, hidden], int32 mask [B, T]) -> [B, T, hidden].
 
-    With `first_position_only` the output is [B, 1, hidden], the first position alone, but for `every_position` calls.
+    With `first_position_only` the output is [B, 1, hidden], the first position alone, except in `every_position` calls.
     """
 
     def __init__(self, heads, feed_forward_size, dropout, first_position_only=False, **options):

@@ -87,7 +87,7 @@ def read_split(folder: pathlib.Path, split: str) -> Rated:
     Which images and captions make up the split follows from sits' original pairs.
 
     Raises:
-      UserError: a row that is not as documented, an item that is no part of the split, a caption without text.
+      UserError: a row that is not as documented, an item that is not part of the split, a caption without text.
     """
     folder = folder / "data" if (folder / "data").is_dir() else folder
     rows = {kind: list(_read_csv(folder / f"{kind}_{split}.csv")) for kind in ("sts", "sis", "sits")}
@@ -114,7 +114,7 @@ def _ratings(rows: list[tuple], first: dict[str, int], second: dict[str, int]) -
     for row in rows:
         unknown = row[0] if row[0] not in first else row[1] if row[1] not in second else ""
         if unknown:
-            raise UserError(f"{row[4]}: {unknown} is no part of the split's {ORIGINAL} pairs.")
+            raise UserError(f"{row[4]}: {unknown} is not part of the split's {ORIGINAL} pairs.")
     return Ratings(
         np.array([first[row[0]] for row in rows]),
         np.array([second[row[1]] for row in rows]),

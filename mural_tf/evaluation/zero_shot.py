@@ -1,4 +1,4 @@
-"""Zero-shot classification (CLIP, Radford et al., 2021, §3.1.4; ETCL §5.2): ImageNet, CIFAR-100, SUN397, Food-101.
+"""Zero-shot classification (CLIP, Radford et al., 2021, §3.1.4; [ETCL] §5.2): ImageNet, CIFAR-100, SUN397, Food-101.
 
 A class is represented by the normalised mean of the normalised embeddings of its name in every template; an image goes
 to the class with the largest cosine. Accuracy@1 and @5, per language. Languages come from the files of class names:
@@ -131,7 +131,7 @@ def list_class_folders(folder: pathlib.Path) -> tuple[list[pathlib.Path], list[s
 
 
 ACCURACIES = (1, 5)
-GROUPS = {  # ETCL §4.1
+GROUPS = {  # [ETCL] §4.1
     "well-resourced": tuple("en de fr cs ja zh ru pl tr".split()),
     "under-resourced": tuple("uz ga be mg ceb".split()),
 }

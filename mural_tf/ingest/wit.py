@@ -142,7 +142,7 @@ def _read_quoted_tsv(path, columns: Sequence[str], on_problem, on_position) -> I
         except StopIteration:
             return
         except csv.Error as error:
-            on_problem(f"row that is no TSV ({error})", location)
+            on_problem(f"row that is not TSV ({error})", location)
             continue
         if len(row) == len(header):
             yield dict(zip(header, row)), location

@@ -28,7 +28,7 @@ import numpy as np
 
 CUTOFFS = (1, 5, 10)
 SCORE_BLOCK_BYTES = 256 * 2**20  # of float32 scores held at a time
-LARGEST_BLOCK = 255  # rows; more are no faster
+LARGEST_BLOCK = 255  # rows; more rows are not faster
 _FLOAT32_UNIT = 2.0**-24
 # The rounding error of a dot product of D float32 terms is below 8 sqrt(D) units with probability above 1 - 1e-13
 # (N. Higham and T. Mary, "A new approach to probabilistic rounding error analysis", SIAM J. Sci. Comput. 2019).

@@ -179,7 +179,7 @@ def has_faiss() -> bool:
 
 def import_faiss():
     """Imports faiss, or raises `UserError` that says how to install it."""
-    logging.getLogger("faiss.loader").setLevel(logging.WARNING)  # it tells which of its libraries it looks for
+    logging.getLogger("faiss.loader").setLevel(logging.WARNING)  # it logs which of its libraries it looks for
     try:
         import faiss
     except ImportError:

@@ -1,4 +1,4 @@
-"""What approximate search finds of the exact result, measured for every kind of query apart.
+"""How much of the exact result approximate search finds, measured for every kind of query separately.
 
 An index that finds nearly all neighbours of an image's vector may miss those of a sentence's: sentences lie elsewhere
 in the space than the images that the structure was built on, and sentences of one language elsewhere than another's.

@@ -78,7 +78,7 @@ def load_models(export: str | pathlib.Path) -> dict[str, ServedModel]:
         raise UserError(f"The export {export} does not exist; run_export.py makes one of a workdir.")
     folders = sorted({path.parents[1] for path in export.glob("*/*/saved_model.pb") if path.parent.name.isdigit()})
     if not folders:
-        raise UserError(f"{export} is no export: expected SavedModels such as {export}/text_encoder/1.")
+        raise UserError(f"{export} is not an export: expected SavedModels such as {export}/text_encoder/1.")
     return {folder.name: ServedModel(folder.name, folder) for folder in folders}
 
 

@@ -19,7 +19,7 @@ def build_strategy(tpu: str = "") -> tf.distribute.Strategy:
 
     With `tpu` empty, `TF_CONFIG` (several workers) selects MultiWorkerMirroredStrategy, several GPUs select
     MirroredStrategy, and one device needs none. Several workers are only possible before TensorFlow has run anything,
-    so call this first. Raises `UserError` for a TPU that cannot be reached or a `TF_CONFIG` that is none.
+    so call this first. Raises `UserError` for a TPU that cannot be reached or a malformed `TF_CONFIG`.
     """
     if tpu:
         try:
@@ -84,7 +84,7 @@ def sum_over_workers(strategy: tf.distribute.Strategy, value: int) -> int:
 
 
 def chief_first(strategy: tf.distribute.Strategy, prepare: Callable[[], Result]) -> Result:
-    """Returns `prepare()`, called by the chief before all others, who then find written what it writes."""
+    """Returns `prepare()`, called by the chief before all others, which then find what it wrote."""
     if not is_chief(strategy):
         sum_over_workers(strategy, 0)
     result = prepare()
