@@ -19,8 +19,8 @@ Weights and batches are drawn here, by name, so that neither the order in which 
 matters to losses and exports; the weights that a model is built with are compared on their own ("initial/…").
 One thread computes. Numbers still depend on the processor and on TensorFlow's version: compare where you wrote.
 
-A rewrite may move things on purpose. All that depends on the project's interface is in the first half of this file;
-fields and files that moved are named in `MOVED_FIELDS` and `MOVED_CONFIGS`.
+A rewrite may move things on purpose. Everything that depends on the project's interface is in the first half of this
+file; fields and files that moved are named in `MOVED_FIELDS` and `MOVED_CONFIGS`.
 """
 
 from __future__ import annotations

@@ -224,7 +224,7 @@ def measure(method: Method, workdir: pathlib.Path) -> dict:
 
 
 def processor_seconds_per_step(workdir: pathlib.Path) -> float | None:
-    """The median over the log's rows but the first, in which functions are traced; None if there is one row only.
+    """The median over the log's rows except the first, which traces functions; None if there is one row only.
 
     Of processor time, which other programs on the machine change little.
     """

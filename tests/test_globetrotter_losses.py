@@ -106,11 +106,11 @@ def loss_loop(sentences, alpha, temperature):
 
 def test_alpha_derived_by_hand():
     # Two orthogonal images, each with a caption that fits it: cosines 1, 0, 1 map to 1, 1/2, 1; the cube root of 1/2
-    # less 0.4, over 0.6. The code's definition sees no likeness above 0 at all.
+    # less 0.4, over 0.6. The code's definition sees no similarity above 0 at all.
     found = transitive_weights(tf.eye(2), tf.eye(2), "paper").numpy()
     np.testing.assert_allclose(found, (0.5 ** (1 / 3) - 0.4) / 0.6 * (1 - np.eye(2)), atol=1e-6)
     assert not transitive_weights(tf.eye(2), tf.eye(2), "code").numpy().any()
-    # Cosine 1/2 between three images in a row of likeness 1/2, 1/2 and -1/2 (angles 0, 60 and 120 degrees), captions
+    # Cosine 1/2 between three images in a row of similarity 1/2, 1/2 and -1/2 (angles 0, 60 and 120 degrees), captions
     # that fit: the largest becomes 1, and the third pair is below the margin.
     angles = np.deg2rad([0.0, 60.0, 120.0])
     images = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)

@@ -265,7 +265,7 @@ def test_an_index_grows(folder, tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         built(folder, tmp_path / "index", ColorEmbedder(fail_after=1), update=True, part=1)
     assert len(load_index(tmp_path / "index")) == 4  # in use all the time
-    with monkeypatch.context() as patch:  # everything is encoded, but not put together
+    with monkeypatch.context() as patch:  # everything is encoded, but not joined
         patch.setattr(build.Parts, "put_together", lambda self: self.missing_on_purpose)
         with pytest.raises(AttributeError):
             built(folder, tmp_path / "index", again, update=True)

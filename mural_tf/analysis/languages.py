@@ -3,8 +3,8 @@
     python -m mural_tf analyse languages --model=WORKDIR_OR_EXPORT --data_dir=DATA --output=FOLDER
 
 The data are the same sentences in many languages: files of aligned lines, NAME.LANGUAGE.txt, or image-text records
-whose captions share groups, such as the emoji benchmark. Written are similarity.csv (SVCCA of every two languages),
-map.csv (Laplacian eigenmaps) and the drawing, languages.png and languages.svg.
+whose captions share groups, such as the emoji benchmark. The command writes similarity.csv (SVCCA of every two
+languages), map.csv (Laplacian eigenmaps) and the drawing, languages.png and languages.svg.
 
 SVCCA (Raghu et al., 2017) says how similar two representations of the same sentences are, whatever their rotation: both
 are centred and cut to the directions that explain most of their variance, and the similarity is the mean of the

@@ -253,7 +253,7 @@ def read_report(folder: pathlib.Path, number: int) -> BlockReport | None:
 
 
 def write_report(folder: pathlib.Path, number: int, report: BlockReport) -> None:
-    """Writes the places of what was skipped, and the report last: from then on the block is finished."""
+    """Writes the places of what was skipped, and the report last: the block is finished then."""
     if report.tally.places:
         lines = "".join(f"{kind}\t{place}\n" for kind, place in report.tally.places)
         write_whole(places_path(folder, number), lines)

@@ -208,7 +208,7 @@ class Img2dataset(ShardSource):
                 yield self._image_id(sample), text
 
     def _image_id(self, sample: Sample) -> str:
-        """The address, which tells the same image in another data set, or else the key."""
+        """The address, which identifies the same image in another data set, or else the key."""
         return sample.metadata.get("url") or f"{pathlib.Path(self.path).name}/{sample.key}"
 
     def _text(self, sample: Sample, shard: pathlib.Path, tally: Tally) -> Text | None:

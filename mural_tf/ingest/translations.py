@@ -236,7 +236,7 @@ class Opus100(PairsOfFiles):
         """Yields the files of the splits."""
         unknown = set(self.splits) - {"train", "dev", "test", "zero-shot"}
         if unknown:
-            raise UserError(f"OPUS-100 has no split {unknown.pop()}: train, dev, test and zero-shot it has.")
+            raise UserError(f"OPUS-100 has no split {unknown.pop()}: it has train, dev, test and zero-shot.")
         groups = [g for g, wanted in (("supervised", {"train", "dev", "test"}), ("zero-shot", {"zero-shot"}))
                   if wanted & set(self.splits)]  # fmt: skip
         folders = sorted(folder for group in groups for folder in pathlib.Path(self.path).glob(f"{group}/*-*"))

@@ -24,7 +24,7 @@ from mural_tf.search.queries import Query
 
 K = 10
 TARGET = 0.95
-ENOUGH = 20  # queries from which on a group takes part in the choice of the effort
+ENOUGH = 20  # groups of at least as many queries take part in the choice of the effort
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The SavedModels of an export, ready to answer: newest version, all signatures, warmed up, run in batches.
 
 Requests that arrive together share one run of the model. While a batch runs, requests queue; the next batch takes as
-many as fit. A first request waits a short window for company. A batch that fails is run again request by request, so
+many as fit. The first request waits a short time for others. A batch that fails is run again request by request, so
 that only the one at fault gets the error.
 """
 

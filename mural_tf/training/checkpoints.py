@@ -263,7 +263,7 @@ def _weights(model: DualEncoder) -> tf.train.Checkpoint:
 
 
 def _present_weights(model: DualEncoder, path: str) -> tf.train.Checkpoint:
-    """The parts of the model of which the checkpoint at `path` holds anything."""
+    """The parts of the model that have any value in the checkpoint at `path`."""
     held = {name.split("/")[1] for name, _ in tf.train.list_variables(path) if name.startswith("model/")}
     return tf.train.Checkpoint(**{name: part for name, part in model.weights_by_part().items() if name in held})
 

@@ -29,7 +29,7 @@ def build_strategy(tpu: str = "") -> tf.distribute.Strategy:
         except (ValueError, OSError, RuntimeError, tf.errors.OpError) as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise UserError(f"The TPU {tpu!r} cannot be used: {reason}. Leave --tpu empty for this machine.") from None
-        # TPUs round the factors of float32 products to bfloat16 unless told not to. The towers ask for bfloat16 by
+        # By default TPUs round the factors of float32 products to bfloat16. The towers ask for bfloat16 by
         # their own dtype; what is float32 on purpose is the similarity, divided by a temperature near 0.01.
         tf.config.experimental.enable_tensor_float_32_execution(False)
         return tf.distribute.TPUStrategy(resolver)

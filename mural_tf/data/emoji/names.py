@@ -1,10 +1,10 @@
 """Emoji keys, languages and names of the emoji benchmark, out of the Unicode CLDR packages.
 
-CLDR's annotations hold, per locale and emoji, `tts`, the short name that we use as caption, and `default`, keywords.
-A locale is one folder there and keeps CLDR's tag as its language, whether it is a bare language ("sr"), a script of
-it ("sr-Latn", "zh-Hant", "pa-Arab") or a region ("pt-PT", "yo-BJ"). Every locale counts with the names it gives
-itself: a region's folder holds only those that differ from its parent's, and nothing is inherited. Counted so, 100
-locales name at least 90% of the emoji and 122 at least half.
+CLDR's annotations hold, per locale and emoji, `tts`, the short name that we use as caption, and `default`, keywords. A
+locale is one folder there and keeps CLDR's tag as its language, whether it is a bare language ("sr"), a script of it
+("sr-Latn", "zh-Hant", "pa-Arab") or a region ("pt-PT", "yo-BJ"). Every locale counts with the names it gives itself: a
+region's folder holds only those that differ from its parent's, and nothing is inherited. By this count, 100 locales
+name at least 90% of the emoji and 122 at least half.
 """
 
 from __future__ import annotations

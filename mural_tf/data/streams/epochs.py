@@ -90,7 +90,7 @@ def positions(places: tf.Tensor) -> tf.Tensor:
 
 
 def _parsed(raw: tf.data.Dataset, parse, skipped: SkippedRecords) -> tf.data.Dataset:
-    """Parses records in order and leaves out, but counts, those of which `parse` makes nothing."""
+    """Parses records in order; leaves out and counts those from which `parse` makes nothing."""
     numbered = raw.enumerate().map(
         lambda index, serialized: (index, parse(serialized)), num_parallel_calls=PARALLEL, deterministic=True
     )
