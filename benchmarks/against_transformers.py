@@ -7,7 +7,7 @@ EfficientNet-B0 at 128 pixels and BERT-base (30,522 word pieces), 32 pairs; forw
 (15 word pieces on average, and [CLS] and [SEP]), which PyTorch pads to 64 as `AlignProcessor` does and we do not.
 PyTorch runs every setting of --pytorch_settings and is compared in its fastest.
 
-Each side lives in a process of its own and takes one step when told to, by turns, so that a busy machine slows both
+Each side lives in a process of its own and takes one step when asked to, in turns, so that a busy machine slows both
 alike; ratios are medians of the rounds' ratios. Processor time counts all threads of the side. Utilisation is the
 model's useful floating-point operations (real tokens, multiply and add, three times the forward pass) per second of
 elapsed time over the same process's fastest 2048 x 2048 matrix product, measured in the same rounds.

@@ -19,8 +19,8 @@ Weights and batches are drawn here, by name, so that neither the order in which 
 matters to losses and exports; the weights that a model is built with are compared on their own ("initial/…").
 One thread computes. Numbers still depend on the processor and on TensorFlow's version: compare where you wrote.
 
-A rewrite may move things on purpose. All that depends on the project's interface is in the first half of this file;
-fields and files that moved are named in `MOVED_FIELDS` and `MOVED_CONFIGS`.
+A rewrite may move things on purpose. Everything that depends on the project's interface is in the first half of this
+file; fields and files that moved are named in `MOVED_FIELDS` and `MOVED_CONFIGS`.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ CHUNKS = 4
 
 
 def put(config: ConfigDict, key: str, value) -> None:
-    """Sets one field by its name of old, "loss.alpha"; `MOVED_FIELDS` says where it is now."""
+    """Sets one field by its old name, "loss.alpha"; `MOVED_FIELDS` says where it is now."""
     if key == "model":
         mount(config, value)
         return
@@ -91,7 +91,7 @@ def put(config: ConfigDict, key: str, value) -> None:
     for branch in branches:
         config = config[branch]
     if field not in config:
-        raise KeyError(f"{key} is no field of the configuration: name its new place in MOVED_FIELDS.")
+        raise KeyError(f"{key} is not a field of the configuration: name its new place in MOVED_FIELDS.")
     config[field] = value
 
 
@@ -186,7 +186,7 @@ def whole_words() -> WordTokenizer:
 
 
 def resolved(name: str) -> ConfigDict:
-    """Returns a configuration by the name of its file of old, with ":argument" if it takes one."""
+    """Returns a configuration by the name of its old file, with ":argument" if it takes one."""
     file, _, argument = MOVED_CONFIGS.get(name, name).partition(":")
     get_config = importlib.import_module(f"configs.{file}").get_config
     return complete(get_config(argument) if argument else get_config())

@@ -4,10 +4,10 @@
     python -m benchmarks.input_pipeline --resize=346 --crop=289 --skip_step   # the size of the paper's tower
 
 Draws its own photo-like pictures (noise of every scale, falling with frequency like that of photographs), writes them
-as one TFRecord and as JPEG files, and times batches from three processes by turns: `training_batches` of ALIGN; PIL
+as one TFRecord and as JPEG files, and times batches from three processes in turns: `training_batches` of ALIGN; PIL
 with Hugging Face's tokenizers on two threads (decode, resize, random crop, flip, tokenise, stack); and, for scale, a
-training step of ALIGN with EfficientNet-B0 and BERT-base on captions (`benchmarks.step_ours`). Each is timed only
-while it works; processor time counts all threads and is the steadier on a busy machine.
+training step of ALIGN with EfficientNet-B0 and BERT-base on captions (`benchmarks.step_ours`). Each is timed only while
+it works; processor time counts all threads and is the steadier on a busy machine.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     python -m benchmarks.methods --configs=emoji_mural_long,emoji_align_long
 
-All run in one process by turns, each on its own data, so that a busy machine slows them alike. Prints the median wall
+All run in one process in turns, each on its own data, so that a busy machine slows them alike. Prints the median wall
 and processor time of a step, reading and augmenting included, and their ratios to the last configuration's. Processor
 time is the one to trust when other programs run: it leaves out the waiting for them.
 """

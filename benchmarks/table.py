@@ -63,7 +63,7 @@ def runs_of(method: Method, seed: int, scale: float, folder: pathlib.Path) -> li
 
 
 def stage_folder(stage: Stage, scale: float) -> str:
-    """A folder name that tells all of a stage: "emoji_mural-1100,image_text_languages=en"."""
+    """A folder name that says all of a stage: "emoji_mural-1100,image_text_languages=en"."""
     values = {name: value if isinstance(value, tuple) else (value,) for name, value in stage.overrides}
     settings = [f"{name.split('.')[-1]}={'-'.join(map(str, value))}" for name, value in values.items()]
     return ",".join([f"{stage.config}-{step_count(stage, scale)}", *settings])
@@ -224,7 +224,7 @@ def measure(method: Method, workdir: pathlib.Path) -> dict:
 
 
 def processor_seconds_per_step(workdir: pathlib.Path) -> float | None:
-    """The median over the log's rows but the first, in which functions are traced; None if there is one row only.
+    """The median over the log's rows except the first, which traces functions; None if there is one row only.
 
     Of processor time, which other programs on the machine change little.
     """

@@ -11,7 +11,7 @@ from mural_tf.errors import UserError
 
 HELD_OUT = ("am", "be", "my", "sw")  # of the under-resourced: no image-caption pair at all; four scripts
 SEEN = tuple(language for language in CORE if language not in HELD_OUT)
-STEPS, IMAGE_TEXT, TEXT_TEXT = 1_400, 256, 512  # emoji_mural's steps and pairs a step: the budget
+STEPS, IMAGE_TEXT, TEXT_TEXT = 1_400, 256, 512  # emoji_mural's steps and pairs per step: the budget
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Stage:
 
     config: name of a file in configs/.
     steps: share of emoji_mural's 1,400 steps.
-    captions: image-caption pairs a step, text_pairs: text pairs a step; what the configuration's batches amount to.
+    captions: image-caption pairs per step, text_pairs: text pairs per step; what the configuration's batches amount to.
     overrides: fields set on the command line.
     """
 

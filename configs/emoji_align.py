@@ -1,4 +1,4 @@
-"""Small ALIGN, the counterpart of emoji_mural: the same but for the text-text task."""
+"""Small ALIGN, the counterpart of emoji_mural: the same without the text-text task."""
 
 from configs.emoji import get_config as emoji
 

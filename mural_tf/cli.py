@@ -1,4 +1,4 @@
-"""How commands run: the command is found, its flags are parsed, and the user's mistakes are told in one line.
+"""How commands run: the command is found, its flags are parsed, and the user's mistakes are reported in one line.
 
 `python -m mural_tf COMMAND …` and the scripts at the top of the repository call `run_command` with the table of
 `mural_tf/commands.py`; a script with a single purpose calls `run(main)`. Neither imports TensorFlow before the flags
@@ -289,7 +289,7 @@ def _original(error: flags.Error) -> BaseException | None:
 
 @contextlib.contextmanager
 def _mistakes_in_one_line() -> Iterator[None]:
-    """Prints what the user can put right and exits with 1; everything else is raised again."""
+    """Prints what the user can correct and exits with 1; everything else is raised again."""
     try:
         yield
     except KeyboardInterrupt as interrupt:

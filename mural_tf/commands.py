@@ -252,7 +252,7 @@ def serve():
 
 
 def analyse_languages():
-    """Draws a map of the languages that a text tower sees alike.
+    """Draws a map of the languages that a text tower sees as similar.
 
     python -m mural_tf analyse languages --model=WORKDIR --data_dir=DATA --output=FOLDER
     """
@@ -357,7 +357,7 @@ def convert():
     flag = cli.define(
         list=(False, "Print the kinds of sources and their options."),
         output=("", "Folder for the data set; it appears when the conversion is complete."),
-        restart=(False, "Begin anew instead of going on with an unfinished conversion."),
+        restart=(False, "Start again instead of going on with an unfinished conversion."),
         filters=("none", "A set of filters; other flags change single ones.", [*FILTERS]),
     )
     explanation = "Filter, see --filters and docs/convert.md; 0 is none."
@@ -380,7 +380,7 @@ def convert():
     )
     blocks = cli.define(
         images_per_block=(BLOCK_SIZES["image"], "Images a worker converts at a time.", 1),
-        pairs_per_block=(BLOCK_SIZES["pair"], "Text pairs a worker converts at a time.", 1),
+        pairs_per_block=(BLOCK_SIZES["pair"], "Text pairs that a worker converts at a time.", 1),
     )
 
     def settings() -> Settings:

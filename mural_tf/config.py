@@ -46,7 +46,7 @@ def _image_tower() -> ConfigDict:
             name="efficientnet",  # or "resnet" (18 layers at width and depth 1); "hub" for a TF-Hub image module;
             # "none", a model of texts alone; "features": records hold computed features, see ingest/features.py
             handle="",  # hub: handle or local folder
-            feature_size=0,  # features: numbers an image; 2048 of ResNet-152 [MULE]
+            feature_size=0,  # features: numbers for each image; 2048 of ResNet-152 [MULE]
             branch_size=0,  # N: Dense(N), BatchNorm, ReLU before the projection; 2048 in [MULE]
             width=1.6,  # EfficientNet-B5's width coefficient [MURAL §3.2]
             depth=2.2,  # EfficientNet-B5's depth coefficient
@@ -77,7 +77,7 @@ def _text_tower() -> ConfigDict:
             frozen_words=False,  # words: keep the vectors as they are
             language_size=512,  # words: width of the universal language embedding [MULE]
             recurrent="lstm",  # words: "lstm" [MULE], or "gru" as in its released code
-            language_branches="shared",  # words: one sentence branch, or "parallel", one a language (PARALLEL-EmbN)
+            language_branches="shared",  # words: one sentence branch; "parallel": one for each language (PARALLEL-EmbN)
             projection=512,  # words: width of the sentence embedding [MULE]
             layers=12,
             hidden_size=768,
@@ -119,7 +119,7 @@ def _loss() -> ConfigDict:
             text_text_temperature=0.01,  # fixed [MURAL §3.1]
             text_text_margin=0.3,  # subtracted from the positive's cosine [MURAL §3.1]
             label_smoothing=0.0,  # of the image-text softmax; 0.1 in [ETCL]
-            mask_duplicates=True,  # same image or same text twice in a batch is no negative (our choice)
+            mask_duplicates=True,  # the same image or text twice in a batch is not a negative (our choice)
         )
     )
 
@@ -176,7 +176,7 @@ def _data() -> ConfigDict:
             format="mural",  # or "img2dataset" (keys jpg, txt); see docs/data.md
             image_text_languages=(),  # training captions in these only; empty: all
             text_pairs="files",  # or "co_captions": two captions of one image, the fine-tuning ablation of [MURAL A.1];
-            # "co_captions_across_languages": two of different languages, drawn anew in every epoch, for LP of [MULE]
+            # "co_captions_across_languages": two of different languages, drawn again in every epoch, for LP of [MULE]
             text_text_languages=(),  # text pairs whose second language is among these; empty: all
             language_temperature=1.0,  # language l is drawn in proportion to count^(1/temperature)
             default_language="en",  # of records that name none (img2dataset)

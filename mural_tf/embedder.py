@@ -23,7 +23,7 @@ from mural_tf.errors import UserError
 from mural_tf.text import takes_languages
 
 PLACES = ("{}", "{c}")  # of a class's name in a template: CLIP's files have the one, CLIP_benchmark's the other
-LONG_LIST = 1000  # items from which on a progress bar is shown unless told otherwise
+LONG_LIST = 1000  # at least as many items show a progress bar, unless the caller decides
 
 Image = "str | os.PathLike | bytes | np.ndarray"
 
@@ -89,7 +89,7 @@ class Embedder:
 
     @property
     def takes_languages(self) -> bool:
-        """Whether `encode_text` is better told the language."""
+        """Whether `encode_text` does better if it gets the language."""
         return takes_languages(self.config.text_tower)
 
     @classmethod

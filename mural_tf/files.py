@@ -1,8 +1,8 @@
 """Files and folders that appear whole or not at all, JSON, locks between processes, and storage that fails.
 
-Whatever is killed in the middle of writing leaves what was there before, or nothing, and at most something hidden
-beside it with a name that ends in `PARTIAL`. Files are left to `remove_partial`, because each process has its own name
-for them; a folder has one writer at a time, and the next one removes what the last one left.
+A process that is killed while it writes leaves what was there before, or nothing, and at most something hidden beside
+it with a name that ends in `PARTIAL`. Files are left to `remove_partial`, because each process has its own name for
+them; a folder has one writer at a time, and the next one removes what the last one left.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ def _load_export(path: pathlib.Path) -> Embedder:
     image_signature = _signature(image_encoder, "image_bytes", path / "image_encoder")
     text_signature = _signature(text_encoder, "text", path / "text_encoder")
 
-    def check_image(data):  # the exported graph does not tell: it gives a row of zeros
+    def check_image(data):  # the exported graph does not say so: it gives a row of zeros
         if not takes_features(config.image_tower) and int(claimed_pixels(data)) > MAX_PIXELS:
             raise tf.errors.InvalidArgumentError(None, None, f"more than {MAX_PIXELS:,} pixels")
         prepare_image(data, config.image_tower)
@@ -137,7 +137,7 @@ def _input_size(image_encoder, folder: pathlib.Path) -> int:
     try:
         return int(image_encoder.__call__.concrete_functions[0].structured_input_signature[0][0].shape[1])
     except (AttributeError, IndexError, TypeError):
-        raise UserError(f"{folder} is no TF-Hub module that takes images [B, S, S, 3] of one size.") from None
+        raise UserError(f"{folder} is not a TF-Hub module that takes images [B, S, S, 3] of one size.") from None
 
 
 def newest_version(folder: pathlib.Path) -> pathlib.Path:

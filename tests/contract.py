@@ -109,7 +109,7 @@ def rows_of(embeddings: dict) -> dict:
 
 
 def largest_difference(one, other) -> float:
-    """Of two lists of gradients, of which the same must be `None`."""
+    """Of two lists of gradients; the same ones must be `None`."""
     assert [g is None for g in one] == [g is None for g in other]
     return max(float(tf.reduce_max(tf.abs(a - b))) for a, b in zip(one, other) if a is not None)
 

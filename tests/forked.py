@@ -1,4 +1,4 @@
-"""Runs scripts and functions in forks of a process that has imported TensorFlow already, which saves seconds a run.
+"""Runs scripts and functions in forks of a process that has imported TensorFlow already, which saves seconds per run.
 
 A script sees what a process of its own would show it: arguments, folder, standard streams, exit code. What differs
 when a process starts from nothing is left to the tests that use `subprocess`.

@@ -23,7 +23,7 @@ def tokenizer(count: int = 64, **options) -> WordTokenizer:
 
 
 def config(folder, model: str = "mule"):
-    """Sixteen captions of eight images, of which features are given, and, for MULE, sixteen text pairs."""
+    """Sixteen captions of eight images, whose features are given, and, for MULE, sixteen text pairs."""
     config = toy_data.toy_config(folder, model)
     config.image_tower.update(dict(name="features", feature_size=FEATURES, branch_size=32, projection=24))
     config.embedding_size = 24

@@ -59,7 +59,7 @@ def test_lines_end_with_newlines_only(tmp_path):
     ]
 
 
-def test_lines_that_cannot_be_read_are_told(tmp_path):
+def test_lines_that_cannot_be_read_are_reported(tmp_path):
     path = tmp_path / "bad.txt"
     path.write_bytes(b"good\n\xff\xfe\nfine\n")
     problems = Problems()

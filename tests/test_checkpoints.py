@@ -270,7 +270,7 @@ def out_of_space(*arguments, **options):
 @pytest.mark.parametrize("owner,name,failure", [
     (tf.raw_ops, "SaveV2", full_disk), (checkpoints.os, "replace", out_of_space)
 ])  # fmt: skip
-def test_a_full_disk_is_told_and_earlier_checkpoints_stay(model, three, monkeypatch, owner, name, failure):
+def test_a_full_disk_is_reported_and_earlier_checkpoints_stay(model, three, monkeypatch, owner, name, failure):
     saved = training_checkpoints(model, three, 3)
     before = names(three / "checkpoints")
     with monkeypatch.context() as patch:

@@ -200,7 +200,7 @@ def test_a_method_brings_its_fields_before_they_are_overridden(no_flags, monkeyp
     assert config.model == "my.methods:SigLip" and config.seed == 3
     assert config.method.to_dict() == {"margin": 0.1, "name": "my.methods:SigLip"}
     with pytest.raises(AttributeError):
-        config.method.another = 1  # locked, as ever
+        config.method.another = 1  # locked, as always
 
 
 def test_the_file_s_own_method_keeps_the_file_s_fields(no_flags, monkeypatch, tmp_path):

@@ -31,7 +31,7 @@ def test_arguments_are_a_variant_and_fields(text, expected):
     ("small,large", "Unknown argument 'large'"),
     ("large,steps=3", "large takes no more"),
 ])  # fmt: skip
-def test_unknown_arguments_are_told_what_is_known(text, message):
+def test_unknown_arguments_are_answered_with_what_is_known(text, message):
     with pytest.raises(UserError, match=message):
         parse(text, VARIANTS)
 

@@ -172,7 +172,7 @@ def test_methods_are_found_by_their_modules():
     ("outside_method:Missing", "cannot be imported"),
     ("contract:toy_config", "not a subclass of"),
 ])  # fmt: skip
-def test_what_is_no_method_is_told(name, message):
+def test_what_is_not_a_method_is_reported(name, message):
     with pytest.raises(UserError, match=message):
         method_class(name)
 
@@ -189,6 +189,6 @@ def test_own_fields_mount_below_one_key():
         complete(config)
 
 
-def test_a_method_without_any_loss_is_told():
+def test_a_method_without_any_loss_is_reported():
     with pytest.raises(UserError, match="Align without any loss"):
         contract.build(contract.toy_config("align", loss__image_text_weight=0.0))

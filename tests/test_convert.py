@@ -57,7 +57,7 @@ def test_the_data_set(tmp_path):
     assert description["skipped"]["missing image"]["count"] == 22
     assert len((output / "skipped.tsv").read_text().splitlines()) == 33
     names = sorted(path.name for path in (output / "text_pairs").iterdir())
-    assert names == [f"train-{i:05d}-of-00011.tfrecord" for i in range(11)]  # 1,100 lines, 100 a block
+    assert names == [f"train-{i:05d}-of-00011.tfrecord" for i in range(11)]  # 1,100 lines, 100 in each block
     assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".")) == [".out.lock"]
 
 

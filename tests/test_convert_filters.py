@@ -85,7 +85,7 @@ def test_frequent_texts_and_images(tmp_path, workers):
     rows += [(f"{n}.jpg", "on four images") for n in range(4)]
     rows += [("4.jpg", f"text {n}") for n in range(5)]  # at the bound of 5
     rows += [("5.jpg", f"text {n}") for n in range(6)]
-    rows += [("0.jpg", "on three images")] * 3  # repeats are no further images
+    rows += [("0.jpg", "on three images")] * 3  # repeats do not count as further images
     filters = Filters(max_images_per_text=3, max_texts_per_image=5)
     output = run([write_captions(tmp_path, rows)], tmp_path / "out", filters=filters, workers=workers)
     kept = [(record.image_id, record.captions[0]) for record in images_in(output)]

@@ -138,7 +138,7 @@ def test_images_have_to_be_named(tmp_path):
     (tmp_path / "cc12m.tsv").write_text("http://x/1.jpg\ta dog\n")
     with pytest.raises(UserError, match="needs images=FOLDER"):
         run([f"cc12m:{tmp_path}/cc12m.tsv"], tmp_path / "out")
-    with pytest.raises(UserError, match="nowhere is no folder"):
+    with pytest.raises(UserError, match="nowhere is not a folder"):
         run([f"cc12m:{tmp_path}/cc12m.tsv,images={tmp_path}/nowhere"], tmp_path / "out")
 
 

@@ -23,7 +23,7 @@ def left_out(output):
 def test_moses_zip(tmp_path):
     path = write_moses(
         tmp_path / "en-iw.txt.zip",
-        {  # CRLF, U+2028 and U+0085 inside a sentence, an empty line, bytes that are no text, no newline at the end
+        {  # CRLF, U+2028 and U+0085 inside a sentence, an empty line, bytes that are not text, no newline at the end
             "GNOME.en-iw.en": "One\r\nTwo\u2028and\u0085more\nThree\n\nFive\nSix".encode(),
             "GNOME.en-iw.iw": "אחת\r\nשתיים\nשלוש\nארבע\n".encode() + b"\xff\xfe\n" + "שש".encode(),
             "GNOME.en-iw.ids": b"1\n2\n",
@@ -52,14 +52,14 @@ def test_ccmatrix_scores(tmp_path):
     output = run([f"opus:{path},min_score=1.1"], tmp_path / "out")
     assert [pair.text_b for pair in pairs_in(output)] == ["one"]
     assert left_out(output)["score below min_score"]["first"].endswith("CCMatrix.de-en.de:2")
-    assert skipped(output)["score that is no number"]["first"].endswith("CCMatrix.de-en.de:3")
+    assert skipped(output)["score that is not a number"]["first"].endswith("CCMatrix.de-en.de:3")
     assert len(pairs_in(run([f"opus:{path}"], tmp_path / "all"))) == 3
     without = write_moses(tmp_path / "plain.zip", members)
     with pytest.raises(UserError, match="holds no .scores"):
         run([f"opus:{without},min_score=1.1"], tmp_path / "none")
 
 
-def test_moses_zips_that_cannot_be_used_are_told(tmp_path):
+def test_moses_zips_that_cannot_be_used_are_reported(tmp_path):
     good = write_moses(tmp_path / "a.zip", {"X.de-en.de": b"eins\nzwei\n", "X.de-en.en": b"one\n"})
     write_moses(tmp_path / "b.zip", {"X.de-en.de": b"eins\n"})
     write_moses(tmp_path / "c.zip", {"X.de-xx.de": b"eins\n", "X.de-xx.xx": b"one\n"})
@@ -71,7 +71,7 @@ def test_moses_zips_that_cannot_be_used_are_told(tmp_path):
         "aligned file with fewer lines than its partner": "/a.zip!X.de-en.en:2",
         "zip without aligned files NAME.a-b.a and NAME.a-b.b": "/b.zip",
         "unknown language in de-xx": "/c.zip",
-        "file that is no zip or is cut off": "/d.zip",
+        "file that is not a zip or is cut off": "/d.zip",
     }
 
 

@@ -84,7 +84,7 @@ def test_no_images_have_no_classes(embedder):
     assert best.shape == (0,) and cosines.shape == (0, 1)
 
 
-def test_mistakes_are_told(embedder, colors):
+def test_mistakes_are_reported(embedder, colors):
     with pytest.raises(ValueError, match="'a photo' has no place for the label"):
         embedder.classify(colors, ["red"], ["{}", "a photo"])
     with pytest.raises(ValueError, match="labels is empty"):

@@ -119,7 +119,7 @@ def test_groups_hold_what_their_images_have(tmp_path):
     assert batch["image"].dtype == tf.float32 and batch["image"].shape == (2, 12)
     assert batch["caption"]["input_word_ids"].shape == (8, 8) and batch["image_groups_position"].shape == (2, 2)
     second = next(iterator)
-    assert not skipped.total  # an image without these languages is no fault
+    assert not skipped.total  # an image without these languages is not a fault
 
     position = np.stack([batch["image_groups_position"][-1]] * 2)
     resumed = training_batches(config, mule_data.tokenizer(), SkippedRecords(1.0), position, streams=("image_groups",))

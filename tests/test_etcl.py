@@ -171,7 +171,7 @@ def test_the_stage_starts_from_murals_weights(config, tmp_path):
     with pytest.raises(UserError, match="etcl starts from mural or etcl; .* is align"):
         _with_source_architecture(config, source, workdir)
     mount(config, "mural")
-    assert _with_source_architecture(config, source, workdir).model == "align"  # ordinary fine-tuning, as ever
+    assert _with_source_architecture(config, source, workdir).model == "align"  # ordinary fine-tuning, as usual
 
 
 def parsed(record, languages=()):
@@ -219,7 +219,7 @@ def test_half_of_the_texts_are_swapped():
     assert 0.4 < share < 0.6 and np.all(found["text_a"] != found["text_b"])
 
 
-def test_data_without_translations_is_told(tmp_path):
+def test_data_without_translations_is_reported(tmp_path):
     images = toy_data.image_text_records(4)
     for image in images:
         image.caption_groups = ["", ""]

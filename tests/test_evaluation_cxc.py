@@ -187,5 +187,5 @@ def test_model_without_second_head_and_missing_image(data):
 def test_item_outside_the_split_is_named(data):
     path = data[0] / "data" / "sis_test.csv"
     path.write_text(path.read_text() + "COCO_val2014_000000000000.jpg,COCO_val2014_000000000099.jpg,1,i2i_csim")
-    with pytest.raises(UserError, match="sis_test.csv:.*000000000099.jpg is no part"):
+    with pytest.raises(UserError, match="sis_test.csv:.*000000000099.jpg is not part"):
         run(data[0])

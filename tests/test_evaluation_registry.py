@@ -93,7 +93,7 @@ def test_mistakes_are_named(downloads, tmp_path, benchmark, options, message):
 
 
 @pytest.mark.parametrize("key", CHOICES)
-def test_a_value_that_is_no_choice_is_named(key):
+def test_a_value_that_is_not_a_choice_is_named(key):
     protocol = default_protocol()
     for choice in CHOICES[key]:
         protocol.update_from_flattened_dict({key: choice})
@@ -132,7 +132,7 @@ def test_unknown_option_on_the_command_line_is_one_line():
     assert done.returncode == 1 and 'Did you mean "one_k"' in done.stderr and "Traceback" not in done.stderr
 
 
-def test_mistakes_are_told_before_a_model_is_loaded(tmp_path, monkeypatch):
+def test_mistakes_are_reported_before_a_model_is_loaded(tmp_path, monkeypatch):
     monkeypatch.setattr(report, "load", lambda *_: pytest.fail("loaded the model first"))
     with pytest.raises(UserError, match="lacks XTD10"):
         report.evaluate_and_report("model", str(tmp_path), benchmark="xtd", output=str(tmp_path / "out"))

@@ -108,7 +108,7 @@ def test_what_is_there_is_kept(export, model, config, tmp_path):
     foreign = tmp_path / "foreign"
     foreign.mkdir()
     (foreign / "thesis.txt").write_text("mine")
-    with pytest.raises(UserError, match="is no export"):
+    with pytest.raises(UserError, match="is not an export"):
         export_model(model, tokenizer, config, foreign, overwrite=True)
     assert [path.name for path in foreign.iterdir()] == ["thesis.txt"]
     with pytest.raises(UserError, match="Cannot write the export"):

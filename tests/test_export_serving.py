@@ -131,7 +131,7 @@ def test_any_bytes_are_a_text(text):
     assert difference(text([long[0]])["embedding"], text(["thing " * 8])["embedding"]) < 1e-6  # max_length is 8
 
 
-def test_too_many_tokens_are_told(signatures):
+def test_too_many_tokens_are_reported(signatures):
     ids = tf.ones([2, 9], tf.int32)
     with pytest.raises(tf.errors.InvalidArgumentError, match="1 to 8 tokens a text"):
         signatures["text_encoder"]["tokens"](input_word_ids=ids, input_mask=ids, input_type_ids=ids)

@@ -160,7 +160,7 @@ def test_text_only(config):
     assert model.parts == ("cloze",) and set(losses_of(model, model.encode(batch, True), batch)) == {"cloze"}
 
 
-def test_settings_that_cannot_be_used_are_told(shared, config):
+def test_settings_that_cannot_be_used_are_reported(shared, config):
     for key, value, message in (
         ("alpha", "book", "known: code, paper, pairs"),
         ("view_anchors", "none", "known: both, first"),

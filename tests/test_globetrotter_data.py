@@ -73,7 +73,7 @@ def test_blur_keeps_the_mean_and_spreads_a_point():
     np.testing.assert_array_equal(blur(flat, 2.0, SEED), flat)  # also at the edges
 
 
-def test_views_out_of_range_are_told():
+def test_views_out_of_range_are_reported():
     images = gradient_images(1, 32)
     with pytest.raises(UserError, match="augmentation.crop_area"):
         augment_views(images, 32, settings(crop_area=(0.5, 1.5)), SEED)
@@ -128,7 +128,7 @@ def test_masking_works_where_the_width_is_not_known():
     assert run(tf.constant(["", ""]))["weights"].numpy().sum() == 0.0
 
 
-def test_a_vocabulary_without_mask_is_told():
+def test_a_vocabulary_without_mask_is_reported():
     tokenizer = toy_data.toy_tokenizer()
     tokenizer._vocabulary = tuple(p for p in tokenizer._vocabulary if p != "[MASK]")
     with pytest.raises(UserError, match=r"lacks \[MASK\]"):
@@ -145,7 +145,7 @@ def test_streams_resume_at_the_very_next_item(tmp_path, streams):
         dataset = training_batches(config, toy_data.toy_tokenizer(), SkippedRecords(0.1), **arguments)
         return list(dataset.take(count).as_numpy_iterator())
 
-    whole = batches(6)  # of 40 captions, 20 triples and 20 pairs, 16 a batch: over the ends of epochs
+    whole = batches(6)  # of 40 captions, 20 triples and 20 pairs, 16 in each batch: over the ends of epochs
     assert batch_size(config, streams[0]) == 16
     last = [whole[2][f"{name}_position"][-1] for name in streams]
     for one, other in zip(whole[3:], batches(3, np.stack((last * 2)[:2]))):

@@ -106,11 +106,11 @@ def loss_loop(sentences, alpha, temperature):
 
 def test_alpha_derived_by_hand():
     # Two orthogonal images, each with a caption that fits it: cosines 1, 0, 1 map to 1, 1/2, 1; the cube root of 1/2
-    # less 0.4, over 0.6. The code's definition sees no likeness above 0 at all.
+    # less 0.4, over 0.6. The code's definition sees no similarity above 0 at all.
     found = transitive_weights(tf.eye(2), tf.eye(2), "paper").numpy()
     np.testing.assert_allclose(found, (0.5 ** (1 / 3) - 0.4) / 0.6 * (1 - np.eye(2)), atol=1e-6)
     assert not transitive_weights(tf.eye(2), tf.eye(2), "code").numpy().any()
-    # Cosine 1/2 between three images in a row of likeness 1/2, 1/2 and -1/2 (angles 0, 60 and 120 degrees), captions
+    # Cosine 1/2 between three images in a row of similarity 1/2, 1/2 and -1/2 (angles 0, 60 and 120 degrees), captions
     # that fit: the largest becomes 1, and the third pair is below the margin.
     angles = np.deg2rad([0.0, 60.0, 120.0])
     images = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
@@ -171,7 +171,7 @@ def test_nothing_flows_back_through_alpha(definition):
 
 
 def test_cloze_derived_by_hand_and_by_loop():
-    # Equal logits over 8 pieces cost ln 8 a place, however many places count.
+    # Equal logits over 8 pieces cost ln 8 at each place, however many places count.
     weights = tf.constant([[1.0, 1.0, 0.0], [0.0, 0.0, 0.0]])
     sums = cloze_sums(tf.zeros([2, 3, 8]), tf.zeros([2, 3], tf.int32), weights)
     np.testing.assert_allclose(sums, [[2 * math.log(8), 2], [0, 0]], atol=1e-6)
@@ -190,7 +190,7 @@ def test_cloze_derived_by_hand_and_by_loop():
     np.testing.assert_allclose(cloze_loss(sums, (0, 1)) + cloze_loss(sums, (1, 3)), cloze_loss(sums), rtol=1e-5)
 
 
-def test_unknown_names_are_told():
+def test_unknown_names_are_reported():
     with pytest.raises(ValueError, match="expected one of code, paper"):
         transitive_weights(tf.eye(2), tf.eye(2), "book")
     with pytest.raises(ValueError, match="expected one of both, first"):

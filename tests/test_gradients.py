@@ -137,7 +137,7 @@ def test_moving_averages_move_once_a_step(data):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
 
 
-def test_a_number_that_does_not_divide_is_told(data):
+def test_a_number_that_does_not_divide_is_reported(data):
     model, batch = build(data)
     with pytest.raises(UserError, match="micro_batches=3 does not divide the 16 examples"):
         gradients(model, batch, 3)

@@ -28,7 +28,7 @@ def test_vocabulary_is_by_language_and_frequency(tokenizer):
     assert tokenizer.vocabulary[:4] == ["[PAD]", "en\t[UNK]", "de\t[UNK]", "ja\t[UNK]"]
     assert tokenizer.vocabulary[4:8] == ["en\ta", "en\tdog", "en\theart", "en\tred"]  # "a" occurs twice
     assert tokenizer.vocabulary[8] == "de\tein"
-    assert len(build_words(TEXTS, LANGUAGES, 10, True, False)) == 1 + 3 + 3 * 2  # two words a language
+    assert len(build_words(TEXTS, LANGUAGES, 10, True, False)) == 1 + 3 + 3 * 2  # two words for each language
 
 
 def test_tags_choose_the_language(tokenizer):
@@ -43,7 +43,7 @@ def test_without_a_tag_the_likeliest_language(tokenizer):
     texts = ["a dog", "ein rotes dog", "赤いハート", "<xx> ein Hund", "<b>a dog"]
     found = lines(tokenizer, tokenizer(tf.constant(texts)))
     assert [row[0].split("\t")[0] for row in found] == ["en", "de", "ja", "de", "en"]
-    assert found[3] == ["de\tein", "de\thund"]  # a tag of another language is no word
+    assert found[3] == ["de\tein", "de\thund"]  # a tag of another language is not a word
     assert len(found[4]) == 4  # "<", "b", ">", "a": no tag without a space
 
 
@@ -66,7 +66,7 @@ def test_file_and_packing_agree(tokenizer, tmp_path):
         np.testing.assert_array_equal(value, packed[name])
 
 
-def test_mistakes_are_told():
+def test_mistakes_are_reported():
     with pytest.raises(UserError, match="No training texts in fr"):
         build_words(TEXTS, ("en", "fr"), 100, True, False)
     with pytest.raises(UserError, match="size=4 has no room"):

@@ -91,11 +91,11 @@ def test_a_pass_takes_the_moments_and_leaves_the_averages():
     assert np.max(np.abs(layer.moving_mean - 0.01 * mean)) < 1e-6
 
 
-def test_wrong_groups_are_told():
+def test_wrong_groups_are_reported():
     with pytest.raises(UserError, match="local, global or a number"):
         parse_group("half")
     with pytest.raises(UserError, match="3 does not divide the 8 examples"):
         BatchNormalization(3)._normalize(tf.zeros([8, 2, 2, 1]))
-    with pytest.raises(UserError, match="12 is no multiple of the 8 examples"):
+    with pytest.raises(UserError, match="12 is not a multiple of the 8 examples"):
         layer = BatchNormalization(12)
         layer._normalize(tf.zeros([8, 2, 2, 1]))

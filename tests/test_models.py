@@ -96,7 +96,7 @@ def test_gradient_clipping_bounds_the_step(config):
     assert moved < 1e-10
 
 
-def test_wrong_embedding_size_is_told(config):
+def test_wrong_embedding_size_is_reported(config):
     config.embedding_size = 64
     with pytest.raises(UserError, match="embedding_size=80"):
         build(config)

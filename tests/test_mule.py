@@ -199,7 +199,7 @@ def test_word_vectors_start_from_files_and_are_held_near_them(folder, tmp_path):
     assert "original_vectors" in model.weights_by_part()
 
 
-def test_mistakes_are_told(folder, mule):
+def test_mistakes_are_reported(folder, mule):
     def message(**changes):
         config = mule_data.config(folder)
         for name, value in changes.items():

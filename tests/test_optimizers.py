@@ -141,7 +141,7 @@ def test_schedule_of_the_paper():
 
 
 @pytest.mark.parametrize("field,value", [("name", "sgd"), ("mode", "both")])
-def test_unknown_names_are_told(field, value):
+def test_unknown_names_are_reported(field, value):
     config = optimizer_config("lamb")
     config[field] = value
     with pytest.raises(UserError, match=value):

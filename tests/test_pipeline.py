@@ -291,7 +291,7 @@ def test_language_counts(tmp_path):
     assert count_languages(files, parse_image_text, "language") == {"de": 64, "en": 64}
 
 
-def test_missing_data_is_told(tmp_path):
+def test_missing_data_is_reported(tmp_path):
     with pytest.raises(UserError, match="does not exist"):
         batches(toy_data.toy_config(tmp_path / "nowhere"), 1)
     with pytest.raises(UserError, match="No image_text records of split 'train'"):

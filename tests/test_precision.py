@@ -1,4 +1,4 @@
-"""Which precision "auto" stands for, on machines that the test describes."""
+"""Which precision "auto" means, on machines that the test describes."""
 
 import pytest
 import tensorflow as tf

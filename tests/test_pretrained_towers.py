@@ -217,7 +217,7 @@ def test_normalisation_of_keras_files(tmp_path):
         kind([0.5, 0.5, 0.5], [1, 1, 1])
 
 
-def test_other_files_are_no_efficientnet(tmp_path):
+def test_other_files_are_not_an_efficientnet(tmp_path):
     (tmp_path / "broken.h5").write_bytes(b"broken")
     with pytest.raises(UserError, match="not an HDF5 file of Keras weights or is damaged"):
         configure("efficientnet", tmp_path / "broken.h5", small_config())

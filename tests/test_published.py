@@ -33,7 +33,7 @@ UNDER = [f"wit/{x}/mean_recall" for x in "tg uz ga be mg ceb ht war".split()]
 @pytest.mark.parametrize(
     "better, worse, metrics, stated",
     [
-        # MURAL §1: "On WIT zero-shot, MURAL improves mean recall by 1.7% … well-resourced … 8.1% … under-resourced".
+        # [MURAL] §1: "On WIT zero-shot, MURAL improves mean recall by 1.7% … well-resourced … 8.1% … under-resourced".
         (("MURAL", 3, "(6)"), ("MURAL", 3, "(4)"), WELL, 1.7),
         (("MURAL", 3, "(6)"), ("MURAL", 3, "(4)"), UNDER, 8.1),
         # "After fine-tuning on WIT, MURAL mean recall is 1.8% and 6.8% better".
@@ -63,7 +63,7 @@ AVERAGES = {
     ("ETCL", 3): [(slice(0, 3), 3)],
     ("ETCL", 4): [(slice(0, 7), 7)],
 }
-# ETCL Table 1 prints 77.8 where its three numbers have the mean 78.7.
+# [ETCL] Table 1 prints 77.8 where its three numbers have the mean 78.7.
 MISPRINTED = {("fine-tuned", "MURAL(reprod.) + ETCL", "coco_5k/all/mean_recall")}
 
 
@@ -126,5 +126,5 @@ def test_means_are_compared_over_the_same_languages_only():
 def test_wide_tables_are_cut_into_blocks():
     text = compare({metric: 50.0 for metric in COLUMNS["MURAL", 3]})
     blocks = text.split("\n\n")
-    assert len(blocks) == 3 and all(block.startswith("MURAL Table 3") for block in blocks)  # 17 columns, 8 a block
+    assert len(blocks) == 3 and all(block.startswith("MURAL Table 3") for block in blocks)  # 17 columns in 8s
     assert "wit/war" in blocks[2] and "26.1 (+23.9)" in blocks[2]

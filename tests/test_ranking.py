@@ -76,7 +76,7 @@ def test_forms_of_positives_agree():
 
 
 def test_recalls_by_hand():
-    # Ranks 1, 1.5, 5, 10, 11: 1 of 5 is <= 1 (a half rank above 1 is no hit), 3 are <= 5, 4 are <= 10.
+    # Ranks 1, 1.5, 5, 10, 11: 1 of 5 is <= 1 (a half rank above 1 is not a hit), 3 are <= 5, 4 are <= 10.
     image_to_text = np.array([1, 1.5, 5, 10, 11])
     # Ranks 2, 3: none is <= 1, both are <= 5 and <= 10.
     text_to_image = np.array([2, 3])

@@ -23,7 +23,7 @@ def trainable(model):
 
 
 def test_resnet_18_has_the_published_parameters():
-    # He et al. (2016), as everywhere counted: 11,689,512, of which the classifier, left out here, has 513 * 1000.
+    # He et al. (2016), as commonly counted: 11,689,512, of which the classifier, left out here, has 513 * 1000.
     model = tower()
     assert trainable(model) == 11_689_512 - 513_000
     assert model.embedding_size == 512
@@ -53,7 +53,7 @@ def test_width_depth_and_stochastic_depth():
     np.testing.assert_array_equal(model(images), model(images))
 
 
-def test_values_out_of_range_are_told():
+def test_values_out_of_range_are_reported():
     for settings in ({"width": 0.0}, {"drop_connect_rate": 1.0}, {"batch_norm_momentum": 1.0}, {"projection": -1}):
         with pytest.raises(UserError, match=f"image_tower.{next(iter(settings))}="):
             tower(**settings)

@@ -26,7 +26,7 @@ TINY = ["--config.train.image_text_batch=16", "--config.train.text_text_batch=16
 
 
 def run(script, *arguments, check=True):
-    """Nothing is traced, but for exports: the first run is a process as users start it."""
+    """Nothing is traced except exports: the first run is a process as users start it."""
     done = forked.run_script(script, *arguments, before=forked.run_eagerly)
     if check:
         assert done.returncode == 0, done.stderr[-3000:]
@@ -204,7 +204,7 @@ def test_mistakes_of_pretraining_are_one_line(arguments, expected, data, tmp_pat
 
 
 @pytest.mark.parametrize("mistake", ["optimizer.name=sgd", "optimizer.mode=both", "model=clip"])
-def test_wrong_names_are_told_before_data_is_built(mistake, tmp_path):
+def test_wrong_names_are_reported_before_data_is_built(mistake, tmp_path):
     arguments = ["--config=configs/shapes_smoke.py", f"--config.{mistake}", f"--config.data.directory={tmp_path / 'd'}"]
     assert "Unknown" in last_line(run("run_pretrain.py", *arguments, f"--workdir={tmp_path / 'w'}", check=False))
     assert not (tmp_path / "d").exists()
@@ -218,18 +218,18 @@ def test_a_workdir_of_another_configuration_stays_as_it_is(trained, data):
     assert (workdir / "config.json").read_bytes() == before
 
 
-def test_a_folder_that_is_no_workdir_is_left_alone(data, tmp_path):
+def test_a_folder_that_is_not_a_workdir_is_left_alone(data, tmp_path):
     (tmp_path / "precious.txt").write_text("mine")
     assert "neither empty nor a workdir" in last_line(run("run_pretrain.py", *options(tmp_path, data), check=False))
     assert [path.name for path in tmp_path.iterdir()] == ["precious.txt"]
 
 
-def test_a_missing_workdir_is_told(tmp_path):
+def test_a_missing_workdir_is_reported(tmp_path):
     done = run("run_export.py", f"--model={tmp_path / 'nothing'}", check=False)
     assert last_line(done).startswith("Error: The workdir ")
 
 
-def test_damaged_workdirs_are_told(trained, tmp_path):
+def test_damaged_workdirs_are_reported(trained, tmp_path):
     """test_embedder.py has more."""
     workdir, _ = trained
     copy = tmp_path / "copy"

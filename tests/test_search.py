@@ -265,7 +265,7 @@ def test_an_index_grows(folder, tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         built(folder, tmp_path / "index", ColorEmbedder(fail_after=1), update=True, part=1)
     assert len(load_index(tmp_path / "index")) == 4  # in use all the time
-    with monkeypatch.context() as patch:  # everything is encoded, but not put together
+    with monkeypatch.context() as patch:  # everything is encoded, but not joined
         patch.setattr(build.Parts, "put_together", lambda self: self.missing_on_purpose)
         with pytest.raises(AttributeError):
             built(folder, tmp_path / "index", again, update=True)
@@ -294,7 +294,7 @@ def test_a_folder_of_something_else_is_left_alone(folder, tmp_path):
     assert os.listdir(tmp_path / "mine") == ["precious.txt"]
 
 
-def test_damaged_indexes_are_told(folder, tmp_path):
+def test_damaged_indexes_are_reported(folder, tmp_path):
     built(folder, tmp_path / "index")
     for name, content in (
         ("embeddings.npy", b"no"), ("items.jsonl", b"{}\n"), ("index.json", b"{"), ("index.json", b'{"format": 0}')
@@ -381,7 +381,7 @@ def test_commands_index_and_answer(folder, tmp_path, monkeypatch, capsys):
         run_command(commands.query, monkeypatch, index, [Query("red")], str(tmp_path), embedder=ColorEmbedder(seed=1))
 
 
-def test_mistakes_are_told_before_the_model_is_loaded(folder, tmp_path, monkeypatch):
+def test_mistakes_are_reported_before_the_model_is_loaded(folder, tmp_path, monkeypatch):
     def ask(queries, top=5, **files):
         monkeypatch.setattr(commands, "load", lambda path: pytest.fail("loaded the model first"))
         commands.search_once("model", str(folder), queries, top, **files)

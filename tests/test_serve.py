@@ -209,12 +209,12 @@ TOKENS = [
 
 
 @pytest.mark.parametrize("body, status, words", MALFORMED, ids=range(len(MALFORMED)))
-def test_malformed_requests_are_told(ask, body, status, words):
+def test_malformed_requests_are_reported(ask, body, status, words):
     found, answer = ask(TEXT + ":predict", body)
     assert found == status and set(answer) == {"error"} and words in answer["error"], answer
 
 
-def test_malformed_numbers_are_told(ask):
+def test_malformed_numbers_are_reported(ask):
     for ids, words in TOKENS:
         good = [[1]] if len(ids[0]) else [[]]
         body = {
@@ -308,5 +308,5 @@ def test_help_is_quick_and_mistakes_are_named(tmp_path):
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert "--export" in run.stdout and "--batch_window_ms" in run.stdout
     assert "absl.flags" in run.stderr and not re.search(r"tensorflow|aiohttp|numpy", run.stderr)  # slow imports
-    with pytest.raises(UserError, match="is no export: expected SavedModels such as"):
+    with pytest.raises(UserError, match="is not an export: expected SavedModels such as"):
         create_app(tmp_path)

@@ -145,7 +145,7 @@ def test_what_is_there_is_kept(folder, tmp_path):
     foreign = tmp_path / "foreign"
     foreign.mkdir()
     (foreign / "thesis.txt").write_text("mine")
-    with pytest.raises(UserError, match="exists and is no data set"):
+    with pytest.raises(UserError, match="exists and is not a data set"):
         build_shapes(foreign)
     assert (foreign / "thesis.txt").read_text() == "mine"
 
@@ -169,5 +169,5 @@ def test_wrong_arguments_are_one_message(tmp_path):
     with pytest.raises(UserError, match="images=0 must be at least 1"):
         build_shapes(tmp_path / "shapes", images=0)
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="Cannot write|is no data set"):
+    with pytest.raises(UserError, match="Cannot write|is not a data set"):
         build_shapes(tmp_path / "file" / "shapes")

@@ -105,7 +105,7 @@ def test_runs_wait_for_their_source_and_a_failure_stops_only_what_starts_from_it
     assert "Failed, the others go on: no space left" in capsys.readouterr().out
 
 
-def test_a_run_is_trained_and_translated_once_and_its_log_tells_why_it_failed(tmp_path, monkeypatch):
+def test_a_run_is_trained_and_translated_once_and_its_log_says_why_it_failed(tmp_path, monkeypatch):
     called = []
     monkeypatch.setattr(table, "call", lambda arguments, log: called.append((arguments[1], log.name)))
     (run,) = table.runs_of(table.METHODS[0], 0, 1.0, tmp_path)

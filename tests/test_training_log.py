@@ -166,7 +166,7 @@ class Recorder(Mural):
 
 @pytest.fixture
 def run(tmp_path, eager):
-    """Returns a function that trains 12 steps, in 8 of which an epoch passes, like a process of its own."""
+    """Returns a function that trains 12 steps; an epoch is 8 of them, like a process of its own."""
     config = toy_data.toy_config(toy_data.write_toy_features(tmp_path / "data", size=12))
     config.train.update(dict(steps=12, log_every=4, checkpoint_every=4))
     config.image_tower.update(dict(name="features", feature_size=12, branch_size=16, projection=32))
@@ -232,7 +232,7 @@ def test_stopped_and_killed_runs_go_on_to_the_same_weights(run, tmp_path, capfd)
 
 
 class Evaluate:
-    """Stands for `recipes.measure.SplitEvaluation`; interrupted once, if it is told where."""
+    """Stands for `recipes.measure.SplitEvaluation`; interrupted once, if a place is given."""
 
     name = "dev"
 

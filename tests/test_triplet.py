@@ -153,7 +153,7 @@ def test_caption_neighbourhood_by_hand():
     np.testing.assert_allclose(loss, (0.1 + 0.6 - (1 - math.cos(math.radians(30)))) / 4, rtol=1e-4)
 
 
-def test_one_caption_an_image_has_no_neighbours():
+def test_one_caption_for_each_image_has_no_neighbours():
     assert caption_neighbourhood(at(0, 60), np.array([1, 2]), np.array([0, 1]), 1).numpy() == 0.0
 
 

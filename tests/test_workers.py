@@ -98,7 +98,7 @@ def test_workers_get_their_rows_of_the_same_batches(tmp_path):
     ('{"cluster": {"worker": ["a:1"]}}', "TF_CONFIG cannot be used .KeyError: 'task'"),
     ('{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 1}}', "none of its cluster's"),
 ])  # fmt: skip
-def test_a_wrong_tf_config_is_told(cluster, expected, monkeypatch):
+def test_a_wrong_tf_config_is_reported(cluster, expected, monkeypatch):
     monkeypatch.setenv("TF_CONFIG", cluster)
     with pytest.raises(UserError, match=expected):
         build_strategy()

@@ -1,4 +1,4 @@
-"""A page of queries and what one or two models found for them: for seeing what a model gets wrong (MURAL §5, A.5).
+"""A page of queries and what one or two models found for them: for seeing what a model gets wrong ([MURAL] §5, A.5).
 
     python -m mural_tf analyse errors --model=A --other=B --data_dir=DATA --languages=sw,de --output=errors.html
 

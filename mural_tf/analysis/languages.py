@@ -1,12 +1,12 @@
-"""A map of languages that a model's text tower sees alike (MURAL §5, Figure 3).
+"""A map of languages that a model's text tower sees as similar ([MURAL] §5, Figure 3).
 
     python -m mural_tf analyse languages --model=WORKDIR_OR_EXPORT --data_dir=DATA --output=FOLDER
 
 The data are the same sentences in many languages: files of aligned lines, NAME.LANGUAGE.txt, or image-text records
-whose captions share groups, such as the emoji benchmark. Written are similarity.csv (SVCCA of every two languages),
-map.csv (Laplacian eigenmaps) and the drawing, languages.png and languages.svg.
+whose captions share groups, such as the emoji benchmark. The command writes similarity.csv (SVCCA of every two
+languages), map.csv (Laplacian eigenmaps) and the drawing, languages.png and languages.svg.
 
-SVCCA (Raghu et al., 2017) tells how alike two representations of the same sentences are, whatever their rotation: both
+SVCCA (Raghu et al., 2017) says how similar two representations of the same sentences are, whatever their rotation: both
 are centred and cut to the directions that explain most of their variance, and the similarity is the mean of the
 canonical correlations of what is left.
 """
@@ -75,7 +75,7 @@ def basis(embeddings: np.ndarray, variance: float = 0.99) -> np.ndarray:
 
     Raises:
       ValueError: variance outside (0, 1], embeddings that are all equal, or fewer than two rows a direction: then any
-        two languages would look alike.
+        two languages would look similar.
     """
     if not 0 < variance <= 1:
         raise ValueError(f"variance={variance} must be in (0, 1].")
@@ -103,7 +103,7 @@ def svcca_matrix(embeddings: Sequence[np.ndarray], variance: float = 0.99) -> np
     """Returns float64 [L, L]: the similarity of every two representations [N, D] of the same N sentences.
 
     All must be of the same sentences: correlations found in fewer sentences are larger, so that languages with the same
-    gaps would look alike.
+    gaps would look similar.
     """
     if len({len(rows) for rows in embeddings}) > 1:
         raise ValueError(f"Row i of all must be the same sentence; got {[len(rows) for rows in embeddings]} rows.")
@@ -148,7 +148,7 @@ def draw_map(points: np.ndarray, languages: Sequence[str], title: str, folder: p
     except ImportError:
         raise UserError("Drawing needs matplotlib: pip install 'mural-tf[evaluation]'.") from None
     matplotlib.use("Agg")
-    matplotlib.set_loglevel("warning")  # it tells of its font cache
+    matplotlib.set_loglevel("warning")  # it logs its font cache
     from matplotlib import pyplot
 
     families = [family_of(language) for language in languages]

@@ -40,7 +40,7 @@ def is_built(output: pathlib.Path, identity: dict) -> bool:
     description = output / DESCRIPTION
     if not description.is_file():
         if output.exists() and (not output.is_dir() or any(output.iterdir())):
-            raise UserError(f"{output} exists and is no data set: choose another folder or remove it first.")
+            raise UserError(f"{output} exists and is not a data set: choose another folder or remove it first.")
         return False
     try:
         found = json.loads(description.read_text(encoding="utf-8"))

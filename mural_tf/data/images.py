@@ -1,10 +1,10 @@
 """Decoding, resizing, cropping and augmentation of images, all in TensorFlow's graph.
 
-ALIGN's input as [ETCL] gives it: resize to 346 x 346 whatever the aspect, then a random crop of 289 and a flip in
-training, the centre crop in evaluation. All sizes are configuration. Pixels stay uint8 until the model divides by
+ALIGN's input as [ETCL] gives it: resize to 346 x 346 without keeping the aspect, then a random crop of 289 and a flip
+in training, the centre crop in evaluation. All sizes are configuration. Pixels stay uint8 until the model divides by
 255, so that a batch travels to the accelerator in a quarter of the bytes.
 
-In place of an encoded image, records may hold features that were computed beforehand (`ingest/features.py`), raw
+Instead of an encoded image, records may hold features that were computed before (`ingest/features.py`), raw
 little-endian float32 numbers: they are read, batched and evaluated like images, but not augmented.
 """
 

@@ -12,7 +12,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 
 def on_white(image: Image.Image) -> Image.Image:
-    """Returns the image as RGB, its transparent pixels on white, whatever its mode and palette."""
+    """Returns the image as RGB, its transparent pixels on white, for any mode and palette."""
     if image.mode not in ("RGBA", "LA", "PA") and "transparency" not in image.info:
         return image.convert("RGB")
     image = image.convert("RGBA")

@@ -185,9 +185,7 @@ def parse_record(serialized: bytes, name: str, index: int) -> ImageTextRecord | 
     return TextPair(**{key: strings.get(key, [""])[0] for key in TEXT_PAIR_FEATURES})
 
 
-# Parsing of serialised records into items: dicts of parallel lists, one entry a training item.
-#
-# Every item has a `problem`, "" where it can be used.
+# Parsing into items, which are dicts of parallel lists. Every item has a `problem`, "" where it can be used.
 
 
 def parse_image_text(serialized: tf.Tensor) -> dict[str, tf.Tensor]:

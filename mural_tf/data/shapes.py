@@ -6,7 +6,7 @@ one. As in MURAL (Jain et al., 2021), languages are unequal: English, German, Tu
 from right to left) are well resourced; in the under-resourced one, Tajik (in Cyrillic, as no other language here), only
 3% of the training images have captions, while translation pairs exist for all of them.
 
-    image_text/train   pictures of the training scenes, each scene drawn anew for every picture
+    image_text/train   pictures of the training scenes, each scene drawn again for every picture
     image_text/dev     100 scenes that occur in no other split, one picture each, captions in all six languages
     image_text/test    150 scenes, likewise
     text_pairs/train   English with every other language, for the training scenes

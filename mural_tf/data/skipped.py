@@ -1,6 +1,6 @@
 """What cannot be used: counted by kind, the first of each kind named, and bounded.
 
-Training and conversion go on past a corrupt image or an empty caption, but not past any number of them.
+Training and conversion continue after a corrupt image or an empty caption, but stop if there are too many.
 """
 
 from __future__ import annotations

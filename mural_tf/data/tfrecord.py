@@ -1,8 +1,8 @@
 """How a TFRecord file frames its records, for what `tf.data` does not do: find damage, and read a record by its place.
 
 A record is an 8-byte little-endian length, 4 bytes of checksum, the data and 4 bytes of checksum. Checksums are not
-looked at here: whatever reads whole files for training or evaluation does that through `tf.data`. Without TensorFlow,
-so that commands which only look at files start fast.
+looked at here: whatever reads whole files for training or evaluation does that through `tf.data`. It does not need
+TensorFlow, so that commands which only look at files start fast.
 """
 
 from __future__ import annotations

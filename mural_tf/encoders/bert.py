@@ -32,7 +32,7 @@ def initializer(hidden_size: int) -> tf.keras.initializers.Initializer:
     """BERT-base's: normal with standard deviation 0.02, truncated at two of them.
 
     For other widths 0.02 is scaled by sqrt(768 / hidden_size), so that a layer's outputs keep BERT-base's scale (our
-    choice: BERT has 0.02 throughout, with which narrow towers take hundreds of steps to tell texts apart).
+    choice: BERT has 0.02 throughout; narrow towers then take hundreds of steps to distinguish texts).
     """
     return tf.keras.initializers.TruncatedNormal(stddev=0.02 * math.sqrt(768 / hidden_size))
 
@@ -179,7 +179,7 @@ class BertEmbeddings(tf.keras.layers.Layer):
 class BertLayer(tf.keras.layers.Layer):
     """One post-norm transformer layer: ([B, T, hidden], int32 mask [B, T]) -> [B, T, hidden].
 
-    With `first_position_only` the output is [B, 1, hidden], the first position alone, but for `every_position` calls.
+    With `first_position_only` the output is [B, 1, hidden], the first position alone, except in `every_position` calls.
     """
 
     def __init__(self, heads, feed_forward_size, dropout, first_position_only=False, **options):

@@ -5,7 +5,7 @@ Layers, their names and the shapes of their variables are those of `tf.keras.app
 ImageNet weights can be copied by name; only preprocessing differs: images arrive in [0, 1], not [0, 255].
 Stride-2 convolutions pad with "same", which for these kernels equals Keras' explicit padding and is faster. Weights
 that were trained with a fixed padding (Keras' for an unknown image size, Hugging Face's ALIGN) take `padding="even"`:
-what "same" is for even sizes, whatever the size.
+what "same" is for even sizes, for any size.
 Left out: the top convolution and the classifier.
 """
 
@@ -28,7 +28,7 @@ PADDINGS = ("same", "even")
 STEM_WIDTH = 32
 WIDTH_DIVISOR = 8  # channel counts are multiples of it
 SQUEEZE_RATIO = 0.25  # of the block's input width
-# One row a stage: kernel size, blocks, output width, expansion, stride; of B0 (Tan and Le, table 1).
+# One row for each stage: kernel size, blocks, output width, expansion, stride; of B0 (Tan and Le, table 1).
 STAGES = (
     (3, 1, 16, 1, 1),
     (3, 2, 24, 6, 2),

@@ -71,7 +71,7 @@ def build_hub_image(config: ConfigDict) -> tf.keras.Model:
 
 
 class HubEncoder(hub.KerasLayer):
-    """`hub.KerasLayer`, but for chunks that are encoded twice: the module's own dropout would differ, so it is off."""
+    """`hub.KerasLayer` without the module's own dropout for chunks that are encoded twice, where it would differ."""
 
     def call(self, inputs, training=None):
         current = current_pass()

@@ -88,7 +88,7 @@ def gelu(x: tf.Tensor) -> tf.Tensor:
 
 @fused
 def add_and_normalize(x, y, gamma, beta):
-    """Layer normalisation of x + y over the last axis; moments in float32 whatever the compute dtype."""
+    """Layer normalisation of x + y over the last axis; moments in float32 for any compute dtype."""
     total = tf.cast(x + y, tf.float32)
     centred = total - tf.reduce_mean(total, axis=-1, keepdims=True)
     variance = tf.reduce_mean(tf.square(centred), axis=-1, keepdims=True)

@@ -2,8 +2,8 @@
 
 Layers that draw (dropout, stochastic depth) or keep statistics (BatchNorm) ask for the running `ForwardPass`. That
 makes a pass repeatable: the same seed gives the same draws, so the two passes of a large batch agree, and a run that
-was killed goes on with the draws it would have had. And it leaves the statistics in one place, so that a step can apply
-them once, or not at all.
+was killed goes on with the same draws. It also keeps the statistics in one place, so that a step can apply them once,
+or not at all.
 
 BatchNorm's group can be smaller or larger than one replica's batch. How many examples share statistics changes what a
 contrastive model learns: reimplementations of ALIGN matched it only with about 16 per group, which is what one TPU core
@@ -89,7 +89,7 @@ def parse_group(group: str | int) -> str | int:
 
 
 class BatchNormalization(tf.keras.layers.BatchNormalization):
-    """Keras' layer for [B, H, W, C], with its variables and numbers, but for the group.
+    """Keras' layer for [B, H, W, C], with its variables and numbers, except for the group.
 
     In a `ForwardPass` the moments go there, and whoever runs the pass calls `update_moving`; outside of one the
     layer updates its moving averages itself, as Keras' does.
@@ -143,7 +143,7 @@ class BatchNormalization(tf.keras.layers.BatchNormalization):
         members = replicas if self.group == "global" else self.group // examples
         if self.group != "global" and (self.group % examples or replicas % members):
             raise UserError(
-                f"batch_norm_group={self.group} is no multiple of the {examples} examples of a replica that also "
+                f"batch_norm_group={self.group} is not a multiple of the {examples} examples of a replica that also "
                 f"divides the {replicas * examples} of all {replicas}."
             )
         current = current_pass()
@@ -203,7 +203,7 @@ class Dropout(tf.keras.layers.Layer):
 def keep(shape: tf.Tensor | list, rate: float, seed: tf.Tensor) -> tf.Tensor:
     """Returns bool of `shape`: each entry True with probability 1 - rate, the rate rounded to a multiple of 2^-16.
 
-    Sixteen random bits an entry are half of what a float takes, and drawing is slow on a CPU.
+    Sixteen random bits for each entry are half of what a float takes, and drawing is slow on a CPU.
     """
     count = tf.reduce_prod(shape)
     words = tf.random.stateless_uniform([(count + 1) // 2], seed, minval=None, maxval=None, dtype=tf.uint32)

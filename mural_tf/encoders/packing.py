@@ -1,16 +1,16 @@
-"""The real tokens of a batch of texts, one after the other, so that nothing is computed on padding.
+"""Packs the real tokens of a batch of texts one after the other, so that nothing is computed on padding.
 
-A padded batch [B, T] of captions is mostly padding. Packed, its tokens stand in one row [1, N], shorter texts first;
-what a transformer does token by token runs on that row, and only attention, which needs texts apart, lays its queries,
-keys and values out by text, in groups of similar length. The states are those of the padded batch. N varies from
-batch to batch: for the CPU and the GPU, not for TPUs, which need fixed shapes.
+A padded batch [B, T] of captions is mostly padding. Packed, its tokens are one row [1, N], shorter texts first. A
+transformer's work on single tokens runs on that row. Only attention needs separate texts: it lays out its queries, keys
+and values by text, in groups of similar length. The states equal those of the padded batch. N varies from batch to
+batch, so packing is for the CPU and the GPU, not for TPUs, which need fixed shapes.
 """
 
 from __future__ import annotations
 
 import tensorflow as tf
 
-LENGTH_STEP = 2  # groups' lengths are rounded up to multiples of it: compiled loops are made anew for every shape
+LENGTH_STEP = 2  # groups' lengths are rounded up to multiples of it: compiled loops are compiled again for every shape
 FINEST_COUNT = 32  # N is rounded up by less than 1 / 32 of it, for the same reason
 
 

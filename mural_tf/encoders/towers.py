@@ -18,7 +18,7 @@ def has_images(tower: ConfigDict) -> bool:
 
 
 def takes_features(tower: ConfigDict) -> bool:
-    """Whether an image tower takes features that were computed beforehand, float32 [B, F], in place of pixels."""
+    """Whether an image tower takes features that were computed before, float32 [B, F], in place of pixels."""
     return tower.name == "features"
 
 

@@ -1,8 +1,8 @@
 """The text tower of EmbN, PARALLEL-EmbN and MULE: word vectors, a projection per language, a recurrent sentence branch.
 
 [MULE] (Kim et al., 2020), figure 2. Each language has its own word vectors and one Dense layer from them into the
-universal language embedding. The mean of a sentence's words there is u; a recurrent layer over them, of which the
-last state goes through a Dense layer, gives s. The tower returns both, [s, u], not normalised.
+universal language embedding. The mean of a sentence's words there is u; the last state of a recurrent layer over them
+goes through a Dense layer and gives s. The tower returns both, [s, u], not normalised.
 
     MULE, and EmbN with one language     one sentence branch for all languages
     PARALLEL-EmbN                        each language has its own

@@ -1,7 +1,7 @@
 """The benchmarks by name: which files each needs, where these come from, which protocol options it reads, how it runs.
 
 A benchmark's files lie in `data_dir` itself or in `data_dir/<name>`. `run_benchmark` raises for what is missing;
-`available` tells which ones a folder holds, and what the others lack. What measures a benchmark is imported when it
+`available` says which ones a folder holds, and what the others lack. What measures a benchmark is imported when it
 runs, so that the list of benchmarks stays fast.
 """
 
@@ -318,7 +318,7 @@ def available(data_dir: pathlib.Path) -> tuple[list[str], dict[str, list[str]]]:
 
 
 def check_options(name: str, protocol: ConfigDict) -> None:
-    """Raises `UserError` for an option that the benchmark does not read, or a value that is no choice."""
+    """Raises `UserError` for an option that the benchmark does not read, or a value that is not a choice."""
     check_protocol(protocol)
     entry = _entry(name)
     read = {*entry.options, *entry.shared}

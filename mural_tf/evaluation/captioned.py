@@ -41,7 +41,7 @@ def wit(request: Request) -> list[Evaluation]:
 
 
 def multi30k(request: Request) -> list[Evaluation]:
-    """Multi30K; test_2016: five captions an image in en and de, one in fr and cs, as MURAL, ETCL and MULE count."""
+    """Multi30K; images of test_2016 have five captions in en and de, one in fr and cs [MURAL, ETCL, MULE]."""
     task = 1 if request.protocol.multi30k.captions == "one" else None
     root = request.folder / "data" if (request.folder / "data").is_dir() else request.folder
     long = "test_2016_flickr" if request.split == "test_2016" else request.split

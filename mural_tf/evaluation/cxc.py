@@ -3,13 +3,13 @@
 The ratings extend MS-COCO's Karpathy test (and val) split: 5,000 images, five captions each, with human similarity
 0..5 of caption pairs (STS), image pairs (SIS) and caption-image pairs (SITS).
 
-Retrieval: STS and SITS count as positive from 3 on, SIS from 2.5 on (CxC §3); R@K is the hit rate. Text-text and
-image-image search all other items; queries without a positive are left out. Image-text positives are MS-COCO's own and
-the rated ones (`cxc.positives=union`), or the rated ones alone (`rated`, what the eccv_caption package counts).
-In text-text only rated co-captions count unless `cxc.co_captions=all`; the paper does not say.
+Retrieval: STS and SITS count as positive if at least 3, SIS if at least 2.5 (Parekh et al., §3); R@K is the hit rate.
+Text-text and image-image search all other items; queries without a positive are left out. Image-text positives are
+MS-COCO's own and the rated ones (`cxc.positives=union`), or the rated ones alone (`rated`, what the eccv_caption
+package counts). In text-text, only rated co-captions count unless `cxc.co_captions=all`; the paper does not say.
 
 Correlation: mean and standard deviation of Spearman's r, times 100, over bootstrap draws (`metrics/correlation.py`).
-Queries are captions for STS, images for SIS and SITS: so simulated draws have the published deviations.
+Queries are captions for STS, images for SIS and SITS: then simulated draws have the published deviations.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def read_split(folder: pathlib.Path, split: str) -> Rated:
     Which images and captions make up the split follows from sits' original pairs.
 
     Raises:
-      UserError: a row that is not as documented, an item that is no part of the split, a caption without text.
+      UserError: a row that is not as documented, an item that is not part of the split, a caption without text.
     """
     folder = folder / "data" if (folder / "data").is_dir() else folder
     rows = {kind: list(_read_csv(folder / f"{kind}_{split}.csv")) for kind in ("sts", "sis", "sits")}
@@ -114,7 +114,7 @@ def _ratings(rows: list[tuple], first: dict[str, int], second: dict[str, int]) -
     for row in rows:
         unknown = row[0] if row[0] not in first else row[1] if row[1] not in second else ""
         if unknown:
-            raise UserError(f"{row[4]}: {unknown} is no part of the split's {ORIGINAL} pairs.")
+            raise UserError(f"{row[4]}: {unknown} is not part of the split's {ORIGINAL} pairs.")
     return Ratings(
         np.array([first[row[0]] for row in rows]),
         np.array([second[row[1]] for row in rows]),

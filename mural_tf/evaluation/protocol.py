@@ -62,7 +62,7 @@ def default_protocol() -> ConfigDict:
 
 
 def check_protocol(protocol: ConfigDict) -> None:
-    """Raises `UserError` for a value that is none of the choices."""
+    """Raises `UserError` for a value that is not among the choices."""
     for key, choices in CHOICES.items():
         section, name = key.split(".")
         if section in protocol and protocol[section][name] not in choices:

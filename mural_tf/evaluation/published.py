@@ -244,6 +244,6 @@ def _block(cells: list[Cell], columns: list[str], metrics: Mapping[str, float]) 
 
 
 def _short(metric: str) -> str:
-    """ "multi30k/de/mean_recall" -> "multi30k/de"; other metrics keep their names but for the benchmark's."""
+    """ "multi30k/de/mean_recall" -> "multi30k/de"; other metrics keep their names without the benchmark's."""
     parts = metric.split("/")
     return "/".join(parts[:2]) if parts[-1] in ("mean_recall", "accuracy@1", "spearman") else "/".join(parts[1:])

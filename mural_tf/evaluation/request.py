@@ -22,7 +22,7 @@ from mural_tf.evaluation.retrieval import (
 )
 from mural_tf.ingest.text_files import clean, read_lines
 
-LONG_LIST = 5000  # texts from which on encoding them shows progress
+LONG_LIST = 5000  # encoding at least as many texts shows progress
 # Where the images of each collection usually lie below a benchmark's folder.
 IMAGE_FOLDERS = ("", "images", "flickr30k-images", "val2014", "train2014", "images/val2014", "images/train2014")
 

@@ -35,7 +35,7 @@ LASER_83 = tuple(
 )
 GROUPS = {"14": MUSE_14, "36": XTREME_36, "82": LASER_83}
 
-# ETCL (Lee et al., 2022) Tables 3 and 4.
+# [ETCL] Tables 3 and 4.
 STS_GROUPS = {
     "monolingual": ("en-en", "es-es", "ar-ar"),
     "cross-lingual": ("en-ar", "en-de", "en-tr", "en-es", "en-fr", "en-it", "en-nl"),

@@ -1,10 +1,10 @@
-"""Zero-shot classification (CLIP, Radford et al., 2021, §3.1.4; ETCL §5.2): ImageNet, CIFAR-100, SUN397, Food-101.
+"""Zero-shot classification (CLIP, Radford et al., 2021, §3.1.4; [ETCL] §5.2): ImageNet, CIFAR-100, SUN397, Food-101.
 
 A class is represented by the normalised mean of the normalised embeddings of its name in every template; an image goes
 to the class with the largest cosine. Accuracy@1 and @5, per language. Languages come from the files of class names:
 
-    class_names.<language>.txt   a name a line, in the order of the labels; an empty line: no name for this class
-    templates.<language>.txt     a template a line, with {} or {c} where the name goes
+    class_names.<language>.txt   one name per line, in the order of the labels; an empty line: no name for this class
+    templates.<language>.txt     one template per line, with {} or {c} where the name goes
 
 and, for ImageNet, the two files of the clip-benchmark package: babel_imagenet.json ({"DE": [[class numbers], [names]],
 …}) and nllb_dist13b_prompts.json ({"deu_Latn": [templates], …} or by two-letter codes). A language needs names; where
@@ -60,10 +60,10 @@ def read_prompts(folder: pathlib.Path, classes: int, english: list[str] | None) 
     for path in sorted(folder.glob("class_names.*.txt")):
         lines = [line or "" for _, line in read_lines(path)]
         if len(lines) != classes:
-            raise UserError(f"{path} has {len(lines)} lines; there are {classes} classes, a line each.")
+            raise UserError(f"{path} has {len(lines)} lines; there are {classes} classes, one on each line.")
         names[_language(path)] = {number: line for number, line in enumerate(lines) if line.strip()}
     if not names:
-        raise UserError(f"{folder} has no class names: write {folder / 'class_names.en.txt'}, a name a line.")
+        raise UserError(f"{folder} has no class names: write {folder / 'class_names.en.txt'}, with one name per line.")
     templates = _read_templates(folder)
     return {language: Prompts(known, templates.get(language, ["{}"])) for language, known in names.items()}
 
@@ -131,7 +131,7 @@ def list_class_folders(folder: pathlib.Path) -> tuple[list[pathlib.Path], list[s
 
 
 ACCURACIES = (1, 5)
-GROUPS = {  # ETCL §4.1
+GROUPS = {  # [ETCL] §4.1
     "well-resourced": tuple("en de fr cs ja zh ru pl tr".split()),
     "under-resourced": tuple("uz ga be mg ceb".split()),
 }

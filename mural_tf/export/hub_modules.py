@@ -71,7 +71,7 @@ def traced_once(function: Callable, *inputs) -> tf.types.experimental.ConcreteFu
 
 @contextlib.contextmanager
 def _without_fusion() -> Iterator[None]:
-    """Keeps XLA out of what is traced for training: who fine-tunes a module decides what to compile."""
+    """Keeps XLA out of what is traced for training: whoever fine-tunes a module decides what to compile."""
     before = kernels.enable_fusion(False)
     try:
         yield

@@ -145,7 +145,7 @@ def _check_free(directory: pathlib.Path, overwrite: bool) -> None:
     if not directory.exists() or (directory.is_dir() and not any(directory.iterdir())):
         return
     if not (directory / MODEL_CARD).is_file():
-        raise UserError(f"{directory} exists and is no export: name another folder.")
+        raise UserError(f"{directory} exists and is not an export: name another folder.")
     if not overwrite:
         raise UserError(f"{directory} holds an export already: name another folder, or replace it with --overwrite.")
 

@@ -7,6 +7,11 @@ batching_parameters.txt    for --batching_parameters_file
 <encoder>_request.pb       the same as a serialised gRPC `PredictRequest`
 rest_client.py             compares an image with texts, without dependencies
 grpc_client.py             the same over gRPC
+
+The stock `tensorflow_model_server` links every operation of TensorFlow's core. `SUPPORTED_TENSORFLOW_OPS` in its
+`tensorflow_serving/model_servers/BUILD` adds tensorflow_text's `ops_lib` and decision forests, which we do not use. XLA
+and Python functions of the exporting process are not available. `TEXT_OPS` and `CORE_OPS` name the operations that our
+graphs use, one by one, so that a new one is noticed, looked up and added on purpose.
 """
 
 from __future__ import annotations
@@ -119,11 +124,6 @@ def write_warmup_requests(folder: pathlib.Path, model: str) -> None:
             log = prediction_log_pb2.PredictLog(request=predict_request(model, {name: values}))
             writer.write(prediction_log_pb2.PredictionLog(predict_log=log).SerializeToString())
 
-
-# What the stock `tensorflow_model_server` can run. It links every operation of TensorFlow's core and, through
-# `SUPPORTED_TENSORFLOW_OPS` in its `tensorflow_serving/model_servers/BUILD`, tensorflow_text's `ops_lib` (and decision
-# forests, of no use here). Both lists name operations one by one, those that our graphs use, so that a new one is
-# noticed, looked up and added on purpose. XLA is not linked in, nor are Python functions of the exporting process.
 
 # In the rule `ops_lib` of tensorflow_text 2.15.
 TEXT_OPS = frozenset(

@@ -1,7 +1,8 @@
 """Cuts the sources' items into blocks, always the same ones, and works on them in several processes, in bounded memory.
 
-Sources of one kind are read side by side, always the one next that is least far through its files, so that every
-block, and so every shard, mixes them in the proportion of their sizes. At most `MOST_OPEN` are open at once.
+Sources of one kind are read side by side. The next item is from the source that has read the smallest share of its
+files, so that every block, and so every shard, mixes them in proportion to their sizes. At most `MOST_OPEN` are open at
+once.
 """
 
 from __future__ import annotations

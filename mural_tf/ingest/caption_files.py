@@ -1,8 +1,8 @@
 """Caption files as their authors publish them, read into one shape: (image file, image id, caption, language, place).
 
 MS-COCO's JSON (also STAIR and YJ Captions), Karpathy and Li's split files, Multi30K, COCO-CN, and any list of images
-with a file of captions line by line; WIT's are in wit.py. Generators without TensorFlow and without images: conversion
-and evaluation both stand on them.
+with a file of captions line by line; WIT's are in wit.py. The generators need neither TensorFlow nor
+images: conversion and evaluation both use them.
 
 What cannot be used goes to `on_problem(kind, place)`, see text_files.py.
 """

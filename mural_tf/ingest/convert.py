@@ -54,7 +54,7 @@ def convert(
     """Converts the sources into the data set folder `output`, which appears when it is complete.
 
     The same sources and settings give the same bytes. Stopped in any way, the same call goes on after the last
-    finished block; with `restart` it begins anew. With workers, a script calls it below `if __name__ == "__main__":`.
+    finished block; with `restart` it starts again. With workers, a script calls it below `if __name__ == "__main__":`.
 
     Raises:
       UserError: unusable sources, too much of them skipped, another data set in `output`, an unfinished
@@ -115,7 +115,7 @@ def _open_folder(folder: pathlib.Path, identity: dict, restart: bool) -> None:
     if any((folder / "parts").glob("*.json")):
         raise UserError(
             f"{folder} holds an unfinished conversion of other sources or with other settings: run that one to its "
-            "end, or begin anew with --restart."
+            "end, or start again with --restart."
         )
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "parts").mkdir(parents=True)
@@ -253,7 +253,7 @@ def read_report(folder: pathlib.Path, number: int) -> BlockReport | None:
 
 
 def write_report(folder: pathlib.Path, number: int, report: BlockReport) -> None:
-    """Writes the places of what was skipped, and the report last: from then on the block is finished."""
+    """Writes the places of what was skipped, and the report last: the block is finished then."""
     if report.tally.places:
         lines = "".join(f"{kind}\t{place}\n" for kind, place in report.tally.places)
         write_whole(places_path(folder, number), lines)
@@ -275,7 +275,7 @@ def assemble(
       identity: opens `dataset.json`.
       numbers: of the blocks, in order.
       tally: of all blocks.
-      megabytes: least size of a shard, but for the last of a split.
+      megabytes: smallest size of a shard, except for the last of a split.
     """
     counts: dict = {}
     parts: dict[tuple[str, str], list[tuple[pathlib.Path, int]]] = {}

@@ -2,6 +2,13 @@
 
 The filters are those of ALIGN (Jia et al., 2021, §3) and [ETCL] §3.2: sizes of images, lengths of texts, texts on too
 many images and images with too many texts, and images that look like evaluation images.
+
+Similar images are found by `imagehash.phash`: 64 bits, the signs of an image's lowest frequencies. Copies of one
+picture in another size or JPEG quality differ in a few bits, different pictures in about half of them.
+
+Frequent texts and images are found before anything is converted. Every caption becomes two 64-bit hashes, of its text
+and of its image. They are spread over files that are small enough to be counted in memory, and only the hashes above a
+bound remain.
 """
 
 from __future__ import annotations
@@ -25,7 +32,7 @@ from mural_tf.ingest.tables import Spool, contains_text, text_hash
 from mural_tf.ingest.text_files import clean, read_lines
 from mural_tf.ingest.translated_captions import Translations
 
-# Image files as they come from the web: checked without decoding, copied where the record format allows it.
+# Image files: checked without decoding, copied where the record format allows it.
 
 COPIED = ("JPEG", "PNG")  # what records hold and the input pipeline decodes
 JPEG_QUALITY = 95
@@ -46,7 +53,7 @@ def examine(image: bytes) -> tuple[PIL.Image.Image, tuple[int, int]]:
     except PIL.Image.DecompressionBombError:
         raise BadImage("image of too many pixels") from None
     except Exception:  # noqa: BLE001 - Pillow's readers raise many classes on damaged headers
-        raise BadImage("file that is no image") from None
+        raise BadImage("file that is not an image") from None
     return opened, opened.size
 
 
@@ -85,19 +92,16 @@ def _encode(image: PIL.Image.Image) -> bytes:
     return buffer.getvalue()
 
 
-# Training images that look like evaluation images, found by perceptual hash.
-#
-# The hash is `imagehash.phash`: 64 bits, the signs of an image's lowest frequencies. Copies of one picture in another
-# size or JPEG quality differ in a few bits, different pictures in about half of them.
+# Images that look like evaluation images.
 
 HASHES = "evaluation_hashes.npy"
 BITS = 64
 _IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp")
-_ENOUGH = 256  # pixels a side that a JPEG is decoded to at least: the hash looks at 32
+_ENOUGH = 256  # a JPEG is decoded to at least as many pixels a side: the hash looks at 32
 
 
 def perceptual_hash(image: PIL.Image.Image) -> int:
-    """Returns the image's 64 bits; raises whatever Pillow does where it does not decode."""
+    """Returns the image's 64 bits; raises Pillow's own errors for what does not decode."""
     try:
         import imagehash
     except ImportError:
@@ -169,10 +173,7 @@ class NearDuplicates:
         return False
 
 
-# Texts on too many images and images with too many texts, found before anything is converted.
-#
-# Every caption becomes two 64-bit hashes, of its text and of its image, that are spread over files by text and by
-# image. Each file is small enough to be counted in memory; only the hashes above a bound remain.
+# Frequent texts and images.
 
 PARTITIONS = 256
 TEXTS, IMAGES = "frequent_texts.npy", "frequent_images.npy"

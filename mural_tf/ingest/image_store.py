@@ -1,4 +1,4 @@
-"""Images by file name or address, and what sources share whose captions and images lie apart."""
+"""Images by file name or address, and the common part of sources with separate captions and images."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class CaptionedImages(Source):
         if not self.images or not directory.is_dir():
             raise UserError(
                 f"{self.KIND}:{self.path} needs images=FOLDER, with image files or img2dataset's output"
-                + (f"; {self.images} is no folder." if self.images else ".")
+                + (f"; {self.images} is not a folder." if self.images else ".")
             )
         if hasattr(self, "language"):
             canonical_language(self.language)

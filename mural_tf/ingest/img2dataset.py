@@ -60,7 +60,7 @@ def find_shards(directory: str | pathlib.Path) -> list[pathlib.Path]:
     shards = shards or [path for path in sorted(directory.glob("*.parquet")) if _image_column(path)]
     if not shards:
         raise UserError(
-            f"{directory} is no output of img2dataset: it holds no .tar, no .tfrecord, no folder like 00000 and no "
+            f"{directory} is not an output of img2dataset: it holds no .tar, no .tfrecord, no folder like 00000 and no "
             ".parquet with images."
         )
     return shards
@@ -115,7 +115,7 @@ def _from_tfrecord(shard: pathlib.Path, on_problem: Problem, images: bool) -> It
         try:
             found, key = parse_example(record)
         except DecodeError:
-            on_problem("record that is no tf.train.Example", f"{shard}, byte {offset}")
+            on_problem("record that is not a tf.train.Example", f"{shard}, byte {offset}")
             continue
         if "image" in found and not images:
             found["image"] = None
@@ -163,7 +163,7 @@ def _sample(key: str, found: dict[str, Any], shard: pathlib.Path, on_problem: Pr
     except UnicodeDecodeError:
         on_problem("text that is not UTF-8", place)
     except ValueError:
-        on_problem("metadata that are no JSON", place)
+        on_problem("metadata that are not JSON", place)
     else:
         yield Sample(key, found["image"], caption, metadata, found["where"])
 
@@ -208,7 +208,7 @@ class Img2dataset(ShardSource):
                 yield self._image_id(sample), text
 
     def _image_id(self, sample: Sample) -> str:
-        """The address, which tells the same image in another data set, or else the key."""
+        """The address, which identifies the same image in another data set, or else the key."""
         return sample.metadata.get("url") or f"{pathlib.Path(self.path).name}/{sample.key}"
 
     def _text(self, sample: Sample, shard: pathlib.Path, tally: Tally) -> Text | None:

@@ -78,7 +78,7 @@ def _parsed(path: pathlib.Path, tally: Tally) -> Iterator[tuple]:
         except UserError:
             tally.skip("text that is not UTF-8", place)
         except DecodeError:
-            tally.skip("record that is no tf.train.Example", place)
+            tally.skip("record that is not a tf.train.Example", place)
 
 
 def _texts(record, place: str) -> list[Text]:

@@ -24,7 +24,7 @@ def open_parquet(path: pathlib.Path):
     try:
         return pyarrow.parquet.ParquetFile(path)
     except (pyarrow.ArrowInvalid, OSError) as error:
-        raise UserError(f"{path} is no readable Parquet file: {error}") from None
+        raise UserError(f"{path} is not a readable Parquet file: {error}") from None
 
 
 def column_names(path: pathlib.Path) -> list[str]:

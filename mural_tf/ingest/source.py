@@ -108,7 +108,7 @@ class Captioned(NamedTuple):
 
 @dataclasses.dataclass
 class Reading:
-    """What `Source.read` tells while it reads.
+    """What `Source.read` reports while it reads.
 
     Attributes:
       tally: of the block that is being filled; the runner puts a new one in its place for every block.
@@ -161,7 +161,7 @@ class Source:
         raise NotImplementedError
 
     def records(self, item: Any, tally: Tally) -> Iterable[Pair | Captioned]:
-        """Turns an item into what it holds; tells `tally` what cannot be used."""
+        """Turns an item into what it holds; reports to `tally` what cannot be used."""
         raise NotImplementedError
 
     def texts(self, item: Any) -> Iterable[tuple[str, Text]]:
@@ -300,7 +300,7 @@ class Settings:
       translations: files of translations of English captions, see translated_captions.py.
       translation_languages: those that are used; empty for all.
       image_size: images whose shorter side is longer are shrunk to it, in pixels; 0 copies them as they are.
-      block_sizes: items a block holds, by kind of item.
+      block_sizes: items in each block, by kind of item.
       shard_megabytes: parts are joined to files of at least this size.
       workers: processes; 0 converts in the calling process.
       max_skipped_fraction: of the items read; above it the conversion stops.

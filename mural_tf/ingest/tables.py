@@ -1,4 +1,8 @@
-"""What does not fit into memory: hashes in place of texts, tables on disk, numbers collected on disk."""
+"""What does not fit into memory: hashes in place of texts, tables on disk, numbers collected on disk.
+
+A table maps texts (addresses, captions) to values, for joins. It is an SQLite file: rows are appended and the index is
+sorted afterwards, on disk, so that building takes bounded memory.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +22,6 @@ from mural_tf.files import whole
 def text_hash(text: str) -> int:
     """Returns 64 bits that stand for a text, the same on every machine."""
     return int.from_bytes(hashlib.blake2b(text.encode("utf-8"), digest_size=8).digest(), "little")
-
-
-# A table on disk, from texts (addresses, captions) to values, for joins that do not fit into memory.
-#
-# SQLite: rows are appended and the index is sorted afterwards, on disk, so that building takes bounded memory.
 
 
 def build_table(path: pathlib.Path, rows: Iterable[tuple[str, bytes]]) -> None:

@@ -1,8 +1,8 @@
 """Text files and language codes as corpora write them: lines of plain or compressed files, BCP 47 tags.
 
-Without TensorFlow: conversion and evaluation both stand on it. What cannot be used goes to `on_problem(kind, place)`:
-by default it raises, so that a benchmark is never scored on a part of its texts; a converter passes a function that
-counts.
+This file does not need TensorFlow: conversion and evaluation both use it. What cannot be used goes to `on_problem(kind,
+place)`: by default it raises, so that a benchmark is never scored on a part of its texts; a converter passes a function
+that counts.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class AlignedSource(Source):
     min_score = 0.0
 
     def _tags(self, codes: tuple[str, str], place: str, reading: Reading) -> tuple[str, str] | None:
-        """Returns the pair's language tags, or `None` (told to `reading`) if one is unknown or not asked for."""
+        """Returns the pair's language tags, or `None` (reported to `reading`) if one is unknown or not asked for."""
         try:
             tags = language_tag(codes[0]), language_tag(codes[1])
         except UserError:
@@ -53,7 +53,7 @@ class AlignedSource(Source):
         return tags
 
     def records(self, item: LinePair, tally: Tally) -> Iterable[Pair]:
-        """Yields the pair, unless a side is empty or no text, or its score too low."""
+        """Yields the pair, unless a side is empty or not text, or its score is too low."""
         try:
             text_a, text_b = clean(item.line_a.decode("utf-8")), clean(item.line_b.decode("utf-8"))
         except UnicodeDecodeError:
@@ -62,7 +62,7 @@ class AlignedSource(Source):
         if not text_a or not text_b:
             tally.skip("empty text", item.place)
         elif item.score is not None and not _is_number(item.score):
-            tally.skip("score that is no number", item.place)
+            tally.skip("score that is not a number", item.place)
         elif item.score is not None and float(item.score) < self.min_score:
             tally.leave_out("score below min_score", item.place)
         else:
@@ -115,7 +115,7 @@ class Opus(AlignedSource):
 
     Attributes:
       languages: pairs of these only, joined by "+"; default all.
-      min_score: leaves out what CCMatrix's scores put below; 0 is no bound.
+      min_score: leaves out what CCMatrix's scores put below; 0 leaves out none.
     """
 
     KIND: ClassVar[str] = "opus"
@@ -129,7 +129,7 @@ class Opus(AlignedSource):
                 with zipfile.ZipFile(path) as archive:
                     yield from self._read_archive(path, archive, reading)
             except zipfile.BadZipFile:
-                reading.problem("file that is no zip or is cut off", str(path))
+                reading.problem("file that is not a zip or is cut off", str(path))
             reading.file_done(path)
 
     def _read_archive(self, path: pathlib.Path, archive: zipfile.ZipFile, reading: Reading) -> Iterator[LinePair]:
@@ -236,7 +236,7 @@ class Opus100(PairsOfFiles):
         """Yields the files of the splits."""
         unknown = set(self.splits) - {"train", "dev", "test", "zero-shot"}
         if unknown:
-            raise UserError(f"OPUS-100 has no split {unknown.pop()}: train, dev, test and zero-shot it has.")
+            raise UserError(f"OPUS-100 has no split {unknown.pop()}: it has train, dev, test and zero-shot.")
         groups = [g for g, wanted in (("supervised", {"train", "dev", "test"}), ("zero-shot", {"zero-shot"}))
                   if wanted & set(self.splits)]  # fmt: skip
         folders = sorted(folder for group in groups for folder in pathlib.Path(self.path).glob(f"{group}/*-*"))
@@ -346,7 +346,7 @@ def parse_google_line(line: str) -> Translation:
         source, target = clean(entry["caption_tokenized"]), clean(entry["translation_tokenized"])
         source_language, target_language = entry["src_lang"], entry["trg_lang"]
     except (ValueError, KeyError, TypeError):
-        raise ValueError("line that is no JSON object with a caption and its translation") from None
+        raise ValueError("line that is not a JSON object with a caption and its translation") from None
     if not source or not target:
         raise ValueError("empty text")
     try:

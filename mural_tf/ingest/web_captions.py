@@ -106,7 +106,7 @@ class ParquetCaptions(CaptionedImages):
     Attributes:
       images: what img2dataset downloaded, or a folder of files; see docs/convert.md.
       language: of the captions.
-      min_clip_similarity: rows that state less are left out; 0 is no bound.
+      min_clip_similarity: rows that state less are left out; 0 leaves out none.
       split: which the records go to.
     """
 
@@ -183,7 +183,7 @@ class Coyo(ParquetCaptions):
     max_nsfw_score: float = 1.0
 
     def reason_against(self, row: dict[str, Any]) -> str:
-        """A score that is missing is no reason."""
+        """A missing score is not a reason."""
         for column, bound in (("watermark_score", "max_watermark_score"), ("nsfw_score_opennsfw2", "max_nsfw_score")):
             if (row.get(column) or 0.0) > getattr(self, bound):
                 return f"{column} above {bound}"

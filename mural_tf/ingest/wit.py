@@ -1,6 +1,6 @@
 """WIT, as MURAL uses it ([MURAL] A.3): reference descriptions, each language divided into train, dev and test.
 
-MURAL's own division was never published. Here a salted hash of the image's address decides. The order of images is
+MURAL's own division was never published. Here, a salted hash of the image's address decides. The order of images is
 that of their hashes, the same in all languages: a language's test set is the images with the lowest hashes, its dev
 set those with the highest, so that languages that share images mostly agree on where these go.
 """
@@ -142,7 +142,7 @@ def _read_quoted_tsv(path, columns: Sequence[str], on_problem, on_position) -> I
         except StopIteration:
             return
         except csv.Error as error:
-            on_problem(f"row that is no TSV ({error})", location)
+            on_problem(f"row that is not TSV ({error})", location)
             continue
         if len(row) == len(header):
             yield dict(zip(header, row)), location

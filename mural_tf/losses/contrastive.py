@@ -63,7 +63,7 @@ def in_batch_softmax(
     """
     total = tf.shape(candidates)[0]
     first, count = (0, total) if rows is None else rows
-    cosines = tf.matmul(  # [R, N]; float32 whatever the towers compute in
+    cosines = tf.matmul(  # [R, N]; float32 for any dtype of the towers
         tf.cast(queries[first : first + count], tf.float32), tf.cast(candidates, tf.float32), transpose_b=True
     )
     is_positive = tf.equal(tf.range(first, first + count)[:, None], tf.range(total)[None, :])  # [R, N]
@@ -107,7 +107,7 @@ def in_batch_recall(left: tf.Tensor, right: tf.Tensor, rows: Rows | None = None)
     """Returns the share of queries whose own partner no candidate beats: R@1 within the batch, mean of both directions.
 
     Arguments as in `contrastive_loss`; parts add up to the whole too. Equal candidates are hits, not misses: the same
-    text twice in a batch is no error.
+    text twice in a batch is not an error.
     """
     total = tf.shape(right)[0]
     first, count = (0, total) if rows is None else rows

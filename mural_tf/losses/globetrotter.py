@@ -6,8 +6,8 @@ translations of each other is L_t with known pairs, the supervised baseline.
 
     L_v = mean over anchors a of -log( exp(cos(a, a')/τ) / sum_{b ≠ a} exp(cos(a, b)/τ) )
 
-L_t (§3.2, Eq. 1 and 2) is transitive: two sentences belong together as far as each fits its image and the two images
-are alike. Nothing flows back through α, so that L_t trains the text side alone.
+L_t (§3.2, Eq. 1 and 2) is transitive: two sentences belong together to the degree that each fits its image and the two
+images are similar. No gradient flows through α, so that L_t trains the text side only.
 
     α_ij = f([α^x_ii α^v_ij α^x_jj]^(1/3)),  f(x) = max(0, x - m) / (1 - m)
     L_t  = - sum_{i ≠ j} α_ij log( exp(β_ij/τ) / sum_{k ≠ i} exp(β_ik/τ) ) / sum_{i ≠ j} α_ij
@@ -17,10 +17,10 @@ are alike. Nothing flows back through α, so that L_t trains the text side alone
 | "paper" | the cube root above, each similarity mapped to [0, 1] by (1 + cos) / 2 (B.1) |
 | "code"  | α^v_ij times α^x_ii α^x_jj, rescaled over the whole matrix to [0.75, 1.25], divided by the largest (i ≠ j) |
 
-The paper's map makes nearly every pair a positive; the code's division always makes one, and turns the signs around
-if every similarity is negative: then there are no positives here. Where Σα = 0, L_t = 0. The paper does not divide by
-Σα; the code does. Undivided, the sum is taken per sentence, as all of the paper's losses are sums over sentences. β is
-the cosine of sentence embeddings, as in the paper; the code compares the tokens of sentences.
+The paper's map makes nearly every pair a positive; the code's division always makes one, and would reverse the signs if
+every similarity is negative: we have no positives then. Where Σα = 0, L_t = 0. The paper does not divide by Σα; the
+code does. Undivided, the sum is taken per sentence, as all of the paper's losses are sums over sentences. β is the
+cosine of sentence embeddings, as in the paper; the code compares the tokens of sentences.
 
 L_c is the cloze task of BERT (Devlin et al., 2019, §3.1): predict the pieces that were masked. The loss is a mean over
 all places of the global batch. So that it can be taken over replicas and chunks, each text comes as two numbers, its

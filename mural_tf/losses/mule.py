@@ -7,12 +7,12 @@ weights of its released code. A triplet (anchor, positive, negative) is violated
 
 and an anchor's loss is the mean over its K largest violations, those of 0 included (fewer if it has fewer negatives).
 
-Neighbourhood constraints (Eq. 1): sentences about one image lie close to each other, whatever their languages. They
-hold at two layers, for the mean u of the words in the universal language embedding and for the sentence s in the
-multimodal space; these functions see one layer. For an anchor sentence and another language, the positive is the
-farthest sentence about the same image in that language, the negatives are that language's sentences about other images.
+Neighbourhood constraints (Eq. 1): sentences about one image lie close to each other in all languages. They hold at two
+layers, for the mean u of the words in the universal language embedding and for the sentence s in the multimodal space;
+these functions see one layer. For an anchor sentence and another language, the positive is the farthest sentence about
+the same image in that language, the negatives are that language's sentences about other images.
 
-The language classifier (Eq. 2 and 4), after Ganin and Lempitsky (2014), makes embeddings that do not tell their
+The language classifier (Eq. 2 and 4), after Ganin and Lempitsky (2014), makes embeddings that do not show their
 language: it minimises the cross-entropy of the language, and what feeds it maximises it. One backward pass does both,
 because the gradient changes its sign between the two.
 """
@@ -150,7 +150,7 @@ def caption_neighbourhood(
       sentences: [S, D], L2-normalised; `slots` rows in succession are about one image.
       image_ids: [S] integers, the image of each sentence.
       languages: integers [S]; -1: there is no sentence in this row.
-      slots: rows an image.
+      slots: rows for each image.
       margin, distance, top: as in `top_violations` and `distances`.
       rows: the anchors to sum over, as (first, count); the result is still divided by the number of all, so parts add
         up to the whole. `None`: all.
@@ -195,7 +195,7 @@ def pair_neighbourhood(
     Args:
       left, right: [P, D], L2-normalised; row i of each is a pair.
       left_languages, right_languages: integers [P].
-      matches: integer ids, of both sides or of each, as in `contrastive_loss`; what shares an id is no negative.
+      matches: integer ids, of both sides or of each, as in `contrastive_loss`; equal ids are not negatives.
       margin, distance, top, rows: as in `caption_neighbourhood`.
 
     Returns:

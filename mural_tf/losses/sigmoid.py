@@ -2,14 +2,14 @@
 
     L = -1/N sum_i sum_j log sigmoid( z_ij (cos(l_i, r_j) / τ + b) ),   z_ij = 1 if i = j, else -1
 
-Every pair of a left and a right is a yes-or-no question of its own, so nothing is normalised over a row. The sum is
+Every pair of a left and a right is a separate yes-or-no question, so nothing is normalised over a row. The sum is
 divided by N, the number of pairs, and not by the N² questions, as in the paper's Algorithm 1, where 1/τ is t = exp(t').
 
-The matrix of all questions never stands in memory: the loss goes over it by blocks of columns, and its gradient
+The matrix of all questions is never in memory as a whole: the loss takes it by blocks of columns, and its gradient
 computes each block again. A replica with R rows holds R x `block` numbers. The paper (§3.3) has the same blocks, but
 sends each replica's texts around; here all replicas have all embeddings already, as for every method.
 
-Departures from the paper, an option: pairs that share an id (the same image, the same text) are no negatives; they
+Departures from the paper, an option: pairs that share an id (the same image, the same text) are not negatives; they
 drop out of the sum, which is still divided by N.
 """
 
@@ -40,7 +40,7 @@ def sigmoid_loss(
       left, right: [N, D], any float type, L2-normalised; row i of each is a pair.
       temperature: scalar τ > 0 that divides the cosines.
       bias: scalar b, added to every cosine after the division.
-      matches: any number of integer ids by which pairs are known that are no negatives, as of `contrastive_loss`.
+      matches: any number of integer ids that say which pairs are not negatives, as in `contrastive_loss`.
       rows: the rows of `left` to sum over, as (first, count); the result is still divided by N, so that parts add up
         to the whole. `None`: all.
       block: columns that are compared at a time.

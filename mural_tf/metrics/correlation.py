@@ -1,8 +1,8 @@
 """Spearman's rank correlation, and its bootstrap over queries as Crisscrossed Captions reports it. NumPy only.
 
 Crisscrossed Captions (Parekh et al., 2021, §3): each draw samples half of the queries and for each of them one of its
-rated items; the correlation of a draw is Spearman's r between human and model scores; reported are mean and standard
-deviation over 1,000 draws.
+rated items; the correlation of a draw is Spearman's r between human and model scores; the mean and the standard
+deviation over 1,000 draws are reported.
 """
 
 from __future__ import annotations

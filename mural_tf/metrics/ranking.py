@@ -9,14 +9,14 @@ Definitions (they differ between papers and tools, so each is spelt out):
   that maps everything to one point thus ranks in the middle of the pool instead of first.
 - R@K is the hit rate: the percentage of queries whose rank is <= K. It is not the fraction of positives found.
 - Mean recall is the plain mean of R@1, R@5 and R@10 over both directions: six numbers, the directions weighing equally
-  however many queries they have (MURAL, Jain et al. 2021, §4; MULE, Kim et al. 2020, §4).
+  however many queries they have ([MURAL] §4, [MULE] §4).
 
 Ranks come from counting how many candidates score above a query's best positive, and how many tie with it. One block of
 scores is computed by a float32 matrix product and read twice per direction; nothing is sorted, and the whole score
 matrix never exists. A float32 product is off by a rounding error, which depends on the block's shape and the BLAS
-library, so it only decides where the difference is larger than that error; the few candidates closer to the best
-positive are scored again, in float64. The counts are therefore those of float64 scores, whatever the block size, the
-BLAS library and the direction.
+library, so it decides only where the difference is larger than that error; the few candidates closer to the best
+positive are scored again, in float64. The counts are therefore those of float64 scores, for any block size, BLAS
+library and direction.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import numpy as np
 
 CUTOFFS = (1, 5, 10)
 SCORE_BLOCK_BYTES = 256 * 2**20  # of float32 scores held at a time
-LARGEST_BLOCK = 255  # rows; more are no faster
+LARGEST_BLOCK = 255  # rows; more rows are not faster
 _FLOAT32_UNIT = 2.0**-24
 # The rounding error of a dot product of D float32 terms is below 8 sqrt(D) units with probability above 1 - 1e-13
 # (N. Higham and T. Mary, "A new approach to probabilistic rounding error analysis", SIAM J. Sci. Comput. 2019).

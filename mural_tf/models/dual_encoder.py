@@ -7,9 +7,9 @@ A method is a subclass with
     <task>_loss(*compared embeddings, ids, rows)  for each task: its loss over the whole global batch
     fields      {name: default} of the settings that are its own; they mount below `config.method`
 
-and everything else follows: which parts of a batch are needed, how they go through the towers (each tower once), the
-heads, the weighted sum of the losses ([MURAL] Eq. 1), what is logged. `Align` is the smallest one. The training step
-is in `step.py`; docs/a_method_in_an_hour.md writes a method from nothing.
+and everything else follows: the parts of a batch that are needed, their way through the towers (each tower once), the
+heads, the weighted sum of the losses ([MURAL] Eq. 1), the numbers that are logged. `Align` is the smallest one. The
+training step is in `step.py`; docs/a_method_in_an_hour.md writes a method from nothing.
 """
 
 from __future__ import annotations
@@ -246,7 +246,7 @@ class DualEncoder(tf.keras.Model):
         return {task: self.tasks[task].pair for task in self.loss_weights() if self.tasks[task].pair}
 
     def matches(self, ids: dict, *names) -> tuple:
-        """Returns the ids by which true matches are kept out of the negatives; none without `loss.mask_duplicates`.
+        """Returns the ids that keep true matches out of the negatives; none without `loss.mask_duplicates`.
 
         A name stands for ids that both sides of a pair share; two names for the ids of its left and right side, which
         are looked up across.
@@ -256,7 +256,7 @@ class DualEncoder(tf.keras.Model):
         return tuple(ids[name] if isinstance(name, str) else tuple(ids[side] for side in name) for name in names)
 
     def text_matches(self, ids: dict) -> tuple:
-        """Returns the ids by which text pairs are known that are no negatives.
+        """Returns the ids that say which text pairs are not negatives.
 
         Those of pairs that all say the same ("text_group_id": captions of one image, translations of one sentence), and
         those of equal texts, on one side or across.

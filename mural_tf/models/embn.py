@@ -39,7 +39,7 @@ class EmbN(DualEncoder):
 
     title = "EmbN, an embedding network with triplets for one language (Wang et al., 2019), as MULE's baseline"
     fields = dict(
-        captions_per_image=0,  # places an image has in a batch; captions are drawn anew in every epoch
+        captions_per_image=0,  # captions of each image in a batch; they are drawn again in every epoch
         captions_per_language=1,  # then at most so many in one language; 2 en, 2 de, 1 fr, 1 cs in [MULE]
         distance="euclidean",  # of unit vectors, as the released code; or "cosine", 1 - cos, as the paper
         margin=0.05,  # in the unit of the distance; the released code's, the paper gives none

@@ -1,4 +1,4 @@
-"""Globetrotter (Surís et al., 2022): languages connected by the likeness of images. "Its code" is the authors'.
+"""Globetrotter (Surís et al., 2022): languages connected by the similarity of images. "Its code" is the authors'.
 
     L = L_t + λ1 L_v + λ2 L_x + λ3 L_c          [Globetrotter] Eq. 5
 
@@ -6,7 +6,7 @@ The equations are in `losses/globetrotter.py`.
 
 | term | here | compares |
 |---|---|---|
-| L_t | `text_text`, weight 1 | sentences with each other, as far as their images are alike |
+| L_t | `text_text`, weight 1 | sentences with each other, weighted by how similar their images are |
 | L_v | `image_image`, λ1 | two augmented views of an image |
 | L_x | `image_text`, λ2 | each view with the caption, both directions, averaged over the views |
 | L_c | `cloze`, λ3 | masked tokens of the caption |

@@ -12,7 +12,7 @@ Departures; "its code" is the released one:
   languages: with four languages the same weight is 8 times as strong here, and 6.25e-8 is its 5e-7.
 - The image branch has no dropout; its code has 0.5 after the ReLU, which the paper does not mention.
 - The reversed gradient is λ2 times the classifier's, as in Eq. 4. Its code multiplies it once more, by a factor that
-  rises from 0 to 1e-6, which leaves next to nothing of it.
+  rises from 0 to 1e-6, which leaves almost nothing of it.
 
 Beyond the paper:
 

@@ -87,8 +87,8 @@ class Lamb(_VariableRates, tfa.optimizers.LAMB):
     """TFA's LAMB with per-variable rates; decay and layer adaptation leave out `NOT_DECAYED`.
 
     Its update of a variable is a dozen operations, each a pass over memory. Of token tables, which hold most of the
-    parameters, these are compiled into a few: half the time for [40,000, 768] on two cores. Others stay as they are,
-    because every variable would be compiled on its own.
+    parameters, these are compiled into a few, which is faster on CPUs. Others stay as they are, because every variable
+    would be compiled on its own.
     """
 
     def _update(self, grad, var, apply_state):

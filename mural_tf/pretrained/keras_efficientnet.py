@@ -71,7 +71,7 @@ def load(weights: Weights, encoder: tf.keras.Model) -> None:
 
 
 def _size(file: WeightFile) -> tuple[int, int]:
-    """Width of the stem and number of blocks, which tell the published sizes apart."""
+    """Width of the stem and number of blocks, which distinguish the published sizes."""
     blocks = [name for name in file.shapes if name.endswith("_dwconv/depthwise_kernel")]
     return file.shapes.get("stem_conv/kernel", (0,))[-1], len(blocks)
 

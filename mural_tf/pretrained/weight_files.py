@@ -162,7 +162,7 @@ def read_pieces(folder: str | pathlib.Path) -> list[str]:
         raise UserError(f"{folder} has neither {VOCABULARY} nor {TOKENIZER}: the weights need word pieces.")
     model = read_json(folder / TOKENIZER).get("model", {})
     if model.get("type") != "WordPiece" or model.get("continuing_subword_prefix", "##") != "##":
-        raise UserError(f"{folder / TOKENIZER} is no word-piece tokenizer: its type is {model.get('type')!r}.")
+        raise UserError(f"{folder / TOKENIZER} is not a word-piece tokenizer: its type is {model.get('type')!r}.")
     pieces = sorted(model["vocab"], key=model["vocab"].get)
     if sorted(model["vocab"].values()) != list(range(len(pieces))):
         raise UserError(f"{folder / TOKENIZER}: the ids of its pieces are not 0 to {len(pieces) - 1}.")
@@ -173,8 +173,8 @@ def read_pieces(folder: str | pathlib.Path) -> list[str]:
 def read_casing(folder: str | pathlib.Path, pieces: list[str]) -> dict[str, bool]:
     """Returns {"lower_case", "strip_accents"}, from the tokenizer's files or, where there are none, from the pieces.
 
-    BERT strips accents when it lowers case, unless it is told otherwise. Pieces without a single capital letter are
-    those of an uncased BERT.
+    BERT strips accents when it lowers case, unless its settings say otherwise. Pieces without any capital letter
+    belong to an uncased BERT.
     """
     folder = pathlib.Path(folder)
     if (folder / TOKENIZER).is_file():

@@ -40,7 +40,7 @@ def pretrain(
       profile: "START,STOP": write a TensorBoard profile of these steps, counted from 1.
 
     Raises:
-      UserError: anything the user can put right: data, configuration, workdir, disk.
+      UserError: anything the user can correct: data, configuration, workdir, disk.
     """
     train_and_finish(config, workdir, tpu, debug_nans, profile)
 

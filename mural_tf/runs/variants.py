@@ -4,11 +4,11 @@ Weights are float16 or int8, embeddings still float32:
 
     float32    as exported; to compare with
     float16    half the size; weights are unpacked to float32 (on a GPU computed in float16)
-    int8       a quarter; weights of convolutions, products and tables in int8 with a scale a channel, activations
+    int8       a quarter; weights of convolutions, products and tables in int8 with a scale per channel, activations
                float32 or, in products, quantised on the fly ("dynamic range")
 
 TensorFlow Lite's own operations cover both encoders from decoded images and tokens on, with fixed shapes: one image
-[1, S, S, 3], one text [1, T]. Raw bytes and strings stay outside: it has no DecodeImage, and of the tokenizer none of
+[1, S, S, 3], one text [1, T]. Raw bytes and strings stay outside: it has no DecodeImage, and lacks the tokenizer's
 RegexSplitWithOffsets, WordpieceTokenizeWithOffsets, LookupTableFindV2, UnicodeTranscode, StaticRegexReplace,
 StringStrip, Substr, RaggedGather, RaggedRange and RaggedTensorToTensor. Fully quantised activations are left out: they
 need examples to calibrate on.

@@ -28,7 +28,7 @@ FILE, REPORT = "approximate.faiss", "recall.json"
 LISTS, HNSW = "inverted_lists", "hnsw"
 METHODS = ("none", "auto", LISTS, HNSW)
 SMALL = 20_000  # items up to which an exact search takes milliseconds and "auto" builds nothing
-LARGE = 500_000  # items from which on "auto" takes inverted lists: a graph takes longer to build
+LARGE = 500_000  # with more items "auto" takes inverted lists: a graph takes longer to build
 SMALLEST_LIST = 39  # vectors in a cell on average, the fewest that faiss's k-means takes without a warning
 TRAINING_PER_LIST = 64  # vectors that k-means sees per cell; faiss advises up to 256
 OVERSAMPLING = 4  # candidates scored again per result
@@ -179,7 +179,7 @@ def has_faiss() -> bool:
 
 def import_faiss():
     """Imports faiss, or raises `UserError` that says how to install it."""
-    logging.getLogger("faiss.loader").setLevel(logging.WARNING)  # it tells which of its libraries it looks for
+    logging.getLogger("faiss.loader").setLevel(logging.WARNING)  # it logs which of its libraries it looks for
     try:
         import faiss
     except ImportError:

@@ -2,7 +2,7 @@
 
 While an index is made, `<output>/building/` holds a plan (what was asked for), the model's probes, and for each part
 an array of vectors and a list of what it consumed. The same command goes on after them, so that an interrupted run
-loses at most one part; at the end they are put together.
+loses at most one part; at the end they are joined.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Parts:
       output: a folder that is missing, empty or holds an unfinished index.
       asked: what the index is of: kind, sources, split, dtype.
       model: of its vectors.
-      complete: the complete index in `output`, if it is to grow; it stays in use until the parts are put together.
+      complete: the complete index in `output`, if it is to grow; it stays in use until the parts are joined.
 
     Raises:
       UserError: the folder holds something else, or an unfinished index of something else, or another

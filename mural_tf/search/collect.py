@@ -24,7 +24,7 @@ KINDS = (IMAGES, TEXTS)
 
 
 class Unreadable(NamedTuple):
-    """Something named by a source that cannot be indexed, why, and what `key_of` would tell it by."""
+    """Something named by a source that cannot be indexed, why, and the key that `key_of` would give it."""
 
     name: str
     reason: str

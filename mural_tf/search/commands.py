@@ -59,7 +59,7 @@ def add_approximate(
 ) -> Index:
     """Builds an approximate index beside a complete one, chooses its effort by recall, and prints the report.
 
-    One of the same parameters is kept, and its effort chosen anew, for the `given` sentences as well.
+    One of the same parameters is kept, and its effort is chosen again, for the `given` sentences as well.
     """
     built = made.approximate
     if built is None or built.parameters != parameters:

@@ -10,7 +10,7 @@ A folder of an index, complete when it has `index.json`:
 
     index.json             kind, count, sources, the model's identity
     embeddings.npy         float32 or float16 [N, D], L2-normalised
-    items.jsonl            an `Item` a line; items.offsets.npy: where the lines begin
+    items.jsonl            one `Item` in each line; items.offsets.npy: where the lines begin
     model_probes.npy       the model's `Fingerprint`
     skipped.tsv            name[TAB]reason of what could not be read
     approximate.faiss      only if asked for; recall.json: its parameters and measured recall
@@ -40,7 +40,7 @@ TOLERANCE = 1e-3
 
 @dataclasses.dataclass(frozen=True)
 class Fingerprint:
-    """Which model an index belongs to, told by what the model does: its vectors of a few fixed texts and pictures.
+    """Which model an index belongs to, known by what the model does: its vectors of a few fixed texts and pictures.
 
     A hash of files would call a workdir, its export and the same weights on another machine three models. Vectors of
     two models that agree on every probe can be searched with each other, and those of others cannot.

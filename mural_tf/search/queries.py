@@ -48,7 +48,7 @@ def read_queries(path: str | os.PathLike) -> list[Query]:
                 raise UserError(f"{path}, line {number}: no sentence; expected language[TAB]text.")
             queries.append(Query(text, language.strip(), right=tuple(name for name in right if name)))
     if not queries:
-        raise UserError(f"{path} holds no queries: expected language[TAB]text, a line each.")
+        raise UserError(f"{path} holds no queries: expected language[TAB]text on every line.")
     return queries
 
 

@@ -1,4 +1,4 @@
-"""What approximate search finds of the exact result, measured for every kind of query apart.
+"""How much of the exact result approximate search finds, measured for every kind of query separately.
 
 An index that finds nearly all neighbours of an image's vector may miss those of a sentence's: sentences lie elsewhere
 in the space than the images that the structure was built on, and sentences of one language elsewhere than another's.
@@ -24,7 +24,7 @@ from mural_tf.search.queries import Query
 
 K = 10
 TARGET = 0.95
-ENOUGH = 20  # queries from which on a group takes part in the choice of the effort
+ENOUGH = 20  # groups of at least as many queries take part in the choice of the effort
 
 
 @dataclasses.dataclass(frozen=True)

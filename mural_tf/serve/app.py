@@ -104,7 +104,7 @@ def serve(
       UserError: `export` or `index` cannot be served, or the address cannot be listened on.
     """
     limits = limits or Limits()
-    listener = _listen(host, port)  # before the models are loaded: a port in use is told at once
+    listener = _listen(host, port)  # before the models are loaded: a port in use is reported at once
     app = create_app(export, limits, _search_routes(export, index) if index else ())
 
     async def announce(app: web.Application) -> None:

@@ -1,7 +1,7 @@
 """The SavedModels of an export, ready to answer: newest version, all signatures, warmed up, run in batches.
 
 Requests that arrive together share one run of the model. While a batch runs, requests queue; the next batch takes as
-many as fit. A first request waits a short window for company. A batch that fails is run again request by request, so
+many as fit. The first request waits a short time for others. A batch that fails is run again request by request, so
 that only the one at fault gets the error.
 """
 
@@ -78,7 +78,7 @@ def load_models(export: str | pathlib.Path) -> dict[str, ServedModel]:
         raise UserError(f"The export {export} does not exist; run_export.py makes one of a workdir.")
     folders = sorted({path.parents[1] for path in export.glob("*/*/saved_model.pb") if path.parent.name.isdigit()})
     if not folders:
-        raise UserError(f"{export} is no export: expected SavedModels such as {export}/text_encoder/1.")
+        raise UserError(f"{export} is not an export: expected SavedModels such as {export}/text_encoder/1.")
     return {folder.name: ServedModel(folder.name, folder) for folder in folders}
 
 

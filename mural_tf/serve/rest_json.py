@@ -21,7 +21,7 @@ SIGNATURE = "serving_default"
 
 
 class BadRequest(ValueError):
-    """What is wrong with a request, in words for the one who sent it."""
+    """What is wrong with a request, in words for its sender."""
 
 
 def parse_body(body: bytes) -> dict:
@@ -89,7 +89,7 @@ def _columns(rows, specs) -> dict[str, list]:
 
 
 def _named(value, specs, place: str) -> dict:
-    """Returns {input: value}; a value that is no object of inputs belongs to the only input."""
+    """Returns {input: value}; a value that is not an object of inputs belongs to the only input."""
     if isinstance(value, dict) and set(value) != {"b64"}:
         if set(value) != set(specs):
             raise BadRequest(f"{place} has the keys {sorted(value)}; this signature takes {sorted(specs)}.")
@@ -150,7 +150,7 @@ def _decoded(value, name: str):
         try:
             return value.encode("utf-8")
         except UnicodeEncodeError:
-            raise BadRequest(f"{name!r} holds half of a surrogate pair, which is no Unicode text.") from None
+            raise BadRequest(f"{name!r} holds half of a surrogate pair, which is not Unicode text.") from None
     if isinstance(value, dict) and set(value) == {"b64"} and isinstance(value["b64"], str):
         try:
             return base64.b64decode(value["b64"], validate=True)

@@ -4,7 +4,7 @@ MURAL builds its 250k word pieces with the `tensorflow_text` word-piece tool fro
 that tool is the default builder. It is pure Python: it lists every substring of every distinct word, once for every
 frequency threshold it tries, until the vocabulary has about the size asked for. Its own defaults need ten to twenty
 thresholds; `learn_vocabulary` narrows the search and bounds the words. The builders `tokenizers`, WordPiece by merging
-pairs, and `byte_pair` are trained by Hugging Face's package, which takes a second and needs `pip install tokenizers`.
+pairs, and `byte_pair` are trained by Hugging Face's package, which is much faster and needs `pip install tokenizers`.
 docs/convert.md has what the builders and their settings cost.
 """
 

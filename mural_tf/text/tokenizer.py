@@ -90,7 +90,7 @@ class Tokenizer(tf.Module):
         raise NotImplementedError
 
     def _row_ids(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """As `tokenize`, but for what no row of `max_length` holds."""
+        """As `tokenize`, for texts of any length."""
         return self.tokenize(texts)
 
 

@@ -1,9 +1,9 @@
 """What happens between the steps: logs, progress, checkpoints, evaluation, stopping on a signal, profiling.
 
-One Keras "epoch" is an interval of `train.log_every` steps. Intervals begin at multiples of `log_every` wherever a run
-was interrupted, so that evaluations and checkpoints fall on the same steps.
+One Keras "epoch" is an interval of `train.log_every` steps. Intervals begin at multiples of `log_every`, also after an
+interruption, so that evaluations and checkpoints fall on the same steps.
 
-SIGTERM and Ctrl-C end a run in order: after the running step, or at once where nothing would be lost.
+SIGTERM and Ctrl-C end a run cleanly: after the current step, or immediately if nothing would be lost.
 """
 
 from __future__ import annotations

@@ -2,7 +2,13 @@
 
 A folder of checkpoints holds `ckpt-<step>.index` and `.data-…` files and `checkpoint`, the list of them in TensorFlow's
 format. Files appear under their names when they are complete, and the list names only those, so a run may be killed
-at any moment. A file that was damaged later is passed over for the one before.
+at any moment. If a file is damaged later, the one before is restored.
+
+A file is written while training goes on. TensorFlow's own asynchronous checkpoints (2.15) name a checkpoint in the list
+before it is written, and keep a second copy of all variables permanently. Here the values are read as tensors, which
+never change: on the CPU such a tensor shares its variable's memory, and the first update of the variable afterwards
+takes new memory. So reading costs almost nothing, and a copy exists only while it is being written. Reading may
+involve all workers (some variables are averaged when read); only one worker writes.
 """
 
 from __future__ import annotations
@@ -26,16 +32,6 @@ from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.text import build_tokenizer
 from mural_tf.text.word_pieces import WordPieceTokenizer
 
-# The values of a `tf.train.Checkpoint` at one moment, so that a file can be written while training goes on.
-#
-# TensorFlow's own asynchronous checkpoints (2.15) name a checkpoint in the `checkpoint` file before it is written, and
-# keep a second copy of all variables for good. Here the values are read as tensors, which never change: on the CPU such
-# a tensor shares its variable's memory, and the first update of the variable afterwards takes new memory. So a read
-# costs next to nothing, and one copy exists only while it is being written.
-#
-# Reading may involve all workers (variables that are averaged when read); writing is one worker's matter.
-
-
 PARTIAL = ".saving"  # the folder of files that are not complete yet
 
 
@@ -50,7 +46,7 @@ class SnapshotReader:
         traced = tf.compat.v1.wrap_function(lambda: checkpoint.write(tf.constant("never written")), [])
         saves = [operation for operation in traced.graph.get_operations() if operation.type == "SaveV2"]
         self._names = [name for save in saves for name in tf.get_static_value(save.inputs[1])]
-        # What the graph is given anew at every call: the keys of collectives, where reading takes all workers.
+        # What the graph receives again at every call: the keys of collectives, where reading takes all workers.
         self._call_time = list(traced.graph.deferred_external_captures)
         values = [value for save in saves for value in save.inputs[3:]]
         self._read = traced.prune(tf.nest.flatten(traced.graph.deferred_internal_captures), values)
@@ -262,12 +258,12 @@ def _step(path: str) -> int:
 
 
 def _weights(model: DualEncoder) -> tf.train.Checkpoint:
-    # Not the Keras model itself: it would hand a checkpoint's optimiser state to whatever it is compiled with later.
+    # Not the Keras model itself, which would hand a checkpoint's optimiser state to whatever it is compiled with later.
     return tf.train.Checkpoint(**model.weights_by_part())
 
 
 def _present_weights(model: DualEncoder, path: str) -> tf.train.Checkpoint:
-    """The parts of the model of which the checkpoint at `path` holds anything."""
+    """The parts of the model that have any value in the checkpoint at `path`."""
     held = {name.split("/")[1] for name, _ in tf.train.list_variables(path) if name.startswith("model/")}
     return tf.train.Checkpoint(**{name: part for name, part in model.weights_by_part().items() if name in held})
 

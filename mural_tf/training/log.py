@@ -1,4 +1,4 @@
-"""The numbers of a run: rows of metrics.jsonl, TensorBoard, and progress for who watches."""
+"""The numbers of a run: rows of metrics.jsonl, TensorBoard, and progress for those who watch."""
 
 from __future__ import annotations
 

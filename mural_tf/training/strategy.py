@@ -19,7 +19,7 @@ def build_strategy(tpu: str = "") -> tf.distribute.Strategy:
 
     With `tpu` empty, `TF_CONFIG` (several workers) selects MultiWorkerMirroredStrategy, several GPUs select
     MirroredStrategy, and one device needs none. Several workers are only possible before TensorFlow has run anything,
-    so call this first. Raises `UserError` for a TPU that cannot be reached or a `TF_CONFIG` that is none.
+    so call this first. Raises `UserError` for a TPU that cannot be reached or a malformed `TF_CONFIG`.
     """
     if tpu:
         try:
@@ -29,7 +29,7 @@ def build_strategy(tpu: str = "") -> tf.distribute.Strategy:
         except (ValueError, OSError, RuntimeError, tf.errors.OpError) as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise UserError(f"The TPU {tpu!r} cannot be used: {reason}. Leave --tpu empty for this machine.") from None
-        # TPUs round the factors of float32 products to bfloat16 unless told not to. The towers ask for bfloat16 by
+        # By default TPUs round the factors of float32 products to bfloat16. The towers ask for bfloat16 by
         # their own dtype; what is float32 on purpose is the similarity, divided by a temperature near 0.01.
         tf.config.experimental.enable_tensor_float_32_execution(False)
         return tf.distribute.TPUStrategy(resolver)
@@ -84,7 +84,7 @@ def sum_over_workers(strategy: tf.distribute.Strategy, value: int) -> int:
 
 
 def chief_first(strategy: tf.distribute.Strategy, prepare: Callable[[], Result]) -> Result:
-    """Returns `prepare()`, called by the chief before all others, who then find written what it writes."""
+    """Returns `prepare()`, called by the chief before all others, which then find what it wrote."""
     if not is_chief(strategy):
         sum_over_workers(strategy, 0)
     result = prepare()

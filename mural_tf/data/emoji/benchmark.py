@@ -192,7 +192,7 @@ def _listed_emoji(tarball: pathlib.Path) -> set[str]:
 
 
 def split_test(emoji: set[str]) -> tuple[set[str], set[str]]:
-    """Returns (test, dev): the `TEST_IMAGES` emoji of smallest hash, whatever the build's seed, and the others."""
+    """Returns (test, dev): the `TEST_IMAGES` emoji of smallest hash, for any seed of the build, and the others."""
     ranked = sorted(emoji, key=lambda key: _hash("test", key))
     return set(ranked[:TEST_IMAGES]), set(ranked[TEST_IMAGES:])
 

@@ -1,10 +1,10 @@
 """Emoji keys, languages and names of the emoji benchmark, out of the Unicode CLDR packages.
 
-CLDR's annotations hold, per locale and emoji, `tts`, the short name that we use as caption, and `default`, keywords.
-A locale is one folder there and keeps CLDR's tag as its language, whether it is a bare language ("sr"), a script of
-it ("sr-Latn", "zh-Hant", "pa-Arab") or a region ("pt-PT", "yo-BJ"). Every locale counts with the names it gives
-itself: a region's folder holds only those that differ from its parent's, and nothing is inherited. Counted so, 100
-locales name at least 90% of the emoji and 122 at least half.
+CLDR's annotations hold, per locale and emoji, `tts`, the short name that we use as caption, and `default`, keywords. A
+locale is one folder there and keeps CLDR's tag as its language, whether it is a bare language ("sr"), a script of it
+("sr-Latn", "zh-Hant", "pa-Arab") or a region ("pt-PT", "yo-BJ"). Every locale counts with the names it gives itself: a
+region's folder holds only those that differ from its parent's, and nothing is inherited. By this count, 100 locales
+name at least 90% of the emoji and 122 at least half.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mural_tf.data.emoji.npm_packages import read_members
 from mural_tf.errors import UserError
 
 WELL_RESOURCED = tuple("en de fr cs ja zh ru pl tr".split())  # MURAL (Jain et al., 2021) appendix A.3
-# MURAL's group as far as CLDR names emoji in it (tg uz ga be; mg ceb ht war have none), and others with little text.
+# [MURAL]'s group where CLDR names emoji (tg uz ga be; not mg ceb ht war), and others with little text.
 UNDER_RESOURCED = tuple("tg uz ga be am km si yo zu sw mt lb rw xh ka my".split())
 CORE = WELL_RESOURCED + UNDER_RESOURCED
 LANGUAGE_GROUPS = {"well-resourced": WELL_RESOURCED, "under-resourced": UNDER_RESOURCED}
@@ -74,7 +74,7 @@ def read_emoji_names(
 def read_locale_names(localenames: pathlib.Path, locales: list[str]) -> dict[str, dict[str, str]]:
     """Returns locale -> "languages:de" or the like -> name in that locale, for the locales asked for.
 
-    Names of languages, territories, scripts and language variants. An entry that only repeats its code is no name.
+    Names of languages, territories, scripts and language variants. An entry that only repeats its code is not a name.
     """
     files = tuple(f"{kind}.json" for kind in _LOCALE_NAME_KINDS)
     members = read_members(localenames, lambda path: _is_locale_file(path, "main", files))

@@ -2,7 +2,7 @@
 
 npm is used only as a client that pip can install: nothing of a package is ever run or unpacked to disk. A tarball
 enters the cache under its final name only after its SHA-512 matched the pin in our code, so an interrupted or
-tampered download is never mistaken for a finished one, and whatever is there need not be fetched again. What npm
+tampered download is never mistaken for a finished one, and a file that is there is not fetched again. What npm
 downloads lies in a hidden folder inside the cache meanwhile. One process at a time fetches into a cache.
 """
 

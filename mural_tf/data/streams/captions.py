@@ -3,18 +3,18 @@
 Text pairs come from files of them, or are two captions of one image:
 
     files                          text-pair records
-    co_captions                    each caption with the image's next one, whatever their languages ([MURAL] A.1)
+    co_captions                    each caption with the image's next one, in any languages ([MURAL] A.1)
     co_captions_across_languages   captions of different languages, for constraints between languages ([MULE] Eq. 1)
 
 The captions of an image are often in few languages (Multi30K: five English, five German, one French, one Czech), so
-that half of all co-captions have one language, and rare languages hardly meet. Across languages every pair of languages
-that an image has is as likely as another, and of each a caption is drawn, anew in every epoch.
+that half of all co-captions have one language, and rare languages hardly meet. Across languages, every pair of an
+image's languages is equally likely, and a caption of each is drawn, again in every epoch.
 `data.language_temperature` changes nothing there.
 
 Triples (image, text A, text B) are two captions of one image that say the same in different languages. They come from
-records whose captions share image and caption group (multilingual CC3M: 6 languages, hence 15 triples an image, 45M in
-all [ETCL §3.4]). `python -m mural_tf translate` adds translations from files to records that lack them. An epoch holds
-every unordered pair of an image's captions once; which of the two is text A is drawn for every batch.
+records whose captions share image and caption group (multilingual CC3M: 6 languages, so 15 triples for each image, 45M
+in all [ETCL §3.4]). `python -m mural_tf translate` adds translations from files to records that lack them. An epoch
+holds every unordered pair of an image's captions once; which of the two is text A is drawn for every batch.
 
 Groups hold an image with all its captions as one item. In every epoch each image draws `captions_per_image` of its
 captions, no caption twice and at most `captions_per_language` in a language; an image with fewer leaves places empty.
@@ -49,7 +49,7 @@ def across_languages_parser(languages: Sequence[str] = ()):
     """Returns the parser of an image-text record into as many pairs, still to be drawn, as there are captions.
 
     An item holds all of the image's captions and their languages as one string. `languages` are those of the second
-    text, if any are named; an image without such a pair is no item.
+    text, if any are named; an image without such a pair is left out.
     """
 
     def parse(serialized):
@@ -162,7 +162,7 @@ def group_parser(languages: tuple[str, ...]):
             "language": tf.constant([""]),
             "problem": tf.where(tf.reduce_any(chosen), "", tf.boolean_mask(item["problem"], usable)[:1]),
         }
-        count = tf.cast(tf.reduce_any(usable), tf.int32)  # an image without these languages is no item
+        count = tf.cast(tf.reduce_any(usable), tf.int32)  # an image without these languages is left out
         return {name: value[:count] for name, value in group.items()}
 
     return parse

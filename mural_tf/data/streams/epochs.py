@@ -1,9 +1,9 @@
-"""Endless, deterministic streams of items from record files, each item with its place.
+"""Endless, deterministic streams of items and their places from record files.
 
 The order follows from (seed, epoch). An item's place is one number, epoch · 2^40 + offset after shuffling, so that a
-run that stopped anywhere starts again at the very next item. What cannot be used is dropped and counted: training goes
-on past a corrupt image or an empty caption, but not past any number of them. Work on single items is kept to parsing
-and decoding; the rest is done in blocks, because calling a function costs more than what it does here.
+run that stopped anywhere continues with the very next item. Items that cannot be used are dropped and counted: training
+goes on after a corrupt image or an empty caption, but stops if there are too many. Single items are only parsed and
+decoded; everything else is done in blocks, because here a function's call costs more than its work.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def endless_items(
       languages: items in these alone; empty: in all.
       language_key: the name under which an item has its language.
 
-    Each epoch ends with an item that is none, with the problem `END_OF_EPOCH`.
+    Each epoch ends with an empty item whose problem is `END_OF_EPOCH`.
     """
     for name in files:
         damage = find_damage(name)
@@ -90,7 +90,7 @@ def positions(places: tf.Tensor) -> tf.Tensor:
 
 
 def _parsed(raw: tf.data.Dataset, parse, skipped: SkippedRecords) -> tf.data.Dataset:
-    """Parses records in order and leaves out, but counts, those of which `parse` makes nothing."""
+    """Parses records in order; leaves out and counts those from which `parse` makes nothing."""
     numbered = raw.enumerate().map(
         lambda index, serialized: (index, parse(serialized)), num_parallel_calls=PARALLEL, deterministic=True
     )
@@ -209,7 +209,7 @@ def _copies_per_language(files, parse, key, languages, temperature) -> tf.lookup
     """How often an item of each language appears in an epoch; `None`: every item once.
 
     With temperature T a language with share p of the items gets the share p^(1/T) (normalised); the most frequent
-    language keeps one copy an item, so no item is left out.
+    language keeps one copy of an item, so no item is left out.
     """
     if temperature == 1.0 and not languages:
         return None

@@ -9,9 +9,9 @@ A method names the streams that it needs, one or two; they run side by side, and
     triples      an image and two of its captions that are translations of each other (`captions.py`)
     text_text    text pairs (`captions.py`)
 
-The way of an item: a record is read and parsed into items, these are shuffled, each gets its place and is decoded;
-what cannot be used is dropped (`epochs.py`). Items become batches, and a batch is finished: images are augmented,
-texts tokenized. `Stream` is what differs between the kinds of items.
+A record is read and parsed into items. Items are shuffled; each gets its place and is decoded; those that cannot be
+used are dropped (`epochs.py`). Items become batches, whose images are augmented and whose texts are tokenized. `Stream`
+holds what differs between the kinds of items.
 """
 
 from __future__ import annotations
@@ -363,7 +363,7 @@ _STREAMS = {
 
 
 def _item_seed(settings: StreamSettings, position: tf.Tensor) -> tf.Tensor:
-    """int64 [2], of what is drawn for one item, anew in every epoch."""
+    """int64 [2], of what is drawn for one item, again in every epoch."""
     return tf.stack([tf.cast(settings.seed, tf.int64) * 2**20 + position[0], position[1]])
 
 

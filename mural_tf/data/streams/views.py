@@ -7,7 +7,7 @@ A view is a random crop resized to the tower's size, a flip, a colour distortion
     blur   standard deviation drawn from [0, `blur`] pixels (Globetrotter's code: 2, at 224 pixels)
 
 Departures: no resampling filter against aliasing in the crop, and the colour distortion is the project's one linear
-map an image instead of torchvision's sequence of four.
+map for each image instead of torchvision's sequence of four.
 """
 
 from __future__ import annotations
