@@ -127,7 +127,7 @@ def finish(measured: MeasuredModel, config: ConfigDict, workdir: pathlib.Path) -
 
 
 def _search(embedder: Embedder, config: ConfigDict, workdir: pathlib.Path) -> list[str]:
-    """Writes contact sheets of the data's example queries, if it has some; returns what was found, one line for each."""
+    """Writes contact sheets of the data's example queries, if it has some; returns a line for each result."""
     queries = EXAMPLE_QUERIES.get(config.data.source, ())
     if not queries:
         return []
