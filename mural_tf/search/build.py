@@ -1,8 +1,8 @@
 """Makes an index: encodes what the sources hold, in memory or part by part into a folder.
 
-While an index is made, `<output>/building/` holds a plan (what was asked for), the model's probes, and for each part
-an array of vectors and a list of what it consumed. The same command goes on after them, so that an interrupted run
-loses at most one part; at the end they are joined.
+While an index is made, `<output>/building/` holds a plan (what was asked for), the model's probes, and for each part an
+array of vectors and a list of what it consumed. The same command continues after them, so that an interrupted run loses
+at most one part; at the end they are joined.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ def build_index(
     part: int = PART,
     progress: bool = False,
 ) -> Index:
-    """Makes the index `output`, or goes on where an interrupted run was; a complete one is opened as it is.
+    """Makes the index `output`, or continues an interrupted run; a complete one is opened as it is.
 
     Args:
       embedder: anything with `Embedder`'s `encode_image` and `encode_text`.
