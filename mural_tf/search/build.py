@@ -139,7 +139,7 @@ class Parts:
 
 
 def check_asked(output: pathlib.Path, before: dict, asked: dict) -> None:
-    """Raises `UserError` unless the index in `output` is of what is asked for."""
+    """Raises `UserError` unless the index in `output` is the one that was asked for."""
     changed = {key: value for key, value in asked.items() if before.get(key) != value}
     differing = [f"{key} {before.get(key)!r}, not {value!r}" for key, value in changed.items()]
     if differing:
