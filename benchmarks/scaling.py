@@ -4,7 +4,7 @@
 
 Every device gathers all embeddings of the global batch, ranks its own rows against them, and sends the gradients
 back, as the training step does; the towers are left out. The devices share this machine's cores and the products add
-up to the same whole, so what grows with their number is the gather and its gradient. One process a case, by turns.
+up to the same whole, so what grows with their number is the gather and its gradient. One process for each case, in turns.
 Then the arithmetic for pods: bytes and memory a core, from batch, embedding size and parameters alone.
 """
 

@@ -59,7 +59,7 @@ def choose(count: int, method: str = "auto") -> Parameters | None:
     """Returns parameters for an index of `count` vectors, None where exact search is best.
 
     Cells are the power of two nearest to 4 sqrt(count), as in faiss's guidelines, fewer for small indexes; a
-    graph has 32 links a node.
+    graph has 32 links per node.
     Raises `UserError` for an unknown method, or fewer vectors than inverted lists can be learnt from.
     """
     if method not in METHODS:
