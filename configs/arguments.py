@@ -1,4 +1,4 @@
-"""The arguments of configurations: what stands after the colon in `--config=configs/emoji.py:etcl,steps=300`."""
+"""The arguments of configurations: what follows the colon in `--config=configs/emoji.py:etcl,steps=300`."""
 
 from __future__ import annotations
 

@@ -190,7 +190,7 @@ def search_query():
         images=("", "Search this folder, glob or data set, without an index."),
         split=("", "Only this split of a folder of TFRecords."),
         image=((), "An image to search with; may be repeated."),
-        queries=("", "TSV of language, sentence and names of right answers, asked too."),
+        queries=("", "TSV of language, sentence and names of right answers, to ask as well."),
         language=("", "BCP 47 code of the sentences, for fonts on the page."),
         exact=(False, "Compare with everything, although the index is approximate."),
         batch_size=(64, "Images encoded at a time.", 1),
@@ -357,7 +357,7 @@ def convert():
     flag = cli.define(
         list=(False, "Print the kinds of sources and their options."),
         output=("", "Folder for the data set; it appears when the conversion is complete."),
-        restart=(False, "Start again instead of going on with an unfinished conversion."),
+        restart=(False, "Start again instead of continuing an unfinished conversion."),
         filters=("none", "A set of filters; other flags change single ones.", [*FILTERS]),
     )
     explanation = "Filter, see --filters and docs/convert.md; 0 is none."

@@ -168,7 +168,7 @@ class Embedder:
         array([0, 2])
         """
         if not has_images(self.config.image_tower):
-            raise UserError(f"The model {self.path} has no image tower (image_tower.name=none): texts alone.")
+            raise UserError(f"The model {self.path} has no image tower (image_tower.name=none): only texts.")
         if isinstance(images, (str, bytes, os.PathLike)):
             raise TypeError("encode_image takes a list of images; wrap a single one: [image].")
         if on_error not in ("raise", "skip"):

@@ -1,4 +1,4 @@
-"""What stands after the colon in --config=configs/emoji.py:etcl,steps=300."""
+"""What follows the colon in --config=configs/emoji.py:etcl,steps=300."""
 
 import pytest
 from test_paper_configs import load

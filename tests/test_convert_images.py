@@ -104,7 +104,7 @@ def test_img2dataset_that_was_cut_off(tmp_path):
     assert len(images_in(output)) == 3
     assert "tar file that is damaged or cut off: what follows is lost" in firsts(output)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match="no output of img2dataset"):
+    with pytest.raises(UserError, match="not an output of img2dataset"):
         run([f"img2dataset:{tmp_path / 'empty'}"], tmp_path / "no")
 
 

@@ -122,7 +122,7 @@ def test_two_segments_are_packed_as_in_labse(export):
     second = preprocessor.tokenize(tf.constant(["ding", "v"]))
     thing, ding, v = (tokenizer.vocabulary.index(piece) for piece in ("thing", "ding", "v"))
     packed = preprocessor.bert_pack_inputs([first, second], seq_length=7)
-    # 4 places for both segments of the second row, given out by turns: 3 for the first, which wants 4, and 1.
+    # 4 places for both segments of the second row, given out in turns: 3 for the first, which wants 4, and 1.
     expected = [[start, thing, end, ding, end, pad, pad], [start, thing, ding, thing, end, v, end]]
     np.testing.assert_array_equal(packed["input_word_ids"], expected)
     np.testing.assert_array_equal(packed["input_type_ids"], [[0, 0, 0, 1, 1, 0, 0], [0, 0, 0, 0, 0, 1, 1]])

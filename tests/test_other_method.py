@@ -1,4 +1,4 @@
-"""Fine-tuning that goes on as another method: parts that the source lacks are new."""
+"""Fine-tuning that continues as another method: parts that the source lacks are new."""
 
 import numpy as np
 import pytest

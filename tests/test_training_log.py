@@ -166,7 +166,7 @@ class Recorder(Mural):
 
 @pytest.fixture
 def run(tmp_path, eager):
-    """Returns a function that trains 12 steps; an epoch is 8 of them, like a process of its own."""
+    """Returns a function that trains 12 steps (an epoch passes in 8), as a new process would."""
     config = toy_data.toy_config(toy_data.write_toy_features(tmp_path / "data", size=12))
     config.train.update(dict(steps=12, log_every=4, checkpoint_every=4))
     config.image_tower.update(dict(name="features", feature_size=12, branch_size=16, projection=32))

@@ -35,7 +35,7 @@ def enable_fusion(enabled: bool) -> bool:
 
 
 def compiles_fused() -> bool:
-    """Tells whether chains are compiled here and now: not on a TPU, where the whole step is, nor when turned off."""
+    """Returns whether chains are compiled here and now: not on a TPU, where the whole step is, nor when turned off."""
     return _enabled and not isinstance(tf.distribute.get_strategy(), tf.distribute.TPUStrategy)
 
 

@@ -203,7 +203,7 @@ class Dropout(tf.keras.layers.Layer):
 def keep(shape: tf.Tensor | list, rate: float, seed: tf.Tensor) -> tf.Tensor:
     """Returns bool of `shape`: each entry True with probability 1 - rate, the rate rounded to a multiple of 2^-16.
 
-    Sixteen random bits for each entry are half of what a float takes, and drawing is slow on a CPU.
+    A float takes twice as many random bits, and drawing them is slow on a CPU.
     """
     count = tf.reduce_prod(shape)
     words = tf.random.stateless_uniform([(count + 1) // 2], seed, minval=None, maxval=None, dtype=tf.uint32)

@@ -15,7 +15,7 @@ FINEST_COUNT = 32  # N is rounded up by less than 1 / 32 of it, for the same rea
 
 
 class Packing:
-    """Where the tokens of a padded batch stand in the packed row, and how attention finds them.
+    """The places of a padded batch's tokens in the packed row, and how attention finds them.
 
     Args:
       mask: int32 [B, T], 1 on tokens and 0 on padding, which comes last; a text's first position counts as a token.
@@ -24,7 +24,7 @@ class Packing:
 
     def __init__(self, mask: tf.Tensor, groups: int):
         lengths = tf.maximum(tf.reduce_sum(mask, axis=1), 1)  # [B]
-        self.order = tf.argsort(lengths, stable=True)  # [B]: which text stands at each place
+        self.order = tf.argsort(lengths, stable=True)  # [B]: the text at each place
         lengths = tf.gather(lengths, self.order)
         self.first = tf.cumsum(lengths, exclusive=True)  # [B]: where each place's text begins in the row
         places, count = tf.repeat(tf.range(tf.size(lengths)), lengths), tf.reduce_sum(lengths)
@@ -69,7 +69,7 @@ class Packing:
         return [x[begin:end] for begin, end in zip(self.group_bounds[:-1], self.group_bounds[1:])]
 
     def by_token(self, groups: list[tf.Tensor]) -> tf.Tensor:
-        """For each group, [b, heads, t, size] -> [1, N, heads * size]; 0 for what stands at the end of the row."""
+        """For each group, [b, heads, t, size] -> [1, N, heads * size]; 0 for the end of the row."""
         _, heads, _, size = groups[0].shape
         by_text, by_token = self._exchange_indices(1, heads)
         (x,) = _exchange(groups, [by_token], by_text, size)
@@ -85,7 +85,7 @@ class Packing:
                 rows = rows[tf.newaxis, :, tf.newaxis]  # [1, b, 1, t]
                 by_text.append(tf.where(rows < self.count, rows * vectors + columns, self.count * vectors))
             taken = tf.concat([tf.reshape(indices, [-1]) for indices in by_text], axis=0)
-            by_token = tf.fill([self.count * vectors + 1], tf.size(taken))  # the last is for what stands beyond texts
+            by_token = tf.fill([self.count * vectors + 1], tf.size(taken))  # the last is for what lies beyond texts
             by_token = tf.tensor_scatter_nd_update(by_token, taken[:, tf.newaxis], tf.range(tf.size(taken)))
             self._indices[parts, heads] = by_text, by_token[:-1]
         return self._indices[parts, heads]

@@ -13,7 +13,7 @@ from mural_tf.errors import UserError
 
 
 def has_images(tower: ConfigDict) -> bool:
-    """Whether the `image_tower` part of a configuration is of a model with images, not of texts alone."""
+    """Whether the `image_tower` part of a configuration belongs to a model with images, not only texts."""
     return tower.name != "none"
 
 

@@ -1,9 +1,9 @@
 """A warning where a model may have been trained on a benchmark's images.
 
-What a model was trained on is read from its record: the configuration's data folder with its dataset.json, and an
-export's model card. Their names and splits say which image collections they hold; 800 of XTD's 1,000 images, for
-example, are of MS-COCO's train2014. Only the last training is recorded: what a fine-tuned model saw before is not
-known, and neither is whether images from the web happen to be the same.
+A model's record says what it was trained on: the configuration's data folder with its dataset.json, and an export's
+model card. Their names and splits say which image collections they hold; 800 of XTD's 1,000 images, for example, are of
+MS-COCO's train2014. Only the last training is recorded: it is not known what a fine-tuned model saw before, or whether
+images from the web happen to be the same.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The same sentences in many languages: from files of aligned lines, or from image-text records.
 
 Files: `<anything>.<language>.txt`, line i of each translates line i of the others. Records: captions that share an
-image and a caption group say the same (`mural_tf/data/records.py`); the emoji benchmark's names are such.
+image and a caption group say the same (`mural_tf/data/records.py`); an example is the emoji benchmark's names.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ def tatoeba(request: Request) -> list[Evaluation]:
 
 
 def _chosen(files: dict[str, pathlib.Path], request: Request, what: str) -> list[str]:
-    """Returns the keys to evaluate; raises `UserError` for one asked for that is not there."""
+    """Returns the keys to evaluate; raises `UserError` for a missing one."""
     unknown = sorted(set(request.languages) - set(files))
     if unknown:
         raise UserError(f"No {', '.join(unknown)} in {request.folder}; its {what}: {', '.join(files)}.")

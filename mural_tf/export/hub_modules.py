@@ -152,7 +152,7 @@ def text_preprocessor_module(tokenizer: WordPieceTokenizer | WordTokenizer) -> t
     As LaBSE's preprocessor it also has `tokenize`, string [B] → int32 [B, (words), (pieces)], and
     `bert_pack_inputs(segments, seq_length)`: one or two such tensors (or [B, (pieces)]) → the dict, with
     T = `seq_length`: [CLS], a [SEP] after each segment, type 0 for the first and 1 for the second, padding. Segments
-    that do not fit lose their ends by turns, so that the shorter one is cut last. A `WordTokenizer` takes one segment.
+    that do not fit lose their ends in turns, so that the shorter one is cut last. A `WordTokenizer` takes one segment.
     """
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="inputs")], autograph=False)

@@ -94,8 +94,8 @@ def fold_batch_norm(tower: tf.keras.Model) -> tf.keras.Model:
     because they can be trained.
 
     Its output is the tower's with `training=False`, to float32 rounding. A BatchNorm that does not directly follow a
-    convolution of its own stays, and so does all else; such layers are shared with `tower`. Kernels and biases are the
-    copy's own variables. A tower without any is returned as it is.
+    convolution of its own stays, and so does everything else; such layers are shared with `tower`. Kernels and biases
+    are the copy's own variables. A tower without any is returned as it is.
     """
     followed = {}  # name of a convolution -> the BatchNorm after it
     for norm in tower.layers:

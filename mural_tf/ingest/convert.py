@@ -84,7 +84,7 @@ def convert(
 
 
 def _prepare(sources: Sequence[Source], settings: Settings, folder: pathlib.Path, progress: bool) -> None:
-    """Makes what has to be known before the first block; what is there already is not made again."""
+    """Prepares what must be known before the first block, unless it is there already."""
     for index, source in enumerate(sources):
         source.prepare(folder / f"source-{index}", progress)
     if settings.evaluation_images:

@@ -66,7 +66,7 @@ def usable_bytes(image: bytes, opened: PIL.Image.Image, image_size: int = 0) -> 
       image_size: a longer shorter side is shrunk to this many pixels; 0 leaves the size.
 
     Raises:
-      BadImage: the file is cut off, or does not decode where it has to be.
+      BadImage: the file is cut off, or does not decode where decoding is needed.
     """
     shrink = image_size and min(opened.size) > image_size
     if opened.format in COPIED and not shrink:

@@ -1,4 +1,4 @@
-"""ALIGN (Jia et al., 2021), as MURAL's baseline: image-text matching alone, [MURAL] §3.
+"""ALIGN (Jia et al., 2021), as MURAL's baseline: only image-text matching, [MURAL] §3.
 
     L = w_i2t (L_i2t + L_t2i)
 

@@ -1,4 +1,4 @@
-"""A LaBSE-style dual encoder of texts (Feng et al., 2020): MURAL's text-text task alone.
+"""A LaBSE-style dual encoder of texts (Feng et al., 2020): only MURAL's text-text task.
 
     L = L_r2l + L_l2r
 
@@ -12,6 +12,6 @@ from mural_tf.models.mural import TextText
 
 
 class Labse(TextText):
-    """Text-text matching alone."""
+    """Only text-text matching."""
 
     title = "LaBSE-style dual encoder of texts (Feng et al., 2020), MURAL's text-text task alone"

@@ -50,7 +50,7 @@ class ConditionalGradient(NamedTuple):
 class _VariableRates:
     """Multiplies the learning rate of each variable by `rates[base_name(variable)]` (1 where it is not named).
 
-    Gradients may be `ConditionalGradient`s: one that is not applied has the rate 0, and its moments keep all of what
+    Gradients may be `ConditionalGradient`s: one that is not applied has the rate 0, and its moments stay as
     they were.
     """
 

@@ -70,7 +70,7 @@ class SplitEvaluation:
         self._measured, self._config = measured, config
 
     def __call__(self, step: int) -> Evaluation | None:
-        """Returns the evaluation, or `None` where the data has no such split: training data often comes alone."""
+        """Returns the evaluation, or `None` where the data has no such split: often there is only training data."""
         data = self._config.data.directory
         if not has_images(self._config.image_tower):
             logging.warning("No evaluation with images: the model has no image tower.")
@@ -93,7 +93,7 @@ EXAMPLE_QUERIES = {"emoji": ("a red heart", "moyo mwekundu"), "shapes": ("a red 
 
 
 def is_finished(workdir: pathlib.Path) -> bool:
-    """Tells whether everything after training was done too."""
+    """Returns whether everything after training was done too."""
     return (workdir / SUMMARY).exists()
 
 

@@ -48,7 +48,7 @@ class Parameters:
         """The values of `effort` to try, rising: powers of two times the first one, and the middle between them.
 
         Those of inverted lists end with all cells; those of a graph begin with the candidates of ten results, because a
-        queue cannot be shorter than what is asked for.
+        queue cannot be shorter than the result.
         """
         first, last = (1, self.size) if self.method == LISTS else (10 * OVERSAMPLING, 5120)
         doubled = [first << i for i in range(int(math.log2(last / first)) + 1)]
@@ -58,8 +58,8 @@ class Parameters:
 def choose(count: int, method: str = "auto") -> Parameters | None:
     """Returns parameters for an index of `count` vectors, None where exact search is best.
 
-    Cells are the power of two nearest to 4 sqrt(count), as faiss's guidelines have it, fewer for small indexes; a
-    graph has 32 links a node.
+    Cells are the power of two nearest to 4 sqrt(count), as in faiss's guidelines, fewer for small indexes; a
+    graph has 32 links per node.
     Raises `UserError` for an unknown method, or fewer vectors than inverted lists can be learnt from.
     """
     if method not in METHODS:

@@ -1,8 +1,8 @@
 """Makes an index: encodes what the sources hold, in memory or part by part into a folder.
 
-While an index is made, `<output>/building/` holds a plan (what was asked for), the model's probes, and for each part
-an array of vectors and a list of what it consumed. The same command goes on after them, so that an interrupted run
-loses at most one part; at the end they are joined.
+While an index is made, `<output>/building/` holds a plan (what was asked for), the model's probes, and for each part an
+array of vectors and a list of what it consumed. The same command continues after them, so that an interrupted run loses
+at most one part; at the end they are joined.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class Parts:
 
 
 def check_asked(output: pathlib.Path, before: dict, asked: dict) -> None:
-    """Raises `UserError` unless the index in `output` is of what is asked for."""
+    """Raises `UserError` unless the index in `output` is the one that was asked for."""
     changed = {key: value for key, value in asked.items() if before.get(key) != value}
     differing = [f"{key} {before.get(key)!r}, not {value!r}" for key, value in changed.items()]
     if differing:
@@ -188,7 +188,7 @@ def build_index(
     part: int = PART,
     progress: bool = False,
 ) -> Index:
-    """Makes the index `output`, or goes on where an interrupted run was; a complete one is opened as it is.
+    """Makes the index `output`, or continues an interrupted run; a complete one is opened as it is.
 
     Args:
       embedder: anything with `Embedder`'s `encode_image` and `encode_text`.

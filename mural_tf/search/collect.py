@@ -1,8 +1,8 @@
 """Where images and texts to index come from: folders, globs, single files, TFRecords and tables (TSV) of paths.
 
-Every function yields (item, content) in an order that only the files determine, so that an interrupted index can go on;
-`content` is what `Embedder` encodes: a path or bytes for an image, a str for a text. What cannot be read is yielded
-as `Unreadable`.
+Every function yields (item, content) in an order that only the files determine, so that an interrupted index can be
+continued; `content` is what `Embedder` encodes: a path or bytes for an image, a str for a text. What cannot be read is
+yielded as `Unreadable`.
 """
 
 from __future__ import annotations

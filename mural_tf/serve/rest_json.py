@@ -2,7 +2,7 @@
 
 A request is `{"signature_name": …, "instances": [row, …]}` or `{…, "inputs": columns}`; a row is an object with every
 input, or the value itself where there is one input; bytes are `{"b64": "…"}`. Rows are answered with "predictions",
-columns with "outputs"; of a single output the values stand there alone.
+columns with "outputs"; for a single output, the values are there directly.
 
 One difference: an empty list of rows is answered with an empty list.
 """
@@ -111,7 +111,7 @@ def _array(value, spec: tf.TensorSpec, name: str) -> np.ndarray:
     except RecursionError:
         raise BadRequest(f"{name!r} is nested too deeply.") from None
     except (ValueError, OverflowError):
-        raise BadRequest(f"{name!r} is ragged or not made of {spec.dtype.name} values alone.") from None
+        raise BadRequest(f"{name!r} is ragged or holds values other than {spec.dtype.name}.") from None
     if array.ndim != spec.shape.rank or not spec.shape.is_compatible_with(array.shape):
         wanted = "[" + ", ".join("any" if size is None else str(size) for size in spec.shape) + "]"
         raise BadRequest(f"{name!r} has the shape {list(array.shape)}, expected {wanted}.")

@@ -33,7 +33,7 @@ TEMPLATE = pathlib.Path(__file__).with_name("search_page.html")
 
 
 def page_html(languages: Sequence[str] = ()) -> str:
-    """Returns the page; `languages` (BCP 47) can be chosen there, for the right fonts of what is typed."""
+    """Returns the page; `languages` (BCP 47) can be chosen there, so that typed text gets the right fonts."""
     page = TEMPLATE.read_text(encoding="utf-8")
     codes = [code for code in languages if language_attribute(code)]
     options = "".join(f'<option value="{html.escape(code)}">{html.escape(code)}</option>' for code in codes)
@@ -87,7 +87,7 @@ def search_routes(index: Index, embedder, languages: Sequence[str] = (), prefix:
     Args:
       index: from `mural_tf.search.index.load_index`.
       embedder: the model that made it, `mural_tf.load(…)`.
-      languages: BCP 47 codes that the page offers, for the right fonts of what is typed.
+      languages: BCP 47 codes that the page offers, so that typed text gets the right fonts.
       prefix: where the page is.
 
     Raises:

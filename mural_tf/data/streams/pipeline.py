@@ -60,7 +60,7 @@ class StreamSettings:
     seed: int
     image_text_batch: int
     text_text_batch: int
-    cloze_share: float  # of the tokens; 0: there is no cloze task
+    cloze_share: float  # of the tokens; 0: without a cloze task
     captions_per_image: int
     captions_per_language: int
 
@@ -178,7 +178,7 @@ def _finish(stream: Stream, items: dict, seed: int) -> dict:
 
 
 class Texts:
-    """The tokenizer as one function for all streams: tracing it is a large part of what a start takes."""
+    """The tokenizer as one function for all streams: tracing it takes a large part of the start."""
 
     def __init__(self, tokenizer, pad: str):
         self.tokenizer = tokenizer
@@ -363,7 +363,7 @@ _STREAMS = {
 
 
 def _item_seed(settings: StreamSettings, position: tf.Tensor) -> tf.Tensor:
-    """int64 [2], of what is drawn for one item, again in every epoch."""
+    """int64 [2] for one item's draws, which differ in every epoch."""
     return tf.stack([tf.cast(settings.seed, tf.int64) * 2**20 + position[0], position[1]])
 
 
