@@ -53,7 +53,7 @@ def sigmoid_loss(
     width = min(block, total) if isinstance(total, int) else tf.minimum(block, total)
     queries = tf.cast(left[first : first + count], tf.float32)
     blocks = _in_blocks(tf.cast(right, tf.float32), width)  # [K, C, D]
-    ids = [(queries, _in_blocks(candidates, width)) for candidates, queries in mirrored(matches)]
+    ids = [(own, _in_blocks(others, width)) for others, own in mirrored(matches)]
 
     def summed(index, queries, candidates, scale, bias) -> tf.Tensor:
         """The sum over one block of columns, [R, C]."""
