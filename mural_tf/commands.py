@@ -546,7 +546,7 @@ def xla_check():
     )
 
     def main(_) -> None:
-        from mural_tf.training.xla_check import check
+        from mural_tf.training.tpu_check import check
 
         check(config.value, flag["vocabulary_size"] or config.value.vocabulary.size, flag["batch"], flag["compile"])
 

@@ -12,7 +12,7 @@ from mural_tf.models import complete, method_class, method_names, mount
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.models.step import compute_gradients
 from mural_tf.training.checkpoints import training_checkpoints
-from mural_tf.training.xla_check import find_problems, trace_step
+from mural_tf.training.tpu_check import find_problems, trace_step
 
 SEED = (3, 4)  # not a tensor: forks set up their devices after this module is imported
 OTHERS = [method for method in contract.METHODS if method != "mural"]

@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 import toy_data
 
-from mural_tf.training.xla_check import find_problems, operations, trace_step
+from mural_tf.training.tpu_check import find_problems, operations, trace_step
 
 VECTOR = tf.TensorSpec([4], tf.float32)
 
