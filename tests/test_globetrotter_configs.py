@@ -39,8 +39,8 @@ def test_globetrotter_has_the_published_sizes():
     assert not build_image_encoder(load("globetrotter_text_only").image_tower).variables
     config = load("globetrotter_resnet18")
     for name, weight in (("globetrotter_resnet18", 1.0), ("globetrotter_paper", 0.2)):  # λ of its code, and of B.1
-        loss = load(name).loss
-        assert [loss[f"{task}_weight"] for task in ("image_image", "image_text", "cloze")] == [weight] * 3
+        loss, own = load(name).loss, load(name).method
+        assert own.image_image_weight == loss.image_text_weight == own.cloze_weight == weight
         assert loss.text_text_weight == 1.0
     assert (config.loss.temperature, config.method.alpha_margin) == (0.1, 0.4)
     assert (config.optimizer.learning_rate, config.train.image_text_batch) == (1e-4, 800)
