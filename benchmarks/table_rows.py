@@ -129,6 +129,7 @@ ABLATIONS = (
         ("loss.text_text_weight", 0.0), ("method.neighbourhood_weight", 0.0), ("method.language_weight", 0.0)
     )),)),
     *(in_batches("ALIGN", "emoji_align", size) for size in (64, 256, 1_024)),
+    Method("SigLIP, bias from -5.5", (Stage("emoji_siglip", text_pairs=0, overrides=(("method.bias", -5.5),)),)),
     *(in_batches("SigLIP", "emoji_siglip", size) for size in (64, 256, 1_024)),
 )  # fmt: skip
 
