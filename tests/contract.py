@@ -71,7 +71,7 @@ def build(config, seed: int = 0):
 
 
 def batch_of(model, config, count: int = EXAMPLES, seed: int = 0) -> dict:
-    """A batch of what the model takes; the first two examples share their ids."""
+    """A batch of what the model takes; the first and the last example share their ids."""
     rng, batch = np.random.default_rng(seed), {}
     for name in model.parts:
         if name in model.image_parts:
@@ -83,9 +83,9 @@ def batch_of(model, config, count: int = EXAMPLES, seed: int = 0) -> dict:
         batch[name] = _tokens(config, rng, rows, side=name[-1])
         if name == "cloze":
             batch[name] = mask_tokens(batch[name], tokenizer(config), config.method.cloze_share, tf.constant([1, 2]))
-        batch[f"{name}_id"] = tf.constant([0, *range(rows - 1)], tf.int64)
+        batch[f"{name}_id"] = tf.constant([*range(rows - 1), 0], tf.int64)
         batch[f"{name}_language_id"] = batch[name]["input_type_ids"][:, 0]
-    ids = tf.constant([0, *range(count - 1)], tf.int64)
+    ids = tf.constant([*range(count - 1), 0], tf.int64)
     return {**batch, "image_id": ids, "text_group_id": ids, "caption_id": batch.get("caption_id", ids)}
 
 

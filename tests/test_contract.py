@@ -17,6 +17,9 @@ from mural_tf.training.tpu_check import find_problems, trace_step
 SEED = (3, 4)  # not a tensor: forks set up their devices after this module is imported
 OTHERS = [method for method in contract.METHODS if method != "mural"]
 every_method = pytest.mark.parametrize("method", contract.METHODS)
+most_methods_slowly = pytest.mark.parametrize(
+    "method", ["mural", *(pytest.param(method, marks=pytest.mark.slow) for method in OTHERS)]
+)
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +138,7 @@ def test_what_is_exported_computes_what_the_model_does(made, method):
         assert np.max(np.abs(found - model.embed_images(pictures))) < 1e-5
 
 
-@pytest.mark.parametrize("method", ["mural", *(pytest.param(m, marks=pytest.mark.slow) for m in OTHERS)])
+@most_methods_slowly
 def test_a_tpu_would_take_the_step(method):
     step, example = trace_step(
         contract.toy_config(method), contract.tokenizer(contract.toy_config(method)).vocabulary_size, 4
@@ -143,8 +146,7 @@ def test_a_tpu_would_take_the_step(method):
     assert find_problems(step.get_concrete_function(example).graph.as_graph_def()) == []
 
 
-@pytest.mark.slow
-@every_method
+@most_methods_slowly
 def test_overfits_a_handful(method):
     config = contract.toy_config(method, text_tower__dropout=0.0, train__steps=200)
     model = contract.build(config)

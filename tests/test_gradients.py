@@ -1,5 +1,6 @@
 """Micro-batches: two passes over chunks give the gradient of the full batch; accumulation does not."""
 
+import contract
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -53,6 +54,7 @@ def quarter(batch, chunk):
     return tf.nest.map_structure(lambda value: tf.split(value, 4)[chunk], batch)
 
 
+@pytest.mark.slow  # test_contract.py has every method with small towers
 @pytest.mark.parametrize("method,chunks", [("align", 2), ("mural", 16), ("etcl", 4), ("globetrotter", 4), ("labse", 2)])
 def test_two_passes_give_the_full_gradient(data, method, chunks):
     model, batch = build(data, method)
@@ -137,9 +139,10 @@ def test_moving_averages_move_once_a_step(data):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
 
 
-def test_a_number_that_does_not_divide_is_reported(data):
-    model, batch = build(data)
-    with pytest.raises(UserError, match="micro_batches=3 does not divide the 16 examples"):
-        gradients(model, batch, 3)
+def test_a_number_that_does_not_divide_is_reported():
+    config = contract.toy_config()
+    model = contract.build(config)
+    with pytest.raises(UserError, match="micro_batches=3 does not divide the 8 examples"):
+        gradients(model, contract.batch_of(model, config), 3)
     with pytest.raises(UserError, match="micro_batches=0 must be at least 1"):
-        build(data, micro_batches=0)
+        contract.build(contract.toy_config(train__micro_batches=0))

@@ -88,7 +88,8 @@ def one(folder):
     return gradients_of(1, folder, CASES)
 
 
-@pytest.mark.parametrize("replicas", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.slow  # test_contract.py has two replicas of every method with small towers
+@pytest.mark.parametrize("replicas", [2, 4])
 def test_replicas_have_the_gradients_of_one(folder, one, replicas):
     """With duplicates, label smoothing, micro-batches, and BatchNorm over all examples or over groups of 8."""
     compare(one, gradients_of(replicas, folder, CASES))
