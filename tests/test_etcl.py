@@ -36,6 +36,7 @@ def triple_losses(
     )  # fmt: skip
     model = types.SimpleNamespace(temperature=temperature, loss_config=settings)
     model.matches = functools.partial(Etcl.matches, model)
+    model.text_matches = functools.partial(Etcl.text_matches, model)
     ids = {"image_id": image_ids, "text_a_id": text_ids[0], "text_b_id": text_ids[1]}
     rows = {"image": rows, "text_a": rows}
     return Etcl.image_text_loss(model, image, *captions, ids, rows), Etcl.text_text_loss(model, *texts, ids, rows)

@@ -56,13 +56,6 @@ class Etcl(Mural):
             for side, caption in (("a", caption_a), ("b", caption_b))
         ])  # fmt: skip
 
-    def text_text_loss(self, text_a, text_b, ids, rows):
-        """L(A, B)."""
-        return contrastive_loss(
-            text_a,
-            text_b,
-            self.loss_config.text_text_temperature,
-            margin=self.loss_config.text_text_margin,
-            matches=self.matches(ids, "image_id", "text_a_id", "text_b_id", ("text_a_id", "text_b_id")),
-            rows=rows["text_a"],
-        )
+    def text_matches(self, ids):
+        """Of L(A, B): triples of one image, and equal texts, on one side or across."""
+        return self.matches(ids, "image_id", "text_a_id", "text_b_id", ("text_a_id", "text_b_id"))
