@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import json
 import pathlib
 
@@ -45,7 +46,10 @@ class MeasuredModel:
     def at(self, step: int) -> DualEncoder:
         """Returns the model after `step` steps, which must be the latest checkpoint's where it is a copy."""
         if self._model is None:
-            self._model = build_model(self._config, self.tokenizer.vocabulary_size)
+            # Keras calls back in the strategy's scope, where all workers would have to make the copy's variables; a
+            # scope is of its thread.
+            with concurrent.futures.ThreadPoolExecutor(1) as outside:
+                self._model = outside.submit(build_model, self._config, self.tokenizer.vocabulary_size).result()
         if not self._alone and self._restored != step:
             restore_for_inference(self._model, self._workdir)
             self._restored = step
