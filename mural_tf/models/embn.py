@@ -53,7 +53,7 @@ class EmbN(DualEncoder):
 
     def __init__(self, image_encoder, text_encoder, config, **kwargs):
         super().__init__(image_encoder, text_encoder, config, **kwargs)
-        self._check(config)
+        self._check()
 
     def build_head(self, name):
         return Columns(0, self.embedding_size, name=f"{name}_head", dtype="float32")
@@ -91,7 +91,7 @@ class EmbN(DualEncoder):
         found = ", ".join(f"{language} {known} of {words}" for language, (known, words) in shares.items())
         print(f"Words with vectors in {files}: {found}; the others start at random.")
 
-    def _check(self, config) -> None:
+    def _check(self) -> None:
         tower, options, name = self.text_tower, self.options, type(self).__name__
         if tower.name != "words" or tower.language_branches != self.branches:
             raise UserError(

@@ -84,7 +84,7 @@ class Globetrotter(DualEncoder):
 
     def __init__(self, image_encoder, text_encoder, config, **kwargs):
         super().__init__(image_encoder, text_encoder, config, **kwargs)
-        self._check(config)
+        self._check()
         if self.options.cloze_weight:
             table = text_encoder.get_layer("embeddings").token_table
             self.cloze_head = ClozeHead(*table.shape, name="cloze_head")
@@ -190,7 +190,7 @@ class Globetrotter(DualEncoder):
             embeddings = self.text_encoder.get_layer("embeddings")
             self.cloze_head(tf.zeros([1, 1, embeddings.hidden_size]), embeddings.token_table)
 
-    def _check(self, config) -> None:
+    def _check(self) -> None:
         options, tower, pooling = self.options, self.text_tower, "first" if self.shared_head else "first_and_mean"
         if tower.pooling != pooling or not hasattr(self.text_encoder, "token_states"):
             raise UserError(

@@ -166,8 +166,8 @@ class Mule(EmbN):
         if self.is_held_to_files:
             self.original_vectors.assign(self.word_vectors)
 
-    def _check(self, config) -> None:
-        super()._check(config)
+    def _check(self) -> None:
+        super()._check()
         levels = self.options.neighbourhood_levels
         if set(levels) - set(LEVELS) or not levels:
             raise UserError(f"method.neighbourhood_levels must be among {', '.join(LEVELS)}, and at least one.")
