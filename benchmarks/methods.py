@@ -28,7 +28,6 @@ def stepper(name: str, folder: pathlib.Path):
     """Returns a function that runs STEPS steps of a configuration and returns (wall, processor) seconds a step."""
     import tensorflow as tf
 
-    from mural_tf.data.skipped import SkippedRecords
     from mural_tf.data.streams.pipeline import training_batches
     from mural_tf.models import build_model
     from mural_tf.training.fit import compile_model
@@ -42,7 +41,7 @@ def stepper(name: str, folder: pathlib.Path):
     tf.keras.utils.set_random_seed(config.seed)
     model = build_model(config, tokenizer.vocabulary_size)
     compile_model(model, config)
-    batches = training_batches(config, tokenizer, SkippedRecords(1.0), streams=model.streams, pad="longest")
+    batches = training_batches(config, tokenizer, streams=model.streams, pad="longest")
     iterator = iter(batches)
 
     def run() -> tuple[float, float]:

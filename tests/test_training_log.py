@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 import toy_data
 
-from mural_tf.data.skipped import SkippedRecords
+from mural_tf.data.skipped import KINDS, SkippedRecords
 from mural_tf.errors import UserError
 from mural_tf.models import build_model
 from mural_tf.models.mural import Mural
@@ -70,12 +70,13 @@ class FullFile:
 
 @pytest.fixture
 def log(tmp_path):
-    log = TrainingLog(tmp_path, 0, 10, 32, SkippedRecords(0.1))
+    log = TrainingLog(tmp_path, 0, 10, 32, SkippedRecords({"image_text": str}))
     optimizer = types.SimpleNamespace(iterations=3, learning_rate=lambda step: 0.5 * step)
     guard = StepGuard(10)
     guard.total.assign(2)
     optimizers, step = {"image_text": optimizer, "text_text": optimizer}, types.SimpleNamespace(trained_parameters=9)
-    log.model = types.SimpleNamespace(optimizers=optimizers, guard=guard, step=step)
+    counts = dict(streams=("image_text",), tallies=tf.zeros([2, 1 + len(KINDS), 3], tf.int64))
+    log.model = types.SimpleNamespace(optimizers=optimizers, guard=guard, step=step, **counts)
     return log
 
 

@@ -67,18 +67,14 @@ class OwnRecords(ShardSource):
 
 
 def _parsed(path: pathlib.Path, tally: Tally) -> Iterator[tuple]:
-    from google.protobuf.message import DecodeError
-
-    from mural_tf.data.records import parse_record
+    from mural_tf.data.records import UnusableRecord, parse_record
 
     for number, (_, serialized) in enumerate(tfrecord.read_all(path, tally.skip)):
         place = f"{path}, record {number}"
         try:
             yield parse_record(serialized, str(path), number), place
-        except UserError:
-            tally.skip("text that is not UTF-8", place)
-        except DecodeError:
-            tally.skip("record that is not a tf.train.Example", place)
+        except UnusableRecord as error:
+            tally.skip(error.kind, place)
 
 
 def _texts(record, place: str) -> list[Text]:

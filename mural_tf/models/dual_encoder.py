@@ -22,6 +22,7 @@ import tensorflow as tf
 from ml_collections import ConfigDict
 
 from mural_tf.data.images import unit_range
+from mural_tf.data.skipped import KINDS
 from mural_tf.encoders.layers import BatchNormalization
 from mural_tf.encoders.packing import encode_by_length, stack_ids
 from mural_tf.errors import UserError
@@ -104,6 +105,15 @@ class DualEncoder(tf.keras.Model):
             shape=(2, 2),
             dtype=tf.int64,
             initializer=tf.keras.initializers.Constant(-1),
+            trainable=False,
+            aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+        )
+        # What was read and skipped up to there since the program began; not saved.
+        self.tallies = self.add_weight(
+            name="tallies",
+            shape=(2, 1 + len(KINDS), 3),
+            dtype=tf.int64,
+            initializer="zeros",
             trainable=False,
             aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
         )
@@ -384,6 +394,9 @@ class DualEncoder(tf.keras.Model):
         if positions:
             last = [gather({"_": position})["_"][-1] for position in positions]
             self.data_position.assign(tf.stack((last * 2)[:2]))
+        tallies = [batch[f"{name}_tally"][0] for name in self.streams if f"{name}_tally" in batch]
+        if tallies:
+            self.tallies.assign(tf.stack((tallies * 2)[:2]))
 
 
 def trainable_parameters(model: DualEncoder) -> int:

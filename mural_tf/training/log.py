@@ -77,6 +77,8 @@ class TrainingLog(tf.keras.callbacks.Callback):
         now = time.monotonic(), time.process_time()
         seconds, processor_seconds = (end - begun for end, begun in zip(now, self._interval_begun))
         done = self._interval_steps
+        for stream, tally in zip(self.model.streams, self.model.tallies.numpy()):
+            self.skipped.take(stream, tally)
         self.step += done
         values = {name: float(value) for name, value in (logs or {}).items()}
         wait = values.pop("data_wait_seconds", 0.0) * done
@@ -92,7 +94,6 @@ class TrainingLog(tf.keras.callbacks.Callback):
         )
         self.record(self.step, {f"train/{name}": value for name, value in values.items()})
         self._show(done, values)
-        self.skipped.check()
         self.model.guard.raise_if_stuck()
 
     def record(self, step: int, values: Mapping[str, float], shown: Iterable[str] | None = None) -> None:
