@@ -43,6 +43,7 @@ def finetune():
     """
     config, flag = cli.define_config(), _define_training()
     source = cli.define(**{"from": (None, "A workdir, an export, or a TF-Hub handle or folder for the text tower.")})
+    cli.define_trust()
 
     def main(_) -> None:
         from mural_tf.runs.finetune import finetune
@@ -94,6 +95,7 @@ def evaluate():
         list=(False, "List the benchmarks and end."),
     )
     protocol = config_flags.DEFINE_config_dict("protocol", default_protocol(), "Choices of the protocol.")
+    cli.define_trust()
 
     def main(_) -> None:
         if printed["list"]:
@@ -124,6 +126,7 @@ def export():
         languages=([], "Languages to measure the variants in. Default: all of the data's."),
         overwrite=(False, "Replace an export that is already there."),
     )
+    cli.define_trust()
 
     def main(_) -> None:
         from mural_tf.export.saved_model import export_workdir
@@ -165,6 +168,7 @@ def search_index():
         ),
         queries=("", "TSV of language and sentence, to measure recall with."),
     )
+    cli.define_trust()
 
     def main(sources: list[str]) -> None:
         from mural_tf.search import commands
@@ -201,6 +205,7 @@ def search_query():
         json=("", "Write the results for programs; - prints them."),
         output=("", "PNG file for a contact sheet."),
     )
+    cli.define_trust()
 
     def main(sentences: list[str]) -> None:
         cli.need(**{name: flag[name] for name in (("images", "model") if flag["images"] else ("index",))})
@@ -269,6 +274,7 @@ def analyse_languages():
         model=(None, "Workdir or export."),
         head=("", "Head of the text tower, text_text for example. Default: image_text."),
     )
+    cli.define_trust()
 
     def main(_) -> None:
         from mural_tf.analysis.languages import map_languages
@@ -297,6 +303,7 @@ def analyse_errors():
         output=(None, "HTML file."),
         seed=(0, "Of the choice with --show=all."),
     )
+    cli.define_trust()
 
     def main(_) -> None:
         if flag["show"] == "worse" and not model["other"]:
@@ -331,6 +338,7 @@ def import_weights():
         onto=("", "A workdir that gives everything that the weights do not."),
     )
     method = cli.define(model=("", "Method. Default: align for align, else the config's.", ["", "align", "mural"]))
+    cli.define_trust()
 
     def main(kinds: list[str]) -> None:
         if len(kinds) > 1:

@@ -31,6 +31,7 @@ from mural_tf.models import build_model
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.text import build_tokenizer
 from mural_tf.text.word_pieces import WordPieceTokenizer
+from mural_tf.trust import check_stored
 
 PARTIAL = ".saving"  # the folder of files that are not complete yet
 
@@ -248,6 +249,7 @@ def load_trained(
     if not workdir.is_dir():
         raise UserError(f"The workdir {workdir} does not exist.")
     config = load_config(workdir / "config.json")
+    check_stored(config, workdir / "config.json")
     tokenizer = build_tokenizer(config, workdir / "vocabulary.txt")
     model = build_model(config, tokenizer.vocabulary_size)
     return model, tokenizer, config, _step(restore_for_inference(model, workdir, which))

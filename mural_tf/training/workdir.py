@@ -26,6 +26,7 @@ FREE_FIELDS = (
     "train.steps_per_execution",
     "evaluation.batch_size",
     "evaluation.split",
+    "vocabulary.sha256",  # what the vocabulary is, not which was asked for; `build_tokenizer` compares it
 )
 
 
