@@ -13,7 +13,9 @@ lists. Captions that share image and group say the same thing in different langu
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import pathlib
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import tensorflow as tf
@@ -149,6 +151,27 @@ def list_files(directory: str | pathlib.Path, kind: str, split: str) -> list[str
             f"No {kind} records of split {split!r} in {directory}: expected {directory}/{kind}/{split}-*.tfrecord."
         )
     return sorted(files)
+
+
+def describe_files(directory: str | pathlib.Path, files: Sequence[str]) -> dict:
+    """Returns {"files": {name below the folder: size in bytes}, "dataset": digest of dataset.json, "" without one}."""
+    sizes = {name[len(str(directory)) :].lstrip("/"): tf.io.gfile.stat(name).length for name in files}
+    description = f"{directory}/dataset.json"
+    digest = ""
+    if tf.io.gfile.exists(description):
+        with tf.io.gfile.GFile(description, "rb") as file:
+            digest = hashlib.sha256(file.read()).hexdigest()
+    return {"files": sizes, "dataset": digest}
+
+
+def missing_shards(files: Sequence[str]) -> list[str]:
+    """Returns the names that are not in `files` though others, "…-00001-of-00004.tfrecord", say that they exist."""
+    missing = set()
+    for name in files:
+        match = re.fullmatch(r"(.*)-\d{5}-of-(\d{5})\.tfrecord", name)
+        if match:
+            missing |= {f"{match[1]}-{i:05d}-of-{match[2]}.tfrecord" for i in range(int(match[2]))}
+    return sorted(missing - set(files))
 
 
 def read_records(

@@ -247,12 +247,13 @@ class DualEncoder(tf.keras.Model):
         }
         weighted = {task: weights[task] * loss for task, loss in losses.items()}
         logs = {**{f"loss_{task}": loss for task, loss in losses.items()}, "loss": tf.add_n(list(weighted.values()))}
-        for task, (query, candidate) in self._pairs().items():
+        for task, (query, candidate) in self.compared_pairs().items():
             logs[f"recall@1_{task}"] = in_batch_recall(embeddings[query], embeddings[candidate], rows[query])
         logs.update(self.measures(embeddings, ids, rows))
         return weighted, logs
 
-    def _pairs(self) -> dict[str, tuple[str, str]]:
+    def compared_pairs(self) -> dict[str, tuple[str, str]]:
+        """Returns {task: (query, candidate)} of the tasks that are on and compare two embeddings."""
         return {task: self.tasks[task].pair for task in self.loss_weights() if self.tasks[task].pair}
 
     def matches(self, ids: dict, *names) -> tuple:
@@ -344,7 +345,7 @@ class DualEncoder(tf.keras.Model):
         self.guard = StepGuard(max_skipped_steps)
         self.step = TrainingStep(self, dict(optimizers), self.guard, clip_norm, micro_batches, seed)
         names = [*(f"loss_{task}" for task in self.loss_weights()), "loss", *self.state_logs()]
-        names += [f"recall@1_{task}" for task in self._pairs()]
+        names += [f"recall@1_{task}" for task in self.compared_pairs()]
         names += [*self.log_names, *self.step.log_names]
         self.meters = {name: tf.keras.metrics.Mean(name) for name in [*names, "data_wait_seconds"]}
         self.guard.build(names)

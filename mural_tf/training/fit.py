@@ -5,8 +5,10 @@ from __future__ import annotations
 import pathlib
 
 import tensorflow as tf
+from absl import logging
 from ml_collections import ConfigDict
 
+from mural_tf.data.records import describe_files, missing_shards
 from mural_tf.data.skipped import SkippedRecords
 from mural_tf.data.streams.epochs import unusable
 from mural_tf.data.streams.pipeline import batch_size, stream_files, training_batches
@@ -14,6 +16,7 @@ from mural_tf.errors import UserError
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.optimizers import build_optimizers
 from mural_tf.training.callbacks import (
+    AtChance,
     Intervals,
     PeriodicEvaluation,
     Profile,
@@ -24,7 +27,7 @@ from mural_tf.training.callbacks import (
 from mural_tf.training.checkpoints import training_checkpoints
 from mural_tf.training.log import TrainingLog
 from mural_tf.training.strategy import is_chief, sum_over_workers, workers
-from mural_tf.training.workdir import drop_metrics, read_metrics
+from mural_tf.training.workdir import data_changes, drop_metrics, note_data, read_metrics
 
 
 def compile_model(model: DualEncoder, config: ConfigDict) -> None:
@@ -70,6 +73,8 @@ def fit(
         checkpoints = training_checkpoints(model, workdir, train.keep_checkpoints, writes)
         checkpoints.restore()
     step = _common_step(model, strategy)
+    with strategy.scope():
+        _compare_data(model, config, workdir, step, writes)
     if writes:
         drop_metrics(workdir, lambda row: row["step"] <= step)
     skipped = _skipped_records(model, config, workdir)
@@ -79,7 +84,9 @@ def fit(
     evaluation = PeriodicEvaluation(evaluate, log, checkpoints, signals, intervals, evaluate_every)
     # Saved before each evaluation too, which then may be interrupted.
     saving = SaveCheckpoints(checkpoints, log, intervals, (train.checkpoint_every, evaluate_every))
+    chance = {task: batch_size(config, model.tasks[task].stream) for task in model.compared_pairs()}
     callbacks = [log, StopAfterStep(signals, strategy), saving, evaluation]
+    callbacks.append(AtChance(log, chance, config.optimizer.warmup_steps))
     if profile:
         callbacks.append(Profile(profile, log))
 
@@ -102,6 +109,28 @@ def fit(
         finally:
             checkpoints.wait()
     return log.step >= train.steps
+
+
+def _compare_data(model: DualEncoder, config: ConfigDict, workdir: pathlib.Path, step: int, writes: bool) -> None:
+    """Says how the data differs from what the checkpoint was trained on; a place in those is none in these."""
+    files = sorted({name for stream in model.streams for name in stream_files(config, stream)})
+    missing = missing_shards(files)
+    if missing and writes:
+        logging.warning("Training without %d files that others name: %s …", len(missing), missing[0])
+    data = describe_files(config.data.directory, files)
+    changes = data_changes(workdir, step, data)
+    if changes:
+        if writes:
+            shown = "; ".join(changes[:3]) + (f"; and {len(changes) - 3} more" if len(changes) > 3 else "")
+            print(
+                f"The training data changed since step {step:,}: {shown}. Training goes on with a new epoch of the "
+                "data as they are now.",
+                flush=True,
+            )
+        position = model.data_position.numpy()
+        model.data_position.assign([[epoch + 1, -1] for epoch, _ in position])
+    if writes:
+        note_data(workdir, step, data)
 
 
 def _skipped_records(model: DualEncoder, config: ConfigDict, workdir: pathlib.Path) -> SkippedRecords:
