@@ -68,10 +68,10 @@ def test_data_that_changed_are_noticed_by_the_step_they_were_trained_to(tmp_path
     assert data_changes(tmp_path, 6, new) == [] and data_changes(tmp_path, 6, old)
     assert data_changes(tmp_path, 6, data(new["files"], "digest")) == ["its description, dataset.json, is another one"]
     note_data(tmp_path, 6, new)
-    assert len(json.loads((tmp_path / "data.json").read_text())) == 2
+    assert len(json.loads((tmp_path / "trained_on.json").read_text())) == 2
     for damaged in ("[{}]", "{", "3", '[{"from_step": "1", "files": {}, "dataset": ""}]'):
-        (tmp_path / "data.json").write_text(damaged)
-        with pytest.raises(UserError, match="data.json is damaged. Remove it"):
+        (tmp_path / "trained_on.json").write_text(damaged)
+        with pytest.raises(UserError, match="trained_on.json is damaged. Remove it"):
             data_changes(tmp_path, 5, old)
 
 

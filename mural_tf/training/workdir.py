@@ -32,7 +32,7 @@ FREE_FIELDS = (
 )
 
 
-LOCK, DATA = "in_use.lock", "data.json"
+LOCK, TRAINED_ON = "in_use.lock", "trained_on.json"
 BEFORE_TRAINING = {LOCK, "config.json", "environment.json", "vocabulary.txt"}  # the vocabulary is beside the data too
 
 
@@ -116,7 +116,7 @@ def threads() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-# What was trained on: `data.json` holds [{"from_step", "files": {name: bytes}, "dataset": digest}], an entry for each
+# What was trained on: `trained_on.json` holds [{"from_step", "files": {name: bytes}, "dataset": digest}], an entry for each
 # time that the data changed. The position in the data that a checkpoint holds is one in the data of its step.
 
 
@@ -146,13 +146,13 @@ def note_data(workdir: pathlib.Path, step: int, data: dict) -> None:
     if not entries or {**entries[-1], "from_step": 0} != {**data, "from_step": 0}:
         # From the next step on: a checkpoint of this step belongs to the data before.
         entries.append({"from_step": step + 1 if step else 0, **data})
-        write_whole(workdir / DATA, json.dumps(entries, indent=1) + "\n")
+        write_whole(workdir / TRAINED_ON, json.dumps(entries, indent=1) + "\n")
 
 
 def _data_entries(workdir: pathlib.Path) -> list[dict]:
-    if not (workdir / DATA).exists():
+    if not (workdir / TRAINED_ON).exists():
         return []
-    path = workdir / DATA
+    path = workdir / TRAINED_ON
     try:
         entries = json.loads(path.read_text(encoding="utf-8"))
         if all(isinstance(e["from_step"], int) and isinstance(e["files"], dict) and "dataset" in e for e in entries):
