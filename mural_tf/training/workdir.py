@@ -116,8 +116,8 @@ def threads() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-# What was trained on: `trained_on.json` holds [{"from_step", "files": {name: bytes}, "dataset": digest}], an entry for each
-# time that the data changed. The position in the data that a checkpoint holds is one in the data of its step.
+# What was trained on: `trained_on.json` holds [{"from_step", "files": {name: bytes}, "dataset": digest}], an entry for
+# each time that the data changed. The position in the data that a checkpoint holds is one in the data of its step.
 
 
 def data_changes(workdir: pathlib.Path, step: int, data: dict) -> list[str]:
