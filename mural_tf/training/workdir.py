@@ -182,9 +182,11 @@ def read_metrics(workdir: pathlib.Path) -> list[dict]:
     rows = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:  # written when the disk was full or the run was killed
+            row = json.loads(line)
+        except (ValueError, RecursionError):  # written when the disk was full or the run was killed
             continue
+        if isinstance(row, dict) and isinstance(row.get("step"), int):
+            rows.append(row)
     return rows
 
 
