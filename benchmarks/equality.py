@@ -47,6 +47,7 @@ import numpy as np
 import tensorflow as tf
 from ml_collections import ConfigDict
 
+from mural_tf.backend import keras
 from mural_tf.config import RENAMED, base_config, load_config, save_config
 from mural_tf.encoders.kernels import enable_fusion
 from mural_tf.export.saved_model import export_model
@@ -105,8 +106,8 @@ def configured(fields: dict) -> ConfigDict:
 
 def built(config: ConfigDict, vocabulary_size: int):
     """Returns the configured model with its optimisers; its layers have the names that a fresh process gives."""
-    tf.keras.backend.clear_session()
-    tf.keras.utils.set_random_seed(0)
+    keras.backend.clear_session()
+    keras.utils.set_random_seed(0)
     model = build_model(config, vocabulary_size)
     compile_model(model, config)
     return model
@@ -168,7 +169,7 @@ def last_checkpoint(workdir: pathlib.Path) -> str:
 
 def trained(config: ConfigDict, workdir: pathlib.Path) -> list[dict]:
     """Trains in `workdir` and returns the rows of its metrics."""
-    tf.keras.backend.clear_session()
+    keras.backend.clear_session()
     pretrain(config, workdir)
     return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
 

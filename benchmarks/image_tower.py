@@ -17,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 from absl import app, flags
 
+from mural_tf.backend import keras
 from mural_tf.config import base_config
 from mural_tf.encoders import build_image_encoder
 from mural_tf.encoders.efficientnet import COEFFICIENTS
@@ -31,18 +32,18 @@ flags.DEFINE_integer("rounds", 10, "Timed steps of each.")
 flags.DEFINE_float("drop_connect", 0.2, "Stochastic depth of both.")
 
 
-def keras_tower(width: float, depth: float, drop_connect_rate: float) -> tf.keras.Model:
+def keras_tower(width: float, depth: float, drop_connect_rate: float) -> keras.Model:
     """Returns Keras' EfficientNet up to the last block, averaged over space; images in [0, 255]."""
     # Keras exports the published sizes only; the function of any size stands beside them.
-    any_size = inspect.getmodule(tf.keras.applications.EfficientNetB0).EfficientNet
+    any_size = inspect.getmodule(keras.applications.EfficientNetB0).EfficientNet
     full = any_size(
         width, depth, default_size=224, drop_connect_rate=drop_connect_rate, include_top=False, weights=None
     )
     last = [layer for layer in full.layers if layer.name.startswith("block7")][-1]
-    return tf.keras.Model(full.input, tf.keras.layers.GlobalAveragePooling2D()(last.output))
+    return keras.Model(full.input, keras.layers.GlobalAveragePooling2D()(last.output))
 
 
-def train_step(model: tf.keras.Model, images: tf.Tensor):
+def train_step(model: keras.Model, images: tf.Tensor):
     """Returns a compiled function of one forward and backward pass, without an optimiser."""
 
     @tf.function

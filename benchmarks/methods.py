@@ -24,8 +24,8 @@ WARMUP = flags.DEFINE_integer("warmup", 200, "Steps before: new lengths of texts
 
 def stepper(name: str):
     """Returns a function that runs STEPS steps of a configuration and returns (wall, processor) seconds a step."""
-    import tensorflow as tf
 
+    from mural_tf.backend import keras
     from mural_tf.data.streams.pipeline import training_batches
     from mural_tf.models import build_model
     from mural_tf.text import build_tokenizer
@@ -36,7 +36,7 @@ def stepper(name: str):
     config.data.directory = DATA.value or config.data.directory
     prepare_data(config)
     tokenizer = build_tokenizer(config, find_vocabulary(config))
-    tf.keras.utils.set_random_seed(config.seed)
+    keras.utils.set_random_seed(config.seed)
     model = build_model(config, tokenizer.vocabulary_size)
     compile_model(model, config)
     batches = training_batches(config, tokenizer, streams=model.streams, pad="longest")

@@ -29,7 +29,7 @@ def step_once(batch: int, micro_batches: int) -> dict:
     """Runs two steps; returns the seconds of both and this process's peak memory in GiB."""
     import tensorflow as tf
 
-    from configs.mural_base import get_config
+    from mural_tf.configs.mural_base import get_config
     from mural_tf.models import build_model
     from mural_tf.training.fit import compile_model
 

@@ -12,7 +12,8 @@ import time
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import tensorflow as tf
-import tensorflow_text  # noqa: F401 - registers the tokenizer's operations
+
+from mural_tf import backend  # noqa: F401 - registers the tokenizer's operations
 
 
 def build(export: pathlib.Path, inputs: pathlib.Path, pixels: int, tiny: bool) -> None:

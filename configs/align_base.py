@@ -3,7 +3,7 @@
 Trained on the image-text pairs of all languages; `align_base_en` on the English ones.
 """
 
-from configs.mural_base import get_config as mural_base
+from mural_tf.configs.mural_base import get_config as mural_base
 
 
 def get_config():

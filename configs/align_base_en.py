@@ -1,6 +1,6 @@
 """ALIGN-base-en ([MURAL] A.1): ALIGN-base trained on the English image-text pairs only."""
 
-from configs.align_base import get_config as align_base
+from mural_tf.configs.align_base import get_config as align_base
 
 
 def get_config():

@@ -3,8 +3,8 @@
 [MURAL] gives the parameters of its parts and no training recipe; ALIGN's own is used where it differs from MURAL-base.
 """
 
-from configs.mural_large import bert_large
 from mural_tf.config import base_config
+from mural_tf.configs.mural_large import bert_large
 
 
 def get_config():

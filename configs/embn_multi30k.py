@@ -3,7 +3,7 @@
 Several at once, mule.py:embn,languages=en+de+fr+cs, are the row "MULE EmbN".
 """
 
-from configs.mule import get_config as mule
+from mural_tf.configs.mule import get_config as mule
 
 
 def get_config():

@@ -1,6 +1,6 @@
 """emoji_mural on every locale that names at least half of the emoji."""
 
-from configs.emoji import get_config as emoji
+from mural_tf.configs.emoji import get_config as emoji
 
 
 def get_config():

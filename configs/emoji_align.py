@@ -1,6 +1,6 @@
 """Small ALIGN, the counterpart of emoji_mural: the same without the text-text task."""
 
-from configs.emoji import get_config as emoji
+from mural_tf.configs.emoji import get_config as emoji
 
 
 def get_config():

@@ -1,6 +1,6 @@
 """emoji_align with more steps, as many as emoji_mural_long."""
 
-from configs.emoji import get_config as emoji
+from mural_tf.configs.emoji import get_config as emoji
 
 
 def get_config():

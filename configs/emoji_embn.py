@@ -1,6 +1,6 @@
 """Small EmbN on the emoji benchmark: one language, English (another: --config.text_tower.languages="('de',)")."""
 
-from configs.emoji import get_config as emoji
+from mural_tf.configs.emoji import get_config as emoji
 
 
 def get_config():

@@ -6,7 +6,7 @@ Started from emoji_mural with --config.train.steps=1100, both together see as ma
 is two image-caption pairs and a text pair.
 """
 
-from configs.emoji import get_config as emoji
+from mural_tf.configs.emoji import get_config as emoji
 
 
 def get_config():

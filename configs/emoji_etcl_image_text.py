@@ -7,7 +7,7 @@ Twice the batch, so that as many image-caption pairs are seen. For "+xx" add
 --config.loss.text_text_weight=0.
 """
 
-from configs.emoji import get_config as emoji
+from mural_tf.configs.emoji import get_config as emoji
 
 
 def get_config():

@@ -7,7 +7,7 @@ emoji.py:globetrotter,images=none (the token cloze task alone). Its ablations: -
 --config.text_tower.pooling=first.
 """
 
-from configs.emoji import get_config as emoji
+from mural_tf.configs.emoji import get_config as emoji
 
 
 def get_config():

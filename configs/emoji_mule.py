@@ -4,7 +4,7 @@ Several drawings with four captions each make a batch of as many pairs as emoji_
 neighbourhood constraints. Word vectors start at random.
 """
 
-from configs.emoji import get_config as emoji
+from mural_tf.configs.emoji import get_config as emoji
 
 
 def get_config():

@@ -1,6 +1,6 @@
 """LP for emoji_mule: text pairs on the universal language embedding alone; emoji_mule then starts from its workdir."""
 
-from configs.emoji import get_config as emoji
+from mural_tf.configs.emoji import get_config as emoji
 
 
 def get_config():

@@ -1,6 +1,6 @@
 """Small MURAL on the emoji benchmark's 25 languages: the demonstration of the README."""
 
-from configs.emoji import get_config as emoji
+from mural_tf.configs.emoji import get_config as emoji
 
 
 def get_config():

@@ -1,6 +1,6 @@
 """emoji_mural with more steps: the run behind the README's comparison of MURAL and ALIGN."""
 
-from configs.emoji import get_config as emoji
+from mural_tf.configs.emoji import get_config as emoji
 
 
 def get_config():

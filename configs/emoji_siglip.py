@@ -1,6 +1,6 @@
 """Small SigLIP: emoji_align with the sigmoid loss, and the temperature and bias that it starts from."""
 
-from configs.emoji import get_config as emoji
+from mural_tf.configs.emoji import get_config as emoji
 from mural_tf.models import mount
 
 

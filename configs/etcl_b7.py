@@ -7,8 +7,8 @@ set here. `etcl_b7.py:image_text` is the same stage with the image-text loss alo
 the captions in some languages.
 """
 
-from configs.arguments import parse
-from configs.mural_etcl_reproduction import get_config as source_config
+from mural_tf.configs.arguments import parse
+from mural_tf.configs.mural_etcl_reproduction import get_config as source_config
 
 
 def get_config(arguments: str = ""):

@@ -3,8 +3,8 @@
 python run_finetune.py --config=configs/etcl_finetune.py:flickr30k --from=WORKDIR --workdir=…
 """
 
-from configs.arguments import parse
 from mural_tf.config import base_config
+from mural_tf.configs.arguments import parse
 
 STEPS = {"flickr30k": 3_000, "mscoco": 6_000}
 

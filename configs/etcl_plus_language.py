@@ -3,7 +3,7 @@
 python run_finetune.py --config=configs/etcl_plus_language.py:cs --from=WORKDIR_OF_MURAL --workdir=…
 """
 
-from configs.etcl_b7 import get_config as etcl
+from mural_tf.configs.etcl_b7 import get_config as etcl
 
 
 def get_config(language: str = "de"):

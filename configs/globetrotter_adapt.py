@@ -8,7 +8,7 @@ languages beforehand and does not change them; here their captions are trained o
 
 from ml_collections import ConfigDict
 
-from configs.globetrotter_resnet18 import get_config as globetrotter
+from mural_tf.configs.globetrotter_resnet18 import get_config as globetrotter
 
 
 def get_config(language: str = "en"):

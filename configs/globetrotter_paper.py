@@ -4,7 +4,7 @@ Sums are divided by the number of sentences. What stays different (L_v counts ha
 models/globetrotter.py.
 """
 
-from configs.globetrotter_resnet18 import get_config as globetrotter
+from mural_tf.configs.globetrotter_resnet18 import get_config as globetrotter
 
 
 def get_config():

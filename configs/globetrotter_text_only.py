@@ -1,6 +1,6 @@
 """Globetrotter's baseline "text only" ([Globetrotter] §5.1): no images, the token cloze task alone, as in BERT."""
 
-from configs.globetrotter_resnet18 import get_config as globetrotter
+from mural_tf.configs.globetrotter_resnet18 import get_config as globetrotter
 
 
 def get_config():

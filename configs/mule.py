@@ -7,8 +7,8 @@ models/mule.py.
 
 from ml_collections import ConfigDict
 
-from configs.arguments import parse
 from mural_tf.config import base_config
+from mural_tf.configs.arguments import parse
 from mural_tf.models import mount
 
 FIELDS = {"languages": str}

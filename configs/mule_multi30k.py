@@ -4,7 +4,7 @@ The data is a folder of image-text records with the features of `python -m mural
 paper starts from LP: train configs/mule_multi30k_lp.py first and give its workdir to run_finetune.py --from=….
 """
 
-from configs.mule import get_config as mule
+from mural_tf.configs.mule import get_config as mule
 
 
 def get_config():

@@ -3,7 +3,7 @@
 Word vectors stay as they are. configs/mule_multi30k.py starts from the workdir of this run, with run_finetune.py.
 """
 
-from configs.mule import get_config as mule
+from mural_tf.configs.mule import get_config as mule
 
 
 def get_config():

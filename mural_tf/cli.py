@@ -13,6 +13,7 @@ import difflib
 import inspect
 import logging as python_logging
 import os
+import pathlib
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,6 +24,7 @@ from ml_collections import ConfigDict, config_flags
 from mural_tf.errors import UserError
 from mural_tf.trust import trusting
 
+CONFIGS = pathlib.Path(__file__).parent / "configs"  # of the checkout, or installed
 INTERRUPTED = 130  # what shells report for Ctrl-C: 128 + SIGINT
 HELP = {"--help", "-help", "--helpshort", "-h", "-?"}
 
@@ -209,8 +211,10 @@ def define_trust() -> None:
     define(trust=(False, "Let a stored config.json name classes to import and TF-Hub modules to fetch from any place."))
 
 
-def define_config(help_text: str = "A file of configs/; --config.x.y=… overrides a field.", required: bool = True):
-    """Defines `--config=FILE.py[:ARGUMENTS]` with its overrides `--config.x.y=…` and returns the flag's holder.
+def define_config(
+    help_text: str = "A configuration by its name or file; --config.x.y=… overrides a field.", required: bool = True
+):
+    """Defines `--config=FILE.py[:ARGUMENTS]`, or the name of an installed one, with its overrides `--config.x.y=…` and returns the flag's holder.
 
     `--config.model=NAME` (a method, or "package.module:Class" of one elsewhere) brings the fields of this method,
     below `config.method`, so that other flags may override them.
@@ -233,7 +237,7 @@ class _ConfigParser(flags.ArgumentParser):
         self._reader = reader
 
     def parse(self, path: str) -> ConfigDict:
-        config = self._reader.parse(path)
+        config = self._reader.parse(find_config(path))
         of_file = config.model  # a file that could not be loaded raises here
         name = last_value("config.model", sys.argv[1:])
         if name and name != of_file:
@@ -243,6 +247,25 @@ class _ConfigParser(flags.ArgumentParser):
 
     def flag_type(self) -> str:
         return self._reader.flag_type()
+
+
+def find_config(path: str) -> str:
+    """Returns "FILE.py[:ARGUMENTS]" for what `--config` is given: a file, or the name of one that is installed here.
+
+    A file that is there comes first. "emoji_mural" and "configs/emoji_mural.py" both name the installed one.
+    """
+    file, colon, arguments = path.partition(":")
+    installed = CONFIGS / f"{pathlib.PurePath(file.removeprefix('configs/')).with_suffix('')}.py"
+    if not os.path.exists(file) and installed.exists():
+        file = str(installed)
+    elif not os.path.exists(file):
+        known = sorted(path.stem for path in CONFIGS.glob("[!_]*.py") if path.stem != "arguments")
+        near = difflib.get_close_matches(pathlib.PurePath(file).stem, known, n=1)
+        raise UserError(
+            f"--config={path}: there is no such file, and no installed configuration of this name"
+            + (f"; did you mean {near[0]}?" if near else f"; installed are {', '.join(known)}.")
+        )
+    return file + colon + arguments
 
 
 def _mount(config: ConfigDict, name: str) -> None:

@@ -77,8 +77,7 @@ def _load_hugging_face(path: pathlib.Path, kind: str) -> Embedder:
 
 
 def _load_export(path: pathlib.Path) -> Embedder:
-    import tensorflow_text  # noqa: F401 - registers the tokenizer's operations
-
+    from mural_tf import backend  # noqa: F401 - registers the tokenizer's operations
     from mural_tf.data.images import prepare_image
     from mural_tf.encoders.towers import takes_features
     from mural_tf.export.signatures import MAX_PIXELS, claimed_pixels
@@ -115,8 +114,7 @@ def _load_export(path: pathlib.Path) -> Embedder:
 
 
 def _load_hub_modules(path: pathlib.Path) -> Embedder:
-    import tensorflow_text  # noqa: F401 - registers the tokenizer's operations
-
+    from mural_tf import backend  # noqa: F401 - registers the tokenizer's operations
     from mural_tf.data.images import prepare_image, unit_range
 
     names = ("image_encoder", "text_preprocessor", "text_encoder")

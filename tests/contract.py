@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow as tf
 import toy_data
 
+from mural_tf.backend import keras
 from mural_tf.config import base_config
 from mural_tf.data.streams.masking import mask_tokens
 from mural_tf.models import build_model, complete, method_names, mount
@@ -64,7 +65,7 @@ def tokenizer(config):
 
 def build(config, seed: int = 0):
     """A compiled model."""
-    tf.keras.utils.set_random_seed(seed)
+    keras.utils.set_random_seed(seed)
     model = build_model(config, tokenizer(config).vocabulary_size)
     compile_model(model, complete(config))
     return model

@@ -1,9 +1,9 @@
 """The tiny data set of toy_data.py for methods with word vectors."""
 
 import numpy as np
-import tensorflow as tf
 import toy_data
 
+from mural_tf.backend import keras
 from mural_tf.data import records
 from mural_tf.models import build_model
 from mural_tf.text.language_words import WordTokenizer, build_words
@@ -50,7 +50,7 @@ def write(folder, count: int = 64):
 
 
 def build(config, vocabulary_size: int):
-    tf.keras.utils.set_random_seed(0)
+    keras.utils.set_random_seed(0)
     model = build_model(config, vocabulary_size)
     compile_model(model, config)
     return model

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from mural_tf.backend import keras
 from mural_tf.config import base_config
 from mural_tf.encoders import build_text_encoder
 from mural_tf.encoders.bert import BertLayer
@@ -172,7 +173,7 @@ def test_mixed_bfloat16_computes_in_bfloat16_and_returns_float32():
         difference = np.max(np.abs(mixed(tokens, training=training) - exact(tokens, training=training)))
         assert 0 < difference < 0.05
     assert mixed(tokens).dtype == tf.float32 and {w.dtype for w in mixed.weights} == {tf.float32}
-    assert tf.keras.mixed_precision.global_policy().name == "float32"
+    assert keras.mixed_precision.global_policy().name == "float32"
 
 
 @pytest.mark.parametrize("hidden_size,deviation", [(768, 0.02), (192, 0.04)])  # 0.02 * sqrt(768 / hidden_size)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from mural_tf.backend import keras
 from mural_tf.config import base_config
 from mural_tf.encoders import build_text_encoder
 from mural_tf.encoders.packing import encode_by_length
@@ -14,7 +15,7 @@ def tower(**fields):
     config.update(dict(layers=2, hidden_size=32, heads=2, feed_forward_size=64, max_length=20, dropout=0.0))
     config.precision = "float32"
     config.update(fields)
-    tf.keras.utils.set_random_seed(1)
+    keras.utils.set_random_seed(1)
     return build_text_encoder(config, 50)
 
 

@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 import toy_data
 
+from mural_tf.backend import keras
 from mural_tf.config import save_config
 from mural_tf.errors import UserError
 from mural_tf.models import build_model
@@ -41,7 +42,7 @@ class TwoWeights:
         self.data_position = tf.Variable(tf.zeros([2, 2], tf.int64), name="data_position")
         self.guard = StepGuard(10)
         self.guard.build(["loss"])
-        self.optimizers = {"joint": tf.keras.optimizers.legacy.Adam()}
+        self.optimizers = {"joint": keras.optimizers.legacy.Adam()}
         self.optimizers["joint"]._create_all_weights([self.kernel, self.log_temperature])
 
     def weights_by_part(self):

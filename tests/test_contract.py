@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 from ml_collections import ConfigDict
 
+from mural_tf.backend import keras
 from mural_tf.errors import UserError
 from mural_tf.export import signatures
 from mural_tf.models import complete, method_class, method_names, mount
@@ -40,9 +41,9 @@ def made():
 @every_method
 def test_a_method_is_a_keras_model_around_two_towers(made, method):
     config, model, batch = made[method]
-    assert isinstance(model, DualEncoder) and isinstance(model, tf.keras.Model)
+    assert isinstance(model, DualEncoder) and isinstance(model, keras.Model)
     for tower in (model.image_encoder, model.text_encoder):
-        assert isinstance(tower, tf.keras.Model)
+        assert isinstance(tower, keras.Model)
     assert type(model).fit is DualEncoder.fit and type(model).train_step is DualEncoder.train_step
     assert type(model).title and method_class(method) is type(model)
     embeddings = model.encode(batch, training=False)

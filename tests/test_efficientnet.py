@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from mural_tf.backend import keras
 from mural_tf.config import base_config
 from mural_tf.encoders import build_image_encoder
 from mural_tf.encoders.efficientnet import IMAGENET_MEAN, IMAGENET_STANDARD_DEVIATION, scaled_depth, scaled_width, swish
@@ -32,28 +33,28 @@ def random_images(batch, pixels, seed=0):
 def pair():
     """Our B0 and Keras' up to the same layer, with the same random weights and statistics."""
     ours = build_image_encoder(tower_config(width=1.0, depth=1.0))
-    full = tf.keras.applications.EfficientNetB0(include_top=False, weights=None)
-    pooled = tf.keras.layers.GlobalAveragePooling2D()(full.get_layer("block7a_project_bn").output)
-    keras = tf.keras.Model(full.input, pooled)
+    full = keras.applications.EfficientNetB0(include_top=False, weights=None)
+    pooled = keras.layers.GlobalAveragePooling2D()(full.get_layer("block7a_project_bn").output)
+    theirs = keras.Model(full.input, pooled)
     rng = np.random.default_rng(0)
     ours_by_name = {w.name.split("/", 1)[1] if w.name.count("/") > 1 else w.name: w for w in ours.weights}
     for layer in keras.layers:
-        if isinstance(layer, tf.keras.layers.Dropout):
+        if isinstance(layer, keras.layers.Dropout):
             layer.rate = 0.0
-        if isinstance(layer, tf.keras.layers.Normalization):  # Keras keeps the variance where we keep the deviation
+        if isinstance(layer, keras.layers.Normalization):  # Keras keeps the variance where we keep the deviation
             layer.set_weights([np.array(IMAGENET_MEAN), np.square(IMAGENET_STANDARD_DEVIATION), np.array(0)])
     matched = 0
-    for theirs in keras.weights:
-        if theirs.name.startswith("normalization"):
+    for variable in theirs.weights:
+        if variable.name.startswith("normalization"):
             continue
-        value = theirs.numpy()
+        value = variable.numpy()
         if value.ndim == 1:  # biases, BatchNorm scales and statistics away from 0 and 1
             value = value + rng.uniform(0.0, 0.3, value.shape)
-        theirs.assign(value)
-        ours_by_name[theirs.name].assign(value)
+        variable.assign(value)
+        ours_by_name[variable.name].assign(value)
         matched += 1
     assert matched == len(ours.weights)
-    return ours, keras
+    return ours, theirs
 
 
 @pytest.mark.parametrize("pixels", [64, 47])
@@ -63,9 +64,9 @@ def test_inference_equals_keras(pair, pixels):
     if pixels % 2 == 0:
         expected = keras(images * 255.0)
     else:  # Keras fixes its padding for even sizes when the size is unknown: build it for this one
-        full = tf.keras.applications.EfficientNetB0(include_top=False, weights=None, input_shape=(pixels, pixels, 3))
-        pooled = tf.keras.layers.GlobalAveragePooling2D()(full.get_layer("block7a_project_bn").output)
-        sized = tf.keras.Model(full.input, pooled)
+        full = keras.applications.EfficientNetB0(include_top=False, weights=None, input_shape=(pixels, pixels, 3))
+        pooled = keras.layers.GlobalAveragePooling2D()(full.get_layer("block7a_project_bn").output)
+        sized = keras.Model(full.input, pooled)
         sized.set_weights(keras.get_weights())
         expected = sized(images * 255.0)
     assert np.max(np.abs(ours(images) - expected)) < 1e-5
@@ -154,7 +155,7 @@ def test_mixed_bfloat16_computes_in_bfloat16_and_returns_float32():
         difference = np.mean(np.abs(outputs - expected)) / np.mean(np.abs(expected))
         assert outputs.dtype == tf.float32 and 0 < difference < 0.1
     assert {w.dtype for w in mixed.weights} == {tf.float32}
-    assert tf.keras.mixed_precision.global_policy().name == "float32"
+    assert keras.mixed_precision.global_policy().name == "float32"
 
 
 @pytest.mark.parametrize("size,kernel,stride", [(2, 3, 1), (2, 5, 1), (3, 5, 1), (3, 5, 2), (6, 5, 1), (7, 5, 2)])
@@ -179,11 +180,11 @@ def test_depthwise_kernel_gradient_against_a_loop(size, kernel, stride):
 def test_depthwise_layer_equals_keras(size, kernel, stride):
     x = tf.random.stateless_normal((4, size, size, 6), seed=(0, 0))
     ours = DepthwiseConvolution(kernel, stride)
-    keras = tf.keras.layers.DepthwiseConv2D(kernel, strides=stride, padding="same", use_bias=False)
-    ours(x), keras(x)
-    keras.set_weights(ours.get_weights())
+    theirs = keras.layers.DepthwiseConv2D(kernel, strides=stride, padding="same", use_bias=False)
+    ours(x), theirs(x)
+    theirs.set_weights(ours.get_weights())
     outputs = []
-    for layer in (ours, keras):
+    for layer in (ours, theirs):
         with tf.GradientTape() as tape:
             tape.watch(x)
             y = layer(x)
@@ -196,10 +197,10 @@ def test_depthwise_layer_equals_keras(size, kernel, stride):
 def test_pointwise_layer_equals_keras():
     x = tf.random.stateless_normal((2, 5, 5, 6), seed=(0, 0))
     ours = PointwiseConvolution(7, activation="sigmoid", bias_initializer="normal")
-    keras = tf.keras.layers.Conv2D(7, 1, activation="sigmoid")
-    ours(x), keras(x)
-    keras.set_weights(ours.get_weights())
-    assert np.max(np.abs(ours(x) - keras(x))) < 1e-6
+    theirs = keras.layers.Conv2D(7, 1, activation="sigmoid")
+    ours(x), theirs(x)
+    theirs.set_weights(ours.get_weights())
+    assert np.max(np.abs(ours(x) - theirs(x))) < 1e-6
 
 
 def test_compiled_swish_equals_the_plain_one():

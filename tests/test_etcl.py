@@ -11,6 +11,7 @@ import toy_data
 from contract import losses_of
 from test_contrastive_loss import loop_oracle, unit_rows
 
+from mural_tf.backend import keras
 from mural_tf.config import save_config
 from mural_tf.data import records
 from mural_tf.data.streams.captions import parse_triples, swap_texts
@@ -106,7 +107,7 @@ def test_parts_over_rows_add_up():
 
 
 def build(config):
-    tf.keras.utils.set_random_seed(0)
+    keras.utils.set_random_seed(0)
     model = build_model(config, toy_data.toy_tokenizer().vocabulary_size)
     compile_model(model, config)
     return model
@@ -157,7 +158,7 @@ def test_the_stage_starts_from_murals_weights(config, tmp_path):
     config.shared_head = True  # the stage's own
     config = _with_source_architecture(config, source, workdir)
     assert (config.model, config.text_tower.layers, config.shared_head) == ("etcl", 1, True)
-    tf.keras.utils.set_random_seed(1)
+    keras.utils.set_random_seed(1)
     model = build_model(config, toy_data.toy_tokenizer().vocabulary_size)
     restore_for_inference(model, workdir)
     for name, part in mural.weights_by_part().items():

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from mural_tf.backend import keras
 from mural_tf.config import base_config
 from mural_tf.encoders import build_image_encoder
 from mural_tf.export.signatures import fold_batch_norm
@@ -14,7 +15,7 @@ def tower(seed=0, **fields):
     config = base_config().image_tower
     config.update(dict(width=0.25, depth=0.5, image_size=33, precision="float32"))
     config.update(fields)
-    tf.keras.utils.set_random_seed(seed)
+    keras.utils.set_random_seed(seed)
     model = build_image_encoder(config)
     draw = np.random.default_rng(seed)
     for variable in model.variables:
@@ -26,7 +27,7 @@ def tower(seed=0, **fields):
 
 
 def norms(model):
-    return [layer.name for layer in model.layers if isinstance(layer, tf.keras.layers.BatchNormalization)]
+    return [layer.name for layer in model.layers if isinstance(layer, keras.layers.BatchNormalization)]
 
 
 CASES = [
@@ -66,6 +67,6 @@ def test_a_tower_can_be_folded_twice_and_trained_afterwards():
 
 
 def test_a_tower_without_batch_norm_stays_as_it_is():
-    images = tf.keras.Input([4])
-    plain = tf.keras.Model(images, tf.keras.layers.Dense(2)(images))
+    images = keras.Input([4])
+    plain = keras.Model(images, keras.layers.Dense(2)(images))
     assert fold_batch_norm(plain) is plain

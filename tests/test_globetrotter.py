@@ -6,6 +6,7 @@ import tensorflow as tf
 import toy_data
 from contract import losses_of, rows_of
 
+from mural_tf.backend import keras
 from mural_tf.data.images import decode_image
 from mural_tf.data.streams.pipeline import training_batches
 from mural_tf.errors import UserError
@@ -20,7 +21,7 @@ LOSSES = ("text_text", "image_image", "image_text", "cloze")
 
 
 def build(config):
-    tf.keras.utils.set_random_seed(0)
+    keras.utils.set_random_seed(0)
     model = build_model(config, toy_data.toy_tokenizer().vocabulary_size)
     compile_model(model, config)
     return model

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 from test_paper_configs import count_image, count_text, load, trainable
 
+from mural_tf.backend import keras
 from mural_tf.encoders import build_image_encoder, build_text_encoder
 from mural_tf.errors import UserError
 
@@ -16,7 +17,7 @@ def globetrotter_parts(name: str):
     """Parameters of the image side (tower and head), of token embeddings, and of the rest of the text tower."""
     config = load(name)
     with tf.Graph().as_default():
-        tf.keras.backend.set_learning_phase(0)
+        keras.backend.set_learning_phase(0)
         image = build_image_encoder(config.image_tower)
         text = build_text_encoder(config.text_tower, config.vocabulary.size)
         tokens = text.get_layer("embeddings").token_table.shape.num_elements()

@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 import toy_data
 
+from mural_tf.backend import keras
 from mural_tf.data.streams.pipeline import training_batches
 from mural_tf.encoders.layers import forward_pass
 from mural_tf.errors import UserError
@@ -28,7 +29,7 @@ def build(data, method="mural", frozen=True, micro_batches=1, **optimizer):
     config.loss.label_smoothing = 0.1
     config.train.update(dict(text_text_batch=32, micro_batches=micro_batches))
     config.optimizer.update(optimizer)
-    tf.keras.utils.set_random_seed(0)
+    keras.utils.set_random_seed(0)
     model = build_model(config, toy_data.toy_tokenizer().vocabulary_size)
     compile_model(model, config)
     batch = next(iter(training_batches(config, toy_data.toy_tokenizer(), streams=model.streams)))
@@ -90,7 +91,7 @@ def test_both_passes_see_the_same_draws_and_the_same_batch_norm_groups(data):
     config = toy_data.toy_config(data)
     config.text_tower.update(dict(dropout=0.3, layers=2))
     config.image_tower.update(dict(drop_connect_rate=0.5, depth=0.6))
-    tf.keras.utils.set_random_seed(0)
+    keras.utils.set_random_seed(0)
     model = build_model(config, toy_data.toy_tokenizer().vocabulary_size)
     compile_model(model, config)
     batch = next(iter(training_batches(config, toy_data.toy_tokenizer())))

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 import toy_data
 
+from mural_tf.backend import keras
 from mural_tf.data.streams.pipeline import training_batches
 from mural_tf.encoders.kernels import enable_fusion
 from mural_tf.errors import UserError
@@ -20,7 +21,7 @@ def trained(tmp_path_factory):
     config.optimizer.update(dict(name="lamb", learning_rate=1e-2, text_text_learning_rate=1e-2))
     config.train.max_skipped_steps = 2
     config.text_tower.dropout = 0.1
-    tf.keras.utils.set_random_seed(0)
+    keras.utils.set_random_seed(0)
     model = build_model(config, toy_data.toy_tokenizer().vocabulary_size)
     compile_model(model, config)
     batches = iter(training_batches(config, toy_data.toy_tokenizer()))

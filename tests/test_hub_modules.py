@@ -13,6 +13,7 @@ import tensorflow_hub as hub
 from toy_data import SIDE, toy_config, toy_tokenizer
 from toy_export import TEXTS, difference, pixels, toy_model
 
+from mural_tf.backend import keras
 from mural_tf.config import base_config, load_config
 from mural_tf.encoders import build_image_encoder, build_text_encoder
 from mural_tf.errors import UserError
@@ -37,7 +38,7 @@ def test_hub_image_module_runs_and_trains(export, model, config):
     target = tf.math.l2_normalize(tf.ones([len(images), 80]), axis=-1)
     statistics = [v for v in layer.variables if "moving_mean" in v.name]
     before = [v.numpy() for v in statistics]
-    optimizer, losses = tf.keras.optimizers.legacy.SGD(0.05), []
+    optimizer, losses = keras.optimizers.legacy.SGD(0.05), []
     for _ in range(5):
         with tf.GradientTape() as tape:
             loss = -tf.reduce_mean(tf.reduce_sum(layer(images, training=True) * target, axis=1))
@@ -76,18 +77,18 @@ def test_hub_text_modules_are_a_text_tower(export, model, config):
 
 def losses_of_fine_tuning(path, inputs, labels, trainable, epochs):
     """Cross-entropy on the second half of the examples after training on the first, with a linear head."""
-    tf.keras.utils.set_random_seed(0)
+    keras.utils.set_random_seed(0)
     half = len(labels) // 2
     train, test = ({name: x[part] for name, x in inputs.items()} for part in (slice(half), slice(half, None)))
-    keras_inputs = {name: tf.keras.Input(x.shape[1:], dtype=x.dtype, name=name) for name, x in inputs.items()}
+    keras_inputs = {name: keras.Input(x.shape[1:], dtype=x.dtype, name=name) for name, x in inputs.items()}
     layer = hub.KerasLayer(str(path), trainable=trainable)
     if "image" in keras_inputs:
         embeddings = layer(keras_inputs["image"])
     else:
         embeddings = layer(keras_inputs)["default"]
-    outputs = tf.keras.layers.Dense(1, activation="sigmoid")(embeddings)
-    classifier = tf.keras.Model(keras_inputs, outputs)
-    classifier.compile(tf.keras.optimizers.legacy.Adam(3e-3), "binary_crossentropy")
+    outputs = keras.layers.Dense(1, activation="sigmoid")(embeddings)
+    classifier = keras.Model(keras_inputs, outputs)
+    classifier.compile(keras.optimizers.legacy.Adam(3e-3), "binary_crossentropy")
     classifier.fit(train, labels[:half], batch_size=16, epochs=epochs, verbose=0)
     assert bool(layer.trainable_variables) == trainable
     return classifier.evaluate(test, labels[half:], verbose=0)
@@ -138,9 +139,9 @@ def test_two_segments_are_packed_as_in_labse(export):
 
 
 def test_the_preprocessor_is_a_keras_layer_on_strings(export):
-    texts = tf.keras.Input(shape=(), dtype=tf.string)
+    texts = keras.Input(shape=(), dtype=tf.string)
     tokens = hub.KerasLayer(str(export / "hub/text_preprocessor"))(texts)
-    outputs = tf.keras.Model(texts, tokens)(tf.constant(TEXTS))
+    outputs = keras.Model(texts, tokens)(tf.constant(TEXTS))
     for name, values in toy_tokenizer(lower_case=True)(tf.constant(TEXTS)).items():
         np.testing.assert_array_equal(outputs[name], values)
     assets = {path.name for path in (export / "hub/text_preprocessor/assets").iterdir()}

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from mural_tf.backend import keras
 from mural_tf.encoders.layers import BatchNormalization, Dropout, current_pass, forward_pass, keep, parse_group
 from mural_tf.errors import UserError
 
@@ -69,9 +70,9 @@ def test_batch_norm_over_groups(group, size):
 
 def test_batch_norm_is_keras_own_when_local():
     x = tf.random.stateless_normal([8, 4, 4, 3], SEED)
-    ours, keras = BatchNormalization(momentum=0.8), tf.keras.layers.BatchNormalization(momentum=0.8)
+    ours, theirs = BatchNormalization(momentum=0.8), keras.layers.BatchNormalization(momentum=0.8)
     for training in (True, False):
-        assert np.max(np.abs(ours(x, training=training) - keras(x, training=training))) < 1e-6
+        assert np.max(np.abs(ours(x, training=training) - theirs(x, training=training))) < 1e-6
     for one, other in zip(ours.weights, keras.weights):
         assert np.max(np.abs(one - other)) < 1e-6
 

@@ -11,6 +11,7 @@ import tensorflow as tf
 import toy_data
 from contract import losses_of
 
+from mural_tf.backend import keras
 from mural_tf.data.streams.pipeline import training_batches
 from mural_tf.errors import UserError
 from mural_tf.models import build_model, mount
@@ -18,7 +19,7 @@ from mural_tf.training.fit import compile_model
 
 
 def build(config):
-    tf.keras.utils.set_random_seed(0)
+    keras.utils.set_random_seed(0)
     model = build_model(config, toy_data.toy_tokenizer().vocabulary_size)
     compile_model(model, config)
     return model
@@ -140,7 +141,7 @@ config.image_tower.frozen = True  # BatchNorm over each replica's rows would dif
 config.loss.label_smoothing = 0.1
 config.optimizer.clip_norm = 1.0
 with strategy.scope():
-    tf.keras.utils.set_random_seed(0)
+    keras.utils.set_random_seed(0)
     model = build_model(config, toy_data.toy_tokenizer().vocabulary_size)
     compile_model(model, config)
 dataset = training_batches(config, toy_data.toy_tokenizer(), streams=model.streams)

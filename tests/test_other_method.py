@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-import tensorflow as tf
 import toy_data
 
+from mural_tf.backend import keras
 from mural_tf.errors import UserError
 from mural_tf.models import build_model
 from mural_tf.training.checkpoints import restore_for_inference, training_checkpoints
@@ -16,7 +16,7 @@ def test_mural_starts_from_align(tmp_path):
     models = {}
     for seed, method in enumerate(("align", "mural")):
         config = toy_data.toy_config(tmp_path, method)
-        tf.keras.utils.set_random_seed(seed)
+        keras.utils.set_random_seed(seed)
         models[method] = build_model(config, 50)
         compile_model(models[method], config)
     align, mural = models["align"], models["mural"]

@@ -8,6 +8,7 @@ import forked
 import pytest
 import tensorflow as tf
 
+from mural_tf.backend import keras
 from mural_tf.config import base_config
 from mural_tf.encoders import build_image_encoder, build_text_encoder
 from mural_tf.models import method_names, mount
@@ -44,7 +45,7 @@ def count_image(width, depth):
     config = base_config().image_tower
     config.update(dict(width=width, depth=depth, drop_connect_rate=0.0))
     with tf.Graph().as_default():
-        tf.keras.backend.set_learning_phase(0)  # no branches for training: half the time
+        keras.backend.set_learning_phase(0)  # no branches for training: half the time
         model = build_image_encoder(config)
         return trainable(model), model.embedding_size
 
@@ -56,7 +57,7 @@ def count_text(vocabulary_size, **sizes):
     config = base_config().text_tower
     config.update(sizes)
     with tf.Graph().as_default():
-        tf.keras.backend.set_learning_phase(0)  # no branches for training: half the time
+        keras.backend.set_learning_phase(0)  # no branches for training: half the time
         model = build_text_encoder(config, vocabulary_size)
         table = next(w for w in model.trainable_weights if w.name.endswith("token_embeddings:0"))
         tokens = table.shape.num_elements()

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from mural_tf.backend import keras
 from mural_tf.config import base_config
 from mural_tf.encoders import build_text_encoder
 from mural_tf.errors import UserError
@@ -181,8 +182,8 @@ def test_other_last_layer_of_labse(bert, tmp_path):
 
 @pytest.mark.slow
 def test_efficientnet_of_keras(tmp_path):
-    tf.keras.utils.set_random_seed(0)
-    keras_model = tf.keras.applications.EfficientNetB0(weights=None, input_shape=(32, 32, 3), classes=3)
+    keras.utils.set_random_seed(0)
+    keras_model = keras.applications.EfficientNetB0(weights=None, input_shape=(32, 32, 3), classes=3)
     random = np.random.default_rng(0)
     for variable in keras_model.variables:
         if "_bn/" in variable.name:
@@ -192,7 +193,7 @@ def test_efficientnet_of_keras(tmp_path):
     config = small_config(layers=1, hidden_size=16, heads=2, feed_forward_size=32)
     images = np.random.default_rng(1).uniform(size=(2, 32, 32, 3)).astype(np.float32)
     last = keras_model.get_layer("block7a_project_bn").output
-    expected = tf.reduce_mean(tf.keras.Model(keras_model.input, last)(images * 255.0), [1, 2])
+    expected = tf.reduce_mean(keras.Model(keras_model.input, last)(images * 255.0), [1, 2])
     model, config, _ = import_weights("efficientnet", tmp_path / "b0.h5", config, vocabulary_size=9)
     assert (config.image_tower.width, config.image_tower.depth, config.embedding_size) == (1.0, 1.0, 320)
     assert config.image_tower.normalization == "none"  # a model that was made without weights has none
@@ -223,7 +224,7 @@ def test_other_files_are_not_an_efficientnet(tmp_path):
         configure("efficientnet", tmp_path / "broken.h5", small_config())
     with pytest.raises(UserError, match="missing.h5 does not exist"):
         configure("efficientnet", tmp_path / "missing.h5", small_config())
-    dense = tf.keras.Sequential([tf.keras.layers.Dense(2, input_shape=(3,), name="dense")])
+    dense = keras.Sequential([keras.layers.Dense(2, input_shape=(3,), name="dense")])
     dense.save_weights(tmp_path / "dense.h5")
     with pytest.raises(UserError, match=r"missing \(.*2 unexpected \(dense/bias, dense/kernel\)"):
         import_weights("efficientnet", tmp_path / "dense.h5", small_config(layers=1), vocabulary_size=9)

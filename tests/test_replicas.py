@@ -29,7 +29,7 @@ for case in sys.argv[4:]:
     config.image_tower.batch_norm_group = "local" if group == "frozen" else group
     config.loss.label_smoothing = 0.1
     with strategy.scope():
-        tf.keras.utils.set_random_seed(0)
+        keras.utils.set_random_seed(0)
         model = build_model(config, toy_data.toy_tokenizer().vocabulary_size)
         compile_model(model, config)
     batch = next(iter(training_batches(config, toy_data.toy_tokenizer(), streams=model.streams)))

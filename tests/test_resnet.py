@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from mural_tf.backend import keras
 from mural_tf.config import base_config
 from mural_tf.encoders import build_image_encoder
 from mural_tf.encoders.layers import BatchNormalization
@@ -14,7 +15,7 @@ def tower(**settings):
     config = base_config().image_tower
     config.update({"name": "resnet", "width": 1.0, "depth": 1.0, "drop_connect_rate": 0.0, "precision": "float32"})
     config.update(settings)
-    tf.keras.utils.set_random_seed(0)
+    keras.utils.set_random_seed(0)
     return build_image_encoder(config)
 
 
@@ -28,7 +29,7 @@ def test_resnet_18_has_the_published_parameters():
     assert trainable(model) == 11_689_512 - 513_000
     assert model.embedding_size == 512
     assert trainable(tower(projection=512)) == 11_689_512 - 513_000 + 513 * 512
-    layers = [layer for layer in model.layers if isinstance(layer, tf.keras.layers.Conv2D)]
+    layers = [layer for layer in model.layers if isinstance(layer, keras.layers.Conv2D)]
     assert len(layers) == 1 + 16 + 3  # 18 layers less the classifier, and three shortcuts
 
 

@@ -9,7 +9,8 @@ import pathlib
 
 ROOT = pathlib.Path(__file__).resolve().parents[1] / "mural_tf"
 ROOMS = [
-    "errors", "files", "config", "trust", "losses", "metrics", "text", "encoders", "optimizers", "data", "ingest",
+    "errors", "files", "backend", "config", "trust", "losses", "metrics", "text", "encoders", "optimizers", "data",
+    "ingest",
     "models", "pretrained", "training", "export", "embedder", "loading", "evaluation", "search", "analysis", "serve",
     "runs", "cli", "commands",
 ]  # fmt: skip
@@ -68,8 +69,12 @@ def test_no_circles():
 
 
 def test_addons_and_private_modules_stay_out():
+    """And `backend.py` alone decides what Keras 2, TF-Hub and TensorFlow Text are."""
     for path in sources():
         names = list(imported_modules(path))
+        if path.name != "backend.py":
+            assert not {"keras", "tf_keras", "tensorflow_hub", "tensorflow_text"} & set(names), path
+            assert "tf.keras" not in path.read_text(encoding="utf-8"), path
         assert room(path) == "optimizers" or not any(name.startswith("tensorflow_addons") for name in names), path
         assert not any(name.startswith(("keras.src", "tensorflow.python")) for name in names), path
 

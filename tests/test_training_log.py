@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 import toy_data
 
+from mural_tf.backend import keras
 from mural_tf.data.skipped import KINDS, SkippedRecords
 from mural_tf.errors import UserError
 from mural_tf.models import build_model
@@ -203,7 +204,7 @@ def run(tmp_path, eager):
     def run(name, at_step=lambda step: None, evaluate=None, **options):
         workdir = tmp_path / name
         workdir.mkdir(exist_ok=True)
-        tf.keras.utils.set_random_seed(0)
+        keras.utils.set_random_seed(0)
         model = build_model(config, TOKENIZER.vocabulary_size)
         model.ids, model.at_step = [], at_step
         compile_model(model, config)

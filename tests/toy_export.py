@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 from toy_data import SIDE, picture, toy_config, toy_tokenizer
 
+from mural_tf.backend import keras
 from mural_tf.data.images import decode_image, evaluation_image
 from mural_tf.export.saved_model import export_model
 from mural_tf.models import build_model
@@ -18,7 +19,7 @@ METRICS = {"retrieval/en/mean_recall": 41.5, "retrieval/de/mean_recall": float("
 
 
 class ToyExport(NamedTuple):
-    model: tf.keras.Model
+    model: keras.Model
     config: object
     path: pathlib.Path
 
@@ -44,7 +45,7 @@ def toy_export(folder: pathlib.Path) -> ToyExport:
 
 def toy_model(config, seed=0):
     """A model in which every variable matters: none is 0 or 1, as biases and moving averages are at first."""
-    tf.keras.utils.set_random_seed(seed)
+    keras.utils.set_random_seed(seed)
     model = build_model(config, toy_tokenizer().vocabulary_size)
     draw = np.random.default_rng(seed)
     for variable in (*model.image_encoder.variables, *model.text_encoder.variables, *model.trainable_variables[-5:]):

@@ -4,9 +4,9 @@ import pathlib
 import sys
 
 import numpy as np
-import tensorflow as tf
 import toy_data
 
+from mural_tf.backend import keras
 from mural_tf.encoders.kernels import enable_fusion
 from mural_tf.models import build_model
 from mural_tf.training.callbacks import StopSignals
@@ -27,7 +27,7 @@ def train(data, workdir, weights):
     if is_chief(strategy):
         pathlib.Path(workdir).mkdir()
     with strategy.scope():
-        tf.keras.utils.set_random_seed(0)
+        keras.utils.set_random_seed(0)
         model = build_model(config, tokenizer.vocabulary_size)
         compile_model(model, config)
     with StopSignals() as signals:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 
-import tensorflow as tf
 from ml_collections import ConfigDict
 
+from mural_tf.backend import keras
 from mural_tf.encoders import bert, efficientnet, resnet, towers, words
 from mural_tf.encoders.layers import MlpHead
 from mural_tf.errors import UserError
 
 
-def _hub_image(config: ConfigDict) -> tf.keras.Model:
+def _hub_image(config: ConfigDict) -> keras.Model:
     from mural_tf.encoders import hub  # tensorflow_hub is slow to import and rarely needed
 
     return hub.build_hub_image(config)
@@ -28,7 +28,7 @@ IMAGE_TOWERS = {
 TEXT_TOWERS = ("bert", "hub", "words")
 
 
-def build_image_encoder(config: ConfigDict) -> tf.keras.Model:
+def build_image_encoder(config: ConfigDict) -> keras.Model:
     """Builds the image tower that `config` (the `image_tower` part of a configuration) describes.
 
     The model maps float32 [B, S, S, 3] RGB in [0, 1] ("features": [B, F]) to float32 [B, D], not normalised;
@@ -46,15 +46,15 @@ def build_image_encoder(config: ConfigDict) -> tf.keras.Model:
     return _with_head(model, config.head_size) if config.head_size else model
 
 
-def _with_head(tower: tf.keras.Model, size: int) -> tf.keras.Model:
+def _with_head(tower: keras.Model, size: int) -> keras.Model:
     """The tower with Globetrotter's head, as wide as the tower's output, on top; a frozen tower's head is trained."""
     embeddings = MlpHead(tower.embedding_size, size, name="image_head")(tower.output)
-    model = tf.keras.Model(tower.input, embeddings, name="image_encoder")
+    model = keras.Model(tower.input, embeddings, name="image_encoder")
     model.embedding_size = size
     return model
 
 
-def build_text_encoder(config: ConfigDict, vocabulary_size: int) -> tf.keras.Model:
+def build_text_encoder(config: ConfigDict, vocabulary_size: int) -> keras.Model:
     """Builds the text tower that `config` (the `text_tower` part of a configuration) describes.
 
     The model maps a dict of int32 [B, T] `input_word_ids`, `input_mask` (1: token, 0: padding) and `input_type_ids`

@@ -18,6 +18,7 @@ import math
 import tensorflow as tf
 from ml_collections import ConfigDict
 
+from mural_tf.backend import keras
 from mural_tf.encoders.kernels import add_and_normalize, dtype_policy, gelu, masked_softmax
 from mural_tf.encoders.layers import Dropout
 from mural_tf.encoders.packing import POOLINGS, FirstAndMean, FirstPosition, Packing, packed_first_and_mean
@@ -28,17 +29,17 @@ TOKEN_TYPES = 2
 POOLER = "pooler"  # the layer's name
 
 
-def initializer(hidden_size: int) -> tf.keras.initializers.Initializer:
+def initializer(hidden_size: int) -> keras.initializers.Initializer:
     """BERT-base's: normal with standard deviation 0.02, truncated at two of them.
 
     For other widths 0.02 is scaled by sqrt(768 / hidden_size), so that a layer's outputs keep BERT-base's scale (our
     choice: BERT has 0.02 throughout; narrow towers then take hundreds of steps to distinguish texts).
     """
-    return tf.keras.initializers.TruncatedNormal(stddev=0.02 * math.sqrt(768 / hidden_size))
+    return keras.initializers.TruncatedNormal(stddev=0.02 * math.sqrt(768 / hidden_size))
 
 
 @tf.autograph.experimental.do_not_convert  # saves a second of every start; no layer needs it
-def build_bert(config: ConfigDict, vocabulary_size: int) -> tf.keras.Model:
+def build_bert(config: ConfigDict, vocabulary_size: int) -> keras.Model:
     """Builds the tower from `config.text_tower`: three int32 [B, T] inputs -> float32 [B, hidden_size].
 
     Inputs: `input_word_ids`, `input_mask` (1: token, 0: padding) and `input_type_ids`, T at most `max_length`. With
@@ -49,7 +50,7 @@ def build_bert(config: ConfigDict, vocabulary_size: int) -> tf.keras.Model:
     _check(config, vocabulary_size)
     policy = dtype_policy(config.precision, "text")
     dropout = 0.0 if config.frozen else config.dropout
-    inputs = {name: tf.keras.Input(shape=(None,), dtype=tf.int32, name=name) for name in TOKENS}  # [B, T]
+    inputs = {name: keras.Input(shape=(None,), dtype=tf.int32, name=name) for name in TOKENS}  # [B, T]
     x = BertEmbeddings(
         vocabulary_size,
         config.hidden_size,
@@ -74,7 +75,7 @@ def build_bert(config: ConfigDict, vocabulary_size: int) -> tf.keras.Model:
         embeddings = FirstAndMean(name="states", dtype="float32")([x, inputs["input_mask"]])  # [B, 2 hidden]
     if config.pooler:
         embeddings = _pooler(config)(embeddings)
-    model = tf.keras.Model(inputs, embeddings, name="text_encoder")
+    model = keras.Model(inputs, embeddings, name="text_encoder")
     model.embedding_size = embeddings.shape[-1]
     model.trainable = not config.frozen
     model.packed_states = functools.partial(packed_states, model, config.pooling)
@@ -82,8 +83,8 @@ def build_bert(config: ConfigDict, vocabulary_size: int) -> tf.keras.Model:
     return model
 
 
-def _pooler(config: ConfigDict) -> tf.keras.layers.Layer:
-    return tf.keras.layers.Dense(
+def _pooler(config: ConfigDict) -> keras.layers.Layer:
+    return keras.layers.Dense(
         config.hidden_size,
         activation="tanh",
         kernel_initializer=initializer(config.hidden_size),
@@ -92,7 +93,7 @@ def _pooler(config: ConfigDict) -> tf.keras.layers.Layer:
     )
 
 
-def packed_states(model: tf.keras.Model, pooling: str, tokens: dict, groups: int, training: bool) -> tf.Tensor:
+def packed_states(model: keras.Model, pooling: str, tokens: dict, groups: int, training: bool) -> tf.Tensor:
     """What `model(tokens)` returns, float32 [B, .], computed on the real tokens alone; see `Packing`."""
     check_length(tokens["input_word_ids"], model.get_layer("embeddings").max_length)
     packing = Packing(tokens["input_mask"], groups)
@@ -106,7 +107,7 @@ def packed_states(model: tf.keras.Model, pooling: str, tokens: dict, groups: int
     return model.get_layer(POOLER)(states) if model.layers[-1].name == POOLER else states
 
 
-def token_states(model: tf.keras.Model, tokens: dict, training: bool) -> tf.Tensor:
+def token_states(model: keras.Model, tokens: dict, training: bool) -> tf.Tensor:
     """The final states of all tokens of a padded batch, [B, T, hidden] in the tower's compute dtype."""
     x = model.get_layer("embeddings")([tokens["input_word_ids"], tokens["input_type_ids"]], training=training)
     for layer in model.layers:
@@ -115,7 +116,7 @@ def token_states(model: tf.keras.Model, tokens: dict, training: bool) -> tf.Tens
     return x
 
 
-class LayerNorm(tf.keras.layers.Layer):
+class LayerNorm(keras.layers.Layer):
     """Layer normalisation of the sum of two tensors: two [B, T, hidden] -> [B, T, hidden]."""
 
     def build(self, shapes):
@@ -127,7 +128,7 @@ class LayerNorm(tf.keras.layers.Layer):
         return add_and_normalize(*inputs, gamma, beta, training=training)
 
 
-class BertEmbeddings(tf.keras.layers.Layer):
+class BertEmbeddings(keras.layers.Layer):
     """Sum of token, position and token-type embeddings, normalised: two int32 [B, T] -> [B, T, hidden].
 
     With a `packing` (a `Packing`) inputs and output are packed, [1, N] and [1, N, hidden].
@@ -143,7 +144,7 @@ class BertEmbeddings(tf.keras.layers.Layer):
         self.token_size = token_size
         self.projection = None
         if token_size != hidden_size:
-            self.projection = tf.keras.layers.Dense(
+            self.projection = keras.layers.Dense(
                 hidden_size, kernel_initializer=initializer(hidden_size), name="projection", dtype=self.dtype_policy
             )
         self.layer_norm = LayerNorm(name="layer_norm", dtype=self.dtype_policy)
@@ -176,7 +177,7 @@ class BertEmbeddings(tf.keras.layers.Layer):
         return self.dropout(self.layer_norm([x, positions], training=training), training=training)
 
 
-class BertLayer(tf.keras.layers.Layer):
+class BertLayer(keras.layers.Layer):
     """One post-norm transformer layer: ([B, T, hidden], int32 mask [B, T]) -> [B, T, hidden].
 
     With `first_position_only` the output is [B, 1, hidden], the first position alone, except in `every_position` calls.
@@ -194,9 +195,7 @@ class BertLayer(tf.keras.layers.Layer):
         self.hidden_size = hidden
 
         def dense(size, name):
-            return tf.keras.layers.Dense(
-                size, kernel_initializer=initializer(hidden), name=name, dtype=self.dtype_policy
-            )
+            return keras.layers.Dense(size, kernel_initializer=initializer(hidden), name=name, dtype=self.dtype_policy)
 
         def dropout():
             return Dropout(self.rate, dtype=self.dtype_policy)

@@ -1,7 +1,7 @@
 """EfficientNet (Tan and Le, 2019) without the 1x1 top convolution: MURAL's image tower ([MURAL] §3.2 and A.1).
 
 MURAL averages the last block over space, so that its width is the embedding size: 512 in B5, 640 in B7, 1376 in L2.
-Layers, their names and the shapes of their variables are those of `tf.keras.applications.efficientnet`, so that
+Layers, their names and the shapes of their variables are those of `keras.applications.efficientnet`, so that
 ImageNet weights can be copied by name; only preprocessing differs: images arrive in [0, 1], not [0, 255].
 Stride-2 convolutions pad with "same", which for these kernels equals Keras' explicit padding and is faster. Weights
 that were trained with a fixed padding (Keras' for an unknown image size, Hugging Face's ALIGN) take `padding="even"`:
@@ -16,6 +16,7 @@ import math
 import tensorflow as tf
 from ml_collections import ConfigDict
 
+from mural_tf.backend import keras
 from mural_tf.encoders.kernels import DepthwiseConvolution, PointwiseConvolution, dtype_policy, fused
 from mural_tf.encoders.layers import BatchNormalization, Dropout
 from mural_tf.encoders.towers import finish_tower
@@ -64,9 +65,9 @@ def scaled_depth(blocks: int, depth: float) -> int:
     return math.ceil(blocks * depth)
 
 
-def kernel_initializer() -> tf.keras.initializers.Initializer:
+def kernel_initializer() -> keras.initializers.Initializer:
     """A new one for every kernel: the same instance would give the same values again."""
-    return tf.keras.initializers.VarianceScaling(2.0, mode="fan_out", distribution="truncated_normal")
+    return keras.initializers.VarianceScaling(2.0, mode="fan_out", distribution="truncated_normal")
 
 
 @fused
@@ -95,7 +96,7 @@ def standardize(images: tf.Tensor) -> tf.Tensor:
     return (images - tf.constant(IMAGENET_MEAN)) / tf.constant(IMAGENET_STANDARD_DEVIATION)
 
 
-class PixelNormalization(tf.keras.layers.Layer):
+class PixelNormalization(keras.layers.Layer):
     """float32 [B, H, W, 3] in [0, 1] -> "imagenet": mean 0, deviation 1 over ImageNet; "symmetric": [-1, 1]; "none"."""
 
     def __init__(self, kind: str, **options):
@@ -108,14 +109,14 @@ class PixelNormalization(tf.keras.layers.Layer):
         return images * 2.0 - 1.0 if self.kind == "symmetric" else images
 
 
-class Swish(tf.keras.layers.Layer):
+class Swish(keras.layers.Layer):
     """The activation after the stem's and the expansion's BatchNorm."""
 
     def call(self, x, training=None):
         return swish(x, training=training)
 
 
-class SwishSqueezeExcite(tf.keras.layers.Layer):
+class SwishSqueezeExcite(keras.layers.Layer):
     """The activation after a depthwise convolution's BatchNorm, with squeeze-and-excitation (Hu et al., 2018)."""
 
     def __init__(self, squeezed: int, prefix: str, **options):
@@ -137,7 +138,7 @@ class SwishSqueezeExcite(tf.keras.layers.Layer):
 
 
 @tf.autograph.experimental.do_not_convert  # saves a second of every start; no layer needs it
-def build_efficientnet(config: ConfigDict) -> tf.keras.Model:
+def build_efficientnet(config: ConfigDict) -> keras.Model:
     """Builds the tower from `config.image_tower`: float32 [B, S, S, 3] RGB in [0, 1] -> float32 [B, D].
 
     D is the last block's width or, with `projection`, the size of a Dense layer after pooling. Any image size is
@@ -148,7 +149,7 @@ def build_efficientnet(config: ConfigDict) -> tf.keras.Model:
     if config.padding not in PADDINGS:
         raise UserError(f"Unknown image_tower.padding {config.padding!r}: expected {', '.join(PADDINGS)}.")
     builder = _Builder(config)
-    images = tf.keras.Input(shape=(None, None, 3), name="images", dtype=tf.float32)  # [B, S, S, 3]
+    images = keras.Input(shape=(None, None, 3), name="images", dtype=tf.float32)  # [B, S, S, 3]
     x = PixelNormalization(config.normalization, name="normalization", dtype="float32")(images)
     x = builder.stem(x, scaled_width(STEM_WIDTH, config.width))
     x = builder.normalize(x, "stem_bn", activate="stem_activation")
@@ -169,7 +170,7 @@ def build_efficientnet(config: ConfigDict) -> tf.keras.Model:
             )
             index += 1
 
-    embeddings = tf.keras.layers.GlobalAveragePooling2D(name="avg_pool", dtype="float32")(x)  # [B, D]
+    embeddings = keras.layers.GlobalAveragePooling2D(name="avg_pool", dtype="float32")(x)  # [B, D]
     return finish_tower(images, embeddings, config)
 
 
@@ -185,7 +186,7 @@ class _Builder:
 
     def stem(self, x, channels: int):
         x, padding = self.pad(x, 3, "stem_conv_pad")
-        return tf.keras.layers.Conv2D(
+        return keras.layers.Conv2D(
             channels,
             3,
             strides=2,
@@ -201,7 +202,7 @@ class _Builder:
         if self.padding == "same":
             return x, "same"
         sides = (kernel // 2 - 1, kernel // 2)  # before and after
-        return tf.keras.layers.ZeroPadding2D((sides, sides), name=name, dtype=self.policy)(x), "valid"
+        return keras.layers.ZeroPadding2D((sides, sides), name=name, dtype=self.policy)(x), "valid"
 
     def pointwise(self, x, channels: int, name: str):
         return PointwiseConvolution(
@@ -231,7 +232,7 @@ class _Builder:
         if stride == 1 and width == channels:
             if drop_rate > 0:  # stochastic depth: the whole block is dropped for some examples
                 x = Dropout(drop_rate, noise_shape=(None, 1, 1, 1), name=name + "drop", dtype=self.policy)(x)
-            x = tf.keras.layers.Add(name=name + "add", dtype=self.policy)([x, inputs])
+            x = keras.layers.Add(name=name + "add", dtype=self.policy)([x, inputs])
         return x
 
 

@@ -17,14 +17,15 @@ from __future__ import annotations
 import pathlib
 
 import tensorflow as tf
-import tensorflow_hub as hub
 from ml_collections import ConfigDict
 
+from mural_tf.backend import keras, tensorflow_hub
 from mural_tf.encoders.layers import current_pass
 from mural_tf.encoders.towers import finish_tower
 from mural_tf.errors import UserError
 from mural_tf.text.word_pieces import TOKENS
 
+hub = tensorflow_hub()
 OUTPUTS = ("default", "pooled_output")  # the first one present is the sentence embedding
 TEXT_INTERFACE = (
     f"expected a TF2 SavedModel that maps a dict of int32 [batch, tokens] {', '.join(TOKENS)} to a dict with "
@@ -36,7 +37,7 @@ IMAGE_INTERFACE = (
 )
 
 
-def build_hub_text(config: ConfigDict) -> tf.keras.Model:
+def build_hub_text(config: ConfigDict) -> keras.Model:
     """Builds the tower from `config.text_tower`: three int32 [B, T] inputs -> float32 [B, D].
 
     `frozen=False` fine-tunes every trainable variable of the SavedModel and passes `training` on to it; frozen, it
@@ -47,15 +48,15 @@ def build_hub_text(config: ConfigDict) -> tf.keras.Model:
     encoder = _load_encoder(config, "text_tower", TEXT_INTERFACE)
     example = {name: tf.ones([2, 4], tf.int32) for name in TOKENS}
     size = _embedding_size(encoder, example, config.handle, "texts", "these inputs", TEXT_INTERFACE)
-    inputs = {name: tf.keras.Input(shape=(None,), dtype=tf.int32, name=name) for name in TOKENS}  # [B, T]
+    inputs = {name: keras.Input(shape=(None,), dtype=tf.int32, name=name) for name in TOKENS}  # [B, T]
     embeddings = Embedding(size, name="sentence_embedding", dtype="float32")(encoder(inputs))  # [B, D]
-    model = tf.keras.Model(inputs, embeddings, name="text_encoder")
+    model = keras.Model(inputs, embeddings, name="text_encoder")
     model.embedding_size = size
     model.trainable = not config.frozen
     return model
 
 
-def build_hub_image(config: ConfigDict) -> tf.keras.Model:
+def build_hub_image(config: ConfigDict) -> keras.Model:
     """Builds the tower from `config.image_tower`: float32 [B, S, S, 3] RGB in [0, 1] -> float32 [B, D].
 
     With `projection` a Dense layer maps the module's output to that size. `frozen=False` fine-tunes every trainable
@@ -65,7 +66,7 @@ def build_hub_image(config: ConfigDict) -> tf.keras.Model:
     encoder, side = _load_encoder(config, "image_tower", IMAGE_INTERFACE), config.image_size
     example, taken = tf.zeros([2, side, side, 3]), f"images of image_tower.image_size={side} pixels"
     size = _embedding_size(encoder, example, config.handle, "images", taken, IMAGE_INTERFACE)
-    images = tf.keras.Input(shape=(side, side, 3), name="images", dtype=tf.float32)  # [B, S, S, 3]
+    images = keras.Input(shape=(side, side, 3), name="images", dtype=tf.float32)  # [B, S, S, 3]
     embeddings = Embedding(size, name="image_embedding", dtype="float32")(encoder(images))  # [B, D]
     return finish_tower(images, embeddings, config)
 
@@ -78,7 +79,7 @@ class HubEncoder(hub.KerasLayer):
         return super().call(inputs, training=training and not (current is not None and current.repeated))
 
 
-class Embedding(tf.keras.layers.Layer):
+class Embedding(keras.layers.Layer):
     """Picks the embedding from a module's output and gives it its static size: -> float32 [B, size]."""
 
     def __init__(self, size: int, **options):

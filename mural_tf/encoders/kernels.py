@@ -19,6 +19,7 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
+from mural_tf.backend import keras
 from mural_tf.errors import UserError
 
 _enabled = True
@@ -110,7 +111,7 @@ MAX_POSITION_PAIRS = 6000
 TINY_MAP = 4  # output positions; below it even a 3x3 kernel's gradient is slow
 
 
-class PointwiseConvolution(tf.keras.layers.Conv2D):
+class PointwiseConvolution(keras.layers.Conv2D):
     """A 1x1 convolution of stride 1 as one matrix product: [B, H, W, C] -> [B, H, W, filters]."""
 
     def __init__(self, filters: int, **options):
@@ -123,7 +124,7 @@ class PointwiseConvolution(tf.keras.layers.Conv2D):
         return self.activation(y)
 
 
-class DepthwiseConvolution(tf.keras.layers.DepthwiseConv2D):
+class DepthwiseConvolution(keras.layers.DepthwiseConv2D):
     """A depthwise convolution without bias: [B, H, W, C] -> with "same" padding [B, H / stride, W / stride, C]."""
 
     def __init__(self, kernel_size: int, stride: int, padding: str = "same", **options):
@@ -195,7 +196,7 @@ def tap_connections(inputs: int, outputs: int, kernel_size: int, stride: int) ->
 PRECISIONS = ("auto", "float32", "mixed_bfloat16")
 
 
-def dtype_policy(precision: str, tower: str) -> tf.keras.mixed_precision.Policy:
+def dtype_policy(precision: str, tower: str) -> keras.mixed_precision.Policy:
     """Returns the Keras policy of that name: variables are float32 in all, "mixed_bfloat16" computes in bfloat16.
 
     `tower` is "image" or "text"; "auto" depends on it, on this machine and on the distribution strategy in scope. The
@@ -207,7 +208,7 @@ def dtype_policy(precision: str, tower: str) -> tf.keras.mixed_precision.Policy:
     if precision == "auto":
         on_tpu = isinstance(tf.distribute.get_strategy(), tf.distribute.TPUStrategy)
         precision = fast_precision(tower, on_tpu, multiplies_bfloat16() and not tf.config.list_logical_devices("GPU"))
-    return tf.keras.mixed_precision.Policy(precision)
+    return keras.mixed_precision.Policy(precision)
 
 
 def fast_precision(tower: str, on_tpu: bool, on_fast_processor: bool) -> str:

@@ -22,6 +22,7 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
+from mural_tf.backend import keras
 from mural_tf.encoders.kernels import LAYER_NORM_EPSILON
 from mural_tf.errors import UserError
 
@@ -38,7 +39,7 @@ class ForwardPass:
 
     def __init__(self, seed: tf.Tensor, repeated: bool = False):
         self.repeated = repeated
-        self.moments: dict[tf.keras.layers.Layer, list[tuple[tf.Tensor, tf.Tensor]]] = {}
+        self.moments: dict[keras.layers.Layer, list[tuple[tf.Tensor, tf.Tensor]]] = {}
         self._seed, self._draws = seed, 0
 
     def next_seed(self) -> tf.Tensor:
@@ -46,7 +47,7 @@ class ForwardPass:
         self._draws += 1
         return tf.random.experimental.stateless_fold_in(self._seed, self._draws)
 
-    def mean_moments(self) -> dict[tf.keras.layers.Layer, tuple[tf.Tensor, tf.Tensor]]:
+    def mean_moments(self) -> dict[keras.layers.Layer, tuple[tf.Tensor, tf.Tensor]]:
         """Returns each layer's (mean [C], variance [C]), averaged over its calls."""
         return {
             layer: tuple(tf.add_n(list(values)) / len(values) for values in zip(*calls))
@@ -88,7 +89,7 @@ def parse_group(group: str | int) -> str | int:
     return size
 
 
-class BatchNormalization(tf.keras.layers.BatchNormalization):
+class BatchNormalization(keras.layers.BatchNormalization):
     """Keras' layer for [B, H, W, C], with its variables and numbers, except for the group.
 
     In a `ForwardPass` the moments go there, and whoever runs the pass calls `update_moving`; outside of one the
@@ -172,12 +173,12 @@ class BatchNormalization(tf.keras.layers.BatchNormalization):
         return tf.reduce_mean(variance, axes) * count / tf.maximum(count - 1.0, 1.0)
 
 
-class Dropout(tf.keras.layers.Layer):
+class Dropout(keras.layers.Layer):
     """Zeroes a share `rate` of the entries and divides the others by 1 - rate, in training only.
 
     Args:
       rate: 0 <= rate < 1.
-      noise_shape: as in `tf.keras.layers.Dropout`; `None` entries take the input's size. (None, 1, 1, 1) drops whole
+      noise_shape: as in `keras.layers.Dropout`; `None` entries take the input's size. (None, 1, 1, 1) drops whole
         examples: stochastic depth.
     """
 
@@ -211,7 +212,7 @@ def keep(shape: tf.Tensor | list, rate: float, seed: tf.Tensor) -> tf.Tensor:
     return draws >= tf.constant(round(rate * 2**16), tf.uint16)
 
 
-class MlpHead(tf.keras.layers.Layer):
+class MlpHead(keras.layers.Layer):
     """[Globetrotter]'s head, Dense, GELU, layer normalisation, Dense: float [B, hidden] -> float32 [B, size].
 
     The output is not normalised.
@@ -225,9 +226,9 @@ class MlpHead(tf.keras.layers.Layer):
     def __init__(self, hidden_size: int, size: int, columns: tuple[int, int] | None = None, **options):
         super().__init__(**{"dtype": "float32", **options})
         self.columns = columns
-        self.dense = tf.keras.layers.Dense(hidden_size, name="dense")
-        self.norm = tf.keras.layers.LayerNormalization(epsilon=LAYER_NORM_EPSILON, name="layer_norm")
-        self.output_dense = tf.keras.layers.Dense(size, name="output")
+        self.dense = keras.layers.Dense(hidden_size, name="dense")
+        self.norm = keras.layers.LayerNormalization(epsilon=LAYER_NORM_EPSILON, name="layer_norm")
+        self.output_dense = keras.layers.Dense(size, name="output")
 
     def call(self, x):
         if self.columns is not None:
@@ -235,7 +236,7 @@ class MlpHead(tf.keras.layers.Layer):
         return self.output_dense(self.norm(tf.nn.gelu(self.dense(x), approximate=False)))
 
 
-class ClozeHead(tf.keras.layers.Layer):
+class ClozeHead(keras.layers.Layer):
     """BERT's head for masked tokens: float [..., hidden] -> float32 logits [..., V].
 
     Dense(size), GELU, layer normalisation, times the token table [V, size], plus a bias for each piece. The table is
@@ -245,8 +246,8 @@ class ClozeHead(tf.keras.layers.Layer):
     def __init__(self, vocabulary_size: int, token_size: int, **options):
         super().__init__(**{"dtype": "float32", **options})
         self.vocabulary_size = vocabulary_size
-        self.dense = tf.keras.layers.Dense(token_size, name="dense")
-        self.norm = tf.keras.layers.LayerNormalization(epsilon=LAYER_NORM_EPSILON, name="layer_norm")
+        self.dense = keras.layers.Dense(token_size, name="dense")
+        self.norm = keras.layers.LayerNormalization(epsilon=LAYER_NORM_EPSILON, name="layer_norm")
 
     def build(self, shape):
         self.bias = self.add_weight("bias", shape=(self.vocabulary_size,), initializer="zeros")

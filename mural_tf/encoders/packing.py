@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from mural_tf.backend import keras
+
 LENGTH_STEP = 2  # groups' lengths are rounded up to multiples of it: compiled loops are compiled again for every shape
 FINEST_COUNT = 32  # N is rounded up by less than 1 / 32 of it, for the same reason
 
@@ -127,7 +129,7 @@ def stack_ids(ids: list[tf.Tensor]) -> tf.Tensor:
     return tf.concat([tf.pad(value, [[0, 0], [0, width - tf.shape(value)[1]]]) for value in ids], axis=0)
 
 
-def encode_by_length(encoder: tf.keras.Model, tokens: dict, groups: int, training: bool) -> tf.Tensor:
+def encode_by_length(encoder: keras.Model, tokens: dict, groups: int, training: bool) -> tf.Tensor:
     """Returns `encoder(tokens)`, float32 [B, H], computed in `groups` parts of texts of similar length.
 
     Our own BERT runs on the packed tokens. Any other tower gets its rows sorted by length, in a few groups, each cut to
@@ -156,14 +158,14 @@ def encode_by_length(encoder: tf.keras.Model, tokens: dict, groups: int, trainin
 POOLINGS = ("first", "first_and_mean")
 
 
-class FirstPosition(tf.keras.layers.Layer):
+class FirstPosition(keras.layers.Layer):
     """[B, T, hidden] -> [B, hidden] in the layer's own dtype: the state of the [CLS] token."""
 
     def call(self, x):
         return x[:, 0]
 
 
-class FirstAndMean(tf.keras.layers.Layer):
+class FirstAndMean(keras.layers.Layer):
     """([B, T, hidden], int32 mask [B, T]) -> [B, 2 hidden]: the [CLS] state, and the mean of the tokens after it.
 
     Globetrotter's code compares texts with images by the first, and texts with texts by the other tokens.

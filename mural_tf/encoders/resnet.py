@@ -12,6 +12,7 @@ import math
 import tensorflow as tf
 from ml_collections import ConfigDict
 
+from mural_tf.backend import keras
 from mural_tf.encoders.efficientnet import PixelNormalization, check_settings, scaled_width
 from mural_tf.encoders.kernels import dtype_policy
 from mural_tf.encoders.layers import BatchNormalization, Dropout
@@ -23,7 +24,7 @@ EPSILON = 1e-5  # of batch normalisation
 
 
 @tf.autograph.experimental.do_not_convert  # saves a second of every start; no layer needs it
-def build_resnet(config: ConfigDict) -> tf.keras.Model:
+def build_resnet(config: ConfigDict) -> keras.Model:
     """Builds the tower from `config.image_tower`: float32 [B, S, S, 3] RGB in [0, 1] -> float32 [B, D].
 
     D is 512 times `width` (to a multiple of 8) or, with `projection`, the size of a Dense layer after pooling. A stage
@@ -32,11 +33,11 @@ def build_resnet(config: ConfigDict) -> tf.keras.Model:
     """
     check_settings(config)
     builder = _Builder(config)
-    images = tf.keras.Input(shape=(None, None, 3), name="images", dtype=tf.float32)
+    images = keras.Input(shape=(None, None, 3), name="images", dtype=tf.float32)
     x = PixelNormalization(config.normalization, name="normalization", dtype="float32")(images)
     x = builder.convolve(x, scaled_width(STAGE_WIDTHS[0], config.width), 7, 2, "stem_conv")
     x = builder.activate(builder.normalize(x, "stem_bn"), "stem_activation")
-    x = tf.keras.layers.MaxPooling2D(3, 2, padding="same", name="stem_pool", dtype=builder.policy)(x)
+    x = keras.layers.MaxPooling2D(3, 2, padding="same", name="stem_pool", dtype=builder.policy)(x)
     blocks = math.ceil(BLOCKS * config.depth)
     for stage, channels in enumerate(STAGE_WIDTHS):
         for block in range(blocks):
@@ -47,7 +48,7 @@ def build_resnet(config: ConfigDict) -> tf.keras.Model:
                 stride=2 if stage > 0 and block == 0 else 1,
                 drop_rate=builder.drop_connect_rate * (stage * blocks + block) / (len(STAGE_WIDTHS) * blocks),
             )
-    embeddings = tf.keras.layers.GlobalAveragePooling2D(name="avg_pool", dtype="float32")(x)  # [B, D]
+    embeddings = keras.layers.GlobalAveragePooling2D(name="avg_pool", dtype="float32")(x)  # [B, D]
     return finish_tower(images, embeddings, config)
 
 
@@ -60,13 +61,13 @@ class _Builder:
         self.drop_connect_rate = 0.0 if config.frozen else config.drop_connect_rate
 
     def convolve(self, x, channels: int, size: int, stride: int, name: str):
-        return tf.keras.layers.Conv2D(
+        return keras.layers.Conv2D(
             channels,
             size,
             strides=stride,
             padding="same",
             use_bias=False,
-            kernel_initializer=tf.keras.initializers.VarianceScaling(2.0, mode="fan_out"),  # He et al. (2015)
+            kernel_initializer=keras.initializers.VarianceScaling(2.0, mode="fan_out"),  # He et al. (2015)
             name=name,
             dtype=self.policy,
         )(x)
@@ -75,7 +76,7 @@ class _Builder:
         return BatchNormalization(self.group, momentum=self.momentum, epsilon=EPSILON, name=name, dtype=self.policy)(x)
 
     def activate(self, x, name: str):
-        return tf.keras.layers.ReLU(name=name, dtype=self.policy)(x)
+        return keras.layers.ReLU(name=name, dtype=self.policy)(x)
 
     def block(self, inputs, name: str, channels: int, stride: int, drop_rate: float):
         """Two 3x3 convolutions beside a shortcut: [B, H, W, C] -> [B, H / stride, W / stride, channels]."""
@@ -88,5 +89,5 @@ class _Builder:
             shortcut = self.normalize(shortcut, name + "shortcut_bn")
         if drop_rate > 0:  # stochastic depth
             x = Dropout(drop_rate, noise_shape=(None, 1, 1, 1), name=name + "drop", dtype=self.policy)(x)
-        x = tf.keras.layers.Add(name=name + "add", dtype=self.policy)([x, shortcut])
+        x = keras.layers.Add(name=name + "add", dtype=self.policy)([x, shortcut])
         return self.activate(x, name + "activation2")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import tensorflow as tf
 from ml_collections import ConfigDict
 
+from mural_tf.backend import keras
 from mural_tf.encoders.layers import BatchNormalization
 from mural_tf.errors import UserError
 
@@ -27,30 +28,30 @@ def keeps_precision(tower: ConfigDict) -> bool:
     return tower.name == "hub"
 
 
-def finish_tower(images: tf.Tensor, embeddings: tf.Tensor, config: ConfigDict) -> tf.keras.Model:
+def finish_tower(images: tf.Tensor, embeddings: tf.Tensor, config: ConfigDict) -> keras.Model:
     """Builds the tower from its Keras input, [B, S, S, 3], and the backbone's output, float32 [B, D].
 
     With `config.projection` a Dense layer maps the output to that size. The model's `embedding_size` is its output's;
     with `config.frozen` nothing in it is trained, and it always runs in inference mode.
     """
     if config.projection:
-        embeddings = tf.keras.layers.Dense(config.projection, name="projection", dtype="float32")(embeddings)
-    model = tf.keras.Model(images, embeddings, name="image_encoder")
+        embeddings = keras.layers.Dense(config.projection, name="projection", dtype="float32")(embeddings)
+    model = keras.Model(images, embeddings, name="image_encoder")
     model.embedding_size = embeddings.shape[-1]
     model.trainable = not config.frozen
     return model
 
 
-def feature_input(config: ConfigDict) -> tf.keras.Model:
+def feature_input(config: ConfigDict) -> keras.Model:
     """Returns the tower that computes nothing, float32 [B, F] → [B, F]: `ingest.features` made what arrives."""
     if config.feature_size < 1:
         raise UserError("image_tower.name='features' needs image_tower.feature_size, how many numbers an "
                                  "image has.")  # fmt: skip
-    features = tf.keras.Input(shape=(config.feature_size,), name="features", dtype=tf.float32)
-    return tf.keras.Model(features, tf.keras.layers.Layer(name="given", dtype="float32")(features))
+    features = keras.Input(shape=(config.feature_size,), name="features", dtype=tf.float32)
+    return keras.Model(features, keras.layers.Layer(name="given", dtype="float32")(features))
 
 
-def add_branch(tower: tf.keras.Model, config: ConfigDict) -> tf.keras.Model:
+def add_branch(tower: keras.Model, config: ConfigDict) -> keras.Model:
     """Puts EmbN's and MULE's branch on a tower that gives features [B, F]: the same inputs → float32 [B, `projection`].
 
     [MULE], figure 2, after Wang et al. (2019): features (2048 of ResNet-152) → Dense 2048, BatchNorm, ReLU → Dense 512.
@@ -59,21 +60,21 @@ def add_branch(tower: tf.keras.Model, config: ConfigDict) -> tf.keras.Model:
     if config.projection < 1:
         raise UserError(f"image_tower.branch_size={config.branch_size} needs image_tower.projection, the "
                                  "size of the embedding.")  # fmt: skip
-    x = tf.keras.layers.Dense(config.branch_size, name="branch_hidden", dtype="float32")(tower.output)
+    x = keras.layers.Dense(config.branch_size, name="branch_hidden", dtype="float32")(tower.output)
     # [B, 1, 1, C], as images have: one BatchNorm for all towers.
-    x = tf.keras.layers.Reshape((1, 1, config.branch_size), name="branch_columns", dtype="float32")(x)
+    x = keras.layers.Reshape((1, 1, config.branch_size), name="branch_columns", dtype="float32")(x)
     x = BatchNormalization(
         config.batch_norm_group, momentum=config.batch_norm_momentum, name="branch_bn", dtype="float32"
     )(x)
-    x = tf.keras.layers.Reshape((config.branch_size,), name="branch_rows", dtype="float32")(x)
-    x = tf.keras.layers.ReLU(name="branch_activation", dtype="float32")(x)
-    x = tf.keras.layers.Dense(config.projection, name="branch_projection", dtype="float32")(x)
-    model = tf.keras.Model(tower.input, x, name="image_encoder")
+    x = keras.layers.Reshape((config.branch_size,), name="branch_rows", dtype="float32")(x)
+    x = keras.layers.ReLU(name="branch_activation", dtype="float32")(x)
+    x = keras.layers.Dense(config.projection, name="branch_projection", dtype="float32")(x)
+    model = keras.Model(tower.input, x, name="image_encoder")
     model.embedding_size = config.projection
     return model
 
 
-def build_no_image(config: ConfigDict) -> tf.keras.Model:
+def build_no_image(config: ConfigDict) -> keras.Model:
     """Builds the tower of a model of texts alone: float32 [B, S, S, 3] -> zeros, float32 [B, projection], no variables.
 
     So one kind of model serves all methods: it trains, resumes, exports and embeds texts as the others do. Its image
@@ -85,13 +86,13 @@ def build_no_image(config: ConfigDict) -> tf.keras.Model:
         raise UserError(
             f"image_tower.name=none with image_tower.projection={config.projection}: set it to embedding_size."
         )
-    images = tf.keras.Input(shape=(None, None, 3), name="images", dtype=tf.float32)
-    model = tf.keras.Model(images, ZeroVector(config.projection, name="zeros")(images), name="image_encoder")
+    images = keras.Input(shape=(None, None, 3), name="images", dtype=tf.float32)
+    model = keras.Model(images, ZeroVector(config.projection, name="zeros")(images), name="image_encoder")
     model.embedding_size = config.projection
     return model
 
 
-class ZeroVector(tf.keras.layers.Layer):
+class ZeroVector(keras.layers.Layer):
     """float32 [B, ...] -> zeros [B, size]."""
 
     def __init__(self, size: int, **options):

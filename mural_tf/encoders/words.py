@@ -20,12 +20,13 @@ import tensorflow as tf
 from absl import logging
 from ml_collections import ConfigDict
 
+from mural_tf.backend import keras
 from mural_tf.encoders.kernels import dtype_policy
 from mural_tf.errors import UserError
 from mural_tf.text.word_pieces import TOKENS
 
 
-class PerLanguage(tf.keras.layers.Layer):
+class PerLanguage(keras.layers.Layer):
     """Applies to each row of the inputs the layer of its language.
 
     Two ways give the same numbers. By parts: each language's rows go through its own layer, at the work of one layer;
@@ -63,12 +64,12 @@ class PerLanguage(tf.keras.layers.Layer):
 
 
 # Cells, not cuDNN's layers: one of these is traced faster, and PARALLEL-EmbN has one for each language.
-CELLS = {"lstm": tf.keras.layers.LSTMCell, "gru": tf.keras.layers.GRUCell}
+CELLS = {"lstm": keras.layers.LSTMCell, "gru": keras.layers.GRUCell}
 BRANCHES = ("shared", "parallel")
 VECTOR_DEVIATION = 0.1  # of random word vectors
 
 
-def build_recurrent(config: ConfigDict, vocabulary_size: int) -> tf.keras.Model:
+def build_recurrent(config: ConfigDict, vocabulary_size: int) -> keras.Model:
     """Builds the tower from `config.text_tower`: the int32 [B, T] inputs of every text tower → float32 [B, P + U].
 
     `input_type_ids` holds the language of each row. P is `projection` (s), U is `language_size` (u). With more than
@@ -78,19 +79,19 @@ def build_recurrent(config: ConfigDict, vocabulary_size: int) -> tf.keras.Model:
     _check(config)
     policy = dtype_policy(config.precision, "text")
     fixed = config.length_groups == 1
-    inputs = {name: tf.keras.Input(shape=(None,), dtype=tf.int32, name=name) for name in TOKENS}  # [B, T]
+    inputs = {name: keras.Input(shape=(None,), dtype=tf.int32, name=name) for name in TOKENS}  # [B, T]
     language = inputs["input_type_ids"][:, 0]  # [B]
     mask = inputs["input_mask"]
-    vectors = tf.keras.layers.Embedding(  # a word's id says its language too: one table for all
+    vectors = keras.layers.Embedding(  # a word's id says its language too: one table for all
         vocabulary_size,
         config.word_size,
-        embeddings_initializer=tf.keras.initializers.TruncatedNormal(stddev=VECTOR_DEVIATION),
+        embeddings_initializer=keras.initializers.TruncatedNormal(stddev=VECTOR_DEVIATION),
         name="word_vectors",
         dtype="float32",
     )(inputs["input_word_ids"])  # [B, T, word_size]
 
     def projection(name):
-        return tf.keras.layers.Dense(config.language_size, name=f"language_{name}", dtype=policy)
+        return keras.layers.Dense(config.language_size, name=f"language_{name}", dtype=policy)
 
     words = PerLanguage(config.languages, projection, fixed, name="universal_embedding", dtype=policy)(
         [language, tf.cast(vectors, policy.compute_dtype)]
@@ -109,7 +110,7 @@ def build_recurrent(config: ConfigDict, vocabulary_size: int) -> tf.keras.Model:
     real = tf.cast(mask, tf.float32)[:, :, None]
     mean = tf.reduce_sum(tf.cast(words, tf.float32) * real, axis=1) / tf.maximum(tf.reduce_sum(real, axis=1), 1.0)
     states = tf.concat([tf.cast(sentence, tf.float32), mean], axis=1)  # [B, P + U]
-    model = tf.keras.Model(inputs, states, name="text_encoder")
+    model = keras.Model(inputs, states, name="text_encoder")
     model.embedding_size = states.shape[-1]
     model.trainable = not config.frozen
     if config.frozen_words:
@@ -117,14 +118,14 @@ def build_recurrent(config: ConfigDict, vocabulary_size: int) -> tf.keras.Model:
     return model
 
 
-class SentenceBranch(tf.keras.layers.Layer):
+class SentenceBranch(keras.layers.Layer):
     """(words [B, T, U], mask int32 [B, T]) → [B, P]: the last real word's state, through a Dense layer."""
 
     def __init__(self, config: ConfigDict, **options):
         super().__init__(**options)
         cell = CELLS[config.recurrent](config.hidden_size, name="cell", dtype=self.dtype_policy)
-        self.recurrent = tf.keras.layers.RNN(cell, name=config.recurrent, dtype=self.dtype_policy)
-        self.projection = tf.keras.layers.Dense(config.projection, name="projection", dtype=self.dtype_policy)
+        self.recurrent = keras.layers.RNN(cell, name=config.recurrent, dtype=self.dtype_policy)
+        self.projection = keras.layers.Dense(config.projection, name="projection", dtype=self.dtype_policy)
 
     def call(self, words, mask):
         return self.projection(self.recurrent(words, mask=tf.cast(mask, tf.bool)))

@@ -17,9 +17,9 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import tensorflow as tf
-import tensorflow_text as tf_text
 from ml_collections import ConfigDict
 
+from mural_tf.backend import tf_text
 from mural_tf.encoders import kernels
 from mural_tf.errors import UserError
 from mural_tf.files import json_field, read_json

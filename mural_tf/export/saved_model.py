@@ -31,6 +31,7 @@ import tensorflow as tf
 from absl import logging
 from ml_collections import ConfigDict
 
+from mural_tf.backend import keras
 from mural_tf.config import save_config
 from mural_tf.encoders.towers import keeps_precision
 from mural_tf.errors import UserError
@@ -81,7 +82,7 @@ def in_precision(
     return copy
 
 
-def computes_in_bfloat16(tower: tf.keras.Model) -> bool:
+def computes_in_bfloat16(tower: keras.Model) -> bool:
     """Tells whether any layer does."""
     return any(layer.compute_dtype == "bfloat16" for layer in tower.layers)
 

@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 from ml_collections import ConfigDict
 
+from mural_tf.backend import keras
 from mural_tf.data.images import prepare_image, prepared_spec, unit_range
 from mural_tf.data.records import untuned
 from mural_tf.encoders.packing import encode_by_length
@@ -86,7 +87,7 @@ def claimed_pixels(data: tf.Tensor) -> tf.Tensor:
     )
 
 
-def fold_batch_norm(tower: tf.keras.Model) -> tf.keras.Model:
+def fold_batch_norm(tower: keras.Model) -> keras.Model:
     """Returns a copy of an image tower for inference in which convolutions hold what BatchNorm did after them.
 
     At inference BatchNorm is y = x s + t, with s = gamma / sqrt(variance + epsilon) and t = beta - mean s for each
@@ -100,7 +101,7 @@ def fold_batch_norm(tower: tf.keras.Model) -> tf.keras.Model:
     followed = {}  # name of a convolution -> the BatchNorm after it
     for norm in tower.layers:
         before = norm.inbound_nodes[0].inbound_layers if norm.inbound_nodes else None
-        if isinstance(norm, tf.keras.layers.BatchNormalization) and _is_foldable(before):
+        if isinstance(norm, keras.layers.BatchNormalization) and _is_foldable(before):
             followed[before.name] = norm
     if not followed:
         return tower
@@ -109,27 +110,27 @@ def fold_batch_norm(tower: tf.keras.Model) -> tf.keras.Model:
     def copy(layer):
         if layer.name in followed:
             return _with_bias(layer)
-        return tf.keras.layers.Layer(name=layer.name, dtype=layer.compute_dtype) if layer.name in dropped else layer
+        return keras.layers.Layer(name=layer.name, dtype=layer.compute_dtype) if layer.name in dropped else layer
 
-    folded = tf.keras.models.clone_model(tower, clone_function=copy)
+    folded = keras.models.clone_model(tower, clone_function=copy)
     for name, norm in followed.items():
         _fold(tower.get_layer(name), norm, folded.get_layer(name))
     return folded
 
 
 def _is_foldable(layer) -> bool:
-    if not isinstance(layer, (tf.keras.layers.Conv2D, tf.keras.layers.DepthwiseConv2D)):
+    if not isinstance(layer, (keras.layers.Conv2D, keras.layers.DepthwiseConv2D)):
         return False
-    is_linear = not layer.use_bias and layer.activation is tf.keras.activations.linear
+    is_linear = not layer.use_bias and layer.activation is keras.activations.linear
     return is_linear and len(layer.outbound_nodes) == 1  # nothing else reads it
 
 
-def _with_bias(layer: tf.keras.layers.Layer) -> tf.keras.layers.Layer:
+def _with_bias(layer: keras.layers.Layer) -> keras.layers.Layer:
     """Keras' own layer, with which TensorFlow computes bias and convolution in one operation."""
     options = dict(strides=layer.strides, padding=layer.padding, name=layer.name, dtype=layer.dtype_policy)
-    if isinstance(layer, tf.keras.layers.DepthwiseConv2D):
-        return tf.keras.layers.DepthwiseConv2D(layer.kernel_size, **options)
-    return tf.keras.layers.Conv2D(layer.filters, layer.kernel_size, **options)
+    if isinstance(layer, keras.layers.DepthwiseConv2D):
+        return keras.layers.DepthwiseConv2D(layer.kernel_size, **options)
+    return keras.layers.Conv2D(layer.filters, layer.kernel_size, **options)
 
 
 def _fold(convolution, norm, target) -> None:
@@ -137,7 +138,7 @@ def _fold(convolution, norm, target) -> None:
     (kernel,) = convolution.get_weights()  # [k, k, inputs, outputs], or [k, k, channels, 1] of a depthwise one
     scale = (norm.gamma * tf.math.rsqrt(norm.moving_variance + norm.epsilon)).numpy()
     shift = (norm.beta - norm.moving_mean * scale).numpy()
-    depthwise = isinstance(target, tf.keras.layers.DepthwiseConv2D)
+    depthwise = isinstance(target, keras.layers.DepthwiseConv2D)
     target.set_weights([kernel * (scale[:, None] if depthwise else scale), shift])
 
 

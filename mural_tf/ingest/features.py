@@ -132,11 +132,12 @@ def _decoded_batches(file, resize, image_size, batch_size, skipped) -> Iterator[
 def _load_encoder(encoder: str, image_size: int) -> Callable:
     """Returns the function from uint8 [B, S, S, 3] to float32 [B, F]; raises `UserError` if there is none."""
     import tensorflow as tf
-    import tensorflow_hub as hub
+
+    from mural_tf.backend import tensorflow_hub
 
     interface = "expected a reusable TF2 SavedModel from float32 [batch, height, width, 3] in [0, 1] to [batch, size]"
     try:
-        model = hub.load(encoder)
+        model = tensorflow_hub().load(encoder)
         call = tf.function(lambda images: tf.cast(model(tf.cast(images, tf.float32) / 255.0), tf.float32))
         example = call(tf.zeros([2, image_size, image_size, 3], tf.uint8))
     except Exception as error:  # network, archive, protobuf and TensorFlow errors have no common base

@@ -21,6 +21,7 @@ from typing import ClassVar, NamedTuple
 import tensorflow as tf
 from ml_collections import ConfigDict
 
+from mural_tf.backend import keras
 from mural_tf.data.images import unit_range
 from mural_tf.data.skipped import KINDS
 from mural_tf.encoders.layers import BatchNormalization
@@ -59,7 +60,7 @@ class Task(NamedTuple):
     pair: tuple[str, str] | None = None
 
 
-class DualEncoder(tf.keras.Model):
+class DualEncoder(keras.Model):
     """Base of all methods.
 
     Args:
@@ -76,7 +77,7 @@ class DualEncoder(tf.keras.Model):
     starts_from: ClassVar[tuple[str, ...]] = ()  # methods whose trained weights this one's stage begins with
     log_names: tuple[str, ...] = ()  # of `measures`
 
-    def __init__(self, image_encoder: tf.keras.Model, text_encoder: tf.keras.Model, config: ConfigDict, **kwargs):
+    def __init__(self, image_encoder: keras.Model, text_encoder: keras.Model, config: ConfigDict, **kwargs):
         super().__init__(**kwargs)
         if image_encoder.output_shape[-1] != config.embedding_size:
             raise UserError(
@@ -95,7 +96,7 @@ class DualEncoder(tf.keras.Model):
         self.log_temperature = self.add_weight(  # log τ keeps τ positive; the constraint keeps it in its range
             name="log_temperature",
             shape=(),
-            initializer=tf.keras.initializers.Constant(math.log(self.loss_config.temperature)),
+            initializer=keras.initializers.Constant(math.log(self.loss_config.temperature)),
             constraint=lambda value: tf.clip_by_value(value, low, high),
             trainable=True,
         )
@@ -104,7 +105,7 @@ class DualEncoder(tf.keras.Model):
             name="data_position",
             shape=(2, 2),
             dtype=tf.int64,
-            initializer=tf.keras.initializers.Constant(-1),
+            initializer=keras.initializers.Constant(-1),
             trainable=False,
             aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
         )
@@ -120,8 +121,8 @@ class DualEncoder(tf.keras.Model):
         for name in self.head_names:
             setattr(self, f"{name}_head", self.build_head(name))
         self._batch_spec = None
-        self.optimizers: dict[str, tf.keras.optimizers.Optimizer] = {}
-        self.meters: dict[str, tf.keras.metrics.Metric] = {}
+        self.optimizers: dict[str, keras.optimizers.Optimizer] = {}
+        self.meters: dict[str, keras.metrics.Metric] = {}
 
     # What follows from the two tables.
 
@@ -173,9 +174,9 @@ class DualEncoder(tf.keras.Model):
 
     # What a method may change.
 
-    def build_head(self, name: str) -> tf.keras.layers.Layer:
+    def build_head(self, name: str) -> keras.layers.Layer:
         """Returns a new projection head of the text tower."""
-        return tf.keras.layers.Dense(self.embedding_size, name=f"{name}_head")
+        return keras.layers.Dense(self.embedding_size, name=f"{name}_head")
 
     def width(self, head: str) -> int:
         """The width of what a head, or a function of `Embedding.made_by`, gives."""
@@ -304,7 +305,7 @@ class DualEncoder(tf.keras.Model):
         """Maps states of the text tower through one head to L2-normalised float32 [B, D]."""
         return tf.math.l2_normalize(tf.cast(self.text_head(head)(states), tf.float32), axis=-1)
 
-    def text_head(self, name: str) -> tf.keras.layers.Layer:
+    def text_head(self, name: str) -> keras.layers.Layer:
         """Returns a projection head of the text tower by its name; raises `ValueError` if there is none."""
         head = getattr(self, f"{name}_head", None)
         if head is None:
@@ -328,7 +329,7 @@ class DualEncoder(tf.keras.Model):
 
     def compile(
         self,
-        optimizers: Mapping[str, tf.keras.optimizers.Optimizer],
+        optimizers: Mapping[str, keras.optimizers.Optimizer],
         *,
         clip_norm: float = 0.0,
         micro_batches: int = 1,
@@ -347,7 +348,7 @@ class DualEncoder(tf.keras.Model):
         names = [*(f"loss_{task}" for task in self.loss_weights()), "loss", *self.state_logs()]
         names += [f"recall@1_{task}" for task in self.compared_pairs()]
         names += [*self.log_names, *self.step.log_names]
-        self.meters = {name: tf.keras.metrics.Mean(name) for name in [*names, "data_wait_seconds"]}
+        self.meters = {name: keras.metrics.Mean(name) for name in [*names, "data_wait_seconds"]}
         self.guard.build(names)
         trainable = self.trainable_variables
         for optimizer in self.optimizers.values():
@@ -367,7 +368,7 @@ class DualEncoder(tf.keras.Model):
         return next(iter(self.optimizers.values())).iterations
 
     @property
-    def metrics(self) -> list[tf.keras.metrics.Metric]:
+    def metrics(self) -> list[keras.metrics.Metric]:
         """Means since the last log line; `fit` resets them."""
         return list(self.meters.values())
 
@@ -405,6 +406,6 @@ def trainable_parameters(model: DualEncoder) -> int:
     return sum(variable.shape.num_elements() for variable in model.trainable_variables)
 
 
-def image_embeddings(tower: tf.keras.Model, images: tf.Tensor, training: bool = False) -> tf.Tensor:
+def image_embeddings(tower: keras.Model, images: tf.Tensor, training: bool = False) -> tf.Tensor:
     """Maps images, uint8 or float in [0, 1] [B, S, S, 3], or features to L2-normalised float32 [B, D] by a tower."""
     return tf.math.l2_normalize(tf.cast(tower(unit_range(images), training=training), tf.float32), axis=-1)

@@ -13,13 +13,14 @@ from typing import ClassVar
 
 import tensorflow as tf
 
+from mural_tf.backend import keras
 from mural_tf.encoders.words import vectors_of_vocabulary
 from mural_tf.errors import UserError
 from mural_tf.losses.mule import DISTANCES, image_sentence_loss
 from mural_tf.models.dual_encoder import DualEncoder, Embedding, Task
 
 
-class Columns(tf.keras.layers.Layer):
+class Columns(keras.layers.Layer):
     """[B, C] → [B, last - first]: the head that takes one part of a tower's output and has no weights."""
 
     def __init__(self, first: int, last: int, **options):

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from mural_tf.backend import keras
 from mural_tf.errors import UserError
 from mural_tf.losses.mule import caption_neighbourhood, language_loss, pair_neighbourhood, reverse_gradient
 from mural_tf.models.dual_encoder import Embedding, Task
@@ -61,7 +62,7 @@ class Mule(EmbN):
     def __init__(self, image_encoder, text_encoder, config, **kwargs):
         super().__init__(image_encoder, text_encoder, config, **kwargs)
         tower = self.text_tower
-        self.language_classifier = tf.keras.layers.Dense(len(tower.languages), name="language_classifier")
+        self.language_classifier = keras.layers.Dense(len(tower.languages), name="language_classifier")
         self.language_classifier(tf.zeros([1, tower.language_size]))  # creates its weights, under its name
         if self.is_held_to_files:
             shape = self.word_vectors.shape

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from mural_tf.backend import keras
 from mural_tf.losses.sigmoid import sigmoid_loss
 from mural_tf.models.align import Align
 
@@ -25,7 +26,7 @@ class Siglip(Align):
 
     def __init__(self, image_encoder, text_encoder, config, **kwargs):
         super().__init__(image_encoder, text_encoder, config, **kwargs)
-        initial = tf.keras.initializers.Constant(self.options.bias)
+        initial = keras.initializers.Constant(self.options.bias)
         self.bias = self.add_weight(name="bias", shape=(), initializer=initial, trainable=True)
 
     def image_text_loss(self, image, caption, ids, rows):

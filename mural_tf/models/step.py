@@ -25,6 +25,7 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
+from mural_tf.backend import keras
 from mural_tf.encoders.layers import forward_pass
 from mural_tf.errors import UserError
 from mural_tf.optimizers import ConditionalGradient, log_suffix, losses_by_optimizer
@@ -52,7 +53,7 @@ class TrainingStep:
     def __init__(
         self,
         method,
-        optimizers: Mapping[str, tf.keras.optimizers.Optimizer],
+        optimizers: Mapping[str, keras.optimizers.Optimizer],
         guard: StepGuard,
         clip_norm: float = 0.0,
         micro_batches: int = 1,

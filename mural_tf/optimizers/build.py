@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 import tensorflow as tf
 from ml_collections import ConfigDict
 
+from mural_tf.backend import keras
 from mural_tf.errors import UserError
 from mural_tf.optimizers.rates import NOT_DECAYED, Adam, AdamW, Lamb, base_name
 
@@ -23,7 +24,7 @@ NAMES = ("lamb", "adam", "adamw")
 JOINT, PER_TASK = MODES = ("joint", "per_task")
 
 
-class WarmupLinearDecay(tf.keras.optimizers.schedules.LearningRateSchedule):
+class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
     """Linear warm-up from zero, then linear decay to zero, [MURAL] §3.2 (10k and 600k steps).
 
     rate(s) = peak · s / warmup for s < warmup, then peak · (steps - s) / (steps - warmup), 0 from `steps` on.
@@ -47,7 +48,7 @@ class WarmupLinearDecay(tf.keras.optimizers.schedules.LearningRateSchedule):
         return {"peak": self.peak, "warmup_steps": self.warmup_steps, "steps": self.steps}
 
 
-class StaircaseDecay(tf.keras.optimizers.schedules.LearningRateSchedule):
+class StaircaseDecay(keras.optimizers.schedules.LearningRateSchedule):
     """rate(s) = peak · rate^(s // every), after a linear warm-up over the first `warmup_steps` as above."""
 
     def __init__(self, peak: float, warmup_steps: int, decay_rate: float, every: int):
@@ -71,7 +72,7 @@ class StaircaseDecay(tf.keras.optimizers.schedules.LearningRateSchedule):
 
 def build_optimizers(
     config: ConfigDict, steps: int, variables: Mapping[str, list[tf.Variable]], tasks: Iterable[str]
-) -> dict[str, tf.keras.optimizers.legacy.Optimizer]:
+) -> dict[str, keras.optimizers.legacy.Optimizer]:
     """Returns {"joint": optimiser}, or of {"image_text": …, "text_text": …} those whose task there is.
 
     Args:
@@ -112,7 +113,7 @@ def log_suffix(optimizer: str) -> str:
     return "" if optimizer == JOINT else f"_{optimizer}"
 
 
-def learning_rates(optimizers: Mapping[str, tf.keras.optimizers.legacy.Optimizer]) -> dict[str, float]:
+def learning_rates(optimizers: Mapping[str, keras.optimizers.legacy.Optimizer]) -> dict[str, float]:
     """Returns the present rate of each optimiser, {name in logs: rate}."""
     return {
         f"learning_rate{log_suffix(name)}": float(optimizer.learning_rate(optimizer.iterations))

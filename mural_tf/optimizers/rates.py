@@ -1,23 +1,20 @@
 """LAMB, Adam and AdamW with a learning rate of its own for any variable.
 
-LAMB is TensorFlow Addons' (You et al., 2020, Algorithm 2 with bias correction). Adam is Keras' with TensorFlow's fused
+LAMB is in `lamb.py`. Adam is Keras' with TensorFlow's fused
 kernel; AdamW adds the decoupled decay θ ← θ - rate · λ · θ (Loshchilov & Hutter, 2019) before each Adam step.
 """
 
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Mapping
 from typing import NamedTuple
 
 import tensorflow as tf
 
+from mural_tf.backend import keras
 from mural_tf.encoders.kernels import compiles_fused
-
-with warnings.catch_warnings():  # its notice of retirement, ten lines at every start; setup.py pins what works
-    warnings.simplefilter("ignore")
-    import tensorflow_addons as tfa
+from mural_tf.optimizers.lamb import LAMB
 
 COMPILED_FROM = 4_000_000  # parameters in a variable from which its LAMB update is compiled
 # Biases, the scale and offset of normalisation layers, and the temperature: no weight decay, and no layer adaptation,
@@ -83,8 +80,8 @@ class _VariableRates:
         return self._resource_apply_dense(dense, handle, **kwargs)
 
 
-class Lamb(_VariableRates, tfa.optimizers.LAMB):
-    """TFA's LAMB with per-variable rates; decay and layer adaptation leave out `NOT_DECAYED`.
+class Lamb(_VariableRates, LAMB):
+    """LAMB with per-variable rates; decay and layer adaptation leave out `NOT_DECAYED`.
 
     Its update of a variable is a dozen operations, each a pass over memory. Of token tables, which hold most of the
     parameters, these are compiled into a few, which is faster on CPUs. Others stay as they are, because every variable
@@ -98,17 +95,17 @@ class Lamb(_VariableRates, tfa.optimizers.LAMB):
 
         @tf.function(jit_compile=True, autograph=False)
         def update(grad, coefficients):
-            tfa.optimizers.LAMB._resource_apply_dense(self, grad, var, {key: coefficients})
+            LAMB._resource_apply_dense(self, grad, var, {key: coefficients})
             return coefficients["lr_t"]
 
         return update(grad, {name: tf.convert_to_tensor(value) for name, value in scaled.items()})
 
 
-class Adam(_VariableRates, tf.keras.optimizers.legacy.Adam):
+class Adam(_VariableRates, keras.optimizers.legacy.Adam):
     """Keras' Adam with per-variable rates."""
 
 
-class AdamW(_VariableRates, tf.keras.optimizers.legacy.Adam):
+class AdamW(_VariableRates, keras.optimizers.legacy.Adam):
     """Adam with decoupled weight decay, scaled by the learning rate."""
 
     def __init__(self, *args, weight_decay: float = 0.0, **kwargs):

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import pathlib
 
-import tensorflow as tf
 from ml_collections import ConfigDict
 
+from mural_tf.backend import keras
 from mural_tf.encoders.bert import POOLER, TOKEN_TYPES
 from mural_tf.encoders.kernels import LAYER_NORM_EPSILON
 from mural_tf.errors import UserError
@@ -96,7 +96,7 @@ def configure(folder: str | pathlib.Path, config: ConfigDict) -> None:
     configure_tower(config.text_tower, read_json(path), path)
 
 
-def load(folder: str | pathlib.Path, encoder: tf.keras.Model, tower: ConfigDict) -> None:
+def load(folder: str | pathlib.Path, encoder: keras.Model, tower: ConfigDict) -> None:
     """Fills a text tower that was built for `configure`'s settings."""
     weights = open_safetensors(folder).renamed(_plain_name)
     table = bert_table(tower.layers, tower.max_length, tower.pooler)
@@ -124,7 +124,7 @@ def configure_labse(folder: str | pathlib.Path, config: ConfigDict) -> None:
             raise UserError(f"{path}: activation_function is {activation!r}, LaBSE's is Tanh.")
 
 
-def load_labse(folder: str | pathlib.Path, encoder: tf.keras.Model, tower: ConfigDict) -> None:
+def load_labse(folder: str | pathlib.Path, encoder: keras.Model, tower: ConfigDict) -> None:
     """Fills a text tower that was built for `configure_labse`'s settings."""
     load(folder, encoder, tower)
     dense = pathlib.Path(folder) / DENSE

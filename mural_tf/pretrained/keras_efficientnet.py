@@ -1,4 +1,4 @@
-"""Keras' EfficientNet (`tf.keras.applications`), ImageNet's among them: an .h5 file or the model itself.
+"""Keras' EfficientNet (`keras.applications`), ImageNet's among them: an .h5 file or the model itself.
 
 Both have the same layers under the same names; a file with the top convolution and the classifier is taken without.
 """
@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 from ml_collections import ConfigDict
 
+from mural_tf.backend import keras
 from mural_tf.encoders.efficientnet import (
     COEFFICIENTS,
     IMAGENET_MEAN,
@@ -27,12 +28,12 @@ from mural_tf.pretrained.weight_files import WeightFile, from_keras_model, open_
 # The top convolution, the classifier, and the normalisation of pixels, which is a setting here.
 IGNORED = r"(top_conv|top_bn|predictions)/.*|(normalization(_\d+)?/)?(mean|variance|count)"
 
-Weights = "str | os.PathLike | tf.keras.Model"
+Weights = "str | os.PathLike | keras.Model"
 
 
 def open_weights(weights: Weights) -> WeightFile:
     """Opens an .h5 file or takes a Keras model in memory."""
-    if isinstance(weights, tf.keras.Model):
+    if isinstance(weights, keras.Model):
         return from_keras_model(weights)
     path = pathlib.Path(weights)
     if path.is_dir():
@@ -64,7 +65,7 @@ def configure(weights: Weights, config: ConfigDict) -> None:
         config.embedding_size = scaled_width(STAGES[-1][2], config.image_tower.width)
 
 
-def load(weights: Weights, encoder: tf.keras.Model) -> None:
+def load(weights: Weights, encoder: keras.Model) -> None:
     """Fills an image tower that was built for `configure`'s settings; a projection after pooling stays as it is."""
     variables = [variable for variable in encoder.variables if not variable.name.startswith("projection/")]
     assign(efficientnet_table(variables), variables, open_weights(weights), IGNORED, "an EfficientNet of Keras")

@@ -11,9 +11,9 @@ import pathlib
 import re
 
 import numpy as np
-import tensorflow as tf
 from ml_collections import ConfigDict
 
+from mural_tf.backend import keras
 from mural_tf.encoders.bert import POOLER
 from mural_tf.errors import UserError
 from mural_tf.files import read_json
@@ -119,7 +119,7 @@ def configure(folder: str | pathlib.Path, config: ConfigDict) -> None:
     configure_tower(config.text_tower, read_json(path), path)
 
 
-def load(folder: str | pathlib.Path, encoder: tf.keras.Model, tower: ConfigDict) -> None:
+def load(folder: str | pathlib.Path, encoder: keras.Model, tower: ConfigDict) -> None:
     """Fills a text tower that was built for `configure`'s settings."""
     weights = open_tensorflow_checkpoint(_prefix(pathlib.Path(folder)))
     settings = (tower.layers, tower.max_length, tower.pooler)

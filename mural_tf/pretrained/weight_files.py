@@ -11,6 +11,7 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
+from mural_tf.backend import keras
 from mural_tf.errors import UserError
 from mural_tf.files import json_field, read_json
 from mural_tf.text.vocabulary_file import check_vocabulary, load_vocabulary
@@ -133,7 +134,7 @@ def open_keras_h5(path: str | pathlib.Path) -> WeightFile:
     return WeightFile(path, {name: tuple(value.shape) for name, value in data.items()}, lambda name: data[name][()])
 
 
-def from_keras_model(model: tf.keras.Model) -> WeightFile:
+def from_keras_model(model: keras.Model) -> WeightFile:
     """Takes the weights of a Keras model in memory; names are those of its variables, without ":0"."""
     variables = {variable.name.split(":")[0]: variable for variable in model.variables}
     shapes = {name: tuple(variable.shape) for name, variable in variables.items()}

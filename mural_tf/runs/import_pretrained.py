@@ -13,6 +13,7 @@ from collections.abc import Iterable
 import tensorflow as tf
 from ml_collections import ConfigDict
 
+from mural_tf.backend import keras
 from mural_tf.config import base_config
 from mural_tf.errors import UserError
 from mural_tf.models import build_model, mount
@@ -90,7 +91,7 @@ def _build(source: str, weights, config: ConfigDict | None, method: str, onto):
         config, own_pieces = configure(source, weights, config)
         pieces, brought = own_pieces or pieces, SOURCES[source].parts
     pieces = pieces or _vocabulary_of_data(config)
-    tf.keras.utils.set_random_seed(config.seed)
+    keras.utils.set_random_seed(config.seed)
     model = build_model(config, len(pieces))
     if source != WORKDIR:
         SOURCES[source].load(weights, model, config)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import tensorflow as tf
 from ml_collections import ConfigDict
 
+from mural_tf.backend import keras
 from mural_tf.encoders.kernels import enable_fusion
 from mural_tf.errors import UserError
 from mural_tf.models import build_model, complete
@@ -86,7 +87,7 @@ def _train_in_workdir(config, workdir, strategy, profile, debug_nans, initialize
     if debug_nans:
         enable_fusion(False)  # the check cannot look into compiled functions
         tf.debugging.enable_check_numerics()
-    tf.keras.utils.set_random_seed(config.seed)
+    keras.utils.set_random_seed(config.seed)
     tokenizer = chief_first(strategy, lambda: _prepare(config, workdir))
     with strategy.scope():
         model = build_model(config, tokenizer.vocabulary_size)

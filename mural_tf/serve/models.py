@@ -16,11 +16,11 @@ from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_text  # noqa: F401 - registers the tokenizer's operations
 from google.protobuf import json_format
 from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow_serving.apis import prediction_log_pb2
 
+from mural_tf import backend  # noqa: F401 - registers the tokenizer's operations
 from mural_tf.data.records import untuned
 from mural_tf.errors import UserError
 from mural_tf.export.serving import WARMUP_FILE

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import tensorflow as tf
 
+from mural_tf.backend import tf_text  # noqa: F401 - imports the package that has the learner
 from mural_tf.errors import UserError
 from mural_tf.text.byte_pair import byte_characters, written_in_bytes
 from mural_tf.text.vocabulary_file import RESERVED_TOKENS, SUFFIX_INDICATOR

@@ -17,8 +17,8 @@ import pathlib
 from collections.abc import Sequence
 
 import tensorflow as tf
-import tensorflow_text as tf_text
 
+from mural_tf.backend import tf_text
 from mural_tf.errors import UserError
 from mural_tf.text.tokenizer import Tokenizer, fill_rows
 from mural_tf.text.vocabulary_file import RESERVED_TOKENS, SUFFIX_INDICATOR, check_vocabulary, load_vocabulary

@@ -8,7 +8,8 @@ own. Scripts written without spaces (Thai, Lao, Burmese, Khmer) give one long wo
 from __future__ import annotations
 
 import tensorflow as tf
-import tensorflow_text as tf_text
+
+from mural_tf.backend import tf_text
 
 # Soft hyphen and the zero-width (non-)joiners shape letters inside a word: deleting them keeps the word whole
 # (Sinhala writes most consonant clusters with a joiner). The zero-width space is not among them: it ends a word.

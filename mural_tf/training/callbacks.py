@@ -18,6 +18,7 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
+from mural_tf.backend import keras
 from mural_tf.errors import UserError
 from mural_tf.training.checkpoints import BestCheckpoint, Checkpoints
 from mural_tf.training.log import TrainingLog
@@ -47,7 +48,7 @@ class Intervals:
         return [(count, length) for count, length in parts if count and length]
 
 
-class _Callback(tf.keras.callbacks.Callback):
+class _Callback(keras.callbacks.Callback):
     _supports_tf_logs = True  # or Keras would wait for the logs' numbers after every step
 
 

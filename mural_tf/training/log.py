@@ -10,13 +10,14 @@ from collections.abc import Iterable, Mapping
 import tensorflow as tf
 from tqdm import tqdm
 
+from mural_tf.backend import keras
 from mural_tf.data.skipped import SkippedRecords
 from mural_tf.errors import UserError
 from mural_tf.optimizers import learning_rates
 from mural_tf.training.workdir import append_metrics
 
 
-class TrainingLog(tf.keras.callbacks.Callback):
+class TrainingLog(keras.callbacks.Callback):
     """Writes every number that the steps return, and shows progress: a bar at a terminal, plain lines otherwise.
 
     A row covers the steps since the row before it: `train.log_every` of them, or fewer where a signal ended the run or

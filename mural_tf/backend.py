@@ -1,0 +1,61 @@
+"""The packages below this one whose shape depends on TensorFlow's line: Keras 2, TF-Hub and TensorFlow Text.
+
+This project is written for Keras 2: `TPUStrategy`, `hub.KerasLayer` and the tokenizer inside of a SavedModel need it.
+TensorFlow 2.15 has it as `tf.keras`, which TensorFlow Addons' LAMB is built on; from 2.16 on `tf.keras` is Keras 3, and
+Keras 2 is the package tf_keras. All of this project takes `keras` from here, so that it does not matter which of them
+`tf.keras` is, what `TF_USE_LEGACY_KERAS` says, or who imported TensorFlow first; Keras 3 stays what it is for everyone
+else in the process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import sys
+import types
+from collections.abc import Iterator
+
+import tensorflow as tf
+
+KERAS_2_IS_TF_KERAS = tuple(int(part) for part in tf.__version__.split(".")[:2]) < (2, 16)
+
+
+def _keras_2() -> types.ModuleType:
+    if KERAS_2_IS_TF_KERAS:
+        return tf.keras
+    try:
+        return importlib.import_module("tf_keras")
+    except ImportError as error:
+        raise ImportError(
+            f"TensorFlow {tf.__version__} needs the package tf_keras of the same line, which is Keras 2: "
+            f"pip install 'tf_keras=={'.'.join(tf.__version__.split('.')[:2])}.*' ({error})"
+        ) from None
+
+
+keras = _keras_2()
+
+
+@contextlib.contextmanager
+def _package_resources() -> Iterator[None]:
+    """Stands in for `pkg_resources` where setuptools, from 82 on, has none: TF-Hub's import compares two versions."""
+    if "pkg_resources" in sys.modules or importlib.util.find_spec("pkg_resources"):
+        yield
+        return
+    stand_in = types.ModuleType("pkg_resources")
+    stand_in.parse_version = importlib.import_module("packaging.version").Version
+    sys.modules["pkg_resources"] = stand_in
+    try:
+        yield
+    finally:
+        del sys.modules["pkg_resources"]
+
+
+def tensorflow_hub() -> types.ModuleType:
+    """Returns TF-Hub, which is slow to import and rarely needed."""
+    with _package_resources():
+        return importlib.import_module("tensorflow_hub")
+
+
+with _package_resources():  # TensorFlow Text 2.15 imports TF-Hub
+    import tensorflow_text as tf_text  # noqa: E402, F401 - also registers the tokenizer's operations
