@@ -11,6 +11,7 @@ import asyncio
 import collections
 import concurrent.futures
 import dataclasses
+import inspect
 import pathlib
 from collections.abc import Callable
 
@@ -85,7 +86,11 @@ def load_models(export: str | pathlib.Path) -> dict[str, ServedModel]:
 def _signature_definitions(path: pathlib.Path) -> dict:
     saved_model = saved_model_pb2.SavedModel.FromString((path / "saved_model.pb").read_bytes())
     definitions = saved_model.meta_graphs[0].signature_def
-    options = dict(preserving_proto_field_name=True, including_default_value_fields=True)
+    # Protobuf 5 renamed the option.
+    names = inspect.signature(json_format.MessageToDict).parameters
+    defaults = "including_default_value_fields"
+    defaults = defaults if defaults in names else "always_print_fields_with_no_presence"
+    options = {"preserving_proto_field_name": True, defaults: True}
     return {name: json_format.MessageToDict(value, **options) for name, value in definitions.items()}
 
 
