@@ -403,10 +403,9 @@ async def _before(seconds: float, work: Awaitable):
             raise _TooLate
         return task.result()
     finally:
-        if not task.done():
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError, Exception):
-                await task
+        task.cancel()  # does nothing to one that is done
+        with contextlib.suppress(asyncio.CancelledError, Exception):
+            await task  # also to have looked at its error
 
 
 async def _maybe_in_thread(size: int, function: Callable, *arguments):

@@ -60,6 +60,11 @@ class _Connection(web.RequestHandler):
         response.force_close()
         return response
 
+    def log_exception(self, *args, **options):
+        # The rest of a body is read after its answer, so that the client can send it; what is wrong there is no news.
+        if not isinstance(options.get("exc_info"), web.RequestPayloadError):
+            super().log_exception(*args, **options)
+
 
 class _Refused(asyncio.Protocol):
     """One connection too many: a 503, whatever was asked."""
