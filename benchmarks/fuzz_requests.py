@@ -37,6 +37,7 @@ ELSEWHERE = ("/", "/v1/models/x:predict", "/v1/models/text_encoder", "/metrics",
 PATHS = ("/v1/models/text_encoder:predict", "/v1/models/image_encoder:predict")
 LEFT = "the client left"
 SECONDS = 30.0
+LARGEST = 2 * 10**6  # bytes of a body
 
 
 def picture(draw: random.Random) -> bytes:
@@ -110,13 +111,13 @@ def body(draw: random.Random) -> bytes:
 
 def request(draw: random.Random) -> tuple[bytes, bool]:
     """Returns the bytes of a request, and whether the client leaves before the answer."""
-    content, headers = body(draw), {"Host": "localhost", "Content-Type": "application/json"}
+    content, headers = body(draw)[:LARGEST], {"Host": "localhost", "Content-Type": "application/json"}
     if draw.random() < 0.3:
         content = damaged(draw, content)
     if draw.random() < 0.1:
         kind, pack = draw.choice([("gzip", gzip.compress), ("deflate", zlib.compress), ("br", bytes), ("gzip", bytes)])
         headers["Content-Encoding"] = kind
-        content = pack(draw.choice([content, b" " * 2 * 10**6, b""]))
+        content = pack(draw.choice([content, b" " * LARGEST, b""]))
         content = damaged(draw, content) if draw.random() < 0.5 else content
     length, leaves = len(content), draw.random() < 0.05
     if draw.random() < 0.05:
@@ -127,6 +128,8 @@ def request(draw: random.Random) -> tuple[bytes, bool]:
     else:
         headers["Content-Length"] = str(length)
     method = draw.choice(["POST"] * 15 + ["GET", "PUT", "HEAD", "NONSENSE"])
+    if method == "NONSENSE":  # not HTTP: the server hangs up, and forgets its answer if much is unread
+        content = content[:1000]
     path = draw.choice(PATHS * 6 + ELSEWHERE)
     head = f"{method} {path} HTTP/1.1\r\n" + "".join(f"{name}: {text}\r\n" for name, text in headers.items()) + "\r\n"
     raw = head.encode()

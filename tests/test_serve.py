@@ -4,6 +4,7 @@ import base64
 import concurrent.futures
 import gzip
 import http.client
+import io
 import json
 import os
 import pathlib
@@ -21,11 +22,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from aiohttp import web
+from PIL import Image
 from running_app import running
 from toy_export import TEXTS, pictures
 
+from benchmarks.fuzz_requests import fuzz, is_well
 from mural_tf.errors import UserError
 from mural_tf.serve.app import PREDICT, create_app
+from mural_tf.serve.claims import first_frame
 from mural_tf.serve.limits import Limits
 from mural_tf.serve.models import Signature
 
@@ -157,6 +161,35 @@ def test_images_that_claim_too_many_pixels_are_refused_before_decoding(ask, size
     for extra in ({}, {"on_error": "zeros"}):
         status, answer = ask(IMAGE + ":predict", {"instances": rows, **extra})
         assert status == 400 and words in answer["error"], answer
+
+
+def test_of_a_gif_only_the_first_frame_is_unpacked(ask, direct):
+    frames = [Image.new("RGB", (40, 30), (50 * i, 9, 250 - 50 * i)) for i in range(5)]
+    for options in ({}, {"transparency": 3, "loop": 0, "comment": b"x" * 600, "disposal": 2}):
+        buffer = io.BytesIO()
+        frames[0].save(buffer, "GIF", save_all=True, append_images=frames[1:], **options)
+        data = buffer.getvalue()
+        assert data.startswith(first_frame(data)[:-1]) and len(first_frame(data)) < len(data)
+        expected = direct["image_encoder"]["serving_default"](image_bytes=tf.constant([data]))["embedding"]
+        status, answer = ask(IMAGE + ":predict", {"instances": [b64(data)]})
+        assert status == 200 and difference(answer["predictions"], expected) < 1e-5
+        status, answer = ask(IMAGE + ":predict", {"instances": [b64(data[: len(first_frame(data)) - 5])]})
+        assert status == 400 and "not an image" in answer["error"]
+
+
+def test_a_jpeg_of_many_scans_is_refused(ask):
+    buffer = io.BytesIO()
+    Image.new("L", (40, 30), 77).save(buffer, "JPEG", progressive=True)
+    good = buffer.getvalue()
+    assert ask(IMAGE + ":predict", {"instances": [b64(good)]})[0] == 200
+    bomb = good[:-2] + 100 * good[good.rindex(b"\xff\xda") : -2] + good[-2:]
+    status, answer = ask(IMAGE + ":predict", {"instances": [b64(good), b64(bomb)]})
+    assert status == 400 and "Row 1 (the first is 0) is a JPEG of 106 scans" in answer["error"]
+
+
+def test_damaged_requests_get_errors_or_right_answers(server):
+    counts, wrong = fuzz(server.port, range(100))
+    assert not wrong and counts[200] and counts[400] and is_well(server.port)
 
 
 def test_status_metadata_health_and_metrics(ask):

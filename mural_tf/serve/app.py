@@ -252,13 +252,13 @@ class Server:
     async def _run(self, name, signature, inputs, on_error) -> dict[str, np.ndarray]:
         if not self.models[name].signatures[signature].takes_images:
             return await self._batcher(name, signature)(inputs)
-        images = inputs[IMAGES]
-        pixels = await _maybe_in_thread(sum(map(len, images)), check_claims, images, self.limits)
+        size = sum(map(len, inputs[IMAGES]))
+        images, pixels = await _maybe_in_thread(size, check_claims, inputs[IMAGES], self.limits)
         with self._pixels.share() as share:
             share.grow(int(pixels.sum()))
             if on_error == RAISE:
                 _check_read(pixels)
-            outputs = await self._batcher(name, signature)(inputs, pixels)
+            outputs = await self._batcher(name, signature)({**inputs, IMAGES: images}, pixels)
         if on_error == RAISE:
             _check_read(*outputs.values())
         return outputs

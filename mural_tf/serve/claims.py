@@ -1,4 +1,4 @@
-"""What the images of a request claim to be, read from their headers before anything is decoded."""
+"""What the images of a request claim to be, read before anything is decoded."""
 
 from __future__ import annotations
 
@@ -15,37 +15,83 @@ from mural_tf.serve.rest_json import BadRequest
 FORMATS = ("JPEG", "PNG", "GIF", "BMP")  # what the exported graph decodes
 # Putting transparent pixels on white takes this many times the memory of the same pixels without transparency.
 TRANSPARENT = 4
+# A progressive JPEG has about ten scans. A scan of nothing is 14 bytes, and every scan goes over all pixels.
+MOST_SCANS = 100
+SCAN = b"\xff\xda"  # how one begins; never in the compressed data itself
 DAMAGED = (UnidentifiedImageError, OSError, ValueError, SyntaxError, EOFError, IndexError, struct.error)
 
 
-def claimed_pixels(data: bytes) -> int:
-    """Returns the pixels of an image by its header, transparent ones `TRANSPARENT` times; 0 if there is no header."""
+def check_claims(images: Sequence[bytes], limits: Limits) -> tuple[np.ndarray, np.ndarray]:
+    """Checks the images of a request.
+
+    Args:
+      images: encoded.
+      limits: the server's.
+
+    Returns:
+      What is to be decoded, objects [B], and the pixels that this takes, int64 [B]: 0 for what cannot be read.
+
+    Raises:
+      BadRequest: an image, or all of them, would take too much; names the row.
+    """
+    checked, pixels = np.empty(len(images), object), np.zeros(len(images), np.int64)
+    for row, data in enumerate(images):
+        checked[row], pixels[row] = _checked(data)
+        words = _too_much(checked[row], pixels[row], pixels.sum(), limits)
+        if words:
+            raise BadRequest(f"Row {row} (the first is 0) {words}.")
+    return checked, pixels
+
+
+def _checked(data: bytes) -> tuple[bytes, int]:
     try:
         image = Image.open(io.BytesIO(data), formats=FORMATS)
+        is_transparent = image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info
+        pixels = image.width * image.height * (TRANSPARENT if is_transparent else 1)
+        return first_frame(data) if image.format == "GIF" else data, pixels
     except Image.DecompressionBombError:
-        return 2 * Image.MAX_IMAGE_PIXELS  # at least
+        return data, 2 * Image.MAX_IMAGE_PIXELS  # at least
     except DAMAGED:
-        return 0
-    is_transparent = image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info
-    return image.width * image.height * (TRANSPARENT if is_transparent else 1)
+        return b"", 0
 
 
-def check_claims(images: Sequence[bytes], limits: Limits) -> np.ndarray:
-    """Returns the `claimed_pixels` of each image, int64 [B]; raises `BadRequest` if one, or all, are too many."""
-    pixels, total = np.zeros(len(images), np.int64), 0
-    for row, data in enumerate(images):
-        pixels[row] = claimed_pixels(data)
-        total += pixels[row]
-        for count, most, whose in (
-            (pixels[row], limits.max_image_pixels, "of one image"),
-            (total, limits.max_request_pixels, "of all images of a request"),
-        ):
-            if count > most:
-                raise BadRequest(
-                    f"Row {row} (the first is 0) brings it to {count / 1e6:.1f} million pixels {whose}, by its header "
-                    f"(transparent ones count {TRANSPARENT} times); at most {most / 1e6:g} million are taken."
-                )
-    return pixels
+def _too_much(data: bytes, pixels: int, total: int, limits: Limits) -> str:
+    if data.startswith(b"\xff\xd8") and data.count(SCAN) > MOST_SCANS:
+        return f"is a JPEG of {data.count(SCAN)} scans; at most {MOST_SCANS} are taken"
+    for count, most, whose in (
+        (pixels, limits.max_image_pixels, "of one image"),
+        (total, limits.max_request_pixels, "of all images of a request"),
+    ):
+        if count > most:
+            return (
+                f"brings it to {count / 1e6:.1f} million pixels {whose}, by its header (transparent ones count "
+                f"{TRANSPARENT} times); at most {most / 1e6:g} million are taken"
+            )
+    return ""
+
+
+def first_frame(data: bytes) -> bytes:
+    """Returns a GIF without what follows its first image: the decoder would unpack every one of them.
+
+    The form is CompuServe's GIF89a, §15 to 27. Raises `IndexError` if the first image is cut off.
+    """
+    position = 13 + _color_table(data[10])
+    while data[position] == ord("!"):
+        position = _after_blocks(data, position + 2)
+    position = _after_blocks(data, position + 11 + _color_table(data[position + 9]))
+    return data[:position] + b";"
+
+
+def _color_table(flags: int) -> int:
+    """Its size in bytes."""
+    return 3 * 2 ** (flags % 8 + 1) if flags >= 128 else 0
+
+
+def _after_blocks(data: bytes, position: int) -> int:
+    """Where a list of blocks ends: each its size in a byte and its content, the last empty."""
+    while data[position]:
+        position += 1 + data[position]
+    return position + 1
 
 
 def unreadable(row: int) -> BadRequest:
