@@ -86,7 +86,9 @@ async def under_attack(url: str, session, pid: int, texts: list[str], encoded: l
     """Good clients alone, then beside an attack; prints and judges latency, memory and /healthz."""
     idle = resident(pid)
     answers = {}
-    alone = await both(session, texts, encoded, arguments, answers)
+    async with beside_us("watch", url, str(pid)) as watched:
+        alone = await both(session, texts, encoded, arguments, answers)
+    print(f"  /healthz in {watched['seconds']:.3f} s at most without the attack")
     async with (
         beside_us("watch", url, str(pid)) as watched,
         beside_us("attack", url, arguments.attack, str(arguments.pause)) as refused,

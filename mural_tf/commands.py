@@ -240,6 +240,7 @@ def serve():
         max_request_megapixels=(128.0, "Pixels of all images of a request; twice as many are held at once."),
         max_waiting=(1024, "Requests that may wait for one signature."),
         max_connections=(512, "Connections open at once."),
+        idle_timeout_s=(75.0, "How long a connection is kept without a request."),
         body_timeout_s=(60.0, "How long a client may take to send a body, or to take an answer."),
         request_timeout_s=(60.0, "How long a request may take from its body to its answer."),
     )
@@ -258,6 +259,7 @@ def serve():
                 max_parsed_bytes=int(limit["max_parsed_mb"] * 2**20),
                 max_image_pixels=int(limit["max_image_megapixels"] * 10**6),
                 max_request_pixels=int(limit["max_request_megapixels"] * 10**6),
+                idle_timeout=limit["idle_timeout_s"],
                 body_timeout=limit["body_timeout_s"],
                 request_timeout=limit["request_timeout_s"],
             ),

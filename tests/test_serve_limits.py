@@ -259,6 +259,14 @@ def test_connections_are_limited(serve):
     until(lambda: ask(port, {"instances": [1]})[0] == 200)
 
 
+def test_a_connection_without_a_request_is_closed(serve):
+    port, _ = serve(Limits(idle_timeout=0.1))
+    for beginning in (b"", b"POST / HTTP/1.1\r\nHost: "):
+        with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+            connection.sendall(beginning)
+            assert connection.recv(1000) == b""
+
+
 def test_large_answers_come_whole_and_only_to_those_who_read(serve):
     limits = Limits(max_batch=64, body_timeout=1.0, max_rows=100)
     port, _ = serve(limits, width=20_000)

@@ -32,7 +32,7 @@ async def listening(app: web.Application, listener: socket.socket, limits: Limit
 
     The handler of a client that goes away is cancelled.
     """
-    options = {"access_log": None, "read_bufsize": READ_SIZE}
+    options = {"access_log": None, "read_bufsize": READ_SIZE, "keepalive_timeout": limits.idle_timeout}
     runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=limits.shutdown_timeout, **options)
     await runner.setup()
     loop, refused = asyncio.get_running_loop(), set()

@@ -21,6 +21,7 @@ class Limits:
     max_request_pixels: int = 128 * 10**6  # of one request; twice as many are in flight, beyond that 503
     max_waiting: int = 1024  # requests waiting for one signature; more are answered with 503
     max_connections: int = 512  # open at once; more are answered with 503 and closed
+    idle_timeout: float = 75.0  # seconds that a connection is kept without a request
     body_timeout: float = 60.0  # seconds that a client may take to send a body (408), or to take an answer
     request_timeout: float = 60.0  # seconds from the body to the answer; more is answered with 503
     shutdown_timeout: float = 20.0  # seconds that running requests get at the end
