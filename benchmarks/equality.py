@@ -49,7 +49,7 @@ from ml_collections import ConfigDict
 
 from mural_tf.backend import keras
 from mural_tf.config import RENAMED, base_config, load_config, save_config
-from mural_tf.encoders.kernels import enable_fusion
+from mural_tf.encoders.kernels import set_fusion
 from mural_tf.export.saved_model import export_model
 from mural_tf.models import build_model, complete, mount
 from mural_tf.models.step import compute_gradients, global_losses
@@ -457,9 +457,9 @@ def losses_and_keys(parts: list[str], methods: list[str]) -> Iterator[tuple[str,
             with tempfile.TemporaryDirectory() as folder:
                 yield f"keys/{name}.json", checkpoint_keys(checkpoint_path(model, pathlib.Path(folder)))
         if "losses" in parts:
-            before = enable_fusion(False)  # compiling for every shape takes longer than all the rest
+            before = set_fusion("off")  # compiling for every shape takes longer than all the rest
             yield f"losses/{name}.npz", numbers_of(model, fixed_batch(variant))
-            enable_fusion(before)
+            set_fusion(before)
 
 
 def numbers_of(model, batch: dict) -> dict[str, np.ndarray]:

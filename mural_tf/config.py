@@ -161,6 +161,8 @@ def _train() -> ConfigDict:
             evaluate_every=0,  # steps between evaluations on the dev split; 0: only at the end
             log_every=50,
             steps_per_execution=1,
+            fused="auto",  # cheap chains compiled in one: on CPUs; "on", "off": see encoders/kernels.py
+            jit=False,  # compile the whole step (XLA), with texts filled up to one length; on a TPU it always is
             export=True,  # after the last step; run_export.py does it at any time
         )
     )

@@ -27,11 +27,11 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(autouse=True)
 def no_fusion():
     """Compiling the fused loops for every shape takes longer than most tests; those about them turn it on again."""
-    from mural_tf.encoders.kernels import enable_fusion
+    from mural_tf.encoders.kernels import set_fusion
 
-    before = enable_fusion(False)
+    before = set_fusion("off")
     yield
-    enable_fusion(before)
+    set_fusion(before)
 
 
 @pytest.fixture

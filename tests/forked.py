@@ -37,10 +37,10 @@ def run_eagerly() -> None:
     """For `before`: nothing is traced but exports; a traced training step takes seconds, this one a tenth of one."""
     import tensorflow as tf
 
-    from mural_tf.encoders.kernels import enable_fusion
+    from mural_tf.encoders.kernels import set_fusion
 
     tf.config.run_functions_eagerly(True)
-    enable_fusion(False)
+    set_fusion("off")
 
 
 def apart(function):

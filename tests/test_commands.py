@@ -114,7 +114,7 @@ def test_unknown_commands_name_the_nearest(arguments, message):
     (["pretrain", "--config=configs/finetune.py", "--config.train.steps=x"], "Error: flag --config.train.steps=x"),
     (["pretrain", "--config=configs/finetune.py", "--config.trian.steps=1"], "Error: Unknown field"),
     (["pretrain", "--config=configs/finetune.py"], "Error: --workdir is missing"),
-    (["pretrain", "--config=configs/none.py", "--workdir=w"], "Error: --config=configs/none.py: there is no such file, "),
+    (["pretrain", "--config=configs/none.py"], "Error: --config=configs/none.py: there is no such file, and no "),
     (["pretrain", "--config=emoji_murl"], "Error: --config=emoji_murl: there is no such file, and no installed "),
     (["xla_check", "--config=configs/etcl_finetune.py:coco"], "Error: Unknown "),
 ])  # fmt: skip

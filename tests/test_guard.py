@@ -7,7 +7,7 @@ import toy_data
 
 from mural_tf.backend import keras
 from mural_tf.data.streams.pipeline import training_batches
-from mural_tf.encoders.kernels import enable_fusion
+from mural_tf.encoders.kernels import set_fusion
 from mural_tf.errors import UserError
 from mural_tf.models import build_model
 from mural_tf.training.fit import compile_model
@@ -16,7 +16,7 @@ from mural_tf.training.fit import compile_model
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """A toy model, its batches, and a function that runs one step on a batch."""
-    before = enable_fusion(False)
+    before = set_fusion("off")
     config = toy_data.toy_config(toy_data.write_toy_data(tmp_path_factory.mktemp("toy")))
     config.optimizer.update(dict(name="lamb", learning_rate=1e-2, text_text_learning_rate=1e-2))
     config.train.max_skipped_steps = 2
@@ -27,7 +27,7 @@ def trained(tmp_path_factory):
     batches = iter(training_batches(config, toy_data.toy_tokenizer()))
     step = tf.function(model.train_step)
     yield model, batches, step
-    enable_fusion(before)
+    set_fusion(before)
 
 
 def poisoned(batch):

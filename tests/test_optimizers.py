@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from mural_tf.config import base_config
-from mural_tf.encoders.kernels import enable_fusion
+from mural_tf.encoders.kernels import set_fusion
 from mural_tf.errors import UserError
 from mural_tf.optimizers import WarmupLinearDecay, build_optimizers
 from mural_tf.optimizers import rates as rates_module
@@ -72,7 +72,7 @@ def test_three_steps_equal_numpy(name, variable):
 
 def test_large_variables_are_updated_by_compiled_lamb(monkeypatch):
     monkeypatch.setattr(rates_module, "COMPILED_FROM", 12)
-    enable_fusion(True)  # off in tests; restored after each
+    set_fusion("on")  # off in tests; restored after each
     start = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
     gradients = np.random.default_rng(1).normal(size=(3, 3, 4)).astype(np.float32)
     optimizer = build_optimizers(optimizer_config("lamb"), 10, {}, TASKS)["joint"]

@@ -11,13 +11,13 @@ import toy_data
 SCRIPT = """
 import sys, numpy as np, tensorflow as tf, toy_data
 from mural_tf.data.streams.pipeline import training_batches
-from mural_tf.encoders.kernels import enable_fusion
+from mural_tf.encoders.kernels import set_fusion
 from mural_tf.models import build_model
 from mural_tf.models.step import compute_gradients
 from mural_tf.training.fit import compile_model
 
 replicas, folder, out = int(sys.argv[1]), sys.argv[2], sys.argv[3]
-enable_fusion(False)  # compiling takes longer than computing here
+set_fusion("off")  # compiling takes longer than computing here
 cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * replicas)
 strategy = tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(replicas)])

@@ -7,7 +7,7 @@ import numpy as np
 import toy_data
 
 from mural_tf.backend import keras
-from mural_tf.encoders.kernels import enable_fusion
+from mural_tf.encoders.kernels import set_fusion
 from mural_tf.models import build_model
 from mural_tf.training.callbacks import StopSignals
 from mural_tf.training.fit import compile_model, fit
@@ -17,7 +17,7 @@ from mural_tf.training.strategy import build_strategy, is_chief
 def train(data, workdir, weights):
     """Trains six steps and writes the data position and all trained variables to `weights`, a .npz file."""
     strategy = build_strategy()  # before TensorFlow runs anything
-    enable_fusion(False)  # as in every test
+    set_fusion("off")  # as in every test
     config = toy_data.toy_config(data)
     config.embedding_size = 16
     config.image_tower.update(dict(name="features", feature_size=16))  # BatchNorm of each replica's rows would differ

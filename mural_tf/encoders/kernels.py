@@ -22,22 +22,29 @@ import tensorflow as tf
 from mural_tf.backend import keras
 from mural_tf.errors import UserError
 
-_enabled = True
+FUSION = ("auto", "on", "off")
+_fusion = "auto"
 
 
-def enable_fusion(enabled: bool) -> bool:
-    """Turns compilation on or off for what is traced from now on; returns what it was before.
+def set_fusion(fusion: str) -> str:
+    """Says whether chains are compiled in what is traced from now on; returns what was said before.
 
-    `tf.debugging.enable_check_numerics` cannot look into compiled functions and fails on them: turn it off before.
+    "auto": on CPUs, where it was measured. A GPU has fused kernels of its own for most of them, and each new shape
+    costs a compilation. `tf.debugging.enable_check_numerics` cannot look into compiled functions and fails on them:
+    turn it "off" before. Raises `UserError` for anything else.
     """
-    global _enabled
-    before, _enabled = _enabled, enabled
+    global _fusion
+    if fusion not in FUSION:
+        raise UserError(f"Unknown train.fused={fusion!r}: expected one of {', '.join(FUSION)}.")
+    before, _fusion = _fusion, fusion
     return before
 
 
 def compiles_fused() -> bool:
-    """Returns whether chains are compiled here and now: not on a TPU, where the whole step is, nor when turned off."""
-    return _enabled and not isinstance(tf.distribute.get_strategy(), tf.distribute.TPUStrategy)
+    """Returns whether chains are compiled here and now: never on a TPU, where the whole step is."""
+    if isinstance(tf.distribute.get_strategy(), tf.distribute.TPUStrategy):
+        return False
+    return _fusion == "on" or (_fusion == "auto" and not tf.config.list_logical_devices("GPU"))
 
 
 def fused(function: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
@@ -193,6 +200,7 @@ def tap_connections(inputs: int, outputs: int, kernel_size: int, stride: int) ->
     return connections
 
 
+TENSOR_CORES = (8, 0)  # compute capability from which they multiply bfloat16
 PRECISIONS = ("auto", "float32", "mixed_bfloat16")
 
 
@@ -207,17 +215,25 @@ def dtype_policy(precision: str, tower: str) -> keras.mixed_precision.Policy:
         raise UserError(f"Unknown precision {precision!r}: expected one of {', '.join(PRECISIONS)}.")
     if precision == "auto":
         on_tpu = isinstance(tf.distribute.get_strategy(), tf.distribute.TPUStrategy)
-        precision = fast_precision(tower, on_tpu, multiplies_bfloat16() and not tf.config.list_logical_devices("GPU"))
+        on_gpu = bool(tf.config.list_logical_devices("GPU"))
+        on_tensor_cores = on_tpu or (on_gpu and compute_capability() >= TENSOR_CORES)
+        precision = fast_precision(tower, on_tensor_cores, multiplies_bfloat16() and not on_gpu)
     return keras.mixed_precision.Policy(precision)
 
 
-def fast_precision(tower: str, on_tpu: bool, on_fast_processor: bool) -> str:
+def compute_capability() -> tuple[int, int]:
+    """Returns the lowest compute capability of this machine's NVIDIA cards; (0, 0) of others."""
+    details = [tf.config.experimental.get_device_details(device) for device in tf.config.list_physical_devices("GPU")]
+    return min((found.get("compute_capability", (0, 0)) for found in details), default=(0, 0))
+
+
+def fast_precision(tower: str, on_matrix_unit: bool, on_fast_processor: bool) -> str:
     """Returns what "auto" means: bfloat16 only where products are faster in it.
 
-    A TPU's matrix unit multiplies bfloat16; on processors whose products are fast in it (see `multiplies_bfloat16`)
+    A TPU's matrix unit and the tensor cores of NVIDIA's Ampere and later multiply bfloat16 (read, not measured); on processors whose products are fast in it (see `multiplies_bfloat16`)
     convolutions are not, and all others emulate it. docs/training.md has the measurements.
     """
-    if on_tpu or (on_fast_processor and tower == "text"):
+    if on_matrix_unit or (on_fast_processor and tower == "text"):
         return "mixed_bfloat16"
     return "float32"
 

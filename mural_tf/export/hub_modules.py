@@ -92,11 +92,11 @@ def traced_once(function: Callable, *inputs) -> tf.types.experimental.ConcreteFu
 @contextlib.contextmanager
 def _without_fusion() -> Iterator[None]:
     """Keeps XLA out of what is traced for training: whoever fine-tunes a module decides what to compile."""
-    before = kernels.enable_fusion(False)
+    before = kernels.set_fusion("off")
     try:
         yield
     finally:
-        kernels.enable_fusion(before)
+        kernels.set_fusion(before)
 
 
 @contextlib.contextmanager

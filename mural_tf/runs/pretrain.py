@@ -11,7 +11,7 @@ import tensorflow as tf
 from ml_collections import ConfigDict
 
 from mural_tf.backend import keras
-from mural_tf.encoders.kernels import enable_fusion
+from mural_tf.encoders.kernels import set_fusion
 from mural_tf.errors import UserError
 from mural_tf.models import build_model, complete
 from mural_tf.models.dual_encoder import DualEncoder, trainable_parameters
@@ -22,7 +22,7 @@ from mural_tf.training.callbacks import StopRequested, StopSignals, parse_profil
 from mural_tf.training.checkpoints import has_checkpoint
 from mural_tf.training.fit import compile_model, fit
 from mural_tf.training.prepare import prepare_data, prepare_tokenizer
-from mural_tf.training.strategy import build_strategy, chief_first, is_chief, workers
+from mural_tf.training.strategy import build_strategy, chief_first, describe_devices, is_chief, workers
 from mural_tf.training.workdir import lock_workdir, open_workdir
 
 
@@ -84,8 +84,9 @@ def _train_in_workdir(config, workdir, strategy, profile, debug_nans, initialize
         print(f"{workdir} is finished: all {config.train.steps:,} steps are trained, evaluated and exported.")
         describe(config, workdir)
         return True
+    # Neither the whole step's compiler nor the check looks into functions that are compiled by themselves.
+    set_fusion("off" if debug_nans or config.train.jit else config.train.fused)
     if debug_nans:
-        enable_fusion(False)  # the check cannot look into compiled functions
         tf.debugging.enable_check_numerics()
     keras.utils.set_random_seed(config.seed)
     tokenizer = chief_first(strategy, lambda: _prepare(config, workdir))
@@ -98,6 +99,7 @@ def _train_in_workdir(config, workdir, strategy, profile, debug_nans, initialize
         compile_model(model, config)
     if is_chief(strategy):
         size = f"{config.model} ({trainable_parameters(model):,} parameters)"
+        print(describe_devices(strategy), flush=True)
         print(f"Training {size} for {config.train.steps:,} steps in {workdir}.", flush=True)
     measured = MeasuredModel(model, tokenizer, config, workdir, alone=strategy.num_replicas_in_sync == 1)
     evaluate = SplitEvaluation(measured, config, "dev")

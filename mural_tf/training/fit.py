@@ -40,6 +40,7 @@ def compile_model(model: DualEncoder, config: ConfigDict) -> None:
         max_skipped_steps=train.max_skipped_steps,
         seed=config.seed,
         steps_per_execution=train.steps_per_execution,
+        jit_compile=train.jit,
     )
 
 
@@ -170,6 +171,7 @@ def _distribute(strategy: tf.distribute.Strategy, model, tokenizer, config: Conf
                 f"train.{name}={config.train[name]} must be a multiple of the {replicas} replicas that share it{whole}."
             )
     one_cpu = replicas == 1 and not isinstance(strategy, tf.distribute.TPUStrategy)
+    one_cpu = one_cpu and not (config.train.jit or tf.config.list_logical_devices("GPU"))
     pad = "longest" if one_cpu else "max_length"  # accelerators and replicas need static shapes
     position = model.data_position.numpy()
 

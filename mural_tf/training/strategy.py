@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pathlib
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -28,16 +29,61 @@ def build_strategy(tpu: str = "") -> tf.distribute.Strategy:
             tf.tpu.experimental.initialize_tpu_system(resolver)
         except (ValueError, OSError, RuntimeError, tf.errors.OpError) as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            if "ConfigureDistributedTPU" in str(error):
+                reason = (
+                    f"TensorFlow {tf.__version__} here is built without TPU support. On a TPU VM install "
+                    "tensorflow-tpu in its place, see docs/platforms.md"
+                )
             raise UserError(f"The TPU {tpu!r} cannot be used: {reason}. Leave --tpu empty for this machine.") from None
         # By default TPUs round the factors of float32 products to bfloat16. The towers ask for bfloat16 by
         # their own dtype; what is float32 on purpose is the similarity, divided by a temperature near 0.01.
         tf.config.experimental.enable_tensor_float_32_execution(False)
         return tf.distribute.TPUStrategy(resolver)
+    prepare_gpus()
     if os.environ.get("TF_CONFIG"):
         return _several_workers(os.environ["TF_CONFIG"])
     if len(tf.config.list_logical_devices("GPU")) > 1:
         return tf.distribute.MirroredStrategy()
     return tf.distribute.get_strategy()
+
+
+def prepare_gpus() -> None:
+    """Lets the cards of this machine be shared and keep the similarity's float32; without a card it does nothing."""
+    cards = tf.config.list_physical_devices("GPU")
+    for card in cards:
+        try:  # memory as it is needed, instead of all of it, so that a server or another run fits beside this one
+            tf.config.experimental.set_memory_growth(card, True)
+        except RuntimeError:  # TensorFlow has begun to use it: as the caller has set it
+            pass
+    if cards:  # as on TPUs: the towers ask for bfloat16 by their own dtype
+        tf.config.experimental.enable_tensor_float_32_execution(False)
+
+
+def describe_devices(strategy: tf.distribute.Strategy) -> str:
+    """Returns the devices of a strategy in one line, and what is wrong if a card is there that TensorFlow cannot use."""
+    if isinstance(strategy, tf.distribute.TPUStrategy):
+        return f"Devices: {strategy.num_replicas_in_sync} TPU cores."
+    cards = tf.config.list_physical_devices("GPU")
+    if cards:
+        names = [tf.config.experimental.get_device_details(card).get("device_name", card.name) for card in cards]
+        return f"Devices: {len(cards)} GPU ({', '.join(sorted(set(names)))})."
+    line = f"Devices: CPU, {len(os.sched_getaffinity(0))} processors."
+    seen = nvidia_cards()
+    if seen and os.environ.get("CUDA_VISIBLE_DEVICES", "0") not in ("", "-1"):
+        line += (
+            f" An NVIDIA card is in this machine ({', '.join(seen)}), but TensorFlow {tf.__version__} cannot use it: "
+            "install the libraries with pip install 'mural-tf[gpu]'; see docs/platforms.md."
+        )
+    return line
+
+
+def nvidia_cards(folder: str = "/proc/driver/nvidia/gpus") -> list[str]:
+    """Returns the models of the NVIDIA cards that the kernel's driver sees, whether or not TensorFlow does."""
+    models = []
+    for path in sorted(pathlib.Path(folder).glob("*/information")):
+        text = path.read_text(encoding="utf-8", errors="replace")
+        models += [line.partition(":")[2].strip() for line in text.splitlines() if line.startswith("Model:")]
+    return models
 
 
 def _several_workers(cluster: str) -> tf.distribute.Strategy:

@@ -39,11 +39,11 @@ def trace_step(config: ConfigDict, vocabulary_size: int, batch: int):
     import tensorflow as tf
 
     from mural_tf.data.images import prepared_spec
-    from mural_tf.encoders.kernels import enable_fusion
+    from mural_tf.encoders.kernels import set_fusion
     from mural_tf.models import build_model, complete
     from mural_tf.training.fit import compile_model
 
-    enable_fusion(False)  # compiled functions within the compiled step; on a TPU there are none either
+    set_fusion("off")  # compiled functions within the compiled step; on a TPU there are none either
     config = complete(config)
     model = build_model(config, vocabulary_size)
     compile_model(model, config)

@@ -26,6 +26,8 @@ FREE_FIELDS = (
     "train.evaluate_every",
     "train.log_every",
     "train.steps_per_execution",
+    "train.fused",
+    "train.jit",
     "evaluation.batch_size",
     "evaluation.split",
     "vocabulary.sha256",  # what the vocabulary is, not which was asked for; `build_tokenizer` compares it
