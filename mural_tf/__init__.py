@@ -16,6 +16,10 @@ __all__ = ["Embedder", "load"]
 
 
 def __getattr__(name: str):
+    if name in __all__:
+        from mural_tf.quiet import quiet_imports
+
+        quiet_imports()
     if name == "Embedder":
         from mural_tf.embedder import Embedder
 

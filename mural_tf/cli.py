@@ -22,6 +22,7 @@ from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
 from mural_tf.errors import UserError
+from mural_tf.quiet import quiet_imports
 from mural_tf.trust import trusting
 
 CONFIGS = pathlib.Path(__file__).parent / "configs"  # of the checkout, or installed
@@ -126,10 +127,9 @@ def run(main: Callable[[Sequence[str]], int | None], positional: bool = False) -
     line on stderr and exit code 1; `--verbosity=1` shows the stack trace as well. Any other exception is a bug and
     keeps its stack trace.
     """
-    # Both are read by TensorFlow's C++ side at its import. At level 2 every start would print three harmless lines
-    # about CUDA plugins; what goes wrong arrives as an exception anyway. oneDNN's kernels are faster on processors
+    quiet_imports()  # what goes wrong arrives as an exception anyway
+    # Read by TensorFlow's C++ side at its import: oneDNN's kernels are faster on processors
     # without AVX512-VNNI as well, where TensorFlow leaves them off: the figures are in docs/training.md.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
     def guarded(argv: Sequence[str]) -> int | None:
@@ -214,7 +214,7 @@ def define_trust() -> None:
 def define_config(
     help_text: str = "A configuration by its name or file; --config.x.y=… overrides a field.", required: bool = True
 ):
-    """Defines `--config=FILE.py[:ARGUMENTS]`, or the name of an installed one, with its overrides `--config.x.y=…` and returns the flag's holder.
+    """Defines `--config=FILE.py[:ARGUMENTS]`, or the name of an installed one, and its overrides `--config.x.y=…`.
 
     `--config.model=NAME` (a method, or "package.module:Class" of one elsewhere) brings the fields of this method,
     below `config.method`, so that other flags may override them.

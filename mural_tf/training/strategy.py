@@ -60,7 +60,7 @@ def prepare_gpus() -> None:
 
 
 def describe_devices(strategy: tf.distribute.Strategy) -> str:
-    """Returns the devices of a strategy in one line, and what is wrong if a card is there that TensorFlow cannot use."""
+    """Returns the devices of a strategy in one line, and what is wrong where TensorFlow cannot use a card."""
     if isinstance(strategy, tf.distribute.TPUStrategy):
         return f"Devices: {strategy.num_replicas_in_sync} TPU cores."
     cards = tf.config.list_physical_devices("GPU")
