@@ -133,6 +133,8 @@ def run(main: Callable[[Sequence[str]], int | None], positional: bool = False) -
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
     def guarded(argv: Sequence[str]) -> int | None:
+        if not flags.FLAGS["verbosity"].present:
+            logging.set_verbosity(logging.WARNING)  # of libraries too
         # TensorFlow warns in a hundred lines where a checkpoint does not fit; the one error says it.
         python_logging.getLogger("tensorflow").setLevel(python_logging.ERROR)
         if len(argv) > 1 and not positional:
