@@ -166,8 +166,8 @@ def describe(config: ConfigDict, workdir: pathlib.Path) -> None:
         *([f"  {workdir / EXPORT}  both encoders as SavedModels"] if exported else []),
         f"  {workdir / 'metrics.jsonl'}, {workdir / 'tensorboard'}  numbers of every step",
         "Next:",
-        f"  python run_search.py query 'a sentence' --model={model} --images=FOLDER --html=found.html",
-        f"  python run_evaluate.py --model={workdir}{trust} --data_dir={config.data.directory} --split={split}",
-        f"  python run_finetune.py --config={'configs/finetune.py'} --from={workdir}{trust} --workdir=NEW_FOLDER",
+        f"  python -m mural_tf search query 'a sentence' --model={model} --images=FOLDER --html=found.html",
+        f"  python -m mural_tf evaluate --model={workdir}{trust} --data_dir={config.data.directory} --split={split}",
+        f"  python -m mural_tf finetune --config=finetune --from={workdir}{trust} --workdir=NEW_FOLDER",
     ]
     print("\n".join(lines))

@@ -110,7 +110,7 @@ def load_models(export: str | pathlib.Path) -> dict[str, ServedModel]:
     """Loads every versioned SavedModel of an export; raises `UserError` if there is none."""
     export = pathlib.Path(export)
     if not export.is_dir():
-        raise UserError(f"The export {export} does not exist; run_export.py makes one of a workdir.")
+        raise UserError(f"The export {export} does not exist; `python -m mural_tf export` makes one of a workdir.")
     folders = sorted({path.parents[1] for path in export.glob("*/*/saved_model.pb") if path.parent.name.isdigit()})
     if not folders:
         raise UserError(f"{export} is not an export: expected SavedModels such as {export}/text_encoder/1.")
