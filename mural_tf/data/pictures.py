@@ -10,6 +10,9 @@ import io
 
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+# More are not decoded, whoever asks: a few kilobytes can hold gigabytes of one colour.
+MAX_PIXELS = 2**26
+
 
 def on_white(image: Image.Image) -> Image.Image:
     """Returns the image as RGB, its transparent pixels on white, for any mode and palette."""
