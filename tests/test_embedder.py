@@ -111,11 +111,11 @@ def test_unreadable_images_are_named_or_skipped(color_embedder, tmp_path):
     embeddings, kept = color_embedder.encode_image(images, batch_size=1, on_error="skip")
     np.testing.assert_array_equal(kept, [0, 4])
     assert np.abs(embeddings - [[1, 0, 0], [0, 0, 1]]).max() < 1e-6
-    with pytest.raises(UserError, match="broken.jpg is damaged"):
+    with pytest.raises(UserError, match="broken.jpg cannot be used: file that is not an image"):
         color_embedder.encode_image(images)
     with pytest.raises(UserError, match="missing.jpg cannot be read: No such file"):
         color_embedder.encode_image(images[2:])
-    with pytest.raises(UserError, match="Image 0 is damaged"):
+    with pytest.raises(UserError, match="Image 0 cannot be used: empty image file"):
         color_embedder.encode_image(images[3:])
     with pytest.raises(UserError, match=r"Image 1: expected uint8 \[H, W, 3\], got uint8 \[4, 4\]"):
         color_embedder.encode_image(images[4:])
