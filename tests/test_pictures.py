@@ -106,7 +106,7 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path, monkeypatch):
     (tmp_path / "a.png").write_bytes(image_bytes(0, image_format="PNG"))
     monkeypatch.setattr(pictures, "MAX_BYTES", 100)
     for read in (read_file, lambda path: open_image(path.read_bytes())):
-        with pytest.raises(BadImage, match="image file of more than 100 bytes"):
+        with pytest.raises(BadImage, match="file of more than 100 bytes"):
             read(tmp_path / "a.png")
 
 

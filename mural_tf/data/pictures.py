@@ -35,7 +35,7 @@ def open_image(data: bytes) -> Image.Image:
     if not data:
         raise BadImage("empty image file")
     if len(data) > MAX_BYTES:
-        raise BadImage(f"image file of more than {MAX_BYTES:,} bytes")
+        raise BadImage(f"file of more than {MAX_BYTES:,} bytes")
     try:
         image = Image.open(io.BytesIO(data))
     except Image.DecompressionBombError:  # Pillow's own bound is a larger one
@@ -165,11 +165,11 @@ def read_file(path: str | os.PathLike) -> bytes:
       OSError: it is not there or cannot be read.
     """
     if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would wait for its other end
-        raise BadImage("image that is not a regular file")
+        raise BadImage("not a regular file")
     with open(path, "rb") as file:
         content = file.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
-        raise BadImage(f"image file of more than {MAX_BYTES:,} bytes")
+        raise BadImage(f"file of more than {MAX_BYTES:,} bytes")
     return content
 
 

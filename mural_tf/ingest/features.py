@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from tqdm import tqdm
 
+from mural_tf.data import tfrecord
 from mural_tf.data.dataset_folder import DESCRIPTION, build_folder
 from mural_tf.data.skipped import SkippedRecords
 from mural_tf.errors import UserError
@@ -99,17 +100,19 @@ def _convert(file, folder, encode: Callable, resize, image_size, batch_size, ski
 def _decoded_batches(file, resize, image_size, batch_size, skipped) -> Iterator[tuple[list, int]]:
     """Yields lists of (example, uint8 [S, S, 3]) of the images that decode, and how many records were read."""
     import tensorflow as tf
+    from google.protobuf.message import DecodeError
 
     from mural_tf.data.images import decode_image, evaluation_image
-    from mural_tf.data.records import untuned
 
     batch, read = [], 0
-    dataset = untuned(tf.data.TFRecordDataset(str(file)).ignore_errors())
-    for index, serialized in enumerate(dataset.as_numpy_iterator()):
-        example, read = tf.train.Example.FromString(serialized), read + 1
+    for index, (_, serialized) in enumerate(tfrecord.read_all(file, skipped.add)):
+        read += 1
         try:
+            example = tf.train.Example.FromString(serialized)
             image = decode_image(example.features.feature["image"].bytes_list.value[0])
             batch.append((example, evaluation_image(image, resize, image_size).numpy()))
+        except DecodeError:
+            skipped.add("record that is not a tf.train.Example", f"{file}, record {index}")
         except (tf.errors.InvalidArgumentError, IndexError):
             skipped.add("image that does not decode", f"{file}, record {index}")
         if len(batch) == batch_size:

@@ -295,8 +295,8 @@ def _read_excluded(patterns: tuple[str, ...]) -> np.ndarray:
     hashes = set()
     for pattern in patterns:
         for path in find_files(pattern):
-            for _, line in read_lines(path, lambda kind, place: None):
-                for field in (line or "").split("\t"):
+            for _, line in read_lines(path):  # raises: a text that is not excluded would be trained on
+                for field in line.split("\t"):
                     if clean(field):
                         hashes.add(text_hash(clean(field).casefold()))
     return np.array(sorted(hashes), np.uint64)
