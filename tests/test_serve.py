@@ -186,7 +186,7 @@ def test_an_image_of_a_gif_may_be_larger_than_its_header_says(ask):
     data[at + 5 : at + 9] = 2 * (9000).to_bytes(2, "little")
     assert first_frame(bytes(data))[1] == 81_000_000
     status, answer = ask(IMAGE + ":predict", {"instances": [b64(bytes(data))]})
-    assert status == 400 and "81.0 million pixels of one image" in answer["error"]
+    assert status == 400 and "million pixels of one image" in answer["error"]
 
 
 @pytest.mark.parametrize("kind, options", [("WEBP", {"lossless": True}), ("TIFF", {})])
