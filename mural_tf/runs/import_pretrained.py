@@ -72,7 +72,9 @@ def import_into_workdir(
     checkpoints.wait()
     print(f"Imported {weights} into {workdir}: {config.model} with {trainable_parameters(model):,} parameters.")
     if fresh:
-        print(f"Not in the weights, so fresh: {', '.join(fresh)}. Train before use, for example with `python -m mural_tf finetune`.")
+        print(
+            f"Not in the weights, so fresh: {', '.join(fresh)}. Train before use, for example with `python -m mural_tf finetune`."
+        )
 
 
 def _build(source: str, weights, config: ConfigDict | None, method: str, onto):
