@@ -73,7 +73,8 @@ def import_into_workdir(
     print(f"Imported {weights} into {workdir}: {config.model} with {trainable_parameters(model):,} parameters.")
     if fresh:
         print(
-            f"Not in the weights, so fresh: {', '.join(fresh)}. Train before use, for example with `python -m mural_tf finetune`."
+            f"Not in the weights, so fresh: {', '.join(fresh)}. Train before use, for example with "
+            "`python -m mural_tf finetune`."
         )
 
 
