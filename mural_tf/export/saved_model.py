@@ -32,6 +32,7 @@ from absl import logging
 from ml_collections import ConfigDict
 
 from mural_tf.config import save_config
+from mural_tf.encoders.saved_models import seal_graph
 from mural_tf.encoders.towers import keeps_precision
 from mural_tf.errors import UserError
 from mural_tf.export import signatures
@@ -166,6 +167,7 @@ def _write(model, tokenizer, config: ConfigDict, directory: pathlib.Path, metric
         tf.saved_model.save(module, str(folder), functions)
         write_warmup_requests(folder, name)
         _check_operations(folder)
+        seal_graph(folder)
     seal_saved_model(directory / TEXT_ENCODER / VERSION)
     save_hub_modules(model, tokenizer, config, directory)
     write_serving_files(directory / "serving")
