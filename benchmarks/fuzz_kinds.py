@@ -87,7 +87,7 @@ def _never(kind: str, place: str, count: int) -> None:
 
 
 def train(folder: pathlib.Path, good: pathlib.Path, name: str) -> tuple[int, int]:
-    """One epoch of training's input: what was used and what was skipped are what was read, and no whole item is lost."""
+    """One epoch of training's input: what was used or skipped is what was read, and no whole item is lost."""
     stream, each = ("text_text", 1) if "text_pairs" in name else ("image_text", 2)  # captions of an image
     config = toy_data.toy_config(folder)
     config.data.max_skipped_fraction = 1.0

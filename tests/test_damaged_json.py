@@ -78,7 +78,7 @@ def test_another_type_is_one_line(tmp_path, read, name, values, message):
 
 def test_a_damaged_description_is_not_overwritten(tmp_path):
     (tmp_path / "dataset.json").write_text("[1, 2]")
-    with pytest.raises(UserError, match="dataset.json holds a list: expected a JSON object. Remove .* and build again"):
+    with pytest.raises(UserError, match="is damaged: .*dataset.json holds a list: expected a JSON object. Remove"):
         dataset_folder.is_built(tmp_path, {"name": "shapes"})
 
 

@@ -241,6 +241,10 @@ def with_digest_of_another_order(path):
         (lambda p: with_config(p, "", loss=[1.0]), r"config.json: loss is \[1.0\], expected an object"),
         (lambda p: with_config(p, "", method=7), "config.json: method is 7, expected an object"),
         (lambda p: with_config(p, languages=[1]), r"text_tower.languages is \[1\], expected a list of texts"),
+        (
+            lambda p: with_config(p, "image_tower", width=float("inf")),
+            "image_tower.width=inf .* expected finite numbers",
+        ),
         (lambda p: with_config(p, dropout=None), "text_tower.dropout is None, expected a number"),
         (lambda p: with_config(p, "evaluation", groups={"a": "de"}), "groups.a is 'de', expected a list of texts"),
         (lambda p: with_config(p, "", model=":"), "config.json names model=':'"),

@@ -1,4 +1,4 @@
-"""SavedModels that are sealed: a bit that changes in the graph or an asset is seen, other files are left to TensorFlow."""
+"""SavedModels that are sealed: a bit that changes in the graph or an asset is seen, as TensorFlow sees one elsewhere."""
 
 import shutil
 

@@ -50,7 +50,7 @@ def test_rows_are_dropped_and_half_lines_ignored(tmp_path):
     for step in (1, 2, 3):
         append_metrics(tmp_path, {"step": step, "train/loss": 1 / 3})
     with open(tmp_path / "metrics.jsonl", "a") as file:
-        file.write('{"step": 4, "train/lo')
+        file.write('3\n[]\n{"step": "4"}\n{"step": 4, "train/lo')
     assert [row["step"] for row in read_metrics(tmp_path)] == [1, 2, 3]
     drop_metrics(tmp_path, lambda row: row["step"] <= 2)
     assert (tmp_path / "metrics.jsonl").read_text() == "".join(

@@ -45,7 +45,7 @@ def is_built(output: pathlib.Path, identity: dict) -> bool:
     try:
         found = read_json(description)
     except UserError as error:
-        raise UserError(f"{error} Remove {output} and build again.") from None
+        raise UserError(f"{output} is damaged: {error} Remove it and build again.") from None
     found = {key: found.get(key) for key in identity}
     different = [
         f"{key} {found[key]!r} instead of {identity[key]!r}" for key in identity if found[key] != identity[key]
