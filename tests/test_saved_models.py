@@ -1,4 +1,4 @@
-"""SavedModels that are sealed: a bit that changes in the graph or an asset is seen, as TensorFlow sees one elsewhere."""
+"""SavedModels that are sealed: a bit that changes in the graph or in an asset is seen, as TensorFlow sees others."""
 
 import shutil
 
