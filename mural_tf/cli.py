@@ -209,52 +209,6 @@ def define_trust() -> None:
     define(trust=(False, "Let a stored config.json name classes to import and TF-Hub modules to fetch from any place."))
 
 
-class Flags(Mapping):
-    """The flags of a command, {name: value}; values can be read once the command line is parsed."""
-
-    def __init__(self, holders: dict[str, flags.FlagHolder]):
-        self._holders = holders
-
-    def __getitem__(self, name: str):
-        return self._holders[name].value
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._holders)
-
-    def __len__(self) -> int:
-        return len(self._holders)
-
-
-_KINDS = {
-    bool: flags.DEFINE_bool,
-    int: flags.DEFINE_integer,
-    float: flags.DEFINE_float,
-    str: flags.DEFINE_string,
-    list: flags.DEFINE_list,
-    tuple: flags.DEFINE_multi_string,
-}
-
-
-def define(**entries: tuple) -> Flags:
-    """Defines flags: `define(workdir=(None, "Folder …"), top=(10, "How many.", 1), kind=("a", "Which.", ["a", "b"]))`.
-
-    An entry is the flag's default, its help and, if only some values are allowed, a list of the choices, the least
-    number, or a tuple of the least and the largest. The default's type is the flag's; a list is given as "a,b", the
-    flag of a tuple may be repeated, and a default of None means a text that must be given.
-    """
-    return Flags({name: _define(name, *entry) for name, entry in entries.items()})
-
-
-def _define(name: str, default, help_text: str, allowed=None) -> flags.FlagHolder:
-    if default is None:
-        return flags.DEFINE_string(name, None, help_text, required=True)
-    if isinstance(allowed, list):
-        return flags.DEFINE_enum(name, default, allowed, help_text)
-    bounds = allowed if isinstance(allowed, tuple) else () if allowed is None else (allowed,)
-    default_value = list(default) if isinstance(default, tuple) else default
-    return _KINDS[type(default)](name, default_value, help_text, **dict(zip(("lower_bound", "upper_bound"), bounds)))
-
-
 def define_config(help_text: str = "A file of configs/; --config.x.y=… overrides a field.", required: bool = True):
     """Defines `--config=FILE.py[:ARGUMENTS]` with its overrides `--config.x.y=…` and returns the flag's holder.
 
