@@ -16,7 +16,6 @@ from mural_tf.errors import UserError
 
 PROGRAM = "python -m mural_tf"
 CHECKPOINT = ("latest", "Which of the workdir's.", ["latest", "best"])
-CHECKPOINT = ("latest", "Which of the workdir's.", ["latest", "best"])
 
 
 def pretrain():
@@ -44,6 +43,7 @@ def finetune():
     """
     config, flag = cli.define_config(), _define_training()
     source = cli.define(**{"from": (None, "A workdir, an export, or a TF-Hub handle or folder for the text tower.")})
+    cli.define_trust()
 
     def main(_) -> None:
         from mural_tf.runs.finetune import finetune
@@ -95,6 +95,7 @@ def evaluate():
         list=(False, "List the benchmarks and end."),
     )
     protocol = config_flags.DEFINE_config_dict("protocol", default_protocol(), "Choices of the protocol.")
+    cli.define_trust()
 
     def main(_) -> None:
         if printed["list"]:
@@ -125,6 +126,7 @@ def export():
         languages=([], "Languages to measure the variants in. Default: all of the data's."),
         overwrite=(False, "Replace an export that is already there."),
     )
+    cli.define_trust()
 
     def main(_) -> None:
         from mural_tf.export.saved_model import export_workdir
@@ -166,6 +168,7 @@ def search_index():
         ),
         queries=("", "TSV of language and sentence, to measure recall with."),
     )
+    cli.define_trust()
 
     def main(sources: list[str]) -> None:
         from mural_tf.search import commands
@@ -191,7 +194,7 @@ def search_query():
         images=("", "Search this folder, glob or data set, without an index."),
         split=("", "Only this split of a folder of TFRecords."),
         image=((), "An image to search with; may be repeated."),
-        queries=("", "TSV of language, sentence and names of right answers, asked too."),
+        queries=("", "TSV of language, sentence and names of right answers, to ask as well."),
         language=("", "BCP 47 code of the sentences, for fonts on the page."),
         exact=(False, "Compare with everything, although the index is approximate."),
         batch_size=(64, "Images encoded at a time.", 1),
@@ -202,6 +205,7 @@ def search_query():
         json=("", "Write the results for programs; - prints them."),
         output=("", "PNG file for a contact sheet."),
     )
+    cli.define_trust()
 
     def main(sentences: list[str]) -> None:
         cli.need(**{name: flag[name] for name in (("images", "model") if flag["images"] else ("index",))})
@@ -287,6 +291,7 @@ def analyse_languages():
         model=(None, "Workdir or export."),
         head=("", "Head of the text tower, text_text for example. Default: image_text."),
     )
+    cli.define_trust()
 
     def main(_) -> None:
         from mural_tf.analysis.languages import map_languages
@@ -315,6 +320,7 @@ def analyse_errors():
         output=(None, "HTML file."),
         seed=(0, "Of the choice with --show=all."),
     )
+    cli.define_trust()
 
     def main(_) -> None:
         if flag["show"] == "worse" and not model["other"]:
@@ -349,6 +355,7 @@ def import_weights():
         onto=("", "A workdir that gives everything that the weights do not."),
     )
     method = cli.define(model=("", "Method. Default: align for align, else the config's.", ["", "align", "mural"]))
+    cli.define_trust()
 
     def main(kinds: list[str]) -> None:
         if len(kinds) > 1:
@@ -375,7 +382,7 @@ def convert():
     flag = cli.define(
         list=(False, "Print the kinds of sources and their options."),
         output=("", "Folder for the data set; it appears when the conversion is complete."),
-        restart=(False, "Begin anew instead of going on with an unfinished conversion."),
+        restart=(False, "Start again instead of continuing an unfinished conversion."),
         filters=("none", "A set of filters; other flags change single ones.", [*FILTERS]),
     )
     explanation = "Filter, see --filters and docs/convert.md; 0 is none."
@@ -398,7 +405,7 @@ def convert():
     )
     blocks = cli.define(
         images_per_block=(BLOCK_SIZES["image"], "Images a worker converts at a time.", 1),
-        pairs_per_block=(BLOCK_SIZES["pair"], "Text pairs a worker converts at a time.", 1),
+        pairs_per_block=(BLOCK_SIZES["pair"], "Text pairs that a worker converts at a time.", 1),
     )
 
     def settings() -> Settings:
@@ -516,9 +523,7 @@ def emoji():
         seed=(0, "Chooses the 3% of captions per under-resourced language."),
         keyword_captions=(False, "Also use CLDR's keywords as training captions."),
     )
-    cache = cli.define(
-        cache=("", "Folder for the fetched packages, 250 MB; empty: emoji_packages beside --output.")
-    )
+    cache = cli.define(cache=("", "Folder for the fetched packages, 250 MB; empty: emoji_packages beside --output."))
 
     def main(_) -> None:
         import pathlib
@@ -566,7 +571,7 @@ def xla_check():
     )
 
     def main(_) -> None:
-        from mural_tf.training.xla_check import check
+        from mural_tf.training.tpu_check import check
 
         check(config.value, flag["vocabulary_size"] or config.value.vocabulary.size, flag["batch"], flag["compile"])
 

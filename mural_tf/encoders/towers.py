@@ -27,8 +27,8 @@ def keeps_precision(tower: ConfigDict) -> bool:
     return tower.name == "hub"
 
 
-# What towers are built with: the least and the most that makes sense. Beyond it building would end in one of many errors
-# of TensorFlow, or not at all.
+# What towers are built with: the least and the most that makes sense. Beyond it building would end in one of
+# TensorFlow's many errors, or not at all.
 RANGES = {
     "width": (0.01, 100.0),
     "depth": (0.01, 100.0),
