@@ -10,7 +10,6 @@ import collections
 import concurrent.futures
 import copy
 import os
-import pathlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -18,7 +17,8 @@ import tensorflow as tf
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
-from mural_tf.encoders.towers import has_images
+from mural_tf.data import pictures
+from mural_tf.encoders.towers import has_images, takes_features
 from mural_tf.errors import UserError
 from mural_tf.text import takes_languages
 
@@ -62,7 +62,7 @@ class Embedder:
     """Encodes images and texts to L2-normalised float32 vectors; made by `load` or `Embedder.from_model`.
 
     Args:
-      prepare_image: JPEG, PNG, BMP or GIF bytes -> what `embed_images` takes; a TensorFlow error if they do not decode.
+      prepare_image: JPEG or PNG bytes -> what `embed_images` takes; a TensorFlow error if they do not decode.
       embed_images: tensor of prepared images, [B, …] -> float32 [B, D].
       embed_texts: string tensor [B] -> float32 [B, D].
       embedding_size: D.
@@ -145,8 +145,9 @@ class Embedder:
         """Encodes images, resized and cropped as in evaluation.
 
         Args:
-          images: any iterable of paths, encoded bytes (JPEG, PNG, BMP, GIF) or uint8 RGB arrays [H, W, 3]; read as it
-            is consumed, a few batches ahead.
+          images: any iterable of paths, encoded bytes (JPEG, PNG, WebP, AVIF, TIFF and whatever else Pillow reads, as
+            `data.pictures.for_the_encoder` takes them) or uint8 RGB arrays [H, W, 3]; read as it is consumed, a few
+            batches ahead.
           batch_size: images per call of the model.
           progress: whether to show a progress bar; by default for 1,000 and more.
           on_error: "raise" or "skip" images that cannot be read.
@@ -337,12 +338,16 @@ class Embedder:
                 data = image
             else:
                 name = os.fspath(image)
-                data = pathlib.Path(image).read_bytes()
+                data = pictures.read_file(image)
+            if not isinstance(image, np.ndarray) and not takes_features(self.config.image_tower):
+                data = pictures.for_the_encoder(data)
             return self._prepare_image(data), ""
         except OSError as error:
             return None, f"{name} cannot be read: {error.strerror}."
+        except pictures.BadImage as error:
+            return None, f"{name} cannot be used: {error}."
         except tf.errors.OpError:
-            return None, f"{name} is damaged or not a JPEG, PNG, BMP or GIF image."
+            return None, f"{name} cannot be used: it is damaged and does not decode."
 
     def _checked(self, blocks: list[np.ndarray], what: str) -> np.ndarray:
         embeddings = np.concatenate([np.zeros((0, self.embedding_size), np.float32), *blocks])

@@ -80,8 +80,6 @@ def _load_export(path: pathlib.Path) -> Embedder:
     import tensorflow_text  # noqa: F401 - registers the tokenizer's operations
 
     from mural_tf.data.images import prepare_image
-    from mural_tf.encoders.towers import takes_features
-    from mural_tf.export.signatures import MAX_PIXELS, claimed_pixels
 
     config = load_config(path / "config.json")
     image_encoder, text_encoder = (
@@ -91,8 +89,6 @@ def _load_export(path: pathlib.Path) -> Embedder:
     text_signature = _signature(text_encoder, "text", path / "text_encoder")
 
     def check_image(data):  # the exported graph does not say so: it gives a row of zeros
-        if not takes_features(config.image_tower) and int(claimed_pixels(data)) > MAX_PIXELS:
-            raise tf.errors.InvalidArgumentError(None, None, f"more than {MAX_PIXELS:,} pixels")
         prepare_image(data, config.image_tower)
         return data
 

@@ -233,7 +233,7 @@ def test_wit(tmp_path):
     ]
     assert problems == [
         ("row with the wrong number of columns", f"{path}:6"),
-        ("unknown language 'qq-nonsense-code'", f"{path}:8"),
+        ("unknown language", f"{path}:8: 'qq-nonsense-code'"),
         ("caption of an image that the file does not name", f"{path}:9"),
     ]
     assert [c.language for c in wit.read_wit(path, ["iw", "de"], Problems())] == ["he", "de"]

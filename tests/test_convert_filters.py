@@ -10,8 +10,9 @@ import pytest
 from convert_data import image_bytes, images_in, picture, run
 
 from mural_tf.data import records
+from mural_tf.data.pictures import BadImage, open_image
 from mural_tf.errors import UserError
-from mural_tf.ingest.filters import BadImage, NearDuplicates, count_unigrams, examine, perceptual_hash, usable_bytes
+from mural_tf.ingest.filters import NearDuplicates, count_unigrams, perceptual_hash, usable_bytes
 from mural_tf.ingest.source import FILTERS, Filters
 from mural_tf.ingest.translated_captions import translation_key
 
@@ -185,16 +186,16 @@ def test_translation_key_survives_tokenising():
 def test_images_are_copied_unless_they_have_to_be_encoded():
     for image_format in ("JPEG", "PNG"):
         content = image_bytes(0, 100, 80, image_format)
-        opened, size = examine(content)
-        assert size == (100, 80) and usable_bytes(content, opened) is content
+        opened = open_image(content)
+        assert opened.size == (100, 80) and usable_bytes(content, opened) is content
     content = image_bytes(0, 400, 300)
-    small = usable_bytes(content, examine(content)[0], image_size=100)
-    assert examine(small)[1] == (133, 100)
+    small = usable_bytes(content, open_image(content), image_size=100)
+    assert open_image(small).size == (133, 100)
     difference = np.asarray(PIL.Image.open(io.BytesIO(small)).convert("RGB"), float) - np.asarray(picture(0, 133, 100))
     assert np.abs(difference).mean() < 4
     transparent = io.BytesIO()
     PIL.Image.new("RGBA", (8, 8), (255, 0, 0, 0)).save(transparent, "WEBP", lossless=True)
-    encoded = usable_bytes(transparent.getvalue(), examine(transparent.getvalue())[0])
+    encoded = usable_bytes(transparent.getvalue(), open_image(transparent.getvalue()))
     assert np.asarray(PIL.Image.open(io.BytesIO(encoded))).min() > 250  # transparent is white
 
 
@@ -206,5 +207,4 @@ def test_images_are_copied_unless_they_have_to_be_encoded():
 )  # fmt: skip
 def test_images_that_cannot_be_used(content, problem):
     with pytest.raises(BadImage, match=problem):
-        opened, _ = examine(content)
-        usable_bytes(content, opened)
+        usable_bytes(content, open_image(content))

@@ -92,7 +92,7 @@ def test_img2dataset(tmp_path, output_format):
         "image that is cut off": f"{folder}/{shard}, 000000003 (http://x/3.jpg)",
     }
     if output_format == "parquet":
-        expected["image that was not downloaded (failed_to_download)"] = f"{folder}/{shard}, row 5"
+        expected["image that was not downloaded"] = f"{folder}/{shard}, row 5 (failed_to_download)"
     assert firsts(output) == expected
 
 

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import pathlib
 import shutil
 import sys
@@ -106,6 +107,25 @@ def test_evaluation_crop_is_the_centre(color_embedder):
     np.testing.assert_array_equal(color_embedder.encode_image([image]), [[1, 0, 0]])
 
 
+@pytest.mark.parametrize("image_format", ["WEBP", "AVIF", "TIFF", "GIF", "BMP"])
+def test_whatever_pillow_reads_is_encoded(color_embedder, image_format, tmp_path):
+    buffer = io.BytesIO()
+    Image.new("RGB", (40, 40), COLORS["red"]).save(buffer, image_format)
+    (tmp_path / "red").write_bytes(buffer.getvalue())
+    assert np.abs(color_embedder.encode_image([buffer.getvalue(), tmp_path / "red"]) - [[1, 0, 0]] * 2).max() < 0.02
+
+
+def test_images_of_too_many_pixels_and_pipes_are_refused(color_embedder, tmp_path):
+    bomb = png(COLORS["red"])[:16] + b"\0\0\x40\0" * 2 + png(COLORS["red"])[24:]  # it says 16,384 x 16,384
+    os.mkfifo(tmp_path / "pipe.jpg")
+    embeddings, kept = color_embedder.encode_image([bomb, png(COLORS["red"]), tmp_path / "pipe.jpg"], on_error="skip")
+    np.testing.assert_array_equal(kept, [1])
+    with pytest.raises(UserError, match="Image 0 cannot be used: image of more than 67,108,864 pixels|not an image"):
+        color_embedder.encode_image([bomb])
+    with pytest.raises(UserError, match="pipe.jpg cannot be used: not a regular file"):
+        color_embedder.encode_image([tmp_path / "pipe.jpg"])
+
+
 def test_unreadable_images_are_named_or_skipped(color_embedder, tmp_path):
     (tmp_path / "broken.jpg").write_bytes(png(COLORS["red"])[:30])
     images = [png(COLORS["red"]), tmp_path / "broken.jpg", tmp_path / "missing.jpg", b"", png(COLORS["blue"])]
@@ -113,11 +133,11 @@ def test_unreadable_images_are_named_or_skipped(color_embedder, tmp_path):
     embeddings, kept = color_embedder.encode_image(images, batch_size=1, on_error="skip")
     np.testing.assert_array_equal(kept, [0, 4])
     assert np.abs(embeddings - [[1, 0, 0], [0, 0, 1]]).max() < 1e-6
-    with pytest.raises(UserError, match="broken.jpg is damaged"):
+    with pytest.raises(UserError, match="broken.jpg cannot be used: file that is not an image"):
         color_embedder.encode_image(images)
     with pytest.raises(UserError, match="missing.jpg cannot be read: No such file"):
         color_embedder.encode_image(images[2:])
-    with pytest.raises(UserError, match="Image 0 is damaged"):
+    with pytest.raises(UserError, match="Image 0 cannot be used: empty image file"):
         color_embedder.encode_image(images[3:])
     with pytest.raises(UserError, match=r"Image 1: expected uint8 \[H, W, 3\], got uint8 \[4, 4\]"):
         color_embedder.encode_image(images[4:])

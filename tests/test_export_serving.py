@@ -21,11 +21,11 @@ from tensorflow_serving.config import model_server_config_pb2
 from toy_data import SIDE, toy_config, toy_tokenizer
 from toy_export import TEXTS, pictures, pixels, toy_model
 
+from mural_tf.data.images import claimed_pixels
 from mural_tf.errors import UserError
 from mural_tf.export import serving
 from mural_tf.export.saved_model import computes_in_bfloat16, in_precision
 from mural_tf.export.serving import ENCODERS, WARMUP_FILE, predict_request
-from mural_tf.export.signatures import claimed_pixels
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 SCRIPTS = ["한국어 텍스트", "שלום עולם", "नमस्ते दुनिया", "ສະບາຍດີ", "𝒯𝒽𝒾𝓃𝑔 w1", "👩‍👩‍👧‍👦🇹🇬"]
@@ -100,8 +100,9 @@ def test_the_header_tells_how_large_an_image_claims_to_be(image):
         Image.new("RGB", (300, 20)).save(buffer, kind)
         assert int(claimed_pixels(tf.constant(buffer.getvalue()))) == 6000, kind
     assert int(claimed_pixels(tf.constant(b"RIFF"))) == 0
+    assert int(claimed_pixels(tf.constant(b"BM"))) == 0
     with pytest.raises(tf.errors.InvalidArgumentError):
-        claimed_pixels(tf.constant(b"BM"))
+        claimed_pixels(tf.constant(b"\xff\xd8"))
     assert not image([b"\x89PNG", b"\xff\xd8\xff", b"GIF8"])["embedding"].numpy().any()
     buffer = io.BytesIO()
     Image.new("1", (8200, 8200)).save(buffer, "PNG")  # 67.2 million pixels in a few kilobytes

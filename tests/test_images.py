@@ -5,10 +5,18 @@ import io
 import numpy as np
 import pytest
 import tensorflow as tf
-from PIL import Image
+from PIL import Image, ImageOps
 
 from mural_tf.config import base_config
-from mural_tf.data.images import augment_images, decode_image, evaluation_image, resize_image
+from mural_tf.data.images import (
+    augment_images,
+    claimed_pixels,
+    decode_image,
+    evaluation_image,
+    exif_orientation,
+    read_image,
+    resize_image,
+)
 
 SEED = tf.constant([1, 2], tf.int64)
 
@@ -126,3 +134,91 @@ def test_crop_and_flip_are_those_of_the_resampling(flip, resize, size):
         kinds.update(found)
     assert len({step for _, _, step in kinds}) == 1 + flip
     assert len({place[:2] for place in kinds}) == 1 if resize == size else len(kinds) > 4
+
+
+def encoded(image_format="JPEG", mode="RGB", size=(13, 7), **options):
+    image = Image.fromarray(pictures(1, 16)[0]).convert(mode).resize(size)
+    buffer = io.BytesIO()
+    image.save(buffer, image_format, **options)
+    return buffer.getvalue()
+
+
+def segment(marker, content):
+    return bytes([0xFF, marker]) + (len(content) + 2).to_bytes(2, "big") + content
+
+
+def exif_segment(orientation, order="little", kind=3, tag=0x0112, before=1):
+    """EXIF data with one tag more before the orientation, which is a SHORT (kind 3) or a LONG (4)."""
+    number = lambda value, size: value.to_bytes(size, order)  # noqa: E731
+    entry = lambda tag, kind, value: number(tag, 2) + number(kind, 2) + number(1, 4) + value  # noqa: E731
+    value = number(orientation, 4) if kind == 4 else number(orientation, 2) + b"\0\0"
+    entries = [entry(0x0100 + i, 4, number(9, 4)) for i in range(before)] + [entry(tag, kind, value)]
+    directory = number(len(entries), 2) + b"".join(entries) + number(0, 4)
+    start = (b"II" if order == "little" else b"MM") + number(42, 2) + number(8, 4)
+    return segment(0xE1, b"Exif\0\0" + start + directory)
+
+
+def with_segments(*segments, after_jfif=False):
+    """A JPEG with segments at its beginning, or behind the first one, JFIF's."""
+    data, place = encoded(), 20 if after_jfif else 2
+    return data[:place] + b"".join(segments) + data[place:]
+
+
+@pytest.mark.parametrize("order", ["little", "big"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_photographs_are_turned_as_pillow_turns_them(orientation, order):
+    data = with_segments(exif_segment(orientation, order, kind=3 if orientation % 2 else 4), after_jfif=order == "big")
+    lying = Image.fromarray(tf.io.decode_image(data).numpy())
+    lying.getexif()[0x0112] = Image.open(io.BytesIO(data)).getexif()[0x0112]
+    np.testing.assert_array_equal(decode_image(tf.constant(data)), np.array(ImageOps.exif_transpose(lying)))
+    assert int(exif_orientation(tf.constant(data))) == orientation
+
+
+@pytest.mark.parametrize("data, orientation", [
+    (with_segments(segment(0xE2, b"ICC_PROFILE"), segment(0xFE, b"Exif\0\0"), exif_segment(6)), 6),
+    (with_segments(segment(0xE1, b"http://ns.adobe.com/xap/1.0/"), exif_segment(8, before=300)), 8),
+    (with_segments(exif_segment(6)[:4] + exif_segment(6)[4:].replace(b"II*", b"II-")), 1),  # no TIFF file
+    (with_segments(exif_segment(9)), 1),
+    (with_segments(exif_segment(0)), 1),
+    (with_segments(exif_segment(6, tag=0x0113)), 1),
+    (with_segments(segment(0xE1, b"Exif\0\0")), 1),
+    (with_segments(segment(0xE1, b"Exif\0\0II*\0\xff\xff\xff\xff")), 1),  # a directory beyond the end
+    (with_segments(segment(0xE1, b"Exif\0\0II*\0\x08\0\0\0\xff\xff")), 1),  # 65,535 tags that are not there
+    (encoded("PNG"), 1),
+    (b"", 1),
+])  # fmt: skip
+def test_exif_data_in_odd_places_and_damaged(data, orientation):
+    assert int(exif_orientation(tf.constant(data))) == orientation
+    if data:
+        assert decode_image(tf.constant(data)).shape == ((13, 7, 3) if orientation >= 5 else (7, 13, 3))
+
+
+@pytest.mark.parametrize("options", [
+    {}, {"mode": "L"}, {"progressive": True}, {"optimize": True}, {"subsampling": 0}, {"quality": 20},
+    {"image_format": "PNG"}, {"image_format": "PNG", "mode": "L"}, {"image_format": "GIF"}, {"image_format": "BMP"},
+    {"image_format": "PNG", "size": (1, 1)},
+])  # fmt: skip
+def test_pixels_without_exif_data_are_the_decoders(options):
+    data = encoded(**options)
+    plain = tf.io.decode_image(data, expand_animations=False)
+    np.testing.assert_array_equal(decode_image(tf.constant(data)), tf.broadcast_to(plain, [*plain.shape[:2], 3]))
+
+
+def claiming(side, image_format):
+    """An image whose header says that it is `side` pixels wide and high."""
+    data = bytearray(encoded(image_format))
+    places = {"PNG": (16, 4, "big"), "GIF": (6, 2, "little"), "BMP": (18, 4, "little"), "JPEG": (0, 2, "big")}
+    place, size, order = places[image_format]
+    place = place or data.index(b"\xff\xc0") + 5
+    data[place : place + 2 * size] = 2 * side.to_bytes(size, order)
+    return bytes(data)
+
+
+@pytest.mark.parametrize("image_format", ["JPEG", "PNG", "GIF", "BMP"])
+def test_too_many_pixels_are_not_decoded(image_format):
+    data = tf.constant(claiming(8193, image_format))
+    assert int(claimed_pixels(data)) == 8193**2
+    with pytest.raises(tf.errors.InvalidArgumentError, match="Input is empty"):  # no decoder saw it
+        decode_image(data)
+    with pytest.raises(tf.errors.InvalidArgumentError):  # training leaves out and counts what raises this
+        read_image(data, base_config().image_tower, tf.constant(True))

@@ -139,7 +139,7 @@ def test_thumbnails_are_small_upright_and_on_white():
     shown = Image.open(io.BytesIO(thumbnail(buffer.getvalue(), pages.SIDE)))
     assert shown.size == (120, 240) and shown.format == "JPEG" and np.array(shown).min() > 250
     for data in (b"", b"no image", png(COLORS["red.png"])[:45]):
-        with pytest.raises(ValueError, match="can be shown"):
+        with pytest.raises(ValueError, match="empty|not an image|does not decode"):
             thumbnail(data, pages.SIDE)
 
 

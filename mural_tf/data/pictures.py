@@ -1,22 +1,129 @@
-"""Pictures outside TensorFlow's graph, by Pillow: upright, transparency on white, small ones for pages.
+"""Pictures outside TensorFlow's graph, by Pillow: checked, upright, transparency on white, small ones for pages.
 
-What a model sees is decoded by `data/images.py`.
+What a model sees is decoded by `data/images.py`. It decodes JPEG and PNG: `for_the_encoder` makes these of whatever
+Pillow reads, wherever Python has an image in its hands.
 """
 
 from __future__ import annotations
 
 import base64
 import io
+import os
+import pathlib
+import stat
 
-from PIL import Image, ImageOps, UnidentifiedImageError
+import numpy as np
+from PIL import Image
+
+from mural_tf.errors import UserError
+
+# More are not decoded, whoever asks: a few kilobytes can hold gigabytes of one colour.
+MAX_PIXELS = 2**26
+MAX_BYTES = 2**28  # of an encoded image: `MAX_PIXELS` without any compression
+# Of image files, in folders and archives; HEIC is among them to be named, though Pillow does not read it.
+ENDINGS = ("jpg", "jpeg", "jpe", "jfif", "png", "gif", "bmp", "webp", "avif", "tif", "tiff", "jp2", "heic")
+JPEG_QUALITY = 95  # of what is encoded again
+_RUNS_A_PROGRAM = ("EPS",)  # formats that Pillow lets another program draw: a picture must not start one
+
+
+class BadImage(UserError):
+    """An image that cannot be used; the message is the kind of problem, in a few words."""
+
+
+def open_image(data: bytes) -> Image.Image:
+    """Opens an image, reading its header only: format, size, EXIF data; raises `BadImage`."""
+    if not data:
+        raise BadImage("empty image file")
+    if len(data) > MAX_BYTES:
+        raise BadImage(f"file of more than {MAX_BYTES:,} bytes")
+    try:
+        image = Image.open(io.BytesIO(data))
+    except Image.DecompressionBombError:  # Pillow's own bound is a larger one
+        raise BadImage(f"image of more than {MAX_PIXELS:,} pixels") from None
+    except Exception:  # noqa: BLE001 - Pillow's readers raise many classes on damaged headers
+        raise BadImage("file that is not an image that Pillow reads") from None
+    if image.format in _RUNS_A_PROGRAM:
+        raise BadImage(f"{image.format} file, which Pillow does not read by itself")
+    if image.width * image.height > MAX_PIXELS:
+        raise BadImage(f"image of more than {MAX_PIXELS:,} pixels")
+    return image
+
+
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+
+def orientation(image: Image.Image) -> int:
+    """Returns how an opened image is to be turned by its EXIF data: 1 (it is upright) to 8.
+
+    1 also for EXIF data that are damaged: viewers show these as they are. TIFF's own tag is left to Pillow, which turns
+    such images when it decodes them.
+    """
+    exif = Image.Exif()
+    try:
+        exif.load(image.info.get("exif") or b"")
+        value = exif.get(0x0112, 1)
+    except Exception:  # noqa: BLE001 - as above
+        return 1
+    return value if value in _TURNS else 1
+
+
+def turned(image: Image.Image) -> Image.Image:
+    """Decodes an opened image and turns it upright; raises `BadImage`."""
+    try:
+        image.load()
+        turn = _TURNS.get(orientation(image))
+        return image if turn is None else image.transpose(turn)
+    except Exception:  # noqa: BLE001 - as above
+        raise BadImage("image that does not decode") from None
 
 
 def on_white(image: Image.Image) -> Image.Image:
     """Returns the image as RGB, its transparent pixels on white, for any mode and palette."""
+    if image.mode.startswith("I;16"):  # Pillow would cut 65,535 levels of grey off at 255
+        image = Image.fromarray((np.asarray(image) // 256).astype(np.uint8))
     if image.mode not in ("RGBA", "LA", "PA") and "transparency" not in image.info:
         return image.convert("RGB")
     image = image.convert("RGBA")
     return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
+
+
+def upright(image: Image.Image) -> Image.Image:
+    """Decodes an opened image to RGB, upright and on white; raises `BadImage`."""
+    try:
+        return on_white(turned(image))
+    except (ValueError, OSError) as error:
+        raise error if isinstance(error, BadImage) else BadImage("image that does not decode") from None
+
+
+def encode_jpeg(image: Image.Image, quality: int = JPEG_QUALITY) -> bytes:
+    """Returns an RGB image as JPEG, without EXIF data."""
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", quality=quality)
+    return buffer.getvalue()
+
+
+def for_the_encoder(data: bytes) -> bytes:
+    """Returns an encoded image as `data/images.py` and exported encoders decode it: a JPEG or PNG.
+
+    JPEG and PNG are returned as they are: the graph itself turns a JPEG as its EXIF data say. Whatever else Pillow
+    reads (WebP, AVIF, TIFF, GIF, …), and a PNG that is to be turned, becomes an upright JPEG on white.
+
+    Raises:
+      BadImage: it is not an image that Pillow reads, or claims more than `MAX_PIXELS` or `MAX_BYTES`, which is found
+        before it is decoded; or it has to be decoded and does not. JPEG and PNG are not decoded here.
+    """
+    image = open_image(data)
+    if image.format in ("JPEG", "MPO") or (image.format == "PNG" and orientation(image) == 1):
+        return data  # MPO: a JPEG with further ones behind it, as phones write them
+    return encode_jpeg(upright(image))
 
 
 def read_picture(data: bytes, side: int = 0) -> Image.Image:
@@ -27,26 +134,54 @@ def read_picture(data: bytes, side: int = 0) -> Image.Image:
       side: pixels; a JPEG may be decoded at a fraction of its size as long as it stays twice as large. 0: at its own.
 
     Raises:
-      ValueError: Pillow cannot read it.
+      BadImage: Pillow cannot read it, or it claims too many pixels.
     """
-    try:
-        image = Image.open(io.BytesIO(data))
-        if side:
-            image.draft("RGB", (2 * side, 2 * side))
-        return on_white(ImageOps.exif_transpose(image))
-    except (UnidentifiedImageError, OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise ValueError(f"Not an image that can be shown: {error}") from None
+    image = open_image(data)
+    if side:
+        image.draft("RGB", (2 * side, 2 * side))
+    return upright(image)
 
 
 def thumbnail(data: bytes, side: int) -> bytes:
     """Returns an encoded image as a JPEG of at most `side` x `side` pixels; raises as `read_picture`."""
     image = read_picture(data, side)
     image.thumbnail((side, side), Image.LANCZOS)
-    buffer = io.BytesIO()
-    image.save(buffer, "JPEG", quality=82)
-    return buffer.getvalue()
+    return encode_jpeg(image, quality=82)
 
 
 def thumbnail_url(data: bytes, side: int) -> str:
     """Returns the thumbnail as an URL that holds it, so that a page needs nothing else; raises as `read_picture`."""
     return "data:image/jpeg;base64," + base64.b64encode(thumbnail(data, side)).decode("ascii")
+
+
+# Image files.
+
+
+def read_file(path: str | os.PathLike) -> bytes:
+    """Returns the content of an image file.
+
+    Raises:
+      BadImage: something else than a file, for example a folder or a pipe, or more than `MAX_BYTES`.
+      OSError: it is not there or cannot be read.
+    """
+    if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would wait for its other end
+        raise BadImage("not a regular file")
+    with open(path, "rb") as file:
+        content = file.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise BadImage(f"file of more than {MAX_BYTES:,} bytes")
+    return content
+
+
+def path_below(folder: pathlib.Path, name: str) -> pathlib.Path:
+    """Returns the path of a file that others named, links followed; raises `BadImage` if it is not below `folder`.
+
+    Whoever wrote a table of names could otherwise read any file of this machine: "../../home/…" or "/home/…".
+    """
+    try:
+        path = (folder / name).resolve()
+    except (OSError, RuntimeError, ValueError):  # links in a circle, a null character
+        raise BadImage("file name that leads nowhere") from None
+    if not path.is_relative_to(folder.resolve()):
+        raise BadImage("file name that leads out of its folder")
+    return path

@@ -134,19 +134,19 @@ TEXT_OPS = frozenset(
 # In the core of TensorFlow 2.15, all of them in `tf.raw_ops`.
 CORE_OPS = frozenset(
     """
-    AddV2 All Any ArgMax Assert AssignVariableOp BatchDatasetV2 BatchMatMulV2 BiasAdd BroadcastTo Cast ConcatV2
-    ConcatenateDataset Const Conv2D Cumsum DatasetToSingleElement DecodeImage DecodeRaw DepthwiseConv2dNative
-    DepthwiseConv2dNativeBackpropInput DisableCopyOnRead EnsureShape Equal Erf ExpandDims ExtractJpegShape Fill
-    FloorDiv FloorMod FusedBatchNormV3 GatherNd GatherV2 Greater GreaterEqual HashTableV2 Identity IdentityN If
-    IgnoreErrorsDataset InitializeTableFromTextFileV2 Less LessEqual Log LogicalAnd LookupTableFindV2 MatMul Max
-    Maximum Mean MergeV2Checkpoints Minimum Mul Neg NoOp OneHot OptionsDataset Pack ParallelMapDatasetV2
-    PartitionedCall Placeholder Prod RaggedGather RaggedRange RaggedTensorToTensor Range ReadVariableOp RealDiv Relu
-    Reshape ResourceGather RestoreV2 Round Rsqrt SaveV2 ScaleAndTranslate ScatterNd Select SelectV2 Shape
-    ShardedFilename Sigmoid Size Softmax Split SplitV Square Squeeze StatefulPartitionedCall StatelessIf
-    StaticRegexFullMatch StaticRegexReplace StridedSlice StringJoin StringLength StringLower StringStrip Sub Substr
-    Sum Tanh TensorDataset TensorListFromTensor TensorListGetItem TensorListReserve TensorListSetItem
-    TensorListStack TensorScatterUpdate TensorSliceDataset Tile TopKV2 Transpose UnicodeTranscode Unpack
-    UnsortedSegmentSum UpperBound VarHandleOp VarIsInitializedOp Where While ZerosLike
+    AddV2 All Any ArgMax Assert AssignVariableOp BatchDatasetV2 BatchMatMulV2 BiasAdd BitwiseAnd BroadcastTo Cast
+    ConcatV2 ConcatenateDataset Const Conv2D Cumsum DatasetToSingleElement DecodeImage DecodePaddedRaw DecodeRaw
+    DepthwiseConv2dNative DepthwiseConv2dNativeBackpropInput DisableCopyOnRead EnsureShape Equal Erf ExpandDims
+    ExtractJpegShape Fill FloorDiv FloorMod FusedBatchNormV3 GatherNd GatherV2 Greater GreaterEqual HashTableV2 Identity
+    IdentityN If IgnoreErrorsDataset InitializeTableFromTextFileV2 Less LessEqual Log LogicalAnd LogicalNot LogicalOr
+    LookupTableFindV2 MatMul Max Maximum Mean MergeV2Checkpoints Minimum Mul Neg NoOp OneHot OptionsDataset Pack
+    ParallelMapDatasetV2 PartitionedCall Placeholder Prod RaggedGather RaggedRange RaggedTensorToTensor Range
+    ReadVariableOp RealDiv Relu Reshape ResourceGather RestoreV2 ReverseV2 Round Rsqrt SaveV2 ScaleAndTranslate
+    ScatterNd Select SelectV2 Shape ShardedFilename Sigmoid Size Softmax Split SplitV Square Squeeze
+    StatefulPartitionedCall StatelessIf StatelessWhile StaticRegexFullMatch StaticRegexReplace StridedSlice StringJoin
+    StringLength StringLower StringStrip Sub Substr Sum Tanh TensorDataset TensorListFromTensor TensorListGetItem
+    TensorListReserve TensorListSetItem TensorListStack TensorScatterUpdate TensorSliceDataset Tile TopKV2 Transpose
+    UnicodeTranscode Unpack UnsortedSegmentSum UpperBound VarHandleOp VarIsInitializedOp Where While ZerosLike
     """.split()
 )
 

@@ -6,14 +6,12 @@ others have length 1), any bytes are a text, and an empty batch gives an empty a
 
 from __future__ import annotations
 
-import numpy as np
 import tensorflow as tf
 from ml_collections import ConfigDict
 
 from mural_tf.data.images import prepare_image, prepared_spec, unit_range
 from mural_tf.data.records import untuned
 from mural_tf.encoders.packing import encode_by_length
-from mural_tf.encoders.towers import takes_features
 from mural_tf.export.hub_modules import text_variables, traced_once
 from mural_tf.models.dual_encoder import DualEncoder, image_embeddings
 from mural_tf.text.word_pieces import TOKENS, WordPieceTokenizer
@@ -21,9 +19,6 @@ from mural_tf.text.word_pieces import TOKENS, WordPieceTokenizer
 # Images of a batch decoded at once, at most; the server's threads limit it further. Fixed, because tf.data's own
 # choice starts at one and is forgotten after every batch.
 DECODED_AT_ONCE = 16
-# A few kilobytes of PNG can hold gigabytes of one colour; a decoder would fill the server's memory with them.
-MAX_PIXELS = 2**26
-BMP_SIDES = 18  # where a BMP's width and height stand
 
 
 def decode_batch(data: tf.Tensor, tower: ConfigDict) -> tuple[tf.Tensor, tf.Tensor]:
@@ -36,9 +31,7 @@ def decode_batch(data: tf.Tensor, tower: ConfigDict) -> tuple[tf.Tensor, tf.Tens
     count, spec = tf.size(data, out_type=tf.int64), prepared_spec(tower)
 
     def decode(index, image):
-        pixels = tf.constant(0, tf.int64) if takes_features(tower) else claimed_pixels(image)
-        with tf.control_dependencies([tf.debugging.Assert(pixels <= MAX_PIXELS, ["too large"])]):
-            return index, prepare_image(tf.identity(image), tower)
+        return index, prepare_image(image, tower)
 
     examples = tf.data.Dataset.from_tensor_slices((tf.range(count), data))
     decoded = examples.map(decode, num_parallel_calls=DECODED_AT_ONCE).ignore_errors()
@@ -51,39 +44,6 @@ def decode_batch(data: tf.Tensor, tower: ConfigDict) -> tuple[tf.Tensor, tf.Tens
     indices = indices[:, tf.newaxis]
     readable = tf.scatter_nd(indices, tf.ones_like(indices[:, 0], tf.int32), [count + 1])[:-1] > 0
     return tf.scatter_nd(indices, images, tf.stack([count + 1, *spec.shape])), readable
-
-
-def claimed_pixels(data: tf.Tensor) -> tf.Tensor:
-    """Returns height times width as the header of a JPEG, PNG, GIF or BMP (string scalar) has them, int64; else 0.
-
-    Raises `tf.errors.InvalidArgumentError` if the header is cut off.
-    """
-
-    def starts_with(magic):
-        return tf.equal(tf.strings.substr(data, 0, len(magic)), magic)
-
-    def header(position, size, byteorder):
-        """The product of two unsigned numbers of `size` bytes."""
-        raw = tf.cast(tf.io.decode_raw(tf.strings.substr(data, position, 2 * size), tf.uint8), tf.int64)
-        weights = 256 ** np.arange(size, dtype=np.int64)
-        sides = tf.reshape(raw, [2, size]) * (weights[::-1] if byteorder == "big" else weights)
-        sides = tf.reduce_sum(sides, axis=1)
-        if position == BMP_SIDES:
-            sides = tf.minimum(sides, 2**32 - sides)  # a negative height says that the rows stand from the top
-        return tf.reduce_prod(sides)
-
-    def of_jpeg():
-        return tf.reduce_prod(tf.cast(tf.io.extract_jpeg_shape(data)[:2], tf.int64))
-
-    return tf.case(
-        [
-            (starts_with(b"\xff\xd8"), of_jpeg),
-            (starts_with(b"\x89PNG"), lambda: header(16, 4, "big")),
-            (starts_with(b"GIF8"), lambda: header(6, 2, "little")),
-            (starts_with(b"BM"), lambda: header(BMP_SIDES, 4, "little")),
-        ],
-        default=lambda: tf.constant(0, tf.int64),
-    )
 
 
 def fold_batch_norm(tower: tf.keras.Model) -> tf.keras.Model:

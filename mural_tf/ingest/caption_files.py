@@ -11,12 +11,16 @@ from __future__ import annotations
 
 import itertools
 import json
+import lzma
 import pathlib
+import zlib
 from collections.abc import Collection, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mural_tf.errors import UserError
-from mural_tf.ingest.text_files import Problem, canonical_language, clean, open_binary, read_lines, refuse
+from mural_tf.ingest.text_files import Problem, canonical_language, clean, is_text, open_binary, read_lines, refuse
+
+LARGEST_JSON = 2**30  # bytes of a file, which is held in memory; the largest published ones have 150 million
 
 
 class Caption(NamedTuple):
@@ -70,11 +74,15 @@ def read_coco(path: str | pathlib.Path, language: str = "en", on_problem: Proble
     """
     language = canonical_language(language)
     content = _read_json(path, "COCO's captions", ("images", "annotations"))
-    names = {image["id"]: image.get("file_name") for image in content["images"]}
-    for index, annotation in enumerate(content["annotations"]):
-        location = f"{path}, annotation {annotation.get('id', f'number {index + 1}')}"
+    names = {
+        image["id"]: image.get("file_name")
+        for image, location in _objects(content["images"], f"{path}, image", on_problem)
+        if _is_id(image.get("id"), location, on_problem)
+    }
+    for annotation, location in _objects(content["annotations"], f"{path}, annotation", on_problem):
         image = annotation.get("image_id")
-        yield from checked(names.get(image), str(image), annotation.get("caption"), language, location, on_problem)
+        if _is_id(image, location, on_problem):
+            yield from checked(names.get(image), str(image), annotation.get("caption"), language, location, on_problem)
 
 
 def read_karpathy(
@@ -97,18 +105,29 @@ def read_karpathy(
     """
     language = canonical_language(language)
     wanted = {split} if isinstance(split, str) else set(split)
-    images = _read_json(path, "Karpathy and Li's splits", ("images",))["images"]
-    known = {image.get("split") for image in images}
+    content = _read_json(path, "Karpathy and Li's splits", ("images",))
+    images = list(_objects(content["images"], f"{path}, image", on_problem))
+    known = {image.get("split") for image, _ in images if is_text(image.get("split"))}
     if not wanted <= known:
-        names = ", ".join(sorted(map(str, known)))
+        names = ", ".join(sorted(known))
         raise UserError(f"{path} has no split {', '.join(sorted(wanted - known))}; it has {names}.")
-    for image in images:
-        if image["split"] in wanted:
-            name = "/".join(part for part in (image.get("filepath"), image.get("filename")) if part)
-            identity = str(image.get("cocoid", image.get("filename")))
-            for sentence in image["sentences"][:captions_per_image]:
-                location = f"{path}, sentence {sentence.get('sentid')}"
-                yield from checked(name, identity, sentence.get("raw"), language, location, on_problem)
+    for image, location in images:
+        if not is_text(image.get("split")):
+            on_problem("image without a split", location)
+        elif image["split"] in wanted:
+            yield from _of_karpathy(image, location, f"{path}, sentence", captions_per_image, language, on_problem)
+
+
+def _of_karpathy(image: dict, location: str, below: str, most, language: str, on_problem) -> Iterator[Caption]:
+    parts = [part for part in (image.get("filepath"), image.get("filename")) if part]
+    identity, sentences = image.get("cocoid", image.get("filename")), image.get("sentences")
+    if not parts or not all(map(is_text, parts)):
+        on_problem("image name that is not text", location)
+    elif not isinstance(sentences, list):
+        on_problem("image without a list of sentences", location)
+    elif _is_id(identity, location, on_problem):
+        for sentence, place in _objects(sentences[:most], below, on_problem, "sentid"):
+            yield from checked("/".join(parts), str(identity), sentence.get("raw"), language, place, on_problem)
 
 
 def read_multi30k(
@@ -162,14 +181,33 @@ def read_coco_cn(
 def checked(
     image_file: str | None, image_id: str, text: str | None, language: str, location: str, on_problem: Problem
 ) -> Iterator[Caption]:
-    """Yields the caption if it is usable."""
-    caption = clean(text)
+    """Yields the caption if it is usable; texts may be anything that was parsed."""
     if not image_file:
         on_problem("caption of an image that the file does not name", location)
-    elif not caption:
+    elif not is_text(image_file) or not is_text(image_id):
+        on_problem("image name that is not text", location)
+    elif text is not None and not is_text(text):
+        on_problem("caption that is not text", location)
+    elif not clean(text):
         on_problem("empty caption", location)
     else:
-        yield Caption(image_file, image_id, caption, language, location)
+        yield Caption(image_file, image_id, clean(text), language, location)
+
+
+def _objects(entries: list, place: str, on_problem: Problem, name: str = "id") -> Iterator[tuple[dict, str]]:
+    """Yields (entry, its place) of a list's JSON objects; whatever else is in it is a problem."""
+    for number, entry in enumerate(entries, start=1):
+        if isinstance(entry, dict):
+            yield entry, f"{place} {entry.get(name, f'number {number}')}"
+        else:
+            on_problem("entry that is not a JSON object", f"{place} number {number}")
+
+
+def _is_id(value: Any, location: str, on_problem: Problem) -> bool:
+    if isinstance(value, int) or is_text(value):
+        return True
+    on_problem("image id that is neither a number nor text", location)
+    return False
 
 
 def _read_token_lines(path, on_problem) -> Iterator[tuple[str, str, str]]:
@@ -195,9 +233,14 @@ def _read_json(path, what: str, keys: Sequence[str]) -> dict:
     with open_binary(path) as (file, _):
         try:
             # Token lists are most of Karpathy's files and are never used: dropping them at once halves the memory.
-            content = json.load(file, object_hook=_without_tokens)
-        except (ValueError, EOFError, OSError) as error:
+            text = file.read(LARGEST_JSON + 1)
+            content = json.loads(text, object_hook=_without_tokens) if len(text) <= LARGEST_JSON else None
+        except RecursionError:
+            raise UserError(f"{path} is not {what}: its JSON is nested too deeply.") from None
+        except (ValueError, EOFError, OSError, zlib.error, lzma.LZMAError) as error:
             raise UserError(f"{path} is not {what}: no valid JSON ({error}).") from None
+    if len(text) > LARGEST_JSON:
+        raise UserError(f"{path} is not {what}: it has more than {LARGEST_JSON:,} bytes.")
     missing = [key for key in keys if not isinstance(content, dict) or not isinstance(content.get(key), list)]
     if missing:
         raise UserError(f"{path} is not {what}: it has no list {missing[0]!r}.")

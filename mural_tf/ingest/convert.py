@@ -33,7 +33,7 @@ from mural_tf.ingest.translations import GoogleTranslations, Lines, Opus, Opus10
 from mural_tf.ingest.web_captions import CaptionsTsv, Cc3m, Cc12m, Coyo, Laion, Uc2
 from mural_tf.ingest.wit import Wit
 
-FORMAT = 1  # raised when the same input would give other bytes than before
+FORMAT = 2  # raised when the same input would give other bytes than before
 PLAN = "plan.json"
 SKIPPED = "skipped.tsv"
 _KINDS = (

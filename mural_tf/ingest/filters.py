@@ -14,7 +14,6 @@ bound remain.
 from __future__ import annotations
 
 import collections
-import io
 import pathlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,7 +22,7 @@ import numpy as np
 import PIL.Image
 from tqdm import tqdm
 
-from mural_tf.data.pictures import on_white
+from mural_tf.data.pictures import ENDINGS, BadImage, encode_jpeg, open_image, orientation, read_file, turned, upright
 from mural_tf.errors import UserError
 from mural_tf.files import save_array
 from mural_tf.ingest.blocks import Block, map_blocks, read_blocks
@@ -35,34 +34,18 @@ from mural_tf.ingest.translated_captions import Translations
 # Image files: checked without decoding, copied where the record format allows it.
 
 COPIED = ("JPEG", "PNG")  # what records hold and the input pipeline decodes
-JPEG_QUALITY = 95
 _END_OF_JPEG, _END_OF_PNG = b"\xff\xd9", b"IEND\xaeB`\x82"
 _TAIL = 4096  # bytes at a file's end where its end mark is looked for: cameras and servers append a little
 
 
-class BadImage(ValueError):
-    """An image that cannot be used; the message is the kind of problem."""
-
-
-def examine(image: bytes) -> tuple[PIL.Image.Image, tuple[int, int]]:
-    """Opens an image, reading its header only; returns it and (width, height); raises `BadImage`."""
-    if not image:
-        raise BadImage("empty image file")
-    try:
-        opened = PIL.Image.open(io.BytesIO(image))
-    except PIL.Image.DecompressionBombError:
-        raise BadImage("image of too many pixels") from None
-    except Exception:  # noqa: BLE001 - Pillow's readers raise many classes on damaged headers
-        raise BadImage("file that is not an image") from None
-    return opened, opened.size
-
-
 def usable_bytes(image: bytes, opened: PIL.Image.Image, image_size: int = 0) -> bytes:
-    """Returns what a record may hold: the file itself, undecoded, if it is JPEG or PNG and small enough.
+    """Returns what a record may hold: the file itself, undecoded, if it is JPEG or PNG, upright and small enough.
+
+    Everything else becomes an upright JPEG on white.
 
     Args:
       image: the file's content.
-      opened: what `examine` returned.
+      opened: what `open_image` returned.
       image_size: a longer shorter side is shrunk to this many pixels; 0 leaves the size.
 
     Raises:
@@ -73,35 +56,28 @@ def usable_bytes(image: bytes, opened: PIL.Image.Image, image_size: int = 0) -> 
         mark = _END_OF_JPEG if opened.format == "JPEG" else _END_OF_PNG
         if mark not in image[-_TAIL:]:
             raise BadImage("image that is cut off")
-        return image
-    try:
-        if shrink:
-            scale = image_size / min(opened.size)
-            size = tuple(max(image_size, round(side * scale)) for side in opened.size)
-            opened.draft("RGB", size)  # JPEG: decode at an eighth, a quarter or half the size where that is enough
-            opened = opened.resize(size, PIL.Image.Resampling.BICUBIC)
-        return _encode(opened)
-    except Exception:  # noqa: BLE001 - as above
-        raise BadImage("image that does not decode") from None
-
-
-def _encode(image: PIL.Image.Image) -> bytes:
-    """Encodes as JPEG; transparent pixels go on white, as everywhere in the project."""
-    buffer = io.BytesIO()
-    on_white(image).save(buffer, "JPEG", quality=JPEG_QUALITY)
-    return buffer.getvalue()
+        if orientation(opened) == 1:
+            return image
+    if not shrink:
+        return encode_jpeg(upright(opened))
+    lies = opened.width > opened.height
+    scale = image_size / min(opened.size)
+    size = tuple(max(image_size, round(side * scale)) for side in opened.size)
+    opened.draft("RGB", size)  # JPEG: decode at an eighth, a quarter or half the size where that is enough
+    decoded = upright(opened)
+    size = size if lies == (decoded.width > decoded.height) else size[::-1]
+    return encode_jpeg(decoded.resize(size, PIL.Image.Resampling.BICUBIC))
 
 
 # Images that look like evaluation images.
 
 HASHES = "evaluation_hashes.npy"
 BITS = 64
-_IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp")
 _ENOUGH = 256  # a JPEG is decoded to at least as many pixels a side: the hash looks at 32
 
 
 def perceptual_hash(image: PIL.Image.Image) -> int:
-    """Returns the image's 64 bits; raises Pillow's own errors for what does not decode."""
+    """Returns an opened image's 64 bits, which are of the upright picture; raises `BadImage`."""
     try:
         import imagehash
     except ImportError:
@@ -110,7 +86,7 @@ def perceptual_hash(image: PIL.Image.Image) -> int:
             "(or mural-tf[convert])."
         ) from None
     image.draft("L", (_ENOUGH, _ENOUGH))
-    bits = imagehash.phash(image).hash.ravel()
+    bits = imagehash.phash(turned(image)).hash.ravel()
     return int.from_bytes(np.packbits(bits).tobytes(), "big")
 
 
@@ -127,9 +103,8 @@ def hash_evaluation_images(patterns: Iterable[str], folder: pathlib.Path, progre
     hashes = set()
     for name in tqdm(list(_image_files(patterns)), unit="image", desc="Evaluation images", disable=not progress):
         try:
-            with PIL.Image.open(name) as image:
-                hashes.add(perceptual_hash(image))
-        except (OSError, ValueError, SyntaxError) as error:
+            hashes.add(perceptual_hash(open_image(read_file(name))))
+        except (OSError, BadImage) as error:
             raise UserError(f"The evaluation image {name} cannot be read: {error}.") from None
     save_array(path, np.array(sorted(hashes), np.uint64))
 
@@ -140,7 +115,7 @@ def _image_files(patterns: Iterable[str]) -> Iterator[pathlib.Path]:
             if path.suffix == ".txt":  # a list of files, relative to its folder
                 yield from (path.parent / line.strip() for _, line in read_lines(path) if line.strip())
             elif path.is_dir():
-                files = sorted(file for file in path.rglob("*") if file.suffix.lower() in _IMAGE_ENDINGS)
+                files = sorted(file for file in path.rglob("*") if file.suffix.lower()[1:] in ENDINGS)
                 if not files:
                     raise UserError(f"The folder {path} of evaluation images holds no image file.")
                 yield from files
@@ -284,12 +259,13 @@ class Screen:
         filters = self.filters
         if contains_text(self.frequent_images, found.image_id):
             return b"", f"image with more than {filters.max_texts_per_image} texts"
-        opened, size = examine(found.image)
+        opened = open_image(found.image)
+        size = opened.size
         if filters.above_shorter_side and min(size) <= filters.above_shorter_side:
             return b"", f"image whose shorter side is not above {filters.above_shorter_side} pixels"
         if filters.max_aspect_ratio and max(size) > filters.max_aspect_ratio * min(size):
             return b"", f"image of an aspect ratio above {filters.max_aspect_ratio:g}"
-        if self.near_duplicates and self.near_duplicates.contains(_perceptual_hash(found.image)):
+        if self.near_duplicates and self.near_duplicates.contains(perceptual_hash(open_image(found.image))):
             return b"", "image that looks like an evaluation image"
         return usable_bytes(found.image, opened, self.settings.image_size), ""
 
@@ -319,8 +295,8 @@ def _read_excluded(patterns: tuple[str, ...]) -> np.ndarray:
     hashes = set()
     for pattern in patterns:
         for path in find_files(pattern):
-            for _, line in read_lines(path, lambda kind, place: None):
-                for field in (line or "").split("\t"):
+            for _, line in read_lines(path):  # raises: a text that is not excluded would be trained on
+                for field in line.split("\t"):
                     if clean(field):
                         hashes.add(text_hash(clean(field).casefold()))
     return np.array(sorted(hashes), np.uint64)
@@ -328,13 +304,3 @@ def _read_excluded(patterns: tuple[str, ...]) -> np.ndarray:
 
 def _load_hashes(path: pathlib.Path) -> np.ndarray:
     return np.load(path, mmap_mode="r") if path.exists() else np.empty(0, np.uint64)
-
-
-def _perceptual_hash(image: bytes) -> int:
-    try:
-        with PIL.Image.open(io.BytesIO(image)) as opened:
-            return perceptual_hash(opened)
-    except UserError:
-        raise
-    except Exception:  # noqa: BLE001 - Pillow's decoders raise many classes
-        raise BadImage("image that does not decode") from None

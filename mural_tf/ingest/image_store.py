@@ -11,11 +11,12 @@ from typing import ClassVar, NamedTuple
 
 from tqdm import tqdm
 
+from mural_tf.data.pictures import ENDINGS, BadImage, path_below, read_file
 from mural_tf.errors import UserError
-from mural_tf.ingest.img2dataset import IMAGE_ENDINGS, find_shards, parse_example, read_samples
+from mural_tf.ingest.img2dataset import find_shards, parse_example, read_samples
 from mural_tf.ingest.source import IMAGE, Captioned, Source, Tally, Text
 from mural_tf.ingest.tables import DiskTable, build_table
-from mural_tf.ingest.text_files import canonical_language
+from mural_tf.ingest.text_files import canonical_language, is_text
 
 _WHERE = struct.Struct("<IQQ")  # shard, offset, size
 
@@ -27,10 +28,10 @@ class ImageFolder:
         self.directory = directory
 
     def get(self, name: str) -> bytes | None:
-        """Returns the file's content, `None` if there is none."""
+        """Returns the file's content, `None` if there is none; raises `BadImage` if it may not be read."""
         for candidate in (name, os.path.basename(name)):
             try:
-                return (self.directory / candidate.lstrip("/")).read_bytes()
+                return read_file(path_below(self.directory, candidate.lstrip("/")))
             except OSError:
                 continue
         return None
@@ -55,12 +56,12 @@ class DownloadedImages:
             # Damage shows when the images are looked for: they will be missing.
             for sample in read_samples(shard, lambda kind, place: None, images=False):
                 address = sample.metadata.get("url")
-                if address:
+                if address and is_text(address):
                     name = sample.key.encode() if shard.is_dir() else b""
                     yield address, _WHERE.pack(number, *sample.where) + name
 
     def get(self, name: str) -> bytes | None:
-        """Returns the image's content, `None` if it was not downloaded."""
+        """Returns the image's content, `None` if it was not downloaded; raises `BadImage` if it may not be read."""
         found = self.index.get(name)
         if not found:
             return None
@@ -68,8 +69,8 @@ class DownloadedImages:
         shard = self.shards[number]
         if shard.is_dir():
             stem = found[0][_WHERE.size :].decode()
-            files = (shard / f"{stem}.{ending}" for ending in IMAGE_ENDINGS)
-            return next((file.read_bytes() for file in files if file.exists()), None)
+            names = (f"{stem}.{ending}" for ending in ENDINGS)
+            return next((read_file(path_below(shard, name)) for name in names if (shard / name).exists()), None)
         with open(shard, "rb") as file:
             file.seek(offset)
             content = file.read(size)
@@ -107,9 +108,12 @@ class CaptionedImages(Source):
 
     def records(self, item: ImageItem, tally: Tally) -> Iterable[Captioned]:
         """Yields the image with its captions, if it is there."""
-        image = self._store.get(item.image_file)
+        try:
+            image, problem = self._store.get(item.image_file), "missing image"
+        except BadImage as error:
+            image, problem = None, str(error)
         if image is None:
-            tally.skip("missing image", f"{item.texts[0].place} ({item.image_file})", len(item.texts))
+            tally.skip(problem, f"{item.texts[0].place} ({item.image_file})", len(item.texts))
         else:
             yield Captioned(item.image_id, image, item.texts, item.split)
 

@@ -46,11 +46,13 @@ class OwnRecords(ShardSource):
         split = item.name.split("-")[0]
         for record, place in _parsed(item, tally):
             if isinstance(record, ImageTextRecord):
-                texts = _texts(record, place)
+                texts = _texts(record, place, tally)
                 if texts:
                     yield Captioned(record.image_id, record.image, texts, split)
-                else:
+                elif not record.captions:
                     tally.skip("image without captions", place)
+            elif not record.text_a.strip() or not record.text_b.strip():
+                tally.skip("empty text", place)
             else:
                 yield Pair(
                     record.text_a, record.language_a, record.text_b, record.language_b, record.group_id, place, split
@@ -77,6 +79,13 @@ def _parsed(path: pathlib.Path, tally: Tally) -> Iterator[tuple]:
             tally.skip(error.kind, place)
 
 
-def _texts(record, place: str) -> list[Text]:
+def _texts(record, place: str, tally: Tally) -> list[Text]:
+    """Returns the captions that can be used; the others are counted."""
+    if not len(record.captions) == len(record.languages) == len(record.caption_groups):
+        tally.skip("record with more captions than languages or groups, or fewer", place, len(record.captions) or 1)
+        return []
     triples = zip(record.captions, record.languages, record.caption_groups)
-    return [Text(caption, language, group, place) for caption, language, group in triples if caption]
+    texts = [Text(caption, language, group, place) for caption, language, group in triples if caption.strip()]
+    if len(texts) < len(record.captions):
+        tally.skip("empty caption", place, len(record.captions) - len(texts))
+    return texts

@@ -12,8 +12,12 @@ from mural_tf.ingest.text_files import Problem
 ROWS = 1024  # that are read at a time
 
 
+class UnreadableParquet(UserError):
+    """A file that is no Parquet, or damaged from its beginning; the message names it."""
+
+
 def open_parquet(path: pathlib.Path):
-    """Returns the file as pyarrow sees it; raises `UserError` if it cannot be read."""
+    """Returns the file as pyarrow sees it; raises `UnreadableParquet`, or `UserError` if pyarrow is not installed."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -21,10 +25,12 @@ def open_parquet(path: pathlib.Path):
         raise UserError(
             f"Reading {path} needs a package that is not installed: pip install pyarrow (or mural-tf[convert])."
         ) from None
+    if not path.is_file():  # a pipe would wait for its other end
+        raise UnreadableParquet(f"{path} is not a regular file.")
     try:
         return pyarrow.parquet.ParquetFile(path)
-    except (pyarrow.ArrowInvalid, OSError) as error:
-        raise UserError(f"{path} is not a readable Parquet file: {error}") from None
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
+        raise UnreadableParquet(f"{path} is not a readable Parquet file: {error}") from None
 
 
 def column_names(path: pathlib.Path) -> list[str]:
@@ -35,15 +41,39 @@ def column_names(path: pathlib.Path) -> list[str]:
 def read_rows(
     path: pathlib.Path, columns: Sequence[str] | None, on_problem: Problem
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields (number from 0, row) in memory bounded by the rows read at a time."""
+    """Yields (number from 0, row) in memory bounded by the rows read at a time.
+
+    Rows may hold any values: the types of columns are whatever the file says. Text that is not UTF-8 costs its row, and
+    damage the rest of its row group.
+    """
     import pyarrow
 
-    file = open_parquet(path)
-    number = 0
+    file, end = open_parquet(path), 0
+    for group in range(file.num_row_groups):
+        number, end = end, end + file.metadata.row_group(group).num_rows
+        try:
+            for batch in file.iter_batches(batch_size=ROWS, columns=columns, row_groups=[group]):
+                for row in _rows(batch):
+                    if row is None:
+                        on_problem("row with values that cannot be read", f"{path}, row {number}")
+                    else:
+                        yield number, row
+                    number += 1
+        except (pyarrow.ArrowException, OSError):
+            for lost in range(number, end):
+                on_problem("row in a damaged part of a Parquet file", f"{path}, row {lost}")
+
+
+def _rows(batch) -> list[dict[str, Any] | None]:
     try:
-        for batch in file.iter_batches(batch_size=ROWS, columns=columns):
-            for row in batch.to_pylist():
-                yield number, row
-                number += 1
-    except (pyarrow.ArrowException, OSError):
-        on_problem("Parquet file that is damaged: what follows is lost", f"{path}, row {number}")
+        return batch.to_pylist()
+    except (ValueError, ArithmeticError):  # text that is not UTF-8, dates beyond Python's: which rows are it?
+        rows = (batch.slice(index, 1) for index in range(batch.num_rows))
+        return [_row_or_none(row) for row in rows]
+
+
+def _row_or_none(batch) -> dict[str, Any] | None:
+    try:
+        return batch.to_pylist()[0]
+    except (ValueError, ArithmeticError):
+        return None

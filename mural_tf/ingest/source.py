@@ -16,9 +16,23 @@ from mural_tf.data.skipped import CountsByKind
 from mural_tf.errors import UserError
 from mural_tf.ingest.text_files import canonical_language
 
-language_tag = functools.lru_cache(maxsize=4096)(canonical_language)  # called once per record
+_cached_language = functools.lru_cache(maxsize=4096)(canonical_language)
 PAIR, IMAGE, FILE = "pair", "image", "file"  # what an item is: its size decides how many go into a block
 MINIMUM = 1000  # items read before the skipped share counts; a file's first lines may be its worst
+
+
+def language_tag(code: str) -> str:
+    """Returns what `canonical_language` returns, and raises what it raises; fast for a call a record."""
+    return _cached_language(code) if isinstance(code, str) and len(code) < _SHORT else canonical_language(code)
+
+
+_SHORT = 40  # characters of a language code: longer ones are rare, and would fill the memory
+_PLACE = 500  # characters of a place that are kept
+
+
+def _one_line(place: str) -> str:
+    """What a report can hold: names of files and images may have line breaks, or bytes that are no text."""
+    return " ".join(place[:_PLACE].encode("utf-8", "backslashreplace").decode().split())
 
 
 @dataclasses.dataclass
@@ -42,12 +56,13 @@ class Tally:
 
     def skip(self, kind: str, place: str, count: int = 1) -> None:
         """Counts something unusable: one text, or the `count` captions of one image."""
+        place = _one_line(place)
         self.skipped.add(kind, place, count)
         self.places.append((kind, place))
 
     def leave_out(self, kind: str, place: str, count: int = 1) -> None:
         """Counts what is not wanted."""
-        self.left_out.add(kind, place, count)
+        self.left_out.add(kind, _one_line(place), count)
 
     def add(self, later: Tally) -> None:
         """Adds the counts of a later block."""
@@ -195,10 +210,16 @@ class ShardSource(Source):
 
 
 def find_files(pattern: str) -> list[pathlib.Path]:
-    """Returns the sorted files that a path or a pattern with wildcards stands for; raises if there is none."""
+    """Returns the sorted files that a path or a pattern with wildcards stands for; raises if there is none.
+
+    Folders are among them, but neither pipes nor links that lead nowhere: `UserError` names the first.
+    """
     found = sorted(pathlib.Path(name) for name in glob.glob(os.path.expanduser(pattern), recursive=True))
     if not found:
         raise UserError(f"There is no file {pattern}.")
+    for path in found:
+        if not path.is_file() and not path.is_dir():
+            raise UserError(f"{path} is neither a file nor a folder; it may be a pipe, or a link that leads nowhere.")
     return found
 
 

@@ -1,4 +1,4 @@
-"""Text files and language codes as corpora write them: lines of plain or compressed files, BCP 47 tags.
+"""Text files and language codes as corpora write them: lines of plain or compressed files, JSON, BCP 47 tags.
 
 This file does not need TensorFlow: conversion and evaluation both use it. What cannot be used goes to `on_problem(kind,
 place)`: by default it raises, so that a benchmark is never scored on a part of its texts; a converter passes a function
@@ -10,11 +10,15 @@ from __future__ import annotations
 import bz2
 import contextlib
 import gzip
+import io
+import json
 import lzma
+import os
 import pathlib
+import stat
 import zlib
 from collections.abc import Callable, Iterator
-from typing import IO
+from typing import IO, Any
 
 import langcodes
 
@@ -31,10 +35,17 @@ _ALIASES = {
 _DECOMPRESSORS = {".gz": lambda file: gzip.GzipFile(fileobj=file), ".bz2": bz2.BZ2File, ".xz": lzma.LZMAFile}
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
+LONGEST_LINE = 2**24  # bytes; a longer one is passed over without being held in memory
+TOO_LONG = f"line of more than {LONGEST_LINE:,} bytes"
+_CHUNK = 2**16  # bytes that are read at a time
+
 
 def refuse(kind: str, location: str) -> None:
     """The default `on_problem`: raises `UserError`."""
     raise UserError(f"{location}: {kind}. Repair the file, or fetch it again.")
+
+
+_LONGEST_TAG = 100  # characters
 
 
 def canonical_language(code: str) -> str:
@@ -43,6 +54,10 @@ def canonical_language(code: str) -> str:
     Raises:
       UserError: no language has this code.
     """
+    if not isinstance(code, str) or len(code) > _LONGEST_TAG:
+        raise UserError(
+            f"Unknown language {str(code)[:_LONGEST_TAG]!r}: expected a code like en, pt-BR, zh-Hant or deu."
+        )
     tag = _ALIASES.get(code.strip().lower(), code.strip())
     try:
         if langcodes.tag_is_valid(tag):
@@ -58,20 +73,75 @@ def clean(text: str | None) -> str:
     return " ".join((text or "").split())
 
 
+def is_text(value: Any) -> bool:
+    """Tells whether something that was parsed is a string that UTF-8 can hold.
+
+    JSON and tables may hold numbers where a caption is expected, or halves of surrogate pairs.
+    """
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def parse_object(text: str | bytes) -> dict[str, Any]:
+    """Returns a JSON object; raises `ValueError` for anything else, also for what is nested too deeply to be read."""
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ValueError("JSON that is nested too deeply") from None
+    if not isinstance(value, dict):
+        raise ValueError("JSON that is not an object")
+    return value
+
+
 @contextlib.contextmanager
 def open_binary(path: str | pathlib.Path) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
     """Opens a plain, .gz, .bz2 or .xz file as (content, file itself), whose `tell` says how much of it was read.
 
     Raises:
-      UserError: the file cannot be opened.
+      UserError: the file cannot be opened, or is a pipe or the like.
     """
     path = pathlib.Path(path)
     try:
+        kind = os.stat(path).st_mode
+        if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):  # a pipe would wait for its other end
+            raise UserError(f"Cannot read {path}: it is not a regular file.")
         file = open(path, "rb")
     except OSError as error:
         raise UserError(f"Cannot read {path}: {error.strerror}.") from None
     with file:
         yield _DECOMPRESSORS.get(path.suffix, lambda plain: plain)(file), file
+
+
+class _Unbuffered(io.RawIOBase):
+    """What is read from a compressed file, piece by piece: what comes before damage is not lost."""
+
+    def __init__(self, content: IO[bytes]):
+        self._content = content
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer) -> int:
+        piece = self._content.read1(len(buffer))
+        buffer[: len(piece)] = piece
+        return len(piece)
+
+
+def bounded_lines(content: IO[bytes]) -> Iterator[bytes | None]:
+    """Yields lines with their ends, `None` for one of more than `LONGEST_LINE` bytes, in bounded memory."""
+    content = content if isinstance(content, io.BufferedReader) else io.BufferedReader(_Unbuffered(content), _CHUNK)
+    while line := content.readline(LONGEST_LINE + 1):
+        if len(line) <= LONGEST_LINE:
+            yield line
+            continue
+        while line and not line.endswith(b"\n"):
+            line = content.readline(LONGEST_LINE)
+        yield None
 
 
 def read_lines(
@@ -80,15 +150,20 @@ def read_lines(
     """Yields (line number, text) of a text file, plain or compressed, in constant memory.
 
     A line ends with \\n or \\r\\n and nothing else (U+2028 and U+0085 occur inside sentences); the last one may lack
-    its end. A line that is not UTF-8 is a problem and comes as `None`, so that files read side by side stay in step.
+    its end. A line that is not UTF-8, or too long, is a problem and comes as `None`, so that files read side by side
+    stay in step.
     `on_position` is called from time to time with how many bytes of the file were read.
     """
     number = 0
     with open_binary(path) as (content, file):
         try:
-            for number, line in enumerate(content, start=1):
+            for number, line in enumerate(bounded_lines(content), start=1):
                 if on_position and number % 1000 == 0:
                     on_position(file.tell())
+                if line is None:
+                    on_problem(TOO_LONG, f"{path}:{number}")
+                    yield number, None
+                    continue
                 if number == 1:
                     line = line.removeprefix(_BYTE_ORDER_MARK)
                 try:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
+import lzma
+import math
 import pathlib
 import xml.etree.ElementTree as ElementTree
 import zipfile
@@ -18,17 +19,26 @@ from typing import IO, ClassVar, NamedTuple
 
 from mural_tf.errors import UserError
 from mural_tf.ingest.source import Pair, Reading, Source, Tally, find_files, language_tag
-from mural_tf.ingest.text_files import clean, open_binary, read_lines
+from mural_tf.ingest.text_files import (
+    LONGEST_LINE,
+    TOO_LONG,
+    bounded_lines,
+    clean,
+    is_text,
+    open_binary,
+    parse_object,
+    read_lines,
+)
 
 _NOTHING = object()
 
 
 class LinePair(NamedTuple):
-    """Line i of two aligned files, still as bytes: decoding them is the workers' part."""
+    """Line i of two aligned files, still as bytes: decoding them is the workers' part. `None`: too long a line."""
 
-    line_a: bytes
+    line_a: bytes | None
     language_a: str
-    line_b: bytes
+    line_b: bytes | None
     language_b: str
     score: bytes | None
     place: str
@@ -54,6 +64,9 @@ class AlignedSource(Source):
 
     def records(self, item: LinePair, tally: Tally) -> Iterable[Pair]:
         """Yields the pair, unless a side is empty or not text, or its score is too low."""
+        if item.line_a is None or item.line_b is None:
+            tally.skip(TOO_LONG, item.place)
+            return
         try:
             text_a, text_b = clean(item.line_a.decode("utf-8")), clean(item.line_b.decode("utf-8"))
         except UnicodeDecodeError:
@@ -77,13 +90,13 @@ def read_aligned_lines(
     scores: IO[bytes] | None = None,
     split: str = "train",
 ) -> Iterator[LinePair]:
-    """Yields line i of one file with line i of the other (and line i of `scores`), in constant memory.
+    """Yields line i of one file with line i of the other (and line i of `scores`), in bounded memory.
 
     A line ends with \\n alone: U+2028, U+0085 and lone carriage returns occur inside sentences. Where one file ends
     before the other, the rest is a problem: nothing says which lines are missing.
     """
     number = 0
-    parts = [files[0], files[1]] + ([scores] if scores is not None else [])
+    parts = [bounded_lines(file) for file in (*files, scores) if file is not None]
     try:
         for number, lines in enumerate(itertools.zip_longest(*parts, fillvalue=_NOTHING), start=1):
             if _NOTHING in lines:
@@ -91,19 +104,18 @@ def read_aligned_lines(
                 reading.problem("aligned file with fewer lines than its partner", f"{shorter}:{number}")
                 return
             if number == 1:
-                lines = [line.removeprefix(b"\xef\xbb\xbf") for line in lines]
-            score = lines[2] if scores is not None else None
+                lines = [line and line.removeprefix(b"\xef\xbb\xbf") for line in lines]
+            score = (lines[2] or b"") if scores is not None else None
             yield LinePair(lines[0], languages[0], lines[1], languages[1], score, f"{names[0]}:{number}", split)
-    except (EOFError, OSError, zlib.error, zipfile.BadZipFile):
+    except (EOFError, OSError, zlib.error, lzma.LZMAError, zipfile.BadZipFile):
         reading.problem("file that is damaged or cut off: what follows is lost", f"{names[0]}:{number + 1}")
 
 
 def _is_number(text: bytes) -> bool:
     try:
-        float(text)
+        return math.isfinite(float(text))
     except ValueError:
         return False
-    return True
 
 
 @dataclasses.dataclass
@@ -128,8 +140,12 @@ class Opus(AlignedSource):
             try:
                 with zipfile.ZipFile(path) as archive:
                     yield from self._read_archive(path, archive, reading)
-            except zipfile.BadZipFile:
+            except UserError:
+                raise
+            except (zipfile.BadZipFile, OSError, EOFError, ValueError):
                 reading.problem("file that is not a zip or is cut off", str(path))
+            except (RuntimeError, NotImplementedError) as error:  # a password; a compression that Python lacks
+                reading.problem("zip that cannot be unpacked", f"{path} ({error})")
             reading.file_done(path)
 
     def _read_archive(self, path: pathlib.Path, archive: zipfile.ZipFile, reading: Reading) -> Iterator[LinePair]:
@@ -342,19 +358,22 @@ def parse_google_line(line: str) -> Translation:
     "#".
     """
     try:
-        entry = json.loads(line)
-        source, target = clean(entry["caption_tokenized"]), clean(entry["translation_tokenized"])
+        entry = parse_object(line)
+        source, target = entry["caption_tokenized"], entry["translation_tokenized"]
         source_language, target_language = entry["src_lang"], entry["trg_lang"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError):
         raise ValueError("line that is not a JSON object with a caption and its translation") from None
+    identity = entry.get("image_id", entry.get("rec_num", ""))
+    if not is_text(source) or not is_text(target) or not (isinstance(identity, int) or is_text(identity)):
+        raise ValueError("caption, translation or id that is not text")
+    source, target = clean(source), clean(target)
     if not source or not target:
         raise ValueError("empty text")
     try:
         languages = language_tag(source_language), language_tag(target_language)
     except UserError:
         raise ValueError("unknown language") from None
-    identity = str(entry.get("image_id", entry.get("rec_num", "")))
-    return Translation(source, languages[0], target, languages[1], identity)
+    return Translation(source, languages[0], target, languages[1], str(identity))
 
 
 @dataclasses.dataclass
@@ -413,19 +432,21 @@ class Tmx(Source):
             with open_binary(path) as (content, file):
                 try:
                     parents: list[ElementTree.Element] = []
-                    for event, element in ElementTree.iterparse(content, ("start", "end")):
+                    units = _BoundedUnits(content)
+                    for event, element in ElementTree.iterparse(units, ("start", "end")):
                         if event == "start":
                             parents.append(element)
                             continue
                         parents.pop()
                         if element.tag == "tu":
                             number += 1
+                            units.begin_unit()
                             if number % 1000 == 0:
                                 reading.at(file.tell())
                             yield _variants(element), f"{path}, unit {number}"
                             if parents:
                                 parents[-1].clear()  # units that are done would stay in memory
-                except (ElementTree.ParseError, EOFError, OSError, zlib.error) as error:
+                except (ElementTree.ParseError, EOFError, OSError, ValueError, LookupError, zlib.error) as error:
                     kind = "XML that is damaged or cut off: what follows is lost"
                     reading.problem(kind, f"{path}, after unit {number} ({error})")
             reading.file_done(path)
@@ -453,6 +474,24 @@ class Tmx(Source):
         group = place if len(texts) > 2 else ""
         for (language_a, text_a), (language_b, text_b) in itertools.combinations(texts, 2):
             yield Pair(text_a, language_a, text_b, language_b, group, place, self.split)
+
+
+class _BoundedUnits:
+    """A file of XML in which no unit has more than `LONGEST_LINE` bytes: the parser holds each in memory."""
+
+    def __init__(self, content: IO[bytes]):
+        self._content, self._size = content, 0
+
+    def begin_unit(self) -> None:
+        """Counts from here."""
+        self._size = 0
+
+    def read(self, size: int) -> bytes:
+        """Raises `ValueError` in a unit that is too long."""
+        self._size += size
+        if self._size > LONGEST_LINE + 2**16:  # the parser reads ahead
+            raise ValueError(f"a unit of more than {LONGEST_LINE:,} bytes")
+        return self._content.read(size)
 
 
 def _variants(unit: ElementTree.Element) -> list[tuple[str, str]]:

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 from mural_tf.errors import UserError
 from mural_tf.ingest.image_store import CaptionedImages, ImageItem
-from mural_tf.ingest.parquet import ROWS, column_names, open_parquet, read_rows
+from mural_tf.ingest.parquet import ROWS, UnreadableParquet, column_names, open_parquet, read_rows
 from mural_tf.ingest.source import Reading, Text, language_tag
-from mural_tf.ingest.text_files import canonical_language, clean, read_lines
+from mural_tf.ingest.text_files import canonical_language, clean, is_text, read_lines
 
 
 @dataclasses.dataclass
@@ -120,7 +120,12 @@ class ParquetCaptions(CaptionedImages):
     def read(self, reading: Reading) -> Iterator[ImageItem]:
         """Yields one item per row."""
         for path in self.files():
-            names = column_names(path)
+            try:
+                names = column_names(path)
+            except UnreadableParquet as error:
+                reading.problem("Parquet file that cannot be read", str(error))
+                reading.file_done(path)
+                continue
             missing = {self.URL, self.TEXT} - set(names)
             if missing:
                 raise UserError(f"{path} lacks the column {missing.pop()!r}; it has {', '.join(names)}.")
@@ -133,14 +138,18 @@ class ParquetCaptions(CaptionedImages):
             reading.file_done(path)
 
     def _item(self, row: dict[str, Any], place: str, reading: Reading) -> Iterator[ImageItem]:
-        url, text = row[self.URL], clean(row[self.TEXT])
-        if not url or not text:
+        url, text = row[self.URL], row[self.TEXT]
+        if url is None or text is None or url == "" or is_text(text) and not clean(text):
             reading.problem("row without address or text", place)
             return
-        reason = self.reason_against(row)
-        similarity = row.get(self.SIMILARITY)
-        if not reason and self.min_clip_similarity and similarity is not None:  # a similarity may be negative
-            reason = "CLIP similarity below min_clip_similarity" if similarity < self.min_clip_similarity else ""
+        if not is_text(url) or not is_text(text):
+            reading.problem("address or text that is not text", place)
+            return
+        try:
+            reason = self.reason_against(row) or self._below_similarity(row)
+        except (TypeError, ValueError, AttributeError):
+            reading.problem("score of another type", place)
+            return
         if reason:
             reading.tally.leave_out(reason, place)
             return
@@ -149,10 +158,16 @@ class ParquetCaptions(CaptionedImages):
         except UserError:
             reading.problem("unknown language", place)
             return
-        yield ImageItem(url, url, [Text(text, language, "", place)], self.split)
+        yield ImageItem(url, url, [Text(clean(text), language, "", place)], self.split)
+
+    def _below_similarity(self, row: dict[str, Any]) -> str:
+        similarity = row.get(self.SIMILARITY)
+        if not self.min_clip_similarity or similarity is None or similarity >= self.min_clip_similarity:
+            return ""
+        return "CLIP similarity below min_clip_similarity"
 
     def reason_against(self, row: dict[str, Any]) -> str:
-        """Returns why a row is not wanted, or ""."""
+        """Returns why a row is not wanted, or ""; raises what Python raises for values of other types."""
         del row
         return ""
 

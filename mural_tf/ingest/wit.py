@@ -21,9 +21,9 @@ from mural_tf.errors import UserError
 from mural_tf.files import write_whole
 from mural_tf.ingest.caption_files import Caption, checked
 from mural_tf.ingest.image_store import CaptionedImages, ImageItem
-from mural_tf.ingest.source import Reading, Text
+from mural_tf.ingest.source import Reading, Text, language_tag
 from mural_tf.ingest.tables import Spool, contains, text_hash
-from mural_tf.ingest.text_files import Problem, canonical_language, clean, read_lines, refuse
+from mural_tf.ingest.text_files import LONGEST_LINE, Problem, canonical_language, clean, read_lines, refuse
 
 TEST, DEV = "test", "dev"
 _LONGEST_FIELD = 1 << 20  # characters; WIT's longest context is far below: more is a quotation mark never closed
@@ -109,9 +109,9 @@ def read_wit(
         if not clean(row[caption_column]):
             continue
         try:
-            language = canonical_language(row["language"])
+            language = language_tag(row["language"])
         except UserError:
-            on_problem(f"unknown language {row['language']!r}", location)
+            on_problem("unknown language", f"{location}: {row['language']!r}")
             continue
         if not wanted or language in wanted:
             address = row["image_url"].strip()
@@ -121,22 +121,18 @@ def read_wit(
 def _read_quoted_tsv(path, columns: Sequence[str], on_problem, on_position) -> Iterator[tuple[dict[str, str], str]]:
     """Yields (row, place) of a TSV with a header and quoted fields, which may hold tabs and line breaks."""
     csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_FIELD))
-    last = 0
-
-    def lines():
-        nonlocal last
-        for number, text in read_lines(path, on_problem, on_position):
-            last = number
-            if text is not None:
-                yield text + "\n"
-
-    rows = csv.reader(lines(), delimiter="\t")
-    header = next(rows, [])
+    lines = _LinesOfRows(read_lines(path, on_problem, on_position))
+    rows = csv.reader(lines, delimiter="\t")
+    try:
+        header = next(rows, [])
+    except csv.Error as error:
+        raise UserError(f"{path} is not one of WIT's files: its first line is not TSV ({error}).") from None
     missing = [column for column in columns if column not in header]
     if missing:
         raise UserError(f"{path} lacks the column {missing[0]!r}; its first line has {header[:20]}.")
     while True:
-        location = f"{path}:{last + 1}"
+        lines.begin_row()
+        location = f"{path}:{lines.last + 1}"
         try:
             row = next(rows)
         except StopIteration:
@@ -148,6 +144,32 @@ def _read_quoted_tsv(path, columns: Sequence[str], on_problem, on_position) -> I
             yield dict(zip(header, row)), location
         elif row:
             on_problem("row with the wrong number of columns", location)
+
+
+class _LinesOfRows:
+    """Lines for `csv.reader`, which holds a row in memory until its quotation marks are closed.
+
+    Raises `csv.Error` for a row of more than `LONGEST_LINE` characters; the next row begins behind it.
+    """
+
+    def __init__(self, lines: Iterator[tuple[int, str | None]]):
+        self._lines, self.last, self._characters = lines, 0, 0
+
+    def begin_row(self) -> None:
+        """Counts from here."""
+        self._characters = 0
+
+    def __iter__(self):
+        return self
+
+    def __next__(self) -> str:
+        self.last, text = next(self._lines)
+        while text is None:  # a problem that `read_lines` has told
+            self.last, text = next(self._lines)
+        self._characters += len(text)
+        if self._characters > LONGEST_LINE:
+            raise csv.Error(f"more than {LONGEST_LINE:,} characters")
+        return text + "\n"
 
 
 class HeldOut:

@@ -156,9 +156,9 @@ def load(folder: str | os.PathLike, count: int) -> ApproximateIndex | None:
     try:
         values = json.loads((folder / REPORT).read_text(encoding="utf-8"))
         index = faiss.read_index(str(folder / FILE))
-        parameters = Parameters(values["method"], values["size"], values["construction"])
+        parameters = Parameters(values["method"], int(values["size"]), int(values["construction"]))
         effort = int(values["effort"])
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[-1]
         raise UserError(
             f"The approximate index in {folder} is damaged ({reason}); delete {FILE} and {REPORT} and index again."

@@ -19,13 +19,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 from tqdm import tqdm
 
+from mural_tf.data import pictures
 from mural_tf.errors import UserError
-from mural_tf.files import exclusive_lock, save_array, whole, write_whole
+from mural_tf.files import exclusive_lock, read_json, save_array, whole, write_whole
 from mural_tf.search import approximate, collect
 from mural_tf.search import index as index_files
 from mural_tf.search.collect import Unreadable
 from mural_tf.search.index import Fingerprint, Index, take
-from mural_tf.search.items import IMAGES, Item, from_json, to_json, write_items
+from mural_tf.search.items import IMAGES, Item, from_json, read_array, read_image, to_json, write_items
 
 BUILDING, PLAN = "building", "plan.json"
 DTYPES = ("float32", "float16")
@@ -57,8 +58,8 @@ class Parts:
         busy = f"Another process is making the index {output}; wait for it."
         self._lock.enter_context(exclusive_lock(self.folder / "lock", busy))
         if plan.exists():
-            check_asked(output, json.loads(plan.read_text(encoding="utf-8")), asked)
-            before = Fingerprint(np.load(probes), "of the interrupted run")
+            check_asked(output, read_json(plan), asked)
+            before = Fingerprint(read_array(probes), "of the interrupted run")
             before.check(model, f"The unfinished index {output}")
             return
         for begun in self._paths():  # of a process that was killed on this very line
@@ -132,7 +133,7 @@ class Parts:
         return json.dumps(description, indent=2, ensure_ascii=False) + "\n"
 
     def _arrays(self) -> list[np.ndarray]:
-        return [np.load(path.with_suffix(".npy"), mmap_mode="r") for path in self._paths()]
+        return [read_array(path.with_suffix(".npy"), mmap_mode="r") for path in self._paths()]
 
     def _paths(self) -> list[pathlib.Path]:
         return sorted(self.folder.glob("part-*.jsonl"))
@@ -150,12 +151,17 @@ def check_asked(output: pathlib.Path, before: dict, asked: dict) -> None:
 
 def _read(path: pathlib.Path) -> Iterator[Item | Unreadable]:
     with open(path, "rb") as lines:
-        for line in lines:
-            if line.startswith(b'{"unreadable"'):
-                name, reason, key = json.loads(line)["unreadable"]
-                yield Unreadable(name, reason, tuple(key))
-            else:
-                yield from_json(line)
+        for number, line in enumerate(lines, start=1):
+            try:
+                if line.startswith(b'{"unreadable"'):
+                    name, reason, key = json.loads(line)["unreadable"]
+                    yield Unreadable(name, reason, tuple(key))
+                else:
+                    yield from_json(line)
+            except (ValueError, TypeError, KeyError) as error:
+                raise UserError(
+                    f"Line {number} of {path} is damaged ({error}): delete {path.parent} and index again."
+                ) from None
 
 
 def _one_line(text: str) -> str:
@@ -273,10 +279,11 @@ def _encode(embedder, found: Iterable, kind: str, batch_size: int, progress=Fals
 
 
 def _why(kind: str, item: Item) -> Unreadable:
-    if item.offset < 0 and not os.path.isfile(item.path):
-        reason = "There is no such file."
-    elif item.offset < 0 and not os.access(item.path, os.R_OK):
-        reason = "The file may not be read: permission denied."
-    else:
-        reason = "Damaged, or not a JPEG, PNG, BMP or GIF image."
-    return Unreadable(item.name, reason, collect.key_of(kind, item))
+    try:
+        pictures.for_the_encoder(read_image(item))
+        reason = "damaged: it does not decode"
+    except OSError as error:
+        reason = error.strerror or str(error)
+    except ValueError as error:
+        reason = str(error)
+    return Unreadable(item.name, f"{reason[0].upper()}{reason[1:]}.", collect.key_of(kind, item))

@@ -14,17 +14,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from mural_tf.data import records, tfrecord
+from mural_tf.data.pictures import ENDINGS, BadImage, path_below
 from mural_tf.errors import UserError
-from mural_tf.search.items import IMAGES, TEXTS, Item, image_of_record
+from mural_tf.ingest.text_files import TOO_LONG, bounded_lines
+from mural_tf.search.items import IMAGES, KINDS, TEXTS, Item, image_of_record
 
-IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".gif", ".bmp")
-OTHER_ENDINGS = (".webp", ".tif", ".tiff", ".heic", ".avif")  # images too, but TensorFlow does not decode them
 TABLE, RECORDS = ".tsv", ".tfrecord"
-KINDS = (IMAGES, TEXTS)
 
 
 class Unreadable(NamedTuple):
-    """Something named by a source that cannot be indexed, why, and the key that `key_of` would give it."""
+    """Something named by a source that cannot be indexed, why, and a key as `key_of` gives one to every item."""
 
     name: str
     reason: str
@@ -72,7 +71,7 @@ def _files(kind: str, source: str, split: str) -> list[tuple[str, str]]:
     if not found:
         raise UserError(
             f"No {kind} in {source}: expected "
-            + (f"files ending in {', '.join(IMAGE_ENDINGS)}, or " if kind == IMAGES else "")
+            + (f"files ending in .{', .'.join(ENDINGS)}, or " if kind == IMAGES else "")
             + f"TFRecords ({records.IMAGE_TEXT}/{split or '<split>'}-*.tfrecord), in it or below it."
         )
     return found
@@ -87,12 +86,12 @@ def _files_of_folder(kind: str, folder: pathlib.Path, split: str) -> list[tuple[
             records.list_files(folder, records.IMAGE_TEXT, split)  # says what is missing; img2dataset's are "train"
             shards = sorted(folder.glob(f"*{RECORDS}"))
         return [(str(shard), str(shard)) for shard in shards]
-    endings = (*IMAGE_ENDINGS, *OTHER_ENDINGS) if kind == IMAGES else ()
+    endings = ENDINGS if kind == IMAGES else ()
     found = []
     for path in folder.rglob("*"):
         ending = path.suffix.lower()
         is_record_file = ending == RECORDS and path.parent.name != records.TEXT_PAIRS  # those hold no images
-        if (ending in endings or is_record_file) and path.is_file():
+        if ending[1:] in endings or is_record_file:
             found.append((path.relative_to(folder).as_posix(), str(path)))
     return [(path, name) for name, path in sorted(found)]
 
@@ -100,14 +99,14 @@ def _files_of_folder(kind: str, folder: pathlib.Path, split: str) -> list[tuple[
 def _read(kind: str, files: Iterable[tuple[str, str]]) -> Iterator[Found]:
     for file, name in files:
         ending = pathlib.Path(file).suffix.lower()
-        if ending == RECORDS:
+        if not os.path.isfile(file):  # a folder of that name; a pipe, which would wait for its other end
+            yield Unreadable(name, "Not a regular file, or a link that leads nowhere.", ("", os.path.abspath(file)))
+        elif ending == RECORDS:
             yield from _read_records(kind, file)
         elif kind == TEXTS:
             yield from _read_texts(file)
         elif ending == TABLE:
             yield from _read_table(file)
-        elif ending in OTHER_ENDINGS:
-            yield Unreadable(name, f"{ending} images are not supported: convert them to JPEG or PNG.", ("", file))
         else:
             yield Item(name, os.path.abspath(file)), pathlib.Path(file)
 
@@ -115,28 +114,47 @@ def _read(kind: str, files: Iterable[tuple[str, str]]) -> Iterator[Found]:
 def _read_table(file: str) -> Iterator[Found]:
     """Lines of path[TAB]caption[TAB]language of the caption; a missing file shows when it is read."""
     folder = pathlib.Path(file).parent
-    for line in _lines(file):
+    for number, line in _lines(file):
+        if line is None:
+            yield _too_long(file, number)
+            continue
         name, caption, language = [*line.split("\t"), "", ""][:3]
         path = folder / name
         captions = ((language, caption),) if caption else ()
-        yield Item(name, os.path.abspath(path), captions=captions), path
+        try:
+            path_below(folder, name)  # the table may be anybody's, and what it names will be shown
+        except BadImage as error:
+            yield Unreadable(name, f"{str(error).capitalize()}.", (file, name))
+        else:
+            yield Item(name, os.path.abspath(path), captions=captions), path
 
 
 def _read_texts(file: str) -> Iterator[Found]:
     """Lines of text, or of language[TAB]text in a table."""
     table = file.endswith(TABLE)
-    for line in _lines(file):
+    for number, line in _lines(file):
+        if line is None:
+            yield _too_long(file, number)
+            continue
         language, _, text = line.partition("\t") if table and "\t" in line else ("", "", line)
         if text.strip():
             yield Item(text, language=language), text
 
 
-def _lines(file: str) -> Iterator[str]:
-    with open(file, encoding="utf-8-sig", errors="replace", newline="\n") as lines:
-        for line in lines:
-            line = line.rstrip("\r\n")
-            if line.strip():
-                yield line
+def _lines(file: str) -> Iterator[tuple[int, str | None]]:
+    """Yields the lines that hold something, with their numbers; `None` for one that is too long."""
+    with open(file, "rb") as content:
+        for number, line in enumerate(bounded_lines(content), start=1):
+            if line is None:
+                yield number, None
+                continue
+            text = line.decode("utf-8-sig" if number == 1 else "utf-8", "replace").rstrip("\r\n")
+            if text.strip():
+                yield number, text
+
+
+def _too_long(file: str, number: int) -> Unreadable:
+    return Unreadable(f"{file}:{number}", f"{TOO_LONG.capitalize()}.", (file, str(number)))
 
 
 def _read_records(kind: str, file: str) -> Iterator[Found]:

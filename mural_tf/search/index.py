@@ -31,7 +31,7 @@ from mural_tf.errors import UserError
 from mural_tf.files import read_json
 from mural_tf.metrics import top_k
 from mural_tf.search import approximate
-from mural_tf.search.items import IMAGES, Item, ItemTable, Names, read_image
+from mural_tf.search.items import IMAGES, KINDS, Item, ItemTable, Names, read_array, read_image
 
 TEXTS = ("a red balloon", "Zwei Hunde im Schnee", "赤い風船", "نجمة زرقاء", "moyo mwekundu", "नीला तारा", "")
 # 1 - cosine that rounding, another machine or a lower precision may cost; other weights cost more.
@@ -156,10 +156,14 @@ class Index:
 
         Raises:
           ValueError: vectors of another size or not finite, k below 1.
+          UserError: a row that was found is not of length 1.
         """
         if self.approximate is None or use_exact:
-            return top_k.top_k(vectors, self.embeddings, k)
-        return self.approximate.search(vectors, k, self.embeddings)
+            scores, rows = top_k.top_k(vectors, self.embeddings, k)
+        else:
+            scores, rows = self.approximate.search(vectors, k, self.embeddings)
+        check_lengths(self.embeddings, np.unique(rows))
+        return scores, rows
 
     def describe(self, row: int) -> Item:
         """Returns the item of a row: where its image lies, its captions. Raises `IndexError` outside [0, N)."""
@@ -184,20 +188,48 @@ def load_index(folder: str | os.PathLike, use_exact: bool = False) -> Index:
     """
     folder = pathlib.Path(folder)
     description = read_description(folder)
+    embeddings = read_array(folder / EMBEDDINGS, mmap_mode="r")
+    probes = read_array(folder / PROBES)
     try:
-        embeddings = np.load(folder / EMBEDDINGS, mmap_mode="r")
-        probes = np.load(folder / PROBES)
         items = ItemTable(folder / ITEMS)
     except (OSError, ValueError) as error:
         raise UserError(f"The index {folder} is damaged ({error}); make it again.") from None
+    size = description["embedding_size"]
+    for name, array in ((EMBEDDINGS, embeddings), (PROBES, probes)):
+        if array.ndim != 2 or array.shape[1] != size or array.dtype not in (np.float32, np.float16):
+            raise UserError(
+                f"{folder / name} holds {array.dtype} {list(array.shape)}: expected float32 or float16 [N, {size}]. "
+                "The index is damaged or put together of several; make it again."
+            )
     if not len(items) == len(embeddings) == description["count"]:
         raise UserError(
             f"The index {folder} is damaged: {description['count']} items were written, {len(items)} names and "
             f"{len(embeddings)} vectors are there; make it again."
         )
-    model = Fingerprint(probes, description["model"]["path"], description["model"]["step"])
+    check_lengths(embeddings, np.linspace(0, len(embeddings) - 1, min(len(embeddings), CHECKED), dtype=np.int64))
+    model = Fingerprint(
+        probes.astype(np.float32, copy=False), description["model"]["path"], description["model"]["step"]
+    )
     approximate_index = None if use_exact else approximate.load(folder, len(embeddings))
     return Index(items, embeddings, model, description["kind"], approximate_index, description["skipped"])
+
+
+CHECKED = 2**16  # vectors whose length is checked when an index is opened, evenly spread; others when they are found
+_BLOCK = 2**12  # vectors that are in memory at a time
+_LENGTH_TOLERANCE = 0.01  # float16 costs less
+
+
+def check_lengths(embeddings: np.ndarray, rows: np.ndarray) -> None:
+    """Raises `UserError` if one of these rows, int64 [K], is not of length 1: its products would be no cosines."""
+    for begin in range(0, len(rows), _BLOCK):
+        chosen = rows[begin : begin + _BLOCK]
+        lengths = np.linalg.norm(embeddings[chosen].astype(np.float32), axis=1)
+        wrong = np.flatnonzero(~(np.abs(lengths - 1.0) <= _LENGTH_TOLERANCE))  # NaN is wrong, too
+        if wrong.size:
+            raise UserError(
+                f"The vector of row {chosen[wrong[0]]} has the length {lengths[wrong[0]]:.3g} instead of 1: the index "
+                "is damaged; make it again."
+            )
 
 
 def read_description(folder: str | os.PathLike) -> dict[str, object]:
@@ -210,4 +242,21 @@ def read_description(folder: str | os.PathLike) -> dict[str, object]:
     description = read_json(path)
     if description.get("format") != FORMAT:
         raise UserError(f"{path} is of another format than {FORMAT}, which this version reads; index again.")
+    model = description.get("model")
+    fits = {
+        "kind": description.get("kind") in KINDS,
+        "sources": isinstance(description.get("sources"), list),
+        "count": _is_count(description.get("count")),
+        "skipped": _is_count(description.get("skipped")),
+        "embedding_size": _is_count(description.get("embedding_size")),
+        "model": isinstance(model, dict) and isinstance(model.get("path"), str),
+        "model.step": isinstance(model, dict) and (model.get("step") is None or _is_count(model["step"])),
+    }
+    wrong = [name for name, fine in fits.items() if not fine]
+    if wrong:
+        raise UserError(f"{path} is damaged: {', '.join(wrong)} missing or of another type; make the index again.")
     return description
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

@@ -16,10 +16,12 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from mural_tf.data import tfrecord
+from mural_tf.data.pictures import read_file
 from mural_tf.errors import UserError
 from mural_tf.files import save_array, whole
+from mural_tf.ingest.text_files import parse_object
 
-IMAGES, TEXTS = "images", "texts"
+KINDS = IMAGES, TEXTS = "images", "texts"
 IMAGE_FEATURES = ("image", "jpg")  # of the project's records and of img2dataset's
 
 
@@ -53,7 +55,7 @@ def read_image(item: Item) -> bytes:
     if not item.path:
         raise ValueError(f"{item.name!r} is a text without an image.")
     if item.offset < 0:
-        return pathlib.Path(item.path).read_bytes()
+        return read_file(item.path)
     return image_of_record(tfrecord.read_at(item.path, item.offset), item.path)
 
 
@@ -76,7 +78,9 @@ class ItemTable(Sequence[Item]):
     """The items of a JSON-lines file written by `write_items`, read when they are asked for."""
 
     def __init__(self, path: str | os.PathLike):
-        self._starts = np.load(_starts_of(path), mmap_mode="r")  # [N + 1]
+        self._path, self._starts = path, read_array(_starts_of(path), mmap_mode="r")  # [N + 1]
+        if self._starts.dtype != np.int64 or self._starts.ndim != 1 or not len(self._starts):
+            raise UserError(f"{_starts_of(path)} holds {self._starts.dtype} {list(self._starts.shape)}: it is damaged.")
         self._file = open(path, "rb")  # noqa: SIM115 - lives as long as the table
         size = os.path.getsize(path)
         if size != int(self._starts[-1]):
@@ -88,7 +92,10 @@ class ItemTable(Sequence[Item]):
 
     def __getitem__(self, row: int) -> Item:
         row = range(len(self))[row]  # IndexError outside; negative rows count from the end
-        return from_json(self._lines[self._starts[row] : self._starts[row + 1]])
+        try:
+            return from_json(self._lines[self._starts[row] : self._starts[row + 1]])
+        except ValueError as error:
+            raise UserError(f"Line {row + 1} of {self._path} is damaged ({error}): make the index again.") from None
 
 
 class Names(Sequence[str]):
@@ -126,10 +133,31 @@ def to_json(item: Item) -> bytes:
 
 
 def from_json(line: bytes) -> Item:
-    """Reads a line of `to_json`."""
-    values = json.loads(line)
-    values["captions"] = tuple((language, text) for language, text in values.get("captions", ()))
-    return Item(**values)
+    """Reads a line of `to_json`; raises `ValueError` for anything else."""
+    values = parse_object(line)
+    captions = values.pop("captions", [])
+    if not isinstance(captions, list) or not all(map(_is_pair_of_texts, captions)):
+        raise ValueError("captions that are not pairs of texts")
+    types = {"name": str, "path": str, "offset": int, "language": str}
+    wrong = [name for name, value in values.items() if not isinstance(value, types.get(name, ()))]
+    if wrong or "name" not in values:
+        raise ValueError(f"{wrong[0] if wrong else 'name'} is missing, unknown or of another type")
+    return Item(captions=tuple(map(tuple, captions)), **values)
+
+
+def _is_pair_of_texts(value: object) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(isinstance(text, str) for text in value)
+
+
+def read_array(path: pathlib.Path, **options) -> np.ndarray:
+    """Returns an array of a .npy file; raises `UserError` if there is none."""
+    try:
+        array = np.load(path, **options)
+    except Exception as error:  # noqa: BLE001 - NumPy's reader raises many classes on damaged headers
+        raise UserError(f"{path} is damaged ({str(error) or type(error).__name__}); make the index again.") from None
+    if not isinstance(array, np.ndarray):
+        raise UserError(f"{path} is damaged (an archive of arrays); make the index again.")
+    return array
 
 
 def _starts_of(path: str | os.PathLike) -> pathlib.Path:

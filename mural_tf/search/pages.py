@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 
 from PIL import Image, ImageDraw, ImageFont
 
-from mural_tf.data.pictures import read_picture, thumbnail_url
+from mural_tf.data.pictures import read_file, read_picture, thumbnail_url
 from mural_tf.errors import UserError
 from mural_tf.files import write_whole
 from mural_tf.search.index import Index
@@ -82,7 +82,7 @@ def _section(index: Index, result: Result) -> str:
     query = result.query
     heading = _block("h2", query.name, query.language)
     if query.image:
-        heading += f"<p>{_image(pathlib.Path(query.image).read_bytes(), 'The image that was asked for', 'en')}</p>"
+        heading += f"<p>{_image(read_file(query.image), 'The image that was asked for', 'en')}</p>"
     known = ""
     if query.right:
         place = result.first_right

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mural_tf.errors import UserError
+from mural_tf.ingest.text_files import read_lines
 from mural_tf.search.index import Index
 
 
@@ -34,14 +35,10 @@ def read_queries(path: str | os.PathLike) -> list[Query]:
 
     Raises `UserError` for a missing file, a line without a sentence, or no line.
     """
-    try:
-        lines = pathlib.Path(path).read_text(encoding="utf-8-sig").splitlines()
-    except (FileNotFoundError, IsADirectoryError):
-        raise UserError(f"The queries {path} are not there: expected a file of language[TAB]text.") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"The queries {path} are not UTF-8 ({error}).") from None
+    if not os.path.isfile(path):
+        raise UserError(f"The queries {path} are not there: expected a file of language[TAB]text.")
     queries = []
-    for number, line in enumerate(lines, start=1):
+    for number, line in read_lines(path):
         if line.strip():
             language, text, *right = line.split("\t") if "\t" in line else ("", line)
             if not text.strip():

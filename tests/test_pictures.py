@@ -1,0 +1,135 @@
+"""Pictures outside the graph: what is accepted, upright, bounded; files that are something else."""
+
+import io
+import os
+import pathlib
+import zlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from convert_data import image_bytes, images_in, picture, run
+from PIL import Image
+
+from mural_tf.data import pictures
+from mural_tf.data.images import decode_image
+from mural_tf.data.pictures import BadImage, for_the_encoder, open_image, path_below, read_file, read_picture
+from mural_tf.ingest.filters import usable_bytes
+
+
+def turned_bytes(orientation: int, image_format: str = "JPEG") -> bytes:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return image_bytes(0, 48, 32, image_format, exif=exif)
+
+
+def difference(data: bytes, orientation: int) -> float:
+    """The mean difference of levels between a decoded image and the picture as `orientation` shows it."""
+    turns = {2: Image.Transpose.FLIP_LEFT_RIGHT, 6: Image.Transpose.ROTATE_270}
+    expected = np.asarray(picture(0, 48, 32).transpose(turns[orientation]), float)
+    return np.abs(decode_image(tf.constant(data)).numpy() - expected).mean()
+
+
+@pytest.mark.parametrize("image_format", ["JPEG", "PNG", "WEBP", "AVIF", "TIFF"])
+@pytest.mark.parametrize("orientation", [2, 6])
+def test_encoders_and_records_get_upright_images(image_format, orientation):
+    data = turned_bytes(orientation, image_format)
+    assert difference(for_the_encoder(data), orientation) < 12
+    record = usable_bytes(data, open_image(data))
+    assert open_image(record).format == "JPEG" and pictures.orientation(open_image(record)) == 1
+    assert difference(record, orientation) < 12
+    shrunk = open_image(usable_bytes(data, open_image(data), image_size=16))
+    assert shrunk.size == ((24, 16) if orientation == 2 else (16, 24)) and not shrunk.info.get("exif")
+
+
+def test_upright_jpeg_and_png_stay_as_they_are():
+    for data in (image_bytes(0), image_bytes(0, image_format="PNG"), turned_bytes(1), turned_bytes(6)):
+        assert for_the_encoder(data) is data  # the graph turns a JPEG itself
+    data = turned_bytes(1)
+    assert usable_bytes(data, open_image(data)) is data
+
+
+@pytest.mark.parametrize("image_format", ["GIF", "BMP", "JPEG2000", "PPM", "TGA"])
+def test_whatever_pillow_reads_is_accepted(image_format):
+    assert decode_image(tf.constant(for_the_encoder(image_bytes(0, 48, 32, image_format)))).shape == (32, 48, 3)
+
+
+def test_sixteen_bits_of_grey_are_not_cut_off():
+    buffer = io.BytesIO()
+    Image.fromarray(np.full((4, 4), 0x8000, np.uint16)).save(buffer, "TIFF")
+    assert read_picture(buffer.getvalue()).getpixel((0, 0)) == (128, 128, 128)
+
+
+@pytest.mark.parametrize(
+    "exif", [b"Exif\0\0II*\0\xff\xff\xff\xff", b"Exif\0\0", b"junk", b"Exif\0\0MM\0*\0\0\0\x08\xff\xff"]
+)
+def test_damaged_exif_data_are_none(exif):
+    data = image_bytes(0, exif=exif)
+    assert pictures.orientation(open_image(data)) == 1 and for_the_encoder(data) is data
+
+
+def png_of(width: int, height: int) -> bytes:
+    """A PNG of a few bytes that claims to be large."""
+    header = b"IHDR" + width.to_bytes(4, "big") + height.to_bytes(4, "big") + b"\x08\x02\0\0\0"
+    chunk = lambda content: len(content[4:]).to_bytes(4, "big") + content + zlib.crc32(content).to_bytes(4, "big")  # noqa: E731
+    return b"\x89PNG\r\n\x1a\n" + chunk(header) + chunk(b"IDAT" + zlib.compress(b"\0" * 99)) + chunk(b"IEND")
+
+
+@pytest.mark.parametrize("side", [8193, 60_000])  # the second one is above Pillow's own bound
+def test_too_many_pixels_are_refused_before_they_are_decoded(side):
+    for use in (for_the_encoder, read_picture, lambda data: pictures.thumbnail(data, 10)):
+        with pytest.raises(BadImage, match="image of more than 67,108,864 pixels"):
+            use(png_of(side, side))
+    assert open_image(png_of(8192, 8192)).size == (8192, 8192)
+
+
+def test_bombs_are_skipped_and_counted_in_conversion(tmp_path):
+    (tmp_path / "0.jpg").write_bytes(image_bytes(0))
+    (tmp_path / "1.png").write_bytes(png_of(9000, 9000))
+    (tmp_path / "captions.tsv").write_text("0.jpg\tone\n1.png\ttwo\n")
+    output = run([f"captions:{tmp_path}/captions.tsv,images={tmp_path}"], tmp_path / "out")
+    assert len(images_in(output)) == 1
+    assert "image of more than 67,108,864 pixels" in (output / "skipped.tsv").read_text()
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [(b"", "empty"), (b"<svg/>", "not an image"), (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "EPS"),
+     (image_bytes(0, image_format="WEBP")[:200], "decode|not an image")],
+)  # fmt: skip
+def test_images_that_cannot_be_used_are_named(data, problem):
+    with pytest.raises(BadImage, match=problem):
+        for_the_encoder(data)
+
+
+def test_a_file_that_is_too_large_is_not_read(tmp_path, monkeypatch):
+    (tmp_path / "a.png").write_bytes(image_bytes(0, image_format="PNG"))
+    monkeypatch.setattr(pictures, "MAX_BYTES", 100)
+    for read in (read_file, lambda path: open_image(path.read_bytes())):
+        with pytest.raises(BadImage, match="file of more than 100 bytes"):
+            read(tmp_path / "a.png")
+
+
+def test_only_regular_files_are_read(tmp_path):
+    os.mkfifo(tmp_path / "pipe.jpg")  # reading it would wait for ever
+    (tmp_path / "folder.jpg").mkdir()
+    for name in ("pipe.jpg", "folder.jpg"):
+        with pytest.raises(BadImage, match="not a regular file"):
+            read_file(tmp_path / name)
+    with pytest.raises(FileNotFoundError):
+        read_file(tmp_path / "none.jpg")
+
+
+def test_names_do_not_lead_out_of_their_folder(tmp_path):
+    folder = tmp_path / "images"
+    (folder / "a").mkdir(parents=True)
+    (folder / "out").symlink_to("/etc")
+    (folder / "circle").symlink_to(folder / "circle")
+    (tmp_path / "link").symlink_to(folder)
+    assert path_below(tmp_path / "link", "a/../b.jpg") == folder / "b.jpg"  # the folder itself may be a link
+    for name in ("../secret.jpg", "/etc/passwd", "out/passwd", "a/../../x", str(pathlib.Path(folder, "..", "x"))):
+        with pytest.raises(BadImage, match="leads out of its folder"):
+            path_below(folder, name)
+    for name in ("null\0.jpg", "circle/x"):
+        with pytest.raises(BadImage, match="leads nowhere"):
+            path_below(folder, name)
