@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tensorflow as tf
 from ml_collections import ConfigDict
 
 from mural_tf.backend import keras
