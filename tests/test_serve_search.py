@@ -77,7 +77,7 @@ def test_a_damaged_model_card_is_named(export, tmp_path, card):
 def test_a_damaged_index_is_named(export, tmp_path):
     build.build_index(ColorEmbedder(), [str(write_folder(tmp_path / "images"))], tmp_path / "index")
     (tmp_path / "index/embeddings.npy").write_bytes(b"no")
-    with pytest.raises(UserError, match="index is damaged"):
+    with pytest.raises(UserError, match="embeddings.npy is damaged"):
         serve(export, index=tmp_path / "index", port=0)
 
 
