@@ -38,7 +38,7 @@ def pair():
     theirs = keras.Model(full.input, pooled)
     rng = np.random.default_rng(0)
     ours_by_name = {w.name.split("/", 1)[1] if w.name.count("/") > 1 else w.name: w for w in ours.weights}
-    for layer in keras.layers:
+    for layer in theirs.layers:
         if isinstance(layer, keras.layers.Dropout):
             layer.rate = 0.0
         if isinstance(layer, keras.layers.Normalization):  # Keras keeps the variance where we keep the deviation
@@ -59,34 +59,34 @@ def pair():
 
 @pytest.mark.parametrize("pixels", [64, 47])
 def test_inference_equals_keras(pair, pixels):
-    ours, keras = pair
+    ours, theirs = pair
     images = random_images(2, pixels)
     if pixels % 2 == 0:
-        expected = keras(images * 255.0)
+        expected = theirs(images * 255.0)
     else:  # Keras fixes its padding for even sizes when the size is unknown: build it for this one
         full = keras.applications.EfficientNetB0(include_top=False, weights=None, input_shape=(pixels, pixels, 3))
         pooled = keras.layers.GlobalAveragePooling2D()(full.get_layer("block7a_project_bn").output)
         sized = keras.Model(full.input, pooled)
-        sized.set_weights(keras.get_weights())
+        sized.set_weights(theirs.get_weights())
         expected = sized(images * 255.0)
     assert np.max(np.abs(ours(images) - expected)) < 1e-5
     assert np.max(np.abs(expected)) > 0.1
 
 
 def test_training_step_equals_keras(pair):
-    ours, keras = pair
+    ours, theirs = pair
     images = random_images(8, 64)
     target = np.random.default_rng(1).normal(size=(8, 320)).astype(np.float32)
-    before = keras.get_weights()
+    before = theirs.get_weights()
     results = []
-    for model, batch in ((ours, images), (keras, images * 255.0)):
+    for model, batch in ((ours, images), (theirs, images * 255.0)):
         with tf.GradientTape() as tape:
             outputs = model(batch, training=True)
             loss = tf.reduce_mean(outputs * target)
         gradients = tape.gradient(loss, model.trainable_variables)
         statistics = [w for w in model.non_trainable_weights if "moving" in w.name]
         results.append((outputs.numpy(), [g.numpy() for g in gradients], [w.numpy() for w in statistics]))
-    keras.set_weights(before)
+    theirs.set_weights(before)
     (outputs, gradients, statistics), (expected_outputs, expected_gradients, expected_statistics) = results
     assert np.max(np.abs(outputs - expected_outputs)) < 1e-5 * np.max(np.abs(expected_outputs))
     assert len(gradients) == len(expected_gradients) and len(statistics) == len(expected_statistics) == 2 * 48

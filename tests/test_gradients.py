@@ -78,9 +78,9 @@ def test_two_passes_with_one_optimiser_a_task(data):
 def test_plain_accumulation_differs(data):
     model, batch = build(data)
     expected = gradients(model, batch, 1)["by_optimizer"]["joint"]
+    batch = {name: value for name, value in batch.items() if not name.endswith(("_seconds", "_tally"))}
     accumulated = None
     for chunk in range(4):
-        batch.pop("data_wait_seconds", None)
         found = gradients(model, quarter(batch, chunk), 1)["by_optimizer"]["joint"]
         accumulated = [f / 4 if a is None else a + f / 4 for a, f in zip(accumulated or [None] * len(found), found)]
     assert largest_difference(expected, accumulated) > 0.05 * scale(expected)

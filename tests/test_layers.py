@@ -73,7 +73,7 @@ def test_batch_norm_is_keras_own_when_local():
     ours, theirs = BatchNormalization(momentum=0.8), keras.layers.BatchNormalization(momentum=0.8)
     for training in (True, False):
         assert np.max(np.abs(ours(x, training=training) - theirs(x, training=training))) < 1e-6
-    for one, other in zip(ours.weights, keras.weights):
+    for one, other in zip(ours.weights, theirs.weights):
         assert np.max(np.abs(one - other)) < 1e-6
 
 

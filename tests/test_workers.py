@@ -84,10 +84,13 @@ def test_workers_get_their_rows_of_the_same_batches(tmp_path):
     parts = [list(rows_of_worker(batches, 4, 2, worker).as_numpy_iterator()) for worker in range(2)]
     for step, batch in enumerate(whole):
         of_step = [part for worker in parts for part in worker[2 * step : 2 * step + 2]]  # in the replicas' order
-        for name in set(batch) - {"data_wait_seconds"}:
+        for_all = {"data_wait_seconds", "image_text_tally", "text_text_tally"}
+        for name in set(batch) - for_all:
             joined = tf.nest.map_structure(lambda *values: np.concatenate(values), *[part[name] for part in of_step])
             tf.nest.map_structure(np.testing.assert_array_equal, joined, batch[name])
         assert all(part["data_wait_seconds"].shape == (1,) for part in of_step)
+        for name in for_all - {"data_wait_seconds"}:
+            assert all(np.array_equal(part[name], batch[name]) for part in of_step)
     spec = rows_of_worker(batches, 4, 2, 0).element_spec
     assert all(None not in part.shape for part in tf.nest.flatten(spec))  # as TPUs need them
 

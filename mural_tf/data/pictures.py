@@ -180,6 +180,8 @@ def path_below(folder: pathlib.Path, name: str) -> pathlib.Path:
     """
     try:
         path = (folder / name).resolve()
+        if path.is_symlink():  # in a circle, which Python 3.13 does not resolve
+            raise RuntimeError
     except (OSError, RuntimeError, ValueError):  # links in a circle, a null character
         raise BadImage("file name that leads nowhere") from None
     if not path.is_relative_to(folder.resolve()):

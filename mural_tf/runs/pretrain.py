@@ -74,7 +74,8 @@ def _train_and_finish(config, workdir, tpu, debug_nans, profile, initialize, sig
     config = complete(config)
     steps = parse_profile(profile, config.train.steps)
     strategy = build_strategy(tpu)  # several workers must be set up before TensorFlow does anything else
-    with lock_workdir(workdir) if is_chief(strategy) else contextlib.nullcontext():
+    writes = is_chief(strategy) and not is_finished(workdir)
+    with lock_workdir(workdir) if writes else contextlib.nullcontext():
         return _train_in_workdir(config, workdir, strategy, steps, debug_nans, initialize, signals)
 
 

@@ -54,6 +54,7 @@ def lock_workdir(path: str | pathlib.Path) -> Iterator[None]:
     Raises `UserError` if another run holds it, or the folder cannot be written.
     """
     workdir = _make_folder(pathlib.Path(path))
+    _check_own(workdir)
     holder = workdir / LOCK
     with contextlib.ExitStack() as held:
         with storage_errors(holder):
@@ -87,9 +88,8 @@ def open_workdir(path: str | pathlib.Path, config: ConfigDict, writes: bool = Tr
                 f"{workdir} belongs to another configuration ({'; '.join(different[:5])}). Name another --workdir, or "
                 "run with the configuration it was made for."
             )
-    elif any(path for path in workdir.iterdir() if not path.name.endswith((PARTIAL, LOCK))):
-        raise UserError(f"{workdir} is neither empty nor a workdir (no config.json); name another folder.")
     else:
+        _check_own(workdir)
         save_config(config, workdir / "config.json")
     if not writes:
         return workdir
@@ -98,6 +98,12 @@ def open_workdir(path: str | pathlib.Path, config: ConfigDict, writes: bool = Tr
         write_whole(workdir / "environment.json", json.dumps(_environment(), indent=2) + "\n")
     _compare_threads(workdir)
     return workdir
+
+
+def _check_own(workdir: pathlib.Path) -> None:
+    others = [path for path in workdir.iterdir() if not path.name.endswith((PARTIAL, LOCK))]
+    if others and not (workdir / "config.json").exists():
+        raise UserError(f"{workdir} is neither empty nor a workdir (no config.json); name another folder.")
 
 
 def _make_folder(workdir: pathlib.Path) -> pathlib.Path:
