@@ -17,6 +17,7 @@ REQUIRED = [
     "ml-collections>=0.1.1",  # configuration files with overrides on the command line
     "langcodes>=3.5",  # language tags: iw is he, deu is de; pure Python
     "pillow>=10",  # drawing, compositing and contact sheets
+    "google-crc32c>=1.5",  # the checksums of TFRecord files, without TensorFlow; no dependencies, in C
     "tqdm>=4.65",  # progress bars
 ]
 EXTRAS = {

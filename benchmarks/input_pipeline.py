@@ -66,7 +66,6 @@ def write_data(folder: pathlib.Path, arguments) -> None:
 def our_batches(arguments):
     """Endless training batches of this project."""
     from mural_tf.config import base_config
-    from mural_tf.data.skipped import SkippedRecords
     from mural_tf.data.streams.pipeline import training_batches
     from mural_tf.text.word_pieces import WordPieceTokenizer
 
@@ -76,7 +75,7 @@ def our_batches(arguments):
     config.image_tower.update(dict(resize=arguments.resize, image_size=arguments.crop))
     config.train.image_text_batch = arguments.batch
     tokenizer = WordPieceTokenizer(VOCABULARY, max_length=64)
-    return iter(training_batches(config, tokenizer, SkippedRecords(0.05), streams=("image_text",)))
+    return iter(training_batches(config, tokenizer, streams=("image_text",)))
 
 
 def pil_batches(arguments):

@@ -10,9 +10,7 @@ time is the one to trust when other programs run: it leaves out the waiting for 
 from __future__ import annotations
 
 import importlib
-import pathlib
 import statistics
-import tempfile
 import time
 
 from absl import app, flags
@@ -24,25 +22,24 @@ STEPS = flags.DEFINE_integer("steps", 10, "Steps a turn.")
 WARMUP = flags.DEFINE_integer("warmup", 200, "Steps before: new lengths of texts are compiled in the first ones.")
 
 
-def stepper(name: str, folder: pathlib.Path):
+def stepper(name: str):
     """Returns a function that runs STEPS steps of a configuration and returns (wall, processor) seconds a step."""
     import tensorflow as tf
 
-    from mural_tf.data.skipped import SkippedRecords
     from mural_tf.data.streams.pipeline import training_batches
     from mural_tf.models import build_model
+    from mural_tf.text import build_tokenizer
     from mural_tf.training.fit import compile_model
-    from mural_tf.training.prepare import prepare_data, prepare_tokenizer
+    from mural_tf.training.prepare import find_vocabulary, prepare_data
 
     config = importlib.import_module(f"configs.{name}").get_config()
     config.data.directory = DATA.value or config.data.directory
     prepare_data(config)
-    folder.mkdir()
-    tokenizer = prepare_tokenizer(config, folder)
+    tokenizer = build_tokenizer(config, find_vocabulary(config))
     tf.keras.utils.set_random_seed(config.seed)
     model = build_model(config, tokenizer.vocabulary_size)
     compile_model(model, config)
-    batches = training_batches(config, tokenizer, SkippedRecords(1.0), streams=model.streams, pad="longest")
+    batches = training_batches(config, tokenizer, streams=model.streams, pad="longest")
     iterator = iter(batches)
 
     def run() -> tuple[float, float]:
@@ -54,15 +51,14 @@ def stepper(name: str, folder: pathlib.Path):
 
 
 def main(_):
-    with tempfile.TemporaryDirectory() as folder:
-        steppers = {name: stepper(name, pathlib.Path(folder) / name) for name in CONFIGS.value}
-        for _ in range(WARMUP.value // STEPS.value):
-            for run in steppers.values():
-                run()
-        seconds = {name: [] for name in steppers}
-        for _ in range(ROUNDS.value):
-            for name, run in steppers.items():
-                seconds[name].append(run())
+    steppers = {name: stepper(name) for name in CONFIGS.value}
+    for _ in range(WARMUP.value // STEPS.value):
+        for run in steppers.values():
+            run()
+    seconds = {name: [] for name in steppers}
+    for _ in range(ROUNDS.value):
+        for name, run in steppers.items():
+            seconds[name].append(run())
     medians = {name: [statistics.median(column) for column in zip(*values)] for name, values in seconds.items()}
     reference = CONFIGS.value[-1]
     for name, (wall, processor) in medians.items():

@@ -9,7 +9,9 @@
    Sentences are English prose of mixed length, from the language reference that comes with Python (or --sentences, one
    a line); images are drawn, 640 x 480, JPEG. The vocabulary is built from the sentences; both sides read it.
 2. Server. --clients clients keep asking for one text, or one image, each: requests/s, latency, errors; the server's
-   resident memory before and after; then damaged requests, and whether it still answers.
+   resident memory before and after; then damaged requests, and whether it still answers. With --attack=rows,pixels
+   instead: --clients good clients for --seconds alone, and again beside bodies of 28 MB of tiny rows (four at once)
+   and of 64 images that claim 67 million pixels each: latency of the good ones, wrong answers, memory, /healthz.
 
 --export serves and measures a model of your own instead of the random one (the comparison is then of unequal models).
 """
@@ -117,14 +119,17 @@ def load_server(folder: pathlib.Path, export: pathlib.Path, arguments) -> bool:
     """Prints what the server does under load; returns whether it answered everything as it should."""
     command = [sys.executable, "-m", "mural_tf", "serve", f"--export={export}", "--port=0"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    line = process.stdout.readline()
-    if not line.startswith("Serving "):
-        sys.exit("The server did not start; its message stands above.")
-    texts = (folder / "texts.txt").read_text(encoding="utf-8").splitlines()
-    images = [path.read_bytes() for path in sorted((folder / "images").iterdir())]
-    good = asyncio.run(rest_load.run(line.split()[-1], texts, images, arguments))
-    process.send_signal(signal.SIGTERM)
-    code = process.wait(60)
+    try:
+        line = process.stdout.readline()
+        if not line.startswith("Serving "):
+            sys.exit("The server did not start; its message stands above.")
+        texts = (folder / "texts.txt").read_text(encoding="utf-8").splitlines()
+        images = [path.read_bytes() for path in sorted((folder / "images").iterdir())]
+        good = asyncio.run(rest_load.run(line.split()[-1], process.pid, texts, images, arguments))
+        process.send_signal(signal.SIGTERM)
+        code = process.wait(60)
+    finally:
+        process.kill()
     print(f"  ended on SIGTERM with code {code}")
     return good and code == 0
 
@@ -145,6 +150,9 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=32)
     parser.add_argument("--requests", type=int, default=10_000, help="of texts; a tenth as many of images")
     parser.add_argument("--malformed", type=int, default=1000)
+    parser.add_argument("--attack", default="", help="rows, pixels or both; empty: none")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of good clients, alone and beside the attack")
+    parser.add_argument("--pause", type=float, default=1.0, help="seconds from an answer to the attack to the next")
     parser.add_argument("--tiny", action="store_true", help="small towers of ours alone, to see that it all works")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:

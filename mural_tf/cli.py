@@ -21,6 +21,7 @@ from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
 from mural_tf.errors import UserError
+from mural_tf.trust import trusting
 
 INTERRUPTED = 130  # what shells report for Ctrl-C: 128 + SIGINT
 HELP = {"--help", "-help", "--helpshort", "-h", "-?"}
@@ -134,7 +135,8 @@ def run(main: Callable[[Sequence[str]], int | None], positional: bool = False) -
         python_logging.getLogger("tensorflow").setLevel(python_logging.ERROR)
         if len(argv) > 1 and not positional:
             raise UserError(f"Unexpected argument {argv[1]!r}: only --flag=value is taken here.")
-        return main(argv)
+        with trusting("trust" in flags.FLAGS and flags.FLAGS["trust"].value):
+            return main(argv)
 
     with _mistakes_in_one_line():
         app.run(guarded, flags_parser=_parse_flags)
@@ -200,6 +202,11 @@ def _define(name: str, default, help_text: str, allowed=None) -> flags.FlagHolde
     bounds = allowed if isinstance(allowed, tuple) else () if allowed is None else (allowed,)
     default_value = list(default) if isinstance(default, tuple) else default
     return _KINDS[type(default)](name, default_value, help_text, **dict(zip(("lower_bound", "upper_bound"), bounds)))
+
+
+def define_trust() -> None:
+    """Defines `--trust` of a command that loads models; `run` says it to all that the command calls."""
+    define(trust=(False, "Let a stored config.json name classes to import and TF-Hub modules to fetch from any place."))
 
 
 def define_config(help_text: str = "A file of configs/; --config.x.y=… overrides a field.", required: bool = True):

@@ -43,6 +43,7 @@ def finetune():
     """
     config, flag = cli.define_config(), _define_training()
     source = cli.define(**{"from": (None, "A workdir, an export, or a TF-Hub handle or folder for the text tower.")})
+    cli.define_trust()
 
     def main(_) -> None:
         from mural_tf.runs.finetune import finetune
@@ -94,6 +95,7 @@ def evaluate():
         list=(False, "List the benchmarks and end."),
     )
     protocol = config_flags.DEFINE_config_dict("protocol", default_protocol(), "Choices of the protocol.")
+    cli.define_trust()
 
     def main(_) -> None:
         if printed["list"]:
@@ -124,6 +126,7 @@ def export():
         languages=([], "Languages to measure the variants in. Default: all of the data's."),
         overwrite=(False, "Replace an export that is already there."),
     )
+    cli.define_trust()
 
     def main(_) -> None:
         from mural_tf.export.saved_model import export_workdir
@@ -165,6 +168,7 @@ def search_index():
         ),
         queries=("", "TSV of language and sentence, to measure recall with."),
     )
+    cli.define_trust()
 
     def main(sources: list[str]) -> None:
         from mural_tf.search import commands
@@ -201,6 +205,7 @@ def search_query():
         json=("", "Write the results for programs; - prints them."),
         output=("", "PNG file for a contact sheet."),
     )
+    cli.define_trust()
 
     def main(sentences: list[str]) -> None:
         cli.need(**{name: flag[name] for name in (("images", "model") if flag["images"] else ("index",))})
@@ -232,21 +237,38 @@ def serve():
     limit = cli.define(
         max_batch=(64, "Rows in one run of an encoder."),
         batch_window_ms=(2.0, "How long a request waits for others to share a run."),
+        max_rows=(1024, "Rows in one request."),
         max_request_mb=(32.0, "Size of a request's body."),
+        max_mb_in_flight=(96.0, "Size of all bodies and answers held at once; at least twice --max_request_mb."),
+        max_parsed_mb=(96.0, "Memory that the lists and numbers of one body may take."),
+        max_image_megapixels=(64.0, "Pixels of an image by its header; exports take 67 at most."),
+        max_request_megapixels=(128.0, "Pixels of all images of a request; twice as many are held at once."),
         max_waiting=(1024, "Requests that may wait for one signature."),
+        max_connections=(512, "Connections open at once."),
+        idle_timeout_s=(75.0, "How long a connection is kept without a request."),
+        body_timeout_s=(60.0, "How long a client may take to send a body, or to take an answer."),
+        request_timeout_s=(60.0, "How long a request may take from its body to its answer."),
     )
 
     def main(_) -> None:
         from mural_tf.serve.app import serve
-        from mural_tf.serve.models import Limits
+        from mural_tf.serve.limits import Limits
 
-        limits = Limits(
-            max_batch=limit["max_batch"],
-            window=limit["batch_window_ms"] / 1000.0,
-            max_request_bytes=int(limit["max_request_mb"] * 2**20),
-            max_waiting=limit["max_waiting"],
+        serve(
+            **flag,
+            limits=Limits(
+                **{name: limit[name] for name in ("max_batch", "max_rows", "max_waiting", "max_connections")},
+                window=limit["batch_window_ms"] / 1000.0,
+                max_request_bytes=int(limit["max_request_mb"] * 2**20),
+                max_bytes_in_flight=int(limit["max_mb_in_flight"] * 2**20),
+                max_parsed_bytes=int(limit["max_parsed_mb"] * 2**20),
+                max_image_pixels=int(limit["max_image_megapixels"] * 10**6),
+                max_request_pixels=int(limit["max_request_megapixels"] * 10**6),
+                idle_timeout=limit["idle_timeout_s"],
+                body_timeout=limit["body_timeout_s"],
+                request_timeout=limit["request_timeout_s"],
+            ),
         )
-        serve(**flag, limits=limits)
 
     return main
 
@@ -269,6 +291,7 @@ def analyse_languages():
         model=(None, "Workdir or export."),
         head=("", "Head of the text tower, text_text for example. Default: image_text."),
     )
+    cli.define_trust()
 
     def main(_) -> None:
         from mural_tf.analysis.languages import map_languages
@@ -297,6 +320,7 @@ def analyse_errors():
         output=(None, "HTML file."),
         seed=(0, "Of the choice with --show=all."),
     )
+    cli.define_trust()
 
     def main(_) -> None:
         if flag["show"] == "worse" and not model["other"]:
@@ -331,6 +355,7 @@ def import_weights():
         onto=("", "A workdir that gives everything that the weights do not."),
     )
     method = cli.define(model=("", "Method. Default: align for align, else the config's.", ["", "align", "mural"]))
+    cli.define_trust()
 
     def main(kinds: list[str]) -> None:
         if len(kinds) > 1:

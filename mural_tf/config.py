@@ -14,7 +14,7 @@ import pathlib
 from ml_collections import ConfigDict
 
 from mural_tf.errors import UserError
-from mural_tf.files import write_whole
+from mural_tf.files import check_json, read_json, write_whole
 
 
 def base_config() -> ConfigDict:
@@ -104,6 +104,7 @@ def _vocabulary() -> ConfigDict:
             lower_case=False,
             strip_accents=False,  # also removes the vowel signs of Indic scripts: leave off for many languages
             file="",  # an existing vocabulary (one piece a line) instead of building one
+            sha256="",  # of the pieces, see text/vocabulary_file.py; a run writes it, and no other vocabulary is used
         )
     )
 
@@ -248,18 +249,14 @@ def load_config(path: str | pathlib.Path) -> ConfigDict:
 
     `method` holds what the file has; `models.complete` adds fields that came later.
 
-    Raises `UserError` for a missing, broken or foreign file.
+    Raises `UserError` for a missing, broken or foreign file, or a value of another type than its field.
     """
     path = pathlib.Path(path)
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{path} does not exist: {path.parent} is not a workdir or an export.") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is not valid JSON ({error}); it was damaged after it was written.") from None
+    if not path.exists():
+        raise UserError(f"{path} does not exist: {path.parent} is not a workdir or an export.")
     config = base_config()
     config.evaluation.groups = ConfigDict()  # the file's, in place of the defaults
-    _update(config, _renamed(values), prefix="")
+    _update(config, _renamed(read_json(path)), "", path)
     return config
 
 
@@ -269,25 +266,36 @@ def _renamed(values: dict) -> dict:
     moved = values.setdefault("method", {})
     for old, (new, models) in RENAMED.items():
         branch, key = old.split(".")
-        if key in values.get(branch, {}):
+        if isinstance(values.get(branch), dict) and key in values[branch]:
             value = values[branch].pop(key)
-            if values.get("model") in models:
+            if values.get("model") in models and isinstance(moved, dict):
                 moved[new.split(".")[1]] = value
     if not values.get("mule", True):
         del values["mule"]
     return values
 
 
-def _update(config: ConfigDict, values: dict, prefix: str) -> None:
+def _update(config: ConfigDict, values: dict, prefix: str, path: pathlib.Path) -> None:
     for key, value in values.items():
-        if key not in config:
-            if prefix in ("evaluation.groups.", "method."):  # whose keys are free, or the method's
-                config[key] = tuple(value) if isinstance(value, list) else value
-                continue
+        name = f"{prefix}{key}"
+        if prefix == "evaluation.groups.":
+            check_json(value, list[str], name, path)
+        elif key in config:
+            check_json(value, field_kind(config[key]), name, path)
+        elif prefix != "method.":  # whose keys are the method's
             near = difflib.get_close_matches(key, list(config.keys()), n=1)
             hint = f"; did you mean {prefix}{near[0]}?" if near else "."
-            raise UserError(f"Unknown configuration key {prefix}{key}{hint}")
-        if isinstance(value, dict):
-            _update(config[key], value, f"{prefix}{key}.")
+            raise UserError(f"Unknown configuration key {name} in {path}{hint}")
+        if isinstance(value, dict) and key in config:
+            _update(config[key], value, f"{name}.", path)
         else:
             config[key] = tuple(value) if isinstance(value, list) else value
+
+
+def field_kind(default: object) -> type:
+    """Returns the kind of JSON value (`files.json_field`) that a field with this default is stored as."""
+    if isinstance(default, ConfigDict):
+        return dict
+    if isinstance(default, (tuple, list)):
+        return list[type(default[0]) if default else str]
+    return type(default)

@@ -2,18 +2,22 @@
 
 A process that is killed while it writes leaves what was there before, or nothing, and at most something hidden beside
 it with a name that ends in `PARTIAL`. Files are left to `remove_partial`, because each process has its own name for
-them; a folder has one writer at a time, and the next one removes what the last one left.
+them; a folder has one writer at a time, and the next one removes what the last one left. The same holds for a machine
+that loses its power: what gets its name is on the disk before (`sync`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
 import pathlib
+import reprlib
 import shutil
-from collections.abc import Iterator
+import typing
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 from absl import logging
@@ -23,6 +27,39 @@ from mural_tf.errors import UserError
 PARTIAL = ".partial"  # ends the names of what is still being written
 
 
+def sync(path: str | pathlib.Path) -> None:
+    """Returns when the disk holds what a file holds, or the names that a folder holds (not what is in its files).
+
+    A rename can reach the disk before the bytes of the file do: a power cut then leaves the new name and nothing in it.
+    So a file is synced before it gets its name, and the folder afterwards, so that the name stays.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        # Some network file systems do not know it for folders.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP) or not os.path.isdir(path):
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def publish(partial: str | pathlib.Path, path: str | pathlib.Path) -> None:
+    """Gives what is complete, a file or a folder with all that it holds, its name; both lie on one file system."""
+    _sync_all(partial)
+    os.replace(partial, path)
+    sync(pathlib.Path(path).parent)
+
+
+def _sync_all(path: str | pathlib.Path) -> None:
+    for folder, _, names in os.walk(path):
+        for name in names:
+            sync(os.path.join(folder, name))
+        sync(folder)
+    if not os.path.isdir(path):
+        sync(path)
+
+
 @contextlib.contextmanager
 def whole(path: str | pathlib.Path) -> Iterator[pathlib.Path]:
     """Gives a temporary name beside `path` that becomes `path` when the block ends without an error."""
@@ -30,7 +67,7 @@ def whole(path: str | pathlib.Path) -> Iterator[pathlib.Path]:
     partial = path.with_name(f".{path.name}.{os.getpid()}{PARTIAL}")
     try:
         yield partial
-        os.replace(partial, path)
+        publish(partial, path)
     finally:
         partial.unlink(missing_ok=True)
 
@@ -56,8 +93,9 @@ def whole_folder(path: str | pathlib.Path) -> Iterator[pathlib.Path]:
         partial = scratch.enter_context(scratch_folder(path))
         yield partial
         if path.exists():  # folders that hold something are not replaced by renaming
+            _sync_all(partial)  # now, because until it has the name there is nothing of this name
             os.replace(path, scratch.enter_context(scratch_folder(path.with_name(f"{path.name}.replaced"))))
-        os.replace(partial, path)
+        publish(partial, path)
 
 
 def remove_partial(folder: pathlib.Path) -> None:
@@ -74,18 +112,71 @@ def write_whole(path: str | pathlib.Path, text: str) -> None:
 
 
 def read_json(path: str | pathlib.Path) -> dict:
-    """Reads a JSON object; raises `UserError` if the file is missing or not one."""
+    """Reads a JSON object; raises `UserError` if the file is missing or not one. `json_field` reads what is in it."""
     try:
         value = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}.") from None
-    except RecursionError:
-        raise UserError(f"{path} is not valid JSON: it is nested too deeply.") from None
-    except ValueError as error:  # also what is not UTF-8
+    except (ValueError, RecursionError) as error:  # also what is not UTF-8
         raise UserError(f"{path} is not valid JSON: {error}.") from None
     if not isinstance(value, dict):
         raise UserError(f"{path} holds a {type(value).__name__}: expected a JSON object.")
     return value
+
+
+_REQUIRED = object()
+_KINDS = {
+    dict: ("an object", "objects"),
+    list: ("a list", "lists"),
+    str: ("a text", "texts"),
+    bool: ("true or false", "true or false"),
+    int: ("a whole number", "whole numbers"),
+    float: ("a number", "numbers"),
+}
+
+
+def json_field(values: Mapping, name: str, kind: type, path: str | pathlib.Path, default=_REQUIRED):
+    """Returns what the JSON of a file has under a key.
+
+    Args:
+      values: the file's object.
+      name: the key; "a.b" is the key b of the object a.
+      kind: dict, list, str, bool, int or float, which a whole number is too; or list[str], dict[str, float] and so on.
+      path: the file, for the message.
+      default: what a key that is not there stands for.
+
+    Raises:
+      UserError: the key is missing and has no default, or holds something else; one line that says what.
+    """
+    *parents, key = name.split(".")
+    for depth, parent in enumerate(parents, start=1):
+        values = check_json(values.get(parent, {}), dict, ".".join(parents[:depth]), path)
+    if key in values:
+        return check_json(values[key], kind, name, path)
+    if default is _REQUIRED:
+        raise UserError(f"{path} has no {name}: expected {_describe(kind)}: correct or restore it.")
+    return default
+
+
+def check_json(value, kind: type, name: str, path: str | pathlib.Path):
+    """Returns a value that stood under `name` in a file; raises `UserError` if it is of another kind (`json_field`)."""
+    if not _is_kind(value, kind):
+        raise UserError(f"{path}: {name} is {reprlib.repr(value)}, expected {_describe(kind)}: correct or restore it.")
+    return value
+
+
+def _is_kind(value, kind: type) -> bool:
+    outer, inner = typing.get_origin(kind) or kind, typing.get_args(kind)
+    if isinstance(value, bool) or not isinstance(value, (int, float) if outer is float else outer):
+        return outer is bool and isinstance(value, bool)
+    items = value.values() if outer is dict else value
+    return not inner or all(_is_kind(item, inner[-1]) for item in items)
+
+
+def _describe(kind: type) -> str:
+    inner = typing.get_args(kind)
+    name = _KINDS[typing.get_origin(kind) or kind][0]
+    return f"{name} of {_KINDS[typing.get_origin(inner[-1]) or inner[-1]][1]}" if inner else name
 
 
 def save_array(path: str | pathlib.Path, array: np.ndarray) -> None:

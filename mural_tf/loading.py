@@ -11,9 +11,11 @@ from mural_tf.config import base_config, load_config
 from mural_tf.embedder import Embedder
 from mural_tf.errors import UserError
 from mural_tf.files import read_json
+from mural_tf.text.vocabulary_file import check_saved_model
+from mural_tf.trust import trusting
 
 
-def load(path: str | os.PathLike, checkpoint: str = "latest") -> Embedder:
+def load(path: str | os.PathLike, checkpoint: str = "latest", trust: bool = False) -> Embedder:
     """Loads a workdir (its `checkpoint`, "latest" or "best"), an export (its newest version), Hub modules or ALIGN.
 
     Hub modules are an export's `hub/`, or such a folder with image_encoder/, text_preprocessor/ and text_encoder/ from
@@ -21,7 +23,11 @@ def load(path: str | os.PathLike, checkpoint: str = "latest") -> Embedder:
     ALIGN is what Hugging Face's `AlignModel` and its processor are saved as (`kakaobrain/align-base`); weights of
     single towers must be imported into a workdir first: `python -m mural_tf import`.
 
-    Raises `UserError` if `path` is none of them, or its parts are missing, damaged or do not fit together.
+    `trust`: whether a workdir's config.json may name classes to import and TF-Hub modules to fetch from any place; see
+    docs/security.md.
+
+    Raises `UserError` if `path` is none of them, its parts are missing, damaged or do not fit together, or it names
+    code without `trust`.
 
     >>> embedder = load(folder)
     >>> embedder.encode_text(["a red balloon"]).shape == (1, embedder.embedding_size)
@@ -36,7 +42,10 @@ def load(path: str | os.PathLike, checkpoint: str = "latest") -> Embedder:
         return _load_export(path)
     if (path / "config.json").is_file():
         kind = read_json(path / "config.json").get("model_type")  # only Hugging Face's have one
-        return _load_workdir(path, checkpoint) if kind is None else _load_hugging_face(path, kind)
+        if kind is not None:
+            return _load_hugging_face(path, kind)
+        with trusting(trust):
+            return _load_workdir(path, checkpoint)
     raise UserError(
         f"{path} is neither a workdir (config.json, vocabulary.txt, checkpoints/) nor an export (image_encoder/, "
         "text_encoder/) nor Hugging Face's ALIGN (config.json, model.safetensors, vocab.txt)."
@@ -145,7 +154,11 @@ def newest_version(folder: pathlib.Path) -> pathlib.Path:
 
 
 def load_saved_model(folder: pathlib.Path):
-    """Loads a SavedModel, which must be kept as long as its signatures; raises `UserError` if it is damaged."""
+    """Loads a SavedModel, which must be kept as long as its signatures.
+
+    Raises `UserError` if it is damaged, or its vocabulary is not the one that it was saved with.
+    """
+    check_saved_model(folder)
     try:
         return tf.saved_model.load(str(folder))
     except (OSError, ValueError, tf.errors.OpError) as error:

@@ -268,7 +268,7 @@ def out_of_space(*arguments, **options):
 
 
 @pytest.mark.parametrize("owner,name,failure", [
-    (tf.raw_ops, "SaveV2", full_disk), (checkpoints.os, "replace", out_of_space)
+    (tf.raw_ops, "SaveV2", full_disk), (checkpoints, "publish", out_of_space)
 ])  # fmt: skip
 def test_a_full_disk_is_reported_and_earlier_checkpoints_stay(model, three, monkeypatch, owner, name, failure):
     saved = training_checkpoints(model, three, 3)

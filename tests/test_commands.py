@@ -12,6 +12,7 @@ from mural_tf import cli, models
 from mural_tf.commands import COMMANDS
 from mural_tf.config import base_config
 from mural_tf.errors import UserError
+from mural_tf.trust import check_class
 
 FORMER = {
     "mural_tf.serve": "serve",
@@ -163,6 +164,36 @@ def test_a_command_gets_its_flags_and_arguments(no_flags, monkeypatch, capsys):
     with pytest.raises(SystemExit) as end:
         cli.run_command({"add up": cli.Command(define)}, ["add"], "mural")
     assert end.value.code == 1 and "mural COMMAND … [--help]\n\n  add up  Adds up." in capsys.readouterr().err
+
+
+LOADING = {"finetune", "evaluate", "export", "search index", "search query", "analyse languages", "analyse errors",
+           "import"}  # fmt: skip
+
+
+def test_the_commands_that_load_stored_configurations_have_the_flag_trust():
+    found = set()
+    for name, command in COMMANDS.items():
+        before = set(flags.FLAGS)
+        command.define()
+        defined = set(flags.FLAGS) - before
+        found |= {name} if "trust" in defined else set()
+        for flag in defined:
+            delattr(flags.FLAGS, flag)
+    assert found == LOADING
+
+
+@pytest.mark.parametrize("trust", [False, True])
+def test_the_flag_trust_holds_while_the_command_runs(trust, no_flags, monkeypatch, capsys):
+    def define():
+        """Loads."""
+        cli.define_trust()
+        return lambda arguments: check_class("nobody_s.method:Own", "config.json")
+
+    monkeypatch.setattr(cli.app, "run", lambda main, flags_parser: sys.exit(main(flags_parser(sys.argv))))
+    monkeypatch.setattr(sys, "argv", ["program"])
+    with pytest.raises(SystemExit) as end:
+        cli.run_command({"load": cli.Command(define)}, ["load", *(["--trust"] if trust else [])], "mural")
+    assert end.value.code == (None if trust else 1) and ("names model=" in capsys.readouterr().err) != trust
 
 
 @pytest.mark.parametrize("arguments, value", [

@@ -5,6 +5,7 @@ import forked
 import numpy as np
 import pytest
 import tensorflow as tf
+from ml_collections import ConfigDict
 
 from mural_tf.errors import UserError
 from mural_tf.export import signatures
@@ -174,6 +175,8 @@ def test_methods_are_found_by_their_modules():
     ("no_such_module:Method", "cannot be imported"),
     ("outside_method:Missing", "cannot be imported"),
     ("contract:toy_config", "not a subclass of"),
+    (":Method", "is no name of a class"),
+    (".method:Method", "is no name of a class"),
 ])  # fmt: skip
 def test_what_is_not_a_method_is_reported(name, message):
     with pytest.raises(UserError, match=message):
@@ -189,6 +192,9 @@ def test_own_fields_mount_below_one_key():
     assert config.method.to_dict() == {"image_text_margin": 0.1}
     config.method.image_text_margn = 0.2
     with pytest.raises(UserError, match="method.image_text_margn; did you mean method.image_text_margin?"):
+        complete(config)
+    config.method = ConfigDict({"image_text_margin": "wide"})  # as a damaged file has it
+    with pytest.raises(UserError, match="method.image_text_margin is 'wide', expected a number"):
         complete(config)
 
 

@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import shutil
+import sys
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ import mural_tf
 from mural_tf.config import base_config, save_config
 from mural_tf.embedder import Embedder
 from mural_tf.errors import UserError
+from mural_tf.text.vocabulary_file import digest
 
 VOCABULARY = [
     "[PAD]",
@@ -233,10 +235,15 @@ def damaged(workdir, tmp_path, change):
     return copy
 
 
-def with_config(path, **fields):
+def with_config(path, branch="text_tower", **fields):
     config = json.loads((path / "config.json").read_text())
-    config["text_tower"].update(fields)
+    (config[branch] if branch else config).update(fields)
     (path / "config.json").write_text(json.dumps(config))
+
+
+def with_digest_of_another_order(path):
+    with_config(path, "vocabulary", sha256=digest(VOCABULARY))
+    (path / "vocabulary.txt").write_text("\n".join([*VOCABULARY[:-2], "cab", "bad"]) + "\n")
 
 
 @pytest.mark.parametrize(
@@ -248,6 +255,20 @@ def with_config(path, **fields):
         (lambda p: with_config(p, layers=2), "does not fit"),
         (lambda p: shutil.rmtree(p / "checkpoints"), "no checkpoint"),
         (lambda p: (p / "config.json").write_text("{"), "not valid JSON"),
+        (with_digest_of_another_order, f"vocabulary.txt is not the one .* expected {digest(VOCABULARY)}"),
+        (lambda p: with_config(p, "", seed="0"), "config.json: seed is '0', expected a whole number"),
+        (lambda p: with_config(p, "", seed=True), "config.json: seed is True, expected a whole number"),
+        (lambda p: with_config(p, "", loss=[1.0]), r"config.json: loss is \[1.0\], expected an object"),
+        (lambda p: with_config(p, "", method=7), "config.json: method is 7, expected an object"),
+        (lambda p: with_config(p, languages=[1]), r"text_tower.languages is \[1\], expected a list of texts"),
+        (
+            lambda p: with_config(p, "image_tower", width=float("inf")),
+            "image_tower.width=inf .* expected finite numbers",
+        ),
+        (lambda p: with_config(p, dropout=None), "text_tower.dropout is None, expected a number"),
+        (lambda p: with_config(p, "evaluation", groups={"a": "de"}), "groups.a is 'de', expected a list of texts"),
+        (lambda p: with_config(p, "", model=":"), "config.json names model=':'"),
+        (lambda p: with_config(p, "method", margin=1), "Unknown configuration key method.margin"),
         (lambda p: (p / "config.json").unlink(), "neither a workdir.* nor an export"),
         (lambda p: shutil.rmtree(p), "does not exist"),
     ],
@@ -255,6 +276,35 @@ def with_config(path, **fields):
 def test_broken_workdirs_are_named(workdir, tmp_path, change, message):
     with pytest.raises(UserError, match=message):
         mural_tf.load(damaged(workdir, tmp_path, change))
+
+
+def test_a_stored_class_is_imported_only_with_trust(workdir, tmp_path, monkeypatch):
+    monkeypatch.delitem(sys.modules, "outside_method", raising=False)  # of another test
+    copy = damaged(workdir, tmp_path, lambda p: with_config(p, "", model="outside_method:WideAlign"))
+    with pytest.raises(UserError, match="config.json names model='outside_method:WideAlign'.*--trust"):
+        mural_tf.load(copy)
+    assert "outside_method" not in sys.modules
+    assert mural_tf.load(copy, trust=True).config.model == "outside_method:WideAlign"
+
+
+def test_a_stored_handle_is_fetched_only_with_trust(workdir, tmp_path, monkeypatch):
+    import tensorflow_hub
+
+    fetched = []
+
+    def fetch(handle):
+        fetched.append(handle)
+        raise OSError("no network here")
+
+    monkeypatch.setattr(tensorflow_hub, "load", fetch)
+    handle = "https://example.org/encoder"
+    copy = damaged(workdir, tmp_path, lambda p: with_config(p, name="hub", handle=handle))
+    with pytest.raises(UserError, match="names text_tower.handle='https://example.org/encoder'.*--trust"):
+        mural_tf.load(copy)
+    assert not fetched
+    with pytest.raises(UserError, match="could not be loaded .no network here"):
+        mural_tf.load(copy, trust=True)
+    assert fetched == [handle]
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,6 @@ from test_contrastive_loss import loop_oracle, unit_rows
 
 from mural_tf.config import save_config
 from mural_tf.data import records
-from mural_tf.data.skipped import SkippedRecords
 from mural_tf.data.streams.captions import parse_triples, swap_texts
 from mural_tf.data.streams.pipeline import training_batches
 from mural_tf.errors import UserError
@@ -114,7 +113,7 @@ def build(config):
 
 
 def batches(model, config):
-    return iter(training_batches(config, toy_data.toy_tokenizer(), SkippedRecords(0.1), streams=model.streams))
+    return iter(training_batches(config, toy_data.toy_tokenizer(), streams=model.streams))
 
 
 @pytest.fixture
@@ -203,7 +202,7 @@ def test_six_languages_give_fifteen_triples():
 
 def test_batches_hold_translations_of_one_image_either_way_round(config):
     tokenizer, swapped = toy_data.toy_tokenizer(), set()
-    batch = next(iter(training_batches(config, tokenizer, SkippedRecords(0.1), streams=("triples",))))
+    batch = next(iter(training_batches(config, tokenizer, streams=("triples",))))
     pieces = [[tokenizer.vocabulary[i] for i in row] for row in batch["text_a"]["input_word_ids"].numpy()]
     others = [[tokenizer.vocabulary[i] for i in row] for row in batch["text_b"]["input_word_ids"].numpy()]
     for one, other in zip(pieces, others):
@@ -226,7 +225,7 @@ def test_data_without_translations_is_reported(tmp_path):
         image.caption_groups = ["", ""]
     config = toy_data.toy_config(toy_data.write_toy_data(tmp_path, images), "etcl")
     with pytest.raises(UserError, match="two captions of one caption_group in different languages"):
-        training_batches(config, toy_data.toy_tokenizer(), SkippedRecords(0.1), streams=("triples",))
+        training_batches(config, toy_data.toy_tokenizer(), streams=("triples",))
 
 
 def test_translations_from_text_pairs_make_triples(tmp_path):

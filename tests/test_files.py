@@ -1,8 +1,13 @@
-"""Files and folders that appear whole or not at all."""
+"""Files and folders that appear whole or not at all, also after a power cut; and JSON that is of the wrong kind."""
+
+import errno
+import os
+import pathlib
 
 import pytest
 
-from mural_tf.files import remove_partial, whole, whole_folder
+from mural_tf.errors import UserError
+from mural_tf.files import json_field, read_json, remove_partial, sync, whole, whole_folder
 
 
 def contents(folder):
@@ -53,3 +58,99 @@ def test_what_killed_writers_left_of_files_is_removed(tmp_path):
         (tmp_path / name).write_text("x")
     remove_partial(tmp_path)
     assert contents(tmp_path) == {"below/kept": "x"}
+
+
+@pytest.fixture
+def order(monkeypatch):
+    """What reaches the disk, and what gets its name, in order: ("sync", name) and ("name", name)."""
+    done, replace = [], os.replace
+
+    def fsync(descriptor):
+        done.append(("sync", pathlib.Path(os.readlink(f"/proc/self/fd/{descriptor}")).name))
+
+    def named(partial, path):
+        done.append(("name", pathlib.Path(path).name))
+        replace(partial, path)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "replace", named)
+    return done
+
+
+def test_a_file_is_on_the_disk_before_its_name_is(tmp_path, order):
+    with whole(tmp_path / "file") as partial:
+        partial.write_text("x")
+        assert not order
+    assert order == [("sync", partial.name), ("name", "file"), ("sync", tmp_path.name)]
+
+
+def test_a_folder_is_on_the_disk_before_its_name_is_and_before_the_old_one_goes(tmp_path, order):
+    def write():
+        order.clear()
+        with whole_folder(tmp_path / "folder") as partial:
+            (partial / "below").mkdir()
+            (partial / "below" / "file").write_text("x")
+        return [("sync", partial.name), ("sync", "file"), ("sync", "below")]
+
+    synced = write()
+    assert order == [*synced, ("name", "folder"), ("sync", tmp_path.name)]
+    synced = write()
+    assert order[:4] == [*synced, ("name", ".folder.replaced.partial")]
+    assert order[-2:] == [("name", "folder"), ("sync", tmp_path.name)]
+
+
+def test_a_disk_that_fails_is_reported_and_one_that_cannot_sync_folders_is_not(tmp_path, monkeypatch):
+    def fsync(_):
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    sync(tmp_path)
+    with pytest.raises(OSError), whole(tmp_path / "file") as partial:
+        partial.write_text("x")
+    assert not list(tmp_path.iterdir())
+
+
+VALUES = {"a": {"b": 1, "c": {"d": "x"}}, "yes": True, "x": 0.5, "list": ["a", "b"], "mixed": ["a", 1], "none": None}
+
+
+@pytest.mark.parametrize("name, kind, value", [
+    ("a.b", int, 1),
+    ("a.b", float, 1),
+    ("a.c.d", str, "x"),
+    ("yes", bool, True),
+    ("x", float, 0.5),
+    ("list", list[str], ["a", "b"]),
+    ("mixed", list, ["a", 1]),
+    ("a.c", dict[str, str], {"d": "x"}),
+    ("a.z", str, "default"),
+    ("z.z", str, "default"),
+])  # fmt: skip
+def test_fields_of_json(name, kind, value):
+    assert json_field(VALUES, name, kind, "file", "default") == value
+
+
+@pytest.mark.parametrize("name, kind, message", [
+    ("a.b", str, "file: a.b is 1, expected a text: "),
+    ("a.b", bool, "file: a.b is 1, expected true or false: "),
+    ("yes", int, "file: yes is True, expected a whole number: "),
+    ("yes", float, "file: yes is True, expected a number: "),
+    ("x", int, "file: x is 0.5, expected a whole number: "),
+    ("list", dict, r"file: list is \['a', 'b'\], expected an object: "),
+    ("mixed", list[str], r"file: mixed is \['a', 1\], expected a list of texts: "),
+    ("a", dict[str, int], "file: a is .*, expected an object of whole numbers: "),
+    ("none", str, "file: none is None, expected a text: "),
+    ("x.y", int, "file: x is 0.5, expected an object: "),
+    ("a.z", float, "file has no a.z: expected a number: "),
+])  # fmt: skip
+def test_fields_of_another_kind_are_one_line(name, kind, message):
+    with pytest.raises(UserError, match=message) as error:
+        json_field(VALUES, name, kind, "file")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("text, message", [("[1]", "holds a list"), ("{", "not valid JSON"), ("\xff", "not valid JSON"),
+                                           ("[" * 100_000, "not valid JSON")])  # fmt: skip
+def test_json_that_is_no_object(tmp_path, text, message):
+    (tmp_path / "file").write_bytes(text.encode("latin-1"))
+    with pytest.raises(UserError, match=message):
+        read_json(tmp_path / "file")

@@ -7,7 +7,6 @@ import toy_data
 from contract import losses_of, rows_of
 
 from mural_tf.data.images import decode_image
-from mural_tf.data.skipped import SkippedRecords
 from mural_tf.data.streams.pipeline import training_batches
 from mural_tf.errors import UserError
 from mural_tf.export.hub_modules import restore_from_export
@@ -28,7 +27,7 @@ def build(config):
 
 
 def batches(model, config):
-    return iter(training_batches(config, toy_data.toy_tokenizer(), SkippedRecords(0.1), streams=model.streams))
+    return iter(training_batches(config, toy_data.toy_tokenizer(), streams=model.streams))
 
 
 @pytest.fixture(scope="module")

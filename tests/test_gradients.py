@@ -6,7 +6,6 @@ import pytest
 import tensorflow as tf
 import toy_data
 
-from mural_tf.data.skipped import SkippedRecords
 from mural_tf.data.streams.pipeline import training_batches
 from mural_tf.encoders.layers import forward_pass
 from mural_tf.errors import UserError
@@ -32,7 +31,7 @@ def build(data, method="mural", frozen=True, micro_batches=1, **optimizer):
     tf.keras.utils.set_random_seed(0)
     model = build_model(config, toy_data.toy_tokenizer().vocabulary_size)
     compile_model(model, config)
-    batch = next(iter(training_batches(config, toy_data.toy_tokenizer(), SkippedRecords(0.1), streams=model.streams)))
+    batch = next(iter(training_batches(config, toy_data.toy_tokenizer(), streams=model.streams)))
     return model, batch
 
 
@@ -94,7 +93,7 @@ def test_both_passes_see_the_same_draws_and_the_same_batch_norm_groups(data):
     tf.keras.utils.set_random_seed(0)
     model = build_model(config, toy_data.toy_tokenizer().vocabulary_size)
     compile_model(model, config)
-    batch = next(iter(training_batches(config, toy_data.toy_tokenizer(), SkippedRecords(0.1))))
+    batch = next(iter(training_batches(config, toy_data.toy_tokenizer())))
 
     def reference():
         with tf.GradientTape() as tape:

@@ -5,6 +5,7 @@ import pathlib
 import subprocess
 import sys
 
+import contract
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -12,10 +13,14 @@ import tensorflow_hub as hub
 from toy_data import SIDE, toy_config, toy_tokenizer
 from toy_export import TEXTS, difference, pixels, toy_model
 
+from mural_tf.config import base_config, load_config
 from mural_tf.encoders import build_image_encoder, build_text_encoder
 from mural_tf.errors import UserError
-from mural_tf.export.hub_modules import image_encoder_module
-from mural_tf.text.vocabulary_file import load_vocabulary
+from mural_tf.export.hub_modules import image_encoder_module, image_settings, text_settings
+from mural_tf.models import build_model, mount
+from mural_tf.runs import finetune
+from mural_tf.text import build_tokenizer
+from mural_tf.text.vocabulary_file import check_saved_model, digest, load_vocabulary, save_vocabulary, seal_saved_model
 
 TOLERANCE = 1e-5
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -209,6 +214,91 @@ def test_an_exported_image_encoder_is_an_image_tower(export, model, config, tmp_
     tower.handle = str(tmp_path)
     with pytest.raises(UserError, match="could not be loaded"):
         build_image_encoder(tower)
+
+
+def image_text_loss(model, config):
+    tokens = toy_tokenizer(lower_case=True)(tf.constant(TEXTS[:4]))
+    images, captions = model.embed_images(pixels(config)), model.embed_texts(tokens)
+    ids = {"image_id": tf.range(4), "caption_id": tf.range(4)}
+    return float(model.image_text_loss(images, captions, ids, {"image": (0, 4)}))
+
+
+def test_the_first_loss_is_the_same_from_the_model_its_export_and_its_modules(export, model, config, eager):
+    given = base_config()
+    given.loss.temperature = 1.0  # the model has learned another
+    given.image_tower.precision = given.text_tower.precision = "float32"
+    tuned = finetune._with_source_architecture(given, load_config(export / "config.json"), export)
+    from_export = build_model(tuned, toy_tokenizer().vocabulary_size)
+    finetune._restore_export(from_export, export)
+    tuned = finetune._with_hub_towers(given, export / "hub")
+    assert (tuned.model, tuned.vocabulary.sha256) == ("mural", digest(toy_tokenizer().vocabulary))
+    assert build_tokenizer(tuned, tuned.vocabulary.file).vocabulary == toy_tokenizer().vocabulary
+    from_modules = build_model(tuned, toy_tokenizer().vocabulary_size)
+    finetune._restore_hub(from_modules, export / "hub")
+    expected = image_text_loss(model, config)
+    assert abs(image_text_loss(from_export, config) - expected) < 1e-4
+    assert abs(image_text_loss(from_modules, config) - expected) < 1e-4
+    assert abs(float(from_modules.temperature) - np.exp(-2.0)) < 1e-6
+
+
+@pytest.fixture
+def hub_folder(tmp_path):
+    """What fine-tuning reads of modules before it loads them: those of a SigLIP on pieces of bytes."""
+    config = contract.toy_config("siglip", method__bias=-3.0, loss__temperature=0.2)
+    config.vocabulary.builder = "byte_pair"
+    model, tokenizer = build_model(config, 40), toy_tokenizer(lower_case=True)
+    settings = {"image_encoder": image_settings(model, config), "text_preprocessor": text_settings(tokenizer, config)}
+    for name, values in settings.items():
+        (tmp_path / name / "assets").mkdir(parents=True)
+        (tmp_path / name / "assets/settings.json").write_text(json.dumps(values))
+    save_vocabulary(tokenizer.vocabulary, tmp_path / "text_preprocessor/assets/vocabulary.txt")
+    seal_saved_model(tmp_path / "text_preprocessor")
+    return tmp_path
+
+
+def change_settings(folder, module, **values):
+    path = folder / module / "assets/settings.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+
+def test_modules_say_their_method_and_every_number_it_has_learned(hub_folder):
+    config = finetune._with_hub_towers(base_config(), hub_folder)
+    assert (config.model, config.vocabulary.builder, config.vocabulary.lower_case) == ("siglip", "byte_pair", True)
+    small = contract.toy_config("siglip")
+    small.embedding_size = small.image_tower.projection = 16  # as wide as the text tower: the head is the identity
+    model = build_model(small, 40)
+    finetune._restore_hub(model, hub_folder)
+    assert float(model.bias) == -3.0 and abs(float(model.temperature) - 0.2) < 1e-6
+    given = base_config()
+    given.other_method = True
+    assert finetune._with_hub_towers(given, hub_folder).model == "mural"
+    with pytest.raises(UserError, match="etcl starts from mural"):
+        finetune._with_hub_towers(mount(base_config(), "etcl"), hub_folder)
+    change_settings(hub_folder, "image_encoder", model="globetrotter")  # whose heads no module has
+    assert finetune._with_hub_towers(base_config(), hub_folder).model == "mural"
+    with pytest.raises(UserError, match="globetrotter has heads of its own"):
+        finetune._with_hub_towers(mount(base_config(), "globetrotter"), hub_folder)
+
+
+@pytest.mark.parametrize("module, values, message", [
+    ("image_encoder", {"embedding_size": "80"}, "settings.json: embedding_size is '80', expected a whole number"),
+    ("image_encoder", {"resize": None}, "settings.json: resize is None, expected a whole number"),
+    ("image_encoder", {"model": "nobody_s.method:Own"}, "settings.json names model='nobody_s.method:Own'.*--trust"),
+    ("text_preprocessor", {"lower_case": 1}, "settings.json: lower_case is 1, expected true or false"),
+])  # fmt: skip
+def test_damaged_settings_of_modules_are_one_line(hub_folder, module, values, message):
+    change_settings(hub_folder, module, **values)
+    with pytest.raises(UserError, match=message):
+        finetune._with_hub_towers(base_config(), hub_folder)
+
+
+def test_another_vocabulary_of_modules_is_refused(export, hub_folder):
+    for folder in ("hub/text_preprocessor", "text_encoder/1"):
+        assert check_saved_model(export / folder) == digest(toy_tokenizer().vocabulary)
+    path = hub_folder / "text_preprocessor/assets/vocabulary.txt"
+    save_vocabulary([*load_vocabulary(path)[:-2], "last", "but one"], path)
+    with pytest.raises(UserError, match="vocabulary.txt is not the one"):
+        finetune._with_hub_towers(base_config(), hub_folder)
 
 
 SHAPES = ["--config.data.source=shapes", "--config.train.image_text_batch=16", "--config.train.text_text_batch=16",

@@ -11,7 +11,6 @@ import tensorflow as tf
 import toy_data
 from contract import losses_of
 
-from mural_tf.data.skipped import SkippedRecords
 from mural_tf.data.streams.pipeline import training_batches
 from mural_tf.errors import UserError
 from mural_tf.models import build_model, mount
@@ -26,7 +25,7 @@ def build(config):
 
 
 def batches(config):
-    return iter(training_batches(config, toy_data.toy_tokenizer(), SkippedRecords(0.1)))
+    return iter(training_batches(config, toy_data.toy_tokenizer()))
 
 
 def first_batch(config):
@@ -131,7 +130,6 @@ import sys, numpy as np, tensorflow as tf, toy_data
 from mural_tf.models import build_model, mount
 from mural_tf.training.fit import compile_model
 from mural_tf.data.streams.pipeline import training_batches
-from mural_tf.data.skipped import SkippedRecords
 replicas, folder, out, model_name = int(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4]
 cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * replicas)
@@ -145,7 +143,7 @@ with strategy.scope():
     tf.keras.utils.set_random_seed(0)
     model = build_model(config, toy_data.toy_tokenizer().vocabulary_size)
     compile_model(model, config)
-dataset = training_batches(config, toy_data.toy_tokenizer(), SkippedRecords(0.1), streams=model.streams)
+dataset = training_batches(config, toy_data.toy_tokenizer(), streams=model.streams)
 logs = model.fit(strategy.experimental_distribute_dataset(dataset), steps_per_epoch=3, verbose=0).history
 np.savez(out, loss=logs["loss"][0], norm=logs["gradient_norm"][0], position=model.data_position.numpy(),
          **{str(i): v.numpy() for i, v in enumerate(model.trainable_variables)})

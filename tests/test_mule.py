@@ -10,7 +10,6 @@ import tensorflow as tf
 from contract import losses_of, rows_of
 
 from mural_tf.data import records
-from mural_tf.data.skipped import SkippedRecords
 from mural_tf.data.streams.pipeline import training_batches
 from mural_tf.encoders import build_text_encoder
 from mural_tf.errors import UserError
@@ -34,7 +33,7 @@ def the_batch(folder):
 
 def first_batch(config):
     streams = ("image_groups", "text_text")
-    batch = next(iter(training_batches(config, mule_data.tokenizer(), SkippedRecords(0.1), streams=streams)))
+    batch = next(iter(training_batches(config, mule_data.tokenizer(), streams=streams)))
     batch.pop("data_wait_seconds")
     return batch
 
@@ -159,7 +158,7 @@ def test_overfits_16_images_in_two_languages(tmp_path):
     config.method.margin = 0.2
     config.train.update(dict(steps=80, image_text_batch=32))
     model = build(config)
-    batches = training_batches(config, mule_data.tokenizer(), SkippedRecords(0.1), streams=model.streams)
+    batches = training_batches(config, mule_data.tokenizer(), streams=model.streams)
     model.fit(batches, steps_per_epoch=80, verbose=0)
     batch = first_batch(config)
     similarity = model.embed_images(batch["image"]).numpy() @ model.embed_texts(batch["caption"]).numpy().T

@@ -11,7 +11,6 @@ import toy_data
 SCRIPT = """
 import sys, numpy as np, tensorflow as tf, toy_data
 from mural_tf.data.streams.pipeline import training_batches
-from mural_tf.data.skipped import SkippedRecords
 from mural_tf.encoders.kernels import enable_fusion
 from mural_tf.models import build_model
 from mural_tf.models.step import compute_gradients
@@ -33,7 +32,7 @@ for case in sys.argv[4:]:
         tf.keras.utils.set_random_seed(0)
         model = build_model(config, toy_data.toy_tokenizer().vocabulary_size)
         compile_model(model, config)
-    batch = next(iter(training_batches(config, toy_data.toy_tokenizer(), SkippedRecords(0.1), streams=model.streams)))
+    batch = next(iter(training_batches(config, toy_data.toy_tokenizer(), streams=model.streams)))
     batch.pop("data_wait_seconds")
 
     def part(context):

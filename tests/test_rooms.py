@@ -9,7 +9,7 @@ import pathlib
 
 ROOT = pathlib.Path(__file__).resolve().parents[1] / "mural_tf"
 ROOMS = [
-    "errors", "files", "config", "losses", "metrics", "text", "encoders", "optimizers", "data", "ingest",
+    "errors", "files", "config", "trust", "losses", "metrics", "text", "encoders", "optimizers", "data", "ingest",
     "models", "pretrained", "training", "export", "embedder", "loading", "evaluation", "search", "analysis", "serve",
     "runs", "cli", "commands",
 ]  # fmt: skip

@@ -4,6 +4,7 @@ import base64
 import concurrent.futures
 import gzip
 import http.client
+import io
 import json
 import os
 import pathlib
@@ -11,20 +12,26 @@ import random
 import re
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
+import zlib
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from aiohttp import web
+from PIL import Image
 from running_app import running
 from toy_export import TEXTS, pictures
 
+from benchmarks.fuzz_requests import fuzz, is_well
 from mural_tf.errors import UserError
 from mural_tf.serve.app import PREDICT, create_app
-from mural_tf.serve.models import Limits
+from mural_tf.serve.claims import first_frame
+from mural_tf.serve.limits import Limits
+from mural_tf.serve.models import Signature
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 TEXT, IMAGE = "/v1/models/text_encoder", "/v1/models/image_encoder"
@@ -46,8 +53,13 @@ async def broken(request):
 @pytest.fixture(scope="module")
 def server(export):
     """The app on a free port, for all tests."""
-    app = create_app(export, LIMITS, [web.get("/similarity", similarity), web.get("/broken", broken)])
-    with running(app) as test_server:
+    warmed = []
+    with pytest.MonkeyPatch.context() as patch:
+        original = Signature.run
+        patch.setattr(Signature, "run", lambda self, inputs: (warmed.append(self), original(self, inputs))[1])
+        app = create_app(export, LIMITS, [web.get("/similarity", similarity), web.get("/broken", broken)])
+    with running(app, LIMITS) as test_server:
+        test_server.app, test_server.warmed = app, warmed
         yield test_server
 
 
@@ -98,22 +110,86 @@ def test_texts_in_rows_and_columns(ask, direct):
     expected = direct["text_encoder"]["text_text"](text=tf.constant(TEXTS))["text_text_embedding"]
     status, answer = ask(TEXT + ":predict", {"signature_name": "text_text", "instances": TEXTS})
     assert status == 200 and difference(answer["predictions"], expected) < 1e-5
-    assert ask(TEXT + ":predict", {"instances": []}) == (200, {"predictions": []})
     assert ask(TEXT + ":predict", json.dumps({"instances": ["x" * 10**5, "a\0b"]}))[0] == 200
 
 
 def test_images_and_inputs_with_several_names(ask, direct):
-    data = [*pictures(), b"no image"]
+    data = pictures()
     expected = direct["image_encoder"]["serving_default"](image_bytes=tf.constant(data))["embedding"]
     status, answer = ask(IMAGE + ":predict", {"instances": [{"image_bytes": b64(image)} for image in data]})
     assert status == 200 and difference(answer["predictions"], expected) < 1e-5
-    assert not np.any(answer["predictions"][-1])
     tokens = {"input_word_ids": [[2, 5, 3]], "input_mask": [[1, 1, 1]], "input_type_ids": [[0, 0, 0]]}
     expected = direct["text_encoder"]["tokens"](**{k: tf.constant(v) for k, v in tokens.items()})["embedding"]
     row = {name: value[0] for name, value in tokens.items()}
     for body, key in (({"instances": [row]}, "predictions"), ({"inputs": tokens}, "outputs")):
         status, answer = ask(TEXT + ":predict", {"signature_name": "tokens", **body})
         assert status == 200 and difference(answer[key], expected) < 1e-5
+
+
+def test_an_image_that_cannot_be_read_is_named_or_zeros_where_asked_for(ask, direct):
+    good = pictures()[1]  # a JPEG
+    expected = direct["image_encoder"]["serving_default"](image_bytes=tf.constant([good]))["embedding"]
+    for damaged in (b"no image", b"", good[:40], png_of_size(64, 64), pictures()[0][:-40]):
+        rows = [{"image_bytes": b64(image)} for image in (good, damaged)]
+        status, answer = ask(IMAGE + ":predict", {"instances": rows})
+        assert status == 400 and answer["error"].startswith("Row 1 (the first is 0) is not an image"), answer
+        status, answer = ask(IMAGE + ":predict", {"instances": rows, "on_error": "zeros"})
+        assert status == 200 and not np.any(answer["predictions"][1])
+        assert difference(answer["predictions"][:1], expected) < 1e-5
+    status, answer = ask(IMAGE + ":predict", {"inputs": [b64(good)], "on_error": ["zeros"]})
+    assert status == 400 and "\"on_error\" must be 'raise' or 'zeros', got a list" in answer["error"]
+
+
+def png_of_size(width, height, color=2):
+    """A PNG's header, and too little after it."""
+
+    def chunk(name, data):
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, color, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(bytes(100))) + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize("sizes, words", [
+    ([(8, 8), (8191, 8191)], "Row 1 (the first is 0) brings it to 67.1 million pixels of one image"),
+    ([(4500, 4500, 6)], "Row 0 (the first is 0) brings it to 81.0 million pixels of one image"),
+    ([(7000, 7000)] * 4, "Row 2 (the first is 0) brings it to 147.0 million pixels of all images of a request"),
+    ([(2**31 - 1, 2**31 - 1)], "million pixels of one image"),
+])  # fmt: skip
+def test_images_that_claim_too_many_pixels_are_refused_before_decoding(ask, sizes, words):
+    rows = [b64(png_of_size(*size)) for size in sizes]
+    for extra in ({}, {"on_error": "zeros"}):
+        status, answer = ask(IMAGE + ":predict", {"instances": rows, **extra})
+        assert status == 400 and words in answer["error"], answer
+
+
+def test_of_a_gif_only_the_first_frame_is_unpacked(ask, direct):
+    frames = [Image.new("RGB", (40, 30), (50 * i, 9, 250 - 50 * i)) for i in range(5)]
+    for options in ({}, {"transparency": 3, "loop": 0, "comment": b"x" * 600, "disposal": 2}):
+        buffer = io.BytesIO()
+        frames[0].save(buffer, "GIF", save_all=True, append_images=frames[1:], **options)
+        data = buffer.getvalue()
+        assert data.startswith(first_frame(data)[:-1]) and len(first_frame(data)) < len(data)
+        expected = direct["image_encoder"]["serving_default"](image_bytes=tf.constant([data]))["embedding"]
+        status, answer = ask(IMAGE + ":predict", {"instances": [b64(data)]})
+        assert status == 200 and difference(answer["predictions"], expected) < 1e-5
+        status, answer = ask(IMAGE + ":predict", {"instances": [b64(data[: len(first_frame(data)) - 5])]})
+        assert status == 400 and "not an image" in answer["error"]
+
+
+def test_a_jpeg_of_many_scans_is_refused(ask):
+    buffer = io.BytesIO()
+    Image.new("L", (40, 30), 77).save(buffer, "JPEG", progressive=True)
+    good = buffer.getvalue()
+    assert ask(IMAGE + ":predict", {"instances": [b64(good)]})[0] == 200
+    bomb = good[:-2] + 100 * good[good.rindex(b"\xff\xda") : -2] + good[-2:]
+    status, answer = ask(IMAGE + ":predict", {"instances": [b64(good), b64(bomb)]})
+    assert status == 400 and "Row 1 (the first is 0) is a JPEG of 106 scans" in answer["error"]
+
+
+def test_damaged_requests_get_errors_or_right_answers(server):
+    counts, wrong = fuzz(server.port, range(100))
+    assert not wrong and counts[200] and counts[400] and is_well(server.port)
 
 
 def test_status_metadata_health_and_metrics(ask):
@@ -129,6 +205,13 @@ def test_status_metadata_health_and_metrics(ask):
     status, text = ask("/metrics")
     assert status == 200 and 'requests_total{model="text_encoder",status="200"}' in text
     assert "process_resident_memory_bytes" in text
+
+
+def test_every_signature_is_warm_before_the_server_listens(server):
+    models = server.app[PREDICT].__self__.models
+    signatures = [signature for model in models.values() for signature in model.signatures.values()]
+    assert len(signatures) == 5
+    assert {id(signature) for signature in signatures} == {id(signature) for signature in server.warmed}
 
 
 def test_a_mounted_route_uses_the_encoders(ask, direct):
@@ -178,13 +261,18 @@ MALFORMED = [
     ('{"instances": ' + "[" * 900 + "]" * 900 + "}", 400, ""),
     ({}, 400, 'either "instances"'),
     ({"instances": ["a"], "inputs": ["a"]}, 400, 'either "instances"'),
-    ({"instances": "a"}, 400, '"instances" must be a list, got a string'),
+    ({"instances": "a"}, 400, '"instances" must be a list, one value a row, got a string'),
     ({"instances": [1]}, 400, "takes strings or"),
     ({"instances": [None]}, 400, "got null"),
     ({"instances": [{"text": "a"}, {"words": "b"}]}, 400, "\"instances\"[1] has the keys ['words']"),
     ({"instances": [{"b64": "?"}]}, 400, "not base64"),
     ({"instances": [{"b64": 3}]}, 400, "takes strings or"),
-    ({"instances": [["a", "b"]]}, 400, "has the shape [1, 2], expected [any]"),
+    ({"instances": {"text": ["a"]}}, 400, "must be a list, one value a row, got an object"),
+    ({"instances": []}, 400, '"instances" is empty'),
+    ({"inputs": {"text": []}}, 400, "'text' is empty"),
+    ({"instances": ["a"], "on_error": "skip"}, 400, '"on_error" must be'),
+    ('{"instances": [' + "9" * 5000 + "]}", 400, "not JSON"),
+    ({"instances": [["a", "b"]]}, 400, "nested more than 1 deep, expected the shape [any]"),
     ({"instances": [["a"], "b"]}, 400, "ragged"),
     ('{"instances": ["\\ud800"]}', 400, "surrogate"),
     ({"inputs": "a"}, 400, "must be a list"),
@@ -200,9 +288,12 @@ TOKENS = [
     ([["a"]], "must hold int32 values only"),
     ([[2**40]], "outside of int32"),
     ([[2**80]], "must hold int32 values only"),
-    ([[1], [1, 2]], "ragged"),
+    ([[1, [2]]], "ragged"),
     ([[True]], "must hold int32 values only"),
-    ([[[1]]], "has the shape [1, 1, 1], expected [any, any]"),
+    ([[None]], "must hold int32 values only"),
+    ([[{}]], "must hold int32 values only"),
+    ([1], "nested 1 deep, expected the shape [any, any]"),
+    ([[[1]]], "nested more than 2 deep, expected the shape [any, any]"),
     ([[1], [1]], "same number of rows"),
     ([[]], "1 to 8 tokens"),
 ]
@@ -216,13 +307,18 @@ def test_malformed_requests_are_reported(ask, body, status, words):
 
 def test_malformed_numbers_are_reported(ask):
     for ids, words in TOKENS:
-        good = [[1]] if len(ids[0]) else [[]]
+        good = [[]] if ids == [[]] else [[1]]
         body = {
             "signature_name": "tokens",
             "inputs": {"input_word_ids": ids, "input_mask": good, "input_type_ids": good},
         }
         status, answer = ask(TEXT + ":predict", body)
         assert status == 400 and words in answer["error"], (ids, answer)
+    columns = {name: [[1], [1, 2]] for name in ("input_word_ids", "input_mask", "input_type_ids")}
+    status, answer = ask(TEXT + ":predict", {"signature_name": "tokens", "inputs": columns})
+    assert status == 400 and "is ragged: lists of 1 and of 2 values" in answer["error"]
+    status, answer = ask(IMAGE + ":predict", {"signature_name": "image", "inputs": [[[[0.0]] * 32] * 32]})
+    assert status == 400 and "begins with the shape [1, 32, 32, 1], expected [any, 32, 32, 3]" in answer["error"]
     body = {"signature_name": "image", "inputs": [[[[0.0, float("nan"), 0.0]] * 32] * 32]}
     assert "not finite" in ask(IMAGE + ":predict", body)[1]["error"]
 

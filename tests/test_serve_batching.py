@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from mural_tf.errors import UserError
-from mural_tf.serve.models import Batcher, Limits, Overloaded
+from mural_tf.serve.limits import Limits, Overloaded
+from mural_tf.serve.models import Batcher
 
 
 class Doubler:

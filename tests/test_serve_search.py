@@ -12,7 +12,7 @@ from search_data import ColorEmbedder, write_folder
 from mural_tf.errors import UserError
 from mural_tf.search import build, collect
 from mural_tf.search.items import IMAGES
-from mural_tf.serve.app import create_app
+from mural_tf.serve.app import create_app, serve
 from mural_tf.serve.search_page import search_routes
 
 
@@ -64,3 +64,10 @@ def test_wrong_questions_get_an_error(ask, path, status):
 def test_an_index_of_another_model_is_refused(index):
     with pytest.raises(UserError, match="index"):
         search_routes(index, ColorEmbedder(seed=1))
+
+
+@pytest.mark.parametrize("card", ["[]", "{", '{"training_data": 3}', '{"training_data": {"languages": [["en"]]}}'])
+def test_a_damaged_model_card_is_named(export, tmp_path, card):
+    (tmp_path / "model_card.json").write_text(card)
+    with pytest.raises(UserError, match="model_card.json"):
+        serve(tmp_path, index="index", port=0)

@@ -2,9 +2,10 @@
 
 import json
 
+import numpy as np
 import pytest
 
-from mural_tf.data.skipped import CountsByKind, SkippedRecords
+from mural_tf.data.skipped import EMPTY_CAPTION, KINDS, UNREADABLE_IMAGE, CountsByKind, SkippedRecords
 from mural_tf.errors import UserError
 
 
@@ -20,13 +21,30 @@ def test_the_first_of_each_kind_and_the_largest_kind_first():
     assert CountsByKind(json.loads(json.dumps(counts))).lines() == counts.lines()
 
 
-@pytest.mark.parametrize(("read", "at_end", "too_many"), [(99, False, False), (99, True, True), (100, False, False)])
-def test_the_bound_counts_from_a_minimum_on_or_at_the_end(read, at_end, too_many):
-    skipped = SkippedRecords(max_fraction=0.1, minimum=100)
-    skipped.add("empty caption", "a:1", count=10)  # of 99 more than a tenth, of 100 a tenth
-    assert skipped.exceeded(read, at_end) == too_many
-    if too_many:
-        with pytest.raises(UserError, match=r"10 of 99 records skipped \(10 x empty caption, first at a:1\)"):
-            skipped.check()
-    else:
-        skipped.check()
+def tally(read, counts):
+    """As the pipeline makes it: `counts` is {kind: (count, file, byte)}."""
+    rows = np.zeros([1 + len(KINDS), 3], np.int64)
+    rows[0] = read, sum(count for count, _, _ in counts.values()), 0
+    for kind, row in counts.items():
+        rows[1 + KINDS.index(kind)] = row
+    return rows
+
+
+def test_tallies_of_streams_are_counted_apart_and_on_from_before():
+    places = {name: lambda file, byte, name=name: f"{name}-{file}, byte {byte}" for name in ("image_text", "text_text")}
+    skipped = SkippedRecords(places, before=5)
+    skipped.take("image_text", tally(100, {EMPTY_CAPTION: (2, 1, 300)}))
+    skipped.take("image_text", tally(200, {EMPTY_CAPTION: (3, 1, 300), UNREADABLE_IMAGE: (1, 0, 12)}))  # the newest
+    skipped.take("text_text", tally(50, {}))
+    assert skipped.total == 5 + 4 and skipped.read == {"image_text": 200, "text_text": 50}
+    assert skipped.by_stream["image_text"].lines()[0] == "3 x empty caption, first at image_text-1, byte 300"
+    message = r"4 of 300 of the stream text_text skipped \(4 x empty caption, first at text_text-0, byte 7\), more than"
+    with pytest.raises(UserError, match=message):
+        skipped.stop("text_text", tally(300, {EMPTY_CAPTION: (4, 0, 7)}), 0.01)
+
+
+def test_the_bound_of_what_is_read_one_by_one():
+    counts = CountsByKind()
+    counts.add("empty caption", "a:1", count=10)  # of 99 more than a tenth, of 100 a tenth
+    assert not counts.are_too_many(99, 0.1, minimum=100) and counts.are_too_many(99, 0.1, minimum=0)
+    assert not counts.are_too_many(100, 0.1, minimum=100)

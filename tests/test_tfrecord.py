@@ -1,43 +1,123 @@
-"""TFRecord framing: records by their place, and files that are cut off at any byte."""
+"""TFRecord files: records by their place, and what is left of a file that is damaged, in Python and in the graph."""
 
+import re
+
+import numpy as np
 import pytest
 import tensorflow as tf
 
 from mural_tf.data import tfrecord
+from mural_tf.data.skipped import DAMAGED_FILE, DAMAGED_RECORD
+from mural_tf.data.streams.record_files import read_files
 
 RECORDS = [b"first", b"", b"third record"]
+BEGINS = [0, 21, 37, 65]  # 5 bytes and 16 of framing, 0 and 16, 12 and 16
 
 
-@pytest.fixture
-def path(tmp_path):
-    with tf.io.TFRecordWriter(str(tmp_path / "a.tfrecord")) as writer:
-        for record in RECORDS:
+def write(path, records):
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for record in records:
             writer.write(record)
-    return tmp_path / "a.tfrecord"
+    return path
 
 
-def test_records_and_their_places(path):
+def in_python(path):
     problems = []
     found = list(tfrecord.read_all(path, lambda *problem: problems.append(problem)))
-    # 5 bytes and 16 of framing come before the second record, 0 and 16 more before the third.
-    assert found == [(12, b"first"), (21 + 12, b""), (37 + 12, b"third record")] and not problems
-    assert [tfrecord.read_at(path, offset - tfrecord.HEADER) for offset, _ in found] == RECORDS
-    assert tfrecord.find_damage(str(path)) == "" and tfrecord.find_damage("gs://bucket/a.tfrecord") == ""
+    return [(offset - tfrecord.HEADER, data) for offset, data in found], problems
 
 
-def test_cut_off_at_any_byte(path):
+@pytest.fixture(scope="module")
+def in_graph():
+    """A function from the path of a file to (records, problems) as `in_python` gives them."""
+
+    def read(path):
+        elements = list(read_files([str(path)]).as_numpy_iterator())
+        whole = [(int(e["byte"]), e["serialized"]) for e in elements if not e["problem"]]
+        return whole, [(e["problem"].decode(), int(e["byte"]), int(e["lost"])) for e in elements if e["problem"]]
+
+    return read
+
+
+def test_records_and_their_places(tmp_path):
+    path = write(tmp_path / "a.tfrecord", RECORDS)
+    assert in_python(path) == ([*zip(BEGINS, RECORDS)], [])
+    assert [tfrecord.read_at(path, begin) for begin in BEGINS[:3]] == RECORDS
+
+
+def test_cut_off_at_any_byte(tmp_path):
+    path = write(tmp_path / "a.tfrecord", RECORDS)
     whole = path.read_bytes()
-    ends = {0: 0, 21: 1, 37: 2, 65: 3}  # byte: records before it
     for size in range(len(whole)):
         path.write_bytes(whole[:size])
-        problems = []
-        found = list(tfrecord.read_all(path, lambda *problem, problems=problems: problems.append(problem)))
-        begin = max(end for end in ends if end <= size)
-        assert [record for _, record in found] == RECORDS[: ends[begin]]
-        if size in ends:
-            assert not problems and tfrecord.find_damage(str(path)) == ""
-            continue
-        assert problems == [("TFRecord file that is damaged or cut off: what follows is lost", f"{path}, byte {begin}")]
-        assert tfrecord.find_damage(str(path)) == f"whole up to record {ends[begin]} (byte {begin} of {size})"
-        with pytest.raises(ValueError, match=f"no record at byte {begin}"):
-            tfrecord.read_at(path, begin)
+        count = sum(begin <= size for begin in BEGINS[1:])
+        found, problems = in_python(path)
+        assert found == [*zip(BEGINS[:count], RECORDS)]
+        cut_off = size not in BEGINS
+        assert problems == [(DAMAGED_FILE, f"{path}, byte {BEGINS[count]}", 1)] * cut_off
+        if cut_off:
+            with pytest.raises(ValueError, match=f"no record at byte {BEGINS[count]}"):
+                tfrecord.read_at(path, BEGINS[count])
+
+
+def test_any_flipped_bit_costs_its_own_record_alone(tmp_path):
+    path = write(tmp_path / "a.tfrecord", RECORDS)
+    whole = path.read_bytes()
+    for bit in range(8 * len(whole)):
+        damaged = bytearray(whole)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        hit = sum(begin <= bit // 8 for begin in BEGINS) - 1
+        found, ((kind, _, lost),) = in_python(path)
+        assert found == [pair for place, pair in enumerate(zip(BEGINS, RECORDS)) if place != hit] and lost == 1
+        in_header = bit // 8 - BEGINS[hit] < tfrecord.HEADER
+        assert kind == (DAMAGED_FILE if in_header else DAMAGED_RECORD)
+
+
+def damage(name, data, records):
+    """The file's bytes with one fault, and how many records that costs."""
+    data, draw = bytearray(data), np.random.default_rng(3)
+    begin = sum(len(record) + tfrecord.FRAME for record in records[:40])
+    end = begin + sum(len(record) + tfrecord.FRAME for record in records[40:60])
+    if name == "data":
+        data[begin + 20] ^= 1
+    elif name == "length":
+        data[begin + 1] ^= 4
+    elif name == "both":
+        data[begin + 20] ^= 1
+        data[end + 9] ^= 4
+    elif name == "stretch":  # 20 records, headers and all, and nothing else
+        data[begin:end] = draw.bytes(end - begin)
+    elif name == "cut":
+        del data[begin + 30 :]
+    elif name == "garbage":
+        data = draw.bytes(200_000)  # more than a window
+    return bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("fault", "whole", "lost"),
+    [("none", 100, 0), ("data", 99, 1), ("length", 99, 1), ("both", 98, 2), ("stretch", 80, 20), ("cut", 40, 1),
+     ("garbage", 0, 1), ("empty", 0, 0)],
+)  # fmt: skip
+def test_the_graph_reads_behind_damage_as_python_does(tmp_path, in_graph, fault, whole, lost):
+    draw = np.random.default_rng(0)
+    records = [draw.bytes(int(size)) for size in draw.integers(50, 60, 100)]
+    path = write(tmp_path / "a.tfrecord", records)
+    path.write_bytes(b"" if fault == "empty" else damage(fault, path.read_bytes(), records))
+    found, problems = in_python(path)
+    assert len(found) == whole and {data for _, data in found} <= {*records}
+    assert sum(count for _, _, count in problems) == lost
+    of_graph, problems_of_graph = in_graph(path)
+    assert of_graph == found
+    places = [(kind, int(re.search(r"byte (\d+)", place)[1]), count) for kind, place, count in problems]
+    assert problems_of_graph == places
+
+
+def test_the_graph_takes_files_in_turn_past_one_that_is_damaged(tmp_path):
+    files = [write(tmp_path / f"{name}.tfrecord", [f"{name}{i}".encode() for i in range(5)]) for name in "ab"]
+    files[0].write_bytes(files[0].read_bytes()[:14] + b"?" + files[0].read_bytes()[15:])
+    found = [e["serialized"] for e in read_files([str(file) for file in files]).as_numpy_iterator()]
+    assert found == [b"", b"b0", b"a1", b"b1", b"a2", b"b2", b"a3", b"b3", b"a4", b"b4"]
+    order = read_files([str(file) for file in files], tf.constant([1, 0], tf.int64))
+    assert [int(e["file"]) for e in order.take(2).as_numpy_iterator()] == [1, 0]

@@ -12,13 +12,14 @@ import pytest
 import tensorflow as tf
 import toy_data
 
-from mural_tf.data.skipped import SkippedRecords
+from mural_tf.data.skipped import KINDS, SkippedRecords
 from mural_tf.errors import UserError
 from mural_tf.models import build_model
 from mural_tf.models.mural import Mural
 from mural_tf.models.step import StepGuard
+from mural_tf.training import log as log_module
 from mural_tf.training import workdir as workdir_module
-from mural_tf.training.callbacks import Intervals, StopRequested, StopSignals, parse_profile
+from mural_tf.training.callbacks import AtChance, Intervals, StopRequested, StopSignals, parse_profile
 from mural_tf.training.fit import compile_model, fit
 from mural_tf.training.log import TrainingLog
 from mural_tf.training.workdir import append_metrics, drop_metrics, read_metrics
@@ -49,7 +50,7 @@ def test_rows_are_dropped_and_half_lines_ignored(tmp_path):
     for step in (1, 2, 3):
         append_metrics(tmp_path, {"step": step, "train/loss": 1 / 3})
     with open(tmp_path / "metrics.jsonl", "a") as file:
-        file.write('{"step": 4, "train/lo')
+        file.write('3\n[]\n{"step": "4"}\n{"step": 4, "train/lo')
     assert [row["step"] for row in read_metrics(tmp_path)] == [1, 2, 3]
     drop_metrics(tmp_path, lambda row: row["step"] <= 2)
     assert (tmp_path / "metrics.jsonl").read_text() == "".join(
@@ -70,12 +71,13 @@ class FullFile:
 
 @pytest.fixture
 def log(tmp_path):
-    log = TrainingLog(tmp_path, 0, 10, 32, SkippedRecords(0.1))
+    log = TrainingLog(tmp_path, 0, 10, 32, SkippedRecords({"image_text": str}))
     optimizer = types.SimpleNamespace(iterations=3, learning_rate=lambda step: 0.5 * step)
     guard = StepGuard(10)
     guard.total.assign(2)
     optimizers, step = {"image_text": optimizer, "text_text": optimizer}, types.SimpleNamespace(trained_parameters=9)
-    log.model = types.SimpleNamespace(optimizers=optimizers, guard=guard, step=step)
+    counts = dict(streams=("image_text",), tallies=tf.zeros([2, 1 + len(KINDS), 3], tf.int64))
+    log.model = types.SimpleNamespace(optimizers=optimizers, guard=guard, step=step, **counts)
     return log
 
 
@@ -104,6 +106,31 @@ def test_every_number_of_the_step_is_written(log, tmp_path, capsys):
     tags = scalars(tmp_path / "tensorboard")
     assert {("train/new_number", 5), ("dev/all/mean_recall", 5)} <= tags and ("dev/en/mean_recall", 5) not in tags
     assert "First step after" in capsys.readouterr().out
+
+
+def test_waiting_is_not_measured_by_a_clock_that_was_set(log, tmp_path, monkeypatch):
+    clock = iter([(0.0, 0.0, 100.0), (2.0, 1.0, 3702.0)])  # an hour forward meanwhile
+    monkeypatch.setattr(log_module, "_clocks", lambda: next(clock))
+    with log:
+        log.on_epoch_begin(0)
+        log.on_train_batch_end(4)
+        log.on_epoch_end(0, {"loss": 1.5, "temperature": 0.1, "data_wait_seconds": 720.0})
+    (row,) = read_metrics(tmp_path)
+    assert row["train/seconds_per_step"] == 0.4 and "train/data_wait_fraction" not in row
+
+
+def test_a_run_at_chance_says_so_once(log, capsys):
+    chance = AtChance(log, {"image_text": 100, "text_text": 50}, warmup_steps=20)
+
+    def after(*steps, image_text=0.01, text_text=0.02):
+        for log.step in steps:
+            chance.on_epoch_end(0, {"recall@1_image_text": image_text, "recall@1_text_text": text_text})
+        return capsys.readouterr().err
+
+    assert not after(10, 20) and not after(30, 40) and not after(50, image_text=0.5) and not after(60, 70)
+    said = after(80)
+    assert "Step 80" in said and "image_text 0.0100 (1 in 100 by guessing)" in said and "learning_rate" in said
+    assert not after(90, 100)
 
 
 def test_a_process_that_does_not_write_leaves_nothing(log, tmp_path, capsys):

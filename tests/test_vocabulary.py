@@ -2,6 +2,7 @@
 
 import builtins
 import collections
+import hashlib
 import random
 
 import pytest
@@ -9,7 +10,14 @@ import pytest
 from mural_tf.errors import UserError
 from mural_tf.text import learning as vocabulary_module
 from mural_tf.text.learning import build_vocabulary, count_words
-from mural_tf.text.vocabulary_file import RESERVED_TOKENS, load_vocabulary, save_vocabulary
+from mural_tf.text.vocabulary_file import (
+    RESERVED_TOKENS,
+    check_saved_model,
+    digest,
+    load_vocabulary,
+    save_vocabulary,
+    seal_saved_model,
+)
 from mural_tf.text.word_pieces import WordPieceTokenizer
 
 BUILDERS = ("tensorflow_text", "tokenizers")
@@ -109,6 +117,32 @@ def test_save_and_load_round_trip(tmp_path):
     save_vocabulary(pieces, tmp_path / "vocabulary.txt")
     assert load_vocabulary(tmp_path / "vocabulary.txt") == pieces
     assert [file.name for file in tmp_path.iterdir()] == ["vocabulary.txt"]
+
+
+def test_a_digest_is_of_the_lines_and_their_order(tmp_path):
+    pieces = [*RESERVED_TOKENS, "a", "##ß"]
+    save_vocabulary(pieces, tmp_path / "vocabulary.txt")
+    data = (tmp_path / "vocabulary.txt").read_bytes()
+    assert digest(pieces) == hashlib.sha256(data).hexdigest()  # as `sha256sum` prints it
+    (tmp_path / "vocabulary.txt").write_bytes(data.replace(b"\n", b"\r\n")[:-2])
+    assert digest(load_vocabulary(tmp_path / "vocabulary.txt")) == digest(pieces)
+    others = [[], ["a"], ["##ß", "a"], ["a##ß"], ["a", "##ß", ""], ["q", "##ß"]]
+    assert len({digest(pieces), *(digest([*RESERVED_TOKENS, *last]) for last in others)}) == 7
+
+
+def test_a_saved_model_is_checked_against_its_own_digest(tmp_path):
+    path = tmp_path / "assets/vocabulary.txt"
+    path.parent.mkdir()
+    save_vocabulary([*RESERVED_TOKENS, "a", "b"], path)
+    assert check_saved_model(tmp_path) == ""  # made before there were digests
+    seal_saved_model(tmp_path)
+    assert check_saved_model(tmp_path) == digest([*RESERVED_TOKENS, "a", "b"])
+    save_vocabulary([*RESERVED_TOKENS, "b", "a"], path)
+    with pytest.raises(UserError, match=f"{path} is not the one that the model was trained with"):
+        check_saved_model(tmp_path)
+    (tmp_path / "assets.extra/vocabulary.sha256").write_bytes(b"")
+    with pytest.raises(UserError, match="is not the one"):
+        check_saved_model(tmp_path)
 
 
 def test_bert_files_load_as_they_are(tmp_path):

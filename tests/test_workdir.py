@@ -1,10 +1,18 @@
-"""A workdir takes another configuration only as long as nothing was trained in it."""
+"""A workdir: one configuration, one run at a time, the data and the threads it was trained with."""
+
+import json
+import os
+import types
 
 import pytest
+import tensorflow as tf
+import toy_data
 
 from mural_tf.config import base_config, load_config
 from mural_tf.errors import UserError
-from mural_tf.training.workdir import open_workdir
+from mural_tf.runs.pretrain import pretrain
+from mural_tf.training import fit, workdir
+from mural_tf.training.workdir import data_changes, lock_workdir, note_data, open_workdir
 
 
 def with_seed(seed):
@@ -27,3 +35,64 @@ def test_something_trained(tmp_path, made):
     with pytest.raises(UserError, match="belongs to another configuration .seed was 0, is 1"):
         open_workdir(tmp_path / "w", with_seed(1))
     assert load_config(tmp_path / "w/config.json").seed == 0
+
+
+def test_a_workdir_has_one_run_at_a_time(tmp_path):
+    with lock_workdir(tmp_path / "w"):
+        message = rf"w is in use by another run \(process {os.getpid()} on .*\)\. Wait"
+        with pytest.raises(UserError, match=message), lock_workdir(tmp_path / "w"):
+            pass
+        open_workdir(tmp_path / "w", with_seed(0))  # the lock alone does not make it another's folder
+        with pytest.raises(UserError, match="in use by another run"):
+            pretrain(with_seed(1), tmp_path / "w")
+        assert load_config(tmp_path / "w/config.json").seed == 0
+    with lock_workdir(tmp_path / "w"):
+        pass
+    with pytest.raises(UserError, match="is or lies below a file"), lock_workdir(tmp_path / "w/config.json"):
+        pass
+
+
+def data(files, dataset=""):
+    return {"files": files, "dataset": dataset}
+
+
+def test_data_that_changed_are_noticed_by_the_step_they_were_trained_to(tmp_path):
+    old, new = data({"a": 10, "b": 20}), data({"a": 11, "c": 1})
+    assert data_changes(tmp_path, 5, old) == []  # of a workdir from before it was noted
+    note_data(tmp_path, 0, old)
+    assert data_changes(tmp_path, 5, old) == [] and data_changes(tmp_path, 0, new) == []
+    changes = ["b is missing", "c is new", "a had 10 bytes, has 11"]
+    assert data_changes(tmp_path, 5, new) == changes
+    note_data(tmp_path, 5, new)
+    assert data_changes(tmp_path, 5, new) == changes  # the run was killed before its next checkpoint
+    assert data_changes(tmp_path, 6, new) == [] and data_changes(tmp_path, 6, old)
+    assert data_changes(tmp_path, 6, data(new["files"], "digest")) == ["its description, dataset.json, is another one"]
+    note_data(tmp_path, 6, new)
+    assert len(json.loads((tmp_path / "trained_on.json").read_text())) == 2
+    for damaged in ("[{}]", "{", "3", '[{"from_step": "1", "files": {}, "dataset": ""}]'):
+        (tmp_path / "trained_on.json").write_text(damaged)
+        with pytest.raises(UserError, match="trained_on.json is damaged. Remove it"):
+            data_changes(tmp_path, 5, old)
+
+
+def test_a_place_in_other_data_is_not_applied(tmp_path, capsys, caplog):
+    config = toy_data.toy_config(toy_data.write_toy_data(tmp_path / "data"))
+    model = types.SimpleNamespace(streams=("image_text", "text_text"), data_position=tf.Variable([[3, 40], [2, 7]]))
+    for step in (0, 10):
+        fit._compare_data(model, config, tmp_path, step, writes=True)
+    assert model.data_position.numpy().tolist() == [[3, 40], [2, 7]] and not capsys.readouterr().out
+    shard = sorted((tmp_path / "data/image_text").glob("train*"))[1]
+    shard.unlink()
+    fit._compare_data(model, config, tmp_path, 10, writes=True)
+    assert model.data_position.numpy().tolist() == [[4, -1], [3, -1]]
+    assert f"changed since step 10: image_text/{shard.name} is missing" in capsys.readouterr().out
+    assert "Training without 1 files that others name" in caplog.text
+
+
+def test_another_number_of_threads_is_said(tmp_path, monkeypatch, caplog):
+    open_workdir(tmp_path / "w", with_seed(0))
+    open_workdir(tmp_path / "w", with_seed(0))
+    assert "threads" not in caplog.text
+    monkeypatch.setattr(workdir, "threads", lambda: 321)
+    open_workdir(tmp_path / "w", with_seed(0))
+    assert "goes on with 321" in caplog.text

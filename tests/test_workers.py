@@ -12,7 +12,6 @@ import tensorflow as tf
 import toy_data
 import worker_run
 
-from mural_tf.data.skipped import SkippedRecords
 from mural_tf.data.streams.pipeline import training_batches
 from mural_tf.errors import UserError
 from mural_tf.training.fit import rows_of_worker
@@ -80,7 +79,7 @@ def assert_same_checkpoint(one, two):
 def test_workers_get_their_rows_of_the_same_batches(tmp_path):
     config = toy_data.toy_config(toy_data.write_toy_data(tmp_path))
 
-    batches = training_batches(config, toy_data.toy_tokenizer(), SkippedRecords(0.1)).take(3).cache()
+    batches = training_batches(config, toy_data.toy_tokenizer()).take(3).cache()
     whole = list(batches.as_numpy_iterator())
     parts = [list(rows_of_worker(batches, 4, 2, worker).as_numpy_iterator()) for worker in range(2)]
     for step, batch in enumerate(whole):

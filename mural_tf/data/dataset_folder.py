@@ -8,7 +8,7 @@ import pathlib
 from collections.abc import Callable, Mapping, Sequence
 
 from mural_tf.errors import UserError
-from mural_tf.files import exclusive_lock, storage_errors, whole_folder
+from mural_tf.files import exclusive_lock, json_field, read_json, storage_errors, whole_folder
 
 DESCRIPTION = "dataset.json"
 
@@ -43,10 +43,10 @@ def is_built(output: pathlib.Path, identity: dict) -> bool:
             raise UserError(f"{output} exists and is not a data set: choose another folder or remove it first.")
         return False
     try:
-        found = json.loads(description.read_text(encoding="utf-8"))
-        found = {key: found.get(key) for key in identity}
-    except (ValueError, AttributeError):
-        raise UserError(f"{description} is damaged: remove {output} and build again.") from None
+        found = read_json(description)
+    except UserError as error:
+        raise UserError(f"{output} is damaged: {error} Remove it and build again.") from None
+    found = {key: found.get(key) for key in identity}
     different = [
         f"{key} {found[key]!r} instead of {identity[key]!r}" for key in identity if found[key] != identity[key]
     ]
@@ -96,16 +96,20 @@ def count_records(languages: Sequence[str], image_text: Mapping[str, Sequence], 
 
 def describe(folder: pathlib.Path) -> str:
     """Returns what `dataset.json` says of a data set's records, and of what a conversion did not take into it."""
-    description = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
+    path = folder / DESCRIPTION
+    description = read_json(path)
     lines = []
-    for split, counts in description["counts"]["image_text"].items():
-        lines.append(f"{split}: {counts['images']} images, {counts['captions']} captions")
-    for split, count in description["counts"]["text_pairs"].items():
+    for split, counts in json_field(description, "counts.image_text", dict[str, dict], path).items():
+        images, captions = (json_field(counts, name, int, path) for name in ("images", "captions"))
+        lines.append(f"{split}: {images} images, {captions} captions")
+    for split, count in json_field(description, "counts.text_pairs", dict[str, int], path).items():
         lines.append(f"{split}: {count} text pairs")
     for what, word in (("skipped", "skipped"), ("left_out", "left out")):
-        for kind, entry in sorted(description.get(what, {}).items(), key=lambda item: -item[1]["count"]):
-            lines.append(f"{word} {entry['count']} x {kind}, first at {entry['first']}")
+        kinds = json_field(description, what, dict[str, dict], path, {})
+        counted = [(json_field(entry, "count", int, path), kind, entry) for kind, entry in kinds.items()]
+        for count, kind, entry in sorted(counted, key=lambda item: -item[0]):
+            lines.append(f"{word} {count} x {kind}, first at {json_field(entry, 'first', str, path)}")
     if (folder / "skipped.tsv").exists():
         lines.append(f"All that was skipped: {folder / 'skipped.tsv'}")
-    lines.append(f"{len(description['languages'])} languages or language pairs in {folder}")
+    lines.append(f"{len(json_field(description, 'languages', dict, path))} languages or language pairs in {folder}")
     return "\n".join(lines)

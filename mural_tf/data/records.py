@@ -13,11 +13,24 @@ lists. Captions that share image and group say the same thing in different langu
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import pathlib
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import tensorflow as tf
+from absl import logging
+from google.protobuf.message import DecodeError
 
+from mural_tf.data import tfrecord
+from mural_tf.data.skipped import (
+    CAPTION_NOT_UTF8,
+    EMPTY_CAPTION,
+    EMPTY_TEXT,
+    NOT_AN_EXAMPLE,
+    TEXT_NOT_UTF8,
+    CountsByKind,
+)
 from mural_tf.errors import UserError
 
 # Data sets without tf.data's autotuning.
@@ -140,49 +153,101 @@ def list_files(directory: str | pathlib.Path, kind: str, split: str) -> list[str
     return sorted(files)
 
 
+def describe_files(directory: str | pathlib.Path, files: Sequence[str]) -> dict:
+    """Returns {"files": {name below the folder: size in bytes}, "dataset": digest of dataset.json, "" without one}."""
+    sizes = {name[len(str(directory)) :].lstrip("/"): tf.io.gfile.stat(name).length for name in files}
+    description = f"{directory}/dataset.json"
+    digest = ""
+    if tf.io.gfile.exists(description):
+        with tf.io.gfile.GFile(description, "rb") as file:
+            digest = hashlib.sha256(file.read()).hexdigest()
+    return {"files": sizes, "dataset": digest}
+
+
+def missing_shards(files: Sequence[str]) -> list[str]:
+    """Returns the names that are not in `files` though others, "…-00001-of-00004.tfrecord", say that they exist."""
+    missing = set()
+    for name in files:
+        match = re.fullmatch(r"(.*)-\d{5}-of-(\d{5})\.tfrecord", name)
+        if match:
+            missing |= {f"{match[1]}-{i:05d}-of-{match[2]}.tfrecord" for i in range(int(match[2]))}
+    return sorted(missing - set(files))
+
+
 def read_records(
     directory: str | pathlib.Path, kind: str, split: str, skip_damaged: bool = False
 ) -> Iterator[ImageTextRecord | TextPair]:
     """Reads a split in file order, one Python object a record: for evaluation and vocabularies, not for training.
 
-    Raises `UserError` for a truncated or corrupt file, or text that is not UTF-8; with `skip_damaged` it
-    leaves out such records, and what follows the damage of a file, as training does.
+    Raises `UserError` for a damaged file or text that is not UTF-8; with `skip_damaged` such records are left out, as
+    training does, and how many is logged.
     """
+    lost = CountsByKind()
     for name in list_files(directory, kind, split):
-        dataset = untuned(tf.data.TFRecordDataset(name))
-        try:
-            for index, serialized in enumerate(dataset.as_numpy_iterator()):
-                try:
-                    record = parse_record(serialized, name, index)
-                except UserError:
-                    if not skip_damaged:
-                        raise
-                else:
-                    yield record
-        except tf.errors.DataLossError as error:
-            if not skip_damaged:
-                raise UserError(f"{name} is truncated or corrupt: {error.message}") from None
+        for index, (_, serialized) in enumerate(read_serialized(name, lost.add)):
+            if lost and not skip_damaged:
+                break
+            try:
+                record = parse_record(serialized, name, index)
+            except UserError:
+                if not skip_damaged:
+                    raise
+                lost.add(TEXT_NOT_UTF8, f"{name}, record {index}")
+            else:
+                yield record
+        if lost and not skip_damaged:
+            raise UserError(f"{name} is damaged: {lost.lines()[0]}. Make the file again.")
+    for line in lost.lines():
+        logging.warning("Left out: %s.", line)
+
+
+def read_serialized(path: str, on_problem: Callable[[str, str, int], None]) -> Iterator[tuple[int, bytes]]:
+    """Yields (offset of the data, data) of the records of a file, local or elsewhere; see `tfrecord.read_all`."""
+    return tfrecord.read_all(path, on_problem, tf.io.gfile.GFile if "://" in path else open)
+
+
+class UnusableRecord(UserError):
+    """A record that cannot be used; `kind` says why, one of `skipped.KINDS`."""
+
+    def __init__(self, kind: str, place: str):
+        super().__init__(f"{place}: {kind}.")
+        self.kind = kind
 
 
 def parse_record(serialized: bytes, name: str, index: int) -> ImageTextRecord | TextPair:
-    """Returns what a serialised Example holds; raises `UserError`, with file and number, for broken text."""
-    feature = tf.train.Example.FromString(serialized).features.feature
+    """Returns what a serialised Example holds; raises `UnusableRecord`, which names file and number."""
+    place = f"{name}, record {index}"
     try:
-        strings = {
-            key: [v.decode("utf-8") for v in value.bytes_list.value] for key, value in feature.items() if key != "image"
-        }
-    except UnicodeDecodeError as error:
-        raise UserError(f"{name}, record {index}: text that is not UTF-8 ({error}).") from None
-    if "image" in feature:
+        feature = tf.train.Example.FromString(serialized).features.feature
+    except DecodeError:
+        raise UnusableRecord(NOT_AN_EXAMPLE, place) from None
+    values = {key: value.bytes_list.value for key, value in feature.items()}
+    if not values.get("image", values.get("text_a")):
+        raise UnusableRecord(NOT_AN_EXAMPLE, place)
+    try:
+        strings = {key: [v.decode("utf-8") for v in value] for key, value in values.items() if key != "image"}
+    except UnicodeDecodeError:
+        raise UnusableRecord(TEXT_NOT_UTF8, place) from None
+    if "image" in values:
         captions = strings.get("caption", [])
         return ImageTextRecord(
-            image_id=strings.get("image_id", [""])[0] or f"{name}#{index}",
-            image=feature["image"].bytes_list.value[0],
+            image_id=first(strings.get("image_id")) or f"{name}#{index}",
+            image=values["image"][0],
             captions=captions,
-            languages=strings.get("language") or [""] * len(captions),
-            caption_groups=strings.get("caption_group") or [""] * len(captions),
+            languages=_as_many(strings.get("language", []), captions),
+            caption_groups=_as_many(strings.get("caption_group", []), captions),
         )
-    return TextPair(**{key: strings.get(key, [""])[0] for key in TEXT_PAIR_FEATURES})
+    return TextPair(**{key: first(strings.get(key)) for key in TEXT_PAIR_FEATURES})
+
+
+def first(values: Sequence[str] | None) -> str:
+    """Returns the first of `values`, "" if there is none."""
+    return values[0] if values else ""
+
+
+def _as_many(values: Sequence[str], captions: Sequence[str]) -> list[str]:
+    """`values` cut or filled up with "", one for each caption."""
+    return [*values, *[""] * len(captions)][: len(captions)]
 
 
 # Parsing into items, which are dicts of parallel lists. Every item has a `problem`, "" where it can be used.
@@ -200,7 +265,7 @@ def parse_image_text(serialized: tf.Tensor) -> dict[str, tf.Tensor]:
         "caption": captions,
         "language": _padded(tf.sparse.to_dense(parsed["language"]), count),
     }
-    return {**item, "problem": _text_problem(captions, "caption")}
+    return {**item, "problem": _text_problem(captions, EMPTY_CAPTION, CAPTION_NOT_UTF8)}
 
 
 def parse_text_pair(serialized: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -208,8 +273,8 @@ def parse_text_pair(serialized: tf.Tensor) -> dict[str, tf.Tensor]:
     item = {name: v[None] for name, v in tf.io.parse_single_example(serialized, TEXT_PAIR_FEATURES).items()}
     alone = tf.strings.join([item["text_a"], item["text_b"]], separator="\t")
     item["group_id"] = tf.where(tf.equal(item["group_id"], ""), alone, item["group_id"])
-    problem = tf.strings.join([_text_problem(item["text_a"], "text"), _text_problem(item["text_b"], "text")])
-    return {**item, "problem": problem}
+    problems = (_text_problem(item[f"text_{side}"], EMPTY_TEXT, TEXT_NOT_UTF8) for side in "ab")
+    return {**item, "problem": either_problem(*problems)}
 
 
 def parse_img2dataset(language: str):
@@ -223,16 +288,25 @@ def parse_img2dataset(language: str):
     def parse(serialized):
         parsed = {name: value[None] for name, value in tf.io.parse_single_example(serialized, features).items()}
         item = {"image_id": parsed["key"], "image": parsed["jpg"], "caption": parsed["txt"]}
-        return {**item, "language": tf.constant([language]), "problem": _text_problem(parsed["txt"], "caption")}
+        return {
+            **item,
+            "language": tf.constant([language]),
+            "problem": _text_problem(parsed["txt"], EMPTY_CAPTION, CAPTION_NOT_UTF8),
+        }
 
     return parse
 
 
-def _text_problem(texts: tf.Tensor, what: str) -> tf.Tensor:
+def either_problem(one: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
+    """Returns the problem of each item that consists of two parts, string [N] each: the first's, if it has one."""
+    return tf.where(tf.equal(one, ""), other, one)
+
+
+def _text_problem(texts: tf.Tensor, if_empty: str, if_not_utf8: str) -> tf.Tensor:
     """Returns "" for each usable text [N], else what is wrong with it."""
     repaired = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace", replace_control_characters=False)
-    problem = tf.where(tf.equal(repaired, texts), "", f"{what} that is not UTF-8")
-    return tf.where(tf.equal(tf.strings.strip(texts), ""), f"empty {what}", problem)
+    problem = tf.where(tf.equal(repaired, texts), "", if_not_utf8)
+    return tf.where(tf.equal(tf.strings.strip(texts), ""), if_empty, problem)
 
 
 def _padded(values: tf.Tensor, count: tf.Tensor) -> tf.Tensor:

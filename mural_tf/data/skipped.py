@@ -1,15 +1,43 @@
 """What cannot be used: counted by kind, the first of each kind named, and bounded.
 
 Training and conversion continue after a corrupt image or an empty caption, but stop if there are too many.
+
+Training counts in the graph of its input pipeline, which knows no dictionaries: a *tally*, int64 [1 + kinds, 3], comes
+with every batch and says what was read up to the batch's last item. Row 0 holds how many records were read, how many of
+them were skipped, and the sum of squares of the numbers that were lost together; row 1 + k, of kind k of `KINDS`, how
+many were skipped and the first one's place, the number of its file and the byte there.
 """
 
 from __future__ import annotations
 
-import threading
+from collections.abc import Callable
 
+import numpy as np
 from absl import logging
 
 from mural_tf.errors import UserError
+
+DAMAGED_RECORD = "record that does not agree with its checksum"
+DAMAGED_FILE = "stretch of a file that is damaged or cut off"
+NOT_AN_EXAMPLE = "record that is not a tf.train.Example of the expected kind"
+UNREADABLE_IMAGE = "image that does not decode"
+TOO_MANY_PIXELS = "image of too many pixels"
+EMPTY_CAPTION, EMPTY_TEXT = "empty caption", "empty text"
+CAPTION_NOT_UTF8, TEXT_NOT_UTF8 = "caption that is not UTF-8", "text that is not UTF-8"
+KINDS = (
+    DAMAGED_RECORD,
+    DAMAGED_FILE,
+    NOT_AN_EXAMPLE,
+    UNREADABLE_IMAGE,
+    TOO_MANY_PIXELS,
+    EMPTY_CAPTION,
+    CAPTION_NOT_UTF8,
+    EMPTY_TEXT,
+    TEXT_NOT_UTF8,
+)  # of training
+
+CHECK_EVERY = 200  # records between two looks at the share of skipped ones
+DEVIATIONS = 5.0  # by which the share must lie above the bound before an epoch's end; 1 look in 3 million errs
 
 
 class CountsByKind(dict):
@@ -40,52 +68,40 @@ class CountsByKind(dict):
 
 
 class SkippedRecords:
-    """Counts of training records, filled by the input pipeline's threads.
+    """What training skipped, by stream and kind, from the tallies that come with its batches.
 
     Args:
-      max_fraction: of all records read; above it `check` raises.
-      minimum: how many records must have been read before the fraction counts.
+      places: stream -> function from (number of the file, byte) to the place's name.
+      before: how many records earlier parts of the run skipped.
     """
 
-    def __init__(self, max_fraction: float, minimum: int = 200):
-        self.max_fraction, self.minimum = max_fraction, minimum
-        self.kinds = CountsByKind()
-        self._verdict = ""
-        self._lock = threading.Lock()
+    def __init__(self, places: dict[str, Callable[[int, int], str]], before: int = 0):
+        self._places, self._before = places, before
+        self.by_stream = {stream: CountsByKind() for stream in places}
+        self.read = dict.fromkeys(places, 0)
 
-    def add(self, kind: str, example: str, count: int = 1) -> None:
-        """Counts skipped records; logs the first of each kind with an example."""
-        with self._lock:
-            if kind not in self.kinds:
-                logging.warning("Skipping records: %s, first at %s. Further ones are only counted.", kind, example)
-            self.kinds.add(kind, example, count)
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """How many records of each kind were skipped."""
-        return {kind: count for kind, (count, _) in self.kinds.items()}
+    def take(self, stream: str, tally: np.ndarray) -> None:
+        """Takes a stream's newest tally; logs the first skipped record of each kind."""
+        self.read[stream], counts = int(tally[0, 0]), CountsByKind()
+        for kind, (count, file, byte) in zip(KINDS, tally[1:].tolist()):
+            if count:
+                counts.add(kind, self._places[stream](file, byte), count)
+        for kind in counts.keys() - self.by_stream[stream].keys():
+            place = counts[kind][1]
+            logging.warning("Skipping records: %s, first at %s. Further ones are only counted.", kind, place)
+        self.by_stream[stream] = counts
 
     @property
     def total(self) -> int:
-        """How many records were skipped."""
-        return self.kinds.total
+        """How many records the run skipped so far."""
+        return self._before + sum(counts.total for counts in self.by_stream.values())
 
-    def exceeded(self, read: int, at_end: bool = False) -> bool:
-        """Tells whether too many of the `read` records were skipped."""
-        with self._lock:
-            if not self._verdict and self.kinds.are_too_many(read, self.max_fraction, 0 if at_end else self.minimum):
-                self._verdict = self.report(read)
-            return bool(self._verdict)
-
-    def report(self, read: int | None = None) -> str:
-        """Returns one line with all counts."""
-        kinds = "; ".join(self.kinds.lines()) or "none"
-        return f"{self.total}{f' of {read}' if read else ''} records skipped ({kinds})"
-
-    def check(self) -> None:
-        """Raises `UserError` if the share of skipped records went above the bound."""
-        if self._verdict:
-            raise UserError(
-                f"Too many unusable records: {self._verdict}, more than data.max_skipped_fraction = "
-                f"{self.max_fraction}. Repair the data or raise the bound."
-            )
+    def stop(self, stream: str, tally: np.ndarray, max_fraction: float) -> None:
+        """Raises the `UserError` for a stream whose tally `are_too_many` says to end training."""
+        self.take(stream, tally)
+        counts = self.by_stream[stream]
+        raise UserError(
+            f"Too many unusable records: {counts.total} of {self.read[stream]} of the stream {stream} skipped "
+            f"({'; '.join(counts.lines())}), more than data.max_skipped_fraction = {max_fraction}. Repair the data or "
+            "raise the bound."
+        )

@@ -1,8 +1,11 @@
-"""How a TFRecord file frames its records, for what `tf.data` does not do: find damage, and read a record by its place.
+"""TFRecord files read in Python, for what `tf.data` does not do: go on behind damage, and read a record by its place.
 
-A record is an 8-byte little-endian length, 4 bytes of checksum, the data and 4 bytes of checksum. Checksums are not
-looked at here: whatever reads whole files for training or evaluation does that through `tf.data`. It does not need
-TensorFlow, so that commands which only look at files start fast.
+A record is an 8-byte little-endian length and the masked CRC-32C of these bytes, 4 bytes; then the data and theirs. A
+record whose data do not agree with their checksum costs itself alone. A damaged length costs everything up to the next
+8 bytes that agree with the checksum behind them, which are taken for the next record's length.
+
+It does not need TensorFlow, so that commands which only look at files start fast. Training reads files by the same
+rules inside its graph (`streams/record_files.py`).
 """
 
 from __future__ import annotations
@@ -11,64 +14,103 @@ import os
 from collections.abc import Callable, Iterator
 from typing import IO
 
+import google_crc32c
+
+from mural_tf.data.skipped import DAMAGED_FILE, DAMAGED_RECORD
+
 HEADER, FOOTER = 12, 4  # bytes before and after a record's data
+FRAME = HEADER + FOOTER
+WINDOW = 1 << 16  # bytes looked through at a time for the next record
+CRC_MASK = 0xA282EAD8
 
 
-class CutOff(ValueError):
-    """A file that ends inside a record, which begins at byte `position`."""
-
-    def __init__(self, count: int, position: int, size: int):
-        super().__init__(f"whole up to record {count} (byte {position} of {size})")
-        self.position = position
+def masked_crc(data: bytes) -> int:
+    """Returns the checksum of `data` as TFRecord files store it: of a CRC of CRCs less would be known."""
+    crc = google_crc32c.value(data)
+    return (((crc >> 15) | (crc << 17)) + CRC_MASK) & 0xFFFFFFFF
 
 
-def _frames(file: IO[bytes]) -> Iterator[tuple[int, int]]:
-    """Yields (offset, size) of each record's data; the file may be read in between. Raises `CutOff`."""
-    end, position, count = os.fstat(file.fileno()).st_size, 0, 0
-    while position < end:
-        file.seek(position)
-        header = file.read(HEADER)
-        offset, size = position + HEADER, int.from_bytes(header[:8], "little")
-        if len(header) < HEADER or offset + size + FOOTER > end:
-            raise CutOff(count, position, end)
-        yield offset, size
-        position, count = offset + size + FOOTER, count + 1
+def lost_records(stated: int, lost: int, before: int, count: int) -> int:
+    """Returns how many records a damaged stretch of a file held: one if its length was hardly changed, else about.
+
+    Args:
+      stated: the length that stands at its beginning, or -1 where the file ends before.
+      lost: bytes of the stretch.
+      before, count: bytes and records of the file that were read before it; their mean size is taken for the lost.
+    """
+    if stated >= 0 and bin(stated ^ max(lost - FRAME, 0)).count("1") <= 2:
+        return 1
+    return max(round(lost * count / before) if before else 1, 1)
 
 
-def read_all(path: str | os.PathLike, on_problem: Callable[[str, str], None]) -> Iterator[tuple[int, bytes]]:
-    """Yields (offset of the data, data) of every whole record; a file that is cut off is `on_problem(kind, place)`."""
-    with open(path, "rb") as file:
-        try:
-            for offset, size in _frames(file):
-                file.seek(offset)
-                yield offset, file.read(size)
-        except CutOff as cut:
-            kind = "TFRecord file that is damaged or cut off: what follows is lost"
-            on_problem(kind, f"{path}, byte {cut.position}")
+def read_all(
+    path: str | os.PathLike, on_problem: Callable[[str, str, int], None], open_file: Callable = open
+) -> Iterator[tuple[int, bytes]]:
+    """Yields (offset of the data, data) of every record that is whole.
+
+    Args:
+      path: of the file.
+      on_problem: called with (kind, place, number of records) for what is lost.
+      open_file: opens a path as `open` does, such as `tf.io.gfile.GFile` for files elsewhere.
+    """
+    with open_file(str(path), "rb") as file:
+        end, position, count = file.seek(0, os.SEEK_END) or file.tell(), 0, 0
+        while position < end:
+            size = _length(file, position, end)
+            if size is None:
+                found = _next_header(file, position + 1, end)
+                stated = _stated(file, position)
+                lost = lost_records(stated, found - position, position, count)
+                on_problem(DAMAGED_FILE, f"{path}, byte {position}", lost)
+                position, count = found, count + lost
+                continue
+            data, checksum = _read(file, position + HEADER, size), _read(file, position + HEADER + size, FOOTER)
+            if masked_crc(data) == int.from_bytes(checksum, "little"):
+                yield position + HEADER, data
+            else:
+                on_problem(DAMAGED_RECORD, f"{path}, record {count} (byte {position})", 1)
+            position, count = position + FRAME + size, count + 1
 
 
 def read_at(path: str | os.PathLike, position: int) -> bytes:
-    """Returns the data of the record that begins at byte `position`; raises `ValueError` if none does."""
+    """Returns the data of the record that begins at byte `position`; raises `ValueError` if no whole one does."""
     with open(path, "rb") as file:
-        file.seek(position)
-        size = int.from_bytes(file.read(8), "little")
-        if position + HEADER + size + FOOTER > os.path.getsize(path):
-            raise ValueError(f"{path} has no record at byte {position}: it changed after it was indexed.")
-        file.seek(position + HEADER)
-        return file.read(size)
+        size = _length(file, position, os.path.getsize(path))
+        if size is not None:
+            data, checksum = _read(file, position + HEADER, size), file.read(FOOTER)
+            if masked_crc(data) == int.from_bytes(checksum, "little"):
+                return data
+    raise ValueError(f"{path} has no record at byte {position}: it changed after it was indexed, or is damaged.")
 
 
-def find_damage(path: str) -> str:
-    """Returns where a local file is cut off, "" if it is whole, from the lengths that its records state.
+def _read(file: IO[bytes], position: int, size: int) -> bytes:
+    file.seek(position)
+    return file.read(size)
 
-    Files elsewhere (gs://) are not looked at: their transport reports missing bytes itself.
-    """
-    if "://" in path:
-        return ""
-    with open(path, "rb") as file:
-        try:
-            for _ in _frames(file):
-                pass
-        except CutOff as cut:
-            return str(cut)
-    return ""
+
+def _stated(file: IO[bytes], position: int) -> int:
+    """Returns the length that stands at `position`, whether or not it can be one; -1 where the file ends before."""
+    header = _read(file, position, 8)
+    return int.from_bytes(header, "little") if len(header) == 8 else -1
+
+
+def _length(file: IO[bytes], position: int, end: int) -> int | None:
+    """Returns the size of the record at `position` of a file of `end` bytes, `None` if none begins there."""
+    header = _read(file, position, HEADER)
+    if len(header) < HEADER or masked_crc(header[:8]) != int.from_bytes(header[8:], "little"):
+        return None
+    size = int.from_bytes(header[:8], "little")
+    return size if position + FRAME + size <= end else None
+
+
+def _next_header(file: IO[bytes], position: int, end: int) -> int:
+    """Returns where the next record begins, from `position` on; the file's end if none does."""
+    while position < end:
+        window = _read(file, position, WINDOW + HEADER - 1)
+        for place in range(len(window) - HEADER + 1):
+            # No file has records of 2^40 bytes: most places need no checksum.
+            if window[place + 5 : place + 8] == b"\0\0\0":
+                if _length(file, position + place, end) is not None:
+                    return position + place
+        position += WINDOW
+    return end

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import tensorflow as tf
 from ml_collections import ConfigDict
 
@@ -38,6 +40,8 @@ def build_image_encoder(config: ConfigDict) -> tf.keras.Model:
         return towers.add_branch(build_image_encoder(without), config)
     if config.name not in IMAGE_TOWERS:
         raise UserError(f"Unknown image tower {config.name!r}: expected one of {', '.join(IMAGE_TOWERS)}.")
+    if not (math.isfinite(config.width) and math.isfinite(config.depth)):
+        raise UserError(f"image_tower.width={config.width} and depth={config.depth}: expected finite numbers.")
     model = IMAGE_TOWERS[config.name](config)
     return _with_head(model, config.head_size) if config.head_size else model
 

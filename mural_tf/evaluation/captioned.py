@@ -16,6 +16,7 @@ import numpy as np
 from mural_tf.errors import UserError
 from mural_tf.evaluation.request import Request
 from mural_tf.evaluation.retrieval import CaptionedImages, Evaluation
+from mural_tf.files import json_field
 from mural_tf.ingest import caption_files, text_files
 from mural_tf.ingest.caption_files import Caption
 from mural_tf.ingest.text_files import canonical_language
@@ -208,8 +209,12 @@ def _read_xm3600(path: pathlib.Path, first_only: bool) -> Iterator[Caption]:
         try:
             entry = json.loads(line)
             key = entry["image/key"]
-            languages = {code: value["caption"] for code, value in entry.items() if isinstance(value, dict)}
-        except (ValueError, KeyError, TypeError) as error:
+            languages = {
+                code: json_field(value, "caption", list[str], f"{path}:{number}")
+                for code, value in entry.items()
+                if isinstance(value, dict)
+            }
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise UserError(f"{path}:{number}: no line of Crossmodal-3600's captions ({error!r}).") from None
         for code, texts in languages.items():
             for text in texts[:1] if first_only else texts:

@@ -8,9 +8,11 @@ images from the web happen to be the same.
 
 from __future__ import annotations
 
-import json
 import pathlib
 import re
+
+from mural_tf.errors import UserError
+from mural_tf.files import read_json
 
 # What a description of training data says -> the image collection. Splits follow in `_parts`.
 _COLLECTIONS = (
@@ -62,12 +64,12 @@ def _record(embedder) -> tuple[str, list[str]]:
 def _describe(path: pathlib.Path, keys: tuple[str, ...]) -> list[str]:
     """Returns the name and sources of a dataset.json, or of the part of a model card that copies it."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = read_json(path)
         for key in keys:
             value = value[key]
         sources = value.get("sources", [])
         return [str(value.get("name", "")), *(_one_line(source) for source in sources)]
-    except (OSError, ValueError, KeyError, AttributeError, TypeError):
+    except (UserError, KeyError, AttributeError, TypeError):
         return []  # other people's records come without one
 
 

@@ -157,7 +157,7 @@ def _read_texts(folder: pathlib.Path) -> dict[str, str]:
         if "annotations" in content:
             return {str(row["id"]): clean(row["caption"]) for row in content["annotations"]}
         return {str(row["sentid"]): clean(row["raw"]) for image in content["images"] for row in image["sentences"]}
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(f"{files[0]} is not as MS-COCO or Karpathy and Li publish it ({error!r}).") from None
 
 

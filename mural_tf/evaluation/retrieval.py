@@ -23,7 +23,7 @@ from tqdm import tqdm
 from mural_tf.config import base_config
 from mural_tf.data import records
 from mural_tf.errors import UserError
-from mural_tf.files import read_json
+from mural_tf.files import json_field, read_json
 from mural_tf.metrics import ranking
 
 
@@ -242,4 +242,5 @@ def language_groups(data_dir: str | pathlib.Path) -> dict[str, tuple[str, ...]]:
     """Returns the language groups of the data set's dataset.json, or else the paper's (A.3)."""
     path = pathlib.Path(data_dir) / "dataset.json"
     description = read_json(path) if path.exists() else {}
-    return description.get("language_groups") or base_config().evaluation.groups.to_dict()
+    groups = json_field(description, "language_groups", dict[str, list[str]], path, {})
+    return groups or base_config().evaluation.groups.to_dict()

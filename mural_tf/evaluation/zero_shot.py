@@ -25,7 +25,7 @@ from mural_tf.embedder import PLACES, class_embeddings, fill_templates
 from mural_tf.errors import UserError
 from mural_tf.evaluation.request import Request
 from mural_tf.evaluation.retrieval import Evaluation, add_groups
-from mural_tf.files import read_json
+from mural_tf.files import check_json, read_json
 from mural_tf.ingest.text_files import canonical_language, read_lines
 from mural_tf.metrics import ranking
 from mural_tf.metrics.ranking import CUTOFFS
@@ -55,8 +55,8 @@ def read_prompts(folder: pathlib.Path, classes: int, english: list[str] | None) 
     """
     names: dict[str, dict[int, str]] = {"en": dict(enumerate(english))} if english else {}
     if (folder / BABEL).is_file():
-        for code, (numbers, babel) in read_json(folder / BABEL).items():
-            names[canonical_language(code.lower())] = dict(zip(map(int, numbers), babel))
+        for code, lists in read_json(folder / BABEL).items():
+            names[canonical_language(code.lower())] = _names_by_number(lists, code, folder / BABEL)
     for path in sorted(folder.glob("class_names.*.txt")):
         lines = [line or "" for _, line in read_lines(path)]
         if len(lines) != classes:
@@ -68,11 +68,20 @@ def read_prompts(folder: pathlib.Path, classes: int, english: list[str] | None) 
     return {language: Prompts(known, templates.get(language, ["{}"])) for language, known in names.items()}
 
 
+def _names_by_number(lists: object, code: str, path: pathlib.Path) -> dict[int, str]:
+    if len(check_json(lists, list[list], code, path)) != 2:
+        raise UserError(f"{path}: {code} has {len(lists)} lists, expected the classes' numbers and their names.")
+    numbers, names = lists
+    return dict(zip(check_json(numbers, list[int], code, path), check_json(names, list[str], code, path)))
+
+
 def _read_templates(folder: pathlib.Path) -> dict[str, list[str]]:
     templates = {}
     if (folder / NLLB).is_file():
         for code, lines in read_json(folder / NLLB).items():
-            templates[canonical_language(code.lower().split("_")[0])] = lines
+            templates[canonical_language(code.lower().split("_")[0])] = check_json(
+                lines, list[str], code, folder / NLLB
+            )
     for path in sorted(folder.glob("templates.*.txt")):
         templates[_language(path)] = [line for _, line in read_lines(path) if line]
     for language, lines in templates.items():
@@ -170,9 +179,10 @@ def sun397(request: Request) -> list[Evaluation]:
 def food101(request: Request) -> list[Evaluation]:
     """Food-101's test split: 250 images of each of 101 dishes."""
     folder = request.folder / "food-101"
-    listed = read_json(folder / "meta" / f"{request.split}.json")
+    path = folder / "meta" / f"{request.split}.json"
+    listed = read_json(path)
     classes = sorted(listed)
-    images = [(name, label) for label, dish in enumerate(classes) for name in listed[dish]]
+    images = [(name, i) for i, dish in enumerate(classes) for name in check_json(listed[dish], list[str], dish, path)]
     paths = [folder / "images" / f"{name}.jpg" for name, _ in images]
     names = [dish.replace("_", " ") for dish in classes]
     labels = np.array([label for _, label in images])
@@ -241,5 +251,5 @@ def _unpickle(path: pathlib.Path) -> dict:
     try:
         with open(path, "rb") as file:
             return _PlainUnpickler(file, encoding="latin1").load()
-    except (OSError, pickle.UnpicklingError, EOFError, ValueError) as error:
+    except Exception as error:  # noqa: BLE001 - damaged bytes are instructions that fail in any way
         raise UserError(f"{path} is not a file of CIFAR-100 ({error}).") from None

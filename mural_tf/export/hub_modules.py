@@ -14,7 +14,7 @@ import json
 import math
 import pathlib
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import tensorflow as tf
 import tensorflow_text as tf_text
@@ -22,9 +22,10 @@ from ml_collections import ConfigDict
 
 from mural_tf.encoders import kernels
 from mural_tf.errors import UserError
-from mural_tf.files import read_json
+from mural_tf.files import json_field, read_json
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.text.language_words import WordTokenizer
+from mural_tf.text.vocabulary_file import seal_saved_model
 from mural_tf.text.word_pieces import TOKENS, WordPieceTokenizer
 
 IMAGE_ENCODER = "hub/image_encoder"
@@ -41,14 +42,10 @@ def save_hub_modules(
     The image encoder and the preprocessor have an asset `settings.json` too, with what a fine-tuner must keep.
     """
     directory = pathlib.Path(directory)
-    tower = config.image_tower
-    image = {name: int(tower[name]) for name in ("image_size", "resize")}
-    image["embedding_size"] = int(config.embedding_size)
-    casing = {name: bool(getattr(tokenizer, name)) for name in ("lower_case", "strip_accents")}
     with _without_fusion():
         for name, module, settings in (
-            (IMAGE_ENCODER, image_encoder_module(model), image),
-            (TEXT_PREPROCESSOR, text_preprocessor_module(tokenizer), {"max_length": tokenizer.max_length, **casing}),
+            (IMAGE_ENCODER, image_encoder_module(model), image_settings(model, config)),
+            (TEXT_PREPROCESSOR, text_preprocessor_module(tokenizer), text_settings(tokenizer, config)),
             (TEXT_ENCODER, text_encoder_module(model), {}),
         ):
             with tempfile.TemporaryDirectory() as temporary:
@@ -57,6 +54,29 @@ def save_hub_modules(
                     path.write_text(json.dumps(settings) + "\n", encoding="utf-8")
                     module.settings = tf.saved_model.Asset(str(path))
                 tf.saved_model.save(module, str(directory / name))
+    seal_saved_model(directory / TEXT_PREPROCESSOR)
+
+
+def image_settings(model: DualEncoder, config: ConfigDict) -> dict[str, object]:
+    """Returns what `settings.json` of an image encoder says: its images, and what is no tower's own."""
+    tower = config.image_tower
+    return {
+        "image_size": int(tower.image_size),
+        "resize": int(tower.resize),
+        "embedding_size": int(config.embedding_size),
+        "model": config.model,
+        "learned_numbers": numbers_of(model),
+    }
+
+
+def text_settings(tokenizer: WordPieceTokenizer | WordTokenizer, config: ConfigDict) -> dict[str, object]:
+    """Returns what `settings.json` of a preprocessor says: how it makes tokens of its vocabulary."""
+    return {
+        "max_length": tokenizer.max_length,
+        "lower_case": bool(tokenizer.lower_case),
+        "strip_accents": bool(tokenizer.strip_accents),
+        "builder": config.vocabulary.builder,
+    }
 
 
 @tf.autograph.experimental.do_not_convert  # for Keras' layers: saves seconds, and nothing here needs it
@@ -210,6 +230,17 @@ def learned_numbers(model: DualEncoder) -> dict[str, tf.Variable]:
     return {name: part for name, part in parts if not isinstance(part, tf.Module) and part.shape.rank == 0}
 
 
+def numbers_of(model: DualEncoder) -> dict[str, float]:
+    """Returns the values of a model's `learned_numbers`, for JSON."""
+    return {name: float(number.numpy()) for name, number in learned_numbers(model).items()}
+
+
+def assign_numbers(model: DualEncoder, values: Mapping[str, float]) -> None:
+    """Sets those of a model's `learned_numbers` that `values` name; the others stay as they are."""
+    for name, number in learned_numbers(model).items():
+        number.assign(values.get(name, number))
+
+
 def restore_from_export(model: DualEncoder, directory: str | pathlib.Path) -> None:
     """Copies both towers, the text heads and the learned numbers of an export into `model`, one of its configuration.
 
@@ -219,15 +250,19 @@ def restore_from_export(model: DualEncoder, directory: str | pathlib.Path) -> No
     directory = pathlib.Path(directory)
     pairs = _matched(model.image_encoder.variables, directory / IMAGE_ENCODER)
     pairs += _matched(text_variables(model), directory / TEXT_ENCODER)
-    card = read_json(directory / "model_card.json")
-    if not isinstance(card.get("temperature"), float):
-        raise UserError(f"{directory}/model_card.json has no temperature: it is not the card of an export.")
+    numbers = _numbers_of_card(directory / "model_card.json")
     for variable, value in pairs:
         variable.assign(value)
-    known = {"log_temperature": math.log(card["temperature"])}  # all that older exports hold
-    known.update(card.get("learned_numbers", {}))
-    for name, number in learned_numbers(model).items():
-        number.assign(known.get(name, number))
+    assign_numbers(model, numbers)
+
+
+def _numbers_of_card(path: pathlib.Path) -> dict[str, float]:
+    card = read_json(path)
+    temperature = json_field(card, "temperature", float, path)
+    if not temperature > 0:
+        raise UserError(f"{path}: temperature is {temperature}, expected a positive number.")
+    known = {"log_temperature": math.log(temperature)}  # all that older exports hold
+    return {**known, **json_field(card, "learned_numbers", dict[str, float], path, {})}
 
 
 def _matched(variables: Sequence[tf.Variable], folder: pathlib.Path) -> list[tuple[tf.Variable, tf.Tensor]]:

@@ -35,7 +35,7 @@ from mural_tf.config import save_config
 from mural_tf.encoders.towers import keeps_precision
 from mural_tf.errors import UserError
 from mural_tf.export import signatures
-from mural_tf.export.hub_modules import learned_numbers, save_hub_modules
+from mural_tf.export.hub_modules import numbers_of, save_hub_modules
 from mural_tf.export.serving import (
     IMAGE_ENCODER,
     TEXT_ENCODER,
@@ -43,10 +43,11 @@ from mural_tf.export.serving import (
     write_serving_files,
     write_warmup_requests,
 )
-from mural_tf.files import whole_folder
+from mural_tf.files import json_field, read_json, whole_folder
 from mural_tf.models import build_model
 from mural_tf.models.dual_encoder import DualEncoder, trainable_parameters
 from mural_tf.text import build_tokenizer
+from mural_tf.text.vocabulary_file import digest, seal_saved_model
 from mural_tf.text.word_pieces import WordPieceTokenizer
 from mural_tf.training.checkpoints import load_trained
 from mural_tf.training.workdir import package_versions, read_metrics
@@ -151,6 +152,8 @@ def _check_free(directory: pathlib.Path, overwrite: bool) -> None:
 
 
 def _write(model, tokenizer, config: ConfigDict, directory: pathlib.Path, metrics) -> None:
+    config = config.copy_and_resolve_references()
+    config.vocabulary.sha256 = digest(tokenizer.vocabulary)
     save_config(config, directory / "config.json")
     tokenizer.save(directory / "vocabulary.txt")
     # Built on the file, so that every SavedModel below carries the vocabulary as an asset.
@@ -163,6 +166,7 @@ def _write(model, tokenizer, config: ConfigDict, directory: pathlib.Path, metric
         tf.saved_model.save(module, str(folder), functions)
         write_warmup_requests(folder, name)
         _check_operations(folder)
+    seal_saved_model(directory / TEXT_ENCODER / VERSION)
     save_hub_modules(model, tokenizer, config, directory)
     write_serving_files(directory / "serving")
     card = json.dumps(describe_model(model, config, metrics), indent=2, ensure_ascii=False)
@@ -231,7 +235,7 @@ def describe_model(
         },
         "embeddings": "float32, L2-normalised; similarity is the dot product",
         "temperature": float(model.temperature.numpy()),
-        "learned_numbers": {name: float(number.numpy()) for name, number in learned_numbers(model).items()},
+        "learned_numbers": numbers_of(model),
         "training_data": _training_data(config),
         "metrics": {key: _number(value) for key, value in sorted((metrics or {}).items())},
         "config": json.loads(json.dumps(config.to_dict(), default=list)),
@@ -242,16 +246,19 @@ def _training_data(config: ConfigDict) -> dict[str, object]:
     """What the data folder's dataset.json says of itself: languages, counts, versions and licences."""
     described = {"source": config.data.source}
     path = pathlib.Path(config.data.directory) / "dataset.json"
+    dataset, languages = {}, config.data.image_text_languages
     try:
-        dataset = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        dataset = {}  # other people's TFRecords come without one
-    if not isinstance(dataset, dict):
+        if path.is_file():  # other people's TFRecords come without one
+            dataset = read_json(path)
+            kind = list[str] if isinstance(dataset.get("languages"), list) else dict
+            languages = json_field(dataset, "languages", kind, path, languages)
+    except UserError as error:
+        logging.warning("The model card does not say what the training data was: %s", error)
         dataset = {}
     for key in ("name", "sources", "settings", "license", "packages", "counts", "language_groups"):
         if key in dataset:
             described[key] = dataset[key]
-    described["languages"] = sorted(dataset.get("languages", config.data.image_text_languages))
+    described["languages"] = sorted(languages)
     return described
 
 

@@ -21,7 +21,7 @@ from tqdm import tqdm
 
 from mural_tf.data.dataset_folder import DESCRIPTION, is_built
 from mural_tf.errors import UserError
-from mural_tf.files import exclusive_lock, remove_partial, whole, write_whole
+from mural_tf.files import exclusive_lock, publish, remove_partial, whole, write_whole
 from mural_tf.ingest.blocks import Block, map_blocks, read_blocks
 from mural_tf.ingest.captioned_sets import Coco, CocoCn, Karpathy, Multi30k
 from mural_tf.ingest.filters import Screen, count_frequent, hash_evaluation_images
@@ -298,7 +298,7 @@ def assemble(
     (complete / DESCRIPTION).write_text(text, encoding="utf-8")
     if output.exists():
         output.rmdir()  # empty, or `is_built` would have raised
-    os.replace(complete, output)
+    publish(complete, output)
     shutil.rmtree(folder)
 
 

@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 from mural_tf.data import tfrecord
 from mural_tf.data.dataset_folder import DESCRIPTION, build_folder
-from mural_tf.data.skipped import SkippedRecords
+from mural_tf.data.skipped import NOT_AN_EXAMPLE, UNREADABLE_IMAGE, CountsByKind
 from mural_tf.errors import UserError
 
 KEPT = ("language_groups", "license", "packages")  # of the description of the data set that was read
@@ -62,17 +62,25 @@ def cache_features(
 
     def write(folder: pathlib.Path) -> dict:
         encode = _load_encoder(encoder, image_size)
-        skipped = SkippedRecords(max_skipped_fraction)
+        skipped = CountsByKind()
         size, images = 0, 0
         for file in files:
             with tqdm(desc=file.name, unit=" images") as bar:
                 found, count = _convert(file, folder, encode, resize, image_size, batch_size, skipped, bar)
             size, images = found or size, images + count
-            skipped.exceeded(images, at_end=True)
-            skipped.check()
+            if skipped.are_too_many(images, max_skipped_fraction, 0):
+                raise UserError(
+                    f"Too many of {images} records cannot be used: {'; '.join(skipped.lines())}; at most "
+                    f"--max_skipped_fraction={max_skipped_fraction} may. Repair the data or raise the bound."
+                )
         if (source / "text_pairs").is_dir():
             shutil.copytree(source / "text_pairs", folder / "text_pairs")
-        return {"feature_size": size, "images": images, "skipped": skipped.counts, **_kept(source)}
+        return {
+            "feature_size": size,
+            "images": images,
+            "skipped": {kind: n for kind, (n, _) in skipped.items()},
+            **_kept(source),
+        }
 
     return build_folder(output, identity, write)
 
@@ -104,21 +112,21 @@ def _decoded_batches(file, resize, image_size, batch_size, skipped) -> Iterator[
 
     from mural_tf.data.images import decode_image, evaluation_image
 
-    batch, read = [], 0
-    for index, (_, serialized) in enumerate(tfrecord.read_all(file, skipped.add)):
-        read += 1
+    batch, lost = [], skipped.total
+    for offset, serialized in tfrecord.read_all(file, skipped.add):
+        place = f"{file}, byte {offset}"
         try:
             example = tf.train.Example.FromString(serialized)
             image = decode_image(example.features.feature["image"].bytes_list.value[0])
             batch.append((example, evaluation_image(image, resize, image_size).numpy()))
         except DecodeError:
-            skipped.add("record that is not a tf.train.Example", f"{file}, record {index}")
-        except (tf.errors.InvalidArgumentError, IndexError):
-            skipped.add("image that does not decode", f"{file}, record {index}")
+            skipped.add(NOT_AN_EXAMPLE, place)
+        except (tf.errors.InvalidArgumentError, UnicodeDecodeError, IndexError):
+            skipped.add(UNREADABLE_IMAGE, place)
         if len(batch) == batch_size:
-            yield batch, read
-            batch, read = [], 0
-    yield batch, read
+            yield batch, len(batch) + skipped.total - lost
+            batch, lost = [], skipped.total
+    yield batch, len(batch) + skipped.total - lost
 
 
 def _load_encoder(encoder: str, image_size: int) -> Callable:

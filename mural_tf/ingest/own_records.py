@@ -69,27 +69,18 @@ class OwnRecords(ShardSource):
 
 
 def _parsed(path: pathlib.Path, tally: Tally) -> Iterator[tuple]:
-    from google.protobuf.message import DecodeError
-
-    from mural_tf.data.records import parse_record
+    from mural_tf.data.records import UnusableRecord, parse_record
 
     for number, (_, serialized) in enumerate(tfrecord.read_all(path, tally.skip)):
         place = f"{path}, record {number}"
         try:
             yield parse_record(serialized, str(path), number), place
-        except UserError:
-            tally.skip("text that is not UTF-8", place)
-        except DecodeError:
-            tally.skip("record that is not a tf.train.Example", place)
-        except IndexError:  # a feature without a value, or with numbers
-            tally.skip("record with an empty feature", place)
+        except UnusableRecord as error:
+            tally.skip(error.kind, place)
 
 
 def _texts(record, place: str, tally: Tally) -> list[Text]:
     """Returns the captions that can be used; the others are counted."""
-    if not len(record.captions) == len(record.languages) == len(record.caption_groups):
-        tally.skip("record with more captions than languages or groups, or fewer", place, len(record.captions) or 1)
-        return []
     triples = zip(record.captions, record.languages, record.caption_groups)
     texts = [Text(caption, language, group, place) for caption, language, group in triples if caption.strip()]
     if len(texts) < len(record.captions):

@@ -13,7 +13,9 @@ import pathlib
 
 from ml_collections import ConfigDict
 
+from mural_tf.config import field_kind
 from mural_tf.errors import UserError
+from mural_tf.files import check_json
 
 NO_METHOD = ("__init__", "dual_encoder", "step")
 
@@ -43,6 +45,8 @@ def _class_from_outside(name: str) -> type:
     from mural_tf.models.dual_encoder import DualEncoder
 
     module, _, attribute = name.partition(":")
+    if not all(part.isidentifier() for part in (*module.split("."), attribute)):
+        raise UserError(f"The model {name!r} is no name of a class: expected package.module:Class.")
     try:
         found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
@@ -66,7 +70,9 @@ def mount(config: ConfigDict, name: str) -> ConfigDict:
 
 
 def complete(config: ConfigDict) -> ConfigDict:
-    """Returns a copy with the fields of its method that it lacks; raises `UserError` for one that its method lacks.
+    """Returns a copy with the fields of its method that it lacks.
+
+    Raises `UserError` for a field that its method lacks, or that holds a value of another type.
 
     Configurations that were made before a field, or that name a method without mounting it, get the defaults.
     """
@@ -78,6 +84,9 @@ def complete(config: ConfigDict) -> ConfigDict:
                 f"; did you mean method.{near[0]}?" if near else f"; {config.model} has {', '.join(fields) or 'none'}."
             )
             raise UserError(f"Unknown configuration key method.{key}{hint}")
+        value = config.method[key]
+        kind = field_kind(fields[key])
+        check_json(list(value) if isinstance(value, tuple) else value, kind, f"method.{key}", "The configuration")
     return mount(config.copy_and_resolve_references(), config.model)
 
 

@@ -22,6 +22,7 @@ import tensorflow as tf
 from ml_collections import ConfigDict
 
 from mural_tf.data.images import unit_range
+from mural_tf.data.skipped import KINDS
 from mural_tf.encoders.layers import BatchNormalization
 from mural_tf.encoders.packing import encode_by_length, stack_ids
 from mural_tf.errors import UserError
@@ -104,6 +105,15 @@ class DualEncoder(tf.keras.Model):
             shape=(2, 2),
             dtype=tf.int64,
             initializer=tf.keras.initializers.Constant(-1),
+            trainable=False,
+            aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+        )
+        # What was read and skipped up to there since the program began; not saved.
+        self.tallies = self.add_weight(
+            name="tallies",
+            shape=(2, 1 + len(KINDS), 3),
+            dtype=tf.int64,
+            initializer="zeros",
             trainable=False,
             aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
         )
@@ -237,12 +247,13 @@ class DualEncoder(tf.keras.Model):
         }
         weighted = {task: weights[task] * loss for task, loss in losses.items()}
         logs = {**{f"loss_{task}": loss for task, loss in losses.items()}, "loss": tf.add_n(list(weighted.values()))}
-        for task, (query, candidate) in self._pairs().items():
+        for task, (query, candidate) in self.compared_pairs().items():
             logs[f"recall@1_{task}"] = in_batch_recall(embeddings[query], embeddings[candidate], rows[query])
         logs.update(self.measures(embeddings, ids, rows))
         return weighted, logs
 
-    def _pairs(self) -> dict[str, tuple[str, str]]:
+    def compared_pairs(self) -> dict[str, tuple[str, str]]:
+        """Returns {task: (query, candidate)} of the tasks that are on and compare two embeddings."""
         return {task: self.tasks[task].pair for task in self.loss_weights() if self.tasks[task].pair}
 
     def matches(self, ids: dict, *names) -> tuple:
@@ -334,7 +345,7 @@ class DualEncoder(tf.keras.Model):
         self.guard = StepGuard(max_skipped_steps)
         self.step = TrainingStep(self, dict(optimizers), self.guard, clip_norm, micro_batches, seed)
         names = [*(f"loss_{task}" for task in self.loss_weights()), "loss", *self.state_logs()]
-        names += [f"recall@1_{task}" for task in self._pairs()]
+        names += [f"recall@1_{task}" for task in self.compared_pairs()]
         names += [*self.log_names, *self.step.log_names]
         self.meters = {name: tf.keras.metrics.Mean(name) for name in [*names, "data_wait_seconds"]}
         self.guard.build(names)
@@ -384,6 +395,9 @@ class DualEncoder(tf.keras.Model):
         if positions:
             last = [gather({"_": position})["_"][-1] for position in positions]
             self.data_position.assign(tf.stack((last * 2)[:2]))
+        tallies = [batch[f"{name}_tally"][0] for name in self.streams if f"{name}_tally" in batch]
+        if tallies:
+            self.tallies.assign(tf.stack((tallies * 2)[:2]))
 
 
 def trainable_parameters(model: DualEncoder) -> int:

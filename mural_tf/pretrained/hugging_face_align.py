@@ -24,7 +24,7 @@ from mural_tf.encoders.efficientnet import (
     scaled_width,
 )
 from mural_tf.errors import UserError
-from mural_tf.files import read_json
+from mural_tf.files import check_json, json_field, read_json
 from mural_tf.models.align import Align
 from mural_tf.pretrained.hugging_face_bert import bert_table, configure_tower
 from mural_tf.pretrained.tables import Row, assign, convolution, depthwise, linear
@@ -88,20 +88,20 @@ def configure(folder: str | pathlib.Path, config: ConfigDict) -> None:
     values = read_json(path)
     if values.get("model_type") != "align":
         raise UserError(f"{path}: model_type is {values.get('model_type')!r}, expected 'align'.")
-    vision, text = values.get("vision_config", {}), values.get("text_config", {})
+    vision, text = (json_field(values, name, dict, path, {}) for name in ("vision_config", "text_config"))
     _check_architecture(vision, path)
     # Keys that equal Hugging Face's defaults, which are align-base's, may be left out of the file.
     config.image_tower.update(
         dict(
             name="efficientnet",
-            width=float(vision.get("width_coefficient", 2.0)),
-            depth=float(vision.get("depth_coefficient", 3.1)),
+            width=float(json_field(values, "vision_config.width_coefficient", float, path, 2.0)),
+            depth=float(json_field(values, "vision_config.depth_coefficient", float, path, 3.1)),
             padding="even",
-            drop_connect_rate=float(vision.get("drop_connect_rate", 0.2)),
+            drop_connect_rate=float(json_field(values, "vision_config.drop_connect_rate", float, path, 0.2)),
             projection=0,
         )
     )
-    config.embedding_size = int(values.get("projection_dim", 640))
+    config.embedding_size = json_field(values, "projection_dim", int, path, 640)
     width = scaled_width(STAGES[-1][2], config.image_tower.width)
     if config.embedding_size != width:
         raise UserError(f"{path}: projection_dim is {config.embedding_size}, its image tower gives {width}.")
@@ -125,7 +125,7 @@ def _check_architecture(vision: dict, path: pathlib.Path) -> None:
             raise UserError(f"{path}: vision_config.{key} is {vision[key]!r}, expected {expected!r}.")
     if vision.get("hidden_act", "swish") not in ("swish", "silu"):
         raise UserError(f"{path}: vision_config.hidden_act is {vision['hidden_act']!r}, expected 'swish'.")
-    width = vision.get("width_coefficient", 2.0)
+    width = json_field(vision, "width_coefficient", float, path, 2.0)
     entering = [STEM_WIDTH, *(stage[2] for stage in STAGES)]
     for (_, _, channels, _, stride), before in zip(STAGES, entering):
         if stride == 1 and scaled_width(before, width) == scaled_width(channels, width):
@@ -137,7 +137,8 @@ def _check_architecture(vision: dict, path: pathlib.Path) -> None:
 
 def _configure_images(path: pathlib.Path, vision: dict, tower: ConfigDict) -> None:
     """Sets sizes and normalisation as in preprocessor_config.json; without that file, as in align-base."""
-    tower.image_size, tower.normalization = int(vision.get("image_size", 600)), "symmetric"
+    tower.image_size = json_field(vision, "image_size", int, path.with_name("config.json"), 600)
+    tower.normalization = "symmetric"
     tower.resize = 346 if tower.image_size == 289 else tower.image_size
     if not path.exists():
         return
@@ -146,9 +147,9 @@ def _configure_images(path: pathlib.Path, vision: dict, tower: ConfigDict) -> No
     tower.image_size = tower.resize
     if values.get("do_center_crop", False):
         tower.image_size = _side(values.get("crop_size", {"height": 289, "width": 289}), "crop_size", path)
-    factor, offset = values.get("rescale_factor", 1 / 255), values.get("rescale_offset", False)
+    factor, offset = json_field(values, "rescale_factor", float, path, 1 / 255), values.get("rescale_offset", False)
     normalize, again = values.get("do_normalize", True), values.get("include_top", True)
-    statistics = tuple(values.get("image_mean", ())), tuple(values.get("image_std", ()))
+    statistics = tuple(tuple(json_field(values, name, list[float], path, ())) for name in ("image_mean", "image_std"))
     if math.isclose(factor, 1 / 127.5) and offset and not normalize and not again:
         tower.normalization = "symmetric"
     elif math.isclose(factor, 1 / 255) and not offset and not normalize and not again:
@@ -183,10 +184,12 @@ def log_temperature(temperature: np.ndarray) -> np.ndarray:
 
 
 def _side(size: dict | int, key: str, path: pathlib.Path) -> int:
+    if not isinstance(size, int):
+        size = check_json(size, dict[str, int], key, path)
     sides = {size} if isinstance(size, int) else {size.get("height"), size.get("width")}
     if len(sides) != 1 or None in sides:
         raise UserError(f"{path}: {key} is {size!r}, expected one height and width.")
-    return int(sides.pop())
+    return sides.pop()
 
 
 def load(folder: str | pathlib.Path, model: Align, config: ConfigDict) -> None:

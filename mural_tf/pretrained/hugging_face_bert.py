@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 from mural_tf.encoders.bert import POOLER, TOKEN_TYPES
 from mural_tf.encoders.kernels import LAYER_NORM_EPSILON
 from mural_tf.errors import UserError
-from mural_tf.files import read_json
+from mural_tf.files import json_field, read_json
 from mural_tf.pretrained.tables import Row, assign, first_rows, linear, linear_side_by_side, side_by_side
 from mural_tf.pretrained.weight_files import open_safetensors
 
@@ -73,20 +73,17 @@ def configure_tower(tower: ConfigDict, values: dict, path: str | pathlib.Path) -
     for key, (default, known) in expected.items():
         if values.get(key, default) != known:
             raise UserError(f"{path}: {key} is {values[key]!r}, this text tower has {known!r} only.")
-    try:
-        tower.update(
-            dict(
-                name="bert",
-                layers=int(values["num_hidden_layers"]),
-                hidden_size=int(values["hidden_size"]),
-                heads=int(values["num_attention_heads"]),
-                feed_forward_size=int(values["intermediate_size"]),
-                token_embedding_size=0,
-            )
+    tower.update(
+        dict(
+            name="bert",
+            layers=json_field(values, "num_hidden_layers", int, path),
+            hidden_size=json_field(values, "hidden_size", int, path),
+            heads=json_field(values, "num_attention_heads", int, path),
+            feed_forward_size=json_field(values, "intermediate_size", int, path),
+            token_embedding_size=0,
         )
-        positions = int(values["max_position_embeddings"])
-    except KeyError as error:
-        raise UserError(f"{path} has no {error}: it is not the configuration of a BERT.") from None
+    )
+    positions = json_field(values, "max_position_embeddings", int, path)
     if tower.max_length > positions:
         raise UserError(
             f"text_tower.max_length={tower.max_length}, and the weights have {positions} positions: take at most these."

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from mural_tf.errors import UserError
-from mural_tf.files import read_json
+from mural_tf.files import json_field, read_json
 from mural_tf.text.vocabulary_file import check_vocabulary, load_vocabulary
 
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle")
@@ -68,7 +68,7 @@ def open_safetensors(path: str | pathlib.Path) -> WeightFile:
     if (path / SAFETENSORS).is_file():
         return _open_shards(path / SAFETENSORS, [path / SAFETENSORS])
     if (path / SHARDS).is_file():
-        names = set(read_json(path / SHARDS).get("weight_map", {}).values())
+        names = set(json_field(read_json(path / SHARDS), "weight_map", dict[str, str], path / SHARDS).values())
         return _open_shards(path / SHARDS, [path / pathlib.PurePath(name).name for name in sorted(names)])
     if not path.is_dir():
         raise UserError(f"{path} does not exist; give a folder with {SAFETENSORS}.")
@@ -160,11 +160,12 @@ def read_pieces(folder: str | pathlib.Path) -> list[str]:
         return load_vocabulary(folder / VOCABULARY)
     if not (folder / TOKENIZER).is_file():
         raise UserError(f"{folder} has neither {VOCABULARY} nor {TOKENIZER}: the weights need word pieces.")
-    model = read_json(folder / TOKENIZER).get("model", {})
+    model = json_field(read_json(folder / TOKENIZER), "model", dict, folder / TOKENIZER)
     if model.get("type") != "WordPiece" or model.get("continuing_subword_prefix", "##") != "##":
         raise UserError(f"{folder / TOKENIZER} is not a word-piece tokenizer: its type is {model.get('type')!r}.")
-    pieces = sorted(model["vocab"], key=model["vocab"].get)
-    if sorted(model["vocab"].values()) != list(range(len(pieces))):
+    ids = json_field(model, "vocab", dict[str, int], folder / TOKENIZER)
+    pieces = sorted(ids, key=ids.get)
+    if sorted(ids.values()) != list(range(len(pieces))):
         raise UserError(f"{folder / TOKENIZER}: the ids of its pieces are not 0 to {len(pieces) - 1}.")
     check_vocabulary(pieces, str(folder / TOKENIZER))
     return pieces
@@ -178,7 +179,8 @@ def read_casing(folder: str | pathlib.Path, pieces: list[str]) -> dict[str, bool
     """
     folder = pathlib.Path(folder)
     if (folder / TOKENIZER).is_file():
-        normalizer = read_json(folder / TOKENIZER).get("normalizer") or {}
+        values = read_json(folder / TOKENIZER)
+        normalizer = json_field(values, "normalizer", dict, folder / TOKENIZER) if values.get("normalizer") else {}
         lower, strip = bool(normalizer.get("lowercase", False)), normalizer.get("strip_accents")
     elif (folder / "tokenizer_config.json").is_file():
         values = read_json(folder / "tokenizer_config.json")

@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import pathlib
 
 import tensorflow as tf
@@ -16,10 +15,13 @@ from ml_collections import ConfigDict
 
 from mural_tf.config import load_config
 from mural_tf.errors import UserError
+from mural_tf.files import json_field, read_json
 from mural_tf.models import method_class, mount
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.runs.pretrain import train_and_finish
+from mural_tf.text.vocabulary_file import check_saved_model
 from mural_tf.training.checkpoints import restore_for_inference
+from mural_tf.trust import check_class, check_handles
 
 # What a fine-tuning configuration may change of a tower it takes over; everything else is the source's.
 TOWER_SETTINGS = ("drop_connect_rate", "batch_norm_momentum", "dropout", "precision", "frozen", "frozen_words")
@@ -68,15 +70,14 @@ def finetune(
 
 
 def _with_source_architecture(config: ConfigDict, source: ConfigDict, folder: pathlib.Path) -> ConfigDict:
+    check_handles(source, folder / "config.json", given=config)
     config = config.copy_and_resolve_references()
     for tower in ("image_tower", "text_tower"):
         kept = {name: config[tower][name] for name in TOWER_SETTINGS if name in config[tower]}
         config[tower].update(source[tower].to_dict())
         config[tower].update(kept)
-    starts_from = method_class(config.model).starts_from  # of a stage, such as ETCL; the others go on as what they were
-    if starts_from and source.model not in starts_from:
-        raise UserError(f"{config.model} starts from {' or '.join(starts_from)}; {folder} is {source.model}.")
-    if not starts_from and not config.other_method:
+    if _goes_on_as(source.model, config, folder):
+        check_class(source.model, folder / "config.json", given=config)
         mount(config, source.model)
         config.shared_head = source.shared_head
     config.embedding_size = source.embedding_size
@@ -85,26 +86,64 @@ def _with_source_architecture(config: ConfigDict, source: ConfigDict, folder: pa
     return config
 
 
+def _goes_on_as(source: str, config: ConfigDict, folder: pathlib.Path) -> bool:
+    """Tells whether fine-tuning goes on as the source's method; raises `UserError` for a stage that cannot."""
+    starts_from = method_class(config.model).starts_from  # of a stage, such as ETCL; the others go on as what they were
+    if starts_from and source not in starts_from:
+        raise UserError(f"{config.model} starts from {' or '.join(starts_from)}; {folder} is {source}.")
+    return not starts_from and not config.other_method
+
+
 def _with_hub_towers(config: ConfigDict, folder: pathlib.Path) -> ConfigDict:
-    """Both towers and the vocabulary from an export's Hub modules."""
-    assets = {name: folder / name / "assets" for name in ("image_encoder", "text_preprocessor")}
-    try:
-        image, text = (json.loads((path / "settings.json").read_text(encoding="utf-8")) for path in assets.values())
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"{folder} holds modules but not what they were made with ({error}); give the whole folder hub/ of an "
-            "export, or set image_tower.handle and text_tower.handle in a configuration of your own."
-        ) from None
+    """Both towers, the vocabulary and the method from an export's Hub modules."""
     config = config.copy_and_resolve_references()
-    config.embedding_size = image.pop("embedding_size")
-    config.image_tower.update(dict(name="hub", handle=str(folder / "image_encoder"), projection=0, **image))
-    config.text_tower.update(dict(name="hub", handle=str(folder / "text_encoder"), max_length=text.pop("max_length")))
-    config.vocabulary.update(dict(file=str(assets["text_preprocessor"] / "vocabulary.txt"), **text))
+    image, path = _settings(folder, "image_encoder")
+    config.embedding_size = json_field(image, "embedding_size", int, path)
+    sizes = {name: json_field(image, name, int, path) for name in ("image_size", "resize")}
+    config.image_tower.update(dict(name="hub", handle=str(folder / "image_encoder"), projection=0, **sizes))
+    model = json_field(image, "model", str, path, "")  # older modules do not say
+    if model and _goes_on_as(model, config, folder):
+        check_class(model, path, given=config)
+        if _has_plain_heads(model):
+            mount(config, model)
+    if not _has_plain_heads(config.model):
+        raise UserError(
+            f"{config.model} has heads of its own, which the modules in {folder} do not hold: give the workdir or the "
+            "export that they are of."
+        )
+    text, path = _settings(folder, "text_preprocessor")
+    config.text_tower.update(dict(name="hub", handle=str(folder / "text_encoder")))
+    config.text_tower.max_length = json_field(text, "max_length", int, path)
+    for name in ("lower_case", "strip_accents"):
+        config.vocabulary[name] = json_field(text, name, bool, path)
+    config.vocabulary.builder = json_field(text, "builder", str, path, config.vocabulary.builder)
+    config.vocabulary.file = str(path.parent / "vocabulary.txt")
+    config.vocabulary.sha256 = check_saved_model(folder / "text_preprocessor")
     return config
+
+
+def _has_plain_heads(model: str) -> bool:
+    """Tells whether a method's heads can start as the identity, behind a module that has its own heads already."""
+    return method_class(model).build_head is DualEncoder.build_head
+
+
+def _settings(folder: pathlib.Path, module: str) -> tuple[dict, pathlib.Path]:
+    """What one of an export's modules was made with, and the file that says so."""
+    path = folder / module / "assets/settings.json"
+    if not path.exists():
+        raise UserError(
+            f"{folder} holds modules but not what they were made with ({path} is missing); give the whole folder hub/ "
+            "of an export, or set image_tower.handle and text_tower.handle in a configuration of your own."
+        )
+    return read_json(path), path
 
 
 def _restore_hub(model: DualEncoder, folder: pathlib.Path) -> None:
     """The modules bring their weights; the new heads start as the identity, so that nothing of the model is lost."""
+    from mural_tf.export.hub_modules import assign_numbers
+
+    settings, path = _settings(folder, "image_encoder")
+    assign_numbers(model, json_field(settings, "learned_numbers", dict[str, float], path, {}))
     for name in model.head_names:
         kernel, bias = model.text_head(name).variables
         kernel.assign(tf.eye(*kernel.shape))

@@ -17,7 +17,7 @@ from mural_tf.evaluation import report
 from mural_tf.evaluation.report import Evaluation
 from mural_tf.evaluation.request import measure_retrieval
 from mural_tf.export.saved_model import export_model
-from mural_tf.files import write_whole
+from mural_tf.files import json_field, read_json, write_whole
 from mural_tf.models import build_model
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.search.build import index_in_memory
@@ -27,6 +27,7 @@ from mural_tf.search.pages import write_contact_sheet
 from mural_tf.search.queries import Query, search
 from mural_tf.training.checkpoints import restore_for_inference
 from mural_tf.training.workdir import append_metrics, drop_metrics, has_evaluation, read_metrics
+from mural_tf.trust import names_code
 
 
 class MeasuredModel:
@@ -149,13 +150,16 @@ def _search(embedder: Embedder, config: ConfigDict, workdir: pathlib.Path) -> li
 
 def describe(config: ConfigDict, workdir: pathlib.Path) -> None:
     """Prints the summary of a finished run and what to do next."""
-    summary = json.loads((workdir / SUMMARY).read_text(encoding="utf-8"))
+    path = workdir / SUMMARY
+    summary = read_json(path)
+    table, split = (json_field(summary, name, str, path) for name in ("table", "split"))
     exported = (workdir / EXPORT).exists()
-    model = workdir / EXPORT if exported else workdir
+    trust = " --trust" if names_code(config) else ""
+    model = workdir / EXPORT if exported else f"{workdir}{trust}"
     lines = [""]
-    if summary["table"]:
-        lines += [f"Mean recall on {config.data.directory}, split {summary['split']}:", summary["table"], ""]
-    lines += [f"Found for {line}" for line in summary["search"]]
+    if table:
+        lines += [f"Mean recall on {config.data.directory}, split {split}:", table, ""]
+    lines += [f"Found for {line}" for line in json_field(summary, "search", list[str], path)]
     lines += [
         "Written:",
         f"  {workdir / 'checkpoints'}  weights and optimiser",
@@ -163,7 +167,7 @@ def describe(config: ConfigDict, workdir: pathlib.Path) -> None:
         f"  {workdir / 'metrics.jsonl'}, {workdir / 'tensorboard'}  numbers of every step",
         "Next:",
         f"  python run_search.py query 'a sentence' --model={model} --images=FOLDER --html=found.html",
-        f"  python run_evaluate.py --model={workdir} --data_dir={config.data.directory} --split={summary['split']}",
-        f"  python run_finetune.py --config={'configs/finetune.py'} --from={workdir} --workdir=NEW_FOLDER",
+        f"  python run_evaluate.py --model={workdir}{trust} --data_dir={config.data.directory} --split={split}",
+        f"  python run_finetune.py --config={'configs/finetune.py'} --from={workdir}{trust} --workdir=NEW_FOLDER",
     ]
     print("\n".join(lines))

@@ -8,7 +8,6 @@ trained with, and gets a fresh text-text head (our choice: the paper says that b
 from __future__ import annotations
 
 import pathlib
-import tempfile
 from collections.abc import Iterable
 
 import tensorflow as tf
@@ -19,9 +18,10 @@ from mural_tf.errors import UserError
 from mural_tf.models import build_model, mount
 from mural_tf.models.dual_encoder import DualEncoder, trainable_parameters
 from mural_tf.pretrained.importers import SOURCES, configure
-from mural_tf.text.vocabulary_file import load_vocabulary, save_vocabulary
+from mural_tf.text import build_tokenizer
+from mural_tf.text.vocabulary_file import digest, save_vocabulary
 from mural_tf.training.checkpoints import Checkpoints, has_checkpoint, load_trained
-from mural_tf.training.prepare import prepare_data, prepare_tokenizer
+from mural_tf.training.prepare import find_vocabulary, prepare_data
 from mural_tf.training.workdir import open_workdir
 
 WORKDIR = "workdir"  # the source that is a workdir of this project
@@ -62,6 +62,7 @@ def import_into_workdir(
     if onto and config is not None:
         raise UserError("--onto and --config exclude each other: the configuration is that of the workdir.")
     model, config, pieces, fresh = _build(source, weights, config, method, onto)
+    config.vocabulary.sha256 = digest(pieces)
     open_workdir(workdir, config)
     save_vocabulary(pieces, workdir / "vocabulary.txt")
     parts = tf.train.Checkpoint(**model.weights_by_part())
@@ -118,13 +119,11 @@ def _variables(part) -> list[tf.Variable]:
 
 def _vocabulary_of_data(config: ConfigDict) -> list[str]:
     """The given vocabulary, or one of the training data, as pretraining would build it."""
-    if config.vocabulary.file:
-        return load_vocabulary(config.vocabulary.file)
-    if not config.data.directory:
+    if not config.vocabulary.file and not config.data.directory:
         raise UserError(
             "An image tower brings no vocabulary: name one with --config.vocabulary.file=…, training data to build it "
             "from with --config.data.directory=…, or a workdir with --onto=…."
         )
-    prepare_data(config)
-    with tempfile.TemporaryDirectory() as folder:
-        return prepare_tokenizer(config, pathlib.Path(folder)).vocabulary
+    if not config.vocabulary.file:
+        prepare_data(config)
+    return build_tokenizer(config, find_vocabulary(config)).vocabulary

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
 import signal
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from mural_tf.training.checkpoints import has_checkpoint
 from mural_tf.training.fit import compile_model, fit
 from mural_tf.training.prepare import prepare_data, prepare_tokenizer
 from mural_tf.training.strategy import build_strategy, chief_first, is_chief, workers
-from mural_tf.training.workdir import open_workdir
+from mural_tf.training.workdir import lock_workdir, open_workdir
 
 
 def pretrain(
@@ -72,6 +73,11 @@ def _train_and_finish(config, workdir, tpu, debug_nans, profile, initialize, sig
     config = complete(config)
     steps = parse_profile(profile, config.train.steps)
     strategy = build_strategy(tpu)  # several workers must be set up before TensorFlow does anything else
+    with lock_workdir(workdir) if is_chief(strategy) else contextlib.nullcontext():
+        return _train_in_workdir(config, workdir, strategy, steps, debug_nans, initialize, signals)
+
+
+def _train_in_workdir(config, workdir, strategy, profile, debug_nans, initialize, signals) -> bool:
     chief_first(strategy, lambda: open_workdir(workdir, config, writes=is_chief(strategy)))
     if is_finished(workdir):
         print(f"{workdir} is finished: all {config.train.steps:,} steps are trained, evaluated and exported.")
@@ -95,7 +101,7 @@ def _train_and_finish(config, workdir, tpu, debug_nans, profile, initialize, sig
     measured = MeasuredModel(model, tokenizer, config, workdir, alone=strategy.num_replicas_in_sync == 1)
     evaluate = SplitEvaluation(measured, config, "dev")
     try:
-        reached = fit(model, tokenizer, config, workdir, strategy, signals, evaluate, steps)
+        reached = fit(model, tokenizer, config, workdir, strategy, signals, evaluate, profile)
     except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError) as error:
         if workers(strategy) == 1:
             raise

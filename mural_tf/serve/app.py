@@ -6,16 +6,22 @@
     GET  /healthz                                   {"status": "ok"} as soon as everything is loaded
     GET  /metrics                                   Prometheus' text format
 
-Every error is `{"error": "…"}`: 4xx if the request is at fault, 503 if too many wait, 500 if the program is.
+Every error is `{"error": "…"}`: 4xx if the request is at fault, 503 if there is no room or time for it, 500 if the
+program is at fault. A client that goes away gets nothing, and what it asked for is not computed; /metrics counts it as
+499.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
+import gc
 import json
 import pathlib
+import signal
 import socket
+import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable
 
@@ -24,6 +30,7 @@ import tensorflow as tf
 from absl import logging
 
 from mural_tf.errors import UserError
+from mural_tf.files import read_json
 
 try:
     import prometheus_client
@@ -35,8 +42,21 @@ except ModuleNotFoundError as error:
 from mural_tf.export.saved_model import MODEL_CARD
 from mural_tf.loading import load
 from mural_tf.search.index import load_index
-from mural_tf.serve.models import Batcher, Limits, Overloaded, ServedModel, load_models
-from mural_tf.serve.rest_json import BadRequest, make_answer, parse_body, parse_inputs, signature_name
+from mural_tf.serve.bodies import read_body
+from mural_tf.serve.claims import check_claims, unreadable
+from mural_tf.serve.connections import error_response, json_response, listening
+from mural_tf.serve.limits import Budget, Limits, Overloaded, Share
+from mural_tf.serve.models import IMAGES, Batcher, ServedModel, load_models
+from mural_tf.serve.rest_json import (
+    PIECE,
+    RAISE,
+    BadRequest,
+    answer_pieces,
+    on_error,
+    parse_body,
+    parse_inputs,
+    signature_name,
+)
 from mural_tf.serve.search_page import search_routes
 
 CONTENT_TYPE = prometheus_client.CONTENT_TYPE_LATEST
@@ -76,10 +96,12 @@ class Monitoring:
         return prometheus_client.generate_latest(self._registry)
 
 
-Predict = Callable[[str, str, "dict[str, np.ndarray]"], Awaitable["dict[str, np.ndarray]"]]
+Predict = Callable[..., Awaitable["dict[str, np.ndarray]"]]
 # For other routes: `await request.app[PREDICT]("text_encoder", "serving_default", {"text": array})` shares batches.
 PREDICT: web.AppKey[Predict] = web.AppKey("predict", object)
-LARGE_BODY = 2**16  # bytes; larger ones are parsed in a thread, so that other requests go on
+SMALL_BODY = 2**16  # bytes; larger ones are parsed in a thread, so that other requests go on
+LARGE_BODY = 2**20  # bytes; larger ones are parsed one at a time, so that only one is in memory as objects
+CLIENT_LEFT = 499  # as nginx counts it; nobody reads the answer
 
 # The graph's own words for what a request may get wrong.
 REQUEST_ERRORS = (tf.errors.InvalidArgumentError, tf.errors.OutOfRangeError, tf.errors.FailedPreconditionError)
@@ -106,17 +128,36 @@ def serve(
     limits = limits or Limits()
     listener = _listen(host, port)  # before the models are loaded: a port in use is reported at once
     app = create_app(export, limits, _search_routes(export, index) if index else ())
+    run(app, listener, limits, f"Serving {export} at http://{host}:{listener.getsockname()[1]}")
 
-    async def announce(app: web.Application) -> None:
-        print(f"Serving {export} at http://{host}:{listener.getsockname()[1]}", flush=True)
 
-    app.on_startup.append(announce)
-    web.run_app(app, sock=listener, shutdown_timeout=limits.shutdown_timeout, access_log=None, print=None)
+def run(app: web.Application, listener: socket.socket, limits: Limits, greeting: str) -> None:
+    """Serves an application of `create_app` on a listening socket until SIGTERM or SIGINT, as `serve` does.
+
+    aiohttp's own `web.run_app` works too, without a limit of connections, and goes on working for clients that left.
+    """
+    gc.collect()
+    gc.freeze()  # TensorFlow's objects stay; the collector need not walk over them after every large request
+    # The loop waits for Python's lock after every read and write; by default, 5 ms wherever a thread parses a body.
+    sys.setswitchinterval(0.0005)
+    asyncio.run(_run(app, listener, limits, greeting))
+
+
+async def _run(app: web.Application, listener: socket.socket, limits: Limits, greeting: str) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with listening(app, listener, limits):
+        print(greeting, flush=True)
+        await stop.wait()
 
 
 def _search_routes(export: str | pathlib.Path, index: str | pathlib.Path) -> list[web.RouteDef]:
-    card = json.loads((pathlib.Path(export) / MODEL_CARD).read_text(encoding="utf-8"))
-    return search_routes(load_index(index), load(export), card["training_data"]["languages"])
+    data = read_json(pathlib.Path(export) / MODEL_CARD).get("training_data")
+    languages = data.get("languages") if isinstance(data, dict) else None
+    if not isinstance(languages, list) or not all(isinstance(code, str) for code in languages):
+        raise UserError(f'{export}/{MODEL_CARD} is damaged: expected {{"training_data": {{"languages": [codes]}}}}.')
+    return search_routes(load_index(index), load(export), languages)
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -141,7 +182,14 @@ def create_app(
     Raises:
       UserError: `export` cannot be served.
     """
-    server = Server(load_models(export), limits or Limits())
+    return app_of_models(load_models(export), limits or Limits(), extra_routes)
+
+
+def app_of_models(
+    models: dict[str, ServedModel], limits: Limits, extra_routes: Iterable[web.RouteDef] = ()
+) -> web.Application:
+    """Returns the application over models that are loaded; see `create_app`."""
+    server = Server(models, limits)
     app = web.Application(middlewares=[server.middleware], client_max_size=server.limits.max_request_bytes)
     model = r"/v1/models/{name:[^/:]+}"
     for prefix in (model, model + r"/versions/{version:\d+}"):
@@ -152,8 +200,13 @@ def create_app(
     app.router.add_get("/metrics", server.metrics)
     app.add_routes(extra_routes)
     app[PREDICT] = server.run
+    app.on_startup.append(server.start)
     app.on_cleanup.append(server.close)
     return app
+
+
+class _TooLate(Exception):
+    """A deadline passed; what waited for it is cancelled."""
 
 
 class Server:
@@ -161,54 +214,123 @@ class Server:
 
     def __init__(self, models: dict[str, ServedModel], limits: Limits):
         self.models, self.limits, self.monitoring = models, limits, Monitoring()
+        self._bytes = Budget(limits.max_bytes_in_flight, "bytes")
+        self._pixels = Budget(2 * limits.max_request_pixels, "pixels")
         self._batchers: dict[tuple[str, str], Batcher] = {}
 
-    async def run(self, name: str, signature: str, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Runs {input: [B, …]} through a signature, in a batch with other requests; strings are object arrays."""
-        key = name, signature
-        if key not in self._batchers:
-            observe = functools.partial(self.monitoring.run, name, signature)
-            self._batchers[key] = Batcher(self.models[name].signatures[signature].run, self.limits, observe)
-        return await self._batchers[key](inputs)
+    async def start(self, app: web.Application) -> None:
+        """Makes what belongs to the event loop."""
+        self._one_parses, self._few_parse = asyncio.Semaphore(1), asyncio.Semaphore(2)
 
     async def close(self, app: web.Application) -> None:
         """Ends the threads."""
         await asyncio.gather(*(batcher.close() for batcher in self._batchers.values()))
 
-    async def predict(self, request: web.Request) -> web.Response:
+    async def run(
+        self, name: str, signature: str, inputs: dict[str, np.ndarray], on_error: str = RAISE
+    ) -> dict[str, np.ndarray]:
+        """Runs {input: [B, …]} through a signature, in a batch with other requests; strings are object arrays.
+
+        Args:
+          name, signature: of the model.
+          inputs: one row or more.
+          on_error: "raise", or "zeros" for a row of zeros in place of an image that cannot be read.
+
+        Raises:
+          BadRequest: an image that cannot be read, or that claims too many pixels.
+          Overloaded: there is no room for it, or it took longer than `request_timeout`.
+        """
+        return await self._in_time(self._run(name, signature, inputs, on_error))
+
+    async def _in_time(self, work: Awaitable):
+        try:
+            return await _before(self.limits.request_timeout, work)
+        except _TooLate:
+            words = f"No answer within {self.limits.request_timeout:g} seconds"
+            raise Overloaded(f"{words}, so the request was dropped; try again later.") from None
+
+    async def _run(self, name, signature, inputs, on_error) -> dict[str, np.ndarray]:
+        if not self.models[name].signatures[signature].takes_images:
+            return await self._batcher(name, signature)(inputs)
+        size = sum(map(len, inputs[IMAGES]))
+        images, pixels = await _maybe_in_thread(size, check_claims, inputs[IMAGES], self.limits)
+        with self._pixels.share() as share:
+            share.grow(int(pixels.sum()))
+            if on_error == RAISE:
+                _check_read(pixels)
+            outputs = await self._batcher(name, signature)({**inputs, IMAGES: images}, pixels)
+        if on_error == RAISE:
+            _check_read(*outputs.values())
+        return outputs
+
+    def _batcher(self, name: str, signature: str) -> Batcher:
+        key = name, signature
+        if key not in self._batchers:
+            observe = functools.partial(self.monitoring.run, name, signature)
+            self._batchers[key] = Batcher(self.models[name].signatures[signature].run, self.limits, observe)
+        return self._batchers[key]
+
+    async def predict(self, request: web.Request) -> web.StreamResponse:
         """POST …:predict"""
         model = self._model(request)
-        body = await asyncio.wait_for(request.read(), self.limits.body_timeout)
-        name, inputs, is_rows = await _maybe_in_thread(len(body), self._parse, body, model)
-        outputs = await self.run(model.name, name, inputs)
-        size = sum(array.size for array in outputs.values())
-        return _json(await _maybe_in_thread(10 * size, lambda: json.dumps(make_answer(outputs, is_rows))))
+        with self._bytes.share() as share:
+            try:
+                body = await _before(self.limits.body_timeout, read_body(request, self.limits, share))
+            except _TooLate:
+                words = f"The body did not arrive within {self.limits.body_timeout:g} seconds."
+                raise web.HTTPRequestTimeout(text=words) from None
+            outputs, is_rows = await self._in_time(self._answer(model, body, share))
+            return await self._send(request, outputs, is_rows)
 
-    def _parse(self, body: bytes, model: ServedModel) -> tuple[str, dict[str, np.ndarray], bool]:
+    async def _answer(self, model: ServedModel, body: bytearray, share: Share) -> tuple[dict[str, np.ndarray], bool]:
+        if len(body) <= SMALL_BODY:
+            query = self._parse(body, model)
+        else:
+            async with self._one_parses if len(body) > LARGE_BODY else self._few_parse:
+                query = await _in_thread(self._parse, body, model)
+        name, inputs, is_rows, on_error = query
+        share.grow(len(next(iter(inputs.values()))) * model.signatures[name].row_bytes)
+        return await self._run(model.name, name, inputs, on_error), is_rows
+
+    def _parse(self, body: bytearray, model: ServedModel) -> tuple[str, dict[str, np.ndarray], bool, str]:
         values = parse_body(body)
+        body.clear()
         name = signature_name(values)
         if name not in model.signatures:
             raise BadRequest(f"{model.name} has no signature {name!r}; it has {', '.join(sorted(model.signatures))}.")
-        inputs, is_rows = parse_inputs(values, model.signatures[name].inputs)
-        rows = len(next(iter(inputs.values())))
-        if rows > self.limits.max_rows:
-            raise BadRequest(f"{rows} rows in one request; at most {self.limits.max_rows} are taken.")
-        return name, inputs, is_rows
+        return name, *parse_inputs(values, model.signatures[name].inputs, self.limits.max_rows), on_error(values)
+
+    async def _send(self, request: web.Request, outputs: dict[str, np.ndarray], is_rows: bool) -> web.StreamResponse:
+        pieces = answer_pieces(outputs, is_rows)
+        if sum(array.size for array in outputs.values()) <= PIECE:
+            return json_response("".join(pieces))
+        response = web.StreamResponse(headers={"Content-Type": "application/json; charset=utf-8"})
+        await response.prepare(request)
+        try:
+            await _before(self.limits.body_timeout, _write(response, pieces))
+        except _TooLate:
+            request.transport.abort()  # half an answer cannot become an error
+            raise ConnectionResetError("The client did not take its answer.") from None
+        return response
 
     async def status(self, request: web.Request) -> web.Response:
         """GET /v1/models/NAME"""
         state = {"state": "AVAILABLE", "status": {"error_code": "OK", "error_message": ""}}
-        return _json(json.dumps({"model_version_status": [{"version": str(self._model(request).version), **state}]}))
+        return json_response(
+            json.dumps({"model_version_status": [{"version": str(self._model(request).version), **state}]})
+        )
 
     async def metadata(self, request: web.Request) -> web.Response:
         """GET /v1/models/NAME/metadata"""
         model = self._model(request)
         spec = {"name": model.name, "signature_name": "", "version": str(model.version)}
-        return _json(json.dumps({"model_spec": spec, "metadata": {"signature_def": {"signature_def": model.metadata}}}))
+        return json_response(
+            json.dumps({"model_spec": spec, "metadata": {"signature_def": {"signature_def": model.metadata}}})
+        )
 
     async def healthz(self, request: web.Request) -> web.Response:
         """GET /healthz"""
-        return _json(json.dumps({"status": "ok"}))
+        return json_response(json.dumps({"status": "ok"}))
 
     async def metrics(self, request: web.Request) -> web.Response:
         """GET /metrics"""
@@ -232,36 +354,73 @@ class Server:
         except web.HTTPException as error:
             if error.status < 400:
                 raise
-            response = _error(error.status, error.text or error.reason)
+            response = error_response(error.status, error.text or error.reason)
         except BadRequest as error:
-            response = _error(400, str(error))
+            response = error_response(400, str(error))
         except REQUEST_ERRORS as error:
-            response = _error(400, " ".join(error.message.split()))
+            response = error_response(400, " ".join(error.message.split()))
         except Overloaded as error:
-            response = _error(503, str(error))
+            response = error_response(503, str(error))
             response.headers["Retry-After"] = "1"
-        except asyncio.TimeoutError:
-            response = _error(408, f"The body did not arrive within {self.limits.body_timeout:g} seconds.")
         except web.RequestPayloadError as error:
-            response = _error(400, f"The body cannot be read: {error}.")
+            response = error_response(400, f"The body cannot be read: {error}.")
+        except asyncio.CancelledError:
+            self._count(request, CLIENT_LEFT, start)
+            raise
+        except ConnectionError:  # while the body was read, or the answer written
+            response = error_response(CLIENT_LEFT, "The client went away.")
         except Exception:  # noqa: BLE001 - the server goes on
             logging.exception("%s %s failed", request.method, request.path)
-            response = _error(500, "The server failed on this request; its log says why.")
-        name = request.match_info.get("name", "")
-        self.monitoring.request(name if name in self.models else "", response.status, time.perf_counter() - start)
+            response = error_response(500, "The server failed on this request; its log says why.")
+        self._count(request, response.status, start)
         return response
+
+    def _count(self, request: web.Request, status: int, start: float) -> None:
+        name = request.match_info.get("name", "")
+        self.monitoring.request(name if name in self.models else "", status, time.perf_counter() - start)
+
+
+def _check_read(*arrays: np.ndarray) -> None:
+    """Raises `BadRequest` for the first row that is all zeros, as `on_error` has them."""
+    for array in arrays:
+        is_read = array.reshape(len(array), -1).any(axis=1)
+        if not is_read.all():
+            raise unreadable(int(np.argmin(is_read)))
+
+
+async def _write(response: web.StreamResponse, pieces: Iterable[str]) -> None:
+    while piece := await _in_thread(next, pieces, ""):
+        await response.write(piece.encode("ascii"))  # returns when the client has taken most of it
+    await response.write_eof()
+
+
+async def _before(seconds: float, work: Awaitable):
+    """Awaits `work`; cancels it and raises `_TooLate` after so many seconds."""
+    task = asyncio.ensure_future(work)
+    try:
+        done, _ = await asyncio.wait([task], timeout=seconds)
+        if not done:
+            raise _TooLate
+        return task.result()
+    finally:
+        task.cancel()  # does nothing to one that is done
+        with contextlib.suppress(asyncio.CancelledError, Exception):
+            await task  # also to have looked at its error
 
 
 async def _maybe_in_thread(size: int, function: Callable, *arguments):
     """Calls `function`, in a thread if there is much to do."""
-    if size < LARGE_BODY:
-        return function(*arguments)
-    return await asyncio.get_running_loop().run_in_executor(None, function, *arguments)
+    return function(*arguments) if size <= SMALL_BODY else await _in_thread(function, *arguments)
 
 
-def _json(text: str, status: int = 200) -> web.Response:
-    return web.Response(text=text, status=status, content_type="application/json")
+async def _in_thread(function: Callable, *arguments):
+    """Calls `function` in a thread, and returns when the thread is done even if it is cancelled.
 
-
-def _error(status: int, message: str) -> web.Response:
-    return _json(json.dumps({"error": message}), status)
+    A thread cannot be stopped: what counts as in flight must not end before it.
+    """
+    work = asyncio.get_running_loop().run_in_executor(None, function, *arguments)
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        await asyncio.wait([work])
+        raise

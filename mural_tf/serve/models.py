@@ -2,7 +2,7 @@
 
 Requests that arrive together share one run of the model. While a batch runs, requests queue; the next batch takes as
 many as fit. The first request waits a short time for others. A batch that fails is run again request by request, so
-that only the one at fault gets the error.
+that only the one at fault gets the error. A large request is run part by part, and others come between its parts.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from __future__ import annotations
 import asyncio
 import collections
 import concurrent.futures
-import dataclasses
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import tensorflow as tf
@@ -23,16 +22,30 @@ from tensorflow_serving.apis import prediction_log_pb2
 
 from mural_tf.data.records import untuned
 from mural_tf.errors import UserError
-from mural_tf.export.serving import WARMUP_FILE
+from mural_tf.export.serving import BATCH_SIZES, WARMUP_FILE
 from mural_tf.loading import load_saved_model, newest_version
+from mural_tf.serve.limits import Limits, Overloaded
+
+IMAGES = "image_bytes"  # the input that takes encoded images
+
+
+Arrays = "dict[str, np.ndarray]"
 
 
 class Signature:
-    """One function of a SavedModel: {input: [B, …]} → {output: [B, …]}, NumPy arrays (strings as objects)."""
+    """One function of a SavedModel: {input: [B, …]} → {output: [B, …]}, NumPy arrays (strings as objects).
 
-    def __init__(self, function):
-        self._function = function
+    Attributes:
+      inputs: their specs; the first dimension of each is the batch.
+      takes_images: whether `IMAGES` is an input of encoded images (and not of features).
+      row_bytes: of one row of the outputs.
+    """
+
+    def __init__(self, function, takes_images: bool = False):
+        self._function, self.takes_images = function, takes_images
         self.inputs: dict[str, tf.TensorSpec] = function.structured_input_signature[1]
+        outputs = function.structured_outputs.values()
+        self.row_bytes = sum(spec.dtype.size * (spec.shape[1:].num_elements() or 1) for spec in outputs)
 
     def run(self, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Raises a TensorFlow error if the graph refuses the inputs."""
@@ -56,19 +69,40 @@ class ServedModel:
         path = newest_version(folder)
         self.version = int(path.name)
         self._saved_model = load_saved_model(path)  # kept: signatures do not keep variables alive
-        functions = self._saved_model.signatures.items()
-        self.signatures = {key: Signature(function) for key, function in functions if not key.startswith("__")}
+        functions = {key: value for key, value in self._saved_model.signatures.items() if not key.startswith("__")}
+        inputs = [spec for function in functions.values() for spec in function.structured_input_signature[1].items()]
+        has_pixels = any(spec.shape.rank == 4 for _, spec in inputs)  # [B, S, S, 3]; features are [B, F]
+        self.signatures = {
+            key: Signature(function, has_pixels and IMAGES in function.structured_input_signature[1])
+            for key, function in functions.items()
+        }
         self.metadata = _signature_definitions(path)
         self._warm_up(path / WARMUP_FILE)
 
     def _warm_up(self, path: pathlib.Path) -> None:
-        """Runs what the export says TensorFlow Serving should run first."""
-        if not path.is_file():
-            return
-        for record in untuned(tf.data.TFRecordDataset(str(path))).as_numpy_iterator():
-            request = prediction_log_pb2.PredictionLog.FromString(record).predict_log.request
-            inputs = {name: tf.make_ndarray(tensor) for name, tensor in request.inputs.items()}
-            self.signatures[request.model_spec.signature_name].run(inputs)
+        """Runs what the export says TensorFlow Serving should run first, then every signature that it passes over."""
+        recorded = list(_recorded_requests(path)) if path.is_file() else []
+        for signature, inputs in recorded:
+            self.signatures[signature].run(inputs)
+        for name in self.signatures.keys() - {signature for signature, _ in recorded}:
+            signature = self.signatures[name]
+            fitting = [inputs for _, inputs in recorded if inputs.keys() == signature.inputs.keys()]
+            for inputs in fitting or (_blank_inputs(signature.inputs, rows) for rows in BATCH_SIZES):
+                signature.run(inputs)
+
+
+def _recorded_requests(path: pathlib.Path) -> Iterator[tuple[str, Arrays]]:
+    """Yields (signature, inputs) of a warm-up file."""
+    for record in untuned(tf.data.TFRecordDataset(str(path))).as_numpy_iterator():
+        request = prediction_log_pb2.PredictionLog.FromString(record).predict_log.request
+        yield request.model_spec.signature_name, {k: tf.make_ndarray(tensor) for k, tensor in request.inputs.items()}
+
+
+def _blank_inputs(specs: dict[str, tf.TensorSpec], rows: int) -> Arrays:
+    """Returns zeros, or empty strings; a dimension of any size is 1."""
+    shapes = {name: [rows, *(size or 1 for size in spec.shape[1:])] for name, spec in specs.items()}
+    empty = {name: b"" if spec.dtype == tf.string else 0 for name, spec in specs.items()}
+    return {name: np.full(shapes[name], empty[name], spec.dtype.as_numpy_dtype) for name, spec in specs.items()}
 
 
 def load_models(export: str | pathlib.Path) -> dict[str, ServedModel]:
@@ -89,37 +123,15 @@ def _signature_definitions(path: pathlib.Path) -> dict:
     return {name: json_format.MessageToDict(value, **options) for name, value in definitions.items()}
 
 
-@dataclasses.dataclass(frozen=True)
-class Limits:
-    """Settings of the server; raises `UserError` if one makes no sense."""
-
-    max_batch: int = 64  # rows in one run of a model
-    window: float = 0.002  # seconds that a request waits for others to share a run
-    max_request_bytes: int = 32 * 2**20  # of a body, unpacked; more is answered with 413
-    max_rows: int = 1024  # of one request; more is answered with 400
-    max_waiting: int = 1024  # requests waiting for one signature; more are answered with 503
-    body_timeout: float = 60.0  # seconds that a client may take to send a body; more is answered with 408
-    shutdown_timeout: float = 20.0  # seconds that running requests get at the end
-
-    def __post_init__(self):
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if value < 0 or (value == 0 and field.name != "window"):
-                raise UserError(f"The server's {field.name}={value} must be above 0.")
-
-
-Arrays = "dict[str, np.ndarray]"
-
-
-class Overloaded(Exception):
-    """More requests wait than may."""
-
-
 class _Waiting:
-    def __init__(self, inputs: Arrays, future: asyncio.Future):
-        self.inputs, self.future = inputs, future
-        self.rows = len(next(iter(inputs.values())))
+    def __init__(self, inputs: Arrays, pixels: int, future: asyncio.Future):
+        self.inputs, self.pixels, self.future = inputs, pixels, future
+        self.rows = _count(inputs)
         self.shape = {name: array.shape[1:] for name, array in inputs.items()}  # only equal ones can be concatenated
+
+
+def _count(inputs: Arrays) -> int:
+    return len(next(iter(inputs.values())))
 
 
 class Batcher:
@@ -138,24 +150,46 @@ class Batcher:
         self._executor = concurrent.futures.ThreadPoolExecutor(1)
         self._worker: asyncio.Task | None = None
 
-    async def __call__(self, inputs: Arrays) -> Arrays:
-        """Returns the outputs of `inputs`; raises what the run raises, or `Overloaded`."""
+    async def __call__(self, inputs: Arrays, pixels: np.ndarray | None = None) -> Arrays:
+        """Returns the outputs of `inputs`.
+
+        Who cancels the call, because a client went away or a deadline passed, leaves nothing in the queue.
+
+        Args:
+          inputs: of a request; `max_batch` rows at most are run at a time.
+          pixels: of the image in each row, int [B]; None if there are none. `max_image_pixels` at most are run at a
+            time.
+
+        Raises:
+          Overloaded: too many wait.
+          Exception: what the run raises.
+        """
         if len(self._waiting) >= self._limits.max_waiting:
             raise Overloaded(f"{len(self._waiting)} requests wait already; try again later.")
         if self._worker is None:
             self._worker = asyncio.create_task(self._work())
-        step = self._limits.max_batch
-        rows = len(next(iter(inputs.values())))
-        parts = [{name: x[i : i + step] for name, x in inputs.items()} for i in range(0, max(rows, 1), step)]
-        waiting = [_Waiting(part, asyncio.get_running_loop().create_future()) for part in parts]
-        self._waiting.extend(waiting)
-        self._arrived.set()
-        try:
-            outputs = await asyncio.gather(*(part.future for part in waiting))
-        finally:
-            for part in waiting:
-                part.future.cancel()  # of a client that went away, or after another part failed
+        pixels = np.zeros(_count(inputs), np.int64) if pixels is None else pixels
+        outputs = []
+        for rows in self._parts(pixels):  # one after the other: others come between them
+            part = {name: array[rows] for name, array in inputs.items()}
+            outputs.append(await self._in_line(part, int(pixels[rows].sum())))
         return {name: np.concatenate([part[name] for part in outputs]) for name in outputs[0]}
+
+    def _parts(self, pixels: np.ndarray) -> Iterator[slice]:
+        """Divides rows so that each part fits in a run; there is always one."""
+        start = total = 0
+        for row, count in enumerate(pixels):
+            if row - start == self._limits.max_batch or (row > start and total + count > self._limits.max_image_pixels):
+                yield slice(start, row)
+                start, total = row, 0
+            total += count
+        yield slice(start, len(pixels))
+
+    async def _in_line(self, inputs: Arrays, pixels: int) -> Arrays:
+        waiting = _Waiting(inputs, pixels, asyncio.get_running_loop().create_future())
+        self._waiting.append(waiting)
+        self._arrived.set()
+        return await waiting.future  # which a cancelled call cancels
 
     async def close(self) -> None:
         """Stops the worker; to be called when no request waits."""
@@ -177,14 +211,18 @@ class Batcher:
 
     def _take(self) -> list[_Waiting]:
         """Takes the first request that still has a client, and those after it that fit in one run with it."""
-        batch, rows, left = [], 0, collections.deque()
+        batch, rows, pixels, left = [], 0, 0, collections.deque()
         while self._waiting:
             part = self._waiting.popleft()
             if part.future.done():
                 continue
-            if not batch or (rows + part.rows <= self._limits.max_batch and part.shape == batch[0].shape):
+            if not batch or (
+                rows + part.rows <= self._limits.max_batch
+                and pixels + part.pixels <= self._limits.max_image_pixels
+                and part.shape == batch[0].shape
+            ):
                 batch.append(part)
-                rows += part.rows
+                rows, pixels = rows + part.rows, pixels + part.pixels
             else:
                 left.append(part)
         self._waiting = left
@@ -197,7 +235,8 @@ class Batcher:
         except Exception as error:  # noqa: BLE001 - handed to the request
             if len(batch) > 1:
                 for part in batch:
-                    await self._answer([part])
+                    if not part.future.done():
+                        await self._answer([part])
             elif not batch[0].future.done():
                 batch[0].future.set_exception(error)
             return

@@ -4,33 +4,37 @@ A request is `{"signature_name": …, "instances": [row, …]}` or `{…, "input
 input, or the value itself where there is one input; bytes are `{"b64": "…"}`. Rows are answered with "predictions",
 columns with "outputs"; for a single output, the values are there directly.
 
-One difference: an empty list of rows is answered with an empty list.
+One field more, which TensorFlow Serving passes over: `"on_error": "zeros"` asks for a row of zeros in place of an image
+that cannot be read; without it, or with "raise", the request is refused.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import tensorflow as tf
 
 SIGNATURE = "serving_default"
+RAISE, ZEROS = "raise", "zeros"  # what becomes of an image that cannot be read
+PIECE = 2**14  # numbers of an answer that become text at a time
 
 
 class BadRequest(ValueError):
     """What is wrong with a request, in words for its sender."""
 
 
-def parse_body(body: bytes) -> dict:
+def parse_body(body: bytes | bytearray) -> dict:
     """Returns the JSON object of a body; raises `BadRequest` for anything else."""
     try:
         values = json.loads(body.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise BadRequest(f"The body is not UTF-8 ({error.reason} at byte {error.start}).") from None
-    except json.JSONDecodeError as error:
+    except ValueError as error:  # also a number of thousands of digits
         raise BadRequest(f"The body is not JSON: {error}.") from None
     except RecursionError:
         raise BadRequest("The body is nested too deeply.") from None
@@ -47,12 +51,21 @@ def signature_name(values: dict) -> str:
     return name or SIGNATURE
 
 
-def parse_inputs(values: dict, specs: Mapping[str, tf.TensorSpec]) -> tuple[dict[str, np.ndarray], bool]:
+def on_error(values: dict) -> str:
+    """Returns what a request wants for an image that cannot be read, `RAISE` or `ZEROS`."""
+    wanted = values.get("on_error", RAISE)
+    if wanted not in (RAISE, ZEROS):
+        raise BadRequest(f'"on_error" must be {RAISE!r} or {ZEROS!r}, got {_kind(wanted)} that is neither.')
+    return wanted
+
+
+def parse_inputs(values: dict, specs: Mapping[str, tf.TensorSpec], max_rows: int) -> tuple[dict[str, np.ndarray], bool]:
     """Returns {input: array of one row or more} of a request, and whether it came in rows.
 
     Args:
       values: the request's JSON object.
       specs: the signature's inputs; the first dimension of each is the batch.
+      max_rows: checked before anything is built.
 
     Raises:
       BadRequest: anything that does not fit; names the place.
@@ -61,29 +74,58 @@ def parse_inputs(values: dict, specs: Mapping[str, tf.TensorSpec]) -> tuple[dict
     if is_rows == ("inputs" in values):
         raise BadRequest('Expected either "instances" (rows) or "inputs" (columns).')
     if is_rows:
+        _check_rows(values["instances"], '"instances"', max_rows)
         columns = _columns(values["instances"], specs)
     else:
         columns = _named(values["inputs"], specs, '"inputs"')
-    arrays = {name: _array(columns[name], spec, name) for name, spec in specs.items()}
-    counts = {name: len(array) for name, array in arrays.items()}
+        for name in specs:
+            _check_rows(columns[name], repr(name), max_rows)
+    counts = {name: len(columns[name]) for name in specs}
     if len(set(counts.values())) > 1:
         raise BadRequest(f"All inputs must have the same number of rows, got {counts}.")
-    return arrays, is_rows
+    return {name: _array(columns[name], spec, name) for name, spec in specs.items()}, is_rows
 
 
-def make_answer(outputs: Mapping[str, np.ndarray], is_rows: bool) -> dict:
-    """Returns the JSON object that answers a request."""
-    lists = {name: array.tolist() for name, array in outputs.items()}
-    if not is_rows:
-        return {"outputs": next(iter(lists.values())) if len(lists) == 1 else lists}
-    if len(lists) == 1:
-        return {"predictions": next(iter(lists.values()))}
-    return {"predictions": [dict(zip(lists, row)) for row in zip(*lists.values())]}
+def _check_rows(rows, place: str, most: int) -> None:
+    if not isinstance(rows, list):
+        raise BadRequest(f"{place} must be a list, one value a row, got {_kind(rows)}.")
+    if not rows:
+        raise BadRequest(f"{place} is empty: expected one row or more.")
+    if len(rows) > most:
+        raise BadRequest(f"{len(rows)} rows in one request; at most {most} are taken.")
+
+
+def answer_pieces(outputs: Mapping[str, np.ndarray], is_rows: bool) -> Iterator[str]:
+    """Yields the JSON text that answers a request, a few rows at a time."""
+    size = max(1, sum(array[:1].size for array in outputs.values()))  # numbers a row
+    rows, step = len(next(iter(outputs.values()))), -(-PIECE // size)
+    if len(outputs) == 1:
+        (array,) = outputs.values()
+        yield '{"predictions": ' if is_rows else '{"outputs": '
+        yield from _list_pieces(rows, step, lambda part: array[part].tolist())
+    elif is_rows:
+        yield '{"predictions": '
+        yield from _list_pieces(rows, step, lambda part: _objects(outputs, part))
+    else:
+        for number, (name, array) in enumerate(outputs.items()):
+            yield (", " if number else '{"outputs": {') + json.dumps(name) + ": "
+            yield from _list_pieces(rows, step, lambda part, array=array: array[part].tolist())
+        yield "}"
+    yield "}"
+
+
+def _list_pieces(count: int, step: int, values: Callable[[slice], list]) -> Iterator[str]:
+    yield "["
+    for start in range(0, count, step):
+        yield (", " if start else "") + json.dumps(values(slice(start, start + step)))[1:-1]
+    yield "]"
+
+
+def _objects(outputs: Mapping[str, np.ndarray], part: slice) -> list[dict]:
+    return [dict(zip(outputs, row)) for row in zip(*(array[part].tolist() for array in outputs.values()))]
 
 
 def _columns(rows, specs) -> dict[str, list]:
-    if not isinstance(rows, list):
-        raise BadRequest(f'"instances" must be a list, got {_kind(rows)}.')
     named = [_named(row, specs, f'"instances"[{i}]') for i, row in enumerate(rows)]
     return {name: [row[name] for row in named] for name in specs}
 
@@ -99,53 +141,53 @@ def _named(value, specs, place: str) -> dict:
     return {name: value for name in specs}
 
 
-def _array(value, spec: tf.TensorSpec, name: str) -> np.ndarray:
-    if not isinstance(value, list):
-        raise BadRequest(f"{name!r} must be a list, one value a row, got {_kind(value)}.")
-    if not value:
-        return np.zeros([0, *(size or 0 for size in spec.shape[1:])], spec.dtype.as_numpy_dtype)
-    try:
-        array = _strings(value, name) if spec.dtype == tf.string else np.array(value)
-    except BadRequest:
-        raise
-    except RecursionError:
-        raise BadRequest(f"{name!r} is nested too deeply.") from None
-    except (ValueError, OverflowError):
-        raise BadRequest(f"{name!r} is ragged or holds values other than {spec.dtype.name}.") from None
-    if array.ndim != spec.shape.rank or not spec.shape.is_compatible_with(array.shape):
-        wanted = "[" + ", ".join("any" if size is None else str(size) for size in spec.shape) + "]"
-        raise BadRequest(f"{name!r} has the shape {list(array.shape)}, expected {wanted}.")
-    return array if spec.dtype == tf.string else _numbers(array, spec, name)
+def _array(rows: list, spec: tf.TensorSpec, name: str) -> np.ndarray:
+    values, shape = _flatten(rows, spec, name)
+    if spec.dtype != tf.string:
+        return _numbers(values, spec, name).reshape(shape)
+    array = np.empty(len(values), object)  # not np.array, which would drop NULs at the end
+    array[:] = [_decoded(value, name) for value in values]
+    return array.reshape(shape)
 
 
-def _numbers(array: np.ndarray, spec: tf.TensorSpec, name: str) -> np.ndarray:
-    kinds = "iu" if spec.dtype.is_integer else "iuf"
-    if array.size and array.dtype.kind not in kinds:
+def _flatten(rows: list, spec: tf.TensorSpec, name: str) -> tuple[list, list[int]]:
+    """Returns the values of a list nested as deep as the spec's shape, and its shape.
+
+    NumPy is not asked: it would make all strings as long as the longest, and all rows as long as the first.
+    """
+    wanted = "[" + ", ".join("any" if size is None else str(size) for size in spec.shape) + "]"
+    values, shape = [rows], []
+    for size in spec.shape:
+        if not all(isinstance(value, list) for value in values):
+            raise BadRequest(f"{name!r} is ragged or nested {len(shape)} deep, expected the shape {wanted}.")
+        sizes = set(map(len, values))
+        if len(sizes) > 1:
+            raise BadRequest(f"{name!r} is ragged: lists of {min(sizes)} and of {max(sizes)} values in one place.")
+        shape.append(sizes.pop() if sizes else size or 0)
+        if size not in (None, shape[-1]):
+            raise BadRequest(f"{name!r} begins with the shape {shape}, expected {wanted}.")
+        values = list(itertools.chain.from_iterable(values))
+    if any(isinstance(value, list) for value in values):
+        raise BadRequest(f"{name!r} is ragged or nested more than {len(shape)} deep, expected the shape {wanted}.")
+    return values, shape
+
+
+def _numbers(values: list, spec: tf.TensorSpec, name: str) -> np.ndarray:
+    dtype = spec.dtype.as_numpy_dtype
+    array = np.array(values) if set(map(type, values)) <= {int, float} else None
+    if array is None or (array.size and array.dtype.kind not in ("iu" if spec.dtype.is_integer else "iuf")):
         raise BadRequest(f"{name!r} must hold {spec.dtype.name} values only.")
     if spec.dtype.is_integer and array.size and not spec.dtype.min <= array.min() <= array.max() <= spec.dtype.max:
         raise BadRequest(f"{name!r} holds a number outside of {spec.dtype.name}.")
     with np.errstate(over="ignore"):
-        array = array.astype(spec.dtype.as_numpy_dtype)
+        array = array.astype(dtype)
     if spec.dtype.is_floating and not np.isfinite(array).all():
         raise BadRequest(f"{name!r} holds a number that is not finite.")
     return array
 
 
-def _strings(value: list, name: str) -> np.ndarray:
-    decoded = _decoded(value, name)
-    shape, level = [], decoded
-    while isinstance(level, list):
-        shape.append(len(level))
-        level = level[0] if level else None
-    flat = np.empty(shape, object)  # not np.array, which would drop NULs at the end
-    flat[...] = decoded  # raises ValueError if ragged
-    return flat
-
-
-def _decoded(value, name: str):
-    """Strings as UTF-8, {"b64": …} as bytes, lists of these as lists."""
-    if isinstance(value, list):
-        return [_decoded(item, name) for item in value]
+def _decoded(value, name: str) -> bytes:
+    """A string as UTF-8, {"b64": …} as its bytes."""
     if isinstance(value, str):
         try:
             return value.encode("utf-8")

@@ -8,7 +8,7 @@ from ml_collections import ConfigDict
 
 from mural_tf.text.byte_pair import BytePairTokenizer
 from mural_tf.text.language_words import WordTokenizer
-from mural_tf.text.vocabulary_file import load_vocabulary, read_lines
+from mural_tf.text.vocabulary_file import check_digest, check_vocabulary, read_lines
 from mural_tf.text.word_pieces import WordPieceTokenizer
 
 
@@ -23,7 +23,10 @@ def build_tokenizer(
     """Builds the tokenizer that a whole configuration tree describes, on a vocabulary file.
 
     `as_asset`: the graph reads the file, and a SavedModel carries it.
+    Raises `UserError` for a file that is no such vocabulary, or not the one of `vocabulary.sha256`.
     """
+    vocabulary = read_lines(vocabulary_file)
+    check_digest(vocabulary, config.vocabulary.sha256, vocabulary_file)
     options = dict(
         max_length=config.text_tower.max_length,
         lower_case=config.vocabulary.lower_case,
@@ -31,6 +34,7 @@ def build_tokenizer(
         vocabulary_file=vocabulary_file if as_asset else "",
     )
     if takes_languages(config.text_tower):
-        return WordTokenizer(read_lines(vocabulary_file), config.text_tower.languages, **options)
+        return WordTokenizer(vocabulary, config.text_tower.languages, **options)
     kind = BytePairTokenizer if config.vocabulary.builder == "byte_pair" else WordPieceTokenizer
-    return kind(load_vocabulary(vocabulary_file), **options)
+    check_vocabulary(vocabulary, str(vocabulary_file))
+    return kind(vocabulary, **options)

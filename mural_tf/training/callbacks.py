@@ -184,6 +184,36 @@ class PeriodicEvaluation(_Callback):
             self.log.record(step, evaluation.metrics, means)
 
 
+class AtChance(_Callback):
+    """Says once when a run that should have learned something finds no more matches than by guessing.
+
+    Args:
+      batches: {task: examples in its global batch}.
+      warmup_steps: before which nothing is expected.
+    """
+
+    def __init__(self, log: TrainingLog, batches: dict[str, int], warmup_steps: int):
+        super().__init__()
+        self.log, self.batches, self.warmup_steps = log, batches, warmup_steps
+        self._intervals = 0
+
+    def on_epoch_end(self, epoch, logs=None):
+        recalls = {task: float((logs or {}).get(f"recall@1_{task}", 1.0)) for task in self.batches}
+        stuck = bool(recalls) and all(recalls[task] < 2.0 / count for task, count in self.batches.items())
+        self._intervals = self._intervals + 1 if stuck and self.log.step > self.warmup_steps else 0
+        if self._intervals == 3 and self.log.writes:
+            found = ", ".join(
+                f"{task} {recalls[task]:.4f} (1 in {n:,} by guessing)" for task, n in self.batches.items()
+            )
+            print(
+                f"Step {self.log.step}: after the warm-up the run still finds no more than by guessing: in-batch "
+                f"recall {found}; the loss stands near ln N. Likely causes: optimizer.learning_rate is too high or 0, "
+                "the captions do not belong to the images, or the temperature stands at its bound.",
+                file=sys.stderr,
+                flush=True,
+            )
+
+
 class Profile(_Callback):
     """Writes a TensorBoard profile of the steps from the first to the last of `wanted` into `tensorboard/`.
 

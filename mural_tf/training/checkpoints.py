@@ -14,7 +14,6 @@ involve all workers (some variables are averaged when read); only one worker wri
 from __future__ import annotations
 
 import json
-import os
 import pathlib
 import re
 import shutil
@@ -26,11 +25,12 @@ from ml_collections import ConfigDict
 
 from mural_tf.config import load_config
 from mural_tf.errors import UserError
-from mural_tf.files import write_whole
+from mural_tf.files import publish, write_whole
 from mural_tf.models import build_model
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.text import build_tokenizer
 from mural_tf.text.word_pieces import WordPieceTokenizer
+from mural_tf.trust import check_stored
 
 PARTIAL = ".saving"  # the folder of files that are not complete yet
 
@@ -70,7 +70,7 @@ def write_snapshot(snapshot: tuple[list[bytes], list[tf.Tensor]], prefix: pathli
             path, slices = str(partial / prefix.name), [""] * len(names)
             tf.raw_ops.SaveV2(prefix=path, tensor_names=names, shape_and_slices=slices, tensors=values)
         for part in (".data-00000-of-00001", ".index"):  # the index last: see above
-            os.replace(partial / (prefix.name + part), f"{prefix}{part}")
+            publish(partial / (prefix.name + part), f"{prefix}{part}")
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
@@ -248,6 +248,7 @@ def load_trained(
     if not workdir.is_dir():
         raise UserError(f"The workdir {workdir} does not exist.")
     config = load_config(workdir / "config.json")
+    check_stored(config, workdir / "config.json")
     tokenizer = build_tokenizer(config, workdir / "vocabulary.txt")
     model = build_model(config, tokenizer.vocabulary_size)
     return model, tokenizer, config, _step(restore_for_inference(model, workdir, which))

@@ -5,14 +5,18 @@ from __future__ import annotations
 import pathlib
 
 import tensorflow as tf
+from absl import logging
 from ml_collections import ConfigDict
 
+from mural_tf.data.records import describe_files, missing_shards
 from mural_tf.data.skipped import SkippedRecords
-from mural_tf.data.streams.pipeline import batch_size, training_batches
+from mural_tf.data.streams.epochs import unusable
+from mural_tf.data.streams.pipeline import batch_size, stream_files, training_batches
 from mural_tf.errors import UserError
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.optimizers import build_optimizers
 from mural_tf.training.callbacks import (
+    AtChance,
     Intervals,
     PeriodicEvaluation,
     Profile,
@@ -23,7 +27,7 @@ from mural_tf.training.callbacks import (
 from mural_tf.training.checkpoints import training_checkpoints
 from mural_tf.training.log import TrainingLog
 from mural_tf.training.strategy import is_chief, sum_over_workers, workers
-from mural_tf.training.workdir import drop_metrics
+from mural_tf.training.workdir import data_changes, drop_metrics, note_data, read_metrics
 
 
 def compile_model(model: DualEncoder, config: ConfigDict) -> None:
@@ -69,21 +73,25 @@ def fit(
         checkpoints = training_checkpoints(model, workdir, train.keep_checkpoints, writes)
         checkpoints.restore()
     step = _common_step(model, strategy)
+    with strategy.scope():
+        _compare_data(model, config, workdir, step, writes)
     if writes:
         drop_metrics(workdir, lambda row: row["step"] <= step)
-    skipped = SkippedRecords(config.data.max_skipped_fraction)
+    skipped = _skipped_records(model, config, workdir)
     pairs = sum(batch_size(config, stream) for stream in model.streams)
     log = TrainingLog(workdir, step, train.steps, pairs, skipped, writes)
     evaluate_every = train.evaluate_every if evaluate is not None else 0
     evaluation = PeriodicEvaluation(evaluate, log, checkpoints, signals, intervals, evaluate_every)
     # Saved before each evaluation too, which then may be interrupted.
     saving = SaveCheckpoints(checkpoints, log, intervals, (train.checkpoint_every, evaluate_every))
+    chance = {task: batch_size(config, model.tasks[task].stream) for task in model.compared_pairs()}
     callbacks = [log, StopAfterStep(signals, strategy), saving, evaluation]
+    callbacks.append(AtChance(log, chance, config.optimizer.warmup_steps))
     if profile:
         callbacks.append(Profile(profile, log))
 
     def batches():
-        return _distribute(strategy, model, tokenizer, config, skipped)
+        return _distribute(strategy, model, tokenizer, config)
 
     with log:
         evaluation.evaluate_if_due(step)  # that a run which was interrupted meanwhile had no time for
@@ -93,12 +101,46 @@ def fit(
         try:
             with signals.after_the_step():
                 _fit_intervals(model, batches, intervals.after(step), callbacks)
-        except tf.errors.OpError:
-            skipped.check()  # if unusable data ended training, say that instead
+        except tf.errors.OpError as error:
+            found = unusable(error)
+            if found is not None:
+                skipped.stop(*found, config.data.max_skipped_fraction)
             raise
         finally:
             checkpoints.wait()
     return log.step >= train.steps
+
+
+def _compare_data(model: DualEncoder, config: ConfigDict, workdir: pathlib.Path, step: int, writes: bool) -> None:
+    """Says how the data differs from what the checkpoint was trained on; a place in those is none in these."""
+    files = sorted({name for stream in model.streams for name in stream_files(config, stream)})
+    missing = missing_shards(files)
+    if missing and writes:
+        logging.warning("Training without %d files that others name: %s …", len(missing), missing[0])
+    data = describe_files(config.data.directory, files)
+    changes = data_changes(workdir, step, data)
+    if changes:
+        if writes:
+            shown = "; ".join(changes[:3]) + (f"; and {len(changes) - 3} more" if len(changes) > 3 else "")
+            print(
+                f"The training data changed since step {step:,}: {shown}. Training goes on with a new epoch of the "
+                "data as they are now.",
+                flush=True,
+            )
+        position = model.data_position.numpy()
+        model.data_position.assign([[epoch + 1, -1] for epoch, _ in position])
+    if writes:
+        note_data(workdir, step, data)
+
+
+def _skipped_records(model: DualEncoder, config: ConfigDict, workdir: pathlib.Path) -> SkippedRecords:
+    """Counts on from what the steps before this start skipped, as metrics.jsonl has it."""
+    before = [row["train/skipped_records"] for row in read_metrics(workdir) if "train/skipped_records" in row]
+
+    def place_of(stream):
+        return lambda file, byte: f"{stream_files(config, stream)[file]}, byte {byte}"
+
+    return SkippedRecords({stream: place_of(stream) for stream in model.streams}, int(before[-1]) if before else 0)
 
 
 def _common_step(model: DualEncoder, strategy: tf.distribute.Strategy) -> int:
@@ -118,7 +160,7 @@ def _fit_intervals(model, batches, parts: list[tuple[int, int]], callbacks) -> N
             model.fit(batches(), epochs=count, steps_per_epoch=steps, callbacks=callbacks, verbose=0)
 
 
-def _distribute(strategy: tf.distribute.Strategy, model, tokenizer, config: ConfigDict, skipped: SkippedRecords):
+def _distribute(strategy: tf.distribute.Strategy, model, tokenizer, config: ConfigDict):
     """Returns the batches from the model's data position on, split over the replicas."""
     replicas = strategy.num_replicas_in_sync
     for name, group in (("image_text_batch", config.method.get("captions_per_image", 1)), ("text_text_batch", 1)):
@@ -132,7 +174,7 @@ def _distribute(strategy: tf.distribute.Strategy, model, tokenizer, config: Conf
     position = model.data_position.numpy()
 
     def global_batches():
-        return training_batches(config, tokenizer, skipped, position, model.streams, pad)
+        return training_batches(config, tokenizer, position, model.streams, pad)
 
     if replicas == 1:
         return global_batches()
@@ -151,7 +193,7 @@ def rows_of_worker(batches: tf.data.Dataset, replicas: int, pipelines: int, pipe
     which records are skipped is the same everywhere.
 
     Args:
-      batches: dictionaries of tensors [B, …], and `data_wait_seconds` [1], which every replica gets.
+      batches: dictionaries of tensors [B, …], and some [1, …] that every replica gets: `data_wait_seconds`, tallies.
       replicas: over all workers.
       pipelines: input pipelines over all workers, each feeding as many replicas.
       pipeline: which of them.
@@ -161,7 +203,7 @@ def rows_of_worker(batches: tf.data.Dataset, replicas: int, pipelines: int, pipe
     def rows(batch):
         parts = {}
         for name, values in batch.items():
-            if name == "data_wait_seconds":
+            if name == "data_wait_seconds" or name.endswith("_tally"):
                 parts[name] = tf.repeat(values[None], local, axis=0)
                 continue
             for_replicas = tf.nest.map_structure(

@@ -65,7 +65,7 @@ class TrainingLog(tf.keras.callbacks.Callback):
             self._tensorboard(self._writer.close)
 
     def on_epoch_begin(self, epoch, logs=None):
-        self._interval_begun = time.monotonic(), time.process_time()
+        self._interval_begun = _clocks()
 
     def on_train_batch_end(self, batch, logs=None):
         self._interval_steps = batch + 1
@@ -74,9 +74,11 @@ class TrainingLog(tf.keras.callbacks.Callback):
         self._first = False
 
     def on_epoch_end(self, epoch, logs=None):
-        now = time.monotonic(), time.process_time()
-        seconds, processor_seconds = (end - begun for end, begun in zip(now, self._interval_begun))
+        now = _clocks()
+        seconds, processor_seconds, wall_seconds = (end - begun for end, begun in zip(now, self._interval_begun))
         done = self._interval_steps
+        for stream, tally in zip(self.model.streams, self.model.tallies.numpy()):
+            self.skipped.take(stream, tally)
         self.step += done
         values = {name: float(value) for name, value in (logs or {}).items()}
         wait = values.pop("data_wait_seconds", 0.0) * done
@@ -86,13 +88,13 @@ class TrainingLog(tf.keras.callbacks.Callback):
             pairs_per_second=self.pairs_per_step * done / seconds,
             seconds_per_step=seconds / done,
             processor_seconds_per_step=processor_seconds / done,  # of all threads, whatever else the machine does
-            data_wait_fraction=wait / seconds,
             skipped_records=self.skipped.total,
             skipped_steps=int(self.model.guard.total.numpy()),
         )
+        if abs(wall_seconds - seconds) < 0.1:  # else the clock was set, by which the pipeline measures waiting
+            values["data_wait_fraction"] = wait / seconds
         self.record(self.step, {f"train/{name}": value for name, value in values.items()})
         self._show(done, values)
-        self.skipped.check()
         self.model.guard.raise_if_stuck()
 
     def record(self, step: int, values: Mapping[str, float], shown: Iterable[str] | None = None) -> None:
@@ -134,3 +136,8 @@ class TrainingLog(tf.keras.callbacks.Callback):
             f"{values['pairs_per_second']:.0f} pairs/s, about {left:.0f} s left.",
             flush=True,
         )
+
+
+def _clocks() -> tuple[float, float, float]:
+    """Seconds: elapsed, of the processor, and by the clock on the wall, which may be set."""
+    return time.monotonic(), time.process_time(), time.time()

@@ -8,13 +8,14 @@ from collections.abc import Iterator
 
 from ml_collections import ConfigDict
 
+from mural_tf.config import load_config, save_config
 from mural_tf.data import records
 from mural_tf.errors import UserError
 from mural_tf.files import whole
 from mural_tf.text import build_tokenizer, takes_languages
 from mural_tf.text.language_words import build_words
 from mural_tf.text.learning import build_vocabulary
-from mural_tf.text.vocabulary_file import save_vocabulary
+from mural_tf.text.vocabulary_file import digest, save_vocabulary
 from mural_tf.text.word_pieces import WordPieceTokenizer
 
 SOURCES = ("records", "emoji", "shapes")
@@ -38,18 +39,31 @@ def prepare_data(config: ConfigDict) -> pathlib.Path:
 
 
 def prepare_tokenizer(config: ConfigDict, workdir: pathlib.Path) -> WordPieceTokenizer:
-    """Returns the run's tokenizer; its vocabulary is the workdir's, the given file's, or built from the training text.
+    """Returns the tokenizer of a run in an opened workdir, whose vocabulary it is from then on.
 
-    A built vocabulary is cached beside the data, so that other runs on the same data share it.
+    The workdir's config.json gets the vocabulary's digest, and so does `config`. Raises `UserError` if the vocabulary
+    is another than at the first start, or cannot be read.
     """
-    own = workdir / "vocabulary.txt"
-    settings = config.vocabulary
+    own, recorded = workdir / "vocabulary.txt", load_config(workdir / "config.json")
+    config.vocabulary.sha256 = config.vocabulary.sha256 or recorded.vocabulary.sha256
     if not own.exists():
-        source = pathlib.Path(settings.file) if settings.file else _built_vocabulary(config)
-        build_tokenizer(config, source)  # raises if it is missing or not a vocabulary
+        source = find_vocabulary(config)
+        config.vocabulary.sha256 = digest(build_tokenizer(config, source).vocabulary)
         with whole(own) as partial:
             shutil.copyfile(source, partial)
-    return build_tokenizer(config, own)
+    tokenizer = build_tokenizer(config, own)
+    if not recorded.vocabulary.sha256:  # also of a run that began before there were digests
+        config.vocabulary.sha256 = recorded.vocabulary.sha256 = digest(tokenizer.vocabulary)
+        save_config(recorded, workdir / "config.json")
+    return tokenizer
+
+
+def find_vocabulary(config: ConfigDict) -> pathlib.Path:
+    """Returns the file of the vocabulary that a configuration names or, if it names none, of the training text.
+
+    The latter is built once and kept beside the data, so that other runs on the same data share it.
+    """
+    return pathlib.Path(config.vocabulary.file) if config.vocabulary.file else _built_vocabulary(config)
 
 
 def _built_vocabulary(config: ConfigDict) -> pathlib.Path:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
 import platform
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
 
+from absl import logging
 from ml_collections import ConfigDict
 
 from mural_tf.config import load_config, save_config
 from mural_tf.errors import UserError
-from mural_tf.files import PARTIAL, remove_partial, write_whole
+from mural_tf.files import PARTIAL, exclusive_lock, read_json, remove_partial, storage_errors, write_whole
 
 # Fields that may change between two runs of the same command: they do not change what is learned.
 FREE_FIELDS = (
@@ -26,10 +28,30 @@ FREE_FIELDS = (
     "train.steps_per_execution",
     "evaluation.batch_size",
     "evaluation.split",
+    "vocabulary.sha256",  # what the vocabulary is, not which was asked for; `build_tokenizer` compares it
 )
 
 
-BEFORE_TRAINING = {"config.json", "environment.json", "vocabulary.txt"}  # the vocabulary is cached beside the data too
+LOCK, TRAINED_ON = "in_use.lock", "trained_on.json"
+BEFORE_TRAINING = {LOCK, "config.json", "environment.json", "vocabulary.txt"}  # the vocabulary is beside the data too
+
+
+@contextlib.contextmanager
+def lock_workdir(path: str | pathlib.Path) -> Iterator[None]:
+    """Makes a workdir's folder and holds it against other runs; a process that dies, however it does, lets go.
+
+    Raises `UserError` if another run holds it, or the folder cannot be written.
+    """
+    workdir = _make_folder(pathlib.Path(path))
+    holder = workdir / LOCK
+    with contextlib.ExitStack() as held:
+        with storage_errors(holder):
+            by = holder.read_text(encoding="utf-8", errors="replace").strip() if holder.exists() else ""
+            by = f" ({by})" if by else ""
+            busy = f"{workdir} is in use by another run{by}. Wait until it ends, or name another --workdir."
+            held.enter_context(exclusive_lock(holder, busy))
+            holder.write_text(f"process {os.getpid()} on {platform.node()}\n", encoding="utf-8")
+        yield
 
 
 def open_workdir(path: str | pathlib.Path, config: ConfigDict, writes: bool = True) -> pathlib.Path:
@@ -43,14 +65,7 @@ def open_workdir(path: str | pathlib.Path, config: ConfigDict, writes: bool = Tr
     workdir = pathlib.Path(path)
     if not writes and not (workdir / "config.json").exists():
         raise UserError(f"--workdir={workdir} is not the chief's: all workers must see one folder.")
-    try:
-        workdir.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError):
-        raise UserError(f"--workdir={workdir} is or lies below a file; name a folder.") from None
-    except OSError as error:
-        raise UserError(f"--workdir={workdir} cannot be made: {error.strerror}.") from None
-    if not os.access(workdir, os.W_OK):
-        raise UserError(f"--workdir={workdir} cannot be written; name another folder.")
+    _make_folder(workdir)
     if (workdir / "config.json").exists():
         different = _differences(_flat(load_config(workdir / "config.json")), _flat(config))
         if different and writes and {path.name for path in workdir.iterdir()} <= BEFORE_TRAINING:
@@ -61,7 +76,7 @@ def open_workdir(path: str | pathlib.Path, config: ConfigDict, writes: bool = Tr
                 f"{workdir} belongs to another configuration ({'; '.join(different[:5])}). Name another --workdir, or "
                 "run with the configuration it was made for."
             )
-    elif any(path for path in workdir.iterdir() if not path.name.endswith(PARTIAL)):
+    elif any(path for path in workdir.iterdir() if not path.name.endswith((PARTIAL, LOCK))):
         raise UserError(f"{workdir} is neither empty nor a workdir (no config.json); name another folder.")
     else:
         save_config(config, workdir / "config.json")
@@ -70,7 +85,81 @@ def open_workdir(path: str | pathlib.Path, config: ConfigDict, writes: bool = Tr
     remove_partial(workdir)
     if not (workdir / "environment.json").exists():
         write_whole(workdir / "environment.json", json.dumps(_environment(), indent=2) + "\n")
+    _compare_threads(workdir)
     return workdir
+
+
+def _make_folder(workdir: pathlib.Path) -> pathlib.Path:
+    try:
+        workdir.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise UserError(f"--workdir={workdir} is or lies below a file; name a folder.") from None
+    except OSError as error:
+        raise UserError(f"--workdir={workdir} cannot be made: {error.strerror}.") from None
+    if not os.access(workdir, os.W_OK):
+        raise UserError(f"--workdir={workdir} cannot be written; name another folder.")
+    return workdir
+
+
+def _compare_threads(workdir: pathlib.Path) -> None:
+    """Says when a run goes on with another number of threads, among which sums are divided in another way."""
+    before = read_json(workdir / "environment.json").get("threads", threads())
+    if before != threads():
+        logging.warning(
+            "%s was begun with %s threads and goes on with %d: from here on not bit for bit as it would have with %s.",
+            workdir, before, threads(), before,
+        )  # fmt: skip
+
+
+def threads() -> int:
+    """Returns how many threads TensorFlow takes for one operation by default: the processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+# What was trained on: `trained_on.json` holds [{"from_step", "files": {name: bytes}, "dataset": digest}], an entry for
+# each time that the data changed. The position in the data that a checkpoint holds is one in the data of its step.
+
+
+def data_changes(workdir: pathlib.Path, step: int, data: dict) -> list[str]:
+    """Returns what differs between `data` and what the checkpoint of `step` was trained on; nothing if not known.
+
+    Args:
+      data: {"files": {name: size in bytes}, "dataset": digest of the description}, as of `records.describe_files`.
+    """
+    entries = [entry for entry in _data_entries(workdir) if entry["from_step"] <= step]
+    if not entries or step == 0:
+        return []
+    old, new = entries[-1]["files"], data["files"]
+    changes = [f"{name} is missing" for name in sorted(old.keys() - new.keys())]
+    changes += [f"{name} is new" for name in sorted(new.keys() - old.keys())]
+    changes += [
+        f"{n} had {old[n]:,} bytes, has {new[n]:,}" for n in sorted(old.keys() & new.keys()) if old[n] != new[n]
+    ]
+    if not changes and entries[-1]["dataset"] != data["dataset"]:
+        changes = ["its description, dataset.json, is another one"]
+    return changes
+
+
+def note_data(workdir: pathlib.Path, step: int, data: dict) -> None:
+    """Notes what is trained on after `step`, if it is not what was trained on up to there."""
+    entries = [entry for entry in _data_entries(workdir) if entry["from_step"] <= step]
+    if not entries or {**entries[-1], "from_step": 0} != {**data, "from_step": 0}:
+        # From the next step on: a checkpoint of this step belongs to the data before.
+        entries.append({"from_step": step + 1 if step else 0, **data})
+        write_whole(workdir / TRAINED_ON, json.dumps(entries, indent=1) + "\n")
+
+
+def _data_entries(workdir: pathlib.Path) -> list[dict]:
+    if not (workdir / TRAINED_ON).exists():
+        return []
+    path = workdir / TRAINED_ON
+    try:
+        entries = json.loads(path.read_text(encoding="utf-8"))
+        if all(isinstance(e["from_step"], int) and isinstance(e["files"], dict) and "dataset" in e for e in entries):
+            return entries
+    except (ValueError, TypeError, KeyError):
+        pass
+    raise UserError(f"{path} is damaged. Remove it: then whether the data changed is not checked at this start.")
 
 
 def append_metrics(workdir: pathlib.Path, row: dict) -> None:
@@ -93,9 +182,11 @@ def read_metrics(workdir: pathlib.Path) -> list[dict]:
     rows = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:  # written when the disk was full or the run was killed
+            row = json.loads(line)
+        except (ValueError, RecursionError):  # written when the disk was full or the run was killed
             continue
+        if isinstance(row, dict) and isinstance(row.get("step"), int):
+            rows.append(row)
     return rows
 
 
@@ -149,4 +240,10 @@ def _environment() -> dict:
         revision = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         revision = ""
-    return {"python": platform.python_version(), "packages": versions, "revision": revision}
+    return {
+        "python": platform.python_version(),
+        "packages": versions,
+        "revision": revision,
+        "processor": platform.machine(),
+        "threads": threads(),
+    }

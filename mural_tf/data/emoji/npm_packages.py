@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from tqdm import tqdm
 
 from mural_tf.errors import UserError
-from mural_tf.files import exclusive_lock, scratch_folder, storage_errors
+from mural_tf.files import exclusive_lock, publish, scratch_folder, storage_errors
 
 MAX_MEMBER_BYTES = 64 * 2**20  # no file that we read is larger; a larger one is not what was pinned
 _POLL_SECONDS = 0.2
@@ -168,7 +168,7 @@ def _fetch_one(package: Package, cache: pathlib.Path, fetch: Callable, bar: tqdm
                 f"{package} failed its integrity check: expected {package.integrity}, the download has {found}. "
                 "It was not kept; the registry or a proxy serves another file than the pinned one."
             )
-        os.replace(tarball, cache / package.tarball_name)
+        publish(tarball, cache / package.tarball_name)
     bar.update(start + package.size - bar.n)
 
 

@@ -26,7 +26,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from mural_tf.data.records import IMAGE_TEXT_FEATURES, parse_image_text
+from mural_tf.data.records import IMAGE_TEXT_FEATURES, either_problem, parse_image_text
 
 FILES, CO_CAPTIONS, ACROSS_LANGUAGES = SOURCES = ("files", "co_captions", "co_captions_across_languages")
 GROUP = {"caption_group": IMAGE_TEXT_FEATURES["caption_group"]}
@@ -42,7 +42,7 @@ def parse_co_captions(serialized: tf.Tensor) -> dict[str, tf.Tensor]:
     for side, shift in (("a", 0), ("b", -1)):
         pair[f"text_{side}"] = tf.roll(one["caption"], shift, axis=0)
         pair[f"language_{side}"] = tf.roll(one["language"], shift, axis=0)
-    return {**pair, "problem": tf.strings.join([one["problem"], tf.roll(one["problem"], -1, axis=0)])}
+    return {**pair, "problem": either_problem(one["problem"], tf.roll(one["problem"], -1, axis=0))}
 
 
 def across_languages_parser(languages: Sequence[str] = ()):
@@ -126,15 +126,12 @@ def parse_triples(languages: Sequence[str] = ()):
         is_pair = tf.logical_and(is_pair, tf.range(count)[:, None] < tf.range(count)[None, :])
         first, second = tf.unstack(tf.where(is_pair), num=2, axis=1)
 
-        def joined(values, separator=""):
-            return tf.strings.join([tf.gather(values, first), tf.gather(values, second)], separator)
-
         return {
             **{name: tf.gather(item[name], first) for name in ("image_id", "image")},
             "text_a": tf.gather(text, first),
             "text_b": tf.gather(text, second),
-            "language": joined(language, "+"),
-            "problem": joined(item["problem"][:count]),
+            "language": tf.strings.join([tf.gather(language, first), tf.gather(language, second)], "+"),
+            "problem": either_problem(*(tf.gather(item["problem"][:count], side) for side in (first, second))),
         }
 
     return parse

@@ -1,9 +1,9 @@
 """Endless, deterministic streams of items and their places from record files.
 
 The order follows from (seed, epoch). An item's place is one number, epoch · 2^40 + offset after shuffling, so that a
-run that stopped anywhere continues with the very next item. Items that cannot be used are dropped and counted: training
-goes on after a corrupt image or an empty caption, but stops if there are too many. Single items are only parsed and
-decoded; everything else is done in blocks, because here a function's call costs more than its work.
+run that stopped anywhere continues with the very next item. What cannot be used is an item like any other, with a
+`problem`, until the last step here, `usable_items`: there it is dropped and counted, and if there is too much of it the
+pipeline fails. Nearly everything is done in blocks, because here a function's call costs more than its work.
 """
 
 from __future__ import annotations
@@ -11,21 +11,24 @@ from __future__ import annotations
 import collections
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
 from ml_collections import ConfigDict
 
 from mural_tf.data import records
-from mural_tf.data.skipped import SkippedRecords
-from mural_tf.data.tfrecord import find_damage
+from mural_tf.data.skipped import CHECK_EVERY, DEVIATIONS, KINDS, NOT_AN_EXAMPLE, UNREADABLE_IMAGE
+from mural_tf.data.streams.record_files import read_files
 from mural_tf.errors import UserError
 
 PARALLEL = os.cpu_count() or 1  # elements at a time
-BLOCK = 32  # items looked at in one call
+BLOCK = 32  # records parsed, items decoded or looked at in one call
 EPOCH = 2**40  # places in an epoch, more than any data set has items
 END_OF_EPOCH = "end of epoch"
+NO_ITEM = "no item"  # of a record that holds none, which is not a fault
+FIRST_RECORDS = 100  # looked at before training
 
 
 # From files to items in the order of their epochs.
@@ -36,7 +39,6 @@ def endless_items(
     parse: Callable,
     data: ConfigDict,
     seed: int,
-    skipped: SkippedRecords,
     after: Sequence[int],
     languages: Sequence[str] = (),
     language_key: str = "language",
@@ -48,32 +50,22 @@ def endless_items(
       parse: from a serialised record, string scalar, to items {name: [items]}; "problem" is "" where one can be used.
       data: the configuration's `data` branch, of which this reads shuffle_buffer, cache and language_temperature.
       seed: of the order.
-      skipped: counts records that are damaged.
       after: (epoch, offset) of the last item used; (-1, -1) starts at the beginning.
       languages: items in these alone; empty: in all.
       language_key: the name under which an item has its language.
 
-    Each epoch ends with an empty item whose problem is `END_OF_EPOCH`.
+    Items have further entries, as of `read_files`: "file", "byte" and "lost". Each epoch ends with an empty item whose
+    problem is `END_OF_EPOCH`.
     """
-    for name in files:
-        damage = find_damage(name)
-        if damage:
-            skipped.add("file that is truncated: what follows is lost", f"{name}, {damage}")
     copies = _copies_per_language(files, parse, language_key, languages, data.language_temperature)
     first_epoch = max(int(after[0]), 0)
-
-    def read(names):
-        raw = tf.data.Dataset.from_tensor_slices(names).interleave(
-            lambda name: tf.data.TFRecordDataset(name).ignore_errors(), cycle_length=min(16, len(files))
-        )
-        return _parsed(raw, parse, skipped).flat_map(tf.data.Dataset.from_tensor_slices)
-
-    cached = read(tf.constant(files)).cache() if data.cache else None
+    cached = _items(files, parse).cache() if data.cache else None
 
     def one_epoch(epoch):
         tf.compat.v1.set_random_seed(None)  # of this function's graph: order must not depend on the program's seed
         seeds = tf.stack([tf.cast(seed, tf.int64), epoch])
-        items = cached or read(tf.random.experimental.stateless_shuffle(tf.constant(files), seeds))
+        order = tf.random.experimental.stateless_shuffle(tf.range(len(files), dtype=tf.int64), seeds)
+        items = cached or _items(files, parse, order)
         if copies is not None:
             items = items.enumerate().flat_map(lambda i, item: _repeat(item, copies, language_key, seeds, i))
         items = items.shuffle(data.shuffle_buffer, seed=_int_seed(seeds), reshuffle_each_iteration=False)
@@ -89,120 +81,224 @@ def positions(places: tf.Tensor) -> tf.Tensor:
     return tf.stack([places // EPOCH, places % EPOCH], axis=-1)
 
 
-def _parsed(raw: tf.data.Dataset, parse, skipped: SkippedRecords) -> tf.data.Dataset:
-    """Parses records in order; leaves out and counts those from which `parse` makes nothing."""
-    numbered = raw.enumerate().map(
-        lambda index, serialized: (index, parse(serialized)), num_parallel_calls=PARALLEL, deterministic=True
-    )
+def _items(files: Sequence[str], parse: Callable, order: tf.Tensor | None = None) -> tf.data.Dataset:
+    """Returns the items of the records of `read_files`, in order; a record that cannot be parsed is one of them."""
+    blocks = read_files(files, order).batch(BLOCK)
+    return blocks.map(
+        lambda block: _parse_block(block, parse), num_parallel_calls=PARALLEL, deterministic=True
+    ).unbatch()
 
-    def note(missing, index):
-        kind = "record that is not a tf.train.Example of the expected kind"
-        skipped.add(kind, f"record {index - missing} of the stream", int(missing))
-        return missing
 
-    def count_gap(previous, index_and_items):
-        index, items = index_and_items
-        missing = index - previous - 1  # a record that failed leaves a gap in the numbering
-        noted = tf.cond(missing > 0, lambda: tf.numpy_function(note, [missing, index], tf.int64), lambda: missing)
-        with tf.control_dependencies([noted]):
-            return tf.identity(index), items
+def _parse_block(block: dict[str, tf.Tensor], parse: Callable) -> dict[str, tf.Tensor]:
+    """Returns the items of a block of records, {name: [items]}."""
 
-    return numbered.ignore_errors().scan(tf.constant(-1, tf.int64), count_gap)
+    def parse_one(number, serialized):
+        items = parse(serialized)
+        items = tf.cond(tf.size(items["problem"]) > 0, lambda: items, lambda: _blank(items, [1], NO_ITEM))
+        return {**items, "number": tf.fill(tf.shape(items["problem"]), number)}
+
+    records_read = tf.size(block["problem"])
+    numbered = tf.data.Dataset.from_tensor_slices((tf.range(records_read), block["serialized"]))
+    items = _together(numbered.map(parse_one).ignore_errors().unbatch())
+    seen = tf.math.unsorted_segment_sum(tf.ones_like(items["number"]), items["number"], records_read)
+    failed = tf.where(tf.equal(seen, 0))[:, 0]
+
+    def with_failed():
+        problem = tf.gather(block["problem"], failed)  # of reading, if that failed
+        problem = tf.where(tf.equal(problem, ""), NOT_AN_EXAMPLE, problem)
+        blank = {**_blank(items, tf.shape(failed)), "problem": problem, "number": tf.cast(failed, tf.int32)}
+        together = {name: tf.concat([value, blank[name]], axis=0) for name, value in items.items()}
+        order = tf.argsort(together["number"], stable=True)
+        return {name: tf.gather(value, order) for name, value in together.items()}
+
+    items = tf.cond(tf.size(failed) > 0, with_failed, lambda: items)
+    is_item = tf.not_equal(items["problem"], NO_ITEM)
+    items = tf.cond(tf.reduce_all(is_item), lambda: items, lambda: _rows(items, tf.where(is_item)[:, 0]))
+    number = items.pop("number")
+    return {**items, **{name: tf.gather(block[name], number) for name in ("file", "byte", "lost")}}
+
+
+def _together(elements: tf.data.Dataset) -> dict[str, tf.Tensor]:
+    """Returns all elements, of which there may be none, as one, {name: [elements, …]}."""
+    blocks = elements.batch(np.iinfo(np.int64).max)
+    none = tf.nest.map_structure(lambda spec: tf.zeros([0, *spec.shape[1:]], spec.dtype), blocks.element_spec)
+    return blocks.concatenate(tf.data.Dataset.from_tensors(none)).take(1).get_single_element()
+
+
+def _rows(values: dict[str, tf.Tensor], rows: tf.Tensor) -> dict[str, tf.Tensor]:
+    return {name: tf.gather(value, rows) for name, value in values.items()}
+
+
+def _blank(like: Mapping, shape, problem: str = "") -> dict[str, tf.Tensor]:
+    """Returns items without content, of the shape [items], with the names and types of `like`."""
+    blank = {name: tf.fill(shape, tf.constant("" if v.dtype == tf.string else 0, v.dtype)) for name, v in like.items()}
+    return {**blank, "problem": tf.fill(shape, problem)}
 
 
 def _end_marker(element_spec: Mapping) -> dict:
-    marker = {name: tf.zeros(spec.shape, spec.dtype) for name, spec in element_spec.items() if spec.dtype != tf.string}
-    marker.update({name: tf.constant("") for name, spec in element_spec.items() if spec.dtype == tf.string})
-    return {**marker, "problem": tf.constant(END_OF_EPOCH)}
+    return _blank(element_spec, [], END_OF_EPOCH)
 
 
 def _int_seed(seed: tf.Tensor) -> tf.Tensor:
     return tf.random.stateless_uniform([], seed, 0, np.iinfo(np.int64).max, tf.int64)
 
 
-# What is dropped, and what is looked at before the first epoch.
+# What is dropped.
 
 
-def usable_blocks(
-    items: tf.data.Dataset, decode: Callable | None, skipped: SkippedRecords, name_key: str
+def usable_items(
+    items: tf.data.Dataset, decode: Callable | None, stream: str, max_skipped_fraction: float
 ) -> tf.data.Dataset:
-    """Drops and counts items on which `decode` fails or that have a problem; stops once there are too many.
+    """Drops and counts items on which `decode` fails or that have a problem; fails once there are too many.
 
     Args:
       items: (place, item), of `endless_items`.
       decode: from (item, position), int64 [2], to what the item becomes; `None`: it stays.
-      skipped: takes the counts.
-      name_key: the item's entry that the log names it by.
+      stream: its name, for the error, from which `unusable` reads it.
+      max_skipped_fraction: of the records read; see `_too_many`.
 
     Returns:
-      Blocks of up to `BLOCK` items, {name: [items, …]}, with their "position", int64 [items, 2].
+      Blocks of up to `BLOCK` items, {name: [items, …]}, with their "position", int64 [items, 2], and the "tally" of
+      what was read up to each, int64 [items, 1 + kinds, 3], see `skipped.py`.
     """
-    numbered = items.enumerate()
-    if decode is not None:
-        numbered = numbered.map(
-            lambda number, placed: (number, (placed[0], decode(placed[1], positions(placed[0])))),
-            num_parallel_calls=PARALLEL,
-            deterministic=True,
-        ).ignore_errors()
 
-    def note(missing, numbers, problems, names):
-        for gap, number, problem, name in zip(missing, numbers, problems, names):
-            if gap:
-                skipped.add("image that does not decode", f"record {number - gap} of the stream", int(gap))
-            if problem:
-                at_end = problem.decode() == END_OF_EPOCH
-                if not at_end:
-                    skipped.add(problem.decode(), name.decode("utf-8", "replace") or f"item {number}")
-                if skipped.exceeded(int(number) + 1, at_end):
-                    raise ValueError("too many unusable records")  # ends training, which then calls `skipped.check`
-        return np.bool_(True)
+    def look(places, items):
+        return _decode_block(places, items, decode)
 
-    def keep(previous, block):
-        numbers, (places, items) = block
-        missing = numbers - tf.concat([[previous], numbers[:-1]], axis=0) - 1  # what failed left a gap
-        usable = tf.equal(items["problem"], "")
-        fine = tf.reduce_all(tf.logical_and(usable, tf.equal(missing, 0)))
-        to_note = [missing, numbers, items["problem"], items[name_key]]
-        noted = tf.cond(fine, lambda: True, lambda: tf.numpy_function(note, to_note, tf.bool))
-        with tf.control_dependencies([noted]):
-            rows = tf.where(usable)[:, 0]
-        kept = {name: tf.gather(value, rows) for name, value in {**items, "position": positions(places)}.items()}
-        return numbers[-1], kept
+    def keep(tally, block):
+        kept, rows, found = block
+        tallies = _tallies(tally, found)
+        is_end = tf.equal(found["problem"], END_OF_EPOCH)
+        at = tf.where(tf.reduce_any(is_end), tf.argmax(is_end), tf.size(is_end, tf.int64) - 1)
+        looked = tf.not_equal(tallies[-1, 0, 0] // CHECK_EVERY, tally[0, 0] // CHECK_EVERY)
+        epoch = tf.where(is_end[at], found["place"][at] % EPOCH, -1)  # items of the epoch that ended
+        too_many = _too_many(tallies[at, 0], epoch, max_skipped_fraction)
+        stop = tf.logical_and(tf.logical_or(looked, is_end[at]), too_many)
+        with tf.control_dependencies([tf.cond(stop, lambda: _stop(stream, tallies[at]), lambda: False)]):
+            rows = tf.identity(rows)
+        usable = tf.where(tf.equal(kept.pop("problem"), ""))[:, 0]
+        kept, rows = _rows(kept, usable), tf.gather(rows, usable)
+        counted = {"position": positions(tf.gather(found["place"], rows)), "tally": tf.gather(tallies, rows)}
+        return tallies[-1], {**kept, **counted}
 
-    return numbered.batch(BLOCK).scan(tf.constant(-1, tf.int64), keep)
+    blocks = items.batch(BLOCK).map(look, num_parallel_calls=PARALLEL, deterministic=True)
+    return blocks.scan(tf.zeros([1 + len(KINDS), 3], tf.int64), keep)
+
+
+def _decode_block(places: tf.Tensor, items: dict[str, tf.Tensor], decode: Callable | None):
+    """Returns the items that decode, their rows, int32 [decoded], and {name: [items]} of all: what is counted."""
+    found = {"place": places, **{name: items[name] for name in ("file", "byte", "lost")}}
+    if decode is None:
+        rows = tf.range(tf.size(places))
+        return dict(items), rows, {**found, "problem": items["problem"]}
+
+    def decode_one(row, place, item):
+        return {**decode(item, positions(place)), "row": row}
+
+    numbered = tf.data.Dataset.from_tensor_slices((tf.range(tf.size(places)), places, items))
+    decoded = _together(numbered.map(decode_one).ignore_errors())
+    rows = decoded.pop("row")
+    problem = tf.fill(tf.shape(places), UNREADABLE_IMAGE)
+    return decoded, rows, {**found, "problem": tf.tensor_scatter_nd_update(problem, rows[:, None], decoded["problem"])}
+
+
+def _tallies(before: tf.Tensor, found: dict[str, tf.Tensor]) -> tf.Tensor:
+    """Returns the tally after each item of a block, int64 [items, 1 + kinds, 3]."""
+    is_kind = tf.equal(found["problem"][:, None], tf.constant(KINDS)[None, :])
+    lost = tf.where(tf.equal(found["problem"], END_OF_EPOCH), tf.constant(0, tf.int64), found["lost"])
+    skipped = tf.where(is_kind, lost[:, None], 0)  # [items, kinds]
+    in_all = tf.reduce_sum(skipped, axis=1)
+    sums = before[0] + tf.cumsum(tf.stack([lost, in_all, in_all**2], axis=1))  # [items, 3]
+    counts = before[1:, 0] + tf.cumsum(skipped)
+    first = tf.argmax(is_kind, axis=0)
+    places = tf.stack([tf.gather(found["file"], first), tf.gather(found["byte"], first)], axis=1)  # [kinds, 2]
+    places = tf.where(tf.reduce_any(is_kind, axis=0)[:, None], places, 0)
+    places = tf.where(before[1:, :1] > 0, before[1:, 1:], places)
+    places = tf.broadcast_to(places, tf.concat([tf.shape(counts), [2]], axis=0))
+    return tf.concat([sums[:, None], tf.concat([counts[..., None], places], axis=2)], axis=1)
+
+
+def _too_many(sums: tf.Tensor, epoch: tf.Tensor, max_fraction: float) -> tf.Tensor:
+    """Tells whether more than `max_fraction` is skipped: for certain at the end of an epoch, else beyond doubt.
+
+    Before the end the number of skipped records is taken for a Poisson count of losses, a stretch of several records
+    being one loss: it must lie above the bound by `DEVIATIONS` times the root of the sum of squared losses.
+
+    Args:
+      sums: int64 [3], row 0 of a tally.
+      epoch: items of the epoch that ends here, -1 if none does.
+    """
+    read, skipped, squares = tf.unstack(tf.cast(sums, tf.float64))
+    whole = tf.logical_and(epoch >= 0, sums[0] >= epoch)  # nothing of the epoch was read before a restart
+    doubt = tf.where(whole, tf.constant(0.0, tf.float64), DEVIATIONS * tf.sqrt(squares))
+    return skipped - doubt > max_fraction * read
+
+
+def _stop(stream: str, tally: tf.Tensor) -> tf.Tensor:
+    """Fails with a message from which `unusable` reads the tally: errors carry nothing else out of the graph."""
+    numbers = tf.strings.reduce_join(tf.strings.as_string(tf.reshape(tally, [-1])), separator=",")
+    message = tf.strings.join([f"unusable records: {stream} ", numbers])
+    with tf.control_dependencies([tf.debugging.Assert(False, [message])]):
+        return tf.constant(True)
+
+
+def unusable(error: tf.errors.OpError) -> tuple[str, np.ndarray] | None:
+    """Returns the stream and its tally, if it was ended by too many unusable records."""
+    match = re.search(r"unusable records: (\w+) ([\d,-]+)", error.message)
+    if match is None:
+        return None
+    return match[1], np.reshape([int(number) for number in match[2].split(",")], [1 + len(KINDS), 3])
+
+
+# What is looked at before the first epoch.
 
 
 def check_first_item(files: Sequence[str], parse: Callable, without: str) -> None:
-    """Raises `UserError` if the first record is of another kind, as then all will be, or if no record has an item.
+    """Raises `UserError` if the first records are of another kind, as then all will be, or if no record has an item.
 
     `without` says what it means that no record has one: no batch would ever come.
     """
-    for index, serialized in enumerate(_readable(files)):
-        try:
-            if tf.size(parse(serialized)["problem"]):
-                return
-        except tf.errors.InvalidArgumentError as error:
-            if index == 0:
-                reason = error.message.split("\n\t [[")[0].splitlines()[-1]
-                raise UserError(
-                    f"{files[0]} does not hold records of the expected kind ({reason}). See docs/data.md, and "
-                    "data.format for img2dataset's records."
-                ) from None
+    seen, failed, lost, reason = 0, 0, [], ""
+    for name in files:
+        for _, serialized in records.read_serialized(name, lambda *problem: lost.append(problem)):
+            try:
+                if tf.size(parse(serialized)["problem"]):
+                    return
+            except (tf.errors.InvalidArgumentError, UnicodeDecodeError) as error:  # the latter of its message
+                failed += 1
+                reason = reason or _first_line(error)
+            seen += 1
+            if seen == failed == FIRST_RECORDS:
+                break
+    if failed and failed == seen:
+        raise UserError(
+            f"{files[0]} does not hold records of the expected kind ({reason}). See docs/data.md, and "
+            "data.format for img2dataset's records."
+        )
+    if lost:
+        kind, place, count = lost[0]
+        raise UserError(f"No usable record in {len(files)} files: {count} x {kind}, first at {place}.")
     raise UserError(without)
+
+
+def _first_line(error: Exception) -> str:
+    message = getattr(error, "message", "") or "garbage"
+    return message.split("\n\t [[")[0].splitlines()[-1]
 
 
 def count_languages(files: Sequence[str], parse: Callable, key: str) -> dict[str, int]:
     """Counts items by language in one pass over the files."""
     table: collections.Counter[str] = collections.Counter()
-    dataset = tf.data.TFRecordDataset(files).ignore_errors().map(lambda s: parse(s)[key], tf.data.AUTOTUNE)
-    for batch in records.untuned(dataset.ignore_errors().unbatch().batch(4096)).as_numpy_iterator():
+    dataset = _items(files, parse).filter(lambda item: tf.logical_not(_is_lost(item, key))).map(lambda item: item[key])
+    for batch in records.untuned(dataset.batch(4096)).as_numpy_iterator():
         for name, count in zip(*np.unique(batch, return_counts=True)):
             table[name.decode("utf-8", "replace")] += int(count)
     return dict(table)
 
 
-def _readable(files: Sequence[str]) -> Iterator[bytes]:
-    return records.untuned(tf.data.TFRecordDataset(list(files)).ignore_errors()).as_numpy_iterator()
+def _is_lost(item: dict[str, tf.Tensor], language_key: str) -> tf.Tensor:
+    """Tells whether an item is what could not be read or parsed, whose language is not known."""
+    return tf.logical_and(tf.not_equal(item["problem"], ""), tf.equal(item[language_key], ""))
 
 
 def _copies_per_language(files, parse, key, languages, temperature) -> tf.lookup.StaticHashTable | None:
@@ -228,6 +324,6 @@ def _copies_per_language(files, parse, key, languages, temperature) -> tf.lookup
 
 
 def _repeat(item, copies, key, seed, index) -> tf.data.Dataset:
-    wanted = copies.lookup(item[key])
+    wanted = tf.where(_is_lost(item, key), 1.0, copies.lookup(item[key]))
     draw = tf.random.stateless_uniform([], tf.stack([seed[0] + 7919 * seed[1], index]))
     return tf.data.Dataset.from_tensors(item).repeat(tf.cast(tf.floor(wanted + draw), tf.int64))

@@ -26,7 +26,6 @@ from ml_collections import ConfigDict
 from mural_tf.data import records
 from mural_tf.data.images import finish_images, read_image
 from mural_tf.data.records import parse_image_text, parse_img2dataset, parse_text_pair
-from mural_tf.data.skipped import SkippedRecords
 from mural_tf.data.streams.captions import (
     ACROSS_LANGUAGES,
     CO_CAPTIONS,
@@ -41,7 +40,7 @@ from mural_tf.data.streams.captions import (
     parse_triples,
     swap_texts,
 )
-from mural_tf.data.streams.epochs import check_first_item, endless_items, usable_blocks
+from mural_tf.data.streams.epochs import check_first_item, endless_items, usable_items
 from mural_tf.data.streams.masking import mask_tokens
 from mural_tf.data.streams.views import augment_views
 from mural_tf.errors import UserError
@@ -85,18 +84,16 @@ class Stream:
     """One kind of items.
 
     name: as above.
-    kind: of the record files, `records.IMAGE_TEXT` or `records.TEXT_PAIRS`.
     parse: from a serialised record to items, {name: [items]}.
     decode: from an item and its position, int64 [2], to what it is in a batch; `None`: as it is.
     finish: from the items of a batch, {name: [B, …]}, and a seed, int64 [2], to the batch's entries.
     size: items in a batch.
     without: the error where no record holds such an item.
     languages: those of the items to take; empty: all.
-    language_key, name_key: the entries with an item's language, and with what the log names it by.
+    language_key: the entry with an item's language.
     """
 
     name: str
-    kind: str
     parse: Callable
     decode: Callable | None
     finish: Callable
@@ -104,14 +101,12 @@ class Stream:
     without: str = "There is no record."
     languages: Sequence[str] = ()
     language_key: str = "language"
-    name_key: str = "image_id"
 
 
 @tf.autograph.experimental.do_not_convert  # saves seconds; nothing here needs it
 def training_batches(
     config: ConfigDict,
     tokenizer,
-    skipped: SkippedRecords,
     position: np.ndarray | None = None,
     streams: Sequence[str] = ("image_text", "text_text"),
     pad: str = "max_length",
@@ -121,14 +116,14 @@ def training_batches(
     Args:
       config: the whole configuration tree, of which `stream_settings` reads its part.
       tokenizer: `text.WordPieceTokenizer`.
-      skipped: takes the counts of unusable records.
       position: int64 [2, 2], (epoch, offset) of the last item used of each stream; `None` starts at the beginning.
       streams: what batches hold, by the names above; a method's `streams`.
       pad: "max_length" for static shapes, or "longest" in the batch.
 
     Returns:
       A data set of the streams' dictionaries in one; tokens are dicts of int32 [B, T], ids int64 [B], images uint8
-      [B, S, S, 3], and "<stream>_position" is int64 [B, 2]:
+      [B, S, S, 3], "<stream>_position" is int64 [B, 2], and "<stream>_tally", int64 [1, 1 + kinds, 3], counts what was
+      read and skipped up to the batch's last item (`skipped.py`):
         image_text   "image", "image_id", "caption" (tokens), "caption_id"
         image_groups the same of I = train.image_text_batch / N images and I N captions, an image's in succession, with
                      N the captions per image, and "caption_language_id", the tokenizer's, -1 in empty places
@@ -144,7 +139,7 @@ def training_batches(
         raise UserError(f"Unknown data.format {settings.data.format!r}; known: {', '.join(FORMATS)}.")
     start = np.full([2, 2], -1, np.int64) if position is None else position
     kinds = [_STREAMS[name](settings, texts) for name in streams]
-    parts = [_read(kind, settings, skipped, start[place]) for place, kind in enumerate(kinds)]
+    parts = [_read(kind, settings, start[place]) for place, kind in enumerate(kinds)]
 
     def finish(*parts):  # one function for all streams: making one takes longer than calling it
         finished = [_finish(kind, items, settings.seed) for kind, items in zip(kinds, parts)]
@@ -159,22 +154,30 @@ def batch_size(config: ConfigDict, stream: str) -> int:
     return config.train.text_text_batch if stream == "text_text" else config.train.image_text_batch
 
 
-def _read(stream: Stream, settings: StreamSettings, skipped: SkippedRecords, after: np.ndarray) -> tf.data.Dataset:
+def stream_files(config: ConfigDict | StreamSettings, stream: str) -> list[str]:
+    """Returns the files that a stream reads, in the order by which its tallies number them; raises `UserError`."""
+    reads_pairs = stream == "text_text" and config.data.text_pairs == FILES
+    kind = records.TEXT_PAIRS if reads_pairs else records.IMAGE_TEXT
+    return records.list_files(config.data.directory, kind, "train")
+
+
+def _read(stream: Stream, settings: StreamSettings, after: np.ndarray) -> tf.data.Dataset:
     """Returns what is to be a batch, {name: [B, …]}, from just after a position."""
-    files = records.list_files(settings.data.directory, stream.kind, "train")
+    files = stream_files(settings, stream.name)
     parse = tf.function(stream.parse, [tf.TensorSpec([], tf.string)], autograph=False)  # traced once for all its uses
     check_first_item(files, parse, stream.without)
     seed = 2 * settings.seed + (stream.name == "text_text")  # two streams, two orders
-    languages = stream.languages, stream.language_key
-    items = endless_items(files, parse, settings.data, seed, skipped, after, *languages)
-    return usable_blocks(items, stream.decode, skipped, stream.name_key).rebatch(stream.size, drop_remainder=True)
+    items = endless_items(files, parse, settings.data, seed, after, stream.languages, stream.language_key)
+    usable = usable_items(items, stream.decode, stream.name, settings.data.max_skipped_fraction)
+    return usable.rebatch(stream.size, drop_remainder=True)
 
 
 def _finish(stream: Stream, items: dict, seed: int) -> dict:
     """Returns the stream's part of a batch."""
     epoch, offset = tf.unstack(items["position"][0])
     finished = stream.finish(items, tf.stack([tf.cast(seed, tf.int64) + epoch, offset]))
-    return {**finished, f"{stream.name}_position": items["position"]}
+    counted = {f"{stream.name}_position": items["position"], f"{stream.name}_tally": items["tally"][-1:]}
+    return {**finished, **counted}
 
 
 class Texts:
@@ -251,7 +254,6 @@ def _one_caption(name: str, settings: StreamSettings, finish: Callable) -> Strea
     data = settings.data
     return Stream(
         name,
-        records.IMAGE_TEXT,
         parse_image_text if data.format == "mural" else parse_img2dataset(data.default_language),
         lambda item, position: _with_image(item, settings),
         finish,
@@ -272,7 +274,6 @@ def _triples(settings: StreamSettings, texts: Texts) -> Stream:
         )
     return Stream(
         "triples",
-        records.IMAGE_TEXT,
         parse_triples(settings.data.image_text_languages),
         lambda item, position: _with_image(item, settings),
         finish,
@@ -309,7 +310,6 @@ def _image_groups(settings: StreamSettings, texts: Texts) -> Stream:
 
     return Stream(
         "image_groups",
-        records.IMAGE_TEXT,
         group_parser(languages),
         decode,
         finish,
@@ -329,14 +329,13 @@ def _text_pairs(settings: StreamSettings, texts: Texts) -> Stream:
     def draw(item, position):
         return draw_across_languages(item, languages, _item_seed(settings, position))
 
-    kind, parse, decode = {
-        FILES: (records.TEXT_PAIRS, parse_text_pair, None),
-        CO_CAPTIONS: (records.IMAGE_TEXT, parse_co_captions, None),
-        ACROSS_LANGUAGES: (records.IMAGE_TEXT, across_languages_parser(languages), draw),
+    parse, decode = {
+        FILES: (parse_text_pair, None),
+        CO_CAPTIONS: (parse_co_captions, None),
+        ACROSS_LANGUAGES: (across_languages_parser(languages), draw),
     }[source]
     return Stream(
         "text_text",
-        kind,
         parse,
         decode,
         finish,
@@ -345,7 +344,6 @@ def _text_pairs(settings: StreamSettings, texts: Texts) -> Stream:
         + (", in different languages (one of data.text_text_languages, if set)." if decode else "."),
         languages=() if decode else languages,  # drawn among them
         language_key="language_b",
-        name_key="text_a",
     )
 
 
