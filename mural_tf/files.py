@@ -117,7 +117,9 @@ def read_json(path: str | pathlib.Path) -> dict:
         value = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}.") from None
-    except (ValueError, RecursionError) as error:  # also what is not UTF-8
+    except RecursionError:
+        raise UserError(f"{path} is not valid JSON: it is nested too deeply.") from None
+    except ValueError as error:  # also what is not UTF-8
         raise UserError(f"{path} is not valid JSON: {error}.") from None
     if not isinstance(value, dict):
         raise UserError(f"{path} holds a {type(value).__name__}: expected a JSON object.")

@@ -27,6 +27,7 @@ from running_app import running
 from toy_export import TEXTS, pictures
 
 from benchmarks.fuzz_requests import fuzz, is_well
+from mural_tf.data.pictures import for_the_encoder
 from mural_tf.errors import UserError
 from mural_tf.serve.app import PREDICT, create_app
 from mural_tf.serve.claims import first_frame
@@ -169,12 +170,36 @@ def test_of_a_gif_only_the_first_frame_is_unpacked(ask, direct):
         buffer = io.BytesIO()
         frames[0].save(buffer, "GIF", save_all=True, append_images=frames[1:], **options)
         data = buffer.getvalue()
-        assert data.startswith(first_frame(data)[:-1]) and len(first_frame(data)) < len(data)
+        assert data.startswith(first_frame(data)[0][:-1]) and len(first_frame(data)[0]) < len(data)
         expected = direct["image_encoder"]["serving_default"](image_bytes=tf.constant([data]))["embedding"]
         status, answer = ask(IMAGE + ":predict", {"instances": [b64(data)]})
         assert status == 200 and difference(answer["predictions"], expected) < 1e-5
-        status, answer = ask(IMAGE + ":predict", {"instances": [b64(data[: len(first_frame(data)) - 5])]})
+        status, answer = ask(IMAGE + ":predict", {"instances": [b64(data[: len(first_frame(data)[0]) - 5])]})
         assert status == 400 and "not an image" in answer["error"]
+
+
+def test_an_image_of_a_gif_may_be_larger_than_its_header_says(ask):
+    buffer = io.BytesIO()
+    Image.new("P", (40, 30)).save(buffer, "GIF")
+    data = bytearray(buffer.getvalue())
+    at = data.index(b",\0\0\0\0")  # where its description begins
+    data[at + 5 : at + 9] = 2 * (9000).to_bytes(2, "little")
+    assert first_frame(bytes(data))[1] == 81_000_000
+    status, answer = ask(IMAGE + ":predict", {"instances": [b64(bytes(data))]})
+    assert status == 400 and "million pixels of one image" in answer["error"]
+
+
+@pytest.mark.parametrize("kind, options", [("WEBP", {"lossless": True}), ("TIFF", {})])
+def test_other_formats_are_encoded_again(ask, direct, kind, options):
+    picture, buffer = Image.new("RGB", (40, 30), (200, 60, 20)), io.BytesIO()
+    picture.save(buffer, kind, **options)
+    expected = direct["image_encoder"]["serving_default"](
+        image_bytes=tf.constant([for_the_encoder(buffer.getvalue())])
+    )["embedding"]
+    status, answer = ask(IMAGE + ":predict", {"instances": [b64(buffer.getvalue())]})
+    assert status == 200 and difference(answer["predictions"], expected) < 1e-5
+    status, answer = ask(IMAGE + ":predict", {"instances": [b64(buffer.getvalue()[:-40])]})
+    assert status == 400 and "is not an image that can be read" in answer["error"]
 
 
 def test_a_jpeg_of_many_scans_is_refused(ask):

@@ -234,8 +234,8 @@ def parse_record(serialized: bytes, name: str, index: int) -> ImageTextRecord | 
             image_id=first(strings.get("image_id")) or f"{name}#{index}",
             image=values["image"][0],
             captions=captions,
-            languages=_as_many(strings.get("language", []), captions),
-            caption_groups=_as_many(strings.get("caption_group", []), captions),
+            languages=strings.get("language") or [""] * len(captions),
+            caption_groups=strings.get("caption_group") or [""] * len(captions),
         )
     return TextPair(**{key: first(strings.get(key)) for key in TEXT_PAIR_FEATURES})
 
@@ -243,11 +243,6 @@ def parse_record(serialized: bytes, name: str, index: int) -> ImageTextRecord | 
 def first(values: Sequence[str] | None) -> str:
     """Returns the first of `values`, "" if there is none."""
     return values[0] if values else ""
-
-
-def _as_many(values: Sequence[str], captions: Sequence[str]) -> list[str]:
-    """`values` cut or filled up with "", one for each caption."""
-    return [*values, *[""] * len(captions)][: len(captions)]
 
 
 # Parsing into items, which are dicts of parallel lists. Every item has a `problem`, "" where it can be used.

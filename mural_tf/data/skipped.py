@@ -21,7 +21,6 @@ DAMAGED_RECORD = "record that does not agree with its checksum"
 DAMAGED_FILE = "stretch of a file that is damaged or cut off"
 NOT_AN_EXAMPLE = "record that is not a tf.train.Example of the expected kind"
 UNREADABLE_IMAGE = "image that does not decode"
-TOO_MANY_PIXELS = "image of too many pixels"
 EMPTY_CAPTION, EMPTY_TEXT = "empty caption", "empty text"
 CAPTION_NOT_UTF8, TEXT_NOT_UTF8 = "caption that is not UTF-8", "text that is not UTF-8"
 KINDS = (
@@ -29,7 +28,6 @@ KINDS = (
     DAMAGED_FILE,
     NOT_AN_EXAMPLE,
     UNREADABLE_IMAGE,
-    TOO_MANY_PIXELS,
     EMPTY_CAPTION,
     CAPTION_NOT_UTF8,
     EMPTY_TEXT,

@@ -81,6 +81,9 @@ def _parsed(path: pathlib.Path, tally: Tally) -> Iterator[tuple]:
 
 def _texts(record, place: str, tally: Tally) -> list[Text]:
     """Returns the captions that can be used; the others are counted."""
+    if not len(record.captions) == len(record.languages) == len(record.caption_groups):
+        tally.skip("record with more captions than languages or groups, or fewer", place, len(record.captions) or 1)
+        return []
     triples = zip(record.captions, record.languages, record.caption_groups)
     texts = [Text(caption, language, group, place) for caption, language, group in triples if caption.strip()]
     if len(texts) < len(record.captions):

@@ -43,7 +43,7 @@ from mural_tf.export.saved_model import MODEL_CARD
 from mural_tf.loading import load
 from mural_tf.search.index import load_index
 from mural_tf.serve.bodies import read_body
-from mural_tf.serve.claims import check_claims, unreadable
+from mural_tf.serve.claims import check_claims, decodable, is_foreign, unreadable
 from mural_tf.serve.connections import error_response, json_response, listening
 from mural_tf.serve.limits import Budget, Limits, Overloaded, Share
 from mural_tf.serve.models import IMAGES, Batcher, ServedModel, load_models
@@ -216,6 +216,7 @@ class Server:
         self.models, self.limits, self.monitoring = models, limits, Monitoring()
         self._bytes = Budget(limits.max_bytes_in_flight, "bytes")
         self._pixels = Budget(2 * limits.max_request_pixels, "pixels")
+        self._decoding = asyncio.Lock()
         self._batchers: dict[tuple[str, str], Batcher] = {}
 
     async def start(self, app: web.Application) -> None:
@@ -258,6 +259,9 @@ class Server:
             share.grow(int(pixels.sum()))
             if on_error == RAISE:
                 _check_read(pixels)
+            if any(map(is_foreign, images)):
+                async with self._decoding:  # one request at a time: this takes memory and a processor
+                    images = await _in_thread(decodable, images)
             outputs = await self._batcher(name, signature)({**inputs, IMAGES: images}, pixels)
         if on_error == RAISE:
             _check_read(*outputs.values())

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import io
-import struct
 from collections.abc import Sequence
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
 
+from mural_tf.data.pictures import MAX_PIXELS, BadImage, for_the_encoder, open_image
 from mural_tf.serve.limits import Limits
 from mural_tf.serve.rest_json import BadRequest
 
-FORMATS = ("JPEG", "PNG", "GIF", "BMP")  # what the exported graph decodes
+OF_THE_GRAPH = (b"\xff\xd8", b"\x89PNG", b"GIF8", b"BM")  # how the files begin that the exported graph decodes
 # Putting transparent pixels on white takes this many times the memory of the same pixels without transparency.
 TRANSPARENT = 4
 # A progressive JPEG has about ten scans. A scan of nothing is 14 bytes, and every scan goes over all pixels.
 MOST_SCANS = 100
 SCAN = b"\xff\xda"  # how one begins; never in the compressed data itself
-DAMAGED = (UnidentifiedImageError, OSError, ValueError, SyntaxError, EOFError, IndexError, struct.error)
 
 
 def check_claims(images: Sequence[bytes], limits: Limits) -> tuple[np.ndarray, np.ndarray]:
@@ -29,7 +26,8 @@ def check_claims(images: Sequence[bytes], limits: Limits) -> tuple[np.ndarray, n
       limits: the server's.
 
     Returns:
-      What is to be decoded, objects [B], and the pixels that this takes, int64 [B]: 0 for what cannot be read.
+      What is to be decoded, objects [B], and the pixels that this takes, int64 [B]: 0 for what cannot be read. Not all
+      of it is what the graph decodes: see `decodable`.
 
     Raises:
       BadRequest: an image, or all of them, would take too much; names the row.
@@ -43,16 +41,38 @@ def check_claims(images: Sequence[bytes], limits: Limits) -> tuple[np.ndarray, n
     return checked, pixels
 
 
+def decodable(images: np.ndarray) -> np.ndarray:
+    """Returns `images` of `check_claims` as the exported graph decodes them: WebP, AVIF, TIFF and others become JPEG.
+
+    This decodes them; it is for a thread. What does not decode becomes empty.
+    """
+    made = images.copy()
+    for row in np.flatnonzero([is_foreign(data) for data in images]):
+        try:
+            made[row] = for_the_encoder(images[row])
+        except BadImage:
+            made[row] = b""
+    return made
+
+
+def is_foreign(data: bytes) -> bool:
+    """Tells whether an image is of a format that the exported graph does not decode."""
+    return bool(data) and not data.startswith(OF_THE_GRAPH)
+
+
 def _checked(data: bytes) -> tuple[bytes, int]:
     try:
-        image = Image.open(io.BytesIO(data), formats=FORMATS)
-        is_transparent = image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info
-        pixels = image.width * image.height * (TRANSPARENT if is_transparent else 1)
-        return first_frame(data) if image.format == "GIF" else data, pixels
-    except Image.DecompressionBombError:
-        return data, 2 * Image.MAX_IMAGE_PIXELS  # at least
-    except DAMAGED:
+        image = open_image(data)
+        pixels = image.width * image.height
+        if image.format == "GIF":
+            data, of_frame = first_frame(data)
+            pixels = max(pixels, of_frame)
+    except BadImage as error:
+        return (data, MAX_PIXELS + 1) if "pixels" in str(error) else (b"", 0)
+    except IndexError:  # a GIF that is cut off
         return b"", 0
+    is_transparent = image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info
+    return data, pixels * (TRANSPARENT if is_transparent else 1)
 
 
 def _too_much(data: bytes, pixels: int, total: int, limits: Limits) -> str:
@@ -70,16 +90,18 @@ def _too_much(data: bytes, pixels: int, total: int, limits: Limits) -> str:
     return ""
 
 
-def first_frame(data: bytes) -> bytes:
-    """Returns a GIF without what follows its first image: the decoder would unpack every one of them.
+def first_frame(data: bytes) -> tuple[bytes, int]:
+    """Returns a GIF without what follows its first image, and the pixels of this one.
 
-    The form is CompuServe's GIF89a, §15 to 27. Raises `IndexError` if the first image is cut off.
+    The decoder would unpack every one of them, and an image may be larger than what the header says of all. The form is
+    CompuServe's GIF89a, §15 to 27. Raises `IndexError` if the first image is cut off.
     """
     position = 13 + _color_table(data[10])
     while data[position] == ord("!"):
         position = _after_blocks(data, position + 2)
+    width, height = (int.from_bytes(data[position + at : position + at + 2], "little") for at in (5, 7))
     position = _after_blocks(data, position + 11 + _color_table(data[position + 9]))
-    return data[:position] + b";"
+    return data[:position] + b";", width * height
 
 
 def _color_table(flags: int) -> int:
@@ -97,6 +119,7 @@ def _after_blocks(data: bytes, position: int) -> int:
 def unreadable(row: int) -> BadRequest:
     """Returns the error for an image that does not decode."""
     return BadRequest(
-        f"Row {row} (the first is 0) is not an image that can be read: expected a whole JPEG, PNG, BMP or GIF. "
+        f"Row {row} (the first is 0) is not an image that can be read: expected a whole JPEG, PNG, WebP or another "
+        "format that Pillow reads. "
         '"on_error": "zeros" in the request gives such rows zeros.'
     )
