@@ -9,9 +9,9 @@ import tensorflow as tf
 
 from mural_tf.config import base_config, load_config
 from mural_tf.embedder import Embedder
+from mural_tf.encoders.saved_models import load_saved_model
 from mural_tf.errors import UserError
 from mural_tf.files import read_json
-from mural_tf.text.vocabulary_file import check_saved_model
 from mural_tf.trust import trusting
 
 
@@ -151,19 +151,6 @@ def newest_version(folder: pathlib.Path) -> pathlib.Path:
     if not versions:
         raise UserError(f"{folder} has no version: expected a SavedModel in {folder}/1.")
     return max(versions, key=lambda path: int(path.name))
-
-
-def load_saved_model(folder: pathlib.Path):
-    """Loads a SavedModel, which must be kept as long as its signatures.
-
-    Raises `UserError` if it is damaged, or its vocabulary is not the one that it was saved with.
-    """
-    check_saved_model(folder)
-    try:
-        return tf.saved_model.load(str(folder))
-    except (OSError, ValueError, tf.errors.OpError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise UserError(f"{folder} is not a SavedModel or is damaged: {reason}") from None
 
 
 def _signature(saved_model, name: str, folder: pathlib.Path):

@@ -222,6 +222,19 @@ def test_after_falling_back_the_damaged_one_goes(model, three):
     assert names(three / "checkpoints") == ["checkpoint", *files(10, 20, 25)]
 
 
+@pytest.mark.parametrize("content", [b'model_checkpoint_path: "ckpt-\xb730"', b""])
+def test_a_damaged_list_is_not_needed(model, three, caplog, content):
+    (three / "checkpoints/checkpoint").write_bytes(content)
+    assert training_checkpoints(model, three, 3).restore()
+    assert_filled(model, 30)
+    assert f"The list {three}/checkpoints/checkpoint is damaged" in caplog.text
+
+
+def test_parts_of_a_model_fall_back_as_all_of_it_does(model, three):
+    (three / "checkpoints/ckpt-30.index").write_bytes(b"no index")
+    assert restore_for_inference(model, three, partly=True).endswith("ckpt-20")
+
+
 def test_no_usable_checkpoint_is_one_error(model, three):
     for step in (10, 20, 30):
         damage(three / f"checkpoints/ckpt-{step}")

@@ -263,8 +263,12 @@ def with_digest_of_another_order(path):
         (lambda p: with_config(p, languages=[1]), r"text_tower.languages is \[1\], expected a list of texts"),
         (
             lambda p: with_config(p, "image_tower", width=float("inf")),
-            "image_tower.width=inf .* expected finite numbers",
+            "image_tower.width=inf: expected 0.01 to 100",
         ),
+        (lambda p: with_config(p, "image_tower", image_size=0), "image_tower.image_size=0: expected 1 to 4096"),
+        (lambda p: with_config(p, layers=10**6), "text_tower.layers=1000000: expected 1 to 1000"),
+        (lambda p: with_config(p, "loss", temperature=0.0), "loss.temperature=0.0 .*: expected numbers above 0"),
+        (lambda p: with_config(p, "loss", temperature_range=[0.1]), "temperature_range=.0.1,.: expected"),
         (lambda p: with_config(p, dropout=None), "text_tower.dropout is None, expected a number"),
         (lambda p: with_config(p, "evaluation", groups={"a": "de"}), "groups.a is 'de', expected a list of texts"),
         (lambda p: with_config(p, "", model=":"), "config.json names model=':'"),

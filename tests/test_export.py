@@ -1,6 +1,7 @@
 """Exports: equal to the model in memory, usable without this library, never half written."""
 
 import base64
+import errno
 import json
 import subprocess
 import sys
@@ -129,13 +130,38 @@ def test_an_interrupted_export_leaves_nothing_and_overwriting_keeps_the_old_one(
         patch.setattr(saved_model, "_write", interrupted)
         with pytest.raises(KeyboardInterrupt):
             export_model(model, toy_tokenizer(), config, folder, overwrite=True)
-    assert [path.name for path in tmp_path.iterdir()] == ["export"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".export.lock", "export"]
     assert (folder / "model_card.json").read_text() == "{}"
 
     monkeypatch.setattr(saved_model, "_write", lambda *a: (a[3] / "model_card.json").write_text('{"new": 1}'))
     export_model(model, toy_tokenizer(), config, folder, overwrite=True)
-    assert [path.name for path in tmp_path.iterdir()] == ["export"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".export.lock", "export"]
     assert (folder / "model_card.json").read_text() == '{"new": 1}'
+
+
+def test_one_process_exports_to_a_folder(model, config, tmp_path, monkeypatch):
+    def meanwhile(*_):  # as another process would, in the midst of the first one's work
+        export_model(model, toy_tokenizer(), config, tmp_path / "export")
+
+    monkeypatch.setattr(saved_model, "_write", meanwhile)
+    with pytest.raises(UserError, match="Another process is exporting to .*export: wait for it"):
+        export_model(model, toy_tokenizer(), config, tmp_path / "export")
+
+
+@pytest.mark.parametrize("error", [
+    OSError(errno.ENOSPC, "No space left on device"),
+    tf.errors.ResourceExhaustedError(None, None, "variables; No space left on device"),
+])  # fmt: skip
+def test_a_full_disk_is_one_line_and_leaves_the_old_export(model, config, tmp_path, monkeypatch, error):
+    def full(*_):
+        raise error
+
+    (tmp_path / "export").mkdir()
+    (tmp_path / "export/model_card.json").write_text("{}")
+    monkeypatch.setattr(saved_model, "_write", full)
+    with pytest.raises(UserError, match="Cannot write the export .*No space left on device"):
+        export_model(model, toy_tokenizer(), config, tmp_path / "export", overwrite=True)
+    assert [path.name for path in (tmp_path / "export").iterdir()] == ["model_card.json"]
 
 
 def test_weights_come_back_out_of_an_export(export, model, config):

@@ -1,4 +1,4 @@
-"""Runs that are killed at chosen moments, and the same command again: bit-identical weights and metrics."""
+"""Runs that are killed, at chosen moments or at any, and the same command again: bit-identical weights and metrics."""
 
 import functools
 import json
@@ -6,6 +6,7 @@ import os
 import pathlib
 import random
 import signal
+import threading
 
 import forked
 import numpy as np
@@ -19,13 +20,15 @@ COMMAND = ["--config=configs/shapes_smoke.py", "--config.train.steps=30", "--con
            "--config.vocabulary.builder=tokenizers"]  # fmt: skip
 
 
-def send_at(moment, number, workdir):
-    """Makes this process send itself a signal at one moment of its life."""
+def send_at(moment, number, workdir, delay=0.0):
+    """Makes this process send itself a signal at one moment of its life, or so many seconds after it."""
     from mural_tf.runs import finish
     from mural_tf.training import log
 
     def now(name):
-        if name == moment:
+        if name == moment and delay:
+            threading.Timer(delay, os.kill, (os.getpid(), number)).start()
+        elif name == moment:
             os.kill(os.getpid(), number)
 
     def around(owner, attribute, name):
@@ -64,9 +67,9 @@ FINISHING = ["before retrieval 30", "after retrieval 30", "after last row", "bef
              "before export", "after export", "before summary.json"]  # fmt: skip
 
 
-def start(moment, signal_name, workdir, data):
+def start(moment, signal_name, workdir, data, delay=0.0):
     where = [f"--config.data.directory={data}", f"--workdir={workdir}"]
-    send = functools.partial(send_at, moment, signal.Signals[signal_name], workdir)
+    send = functools.partial(send_at, moment, signal.Signals[signal_name], workdir, delay)
     return forked.run_script("run_pretrain.py", *COMMAND, *where, before=send)
 
 
@@ -126,6 +129,24 @@ def test_ten_kills_change_nothing(tmp_path):
     moments = [("before vocabulary.txt", "SIGINT"), ("after export text_encoder/1", "SIGTERM")]
     interrupt(moments, tmp_path / "stopped", tmp_path / "shapes")
     assert_same_runs(tmp_path / "whole", tmp_path / "stopped")
+
+
+@pytest.mark.slow
+def test_twenty_kills_at_random_moments_change_nothing(tmp_path):
+    """Over training, saving, evaluation and export: drawn moments and up to half a second after each."""
+    start("never", "SIGKILL", tmp_path / "whole", tmp_path / "shapes")
+    draw, kills, run = random.Random(12), 0, 0
+    while kills < 20:
+        workdir, run = tmp_path / f"killed-{run}", run + 1
+        for moments in (STEPPING[:9], SAVING[:8], EVALUATING, STEPPING[20:29], FINISHING):
+            moment, delay = draw.choice(moments), draw.random() / 2
+            done = start(moment, "SIGKILL", workdir, tmp_path / "shapes", delay)
+            assert done.returncode in (0, -signal.SIGKILL), (moment, delay, done.stderr[-3000:])
+            kills += done.returncode != 0
+            print(f"{'killed' if done.returncode else 'ended'}: {moment} + {delay:.3f} s", flush=True)
+        done = start("never", "SIGKILL", workdir, tmp_path / "shapes")
+        assert done.returncode == 0, done.stderr[-3000:]
+        assert_same_runs(tmp_path / "whole", workdir)
 
 
 def _place(moment):

@@ -169,3 +169,12 @@ def test_two_replicas_train_as_one(tmp_path, model_name):
     assert set(one.files) == set(two.files)
     for name in one.files:
         assert np.max(np.abs(one[name] - two[name])) < 2e-4, name
+
+
+def test_a_model_that_does_not_fit_into_memory_is_one_line(tmp_path, monkeypatch):
+    def too_much(tower):
+        raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor with shape[65536,65536]")
+
+    monkeypatch.setattr("mural_tf.encoders.build_image_encoder", too_much)
+    with pytest.raises(UserError, match="does not fit into memory"):
+        build_model(toy_data.toy_config(tmp_path), 80)

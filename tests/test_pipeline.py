@@ -11,7 +11,7 @@ from contract import losses_of
 
 from mural_tf.data import records
 from mural_tf.data.records import parse_image_text
-from mural_tf.data.skipped import DAMAGED_RECORD, KINDS
+from mural_tf.data.skipped import DAMAGED_RECORD, KINDS, SkippedRecords
 from mural_tf.data.streams.epochs import _too_many, count_languages, unusable
 from mural_tf.data.streams.pipeline import stream_files, training_batches
 from mural_tf.errors import UserError
@@ -145,6 +145,28 @@ def test_too_many_unusable_records_stop_the_run(tmp_path, broken):
     stream, tally = unusable(error.value)
     expected = 128 if broken != "half of the images" else 64
     assert stream == "image_text" and tally[0, :2].tolist() == [128, expected]  # at the end of the first epoch
+
+
+def test_an_epoch_of_nothing_usable_ends_the_run_whatever_the_bound(tmp_path):
+    images = toy_data.image_text_records(16)
+    for image in images:
+        image.image = b"junk"
+    config = toy_data.toy_config(toy_data.write_toy_data(tmp_path, images))
+    config.data.max_skipped_fraction = 1.0
+    with pytest.raises(tf.errors.OpError) as error:
+        batches(config, 1, streams=("image_text",))
+    stream, tally = unusable(error.value)
+    with pytest.raises(UserError, match="None of the 32 records read of the stream image_text can be used .32 x image"):
+        SkippedRecords({stream: lambda file, byte: "place"}).stop(stream, tally, 1.0)
+
+
+def test_a_missing_shard_is_no_smaller_split(tmp_path, caplog):
+    toy_data.write_toy_data(tmp_path)
+    (tmp_path / "image_text/train-00001-of-00002.tfrecord").unlink()
+    with pytest.raises(UserError, match="train-00001-of-00002.tfrecord is missing, though the other files"):
+        next(records.read_records(tmp_path, records.IMAGE_TEXT, "train"))
+    assert len(list(records.read_records(tmp_path, records.IMAGE_TEXT, "train", skip_damaged=True))) == 32
+    assert "Left out: 1 x file that is missing" in caplog.text
 
 
 def test_the_bound_decides_beyond_doubt_before_the_end_of_an_epoch():

@@ -19,7 +19,7 @@ from mural_tf.search import build, collect, commands
 from mural_tf.search import index as index_files
 from mural_tf.search.collect import Unreadable
 from mural_tf.search.index import load_index
-from mural_tf.search.items import IMAGES, TEXTS, Item, from_json, to_json
+from mural_tf.search.items import IMAGES, TEXTS, Item, from_json, read_image, to_json
 from mural_tf.search.queries import Query, read_queries, search
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -171,7 +171,17 @@ def test_damaged_records_are_listed_and_the_rest_is_indexed(data):
     shard.write_bytes(shard.read_bytes()[:-5])
     found = list(collect.find(IMAGES, [str(data)], "test"))
     problems = [entry for entry in found if isinstance(entry, Unreadable)]
-    assert len(problems) == 1 and "truncated or corrupt" in problems[0].reason and len(found) == 5
+    assert len(problems) == 1 and "damaged or cut off" in problems[0].reason and len(found) == 5
+    first = bytearray(shard.read_bytes())
+    first[20] ^= 1  # in the first record, which costs itself alone
+    shard.write_bytes(first)
+    found = list(collect.find(IMAGES, [str(data)], "test"))
+    assert isinstance(found[0], Unreadable) and found[0].reason.startswith("1 x record that does not agree")
+    again = {entry[0].name: read_image(entry[0]) for entry in found if not isinstance(entry, Unreadable)}
+    assert len(again) == 3 and all(image.startswith(b"\x89PNG") for image in again.values())
+    shard.with_name("test-00001-of-00002.tfrecord").unlink()
+    missing = [entry for entry in collect.find(IMAGES, [str(data)], "test") if isinstance(entry, Unreadable)]
+    assert [entry.reason[:18] for entry in missing if "00001-of-00002" in entry.name] == ["Not a regular file"]
     records.write_records(data, records.TEXT_PAIRS, "test", [records.TextPair("a", "en", "b", "de")])
     pairs = str(data / "text_pairs/test-00000-of-00001.tfrecord")
     assert "without an image" in list(collect.find(IMAGES, [pairs]))[0].reason

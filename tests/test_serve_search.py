@@ -3,6 +3,7 @@
 import http.client
 import io
 import json
+import shutil
 
 import pytest
 from PIL import Image
@@ -71,3 +72,23 @@ def test_a_damaged_model_card_is_named(export, tmp_path, card):
     (tmp_path / "model_card.json").write_text(card)
     with pytest.raises(UserError, match="model_card.json"):
         serve(tmp_path, index="index", port=0)
+
+
+def test_a_damaged_index_is_named(export, tmp_path):
+    build.build_index(ColorEmbedder(), [str(write_folder(tmp_path / "images"))], tmp_path / "index")
+    (tmp_path / "index/embeddings.npy").write_bytes(b"no")
+    with pytest.raises(UserError, match="index is damaged"):
+        serve(export, index=tmp_path / "index", port=0)
+
+
+@pytest.mark.parametrize("name", ["text_encoder/1/saved_model.pb", "image_encoder/1/variables/variables.index",
+                                  "text_encoder/1/assets/vocabulary.txt"])  # fmt: skip
+def test_a_damaged_export_is_named(export, tmp_path, name):
+    shutil.copytree(export, tmp_path / "export")
+    with open(tmp_path / "export" / name, "r+b") as file:
+        file.seek(40)
+        byte = file.read(1)[0]
+        file.seek(40)
+        file.write(bytes([byte ^ 1]))
+    with pytest.raises(UserError, match="is damaged|is not the one that the model was trained with"):
+        serve(tmp_path / "export", port=0)

@@ -52,6 +52,17 @@ def test_a_workdir_has_one_run_at_a_time(tmp_path):
         pass
 
 
+@pytest.mark.parametrize("line", [b"[1]", b"7", b'{"loss": 1.0}', b'{"step": "1"}', b"\xff{", b"[" * 100_000])
+def test_damaged_lines_of_metrics_are_left_out_and_said(tmp_path, caplog, line):
+    rows = [b'{"step": 1}', b'{"step": 2, "a/b": 1}']
+    (tmp_path / "metrics.jsonl").write_bytes(b"\n".join([*rows, line]))  # as a kill or a full disk leaves it
+    assert [row["step"] for row in workdir.read_metrics(tmp_path)] == [1, 2] and not caplog.records
+    (tmp_path / "metrics.jsonl").write_bytes(b"\n".join([line, *rows]))
+    workdir.drop_metrics(tmp_path, lambda row: not workdir.has_evaluation(row, "a", 2))
+    assert (tmp_path / "metrics.jsonl").read_text() == '{"step": 1}\n'
+    assert "metrics.jsonl: 1 damaged lines are left out, the first is line 1" in caplog.text
+
+
 def data(files, dataset=""):
     return {"files": files, "dataset": dataset}
 
@@ -69,7 +80,8 @@ def test_data_that_changed_are_noticed_by_the_step_they_were_trained_to(tmp_path
     assert data_changes(tmp_path, 6, data(new["files"], "digest")) == ["its description, dataset.json, is another one"]
     note_data(tmp_path, 6, new)
     assert len(json.loads((tmp_path / "trained_on.json").read_text())) == 2
-    for damaged in ("[{}]", "{", "3", '[{"from_step": "1", "files": {}, "dataset": ""}]'):
+    entry = '[{"from_step": %s, "files": %s, "dataset": ""}]'
+    for damaged in ("[{}]", "{", "3", "[" * 100_000, entry % ('"1"', "{}"), entry % ("1", '{"a": "many"}')):
         (tmp_path / "trained_on.json").write_text(damaged)
         with pytest.raises(UserError, match="trained_on.json is damaged. Remove it"):
             data_changes(tmp_path, 5, old)

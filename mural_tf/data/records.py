@@ -27,6 +27,7 @@ from mural_tf.data.skipped import (
     CAPTION_NOT_UTF8,
     EMPTY_CAPTION,
     EMPTY_TEXT,
+    MISSING_SHARD,
     NOT_AN_EXAMPLE,
     TEXT_NOT_UTF8,
     CountsByKind,
@@ -179,11 +180,15 @@ def read_records(
 ) -> Iterator[ImageTextRecord | TextPair]:
     """Reads a split in file order, one Python object a record: for evaluation and vocabularies, not for training.
 
-    Raises `UserError` for a damaged file or text that is not UTF-8; with `skip_damaged` such records are left out, as
-    training does, and how many is logged.
+    Raises `UserError` for a damaged file, a shard that is missing or text that is not UTF-8; with `skip_damaged` such
+    records are left out, as training does, and how many is logged.
     """
-    lost = CountsByKind()
-    for name in list_files(directory, kind, split):
+    lost, files = CountsByKind(), list_files(directory, kind, split)
+    for name in missing_shards(files):
+        if not skip_damaged:
+            raise UserError(f"{name} is missing, though the other files of its split name it: fetch it again.")
+        lost.add(MISSING_SHARD, name)
+    for name in files:
         for index, (_, serialized) in enumerate(read_serialized(name, lost.add)):
             if lost and not skip_damaged:
                 break

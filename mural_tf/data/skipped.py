@@ -23,6 +23,7 @@ NOT_AN_EXAMPLE = "record that is not a tf.train.Example of the expected kind"
 UNREADABLE_IMAGE = "image that does not decode"
 EMPTY_CAPTION, EMPTY_TEXT = "empty caption", "empty text"
 CAPTION_NOT_UTF8, TEXT_NOT_UTF8 = "caption that is not UTF-8", "text that is not UTF-8"
+MISSING_SHARD = "file that is missing, though others of its split name it"  # training says it when it begins
 KINDS = (
     DAMAGED_RECORD,
     DAMAGED_FILE,
@@ -98,6 +99,11 @@ class SkippedRecords:
         """Raises the `UserError` for a stream whose tally `are_too_many` says to end training."""
         self.take(stream, tally)
         counts = self.by_stream[stream]
+        if counts.total == self.read[stream]:
+            raise UserError(
+                f"None of the {counts.total} records read of the stream {stream} can be used "
+                f"({'; '.join(counts.lines())}). Repair the data."
+            )
         raise UserError(
             f"Too many unusable records: {counts.total} of {self.read[stream]} of the stream {stream} skipped "
             f"({'; '.join(counts.lines())}), more than data.max_skipped_fraction = {max_fraction}. Repair the data or "

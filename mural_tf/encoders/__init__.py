@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import tensorflow as tf
 from ml_collections import ConfigDict
 
@@ -34,14 +32,13 @@ def build_image_encoder(config: ConfigDict) -> tf.keras.Model:
     The model maps float32 [B, S, S, 3] RGB in [0, 1] ("features": [B, F]) to float32 [B, D], not normalised;
     `model.embedding_size` is D. Raises `UserError` for an unknown `name` or values that cannot be built.
     """
+    towers.check_ranges(config, "image_tower")
     if config.branch_size:
         without = config.copy_and_resolve_references()
         without.update(dict(branch_size=0, projection=0))
         return towers.add_branch(build_image_encoder(without), config)
     if config.name not in IMAGE_TOWERS:
         raise UserError(f"Unknown image tower {config.name!r}: expected one of {', '.join(IMAGE_TOWERS)}.")
-    if not (math.isfinite(config.width) and math.isfinite(config.depth)):
-        raise UserError(f"image_tower.width={config.width} and depth={config.depth}: expected finite numbers.")
     model = IMAGE_TOWERS[config.name](config)
     return _with_head(model, config.head_size) if config.head_size else model
 
@@ -62,6 +59,7 @@ def build_text_encoder(config: ConfigDict, vocabulary_size: int) -> tf.keras.Mod
     reserved ones; a "hub" tower brings its own table and ignores it.
     Raises `UserError` for an unknown `name` or values that cannot be built.
     """
+    towers.check_ranges(config, "text_tower")
     if config.name == "bert":
         return bert.build_bert(config, vocabulary_size)
     if config.name == "hub":

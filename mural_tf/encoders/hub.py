@@ -21,6 +21,7 @@ import tensorflow_hub as hub
 from ml_collections import ConfigDict
 
 from mural_tf.encoders.layers import current_pass
+from mural_tf.encoders.saved_models import check_graph
 from mural_tf.encoders.towers import finish_tower
 from mural_tf.errors import UserError
 from mural_tf.text.word_pieces import TOKENS
@@ -117,6 +118,8 @@ def load_module(handle: str, tower: str, interface: str):
         )
     if "://" not in handle and not pathlib.Path(handle).is_dir():
         raise UserError(f"{tower}.handle={handle!r} is neither a local folder nor a URL.")
+    if "://" not in handle:
+        check_graph(handle)
     try:
         loaded = hub.load(handle)
     except Exception as error:  # network, archive, protobuf and TensorFlow errors have no common base

@@ -27,6 +27,35 @@ def keeps_precision(tower: ConfigDict) -> bool:
     return tower.name == "hub"
 
 
+# What towers are built with: the least and the most that makes sense. Beyond it building would end in one of
+# TensorFlow's many errors, or not at all.
+RANGES = {
+    "width": (0.01, 100.0),
+    "depth": (0.01, 100.0),
+    "image_size": (1, 4096),
+    "resize": (1, 8192),
+    "head_size": (0, 2**16),
+    "branch_size": (0, 2**16),
+    "feature_size": (0, 2**20),
+    "projection": (0, 2**16),
+    "layers": (1, 1000),
+    "hidden_size": (1, 2**16),
+    "heads": (1, 2**16),
+    "feed_forward_size": (1, 2**18),
+    "token_embedding_size": (0, 2**16),
+    "word_size": (1, 2**16),
+    "language_size": (1, 2**16),
+    "max_length": (2, 2**16),
+}
+
+
+def check_ranges(tower: ConfigDict, name: str) -> None:
+    """Raises `UserError` if a number of a tower's part of a configuration, `name`, is outside of its range."""
+    for field, (least, most) in RANGES.items():
+        if field in tower and not least <= tower[field] <= most:  # nor NaN
+            raise UserError(f"{name}.{field}={tower[field]}: expected {least} to {most}.")
+
+
 def finish_tower(images: tf.Tensor, embeddings: tf.Tensor, config: ConfigDict) -> tf.keras.Model:
     """Builds the tower from its Keras input, [B, S, S, 3], and the backbone's output, float32 [B, D].
 

@@ -21,6 +21,7 @@ import tensorflow_text as tf_text
 from ml_collections import ConfigDict
 
 from mural_tf.encoders import kernels
+from mural_tf.encoders.saved_models import load_saved_model, seal_graph
 from mural_tf.errors import UserError
 from mural_tf.files import json_field, read_json
 from mural_tf.models.dual_encoder import DualEncoder
@@ -54,6 +55,7 @@ def save_hub_modules(
                     path.write_text(json.dumps(settings) + "\n", encoding="utf-8")
                     module.settings = tf.saved_model.Asset(str(path))
                 tf.saved_model.save(module, str(directory / name))
+            seal_graph(directory / name)
     seal_saved_model(directory / TEXT_PREPROCESSOR)
 
 
@@ -266,11 +268,7 @@ def _numbers_of_card(path: pathlib.Path) -> dict[str, float]:
 
 
 def _matched(variables: Sequence[tf.Variable], folder: pathlib.Path) -> list[tuple[tf.Variable, tf.Tensor]]:
-    try:
-        found = {variable.name: variable for variable in tf.saved_model.load(str(folder)).variables}
-    except (OSError, AttributeError, tf.errors.OpError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise UserError(f"{folder} is not a module of an export or is damaged: {reason}") from None
+    found = {variable.name: variable for variable in getattr(load_saved_model(folder), "variables", ())}
     pairs = []
     for variable in variables:
         other = found.get(variable.name)

@@ -32,6 +32,7 @@ from absl import logging
 from ml_collections import ConfigDict
 
 from mural_tf.config import save_config
+from mural_tf.encoders.saved_models import seal_graph
 from mural_tf.encoders.towers import keeps_precision
 from mural_tf.errors import UserError
 from mural_tf.export import signatures
@@ -43,7 +44,7 @@ from mural_tf.export.serving import (
     write_serving_files,
     write_warmup_requests,
 )
-from mural_tf.files import json_field, read_json, whole_folder
+from mural_tf.files import exclusive_lock, json_field, read_json, whole_folder
 from mural_tf.models import build_model
 from mural_tf.models.dual_encoder import DualEncoder, trainable_parameters
 from mural_tf.text import build_tokenizer
@@ -115,14 +116,17 @@ def export_model(
       precision: what all SavedModels compute in, "float32" or "mixed_bfloat16", whatever `model` does.
 
     Raises:
-      UserError: an unknown `precision`; or `directory` holds an export (unless `overwrite`) or anything else,
-        or cannot be written.
+      UserError: an unknown `precision`; or `directory` holds an export (unless `overwrite`) or anything else, another
+        process writes it, or it cannot be written.
     """
     directory = pathlib.Path(directory)
     _check_free(directory, overwrite)
     model = in_precision(model, config, tokenizer.vocabulary_size, precision)
+    busy = f"Another process is exporting to {directory}: wait for it, or name another folder."
     try:
-        with whole_folder(directory) as partial, _quiet():
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        lock = exclusive_lock(directory.parent / f".{directory.name}.lock", busy)
+        with lock, whole_folder(directory) as partial, _quiet():
             _write(model, tokenizer, config, partial, metrics)
     except OSError as error:
         raise UserError(f"Cannot write the export {directory}: {error.strerror or error}.") from None
@@ -166,6 +170,7 @@ def _write(model, tokenizer, config: ConfigDict, directory: pathlib.Path, metric
         tf.saved_model.save(module, str(folder), functions)
         write_warmup_requests(folder, name)
         _check_operations(folder)
+        seal_graph(folder)
     seal_saved_model(directory / TEXT_ENCODER / VERSION)
     save_hub_modules(model, tokenizer, config, directory)
     write_serving_files(directory / "serving")

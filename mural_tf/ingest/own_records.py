@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
 from mural_tf.data import tfrecord
+from mural_tf.data.skipped import MISSING_SHARD
 from mural_tf.errors import UserError
-from mural_tf.ingest.source import Captioned, Pair, ShardSource, Tally, Text
+from mural_tf.ingest.source import Captioned, Pair, Reading, ShardSource, Tally, Text
 
 
 @dataclasses.dataclass
@@ -38,6 +39,14 @@ class OwnRecords(ShardSource):
                 "text_pairs/train-*.tfrecord there."
             )
         return found
+
+    def read(self, reading: Reading) -> Iterator[pathlib.Path]:
+        """Yields the shards, after it has counted those that are missing."""
+        from mural_tf.data.records import missing_shards
+
+        for name in missing_shards([str(path) for path in self.files()]):
+            reading.problem(MISSING_SHARD, name)
+        yield from super().read(reading)
 
     def records(self, item: pathlib.Path, tally: Tally) -> Iterable[Captioned | Pair]:
         """Yields what a shard holds."""

@@ -92,6 +92,8 @@ def complete(config: ConfigDict) -> ConfigDict:
 
 def build_model(config: ConfigDict, vocabulary_size: int):
     """Builds the configured method with its towers and all variables; raises `UserError` if it cannot."""
+    import tensorflow as tf
+
     from mural_tf.encoders import build_image_encoder, build_text_encoder
 
     config = complete(config)
@@ -99,8 +101,11 @@ def build_model(config: ConfigDict, vocabulary_size: int):
     names = ("loss", "method", "embedding_size", "shared_head", "text_tower")
     parts = ConfigDict({name: config[name] for name in names}, convert_dict=False)
     parts.image_size = config.image_tower.image_size
-    model = method(
-        build_image_encoder(config.image_tower), build_text_encoder(config.text_tower, vocabulary_size), parts
-    )
-    model.build_variables()
+    try:
+        model = method(
+            build_image_encoder(config.image_tower), build_text_encoder(config.text_tower, vocabulary_size), parts
+        )
+        model.build_variables()
+    except tf.errors.ResourceExhaustedError:
+        raise UserError("The model of this configuration does not fit into memory: see its sizes.") from None
     return model

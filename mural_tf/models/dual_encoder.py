@@ -91,6 +91,7 @@ class DualEncoder(tf.keras.Model):
         self.shared_head = config.shared_head
         side = config.image_size
         self.image_shape = (side, side, 3) if image_encoder.input_shape[1] is None else image_encoder.input_shape[1:]
+        _check_temperature(self.loss_config)
         low, high = (math.log(bound) for bound in self.loss_config.temperature_range)
         self.log_temperature = self.add_weight(  # log τ keeps τ positive; the constraint keeps it in its range
             name="log_temperature",
@@ -403,6 +404,15 @@ class DualEncoder(tf.keras.Model):
 def trainable_parameters(model: DualEncoder) -> int:
     """Returns how many numbers training may change: no averages of BatchNorm and no bookkeeping."""
     return sum(variable.shape.num_elements() for variable in model.trainable_variables)
+
+
+def _check_temperature(loss: ConfigDict) -> None:
+    values = (*loss.temperature_range, loss.temperature)
+    if len(values) != 3 or not all(0 < value < math.inf for value in values) or values[0] > values[1]:
+        raise UserError(
+            f"loss.temperature={loss.temperature} and loss.temperature_range={tuple(loss.temperature_range)}: expected "
+            "numbers above 0, the range's the smaller and the larger one."
+        )
 
 
 def image_embeddings(tower: tf.keras.Model, images: tf.Tensor, training: bool = False) -> tf.Tensor:

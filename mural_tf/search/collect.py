@@ -85,7 +85,8 @@ def _files_of_folder(kind: str, folder: pathlib.Path, split: str) -> list[tuple[
         if not shards and split:
             records.list_files(folder, records.IMAGE_TEXT, split)  # says what is missing; img2dataset's are "train"
             shards = sorted(folder.glob(f"*{RECORDS}"))
-        return [(str(shard), str(shard)) for shard in shards]
+        names = [str(shard) for shard in shards]
+        return [(name, name) for name in sorted([*names, *records.missing_shards(names)])]  # `_read` names the missing
     endings = ENDINGS if kind == IMAGES else ()
     found = []
     for path in folder.rglob("*"):
@@ -158,17 +159,19 @@ def _too_long(file: str, number: int) -> Unreadable:
 
 
 def _read_records(kind: str, file: str) -> Iterator[Found]:
-    import tensorflow as tf
+    """Items of the records that are whole; what is lost between them stands, with its number, where it was."""
+    path, lost = os.path.abspath(file), []
+    for index, (offset, serialized) in enumerate(tfrecord.read_all(path, lambda *problem: lost.append(problem))):
+        yield from _unreadable_records(path, lost)
+        yield from _read_record(kind, path, offset - tfrecord.HEADER, index, serialized)
+    yield from _unreadable_records(path, lost)
 
-    from mural_tf.data.records import untuned
 
-    path, offset = os.path.abspath(file), 0
-    try:
-        for index, serialized in enumerate(untuned(tf.data.TFRecordDataset(file)).as_numpy_iterator()):
-            yield from _read_record(kind, path, offset, index, serialized)
-            offset += tfrecord.HEADER + len(serialized) + tfrecord.FOOTER
-    except tf.errors.DataLossError:
-        yield Unreadable(f"{file} from byte {offset} on", "The TFRecord file is truncated or corrupt there.", (path,))
+def _unreadable_records(path: str, lost: list[tuple[str, str, int]]) -> Iterator[Unreadable]:
+    """Yields what `tfrecord.read_all` has reported since the last call."""
+    for problem, place, count in lost:
+        yield Unreadable(place, f"{count} x {problem}.", (path, place))
+    lost.clear()
 
 
 def _read_record(kind: str, path: str, offset: int, index: int, serialized: bytes) -> Iterator[Found]:

@@ -18,6 +18,7 @@ import pathlib
 import re
 import shutil
 import threading
+from collections.abc import Callable
 
 import tensorflow as tf
 from absl import logging
@@ -105,7 +106,7 @@ class Checkpoints:
         """Restores the newest usable checkpoint, if there is any at all; returns whether there was."""
         if not self._kept:
             return False
-        restored = _restore_newest(self._checkpoint, self._kept, self._folder)
+        restored = _restore_newest(lambda path: self._checkpoint, self._kept, self._folder)
         self._kept = self._kept[: self._kept.index(restored) + 1]
         return True
 
@@ -187,7 +188,7 @@ class BestCheckpoint:
             self.value = float(json.loads(self._record.read_text(encoding="utf-8"))["value"])
         except FileNotFoundError:
             self.value = float("-inf")
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise UserError(f"{self._record} is damaged ({error}): remove {folder}.") from None
 
     def offer(self, step: int, value: float) -> None:
@@ -201,7 +202,11 @@ class BestCheckpoint:
 
 def list_checkpoints(folder: pathlib.Path) -> list[str]:
     """Returns the paths of a folder's checkpoints without suffix, by step: those listed and those on disk."""
-    state = tf.train.get_checkpoint_state(str(folder))
+    try:
+        state = tf.train.get_checkpoint_state(str(folder))
+    except ValueError:  # other damage of the list is only a warning in TensorFlow: the files speak for themselves
+        logging.warning("The list %s is damaged.", folder / "checkpoint")
+        state = None
     paths = set(state.all_model_checkpoint_paths) | {state.model_checkpoint_path} if state else set()
     # A run that was killed just after the last file was complete had no time to list it.
     paths |= {str(path.with_suffix("")) for path in folder.glob("ckpt-*.index")}
@@ -233,8 +238,11 @@ def restore_for_inference(
         )
     if not paths:
         raise UserError(f"{workdir} has no checkpoint yet: expected one in {folder}.")
-    weights = _present_weights(model, paths[-1]) if partly else _weights(model)
-    return _restore_newest(tf.train.Checkpoint(model=weights), paths, folder)
+
+    def held(path):
+        return tf.train.Checkpoint(model=_present_weights(model, path) if partly else _weights(model))
+
+    return _restore_newest(held, paths, folder)
 
 
 def load_trained(
@@ -269,12 +277,12 @@ def _present_weights(model: DualEncoder, path: str) -> tf.train.Checkpoint:
     return tf.train.Checkpoint(**{name: part for name, part in model.weights_by_part().items() if name in held})
 
 
-def _restore_newest(checkpoint: tf.train.Checkpoint, paths: list[str], folder: pathlib.Path) -> str:
-    """Restores the last of `paths` that is not damaged and returns it."""
+def _restore_newest(checkpoint_of: Callable[[str], tf.train.Checkpoint], paths: list[str], folder: pathlib.Path) -> str:
+    """Restores the last of `paths` that is not damaged, each to `checkpoint_of` it, and returns it."""
     for path, before in zip(reversed(paths), [*reversed(paths[:-1]), None]):
         try:
             # Not `restore`, which also wants TensorFlow's own count of saves.
-            checkpoint.read(path).assert_existing_objects_matched().expect_partial()
+            checkpoint_of(path).read(path).assert_existing_objects_matched().expect_partial()
             return path
         except (AssertionError, ValueError, tf.errors.InvalidArgumentError) as error:
             reason = str(error).strip().splitlines()[0][:300]

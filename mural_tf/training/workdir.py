@@ -16,7 +16,16 @@ from ml_collections import ConfigDict
 
 from mural_tf.config import load_config, save_config
 from mural_tf.errors import UserError
-from mural_tf.files import PARTIAL, exclusive_lock, read_json, remove_partial, storage_errors, write_whole
+from mural_tf.files import (
+    PARTIAL,
+    check_json,
+    exclusive_lock,
+    json_field,
+    read_json,
+    remove_partial,
+    storage_errors,
+    write_whole,
+)
 
 # Fields that may change between two runs of the same command: they do not change what is learned.
 FREE_FIELDS = (
@@ -155,11 +164,13 @@ def _data_entries(workdir: pathlib.Path) -> list[dict]:
     path = workdir / TRAINED_ON
     try:
         entries = json.loads(path.read_text(encoding="utf-8"))
-        if all(isinstance(e["from_step"], int) and isinstance(e["files"], dict) and "dataset" in e for e in entries):
-            return entries
-    except (ValueError, TypeError, KeyError):
-        pass
-    raise UserError(f"{path} is damaged. Remove it: then whether the data changed is not checked at this start.")
+        for entry in check_json(entries, list[dict], "what was trained on", path):
+            for name, kind in (("from_step", int), ("files", dict[str, int]), ("dataset", str)):
+                json_field(entry, name, kind, path)
+        return entries
+    except (ValueError, RecursionError):
+        message = f"{path} is damaged. Remove it: then whether the data changed is not checked at this start."
+        raise UserError(message) from None
 
 
 def append_metrics(workdir: pathlib.Path, row: dict) -> None:
@@ -175,19 +186,25 @@ def append_metrics(workdir: pathlib.Path, row: dict) -> None:
 
 
 def read_metrics(workdir: pathlib.Path) -> list[dict]:
-    """Returns the rows of `metrics.jsonl`; a last line that is not complete is left out."""
+    """Returns the rows of `metrics.jsonl`; a last line that is not complete is left out, and so is a damaged one."""
     path = workdir / "metrics.jsonl"
     if not path.exists():
         return []
-    rows = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):  # written when the disk was full or the run was killed
-            continue
-        if isinstance(row, dict) and isinstance(row.get("step"), int):
-            rows.append(row)
-    return rows
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    rows = [_row(line) for line in lines]
+    lost = [number for number, row in enumerate(rows, start=1) if row is None]
+    if set(lost) - {len(lines)}:  # the last one: written when the disk was full or the run was killed
+        logging.warning("%s: %d damaged lines are left out, the first is line %d.", path, len(lost), lost[0])
+    return [row for row in rows if row is not None]
+
+
+def _row(line: str) -> dict | None:
+    """Returns what a line holds, `None` if it is no row."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return row if isinstance(row, dict) and type(row.get("step")) is int else None
 
 
 def drop_metrics(workdir: pathlib.Path, wanted: Callable[[dict], bool]) -> None:

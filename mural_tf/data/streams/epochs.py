@@ -226,7 +226,7 @@ def _tallies(before: tf.Tensor, found: dict[str, tf.Tensor]) -> tf.Tensor:
 
 
 def _too_many(sums: tf.Tensor, epoch: tf.Tensor, max_fraction: float) -> tf.Tensor:
-    """Tells whether more than `max_fraction` is skipped: for certain at the end of an epoch, else beyond doubt.
+    """Tells whether more than `max_fraction`, or all, is skipped: for certain at an epoch's end, else beyond doubt.
 
     Before the end the number of skipped records is taken for a Poisson count of losses, a stretch of several records
     being one loss: it must lie above the bound by `DEVIATIONS` times the root of the sum of squared losses.
@@ -238,7 +238,8 @@ def _too_many(sums: tf.Tensor, epoch: tf.Tensor, max_fraction: float) -> tf.Tens
     read, skipped, squares = tf.unstack(tf.cast(sums, tf.float64))
     whole = tf.logical_and(epoch >= 0, sums[0] >= epoch)  # nothing of the epoch was read before a restart
     doubt = tf.where(whole, tf.constant(0.0, tf.float64), DEVIATIONS * tf.sqrt(squares))
-    return skipped - doubt > max_fraction * read
+    nothing = tf.logical_and(whole, skipped >= read)  # no batch would ever come, whatever the bound
+    return tf.logical_or(skipped - doubt > max_fraction * read, nothing)
 
 
 def _stop(stream: str, tally: tf.Tensor) -> tf.Tensor:

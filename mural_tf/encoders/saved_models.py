@@ -1,0 +1,62 @@
+"""SavedModels on disk: sealed when they are written, checked when they are loaded.
+
+TensorFlow stores a checksum with every variable, but none with the graph: a bit that changed in one of its constants
+gives another model, whose vectors look right. So the SHA-256 of the graph and the assets lies beside them, in the
+format of `sha256sum`. The vocabulary has a digest of its own (`text/vocabulary_file.py`). SavedModels that were made
+before there were digests, or elsewhere, have none and are not checked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pathlib
+
+import tensorflow as tf
+
+from mural_tf.errors import UserError
+from mural_tf.text.vocabulary_file import NAME, check_saved_model
+
+DIGESTS = "assets.extra/saved_model.sha256"  # TensorFlow passes over this folder
+
+
+def seal_graph(folder: str | pathlib.Path) -> None:
+    """Writes the digests of a SavedModel's graph and assets."""
+    folder = pathlib.Path(folder)
+    (folder / DIGESTS).parent.mkdir(exist_ok=True)
+    (folder / DIGESTS).write_text("".join(f"{line}\n" for line in _lines(folder)), encoding="utf-8")
+
+
+def check_graph(folder: str | pathlib.Path) -> None:
+    """Raises `UserError` if the graph or an asset of a SavedModel is not what `seal_graph` saw."""
+    folder = pathlib.Path(folder)
+    if not (folder / DIGESTS).is_file():
+        return
+    sealed = (folder / DIGESTS).read_text(encoding="utf-8", errors="replace").splitlines()
+    found = _lines(folder)
+    if found != sealed:
+        changed = next((line.partition("  ")[2] for line in found if line not in sealed), "an asset, or the list,")
+        raise UserError(
+            f"{folder} is damaged: {changed} is not what was exported, by the SHA-256 in {DIGESTS}. Copy the folder "
+            "again from where it came from, or export again."
+        )
+
+
+def _lines(folder: pathlib.Path) -> list[str]:
+    names = [pathlib.Path("saved_model.pb"), *(path.relative_to(folder) for path in sorted(folder.glob("assets/*")))]
+    files = [name for name in names if name.name != NAME and (folder / name).is_file()]
+    return [f"{hashlib.sha256((folder / name).read_bytes()).hexdigest()}  {name}" for name in files]
+
+
+def load_saved_model(folder: str | pathlib.Path):
+    """Loads a SavedModel, which must be kept as long as its signatures.
+
+    Raises `UserError` if it is damaged, or its vocabulary, graph or assets are not what it was saved with.
+    """
+    check_saved_model(folder)
+    check_graph(folder)
+    try:
+        return tf.saved_model.load(str(folder))
+    # IndexError: TensorFlow has many names for a damaged file.
+    except (OSError, ValueError, IndexError, AttributeError, tf.errors.OpError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise UserError(f"{folder} is not a SavedModel or is damaged: {reason}") from None
