@@ -19,6 +19,7 @@ import tensorflow as tf
 from ml_collections import ConfigDict
 
 from mural_tf.data import records
+from mural_tf.data.images import are_plain
 from mural_tf.data.skipped import CHECK_EVERY, DEVIATIONS, KINDS, NOT_AN_EXAMPLE, UNREADABLE_IMAGE
 from mural_tf.data.streams.record_files import read_files
 from mural_tf.errors import UserError
@@ -153,7 +154,7 @@ def usable_items(
 
     Args:
       items: (place, item), of `endless_items`.
-      decode: from (item, position), int64 [2], to what the item becomes; `None`: it stays.
+      decode: from (item, position, plain), see `Stream` in pipeline.py, to what the item becomes; `None`: it stays.
       stream: its name, for the error, from which `unusable` reads it.
       max_skipped_fraction: of the records read; see `_too_many`.
 
@@ -192,11 +193,17 @@ def _decode_block(places: tf.Tensor, items: dict[str, tf.Tensor], decode: Callab
         rows = tf.range(tf.size(places))
         return dict(items), rows, {**found, "problem": items["problem"]}
 
-    def decode_one(row, place, item):
-        return {**decode(item, positions(place)), "row": row}
+    def decode_all(plain):
+        def decode_one(row, place, item):
+            return {**decode(item, positions(place), plain), "row": row}
 
-    numbered = tf.data.Dataset.from_tensor_slices((tf.range(tf.size(places)), places, items))
-    decoded = _together(numbered.map(decode_one).ignore_errors())
+        numbered = tf.data.Dataset.from_tensor_slices((tf.range(tf.size(places)), places, items))
+        return _together(numbered.map(decode_one).ignore_errors())
+
+    if "image" in items:
+        decoded = tf.cond(are_plain(items["image"]), lambda: decode_all(True), lambda: decode_all(False))
+    else:
+        decoded = decode_all(True)
     rows = decoded.pop("row")
     problem = tf.fill(tf.shape(places), UNREADABLE_IMAGE)
     return decoded, rows, {**found, "problem": tf.tensor_scatter_nd_update(problem, rows[:, None], decoded["problem"])}

@@ -85,7 +85,8 @@ class Stream:
 
     name: as above.
     parse: from a serialised record to items, {name: [items]}.
-    decode: from an item and its position, int64 [2], to what it is in a batch; `None`: as it is.
+    decode: from an item, its position, int64 [2], and whether its image is plain (`data/images.py`) to what it is in a
+      batch; `None`: as it is.
     finish: from the items of a batch, {name: [B, …]}, and a seed, int64 [2], to the batch's entries.
     size: items in a batch.
     without: the error where no record holds such an item.
@@ -255,7 +256,7 @@ def _one_caption(name: str, settings: StreamSettings, finish: Callable) -> Strea
     return Stream(
         name,
         parse_image_text if data.format == "mural" else parse_img2dataset(data.default_language),
-        lambda item, position: _with_image(item, settings),
+        lambda item, position, plain: _with_image(item, settings, plain),
         finish,
         settings.image_text_batch,
         languages=data.image_text_languages,
@@ -275,7 +276,7 @@ def _triples(settings: StreamSettings, texts: Texts) -> Stream:
     return Stream(
         "triples",
         parse_triples(settings.data.image_text_languages),
-        lambda item, position: _with_image(item, settings),
+        lambda item, position, plain: _with_image(item, settings, plain),
         finish,
         settings.image_text_batch,
         without="No image has two captions of one caption_group in different languages (of data.image_text_languages, "
@@ -292,10 +293,10 @@ def _image_groups(settings: StreamSettings, texts: Texts) -> Stream:
         )
     languages = tuple(settings.data.image_text_languages) or tokenizer.languages
 
-    def decode(item, position):
+    def decode(item, position, plain):
         seed = _item_seed(settings, position)
         drawn = draw_captions(*captions_of(item), places, settings.captions_per_language, seed)
-        return {**_with_image(item, settings), **dict(zip(("caption", "language"), drawn))}
+        return {**_with_image(item, settings, plain), **dict(zip(("caption", "language"), drawn))}
 
     def finish(items, seed):
         captions, of = (tf.reshape(items[name], [-1]) for name in ("caption", "language"))  # [I N]
@@ -326,7 +327,7 @@ def _text_pairs(settings: StreamSettings, texts: Texts) -> Stream:
     def finish(items, seed):
         return {**_text_pair(items, texts), "text_group_id": fingerprint(items["group_id"])}
 
-    def draw(item, position):
+    def draw(item, position, plain):
         return draw_across_languages(item, languages, _item_seed(settings, position))
 
     parse, decode = {
@@ -365,10 +366,10 @@ def _item_seed(settings: StreamSettings, position: tf.Tensor) -> tf.Tensor:
     return tf.stack([tf.cast(settings.seed, tf.int64) * 2**20 + position[0], position[1]])
 
 
-def _with_image(item: dict, settings: StreamSettings) -> dict:
-    """Decodes the item's image, where the item has no problem."""
+def _with_image(item: dict, settings: StreamSettings, plain: bool) -> dict:
+    """Decodes the item's image, where the item has no problem; `plain` is as in `decode_image`."""
     usable = tf.equal(item["problem"], "")
-    return {**item, "image": read_image(item["image"], settings.image_tower, usable)}
+    return {**item, "image": read_image(item["image"], settings.image_tower, usable, plain)}
 
 
 def _images(items: dict, settings: StreamSettings, seed: tf.Tensor) -> tf.Tensor:
