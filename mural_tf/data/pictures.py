@@ -7,7 +7,7 @@ Pillow reads, wherever Python has an image in its hands.
 from __future__ import annotations
 
 import base64
-import contextlib
+import errno
 import io
 import os
 import pathlib
@@ -181,10 +181,18 @@ def path_below(folder: pathlib.Path, name: str) -> pathlib.Path:
     """
     try:
         path = (folder / name).resolve()
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
-            os.stat(path)  # Python 3.13 leaves links in a circle as they are
+        _refuse_circles(path)
     except (OSError, RuntimeError, ValueError):  # links in a circle, a null character
         raise BadImage("file name that leads nowhere") from None
     if not path.is_relative_to(folder.resolve()):
         raise BadImage("file name that leads out of its folder")
     return path
+
+
+def _refuse_circles(path: pathlib.Path) -> None:
+    """Raises the `OSError` of links in a circle, which Python up to 3.12 finds when it resolves them."""
+    try:
+        os.stat(path)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise
