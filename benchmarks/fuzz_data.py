@@ -23,6 +23,7 @@ import shutil
 import sys
 import tempfile
 import traceback
+import warnings
 from typing import NamedTuple
 
 SECONDS, GIGABYTES = 60, 3.0
@@ -84,6 +85,7 @@ def work(connection, root: str) -> None:
     from absl import logging
 
     logging.set_verbosity(logging.FATAL)
+    warnings.simplefilter("ignore")
     tf.config.run_functions_eagerly(True)  # the graphs of models are not what is read
     with contextlib.suppress(EOFError):
         while True:

@@ -67,6 +67,9 @@ def test_lines_that_cannot_be_read_are_reported(tmp_path):
     assert problems == [("text that is not UTF-8", f"{path}:2")]
     with pytest.raises(UserError, match=r"bad.txt:2: text that is not UTF-8"):
         list(text_files.read_lines(path))
+    path.write_bytes(b"good\nfi" + bytes(40) + b"\nfine\n")  # a block that was never written
+    problems = Problems()
+    assert list(text_files.read_lines(path, problems)) == [(1, "good"), (2, None), (3, "fine")] and len(problems) == 1
     positions = []
     (tmp_path / "long.txt").write_bytes(b"0123456789abcde\n" * 4000)
     assert len(list(text_files.read_lines(tmp_path / "long.txt", on_position=positions.append))) == 4000
@@ -153,6 +156,11 @@ def test_karpathy(tmp_path):
     assert len(list(caption_files.read_karpathy(path, ["train", "restval"]))) == 6
     with pytest.raises(UserError, match="no split dev; it has restval, test, train"):
         list(caption_files.read_karpathy(path, "dev"))
+    content = karpathy_content(coco=True)
+    content["images"][0]["split"] = "tesu"
+    path, problems = write_json(tmp_path / "damaged.json", content), Problems()
+    list(caption_files.read_karpathy(path, "test", on_problem=problems))
+    assert [kind for kind, _ in problems] == ["image of a split that is none of train, restval, val, test"]
     flickr = write_json(tmp_path / "dataset_flickr30k.json", karpathy_content(coco=False))
     assert list(caption_files.read_karpathy(flickr, "train")) == [
         Caption("1.jpg", "1.jpg", "Sentence 0 of 1.", "en", f"{flickr}, sentence 10")

@@ -1,11 +1,13 @@
 """The front of all commands: finding one, its flags and help, mistakes, former names, and `--config.model`."""
 
+import errno
 import runpy
 import subprocess
 import sys
 
 import forked
 import pytest
+import tensorflow as tf
 from absl import flags
 
 from mural_tf import cli, models
@@ -101,6 +103,16 @@ def test_unknown_commands_name_the_nearest(arguments, message):
     with pytest.raises(UserError) as raised:
         cli.find_command(COMMANDS, arguments)
     assert message in str(raised.value)
+
+
+@pytest.mark.parametrize("error", [
+    OSError(errno.ENOSPC, "No space left on device", "/data/report.json"),
+    tf.errors.ResourceExhaustedError(None, None, "/data/report.json; No space left on device"),
+    UserError("Cannot write to /data/report.json:\nNo space left on device"),
+])  # fmt: skip
+def test_a_full_disk_is_one_line_wherever_a_command_writes(error):
+    line = cli._one_line(error)
+    assert "No space left on device" in line and "/data/report.json" in line and "\n" not in line
 
 
 @pytest.mark.parametrize("arguments, message", [

@@ -1,15 +1,18 @@
 """The conversion itself: the same bytes however it runs, resumed after a kill, bounded, reported."""
 
+import concurrent.futures
 import json
 import os
 import pathlib
 import signal
 import subprocess
 import sys
+import threading
 import time
 import tracemalloc
 
 import pytest
+import tensorflow as tf
 from convert_data import contents, image_bytes, images_in, pairs_in, run, write_moses
 
 from mural_tf.errors import UserError
@@ -205,6 +208,41 @@ def test_too_much_that_is_unusable_stops_the_conversion(tmp_path):
     assert "100 of 1000 captions and pairs (100 x row with the wrong number of columns, first at" in message
     assert f"{tmp_path}/bad.tsv:1), more than --max_skipped_fraction=0.05" in message
     assert len(pairs_in(run([source], tmp_path / "out", max_skipped_fraction=0.2))) == 4500
+
+
+def test_two_processes_make_one_data_set(tmp_path, monkeypatch, caplog):
+    sources, begun, go_on, blocks = write_sources(tmp_path), threading.Event(), threading.Event(), []
+
+    def slowly(self, block, convert=Converter.__call__):
+        blocks.append(block.number)
+        begun.set()
+        assert go_on.wait(60)
+        return convert(self, block)
+
+    monkeypatch.setattr(Converter, "__call__", slowly)
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:  # each with its own file for the lock, as two processes
+        first = pool.submit(run, sources, tmp_path / "out")
+        assert begun.wait(60)
+        second = pool.submit(run, sources, tmp_path / "out")
+        while "Waiting for another process" not in caplog.text and not second.done():
+            time.sleep(0.01)
+        go_on.set()
+        assert first.result() == second.result() == tmp_path / "out"
+    assert len(blocks) == len(set(blocks)) and "Waiting for another process" in caplog.text
+
+
+def test_a_full_disk_is_one_line_and_the_conversion_goes_on_later(tmp_path, monkeypatch):
+    sources = write_sources(tmp_path)
+    whole = contents(run(sources, tmp_path / "whole"))
+
+    class Full:
+        def __init__(self, path):
+            raise tf.errors.ResourceExhaustedError(None, None, f"{path}; No space left on device")
+
+    with monkeypatch.context() as patch, pytest.raises(UserError, match="Cannot write to .*No space left on device"):
+        patch.setattr(tf.io, "TFRecordWriter", Full)
+        run(sources, tmp_path / "out")
+    assert contents(run(sources, tmp_path / "out")) == whole
 
 
 def test_memory_does_not_grow_with_the_input(tmp_path, monkeypatch):

@@ -164,6 +164,10 @@ def test_texts_of_records_tables_and_files(data, tmp_path):
     assert [(item.language, item.name) for item in found] == [
         ("en", "red"), ("de", "rot"), ("", "no language"), ("", "red"), ("", "purple")
     ]  # fmt: skip
+    (tmp_path / "texts.txt").write_bytes(b"red\n\xff\xfe\npurple\n" + bytes(20))
+    found = list(collect.find(TEXTS, [str(tmp_path / "texts.txt")]))
+    assert [entry for entry in found if isinstance(entry, Unreadable)] == found[1::2] and len(found) == 4
+    assert found[1][:2] == (f"{tmp_path}/texts.txt:2", "Text that is not UTF-8.")
 
 
 def test_damaged_records_are_listed_and_the_rest_is_indexed(data):
@@ -349,6 +353,9 @@ def test_queries_of_a_table(tmp_path):
     ]  # fmt: skip
     (tmp_path / "queries.tsv").write_text("sw\t\n")
     with pytest.raises(UserError, match="line 1: no sentence"):
+        read_queries(tmp_path / "queries.tsv")
+    (tmp_path / "queries.tsv").write_bytes(b"red\n\xff\n")
+    with pytest.raises(UserError, match="queries.tsv:2: text that is not UTF-8"):
         read_queries(tmp_path / "queries.tsv")
 
 

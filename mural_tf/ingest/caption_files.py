@@ -85,6 +85,9 @@ def read_coco(path: str | pathlib.Path, language: str = "en", on_problem: Proble
             yield from checked(names.get(image), str(image), annotation.get("caption"), language, location, on_problem)
 
 
+KARPATHY_SPLITS = ("train", "restval", "val", "test")
+
+
 def read_karpathy(
     path: str | pathlib.Path,
     split: str | Collection[str],
@@ -114,6 +117,8 @@ def read_karpathy(
     for image, location in images:
         if not is_text(image.get("split")):
             on_problem("image without a split", location)
+        elif image["split"] not in (*KARPATHY_SPLITS, *wanted):
+            on_problem(f"image of a split that is none of {', '.join(KARPATHY_SPLITS)}", location)
         elif image["split"] in wanted:
             yield from _of_karpathy(image, location, f"{path}, sentence", captions_per_image, language, on_problem)
 

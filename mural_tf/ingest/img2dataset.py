@@ -22,7 +22,7 @@ from mural_tf.data.pictures import ENDINGS, MAX_BYTES, BadImage, path_below, rea
 from mural_tf.errors import UserError
 from mural_tf.ingest.parquet import UnreadableParquet, column_names, read_rows
 from mural_tf.ingest.source import Captioned, ShardSource, Tally, Text, language_tag
-from mural_tf.ingest.text_files import Problem, clean, is_text, parse_object
+from mural_tf.ingest.text_files import Problem, clean, decode, is_text, parse_object
 
 NOT_REGULAR = "not a regular file"
 NOT_TEXT = "name that is not text"
@@ -246,7 +246,7 @@ def _sample(key: str, found: dict[str, Any], shard: pathlib.Path, on_problem: Pr
         return
     try:
         metadata = parse_object(found["json"]) if "json" in found else {}
-        caption = found["txt"].decode("utf-8") if "txt" in found else metadata.get("caption") or ""
+        caption = decode(found["txt"]) if "txt" in found else metadata.get("caption") or ""
     except UnicodeDecodeError:
         on_problem("text that is not UTF-8", place)
     except ValueError:

@@ -144,6 +144,17 @@ def bounded_lines(content: IO[bytes]) -> Iterator[bytes | None]:
         yield None
 
 
+def decode(data: bytes) -> str:
+    """Decodes UTF-8; raises `UnicodeDecodeError`, also for a null character.
+
+    No text has one, but a block of a file that was never written consists of them: all lines there are one line then.
+    """
+    if b"\0" in data:
+        place = data.index(b"\0")
+        raise UnicodeDecodeError("utf-8", data, place, place + 1, "null character")
+    return data.decode("utf-8")
+
+
 def read_lines(
     path: str | pathlib.Path, on_problem: Problem = refuse, on_position: Callable[[int], None] | None = None
 ) -> Iterator[tuple[int, str | None]]:
@@ -167,7 +178,7 @@ def read_lines(
                 if number == 1:
                     line = line.removeprefix(_BYTE_ORDER_MARK)
                 try:
-                    text = line.rstrip(b"\n").removesuffix(b"\r").decode("utf-8")
+                    text = decode(line.rstrip(b"\n").removesuffix(b"\r"))
                 except UnicodeDecodeError:
                     text = None
                     on_problem("text that is not UTF-8", f"{path}:{number}")

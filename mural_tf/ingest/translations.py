@@ -24,6 +24,7 @@ from mural_tf.ingest.text_files import (
     TOO_LONG,
     bounded_lines,
     clean,
+    decode,
     is_text,
     open_binary,
     parse_object,
@@ -68,7 +69,7 @@ class AlignedSource(Source):
             tally.skip(TOO_LONG, item.place)
             return
         try:
-            text_a, text_b = clean(item.line_a.decode("utf-8")), clean(item.line_b.decode("utf-8"))
+            text_a, text_b = clean(decode(item.line_a)), clean(decode(item.line_b))
         except UnicodeDecodeError:
             tally.skip("text that is not UTF-8", item.place)
             return

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from mural_tf.data import records, tfrecord
 from mural_tf.data.pictures import ENDINGS, BadImage, path_below
 from mural_tf.errors import UserError
-from mural_tf.ingest.text_files import TOO_LONG, bounded_lines
+from mural_tf.ingest.text_files import read_lines
 from mural_tf.search.items import IMAGES, KINDS, TEXTS, Item, image_of_record
 
 TABLE, RECORDS = ".tsv", ".tfrecord"
@@ -115,9 +115,9 @@ def _read(kind: str, files: Iterable[tuple[str, str]]) -> Iterator[Found]:
 def _read_table(file: str) -> Iterator[Found]:
     """Lines of path[TAB]caption[TAB]language of the caption; a missing file shows when it is read."""
     folder = pathlib.Path(file).parent
-    for number, line in _lines(file):
-        if line is None:
-            yield _too_long(file, number)
+    for line in _lines(file):
+        if isinstance(line, Unreadable):
+            yield line
             continue
         name, caption, language = [*line.split("\t"), "", ""][:3]
         path = folder / name
@@ -133,29 +133,24 @@ def _read_table(file: str) -> Iterator[Found]:
 def _read_texts(file: str) -> Iterator[Found]:
     """Lines of text, or of language[TAB]text in a table."""
     table = file.endswith(TABLE)
-    for number, line in _lines(file):
-        if line is None:
-            yield _too_long(file, number)
+    for line in _lines(file):
+        if isinstance(line, Unreadable):
+            yield line
             continue
         language, _, text = line.partition("\t") if table and "\t" in line else ("", "", line)
         if text.strip():
             yield Item(text, language=language), text
 
 
-def _lines(file: str) -> Iterator[tuple[int, str | None]]:
-    """Yields the lines that hold something, with their numbers; `None` for one that is too long."""
-    with open(file, "rb") as content:
-        for number, line in enumerate(bounded_lines(content), start=1):
-            if line is None:
-                yield number, None
-                continue
-            text = line.decode("utf-8-sig" if number == 1 else "utf-8", "replace").rstrip("\r\n")
-            if text.strip():
-                yield number, text
-
-
-def _too_long(file: str, number: int) -> Unreadable:
-    return Unreadable(f"{file}:{number}", f"{TOO_LONG.capitalize()}.", (file, str(number)))
+def _lines(file: str) -> Iterator[str | Unreadable]:
+    """Yields the lines that hold something, and those that cannot be read."""
+    problems: list[tuple[str, str]] = []
+    for _, line in read_lines(file, lambda *problem: problems.append(problem)):
+        if line is not None and line.strip():
+            yield line
+        for reason, place in problems:
+            yield Unreadable(place, f"{reason[0].upper()}{reason[1:]}.", (file, place))
+        problems.clear()
 
 
 def _read_records(kind: str, file: str) -> Iterator[Found]:
