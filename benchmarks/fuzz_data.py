@@ -128,6 +128,8 @@ class Worker:
     def close(self) -> None:
         """Ends the process."""
         if self._process is not None:
+            self._connection.close()  # it ends by itself, unless it hangs
+            self._process.join(5)
             self._process.kill()
             self._process.join()
 
