@@ -227,6 +227,21 @@ def claiming(side, image_format):
     return bytes(data)
 
 
+def test_every_image_of_a_gif_counts():
+    frames = [Image.fromarray(np.random.default_rng(i).integers(0, 255, (30, 40, 3), np.uint8)) for i in range(3)]
+    buffer = io.BytesIO()
+    frames[0].save(buffer, "GIF", save_all=True, append_images=frames[1:], comment=b"x" * 600, loop=0)
+    data = bytearray(buffer.getvalue())
+    assert int(claimed_pixels(tf.constant(bytes(data)))) == 3 * 30 * 40
+    at = data.index(b",\0\0\0\0")  # the description of the first image
+    data[at + 5 : at + 9] = 2 * (9000).to_bytes(2, "little")
+    assert int(claimed_pixels(tf.constant(bytes(data)))) == 9000**2 + 2 * 30 * 40
+    with pytest.raises(tf.errors.InvalidArgumentError, match="Input is empty"):
+        decode_image(tf.constant(bytes(data)))
+    for size in range(4, len(data), 501):
+        claimed_pixels(tf.constant(bytes(data[:size])))  # wherever it is cut off
+
+
 @pytest.mark.parametrize("image_format", ["JPEG", "PNG", "GIF", "BMP"])
 def test_too_many_pixels_are_not_decoded(image_format):
     data = tf.constant(claiming(8193, image_format))

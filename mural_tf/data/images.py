@@ -157,7 +157,37 @@ def _claimed_by_others(data: tf.Tensor) -> tf.Tensor:
         sides = tf.minimum(sides, 2**32 - sides)  # a BMP's negative height says that its rows stand from the top
         found = tf.reduce_all(tf.equal(header[: len(magic)], [*magic]))
         pixels = tf.where(found, tf.reduce_prod(sides), pixels)
-    return pixels
+    is_gif = tf.reduce_all(tf.equal(header[:4], [*b"GIF8"]))
+    return tf.cond(is_gif, lambda: tf.maximum(pixels, _pixels_of_gif(data)), lambda: pixels)
+
+
+def _pixels_of_gif(data: tf.Tensor) -> tf.Tensor:
+    """Returns the pixels of all images of a GIF, int64: the decoder unpacks every one, and they may be larger than it.
+
+    The form is CompuServe's GIF89a, §18 to 27: a header of 13 bytes and its colours; then images (",", position, sides,
+    flags, colours, a byte) and extensions ("!", a byte), followed by blocks, a byte of length each, the last empty.
+    """
+    numbers = tf.cast(tf.io.decode_raw(data, tf.uint8), tf.int32)
+    size = tf.size(numbers)
+
+    def at(place):
+        return numbers[tf.minimum(place, size - 1)]
+
+    def after_colors(place, flags):
+        return place + tf.where(flags >= 128, tf.gather([6, 12, 24, 48, 96, 192, 384, 768], flags % 8), 0)
+
+    def step(place, in_blocks, pixels):
+        first = at(place)
+        is_image = tf.logical_and(tf.logical_not(in_blocks), tf.equal(first, ord(",")))
+        width, height = (at(place + low) + 256 * at(place + low + 1) for low in (5, 7))
+        pixels += tf.where(is_image, tf.cast(width, tf.int64) * tf.cast(height, tf.int64), tf.constant(0, tf.int64))
+        of_item = tf.where(is_image, after_colors(place + 11, at(place + 9)), place + 2)
+        known = tf.logical_or(is_image, tf.equal(first, ord("!")))  # else it is the end, or garbage
+        after = tf.where(in_blocks, place + 1 + first, tf.where(known, of_item, size))
+        return after, tf.where(in_blocks, first > 0, known), pixels
+
+    start = after_colors(tf.constant(13), at(10)), tf.constant(False), tf.constant(0, tf.int64)
+    return tf.while_loop(lambda place, *_: place < size, step, start)[2]
 
 
 # The segments of a JPEG with EXIF data.
