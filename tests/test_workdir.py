@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import types
 
 import pytest
@@ -61,6 +62,14 @@ def test_damaged_lines_of_metrics_are_left_out_and_said(tmp_path, caplog, line):
     workdir.drop_metrics(tmp_path, lambda row: not workdir.has_evaluation(row, "a", 2))
     assert (tmp_path / "metrics.jsonl").read_text() == '{"step": 1}\n'
     assert "metrics.jsonl: 1 damaged lines are left out, the first is line 1" in caplog.text
+
+
+@pytest.mark.parametrize("remote", ["gs://bucket/run1", "s3x://b/w", pathlib.Path("gs://bucket/run1")])
+def test_a_store_elsewhere_does_not_become_a_folder_here(tmp_path, monkeypatch, remote):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="a workdir is a folder of this machine"):
+        pretrain(with_seed(0), remote)
+    assert not list(tmp_path.iterdir())
 
 
 def data(files, dataset=""):

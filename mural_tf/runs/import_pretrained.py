@@ -23,7 +23,7 @@ from mural_tf.text import build_tokenizer
 from mural_tf.text.vocabulary_file import digest, save_vocabulary
 from mural_tf.training.checkpoints import Checkpoints, has_checkpoint, load_trained
 from mural_tf.training.prepare import find_vocabulary, prepare_data
-from mural_tf.training.workdir import open_workdir
+from mural_tf.training.workdir import open_workdir, refuse_remote
 
 WORKDIR = "workdir"  # the source that is a workdir of this project
 
@@ -51,6 +51,7 @@ def import_into_workdir(
     Raises:
       UserError: files that are missing, damaged or do not fit; or a workdir that is in use.
     """
+    refuse_remote(workdir)
     workdir = pathlib.Path(workdir)
     if source not in (*SOURCES, WORKDIR):
         raise UserError(f"What to import? Got {source!r}, expected one of {', '.join((*SOURCES, WORKDIR))}.")

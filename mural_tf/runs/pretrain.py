@@ -23,7 +23,7 @@ from mural_tf.training.checkpoints import has_checkpoint
 from mural_tf.training.fit import compile_model, fit
 from mural_tf.training.prepare import prepare_data, prepare_tokenizer
 from mural_tf.training.strategy import build_strategy, chief_first, describe_devices, is_chief, workers
-from mural_tf.training.workdir import lock_workdir, open_workdir
+from mural_tf.training.workdir import lock_workdir, open_workdir, refuse_remote
 
 
 def pretrain(
@@ -56,6 +56,7 @@ def train_and_finish(
     initialize: Callable[[DualEncoder], None] | None = None,
 ) -> None:
     """The part that pretraining and fine-tuning share; `initialize` sets the weights of a run's first start."""
+    refuse_remote(workdir)
     with StopSignals() as signals:
         try:
             finished = _train_and_finish(config, pathlib.Path(workdir), tpu, debug_nans, profile, initialize, signals)
