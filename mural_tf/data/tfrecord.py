@@ -25,7 +25,7 @@ CRC_MASK = 0xA282EAD8
 
 
 def masked_crc(data: bytes) -> int:
-    """Returns the checksum of `data` as TFRecord files store it: of a CRC of CRCs less would be known."""
+    """Returns the checksum of `data` as TFRecord files store it: rotated, plus a constant."""
     crc = google_crc32c.value(data)
     return (((crc >> 15) | (crc << 17)) + CRC_MASK) & 0xFFFFFFFF
 

@@ -1,4 +1,4 @@
-"""Optimisers: LAMB (TensorFlow Addons), Adam and AdamW, with per-variable learning rates. TFA is imported here only."""
+"""Optimisers: LAMB, Adam and AdamW, with per-variable learning rates. TensorFlow Addons is imported here only."""
 
 from mural_tf.optimizers.build import (
     WarmupLinearDecay,

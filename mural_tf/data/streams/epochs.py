@@ -276,8 +276,8 @@ def check_first_item(files: Sequence[str], parse: Callable, without: str) -> Non
                 failed += 1
                 reason = reason or _first_line(error)
             seen += 1
-            if seen == failed == FIRST_RECORDS:
-                break
+            if failed == seen >= FIRST_RECORDS:
+                break  # of each further file, its first record
     if failed and failed == seen:
         raise UserError(
             f"{files[0]} does not hold records of the expected kind ({reason}). See docs/data.md, and "
