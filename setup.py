@@ -44,7 +44,8 @@ EXTRAS = {
     "search": ["faiss-cpu>=1.9,<2"],  # approximate search; these take NumPy 1.25 to 2
     "vocabulary": ["tokenizers>=0.19"],  # the fast word-piece builder
     "pretrained": ["safetensors>=0.4"],  # Hugging Face's files of weights
-    "convert": [  # python -m mural_tf convert
+    "convert": [  # python -m mural_tf convert, vocabulary, embed
+        "apache-beam>=2.72,<2.78",  # distributed data work; not its [gcp], which TensorFlow 2.15's protobuf excludes
         f"pyarrow>=14,<21; {LINE_2_15}",  # Parquet; newer ones need NumPy 2
         f"pyarrow>=18; {LINE_2_21}",
         "ImageHash>=4.3",  # perceptual hashes, to find evaluation images in training data

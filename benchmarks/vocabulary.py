@@ -102,7 +102,7 @@ def measure_counting(words: float, workers: int, results) -> None:
                 file.write("\t".join(texts) + "\n")
         source = parse_source(f"pairs:{path},language_b=de", KINDS)
         start = time.perf_counter()
-        found, _ = count_sources([source], Settings(workers=workers), progress=False)
+        found, _ = count_sources([source], Settings(workers=workers), pathlib.Path(folder), progress=False)
         seconds = time.perf_counter() - start
     results.put((sum(found.totals.values()), seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20))
 

@@ -377,7 +377,7 @@ def convert():
     """
     import dataclasses
 
-    from mural_tf.ingest.source import BLOCK_SIZES, FILTERS, Filters, Settings
+    from mural_tf.ingest.source import DUPLICATES, FILTERS, Filters, Settings
 
     flag = cli.define(
         list=(False, "Print the kinds of sources and their options."),
@@ -398,29 +398,27 @@ def convert():
     )
     numbers = cli.define(
         workers=(2, "Processes that convert; 0 converts in this one."),
+        drop_duplicates=("", "Keep the first only of equal texts, images, both, or pairs of both.", [*DUPLICATES]),
+        shuffle=(False, "Mix the sources over the shards by a hash, and the records within each."),
         max_skipped_fraction=(0.01, "Stop when a larger share of captions and pairs is unusable."),
         hash_distance=(4, "Bits of 64 by which perceptual hashes of one picture may differ."),
         image_size=(0, "Shrink images whose shorter side is longer than this; 0 copies them."),
-        shard_megabytes=(64, "Least size of a TFRecord file.", 0),
+        shard_megabytes=(64, "Size of a TFRecord file, about.", 0),
+        beam=("", "Flags of Apache Beam, to work elsewhere: '--runner=DataflowRunner --project=…'."),
     )
-    blocks = cli.define(
-        images_per_block=(BLOCK_SIZES["image"], "Images a worker converts at a time.", 1),
-        pairs_per_block=(BLOCK_SIZES["pair"], "Text pairs that a worker converts at a time.", 1),
-    )
+    dry_run = cli.define(dry_run=(False, "Print what would be done, and do nothing."))
 
     def settings() -> Settings:
         given = {name: value for name, value in filters.items() if flags.FLAGS[name].present}
-        sizes = {"image": blocks["images_per_block"], "pair": blocks["pairs_per_block"]}
         return Settings(
             filters=dataclasses.replace(FILTERS[flag["filters"]], **given),
-            block_sizes=tuple({**BLOCK_SIZES, **sizes}.items()),
             **{name: tuple(values) for name, values in lists.items()},
             **numbers,
         )
 
     def main(sources: list[str]) -> None:
         from mural_tf.data.dataset_folder import describe
-        from mural_tf.ingest.convert import KINDS, convert
+        from mural_tf.ingest.convert import KINDS, convert, describe_plan
         from mural_tf.ingest.source import describe_kinds, parse_source
 
         if flag["list"]:
@@ -430,6 +428,9 @@ def convert():
             raise UserError("No source given: expected KIND:PATH[,OPTION=VALUE…]; --list prints the kinds.")
         cli.need(output=flag["output"])
         parsed = [parse_source(text, KINDS) for text in sources]
+        if dry_run["dry_run"]:
+            print(describe_plan(parsed, flag["output"], settings()))
+            return
         print(describe(convert(parsed, flag["output"], settings(), flag["restart"])))
 
     return main

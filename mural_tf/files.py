@@ -11,20 +11,45 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import glob
+import io
 import json
 import os
 import pathlib
 import reprlib
+import secrets
 import shutil
 import typing
 from collections.abc import Iterator, Mapping
+from typing import IO
 
 import numpy as np
 from absl import logging
 
+from mural_tf import remote
 from mural_tf.errors import UserError
+from mural_tf.remote import RemotePath
 
 PARTIAL = ".partial"  # ends the names of what is still being written
+
+
+def as_path(name: str | os.PathLike) -> pathlib.Path | RemotePath:
+    """Returns the path of a file or folder that a user named: here, or elsewhere (`gs://…`, `s3://…`)."""
+    if isinstance(name, RemotePath) or "://" in os.fspath(name):
+        return name if isinstance(name, RemotePath) else RemotePath(os.fspath(name))
+    return pathlib.Path(name).expanduser()
+
+
+def open_path(name: str | os.PathLike, mode: str = "rb") -> IO:
+    """Opens a file here or elsewhere as `open` does."""
+    return as_path(name).open(mode)
+
+
+def find(pattern: str | os.PathLike) -> list[pathlib.Path] | list[RemotePath]:
+    """Returns the sorted files and folders that a name stands for, which may hold wildcards: `**`, `*`, `?`, `[…]`."""
+    if isinstance(as_path(pattern), RemotePath):
+        return remote.find(str(pattern))
+    return sorted(pathlib.Path(name) for name in glob.glob(os.path.expanduser(pattern), recursive=True))
 
 
 def sync(path: str | pathlib.Path) -> None:
@@ -46,6 +71,9 @@ def sync(path: str | pathlib.Path) -> None:
 
 def publish(partial: str | pathlib.Path, path: str | pathlib.Path) -> None:
     """Gives what is complete, a file or a folder with all that it holds, its name; both lie on one file system."""
+    if isinstance(partial, RemotePath):  # a store has what it has taken; names are copies there
+        partial.replace(as_path(path))
+        return
     _sync_all(partial)
     os.replace(partial, path)
     sync(pathlib.Path(path).parent)
@@ -63,8 +91,8 @@ def _sync_all(path: str | pathlib.Path) -> None:
 @contextlib.contextmanager
 def whole(path: str | pathlib.Path) -> Iterator[pathlib.Path]:
     """Gives a temporary name beside `path` that becomes `path` when the block ends without an error."""
-    path = pathlib.Path(path)
-    partial = path.with_name(f".{path.name}.{os.getpid()}{PARTIAL}")
+    path = as_path(path)
+    partial = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}{PARTIAL}")
     try:
         yield partial
         publish(partial, path)
@@ -105,6 +133,16 @@ def remove_partial(folder: pathlib.Path) -> None:
             path.unlink()
 
 
+def remove_tree(folder: str | pathlib.Path) -> None:
+    """Removes a folder with all that it holds, if it is there."""
+    folder = as_path(folder)
+    if isinstance(folder, pathlib.Path):
+        shutil.rmtree(folder, ignore_errors=True)
+        return
+    for path in folder.rglob("*"):
+        path.unlink(missing_ok=True)
+
+
 def write_whole(path: str | pathlib.Path, text: str) -> None:
     """Writes a text file, UTF-8, that keeps what it held or holds all of `text`, whenever the process is killed."""
     with whole(path) as partial:
@@ -114,7 +152,7 @@ def write_whole(path: str | pathlib.Path, text: str) -> None:
 def read_json(path: str | pathlib.Path) -> dict:
     """Reads a JSON object; raises `UserError` if the file is missing or not one. `json_field` reads what is in it."""
     try:
-        value = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
+        value = json.loads(as_path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}.") from None
     except RecursionError:
@@ -183,16 +221,26 @@ def _describe(kind: type) -> str:
 
 def save_array(path: str | pathlib.Path, array: np.ndarray) -> None:
     """Writes a .npy file whole."""
-    with whole(path) as partial, open(partial, "wb") as file:
+    with whole(path) as partial, partial.open("wb") as file:
         np.save(file, array)
+
+
+def read_array(path: str | pathlib.Path) -> np.ndarray:
+    """Reads a .npy file: mapped into memory where it lies on this machine."""
+    path = as_path(path)
+    return np.load(path, mmap_mode="r") if isinstance(path, pathlib.Path) else np.load(io.BytesIO(path.read_bytes()))
 
 
 @contextlib.contextmanager
 def exclusive_lock(path: pathlib.Path, busy: str = "") -> Iterator[None]:
     """Holds `path` against other processes; a process that dies lets go.
 
-    Waits for whoever has it, or raises `UserError` with the message `busy` if there is one.
+    Waits for whoever has it, or raises `UserError` with the message `busy` if there is one. Object stores
+    have no locks: there nobody waits, and two processes at once write the same names.
     """
+    if isinstance(path, RemotePath):
+        yield
+        return
     with open(path, "a", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

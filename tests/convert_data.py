@@ -25,9 +25,8 @@ def image_bytes(seed: int, width: int = 48, height: int = 40, image_format: str 
 
 
 def run(sources, output: pathlib.Path, **settings) -> pathlib.Path:
-    """Converts in this process, unless `workers` says otherwise; 100 items in each block."""
-    sizes = (("pair", 100), ("image", 100), ("file", 1))
-    values = {"workers": 0, "block_sizes": sizes, "max_skipped_fraction": 1.0, **settings}
+    """Converts in this process, unless `workers` says otherwise; many small units."""
+    values = {"workers": 0, "unit_bytes": 60_000, "max_skipped_fraction": 1.0, **settings}
     parsed = [parse_source(source, KINDS) for source in sources]
     return convert(parsed, output, Settings(**values), progress=False)
 

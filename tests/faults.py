@@ -271,7 +271,7 @@ _ROWS: dict[str, tuple[Cell | None, ...]] = {
         mended(TWENTY_KILLS),
         mended(TWENTY_KILLS),
         mended(TWENTY_KILLS),
-        mended("convert.py::test_a_killed_process_leaves_nothing_behind_and_goes_on"),
+        mended("convert.py::test_kills_at_any_moment_and_the_same_command_again"),
         mended("search.py::test_an_interrupted_index_goes_on"),
         READS,
         mended(TWENTY_KILLS),

@@ -1,7 +1,9 @@
 """Caption files in exactly the published formats, with their traps."""
 
 import gzip
+import io
 import json
+import random
 
 import pytest
 
@@ -70,10 +72,6 @@ def test_lines_that_cannot_be_read_are_reported(tmp_path):
     path.write_bytes(b"good\nfi" + bytes(40) + b"\nfine\n")  # a block that was never written
     problems = Problems()
     assert list(text_files.read_lines(path, problems)) == [(1, "good"), (2, None), (3, "fine")] and len(problems) == 1
-    positions = []
-    (tmp_path / "long.txt").write_bytes(b"0123456789abcde\n" * 4000)
-    assert len(list(text_files.read_lines(tmp_path / "long.txt", on_position=positions.append))) == 4000
-    assert len(positions) == 4 and positions == sorted(positions) and positions[-1] == 64000
     cut = tmp_path / "cut.gz"
     cut.write_bytes(gzip.compress(b"one\ntwo\n" * 5000)[:-20])
     problems = Problems()
@@ -81,6 +79,30 @@ def test_lines_that_cannot_be_read_are_reported(tmp_path):
     assert [kind for kind, _ in problems] == ["file that is damaged or cut off: what follows is lost"]
     with pytest.raises(UserError, match="Cannot read .*missing.txt: No such file"):
         list(text_files.read_lines(tmp_path / "missing.txt"))
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n", ""])
+@pytest.mark.parametrize("cuts", [[0, 1, 5], [0, 4], [0, 3, 3], [0, 100], [0, 2, 17, 50]])
+def test_parts_of_a_file_have_each_line_once(tmp_path, ending, cuts):
+    """A line belongs to the part in which its first byte lies, wherever a file is cut."""
+    path = tmp_path / "a.txt.gz"
+    path.write_bytes(gzip.compress(("one\ntwo\n\nfour is long\nfive" + ending).encode()))
+    whole = list(text_files.read_lines(path))
+    parts = [text_files.Part(begin, end) for begin, end in zip(cuts, [*cuts[1:], None])]
+    assert [line for part in parts for line in text_files.read_lines(path, text_files.refuse, part)] == whole
+    a, b = (text_files.buffered(io.BytesIO(b"1\n2\n3\n4\n5")) for _ in "ab")
+    assert text_files.skip_lines(a, 3) == 0 and a.read() == b"4\n5"
+    assert text_files.skip_lines(b, 7) == 2
+
+
+def test_damage_is_the_problem_of_one_part(tmp_path):
+    path = tmp_path / "cut.gz"
+    path.write_bytes(gzip.compress(random.Random(0).randbytes(200_000).hex(" ").replace("0 ", "\n").encode())[:-9000])
+    problems = Problems()
+    for begin in range(0, 600_000, 100_000):
+        part = text_files.Part(begin, begin + 100_000 if begin < 500_000 else None)
+        list(text_files.read_lines(path, problems, part))
+    assert [kind for kind, _ in problems] == ["file that is damaged or cut off: what follows is lost"]
 
 
 def test_aligned_files_as_in_xtd(tmp_path):

@@ -1,9 +1,12 @@
 """The conversion itself: the same bytes however it runs, resumed after a kill, bounded, reported."""
 
 import concurrent.futures
+import contextlib
+import errno
 import json
 import os
 import pathlib
+import random
 import signal
 import subprocess
 import sys
@@ -11,15 +14,15 @@ import threading
 import time
 import tracemalloc
 
+import google_crc32c
 import pytest
-import tensorflow as tf
 from convert_data import contents, image_bytes, images_in, pairs_in, run, write_moses
 
+from mural_tf.data.tfrecord import read_all
 from mural_tf.errors import UserError
 from mural_tf.ingest import convert
-from mural_tf.ingest.blocks import read_blocks
-from mural_tf.ingest.convert import KINDS, Converter
-from mural_tf.ingest.source import Settings, parse_source
+from mural_tf.ingest.convert import KINDS, WriteShard
+from mural_tf.ingest.source import Filters, Settings, parse_source
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
@@ -42,7 +45,7 @@ def write_sources(folder, pairs=1000):
 
 def test_the_data_set(tmp_path):
     sources = write_sources(tmp_path)
-    output = run(sources, tmp_path / "out", shard_megabytes=0)
+    output = run(sources, tmp_path / "out", shard_megabytes=0, unit_bytes=10_000)
     pairs, images = pairs_in(output), images_in(output)
     assert {pair.text_a for pair in pairs} == {f"Satz {n}" for n in range(1000) if n % 97 != 5} | {
         f"word {n}" for n in range(100)
@@ -60,95 +63,184 @@ def test_the_data_set(tmp_path):
     assert description["skipped"]["missing image"]["count"] == 22
     assert len((output / "skipped.tsv").read_text().splitlines()) == 33
     names = sorted(path.name for path in (output / "text_pairs").iterdir())
-    assert names == [f"train-{i:05d}-of-00011.tfrecord" for i in range(11)]  # 1,100 lines, 100 in each block
+    assert len(names) == 5 and names == [f"train-{i:05d}-of-00005.tfrecord" for i in range(5)]
+    for name, shard in description["shards"].items():
+        data = (output / name).read_bytes()
+        assert shard["bytes"] == len(data) and int(shard["crc32c"], 16) == google_crc32c.value(data)
+        assert shard["records"] == sum(shard["languages"].values()) == len(list(read_all(output / name, print)))
+    assert sum(shard["records"] for shard in description["shards"].values()) == 1089 + 228
     assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".")) == [".out.lock"]
 
 
 def test_shards_mix_the_sources(tmp_path):
-    write_sources(tmp_path, pairs=200_000)
+    write_sources(tmp_path, pairs=20_000)
     sources = [f"opus:{tmp_path}/de-en.txt.zip", f"pairs:{tmp_path}/small.tsv,language_b=fr"]
+    settings = Settings(unit_bytes=4_000, shard_megabytes=0)
     parsed = [parse_source(source, KINDS) for source in sources]
-    blocks = list(read_blocks(parsed, Settings(block_sizes=(("pair", 40_000),)), tmp_path))
-    shares = [sum(index == 1 for index, _ in block.items) / len(block.items) for block in blocks]
-    assert len(shares) == 6 and all(0.05 < share < 0.15 for share in shares[:-1])  # of all, 1 in 11 is the small one's
+    units = convert.make_plan(parsed, settings, tmp_path).asked.units
+    order = convert._mixed(range(len(units)), units, shuffle=False)
+    small = [place for place, number in enumerate(order) if units[number][0] == 1]
+    assert len(units) > 50 and len(small) > 5
+    gaps = [later - before for before, later in zip(small, small[1:])]
+    assert max(gaps) <= 2 * min(gaps)  # spread evenly
+    shuffled = convert._mixed(range(len(units)), units, shuffle=True)
+    assert sorted(shuffled) == sorted(order) and shuffled != order
+    output = run(sources, tmp_path / "out", shuffle=True, shard_megabytes=1)
+    languages = [pair.language_b for pair in pairs_in(output)]
+    middle = languages[len(languages) // 4 : len(languages) // 2]
+    assert 0.05 < middle.count("fr") / len(middle) < 0.15  # of all, 1 in 11
 
 
-def test_workers_do_not_change_the_bytes(tmp_path):
+@pytest.mark.parametrize(
+    "settings", [{}, {"shuffle": True}, {"drop_duplicates": "both"}, {"filters": Filters(max_images_per_text=2)}]
+)
+def test_nothing_but_the_input_decides_the_bytes(tmp_path, settings):
+    """Neither the order of sources and of Beam's elements, nor work that is done twice."""
     sources = write_sources(tmp_path)
-    assert contents(run(sources, tmp_path / "a")) == contents(run(sources, tmp_path / "b", workers=3))
+    expected = contents(run(sources, tmp_path / "a", **settings))
+    assert contents(run(sources[::-1], tmp_path / "b", **settings)) == expected
+    repeat = "--direct_runner_bundle_repeat=1"
+    assert contents(run(sources, tmp_path / "c", beam=repeat, **settings)) == expected
 
 
-@pytest.mark.parametrize("after", [0, 1, 7])
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2])
+def test_workers_do_not_change_the_bytes(tmp_path, workers):
+    sources = write_sources(tmp_path)
+    settings = {"drop_duplicates": "both", "filters": Filters(max_images_per_text=2)}
+    expected = contents(run(sources, tmp_path / "a", **settings))
+    assert contents(run(sources, tmp_path / "b", workers=workers, **settings)) == expected
+
+
+@pytest.mark.parametrize("after", [0, 1, 3])
 def test_an_interrupted_conversion_goes_on(tmp_path, monkeypatch, after):
     sources = write_sources(tmp_path)
-    whole = contents(run(sources, tmp_path / "whole"))
-    done = []
+    whole = contents(run(sources, tmp_path / "whole", shard_megabytes=0))
+    shards, done = sum(name.endswith(".tfrecord") for name in whole), []
 
-    def stopping(self, block, convert=Converter.__call__):
+    def stopping(self, number, write=WriteShard.__call__):
         if len(done) == after:
             raise KeyboardInterrupt
-        done.append(block.number)
-        return convert(self, block)
+        done.append(number)
+        return write(self, number)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt, match="run the same command again"):
-        patch.setattr(Converter, "__call__", stopping)
-        run(sources, tmp_path / "out")
+        patch.setattr(WriteShard, "__call__", stopping)
+        run(sources, tmp_path / "out", shard_megabytes=0)
     assert not (tmp_path / "out").exists()
     parts = tmp_path / ".out.converting" / "parts"
     before = {path.name: path.stat().st_mtime_ns for path in parts.glob("*.tfrecord")}
     assert len(list(parts.glob("*.json"))) == after
     again = []
 
-    def counting(self, block, convert=Converter.__call__):
-        again.append(block.number)
+    def counting(self, number, write=WriteShard.__call__):
+        again.append(number)
         assert all((parts / name).stat().st_mtime_ns == mtime for name, mtime in before.items())  # kept as they are
-        return convert(self, block)
+        return write(self, number)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Converter, "__call__", counting)
-        assert contents(run(sources, tmp_path / "out")) == whole
-    assert not set(again) & set(done) and len(again) + len(done) == 11 + 3
+        patch.setattr(WriteShard, "__call__", counting)
+        assert contents(run(sources, tmp_path / "out", shard_megabytes=0)) == whole
+    assert not set(again) & set(done) and len(again) + len(done) == shards
 
 
-def test_a_kill_while_shards_are_joined(tmp_path, monkeypatch):
+def test_a_kill_while_shards_get_their_names(tmp_path, monkeypatch):
     sources = write_sources(tmp_path)
     whole = contents(run(sources, tmp_path / "whole", shard_megabytes=0))
     for after in (0, 1, 5):
         calls = []
 
-        def stopping(source, target, replace=os.replace, calls=calls, after=after):
-            if "complete" in str(target):
-                calls.append(target)
-                if len(calls) > after:
-                    raise KeyboardInterrupt
-            replace(source, target)
+        def stopping(folder, part, name, rename=convert._rename, calls=calls, after=after):
+            calls.append(name)
+            if len(calls) > after:
+                raise KeyboardInterrupt
+            rename(folder, part, name)
 
         output = tmp_path / f"out{after}"
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr("mural_tf.ingest.convert.os.replace", stopping)
+            patch.setattr(convert, "_rename", stopping)
             run(sources, output, shard_megabytes=0)
         assert contents(run(sources, output, shard_megabytes=0)) == whole
 
 
-@pytest.mark.slow
-def test_a_killed_process_leaves_nothing_behind_and_goes_on(tmp_path):
-    sources = write_sources(tmp_path, pairs=20_000)
-    whole = contents(run(sources, tmp_path / "whole"))
-    flags = ["--workers=2", "--pairs_per_block=100", "--images_per_block=100", "--max_skipped_fraction=1"]
-    command = [sys.executable, "-m", "mural_tf", "convert", *sources, f"--output={tmp_path}/out", *flags]
-    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+def test_left_over_files_and_parts_that_changed(tmp_path, monkeypatch):
+    """What a killed run left is not in the way, and a part that is not as its manifest says is made anew."""
+    sources = write_sources(tmp_path)
+    whole = contents(run(sources, tmp_path / "whole", shard_megabytes=0))
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(convert, "finish", interrupt)
+        run(sources, tmp_path / "out", shard_megabytes=0)
     parts = tmp_path / ".out.converting" / "parts"
-    deadline = time.time() + 120
-    while len(list(parts.glob("*.json"))) < 20 and time.time() < deadline:
-        time.sleep(0.05)
-    workers = children(process.pid)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert 20 <= len(list(parts.glob("*.json"))) < 200 and workers
-    while any(map(alive, workers)) and time.time() < deadline:
-        time.sleep(0.05)
-    assert not any(map(alive, workers))
-    assert contents(run(sources, tmp_path / "out")) == whole
+    (parts / ".000000.text_pairs.train.0000.tfrecord.1.partial").write_bytes(b"half")
+    victim = sorted(parts.glob("*.tfrecord"))[2]
+    victim.write_bytes(victim.read_bytes()[:-5])
+    with pytest.raises(UserError, match="but its manifest says .*Run the same command again"):
+        run(sources, tmp_path / "out", shard_megabytes=0)
+    assert contents(run(sources, tmp_path / "out", shard_megabytes=0)) == whole
+
+
+def test_two_attempts_at_one_shard_at_once(tmp_path):
+    """Engines start a shard a second time before the first attempt is over: both write the same, whichever is last."""
+    sources = write_sources(tmp_path)
+    parsed = convert.in_order([parse_source(source, KINDS) for source in sources])
+    for source in parsed:
+        source.check()
+    plan = convert.make_plan(parsed, Settings(unit_bytes=10_000, max_skipped_fraction=1.0), tmp_path / "work")
+    (tmp_path / "work" / "parts").mkdir(parents=True)
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        attempts = [pool.submit(lambda: list(WriteShard(plan)(0))) for _ in range(4)]
+        assert [attempt.result() for attempt in attempts] == [[0]] * 4
+    names = sorted(path.name for path in (tmp_path / "work" / "parts").iterdir())
+    assert all(name.startswith("000000.") for name in names) and "000000.json" in names
+    manifest = convert.read_manifest(tmp_path / "work", 0)
+    for part in manifest.parts:
+        data = (tmp_path / "work" / "parts" / part.name).read_bytes()
+        assert len(data) == part.bytes and google_crc32c.value(data) == int(part.crc32c, 16)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", ["worker", "launcher"])
+def test_kills_at_any_moment_and_the_same_command_again(tmp_path, victim):
+    """Ten kills, then to the end: the same bytes, and finished shards are not touched."""
+    sources = write_sources(tmp_path, pairs=20_000)
+    whole = contents(run(sources, tmp_path / "whole", shard_megabytes=0))
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM.format(sources=sources, output=str(tmp_path / "out")))
+    parts, kept, draw = tmp_path / ".out.converting" / "parts", {}, random.Random(victim)
+    for _ in range(10):
+        process = subprocess.Popen(
+            [sys.executable, program], cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+        )
+        time.sleep(draw.uniform(0.5, 6))
+        everyone = children(process.pid)
+        if victim == "launcher" or not everyone:
+            process.kill()
+            process.wait()
+        else:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(draw.choice(everyone), signal.SIGKILL)
+            start = time.monotonic()
+            _, errors = process.communicate(timeout=60)
+            assert time.monotonic() - start < 20 and "Traceback" not in errors, errors
+        deadline = time.time() + 20
+        while any(map(alive, everyone)) and time.time() < deadline:
+            time.sleep(0.05)
+        assert not any(map(alive, everyone))
+        now = {path.name: path.stat().st_mtime_ns for path in parts.glob("*.tfrecord")} if parts.exists() else {}
+        done = {path.name for path in parts.glob("*.json")} if parts.exists() else set()
+        if parts.exists():
+            assert all(now[name] == mtime for name, mtime in kept.items())
+        kept = {name: mtime for name, mtime in now.items() if f"{name[:6]}.json" in done}
+    assert contents(run(sources, tmp_path / "out", shard_megabytes=0)) == whole
+
+
+PROGRAM = """
+import pathlib, sys
+sys.path.insert(0, "tests")
+from convert_data import run
+if __name__ == "__main__":
+    run({sources!r}, pathlib.Path({output!r}), workers=2, shard_megabytes=0)
+"""
 
 
 def children(pid):
@@ -184,7 +276,7 @@ def test_a_finished_data_set_is_left_alone(tmp_path):
 def test_an_unfinished_conversion_of_something_else_is_kept(tmp_path, monkeypatch):
     sources = write_sources(tmp_path)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(convert, "assemble", interrupt)
+        patch.setattr(convert, "finish", interrupt)
         run(sources, tmp_path / "out")
     with pytest.raises(UserError, match="unfinished conversion of other sources"):
         run(sources[:1], tmp_path / "out")
@@ -211,15 +303,15 @@ def test_too_much_that_is_unusable_stops_the_conversion(tmp_path):
 
 
 def test_two_processes_make_one_data_set(tmp_path, monkeypatch, caplog):
-    sources, begun, go_on, blocks = write_sources(tmp_path), threading.Event(), threading.Event(), []
+    sources, begun, go_on, shards = write_sources(tmp_path), threading.Event(), threading.Event(), []
 
-    def slowly(self, block, convert=Converter.__call__):
-        blocks.append(block.number)
+    def slowly(self, number, write=WriteShard.__call__):
+        shards.append(number)
         begun.set()
         assert go_on.wait(60)
-        return convert(self, block)
+        return write(self, number)
 
-    monkeypatch.setattr(Converter, "__call__", slowly)
+    monkeypatch.setattr(WriteShard, "__call__", slowly)
     with concurrent.futures.ThreadPoolExecutor(2) as pool:  # each with its own file for the lock, as two processes
         first = pool.submit(run, sources, tmp_path / "out")
         assert begun.wait(60)
@@ -228,50 +320,76 @@ def test_two_processes_make_one_data_set(tmp_path, monkeypatch, caplog):
             time.sleep(0.01)
         go_on.set()
         assert first.result() == second.result() == tmp_path / "out"
-    assert len(blocks) == len(set(blocks)) and "Waiting for another process" in caplog.text
+    assert len(shards) == len(set(shards)) and "Waiting for another process" in caplog.text
 
 
 def test_a_full_disk_is_one_line_and_the_conversion_goes_on_later(tmp_path, monkeypatch):
     sources = write_sources(tmp_path)
     whole = contents(run(sources, tmp_path / "whole"))
 
-    class Full:
-        def __init__(self, path):
-            raise tf.errors.ResourceExhaustedError(None, None, f"{path}; No space left on device")
+    def full(self, data):
+        raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch, pytest.raises(UserError, match="Cannot write to .*No space left on device"):
-        patch.setattr(tf.io, "TFRecordWriter", Full)
+        patch.setattr(convert.PartWriter, "_write", full)
         run(sources, tmp_path / "out")
     assert contents(run(sources, tmp_path / "out")) == whole
 
 
 def test_memory_does_not_grow_with_the_input(tmp_path, monkeypatch):
-    """A source without end is read in blocks: what is in memory at a time does not depend on how far it was read."""
-    tsv = KINDS["pairs"]
+    """A unit without end is written as it is read: what is in memory at a time does not depend on how far it was."""
     (tmp_path / "any.tsv").write_text("x\ty\n")
-    read = 0
-
-    def endless(self, reading):
-        nonlocal read
-        while True:
-            read += 1
-            yield f"a sentence with the number {read}\teine Zahl {read}", f"line {read}"
-
-    monkeypatch.setattr(tsv, "read", endless)
-    source = parse_source(f"pairs:{tmp_path}/any.tsv,language_b=de", KINDS)
-    blocks = read_blocks([source], Settings(block_sizes=(("pair", 1000),)), tmp_path)
     peaks = []
-    tracemalloc.start()
-    try:
-        for block in blocks:
-            if block.number in (20, 200):
+
+    def long(self, unit, reading):
+        for number in range(40_000):
+            if number in (4_000, 39_999):
                 peaks.append(tracemalloc.get_traced_memory()[1])
                 tracemalloc.reset_peak()
-            if block.number == 200:
-                break
+            yield f"a sentence with the number {number}\teine Zahl {number}", f"line {number}"
+
+    monkeypatch.setattr(KINDS["pairs"], "read", long)
+    plan = convert.make_plan([parse_source(f"pairs:{tmp_path}/any.tsv,language_b=de", KINDS)], Settings(), tmp_path)
+    (tmp_path / "parts").mkdir()
+    write = WriteShard(plan)
+    tracemalloc.start()
+    try:
+        assert list(write(0)) == [0]
     finally:
         tracemalloc.stop()
-    assert read == 201_000 and peaks[1] < 1.2 * peaks[0]
+    assert peaks[1] < 1.2 * peaks[0]
+
+
+def test_conversions_do_without_tensorflow(tmp_path):
+    """Its import would cost every worker seconds and hundreds of megabytes; one of its versions excludes Beam's gcp."""
+    sources = write_sources(tmp_path)
+    program = f"""
+import pathlib, sys
+from mural_tf.ingest.convert import KINDS, convert
+from mural_tf.ingest.source import Filters, Settings, parse_source
+sources = [parse_source(source, KINDS) for source in {sources!r}]
+settings = Settings(workers=0, max_skipped_fraction=1.0, drop_duplicates="both", filters=Filters(max_images_per_text=9))
+convert(sources, pathlib.Path({str(tmp_path / "out")!r}), settings, progress=False)
+convert([parse_source("records:{tmp_path}/out", KINDS)], {str(tmp_path / "again")!r}, settings, progress=False)
+assert not any(name.partition(".")[0] in ("tensorflow", "keras", "tf_keras") for name in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_dry_run_writes_nothing(tmp_path):
+    sources = [parse_source(source, KINDS) for source in write_sources(tmp_path)]
+    before = sorted(tmp_path.rglob("*"))
+    flags = "--runner=FlinkRunner --flink_master=h:1 --sdk_container_image=me/mural:1"
+    text = convert.describe_plan(sources, tmp_path / "out", Settings(drop_duplicates="pair", beam=flags))
+    assert sorted(tmp_path.rglob("*")) == before
+    assert "3 sources" in text and "Hash 1 duplicate pair" in text and "Write" in text
+    assert "FlinkRunner with --runner=FlinkRunner --flink_master=h:1" in text and "Container: me/mural:1" in text
+
+
+def test_runners_that_would_fetch_programs(tmp_path):
+    with pytest.raises(UserError, match="--runner=DirectRunner would fetch a program"):
+        run(write_sources(tmp_path), tmp_path / "out", beam="--runner=DirectRunner")
 
 
 @pytest.mark.parametrize(

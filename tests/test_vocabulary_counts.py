@@ -10,55 +10,43 @@ import pytest
 from convert_data import image_bytes, run, write_moses
 
 from mural_tf.errors import UserError
-from mural_tf.ingest.build_vocabulary import count_sources, in_order
+from mural_tf.ingest.build_vocabulary import WordCounts, count_sources
 from mural_tf.ingest.convert import KINDS
 from mural_tf.ingest.source import Settings, parse_source
 from mural_tf.text import learning
 from mural_tf.text.vocabulary_file import load_vocabulary
-from mural_tf.text.word_counts import WordCounts, count_words
+from mural_tf.text.word_counts import BoundedCounts, count_words
 from mural_tf.text.word_pieces import WordPieceTokenizer
 
-SETTINGS = Settings(workers=0, block_sizes=(("pair", 50), ("image", 50), ("file", 1)), max_skipped_fraction=1.0)
 
-
-def test_temperature_by_hand():
-    counts = WordCounts()
-    counts.add("en", {"a": 60, "the": 30, "x": 10})
-    counts.add("sw", {"ya": 3, "x": 1})
-    assert counts.combined() == {"a": 60, "the": 30, "x": 11, "ya": 3}
+def test_temperature_by_hand(tmp_path):
+    (tmp_path / "counts-00000.tsv").write_text("en\ta\t60\nen\tx\t10\nsw\tx\t1\n")
+    (tmp_path / "counts-00001.tsv").write_text("en\tthe\t30\nsw\tya\t3\n")
+    counts = WordCounts(tmp_path)
+    assert counts.totals == {"en": 100, "sw": 4}
+    assert counts.combined() == ({"a": 60, "the": 30, "x": 11, "ya": 3}, 0)
     # T = 2: shares in proportion to the square root, 10 : 2, so sw's 4 words count as 100 * 2 / 10 = 20: times 5
-    assert counts.combined(2.0) == {"a": 60, "the": 30, "x": 10 + 5, "ya": 15}
+    assert counts.combined(2.0) == ({"a": 60, "the": 30, "x": 10 + 5, "ya": 15}, 0)
     # T = infinity: 4 words count as 100: times 25
-    assert counts.combined(math.inf) == {"a": 60, "the": 30, "x": 10 + 25, "ya": 75}
-    with pytest.raises(ValueError, match="temperature is 0.5"):
-        counts.combined(0.5)
+    assert counts.combined(math.inf)[0] == {"a": 60, "the": 30, "x": 10 + 25, "ya": 75}
+    assert counts.combined(2.0, most=3) == ({"a": 60, "the": 30, "x": 15}, 1)  # of x and ya, the alphabet decides
 
 
 def test_bounded_counts_are_never_too_small_and_keep_frequent_words():
     draw = random.Random(0)
     words = [f"w{n}" for n in range(20_000)]
     weights = [1 / (n + 1) for n in range(20_000)]
-    counts, exact = WordCounts(max_words=2000), collections.Counter()
-    largest = 0
+    counts, exact = BoundedCounts(max_words=2000), collections.Counter()
     for _ in range(60):
         batch = collections.Counter(draw.choices(words, weights, k=2000))
         exact.update(batch)
-        counts.add("en", batch)
-        largest = max(largest, len(counts.combined()))
-    found, error = counts.combined(), counts.error["en"]
-    assert largest <= 2000 and error > 0
+        counts.add(batch)
+        assert len(counts.counts) <= 2000
+    found, error = counts.counts, counts.error
+    assert error > 0
     assert all(exact[word] <= count <= exact[word] + error for word, count in found.items())
     assert {word for word, count in exact.items() if count > error} <= found.keys()
     assert [word for word, _ in found.most_common(50)] == [word for word, _ in exact.most_common(50)]
-    assert counts.totals["en"] == 120_000
-
-
-def test_small_languages_are_not_forgotten_for_large_ones():
-    counts = WordCounts(max_words=100)
-    counts.add("sw", {f"neno{n}": 1 for n in range(30)})
-    for batch in range(20):
-        counts.add("en", {f"word{batch}-{n}": 1 for n in range(40)})
-    assert counts.error["sw"] == 0 and sum(word.startswith("neno") for word in counts.combined()) == 30
 
 
 def test_count_words_with_a_bound():
@@ -86,24 +74,21 @@ def sources_of_every_kind(tmp_path):
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_any_source_is_counted(tmp_path, workers):
     sources = [parse_source(text, KINDS) for text in sources_of_every_kind(tmp_path)]
-    settings = Settings(workers=workers, block_sizes=SETTINGS.block_sizes, max_skipped_fraction=1.0)
-    counts, tally = count_sources(sources, settings, progress=False)
-    combined = counts.combined()
+    settings = Settings(workers=workers, unit_bytes=2000, max_skipped_fraction=1.0)
+    (tmp_path / "counts").mkdir()
+    counts, tally = count_sources(sources, settings, tmp_path / "counts", progress=False)
+    combined, _ = counts.combined()
     assert (combined["Hund"], combined["mbwa"], combined["dog"]) == (199, 199, 120)
     assert (combined["chien"], combined["perro"], combined["cane"]) == (2, 1, 1)
     assert counts.totals["en"] == 240 and counts.totals["sw"] == 199
     assert tally.written == 199 + 120 + 3 and list(tally.skipped) == ["empty text"]
 
 
-def test_results_come_in_order():
-    assert list(in_order(iter([(2, "c"), (0, "a"), (1, "b"), (3, "d")]))) == ["a", "b", "c", "d"]
-
-
 def test_too_many_unusable_texts(tmp_path):
     (tmp_path / "bad.tsv").write_text("no tab\n" * 10)
     source = parse_source(f"pairs:{tmp_path}/bad.tsv,language_b=de", KINDS)
     with pytest.raises(UserError, match="Too much is unusable: 10 of 10"):
-        count_sources([source], Settings(workers=0), progress=False)
+        count_sources([source], Settings(workers=0), tmp_path, progress=False)
 
 
 def test_the_trainer_is_given_bounded_text(monkeypatch):

@@ -39,7 +39,7 @@ def is_built(output: pathlib.Path, identity: dict) -> bool:
     """Tells whether `output` holds this data set; raises `UserError` if it holds anything else."""
     description = output / DESCRIPTION
     if not description.is_file():
-        if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        if output.exists() and (not output.is_dir() or any(True for _ in output.iterdir())):
             raise UserError(f"{output} exists and is not a data set: choose another folder or remove it first.")
         return False
     try:

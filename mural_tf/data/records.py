@@ -1,6 +1,6 @@
-"""The project's TFRecord format: what an image-text record and a text pair hold (see docs/data.md).
+"""Data sets of TFRecords, written, listed, read and parsed by TensorFlow (see docs/data.md).
 
-A data set is a folder:
+What a record holds stands in `record_format.py`. A data set is a folder:
 
     dataset.json                                     counts, versions, licences, seed
     image_text/<split>-00000-of-00004.tfrecord       `tf.train.Example`s of image-text records
@@ -12,23 +12,28 @@ lists. Captions that share image and group say the same thing in different langu
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import pathlib
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import tensorflow as tf
 from absl import logging
-from google.protobuf.message import DecodeError
 
 from mural_tf.data import tfrecord
+
+# What a record holds belongs to what a reader of data sets looks for here.
+from mural_tf.data.record_format import IMAGE_TEXT as IMAGE_TEXT
+from mural_tf.data.record_format import TEXT_PAIRS as TEXT_PAIRS
+from mural_tf.data.record_format import ImageTextRecord as ImageTextRecord
+from mural_tf.data.record_format import TextPair as TextPair
+from mural_tf.data.record_format import missing_shards as missing_shards
+from mural_tf.data.record_format import parse_record as parse_record
+from mural_tf.data.record_format import serialize as serialize
 from mural_tf.data.skipped import (
     CAPTION_NOT_UTF8,
     EMPTY_CAPTION,
     EMPTY_TEXT,
     MISSING_SHARD,
-    NOT_AN_EXAMPLE,
     TEXT_NOT_UTF8,
     CountsByKind,
 )
@@ -50,9 +55,6 @@ def untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:
     return dataset.with_options(options)
 
 
-IMAGE_TEXT = "image_text"
-TEXT_PAIRS = "text_pairs"
-
 IMAGE_TEXT_FEATURES = {
     "image_id": tf.io.FixedLenFeature([], tf.string, default_value=""),
     "image": tf.io.FixedLenFeature([], tf.string),  # JPEG or PNG bytes
@@ -67,53 +69,6 @@ TEXT_PAIR_FEATURES = {
     "language_b": tf.io.FixedLenFeature([], tf.string, default_value=""),
     "group_id": tf.io.FixedLenFeature([], tf.string, default_value=""),
 }
-
-
-@dataclasses.dataclass
-class ImageTextRecord:
-    """One image and its captions; `captions`, `languages` and `caption_groups` are parallel."""
-
-    image_id: str
-    image: bytes
-    captions: Sequence[str]
-    languages: Sequence[str]
-    caption_groups: Sequence[str]
-
-
-@dataclasses.dataclass
-class TextPair:
-    """Two texts that mean the same; pairs with one `group_id` are translations of each other."""
-
-    text_a: str
-    language_a: str
-    text_b: str
-    language_b: str
-    group_id: str = ""
-
-
-def _bytes_feature(values: Iterable[str | bytes]) -> tf.train.Feature:
-    encoded = [v.encode("utf-8") if isinstance(v, str) else v for v in values]
-    return tf.train.Feature(bytes_list=tf.train.BytesList(value=encoded))
-
-
-def serialize(record: ImageTextRecord | TextPair) -> bytes:
-    """Returns the record as a serialised `tf.train.Example`; the same record gives the same bytes."""
-    if isinstance(record, ImageTextRecord):
-        if not len(record.captions) == len(record.languages) == len(record.caption_groups):
-            raise ValueError(
-                f"Image {record.image_id}: {len(record.captions)} captions, {len(record.languages)} languages and "
-                f"{len(record.caption_groups)} caption groups; the three lists must be parallel."
-            )
-        feature = {
-            "image_id": _bytes_feature([record.image_id]),
-            "image": _bytes_feature([record.image]),
-            "caption": _bytes_feature(record.captions),
-            "language": _bytes_feature(record.languages),
-            "caption_group": _bytes_feature(record.caption_groups),
-        }
-    else:
-        feature = {name: _bytes_feature([getattr(record, name)]) for name in TEXT_PAIR_FEATURES}
-    return tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString(deterministic=True)
 
 
 def write_records(
@@ -165,16 +120,6 @@ def describe_files(directory: str | pathlib.Path, files: Sequence[str]) -> dict:
     return {"files": sizes, "dataset": digest}
 
 
-def missing_shards(files: Sequence[str]) -> list[str]:
-    """Returns the names that are not in `files` though others, "…-00001-of-00004.tfrecord", say that they exist."""
-    missing = set()
-    for name in files:
-        match = re.fullmatch(r"(.*)-\d{5}-of-(\d{5})\.tfrecord", name)
-        if match:
-            missing |= {f"{match[1]}-{i:05d}-of-{match[2]}.tfrecord" for i in range(int(match[2]))}
-    return sorted(missing - set(files))
-
-
 def read_records(
     directory: str | pathlib.Path, kind: str, split: str, skip_damaged: bool = False
 ) -> Iterator[ImageTextRecord | TextPair]:
@@ -209,50 +154,6 @@ def read_records(
 def read_serialized(path: str, on_problem: Callable[[str, str, int], None]) -> Iterator[tuple[int, bytes]]:
     """Yields (offset of the data, data) of the records of a file, local or elsewhere; see `tfrecord.read_all`."""
     return tfrecord.read_all(path, on_problem, tf.io.gfile.GFile if "://" in path else open)
-
-
-class UnusableRecord(UserError):
-    """A record that cannot be used; `kind` says why, one of `skipped.KINDS`."""
-
-    def __init__(self, kind: str, place: str):
-        super().__init__(f"{place}: {kind}.")
-        self.kind = kind
-
-
-def parse_record(serialized: bytes, name: str, index: int) -> ImageTextRecord | TextPair:
-    """Returns what a serialised Example holds; raises `UnusableRecord`, which names file and number."""
-    place = f"{name}, record {index}"
-    try:
-        feature = tf.train.Example.FromString(serialized).features.feature
-    except DecodeError:
-        raise UnusableRecord(NOT_AN_EXAMPLE, place) from None
-    values = {key: value.bytes_list.value for key, value in feature.items()}
-    if not values.get("image", values.get("text_a")):
-        raise UnusableRecord(NOT_AN_EXAMPLE, place)
-    try:
-        strings = {key: [v.decode("utf-8") for v in value] for key, value in values.items() if key != "image"}
-    except UnicodeDecodeError:
-        raise UnusableRecord(TEXT_NOT_UTF8, place) from None
-    if "image" in values:
-        captions = strings.get("caption", [])
-        return ImageTextRecord(
-            image_id=first(strings.get("image_id")) or f"{name}#{index}",
-            image=values["image"][0],
-            captions=captions,
-            languages=_as_many(strings.get("language", []), captions),
-            caption_groups=_as_many(strings.get("caption_group", []), captions),
-        )
-    return TextPair(**{key: first(strings.get(key)) for key in TEXT_PAIR_FEATURES})
-
-
-def first(values: Sequence[str] | None) -> str:
-    """Returns the first of `values`, "" if there is none."""
-    return values[0] if values else ""
-
-
-def _as_many(values: Sequence[str], captions: Sequence[str]) -> list[str]:
-    """`values` cut or filled up with "", one for each caption, as training reads them: no caption is lost."""
-    return [*values, *[""] * len(captions)][: len(captions)]
 
 
 # Parsing into items, which are dicts of parallel lists. Every item has a `problem`, "" where it can be used.

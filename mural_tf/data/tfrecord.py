@@ -114,3 +114,10 @@ def _next_header(file: IO[bytes], position: int, end: int) -> int:
                     return position + place
         position += WINDOW
     return end
+
+
+def framed(data: bytes) -> bytes:
+    """Returns a record as it stands in a file."""
+    length = len(data).to_bytes(8, "little")
+    checksums = (masked_crc(part).to_bytes(4, "little") for part in (length, data))
+    return b"".join((length, next(checksums), data, next(checksums)))

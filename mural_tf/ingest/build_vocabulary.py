@@ -2,127 +2,248 @@
 
     python -m mural_tf vocabulary records:data/mine opus:de-en.txt.zip --output=words.txt --size=250000
 
-The sources are those of `python -m mural_tf convert --list`; images are not needed. Words are counted by parallel
-workers in bounded memory, by language.
+The sources are those of `python -m mural_tf convert --list`; images are not needed. Words are counted
+exactly, by language, on Apache Beam: every worker counts its units, and words come together by their hashes.
 """
 
 from __future__ import annotations
 
 import collections
+import dataclasses
+import heapq
+import json
 import math
+import os
 import pathlib
-import tempfile
-from collections.abc import Iterator, Sequence
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from tqdm import tqdm
 
 from mural_tf.errors import UserError
-from mural_tf.ingest.blocks import Block, map_blocks, read_blocks
-from mural_tf.ingest.source import PAIR, Settings, Source, Tally
+from mural_tf.files import as_path, remove_tree, write_whole
+from mural_tf.ingest.convert import in_order
+from mural_tf.ingest.hashes import text_hash
+from mural_tf.ingest.source import PAIR, Reading, Settings, Source, Tally, Unit
+
+MOST_WORDS = 20_000_000  # distinct ones that a vocabulary is learned from; about 100 bytes each
+WORDS_AT_A_TIME = 1_000_000  # distinct ones that a worker holds
+BYTES_IN_A_PARTITION = 1 << 26  # of texts, about
+_TALLY = -1  # in place of a partition
 
 
-class CountBlock:
-    """Counts the words of a block's texts; made once in every worker."""
+class CountUnit:
+    """Counts the words of a unit's texts; made once in every worker, which needs TensorFlow, as the tokenizer does."""
 
-    def __init__(self, sources: Sequence[Source], lower_case: bool, strip_accents: bool):
+    def __init__(self, sources: Sequence[Source], lower_case: bool, strip_accents: bool, partitions: int):
+        from mural_tf.quiet import quiet_imports
+
+        quiet_imports()
         from mural_tf.text.word_counts import WordSplitter
 
-        self.sources, self.splitter = sources, WordSplitter(lower_case, strip_accents)
+        self.sources, self.partitions = sources, partitions
+        self.splitter = WordSplitter(lower_case, strip_accents)
 
-    def __call__(self, block: Block) -> tuple[dict[str, collections.Counter], Tally, int]:
-        """Returns {language: {word: count}}, what could not be used, and the block's position."""
+    def __call__(self, job: tuple[int, int, Unit]) -> Iterator[tuple[int, str]]:
+        """Yields (partition, lines of counts), and the tally as (-1, [number, tally])."""
         from mural_tf.text.word_counts import count_by_language
 
-        counts: dict[str, collections.Counter] = collections.defaultdict(collections.Counter)
-        for language, words in count_by_language(self._texts(block), self.splitter):
+        number, index, unit = job
+        reading, counts, held = Reading(), collections.defaultdict(collections.Counter), 0
+        for language, words in count_by_language(self._texts(self.sources[index], unit, reading), self.splitter):
+            held -= len(counts[language])
             counts[language].update(words)
-        block.tally.places.clear()
-        return dict(counts), block.tally, block.position
+            held += len(counts[language])
+            if held > WORDS_AT_A_TIME:
+                yield from self._blocks(counts)
+                counts, held = collections.defaultdict(collections.Counter), 0
+        yield from self._blocks(counts)
+        reading.tally.places.clear()
+        yield _TALLY, json.dumps([number, dataclasses.asdict(reading.tally)])
 
-    def _texts(self, block: Block) -> Iterator[tuple[str, str]]:
-        for index, item in block.items:
-            source = self.sources[index]
+    def _texts(self, source: Source, unit: Unit, reading: Reading) -> Iterator[tuple[str, str]]:
+        for item in source.read(unit, reading):
             if source.ITEM == PAIR:
-                for pair in source.records(item, block.tally):
-                    block.tally.written += 1
+                for pair in source.records(item, reading):
+                    reading.tally.written += 1
                     yield pair.language_a, pair.text_a
                     yield pair.language_b, pair.text_b
             else:
                 for _, text in source.texts(item):
-                    block.tally.written += 1
+                    reading.tally.written += 1
                     yield text.language, text.text
+
+    def _blocks(self, counts: dict[str, collections.Counter]) -> Iterator[tuple[int, str]]:
+        lines: dict[int, list[str]] = collections.defaultdict(list)
+        for language, words in counts.items():
+            for word, count in words.items():
+                lines[text_hash(word) % self.partitions].append(f"{language}\t{word}\t{count}")
+        for partition, some in lines.items():
+            yield partition, "\n".join(some)
+
+
+class AddUp:
+    """Writes the sums of a partition's counts, or all tallies, to a file."""
+
+    def __init__(self, folder: pathlib.Path):
+        self.folder = folder
+
+    def __call__(self, element: tuple[int, Iterable[str]]) -> Iterator[str]:
+        """Yields the file's name."""
+        partition, blocks = element
+        if partition == _TALLY:
+            path = self.folder / "tallies.json"
+            write_whole(path, json.dumps(sorted(json.loads(block) for block in blocks)))
+        else:
+            path = self.folder / f"counts-{partition:05d}.tsv"
+            sums: collections.Counter[str] = collections.Counter()
+            for block in blocks:
+                for line in block.split("\n"):
+                    name, _, count = line.rpartition("\t")
+                    sums[name] += int(count)
+            write_whole(path, "\n".join(f"{name}\t{count}" for name, count in sorted(sums.items())))
+        yield path.name
+
+
+@dataclasses.dataclass
+class CountGraph:
+    """Counts the units' words and adds them up."""
+
+    sources: Sequence[Source]
+    units: Sequence[tuple[int, Unit]]
+    lower_case: bool
+    strip_accents: bool
+    folder: pathlib.Path
+
+    def __call__(self, pipeline) -> None:
+        """Adds the steps to a Beam pipeline."""
+        import apache_beam as beam
+
+        from mural_tf.ingest.engine import Step
+
+        partitions = max(1, min(1024, sum(unit.weight for _, unit in self.units) // BYTES_IN_A_PARTITION))
+        jobs = [(number, index, unit) for number, (index, unit) in enumerate(self.units)]
+        arguments = (self.sources, self.lower_case, self.strip_accents, partitions)
+        (
+            pipeline
+            | "Plan" >> beam.Create(jobs)
+            | "Spread" >> beam.Reshuffle()
+            | "Count words" >> beam.ParDo(Step(CountUnit, *arguments, folder=self.folder))
+            | "By word" >> beam.GroupByKey()
+            | "Add up" >> beam.ParDo(Step(AddUp, self.folder, folder=self.folder))
+        )
+
+
+class WordCounts:
+    """The exact counts of a corpus, in files.
+
+    Attributes:
+      totals: words of each language.
+    """
+
+    def __init__(self, folder: pathlib.Path):
+        self._folder = folder
+        self.totals: collections.Counter[str] = collections.Counter()
+        for language, _, count in self._rows():
+            self.totals[language] += count
+
+    def _rows(self) -> Iterator[tuple[str, str, int]]:
+        for path in sorted(self._folder.glob("counts-*.tsv")):
+            with path.open(encoding="utf-8") as file:
+                for line in file:
+                    language, word, count = line.rstrip("\n").split("\t")
+                    yield language, word, int(count)
+
+    def combined(self, temperature: float = 1.0, most: int = MOST_WORDS) -> tuple[collections.Counter, int]:
+        """Returns the counts of the most frequent words over all languages, and how many words there are beside them.
+
+        With temperature T a language with the share p of all words gets a share in proportion to p^(1/T) (Devlin et
+        al.'s multilingual BERT takes p^0.7, that is T = 1.43): its counts are multiplied so, and rounded. The largest
+        language keeps its counts, so no word is lost.
+
+        Args:
+          temperature: at least 1; 1 leaves the counts as they are, infinity gives every language the same share.
+          most: words that are returned; equal counts are decided by the alphabet.
+        """
+        factors = temperature_factors(self.totals, temperature)
+        kept: list[tuple[int, Any, str]] = []
+        words = 0
+        for path in sorted(self._folder.glob("counts-*.tsv")):  # a word's counts are in one file
+            sums: collections.Counter[str] = collections.Counter()
+            with path.open(encoding="utf-8") as file:
+                for line in file:
+                    language, word, count = line.rstrip("\n").split("\t")
+                    sums[word] += round(int(count) * factors[language])
+            words += len(sums)
+            kept += [(-count, word) for word, count in sums.items()]
+            if len(kept) > most:
+                kept = heapq.nsmallest(most, kept)
+        return collections.Counter({word: -count for count, word in sorted(kept)}), max(0, words - most)
+
+
+def temperature_factors(totals: collections.Counter, temperature: float) -> dict[str, float]:
+    """Returns what each language's counts are multiplied by; see `WordCounts.combined`."""
+    most = max(totals.values(), default=0)
+    exponent = 1.0 - (0.0 if math.isinf(temperature) else 1.0 / temperature)
+    return {language: (most / max(1, total)) ** exponent for language, total in totals.items()}
 
 
 def count_sources(
     sources: Sequence[Source],
     settings: Settings,
+    folder: pathlib.Path,
     lower_case: bool = False,
     strip_accents: bool = False,
-    max_words_in_memory: int | None = None,
     progress: bool = True,
-):
+) -> tuple[WordCounts, Tally]:
     """Counts the words of all sources.
 
     Args:
-      sources: not prepared; their images are not looked at.
-      settings: `workers`, `block_sizes` and `max_skipped_fraction` are used.
+      sources: not checked; their images are not looked at.
+      settings: `workers`, `beam`, `unit_bytes` and `max_skipped_fraction` are used.
+      folder: for the counts; seen by all workers.
       lower_case, strip_accents: as for the tokenizer.
-      max_words_in_memory: distinct words that are held; default `word_counts.MAX_WORDS`.
       progress: whether to show a bar.
 
     Returns:
-      (`text.word_counts.WordCounts`, `Tally`); the same for any number of workers.
+      The counts, the same for any number of workers, and what could not be used.
 
     Raises:
       UserError: too much of the sources is unusable.
     """
-    from mural_tf.text.word_counts import MAX_WORDS, WordCounts
+    from mural_tf.ingest.engine import run
 
-    counts, tally = WordCounts(max_words_in_memory or MAX_WORDS), Tally()
-    total = sum(source.size() for source in sources)
-    arguments = (list(sources), lower_case, strip_accents)
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        tqdm(total=total, unit="B", unit_scale=True, desc="Counting words", disable=not progress) as bar,
-    ):
-        blocks = read_blocks(sources, settings, pathlib.Path(folder))
-        for found, of_block, position in in_order(map_blocks(blocks, settings.workers, CountBlock, arguments)):
-            for language, words in found.items():
-                counts.add(language, words)
-            tally.add(of_block)
-            tally.check(settings.max_skipped_fraction)
-            bar.update(max(0, position - bar.n))
+    sources = in_order(sources)
+    units = [(index, unit) for index, source in enumerate(sources) for unit in source.units(settings.unit_bytes)]
+    graph = CountGraph(sources, units, lower_case, strip_accents, folder)
+    with tqdm(desc="Counting words", unit=" files", disable=not progress) as bar:
+        run(graph, settings.engine(), folder, lambda: bar.update(len(list(folder.glob("counts-*"))) - bar.n))
+    tally = Tally()
+    for _, of_unit in json.loads((folder / "tallies.json").read_text(encoding="utf-8")):
+        tally.add(Tally(**of_unit))
     tally.check(settings.max_skipped_fraction, at_end=True)
-    return counts, tally
-
-
-def in_order(results: Iterator[tuple[int, object]]) -> Iterator:
-    """Yields results by their numbers 0, 1, 2, …; few are waiting at a time, because blocks are handed out in order."""
-    waiting, following = {}, 0
-    for number, result in results:
-        waiting[number] = result
-        while following in waiting:
-            yield waiting.pop(following)
-            following += 1
+    return WordCounts(folder), tally
 
 
 def build_vocabulary(
     sources: Sequence[Source],
-    output: str | pathlib.Path,
+    output: str | os.PathLike,
     settings: Settings,
     size: int = 250_000,
     builder: str = "tensorflow_text",
     temperature: float = 1.0,
     lower_case: bool = False,
     strip_accents: bool = False,
-    max_words_in_memory: int | None = None,
+    max_words_in_memory: int = MOST_WORDS,
 ) -> None:
     """Learns word pieces from all texts of the sources, writes them to the file `output` and prints a report.
 
     Args:
-      sources, settings, lower_case, strip_accents, max_words_in_memory: as `count_sources` takes them.
+      sources, settings, lower_case, strip_accents: as `count_sources` takes them.
       size: word pieces with the reserved ones, at most.
       builder: "tensorflow_text" or "tokenizers".
+      max_words_in_memory: distinct words that are learned from, the most frequent ones.
       temperature: a language with share p of all words counts as p^(1/temperature); `math.inf` gives all one share.
 
     Raises:
@@ -135,13 +256,19 @@ def build_vocabulary(
     from mural_tf.text.learning import learn_vocabulary
     from mural_tf.text.vocabulary_file import save_vocabulary
 
-    counts, tally = count_sources(sources, settings, lower_case, strip_accents, max_words_in_memory)
-    print("\n".join(tally.lines()))
-    combined = counts.combined(temperature)
-    print(f"{sum(counts.totals.values())} words, {len(combined)} distinct ones, in {len(counts.totals)} languages")
-    forgotten = {language: error for language, error in counts.error.items() if error}
-    if forgotten:
-        print(f"Rare words were forgotten; counts may be too large by {forgotten}. See --max_words_in_memory.")
+    output = as_path(output)
+    folder = output.parent / f".{output.name}.{secrets.token_hex(4)}.counting"
+    folder.mkdir(parents=True)
+    try:
+        counts, tally = count_sources(sources, settings, folder, lower_case, strip_accents)
+        print("\n".join(tally.lines()))
+        combined, rare = counts.combined(temperature, max_words_in_memory)
+    finally:
+        remove_tree(folder)
+    totals = counts.totals
+    print(f"{sum(totals.values())} words, {len(combined) + rare} distinct ones, in {len(totals)} languages")
+    if rare:
+        print(f"{rare} of the rarest are not learned from. See --max_words_in_memory.")
     pieces = learn_vocabulary(combined, size, builder)
     save_vocabulary(pieces, output)
     print(f"{len(pieces)} word pieces in {output}")

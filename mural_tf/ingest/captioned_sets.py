@@ -12,10 +12,11 @@ from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
 from mural_tf.errors import UserError
+from mural_tf.files import as_path
 from mural_tf.ingest import caption_files
 from mural_tf.ingest.caption_files import Caption
-from mural_tf.ingest.image_store import CaptionedImages, ImageItem
-from mural_tf.ingest.source import Reading, Text, find_files
+from mural_tf.ingest.image_store import TYPICAL_IMAGE, CaptionedImages, ImageItem
+from mural_tf.ingest.source import MOST_PARTS, Reading, Tally, Text, Unit, find_files
 
 RECORD_SPLITS = {"val": "dev"}  # what the project calls the splits of others; the rest keep their names
 
@@ -29,8 +30,25 @@ class CaptionedSet(CaptionedImages):
         """Yields (caption, group, split) in any order; an empty group stands for a meaning of its own."""
         raise NotImplementedError
 
-    def read(self, reading: Reading) -> Iterator[ImageItem]:
+    def units(self, unit_bytes: int) -> list[Unit]:
+        """Every unit reads all captions, and takes its share of the images."""
+        files = self.input_files()
+        size = sum(path.stat().st_size for path in files)
+        parts = max(1, min(MOST_PARTS[""], size * TYPICAL_IMAGE // (BYTES_FOR_AN_IMAGE * unit_bytes)))
+        weight = size * TYPICAL_IMAGE // BYTES_FOR_AN_IMAGE
+        return [Unit(str(files[0]), number, parts, size // parts, weight // parts) for number in range(parts)]
+
+    def read(self, unit: Unit, reading: Reading) -> Iterator[ImageItem]:
         """Yields one item per image, in the order of its first caption; the same text and language only once."""
+        items, tally = _read_all(self)
+        if unit.number == 0:
+            reading.tally.add(tally)
+            reading.tally.places += tally.places
+        for number in unit.share(len(items)):
+            yield items[number]
+
+    def read_all(self, reading: Reading) -> list[ImageItem]:
+        """Returns the items of all units."""
         items: dict[tuple[str, str], ImageItem] = {}
         seen: set[tuple[str, str, str]] = set()
         for caption, group, split in self.captions(reading):
@@ -42,9 +60,23 @@ class CaptionedSet(CaptionedImages):
             item = items.setdefault((split, image_id), ImageItem(caption.image_file, image_id, [], split))
             group = group or f"{image_id}:{caption.language}:{len(item.texts)}"
             item.texts.append(Text(caption.caption, caption.language, group, caption.location))
-        yield from items.values()
-        for path in self.files():
-            reading.file_done(path)
+        return list(items.values())
+
+
+# In the JSON and text files of such sets, for all captions of an image.
+BYTES_FOR_AN_IMAGE = 600
+_last_read: tuple[str, tuple[list[ImageItem], Tally]] | None = None
+
+
+def _read_all(source: CaptionedSet) -> tuple[list[ImageItem], Tally]:
+    """Returns a set's items and what was wrong; kept for the next unit, for it takes longer than a unit's records."""
+    global _last_read
+    stamps = [(str(path), path.stat().st_size) for path in source.input_files()]
+    key = repr((type(source).__name__, dataclasses.asdict(source), stamps))
+    if _last_read is None or _last_read[0] != key:
+        reading = Reading()
+        _last_read = key, (source.read_all(reading), reading.tally)
+    return _last_read[1]
 
 
 @dataclasses.dataclass
@@ -146,7 +178,7 @@ class CocoCn(CaptionedSet):
 
     def files(self) -> list[pathlib.Path]:
         """Returns the caption file."""
-        return find_files(str(pathlib.Path(self.path) / "imageid.human-written-caption.txt*"))
+        return find_files(str(as_path(self.path) / "imageid.human-written-caption.txt*"))
 
     def captions(self, reading: Reading) -> Iterator[tuple[Caption, str, str]]:
         """Reads the splits."""
@@ -176,7 +208,7 @@ class Multi30k(CaptionedSet):
 
     def files(self) -> list[pathlib.Path]:
         """Returns the caption files of all splits."""
-        return find_files(str(pathlib.Path(self.path) / "**" / "task[12]" / "raw" / "*.gz"))
+        return find_files(f"{as_path(self.path)}/**/task[12]/raw/*.gz")
 
     def captions(self, reading: Reading) -> Iterator[tuple[Caption, str, str]]:
         """Reads task 1 first."""

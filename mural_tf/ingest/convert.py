@@ -1,8 +1,12 @@
-"""Runs a conversion: workers side by side, resumed where it stopped, joined to a data set at the end.
+"""Converts sources to a data set: planned, decided, written and finished, on Apache Beam.
 
-While it runs, everything lies in a hidden folder beside the output: `plan.json` (what is converted and how), the
-sources' indexes, and for every finished block its parts and report. Running the same command again reads the input
-again but converts only the blocks whose report is missing.
+1. *Plan*: files are cut into units, and units grouped into shards; the same files and settings give the same plan.
+2. *Decide*, only where something depends on all data: see decisions.py.
+3. *Write*: a worker makes the records of a shard's units and, last, its manifest: counts, what was skipped, checksums.
+4. *Finish*: shards get their names, `dataset.json` the sums of the manifests, and the folder its name.
+
+While it runs, everything lies in a hidden folder beside the output. Running the same command again makes what has no
+manifest yet; engines that repeat a shard write the same bytes under a name of their own and rename it.
 """
 
 from __future__ import annotations
@@ -10,30 +14,34 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import heapq
 import json
 import os
 import pathlib
-import shutil
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import IO, Any
 
+import google_crc32c
 from tqdm import tqdm
 
 from mural_tf.data.dataset_folder import DESCRIPTION, is_built
+from mural_tf.data.record_format import IMAGE_TEXT, TEXT_PAIRS, ImageTextRecord, TextPair, serialize
+from mural_tf.data.tfrecord import framed
 from mural_tf.errors import UserError
-from mural_tf.files import exclusive_lock, publish, remove_partial, whole, write_whole
-from mural_tf.ingest.blocks import Block, map_blocks, read_blocks
+from mural_tf.files import as_path, exclusive_lock, publish, remove_partial, remove_tree, whole, write_whole
 from mural_tf.ingest.captioned_sets import Coco, CocoCn, Karpathy, Multi30k
-from mural_tf.ingest.filters import Screen, count_frequent, hash_evaluation_images
+from mural_tf.ingest.decisions import SAME_IMAGE, SAME_PAIR, SAME_TEXT, Asked, Decide, Keep
+from mural_tf.ingest.decisions import Ask as AskUnit
+from mural_tf.ingest.filters import Screen, hash_evaluation_images, hash_excluded
+from mural_tf.ingest.hashes import bytes_hash, text_hash
 from mural_tf.ingest.img2dataset import Img2dataset
 from mural_tf.ingest.own_records import OwnRecords
-from mural_tf.ingest.source import Pair, Settings, Source, Tally
-from mural_tf.ingest.translated_captions import build_translations
+from mural_tf.ingest.source import MINIMUM, Pair, Reading, Settings, Source, Tally, Unit
 from mural_tf.ingest.translations import GoogleTranslations, Lines, Opus, Opus100, PairsTsv, Tatoeba, Tmx
 from mural_tf.ingest.web_captions import CaptionsTsv, Cc3m, Cc12m, Coyo, Laion, Uc2
 from mural_tf.ingest.wit import Wit
 
-FORMAT = 2  # raised when the same input would give other bytes than before
+FORMAT = 3  # raised when the same input would give other bytes than before
 PLAN = "plan.json"
 SKIPPED = "skipped.tsv"
 _KINDS = (
@@ -46,61 +54,67 @@ KINDS: dict[str, type[Source]] = {cls.KIND: cls for cls in _KINDS}  # by the nam
 
 def convert(
     sources: Sequence[Source],
-    output: str | pathlib.Path,
+    output: str | os.PathLike,
     settings: Settings,
     restart: bool = False,
     progress: bool = True,
 ) -> pathlib.Path:
     """Converts the sources into the data set folder `output`, which appears when it is complete.
 
-    The same sources and settings give the same bytes. Stopped in any way, the same call goes on after the last
-    finished block; with `restart` it starts again. With workers, a script calls it below `if __name__ == "__main__":`.
+    The same sources, in any order, and settings give the same bytes. Stopped in any way, the same call goes on after
+    the last finished shard; with `restart` it starts again. With workers, a script calls it below
+    `if __name__ == "__main__":`.
 
     Raises:
       UserError: unusable sources, too much of them skipped, another data set in `output`, an unfinished
         conversion of something else beside it, or a full disk.
       OSError: any other failed file operation.
     """
-    output = pathlib.Path(output)
+    output, sources = as_path(output), in_order(sources)
+    for source in sources:
+        source.check()
     identity = describe_input(sources, settings)
-    folder = output.parent / f".{output.name}.converting"
+    folder = work_folder(output)
     if is_built(output, identity):
-        shutil.rmtree(folder, ignore_errors=True)  # of a run that was killed after its last step but one
+        remove_tree(folder)  # of a run that was killed after its last step but one
         return output
     output.parent.mkdir(parents=True, exist_ok=True)
     with exclusive_lock(output.parent / f".{output.name}.lock"):
         if is_built(output, identity):  # another process finished it while we waited
             return output
         _open_folder(folder, identity, restart)
+        plan = make_plan(sources, settings, folder)
         try:
-            _prepare(sources, settings, folder, progress)
-            numbers, tally = _convert_blocks(sources, settings, folder, progress)
+            _prepare(settings, folder, progress)
+            _run(plan, settings, progress)
         except KeyboardInterrupt:
-            message = "Interrupted. Finished blocks are kept: run the same command again to go on."
+            message = "Interrupted. Finished shards are kept: run the same command again to go on."
             raise KeyboardInterrupt(message) from None
-        tally.check(settings.max_skipped_fraction, at_end=True)
-        assemble(folder, output, identity, numbers, tally, settings.shard_megabytes)
+        finish(plan, output, identity, settings)
     return output
 
 
-def _prepare(sources: Sequence[Source], settings: Settings, folder: pathlib.Path, progress: bool) -> None:
-    """Prepares what must be known before the first block, unless it is there already."""
-    for index, source in enumerate(sources):
-        source.prepare(folder / f"source-{index}", progress)
-    if settings.evaluation_images:
-        hash_evaluation_images(settings.evaluation_images, folder, progress)
-    if settings.translations:
-        build_translations(settings.translations, settings.translation_languages, folder)
-    count_frequent(sources, settings, folder, progress)
+def in_order(sources: Sequence[Source]) -> list[Source]:
+    """Returns the sources in an order of their own, whatever order they were given in."""
+    return sorted(sources, key=lambda source: json.dumps([source.KIND, _options(source)]))
+
+
+def _options(source: Source) -> dict:
+    values = {field.name: getattr(source, field.name) for field in dataclasses.fields(source)}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+
+def work_folder(output: pathlib.Path) -> pathlib.Path:
+    """Returns the folder in which a conversion to `output` keeps what it has done."""
+    return output.parent / f".{output.name}.converting"
 
 
 def describe_input(sources: Sequence[Source], settings: Settings) -> dict:
     """Returns what identifies a conversion, as JSON values: kinds, options, files with their sizes, settings."""
     described = []
     for source in sources:
-        files = [[str(path), os.path.getsize(path)] for path in source.input_files()]
-        options = {name: list(v) if isinstance(v, tuple) else v for name, v in vars(source).items() if name[0] != "_"}
-        described.append({"kind": source.KIND, **options, "files": files})
+        files = [[str(path), path.stat().st_size if path.is_file() else 0] for path in source.input_files()]
+        described.append({"kind": source.KIND, **_options(source), "files": files})
     identity = {"name": "converted", "format": FORMAT, "sources": described, "settings": settings.identity()}
     return json.loads(json.dumps(identity))
 
@@ -108,262 +122,502 @@ def describe_input(sources: Sequence[Source], settings: Settings) -> dict:
 def _open_folder(folder: pathlib.Path, identity: dict, restart: bool) -> None:
     plan = folder / PLAN
     if restart:
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_tree(folder)
     if plan.is_file() and json.loads(plan.read_text(encoding="utf-8")) == identity:
         remove_partial(folder)
         return
-    if any((folder / "parts").glob("*.json")):
+    if any(True for _ in (folder / "parts").glob("*.json")):
         raise UserError(
             f"{folder} holds an unfinished conversion of other sources or with other settings: run that one to its "
             "end, or start again with --restart."
         )
-    shutil.rmtree(folder, ignore_errors=True)
+    remove_tree(folder)
     (folder / "parts").mkdir(parents=True)
+    (folder / "decided").mkdir()
     write_whole(plan, json.dumps(identity, ensure_ascii=False))
 
 
-def _convert_blocks(sources, settings: Settings, folder: pathlib.Path, progress: bool) -> tuple[list[int], Tally]:
-    """Converts what is not converted yet; returns the blocks' numbers and the sum of their tallies."""
-    numbers: list[int] = []
-    tally, positions = Tally(), {}
-    total = sum(source.size() for source in sources)
-    with tqdm(total=total, unit="B", unit_scale=True, desc="Converting", disable=not progress) as bar:
-
-        def pending() -> Iterator[Block]:
-            for block in read_blocks(sources, settings, folder):
-                numbers.append(block.number)
-                positions[block.number] = block.position
-                report = read_report(folder, block.number)
-                if report is None:
-                    yield block
-                else:
-                    finished(block.number, report)
-
-        def finished(number, report):
-            tally.add(report.tally)
-            bar.update(max(0, positions.pop(number) - bar.n))
-            bar.set_postfix_str(f"{tally.written} written, {tally.skipped.total} skipped", refresh=False)
-            tally.check(settings.max_skipped_fraction)
-
-        for number, report in map_blocks(pending(), settings.workers, Converter, (list(sources), settings, folder)):
-            finished(number, report)
-    in_order = Tally()  # so that "first" means first in the input, whichever worker was faster
-    for number in numbers:
-        in_order.add(read_report(folder, number).tally)
-    return numbers, in_order
+def _prepare(settings: Settings, folder: pathlib.Path, progress: bool) -> None:
+    """Prepares what all workers share, unless it is there already."""
+    if settings.evaluation_images:
+        hash_evaluation_images(settings.evaluation_images, folder / "decided", progress)
+    if settings.exclude_texts:
+        hash_excluded(settings.exclude_texts, folder / "decided")
 
 
-class Converter:
-    """Turns blocks into parts. One per process, which then imports TensorFlow; what it needs from disk is read once."""
-
-    def __init__(self, sources: Sequence[Source], settings: Settings, folder: pathlib.Path):
-        self.sources, self.folder = sources, folder
-        self.screen = Screen(settings, folder)
-
-    def __call__(self, block: Block) -> BlockReport:
-        """Writes the block's parts and, last, its report."""
-        import tensorflow as tf
-
-        from mural_tf.data.records import serialize
-
-        counts: dict = {}
-        writers: dict[tuple[str, str], tf.io.TFRecordWriter] = {}
-        try:
-            with contextlib.ExitStack() as stack:
-                for kind, split, record in self._records(block):
-                    if (kind, split) not in writers:
-                        partial = stack.enter_context(whole(part_path(self.folder, block.number, kind, split)))
-                        writers[kind, split] = stack.enter_context(tf.io.TFRecordWriter(str(partial)))
-                    writers[kind, split].write(serialize(record))
-                    block.tally.written += _count(counts, kind, split, record)
-        except tf.errors.OpError as error:  # how TensorFlow's writer reports a full disk
-            raise UserError(f"Cannot write to {self.folder}: {error.message}. Free space there.") from None
-        sizes = {key: os.path.getsize(part_path(self.folder, block.number, *key)) for key in sorted(writers)}
-        report = BlockReport(block.tally, [[*key, size] for key, size in sizes.items()], counts)
-        write_report(self.folder, block.number, report)
-        return report
-
-    def _records(self, block: Block) -> Iterator[tuple[str, str, Any]]:
-        """Yields (kind, split, record), as in data/records.py."""
-        from mural_tf.data.records import IMAGE_TEXT, TEXT_PAIRS, ImageTextRecord, TextPair
-
-        for index, item in block.items:
-            for found in self.sources[index].records(item, block.tally):
-                if isinstance(found, Pair):
-                    if self.screen.accepts_pair(found, block.tally):
-                        values = (found.text_a, found.language_a, found.text_b, found.language_b, found.group)
-                        yield TEXT_PAIRS, found.split, TextPair(*values)
-                elif (accepted := self.screen.accepted(found, block.tally)) is not None:
-                    captions, languages, groups, _ = zip(*accepted.texts)
-                    record = ImageTextRecord(accepted.image_id, accepted.image, captions, languages, groups)
-                    yield IMAGE_TEXT, accepted.split, record
-
-
-def _count(counts: dict, kind: str, split: str, record) -> int:
-    """Adds a record to `BlockReport.counts`; returns its captions, or 1 for a text pair."""
-    of_split = counts.setdefault(kind, {}).setdefault(split, {"records": 0, "texts": 0, "languages": {}})
-    if kind == "text_pairs":
-        languages = {"-".join(sorted((record.language_a, record.language_b))): 1}
-    else:
-        languages = collections.Counter(record.languages)
-    of_split["records"] += 1
-    of_split["texts"] += sum(languages.values())
-    for language, count in languages.items():
-        of_split["languages"][language] = of_split["languages"].get(language, 0) + count
-    return sum(languages.values())
+# The plan.
 
 
 @dataclasses.dataclass
-class BlockReport:
-    """What a finished block holds.
+class Plan:
+    """What a conversion will do.
 
     Attributes:
-      tally: see there; its `places` are in the block's own file.
-      parts: [kind, split, bytes] of each part file.
-      counts: {kind: {split: {"records": n, "texts": n, "languages": {language or "a-b": n}}}}.
+      asked: sources, units, settings and the folder of decisions.
+      shards: the units of each shard, by number.
+      folder: of the work.
     """
 
-    tally: Tally
-    parts: list[list]
-    counts: dict
+    asked: Asked
+    shards: list[list[int]]
+    folder: pathlib.Path
+
+    @property
+    def size(self) -> int:
+        """Bytes that will be read."""
+        return sum(unit.size for _, unit in self.asked.units)
+
+    def size_of(self, shard: int) -> int:
+        """Bytes that will be read for a shard."""
+        return sum(self.asked.units[number][1].size for number in self.shards[shard])
 
 
-def report_path(folder: pathlib.Path, number: int) -> pathlib.Path:
-    """The file whose presence says that a block is finished."""
-    return folder / "parts" / f"{number:06d}.json"
+def make_plan(sources: Sequence[Source], settings: Settings, folder: pathlib.Path) -> Plan:
+    """Cuts the sources' files into units and groups these into shards.
 
-
-def places_path(folder: pathlib.Path, number: int) -> pathlib.Path:
-    """Kind and place of every item that the block skipped."""
-    return folder / "parts" / f"{number:06d}.skipped.tsv"
-
-
-def part_path(folder: pathlib.Path, number: int, kind: str, split: str) -> pathlib.Path:
-    """A block's records of one kind and split."""
-    return folder / "parts" / f"{number:06d}.{kind}.{split}.tfrecord"
-
-
-def read_report(folder: pathlib.Path, number: int) -> BlockReport | None:
-    """Returns a block's report, `None` if it is not finished."""
-    try:
-        content = json.loads(report_path(folder, number).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    return BlockReport(Tally(**content["tally"]), content["parts"], content["counts"])
-
-
-def write_report(folder: pathlib.Path, number: int, report: BlockReport) -> None:
-    """Writes the places of what was skipped, and the report last: the block is finished then."""
-    if report.tally.places:
-        lines = "".join(f"{kind}\t{place}\n" for kind, place in report.tally.places)
-        write_whole(places_path(folder, number), lines)
-        report.tally.places.clear()
-    write_whole(report_path(folder, number), json.dumps(dataclasses.asdict(report), ensure_ascii=False))
-
-
-def assemble(
-    folder: pathlib.Path, output: pathlib.Path, identity: dict, numbers: Sequence[int], tally: Tally, megabytes: int
-) -> None:
-    """Turns the folder of a finished conversion into `output`.
-
-    TFRecord files are joined by appending one to the other; a part that is large enough becomes a shard by renaming.
-    Every step can be repeated: a conversion that is killed here goes on here.
-
-    Args:
-      folder: the conversion's hidden folder, with the parts and reports of all blocks.
-      output: the data set's folder.
-      identity: opens `dataset.json`.
-      numbers: of the blocks, in order.
-      tally: of all blocks.
-      megabytes: smallest size of a shard, except for the last of a split.
+    A shard holds text pairs or images. Its units are from all sources, in proportion to their sizes, as far as there
+    are enough; with `settings.shuffle` a hash deals them out.
     """
-    counts: dict = {}
-    parts: dict[tuple[str, str], list[tuple[pathlib.Path, int]]] = {}
+    units = [(index, unit) for index, source in enumerate(sources) for unit in source.units(settings.unit_bytes)]
+    rows = sum(unit.weight for _, unit in units) // 100
+    from mural_tf.ingest.decisions import ROWS_IN_A_PARTITION
+
+    partitions = max(1, min(1024, rows // ROWS_IN_A_PARTITION))
+    asked = Asked(sources, units, settings, folder / "decided", partitions)
+    shards: list[list[int]] = []
+    for kind in dict.fromkeys(sources[index].ITEM for index, _ in units):
+        numbers = [number for number, (index, _) in enumerate(units) if sources[index].ITEM == kind]
+        shards += _grouped(_mixed(numbers, units, settings.shuffle), units, settings.shard_megabytes * 1_000_000)
+    return Plan(asked, shards, folder)
+
+
+def _mixed(numbers: Sequence[int], units: Sequence[tuple[int, Unit]], shuffle: bool) -> list[int]:
+    """Orders units by how far they are in their source, or by a hash of their names."""
+    if shuffle:
+        return sorted(numbers, key=lambda n: text_hash(f"{n}\t{units[n][1].path}"))
+    total: collections.Counter = collections.Counter()
     for number in numbers:
-        report = read_report(folder, number)
-        for kind, split, size in report.parts:
-            parts.setdefault((kind, split), []).append((part_path(folder, number, kind, split), size))
-        _add(counts, report.counts)
-    if not parts:
-        raise UserError("Nothing to write: " + "; ".join(line.strip() for line in tally.lines()) + ".")
-    complete = folder / "complete"
-    for (kind, split), files in sorted(parts.items()):
-        (complete / kind).mkdir(parents=True, exist_ok=True)
-        groups = _groups(files, megabytes * 1_000_000)
-        for index, group in enumerate(groups):
-            _join(group, complete / kind / f"{split}-{index:05d}-of-{len(groups):05d}.tfrecord")
-    _write_skipped([places_path(folder, number) for number in numbers], complete / SKIPPED)
-    description = {**identity, **_description(counts, tally)}
-    text = json.dumps(description, indent=1, ensure_ascii=False) + "\n"
-    (complete / DESCRIPTION).write_text(text, encoding="utf-8")
-    if output.exists():
-        output.rmdir()  # empty, or `is_built` would have raised
-    publish(complete, output)
-    shutil.rmtree(folder)
+        total[units[number][0]] += max(1, units[number][1].weight)
+    read: collections.Counter = collections.Counter()
+    places = {}
+    for number in numbers:
+        index, unit = units[number]
+        places[number] = read[index] / total[index]
+        read[index] += max(1, unit.weight)
+    return sorted(numbers, key=lambda number: (places[number], number))
 
 
-def _groups(files: Sequence[tuple[pathlib.Path, int]], least: int) -> list[list[pathlib.Path]]:
-    """Divides parts, in order, into groups of at least `least` bytes; a small rest joins the last group."""
-    groups: list[list[pathlib.Path]] = [[]]
+def _grouped(numbers: Sequence[int], units: Sequence[tuple[int, Unit]], least: int) -> list[list[int]]:
+    """Divides units, in order, into groups of at least `least` bytes; a small rest joins the last group."""
+    groups: list[list[int]] = [[]]
     size = 0
-    for path, part_size in files:
+    for number in numbers:
         if size >= least and groups[-1]:
             groups.append([])
             size = 0
-        groups[-1].append(path)
-        size += part_size
+        groups[-1].append(number)
+        size += units[number][1].weight
     if len(groups) > 1 and size < least // 2:
         rest = groups.pop()
         groups[-1] += rest
     return groups
 
 
-def _join(parts: Sequence[pathlib.Path], shard: pathlib.Path) -> None:
-    """Makes one file of the parts, which are gone afterwards; does nothing if it is there already."""
-    if not shard.exists():
-        if len(parts) == 1:
-            os.replace(parts[0], shard)
-            return
-        with whole(shard) as partial, open(partial, "wb") as joined:
-            for part in parts:
-                with open(part, "rb") as file:
-                    shutil.copyfileobj(file, joined, 1 << 20)
-    for part in parts:
-        part.unlink(missing_ok=True)
+# The graph.
+
+
+@dataclasses.dataclass
+class ConversionGraph:
+    """Decides stage by stage what is not decided yet, then writes the shards that have no manifest."""
+
+    plan: Plan
+    missing: list[int]
+
+    def __call__(self, pipeline) -> None:
+        """Adds the steps to a Beam pipeline."""
+        import apache_beam as beam
+
+        from mural_tf.ingest.engine import Step
+
+        asked, folder, done = self.plan.asked, self.plan.folder, ()
+        for number, stage in enumerate(asked.stages()):
+            if stage_path(folder, number).is_file():
+                continue
+            name = f"{number + 1} {', '.join(stage)}"
+            kept = (
+                pipeline
+                | f"Plan {name}" >> beam.Create(asked.jobs(stage))
+                | f"Spread {name}" >> beam.Reshuffle()
+                | f"Hash {name}" >> beam.ParDo(Step(AskUnit, asked, stage, folder=folder), *done)
+                | f"By hash {name}" >> beam.GroupByKey()
+                | f"Decide {name}" >> beam.ParDo(Step(Decide, asked, folder=folder))
+                | f"By unit {name}" >> beam.GroupByKey()
+                | f"Keep {name}" >> beam.ParDo(Step(Keep, asked.folder, folder=folder))
+                | f"Count {name}" >> beam.combiners.Count.Globally()
+                | f"Mark {name}" >> beam.ParDo(Step(Mark, folder, number, folder=folder))
+            )
+            done = (beam.pvalue.AsSingleton(kept),)
+        (
+            pipeline
+            | "Plan shards" >> beam.Create(self.missing)
+            | "Spread shards" >> beam.Reshuffle()
+            | "Write" >> beam.ParDo(Step(WriteShard, self.plan, folder=folder), *done)
+        )
+
+
+class Mark:
+    """Notes that a stage is complete."""
+
+    def __init__(self, folder: pathlib.Path, number: int):
+        self.path = stage_path(folder, number)
+
+    def __call__(self, files: int) -> Iterator[int]:
+        """Yields the number of files that the stage wrote."""
+        write_whole(self.path, f"{files}\n")
+        yield files
+
+
+def stage_path(folder: pathlib.Path, number: int) -> pathlib.Path:
+    """The file that says that a stage of decisions is complete."""
+    return folder / "decided" / f"stage-{number}.done"
+
+
+def _run(plan: Plan, settings: Settings, progress: bool) -> None:
+    """Writes all shards that are missing, with a bar."""
+    from mural_tf.ingest.engine import run
+
+    missing = [number for number in range(len(plan.shards)) if read_manifest(plan.folder, number) is None]
+    if not missing:
+        return
+    with tqdm(total=plan.size, unit="B", unit_scale=True, desc="Converting", disable=not progress) as bar:
+        run(ConversionGraph(plan, missing), settings.engine(), plan.folder, Watch(plan, settings, bar))
+
+
+class Watch:
+    """Adds up manifests as they appear: the bar, and the bound on what is skipped."""
+
+    def __init__(self, plan: Plan, settings: Settings, bar: tqdm):
+        self.plan, self.settings, self.bar = plan, settings, bar
+        self.tally, self.waiting = Tally(), set(range(len(plan.shards)))
+
+    def __call__(self) -> None:
+        """Looks for new ones."""
+        names = {path.name for path in (self.plan.folder / "parts").glob("*.json")}
+        for number in [number for number in self.waiting if manifest_path(self.plan.folder, number).name in names]:
+            manifest = read_manifest(self.plan.folder, number)
+            if manifest is not None:
+                self.waiting.discard(number)
+                self.tally.add(manifest.tally)
+                self.bar.update(self.plan.size_of(number))
+        self.bar.set_postfix_str(f"{self.tally.written} written, {self.tally.skipped.total} skipped", refresh=False)
+        self.tally.check(self.settings.max_skipped_fraction)
+
+
+# Writing a shard.
+
+
+@dataclasses.dataclass
+class Part:
+    """A TFRecord file of a shard.
+
+    Attributes:
+      kind, split: of its records.
+      name: of the file in the folder `parts`.
+      bytes, crc32c: of the file.
+      records, texts: how many.
+      languages: texts by language; text pairs by "a-b".
+    """
+
+    kind: str
+    split: str
+    name: str
+    bytes: int
+    crc32c: str
+    records: int
+    texts: int
+    languages: dict[str, int]
+
+
+@dataclasses.dataclass
+class Manifest:
+    """What a finished shard holds; the tally's `places` are in a file of their own."""
+
+    tally: Tally
+    parts: list[Part]
+
+
+class WriteShard:
+    """Makes a shard of its units; made once in every worker. The same shard gives the same bytes."""
+
+    def __init__(self, plan: Plan):
+        self.plan, self.settings = plan, plan.asked.settings
+        self.screen = Screen(self.settings, plan.asked.folder)
+        same = self.settings.drop_duplicates
+        self.kinds = {"text": [SAME_TEXT], "image": [SAME_IMAGE], "both": [SAME_IMAGE, SAME_TEXT]}.get(same, [])
+        self.kinds = [SAME_PAIR] if same == "pair" else self.kinds
+
+    def __call__(self, number: int) -> Iterator[int]:
+        """Writes the parts and, last, the manifest; yields the shard's number."""
+        tally, parts = Tally(), []
+        with contextlib.ExitStack() as stack:
+            writers: dict[tuple[str, str], PartWriter] = {}
+            for kind, split, record, texts, languages in self._records(number, tally):
+                if (kind, split) not in writers:
+                    folder = self.plan.folder / "parts"
+                    writers[kind, split] = stack.enter_context(
+                        PartWriter(folder, number, kind, split, self.settings, parts)
+                    )
+                writers[kind, split].add(record, texts, languages)
+                tally.written += texts
+                if tally.read % MINIMUM == 0:
+                    tally.check(self.settings.max_skipped_fraction)
+            tally.check(self.settings.max_skipped_fraction)
+        manifest = Manifest(tally, sorted(parts, key=lambda part: part.name))
+        write_manifest(self.plan.folder, number, manifest)
+        yield number
+
+    def _records(self, shard: int, tally: Tally) -> Iterator[tuple[str, str, bytes, int, dict[str, int]]]:
+        """Yields (kind, split, serialised record, texts, texts by language)."""
+        for source, item, reading in self._items(shard, tally):
+            for found in source.records(item, reading):
+                if isinstance(found, Pair):
+                    if self._accepts_pair(found, reading):
+                        values = (found.text_a, found.language_a, found.text_b, found.language_b, found.group)
+                        languages = "-".join(sorted((found.language_a, found.language_b)))
+                        yield TEXT_PAIRS, found.split, serialize(TextPair(*values)), 1, {languages: 1}
+                    continue
+                kept = self.screen.accepted_texts(found, reading)
+                kept = kept and reading.decided.without_duplicates(kept, reading, self.kinds)
+                kept = kept and self.screen.accepted_image(kept, reading)
+                if kept:
+                    captions, languages, groups, _ = zip(*kept.texts)
+                    record = ImageTextRecord(kept.image_id, kept.image, captions, languages, groups)
+                    yield IMAGE_TEXT, kept.split, serialize(record), len(captions), collections.Counter(languages)
+
+    def _accepts_pair(self, pair: Pair, reading: Reading) -> bool:
+        if not self.screen.accepts_pair(pair, reading.tally):
+            return False
+        kinds = [kind for kind in self.kinds if kind != SAME_IMAGE]
+        if kinds and reading.decided.is_duplicate_pair(pair, kinds[0]):
+            reading.tally.leave_out(SAME_PAIR, pair.place)
+            return False
+        return True
+
+    def _items(self, shard: int, tally: Tally) -> Iterator[tuple[Source, Any, Reading]]:
+        """Yields the items of all units, side by side in proportion to their sizes."""
+        asked = self.plan.asked
+        queue, streams = [], {}
+        for number in self.plan.shards[shard]:
+            index, unit = asked.units[number]
+            reading = Reading(tally, asked.decided(number))
+            streams[number] = asked.sources[index], asked.sources[index].read(unit, reading), reading
+            heapq.heappush(queue, (0.0, number))
+        while queue:
+            place, number = heapq.heappop(queue)
+            source, items, reading = streams[number]
+            for count, item in enumerate(items, start=1):
+                yield source, item, reading
+                if count == SIDE_BY_SIDE:
+                    heapq.heappush(queue, (place + count / max(1, asked.units[number][1].weight), number))
+                    break
+
+
+SIDE_BY_SIDE = 100  # items that are taken from a unit at a time
+
+
+class PartWriter:
+    """Writes records of one kind and split to files of about the size that shards should have."""
+
+    def __init__(self, folder: pathlib.Path, shard: int, kind: str, split: str, settings: Settings, parts: list[Part]):
+        self._folder, self._shard, self._kind, self._split = folder, shard, kind, split
+        self._most, self._shuffle, self._parts = settings.shard_megabytes * 1_500_000, settings.shuffle, parts
+        self._index, self._stack = 0, contextlib.ExitStack()
+        self._file: IO[bytes] | None = None
+
+    def __enter__(self) -> PartWriter:
+        return self
+
+    def __exit__(self, *failure) -> None:
+        if failure[0] is None and self._file is not None:
+            self._close()
+        self._stack.__exit__(*failure)
+
+    def add(self, record: bytes, texts: int, languages: dict[str, int]) -> None:
+        """Writes one record, or keeps it until the file's records are put into the order of their hashes."""
+        if self._file is None:
+            self._open()
+        data = framed(record)
+        if self._shuffle:
+            self._kept.append(data)
+        else:
+            self._write(data)
+        self._size += len(data)
+        self._records, self._texts = self._records + 1, self._texts + texts
+        self._languages.update(languages)
+        if self._most and self._size >= self._most:
+            self._close()
+
+    def _open(self) -> None:
+        self._name = f"{self._shard:06d}.{self._kind}.{self._split}.{self._index:04d}.tfrecord"
+        partial = self._stack.enter_context(whole(self._folder / self._name))
+        self._file = self._stack.enter_context(partial.open("wb"))
+        self._kept: list[bytes] = []
+        self._size = self._records = self._texts = 0
+        self._languages: collections.Counter = collections.Counter()
+        self._checksum = google_crc32c.Checksum()
+
+    def _write(self, data: bytes) -> None:
+        self._file.write(data)
+        self._checksum.update(data)
+
+    def _close(self) -> None:
+        for data in sorted(self._kept, key=bytes_hash):
+            self._write(data)
+        self._stack.close()
+        checksum, self._file, self._index = self._checksum.hexdigest().decode(), None, self._index + 1
+        languages = dict(sorted(self._languages.items()))
+        values = (self._size, checksum, self._records, self._texts, languages)
+        self._parts.append(Part(self._kind, self._split, self._name, *values))
+
+
+def manifest_path(folder: pathlib.Path, number: int) -> pathlib.Path:
+    """The file whose presence says that a shard is finished."""
+    return folder / "parts" / f"{number:06d}.json"
+
+
+def places_path(folder: pathlib.Path, number: int) -> pathlib.Path:
+    """Kind and place of every item that the shard skipped."""
+    return folder / "parts" / f"{number:06d}.skipped.tsv"
+
+
+def read_manifest(folder: pathlib.Path, number: int) -> Manifest | None:
+    """Returns a shard's manifest, `None` if it is not finished."""
+    path = manifest_path(folder, number)
+    if not path.is_file():
+        return None
+    content = json.loads(path.read_text(encoding="utf-8"))
+    return Manifest(Tally(**content["tally"]), [Part(**part) for part in content["parts"]])
+
+
+def write_manifest(folder: pathlib.Path, number: int, manifest: Manifest) -> None:
+    """Writes the places of what was skipped, and the manifest last: the shard is finished then."""
+    if manifest.tally.places:
+        lines = "".join(f"{kind}\t{place}\n" for kind, place in manifest.tally.places)
+        write_whole(places_path(folder, number), lines)
+        manifest.tally.places.clear()
+    write_whole(manifest_path(folder, number), json.dumps(dataclasses.asdict(manifest), ensure_ascii=False))
+
+
+# The end.
+
+
+def finish(plan: Plan, output: pathlib.Path, identity: dict, settings: Settings) -> None:
+    """Turns the folder of finished shards into `output`; every step can be repeated after a kill.
+
+    Raises:
+      UserError: a part that is not as its manifest says, too much that was skipped, or nothing to write.
+    """
+    folder = plan.folder
+    manifests = [read_manifest(folder, number) for number in range(len(plan.shards))]
+    tally = Tally()
+    for manifest in manifests:  # in order, so that "first" means first in the plan
+        tally.add(manifest.tally)
+    tally.check(settings.max_skipped_fraction, at_end=True)
+    parts: dict[tuple[str, str], list[Part]] = {}
+    for part in (part for manifest in manifests for part in manifest.parts):
+        parts.setdefault((part.kind, part.split), []).append(part)
+    if not parts:
+        raise UserError("Nothing to write: " + "; ".join(line.strip() for line in tally.lines()) + ".")
+    complete = folder / "complete" if isinstance(folder, pathlib.Path) else output
+    shards: dict[str, Part] = {}
+    for (kind, split), found in sorted(parts.items()):
+        (complete / kind).mkdir(parents=True, exist_ok=True)
+        for index, part in enumerate(found):
+            name = f"{kind}/{split}-{index:05d}-of-{len(found):05d}.tfrecord"
+            _rename(folder, part, complete / name)
+            shards[name] = part
+    _write_skipped([places_path(folder, number) for number in range(len(plan.shards))], complete / SKIPPED)
+    text = json.dumps({**identity, **_description(shards, tally)}, indent=1, ensure_ascii=False) + "\n"
+    (complete / DESCRIPTION).write_text(text, encoding="utf-8")
+    if complete != output:
+        if output.exists():
+            output.rmdir()  # empty, or `is_built` would have raised
+        publish(complete, output)
+    remove_tree(folder)
+
+
+def _rename(folder: pathlib.Path, part: Part, name: pathlib.Path) -> None:
+    """Gives a part its name in the data set; one that a killed run has renamed has it already."""
+    path = folder / "parts" / part.name
+    found = path if path.is_file() else name
+    size = found.stat().st_size if found.is_file() else None
+    if size != part.bytes:
+        manifest_path(folder, int(part.name[:6])).unlink(missing_ok=True)
+        raise UserError(
+            f"{found} has {size} bytes, but its manifest says {part.bytes}: the file changed or was cut off. Run the "
+            "same command again: it will be made anew."
+        )
+    if found is path:
+        path.replace(name)
 
 
 def _write_skipped(files: Sequence[pathlib.Path], path: pathlib.Path) -> None:
     """Lists kind and place of everything skipped; there is no file where nothing was."""
-    files = [file for file in files if file.exists()]
+    files = [file for file in files if file.is_file()]
     if files:
-        with open(path, "wb") as joined:
+        with path.open("wb") as joined:
             for file in files:
                 joined.write(file.read_bytes())
 
 
-def _add(counts: dict, more: dict) -> None:
-    for key, value in more.items():
-        if isinstance(value, dict):
-            _add(counts.setdefault(key, {}), value)
-        else:
-            counts[key] = counts.get(key, 0) + value
-
-
-def _description(counts: dict, tally: Tally) -> dict:
+def _description(shards: dict[str, Part], tally: Tally) -> dict:
     """What `dataset.json` says of the records, in the words of the emoji benchmark's."""
-    images = counts.get("image_text", {})
-    pairs = counts.get("text_pairs", {})
-    languages: dict = {}
-    for kind, splits in counts.items():
-        for split, of_split in splits.items():
-            for language, count in of_split["languages"].items():
-                languages.setdefault(language, {}).setdefault(kind, {})[split] = count
+    images, pairs, languages = {}, {}, {}
+    for part in shards.values():
+        if part.kind == IMAGE_TEXT:
+            counts = images.setdefault(part.split, {"images": 0, "captions": 0})
+            counts["images"] += part.records
+            counts["captions"] += part.texts
+        else:
+            pairs[part.split] = pairs.get(part.split, 0) + part.records
+        for language, count in part.languages.items():
+            of_kind = languages.setdefault(language, {}).setdefault(part.kind, {})
+            of_kind[part.split] = of_kind.get(part.split, 0) + count
+    described = {
+        name: {"bytes": part.bytes, "crc32c": part.crc32c, "records": part.records, "languages": part.languages}
+        for name, part in shards.items()
+    }
     return {
-        "counts": {
-            "image_text": {split: {"images": c["records"], "captions": c["texts"]} for split, c in images.items()},
-            "text_pairs": {split: c["records"] for split, c in pairs.items()},
-        },
+        "counts": {"image_text": images, "text_pairs": pairs},
         "languages": dict(sorted(languages.items())),
         "skipped": {kind: {"count": count, "first": first} for kind, (count, first) in tally.skipped.items()},
         "left_out": {kind: {"count": count, "first": first} for kind, (count, first) in tally.left_out.items()},
+        "shards": described,
     }
+
+
+def describe_plan(sources: Sequence[Source], output: str | os.PathLike, settings: Settings) -> str:
+    """Returns what a conversion would do: its graph, sizes and flags; nothing is written."""
+    from mural_tf.ingest.engine import dry_run
+
+    sources = in_order(sources)
+    for source in sources:
+        source.check()
+    plan = make_plan(sources, settings, work_folder(as_path(output)))
+    engine = settings.engine()
+    lines = [
+        f"{len(plan.asked.units)} units of {len(sources)} sources, {plan.size:,} bytes, to {len(plan.shards)} shards"
+    ]
+    lines += [f"  {source.KIND}:{source.path}, {len(source.input_files())} files" for source in sources]
+    lines += [f"Steps: {' | '.join(dry_run(ConversionGraph(plan, [*range(len(plan.shards))]), engine))}"]
+    where = (
+        f"{engine.runner} with {' '.join(engine.arguments)}" if engine.runner else f"{engine.workers} processes here"
+    )
+    lines += [f"Runs on: {where}"]
+    container = engine.container
+    lines += (
+        [f"Container: {container}" if container else "Container: none named (--sdk_container_image)"]
+        if engine.runner
+        else []
+    )
+    return "\n".join([*lines, f"Output: {output}"])

@@ -6,9 +6,7 @@ many images and images with too many texts, and images that look like evaluation
 Similar images are found by `imagehash.phash`: 64 bits, the signs of an image's lowest frequencies. Copies of one
 picture in another size or JPEG quality differ in a few bits, different pictures in about half of them.
 
-Frequent texts and images are found before anything is converted. Every caption becomes two 64-bit hashes, of its text
-and of its image. They are spread over files that are small enough to be counted in memory, and only the hashes above a
-bound remain.
+What depends on all data (frequent texts and images, duplicates) is decided before, see decisions.py.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from __future__ import annotations
 import collections
 import pathlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import PIL.Image
@@ -24,12 +22,11 @@ from tqdm import tqdm
 
 from mural_tf.data.pictures import ENDINGS, BadImage, encode_jpeg, open_image, orientation, read_file, turned, upright
 from mural_tf.errors import UserError
-from mural_tf.files import save_array
-from mural_tf.ingest.blocks import Block, map_blocks, read_blocks
-from mural_tf.ingest.source import PAIR, Captioned, Pair, Settings, Source, Tally, find_files
-from mural_tf.ingest.tables import Spool, contains_text, text_hash
+from mural_tf.files import read_array, save_array
+from mural_tf.ingest.hashes import contains_text, text_hash
+from mural_tf.ingest.source import Captioned, Pair, Reading, Settings, Tally, find_files
 from mural_tf.ingest.text_files import clean, read_lines
-from mural_tf.ingest.translated_captions import Translations
+from mural_tf.ingest.translated_captions import add_translations
 
 # Image files: checked without decoding, copied where the record format allows it.
 
@@ -148,58 +145,6 @@ class NearDuplicates:
         return False
 
 
-# Frequent texts and images.
-
-PARTITIONS = 256
-TEXTS, IMAGES = "frequent_texts.npy", "frequent_images.npy"
-
-
-class HashCaptions:
-    """Turns a block into hashes: uint64 [captions, 2], text and image."""
-
-    def __init__(self, sources: Sequence[Source]):
-        self.sources = sources
-
-    def __call__(self, block: Block) -> np.ndarray:
-        found = [
-            (text_hash(text.text), text_hash(image_id))
-            for index, item in block.items
-            for image_id, text in self.sources[index].texts(item)
-        ]
-        return np.array(found, np.uint64).reshape(-1, 2)
-
-
-def count_frequent(sources: Sequence[Source], settings: Settings, folder: pathlib.Path, progress: bool) -> None:
-    """Writes the hashes of frequent texts and images into `folder`, if a filter asks for them; does so once."""
-    filters = settings.filters
-    if not (filters.max_images_per_text or filters.max_texts_per_image) or (folder / IMAGES).exists():
-        return
-    spools = [Spool(folder / "by_text", 2), Spool(folder / "by_image", 2)]
-    blocks = map_blocks(_image_blocks(sources, settings, folder), settings.workers, HashCaptions, (list(sources),))
-    for _, hashes in tqdm(blocks, unit="block", desc="Counting captions", disable=not progress):
-        for column, spool in enumerate(spools):
-            spool.add_rows(hashes[:, column] % np.uint64(PARTITIONS), hashes)
-    for column, (spool, bound, name) in enumerate(
-        zip(spools, (filters.max_images_per_text, filters.max_texts_per_image), (TEXTS, IMAGES))
-    ):
-        spool.close()
-        frequent = [_above(spool.read(partition), column, bound) for partition in range(PARTITIONS) if bound]
-        save_array(folder / name, np.sort(np.concatenate([np.empty(0, np.uint64), *frequent])))
-        spool.remove()
-
-
-def _image_blocks(sources: Sequence[Source], settings: Settings, folder: pathlib.Path) -> Iterator[Block]:
-    """Text pairs have no images: their sources are not read twice."""
-    chosen = [source if source.ITEM != PAIR else None for source in sources]
-    return read_blocks(chosen, settings, folder)
-
-
-def _above(rows: np.ndarray, column: int, bound: int) -> np.ndarray:
-    """Returns the values of `column` that occur with more than `bound` different values of the other column."""
-    values, counts = np.unique(np.unique(rows, axis=0)[:, column], return_counts=True)
-    return values[counts > bound]
-
-
 # In these scripts words are not set apart, so each of their characters counts as a unigram: Thai, Lao, Tibetan,
 # Burmese, Khmer, Japanese, Chinese.
 _UNSPACED = r"\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
@@ -211,19 +156,18 @@ def count_unigrams(text: str) -> int:
     return len(_UNIGRAM.findall(text))
 
 
+EXCLUDED_TEXTS = "excluded_texts.npy"
 EXCLUDED = "text of the --exclude_texts files"
 
 
 class Screen:
-    """The filters of one conversion, with what they learned beforehand in `folder`."""
+    """The filters of one conversion; what all workers share lies in `folder`."""
 
     def __init__(self, settings: Settings, folder: pathlib.Path):
         self.settings, self.filters = settings, settings.filters
-        self.excluded = _read_excluded(settings.exclude_texts)
-        self.frequent_texts, self.frequent_images = (_load_hashes(folder / name) for name in (TEXTS, IMAGES))
+        self.excluded = _load_hashes(folder / EXCLUDED_TEXTS)
         hashes = _load_hashes(folder / HASHES)
         self.near_duplicates = NearDuplicates(hashes, settings.hash_distance) if hashes.size else None
-        self.translations = Translations(folder)
 
     def accepts_pair(self, pair: Pair, tally: Tally) -> bool:
         """Tells whether a text pair is wanted."""
@@ -232,32 +176,35 @@ class Screen:
             tally.leave_out(EXCLUDED, pair.place)
         return not excluded
 
-    def accepted(self, found: Captioned, tally: Tally) -> Captioned | None:
-        """Returns the image as a record may hold it and its wanted captions, `None` if nothing is left."""
+    def accepted_texts(self, found: Captioned, reading: Reading) -> Captioned | None:
+        """Returns the image with its wanted captions, `None` if none is left; the image is not looked at."""
         texts = []
         for text in found.texts:
-            reason = self._reason_against(text.text)
+            reason = self.reason_against(text.text, reading.decided)
             if reason:
-                tally.leave_out(reason, text.place)
+                reading.tally.leave_out(reason, text.place)
             else:
                 texts.append(text)
-        if not texts:
-            return None
+        return found._replace(texts=texts) if texts else None
+
+    def accepted_image(self, found: Captioned, reading: Reading) -> Captioned | None:
+        """Returns the image as a record may hold it, with its captions and their translations, `None` if unusable."""
+        texts, tally = found.texts, reading.tally
         place = f"{found.texts[0].place} ({found.image_id})"
         try:
-            image, reason = self._image_or_reason(found)
+            image, reason = self._image_or_reason(found, reading.decided)
         except BadImage as error:
             tally.skip(str(error), place, len(texts))
             return None
         if reason:
             tally.leave_out(reason, place, len(texts))
             return None
-        return found._replace(image=image, texts=self.translations.add_to(found.image_id, texts))
+        return found._replace(image=image, texts=add_translations(found.image_id, texts, reading.decided.translations))
 
-    def _image_or_reason(self, found: Captioned) -> tuple[bytes, str]:
+    def _image_or_reason(self, found: Captioned, decided) -> tuple[bytes, str]:
         """Returns what the record holds, or why the image is not wanted; raises `BadImage`."""
         filters = self.filters
-        if contains_text(self.frequent_images, found.image_id):
+        if contains_text(decided.frequent_images, found.image_id):
             return b"", f"image with more than {filters.max_texts_per_image} texts"
         opened = open_image(found.image)
         size = opened.size
@@ -269,7 +216,7 @@ class Screen:
             return b"", "image that looks like an evaluation image"
         return usable_bytes(found.image, opened, self.settings.image_size), ""
 
-    def _reason_against(self, text: str) -> str:
+    def reason_against(self, text: str, decided) -> str:
         """Returns why a caption is not wanted, or ""."""
         filters = self.filters
         if filters.max_characters and len(text) > filters.max_characters:
@@ -282,7 +229,7 @@ class Screen:
                 return f"caption of more than {filters.max_words} words"
         if self._is_excluded(text):
             return EXCLUDED
-        if contains_text(self.frequent_texts, text):
+        if contains_text(decided.frequent_texts, text):
             return f"text on more than {filters.max_images_per_text} images"
         return ""
 
@@ -290,8 +237,10 @@ class Screen:
         return contains_text(self.excluded, text.casefold())
 
 
-def _read_excluded(patterns: tuple[str, ...]) -> np.ndarray:
-    """Returns the sorted hashes of all lines of the files, and of the tab-separated fields of each."""
+def hash_excluded(patterns: tuple[str, ...], folder: pathlib.Path) -> None:
+    """Writes the sorted hashes of all lines of the files, and of the tab-separated fields of each, into `folder`."""
+    if (folder / EXCLUDED_TEXTS).exists():
+        return
     hashes = set()
     for pattern in patterns:
         for path in find_files(pattern):
@@ -299,8 +248,8 @@ def _read_excluded(patterns: tuple[str, ...]) -> np.ndarray:
                 for field in line.split("\t"):
                     if clean(field):
                         hashes.add(text_hash(clean(field).casefold()))
-    return np.array(sorted(hashes), np.uint64)
+    save_array(folder / EXCLUDED_TEXTS, np.array(sorted(hashes), np.uint64))
 
 
 def _load_hashes(path: pathlib.Path) -> np.ndarray:
-    return np.load(path, mmap_mode="r") if path.exists() else np.empty(0, np.uint64)
+    return read_array(path) if path.exists() else np.empty(0, np.uint64)

@@ -17,11 +17,15 @@ import tarfile
 from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, Any, ClassVar, NamedTuple
 
+from google.protobuf.message import DecodeError
+
 from mural_tf.data import tfrecord
 from mural_tf.data.pictures import ENDINGS, MAX_BYTES, BadImage, path_below, read_file
+from mural_tf.data.record_format import Example
 from mural_tf.errors import UserError
+from mural_tf.files import as_path, open_path
 from mural_tf.ingest.parquet import UnreadableParquet, column_names, read_rows
-from mural_tf.ingest.source import Captioned, ShardSource, Tally, Text, language_tag
+from mural_tf.ingest.source import Captioned, Reading, ShardSource, Tally, Text, language_tag
 from mural_tf.ingest.text_files import Problem, clean, decode, is_text, parse_object
 
 NOT_REGULAR = "not a regular file"
@@ -52,7 +56,7 @@ def find_shards(directory: str | pathlib.Path) -> list[pathlib.Path]:
     Raises:
       UserError: the folder holds nothing of the kind.
     """
-    directory = pathlib.Path(directory)
+    directory = as_path(directory)
     for pattern in ("*.tar", "*.tfrecord"):
         shards = sorted(directory.glob(pattern))
         if shards:
@@ -122,7 +126,7 @@ def _members(shard: pathlib.Path, on_problem: Problem, images: bool) -> Iterator
     """
     end, member = 0, None
     try:
-        with open(shard, "rb") as file, tarfile.open(fileobj=_BoundedReads(file), mode="r:", ignore_zeros=True) as tar:
+        with shard.open("rb") as file, tarfile.open(fileobj=_BoundedReads(file), mode="r:", ignore_zeros=True) as tar:
             for member in tar:
                 _check_header(file, end, member.offset, shard, on_problem)
                 end = _end_of(member)
@@ -188,9 +192,7 @@ def _read(folder: pathlib.Path, name: str) -> bytes:
 
 
 def _from_tfrecord(shard: pathlib.Path, on_problem: Problem, images: bool) -> Iterator[Sample]:
-    from google.protobuf.message import DecodeError
-
-    for offset, record in tfrecord.read_all(shard, on_problem):
+    for offset, record in tfrecord.read_all(shard, on_problem, open_path):
         try:
             found, key = parse_example(record)
         except DecodeError:
@@ -204,9 +206,7 @@ def _from_tfrecord(shard: pathlib.Path, on_problem: Problem, images: bool) -> It
 
 def parse_example(record: bytes) -> tuple[dict[str, Any], str]:
     """Returns the parts of an img2dataset Example, and its key."""
-    import tensorflow as tf
-
-    features = tf.train.Example.FromString(record).features.feature
+    features = Example.FromString(record).features.feature
     values = {name: feature.bytes_list.value[0] for name, feature in features.items() if feature.bytes_list.value}
     found: dict[str, Any] = {name: values[name] for name in ("txt", "json") if name in values}
     image = next((values[ending] for ending in ENDINGS if ending in values), None)
@@ -277,13 +277,13 @@ class Img2dataset(ShardSource):
         """Returns the shards."""
         return find_shards(self.path)
 
-    def prepare(self, folder: pathlib.Path, progress: bool) -> None:
-        """Checks the language before anything is read."""
-        del folder, progress
+    def check(self) -> None:
+        """Checks the language."""
         language_tag(self.language)
 
-    def records(self, item: pathlib.Path, tally: Tally) -> Iterable[Captioned]:
+    def records(self, item: pathlib.Path, reading: Reading) -> Iterable[Captioned]:
         """Yields what a shard holds."""
+        tally = reading.tally
         for sample in read_samples(item, tally.skip):
             text = self._text(sample, item, tally)
             if text is not None:
@@ -299,7 +299,7 @@ class Img2dataset(ShardSource):
 
     def _image_id(self, sample: Sample) -> str:
         """The address, which identifies the same image in another data set, or else the key."""
-        return sample.metadata.get("url") or f"{pathlib.Path(self.path).name}/{sample.key}"
+        return sample.metadata.get("url") or f"{as_path(self.path).name}/{sample.key}"
 
     def _text(self, sample: Sample, shard: pathlib.Path, tally: Tally) -> Text | None:
         place = f"{shard}, {sample.key}"

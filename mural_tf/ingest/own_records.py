@@ -8,9 +8,11 @@ from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
 from mural_tf.data import tfrecord
+from mural_tf.data.record_format import ImageTextRecord, UnusableRecord, missing_shards, parse_record
 from mural_tf.data.skipped import MISSING_SHARD
 from mural_tf.errors import UserError
-from mural_tf.ingest.source import Captioned, Pair, Reading, ShardSource, Tally, Text
+from mural_tf.files import as_path, open_path
+from mural_tf.ingest.source import Captioned, Pair, Reading, ShardSource, Tally, Text, Unit
 
 
 @dataclasses.dataclass
@@ -26,7 +28,7 @@ class OwnRecords(ShardSource):
 
     def files(self) -> list[pathlib.Path]:
         """Returns the shards of the splits."""
-        root = pathlib.Path(self.path)
+        root = as_path(self.path)
         found = [
             path
             for kind in ("image_text", "text_pairs")
@@ -40,18 +42,16 @@ class OwnRecords(ShardSource):
             )
         return found
 
-    def read(self, reading: Reading) -> Iterator[pathlib.Path]:
-        """Yields the shards, after it has counted those that are missing."""
-        from mural_tf.data.records import missing_shards
-
-        for name in missing_shards([str(path) for path in self.files()]):
+    def read(self, unit: Unit, reading: Reading) -> Iterator[pathlib.Path]:
+        """Yields the shard; the first one counts those that are missing."""
+        names = [str(path) for path in self.files()]
+        for name in missing_shards(names) if unit.path == names[0] else ():
             reading.problem(MISSING_SHARD, name)
-        yield from super().read(reading)
+        yield from super().read(unit, reading)
 
-    def records(self, item: pathlib.Path, tally: Tally) -> Iterable[Captioned | Pair]:
+    def records(self, item: pathlib.Path, reading: Reading) -> Iterable[Captioned | Pair]:
         """Yields what a shard holds."""
-        from mural_tf.data.records import ImageTextRecord
-
+        tally = reading.tally
         split = item.name.split("-")[0]
         for record, place in _parsed(item, tally):
             if isinstance(record, ImageTextRecord):
@@ -69,7 +69,7 @@ class OwnRecords(ShardSource):
 
     def texts(self, item: pathlib.Path) -> Iterable[tuple[str, Text]]:
         """Yields (image id, caption); of text pairs both texts, without an id."""
-        for found in self.records(item, Tally()):
+        for found in self.records(item, Reading()):
             if isinstance(found, Captioned):
                 yield from ((found.image_id, text) for text in found.texts)
             else:
@@ -78,9 +78,7 @@ class OwnRecords(ShardSource):
 
 
 def _parsed(path: pathlib.Path, tally: Tally) -> Iterator[tuple]:
-    from mural_tf.data.records import UnusableRecord, parse_record
-
-    for number, (_, serialized) in enumerate(tfrecord.read_all(path, tally.skip)):
+    for number, (_, serialized) in enumerate(tfrecord.read_all(path, tally.skip, open_path)):
         place = f"{path}, record {number}"
         try:
             yield parse_record(serialized, str(path), number), place

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mural_tf.errors import UserError
+from mural_tf.files import as_path
 from mural_tf.ingest.text_files import Problem
 
 ROWS = 1024  # that are read at a time
@@ -25,10 +26,11 @@ def open_parquet(path: pathlib.Path):
         raise UserError(
             f"Reading {path} needs a package that is not installed: pip install pyarrow (or mural-tf[convert])."
         ) from None
+    path = as_path(path)
     if not path.is_file():  # a pipe would wait for its other end
         raise UnreadableParquet(f"{path} is not a regular file.")
     try:
-        return pyarrow.parquet.ParquetFile(path)
+        return pyarrow.parquet.ParquetFile(path if isinstance(path, pathlib.Path) else path.open("rb"))
     except (pyarrow.ArrowException, OSError, ValueError) as error:
         raise UnreadableParquet(f"{path} is not a readable Parquet file: {error}") from None
 
@@ -39,18 +41,20 @@ def column_names(path: pathlib.Path) -> list[str]:
 
 
 def read_rows(
-    path: pathlib.Path, columns: Sequence[str] | None, on_problem: Problem
+    path: pathlib.Path, columns: Sequence[str] | None, on_problem: Problem, groups: Sequence[int] | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yields (number from 0, row) in memory bounded by the rows read at a time.
 
-    Rows may hold any values: the types of columns are whatever the file says. Text that is not UTF-8 costs its row, and
-    damage the rest of its row group.
+    With `groups`, only of these row groups. Rows may hold any values: the types of columns are whatever the file says.
+    Text that is not UTF-8 costs its row, and damage the rest of its row group.
     """
     import pyarrow
 
     file, end = open_parquet(path), 0
     for group in range(file.num_row_groups):
         number, end = end, end + file.metadata.row_group(group).num_rows
+        if groups is not None and group not in groups:
+            continue
         try:
             for batch in file.iter_batches(batch_size=ROWS, columns=columns, row_groups=[group]):
                 for row in _rows(batch):

@@ -5,16 +5,15 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
-import glob
 import inspect
-import os
 import pathlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Callable, ClassVar, NamedTuple
 
 from mural_tf.data.skipped import CountsByKind
 from mural_tf.errors import UserError
-from mural_tf.ingest.text_files import canonical_language
+from mural_tf.files import as_path, find
+from mural_tf.ingest.text_files import Part, canonical_language
 
 _cached_language = functools.lru_cache(maxsize=4096)(canonical_language)
 PAIR, IMAGE, FILE = "pair", "image", "file"  # what an item is: its size decides how many go into a block
@@ -121,62 +120,126 @@ class Captioned(NamedTuple):
     split: str = "train"
 
 
-@dataclasses.dataclass
-class Reading:
-    """What `Source.read` reports while it reads.
+class Unit(NamedTuple):
+    """What one worker reads at a time: a file, or a part of one.
 
     Attributes:
-      tally: of the block that is being filled; the runner puts a new one in its place for every block.
-      position: bytes of the source's files that were read.
-      folder: for the source's own files (indexes); kept until the conversion is complete.
-      finished: bytes of the files before the current one.
+      path: of the file.
+      number: of the part, from 0.
+      parts: of the file.
+      size: bytes of the part, as stored.
+      weight: bytes that its records will have, about.
     """
 
-    folder: pathlib.Path
+    path: str
+    number: int
+    parts: int
+    size: int
+    weight: int
+
+    def part(self, content: int) -> Part:
+        """Returns the stretch of a file that unpacks to about `content` bytes; its last part ends where the file ends.
+
+        Lines that begin in it are the part's.
+        """
+        begin, end = (content * i // self.parts for i in (self.number, self.number + 1))
+        return Part(begin, None if self.number + 1 == self.parts else end)
+
+    def share(self, count: int) -> range:
+        """Returns the part's numbers of `count` things."""
+        return range(count * self.number // self.parts, count * (self.number + 1) // self.parts)
+
+
+# Into how many parts a file is cut at most: each reads what is before it, too, though it only counts lines there. What
+# is packed densely takes as long to unpack as to use.
+MOST_PARTS = {"": 256, ".gz": 64, ".zip": 64, ".bz2": 1, ".xz": 1}
+_UNPACKED = {".gz": 4, ".zip": 4, ".bz2": 5, ".xz": 5}  # times as large as the file, about, for text
+
+
+def unpacked_size(path: pathlib.Path) -> int:
+    """Returns about how many bytes a text file unpacks to; the exact number where it is not packed."""
+    return path.stat().st_size * _UNPACKED.get(path.suffix, 1)
+
+
+def cut(path: pathlib.Path, weight: int, unit_bytes: int, most: int | None = None) -> list[Unit]:
+    """Returns a file's units.
+
+    Args:
+      path: the file.
+      weight: bytes of its records, about.
+      unit_bytes: of records that a unit should have.
+      most: units; by default what the file's ending allows.
+    """
+    most = MOST_PARTS.get(path.suffix, MOST_PARTS[""]) if most is None else most
+    parts, size = max(1, min(most, -(-weight // max(1, unit_bytes)))), path.stat().st_size if path.is_file() else 0
+    return [Unit(str(path), number, parts, size // parts, weight // parts) for number in range(parts)]
+
+
+class Nothing:
+    """What is known of a unit before its records are made, where nothing was asked for; `decisions.Decided` knows."""
+
+    def location(self, address: str) -> tuple[int, int, int] | None:
+        """Returns (shard, offset, size) of a downloaded image."""
+        del address
+
+    def split(self, language: str, image_id: str) -> str:
+        """Returns the split of a caption of a data set that is divided here."""
+        del language, image_id
+        return "train"
+
+
+@dataclasses.dataclass
+class Reading:
+    """What goes with reading a unit.
+
+    Attributes:
+      tally: what became of what was read.
+      decided: what was decided about the unit beforehand.
+    """
+
     tally: Tally = dataclasses.field(default_factory=Tally)
-    position: int = 0
-    finished: int = 0
+    decided: Any = dataclasses.field(default_factory=Nothing)
 
-    def problem(self, kind: str, place: str) -> None:
-        """Counts something unusable in the current block; fits `on_problem` of the readers of files."""
-        self.tally.skip(kind, place)
-
-    def at(self, offset: int) -> None:
-        """Notes how far the current file was read; fits `on_position` of the readers of files."""
-        self.position = self.finished + offset
-
-    def file_done(self, path: pathlib.Path) -> None:
-        """Notes that a file was read to its end."""
-        self.finished += os.path.getsize(path)
-        self.position = self.finished
+    def problem(self, kind: str, place: str, count: int = 1) -> None:
+        """Counts something unusable; fits `on_problem` of the readers of files."""
+        self.tally.skip(kind, place, count)
 
 
 @dataclasses.dataclass
 class Source:
     """Training data of one kind; the fields are its options on the command line.
 
-    A family derives from it and gives the three methods below. `read` runs in the main process and its items travel to
-    workers, where `records` runs; what `prepare` leaves on disk is there for both.
+    A family derives from it and gives the methods below. A unit gives the same items, in the same order, each time
+    that it is read.
     """
 
     path: str
     KIND: ClassVar[str] = ""
     ITEM: ClassVar[str] = PAIR
+    GROWTH: ClassVar[float] = 2.0  # bytes of records for each byte of text
     languages = ()  # an option of families that hold several
 
     def wants(self, *tags: str) -> bool:
         """Tells whether the option `languages` names all of these, or none."""
         return not self.languages or set(tags) <= {language_tag(wanted) for wanted in self.languages}
 
-    def prepare(self, folder: pathlib.Path, progress: bool) -> None:
-        """Does once what reading needs beforehand (an index of images), into `folder`."""
+    def check(self) -> None:
+        """Raises `UserError` for options that cannot be meant, before anything is read."""
 
-    def read(self, reading: Reading) -> Iterator[Any]:
-        """Yields small, picklable items, always in the same order and in bounded memory."""
+    def units(self, unit_bytes: int) -> list[Unit]:
+        """Returns what workers read; `unit_bytes` of records each, about."""
+        return [unit for path in self.files() for unit in cut(path, self.weight(path), unit_bytes)]
+
+    def weight(self, path: pathlib.Path) -> int:
+        """Returns about how many bytes the records of a file will have."""
+        return int(unpacked_size(path) * self.GROWTH)
+
+    def read(self, unit: Unit, reading: Reading) -> Iterator[Any]:
+        """Yields a unit's items, in bounded memory."""
         raise NotImplementedError
 
-    def records(self, item: Any, tally: Tally) -> Iterable[Pair | Captioned]:
-        """Turns an item into what it holds; reports to `tally` what cannot be used."""
+    def records(self, item: Any, reading: Reading) -> Iterable[Pair | Captioned]:
+        """Turns an item into what it holds; reports what cannot be used."""
         raise NotImplementedError
 
     def texts(self, item: Any) -> Iterable[tuple[str, Text]]:
@@ -192,21 +255,26 @@ class Source:
         """Every file whose change would change the records: a conversion is only resumed on the same ones."""
         return self.files()
 
-    def size(self) -> int:
-        """Bytes that `Reading.position` reaches in the end."""
-        return sum(os.path.getsize(path) for path in self.files())
-
 
 class ShardSource(Source):
-    """Files that workers read, each as one item."""
+    """Files that are one item each."""
 
     ITEM: ClassVar[str] = FILE
+    GROWTH: ClassVar[float] = 1.0
 
-    def read(self, reading: Reading) -> Iterator[pathlib.Path]:
-        """Yields the files."""
-        for path in self.files():
-            reading.file_done(path)
-            yield path
+    def units(self, unit_bytes: int) -> list[Unit]:
+        """A file is a unit."""
+        return [unit for path in self.files() for unit in cut(path, self.weight(path), unit_bytes, most=1)]
+
+    def weight(self, path: pathlib.Path) -> int:
+        """Records are as large as what they are made of."""
+        files = [path] if path.is_file() else [file for file in path.iterdir() if file.is_file()]
+        return sum(file.stat().st_size for file in files)
+
+    def read(self, unit: Unit, reading: Reading) -> Iterator[pathlib.Path]:
+        """Yields the file."""
+        del reading
+        yield as_path(unit.path)
 
 
 def find_files(pattern: str) -> list[pathlib.Path]:
@@ -214,7 +282,7 @@ def find_files(pattern: str) -> list[pathlib.Path]:
 
     Folders are among them, but neither pipes nor links that lead nowhere: `UserError` names the first.
     """
-    found = sorted(pathlib.Path(name) for name in glob.glob(os.path.expanduser(pattern), recursive=True))
+    found = find(pattern)
     if not found:
         raise UserError(f"There is no file {pattern}.")
     for path in found:
@@ -275,9 +343,6 @@ def _parse(kind: str, name: str, value: str, type_name: str) -> Any:
         raise UserError(f"{kind}: option {name}={value!r} is not of type {type_name}.") from None
 
 
-BLOCK_SIZES = {"pair": 100_000, "image": 1_000, "file": 1}
-
-
 @dataclasses.dataclass(frozen=True)
 class Filters:
     """What may be left out of web data; 0 or an empty tuple means no such filter.
@@ -309,6 +374,9 @@ FILTERS = {
 }
 
 
+DUPLICATES = ("", "text", "image", "both", "pair")
+
+
 @dataclasses.dataclass(frozen=True)
 class Settings:
     """One conversion. The fields of `identity` decide the bytes written; the others do not.
@@ -321,9 +389,13 @@ class Settings:
       translations: files of translations of English captions, see translated_captions.py.
       translation_languages: those that are used; empty for all.
       image_size: images whose shorter side is longer are shrunk to it, in pixels; 0 copies them as they are.
-      block_sizes: items in each block, by kind of item.
-      shard_megabytes: parts are joined to files of at least this size.
+      drop_duplicates: which of "text", "image", "both" (each by itself) and "pair" (both together) may occur once only,
+        over all sources; "" keeps all.
+      shuffle: mix the sources over the shards, and the records within each.
+      unit_bytes: of records that a worker makes of a part of a file.
+      shard_megabytes: of a TFRecord file, about.
       workers: processes; 0 converts in the calling process.
+      beam: flags of Apache Beam, to work elsewhere than on this machine; see `engine.Engine`.
       max_skipped_fraction: of the items read; above it the conversion stops.
     """
 
@@ -334,14 +406,21 @@ class Settings:
     translations: tuple[str, ...] = ()
     translation_languages: tuple[str, ...] = ()
     image_size: int = 0
-    block_sizes: tuple[tuple[str, int], ...] = tuple(BLOCK_SIZES.items())
+    drop_duplicates: str = ""
+    shuffle: bool = False
+    unit_bytes: int = 32_000_000
     shard_megabytes: int = 64
     workers: int = 1
+    beam: str = ""
     max_skipped_fraction: float = 0.01
 
     def __post_init__(self):
         if self.workers < 0 or self.shard_megabytes < 0 or not 0 <= self.max_skipped_fraction <= 1:
             raise UserError("Expected workers ≥ 0, shard_megabytes ≥ 0 and 0 ≤ max_skipped_fraction ≤ 1.")
+        if self.drop_duplicates not in DUPLICATES:
+            raise UserError(
+                f"drop_duplicates is {self.drop_duplicates!r}: expected one of {', '.join(DUPLICATES[1:])}, or nothing."
+            )
         if not 0 <= self.hash_distance <= 16:
             raise UserError(
                 f"hash_distance is {self.hash_distance}: expected 0 to 16 of 64 bits; unlike images differ by about 32."
@@ -350,5 +429,11 @@ class Settings:
     def identity(self) -> dict:
         """Returns what decides the bytes."""
         values = dataclasses.asdict(self)
-        del values["workers"], values["max_skipped_fraction"]
+        del values["workers"], values["max_skipped_fraction"], values["beam"]
         return values
+
+    def engine(self):
+        """Returns where the conversion runs."""
+        from mural_tf.ingest.engine import Engine  # Beam, only where something is done
+
+        return Engine(self.workers, self.beam)

@@ -18,11 +18,12 @@ import pathlib
 import stat
 import zlib
 from collections.abc import Callable, Iterator
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import langcodes
 
 from mural_tf.errors import UserError
+from mural_tf.files import as_path
 
 Problem = Callable[[str, str], None]
 
@@ -38,6 +39,23 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 LONGEST_LINE = 2**24  # bytes; a longer one is passed over without being held in memory
 TOO_LONG = f"line of more than {LONGEST_LINE:,} bytes"
 _CHUNK = 2**16  # bytes that are read at a time
+_SKIPPED = 2**20  # the same, of what is only counted
+DAMAGED = (EOFError, OSError, zlib.error, lzma.LZMAError)  # what reading a damaged file raises
+
+
+class Part(NamedTuple):
+    """A stretch of a file, in bytes of its content when it is unpacked: the lines that begin in it.
+
+    Attributes:
+      begin: the first byte.
+      end: the one behind the last; `None` for the file's end.
+    """
+
+    begin: int = 0
+    end: int | None = None
+
+
+WHOLE = Part()
 
 
 def refuse(kind: str, location: str) -> None:
@@ -105,14 +123,15 @@ def open_binary(path: str | pathlib.Path) -> Iterator[tuple[IO[bytes], IO[bytes]
     Raises:
       UserError: the file cannot be opened, or is a pipe or the like.
     """
-    path = pathlib.Path(path)
+    path = as_path(path)
     try:
-        kind = os.stat(path).st_mode
-        if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):  # a pipe would wait for its other end
-            raise UserError(f"Cannot read {path}: it is not a regular file.")
-        file = open(path, "rb")
+        if isinstance(path, pathlib.Path):
+            kind = os.stat(path).st_mode
+            if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):  # a pipe would wait for its other end
+                raise UserError(f"Cannot read {path}: it is not a regular file.")
+        file = path.open("rb")
     except OSError as error:
-        raise UserError(f"Cannot read {path}: {error.strerror}.") from None
+        raise UserError(f"Cannot read {path}: {error.strerror or error}.") from None
     with file:
         yield _DECOMPRESSORS.get(path.suffix, lambda plain: plain)(file), file
 
@@ -132,16 +151,63 @@ class _Unbuffered(io.RawIOBase):
         return len(piece)
 
 
-def bounded_lines(content: IO[bytes]) -> Iterator[bytes | None]:
-    """Yields lines with their ends, `None` for one of more than `LONGEST_LINE` bytes, in bounded memory."""
-    content = content if isinstance(content, io.BufferedReader) else io.BufferedReader(_Unbuffered(content), _CHUNK)
-    while line := content.readline(LONGEST_LINE + 1):
+def bounded_lines(content: IO[bytes], part: Part = WHOLE) -> Iterator[bytes | None]:
+    """Yields lines with their ends, `None` for one of more than `LONGEST_LINE` bytes, in bounded memory.
+
+    Args:
+      content: a file from its beginning, or, for a part, what `skip_to` returned.
+      part: only lines that begin before its end.
+    """
+    content, position = buffered(content), part.begin
+    while (part.end is None or position < part.end) and (line := content.readline(LONGEST_LINE + 1)):
+        position += len(line)
         if len(line) <= LONGEST_LINE:
             yield line
             continue
         while line and not line.endswith(b"\n"):
             line = content.readline(LONGEST_LINE)
+            position += len(line)
         yield None
+
+
+def buffered(content: IO[bytes]) -> io.BufferedReader:
+    """Returns a file as one that can be looked into; of compressed ones, what comes before damage is not lost."""
+    return content if isinstance(content, io.BufferedReader) else io.BufferedReader(_Unbuffered(content), _CHUNK)
+
+
+def skip_to(content: io.BufferedReader, part: Part) -> tuple[int, Part]:
+    """Reads on to the first line that begins in a part of the file, counting lines, which takes a fraction of the time
+    of using them.
+
+    Returns:
+      How many lines were passed over, and the part with the exact beginning of its first line.
+    """
+    passed, position, last = 0, 0, b"\n"
+    while part.begin - 1 > position and (chunk := content.read(min(_SKIPPED, part.begin - 1 - position))):
+        passed, position, last = passed + chunk.count(b"\n"), position + len(chunk), chunk[-1:]
+    while position < part.begin or last != b"\n":  # the byte before the part ends a line, or that line is passed, too
+        line = content.readline(LONGEST_LINE)
+        if not line:
+            return passed + (last != b"\n"), Part(position, part.end)
+        passed, position, last = passed + line.endswith(b"\n"), position + len(line), line[-1:]
+    return passed, Part(position, part.end)
+
+
+def skip_lines(content: io.BufferedReader, count: int) -> int:
+    """Reads on behind `count` lines; returns how many of them the file does not have."""
+    last = b"\n"
+    while count and (chunk := content.peek(_CHUNK)):
+        lines = chunk.count(b"\n")
+        if lines < count:
+            last = content.read(len(chunk))[-1:]
+            count -= lines
+            continue
+        place = -1
+        for _ in range(count):
+            place = chunk.index(b"\n", place + 1)
+        content.read(place + 1)
+        return 0
+    return max(0, count - (last != b"\n"))
 
 
 def decode(data: bytes) -> str:
@@ -156,21 +222,22 @@ def decode(data: bytes) -> str:
 
 
 def read_lines(
-    path: str | pathlib.Path, on_problem: Problem = refuse, on_position: Callable[[int], None] | None = None
+    path: str | pathlib.Path, on_problem: Problem = refuse, part: Part = WHOLE
 ) -> Iterator[tuple[int, str | None]]:
     """Yields (line number, text) of a text file, plain or compressed, in constant memory.
 
     A line ends with \\n or \\r\\n and nothing else (U+2028 and U+0085 occur inside sentences); the last one may lack
     its end. A line that is not UTF-8, or too long, is a problem and comes as `None`, so that files read side by side
     stay in step.
-    `on_position` is called from time to time with how many bytes of the file were read.
+    With a part, only lines that begin in it; what is damaged before it is the problem of another part.
     """
-    number = 0
-    with open_binary(path) as (content, file):
+    number, content_of_part = 0, part.begin == 0
+    with open_binary(path) as (content, _):
+        content = buffered(content)
         try:
-            for number, line in enumerate(bounded_lines(content), start=1):
-                if on_position and number % 1000 == 0:
-                    on_position(file.tell())
+            passed, part = skip_to(content, part)
+            content_of_part = True
+            for number, line in enumerate(bounded_lines(content, part), start=passed + 1):
                 if line is None:
                     on_problem(TOO_LONG, f"{path}:{number}")
                     yield number, None
@@ -183,5 +250,6 @@ def read_lines(
                     text = None
                     on_problem("text that is not UTF-8", f"{path}:{number}")
                 yield number, text
-        except (EOFError, OSError, zlib.error, lzma.LZMAError):
-            on_problem("file that is damaged or cut off: what follows is lost", f"{path}:{number + 1}")
+        except DAMAGED:
+            if content_of_part:
+                on_problem("file that is damaged or cut off: what follows is lost", f"{path}:{number + 1}")

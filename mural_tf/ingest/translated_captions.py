@@ -3,7 +3,7 @@
     python -m mural_tf translate --data_dir=data/cc3m --translations=data/cc3m_translated --output=…
 
 Each translation becomes a further caption of the image, in the group of the caption that it translates. A conversion
-adds them to what it reads (--translations, `build_translations` and `Translations`), and `build_translated` to the
+adds them to what it reads (--translations), and `build_translated` to the
 split "train" of a data set: Multilingual CC3M, ETCL's data, is CC3M with its captions translated into five languages
 ([ETCL] §3.4).
 """
@@ -15,17 +15,18 @@ import json
 import pathlib
 import re
 import shutil
-import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
+from mural_tf.data import tfrecord
 from mural_tf.data.dataset_folder import DESCRIPTION, build_folder
+from mural_tf.data.record_format import TEXT_PAIRS, parse_record
 from mural_tf.errors import UserError
+from mural_tf.files import as_path, open_path
+from mural_tf.ingest.own_records import OwnRecords
 from mural_tf.ingest.source import Text, find_files
-from mural_tf.ingest.tables import DiskTable, build_table
 from mural_tf.ingest.text_files import canonical_language, clean, read_lines
 from mural_tf.ingest.translations import parse_google_line
 
-TABLE = "translations.sqlite"
 _NO_LETTER = re.compile(r"[^\w#]|_")
 _DIGITS = re.compile(r"[0-9#]+")
 
@@ -38,42 +39,34 @@ def translation_key(text: str) -> str:
     return _NO_LETTER.sub("", _DIGITS.sub("#", text.casefold()))
 
 
-def _exact_key(text: str) -> str:
+def exact_key(text: str) -> str:
     """Of a caption word for word; no `translation_key` begins so."""
     return f"\t{text}"
 
 
-def build_translations(patterns: Sequence[str], languages: Sequence[str], folder: pathlib.Path) -> None:
-    """Writes the table of translations into `folder`, unless it is there.
+def read_translations(path: pathlib.Path, languages: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+    """Yields (key of a caption, language, translation) of a file or data folder.
 
     Args:
-      patterns: files and data folders. `.jsonl`, also compressed, are Google's translations, and other files lines of
+      path: `.jsonl`, also compressed, are Google's translations, and other files lines of
         `English caption<TAB>language<TAB>translation`: both are of English captions, found by `translation_key`. A
         folder's text pairs, split "train", translate both ways, between any languages and word for word.
-      languages: target languages; empty for all.
-      folder: of the conversion.
+      languages: target languages, BCP 47; empty for all.
 
     Raises:
       UserError: an unusable line; a translation that is lost would go unnoticed otherwise.
     """
-    wanted = {canonical_language(language) for language in languages}
-    build_table(folder / TABLE, _rows([path for pattern in patterns for path in find_files(pattern)], wanted))
-
-
-def _rows(paths: Iterable[pathlib.Path], wanted: set[str]) -> Iterator[tuple[str, bytes]]:
-    for path in paths:
-        read = _from_records if path.is_dir() else _from_google if ".jsonl" in path.name else _from_tsv
-        for key, language, target in read(path):
-            if not wanted or language in wanted:
-                yield key, f"{language}\t{target}".encode()
+    read = _from_records if path.is_dir() else _from_google if ".jsonl" in path.name else _from_tsv
+    return ((key, language, target) for key, language, target in read(path) if not languages or language in languages)
 
 
 def _from_records(path: pathlib.Path) -> Iterator[tuple[str, str, str]]:
-    from mural_tf.data import records  # TensorFlow, only now: --help stays fast
-
-    for pair in records.read_records(path, records.TEXT_PAIRS, "train"):
-        yield _exact_key(pair.text_a), pair.language_b, pair.text_b
-        yield _exact_key(pair.text_b), pair.language_a, pair.text_a
+    for shard in OwnRecords(str(path)).files():
+        if shard.parent.name == TEXT_PAIRS:
+            for number, (_, serialized) in enumerate(tfrecord.read_all(shard, _refuse, open_path)):
+                pair = parse_record(serialized, str(shard), number)
+                yield exact_key(pair.text_a), pair.language_b, pair.text_b
+                yield exact_key(pair.text_b), pair.language_a, pair.text_a
 
 
 def _from_google(path: pathlib.Path) -> Iterator[tuple[str, str, str]]:
@@ -94,46 +87,47 @@ def _from_tsv(path: pathlib.Path) -> Iterator[tuple[str, str, str]]:
         yield translation_key(clean(fields[0])), canonical_language(fields[1]), clean(fields[2])
 
 
-def _refuse(kind: str, place: str) -> None:
+def _refuse(kind: str, place: str, count: int = 1) -> None:
+    del count
     raise UserError(f"{place}: {kind}. Repair the file of translations or leave it out.")
 
 
-class Translations:
-    """What `build_translations` wrote, added to captions; nothing where it wrote no table."""
+def keys_of(text: Text) -> Iterator[str]:
+    """Yields what translations of a caption are found by."""
+    yield exact_key(text.text)
+    if text.language == "en":
+        yield translation_key(text.text)
 
-    def __init__(self, folder: pathlib.Path):
-        self._table = DiskTable(folder / TABLE) if (folder / TABLE).exists() else None
 
-    def add_to(self, image_id: str, texts: Sequence[Text]) -> list[Text]:
-        """Returns the captions of an image, each followed by its translations, which share its group.
+def add_translations(
+    image_id: str, texts: Sequence[Text], translations: Callable[[str], Sequence[tuple[str, str]]]
+) -> list[Text]:
+    """Returns the captions of an image, each followed by its translations, which share its group.
 
-        A caption with translations and without a group gets one of its own. A translation that the image has already
-        is not repeated; if it has no group, it joins the caption's.
-        """
-        if self._table is None:
-            return list(texts)
-        groups = {(text.language, text.text): text.group for text in texts}
-        added = []
-        for index, text in enumerate(texts):
-            own = text.language, text.text
-            found = [pair for pair in self._known(text) if pair != own and not groups.get(pair)]
-            if found:
-                groups[own] = text.group or groups[own] or f"{image_id}:{index}"
-            added.append([pair for pair in found if pair not in groups])
-            groups.update(dict.fromkeys(found, groups[own]))
-        result: list[Text] = []
-        for text, pairs in zip(texts, added):
-            group = text.group or groups[text.language, text.text]
-            result.append(text._replace(group=group))
-            result += [Text(target, language, group, text.place) for language, target in pairs]
-        return result
+    A caption with translations and without a group gets one of its own. A translation that the image has already is
+    not repeated; if it has no group, it joins the caption's.
 
-    def _known(self, text: Text) -> Iterable[tuple[str, str]]:
-        """Returns (language, translation) of a caption, without repeats, in the order of the files."""
-        values = self._table.get(_exact_key(text.text))
-        if text.language == "en":
-            values += self._table.get(translation_key(text.text))
-        return dict.fromkeys(tuple(value.decode().split("\t", 1)) for value in values)
+    Args:
+      image_id: of the image.
+      texts: its captions.
+      translations: returns the (language, translation) of a key of `keys_of`, in the order of the files.
+    """
+    groups = {(text.language, text.text): text.group for text in texts}
+    added = []
+    for index, text in enumerate(texts):
+        own = text.language, text.text
+        known = dict.fromkeys(pair for key in keys_of(text) for pair in translations(key))
+        found = [pair for pair in known if pair != own and not groups.get(pair)]
+        if found:
+            groups[own] = text.group or groups[own] or f"{image_id}:{index}"
+        added.append([pair for pair in found if pair not in groups])
+        groups.update(dict.fromkeys(found, groups[own]))
+    result: list[Text] = []
+    for text, pairs in zip(texts, added):
+        group = text.group or groups[text.language, text.text]
+        result.append(text._replace(group=group))
+        result += [Text(target, language, group, text.place) for language, target in pairs]
+    return result
 
 
 def build_translated(
@@ -146,7 +140,7 @@ def build_translated(
 
     Args:
       data_dir: a data folder with image-text records.
-      translations: as in `build_translations`: most often a data folder with text pairs, which may be the same.
+      translations: as `read_translations` takes it: most often a data folder with text pairs, which may be the same.
       output: as in `build_folder`.
 
     Raises:
@@ -161,11 +155,9 @@ def _write(folder: pathlib.Path, data_dir: pathlib.Path, translations: str | pat
     from mural_tf.data import records
 
     shards = len(records.list_files(data_dir, records.IMAGE_TEXT, "train"))
-    counts = collections.Counter()
-    with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        build_translations([str(translations)], (), pathlib.Path(scratch))
-        translated = _translated(data_dir, Translations(pathlib.Path(scratch)), counts)
-        records.write_records(folder, records.IMAGE_TEXT, "train", translated, shards)
+    counts, known = collections.Counter(), _known(data_dir, as_path(translations))
+    translated = _translated(data_dir, known, counts)
+    records.write_records(folder, records.IMAGE_TEXT, "train", translated, shards)
     if not counts["translations"]:
         raise UserError(
             f"None of the {counts['captions']} captions of {data_dir} has a translation in {translations}: in text "
@@ -179,12 +171,29 @@ def _write(folder: pathlib.Path, data_dir: pathlib.Path, translations: str | pat
     return {"counts": dict(counts)}
 
 
-def _translated(data_dir: pathlib.Path, known: Translations, counts: collections.Counter) -> Iterator:
+def _known(data_dir: pathlib.Path, translations: pathlib.Path) -> dict[str, list[tuple[str, str]]]:
+    """Returns key -> (language, translation) of the captions of a data set, and of no others: these fit into memory."""
+    from mural_tf.data import records
+
+    found: dict[str, list[tuple[str, str]]] = {
+        key: []
+        for record in records.read_records(data_dir, records.IMAGE_TEXT, "train")
+        for caption, language in zip(record.captions, record.languages)
+        for key in keys_of(Text(caption, language, "", ""))
+    }
+    for path in find_files(str(translations)):
+        for key, language, target in read_translations(path, ()):
+            if key in found:
+                found[key].append((language, target))
+    return found
+
+
+def _translated(data_dir: pathlib.Path, known: dict, counts: collections.Counter) -> Iterator:
     from mural_tf.data import records
 
     for record in records.read_records(data_dir, records.IMAGE_TEXT, "train"):
         triples = zip(record.captions, record.languages, record.caption_groups)
-        texts = known.add_to(record.image_id, [Text(*triple, "") for triple in triples])
+        texts = add_translations(record.image_id, [Text(*triple, "") for triple in triples], lambda key: known[key])
         counts.update(images=1, captions=len(record.captions), translations=len(texts) - len(record.captions))
         captions, languages, groups, _ = zip(*texts) if texts else ((), (), (), ())
         yield records.ImageTextRecord(record.image_id, record.image, captions, languages, groups)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import lzma
 import math
 import pathlib
 import xml.etree.ElementTree as ElementTree
@@ -18,17 +17,24 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, ClassVar, NamedTuple
 
 from mural_tf.errors import UserError
-from mural_tf.ingest.source import Pair, Reading, Source, Tally, find_files, language_tag
+from mural_tf.files import as_path
+from mural_tf.ingest.source import Pair, Reading, Source, Unit, cut, find_files, language_tag, unpacked_size
 from mural_tf.ingest.text_files import (
+    DAMAGED,
     LONGEST_LINE,
     TOO_LONG,
+    WHOLE,
+    Part,
     bounded_lines,
+    buffered,
     clean,
     decode,
     is_text,
     open_binary,
     parse_object,
     read_lines,
+    skip_lines,
+    skip_to,
 )
 
 _NOTHING = object()
@@ -63,8 +69,9 @@ class AlignedSource(Source):
             return None
         return tags
 
-    def records(self, item: LinePair, tally: Tally) -> Iterable[Pair]:
+    def records(self, item: LinePair, reading: Reading) -> Iterable[Pair]:
         """Yields the pair, unless a side is empty or not text, or its score is too low."""
+        tally = reading.tally
         if item.line_a is None or item.line_b is None:
             tally.skip(TOO_LONG, item.place)
             return
@@ -90,26 +97,43 @@ def read_aligned_lines(
     reading: Reading,
     scores: IO[bytes] | None = None,
     split: str = "train",
+    part: Part = WHOLE,
 ) -> Iterator[LinePair]:
     """Yields line i of one file with line i of the other (and line i of `scores`), in bounded memory.
 
     A line ends with \\n alone: U+2028, U+0085 and lone carriage returns occur inside sentences. Where one file ends
-    before the other, the rest is a problem: nothing says which lines are missing.
+    before the other, the rest is a problem: nothing says which lines are missing. With a part, only lines that begin in
+    that part of the first file; what is wrong before it is the problem of another part.
     """
-    number = 0
-    parts = [bounded_lines(file) for file in (*files, scores) if file is not None]
+    number, content_of_part = 0, part.begin == 0
+    streams = [buffered(file) for file in (*files, scores) if file is not None]
     try:
-        for number, lines in enumerate(itertools.zip_longest(*parts, fillvalue=_NOTHING), start=1):
+        passed, part = skip_to(streams[0], part)
+        content_of_part = not any([skip_lines(stream, passed) for stream in streams[1:]])
+        last = part.end is None
+        lines_of = [bounded_lines(streams[0], part), *map(bounded_lines, streams[1:])]
+        for number, lines in enumerate(_side_by_side(lines_of, last), start=passed + 1):
             if _NOTHING in lines:
                 shorter = [*names, "the scores"][lines.index(_NOTHING)]
-                reading.problem("aligned file with fewer lines than its partner", f"{shorter}:{number}")
+                if content_of_part:
+                    reading.problem("aligned file with fewer lines than its partner", f"{shorter}:{number}")
                 return
             if number == 1:
                 lines = [line and line.removeprefix(b"\xef\xbb\xbf") for line in lines]
             score = (lines[2] or b"") if scores is not None else None
             yield LinePair(lines[0], languages[0], lines[1], languages[1], score, f"{names[0]}:{number}", split)
-    except (EOFError, OSError, zlib.error, lzma.LZMAError, zipfile.BadZipFile):
-        reading.problem("file that is damaged or cut off: what follows is lost", f"{names[0]}:{number + 1}")
+    except (*DAMAGED, zipfile.BadZipFile):
+        if content_of_part:
+            reading.problem("file that is damaged or cut off: what follows is lost", f"{names[0]}:{number + 1}")
+
+
+def _side_by_side(parts: Sequence[Iterator], last: bool) -> Iterator[tuple]:
+    """Yields lines that belong together; where the first file goes on behind its part, the others do, too."""
+    for line in parts[0]:
+        yield (line, *(next(part, _NOTHING) for part in parts[1:]))
+    rest = tuple(next(part, _NOTHING) for part in parts[1:]) if last else ()
+    if any(line is not _NOTHING for line in rest):
+        yield (_NOTHING, *rest)
 
 
 def _is_number(text: bytes) -> bool:
@@ -135,39 +159,37 @@ class Opus(AlignedSource):
     languages: tuple[str, ...] = ()
     min_score: float = 0.0
 
-    def read(self, reading: Reading) -> Iterator[LinePair]:
-        """Yields the aligned lines of every zip."""
-        for path in self.files():
-            try:
-                with zipfile.ZipFile(path) as archive:
-                    yield from self._read_archive(path, archive, reading)
-            except UserError:
-                raise
-            except (zipfile.BadZipFile, OSError, EOFError, ValueError):
-                reading.problem("file that is not a zip or is cut off", str(path))
-            except (RuntimeError, NotImplementedError) as error:  # a password; a compression that Python lacks
-                reading.problem("zip that cannot be unpacked", f"{path} ({error})")
-            reading.file_done(path)
+    def read(self, unit: Unit, reading: Reading) -> Iterator[LinePair]:
+        """Yields the aligned lines of a zip, or of a part of it."""
+        path = as_path(unit.path)
+        unheard = reading if unit.number == 0 else Reading()  # what is wrong with the whole file is said once
+        try:
+            with path.open("rb") as file, zipfile.ZipFile(file) as archive:
+                yield from self._read_archive(unit, archive, reading, unheard)
+        except UserError:
+            raise
+        except (zipfile.BadZipFile, OSError, EOFError, ValueError):
+            unheard.problem("file that is not a zip or is cut off", str(path))
+        except (RuntimeError, NotImplementedError) as error:  # a password; a compression that Python lacks
+            unheard.problem("zip that cannot be unpacked", f"{path} ({error})")
 
-    def _read_archive(self, path: pathlib.Path, archive: zipfile.ZipFile, reading: Reading) -> Iterator[LinePair]:
+    def _read_archive(self, unit: Unit, archive: zipfile.ZipFile, reading: Reading, unheard: Reading):
+        path = unit.path
         found = aligned_names(archive.namelist())
         if found is None:
-            reading.problem("zip without aligned files NAME.a-b.a and NAME.a-b.b", str(path))
+            unheard.problem("zip without aligned files NAME.a-b.a and NAME.a-b.b", path)
             return
         members, codes, scores = found
-        languages = self._tags(codes, str(path), reading)
+        languages = self._tags(codes, path, unheard)
         if languages is None:
             return
         if scores is None and self.min_score:
             raise UserError(f"{path} holds no .scores: leave out min_score for this corpus.")
-        size, share = path.stat().st_size, 1 / max(1, archive.getinfo(members[0]).file_size)
+        part = unit.part(archive.getinfo(members[0]).file_size)
         with archive.open(members[0]) as a, archive.open(members[1]) as b:
             score_file = archive.open(scores) if self.min_score else None
             names = (f"{path}!{members[0]}", f"{path}!{members[1]}")
-            for index, item in enumerate(read_aligned_lines(names, (a, b), languages, reading, score_file)):
-                if index % 1000 == 0:
-                    reading.at(int(size * min(1.0, a.tell() * share)))
-                yield item
+            yield from read_aligned_lines(names, (a, b), languages, reading, score_file, part=part)
 
 
 def aligned_names(names: Sequence[str]) -> tuple[tuple[str, str], tuple[str, str], str | None] | None:
@@ -217,23 +239,21 @@ class PairsOfFiles(AlignedSource):
         """Returns both files of every pair."""
         return [path for pair in self.pairs() for path in (pair.path_a, pair.path_b) if path.exists()]
 
-    def read(self, reading: Reading) -> Iterator[LinePair]:
-        """Yields the aligned lines of every pair of files."""
-        for pair in self.pairs():
-            languages = self._tags(pair.codes, str(pair.path_a), reading)
-            if languages is not None and not pair.path_b.exists():
-                reading.problem("aligned file without its partner", str(pair.path_b))
-            elif languages is not None:
-                yield from self._read_pair(pair, languages, reading)
-            reading.file_done(pair.path_a)
+    def weight(self, path: pathlib.Path) -> int:
+        """The partner's lines are about as long."""
+        return 2 * super().weight(path)
 
-    def _read_pair(self, pair: AlignedFiles, languages: tuple[str, str], reading: Reading) -> Iterator[LinePair]:
-        with open_binary(pair.path_a) as (a, file), open_binary(pair.path_b) as (b, _):
-            names = (str(pair.path_a), str(pair.path_b))
-            for index, item in enumerate(read_aligned_lines(names, (a, b), languages, reading, split=pair.split)):
-                if index % 1000 == 0:
-                    reading.at(file.tell())
-                yield item
+    def read(self, unit: Unit, reading: Reading) -> Iterator[LinePair]:
+        """Yields the aligned lines of a pair of files, or of a part of it."""
+        pair = next(pair for pair in self.pairs() if str(pair.path_a) == unit.path)
+        unheard = reading if unit.number == 0 else Reading()
+        languages = self._tags(pair.codes, str(pair.path_a), unheard)
+        if languages is not None and not pair.path_b.exists():
+            unheard.problem("aligned file without its partner", str(pair.path_b))
+        elif languages is not None:
+            with open_binary(pair.path_a) as (a, _), open_binary(pair.path_b) as (b, _):
+                names, part = (str(pair.path_a), str(pair.path_b)), unit.part(unpacked_size(pair.path_a))
+                yield from read_aligned_lines(names, (a, b), languages, reading, split=pair.split, part=part)
 
 
 @dataclasses.dataclass
@@ -256,7 +276,7 @@ class Opus100(PairsOfFiles):
             raise UserError(f"OPUS-100 has no split {unknown.pop()}: it has train, dev, test and zero-shot.")
         groups = [g for g, wanted in (("supervised", {"train", "dev", "test"}), ("zero-shot", {"zero-shot"}))
                   if wanted & set(self.splits)]  # fmt: skip
-        folders = sorted(folder for group in groups for folder in pathlib.Path(self.path).glob(f"{group}/*-*"))
+        folders = sorted(folder for group in groups for folder in as_path(self.path).glob(f"{group}/*-*"))
         found = False
         for folder, name in itertools.product(folders, self.splits):
             split = "test" if name == "zero-shot" else name
@@ -289,9 +309,8 @@ class Lines(PairsOfFiles):
     language_b: str = ""
     split: str = "train"
 
-    def prepare(self, folder: pathlib.Path, progress: bool) -> None:
-        """Checks the languages before anything is read."""
-        del folder, progress
+    def check(self) -> None:
+        """Checks the languages."""
         language_tag(self.language_a), language_tag(self.language_b)
 
     def pairs(self) -> Iterator[AlignedFiles]:
@@ -299,7 +318,7 @@ class Lines(PairsOfFiles):
         files = find_files(self.path)
         if len(files) != 1 or not self.partner:
             raise UserError(f"lines:{self.path} needs one file, and its partner as partner=FILE.")
-        yield AlignedFiles(files[0], pathlib.Path(self.partner), (self.language_a, self.language_b), self.split)
+        yield AlignedFiles(files[0], as_path(self.partner), (self.language_a, self.language_b), self.split)
 
 
 @dataclasses.dataclass
@@ -320,7 +339,7 @@ class Tatoeba(PairsOfFiles):
 
     def pairs(self) -> Iterator[AlignedFiles]:
         """Yields the non-English file of every pair with the English one."""
-        found = [p for p in sorted(pathlib.Path(self.path).glob("tatoeba.*-eng.???")) if p.suffix != ".eng"]
+        found = [p for p in sorted(as_path(self.path).glob("tatoeba.*-eng.???")) if p.suffix != ".eng"]
         if not found:
             raise UserError(f"No file like {self.path}/tatoeba.deu-eng.deu.")
         for path in found:
@@ -332,13 +351,12 @@ class LineSource(Source):
 
     header = False
 
-    def read(self, reading: Reading) -> Iterator[tuple[str, str]]:
+    def read(self, unit: Unit, reading: Reading) -> Iterator[tuple[str, str]]:
         """Yields (line, place)."""
-        for path in self.files():
-            for number, line in read_lines(path, reading.problem, reading.at):
-                if line is not None and not (self.header and number == 1):
-                    yield line, f"{path}:{number}"
-            reading.file_done(path)
+        path = as_path(unit.path)
+        for number, line in read_lines(path, reading.problem, unit.part(unpacked_size(path))):
+            if line is not None and not (self.header and number == 1):
+                yield line, f"{path}:{number}"
 
 
 class Translation(NamedTuple):
@@ -393,9 +411,9 @@ class GoogleTranslations(LineSource):
     languages: tuple[str, ...] = ()
     split: str = "train"
 
-    def records(self, item: tuple[str, str], tally: Tally) -> Iterable[Pair]:
+    def records(self, item: tuple[str, str], reading: Reading) -> Iterable[Pair]:
         """Yields the line's pair."""
-        line, place = item
+        (line, place), tally = item, reading.tally
         if not line:
             return
         try:
@@ -426,35 +444,35 @@ class Tmx(Source):
     languages: tuple[str, ...] = ()
     split: str = "train"
 
-    def read(self, reading: Reading) -> Iterator[tuple[list[tuple[str, str]], str]]:
-        """Yields ([(language, text)], place) of every unit, in constant memory."""
-        for path in self.files():
-            number = 0
-            with open_binary(path) as (content, file):
-                try:
-                    parents: list[ElementTree.Element] = []
-                    units = _BoundedUnits(content)
-                    for event, element in ElementTree.iterparse(units, ("start", "end")):
-                        if event == "start":
-                            parents.append(element)
-                            continue
-                        parents.pop()
-                        if element.tag == "tu":
-                            number += 1
-                            units.begin_unit()
-                            if number % 1000 == 0:
-                                reading.at(file.tell())
-                            yield _variants(element), f"{path}, unit {number}"
-                            if parents:
-                                parents[-1].clear()  # units that are done would stay in memory
-                except (ElementTree.ParseError, EOFError, OSError, ValueError, LookupError, zlib.error) as error:
-                    kind = "XML that is damaged or cut off: what follows is lost"
-                    reading.problem(kind, f"{path}, after unit {number} ({error})")
-            reading.file_done(path)
+    def units(self, unit_bytes: int) -> list[Unit]:
+        """XML is read from its beginning."""
+        return [unit for path in self.files() for unit in cut(path, self.weight(path), unit_bytes, most=1)]
 
-    def records(self, item: tuple[list[tuple[str, str]], str], tally: Tally) -> Iterable[Pair]:
+    def read(self, unit: Unit, reading: Reading) -> Iterator[tuple[list[tuple[str, str]], str]]:
+        """Yields ([(language, text)], place) of every unit, in constant memory."""
+        path, number = as_path(unit.path), 0
+        with open_binary(path) as (content, _):
+            try:
+                parents: list[ElementTree.Element] = []
+                units = _BoundedUnits(content)
+                for event, element in ElementTree.iterparse(units, ("start", "end")):
+                    if event == "start":
+                        parents.append(element)
+                        continue
+                    parents.pop()
+                    if element.tag == "tu":
+                        number += 1
+                        units.begin_unit()
+                        yield _variants(element), f"{path}, unit {number}"
+                        if parents:
+                            parents[-1].clear()  # units that are done would stay in memory
+            except (ElementTree.ParseError, EOFError, OSError, ValueError, LookupError, zlib.error) as error:
+                kind = "XML that is damaged or cut off: what follows is lost"
+                reading.problem(kind, f"{path}, after unit {number} ({error})")
+
+    def records(self, item: tuple[list[tuple[str, str]], str], reading: Reading) -> Iterable[Pair]:
         """Yields the pairs of a unit; they share a group if there are several."""
-        variants, place = item
+        (variants, place), tally = item, reading.tally
         texts = []
         for code, text in variants:
             try:
@@ -525,16 +543,15 @@ class PairsTsv(LineSource):
     header: bool = False
     split: str = "train"
 
-    def prepare(self, folder, progress) -> None:
-        """Checks the languages before anything is read."""
-        del folder, progress
+    def check(self) -> None:
+        """Checks the languages."""
         for language in (self.language_a, self.language_b):
             if _column(language) is None:
                 language_tag(language)
 
-    def records(self, item: tuple[str, str], tally: Tally) -> Iterable[Pair]:
+    def records(self, item: tuple[str, str], reading: Reading) -> Iterable[Pair]:
         """Yields the line's pair."""
-        line, place = item
+        (line, place), tally = item, reading.tally
         fields = line.split("\t")
         needed = [self.text_a, self.text_b]
         needed += [c for c in (_column(self.language_a), _column(self.language_b)) if c is not None]

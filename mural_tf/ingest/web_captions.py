@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from mural_tf.errors import UserError
-from mural_tf.ingest.image_store import CaptionedImages, ImageItem
-from mural_tf.ingest.parquet import ROWS, UnreadableParquet, column_names, open_parquet, read_rows
-from mural_tf.ingest.source import Reading, Text, language_tag
+from mural_tf.files import as_path
+from mural_tf.ingest.image_store import TYPICAL_IMAGE, CaptionedImages, ImageItem
+from mural_tf.ingest.parquet import UnreadableParquet, open_parquet, read_rows
+from mural_tf.ingest.source import Reading, Text, Unit, cut, language_tag, unpacked_size
 from mural_tf.ingest.text_files import canonical_language, clean, is_text, read_lines
 
 
@@ -31,26 +33,24 @@ class CaptionsTsv(CaptionedImages):
     url: int = 0
     caption: int = 1
 
-    def read(self, reading: Reading) -> Iterator[ImageItem]:
+    def read(self, unit: Unit, reading: Reading) -> Iterator[ImageItem]:
         """Yields one item per line."""
-        language = canonical_language(self.language)
-        for path in self.files():
-            for number, line in read_lines(path, reading.problem, reading.at):
-                if line is None or (self.header and number == 1):
-                    continue
-                fields = line.split("\t")
-                place = f"{path}:{number}"
-                if len(fields) <= max(self.url, self.caption):
-                    reading.problem("row with the wrong number of columns", place)
-                    continue
-                url, caption = fields[self.url].strip(), clean(fields[self.caption])
-                if not self._is_usable(fields):
-                    reading.problem("row that says it failed", place)
-                elif not url or not caption:
-                    reading.problem("row without address or caption", place)
-                else:
-                    yield ImageItem(url, url, [Text(caption, language, "", place)], self.split)
-            reading.file_done(path)
+        language, path = canonical_language(self.language), as_path(unit.path)
+        for number, line in read_lines(path, reading.problem, unit.part(unpacked_size(path))):
+            if line is None or (self.header and number == 1):
+                continue
+            fields = line.split("\t")
+            place = f"{path}:{number}"
+            if len(fields) <= max(self.url, self.caption):
+                reading.problem("row with the wrong number of columns", place)
+                continue
+            url, caption = fields[self.url].strip(), clean(fields[self.caption])
+            if not self._is_usable(fields):
+                reading.problem("row that says it failed", place)
+            elif not url or not caption:
+                reading.problem("row without address or caption", place)
+            else:
+                yield ImageItem(url, url, [Text(caption, language, "", place)], self.split)
 
     def _is_usable(self, fields: list[str]) -> bool:
         del fields
@@ -117,25 +117,32 @@ class ParquetCaptions(CaptionedImages):
     SIMILARITY: ClassVar[str] = ""
     OPTIONAL: ClassVar[tuple[str, ...]] = ()
 
-    def read(self, reading: Reading) -> Iterator[ImageItem]:
-        """Yields one item per row."""
+    def units(self, unit_bytes: int) -> list[Unit]:
+        """Row groups are read by themselves; a file that cannot be read is one unit, and reported where it is read."""
+        units = []
         for path in self.files():
-            try:
-                names = column_names(path)
-            except UnreadableParquet as error:
-                reading.problem("Parquet file that cannot be read", str(error))
-                reading.file_done(path)
+            with contextlib.suppress(UnreadableParquet):
+                metadata = open_parquet(path).metadata
+                units += cut(path, metadata.num_rows * TYPICAL_IMAGE, unit_bytes, metadata.num_row_groups)
                 continue
-            missing = {self.URL, self.TEXT} - set(names)
-            if missing:
-                raise UserError(f"{path} lacks the column {missing.pop()!r}; it has {', '.join(names)}.")
-            columns = [name for name in (self.URL, self.TEXT, self.SIMILARITY, *self.OPTIONAL) if name in names]
-            rows = open_parquet(path).metadata.num_rows
-            for number, row in read_rows(path, columns, reading.problem):
-                if number % ROWS == 0:
-                    reading.at(int(path.stat().st_size * number / max(1, rows)))
-                yield from self._item(row, f"{path}, row {number}", reading)
-            reading.file_done(path)
+            units += cut(path, 0, unit_bytes)
+        return units
+
+    def read(self, unit: Unit, reading: Reading) -> Iterator[ImageItem]:
+        """Yields one item per row."""
+        path = as_path(unit.path)
+        try:
+            file = open_parquet(path)
+        except UnreadableParquet as error:
+            reading.problem("Parquet file that cannot be read", str(error))
+            return
+        names = file.schema_arrow.names
+        missing = {self.URL, self.TEXT} - set(names)
+        if missing:
+            raise UserError(f"{path} lacks the column {missing.pop()!r}; it has {', '.join(names)}.")
+        columns = [name for name in (self.URL, self.TEXT, self.SIMILARITY, *self.OPTIONAL) if name in names]
+        for number, row in read_rows(path, columns, reading.problem, unit.share(file.num_row_groups)):
+            yield from self._item(row, f"{path}, row {number}", reading)
 
     def _item(self, row: dict[str, Any], place: str, reading: Reading) -> Iterator[ImageItem]:
         url, text = row[self.URL], row[self.TEXT]

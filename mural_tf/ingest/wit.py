@@ -11,18 +11,16 @@ import csv
 import dataclasses
 import json
 import pathlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 import numpy as np
-from tqdm import tqdm
 
 from mural_tf.errors import UserError
-from mural_tf.files import write_whole
 from mural_tf.ingest.caption_files import Caption, checked
-from mural_tf.ingest.image_store import CaptionedImages, ImageItem
-from mural_tf.ingest.source import Reading, Text, language_tag
-from mural_tf.ingest.tables import Spool, contains, text_hash
+from mural_tf.ingest.hashes import contains, text_hash
+from mural_tf.ingest.image_store import TYPICAL_IMAGE, CaptionedImages, ImageItem
+from mural_tf.ingest.source import Reading, Text, Unit, cut, language_tag, unpacked_size
 from mural_tf.ingest.text_files import LONGEST_LINE, Problem, canonical_language, clean, read_lines, refuse
 
 TEST, DEV = "test", "dev"
@@ -55,43 +53,50 @@ class Wit(CaptionedImages):
     scope: str = "all"
     split: str = ""
 
-    def prepare(self, folder: pathlib.Path, progress: bool) -> None:
-        """Finds the images and decides which are held out."""
+    def check(self) -> None:
+        """Checks the options."""
         if self.scope not in ("all", "language"):
             raise UserError(f"wit: scope={self.scope!r}; expected all or language.")
-        super().prepare(folder, progress)
-        self._held_out = None
-        if not self.split:
-            rows = (
-                (caption.language, caption.image_id)
-                for path in tqdm(self.files(), unit="file", desc="Dividing WIT", disable=not progress)
-                for caption in read_wit(path, self.languages, lambda kind, place: None)
-            )
-            sizes = sorted((int(size) for size in self.sizes), reverse=True)
-            self._held_out = hold_out(rows, folder / "held_out", self.salt, sizes, self.fraction, self.scope == "all")
+        super().check()
 
-    def read(self, reading: Reading) -> Iterator[ImageItem]:
+    def units(self, unit_bytes: int) -> list[Unit]:
+        """Rows may hold line breaks: a file is read from its beginning."""
+        return [unit for path in self.files() for unit in cut(path, self.weight(path), unit_bytes, most=1)]
+
+    def weight(self, path: pathlib.Path) -> int:
+        """Less than half of the rows have a reference description, and all columns take some 2,000 bytes."""
+        return unpacked_size(path) * TYPICAL_IMAGE // 4000
+
+    def read(self, unit: Unit, reading: Reading) -> Iterator[ImageItem]:
         """Yields one item per row with a reference description."""
-        for path in self.files():
-            for caption in read_wit(path, self.languages, reading.problem, reading.at):
-                split = self.split or self._split_of(caption)
-                if not split:
-                    reading.tally.leave_out("image that another language's dev or test holds", caption.location)
-                    continue
-                text = Text(caption.caption, caption.language, "", caption.location)
-                yield ImageItem(caption.image_file, caption.image_id, [text], split)
-            reading.file_done(path)
+        for caption in read_wit(unit.path, self.languages, reading.problem):
+            split = self.split or reading.decided.split(caption.language, caption.image_id)
+            if not split:
+                reading.tally.leave_out("image that another language's dev or test holds", caption.location)
+                continue
+            text = Text(caption.caption, caption.language, "", caption.location)
+            yield ImageItem(caption.image_file, caption.image_id, [text], split)
 
-    def _split_of(self, caption) -> str:
-        held_out: HeldOut | None = getattr(self, "_held_out", None)  # none where words are counted, without images
-        return held_out.split_of(caption.language, caption.image_id) if held_out else "train"
+    @property
+    def is_divided(self) -> bool:
+        """Whether images are held out here."""
+        return not self.split
+
+    def hold_out(self, hashes: dict[str, np.ndarray]) -> HeldOut:
+        """Chooses the images that are held out.
+
+        Args:
+          hashes: language -> `image_hash`es of all its captions' images, with repeats, uint64.
+        """
+        sizes = sorted((int(size) for size in self.sizes), reverse=True)
+        everywhere = self.scope == "all"
+        return HeldOut(self.salt, everywhere, choose(hashes, sizes, self.fraction, everywhere))
 
 
 def read_wit(
     path: str | pathlib.Path,
     languages: Sequence[str] = (),
     on_problem: Problem = refuse,
-    on_position: Callable[[int], None] | None = None,
 ) -> Iterator[Caption]:
     """Reads the reference descriptions of one of WIT's TSV files (the captions under Wikipedia's images; MURAL, A.3).
 
@@ -100,12 +105,12 @@ def read_wit(
     Args:
       path: `wit_v1.train.all-00000-of-00010.tsv.gz` or the like.
       languages: keep these only; default all. They are Wikipedia's editions: a caption may be in another language.
-      on_problem, on_position: see the module and `read_lines`.
+      on_problem: see the module.
     """
     wanted = {canonical_language(language) for language in languages}
     caption_column = "caption_reference_description"
     columns = ("language", "image_url", caption_column)
-    for row, location in _read_quoted_tsv(path, columns, on_problem, on_position):
+    for row, location in _read_quoted_tsv(path, columns, on_problem):
         if not clean(row[caption_column]):
             continue
         try:
@@ -118,10 +123,10 @@ def read_wit(
             yield from checked(address, address, row[caption_column], language, location, on_problem)
 
 
-def _read_quoted_tsv(path, columns: Sequence[str], on_problem, on_position) -> Iterator[tuple[dict[str, str], str]]:
+def _read_quoted_tsv(path, columns: Sequence[str], on_problem) -> Iterator[tuple[dict[str, str], str]]:
     """Yields (row, place) of a TSV with a header and quoted fields, which may hold tabs and line breaks."""
     csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_FIELD))
-    lines = _LinesOfRows(read_lines(path, on_problem, on_position))
+    lines = _LinesOfRows(read_lines(path, on_problem))
     rows = csv.reader(lines, delimiter="\t")
     try:
         header = next(rows, [])
@@ -180,6 +185,18 @@ class HeldOut:
         none = [np.empty(0, np.uint64)]
         self.images = np.unique(np.concatenate(none + [a for s in splits.values() for a in s.values()]))
 
+    def as_json(self) -> str:
+        """Returns it as text, for `from_json`."""
+        splits = {name: {s: [int(h) for h in a] for s, a in by_split.items()} for name, by_split in self.splits.items()}
+        return json.dumps({"salt": self.salt, "everywhere": self.everywhere, "splits": splits})
+
+    @classmethod
+    def from_json(cls, text: str) -> HeldOut:
+        """Returns what `as_json` wrote."""
+        found = json.loads(text)
+        splits = {name: {s: np.array(h, np.uint64) for s, h in x.items()} for name, x in found["splits"].items()}
+        return cls(found["salt"], found["everywhere"], splits)
+
     def split_of(self, language: str, image_id: str) -> str:
         """Returns train, dev or test; "" if the image is held out in another language only."""
         value = image_hash(self.salt, image_id)
@@ -194,43 +211,16 @@ def image_hash(salt: str, image_id: str) -> np.uint64:
     return np.uint64(text_hash(f"{salt}\t{image_id}"))
 
 
-def hold_out(
-    rows: Iterable[tuple[str, str]],
-    folder: pathlib.Path,
-    salt: str,
-    sizes: Sequence[int],
-    fraction: float,
-    everywhere: bool,
-) -> HeldOut:
-    """Chooses the images that are held out, or reads a choice made before.
-
-    Memory is bounded by the largest language: 8 bytes per pair.
+def choose(hashes: dict[str, np.ndarray], sizes: Sequence[int], fraction: float, everywhere: bool) -> dict:
+    """Returns {language: {split: hashes of the images that are held out}}.
 
     Args:
-      rows: (language, image id) of every pair.
-      folder: keeps hashes and choice.
-      salt: of the hash.
+      hashes: of the images of all captions of each language, with repeats.
       sizes: of dev and of test in pairs, largest first; a language gets the first of which both together are at most
         `fraction` of its pairs, or else the last, shrunk to that fraction.
       fraction: see sizes.
       everywhere: no image of a test set is in another language's dev set or training data, and so on.
     """
-    chosen = folder / "chosen.json"
-    if not chosen.exists():
-        spool = Spool(folder / "hashes")
-        names: dict[str, int] = {}
-        for language, image_id in rows:
-            spool.add(names.setdefault(language, len(names)), image_hash(salt, image_id))
-        spool.close()
-        splits = _choose({name: spool.read(number) for name, number in names.items()}, sizes, fraction, everywhere)
-        content = {name: {s: [int(h) for h in a] for s, a in by_split.items()} for name, by_split in splits.items()}
-        write_whole(chosen, json.dumps(content))
-    content = json.loads(chosen.read_text(encoding="utf-8"))
-    splits = {name: {s: np.array(h, np.uint64) for s, h in by_split.items()} for name, by_split in content.items()}
-    return HeldOut(salt, everywhere, splits)
-
-
-def _choose(hashes: dict[str, np.ndarray], sizes, fraction: float, everywhere: bool) -> dict:
     nothing = np.empty(0, np.uint64)
     splits: dict[str, dict[str, np.ndarray]] = {language: {} for language in sorted(hashes)}
     taken = {TEST: nothing, DEV: nothing}

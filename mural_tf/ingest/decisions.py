@@ -1,0 +1,419 @@
+"""What can only be decided over all data, before the first record is written.
+
+Frequent texts and images, duplicates, where an image with an address lies, translations of captions, and which images
+of a data set are held out. Every unit *asks* with rows of hashes, 12 to 32 bytes each, packed into blocks by the hash's
+partition; each partition *decides*; what it decides is *kept* in a file for each unit that it concerns, or in one for
+all. Images are never among the rows. The same units give the same decisions, in whatever order their rows arrive.
+
+What is asked later may depend on what was decided before: there are stages (`stages`), and a stage whose files are
+complete is not gone through again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mural_tf.files import find, read_array, save_array, write_whole
+from mural_tf.ingest.filters import Screen
+from mural_tf.ingest.hashes import bytes_hash, contains, text_hash
+from mural_tf.ingest.image_store import CaptionedImages, DownloadedImages
+from mural_tf.ingest.source import PAIR, Captioned, Pair, Reading, Settings, Source, Text, Unit
+from mural_tf.ingest.translated_captions import keys_of, read_translations
+from mural_tf.ingest.wit import HeldOut, Wit, image_hash
+
+TEXTS, IMAGES = "frequent_texts", "frequent_images"
+LOCATIONS, TRANSLATIONS, HELD_OUT = "locations", "translations", "held_out"
+SAME_IMAGE, SAME_TEXT, SAME_PAIR = "duplicate image", "duplicate text", "duplicate pair"
+EVERYWHERE = -1  # in place of a unit's number: concerns all of them
+ROWS_IN_A_PARTITION = 1_000_000  # about; a partition is decided in memory
+
+_TWO = np.dtype([("key", "<u8"), ("other", "<u8")])
+_ASKED = np.dtype([("key", "<u8"), ("unit", "<u4")])
+_PLACE = np.dtype([("key", "<u8"), ("shard", "<u4"), ("offset", "<u8"), ("size", "<u8")])
+
+
+class Job(NamedTuple):
+    """What one worker looks through to ask: a unit, a shard of downloaded images, or a file of translations."""
+
+    kind: str  # "unit", LOCATIONS or TRANSLATIONS
+    source: int  # or, of a file of translations, its number
+    number: int  # of the unit or the shard
+
+
+class Key(NamedTuple):
+    """What rows are brought together by."""
+
+    kind: str
+    source: int  # of those whose images or divisions are apart; else 0
+    partition: int
+
+
+@dataclasses.dataclass
+class Asked:
+    """Everything that a conversion reads and asks; travels to workers.
+
+    Attributes:
+      sources: in their canonical order.
+      units: (source's number, unit), numbered in the order in which earlier ones win over later ones.
+      settings: of the conversion.
+      folder: keeps the decisions.
+      partitions: of the rows.
+    """
+
+    sources: Sequence[Source]
+    units: Sequence[tuple[int, Unit]]
+    settings: Settings
+    folder: pathlib.Path
+    partitions: int = 1
+
+    def stages(self) -> list[list[str]]:
+        """Returns the kinds of decisions, those of a stage depending on those of the stages before."""
+        filters, same = self.settings.filters, self.settings.drop_duplicates
+        images = [source for source in self.sources if isinstance(source, CaptionedImages)]
+        first = [TEXTS] if filters.max_images_per_text else []
+        first += [IMAGES] if filters.max_texts_per_image else []
+        first += [LOCATIONS] if any(isinstance(source.store(), DownloadedImages) for source in images) else []
+        first += [TRANSLATIONS] if self.settings.translations else []
+        first += [HELD_OUT] if any(isinstance(source, Wit) and source.is_divided for source in self.sources) else []
+        later = [SAME_IMAGE] if same in ("image", "both") else []
+        last = [SAME_TEXT] if same in ("text", "both") else [SAME_PAIR] if same == "pair" else []
+        return [stage for stage in (first, later, last) if stage]
+
+    def jobs(self, stage: Sequence[str]) -> list[Job]:
+        """Returns what has to be looked through for a stage."""
+        jobs = [Job("unit", source, number) for number, (source, _) in enumerate(self.units)]
+        if LOCATIONS in stage:
+            for index, source in enumerate(self.sources):
+                store = source.store() if isinstance(source, CaptionedImages) else None
+                if isinstance(store, DownloadedImages):
+                    jobs += [Job(LOCATIONS, index, number) for number in range(len(store.shards))]
+        if TRANSLATIONS in stage:
+            jobs += [Job(TRANSLATIONS, number, number) for number in range(len(self.translations()))]
+        return jobs
+
+    def translations(self) -> list[pathlib.Path]:
+        """Returns the files of translations."""
+        return [path for pattern in self.settings.translations for path in find(pattern)]
+
+    def decided(self, number: int) -> Decided:
+        """Returns what was decided about a unit."""
+        return Decided(self.folder, number, self.units[number][0])
+
+    def partition(self, keys: np.ndarray) -> np.ndarray:
+        """Returns the partitions of hashes."""
+        return keys % np.uint64(self.partitions)
+
+
+# Asking.
+
+
+class Ask:
+    """Looks through a job and returns rows of hashes by `Key`; made once in every worker."""
+
+    def __init__(self, asked: Asked, stage: Sequence[str]):
+        self.asked, self.stage = asked, stage
+        self.screen = Screen(asked.settings, asked.folder)
+
+    def __call__(self, job: Job) -> Iterator[tuple[Key, tuple[bool, bytes]]]:
+        """Yields (key, (whether it is an answer, packed rows))."""
+        if job.kind == LOCATIONS:
+            yield from self._locations(job)
+        elif job.kind == TRANSLATIONS:
+            yield from self._translations(job)
+        else:
+            yield from self._unit(job)
+
+    def _unit(self, job: Job) -> Iterator:
+        source, unit = self.asked.sources[job.source], self.asked.units[job.number][1]
+        reading = Reading(decided=self.asked.decided(job.number))
+        rows: dict[str, list] = {kind: [] for kind in self.stage}
+        by_language: dict[str, list[int]] = {}
+        downloaded = isinstance(source, CaptionedImages) and isinstance(source.store(), DownloadedImages)
+        for item in source.read(unit, reading):
+            if HELD_OUT in rows and isinstance(source, Wit) and source.is_divided:
+                for text in item.texts:
+                    value = int(image_hash(source.salt, item.image_id))
+                    by_language.setdefault(text.language, []).append(value)
+            if LOCATIONS in rows and downloaded:
+                rows[LOCATIONS].append(text_hash(item.image_file))
+            if (TEXTS in rows or IMAGES in rows) and source.ITEM != PAIR:
+                pairs = [(text_hash(text.text), text_hash(image)) for image, text in source.texts(item)]
+                rows.get(TEXTS, []).extend(pairs)
+                rows.get(IMAGES, []).extend((image, text) for text, image in pairs)
+            if TRANSLATIONS in rows and source.ITEM != PAIR:
+                rows[TRANSLATIONS] += [text_hash(key) for _, text in source.texts(item) for key in keys_of(text)]
+            for kind in (SAME_IMAGE, SAME_TEXT, SAME_PAIR):
+                if kind in rows:
+                    rows[kind] += self._keys(kind, source, item, reading)
+        for language, hashes in by_language.items():
+            block = json.dumps(language).encode() + b"\n" + np.array(hashes, "<u8").tobytes()
+            yield Key(HELD_OUT, job.source, 0), (False, block)
+        for kind, found in rows.items():
+            of = job.source if kind == LOCATIONS else 0
+            if kind in (TEXTS, IMAGES):
+                table = np.unique(np.array(found, _TWO))
+            elif kind != HELD_OUT:
+                table = np.zeros(len(set(found)), _ASKED)
+                table["key"], table["unit"] = np.unique(np.array(found, "<u8")), job.number
+            else:
+                continue
+            yield from self._packed(kind, of, table, answer=False)
+
+    def _keys(self, kind: str, source: Source, item: Any, reading: Reading) -> list[int]:
+        """Returns the keys of what an item's records would be duplicates by."""
+        if kind == SAME_TEXT and source.ITEM != PAIR and not isinstance(source, CaptionedImages):
+            texts = [text for _, text in source.texts(item)]
+            wanted = [text for text in texts if not self.screen.reason_against(text.text, reading.decided)]
+            return [key_of_text(text) for text in wanted]
+        return [key for found in source.records(item, reading) for key in self._keys_of(kind, found, reading)]
+
+    def _keys_of(self, kind: str, found: Pair | Captioned, reading: Reading) -> list[int]:
+        if isinstance(found, Pair):
+            return [] if kind == SAME_IMAGE else [key_of_pair(found)]
+        kept = self.screen.accepted_texts(found, reading)
+        if kept is not None and kind != SAME_IMAGE:
+            kept = reading.decided.without_duplicates(kept, Reading(), (SAME_IMAGE,))
+        return [] if kept is None else keys_of_captioned(kind, kept)
+
+    def _locations(self, job: Job) -> Iterator:
+        store = self.asked.sources[job.source].store()
+        found = [(text_hash(a), job.number, offset, size) for a, offset, size in store.addresses(job.number)]
+        yield from self._packed(LOCATIONS, job.source, np.array(found, _PLACE), answer=True)
+
+    def _translations(self, job: Job) -> Iterator:
+        path = self.asked.translations()[job.number]
+        lines: dict[int, list[str]] = {}
+        size = 0
+        for order, (key, language, target) in enumerate(
+            read_translations(path, self.asked.settings.translation_languages)
+        ):
+            value = text_hash(key)
+            line = json.dumps([value, job.number, order, language, target], ensure_ascii=False)
+            lines.setdefault(value % self.asked.partitions, []).append(line)
+            size += len(line)
+            if size > 1 << 26:
+                yield from self._lines(lines)
+                lines, size = {}, 0
+        yield from self._lines(lines)
+
+    def _lines(self, lines: dict[int, list[str]]) -> Iterator:
+        for partition, some in lines.items():
+            yield Key(TRANSLATIONS, 0, partition), (True, "\n".join(some).encode())
+
+    def _packed(self, kind: str, source: int, table: np.ndarray, answer: bool) -> Iterator:
+        parts = self.asked.partition(table["key"])
+        for partition in np.unique(parts):
+            yield Key(kind, source, int(partition)), (answer, table[parts == partition].tobytes())
+
+
+def key_of_text(text: Text) -> int:
+    """Returns what equal captions in one language have in common."""
+    return text_hash(f"text\t{text.language}\t{text.text}")
+
+
+def key_of_pair(pair: Pair) -> int:
+    """Returns what equal pairs have in common, in either direction."""
+    sides = sorted([(pair.language_a, pair.text_a), (pair.language_b, pair.text_b)])
+    return text_hash("pair\t" + "\t".join(part for side in sides for part in side))
+
+
+def keys_of_captioned(kind: str, found: Captioned) -> list[int]:
+    """Returns the keys of an image with its captions: of the image, of each text, or of each text with the image."""
+    if kind == SAME_TEXT:
+        return [key_of_text(text) for text in found.texts]
+    image = bytes_hash(b"image\t" + found.image)
+    return [image] if kind == SAME_IMAGE else [text_hash(f"{image}\t{key_of_text(text)}") for text in found.texts]
+
+
+# Deciding.
+
+
+class Decide:
+    """Decides over all rows of a key."""
+
+    def __init__(self, asked: Asked):
+        self.asked = asked
+
+    def __call__(self, element: tuple[Key, Iterable[tuple[bool, bytes]]]) -> Iterator[tuple[tuple[str, int], bytes]]:
+        """Yields ((kind, unit or source or EVERYWHERE), rows)."""
+        key, blocks = Key(*element[0]), list(element[1])
+        asked, answers = ([data for is_answer, data in blocks if is_answer is wanted] for wanted in (False, True))
+        filters = self.asked.settings.filters
+        if key.kind in (TEXTS, IMAGES):
+            bound = filters.max_images_per_text if key.kind == TEXTS else filters.max_texts_per_image
+            yield (key.kind, EVERYWHERE), _above(_table(asked, _TWO), bound).tobytes()
+        elif key.kind == LOCATIONS:
+            yield from self._places(_table(asked, _ASKED), _table(answers, _PLACE))
+        elif key.kind == TRANSLATIONS:
+            yield from self._translations(_table(asked, _ASKED), answers)
+        elif key.kind == HELD_OUT:
+            yield (HELD_OUT, key.source), self._held_out(key.source, asked)
+        else:
+            yield from self._losers(key.kind, _table(asked, _ASKED))
+
+    def _losers(self, kind: str, rows: np.ndarray) -> Iterator:
+        """Of equal keys, the first unit's stays: the others are told to drop theirs."""
+        rows = np.sort(rows, order=("key", "unit"))
+        repeated = np.concatenate([[False], rows["key"][1:] == rows["key"][:-1]])
+        yield from _by_unit(kind, rows[repeated], rows[repeated]["key"])
+
+    def _places(self, rows: np.ndarray, places: np.ndarray) -> Iterator:
+        places = np.sort(places, order=("key", "shard", "offset"))
+        places = places[np.unique(places["key"], return_index=True)[1]]
+        found, index = _lookup(places["key"], rows["key"])
+        yield from _by_unit(LOCATIONS, rows[found], places[index[found]])
+
+    def _translations(self, rows: np.ndarray, answers: Sequence[bytes]) -> Iterator:
+        wanted = np.unique(rows["key"])
+        lines = [json.loads(line) for block in answers for line in block.decode().split("\n")]
+        known: dict[int, list] = {}
+        for value, _, _, language, target in sorted(lines):
+            if contains(wanted, value):
+                known.setdefault(value, []).append([language, target])
+        units: dict[int, list[str]] = {}
+        for value, unit in np.sort(rows, order=("key", "unit")).tolist():
+            if value in known:
+                units.setdefault(unit, []).append(json.dumps([value, known[value]], ensure_ascii=False))
+        for unit, found in units.items():
+            yield (TRANSLATIONS, unit), "\n".join(found).encode()
+
+    def _held_out(self, source: int, blocks: Sequence[bytes]) -> bytes:
+        hashes: dict[str, list[np.ndarray]] = {}
+        for block in blocks:
+            name, _, data = block.partition(b"\n")
+            hashes.setdefault(json.loads(name), []).append(np.frombuffer(data, "<u8"))
+        joined = {language: np.concatenate(parts) for language, parts in sorted(hashes.items())}
+        return self.asked.sources[source].hold_out(joined).as_json().encode()
+
+
+def _table(blocks: Sequence[bytes], dtype: np.dtype) -> np.ndarray:
+    return np.frombuffer(b"".join(blocks), dtype)
+
+
+def _above(rows: np.ndarray, bound: int) -> np.ndarray:
+    """Returns the keys that occur with more than `bound` different other values."""
+    keys, counts = np.unique(np.unique(rows)["key"], return_counts=True)
+    return keys[counts > bound]
+
+
+def _lookup(sorted_keys: np.ndarray, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns whether each key is among the sorted ones, and where."""
+    if not sorted_keys.size:
+        return np.zeros(keys.shape, bool), np.zeros(keys.shape, np.int64)
+    index = np.minimum(np.searchsorted(sorted_keys, keys), sorted_keys.size - 1)
+    return sorted_keys[index] == keys, index
+
+
+def _by_unit(kind: str, rows: np.ndarray, values: np.ndarray) -> Iterator[tuple[tuple[str, int], bytes]]:
+    for unit in np.unique(rows["unit"]):
+        yield (kind, int(unit)), values[rows["unit"] == unit].tobytes()
+
+
+# Keeping.
+
+
+class Keep:
+    """Writes what all partitions decided about a unit to its file."""
+
+    def __init__(self, folder: pathlib.Path):
+        self.folder = folder
+
+    def __call__(self, element: tuple[tuple[str, int], Iterable[bytes]]) -> Iterator[str]:
+        """Yields the file's name."""
+        (kind, number), blocks = element[0], list(element[1])
+        path = path_of(self.folder, kind, number)
+        if kind in (TRANSLATIONS, HELD_OUT):
+            write_whole(path, "\n".join(sorted(block.decode() for block in blocks)))
+        elif kind == LOCATIONS:
+            save_array(path, np.sort(_table(blocks, _PLACE), order="key"))
+        else:
+            save_array(path, np.sort(_table(blocks, np.dtype("<u8"))))
+        yield path.name
+
+
+def path_of(folder: pathlib.Path, kind: str, number: int) -> pathlib.Path:
+    """Returns the file of a kind of decisions about a unit, or about all."""
+    ending = "json" if kind in (TRANSLATIONS, HELD_OUT) else "npy"
+    name = kind.replace(" ", "_") + ("" if number == EVERYWHERE else f"-{number:06d}")
+    return folder / f"{name}.{ending}"
+
+
+class Decided:
+    """What was decided about one unit; read when it is first asked for."""
+
+    def __init__(self, folder: pathlib.Path, number: int, source: int):
+        self._folder, self._number, self._source = folder, number, source
+        self._read: dict[str, Any] = {}
+
+    def _get(self, kind: str, number: int, read: Callable[[pathlib.Path], Any], without: Any) -> Any:
+        if kind not in self._read:
+            path = path_of(self._folder, kind, number)
+            self._read[kind] = read(path) if path.exists() else without
+        return self._read[kind]
+
+    @property
+    def frequent_texts(self) -> np.ndarray:
+        """Sorted hashes of texts on too many images, uint64 [N]."""
+        return self._get(TEXTS, EVERYWHERE, read_array, np.empty(0, np.uint64))
+
+    @property
+    def frequent_images(self) -> np.ndarray:
+        """Sorted hashes of the ids of images with too many texts, uint64 [N]."""
+        return self._get(IMAGES, EVERYWHERE, read_array, np.empty(0, np.uint64))
+
+    def location(self, address: str) -> tuple[int, int, int] | None:
+        """Returns (shard, offset, size) of a downloaded image."""
+        places = self._get(LOCATIONS, self._number, lambda path: np.array(read_array(path)), np.empty(0, _PLACE))
+        value = np.uint64(text_hash(address))
+        index = int(np.searchsorted(places["key"], value))
+        if index >= len(places) or places["key"][index] != value:
+            return None
+        return tuple(int(places[name][index]) for name in ("shard", "offset", "size"))
+
+    def translations(self, key: str) -> list[tuple[str, str]]:
+        """Returns (language, translation) of a caption's key."""
+        known = self._get(TRANSLATIONS, self._number, _read_translations, {})
+        return known.get(text_hash(key), []) if known else []
+
+    def split(self, language: str, image_id: str) -> str:
+        """Returns the split of a caption of a data set that is divided here; "" for one that another language holds."""
+        held_out = self._get(HELD_OUT, self._source, lambda path: HeldOut.from_json(path.read_text("utf-8")), None)
+        return held_out.split_of(language, image_id) if held_out else "train"
+
+    def without_duplicates(self, found: Captioned, reading: Reading, kinds: Sequence[str]) -> Captioned | None:
+        """Returns the image with those captions that another unit, or this one before, does not have."""
+        for kind in kinds:
+            drop = [self._is_duplicate(kind, key) for key in keys_of_captioned(kind, found)]
+            if kind == SAME_IMAGE:
+                drop *= len(found.texts)
+            for text, dropped in zip(found.texts, drop):
+                if dropped:
+                    reading.tally.leave_out(kind, text.place)
+            texts = [text for text, dropped in zip(found.texts, drop) if not dropped]
+            if not texts:
+                return None
+            found = found._replace(texts=texts)
+        return found
+
+    def is_duplicate_pair(self, pair: Pair, kind: str) -> bool:
+        """Tells whether another unit, or this one before, has the pair."""
+        return self._is_duplicate(kind, key_of_pair(pair))
+
+    def _is_duplicate(self, kind: str, key: int) -> bool:
+        others = self._get(kind, self._number, read_array, np.empty(0, np.uint64))
+        seen = self._read.setdefault(f"seen {kind}", set())
+        if contains(others, key) or key in seen:
+            return True
+        seen.add(key)
+        return False
+
+
+def _read_translations(path: pathlib.Path) -> dict[int, list[tuple[str, str]]]:
+    lines = (json.loads(line) for line in path.read_text("utf-8").split("\n"))
+    return {value: [tuple(pair) for pair in pairs] for value, pairs in lines}

@@ -1,0 +1,28 @@
+"""Hashes in place of texts: what is compared over all data is 64 bits."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+
+
+def text_hash(text: str) -> int:
+    """Returns 64 bits that stand for a text, the same on every machine."""
+    return bytes_hash(text.encode("utf-8"))
+
+
+def bytes_hash(data: bytes) -> int:
+    """Returns 64 bits that stand for bytes."""
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
+
+
+def contains(sorted_hashes: np.ndarray, value: int) -> bool:
+    """Tells whether `value` is among sorted hashes, uint64 [N]."""
+    index = np.searchsorted(sorted_hashes, np.uint64(value))
+    return bool(index < sorted_hashes.size and int(sorted_hashes[index]) == int(value))
+
+
+def contains_text(sorted_hashes: np.ndarray, text: str) -> bool:
+    """Tells whether a text's hash is among sorted hashes, uint64 [N]."""
+    return sorted_hashes.size > 0 and contains(sorted_hashes, text_hash(text))
