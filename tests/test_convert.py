@@ -8,6 +8,7 @@ import os
 import pathlib
 import random
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -429,3 +430,39 @@ def test_command(tmp_path):
     assert failed.returncode == 1 and failed.stderr.startswith("Error: Unknown source 'ops:x'")
     listed = subprocess.run([*command[:4], "--list"], cwd=ROOT, capture_output=True, text=True).stdout
     assert all(f"{kind}:PATH" in listed for kind in KINDS)
+
+
+def test_the_protocol_that_other_engines_speak(tmp_path):
+    """Beam's own job service, with workers in a pool that it does not start: as Flink and Spark are spoken to."""
+    sources = write_sources(tmp_path)
+    settings = {"drop_duplicates": "pair", "filters": Filters(max_images_per_text=2)}
+    expected = contents(run(sources, tmp_path / "a", **settings))
+    path = f"{pathlib.Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # the pool starts "python"
+    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)}
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        pool_port = probe.getsockname()[1]
+    programs = [
+        ["apache_beam.runners.portability.local_job_service_main", f"--port_file={tmp_path}/port"],
+        ["apache_beam.runners.worker.worker_pool_main", f"--service_port={pool_port}"],
+    ]
+    servers = [
+        subprocess.Popen([sys.executable, "-m", *program], env=environment, stderr=subprocess.DEVNULL)
+        for program in programs
+    ]
+    try:
+        deadline = time.time() + 60
+        while not ((tmp_path / "port").exists() and (tmp_path / "port").read_text()) and time.time() < deadline:
+            time.sleep(0.1)
+        port = (tmp_path / "port").read_text()
+        flags = f"--runner=PortableRunner --job_endpoint=localhost:{port} --environment_type=EXTERNAL"
+        flags += f" --environment_config=localhost:{pool_port}"
+        assert contents(run(sources, tmp_path / "b", beam=flags, **settings)) == expected
+        (tmp_path / "bad.tsv").write_text("no tab\n" * 2000)
+        with pytest.raises(UserError, match="Too much is unusable: 1000 of 1000"):
+            bad = [f"pairs:{tmp_path}/bad.tsv,language_b=de"]
+            run(bad, tmp_path / "c", beam=flags, max_skipped_fraction=0.1)
+    finally:
+        for server in servers:
+            server.kill()
+            server.wait()

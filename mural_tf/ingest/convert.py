@@ -369,8 +369,6 @@ class WriteShard:
                     )
                 writers[kind, split].add(record, texts, languages)
                 tally.written += texts
-                if tally.read % MINIMUM == 0:
-                    tally.check(self.settings.max_skipped_fraction)
             tally.check(self.settings.max_skipped_fraction)
         manifest = Manifest(tally, sorted(parts, key=lambda part: part.name))
         write_manifest(self.plan.folder, number, manifest)
@@ -378,7 +376,11 @@ class WriteShard:
 
     def _records(self, shard: int, tally: Tally) -> Iterator[tuple[str, str, bytes, int, dict[str, int]]]:
         """Yields (kind, split, serialised record, texts, texts by language)."""
+        checked = 0
         for source, item, reading in self._items(shard, tally):
+            if tally.read >= checked + MINIMUM:  # data of another kind are told at once
+                tally.check(self.settings.max_skipped_fraction)
+                checked = tally.read
             for found in source.records(item, reading):
                 if isinstance(found, Pair):
                     if self._accepts_pair(found, reading):
