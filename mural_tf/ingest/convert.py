@@ -28,7 +28,16 @@ from mural_tf.data.dataset_folder import DESCRIPTION, is_built
 from mural_tf.data.record_format import IMAGE_TEXT, TEXT_PAIRS, ImageTextRecord, TextPair, serialize
 from mural_tf.data.tfrecord import framed
 from mural_tf.errors import UserError
-from mural_tf.files import as_path, exclusive_lock, publish, remove_partial, remove_tree, whole, write_whole
+from mural_tf.files import (
+    as_path,
+    exclusive_lock,
+    publish,
+    remove_partial,
+    remove_tree,
+    storage_errors,
+    whole,
+    write_whole,
+)
 from mural_tf.ingest.captioned_sets import Coco, CocoCn, Karpathy, Multi30k
 from mural_tf.ingest.decisions import SAME_IMAGE, SAME_PAIR, SAME_TEXT, Asked, Decide, Keep
 from mural_tf.ingest.decisions import Ask as AskUnit
@@ -70,6 +79,7 @@ def convert(
         conversion of something else beside it, or a full disk.
       OSError: any other failed file operation.
     """
+    settings.engine()  # raises for flags that are none
     output, sources = as_path(output), in_order(sources)
     for source in sources:
         source.check()
@@ -78,8 +88,9 @@ def convert(
     if is_built(output, identity):
         remove_tree(folder)  # of a run that was killed after its last step but one
         return output
-    output.parent.mkdir(parents=True, exist_ok=True)
-    with exclusive_lock(output.parent / f".{output.name}.lock"):
+    with storage_errors(output):
+        output.parent.mkdir(parents=True, exist_ok=True)
+    with storage_errors(output), exclusive_lock(output.parent / f".{output.name}.lock"):
         if is_built(output, identity):  # another process finished it while we waited
             return output
         _open_folder(folder, identity, restart)
@@ -286,7 +297,8 @@ def _run(plan: Plan, settings: Settings, progress: bool) -> None:
     """Writes all shards that are missing, with a bar."""
     from mural_tf.ingest.engine import run
 
-    missing = [number for number in range(len(plan.shards)) if read_manifest(plan.folder, number) is None]
+    names = {path.name for path in (plan.folder / "parts").glob("*.json")}
+    missing = [n for n in range(len(plan.shards)) if manifest_path(plan.folder, n).name not in names]
     if not missing:
         return
     with tqdm(total=plan.size, unit="B", unit_scale=True, desc="Converting", disable=not progress) as bar:
@@ -304,11 +316,9 @@ class Watch:
         """Looks for new ones."""
         names = {path.name for path in (self.plan.folder / "parts").glob("*.json")}
         for number in [number for number in self.waiting if manifest_path(self.plan.folder, number).name in names]:
-            manifest = read_manifest(self.plan.folder, number)
-            if manifest is not None:
-                self.waiting.discard(number)
-                self.tally.add(manifest.tally)
-                self.bar.update(self.plan.size_of(number))
+            self.waiting.discard(number)
+            self.tally.add(read_manifest(self.plan.folder, number).tally)
+            self.bar.update(self.plan.size_of(number))
         self.bar.set_postfix_str(f"{self.tally.written} written, {self.tally.skipped.total} skipped", refresh=False)
         self.tally.check(self.settings.max_skipped_fraction)
 
@@ -351,7 +361,7 @@ class WriteShard:
 
     def __init__(self, plan: Plan):
         self.plan, self.settings = plan, plan.asked.settings
-        self.screen = Screen(self.settings, plan.asked.folder)
+        self.screen, self.names = Screen(self.settings, plan.asked.folder), plan.asked.names()
         same = self.settings.drop_duplicates
         self.kinds = {"text": [SAME_TEXT], "image": [SAME_IMAGE], "both": [SAME_IMAGE, SAME_TEXT]}.get(same, [])
         self.kinds = [SAME_PAIR] if same == "pair" else self.kinds
@@ -411,7 +421,7 @@ class WriteShard:
         queue, streams = [], {}
         for number in self.plan.shards[shard]:
             index, unit = asked.units[number]
-            reading = Reading(tally, asked.decided(number))
+            reading = Reading(tally, asked.decided(number, self.names))
             streams[number] = asked.sources[index], asked.sources[index].read(unit, reading), reading
             heapq.heappush(queue, (0.0, number))
         while queue:
@@ -492,12 +502,9 @@ def places_path(folder: pathlib.Path, number: int) -> pathlib.Path:
     return folder / "parts" / f"{number:06d}.skipped.tsv"
 
 
-def read_manifest(folder: pathlib.Path, number: int) -> Manifest | None:
-    """Returns a shard's manifest, `None` if it is not finished."""
-    path = manifest_path(folder, number)
-    if not path.is_file():
-        return None
-    content = json.loads(path.read_text(encoding="utf-8"))
+def read_manifest(folder: pathlib.Path, number: int) -> Manifest:
+    """Returns the manifest of a shard that is finished."""
+    content = json.loads(manifest_path(folder, number).read_text(encoding="utf-8"))
     return Manifest(Tally(**content["tally"]), [Part(**part) for part in content["parts"]])
 
 
@@ -532,13 +539,15 @@ def finish(plan: Plan, output: pathlib.Path, identity: dict, settings: Settings)
         raise UserError("Nothing to write: " + "; ".join(line.strip() for line in tally.lines()) + ".")
     complete = folder / "complete" if isinstance(folder, pathlib.Path) else output
     shards: dict[str, Part] = {}
+    here = {path.name for path in (folder / "parts").glob("*")}
     for (kind, split), found in sorted(parts.items()):
         (complete / kind).mkdir(parents=True, exist_ok=True)
         for index, part in enumerate(found):
             name = f"{kind}/{split}-{index:05d}-of-{len(found):05d}.tfrecord"
             _rename(folder, part, complete / name)
             shards[name] = part
-    _write_skipped([places_path(folder, number) for number in range(len(plan.shards))], complete / SKIPPED)
+    places = [places_path(folder, number) for number in range(len(plan.shards))]
+    _write_skipped([path for path in places if path.name in here], complete / SKIPPED)
     text = json.dumps({**identity, **_description(shards, tally)}, indent=1, ensure_ascii=False) + "\n"
     (complete / DESCRIPTION).write_text(text, encoding="utf-8")
     if complete != output:
@@ -565,7 +574,6 @@ def _rename(folder: pathlib.Path, part: Part, name: pathlib.Path) -> None:
 
 def _write_skipped(files: Sequence[pathlib.Path], path: pathlib.Path) -> None:
     """Lists kind and place of everything skipped; there is no file where nothing was."""
-    files = [file for file in files if file.is_file()]
     if files:
         with path.open("wb") as joined:
             for file in files:

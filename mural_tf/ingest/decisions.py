@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -101,9 +101,13 @@ class Asked:
         """Returns the files of translations."""
         return [path for pattern in self.settings.translations for path in find(pattern)]
 
-    def decided(self, number: int) -> Decided:
-        """Returns what was decided about a unit."""
-        return Decided(self.folder, number, self.units[number][0])
+    def names(self) -> set[str]:
+        """Returns the names of the files of decisions: looking for each would take a store longer than reading all."""
+        return {path.name for path in self.folder.glob("*")}
+
+    def decided(self, number: int, names: Collection[str]) -> Decided:
+        """Returns what was decided about a unit, in the stages before `names` were looked up."""
+        return Decided(self.folder, number, self.units[number][0], names)
 
     def partition(self, keys: np.ndarray) -> np.ndarray:
         """Returns the partitions of hashes."""
@@ -118,20 +122,17 @@ class Ask:
 
     def __init__(self, asked: Asked, stage: Sequence[str]):
         self.asked, self.stage = asked, stage
-        self.screen = Screen(asked.settings, asked.folder)
+        self.screen, self.names = Screen(asked.settings, asked.folder), asked.names()
 
     def __call__(self, job: Job) -> Iterator[tuple[Key, tuple[bool, bytes]]]:
         """Yields (key, (whether it is an answer, packed rows))."""
-        if job.kind == LOCATIONS:
-            yield from self._locations(job)
-        elif job.kind == TRANSLATIONS:
-            yield from self._translations(job)
-        else:
-            yield from self._unit(job)
+        ask = {LOCATIONS: self._locations, TRANSLATIONS: self._translations}.get(job.kind, self._unit)
+        for key, block in ask(Job(*job)):
+            yield tuple(key), block  # plain tuples have a coder that is the same everywhere
 
     def _unit(self, job: Job) -> Iterator:
         source, unit = self.asked.sources[job.source], self.asked.units[job.number][1]
-        reading = Reading(decided=self.asked.decided(job.number))
+        reading = Reading(decided=self.asked.decided(job.number, self.names))
         rows: dict[str, list] = {kind: [] for kind in self.stage}
         by_language: dict[str, list[int]] = {}
         downloaded = isinstance(source, CaptionedImages) and isinstance(source.store(), DownloadedImages)
@@ -347,14 +348,14 @@ def path_of(folder: pathlib.Path, kind: str, number: int) -> pathlib.Path:
 class Decided:
     """What was decided about one unit; read when it is first asked for."""
 
-    def __init__(self, folder: pathlib.Path, number: int, source: int):
-        self._folder, self._number, self._source = folder, number, source
+    def __init__(self, folder: pathlib.Path, number: int, source: int, names: Collection[str]):
+        self._folder, self._number, self._source, self._names = folder, number, source, names
         self._read: dict[str, Any] = {}
 
     def _get(self, kind: str, number: int, read: Callable[[pathlib.Path], Any], without: Any) -> Any:
         if kind not in self._read:
             path = path_of(self._folder, kind, number)
-            self._read[kind] = read(path) if path.exists() else without
+            self._read[kind] = read(path) if path.name in self._names else without
         return self._read[kind]
 
     @property
