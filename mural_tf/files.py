@@ -91,7 +91,7 @@ def _sync_all(path: str | pathlib.Path) -> None:
 
 @contextlib.contextmanager
 def whole(path: str | pathlib.Path) -> Iterator[pathlib.Path]:
-    """Gives a temporary name, beside `path` or on this machine, that becomes `path` when the block ends without an error."""
+    """Gives a temporary name, beside `path` or on this machine, that becomes `path` when the block ends well."""
     path = as_path(path)
     if isinstance(path, RemotePath):  # written here first: what is half written elsewhere would get its name on closing
         with tempfile.TemporaryDirectory() as folder:

@@ -1,7 +1,6 @@
 """An object store in another process: moto's server, which speaks S3, on this machine."""
 
 import contextlib
-import os
 import socket
 import subprocess
 import sys
@@ -13,7 +12,7 @@ from mural_tf import remote
 
 @contextlib.contextmanager
 def object_store(monkeypatch):
-    """Gives the client of a store with an empty bucket "bucket"; `s3://bucket/…` is in it for Beam and TensorFlow alike."""
+    """Gives the client of a store with an empty bucket: `s3://bucket/…` is in it for Beam and TensorFlow alike."""
     import boto3
 
     with socket.socket() as probe:
@@ -55,8 +54,4 @@ def stored(client, prefix):
     """Returns name below the prefix -> content."""
     pages = client.get_paginator("list_objects_v2").paginate(Bucket="bucket", Prefix=f"{prefix}/")
     keys = [entry["Key"] for page in pages for entry in page.get("Contents", ())]
-    return {
-        key[len(prefix) + 1 :]: client.get_object(Bucket="bucket", Key=key)["Body"].read()
-        for key in keys
-        if os.fspath(key)
-    }
+    return {key[len(prefix) + 1 :]: client.get_object(Bucket="bucket", Key=key)["Body"].read() for key in keys}
