@@ -182,6 +182,7 @@ def _stated(name: tf.Tensor, size: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
     stated = tf.reshape(tf.io.decode_raw(data, tf.int64, fixed_length=8), [])
     return tf.where(tf.equal(tf.strings.length(data), 8), stated, tf.constant(-1, tf.int64))
 
+
 def _lost(stated: tf.Tensor, lost: tf.Tensor, before: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
     """`tfrecord.lost_records` in the graph."""
     changed = tf.bitwise.bitwise_xor(stated, tf.maximum(lost - FRAME, 0))
