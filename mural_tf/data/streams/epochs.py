@@ -129,7 +129,7 @@ def _unbatched(blocks: tf.data.Dataset) -> tf.data.Dataset:
 
 
 def rebatched(blocks: tf.data.Dataset, size: int) -> tf.data.Dataset:
-    """Returns the elements of blocks, {name: [elements, …]}, in blocks of `size`; what is left at the end is dropped."""
+    """Returns the elements of blocks, {name: [elements, …]}, in blocks of `size`; the rest at the end is dropped."""
     spec = tf.nest.map_structure(lambda spec: tf.TensorSpec([size, *spec.shape[1:]], spec.dtype), blocks.element_spec)
     variant = tf.raw_ops.RebatchDatasetV2(
         input_dataset=tf.data.experimental.to_variant(blocks),
