@@ -1,5 +1,6 @@
 """Settings of every test: quiet TensorFlow, the scripts' kernels, CPU only, nothing compiled, scripts importable."""
 
+import gc
 import os
 import pathlib
 import sys
@@ -22,6 +23,12 @@ FIRST = ("test_scripts", "test_pipeline", "test_gradients", "test_workers", "tes
 def pytest_collection_modifyitems(items):
     places = {name: place for place, name in enumerate(FIRST)}
     items.sort(key=lambda item: places.get(item.path.stem, len(FIRST)))
+
+
+def pytest_collection_finish(session):
+    """What was imported stays: looking through it for garbage takes a tenth of the tests' time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -4,6 +4,7 @@ import functools
 import math
 import types
 
+import contract
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -123,10 +124,10 @@ def config(tmp_path):
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_the_text_term_compares_by_its_own_head_or_the_shared_one(config, shared):
-    config.shared_head = shared
-    model = build(config)
-    batch = next(batches(model, config))
+def test_the_text_term_compares_by_its_own_head_or_the_shared_one(shared):
+    config = contract.toy_config("etcl", shared_head=shared)
+    model = contract.build(config)
+    batch = contract.batch_of(model, config)
     with tf.GradientTape() as tape:
         loss = losses_of(model, model.encode(batch, True), batch)["text_text"]
     reached = dict(zip([v.ref() for v in model.trainable_variables], tape.gradient(loss, model.trainable_variables)))
@@ -135,10 +136,10 @@ def test_the_text_term_compares_by_its_own_head_or_the_shared_one(config, shared
     assert all(reached[v.ref()] is None for v in model.image_encoder.trainable_variables)
 
 
-def test_without_the_text_term(config):
-    config.loss.text_text_weight = 0.0
-    model = build(config)
-    batch = next(batches(model, config))
+def test_without_the_text_term():
+    config = contract.toy_config("etcl", loss__text_text_weight=0.0)
+    model = contract.build(config)
+    batch = contract.batch_of(model, config)
     losses = losses_of(model, model.encode(batch, True), batch)
     assert set(losses) == {"image_text"} and np.isfinite(losses["image_text"])
 

@@ -46,7 +46,7 @@ def test_what_tensorflow_lite_lacks_is_named():
     with pytest.raises(UserError, match="TensorFlow Lite has no .*DecodeImage.*, which this toy needs"):
         _convert(decode, "float32", "toy")
     tokenize = tf.function(lambda texts: toy_tokenizer()(texts), [tf.TensorSpec([None], tf.string)], autograph=False)
-    with pytest.raises(UserError, match="RegexSplitWithOffsets"):
+    with pytest.raises(UserError, match="WordpieceTokenizeWithOffsets"):
         _convert(tokenize, "float32", "toy")
     with pytest.raises(UserError, match="Unknown variant 'int4'"):
         _convert(decode, "int4", "toy")

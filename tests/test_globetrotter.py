@@ -1,5 +1,6 @@
 """Globetrotter and the text-only dual encoder: which loss trains what, their wirings, and that they learn."""
 
+import contract
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -50,7 +51,7 @@ def shared(folder):
     config = toy_data.toy_config(folder, "globetrotter")
     config.loss.mask_duplicates = False
     model = build(config)
-    batch = next(batches(model, config))
+    batch = contract.batch_of(model, config, 16)
     return model, config, batch, model.encode(batch, training=False)
 
 
@@ -84,7 +85,7 @@ def test_each_loss_trains_its_own_parts(shared):
 def test_one_head(config):
     config.shared_head, config.text_tower.pooling = True, "first"
     model = build(config)
-    found = names_reached(model, next(batches(model, config)))
+    found = names_reached(model, contract.batch_of(model, config, 16))
     assert found["text_text"] == {"text_encoder", "image_text_head"}
     config.text_tower.pooling = "first_and_mean"
     with pytest.raises(UserError, match="text_tower.pooling=first; got bert and first_and_mean"):
@@ -139,7 +140,7 @@ def test_every_loss_can_be_left_out(shared, left_out):
 def test_fully_supervised(config):
     config.method.alpha = "pairs"
     model = build(config)
-    batch = next(batches(model, config))
+    batch = contract.batch_of(model, config, 16)
     embeddings = model.encode(batch, training=False)
     batch["text_a_id"] = tf.concat([batch["text_b_id"][1:], batch["text_a_id"][1:2]], axis=0)  # texts on both sides
     ids = [batch[name] for name in ("text_group_id", "text_a_id", "text_b_id")]
@@ -160,7 +161,8 @@ def test_text_only(config):
     assert model.parts == ("cloze",) and set(losses_of(model, model.encode(batch, True), batch)) == {"cloze"}
 
 
-def test_settings_that_cannot_be_used_are_reported(shared, config):
+def test_settings_that_cannot_be_used_are_reported(shared):
+    config = contract.toy_config("globetrotter")
     for key, value, message in (
         ("alpha", "book", "known: code, paper, pairs"),
         ("view_anchors", "none", "known: both, first"),
@@ -170,7 +172,7 @@ def test_settings_that_cannot_be_used_are_reported(shared, config):
         changed = config.copy_and_resolve_references()
         changed.method[key] = value
         with pytest.raises(UserError, match=message):
-            build(changed)
+            contract.build(changed)
     config.optimizer.mode = "per_task"
     with pytest.raises(UserError, match="also has cloze, image_image: use joint"):
         compile_model(shared[0], config)

@@ -14,7 +14,7 @@ from contract import losses_of
 from mural_tf.backend import keras
 from mural_tf.data.streams.pipeline import training_batches
 from mural_tf.errors import UserError
-from mural_tf.models import build_model, mount
+from mural_tf.models import build_model
 from mural_tf.training.fit import compile_model
 
 
@@ -29,17 +29,15 @@ def batches(config):
     return iter(training_batches(config, toy_data.toy_tokenizer()))
 
 
-def first_batch(config):
-    return next(batches(config))
-
-
 @pytest.fixture
 def config(tmp_path):
     return toy_data.toy_config(toy_data.write_toy_data(tmp_path))
 
 
-def test_loss_is_eq_1(config):
-    model, batch = build(config), first_batch(config)
+def test_loss_is_eq_1():
+    config = contract.toy_config()
+    model = contract.build(config)
+    batch = contract.batch_of(model, config)
     embeddings = {k: v.numpy().astype(np.float64) for k, v in model.encode(batch, training=False).items()}
     count = len(embeddings["image"])
 
@@ -58,18 +56,18 @@ def test_loss_is_eq_1(config):
     assert model.loss_weights() == {"image_text": 1.0, "text_text": 0.1}
 
 
-def test_align_has_one_head_and_mural_two(config):
-    mural = build(config)
-    mount(config, "align")
-    align = build(config)
+def test_align_has_one_head_and_mural_two():
+    mural, align = (contract.build(contract.toy_config(method)) for method in ("mural", "align"))
     mural_size, align_size = (sum(int(tf.size(v)) for v in m.trainable_variables) for m in (mural, align))
-    assert mural_size - align_size == 32 * 80 + 80  # one Dense, 32 → 80, with bias
+    assert mural_size - align_size == 16 * 24 + 24  # one Dense, 16 → 24, with bias
     with pytest.raises(ValueError, match="no 'text_text' head"):
         align.text_head("text_text")
 
 
-def test_the_text_text_task_trains_its_head_and_the_text_tower_only(config):
-    model, batch = build(config), first_batch(config)
+def test_the_text_text_task_trains_its_head_and_the_text_tower_only():
+    config = contract.toy_config()
+    model = contract.build(config)
+    batch = contract.batch_of(model, config)
     with tf.GradientTape() as tape:
         loss = losses_of(model, model.encode(batch, True), batch)["text_text"]
     gradients = tape.gradient(loss, model.trainable_variables)
@@ -115,7 +113,7 @@ def test_overfits_64_pairs(tmp_path, mode):
     model = build(config)
     model.fit(batches(config), steps_per_epoch=150, verbose=0)
     # BatchNorm's running statistics see the same 64 pictures in every step, so inference must agree with training.
-    batch = first_batch(config)
+    batch = next(batches(config))
     similarity = model.embed_images(batch["image"]).numpy() @ model.embed_texts(batch["caption"]).numpy().T
     assert np.mean(np.argmax(similarity, axis=1) == np.arange(64)) == 1.0
     assert np.mean(np.argmax(similarity, axis=0) == np.arange(64)) == 1.0

@@ -241,21 +241,19 @@ def test_stopped_and_killed_runs_go_on_to_the_same_weights(run, tmp_path, capfd)
     stopped = run("stopped", at_step=lambda step: step == 6 and os.kill(os.getpid(), signal.SIGTERM))
     step = len(stopped.ids)
     assert step in (6, 7) and not stopped.finished  # the step that runs is finished, and none after it
-    rest = run("stopped")
-    assert stopped.ids + rest.ids == whole.ids and rest.finished
-    assert [row["step"] for row in read_metrics(tmp_path / "stopped")] == [4, step, 8, 12]
-    assert untimed(read_metrics(tmp_path / "stopped"))[-1] == rows[-1]
-    assert_same_weights(whole, rest)
+    assert stopped.ids == whole.ids[:step]
 
-    def kill(step):  # in the middle of the first epoch of 8 steps, and of an interval of 4
-        if step == 7:
+    def kill(place):  # in the middle of an interval of 4, after an epoch of 8 steps
+        if step + place == 10:
             raise Killed
 
     with pytest.raises(BaseException):  # noqa: B017 - TensorFlow wraps what a py_function raises
-        run("killed", at_step=kill)
-    rest = run("killed")
-    assert rest.ids == whole.ids[4:]  # the checkpoint of step 4 was the last
-    assert untimed(read_metrics(tmp_path / "killed")) == rows
+        run("stopped", at_step=kill)
+    rest = run("stopped")
+    assert rest.ids == whole.ids[8:] and rest.finished  # the checkpoint of step 8 was the last
+    found = untimed(read_metrics(tmp_path / "stopped"))
+    assert [row["step"] for row in found] == [4, step, 8, 12]
+    assert [found[0], found[-1]] == [rows[0], rows[-1]]
     assert_same_weights(whole, rest)
 
 
@@ -277,20 +275,20 @@ class Evaluate:
 
 
 def test_an_interrupted_evaluation_is_made_up_for_and_the_best_weights_kept(run, tmp_path, capfd):
-    run.config.train.evaluate_every = 8
-    evaluate = Evaluate({8: 9.0, 12: 3.0}, interrupt_at=8)
+    run.config.train.update(dict(steps=3, log_every=2, checkpoint_every=2, evaluate_every=2))
+    evaluate = Evaluate({2: 9.0, 3: 3.0}, interrupt_at=2)
     fresh = build_model(run.config, TOKENIZER.vocabulary_size)
     evaluate.trained = fresh
     with pytest.raises(StopRequested):
         run("run", evaluate=evaluate)
-    assert evaluate.steps == [8] and not (tmp_path / "run/checkpoints/best/best.json").exists()
+    assert evaluate.steps == [2] and not (tmp_path / "run/checkpoints/best/best.json").exists()
     evaluate.interrupt_at = None
-    assert len(run("run", evaluate=evaluate).ids) == 4  # no step again
-    assert evaluate.steps == [8, 8, 12]
+    assert len(run("run", evaluate=evaluate).ids) == 1  # no step again
+    assert evaluate.steps == [2, 2, 3]
     run("run", evaluate=evaluate)
-    assert evaluate.steps == [8, 8, 12]  # what is done stays done
+    assert evaluate.steps == [2, 2, 3]  # what is done stays done
     best = json.loads((tmp_path / "run/checkpoints/best/best.json").read_text())
-    assert best == {"step": 8, "value": 9.0}
+    assert best == {"step": 2, "value": 9.0}
     rows = [row for row in read_metrics(tmp_path / "run") if "dev/all/mean_recall" in row]
-    assert [row["step"] for row in rows] == [8, 12]
-    assert ("dev/all/mean_recall", 8) in scalars(pathlib.Path(tmp_path / "run/tensorboard"))
+    assert [row["step"] for row in rows] == [2, 3]
+    assert ("dev/all/mean_recall", 2) in scalars(pathlib.Path(tmp_path / "run/tensorboard"))

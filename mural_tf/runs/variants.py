@@ -9,9 +9,9 @@ Weights are float16 or int8, embeddings still float32:
 
 TensorFlow Lite's own operations cover both encoders from decoded images and tokens on, with fixed shapes: one image
 [1, S, S, 3], one text [1, T]. Raw bytes and strings stay outside: it has no DecodeImage, and lacks the tokenizer's
-RegexSplitWithOffsets, WordpieceTokenizeWithOffsets, LookupTableFindV2, UnicodeTranscode, StaticRegexReplace,
-StringStrip, Substr, RaggedGather, RaggedRange and RaggedTensorToTensor. Fully quantised activations are left out: they
-need examples to calibrate on.
+WordpieceTokenizeWithOffsets, LookupTableFindV2, UnicodeTranscode, StaticRegexReplace, StringSplitV2, StringStrip,
+Substr, RaggedGather, RaggedRange and RaggedTensorToTensor. Fully quantised activations are left out: they need examples
+to calibrate on.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 One object serves the training pipeline (`tf.data`), evaluation and the exported models, so that casing, padding and
 length cannot drift apart. Word pieces and input layout are BERT's (Devlin et al., 2019), the text tower's in [MURAL]
 §3.2; vocabulary files of BERT and LaBSE work as they are. The ops are TensorFlow's and tensorflow_text's
-RegexSplitWithOffsets and WordpieceTokenizeWithOffsets (with `strip_accents` also NormalizeUTF8), all of which the
-stock TensorFlow Serving binary links.
+WordpieceTokenizeWithOffsets (with `strip_accents` also NormalizeUTF8), all of which the stock TensorFlow Serving binary
+links.
 
 Departures, all where BERT's tokenizer would lose text: a word of any length is divided (BERT answers [UNK] beyond 100
 bytes, that is, for most phrases in Thai, Lao, Burmese or Khmer), and a character outside the vocabulary becomes one

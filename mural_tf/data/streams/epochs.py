@@ -85,9 +85,8 @@ def positions(places: tf.Tensor) -> tf.Tensor:
 def _items(files: Sequence[str], parse: Callable, order: tf.Tensor | None = None) -> tf.data.Dataset:
     """Returns the items of the records of `read_files`, in order; a record that cannot be parsed is one of them."""
     blocks = read_files(files, order).batch(BLOCK)
-    return blocks.map(
-        lambda block: _parse_block(block, parse), num_parallel_calls=PARALLEL, deterministic=True
-    ).unbatch()
+    parsed = blocks.map(lambda block: _parse_block(block, parse), num_parallel_calls=PARALLEL, deterministic=True)
+    return _unbatched(parsed)
 
 
 def _parse_block(block: dict[str, tf.Tensor], parse: Callable) -> dict[str, tf.Tensor]:
@@ -100,23 +99,50 @@ def _parse_block(block: dict[str, tf.Tensor], parse: Callable) -> dict[str, tf.T
 
     records_read = tf.size(block["problem"])
     numbered = tf.data.Dataset.from_tensor_slices((tf.range(records_read), block["serialized"]))
-    items = _together(numbered.map(parse_one).ignore_errors().unbatch())
+    items = _together(_unbatched(numbered.map(parse_one).ignore_errors()))
     seen = tf.math.unsorted_segment_sum(tf.ones_like(items["number"]), items["number"], records_read)
-    failed = tf.where(tf.equal(seen, 0))[:, 0]
 
-    def with_failed():
+    def repaired():
+        failed = tf.where(tf.equal(seen, 0))[:, 0]
         problem = tf.gather(block["problem"], failed)  # of reading, if that failed
         problem = tf.where(tf.equal(problem, ""), NOT_AN_EXAMPLE, problem)
         blank = {**_blank(items, tf.shape(failed)), "problem": problem, "number": tf.cast(failed, tf.int32)}
         together = {name: tf.concat([value, blank[name]], axis=0) for name, value in items.items()}
         order = tf.argsort(together["number"], stable=True)
-        return {name: tf.gather(value, order) for name, value in together.items()}
+        is_item = tf.gather(tf.not_equal(together["problem"], NO_ITEM), order)
+        return _rows(together, tf.boolean_mask(order, is_item))
 
-    items = tf.cond(tf.size(failed) > 0, with_failed, lambda: items)
-    is_item = tf.not_equal(items["problem"], NO_ITEM)
-    items = tf.cond(tf.reduce_all(is_item), lambda: items, lambda: _rows(items, tf.where(is_item)[:, 0]))
+    is_whole = tf.logical_and(tf.reduce_all(seen > 0), tf.reduce_all(tf.not_equal(items["problem"], NO_ITEM)))
+    items = tf.cond(is_whole, lambda: items, repaired)
     number = items.pop("number")
     return {**items, **{name: tf.gather(block[name], number) for name in ("file", "byte", "lost")}}
+
+
+# `Dataset.unbatch` and `Dataset.rebatch` do the same with a function more, which every start pays for.
+
+
+def _unbatched(blocks: tf.data.Dataset) -> tf.data.Dataset:
+    """Returns the elements of blocks, {name: [elements, …]}, one by one."""
+    elements = tf.nest.map_structure(lambda spec: tf.TensorSpec(spec.shape[1:], spec.dtype), blocks.element_spec)
+    variant = tf.raw_ops.UnbatchDataset(input_dataset=tf.data.experimental.to_variant(blocks), **_outputs(elements))
+    return tf.data.experimental.from_variant(variant, elements)
+
+
+def rebatched(blocks: tf.data.Dataset, size: int) -> tf.data.Dataset:
+    """Returns the elements of blocks, {name: [elements, …]}, in blocks of `size`; the rest at the end is dropped."""
+    spec = tf.nest.map_structure(lambda spec: tf.TensorSpec([size, *spec.shape[1:]], spec.dtype), blocks.element_spec)
+    variant = tf.raw_ops.RebatchDatasetV2(
+        input_dataset=tf.data.experimental.to_variant(blocks),
+        batch_sizes=tf.constant(size, tf.int64),
+        drop_remainder=True,
+        **_outputs(spec),
+    )
+    return tf.data.experimental.from_variant(variant, spec)
+
+
+def _outputs(spec) -> dict:
+    specs = tf.nest.flatten(spec)
+    return {"output_types": [one.dtype for one in specs], "output_shapes": [one.shape for one in specs]}
 
 
 def _together(elements: tf.data.Dataset) -> dict[str, tf.Tensor]:

@@ -40,7 +40,7 @@ from mural_tf.data.streams.captions import (
     parse_triples,
     swap_texts,
 )
-from mural_tf.data.streams.epochs import check_first_item, endless_items, usable_items
+from mural_tf.data.streams.epochs import check_first_item, endless_items, rebatched, usable_items
 from mural_tf.data.streams.masking import mask_tokens
 from mural_tf.data.streams.views import augment_views
 from mural_tf.errors import UserError
@@ -170,7 +170,7 @@ def _read(stream: Stream, settings: StreamSettings, after: np.ndarray) -> tf.dat
     seed = 2 * settings.seed + (stream.name == "text_text")  # two streams, two orders
     items = endless_items(files, parse, settings.data, seed, after, stream.languages, stream.language_key)
     usable = usable_items(items, stream.decode, stream.name, settings.data.max_skipped_fraction)
-    return usable.rebatch(stream.size, drop_remainder=True)
+    return rebatched(usable, stream.size)
 
 
 def _finish(stream: Stream, items: dict, seed: int) -> dict:

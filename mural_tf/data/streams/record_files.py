@@ -19,6 +19,7 @@ from mural_tf.data.tfrecord import CRC_MASK, FRAME, HEADER, WINDOW
 
 AT_ONCE = 8  # records that the fast way hands on together
 CYCLE = 16  # files read in turn
+BUFFER = 1 << 18  # bytes read from a file at a time
 
 RECORD_SPEC = {
     "serialized": tf.TensorSpec([], tf.string),
@@ -47,13 +48,18 @@ def read_files(files: Sequence[str], order: tf.Tensor | None = None) -> tf.data.
     order = tf.range(len(files), dtype=tf.int64) if order is None else order
 
     def read(file):
-        return _read_file(names[file], sizes[file], file)
+        return _read_file(tf.gather(names, file), tf.gather(sizes, file), file)
 
     return tf.data.Dataset.from_tensor_slices(order).interleave(read, cycle_length=min(CYCLE, len(files)))
 
 
+@functools.partial(  # traced once for all streams
+    tf.function,
+    autograph=False,
+    input_signature=[tf.TensorSpec([], tf.string), tf.TensorSpec([], tf.int64), tf.TensorSpec([], tf.int64)],
+)
 def _read_file(name: tf.Tensor, size: tf.Tensor, file: tf.Tensor) -> tf.data.Dataset:
-    blocks = tf.data.TFRecordDataset(name).ignore_errors().batch(AT_ONCE)
+    blocks = _records(name, buffer=BUFFER).ignore_errors().batch(AT_ONCE)
     blocks = blocks.concatenate(tf.data.Dataset.from_tensors(tf.zeros([0], tf.string)))  # the end of the fast way
 
     def place(position_and_count, block):
@@ -63,33 +69,30 @@ def _read_file(name: tf.Tensor, size: tf.Tensor, file: tf.Tensor) -> tf.data.Dat
         return tf.stack([after[-1], count + tf.size(block, tf.int64)]), (block, after[:-1], position, count)
 
     def elements(block, begins, position, count):
-        whole = {
-            "serialized": block,
-            "problem": tf.zeros_like(block),
-            "file": tf.fill(tf.shape(block), file),
-            "byte": begins,
-            "lost": tf.ones_like(begins),
-        }
-        # What is not taken is not even instantiated, which matters: nearly all files are whole.
-        is_end = tf.logical_and(tf.equal(tf.size(block), 0), position < size)
-        rest = tf.data.Dataset.from_tensors((position, count)).flat_map(
-            lambda position, count: _read_rest(name, size, file, position, count)
+        def whole():
+            return {
+                "serialized": block,
+                "problem": tf.zeros_like(block),
+                "file": tf.fill(tf.shape(block), file),
+                "byte": begins,
+                "lost": tf.ones_like(begins),
+            }
+
+        variant = tf.cond(
+            tf.logical_and(tf.equal(tf.size(block), 0), position < size),
+            lambda: tf.data.experimental.to_variant(_read_rest(name, size, file, position, count)),
+            lambda: tf.data.experimental.to_variant(tf.data.Dataset.from_tensor_slices(whole())),
         )
-        return tf.data.Dataset.from_tensor_slices(whole).concatenate(rest.take(tf.where(is_end, np.int64(-1), 0)))
+        return tf.data.experimental.from_variant(variant, RECORD_SPEC)
 
     placed = blocks.scan(tf.zeros([2], tf.int64), place)
     return placed.flat_map(elements)
 
 
-@functools.partial(  # traced once for all files and streams
-    tf.function,
-    autograph=False,
-    input_signature=[tf.TensorSpec([], tf.string), *[tf.TensorSpec([], tf.int64)] * 4],
-)
 def _read_rest(
     name: tf.Tensor, size: tf.Tensor, file: tf.Tensor, position: tf.Tensor, count: tf.Tensor
 ) -> tf.data.Dataset:
-    """Returns what stands behind the place where the fast way ended, which is the end of most files: nothing."""
+    """Returns what stands behind the place where the fast way ended."""
 
     def step(position_and_count, _):
         position, count = tf.unstack(position_and_count)
@@ -100,41 +103,43 @@ def _read_rest(
         after = tf.where(is_record, position + FRAME + length, found)
         return tf.stack([after, count + lost]), (position, is_record, lost)
 
-    def element(serialized, problem, byte, lost):
-        return {"serialized": serialized, "problem": problem, "file": file, "byte": byte, "lost": lost}
-
     def read(position, is_record, lost):
+        def element(serialized, problem):
+            return {"serialized": serialized, "problem": problem, "file": file, "byte": position, "lost": lost}
+
         damaged = tf.where(is_record, DAMAGED_RECORD, DAMAGED_FILE)
-        record = _records_from(name, position, is_record).map(lambda data: element(data, "", position, lost))
-        return record.concatenate(tf.data.Dataset.from_tensors(element("", damaged, position, lost))).take(1)
+        record = _records(name, position).ignore_errors().take(tf.cast(is_record, tf.int64))
+        record = record.map(lambda data: element(data, ""))
+        return record.concatenate(tf.data.Dataset.from_tensors(element("", damaged))).take(1)
 
     steps = tf.data.Dataset.range(np.iinfo(np.int64).max).scan(tf.stack([position, count]), step)
     return steps.take_while(lambda position, *_: position < size).flat_map(read)
 
 
-def _records_from(name: tf.Tensor, position: tf.Tensor, wanted: tf.Tensor) -> tf.data.Dataset:
-    """Returns the record at a position; nothing if its checksum does not agree or it is not `wanted`."""
+def _records(name: tf.Tensor, position: int | tf.Tensor = 0, buffer: int = 0) -> tf.data.Dataset:
+    """Returns the records of a file from a position on, up to the first damage, which is an error.
+
+    `tf.data.TFRecordDataset` knows no position, and makes a function of its own for every use.
+    """
     variant = tf.raw_ops.TFRecordDatasetV2(
         filenames=name[None],
         compression_type="",
-        buffer_size=tf.constant(0, tf.int64),
-        byte_offsets=position[None],
+        buffer_size=tf.constant(buffer, tf.int64),
+        byte_offsets=tf.cast(position, tf.int64)[None],
     )
-    dataset = tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string))
-    return dataset.ignore_errors().take(tf.cast(wanted, tf.int64))
+    return tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string))
 
 
 def _next_header(name: tf.Tensor, size: tf.Tensor, position: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns where the next record begins, from `position` on, and its length; (`size`, 0) if none does."""
 
     def look(begin, window, _):
-        data = _bytes(name, size, begin, window + HEADER - 1)
-        lengths = _lengths(data)
+        lengths = _lengths(tf.io.decode_raw(_bytes(name, size, begin, window + HEADER - 1), tf.uint8))
         fits = lengths <= size - FRAME - begin - tf.range(tf.size(lengths, tf.int64), dtype=tf.int64)
-        places = tf.where(tf.logical_and(lengths >= 0, fits))[:, 0]
+        places = tf.where(tf.logical_and(lengths >= 0, fits))[:1, 0]  # of the first, if there is one
         found = tf.size(places) > 0
-        length = tf.cond(found, lambda: lengths[places[0]], lambda: tf.constant(-1, tf.int64))
-        after = tf.cond(found, lambda: begin + places[0], lambda: tf.minimum(begin + window, size))
+        after = tf.where(found, begin + tf.reduce_sum(places), tf.minimum(begin + window, size))
+        length = tf.where(found, tf.reduce_sum(tf.gather(lengths, places)), tf.constant(-1, tf.int64))
         return after, tf.constant(WINDOW, tf.int64), length
 
     # Nearly always there is one at `position` itself.
@@ -144,41 +149,38 @@ def _next_header(name: tf.Tensor, size: tf.Tensor, position: tf.Tensor) -> tuple
 
 
 def _bytes(name: tf.Tensor, size: tf.Tensor, begin: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-    """Returns up to `count` bytes of a file from `begin` on, int64 [N]; none where they cannot be read."""
+    """Returns up to `count` bytes of a file from `begin` on, a string; none where they cannot be read."""
     count = tf.minimum(count, size - begin)
-    data = tf.data.FixedLengthRecordDataset(
-        name, record_bytes=count, header_bytes=begin, footer_bytes=size - begin - count
+    variant = tf.raw_ops.FixedLengthRecordDatasetV2(
+        filenames=name[None],
+        header_bytes=begin,
+        record_bytes=count,
+        footer_bytes=size - begin - count,
+        buffer_size=tf.constant(BUFFER, tf.int64),
+        compression_type="",
     )
+    data = tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string))
     data = data.ignore_errors().concatenate(tf.data.Dataset.from_tensors(tf.constant(""))).take(1)
-    return tf.cast(tf.io.decode_raw(data.get_single_element(), tf.uint8), tf.int64)
+    return data.get_single_element()
 
 
 def _lengths(data: tf.Tensor) -> tf.Tensor:
-    """Returns the length that stands at each place of `data`, int64 [N], where its checksum agrees; elsewhere -1."""
-    places = tf.maximum(tf.size(data) - HEADER + 1, 0)
-    columns = [data[i : i + places] for i in range(HEADER)]  # the bytes of the header that begins at each place
-    crc = tf.fill([places], tf.constant(0xFFFFFFFF, tf.int64))
-    for column in columns[:8]:
-        index = tf.bitwise.bitwise_xor(tf.bitwise.bitwise_and(crc, 0xFF), column)
-        crc = tf.bitwise.bitwise_xor(tf.gather(_CRC_TABLE, index), tf.bitwise.right_shift(crc, 8))
-    crc = tf.bitwise.bitwise_xor(crc, 0xFFFFFFFF)
+    """Returns the length that stands at each place of `data`, uint8, where its checksum agrees; elsewhere -1: int64."""
+    places = tf.range(tf.maximum(tf.size(data) - HEADER + 1, 0))
+    headers = tf.gather(data, places[:, None] + tf.range(HEADER))  # [N, 12], the header that begins at each place
+    length, stored = tf.split(headers, [8, 4], axis=1)
+    parts = tf.gather(_CRC_TABLES, tf.cast(length, tf.int32) + tf.range(0, 8 * 256, 256))  # [N, 8]
+    crc = functools.reduce(tf.bitwise.bitwise_xor, tf.unstack(parts, axis=1))
     rotated = tf.bitwise.bitwise_or(tf.bitwise.right_shift(crc, 15), tf.bitwise.left_shift(crc, 17))
-    masked = tf.bitwise.bitwise_and(tf.bitwise.bitwise_and(rotated, 0xFFFFFFFF) + CRC_MASK, 0xFFFFFFFF)
-    return tf.where(tf.equal(masked, _little_endian(columns[8:])), _little_endian(columns[:8]), -1)
-
-
-def _little_endian(columns: Sequence[tf.Tensor]) -> tf.Tensor:
-    return tf.add_n([tf.bitwise.left_shift(column, 8 * place) for place, column in enumerate(columns)])
+    agrees = tf.equal(rotated + CRC_MASK, tf.bitcast(stored, tf.uint32))  # modulo 2^32
+    return tf.where(agrees, tf.bitcast(length, tf.int64), -1)
 
 
 def _stated(name: tf.Tensor, size: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
     """The length that stands at `position`, whether or not it can be one; -1 where the file ends before."""
     data = _bytes(name, size, position, tf.constant(8, tf.int64))
-    return tf.cond(
-        tf.equal(tf.size(data), 8),
-        lambda: _little_endian(tf.unstack(tf.ensure_shape(data, [8]))),
-        lambda: tf.constant(-1, tf.int64),
-    )
+    stated = tf.reshape(tf.io.decode_raw(data, tf.int64, fixed_length=8), [])
+    return tf.where(tf.equal(tf.strings.length(data), 8), stated, tf.constant(-1, tf.int64))
 
 
 def _lost(stated: tf.Tensor, lost: tf.Tensor, before: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
@@ -190,12 +192,21 @@ def _lost(stated: tf.Tensor, lost: tf.Tensor, before: tf.Tensor, count: tf.Tenso
     return tf.where(is_one, tf.constant(1, tf.int64), tf.maximum(about, 1))
 
 
-def _crc_table() -> np.ndarray:
-    """The CRC-32C (Castagnoli) of each byte, int64 [256]."""
-    values = np.arange(256, dtype=np.int64)
+def _crc_tables() -> np.ndarray:
+    """What each byte of a header's length adds to its CRC-32C (Castagnoli), by exclusive or: uint32 [8 * 256].
+
+    The checksum is linear in the bytes but for a constant, which the first byte's numbers contain.
+    """
+    step = np.arange(256, dtype=np.uint32)  # the checksum's change by the byte in its lowest place
     for _ in range(8):
-        values = (values >> 1) ^ np.where(values & 1, 0x82F63B78, 0)
-    return values
+        step = (step >> 1) ^ np.where(step & 1, np.uint32(0x82F63B78), np.uint32(0))
+    tables, constant = [step], np.uint32(0xFFFFFFFF)
+    for _ in range(8):
+        constant = step[constant & 0xFF] ^ (constant >> 8)
+    while len(tables) < 8:  # a byte further in front passes through one more step
+        tables.insert(0, step[tables[0] & 0xFF] ^ (tables[0] >> 8))
+    tables[0] = tables[0] ^ constant ^ np.uint32(0xFFFFFFFF)
+    return np.concatenate(tables)
 
 
-_CRC_TABLE = _crc_table()
+_CRC_TABLES = _crc_tables()
