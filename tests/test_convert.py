@@ -65,7 +65,7 @@ def test_the_data_set(tmp_path):
     assert description["skipped"]["missing image"]["count"] == 22
     assert len((output / "skipped.tsv").read_text().splitlines()) == 33
     names = sorted(path.name for path in (output / "text_pairs").iterdir())
-    assert len(names) == 5 and names == [f"train-{i:05d}-of-00005.tfrecord" for i in range(5)]
+    assert len(names) == 6 and names == [f"train-{i:05d}-of-00006.tfrecord" for i in range(5)]
     for name, shard in description["shards"].items():
         data = (output / name).read_bytes()
         assert shard["bytes"] == len(data) and int(shard["crc32c"], 16) == google_crc32c.value(data)
