@@ -24,6 +24,11 @@ def test_the_notebook_is_kept_without_outputs():
     assert cells and not any(cell["outputs"] or cell["execution_count"] for cell in cells)
 
 
+def test_the_package_imports_nothing_that_only_a_checkout_has():
+    for path in [*(ROOT / "configs").glob("*.py"), *(ROOT / "mural_tf").rglob("*.py")]:
+        assert not re.findall(r"^ *(?:from|import) +(?:configs|benchmarks|tests)\b", path.read_text("utf-8"), re.M), path
+
+
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
     """The environment of processes that find the package in a folder that a wheel was installed into, and only there.
@@ -51,6 +56,22 @@ def call(installed, folder, *words, program=(sys.executable, "-m", "mural_tf")):
     done = subprocess.run([*program, *map(str, words)], env=installed, cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr[-3000:]
     return done.stdout
+
+
+CONFIGURATIONS = """
+import importlib, pathlib, mural_tf
+for path in sorted(pathlib.Path(mural_tf.__file__).parent.glob("configs/*.py")):
+    module = importlib.import_module(f"mural_tf.configs.{path.stem}")
+    if hasattr(module, "get_config"):
+        print(path.stem, module.get_config().model)
+"""
+
+
+@pytest.mark.slow
+def test_every_configuration_is_there(installed, tmp_path):
+    printed = call(installed, tmp_path, "-c", CONFIGURATIONS, program=[sys.executable])
+    names = {path.stem for path in (ROOT / "configs").glob("*.py")} - {"__init__", "arguments"}
+    assert {line.split()[0] for line in printed.splitlines()} == names
 
 
 @contextlib.contextmanager
