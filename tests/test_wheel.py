@@ -26,7 +26,9 @@ def test_the_notebook_is_kept_without_outputs():
 
 def test_the_package_imports_nothing_that_only_a_checkout_has():
     for path in [*(ROOT / "configs").glob("*.py"), *(ROOT / "mural_tf").rglob("*.py")]:
-        assert not re.findall(r"^ *(?:from|import) +(?:configs|benchmarks|tests)\b", path.read_text("utf-8"), re.M), path
+        assert not re.findall(r"^ *(?:from|import) +(?:configs|benchmarks|tests)\b", path.read_text("utf-8"), re.M), (
+            path
+        )
 
 
 @pytest.fixture(scope="module")
