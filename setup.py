@@ -58,6 +58,10 @@ EXTRAS = {
         "aiohttp>=3.9",  # HTTP server, router and client in one package, with a parser in C
         "prometheus-client>=0.20",  # /metrics
     ],
+    "notebook": [  # notebooks/, with whatever shows notebooks
+        "ipykernel>=6",
+        "nbclient>=0.6",  # runs one from top to bottom
+    ],
 }
 EXTRAS["test"] = [
     *sorted({requirement for name, extra in EXTRAS.items() for requirement in extra if name != "gpu"}),
@@ -67,6 +71,7 @@ EXTRAS["test"] = [
     "uv>=0.4",  # tests that extras resolve
     "moto[server]>=5",  # an object store in another process
     "boto3>=1.28",  # its client
+    "mypy>=1.8",  # the type hints of the public interface
     "scipy>=1.9",  # independent ranks, correlations, canonical correlations
     "ir-measures>=0.3",  # independent hit rates
     "eccv-caption==0.1.0",  # MS-COCO's test ids, folds and Crisscrossed positives, with metrics of its own

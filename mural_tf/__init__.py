@@ -11,11 +11,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mural_tf.embedder import Embedder
+    from mural_tf.loading import load
+
 __version__ = "0.1.0"
 __all__ = ["Embedder", "load"]
 
 
-def __getattr__(name: str):
+def __getattr__(name: str) -> object:
     if name in __all__:
         from mural_tf.quiet import quiet_imports
 
@@ -31,5 +37,5 @@ def __getattr__(name: str):
     raise AttributeError(f"module 'mural_tf' has no attribute {name!r}")
 
 
-def __dir__():
+def __dir__() -> list[str]:
     return sorted([*globals(), *__all__])

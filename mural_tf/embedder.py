@@ -10,9 +10,11 @@ import collections
 import concurrent.futures
 import copy
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from typing import TYPE_CHECKING, Any, Literal, Union, overload
 
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 from ml_collections import ConfigDict
 from tqdm import tqdm
@@ -22,10 +24,15 @@ from mural_tf.encoders.towers import has_images, takes_features
 from mural_tf.errors import UserError
 from mural_tf.text import takes_languages
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
+
 PLACES = ("{}", "{c}")  # of a class's name in a template: CLIP's files have the one, CLIP_benchmark's the other
 LONG_LIST = 1000  # at least as many items show a progress bar, unless the caller decides
 
-Image = "str | os.PathLike | bytes | np.ndarray"
+Image = Union[str, "os.PathLike[str]", bytes, npt.NDArray[np.uint8]]  # a path, an encoded image, pixels [H, W, 3]
+Embeddings = npt.NDArray[np.float32]  # [N, D], L2-normalised
+Encoder = Callable[[tf.Tensor], tf.Tensor]
 
 
 def fill_templates(labels: Sequence[str], templates: Sequence[str]) -> list[str]:
@@ -42,20 +49,22 @@ def fill_templates(labels: Sequence[str], templates: Sequence[str]) -> list[str]
             raise TypeError(f"{name} must be a list of str; wrap a single one: [{name[:-1]}].")
         if not len(values):
             raise ValueError(f"{name} is empty: expected at least one.")
-    places = [next((place for place in PLACES if place in template), None) for template in templates]
-    if None in places:
-        raise ValueError(f"The template {templates[places.index(None)]!r} has no place for the label: write {{}}.")
+    places = [next((place for place in PLACES if place in template), "") for template in templates]
+    if "" in places:
+        raise ValueError(f"The template {templates[places.index('')]!r} has no place for the label: write {{}}.")
     # Not str.format: a label or a template may hold other braces.
     return [template.replace(place, label) for label in labels for template, place in zip(templates, places)]
 
 
-def class_embeddings(prompts: np.ndarray, templates: int) -> np.ndarray:
+def class_embeddings(prompts: Embeddings, templates: int) -> Embeddings:
     """Returns the normalised mean of each class's embeddings, float32 [C, D] (CLIP, §3.1.4, "prompt ensembling").
 
     `prompts`: those of `fill_templates`, [C * T, D], L2-normalised; `templates`: T.
     """
-    means = prompts.reshape(-1, templates, prompts.shape[1]).mean(axis=1)  # [C, D]
-    return means / np.maximum(np.linalg.norm(means, axis=1, keepdims=True), 1e-12)
+    means: Embeddings = prompts.reshape(-1, templates, prompts.shape[1]).mean(axis=1)  # [C, D]
+    lengths = np.maximum(np.linalg.norm(means, axis=1, keepdims=True), 1e-12)
+    normalised: Embeddings = (means / lengths).astype(np.float32, copy=False)
+    return normalised
 
 
 class Embedder:
@@ -74,26 +83,32 @@ class Embedder:
 
     def __init__(
         self,
-        prepare_image: Callable,
-        embed_images: Callable,
-        embed_texts: Callable,
+        prepare_image: Encoder,
+        embed_images: Encoder,
+        embed_texts: Encoder,
         embedding_size: int,
         config: ConfigDict,
         path: str = "",
         step: int | None = None,
-        text_heads: Mapping[str, Callable] | None = None,
-    ):
+        text_heads: Mapping[str, Encoder] | None = None,
+    ) -> None:
         self.text_heads = dict(text_heads or {})
+        self._saved_models: object = None  # signatures do not keep the variables alive
         self._prepare_image, self._embed_images, self._embed_texts = prepare_image, embed_images, embed_texts
         self.embedding_size, self.config, self.path, self.step = embedding_size, config, path, step
+
+    def __repr__(self) -> str:
+        return f"Embedder(path={self.path!r}, step={self.step}, embedding_size={self.embedding_size})"
 
     @property
     def takes_languages(self) -> bool:
         """Whether `encode_text` does better if it gets the language."""
-        return takes_languages(self.config.text_tower)
+        return bool(takes_languages(self.config.text_tower))
 
     @classmethod
-    def from_model(cls, model, tokenizer, config: ConfigDict, path: str = "", step: int | None = None) -> Embedder:
+    def from_model(
+        cls, model: Any, tokenizer: Callable[..., Any], config: ConfigDict, path: str = "", step: int | None = None
+    ) -> Embedder:
         """Wraps a model in memory; later changes of its weights show in later calls."""
         from mural_tf.data.images import prepare_image as prepare
         from mural_tf.data.images import prepared_spec
@@ -101,16 +116,16 @@ class Embedder:
         tower, prepared = config.image_tower, prepared_spec(config.image_tower)
 
         @tf.function(autograph=False, input_signature=[tf.TensorSpec([], tf.string)])
-        def prepare_image(data):
+        def prepare_image(data: tf.Tensor) -> tf.Tensor:
             return prepare(data, tower)
 
         @tf.function(autograph=False, input_signature=[tf.TensorSpec([None, *prepared.shape], prepared.dtype)])
-        def embed_images(images):
+        def embed_images(images: tf.Tensor) -> tf.Tensor:
             return model.embed_images(images)
 
-        def with_head(*head):
+        def with_head(*head: str) -> Any:
             @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.string)])
-            def embed_texts(texts):
+            def embed_texts(texts: tf.Tensor) -> tf.Tensor:
                 return model.embed_texts(tokenizer(texts, pad="longest"), *head)
 
             return embed_texts
@@ -139,9 +154,28 @@ class Embedder:
         other._embed_texts = self.text_heads[name]
         return other
 
+    @overload
+    def encode_image(
+        self,
+        images: Iterable[Image],
+        batch_size: int = ...,
+        progress: bool | None = ...,
+        on_error: Literal["raise"] = ...,
+    ) -> Embeddings: ...
+
+    @overload
+    def encode_image(
+        self,
+        images: Iterable[Image],
+        batch_size: int = ...,
+        progress: bool | None = ...,
+        *,
+        on_error: Literal["skip"],
+    ) -> tuple[Embeddings, npt.NDArray[np.int64]]: ...
+
     def encode_image(
         self, images: Iterable[Image], batch_size: int = 64, progress: bool | None = None, on_error: str = "raise"
-    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
+    ) -> Embeddings | tuple[Embeddings, npt.NDArray[np.int64]]:
         """Encodes images, resized and cropped as in evaluation.
 
         Args:
@@ -193,7 +227,7 @@ class Embedder:
 
     def encode_text(
         self, texts: Sequence[str], batch_size: int = 256, progress: bool | None = None, language: str = ""
-    ) -> np.ndarray:
+    ) -> Embeddings:
         """Encodes texts, in any language or script, with the image-text head.
 
         Equal texts get equal vectors bit for bit. Batches hold texts of similar length, so that little is padding.
@@ -232,8 +266,8 @@ class Embedder:
         return self._checked(blocks, "texts")[[place[text] for text in encoded]] if encoded else self._checked([], "")
 
     def similarity(
-        self, images: Iterable | np.ndarray, texts: Sequence[str] | np.ndarray, progress: bool | None = None
-    ) -> np.ndarray:
+        self, images: Iterable[Image] | Embeddings, texts: Sequence[str] | Embeddings, progress: bool | None = None
+    ) -> Embeddings:
         """Returns the cosine of every image with every text, float32 [N, M] in [-1, 1]; larger is closer.
 
         Either side may be embeddings already, float [N, D] and L2-normalised: with two matrices of texts (or images)
@@ -249,13 +283,14 @@ class Embedder:
         >>> np.allclose(embedder.similarity(texts, texts), 1, atol=1e-5)
         True
         """
-        images = self._given(images) if _is_matrix(images) else self.encode_image(images, progress=progress)
-        texts = self._given(texts) if _is_matrix(texts) else self.encode_text(texts, progress=progress)
-        return np.clip(images @ texts.T, -1.0, 1.0)
+        ours = self._given(images) if _is_matrix(images) else self.encode_image(images, progress=progress)
+        theirs = self._given(texts) if _is_matrix(texts) else self.encode_text(texts, progress=progress)
+        cosines: Embeddings = np.clip(ours @ theirs.T, -1.0, 1.0)
+        return cosines
 
     def encode_labels(
         self, labels: Sequence[str], templates: Sequence[str] = ("{}",), progress: bool | None = None
-    ) -> np.ndarray:
+    ) -> Embeddings:
         """Returns one vector for each class: `class_embeddings` of its label in all templates.
 
         Args:
@@ -278,11 +313,11 @@ class Embedder:
 
     def classify(
         self,
-        images: Iterable | np.ndarray,
-        labels: Sequence[str] | np.ndarray,
+        images: Iterable[Image] | Embeddings,
+        labels: Sequence[str] | Embeddings,
         templates: Sequence[str] = ("{}",),
         progress: bool | None = None,
-    ) -> tuple[np.ndarray, np.ndarray]:
+    ) -> tuple[npt.NDArray[np.int64], Embeddings]:
         """Zero-shot classification: every image goes to the class whose vector has the largest cosine with it.
 
         Args:
@@ -308,12 +343,13 @@ class Embedder:
         cosines = self.similarity(images, classes, progress)
         if not cosines.shape[1]:
             raise ValueError("labels is empty: expected at least one.")
-        return cosines.argmax(axis=1), cosines
+        best: npt.NDArray[np.int64] = cosines.argmax(axis=1)
+        return best, cosines
 
     def _prepared(self, images: Iterable[Image], ahead: int) -> Iterator[tuple[int, object, str]]:
         """Yields (index, prepared image, problem) in order; threads decode up to `ahead` images in advance."""
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-            waiting: collections.deque = collections.deque()
+            waiting: collections.deque[tuple[int, concurrent.futures.Future[tuple[object, str]]]] = collections.deque()
             try:
                 for index, image in enumerate(images):
                     waiting.append((index, pool.submit(self._prepare, image, index)))
@@ -349,8 +385,8 @@ class Embedder:
         except tf.errors.OpError:
             return None, f"{name} cannot be used: it is damaged and does not decode."
 
-    def _checked(self, blocks: list[np.ndarray], what: str) -> np.ndarray:
-        embeddings = np.concatenate([np.zeros((0, self.embedding_size), np.float32), *blocks])
+    def _checked(self, blocks: list[Embeddings], what: str) -> Embeddings:
+        embeddings: Embeddings = np.concatenate([np.zeros((0, self.embedding_size), np.float32), *blocks])
         bad = np.count_nonzero(~np.isfinite(embeddings).all(axis=1))
         if bad:
             raise UserError(
@@ -359,7 +395,7 @@ class Embedder:
             )
         return embeddings
 
-    def _given(self, embeddings: np.ndarray) -> np.ndarray:
+    def _given(self, embeddings: Embeddings) -> Embeddings:
         if embeddings.shape[1] != self.embedding_size:
             raise ValueError(
                 f"Embeddings are {embeddings.shape[1]} wide, those of this model {self.embedding_size}: they are of "
@@ -368,12 +404,12 @@ class Embedder:
         return embeddings.astype(np.float32, copy=False)
 
 
-def _bar(items: Iterable, unit: str, progress: bool | None) -> tqdm:
-    total = len(items) if hasattr(items, "__len__") else None
+def _bar(items: Iterable[object], unit: str, progress: bool | None) -> tqdm:
+    total = len(items) if isinstance(items, Sized) else None
     show = progress if progress is not None else (total or 0) >= LONG_LIST
     return tqdm(total=total, desc=f"Encoding {unit}", unit=f" {unit}", disable=not show)
 
 
-def _is_matrix(values) -> bool:
+def _is_matrix(values: object) -> TypeIs[Embeddings]:
     """Whether something is embeddings, float [N, D], and not a list of images or texts."""
     return isinstance(values, np.ndarray) and values.ndim == 2 and np.issubdtype(values.dtype, np.floating)

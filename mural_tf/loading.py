@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+from typing import Any
 
 import tensorflow as tf
 
@@ -15,7 +16,7 @@ from mural_tf.files import read_json
 from mural_tf.trust import trusting
 
 
-def load(path: str | os.PathLike, checkpoint: str = "latest", trust: bool = False) -> Embedder:
+def load(path: str | os.PathLike[str], checkpoint: str = "latest", trust: bool = False) -> Embedder:
     """Loads a workdir (its `checkpoint`, "latest" or "best"), an export (its newest version), Hub modules or ALIGN.
 
     Hub modules are an export's `hub/`, or such a folder with image_encoder/, text_preprocessor/ and text_encoder/ from
@@ -87,7 +88,7 @@ def _load_export(path: pathlib.Path) -> Embedder:
     image_signature = _signature(image_encoder, "image_bytes", path / "image_encoder")
     text_signature = _signature(text_encoder, "text", path / "text_encoder")
 
-    def check_image(data):  # the exported graph does not say so: it gives a row of zeros
+    def check_image(data: tf.Tensor) -> tf.Tensor:  # the exported graph does not say so: it gives a row of zeros
         prepare_image(data, config.image_tower)
         return data
 
@@ -105,7 +106,7 @@ def _load_export(path: pathlib.Path) -> Embedder:
         str(path),
         text_heads=heads,
     )
-    embedder._saved_models = (image_encoder, text_encoder)  # signatures do not keep the variables alive
+    embedder._saved_models = (image_encoder, text_encoder)
     return embedder
 
 
@@ -121,7 +122,7 @@ def _load_hub_modules(path: pathlib.Path) -> Embedder:
         config = load_config(path.parent / "config.json")
     config.image_tower.image_size = size
 
-    def embed_texts(texts):
+    def embed_texts(texts: tf.Tensor) -> tf.Tensor:
         outputs = text_encoder(preprocessor(texts), training=False)
         return outputs["default"]
 
@@ -135,7 +136,7 @@ def _load_hub_modules(path: pathlib.Path) -> Embedder:
     )
 
 
-def _input_size(image_encoder, folder: pathlib.Path) -> int:
+def _input_size(image_encoder: Any, folder: pathlib.Path) -> int:
     """The side of the images that a Hub module takes."""
     try:
         return int(image_encoder.__call__.concrete_functions[0].structured_input_signature[0][0].shape[1])
@@ -151,7 +152,7 @@ def newest_version(folder: pathlib.Path) -> pathlib.Path:
     return max(versions, key=lambda path: int(path.name))
 
 
-def _signature(saved_model, name: str, folder: pathlib.Path):
+def _signature(saved_model: Any, name: str, folder: pathlib.Path) -> Any:
     """Returns the signature that takes `name` and gives `embedding`."""
     for signature in saved_model.signatures.values():
         if name in signature.structured_input_signature[1] and "embedding" in signature.structured_outputs:

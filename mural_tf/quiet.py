@@ -20,7 +20,7 @@ NOISY = ("tensorflow", "tensorflow_text", "tf_keras")
 NOISE = re.compile(
     r"absl::InitializeLog|oneDNN custom operations|cpu_feature_guard|TF_ENABLE_ONEDNN_OPTS|To enable the following|"
     r"This TensorFlow binary is optimized|cuda drivers on your machine|Unable to register cu\w+ factory|"
-    r"Unable to register cuDNN|TF-TRT Warning|computation_placer"
+    r"Unable to register cuDNN|TF-TRT Warning|computation_placer|Compiled cluster using XLA"
 )
 
 

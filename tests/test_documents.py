@@ -54,7 +54,8 @@ def command_lines(text):
 
 @every_document
 def test_files_exist(path):
-    named = re.findall(r"(?<![\w/.])((?:mural_tf|configs|docs|benchmarks|tests)/[\w./-]*\w)", path.read_text("utf-8"))
+    roots = "mural_tf|configs|docs|benchmarks|notebooks|tests"
+    named = re.findall(rf"(?<![\w/.])((?:{roots})/[\w./-]*\w)", path.read_text("utf-8"))
     rooms = "|".join(ROOMS)
     named += [
         f"mural_tf/{name}" for name in re.findall(rf"(?<![\w/.])((?:{rooms})/[\w/]*\.py)", path.read_text("utf-8"))

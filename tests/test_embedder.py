@@ -292,7 +292,7 @@ def test_a_stored_class_is_imported_only_with_trust(workdir, tmp_path, monkeypat
 
 
 def test_a_stored_handle_is_fetched_only_with_trust(workdir, tmp_path, monkeypatch):
-    import tensorflow_hub
+    from mural_tf.backend import tensorflow_hub
 
     fetched = []
 
@@ -300,7 +300,7 @@ def test_a_stored_handle_is_fetched_only_with_trust(workdir, tmp_path, monkeypat
         fetched.append(handle)
         raise OSError("no network here")
 
-    monkeypatch.setattr(tensorflow_hub, "load", fetch)
+    monkeypatch.setattr(tensorflow_hub(), "load", fetch)
     handle = "https://example.org/encoder"
     copy = damaged(workdir, tmp_path, lambda p: with_config(p, name="hub", handle=handle))
     with pytest.raises(UserError, match="names text_tower.handle='https://example.org/encoder'.*--trust"):

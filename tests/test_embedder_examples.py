@@ -99,5 +99,9 @@ def test_mistakes_are_reported(embedder, colors):
         embedder.similarity(colors, "red")
 
 
+def test_an_embedder_says_what_it_is(embedder):
+    assert repr(embedder) == "Embedder(path='', step=None, embedding_size=3)"
+
+
 def test_labels_and_templates_may_hold_braces():
     assert fill_templates(["{x}", "50%"], ["{{}", "{0} {c}!"]) == ["{{x}", "{0} {x}!", "{50%", "{0} 50%!"]

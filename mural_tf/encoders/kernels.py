@@ -21,6 +21,7 @@ import tensorflow as tf
 
 from mural_tf.backend import keras
 from mural_tf.errors import UserError
+from mural_tf.quiet import without_noise
 
 FUSION = ("auto", "on", "off")
 _fusion = "auto"
@@ -45,6 +46,12 @@ def compiles_fused() -> bool:
     if isinstance(tf.distribute.get_strategy(), tf.distribute.TPUStrategy):
         return False
     return _fusion == "on" or (_fusion == "auto" and not tf.config.list_logical_devices("GPU"))
+
+
+def compile_first_quietly() -> None:
+    """Compiles something small; TensorFlow 2.15 says on stderr when a process first does, whatever its log level is."""
+    with without_noise():
+        tf.function(lambda x: x + 1.0, jit_compile=True, autograph=False)(tf.constant(0.0))
 
 
 def fused(function: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from ml_collections import ConfigDict
 
+from mural_tf.embedder import Embedder
 from mural_tf.errors import UserError
 from mural_tf.evaluation.protocol import default_protocol
 from mural_tf.evaluation.retrieval import (
@@ -35,7 +36,7 @@ class Request:
     all. `batch_size`: images, or texts, per call of the model.
     """
 
-    embedder: object
+    embedder: Embedder
     folder: pathlib.Path
     split: str
     protocol: ConfigDict
@@ -127,7 +128,7 @@ class Request:
 
 
 def measure_retrieval(
-    embedder,
+    embedder: Embedder,
     data_dir: str | pathlib.Path,
     split: str,
     languages: Sequence[str] | None = None,

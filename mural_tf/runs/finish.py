@@ -155,10 +155,11 @@ def describe(config: ConfigDict, workdir: pathlib.Path) -> None:
     table, split = (json_field(summary, name, str, path) for name in ("table", "split"))
     exported = (workdir / EXPORT).exists()
     trust = " --trust" if names_code(config) else ""
-    model = workdir / EXPORT if exported else f"{workdir}{trust}"
-    lines = [""]
+    source = f"{workdir}{trust}"
+    model = workdir / EXPORT if exported else source
+    lines, data = [""], config.data.directory
     if table:
-        lines += [f"Mean recall on {config.data.directory}, split {split}:", table, ""]
+        lines += [f"Mean recall on {data}, split {split}:", table, ""]
     lines += [f"Found for {line}" for line in json_field(summary, "search", list[str], path)]
     lines += [
         "Written:",
@@ -167,7 +168,7 @@ def describe(config: ConfigDict, workdir: pathlib.Path) -> None:
         f"  {workdir / 'metrics.jsonl'}, {workdir / 'tensorboard'}  numbers of every step",
         "Next:",
         f"  python -m mural_tf search query 'a sentence' --model={model} --images=FOLDER --html=found.html",
-        f"  python -m mural_tf evaluate --model={workdir}{trust} --data_dir={config.data.directory} --split={split}",
-        f"  python -m mural_tf finetune --config=finetune --from={workdir}{trust} --workdir=NEW_FOLDER",
+        *([f"  python -m mural_tf evaluate --model={source} --data_dir={data} --split={split}"] if table else []),
+        f"  python -m mural_tf finetune --config=finetune --from={source} --workdir=NEW_FOLDER",
     ]
     print("\n".join(lines))

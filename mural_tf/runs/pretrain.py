@@ -11,7 +11,7 @@ import tensorflow as tf
 from ml_collections import ConfigDict
 
 from mural_tf.backend import keras
-from mural_tf.encoders.kernels import set_fusion
+from mural_tf.encoders.kernels import compile_first_quietly, compiles_fused, set_fusion
 from mural_tf.errors import UserError
 from mural_tf.models import build_model, complete
 from mural_tf.models.dual_encoder import DualEncoder, trainable_parameters
@@ -93,6 +93,8 @@ def _train_in_workdir(config, workdir, strategy, profile, debug_nans, initialize
     keras.utils.set_random_seed(config.seed)
     tokenizer = chief_first(strategy, lambda: _prepare(config, workdir))
     with strategy.scope():
+        if compiles_fused():
+            compile_first_quietly()
         model = build_model(config, tokenizer.vocabulary_size)
         if not has_checkpoint(workdir):
             if initialize is not None:

@@ -20,11 +20,12 @@ import numpy as np
 from tqdm import tqdm
 
 from mural_tf.data import pictures
+from mural_tf.embedder import Embedder
 from mural_tf.errors import UserError
 from mural_tf.files import exclusive_lock, read_json, save_array, whole, write_whole
 from mural_tf.search import approximate, collect
 from mural_tf.search import index as index_files
-from mural_tf.search.collect import Unreadable
+from mural_tf.search.collect import Found, Unreadable
 from mural_tf.search.index import Fingerprint, Index, take
 from mural_tf.search.items import IMAGES, Item, from_json, read_array, read_image, to_json, write_items
 
@@ -171,7 +172,13 @@ def _one_line(text: str) -> str:
 PART = 1024  # items between two saves
 
 
-def index_in_memory(embedder, found: Iterable, kind: str = IMAGES, batch_size: int = 64, progress=None) -> Index:
+def index_in_memory(
+    embedder: Embedder,
+    found: Iterable[Found],
+    kind: str = IMAGES,
+    batch_size: int = 64,
+    progress: bool | None = None,
+) -> Index:
     """Encodes what `collect.find` yields into an index that lives in memory.
 
     Raises `UserError` if nothing can be read.
@@ -183,7 +190,7 @@ def index_in_memory(embedder, found: Iterable, kind: str = IMAGES, batch_size: i
 
 
 def build_index(
-    embedder,
+    embedder: Embedder,
     names: Sequence[str],
     output: str | os.PathLike,
     kind: str = IMAGES,

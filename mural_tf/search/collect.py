@@ -11,7 +11,7 @@ import glob
 import os
 import pathlib
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Union
 
 from mural_tf.data import records, tfrecord
 from mural_tf.data.pictures import ENDINGS, BadImage, path_below
@@ -30,7 +30,7 @@ class Unreadable(NamedTuple):
     key: tuple[str, ...]
 
 
-Found = "tuple[Item, object] | Unreadable"
+Found = Union[tuple[Item, object], Unreadable]
 
 
 def find(kind: str, sources: Sequence[str], split: str = "") -> Iterator[Found]:

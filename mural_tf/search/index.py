@@ -26,6 +26,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from mural_tf.embedder import Embedder
 from mural_tf.encoders.towers import has_images, takes_features
 from mural_tf.errors import UserError
 from mural_tf.files import read_json
@@ -82,7 +83,7 @@ class Fingerprint:
         return f"{self.path or '(in memory)'}{step} [{self.identity}]"
 
 
-def take(embedder) -> Fingerprint:
+def take(embedder: Embedder) -> Fingerprint:
     """Encodes the probes with anything that has `encode_text` and `encode_image`."""
     probes = embedder.encode_text(list(TEXTS))
     tower = embedder.config.image_tower if hasattr(embedder, "config") else None
@@ -175,7 +176,7 @@ class Index:
         """Returns the encoded image of a row. Raises `IndexError`, or `OSError` or `ValueError` if it is gone."""
         return read_image(self.describe(row))
 
-    def check_model(self, embedder) -> None:
+    def check_model(self, embedder: Embedder) -> None:
         """Raises `UserError` if the vectors of `embedder` cannot be compared with those of the index."""
         self.model.check(take(embedder), "The index")
 

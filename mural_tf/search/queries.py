@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from mural_tf.embedder import Embedder
 from mural_tf.errors import UserError
 from mural_tf.ingest.text_files import read_lines
 from mural_tf.search.index import Index
@@ -62,7 +63,7 @@ def check_queries(queries: Sequence[Query], top: int) -> None:
         raise UserError(f"top must be at least 1, got {top}.")
 
 
-def encode_queries(embedder, queries: Sequence[Query]) -> np.ndarray:
+def encode_queries(embedder: Embedder, queries: Sequence[Query]) -> np.ndarray:
     """Returns float32 [Q, D] of sentences and images mixed. Raises `UserError` for an unreadable image."""
     texts = [i for i, query in enumerate(queries) if not query.image]
     images = [i for i, query in enumerate(queries) if query.image]
@@ -99,7 +100,7 @@ class Result:
         return next((hit.rank for hit in self.hits if hit.right), None)
 
 
-def search(index: Index, embedder, queries: Sequence[Query], top: int = 10) -> list[Result]:
+def search(index: Index, embedder: Embedder, queries: Sequence[Query], top: int = 10) -> list[Result]:
     """Returns the `top` items closest to each query; `embedder` must be the model that made the index.
 
     Raises `UserError` for queries that cannot be asked.

@@ -95,4 +95,4 @@ def _check_size(size: int, limits: Limits) -> None:
 
 def too_large(words: str) -> web.HTTPException:
     """Returns a 413 with an explanation."""
-    return web.HTTPRequestEntityTooLarge(max_size=0, text=words)
+    return web.HTTPRequestEntityTooLarge(max_size=0, actual_size=0, text=words)  # before aiohttp 3.14 both are required

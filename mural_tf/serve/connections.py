@@ -40,8 +40,15 @@ async def listening(app: web.Application, listener: socket.socket, limits: Limit
     def connection() -> asyncio.Protocol:
         if len(runner.server.connections) >= limits.max_connections:
             return _Refused(refused, limits.max_connections)
-        return _Connection(runner.server, loop=loop, **options)
+        return _Connection(runner.server, limits.idle_timeout, loop, options)
 
+    make_request = runner.server.request_factory
+
+    def begin_request(message, payload, protocol, *others):
+        protocol.first_request.cancel()
+        return make_request(message, payload, protocol, *others)
+
+    runner.server.request_factory = begin_request
     server = await loop.create_server(connection, sock=listener, backlog=limits.max_connections)
     try:
         yield runner
@@ -51,7 +58,18 @@ async def listening(app: web.Application, listener: socket.socket, limits: Limit
 
 
 class _Connection(web.RequestHandler):
-    """aiohttp's, but what is not HTTP is answered in JSON and leaves no stack trace in the log."""
+    """aiohttp's, but what is not HTTP is answered in JSON and leaves no stack trace in the log.
+
+    It ends if no first request comes in time; aiohttp before 3.14, the last for Python 3.9, waits for it without end.
+    """
+
+    def __init__(self, server: web.Server, idle_timeout: float, loop: asyncio.AbstractEventLoop, options: dict):
+        super().__init__(server, loop=loop, **options)
+        self.first_request = loop.call_later(idle_timeout, self.force_close)
+
+    def connection_lost(self, error: BaseException | None) -> None:
+        self.first_request.cancel()
+        super().connection_lost(error)
 
     def handle_error(self, request, status=500, exc=None, message=None):
         if status >= 500:

@@ -30,7 +30,7 @@ from mural_tf.serve.limits import Limits, Overloaded
 IMAGES = "image_bytes"  # the input that takes encoded images
 
 
-Arrays = "dict[str, np.ndarray]"
+Arrays = dict[str, np.ndarray]
 
 
 class Signature:
