@@ -58,6 +58,7 @@ EXTRAS = {
         "aiohttp>=3.9",  # HTTP server, router and client in one package, with a parser in C
         "prometheus-client>=0.20",  # /metrics
     ],
+    "s3": [f"tensorflow-io==0.36.*; {LINE_2_15}"],  # s3:// for workdirs, data and exports; no release for later lines
     "notebook": [  # notebooks/, with whatever shows notebooks
         "ipykernel>=6",
         "nbclient>=0.6",  # runs one from top to bottom

@@ -6,6 +6,7 @@ say, call the library and return an exit code; they import what they need themse
 
 from __future__ import annotations
 
+import os
 import sys
 
 from absl import flags
@@ -602,7 +603,14 @@ COMMANDS = {
 
 def run(*words: str) -> None:
     """Runs the command `words` with the flags of the command line, or the one that the command line names itself."""
-    cli.run_command(COMMANDS, [*words, *sys.argv[1:]], PROGRAM)
+    try:
+        cli.run_command(COMMANDS, [*words, *sys.argv[1:]], PROGRAM)
+    except SystemExit as end:
+        if "tensorflow_io" in sys.modules:  # its client of s3:// aborts the process while it is taken down
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(end.code if isinstance(end.code, int) else 0)
+        raise
 
 
 def run_script() -> None:

@@ -147,7 +147,7 @@ def remove_tree(folder: str | pathlib.Path) -> None:
     if isinstance(folder, pathlib.Path):
         shutil.rmtree(folder, ignore_errors=True)
         return
-    for path in folder.rglob("*"):
+    for path in folder.files():
         path.unlink(missing_ok=True)
 
 

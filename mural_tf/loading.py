@@ -13,6 +13,7 @@ from mural_tf.embedder import Embedder
 from mural_tf.encoders.saved_models import load_saved_model
 from mural_tf.errors import UserError
 from mural_tf.files import read_json
+from mural_tf.training.remote_workdir import local_copy
 from mural_tf.trust import trusting
 
 
@@ -34,7 +35,7 @@ def load(path: str | os.PathLike[str], checkpoint: str = "latest", trust: bool =
     >>> embedder.encode_text(["a red balloon"]).shape == (1, embedder.embedding_size)
     True
     """
-    path = pathlib.Path(path)
+    path = local_copy(path)
     if not path.is_dir():
         raise UserError(f"The model folder {path} does not exist; give a workdir or an export.")
     if (path / "text_preprocessor").is_dir():

@@ -97,7 +97,7 @@ class RemotePath:
 
     def read_bytes(self) -> bytes:
         """The file's content."""
-        with self.open("rb") as file:
+        with _one_line(self._name), self.open("rb") as file:
             return file.read()
 
     def read_text(self, encoding: str = "utf-8") -> str:
@@ -106,7 +106,7 @@ class RemotePath:
 
     def write_bytes(self, data: bytes) -> None:
         """Writes the file; readers see the old content or all of the new one."""
-        with self.open("wb") as file:
+        with _one_line(self._name), self.open("wb") as file:
             file.write(data)
 
     def write_text(self, text: str, encoding: str = "utf-8") -> None:
@@ -140,6 +140,10 @@ class RemotePath:
                 if fits(below):
                     found[below] = None
         yield from (self / below for below in found)
+
+    def files(self) -> list[RemotePath]:
+        """Returns all files below, without folders."""
+        return [RemotePath(name) for name in _call(self._name, lambda system: system.walk(self._name))]
 
     def rglob(self, pattern: str) -> Iterator[RemotePath]:
         """Yields all files below that fit a pattern."""
@@ -191,6 +195,8 @@ def _one_line(name: str) -> Iterator[None]:
     except (OSError, UserError):
         raise
     except Exception as error:  # noqa: BLE001 - each store's client has classes of its own
+        if type(error).__name__ == "NotFoundError":
+            raise FileNotFoundError(f"There is no {name}.") from None
         raise OSError(f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else name}") from error
 
 

@@ -23,7 +23,7 @@ def object_store(monkeypatch):
     address = f"http://127.0.0.1:{port}"
     for name, value in {
         "AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "key", "AWS_DEFAULT_REGION": "us-east-1",
-        "AWS_REGION": "us-east-1", "AWS_ENDPOINT_URL": address, "S3_ENDPOINT": f"127.0.0.1:{port}", "S3_USE_HTTPS": "0",
+        "AWS_REGION": "us-east-1", "AWS_ENDPOINT_URL": address, "S3_ENDPOINT": address, "S3_USE_HTTPS": "0",
         "S3_VERIFY_SSL": "0",
     }.items():  # fmt: skip
         monkeypatch.setenv(name, value)

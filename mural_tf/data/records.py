@@ -38,6 +38,7 @@ from mural_tf.data.skipped import (
     CountsByKind,
 )
 from mural_tf.errors import UserError
+from mural_tf.files import as_path
 
 # Data sets without tf.data's autotuning.
 
@@ -97,6 +98,7 @@ def list_files(directory: str | pathlib.Path, kind: str, split: str) -> list[str
     directory = str(directory)
     if not directory:
         raise UserError("No data folder given: set --config.data.directory to a folder of TFRecords.")
+    as_path(directory).is_dir()  # registers s3://, and says what is missing for schemes that nothing here reads
     if not tf.io.gfile.isdir(directory):
         raise UserError(f"The data folder {directory} does not exist.")
     files = tf.io.gfile.glob(f"{directory}/{kind}/{split}-*.tfrecord")

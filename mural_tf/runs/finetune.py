@@ -21,6 +21,7 @@ from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.runs.pretrain import train_and_finish
 from mural_tf.text.vocabulary_file import check_saved_model
 from mural_tf.training.checkpoints import restore_for_inference
+from mural_tf.training.remote_workdir import local_copy
 from mural_tf.trust import check_class, check_handles
 
 # What a fine-tuning configuration may change of a tower it takes over; everything else is the source's.
@@ -46,7 +47,7 @@ def finetune(
     Raises:
       UserError: a source that cannot be used, or anything `pretrain` raises it for.
     """
-    folder = pathlib.Path(source)
+    folder = local_copy(source) if source.startswith(("gs://", "s3://")) else pathlib.Path(source)
     if (folder / "config.json").exists():
         config = _with_source_architecture(config, load_config(folder / "config.json"), folder)
         restore = _restore_export

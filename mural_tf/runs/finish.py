@@ -26,6 +26,7 @@ from mural_tf.search.items import IMAGES
 from mural_tf.search.pages import write_contact_sheet
 from mural_tf.search.queries import Query, search
 from mural_tf.training.checkpoints import restore_for_inference
+from mural_tf.training.remote_workdir import shown
 from mural_tf.training.workdir import append_metrics, drop_metrics, has_evaluation, read_metrics
 from mural_tf.trust import names_code
 
@@ -171,4 +172,4 @@ def describe(config: ConfigDict, workdir: pathlib.Path) -> None:
         *([f"  python -m mural_tf evaluate --model={source} --data_dir={data} --split={split}"] if table else []),
         f"  python -m mural_tf finetune --config=finetune --from={source} --workdir=NEW_FOLDER",
     ]
-    print("\n".join(lines))
+    print("\n".join(lines).replace(str(workdir), shown(workdir)))

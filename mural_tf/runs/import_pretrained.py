@@ -23,7 +23,8 @@ from mural_tf.text import build_tokenizer
 from mural_tf.text.vocabulary_file import digest, save_vocabulary
 from mural_tf.training.checkpoints import Checkpoints, has_checkpoint, load_trained
 from mural_tf.training.prepare import find_vocabulary, prepare_data
-from mural_tf.training.workdir import open_workdir, refuse_remote
+from mural_tf.training.remote_workdir import local_workdir, shown
+from mural_tf.training.workdir import open_workdir
 
 WORKDIR = "workdir"  # the source that is a workdir of this project
 
@@ -51,8 +52,11 @@ def import_into_workdir(
     Raises:
       UserError: files that are missing, damaged or do not fit; or a workdir that is in use.
     """
-    refuse_remote(workdir)
-    workdir = pathlib.Path(workdir)
+    with local_workdir(workdir) as folder:
+        _import(source, weights, folder, config, method, onto)
+
+
+def _import(source, weights, workdir: pathlib.Path, config, method, onto) -> None:
     if source not in (*SOURCES, WORKDIR):
         raise UserError(f"What to import? Got {source!r}, expected one of {', '.join((*SOURCES, WORKDIR))}.")
     if has_checkpoint(workdir):
@@ -71,7 +75,7 @@ def import_into_workdir(
     checkpoints = Checkpoints(tf.train.Checkpoint(model=parts), workdir / "checkpoints", keep=1)
     checkpoints.save(0)
     checkpoints.wait()
-    print(f"Imported {weights} into {workdir}: {config.model} with {trainable_parameters(model):,} parameters.")
+    print(f"Imported {weights} into {shown(workdir)}: {config.model} with {trainable_parameters(model):,} parameters.")
     if fresh:
         print(
             f"Not in the weights, so fresh: {', '.join(fresh)}. Train before use, for example with "

@@ -22,8 +22,9 @@ from mural_tf.training.callbacks import StopRequested, StopSignals, parse_profil
 from mural_tf.training.checkpoints import has_checkpoint
 from mural_tf.training.fit import compile_model, fit
 from mural_tf.training.prepare import prepare_data, prepare_tokenizer
+from mural_tf.training.remote_workdir import local_workdir, shown
 from mural_tf.training.strategy import build_strategy, chief_first, describe_devices, is_chief, workers
-from mural_tf.training.workdir import lock_workdir, open_workdir, refuse_remote
+from mural_tf.training.workdir import lock_workdir, open_workdir
 
 
 def pretrain(
@@ -56,10 +57,14 @@ def train_and_finish(
     initialize: Callable[[DualEncoder], None] | None = None,
 ) -> None:
     """The part that pretraining and fine-tuning share; `initialize` sets the weights of a run's first start."""
-    refuse_remote(workdir)
-    with StopSignals() as signals:
+    config = complete(config)
+    steps = parse_profile(profile, config.train.steps)
+    strategy = build_strategy(tpu)  # several workers must be set up before TensorFlow does anything else
+    with local_workdir(workdir, workers(strategy)) as folder, StopSignals() as signals:
+        writes = is_chief(strategy) and not is_finished(folder)
         try:
-            finished = _train_and_finish(config, pathlib.Path(workdir), tpu, debug_nans, profile, initialize, signals)
+            with lock_workdir(folder) if writes else contextlib.nullcontext():
+                finished = _train_in_workdir(config, folder, strategy, steps, debug_nans, initialize, signals)
         except StopRequested:
             finished = False
     if not finished:
@@ -70,20 +75,10 @@ def train_and_finish(
         print(message)
 
 
-def _train_and_finish(config, workdir, tpu, debug_nans, profile, initialize, signals) -> bool:
-    """Returns whether the run is finished; `False` if training was stopped."""
-    config = complete(config)
-    steps = parse_profile(profile, config.train.steps)
-    strategy = build_strategy(tpu)  # several workers must be set up before TensorFlow does anything else
-    writes = is_chief(strategy) and not is_finished(workdir)
-    with lock_workdir(workdir) if writes else contextlib.nullcontext():
-        return _train_in_workdir(config, workdir, strategy, steps, debug_nans, initialize, signals)
-
-
 def _train_in_workdir(config, workdir, strategy, profile, debug_nans, initialize, signals) -> bool:
     chief_first(strategy, lambda: open_workdir(workdir, config, writes=is_chief(strategy)))
     if is_finished(workdir):
-        print(f"{workdir} is finished: all {config.train.steps:,} steps are trained, evaluated and exported.")
+        print(f"{shown(workdir)} is finished: all {config.train.steps:,} steps are trained, evaluated and exported.")
         describe(config, workdir)
         return True
     # Neither the whole step's compiler nor the check looks into functions that are compiled by themselves.
@@ -104,7 +99,7 @@ def _train_in_workdir(config, workdir, strategy, profile, debug_nans, initialize
     if is_chief(strategy):
         size = f"{config.model} ({trainable_parameters(model):,} parameters)"
         print(describe_devices(strategy), flush=True)
-        print(f"Training {size} for {config.train.steps:,} steps in {workdir}.", flush=True)
+        print(f"Training {size} for {config.train.steps:,} steps in {shown(workdir)}.", flush=True)
     measured = MeasuredModel(model, tokenizer, config, workdir, alone=strategy.num_replicas_in_sync == 1)
     evaluate = SplitEvaluation(measured, config, "dev")
     try:

@@ -7,7 +7,6 @@ import json
 import os
 import pathlib
 import platform
-import re
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
@@ -46,15 +45,6 @@ FREE_FIELDS = (
 
 LOCK, TRAINED_ON = "in_use.lock", "trained_on.json"
 BEFORE_TRAINING = {LOCK, "config.json", "environment.json", "vocabulary.txt"}  # the vocabulary is beside the data too
-
-
-def refuse_remote(path: str | pathlib.Path) -> None:
-    """Raises `UserError` for "gs://…" and its like, which `pathlib` would make a folder "gs:" of."""
-    if re.match(r"[a-zA-Z][a-zA-Z0-9+.-]*:/", str(path)):
-        raise UserError(
-            f"--workdir={path}: a workdir is a folder of this machine or a mounted one; locks, renames and metrics "
-            "need it. Name such a folder and copy it to the store, or mount the store."
-        )
 
 
 @contextlib.contextmanager

@@ -1,0 +1,206 @@
+"""Workdirs in an object store: kept in step, taken by one run at a time, killed and resumed."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+from object_store import object_store, stored, upload
+
+from mural_tf.errors import UserError
+from mural_tf.training import remote_workdir
+from mural_tf.training.remote_workdir import Mirror, local_workdir, shown
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+
+
+class Store:
+    """A folder with the methods of `RemotePath` that a mirror uses, which notes what happens to it."""
+
+    def __init__(self, folder, log=None, name=""):
+        self.folder, self.log, self.name = folder, [] if log is None else log, name
+
+    def __truediv__(self, name):
+        return Store(self.folder, self.log, f"{self.name}/{name}".strip("/"))
+
+    def __str__(self):
+        return f"xx://store/{self.name}".rstrip("/")
+
+    def files(self):
+        return [self / str(p.relative_to(self.folder)) for p in sorted(self.folder.rglob("*")) if p.is_file()]
+
+    def relative_to(self, store):
+        return self.name
+
+    def read_bytes(self):
+        return (self.folder / self.name).read_bytes()
+
+    def read_text(self):
+        return (self.folder / self.name).read_text()
+
+    def write_bytes(self, data):
+        if "full" in self.log:
+            raise OSError("no space")
+        self.log.append(self.name)
+        (self.folder / self.name).parent.mkdir(parents=True, exist_ok=True)
+        whole = self.folder.with_name(f"{threading.get_ident()}.new")  # as a store: all of it, or what was there
+        whole.write_bytes(data)
+        whole.replace(self.folder / self.name)
+
+    def write_text(self, text):
+        self.write_bytes(text.encode())
+
+    def unlink(self, missing_ok=False):
+        self.log.append(f"-{self.name}")
+        (self.folder / self.name).unlink(missing_ok=missing_ok)
+
+
+@pytest.fixture
+def folders(tmp_path, monkeypatch):
+    monkeypatch.setattr(remote_workdir, "EVERY", 0.05)
+    monkeypatch.setattr(remote_workdir, "LEASE", 0.3)
+    (tmp_path / "store").mkdir()
+    (tmp_path / "local").mkdir()
+    return tmp_path / "local", Store(tmp_path / "store")
+
+
+def test_what_says_that_others_are_complete_comes_after_them(folders):
+    local, store = folders
+    mirror = Mirror(local, store)
+    (local / "checkpoints").mkdir()
+    names = ["summary.json", "checkpoints/ckpt-5.index", "checkpoints/ckpt-5.data-00000-of-00001",
+             "checkpoints/checkpoint", "metrics.jsonl", ".hidden", "a.partial", "in_use.lock"]  # fmt: skip
+    for name in names:
+        (local / name).write_text(name)
+    mirror.push()
+    assert (
+        store.log == ["metrics.jsonl", names[2], names[1], names[3], "summary.json"]
+        or store.log.index(names[2]) < store.log.index(names[1]) < store.log.index("summary.json") == len(store.log) - 1
+    )
+    assert set(store.log) == set(names[:5])
+    store.log.clear()
+    mirror.push()
+    assert store.log == []  # nothing changed
+    (local / "metrics.jsonl").write_text("more")
+    (local / names[1]).unlink()
+    mirror.push()
+    assert store.log == ["metrics.jsonl", f"-{names[1]}"]
+
+
+def test_an_index_waits_for_its_data(folders):
+    local, store = folders
+    (local / "ckpt-5.index").write_text("index")
+    mirror = Mirror(local, store)
+    mirror.push()
+    assert store.log == []
+    (local / "ckpt-5.data-00000-of-00001").write_text("data")
+    mirror.push()
+    assert store.log == ["ckpt-5.data-00000-of-00001", "ckpt-5.index"]
+
+
+def test_one_run_at_a_time(folders, tmp_path):
+    local, store = folders
+    first = Mirror(local, store)
+    first.begin()
+    (local / "metrics.jsonl").write_text("row")
+    (tmp_path / "second").mkdir()
+    with pytest.raises(UserError, match="is in use by another run .process"):
+        Mirror(tmp_path / "second", store).begin()
+    first._stop.set()  # it is killed: nothing is renewed from now on
+    first._thread.join()
+    (tmp_path / "third").mkdir()
+    third = Mirror(tmp_path / "third", store)
+    third.begin()  # waits for a sign of it, and goes on
+    third.end()
+    assert not (store.folder / "in_use.lock").exists()
+    first.end()
+
+
+def test_a_store_that_cannot_be_written_keeps_what_is_here(folders, monkeypatch):
+    local, store = folders
+    stopped = []
+    monkeypatch.setattr(remote_workdir.os, "kill", lambda pid, number: stopped.append(number))
+    mirror = Mirror(local, store)
+    mirror.begin()
+    (local / "metrics.jsonl").write_text("row")
+    store.log.append("full")
+    deadline = time.time() + 30
+    while not stopped and time.time() < deadline:
+        time.sleep(0.02)
+    assert stopped == [signal.SIGTERM]
+    with pytest.raises(UserError, match="no space. Everything that is saved lies in .*local, which is kept"):
+        remote_workdir._end(mirror, local)
+    assert (local / "metrics.jsonl").read_text() == "row"
+
+
+def test_names_as_the_user_knows_them(tmp_path, monkeypatch):
+    monkeypatch.setitem(remote_workdir._shown, "/tmp/x", "gs://b/run1")
+    assert shown("/tmp/x/export") == "gs://b/run1/export" and shown("/tmp/xy") == "/tmp/xy"
+    with local_workdir(tmp_path / "w") as folder:
+        assert folder == tmp_path / "w"
+    with pytest.raises(UserError, match="2 workers need a folder that all of them see"), local_workdir("gs://b/w", 2):
+        pass
+
+
+PROGRAM = """
+import sys
+from mural_tf.training import remote_workdir
+remote_workdir.EVERY, remote_workdir.LEASE = 0.5, 5.0
+from mural_tf.commands import run
+sys.argv[1:] = ["pretrain", "--config=shapes_smoke", *sys.argv[1:]]
+run()
+"""
+
+
+@pytest.mark.slow
+def test_a_run_in_a_store_is_killed_and_goes_on(tmp_path, monkeypatch):
+    """Data and workdir in a store of another process; killed after a checkpoint, and run again: the same weights."""
+    pytest.importorskip("tensorflow_io", reason="s3:// needs tensorflow-io")
+    from mural_tf.data.shapes import build_shapes
+
+    build_shapes(tmp_path / "data")
+    (tmp_path / "program.py").write_text(PROGRAM)
+    flags = ["--config.train.steps=60", "--config.train.checkpoint_every=10", "--config.train.log_every=10"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+
+    def command(workdir, data):
+        program = [sys.executable, str(tmp_path / "program.py"), *flags]
+        return [*program, f"--workdir={workdir}", f"--config.data.directory={data}"]
+
+    done = subprocess.run(command(tmp_path / "w", tmp_path / "data"), env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    with object_store(monkeypatch) as client:
+        upload(client, tmp_path / "data", "data")
+        remote = command("s3://bucket/run1", "s3://bucket/data")
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        process = subprocess.Popen(
+            remote, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
+        deadline = time.time() + 300
+        while not any(name.endswith(".index") for name in stored(client, "run1")) and time.time() < deadline:
+            assert process.poll() is None, process.stderr.read()
+            time.sleep(0.3)
+        process.kill()
+        process.wait()
+        assert "summary.json" not in stored(client, "run1")
+        again = subprocess.run(remote, env=environment, capture_output=True, text=True)
+        assert again.returncode == 0, again.stderr
+        assert (
+            "s3://bucket/run1/export" in again.stdout and "/tmp/mural-tf-workdir" not in again.stdout.split("Next:")[1]
+        )
+        found = stored(client, "run1")
+        assert {"config.json", "summary.json", "metrics.jsonl", "export/config.json"} <= set(found)
+        assert "in_use.lock" not in found
+        rows = [json.loads(line)["step"] for line in found["metrics.jsonl"].decode().splitlines()]
+        assert sorted(set(rows)) == list(range(10, 61, 10))
+        ours = (tmp_path / "w/checkpoints/ckpt-60.data-00000-of-00001").read_bytes()
+        theirs = found["checkpoints/ckpt-60.data-00000-of-00001"]
+        assert np.array_equal(np.frombuffer(ours, np.uint8), np.frombuffer(theirs, np.uint8))
+        finished = subprocess.run(remote, env=environment, capture_output=True, text=True)
+        assert finished.returncode == 0 and "s3://bucket/run1 is finished" in finished.stdout
