@@ -26,8 +26,8 @@ import zipfile
 
 import numpy as np
 import PIL.Image
-
 from mural_tf.ingest.blocks import read_blocks
+
 from mural_tf.ingest.convert import KINDS, Converter, convert, part_path
 from mural_tf.ingest.source import Settings, parse_source
 from mural_tf.ingest.translations import PairsTsv

@@ -151,7 +151,7 @@ def test_a_kill_while_shards_get_their_names(tmp_path, monkeypatch):
     for after in (0, 1, 5):
         calls = []
 
-        def stopping(folder, part, name, rename=convert._rename, calls=calls, after=after):
+        def stopping(folder, part, name, rename=convert.rename_part, calls=calls, after=after):
             calls.append(name)
             if len(calls) > after:
                 raise KeyboardInterrupt
@@ -159,7 +159,7 @@ def test_a_kill_while_shards_get_their_names(tmp_path, monkeypatch):
 
         output = tmp_path / f"out{after}"
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(convert, "_rename", stopping)
+            patch.setattr(convert, "rename_part", stopping)
             run(sources, output, shard_megabytes=0)
         assert contents(run(sources, output, shard_megabytes=0)) == whole
 
@@ -279,7 +279,7 @@ def test_an_unfinished_conversion_of_something_else_is_kept(tmp_path, monkeypatc
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(convert, "finish", interrupt)
         run(sources, tmp_path / "out")
-    with pytest.raises(UserError, match="unfinished conversion of other sources"):
+    with pytest.raises(UserError, match="unfinished work on other sources"):
         run(sources[:1], tmp_path / "out")
     parsed = [parse_source(source, KINDS) for source in sources[:1]]
     convert.convert(
