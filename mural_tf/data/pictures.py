@@ -17,6 +17,8 @@ import numpy as np
 from PIL import Image
 
 from mural_tf.errors import UserError
+from mural_tf.files import as_path
+from mural_tf.remote import RemotePath
 
 # More are not decoded, whoever asks: a few kilobytes can hold gigabytes of one colour.
 MAX_PIXELS = 2**26
@@ -165,9 +167,11 @@ def read_file(path: str | os.PathLike) -> bytes:
       BadImage: something else than a file, for example a folder or a pipe, or more than `MAX_BYTES`.
       OSError: it is not there or cannot be read.
     """
-    if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would wait for its other end
+    path = as_path(path)
+    # A pipe would wait for its other end.
+    if isinstance(path, pathlib.Path) and not stat.S_ISREG(os.stat(path).st_mode):
         raise BadImage("not a regular file")
-    with open(path, "rb") as file:
+    with path.open("rb") as file:
         content = file.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
         raise BadImage(f"file of more than {MAX_BYTES:,} bytes")
@@ -179,6 +183,10 @@ def path_below(folder: pathlib.Path, name: str) -> pathlib.Path:
 
     Whoever wrote a table of names could otherwise read any file of this machine: "../../home/…" or "/home/…".
     """
+    if isinstance(folder, RemotePath):  # a store has no links
+        if not str(folder / name).startswith(f"{folder}/"):
+            raise BadImage("file name that leads out of its folder")
+        return folder / name
     try:
         path = (folder / name).resolve()
         _refuse_circles(path)

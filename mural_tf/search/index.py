@@ -26,7 +26,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mural_tf.encoders.towers import has_images, takes_features
 from mural_tf.errors import UserError
 from mural_tf.files import read_json
 from mural_tf.metrics import top_k
@@ -84,6 +83,8 @@ class Fingerprint:
 
 def take(embedder) -> Fingerprint:
     """Encodes the probes with anything that has `encode_text` and `encode_image`."""
+    from mural_tf.encoders.towers import has_images, takes_features  # TensorFlow; whoever has a model has it
+
     probes = embedder.encode_text(list(TEXTS))
     tower = embedder.config.image_tower if hasattr(embedder, "config") else None
     if tower is None or has_images(tower):

@@ -6,6 +6,7 @@ once and reads only the items that are asked for.
 
 from __future__ import annotations
 
+import array
 import dataclasses
 import json
 import mmap
@@ -14,9 +15,11 @@ import pathlib
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+from google.protobuf.message import DecodeError
 
 from mural_tf.data import tfrecord
 from mural_tf.data.pictures import read_file
+from mural_tf.data.record_format import Example
 from mural_tf.errors import UserError
 from mural_tf.files import save_array, whole
 from mural_tf.ingest.text_files import parse_object
@@ -61,11 +64,8 @@ def read_image(item: Item) -> bytes:
 
 def image_of_record(serialized: bytes, path: str) -> bytes:
     """Returns the encoded image of a serialised image-text `tf.train.Example`. Raises `ValueError` if it has none."""
-    import tensorflow as tf
-    from google.protobuf.message import DecodeError
-
     try:
-        feature = tf.train.Example.FromString(serialized).features.feature
+        feature = Example.FromString(serialized).features.feature
     except DecodeError:
         raise ValueError(f"{path} holds something else than tf.train.Examples.") from None
     for name in IMAGE_FEATURES:
@@ -114,11 +114,11 @@ class Names(Sequence[str]):
 def write_items(path: str | os.PathLike, lines: Iterable[bytes]) -> int:
     """Writes lines of `to_json` and the table of their offsets; returns how many."""
     path = pathlib.Path(path)
-    starts = [0]
+    starts = array.array("q", [0])  # 8 bytes an item
     with whole(path) as partial, open(partial, "wb") as file:
         for line in lines:
             starts.append(starts[-1] + file.write(line))
-    save_array(_starts_of(path), np.array(starts, np.int64))
+    save_array(_starts_of(path), np.frombuffer(starts, np.int64))
     return len(starts) - 1
 
 
