@@ -23,6 +23,7 @@ import numpy as np
 from mural_tf.errors import UserError
 from mural_tf.files import whole, write_whole
 from mural_tf.metrics import top_k
+from mural_tf.search.items import forget
 
 FILE, REPORT = "approximate.faiss", "recall.json"
 LISTS, HNSW = "inverted_lists", "hnsw"
@@ -114,7 +115,9 @@ class ApproximateIndex:
 
 
 def build(embeddings: np.ndarray, parameters: Parameters, tell=lambda count: None) -> ApproximateIndex:
-    """Builds over L2-normalised embeddings [N, D] (memory-mapped ones are read in blocks); deterministic sample.
+    """Builds over L2-normalised embeddings [N, D]; deterministic sample.
+
+    Memory, beyond the structure itself: the sample, and one block of embeddings that are memory-mapped.
 
     `tell(count)` hears of vectors added.
     """
@@ -129,11 +132,18 @@ def build(embeddings: np.ndarray, parameters: Parameters, tell=lambda count: Non
         index = faiss.index_factory(size, f"HNSW{parameters.size}_SQ8", metric)
         index.hnsw.efConstruction = parameters.construction
         wanted = BLOCK
-    sample = np.sort(np.random.default_rng(0).permutation(count)[:wanted])
-    index.train(np.asarray(embeddings[sample], np.float32))
+    chosen = np.sort(np.random.default_rng(0).permutation(count)[:wanted])
+    sample = np.empty((len(chosen), size), np.float32)
+    for begin in range(0, len(chosen), BLOCK // 8):
+        rows = chosen[begin : begin + BLOCK // 8]
+        sample[begin : begin + len(rows)] = embeddings[rows]
+        forget(embeddings)
+    index.train(sample)
+    del sample, chosen
     for begin in range(0, count, BLOCK):
         block = np.asarray(embeddings[begin : begin + BLOCK], np.float32)
         index.add(block)
+        forget(embeddings)
         tell(len(block))
     return ApproximateIndex(index, parameters, parameters.efforts[-1])
 

@@ -113,7 +113,7 @@ class Parts:
         return found
 
     def put_together(self, further: Sequence[Shard] = ()) -> None:
-        """Joins the shards, and further ones, and puts the files of the index into its folder, unless they hold nothing new.
+        """Joins the shards, and further ones, and puts the files of the index into its folder; unless nothing is new.
 
         Every step can be repeated after a kill. The description comes last, so that an index that has one is complete.
         """
@@ -195,14 +195,10 @@ def rows_to_keep(kind: str, shards: Sequence[Shard]) -> list[np.ndarray]:
     return [seen.add_all(_hashes(kind, shard.items)) for shard in shards]
 
 
-def join(
-    shards: Sequence[Shard], kept: Sequence[np.ndarray], folder: pathlib.Path, width: int, dtype: str
-) -> int:
+def join(shards: Sequence[Shard], kept: Sequence[np.ndarray], folder: pathlib.Path, width: int, dtype: str) -> int:
     """Writes the items and vectors of the rows that are kept, a few thousand at a time; returns how many."""
     count = sum(int(np.count_nonzero(rows)) for rows in kept)
-    lines = (
-        line for shard, rows in zip(shards, kept) for line, is_kept in zip(_lines(shard.items), rows) if is_kept
-    )
+    lines = (line for shard, rows in zip(shards, kept) for line, is_kept in zip(_lines(shard.items), rows) if is_kept)
     write_items(folder / index_files.ITEMS, lines)
     with whole(folder / index_files.EMBEDDINGS) as partial, partial.open("wb") as file:
         file.write(array_header(count, width, dtype))
@@ -400,4 +396,3 @@ def _complete(output: pathlib.Path, asked: dict, model: Fingerprint) -> Index | 
     complete = index_files.load_index(output)
     complete.model.check(model, f"The index {output}")
     return complete
-

@@ -30,7 +30,7 @@ from mural_tf.errors import UserError
 from mural_tf.files import read_json
 from mural_tf.metrics import top_k
 from mural_tf.search import approximate
-from mural_tf.search.items import IMAGES, KINDS, Item, ItemTable, Names, read_array, read_image
+from mural_tf.search.items import IMAGES, KINDS, Item, ItemTable, Names, forget, read_array, read_image
 
 TEXTS = ("a red balloon", "Zwei Hunde im Schnee", "赤い風船", "نجمة زرقاء", "moyo mwekundu", "नीला तारा", "")
 # 1 - cosine that rounding, another machine or a lower precision may cost; other weights cost more.
@@ -225,6 +225,7 @@ def check_lengths(embeddings: np.ndarray, rows: np.ndarray) -> None:
     for begin in range(0, len(rows), _BLOCK):
         chosen = rows[begin : begin + _BLOCK]
         lengths = np.linalg.norm(embeddings[chosen].astype(np.float32), axis=1)
+        forget(embeddings)
         wrong = np.flatnonzero(~(np.abs(lengths - 1.0) <= _LENGTH_TOLERANCE))  # NaN is wrong, too
         if wrong.size:
             raise UserError(

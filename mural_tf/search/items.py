@@ -160,5 +160,12 @@ def read_array(path: pathlib.Path, **options) -> np.ndarray:
     return array
 
 
+def forget(array: np.ndarray) -> None:
+    """Gives the pages of a memory-mapped array back to the system, which reads them again where they are needed."""
+    mapped = getattr(array, "base", None)
+    if isinstance(mapped, mmap.mmap) and hasattr(mapped, "madvise"):
+        mapped.madvise(mmap.MADV_DONTNEED)
+
+
 def _starts_of(path: str | os.PathLike) -> pathlib.Path:
     return pathlib.Path(path).with_suffix(".offsets.npy")
