@@ -53,6 +53,9 @@ class Item:
         return next((c for c in self.captions if c[0] == language), self.captions[0] if self.captions else ("", ""))
 
 
+_DEFAULTS = {field.name: field.default for field in dataclasses.fields(Item)}
+
+
 def read_image(item: Item) -> bytes:
     """Returns the encoded image of an item. Raises `OSError` or `ValueError` if it is not there any more."""
     if not item.path:
@@ -124,11 +127,7 @@ def write_items(path: str | os.PathLike, lines: Iterable[bytes]) -> int:
 
 def to_json(item: Item) -> bytes:
     """Returns the item as one line of JSON, without the fields that have their default."""
-    values = {
-        field.name: getattr(item, field.name)
-        for field in dataclasses.fields(Item)
-        if getattr(item, field.name) != field.default
-    }
+    values = {name: value for name, value in vars(item).items() if value != _DEFAULTS[name]}
     return json.dumps(values, ensure_ascii=True).encode() + b"\n"
 
 
