@@ -215,7 +215,8 @@ def _lines(unit: Unit) -> Iterator[str | Unreadable]:
     for _, line in read_lines(unit.path, lambda *problem: problems.append(problem), part):
         if line is not None and line.strip():
             yield line
-        yield from _bad_lines(unit.path, problems)
+        if problems:
+            yield from _bad_lines(unit.path, problems)
     yield from _bad_lines(unit.path, problems)
 
 
@@ -295,7 +296,7 @@ class Seen:
 
     def add(self, value: int) -> bool:
         """Tells whether a hash is new."""
-        if value in self._recent or any(contains(run, value) for run in self._runs):
+        if value in self._recent or (self._runs and any(contains(run, value) for run in self._runs)):
             return False
         self._recent.add(value)
         if len(self._recent) >= self.RECENT:
