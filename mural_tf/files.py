@@ -19,6 +19,7 @@ import pathlib
 import reprlib
 import secrets
 import shutil
+import tempfile
 import typing
 from collections.abc import Iterator, Mapping
 from typing import IO
@@ -90,8 +91,15 @@ def _sync_all(path: str | pathlib.Path) -> None:
 
 @contextlib.contextmanager
 def whole(path: str | pathlib.Path) -> Iterator[pathlib.Path]:
-    """Gives a temporary name beside `path` that becomes `path` when the block ends without an error."""
+    """Gives a temporary name, beside `path` or on this machine, that becomes `path` when the block ends well."""
     path = as_path(path)
+    if isinstance(path, RemotePath):  # written here first: what is half written elsewhere would get its name on closing
+        with tempfile.TemporaryDirectory() as folder:
+            partial = pathlib.Path(folder, path.name)
+            yield partial
+            with partial.open("rb") as source, path.open("wb") as target:
+                shutil.copyfileobj(source, target, 1 << 20)
+        return
     partial = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}{PARTIAL}")
     try:
         yield partial

@@ -7,6 +7,7 @@ TensorFlow), TensorFlow's elsewhere. `files.as_path` gives a `RemotePath` or a `
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import posixpath
 import re
@@ -198,8 +199,10 @@ def _call(name: str, what):
         return what(_system(name))
 
 
-def _system(name: str) -> _Beam | _TensorFlow:
-    return _Beam(name) if "apache_beam" in sys.modules else _TensorFlow(name)
+def _system(name: str) -> _Beam | _BeamS3 | _TensorFlow:
+    if "apache_beam" not in sys.modules:
+        return _TensorFlow(name)
+    return _s3() if name.startswith("s3://") else _Beam(name)
 
 
 class _Beam:
@@ -246,6 +249,46 @@ class _Beam:
 
     def rename(self, name: str, target: str) -> None:
         self._systems.rename([name], [target])
+
+
+class _BeamS3:
+    """As `_Beam`, with one client for all files: Beam's own file system makes one for each call, in 0.15 s."""
+
+    def __init__(self):
+        _Beam("s3://")  # raises where the client is not installed
+        from apache_beam.io.aws.clients.s3 import boto3_client
+        from apache_beam.io.aws.s3io import S3IO
+        from apache_beam.options.pipeline_options import PipelineOptions
+
+        self._store = S3IO(boto3_client.Client(PipelineOptions([])))
+
+    def open(self, name: str, mode: str) -> IO[bytes]:
+        return self._store.open(name, mode)
+
+    def size(self, name: str) -> int:
+        if not self.is_file(name):
+            raise FileNotFoundError(f"There is no {name}.")
+        return self._store.size(name)
+
+    def is_file(self, name: str) -> bool:
+        return self._store.exists(name)
+
+    def is_dir(self, name: str) -> bool:
+        return next(iter(self._store.list_files(f"{name}/")), None) is not None
+
+    def walk(self, name: str) -> list[str]:
+        return sorted(path for path, _ in self._store.list_files(f"{name}/"))
+
+    def remove(self, name: str) -> None:
+        self._store.delete(name)
+
+    def rename(self, name: str, target: str) -> None:
+        self._store.rename(name, target)
+
+
+@functools.lru_cache(maxsize=1)
+def _s3() -> _BeamS3:
+    return _BeamS3()
 
 
 class _TensorFlow:

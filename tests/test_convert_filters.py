@@ -3,17 +3,21 @@
 import bz2
 import io
 import json
+import random
 
 import numpy as np
 import PIL.Image
 import pytest
-from convert_data import image_bytes, images_in, picture, run
+from convert_data import image_bytes, images_in, pairs_in, picture, run
 
 from mural_tf.data import records
 from mural_tf.data.pictures import BadImage, open_image
 from mural_tf.errors import UserError
+from mural_tf.ingest import convert
+from mural_tf.ingest.convert import KINDS
+from mural_tf.ingest.decisions import Ask, Decide, Keep
 from mural_tf.ingest.filters import NearDuplicates, count_unigrams, perceptual_hash, usable_bytes
-from mural_tf.ingest.source import FILTERS, Filters
+from mural_tf.ingest.source import FILTERS, Filters, Settings, parse_source
 from mural_tf.ingest.translated_captions import translation_key
 
 
@@ -208,3 +212,110 @@ def test_images_are_copied_unless_they_have_to_be_encoded():
 def test_images_that_cannot_be_used(content, problem):
     with pytest.raises(BadImage, match=problem):
         usable_bytes(content, open_image(content))
+
+
+def naive(found, which):
+    """What stays of (image, texts) and pairs, in order, by the rule itself."""
+    images, texts, pairs, kept = set(), set(), set(), []
+    for image, captions in found:
+        if which in ("image", "both") and image is not None and image in images:
+            continue
+        images.add(image)
+        stay = []
+        for caption in captions:
+            key = (image, caption) if which == "pair" and image is not None else caption
+            seen = pairs if which == "pair" else texts
+            if which in ("text", "both", "pair") and key in seen:
+                continue
+            if which != "image":
+                seen.add(key)
+            stay.append(caption)
+        if stay:
+            kept.append((image, stay))
+    return kept
+
+
+@pytest.mark.parametrize("which", ["text", "image", "both", "pair"])
+@pytest.mark.parametrize(("shards", "inline"), [(1, True), (2, False), (7, True)])
+def test_duplicates_as_a_dictionary_finds_them(tmp_path, which, shards, inline):
+    """Records with images inside, and captions of files, over several units; the first of each stays."""
+    draw = random.Random(shards)
+    found = [(draw.randrange(12), [f"text number {draw.randrange(40)}" for _ in range(draw.choice([1, 1, 3]))])
+             for _ in range(60)]  # fmt: skip
+    (tmp_path / "images").mkdir()
+    for n in range(12):
+        (tmp_path / "images" / f"{n}.jpg").write_bytes(image_bytes(n))
+    sources = []
+    for shard in range(shards):
+        mine = found[len(found) * shard // shards : len(found) * (shard + 1) // shards]
+        if inline:
+            made = [
+                records.ImageTextRecord(f"{shard}-{i}", image_bytes(image), texts, ["en"] * len(texts), texts)
+                for i, (image, texts) in enumerate(mine)
+            ]
+            folder = tmp_path / f"set{shard}"
+            records.write_records(folder, records.IMAGE_TEXT, "train", made)
+            sources.append(f"records:{folder}")
+        else:
+            mine = [(image, [text]) for image, texts in mine for text in texts]
+            lines = "".join(f"{image}.jpg\t{text}\n" for image, (text,) in mine)
+            (tmp_path / f"{shard}.tsv").write_text(lines)
+            sources.append(f"captions:{tmp_path}/{shard}.tsv,images={tmp_path}/images")
+    if not inline:
+        found = [(image, [text]) for image, texts in found for text in texts]
+    settings = {"unit_bytes": 10**9, "shard_megabytes": 10**6}  # one shard, so that the order is that of the files
+    output = run(sources, tmp_path / "out", drop_duplicates=which, **settings)
+    content = {image_bytes(n): n for n in range(12)}
+    kept = sorted((content[record.image], list(record.captions)) for record in images_in(output))
+    assert kept == sorted(naive(found, which))
+    smaller = run(sources, tmp_path / "small", drop_duplicates=which, unit_bytes=100_000, shard_megabytes=0)
+    same = sorted((content[record.image], list(record.captions)) for record in images_in(smaller))
+    assert same == kept
+
+
+@pytest.mark.parametrize("which", ["text", "both", "pair"])
+def test_duplicate_pairs(tmp_path, which):
+    """Of text pairs, in either direction; the same texts in other languages are another pair."""
+    (tmp_path / "a.tsv").write_text("one\teins\ntwo\tzwei\none\teins\n")
+    (tmp_path / "b.tsv").write_text("eins\tone\ndrei\tthree\n")
+    (tmp_path / "c.tsv").write_text("one\teins\n")
+    sources = [
+        f"pairs:{tmp_path}/a.tsv,language_b=de", f"pairs:{tmp_path}/b.tsv,language_a=de,language_b=en",
+        f"pairs:{tmp_path}/c.tsv,language_b=nl",
+    ]  # fmt: skip
+    output = run(sources, tmp_path / "out", drop_duplicates=which)
+    found = sorted((pair.language_a, pair.text_a, pair.language_b) for pair in pairs_in(output))
+    assert found == [("de", "drei", "en"), ("en", "one", "de"), ("en", "one", "nl"), ("en", "two", "de")]
+    left = json.loads((output / "dataset.json").read_text())["left_out"]
+    assert left == {"duplicate pair": {"count": 2, "first": f"{tmp_path}/a.tsv:3"}}
+    assert len(pairs_in(run(sources, tmp_path / "images", drop_duplicates="image"))) == 6
+
+
+def test_no_image_bytes_are_shuffled(tmp_path):
+    """What goes from one step to another are hashes and numbers: a block is far smaller than an image."""
+    write_images(tmp_path)
+    sources = [parse_source(f"captions:{tmp_path}/captions.tsv,images={tmp_path}", KINDS)]
+    settings = Settings(drop_duplicates="both", filters=Filters(max_images_per_text=2, max_texts_per_image=2))
+    for source in sources:
+        source.check()
+    (tmp_path / "work" / "decided").mkdir(parents=True)
+    asked = convert.make_plan(sources, settings, tmp_path / "work").asked
+    marks = [(tmp_path / f"{n}.jpg").read_bytes()[100:116] for n in range(3)]
+    blocks = 0
+    for stage in asked.stages():
+        rows = {}
+        for job in asked.jobs(stage):
+            for key, value in Ask(asked, stage)(job):
+                rows.setdefault(key, []).append(value)
+        for element in rows.items():
+            for target, block in Decide(asked)(element):
+                assert not any(mark in data for mark in marks for data in (block, *(d for _, d in element[1])))
+                list(Keep(asked.folder)((target, [block])))
+                blocks += 1
+    assert blocks >= 2 and not any(mark in path.read_bytes() for mark in marks for path in asked.folder.iterdir())
+
+
+def write_images(folder):
+    for n in range(3):
+        (folder / f"{n}.jpg").write_bytes(image_bytes(n))
+    (folder / "captions.tsv").write_text("".join(f"{n % 3}.jpg\ta text {n % 4}\n" for n in range(24)))

@@ -168,8 +168,7 @@ def read_file(path: str | os.PathLike) -> bytes:
       OSError: it is not there or cannot be read.
     """
     path = as_path(path)
-    # A pipe would wait for its other end.
-    if isinstance(path, pathlib.Path) and not stat.S_ISREG(os.stat(path).st_mode):
+    if isinstance(path, pathlib.Path) and not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would wait
         raise BadImage("not a regular file")
     with path.open("rb") as file:
         content = file.read(MAX_BYTES + 1)
@@ -183,10 +182,11 @@ def path_below(folder: pathlib.Path, name: str) -> pathlib.Path:
 
     Whoever wrote a table of names could otherwise read any file of this machine: "../../home/…" or "/home/…".
     """
-    if isinstance(folder, RemotePath):  # a store has no links
-        if not str(folder / name).startswith(f"{folder}/"):
+    if isinstance(folder, RemotePath):
+        path = folder / name
+        if not str(path).startswith(f"{folder}/"):
             raise BadImage("file name that leads out of its folder")
-        return folder / name
+        return path
     try:
         path = (folder / name).resolve()
         _refuse_circles(path)

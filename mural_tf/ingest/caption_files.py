@@ -18,6 +18,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from mural_tf.errors import UserError
+from mural_tf.files import as_path
 from mural_tf.ingest.text_files import Problem, canonical_language, clean, is_text, open_binary, read_lines, refuse
 
 LARGEST_JSON = 2**30  # bytes of a file, which is held in memory; the largest published ones have 150 million
@@ -149,7 +150,7 @@ def read_multi30k(
         captions but 1,000 French and Czech ones.
       on_problem: see the module.
     """
-    root = pathlib.Path(directory)
+    root = as_path(directory)
     root = root / "data" if (root / "data").is_dir() else root
     short = split.removesuffix("_flickr") if split.startswith("test_2016") else split
     if task is None:
@@ -173,7 +174,7 @@ def read_coco_cn(
 
     The id is COCO's image id, as in `read_coco`, though images of train2014 and val2014 are mixed in each split.
     """
-    root = pathlib.Path(directory)
+    root = as_path(directory)
     names = _existing(root / f"coco-cn_{split}.txt", f"COCO-CN, split {split}")
     listed = {clean(text) for _, text in read_lines(names)}
     captions = _existing(root / f"imageid.{kind}-caption.txt", f"COCO-CN's {kind} captions")

@@ -28,7 +28,15 @@ from mural_tf.data.dataset_folder import DESCRIPTION, is_built
 from mural_tf.data.record_format import IMAGE_TEXT, TEXT_PAIRS, ImageTextRecord, TextPair, serialize
 from mural_tf.data.tfrecord import framed
 from mural_tf.errors import UserError
-from mural_tf.files import as_path, exclusive_lock, publish, remove_tree, whole, write_whole
+from mural_tf.files import (
+    as_path,
+    exclusive_lock,
+    publish,
+    remove_tree,
+    storage_errors,
+    whole,
+    write_whole,
+)
 from mural_tf.ingest.captioned_sets import Coco, CocoCn, Karpathy, Multi30k
 from mural_tf.ingest.decisions import SAME_IMAGE, SAME_PAIR, SAME_TEXT, Asked, Decide, Keep
 from mural_tf.ingest.decisions import Ask as AskUnit
@@ -41,6 +49,7 @@ from mural_tf.ingest.shards import (
     Part,
     Watch,
     join_skipped,
+    manifest_path,
     open_folder,
     places_path,
     read_manifest,
@@ -80,6 +89,7 @@ def convert(
         conversion of something else beside it, or a full disk.
       OSError: any other failed file operation.
     """
+    settings.engine()  # raises for flags that are none
     output, sources = as_path(output), in_order(sources)
     for source in sources:
         source.check()
@@ -88,8 +98,9 @@ def convert(
     if is_built(output, identity):
         remove_tree(folder)  # of a run that was killed after its last step but one
         return output
-    output.parent.mkdir(parents=True, exist_ok=True)
-    with exclusive_lock(output.parent / f".{output.name}.lock"):
+    with storage_errors(output):
+        output.parent.mkdir(parents=True, exist_ok=True)
+    with storage_errors(output), exclusive_lock(output.parent / f".{output.name}.lock"):
         if is_built(output, identity):  # another process finished it while we waited
             return output
         open_folder(folder, identity, restart)
@@ -279,7 +290,8 @@ def _run(plan: Plan, settings: Settings, progress: bool) -> None:
     """Writes all shards that are missing, with a bar."""
     from mural_tf.ingest.engine import run
 
-    missing = [number for number in range(len(plan.shards)) if read_manifest(plan.folder, number) is None]
+    names = {path.name for path in (plan.folder / "parts").glob("*.json")}
+    missing = [n for n in range(len(plan.shards)) if manifest_path(plan.folder, n).name not in names]
     if not missing:
         return
     sizes = [plan.size_of(number) for number in range(len(plan.shards))]
@@ -296,7 +308,7 @@ class WriteShard:
 
     def __init__(self, plan: Plan):
         self.plan, self.settings = plan, plan.asked.settings
-        self.screen = Screen(self.settings, plan.asked.folder)
+        self.screen, self.names = Screen(self.settings, plan.asked.folder), plan.asked.names()
         same = self.settings.drop_duplicates
         self.kinds = {"text": [SAME_TEXT], "image": [SAME_IMAGE], "both": [SAME_IMAGE, SAME_TEXT]}.get(same, [])
         self.kinds = [SAME_PAIR] if same == "pair" else self.kinds
@@ -357,7 +369,7 @@ class WriteShard:
         queue, streams = [], {}
         for number in self.plan.shards[shard]:
             index, unit = asked.units[number]
-            reading = Reading(tally, asked.decided(number))
+            reading = Reading(tally, asked.decided(number, self.names))
             streams[number] = asked.sources[index], asked.sources[index].read(unit, reading), reading
             heapq.heappush(queue, (0.0, number))
         while queue:
@@ -450,13 +462,15 @@ def finish(plan: Plan, output: pathlib.Path, identity: dict, settings: Settings)
         raise UserError("Nothing to write: " + "; ".join(line.strip() for line in tally.lines()) + ".")
     complete = folder / "complete" if isinstance(folder, pathlib.Path) else output
     shards: dict[str, Part] = {}
+    here = {path.name for path in (folder / "parts").glob("*")}
     for (kind, split), found in sorted(parts.items()):
         (complete / kind).mkdir(parents=True, exist_ok=True)
         for index, part in enumerate(found):
             name = f"{kind}/{split}-{index:05d}-of-{len(found):05d}.tfrecord"
             rename_part(folder, part, complete / name)
             shards[name] = part
-    join_skipped([places_path(folder, number) for number in range(len(plan.shards))], complete / SKIPPED)
+    places = [places_path(folder, number) for number in range(len(plan.shards))]
+    join_skipped([path for path in places if path.name in here], complete / SKIPPED)
     text = json.dumps({**identity, **_description(shards, tally)}, indent=1, ensure_ascii=False) + "\n"
     (complete / DESCRIPTION).write_text(text, encoding="utf-8")
     if complete != output:

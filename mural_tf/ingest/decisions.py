@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,18 +23,20 @@ from mural_tf.files import find, read_array, save_array, write_whole
 from mural_tf.ingest.filters import Screen
 from mural_tf.ingest.hashes import bytes_hash, contains, text_hash
 from mural_tf.ingest.image_store import CaptionedImages, DownloadedImages
-from mural_tf.ingest.source import PAIR, Captioned, Pair, Reading, Settings, Source, Text, Unit
+from mural_tf.ingest.source import FILE, PAIR, Captioned, Pair, Reading, Settings, Source, Text, Unit
 from mural_tf.ingest.translated_captions import keys_of, read_translations
 from mural_tf.ingest.wit import HeldOut, Wit, image_hash
 
 TEXTS, IMAGES = "frequent_texts", "frequent_images"
 LOCATIONS, TRANSLATIONS, HELD_OUT = "locations", "translations", "held_out"
 SAME_IMAGE, SAME_TEXT, SAME_PAIR = "duplicate image", "duplicate text", "duplicate pair"
+CAPTIONS = "captions"  # hashes of a unit's captions, kept from one stage to the next
 EVERYWHERE = -1  # in place of a unit's number: concerns all of them
 ROWS_IN_A_PARTITION = 1_000_000  # about; a partition is decided in memory
 
 _TWO = np.dtype([("key", "<u8"), ("other", "<u8")])
 _ASKED = np.dtype([("key", "<u8"), ("unit", "<u4")])
+_CAPTION = np.dtype([("record", "<u4"), ("image", "<u8"), ("text", "<u8"), ("pair", "<u8"), ("text_hash", "<u8")])
 _PLACE = np.dtype([("key", "<u8"), ("shard", "<u4"), ("offset", "<u8"), ("size", "<u8")])
 
 
@@ -78,7 +80,7 @@ class Asked:
         images = [source for source in self.sources if isinstance(source, CaptionedImages)]
         first = [TEXTS] if filters.max_images_per_text else []
         first += [IMAGES] if filters.max_texts_per_image else []
-        first += [LOCATIONS] if any(isinstance(source.store(), DownloadedImages) for source in images) else []
+        first += [LOCATIONS] if any(map(_is_downloaded, images)) else []
         first += [TRANSLATIONS] if self.settings.translations else []
         first += [HELD_OUT] if any(isinstance(source, Wit) and source.is_divided for source in self.sources) else []
         later = [SAME_IMAGE] if same in ("image", "both") else []
@@ -90,9 +92,8 @@ class Asked:
         jobs = [Job("unit", source, number) for number, (source, _) in enumerate(self.units)]
         if LOCATIONS in stage:
             for index, source in enumerate(self.sources):
-                store = source.store() if isinstance(source, CaptionedImages) else None
-                if isinstance(store, DownloadedImages):
-                    jobs += [Job(LOCATIONS, index, number) for number in range(len(store.shards))]
+                if _is_downloaded(source):
+                    jobs += [Job(LOCATIONS, index, number) for number in range(len(source.store().shards))]
         if TRANSLATIONS in stage:
             jobs += [Job(TRANSLATIONS, number, number) for number in range(len(self.translations()))]
         return jobs
@@ -101,9 +102,13 @@ class Asked:
         """Returns the files of translations."""
         return [path for pattern in self.settings.translations for path in find(pattern)]
 
-    def decided(self, number: int) -> Decided:
-        """Returns what was decided about a unit."""
-        return Decided(self.folder, number, self.units[number][0])
+    def names(self) -> set[str]:
+        """Returns the names of the files of decisions: looking for each would take a store longer than reading all."""
+        return {path.name for path in self.folder.glob("*")}
+
+    def decided(self, number: int, names: Collection[str]) -> Decided:
+        """Returns what was decided about a unit, in the stages before `names` were looked up."""
+        return Decided(self.folder, number, self.units[number][0], names)
 
     def partition(self, keys: np.ndarray) -> np.ndarray:
         """Returns the partitions of hashes."""
@@ -114,72 +119,107 @@ class Asked:
 
 
 class Ask:
-    """Looks through a job and returns rows of hashes by `Key`; made once in every worker."""
+    """Looks through a job and returns rows of hashes by `Key`; made once in every worker.
+
+    A unit is read once: what later stages need of its captions is kept as hashes (`_captions`), unless its images can
+    only be found after the first stage.
+    """
 
     def __init__(self, asked: Asked, stage: Sequence[str]):
         self.asked, self.stage = asked, stage
-        self.screen = Screen(asked.settings, asked.folder)
+        self.screen, self.names = Screen(asked.settings, asked.folder), asked.names()
 
     def __call__(self, job: Job) -> Iterator[tuple[Key, tuple[bool, bytes]]]:
         """Yields (key, (whether it is an answer, packed rows))."""
-        if job.kind == LOCATIONS:
-            yield from self._locations(job)
-        elif job.kind == TRANSLATIONS:
-            yield from self._translations(job)
-        else:
-            yield from self._unit(job)
+        ask = {LOCATIONS: self._locations, TRANSLATIONS: self._translations}.get(job.kind, self._unit)
+        for key, block in ask(Job(*job)):
+            yield tuple(key), block  # plain tuples have a coder that is the same everywhere
 
     def _unit(self, job: Job) -> Iterator:
+        if set(self.stage) & {SAME_IMAGE, SAME_TEXT, SAME_PAIR}:
+            (kind,) = self.stage
+            yield from self._asked(kind, 0, self._keys(kind, job), job)
+            return
         source, unit = self.asked.sources[job.source], self.asked.units[job.number][1]
-        reading = Reading(decided=self.asked.decided(job.number))
         rows: dict[str, list] = {kind: [] for kind in self.stage}
         by_language: dict[str, list[int]] = {}
-        downloaded = isinstance(source, CaptionedImages) and isinstance(source.store(), DownloadedImages)
+        downloaded, kept = _is_downloaded(source), []
+        keep = bool(self.asked.settings.drop_duplicates) and not downloaded
+        reading, record = Reading(), 0
         for item in source.read(unit, reading):
+            found = list(source.records(item, reading)) if keep else []
+            if keep:
+                for one in found:
+                    kept += self._rows_of(one, reading, record)
+                    record += 1
+            if source.ITEM == PAIR:
+                continue
+            texts = list(_texts(found) if keep and source.ITEM == FILE else source.texts(item))
             if HELD_OUT in rows and isinstance(source, Wit) and source.is_divided:
-                for text in item.texts:
-                    value = int(image_hash(source.salt, item.image_id))
-                    by_language.setdefault(text.language, []).append(value)
+                for image, text in texts:
+                    by_language.setdefault(text.language, []).append(int(image_hash(source.salt, image)))
             if LOCATIONS in rows and downloaded:
                 rows[LOCATIONS].append(text_hash(item.image_file))
-            if (TEXTS in rows or IMAGES in rows) and source.ITEM != PAIR:
-                pairs = [(text_hash(text.text), text_hash(image)) for image, text in source.texts(item)]
+            if TEXTS in rows or IMAGES in rows:
+                pairs = [(text_hash(text.text), text_hash(image)) for image, text in texts]
                 rows.get(TEXTS, []).extend(pairs)
                 rows.get(IMAGES, []).extend((image, text) for text, image in pairs)
-            if TRANSLATIONS in rows and source.ITEM != PAIR:
-                rows[TRANSLATIONS] += [text_hash(key) for _, text in source.texts(item) for key in keys_of(text)]
-            for kind in (SAME_IMAGE, SAME_TEXT, SAME_PAIR):
-                if kind in rows:
-                    rows[kind] += self._keys(kind, source, item, reading)
+            if TRANSLATIONS in rows:
+                rows[TRANSLATIONS] += [text_hash(key) for _, text in texts for key in keys_of(text)]
+        if keep:
+            save_array(path_of(self.asked.folder, CAPTIONS, job.number), np.array(kept, _CAPTION))
         for language, hashes in by_language.items():
             block = json.dumps(language).encode() + b"\n" + np.array(hashes, "<u8").tobytes()
             yield Key(HELD_OUT, job.source, 0), (False, block)
-        for kind, found in rows.items():
-            of = job.source if kind == LOCATIONS else 0
-            if kind in (TEXTS, IMAGES):
-                table = np.unique(np.array(found, _TWO))
-            elif kind != HELD_OUT:
-                table = np.zeros(len(set(found)), _ASKED)
-                table["key"], table["unit"] = np.unique(np.array(found, "<u8")), job.number
-            else:
-                continue
-            yield from self._packed(kind, of, table, answer=False)
+        for kind in (TEXTS, IMAGES):
+            if kind in rows:
+                yield from self._packed(kind, 0, np.unique(np.array(rows[kind], _TWO)), answer=False)
+        for kind, of in ((LOCATIONS, job.source), (TRANSLATIONS, 0)):
+            if kind in rows:
+                yield from self._asked(kind, of, np.array(rows[kind], "<u8"), job)
 
-    def _keys(self, kind: str, source: Source, item: Any, reading: Reading) -> list[int]:
-        """Returns the keys of what an item's records would be duplicates by."""
-        if kind == SAME_TEXT and source.ITEM != PAIR and not isinstance(source, CaptionedImages):
-            texts = [text for _, text in source.texts(item)]
-            wanted = [text for text in texts if not self.screen.reason_against(text.text, reading.decided)]
-            return [key_of_text(text) for text in wanted]
-        return [key for found in source.records(item, reading) for key in self._keys_of(kind, found, reading)]
+    def _asked(self, kind: str, source: int, keys: np.ndarray, job: Job) -> Iterator:
+        keys = np.unique(keys)
+        table = np.zeros(keys.size, _ASKED)
+        table["key"], table["unit"] = keys, job.number
+        yield from self._packed(kind, source, table, answer=False)
 
-    def _keys_of(self, kind: str, found: Pair | Captioned, reading: Reading) -> list[int]:
+    def _keys(self, kind: str, job: Job) -> np.ndarray:
+        """Returns the keys of what a unit's records would be duplicates by, of those that pass the filters of texts."""
+        decided = self.asked.decided(job.number, self.names)
+        rows = self._captions(job)
+        wanted = (rows["image"] == 0) | ~np.isin(rows["text_hash"], decided.frequent_texts)
+        rows = rows[wanted]
+        if kind == SAME_IMAGE:
+            return rows["image"][rows["image"] != 0]
+        if self.asked.settings.drop_duplicates == "both":
+            rows = rows[_is_first(rows) & ~np.isin(rows["image"], decided.others(SAME_IMAGE))]
+        return rows["pair" if kind == SAME_PAIR else "text"]
+
+    def _captions(self, job: Job) -> np.ndarray:
+        """Returns the hashes of a unit's captions; makes and keeps them where the first stage could not."""
+        path = path_of(self.asked.folder, CAPTIONS, job.number)
+        if path.name in self.names:
+            return read_array(path)
+        source, unit = self.asked.sources[job.source], self.asked.units[job.number][1]
+        reading = Reading(decided=self.asked.decided(job.number, self.names))
+        found = (one for item in source.read(unit, reading) for one in source.records(item, reading))
+        rows = [row for record, one in enumerate(found) for row in self._rows_of(one, reading, record)]
+        rows = np.array(rows, _CAPTION)
+        save_array(path, rows)
+        return rows
+
+    def _rows_of(self, found: Pair | Captioned, reading: Reading, record: int) -> list[tuple[int, int, int, int, int]]:
+        """Returns a row of `_CAPTION` for each caption that passes the filters of texts."""
         if isinstance(found, Pair):
-            return [] if kind == SAME_IMAGE else [key_of_pair(found)]
+            key = key_of_pair(found)
+            return [(record, 0, key, key, 0)]
         kept = self.screen.accepted_texts(found, reading)
-        if kept is not None and kind != SAME_IMAGE:
-            kept = reading.decided.without_duplicates(kept, Reading(), (SAME_IMAGE,))
-        return [] if kept is None else keys_of_captioned(kind, kept)
+        if kept is None:
+            return []
+        (image,) = keys_of_captioned(SAME_IMAGE, kept)
+        keys = zip(keys_of_captioned(SAME_TEXT, kept), keys_of_captioned(SAME_PAIR, kept), kept.texts)
+        return [(record, image, text, pair, text_hash(caption.text)) for text, pair, caption in keys]
 
     def _locations(self, job: Job) -> Iterator:
         store = self.asked.sources[job.source].store()
@@ -210,6 +250,22 @@ class Ask:
         parts = self.asked.partition(table["key"])
         for partition in np.unique(parts):
             yield Key(kind, source, int(partition)), (answer, table[parts == partition].tobytes())
+
+
+def _is_first(rows: np.ndarray) -> np.ndarray:
+    """Tells of a unit's captions whether their record is the first with its image; text pairs have none."""
+    _, first, group = np.unique(rows["image"], return_index=True, return_inverse=True)
+    return (rows["image"] == 0) | (rows["record"] == rows["record"][first][group])
+
+
+def _is_downloaded(source: Source) -> bool:
+    return isinstance(source, CaptionedImages) and isinstance(source.store(), DownloadedImages)
+
+
+def _texts(found: Iterable[Captioned | Pair]) -> Iterator[tuple[str, Text]]:
+    for one in found:
+        if isinstance(one, Captioned):
+            yield from ((one.image_id, text) for text in one.texts)
 
 
 def key_of_text(text: Text) -> int:
@@ -347,14 +403,14 @@ def path_of(folder: pathlib.Path, kind: str, number: int) -> pathlib.Path:
 class Decided:
     """What was decided about one unit; read when it is first asked for."""
 
-    def __init__(self, folder: pathlib.Path, number: int, source: int):
-        self._folder, self._number, self._source = folder, number, source
+    def __init__(self, folder: pathlib.Path, number: int, source: int, names: Collection[str]):
+        self._folder, self._number, self._source, self._names = folder, number, source, names
         self._read: dict[str, Any] = {}
 
     def _get(self, kind: str, number: int, read: Callable[[pathlib.Path], Any], without: Any) -> Any:
         if kind not in self._read:
             path = path_of(self._folder, kind, number)
-            self._read[kind] = read(path) if path.exists() else without
+            self._read[kind] = read(path) if path.name in self._names else without
         return self._read[kind]
 
     @property
@@ -401,12 +457,16 @@ class Decided:
             found = found._replace(texts=texts)
         return found
 
+    def others(self, kind: str) -> np.ndarray:
+        """Sorted keys of duplicates that other units keep, uint64 [N]."""
+        return self._get(kind, self._number, read_array, np.empty(0, np.uint64))
+
     def is_duplicate_pair(self, pair: Pair, kind: str) -> bool:
         """Tells whether another unit, or this one before, has the pair."""
         return self._is_duplicate(kind, key_of_pair(pair))
 
     def _is_duplicate(self, kind: str, key: int) -> bool:
-        others = self._get(kind, self._number, read_array, np.empty(0, np.uint64))
+        others = self.others(kind)
         seen = self._read.setdefault(f"seen {kind}", set())
         if contains(others, key) or key in seen:
             return True

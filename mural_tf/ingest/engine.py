@@ -32,6 +32,7 @@ from mural_tf.files import as_path, storage_errors
 
 try:
     import apache_beam as beam
+    from apache_beam.io.filesystems import FileSystems
     from apache_beam.options.pipeline_options import PipelineOptions
 except ImportError:
     raise UserError(
@@ -60,6 +61,7 @@ class Engine:
     beam: str = ""
 
     def __post_init__(self):
+        FileSystems.set_options(PipelineOptions(self.arguments))  # for files elsewhere that this process looks at
         if self.workers < 0:
             raise UserError(f"workers is {self.workers}: expected 0 or more.")
         if self.runner in _NO_WORKERS_NEEDED:

@@ -199,7 +199,9 @@ class Screen:
         if reason:
             tally.leave_out(reason, place, len(texts))
             return None
-        return found._replace(image=image, texts=add_translations(found.image_id, texts, reading.decided.translations))
+        if self.settings.translations:
+            texts = add_translations(found.image_id, texts, reading.decided.translations)
+        return found._replace(image=image, texts=texts)
 
     def _image_or_reason(self, found: Captioned, decided) -> tuple[bytes, str]:
         """Returns what the record holds, or why the image is not wanted; raises `BadImage`."""

@@ -67,12 +67,9 @@ def places_path(folder: pathlib.Path, number: int) -> pathlib.Path:
     return folder / "parts" / f"{number:06d}.skipped.tsv"
 
 
-def read_manifest(folder: pathlib.Path, number: int) -> Manifest | None:
-    """Returns a shard's manifest, `None` if it is not finished."""
-    path = manifest_path(folder, number)
-    if not path.is_file():
-        return None
-    content = json.loads(path.read_text(encoding="utf-8"))
+def read_manifest(folder: pathlib.Path, number: int) -> Manifest:
+    """Returns the manifest of a shard that is finished."""
+    content = json.loads(manifest_path(folder, number).read_text(encoding="utf-8"))
     return Manifest(Tally(**content["tally"]), [Part(**part) for part in content["parts"]], content["sources"])
 
 
@@ -119,11 +116,9 @@ class Watch:
         """Looks for new ones."""
         names = {path.name for path in (self.folder / "parts").glob("*.json")}
         for number in [number for number in self.waiting if manifest_path(self.folder, number).name in names]:
-            manifest = read_manifest(self.folder, number)
-            if manifest is not None:
-                self.waiting.discard(number)
-                self.tally.add(manifest.tally)
-                self.bar.update(self.sizes[number])
+            self.waiting.discard(number)
+            self.tally.add(read_manifest(self.folder, number).tally)
+            self.bar.update(self.sizes[number])
         self.bar.set_postfix_str(f"{self.tally.written} written, {self.tally.skipped.total} skipped", refresh=False)
         self.tally.check(self.max_fraction)
 
@@ -145,7 +140,6 @@ def rename_part(folder: pathlib.Path, part: Part, name: pathlib.Path) -> None:
 
 def join_skipped(files: Sequence[pathlib.Path], path: pathlib.Path) -> None:
     """Lists kind and place of everything skipped; there is no file where nothing was."""
-    files = [file for file in files if file.is_file()]
     if files:
         with path.open("wb") as joined:
             for file in files:

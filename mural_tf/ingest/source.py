@@ -10,6 +10,8 @@ import pathlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Callable, ClassVar, NamedTuple
 
+import numpy as np
+
 from mural_tf.data.skipped import CountsByKind
 from mural_tf.errors import UserError
 from mural_tf.files import as_path, find
@@ -180,6 +182,8 @@ def cut(path: pathlib.Path, weight: int, unit_bytes: int, most: int | None = Non
 
 class Nothing:
     """What is known of a unit before its records are made, where nothing was asked for; `decisions.Decided` knows."""
+
+    frequent_texts = frequent_images = np.empty(0, np.uint64)
 
     def location(self, address: str) -> tuple[int, int, int] | None:
         """Returns (shard, offset, size) of a downloaded image."""

@@ -47,6 +47,7 @@ from mural_tf.files import (
     read_json,
     remove_tree,
     save_array,
+    storage_errors,
     whole,
     write_whole,
 )
@@ -164,8 +165,9 @@ def embed(
     if is_built(output, identity, DESCRIPTION, "set of embeddings"):
         remove_tree(folder)  # of a run that was killed after its last step but one
         return output
-    output.parent.mkdir(parents=True, exist_ok=True)
-    with exclusive_lock(output.parent / f".{output.name}.lock"):
+    with storage_errors(output):
+        output.parent.mkdir(parents=True, exist_ok=True)
+    with storage_errors(output), exclusive_lock(output.parent / f".{output.name}.lock"):
         if is_built(output, identity, DESCRIPTION, "set of embeddings"):  # another process finished it meanwhile
             return output
         open_folder(folder, identity, restart)
@@ -211,7 +213,8 @@ def _run(
     """Makes all shards that are missing, with a bar."""
     from mural_tf.ingest.engine import Engine, run
 
-    jobs = [(number, list(pieces)) for number, pieces in enumerate(shards) if not _is_finished(folder, number)]
+    names = _names(folder / "parts")
+    jobs = [(n, list(pieces)) for n, pieces in enumerate(shards) if manifest_path(folder, n).name not in names]
     if not jobs:
         return
     sizes = [sum(unit.size for _, unit in pieces) for pieces in shards]
@@ -221,8 +224,9 @@ def _run(
         run(graph, Engine(settings.workers, settings.beam), folder, watch)
 
 
-def _is_finished(folder: pathlib.Path, number: int) -> bool:
-    return manifest_path(folder, number).is_file()
+def _names(folder: pathlib.Path) -> set[str]:
+    """The names of a folder's files, in one look at a store."""
+    return {path.name for path in folder.glob("*")}
 
 
 @dataclasses.dataclass
@@ -456,6 +460,7 @@ def _finish(folder: pathlib.Path, output: pathlib.Path, identity: dict, count: i
         raise UserError("Nothing to embed: " + "; ".join(line.strip() for line in tally.lines()) + ".")
     complete = folder / "complete" if isinstance(folder, pathlib.Path) else output
     complete.mkdir(exist_ok=True)
+    places, here = map(functools.partial(places_path, folder), range(count)), _names(folder / "parts")
     for number, manifest in enumerate(manifests):
         for part in manifest.parts:
             name = shard_name(part.kind, number, count)
@@ -463,7 +468,7 @@ def _finish(folder: pathlib.Path, output: pathlib.Path, identity: dict, count: i
             part.name = name
         text = json.dumps(dataclasses.asdict(manifest), ensure_ascii=False)
         write_whole(complete / shard_name("manifest", number, count), text)
-    join_skipped([places_path(folder, number) for number in range(count)], complete / SKIPPED)
+    join_skipped([path for path in places if path.name in here], complete / SKIPPED)
     probes = np.array(read_array(folder / PROBES))
     save_array(complete / PROBES, probes)
     made_by = {**read_json(folder / MODEL), "digest": identity["model"], "identity": str(Fingerprint(probes))}
