@@ -14,6 +14,7 @@ import google_crc32c
 import numpy as np
 import pytest
 from convert_data import contents
+from object_store import object_store, stored, upload
 from search_data import COLORS, ColorEmbedder, png, write_folder
 from test_convert import alive, children
 
@@ -491,3 +492,28 @@ def finished(parts):
     """{file: time of its last change} of the finished shards."""
     numbers = {path.name[:6] for path in parts.glob("*.json")} if parts.exists() else ()
     return {path.name: path.stat().st_mtime_ns for path in parts.glob("*") if path.name[:6] in numbers}
+
+
+@pytest.mark.slow
+def test_a_bucket_gives_and_takes_the_same_bytes(tmp_path, monkeypatch):
+    sources = tmp_path / "in"
+    rows = [records.ImageTextRecord(name, png(color), ["a"], ["en"], [""]) for name, color in COLORS.items()]
+    records.write_records(sources / "data", records.IMAGE_TEXT, "train", rows)
+    (sources / "texts.tsv").write_text("".join(f"de\tSatz {n}\n" for n in range(300)))
+    with object_store(monkeypatch) as client:
+        upload(client, sources, "in")
+        for kind, name in ((IMAGES, "data"), (TEXTS, "texts.tsv")):
+            expected = contents(run(tmp_path, [str(sources / name)], f"out {kind}", kind=kind))
+            output = embed.embed(
+                str(tmp_path / "model"), [f"s3://bucket/in/{name}"], f"s3://bucket/sets/{kind}",
+                Settings(kind, workers=0, shard_items=12), progress=False,
+            )  # fmt: skip
+            found = stored(client, f"sets/{kind}")
+            assert found.keys() == expected.keys() and set(stored(client, "sets")) >= {
+                f"{kind}/{name}" for name in found
+            }
+            assert all(found[name] == data for name, data in expected.items() if name.startswith("vectors"))
+            made = build.index_embeddings(output, tmp_path / f"index {kind}")
+            assert len(made) == (4 if kind == IMAGES else 300)
+            if kind == IMAGES:
+                assert made.read_image(0) == png(COLORS[made.items[0]])  # from the bucket
