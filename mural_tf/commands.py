@@ -200,7 +200,7 @@ def search_index():
         dtype=("float32", "Type of the stored vectors.", ["float32", "float16"]),
         batch_size=(64, "Images encoded at a time.", 1),
         update=(False, "Add what is new in the sources to a complete index."),
-        embeddings=("", "A folder that the command embed has made, in place of sources."),
+        embeddings=("", "A folder that the command embed has made, in place of sources, kind, split and dtype."),
     )
     search = cli.define(
         approximate=(

@@ -20,7 +20,7 @@ from test_convert import alive, children
 
 from mural_tf.data import records, tfrecord
 from mural_tf.errors import UserError
-from mural_tf.search import build, collect, embed
+from mural_tf.search import build, collect, commands, embed
 from mural_tf.search.collect import Seen, Unreadable
 from mural_tf.search.embed import EmbedShard, Settings
 from mural_tf.search.index import take
@@ -373,6 +373,20 @@ def test_an_index_of_embeddings_is_made_once_and_grows(tmp_path, monkeypatch):
     assert [grown.items[row] for row in range(len(before))] == [before.items[row] for row in range(len(before))]
     whole = build.index_embeddings(embedded, tmp_path / "whole")
     assert sorted(whole.items) == sorted(grown.items)
+
+
+def test_the_command_index_takes_embeddings(tmp_path, monkeypatch, capsys):
+    embedded = run(tmp_path, write_sources(tmp_path))
+    monkeypatch.setattr(commands, "load", lambda path: pytest.fail("loaded a model that nothing needs"))
+    made = commands.index("", [], str(tmp_path / "index"), method="hnsw", embeddings=str(embedded))
+    printed = capsys.readouterr()
+    assert f"{len(made)} texts in" in printed.out and "Recall@10" in printed.out and "1 could not be" in printed.err
+    assert made.approximate.index.ntotal == len(made)
+    with pytest.raises(UserError, match="takes the place of sources"):
+        commands.index("", ["photos"], str(tmp_path / "index"), embeddings=str(embedded))
+    monkeypatch.setattr(commands, "load", lambda path: ColorEmbedder(seed=1))
+    with pytest.raises(UserError, match="was made by the model"):
+        commands.index(str(tmp_path / "model"), [], str(tmp_path / "index"), embeddings=str(embedded))
 
 
 @pytest.mark.parametrize("moment", ["_join", "publish 0", "publish 4"])

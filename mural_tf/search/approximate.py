@@ -34,6 +34,7 @@ SMALLEST_LIST = 39  # vectors in a cell on average, the fewest that faiss's k-me
 TRAINING_PER_LIST = 64  # vectors that k-means sees per cell; faiss advises up to 256
 OVERSAMPLING = 4  # candidates scored again per result
 BLOCK = 65_536  # vectors added at a time
+SAMPLED = 1024  # vectors of the sample read at a time: the system maps 64 kB around each
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,8 +135,8 @@ def build(embeddings: np.ndarray, parameters: Parameters, tell=lambda count: Non
         wanted = BLOCK
     chosen = np.sort(np.random.default_rng(0).permutation(count)[:wanted])
     sample = np.empty((len(chosen), size), np.float32)
-    for begin in range(0, len(chosen), BLOCK // 8):
-        rows = chosen[begin : begin + BLOCK // 8]
+    for begin in range(0, len(chosen), SAMPLED):
+        rows = chosen[begin : begin + SAMPLED]
         sample[begin : begin + len(rows)] = embeddings[rows]
         forget(embeddings)
     index.train(sample)

@@ -48,7 +48,7 @@ def index(
         if names:
             raise UserError("--embeddings takes the place of sources: give one or the other.")
         made = index_embeddings(embeddings, output, update)
-        embedder = LateModel(made, model)
+        embedder = model_of(made, model) if model else LateModel(made)
     else:
         collect.list_files(kind, names, split)  # mistakes show before the model is loaded
         embedder = load(model)
@@ -77,12 +77,12 @@ def load(model: str):
 class LateModel:
     """The model of an index, which is loaded when it is asked for something: for nothing but vectors it is not."""
 
-    def __init__(self, made: Index, model: str):
-        self._made, self._model = made, model
+    def __init__(self, made: Index):
+        self._made = made
 
     @functools.cached_property
     def _embedder(self):
-        return model_of(self._made, self._model)
+        return model_of(self._made)
 
     def encode_text(self, texts: Sequence[str], **options) -> np.ndarray:
         """Returns what the model returns."""

@@ -128,7 +128,7 @@ class Settings:
 
     def worker_threads(self) -> int:
         """Returns TensorFlow's threads in a worker; 0 leaves them to it."""
-        if self.threads or self.beam or not self.workers:
+        if self.threads or "--runner" in self.beam or not self.workers:
             return self.threads
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         return max(1, cores // self.workers)

@@ -216,7 +216,7 @@ def load_index(folder: str | os.PathLike, use_exact: bool = False) -> Index:
 
 
 CHECKED = 2**16  # vectors whose length is checked when an index is opened, evenly spread; others when they are found
-_BLOCK = 2**12  # vectors that are in memory at a time
+_BLOCK = 2**10  # vectors that are in memory at a time, with 64 kB around each
 _LENGTH_TOLERANCE = 0.01  # float16 costs less
 
 
