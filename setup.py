@@ -45,7 +45,7 @@ EXTRAS = {
     "vocabulary": ["tokenizers>=0.19"],  # the fast word-piece builder
     "pretrained": ["safetensors>=0.4"],  # Hugging Face's files of weights
     "convert": [  # python -m mural_tf convert, vocabulary, embed
-        "apache-beam>=2.72,<2.78",  # distributed data work; not its [gcp], which TensorFlow 2.15's protobuf excludes
+        "apache-beam>=2.65,<2.78",  # distributed data work; not its [gcp], which TensorFlow 2.15's protobuf excludes
         f"pyarrow>=14,<21; {LINE_2_15}",  # Parquet; newer ones need NumPy 2
         f"pyarrow>=18; {LINE_2_21}",
         "ImageHash>=4.3",  # perceptual hashes, to find evaluation images in training data
@@ -64,6 +64,9 @@ EXTRAS["test"] = [
     "pytest>=7",
     "pytest-xdist>=3.8",  # both cores; from 3.8 on files keep the order that tests/conftest.py gives them
     "ruff>=0.4",
+    "uv>=0.4",  # tests that extras resolve
+    "moto[server]>=5",  # an object store in another process
+    "boto3>=1.28",  # its client
     "scipy>=1.9",  # independent ranks, correlations, canonical correlations
     "ir-measures>=0.3",  # independent hit rates
     "eccv-caption==0.1.0",  # MS-COCO's test ids, folds and Crisscrossed positives, with metrics of its own

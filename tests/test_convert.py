@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -467,3 +468,28 @@ def test_the_protocol_that_other_engines_speak(tmp_path):
         for server in servers:
             server.kill()
             server.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("python", "line"), [("3.9", "2.15"), ("3.11", "2.15"), ("3.12", "2.2"), ("3.13", "2.2")])
+def test_the_extra_resolves_beside_tensorflow(python, line):
+    """On both lines of TensorFlow, by a resolver that asks the index of packages."""
+    uv = shutil.which("uv", path=f"{pathlib.Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    if uv is None:
+        pytest.skip("uv, the resolver, is not installed")
+    command = [
+        uv,
+        "pip",
+        "compile",
+        "--quiet",
+        "--no-annotate",
+        "--extra=convert",
+        f"--python-version={python}",
+        "setup.py",
+    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    if "Failed to fetch" in done.stderr or "error sending request" in done.stderr:
+        pytest.skip("there is no index of packages")
+    assert done.returncode == 0, done.stderr
+    found = dict(name.split("==") for name in done.stdout.splitlines() if "==" in name and name[0] != "#")
+    assert found["tensorflow"].startswith(line) and "apache-beam" in found

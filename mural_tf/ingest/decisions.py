@@ -32,10 +32,11 @@ LOCATIONS, TRANSLATIONS, HELD_OUT = "locations", "translations", "held_out"
 SAME_IMAGE, SAME_TEXT, SAME_PAIR = "duplicate image", "duplicate text", "duplicate pair"
 CAPTIONS = "captions"  # hashes of a unit's captions, kept from one stage to the next
 EVERYWHERE = -1  # in place of a unit's number: concerns all of them
-ROWS_IN_A_PARTITION = 1_000_000  # about; a partition is decided in memory
+ROWS_IN_A_PARTITION = 250_000  # about; a partition is decided in memory
 
-_TWO = np.dtype([("key", "<u8"), ("other", "<u8")])
+_TWO = np.dtype([("key", "<u8"), ("other", "<u4")])  # half a hash tells the few others of one key apart
 _ASKED = np.dtype([("key", "<u8"), ("unit", "<u4")])
+_HALF = 2**32 - 1
 _CAPTION = np.dtype([("record", "<u4"), ("image", "<u8"), ("text", "<u8"), ("pair", "<u8"), ("text_hash", "<u8")])
 _PLACE = np.dtype([("key", "<u8"), ("shard", "<u4"), ("offset", "<u8"), ("size", "<u8")])
 
@@ -162,8 +163,8 @@ class Ask:
                 rows[LOCATIONS].append(text_hash(item.image_file))
             if TEXTS in rows or IMAGES in rows:
                 pairs = [(text_hash(text.text), text_hash(image)) for image, text in texts]
-                rows.get(TEXTS, []).extend(pairs)
-                rows.get(IMAGES, []).extend((image, text) for text, image in pairs)
+                rows.get(TEXTS, []).extend((text, image & _HALF) for text, image in pairs)
+                rows.get(IMAGES, []).extend((image, text & _HALF) for text, image in pairs)
             if TRANSLATIONS in rows:
                 rows[TRANSLATIONS] += [text_hash(key) for _, text in texts for key in keys_of(text)]
         if keep:
