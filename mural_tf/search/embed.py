@@ -156,6 +156,9 @@ def embed(
       UserError: unusable sources, too much of them skipped, something else in `output`, unfinished work on
         something else beside it, or a full disk.
     """
+    from mural_tf.ingest.engine import Engine  # Beam, whose file systems find what is not on this machine
+
+    engine = Engine(settings.workers, settings.beam)
     if not os.path.isdir(model):
         raise UserError(f"The model folder {model} does not exist; give a workdir or an export.")
     files = sorted(dict(collect.list_files(settings.kind, sources, settings.split)).items())
@@ -172,7 +175,7 @@ def embed(
             return output
         open_folder(folder, identity, restart)
         try:
-            _run(os.path.abspath(model), shards, folder, settings, progress)
+            _run(engine, EmbedGraph(os.path.abspath(model), shards, folder, settings, is_trusting()), progress)
         except KeyboardInterrupt:
             message = "Interrupted. Finished shards are kept: run the same command again to go on."
             raise KeyboardInterrupt(message) from None
@@ -207,21 +210,16 @@ def digest(model: str | os.PathLike) -> str:
     return summed.hexdigest()
 
 
-def _run(
-    model: str, shards: Sequence[Sequence[Piece]], folder: pathlib.Path, settings: Settings, progress: bool
-) -> None:
+def _run(engine, graph: EmbedGraph, progress: bool) -> None:
     """Makes all shards that are missing, with a bar."""
-    from mural_tf.ingest.engine import Engine, run
+    from mural_tf.ingest.engine import run
 
-    names = _names(folder / "parts")
-    jobs = [(n, list(pieces)) for n, pieces in enumerate(shards) if manifest_path(folder, n).name not in names]
-    if not jobs:
+    if not graph.jobs():
         return
-    sizes = [sum(unit.size for _, unit in pieces) for pieces in shards]
+    sizes = [sum(unit.size for _, unit in pieces) for pieces in graph.shards]
     with tqdm(total=sum(sizes), unit="B", unit_scale=True, desc="Embedding", disable=not progress) as bar:
-        watch = Watch(folder, sizes, settings.max_skipped_fraction, bar, Embedded())
-        graph = EmbedGraph(model, jobs, folder, settings, is_trusting())
-        run(graph, Engine(settings.workers, settings.beam), folder, watch)
+        watch = Watch(graph.folder, sizes, graph.settings.max_skipped_fraction, bar, Embedded())
+        run(graph, engine, graph.folder, watch)
 
 
 def _names(folder: pathlib.Path) -> set[str]:
@@ -234,10 +232,16 @@ class EmbedGraph:
     """Gives every shard that has no manifest to a worker."""
 
     model: str
-    jobs: list[tuple[int, list[Piece]]]
+    shards: list[list[Piece]]
     folder: pathlib.Path
     settings: Settings
-    trust: bool = False
+    trust: bool
+
+    def jobs(self) -> list[tuple[int, list[Piece]]]:
+        """Returns (number, pieces) of the shards that are missing."""
+        names = _names(self.folder / "parts")
+        jobs = enumerate(self.shards)
+        return [(number, pieces) for number, pieces in jobs if manifest_path(self.folder, number).name not in names]
 
     def __call__(self, pipeline) -> None:
         """Adds the steps to a Beam pipeline."""
@@ -248,7 +252,7 @@ class EmbedGraph:
         arguments = (self.model, self.folder, self.settings, self.trust)
         (
             pipeline
-            | "Plan" >> beam.Create(self.jobs)
+            | "Plan" >> beam.Create(self.jobs())
             | "Spread" >> beam.Reshuffle()
             | "Embed" >> beam.ParDo(Step(make_worker, *arguments, folder=self.folder))
         )
