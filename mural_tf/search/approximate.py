@@ -105,7 +105,7 @@ class ApproximateIndex:
         scores, rows = np.take_along_axis(scores, order, 1), np.take_along_axis(rows, order, 1)
         lacking = np.flatnonzero(rows.min(axis=1, initial=0) < 0)
         if len(lacking):
-            scores[lacking], rows[lacking] = top_k.top_k(vectors[lacking], embeddings, k)
+            scores[lacking], rows[lacking] = exact(vectors[lacking], embeddings, k)
         return scores, rows
 
     def _search_parameters(self, candidates: int):
@@ -113,6 +113,18 @@ class ApproximateIndex:
         if self.parameters.method == LISTS:
             return faiss.SearchParametersIVF(nprobe=min(self.effort, self.parameters.size))
         return faiss.SearchParametersHNSW(efSearch=max(self.effort, candidates))
+
+
+def exact(vectors: np.ndarray, embeddings: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns what `top_k.top_k` does, with one block of memory-mapped embeddings in memory at a time."""
+    found = []
+    for begin in range(0, len(embeddings), BLOCK):
+        scores, rows = top_k.top_k(vectors, embeddings[begin : begin + BLOCK], k)
+        found.append((scores, rows + begin))
+        forget(embeddings)
+    scores, rows = (np.concatenate(part, axis=1) for part in zip(*found))
+    order = np.lexsort((rows, -scores))[:, :k]
+    return np.take_along_axis(scores, order, 1), np.take_along_axis(rows, order, 1)
 
 
 def build(embeddings: np.ndarray, parameters: Parameters, tell=lambda count: None) -> ApproximateIndex:

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from mural_tf.metrics import top_k
-from mural_tf.search.approximate import BLOCK, ApproximateIndex
+from mural_tf.search import approximate as approximate_search
+from mural_tf.search.approximate import ApproximateIndex
 from mural_tf.search.index import Index
 from mural_tf.search.items import IMAGES, forget
 from mural_tf.search.queries import Query
@@ -66,7 +66,7 @@ def choose_effort(
     truth, exact_time = {}, 0.0
     for name, group in groups.items():
         start = time.perf_counter()
-        scores, rows = _exact(group.vectors, embeddings, _wanted(group))
+        scores, rows = approximate_search.exact(group.vectors, embeddings, _wanted(group))
         exact_time += time.perf_counter() - start
         truth[name] = _without_own(scores, rows, group.own)
     choosing = [name for name, group in groups.items() if len(group.vectors) >= ENOUGH] or list(groups)
@@ -93,18 +93,6 @@ def choose_effort(
             "approximate": round(1e3 * seconds / queries, 3),
         },
     }
-
-
-def _exact(vectors: np.ndarray, embeddings: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns what `top_k` does, with one block of memory-mapped embeddings in memory at a time."""
-    found = []
-    for begin in range(0, len(embeddings), BLOCK):
-        scores, rows = top_k.top_k(vectors, embeddings[begin : begin + BLOCK], k)
-        found.append((scores, rows + begin))
-        forget(embeddings)
-    scores, rows = (np.concatenate(part, axis=1) for part in zip(*found))
-    order = np.lexsort((rows, -scores))[:, :k]
-    return np.take_along_axis(scores, order, 1), np.take_along_axis(rows, order, 1)
 
 
 def _measure(approximate: ApproximateIndex, embeddings: np.ndarray, group: Group, truth: np.ndarray) -> float:
