@@ -144,22 +144,64 @@ def export():
     return main
 
 
+def embed():
+    """Embeds images or texts on many processes or machines: shards of vectors, and what they are vectors of.
+
+    python -m mural_tf embed --input=DATA --input='photos/**/*.jpg' --model=EXPORT --output=FOLDER [--workers=8]
+    python -m mural_tf search index --embeddings=FOLDER --output=INDEX
+
+    Inputs are what `search index` takes; they may also be named without --input. The same command goes on where it
+    was interrupted. See docs/search.md.
+    """
+    lists = cli.define(input=((), "Folder, pattern, TFRecords, table or text file; may be repeated."))
+    flag = cli.define(
+        model=(None, "Workdir or export; every worker reads this folder."),
+        output=(None, "Folder for the embeddings; it appears when they are complete."),
+        restart=(False, "Start again instead of going on with a run that stopped."),
+    )
+    settings = cli.define(
+        kind=("images", "What of the inputs to embed.", ["images", "texts"]),
+        split=("", "Only this split of folders of TFRecords."),
+        dtype=("float32", "Type of the stored vectors.", ["float32", "float16"]),
+        batch_size=(0, "Images, or texts, in one run of the encoder; 0: 64 images, 256 texts.", 0),
+        shard_items=(16_384, "Items in a shard, about; each worker of a killed run loses one shard.", 1),
+        workers=(1, "Processes, each with the model; 0 embeds in this one.", 0),
+        threads=(0, "TensorFlow's threads in a worker; 0: this machine's cores divided by --workers.", 0),
+        beam=("", "Flags of Apache Beam, to work elsewhere: '--runner=DataflowRunner --project=…'."),
+        max_skipped_fraction=(0.01, "Stop when a larger share of the images or texts is unusable."),
+    )
+    cli.define_trust()
+
+    def main(named: list[str]) -> None:
+        sources = [*lists["input"], *named]
+        if not sources:
+            raise UserError("Nothing to embed: name folders, patterns, TFRecords or tables with --input.")
+        from mural_tf.search.embed import Settings, describe, embed
+
+        output = embed(flag["model"], sources, flag["output"], Settings(**settings), flag["restart"])
+        print(describe(output))
+
+    return main
+
+
 def search_index():
     """Indexes images, or texts, to be asked often.
 
     python -m mural_tf search index FOLDER 'photos/**/*.jpg' DATA table.tsv --model=WORKDIR_OR_EXPORT --output=INDEX
+    python -m mural_tf search index --embeddings=FOLDER --output=INDEX
 
     The same command goes on where it was interrupted. --kind=texts indexes captions and lines of text instead.
-    docs/search.md has the rest.
+    --embeddings takes what the command embed has made. docs/search.md has the rest.
     """
     flag = cli.define(
-        model=(None, "Workdir or export."),
+        model=("", "Workdir or export. With --embeddings by default the one that made them, where it was."),
         output=(None, "Folder of the index."),
         kind=("images", "What of the sources to index.", ["images", "texts"]),
         split=("", "Only this split of folders of TFRecords."),
         dtype=("float32", "Type of the stored vectors.", ["float32", "float16"]),
         batch_size=(64, "Images encoded at a time.", 1),
         update=(False, "Add what is new in the sources to a complete index."),
+        embeddings=("", "A folder that the command embed has made, in place of sources, kind, split and dtype."),
     )
     search = cli.define(
         approximate=(
@@ -172,6 +214,8 @@ def search_index():
     cli.define_trust()
 
     def main(sources: list[str]) -> None:
+        if not flag["embeddings"]:
+            cli.need(model=flag["model"])
         from mural_tf.search import commands
 
         commands.index(names=sources, method=search["approximate"], queries_file=search["queries"], **flag)
@@ -585,6 +629,7 @@ COMMANDS = {
     "finetune": Command(finetune),
     "evaluate": Command(evaluate),
     "export": Command(export),
+    "embed": Command(embed, positional=True),
     "search index": Command(search_index, positional=True),
     "search query": Command(search_query, positional=True),
     "serve": Command(serve),

@@ -348,7 +348,8 @@ class Embedder:
 
     def _prepared(self, images: Iterable[Image], ahead: int) -> Iterator[tuple[int, object, str]]:
         """Yields (index, prepared image, problem) in order; threads decode up to `ahead` images in advance."""
-        with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        threads = tf.config.threading.get_intra_op_parallelism_threads() or os.cpu_count() or 1
+        with concurrent.futures.ThreadPoolExecutor(threads) as pool:
             waiting: collections.deque[tuple[int, concurrent.futures.Future[tuple[object, str]]]] = collections.deque()
             try:
                 for index, image in enumerate(images):

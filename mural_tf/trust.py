@@ -35,6 +35,11 @@ def trusting(trust: bool = True) -> Iterator[None]:
         _TRUSTING.reset(token)
 
 
+def is_trusting() -> bool:
+    """Tells whether a block around the caller is one of `trusting`: for those who pass it on to other processes."""
+    return _TRUSTING.get()
+
+
 def names_code(config: ConfigDict) -> bool:
     """Tells whether a model of this configuration, once stored, can be loaded by those alone who trust it."""
     return is_from_outside(config.model) or any(is_fetched(handle) for handle in _handles(config).values())

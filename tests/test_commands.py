@@ -179,8 +179,8 @@ def test_a_command_gets_its_flags_and_arguments(no_flags, monkeypatch, capsys):
     assert end.value.code == 1 and "mural COMMAND … [--help]\n\n  add up  Adds up." in capsys.readouterr().err
 
 
-LOADING = {"finetune", "evaluate", "export", "search index", "search query", "analyse languages", "analyse errors",
-           "import"}  # fmt: skip
+LOADING = {"finetune", "evaluate", "export", "embed", "search index", "search query", "analyse languages",
+           "analyse errors", "import"}  # fmt: skip
 
 
 def test_the_commands_that_load_stored_configurations_have_the_flag_trust():

@@ -65,7 +65,7 @@ def test_the_data_set(tmp_path):
     assert description["skipped"]["missing image"]["count"] == 22
     assert len((output / "skipped.tsv").read_text().splitlines()) == 33
     names = sorted(path.name for path in (output / "text_pairs").iterdir())
-    assert len(names) == 6 and names == [f"train-{i:05d}-of-00006.tfrecord" for i in range(5)]
+    assert len(names) == 6 and names == [f"train-{i:05d}-of-00006.tfrecord" for i in range(6)]
     for name, shard in description["shards"].items():
         data = (output / name).read_bytes()
         assert shard["bytes"] == len(data) and int(shard["crc32c"], 16) == google_crc32c.value(data)
@@ -152,7 +152,7 @@ def test_a_kill_while_shards_get_their_names(tmp_path, monkeypatch):
     for after in (0, 1, 5):
         calls = []
 
-        def stopping(folder, part, name, rename=convert._rename, calls=calls, after=after):
+        def stopping(folder, part, name, rename=convert.rename_part, calls=calls, after=after):
             calls.append(name)
             if len(calls) > after:
                 raise KeyboardInterrupt
@@ -160,7 +160,7 @@ def test_a_kill_while_shards_get_their_names(tmp_path, monkeypatch):
 
         output = tmp_path / f"out{after}"
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(convert, "_rename", stopping)
+            patch.setattr(convert, "rename_part", stopping)
             run(sources, output, shard_megabytes=0)
         assert contents(run(sources, output, shard_megabytes=0)) == whole
 
@@ -280,7 +280,7 @@ def test_an_unfinished_conversion_of_something_else_is_kept(tmp_path, monkeypatc
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(convert, "finish", interrupt)
         run(sources, tmp_path / "out")
-    with pytest.raises(UserError, match="unfinished conversion of other sources"):
+    with pytest.raises(UserError, match="unfinished work on other sources"):
         run(sources[:1], tmp_path / "out")
     parsed = [parse_source(source, KINDS) for source in sources[:1]]
     convert.convert(

@@ -171,7 +171,9 @@ def test_items_of_other_types_are_refused(index, line):
 
 def test_damaged_parts_of_an_unfinished_index_are_named(tmp_path):
     folder = write_folder(tmp_path / "images")
-    for name, content in (("plan.json", b"[]"), ("part-000000.jsonl", b"5\n"), ("part-000000.npy", b"no")):
+    damages = {"plan.json": b"[]", "parts/000000.items.jsonl": b"5\n", "parts/000000.vectors.npy": b"no",
+               "parts/000000.json": b"{}"}  # fmt: skip
+    for name, content in damages.items():
         output = tmp_path / name
         with pytest.raises(KeyboardInterrupt):
             build.build_index(ColorEmbedder(fail_after=3), [str(folder)], output, part=2)

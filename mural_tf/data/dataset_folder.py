@@ -35,12 +35,12 @@ def build_folder(output: str | pathlib.Path, identity: dict, write: Callable[[pa
     return output
 
 
-def is_built(output: pathlib.Path, identity: dict) -> bool:
-    """Tells whether `output` holds this data set; raises `UserError` if it holds anything else."""
-    description = output / DESCRIPTION
+def is_built(output: pathlib.Path, identity: dict, name: str = DESCRIPTION, what: str = "data set") -> bool:
+    """Tells whether `output` holds this data set, described by a file `name`; raises `UserError` for anything else."""
+    description = output / name
     if not description.is_file():
         if output.exists() and (not output.is_dir() or any(True for _ in output.iterdir())):
-            raise UserError(f"{output} exists and is not a data set: choose another folder or remove it first.")
+            raise UserError(f"{output} exists and holds no {what}: choose another folder or remove it first.")
         return False
     try:
         found = read_json(description)
@@ -52,7 +52,7 @@ def is_built(output: pathlib.Path, identity: dict) -> bool:
     ]
     if different:
         raise UserError(
-            f"{output} holds another data set, with {'; '.join(different)}: choose another folder or remove it first."
+            f"{output} holds another {what}, with {'; '.join(different)}: choose another folder or remove it first."
         )
     return True
 

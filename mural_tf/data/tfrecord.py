@@ -17,6 +17,7 @@ from typing import IO
 import google_crc32c
 
 from mural_tf.data.skipped import DAMAGED_FILE, DAMAGED_RECORD
+from mural_tf.files import open_path
 
 HEADER, FOOTER = 12, 4  # bytes before and after a record's data
 FRAME = HEADER + FOOTER
@@ -44,7 +45,11 @@ def lost_records(stated: int, lost: int, before: int, count: int) -> int:
 
 
 def read_all(
-    path: str | os.PathLike, on_problem: Callable[[str, str, int], None], open_file: Callable = open
+    path: str | os.PathLike,
+    on_problem: Callable[[str, str, int], None],
+    open_file: Callable = open,
+    begin: int = 0,
+    end: int | None = None,
 ) -> Iterator[tuple[int, bytes]]:
     """Yields (offset of the data, data) of every record that is whole.
 
@@ -52,17 +57,22 @@ def read_all(
       path: of the file.
       on_problem: called with (kind, place, number of records) for what is lost.
       open_file: opens a path as `open` does, such as `tf.io.gfile.GFile` for files elsewhere.
+      begin, end: only what begins in these bytes of the file; of records before them only the lengths are read.
     """
     with open_file(str(path), "rb") as file:
-        end, position, count = file.seek(0, os.SEEK_END) or file.tell(), 0, 0
-        while position < end:
-            size = _length(file, position, end)
+        file_end, position, count = file.seek(0, os.SEEK_END) or file.tell(), 0, 0
+        while position < (file_end if end is None else min(end, file_end)):
+            size = _length(file, position, file_end)
             if size is None:
-                found = _next_header(file, position + 1, end)
+                found = _next_header(file, position + 1, file_end)
                 stated = _stated(file, position)
                 lost = lost_records(stated, found - position, position, count)
-                on_problem(DAMAGED_FILE, f"{path}, byte {position}", lost)
+                if position >= begin:
+                    on_problem(DAMAGED_FILE, f"{path}, byte {position}", lost)
                 position, count = found, count + lost
+                continue
+            if position < begin:
+                position, count = position + FRAME + size, count + 1
                 continue
             data, checksum = _read(file, position + HEADER, size), _read(file, position + HEADER + size, FOOTER)
             if masked_crc(data) == int.from_bytes(checksum, "little"):
@@ -74,8 +84,8 @@ def read_all(
 
 def read_at(path: str | os.PathLike, position: int) -> bytes:
     """Returns the data of the record that begins at byte `position`; raises `ValueError` if no whole one does."""
-    with open(path, "rb") as file:
-        size = _length(file, position, os.path.getsize(path))
+    with open_path(path) as file:
+        size = _length(file, position, file.seek(0, os.SEEK_END) or file.tell())
         if size is not None:
             data, checksum = _read(file, position + HEADER, size), file.read(FOOTER)
             if masked_crc(data) == int.from_bytes(checksum, "little"):

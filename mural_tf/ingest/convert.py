@@ -32,7 +32,6 @@ from mural_tf.files import (
     as_path,
     exclusive_lock,
     publish,
-    remove_partial,
     remove_tree,
     storage_errors,
     whole,
@@ -45,13 +44,24 @@ from mural_tf.ingest.filters import Screen, hash_evaluation_images, hash_exclude
 from mural_tf.ingest.hashes import bytes_hash, text_hash
 from mural_tf.ingest.img2dataset import Img2dataset
 from mural_tf.ingest.own_records import OwnRecords
+from mural_tf.ingest.shards import (
+    Manifest,
+    Part,
+    Watch,
+    join_skipped,
+    manifest_path,
+    open_folder,
+    places_path,
+    read_manifest,
+    rename_part,
+    write_manifest,
+)
 from mural_tf.ingest.source import MINIMUM, Pair, Reading, Settings, Source, Tally, Unit
 from mural_tf.ingest.translations import GoogleTranslations, Lines, Opus, Opus100, PairsTsv, Tatoeba, Tmx
 from mural_tf.ingest.web_captions import CaptionsTsv, Cc3m, Cc12m, Coyo, Laion, Uc2
 from mural_tf.ingest.wit import Wit
 
 FORMAT = 3  # raised when the same input would give other bytes than before
-PLAN = "plan.json"
 SKIPPED = "skipped.tsv"
 _KINDS = (
     *(Cc3m, Cc12m, Uc2, CaptionsTsv, Img2dataset, Coyo, Laion, Wit),
@@ -93,7 +103,8 @@ def convert(
     with storage_errors(output), exclusive_lock(output.parent / f".{output.name}.lock"):
         if is_built(output, identity):  # another process finished it while we waited
             return output
-        _open_folder(folder, identity, restart)
+        open_folder(folder, identity, restart)
+        (folder / "decided").mkdir(exist_ok=True)
         plan = make_plan(sources, settings, folder)
         try:
             _prepare(settings, folder, progress)
@@ -128,24 +139,6 @@ def describe_input(sources: Sequence[Source], settings: Settings) -> dict:
         described.append({"kind": source.KIND, **_options(source), "files": files})
     identity = {"name": "converted", "format": FORMAT, "sources": described, "settings": settings.identity()}
     return json.loads(json.dumps(identity))
-
-
-def _open_folder(folder: pathlib.Path, identity: dict, restart: bool) -> None:
-    plan = folder / PLAN
-    if restart:
-        remove_tree(folder)
-    if plan.is_file() and json.loads(plan.read_text(encoding="utf-8")) == identity:
-        remove_partial(folder)
-        return
-    if any(True for _ in (folder / "parts").glob("*.json")):
-        raise UserError(
-            f"{folder} holds an unfinished conversion of other sources or with other settings: run that one to its "
-            "end, or start again with --restart."
-        )
-    remove_tree(folder)
-    (folder / "parts").mkdir(parents=True)
-    (folder / "decided").mkdir()
-    write_whole(plan, json.dumps(identity, ensure_ascii=False))
 
 
 def _prepare(settings: Settings, folder: pathlib.Path, progress: bool) -> None:
@@ -301,59 +294,13 @@ def _run(plan: Plan, settings: Settings, progress: bool) -> None:
     missing = [n for n in range(len(plan.shards)) if manifest_path(plan.folder, n).name not in names]
     if not missing:
         return
+    sizes = [plan.size_of(number) for number in range(len(plan.shards))]
     with tqdm(total=plan.size, unit="B", unit_scale=True, desc="Converting", disable=not progress) as bar:
-        run(ConversionGraph(plan, missing), settings.engine(), plan.folder, Watch(plan, settings, bar))
-
-
-class Watch:
-    """Adds up manifests as they appear: the bar, and the bound on what is skipped."""
-
-    def __init__(self, plan: Plan, settings: Settings, bar: tqdm):
-        self.plan, self.settings, self.bar = plan, settings, bar
-        self.tally, self.waiting = Tally(), set(range(len(plan.shards)))
-
-    def __call__(self) -> None:
-        """Looks for new ones."""
-        names = {path.name for path in (self.plan.folder / "parts").glob("*.json")}
-        for number in [number for number in self.waiting if manifest_path(self.plan.folder, number).name in names]:
-            self.waiting.discard(number)
-            self.tally.add(read_manifest(self.plan.folder, number).tally)
-            self.bar.update(self.plan.size_of(number))
-        self.bar.set_postfix_str(f"{self.tally.written} written, {self.tally.skipped.total} skipped", refresh=False)
-        self.tally.check(self.settings.max_skipped_fraction)
+        watch = Watch(plan.folder, sizes, settings.max_skipped_fraction, bar, Tally())
+        run(ConversionGraph(plan, missing), settings.engine(), plan.folder, watch)
 
 
 # Writing a shard.
-
-
-@dataclasses.dataclass
-class Part:
-    """A TFRecord file of a shard.
-
-    Attributes:
-      kind, split: of its records.
-      name: of the file in the folder `parts`.
-      bytes, crc32c: of the file.
-      records, texts: how many.
-      languages: texts by language; text pairs by "a-b".
-    """
-
-    kind: str
-    split: str
-    name: str
-    bytes: int
-    crc32c: str
-    records: int
-    texts: int
-    languages: dict[str, int]
-
-
-@dataclasses.dataclass
-class Manifest:
-    """What a finished shard holds; the tally's `places` are in a file of their own."""
-
-    tally: Tally
-    parts: list[Part]
 
 
 class WriteShard:
@@ -380,7 +327,8 @@ class WriteShard:
                 writers[kind, split].add(record, texts, languages)
                 tally.written += texts
             tally.check(self.settings.max_skipped_fraction)
-        manifest = Manifest(tally, sorted(parts, key=lambda part: part.name))
+        units = [self.plan.asked.units[unit][1] for unit in self.plan.shards[number]]
+        manifest = Manifest(tally, sorted(parts, key=lambda part: part.name), [[*unit[:4]] for unit in units])
         write_manifest(self.plan.folder, number, manifest)
         yield number
 
@@ -492,31 +440,6 @@ class PartWriter:
         self._parts.append(Part(self._kind, self._split, self._name, *values))
 
 
-def manifest_path(folder: pathlib.Path, number: int) -> pathlib.Path:
-    """The file whose presence says that a shard is finished."""
-    return folder / "parts" / f"{number:06d}.json"
-
-
-def places_path(folder: pathlib.Path, number: int) -> pathlib.Path:
-    """Kind and place of every item that the shard skipped."""
-    return folder / "parts" / f"{number:06d}.skipped.tsv"
-
-
-def read_manifest(folder: pathlib.Path, number: int) -> Manifest:
-    """Returns the manifest of a shard that is finished."""
-    content = json.loads(manifest_path(folder, number).read_text(encoding="utf-8"))
-    return Manifest(Tally(**content["tally"]), [Part(**part) for part in content["parts"]])
-
-
-def write_manifest(folder: pathlib.Path, number: int, manifest: Manifest) -> None:
-    """Writes the places of what was skipped, and the manifest last: the shard is finished then."""
-    if manifest.tally.places:
-        lines = "".join(f"{kind}\t{place}\n" for kind, place in manifest.tally.places)
-        write_whole(places_path(folder, number), lines)
-        manifest.tally.places.clear()
-    write_whole(manifest_path(folder, number), json.dumps(dataclasses.asdict(manifest), ensure_ascii=False))
-
-
 # The end.
 
 
@@ -544,10 +467,10 @@ def finish(plan: Plan, output: pathlib.Path, identity: dict, settings: Settings)
         (complete / kind).mkdir(parents=True, exist_ok=True)
         for index, part in enumerate(found):
             name = f"{kind}/{split}-{index:05d}-of-{len(found):05d}.tfrecord"
-            _rename(folder, part, complete / name)
+            rename_part(folder, part, complete / name)
             shards[name] = part
     places = [places_path(folder, number) for number in range(len(plan.shards))]
-    _write_skipped([path for path in places if path.name in here], complete / SKIPPED)
+    join_skipped([path for path in places if path.name in here], complete / SKIPPED)
     text = json.dumps({**identity, **_description(shards, tally)}, indent=1, ensure_ascii=False) + "\n"
     (complete / DESCRIPTION).write_text(text, encoding="utf-8")
     if complete != output:
@@ -555,29 +478,6 @@ def finish(plan: Plan, output: pathlib.Path, identity: dict, settings: Settings)
             output.rmdir()  # empty, or `is_built` would have raised
         publish(complete, output)
     remove_tree(folder)
-
-
-def _rename(folder: pathlib.Path, part: Part, name: pathlib.Path) -> None:
-    """Gives a part its name in the data set; one that a killed run has renamed has it already."""
-    path = folder / "parts" / part.name
-    found = path if path.is_file() else name
-    size = found.stat().st_size if found.is_file() else None
-    if size != part.bytes:
-        manifest_path(folder, int(part.name[:6])).unlink(missing_ok=True)
-        raise UserError(
-            f"{found} has {size} bytes, but its manifest says {part.bytes}: the file changed or was cut off. Run the "
-            "same command again: it will be made anew."
-        )
-    if found is path:
-        path.replace(name)
-
-
-def _write_skipped(files: Sequence[pathlib.Path], path: pathlib.Path) -> None:
-    """Lists kind and place of everything skipped; there is no file where nothing was."""
-    if files:
-        with path.open("wb") as joined:
-            for file in files:
-                joined.write(file.read_bytes())
 
 
 def _description(shards: dict[str, Part], tally: Tally) -> dict:

@@ -45,7 +45,10 @@ class Tally:
       skipped: what is unusable: missing images, broken lines.
       left_out: what is usable but not wanted: filters, languages not asked for.
       places: (kind, place) of everything skipped, in the order of the input; only kept within a block.
+      THINGS: what is counted, in words.
     """
+
+    THINGS: ClassVar[str] = "captions and pairs"
 
     written: int = 0
     skipped: CountsByKind = dataclasses.field(default_factory=CountsByKind)
@@ -78,7 +81,7 @@ class Tally:
 
     def lines(self) -> list[str]:
         """The report, one line for each kind."""
-        lines = [f"{self.read} captions and pairs read, {self.written} written, {self.skipped.total} skipped"]
+        lines = [f"{self.read} {self.THINGS} read, {self.written} written, {self.skipped.total} skipped"]
         lines += [f"  skipped {line}" for line in self.skipped.lines()]
         return lines + [f"  left out {line}" for line in self.left_out.lines()]
 
@@ -86,9 +89,9 @@ class Tally:
         """Raises `UserError` if more than `max_fraction` of what was read is unusable."""
         if self.skipped.are_too_many(self.read, max_fraction, 0 if at_end else MINIMUM):
             raise UserError(
-                f"Too much is unusable: {self.skipped.total} of {self.read} captions and pairs "
+                f"Too much is unusable: {self.skipped.total} of {self.read} {self.THINGS} "
                 f"({'; '.join(self.skipped.lines())}), more than --max_skipped_fraction={max_fraction}. Repair the "
-                "data, or raise the bound and run again: what is converted already is kept."
+                "data, or raise the bound and run again: what is finished is kept."
             )
 
 

@@ -23,6 +23,7 @@ import numpy as np
 from mural_tf.errors import UserError
 from mural_tf.files import whole, write_whole
 from mural_tf.metrics import top_k
+from mural_tf.search.items import forget
 
 FILE, REPORT = "approximate.faiss", "recall.json"
 LISTS, HNSW = "inverted_lists", "hnsw"
@@ -33,6 +34,7 @@ SMALLEST_LIST = 39  # vectors in a cell on average, the fewest that faiss's k-me
 TRAINING_PER_LIST = 64  # vectors that k-means sees per cell; faiss advises up to 256
 OVERSAMPLING = 4  # candidates scored again per result
 BLOCK = 65_536  # vectors added at a time
+SAMPLED = 1024  # vectors of the sample read at a time: the system maps 64 kB around each
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +105,7 @@ class ApproximateIndex:
         scores, rows = np.take_along_axis(scores, order, 1), np.take_along_axis(rows, order, 1)
         lacking = np.flatnonzero(rows.min(axis=1, initial=0) < 0)
         if len(lacking):
-            scores[lacking], rows[lacking] = top_k.top_k(vectors[lacking], embeddings, k)
+            scores[lacking], rows[lacking] = exact(vectors[lacking], embeddings, k)
         return scores, rows
 
     def _search_parameters(self, candidates: int):
@@ -113,8 +115,22 @@ class ApproximateIndex:
         return faiss.SearchParametersHNSW(efSearch=max(self.effort, candidates))
 
 
+def exact(vectors: np.ndarray, embeddings: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns what `top_k.top_k` does, with one block of memory-mapped embeddings in memory at a time."""
+    found = []
+    for begin in range(0, len(embeddings), BLOCK):
+        scores, rows = top_k.top_k(vectors, embeddings[begin : begin + BLOCK], k)
+        found.append((scores, rows + begin))
+        forget(embeddings)
+    scores, rows = (np.concatenate(part, axis=1) for part in zip(*found))
+    order = np.lexsort((rows, -scores))[:, :k]
+    return np.take_along_axis(scores, order, 1), np.take_along_axis(rows, order, 1)
+
+
 def build(embeddings: np.ndarray, parameters: Parameters, tell=lambda count: None) -> ApproximateIndex:
-    """Builds over L2-normalised embeddings [N, D] (memory-mapped ones are read in blocks); deterministic sample.
+    """Builds over L2-normalised embeddings [N, D]; deterministic sample.
+
+    Memory, beyond the structure itself: the sample, and one block of embeddings that are memory-mapped.
 
     `tell(count)` hears of vectors added.
     """
@@ -129,11 +145,18 @@ def build(embeddings: np.ndarray, parameters: Parameters, tell=lambda count: Non
         index = faiss.index_factory(size, f"HNSW{parameters.size}_SQ8", metric)
         index.hnsw.efConstruction = parameters.construction
         wanted = BLOCK
-    sample = np.sort(np.random.default_rng(0).permutation(count)[:wanted])
-    index.train(np.asarray(embeddings[sample], np.float32))
+    chosen = np.sort(np.random.default_rng(0).permutation(count)[:wanted])
+    sample = np.empty((len(chosen), size), np.float32)
+    for begin in range(0, len(chosen), SAMPLED):
+        rows = chosen[begin : begin + SAMPLED]
+        sample[begin : begin + len(rows)] = embeddings[rows]
+        forget(embeddings)
+    index.train(sample)
+    del sample, chosen
     for begin in range(0, count, BLOCK):
         block = np.asarray(embeddings[begin : begin + BLOCK], np.float32)
         index.add(block)
+        forget(embeddings)
         tell(len(block))
     return ApproximateIndex(index, parameters, parameters.efforts[-1])
 

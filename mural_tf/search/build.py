@@ -1,36 +1,51 @@
-"""Makes an index: encodes what the sources hold, in memory or part by part into a folder.
+"""Makes an index: encodes what the sources hold, in memory or shard by shard into a folder, or takes embeddings.
 
-While an index is made, `<output>/building/` holds a plan (what was asked for), the model's probes, and for each part an
-array of vectors and a list of what it consumed. The same command continues after them, so that an interrupted run loses
-at most one part; at the end they are joined.
+While an index is made, `<output>/building/` holds a plan (what was asked for), the model's probes, and shards as
+`embed` writes them. The same command continues after them, so that an interrupted run loses at most one shard. At the
+end they are joined, without rows of keys that came earlier, and without holding more than a few thousand rows.
 """
 
 from __future__ import annotations
 
 import contextlib
 import datetime
-import itertools
 import json
 import os
 import pathlib
+import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
+import google_crc32c
 import numpy as np
 from tqdm import tqdm
 
-from mural_tf.data import pictures
-from mural_tf.embedder import Embedder
 from mural_tf.errors import UserError
-from mural_tf.files import exclusive_lock, read_json, save_array, whole, write_whole
-from mural_tf.search import approximate, collect
+from mural_tf.files import as_path, exclusive_lock, json_field, publish, read_json, save_array, whole, write_whole
+from mural_tf.files import read_array as load_array
+from mural_tf.ingest.hashes import bytes_hash
+from mural_tf.ingest.shards import Manifest, manifest_path, places_path, read_manifest
+from mural_tf.search import approximate, collect, embed
 from mural_tf.search import index as index_files
-from mural_tf.search.collect import Found, Unreadable
+from mural_tf.search.collect import Found, Piece, Seen
+from mural_tf.search.embed import DTYPES, EmbedShard, array_header, encode, key_of
 from mural_tf.search.index import Fingerprint, Index, take
-from mural_tf.search.items import IMAGES, Item, from_json, read_array, read_image, to_json, write_items
+from mural_tf.search.items import IMAGES, Item, from_json, read_array, write_items
 
-BUILDING, PLAN = "building", "plan.json"
-DTYPES = ("float32", "float16")
+if TYPE_CHECKING:  # TensorFlow, which commands do without until they embed
+    from mural_tf.embedder import Embedder
+
+BUILDING, PLAN, JOINED = "building", "plan.json", "joined"
+ROWS = 4096  # that are in memory at a time
+
+
+class Shard(NamedTuple):
+    """Files of vectors and their items, in parallel; `skipped`: reason[TAB]place of what could not be read, or None."""
+
+    vectors: pathlib.Path
+    items: pathlib.Path
+    skipped: pathlib.Path | None = None
 
 
 class Parts:
@@ -40,7 +55,7 @@ class Parts:
       output: a folder that is missing, empty or holds an unfinished index.
       asked: what the index is of: kind, sources, split, dtype.
       model: of its vectors.
-      complete: the complete index in `output`, if it is to grow; it stays in use until the parts are joined.
+      complete: the complete index in `output`, if it is to grow; it stays in use until the shards are joined.
 
     Raises:
       UserError: the folder holds something else, or an unfinished index of something else, or another
@@ -48,77 +63,92 @@ class Parts:
     """
 
     def __init__(self, output: pathlib.Path, asked: dict, model: Fingerprint, complete: Index | None = None):
-        self.output, self.asked, self.model = output, asked, model
+        self.output, self.asked, self.model, self.complete = output, asked, model, complete
         self.folder = output / BUILDING
         plan, probes = self.folder / PLAN, self.folder / index_files.PROBES
         foreign = output.exists() and (not output.is_dir() or any(path != self.folder for path in output.iterdir()))
         if foreign and not plan.exists() and complete is None:
             raise UserError(f"{output} is neither empty nor an index; choose a new folder.")
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._lock = contextlib.ExitStack()  # two processes that save parts of one number would lose one's
+        self._lock = contextlib.ExitStack()  # two processes that write shards of one number would lose one's
         busy = f"Another process is making the index {output}; wait for it."
         self._lock.enter_context(exclusive_lock(self.folder / "lock", busy))
+        (self.folder / "parts").mkdir(exist_ok=True)
         if plan.exists():
             check_asked(output, read_json(plan), asked)
             before = Fingerprint(read_array(probes), "of the interrupted run")
             before.check(model, f"The unfinished index {output}")
             return
-        for begun in self._paths():  # of a process that was killed on this very line
-            begun.unlink()
-        if complete is not None:
-            self.save([complete.describe(row) for row in range(len(complete))], complete.embeddings, ())
         save_array(probes, model.probes)
         write_whole(plan, json.dumps(asked, indent=2) + "\n")
 
     def close(self) -> None:
-        """Lets other processes go on with the parts."""
+        """Lets other processes go on with the shards."""
         self._lock.close()
 
     def discard(self) -> None:
-        """Removes the parts."""
+        """Removes the shards."""
         self.close()
         shutil.rmtree(self.folder)
 
-    def count(self) -> int:
-        """Returns how many items the parts hold."""
-        return sum(len(array) for array in self._arrays())
+    def encode(self, embedder, groups: Sequence[Sequence[Piece]], batch_size: int, bar: tqdm) -> None:
+        """Makes shards of the pieces that have none, without what earlier shards hold."""
+        kind, width = self.asked["kind"], self.model.probes.shape[1]
+        done = {tuple(source) for manifest in self._manifests() for source in manifest.sources}
+        missing = [[piece for piece in group if piece.unit[:4] not in done] for group in groups]
+        missing = [group for group in missing if group]
+        seen = Seen()
+        for shard in self.shards() if missing else ():
+            bar.update(int(seen.add_all(_hashes(kind, shard.items)).sum()))
+        write = EmbedShard(embedder, self.folder, kind, self.asked["dtype"], width, batch_size, 1.0, seen, bar.update)
+        for number, group in enumerate(missing, start=len(self._numbers())):
+            list(write((number, group)))
 
-    def keys(self) -> set[tuple[str, ...]]:
-        """Returns the keys of everything in the saved parts, the unreadable too."""
-        kind = self.asked["kind"]
-        entries = (entry for path in self._paths() for entry in _read(path))
-        return {entry.key if isinstance(entry, Unreadable) else collect.key_of(kind, entry) for entry in entries}
+    def shards(self) -> list[Shard]:
+        """Returns the finished ones, behind the index that grows."""
+        names = ((self.folder / "parts" / f"{number:06d}", number) for number in self._numbers())
+        found = [
+            Shard(name.with_suffix(".vectors.npy"), name.with_suffix(".items.jsonl"), places_path(self.folder, number))
+            for name, number in names
+        ]
+        if self.complete is not None:
+            found.insert(0, Shard(self.output / index_files.EMBEDDINGS, self.output / index_files.ITEMS))
+        return found
 
-    def save(self, items: Sequence[Item], embeddings: np.ndarray, unreadable: Sequence[Unreadable]) -> None:
-        """Saves one part: its items, their vectors [N, D], and what could not be read."""
-        path = self.folder / f"part-{len(self._paths()):06d}.jsonl"
-        save_array(path.with_suffix(".npy"), embeddings.astype(self.asked["dtype"]))
-        lines = [to_json(item) for item in items]
-        lines += [json.dumps({"unreadable": [*entry]}).encode() + b"\n" for entry in unreadable]
-        with whole(path) as partial:  # last: with its list the part counts
-            partial.write_bytes(b"".join(lines))
+    def put_together(self, further: Sequence[Shard] = ()) -> None:
+        """Joins the shards, and further ones, and puts the files of the index into its folder; unless nothing is new.
 
-    def put_together(self) -> None:
-        """Writes the index; its description last, so that an index that has one is complete."""
-        arrays, count = self._arrays(), self.count()
-        unreadable = [entry for path in self._paths() for entry in _read(path) if isinstance(entry, Unreadable)]
-        if not count:
-            self.discard()
-            raise UserError(f"None of the {len(unreadable)} {self.asked['kind']} can be read.")
+        Every step can be repeated after a kill. The description comes last, so that an index that has one is complete.
+        """
+        joined = self.folder / JOINED
+        if not self.is_joined:
+            shards = [*self.shards(), *further]
+            kept = rows_to_keep(self.asked["kind"], shards)
+            if self.complete is not None and sum(map(np.count_nonzero, kept)) == len(self.complete):
+                self.discard()
+                return
+            shutil.rmtree(joined, ignore_errors=True)
+            joined.mkdir()
+            self._join(shards, kept, joined)
         for name in (index_files.DESCRIPTION, approximate.REPORT, approximate.FILE):  # of an index that grows
             (self.output / name).unlink(missing_ok=True)
-        items = (entry for path in self._paths() for entry in _read(path) if isinstance(entry, Item))
-        write_items(self.output / index_files.ITEMS, map(to_json, items))
-        with whole(self.output / index_files.EMBEDDINGS) as partial:
-            shape = (count, self.model.probes.shape[1])
-            matrix = np.lib.format.open_memmap(partial, "w+", self.asked["dtype"], shape)
-            np.concatenate(arrays, out=matrix)
-            matrix.flush()
-        save_array(self.output / index_files.PROBES, self.model.probes)
-        table = "".join(f"{_one_line(entry.name)}\t{_one_line(entry.reason)}\n" for entry in unreadable)
-        write_whole(self.output / index_files.SKIPPED, table)
-        write_whole(self.output / index_files.DESCRIPTION, self._description(count, len(unreadable)))
+        for path in sorted(joined.iterdir(), key=lambda path: (path.name == index_files.DESCRIPTION, path.name)):
+            publish(path, self.output / path.name)
         self.discard()
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether a killed run has joined the shards already."""
+        return (self.folder / JOINED / index_files.DESCRIPTION).exists()
+
+    def _join(self, shards: Sequence[Shard], kept: Sequence[np.ndarray], folder: pathlib.Path) -> None:
+        count = join(shards, kept, folder, self.model.probes.shape[1], self.asked["dtype"])
+        skipped = join_skipped(shards, folder / index_files.SKIPPED)
+        if not count:
+            self.discard()
+            raise UserError(f"None of the {skipped} {self.asked['kind']} can be read.")
+        save_array(folder / index_files.PROBES, self.model.probes)
+        write_whole(folder / index_files.DESCRIPTION, self._description(count, skipped))
 
     def _description(self, count: int, skipped: int) -> str:
         path = os.path.abspath(self.model.path) if self.model.path else ""
@@ -133,11 +163,17 @@ class Parts:
         }
         return json.dumps(description, indent=2, ensure_ascii=False) + "\n"
 
-    def _arrays(self) -> list[np.ndarray]:
-        return [read_array(path.with_suffix(".npy"), mmap_mode="r") for path in self._paths()]
+    def _numbers(self) -> list[int]:
+        names = (path.name for path in (self.folder / "parts").glob("*.json"))
+        return sorted(int(name[:6]) for name in names if re.fullmatch(r"\d{6}\.json", name))
 
-    def _paths(self) -> list[pathlib.Path]:
-        return sorted(self.folder.glob("part-*.jsonl"))
+    def _manifests(self) -> Iterator[Manifest]:
+        for number in self._numbers():
+            try:
+                yield read_manifest(self.folder, number)
+            except (ValueError, TypeError, KeyError) as error:
+                path = manifest_path(self.folder, number)
+                raise UserError(f"{path} is damaged ({error}): delete {self.folder} and index again.") from None
 
 
 def check_asked(output: pathlib.Path, before: dict, asked: dict) -> None:
@@ -150,26 +186,92 @@ def check_asked(output: pathlib.Path, before: dict, asked: dict) -> None:
         )
 
 
-def _read(path: pathlib.Path) -> Iterator[Item | Unreadable]:
-    with open(path, "rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            try:
-                if line.startswith(b'{"unreadable"'):
-                    name, reason, key = json.loads(line)["unreadable"]
-                    yield Unreadable(name, reason, tuple(key))
-                else:
-                    yield from_json(line)
-            except (ValueError, TypeError, KeyError) as error:
-                raise UserError(
-                    f"Line {number} of {path} is damaged ({error}): delete {path.parent} and index again."
-                ) from None
+# Joining shards.
 
 
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
+def rows_to_keep(kind: str, shards: Sequence[Shard]) -> list[np.ndarray]:
+    """Tells of the rows of each shard, bool [N], which are the first ones with their keys.
+
+    Memory: 8 bytes an item for the hashes of keys (16 while they are sorted).
+    """
+    seen = Seen()
+    return [seen.add_all(_hashes(kind, shard.items)) for shard in shards]
 
 
-PART = 1024  # items between two saves
+def join(shards: Sequence[Shard], kept: Sequence[np.ndarray], folder: pathlib.Path, width: int, dtype: str) -> int:
+    """Writes the items and vectors of the rows that are kept, a few thousand at a time; returns how many."""
+    count = sum(int(np.count_nonzero(rows)) for rows in kept)
+    lines = (line for shard, rows in zip(shards, kept) for line, is_kept in zip(_lines(shard.items), rows) if is_kept)
+    write_items(folder / index_files.ITEMS, lines)
+    with whole(folder / index_files.EMBEDDINGS) as partial, partial.open("wb") as file:
+        file.write(array_header(count, width, dtype))
+        for shard, rows in zip(shards, kept):
+            for begin, block in read_blocks(shard.vectors, len(rows), width):
+                chosen = block[rows[begin : begin + len(block)]]
+                file.write(np.ascontiguousarray(chosen, dtype).tobytes())
+    return count
+
+
+def join_skipped(shards: Sequence[Shard], path: pathlib.Path) -> int:
+    """Writes place[TAB]reason of what the shards could not read, each place once; returns how many."""
+    seen, count = Seen(), 0
+    with whole(path) as partial, partial.open("wb") as file:
+        for shard in shards:
+            if shard.skipped is None or not shard.skipped.is_file():
+                continue
+            with shard.skipped.open("rb") as lines:
+                for line in lines:
+                    reason, _, place = line.rstrip(b"\n").partition(b"\t")
+                    if seen.add(bytes_hash(place)):
+                        count += 1
+                        file.write(b"%s\t%s.\n" % (place, reason))
+    return count
+
+
+def read_blocks(path: pathlib.Path, count: int, width: int) -> Iterator[tuple[int, np.ndarray]]:
+    """Yields (first row, float32 or float16 [N, width]) of the `count` rows of a .npy file, a few thousand at a time.
+
+    Raises:
+      UserError: the file is damaged or holds something else.
+    """
+    with path.open("rb") as file:
+        try:
+            np.lib.format.read_magic(file)
+            shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
+        except Exception as error:  # noqa: BLE001 - NumPy's reader raises many classes on damaged headers
+            raise UserError(f"{path} is damaged ({error}); make it again.") from None
+        if shape != (count, width) or fortran or str(dtype) not in DTYPES:
+            raise UserError(f"{path} holds {dtype} {list(shape)}: expected {' or '.join(DTYPES)} [{count}, {width}].")
+        for begin in range(0, count, ROWS):
+            rows = min(ROWS, count - begin)
+            data = file.read(rows * width * dtype.itemsize)
+            if len(data) < rows * width * dtype.itemsize:
+                raise UserError(f"{path} is damaged (it ends in row {begin + rows}); make it again.")
+            yield begin, np.frombuffer(data, dtype).reshape(rows, width)
+
+
+def _hashes(kind: str, path: pathlib.Path) -> np.ndarray:
+    """Returns the hashes of the keys of a file of items, uint64 [N]."""
+    keys = (collect.hash_of(collect.key_of(kind, item)) for item in _items(path))
+    return np.fromiter(keys, np.uint64)
+
+
+def _items(path: pathlib.Path) -> Iterator[Item]:
+    for number, line in enumerate(_lines(path), start=1):
+        try:
+            yield from_json(line)
+        except (ValueError, TypeError, KeyError) as error:
+            raise UserError(
+                f"Line {number} of {path} is damaged ({error}): delete {path.parent} and make it again."
+            ) from None
+
+
+def _lines(path: pathlib.Path) -> Iterator[bytes]:
+    with path.open("rb") as lines:
+        yield from lines
+
+
+PART = 1024  # items in a shard, about
 
 
 def index_in_memory(
@@ -183,7 +285,9 @@ def index_in_memory(
 
     Raises `UserError` if nothing can be read.
     """
-    items, embeddings, skipped = _encode(embedder, _distinct(kind, found, set()), kind, batch_size, progress)
+    seen = Seen()
+    distinct = (entry for entry in found if seen.add(collect.hash_of(key_of(kind, entry))))
+    items, embeddings, skipped = encode(embedder, distinct, kind, batch_size, progress)
     if not items:
         raise UserError(f"None of the {len(skipped)} {kind} can be read.")
     return Index(items, embeddings, take(embedder), kind, skipped=len(skipped))
@@ -210,7 +314,7 @@ def build_index(
       dtype: of the stored vectors, "float32" or "float16" (half the size; scores change by about 1e-4).
       batch_size: images per call of the model.
       update: add to a complete index what its sources hold by now; its approximate part goes. Nothing is taken out.
-      part: items between two saves.
+      part: items in a shard, about: what an interrupted run loses.
 
     Raises:
       UserError: sources that hold nothing, a folder that is something else, an index of other sources or of
@@ -218,79 +322,86 @@ def build_index(
     """
     if dtype not in DTYPES:
         raise UserError(f"Unknown dtype {dtype!r}; known: {', '.join(DTYPES)}.")
-    found = collect.find(kind, names, split)  # mistakes show before anything is written
+    files = collect.list_files(kind, names, split)  # mistakes show before anything is written
     output, model = pathlib.Path(output), take(embedder)
-    asked = {"kind": kind, "sources": [os.path.abspath(name) for name in names], "split": split, "dtype": dtype}
-    complete = None
-    if (output / index_files.DESCRIPTION).exists():
-        check_asked(output, index_files.read_description(output), asked)
-        complete = index_files.load_index(output)
-        complete.model.check(model, f"The index {output}")
-        if not update:
-            return complete
-    parts = Parts(output, asked, model, complete)
-    try:
-        _save_parts(parts, embedder, found, batch_size, part, progress)
-        if complete is not None and parts.count() == len(complete):  # nothing is new
-            parts.discard()
-            return complete
+    asked = {"kind": kind, "sources": [collect.absolute(name) for name in names], "split": split, "dtype": dtype}
+    complete = _complete(output, asked, model)
+    if complete is not None and not update:
+        return complete
+    with contextlib.closing(Parts(output, asked, model, complete)) as parts:
+        if not parts.is_joined:
+            with tqdm(desc=f"Indexing {kind}", unit=f" {kind}", disable=not progress) as bar:
+                parts.encode(embedder, collect.cut_files(kind, files, part), batch_size, bar)
         parts.put_together()
-    finally:
-        parts.close()
     return index_files.load_index(output)
 
 
-def _save_parts(parts: Parts, embedder, found: Iterable, batch_size: int, part: int, progress: bool) -> None:
-    """Encodes and saves what the parts lack."""
-    kind, done = parts.asked["kind"], parts.keys()
-    with tqdm(desc=f"Indexing {kind}", unit=f" {kind}", initial=len(done), disable=not progress) as bar:
-        new = _distinct(kind, found, done, bar.update)
-        for first in new:
-            chunk = itertools.chain([first], itertools.islice(new, part - 1))
-            parts.save(*_encode(embedder, chunk, kind, batch_size))
+def index_embeddings(folder: str | os.PathLike, output: str | os.PathLike, update: bool = False) -> Index:
+    """Makes the index `output` of a folder that `embed` made, in bounded memory; a complete one is opened as it is.
+
+    Args:
+      folder: see `embed`.
+      output: a folder that is missing, empty or holds an index of this folder.
+      update: add to a complete index what the folder holds by now; its approximate part goes.
+
+    Raises:
+      UserError: `folder` is not what `embed` makes, or damaged; an index of something else in `output`.
+    """
+    described, model, shards = open_embeddings(folder)
+    kind, dtype = described["kind"], described["dtype"]
+    asked = {"kind": kind, "sources": [collect.absolute(folder)], "split": described["split"], "dtype": dtype}
+    output = pathlib.Path(output)
+    complete = _complete(output, asked, model)
+    if complete is not None and not update:
+        return complete
+    with contextlib.closing(Parts(output, asked, model, complete)) as parts:
+        parts.put_together(shards)
+    return index_files.load_index(output)
 
 
-def _distinct(kind: str, found: Iterable, done: set, tell: Callable[[], object] = lambda: None) -> Iterator:
-    """Leaves out what was found before; `done` grows."""
-    for entry in found:
-        key = entry.key if isinstance(entry, Unreadable) else collect.key_of(kind, entry[0])
-        if key not in done:
-            done.add(key)
-            tell()
-            yield entry
+def open_embeddings(folder: str | os.PathLike) -> tuple[dict, Fingerprint, list[Shard]]:
+    """Returns what embeddings.json says, the model that made the vectors, and the shards, their checksums compared."""
+    folder = as_path(folder)
+    path = folder / embed.DESCRIPTION
+    if not path.is_file():
+        raise UserError(f"{folder} holds no embeddings: it has no {embed.DESCRIPTION}. Make it with: embed.")
+    described = read_json(path)
+    wanted = {"format": int, "kind": str, "split": str, "dtype": str, "shards": int, "made_by": dict}
+    for name, kind in wanted.items():
+        json_field(described, name, kind, path)
+    if described["format"] != embed.FORMAT:
+        raise UserError(f"{path} is of another format than {embed.FORMAT}, which this version reads; embed again.")
+    count = described["shards"]
+    for number in range(count):
+        manifest = folder / embed.shard_name("manifest", number, count)
+        for part in json_field(read_json(manifest), "parts", list[dict], manifest):
+            _check_part(folder / json_field(part, "name", str, manifest), part)
+    shards = [
+        Shard(*(folder / embed.shard_name(kind, number, count) for kind in ("vectors", "items")))
+        for number in range(count)
+    ]
+    shards[0] = shards[0]._replace(skipped=folder / index_files.SKIPPED)
+    probes = np.array(load_array(folder / index_files.PROBES))
+    made_by = described["made_by"]
+    return described, Fingerprint(probes, str(made_by.get("path", "")), made_by.get("step")), shards
 
 
-def _encode(embedder, found: Iterable, kind: str, batch_size: int, progress=False):
-    """Returns (items, float32 [N, D], unreadable ones) of what was found; images stream through the encoder."""
-    items: list[Item] = []
-    unreadable: list[Unreadable] = []
-
-    def contents():
-        for entry in found:
-            if isinstance(entry, Unreadable):
-                unreadable.append(entry)
-            else:
-                items.append(entry[0])
-                yield entry[1]
-
-    if kind == IMAGES:
-        embeddings, kept = embedder.encode_image(
-            contents(), batch_size=batch_size, on_error="skip", progress=bool(progress)
-        )
-    else:
-        embeddings = embedder.encode_text(list(contents()), batch_size=batch_size, progress=bool(progress))
-        kept = np.arange(len(items))
-    readable = set(kept.tolist())
-    unreadable += [_why(kind, item) for row, item in enumerate(items) if row not in readable]
-    return [items[row] for row in kept], embeddings, unreadable
+def _check_part(path: pathlib.Path, part: dict) -> None:
+    """Raises `UserError` unless a file has the checksum that its manifest says."""
+    checksum = google_crc32c.Checksum()
+    if path.is_file():
+        with path.open("rb") as file:
+            while chunk := file.read(1 << 20):
+                checksum.update(chunk)
+    if checksum.hexdigest().decode() != part.get("crc32c"):
+        raise UserError(f"{path} is missing, damaged or another one than its manifest describes: embed again.")
 
 
-def _why(kind: str, item: Item) -> Unreadable:
-    try:
-        pictures.for_the_encoder(read_image(item))
-        reason = "damaged: it does not decode"
-    except OSError as error:
-        reason = error.strerror or str(error)
-    except ValueError as error:
-        reason = str(error)
-    return Unreadable(item.name, f"{reason[0].upper()}{reason[1:]}.", collect.key_of(kind, item))
+def _complete(output: pathlib.Path, asked: dict, model: Fingerprint) -> Index | None:
+    """Returns the complete index in a folder, None if there is none; raises `UserError` if it is another one."""
+    if not (output / index_files.DESCRIPTION).exists():
+        return None
+    check_asked(output, index_files.read_description(output), asked)
+    complete = index_files.load_index(output)
+    complete.model.check(model, f"The index {output}")
+    return complete

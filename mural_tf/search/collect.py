@@ -1,8 +1,8 @@
 """Where images and texts to index come from: folders, globs, single files, TFRecords and tables (TSV) of paths.
 
-Every function yields (item, content) in an order that only the files determine, so that an interrupted index can be
+Every function yields (item, content) in an order that only the files determine, so that interrupted work can be
 continued; `content` is what `Embedder` encodes: a path or bytes for an image, a str for a text. What cannot be read is
-yielded as `Unreadable`.
+yielded as `Unreadable`. Workers read `Piece`s, files or parts of them; `find` reads everything.
 """
 
 from __future__ import annotations
@@ -13,10 +13,18 @@ import pathlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Union
 
-from mural_tf.data import records, tfrecord
+import numpy as np
+
+from mural_tf.data import tfrecord
 from mural_tf.data.pictures import ENDINGS, BadImage, path_below
+from mural_tf.data.record_format import IMAGE_TEXT, TEXT_PAIRS, Example, missing_shards
 from mural_tf.errors import UserError
-from mural_tf.ingest.text_files import read_lines
+from mural_tf.files import as_path, open_path
+from mural_tf.files import find as find_paths
+from mural_tf.ingest.hashes import bytes_hash, contains
+from mural_tf.ingest.source import Unit, cut, unpacked_size
+from mural_tf.ingest.text_files import WHOLE, read_lines
+from mural_tf.remote import RemotePath
 from mural_tf.search.items import IMAGES, KINDS, TEXTS, Item, image_of_record
 
 TABLE, RECORDS = ".tsv", ".tfrecord"
@@ -28,6 +36,19 @@ class Unreadable(NamedTuple):
     name: str
     reason: str
     key: tuple[str, ...]
+    count: int = 1  # of the records that are lost there
+
+    @property
+    def kind(self) -> str:
+        """The reason without what only this place has."""
+        return self.reason.removeprefix(f"{self.count} x ").rstrip(".")
+
+
+class Piece(NamedTuple):
+    """A file, or the part of a large one that is read at a time; `unit.weight` is about how many items it holds."""
+
+    name: str  # to show
+    unit: Unit
 
 
 Found = Union[tuple[Item, object], Unreadable]
@@ -46,76 +67,121 @@ def find(kind: str, sources: Sequence[str], split: str = "") -> Iterator[Found]:
     Raises:
       UserError: a source that does not exist or holds nothing of the kind, before anything is yielded.
     """
+    files = list_files(kind, sources, split)
+    return read(kind, [Piece(name, Unit(absolute(file), 0, 1, 0, 0)) for file, name in files])
+
+
+def list_files(kind: str, sources: Sequence[str], split: str = "") -> list[tuple[str, str]]:
+    """Returns (file, name to show) of everything that the sources stand for; takes and raises what `find` does."""
     if kind not in KINDS:
         raise UserError(f"Unknown kind {kind!r}; known: {', '.join(KINDS)}.")
     if not sources:
         raise UserError("Nothing to index: name folders, globs, TFRecords or tables of paths.")
-    files = [file for source in sources for file in _files(kind, str(source), split)]
-    return _read(kind, files)
+    return [file for source in sources for file in _files(kind, str(source), split)]
+
+
+RECORD_BYTES, LINE_BYTES = 30_000, 50  # of a record with its image, of a text: how many items a file holds, about
+
+
+def cut_files(kind: str, files: Iterable[tuple[str, str]], items: int) -> list[list[Piece]]:
+    """Cuts files into pieces and groups these, in order, so that each group holds about `items` items."""
+    groups: list[list[Piece]] = [[]]
+    held = 0
+    for file, name in files:
+        for unit in _units(kind, file, items):
+            if held and held + unit.weight > items:
+                groups.append([])
+                held = 0
+            groups[-1].append(Piece(name, unit))
+            held += unit.weight
+    return groups
+
+
+def _units(kind: str, file: str, items: int) -> list[Unit]:
+    path = as_path(file)
+    ending = path.suffix.lower()
+    if not path.is_file() or not (kind == TEXTS or ending in (RECORDS, TABLE)):
+        return [Unit(absolute(file), 0, 1, path.stat().st_size if path.is_file() else 0, 1)]
+    if ending == RECORDS:
+        # Only files of this machine are cut: the lengths before a part are read one by one.
+        size, most = path.stat().st_size // RECORD_BYTES, 1 if isinstance(path, RemotePath) else None
+    else:
+        size, most = unpacked_size(path) // LINE_BYTES, None
+    return [unit._replace(path=absolute(file)) for unit in cut(path, max(1, size), items, most)]
 
 
 def _files(kind: str, source: str, split: str) -> list[tuple[str, str]]:
     """Returns (file, name to show) of everything a source stands for."""
-    path = pathlib.Path(source)
+    path = as_path(source)
     if path.is_dir():
         found = _files_of_folder(kind, path, split)
     elif path.is_file():
-        return [(source, source)]
+        return [(str(path), str(path))]
     else:
-        matches = sorted(glob.glob(source, recursive=True))
+        matches = find_paths(source)
         if not matches:
             raise UserError(
                 f"{source} does not exist. Expected a folder, a file or a pattern (quote it: 'photos/**/*.jpg')."
             )
-        return [file for match in matches if os.path.isfile(match) for file in _files(kind, match, split)]
+        return [file for match in matches if match.is_file() for file in _files(kind, str(match), split)]
     if not found:
         raise UserError(
             f"No {kind} in {source}: expected "
             + (f"files ending in .{', .'.join(ENDINGS)}, or " if kind == IMAGES else "")
-            + f"TFRecords ({records.IMAGE_TEXT}/{split or '<split>'}-*.tfrecord), in it or below it."
+            + f"TFRecords ({IMAGE_TEXT}/{split or '<split>'}-*.tfrecord), in it or below it."
         )
     return found
 
 
 def _files_of_folder(kind: str, folder: pathlib.Path, split: str) -> list[tuple[str, str]]:
-    record_folder = folder / records.IMAGE_TEXT
+    record_folder = folder / IMAGE_TEXT
     if split or record_folder.is_dir():
         pattern = f"{glob.escape(split)}-*{RECORDS}" if split else f"*{RECORDS}"
         shards = sorted(record_folder.glob(pattern))
         if not shards and split:
-            records.list_files(folder, records.IMAGE_TEXT, split)  # says what is missing; img2dataset's are "train"
+            from mural_tf.data import records  # with TensorFlow
+
+            records.list_files(folder, IMAGE_TEXT, split)  # says what is missing; img2dataset's are "train"
             shards = sorted(folder.glob(f"*{RECORDS}"))
         names = [str(shard) for shard in shards]
-        return [(name, name) for name in sorted([*names, *records.missing_shards(names)])]  # `_read` names the missing
+        return [(name, name) for name in sorted([*names, *missing_shards(names)])]  # `_read` names the missing
     endings = ENDINGS if kind == IMAGES else ()
     found = []
     for path in folder.rglob("*"):
         ending = path.suffix.lower()
-        is_record_file = ending == RECORDS and path.parent.name != records.TEXT_PAIRS  # those hold no images
+        is_record_file = ending == RECORDS and path.parent.name != TEXT_PAIRS  # those hold no images
         if ending[1:] in endings or is_record_file:
-            found.append((path.relative_to(folder).as_posix(), str(path)))
+            found.append((str(path.relative_to(folder)), str(path)))
     return [(path, name) for name, path in sorted(found)]
 
 
-def _read(kind: str, files: Iterable[tuple[str, str]]) -> Iterator[Found]:
-    for file, name in files:
-        ending = pathlib.Path(file).suffix.lower()
-        if not os.path.isfile(file):  # a folder of that name; a pipe, which would wait for its other end
-            yield Unreadable(name, "Not a regular file, or a link that leads nowhere.", ("", os.path.abspath(file)))
+def read(kind: str, pieces: Iterable[Piece]) -> Iterator[Found]:
+    """Yields what pieces hold."""
+    for name, unit in pieces:
+        file = unit.path
+        ending = as_path(file).suffix.lower()
+        if "://" not in file and not os.path.isfile(file):  # a folder of that name; a pipe, which would wait
+            yield Unreadable(name, "Not a regular file, or a link that leads nowhere.", ("", file))
         elif ending == RECORDS:
-            yield from _read_records(kind, file)
+            yield from _read_records(kind, unit)
         elif kind == TEXTS:
-            yield from _read_texts(file)
+            yield from _read_texts(unit)
         elif ending == TABLE:
-            yield from _read_table(file)
+            yield from _read_table(unit)
         else:
-            yield Item(name, os.path.abspath(file)), pathlib.Path(file)
+            yield Item(name, file), as_path(file)
 
 
-def _read_table(file: str) -> Iterator[Found]:
+def absolute(file: str | os.PathLike) -> str:
+    """Returns the name of a file or folder from anywhere."""
+    file = str(file)
+    return file if "://" in file else os.path.abspath(file)
+
+
+def _read_table(unit: Unit) -> Iterator[Found]:
     """Lines of path[TAB]caption[TAB]language of the caption; a missing file shows when it is read."""
-    folder = pathlib.Path(file).parent
-    for line in _lines(file):
+    folder = as_path(unit.path).parent
+    for line in _lines(unit):
         if isinstance(line, Unreadable):
             yield line
             continue
@@ -125,15 +191,15 @@ def _read_table(file: str) -> Iterator[Found]:
         try:
             path_below(folder, name)  # the table may be anybody's, and what it names will be shown
         except BadImage as error:
-            yield Unreadable(name, f"{str(error).capitalize()}.", (file, name))
+            yield Unreadable(name, f"{str(error).capitalize()}.", (unit.path, name))
         else:
-            yield Item(name, os.path.abspath(path), captions=captions), path
+            yield Item(name, absolute(str(path)), captions=captions), path
 
 
-def _read_texts(file: str) -> Iterator[Found]:
+def _read_texts(unit: Unit) -> Iterator[Found]:
     """Lines of text, or of language[TAB]text in a table."""
-    table = file.endswith(TABLE)
-    for line in _lines(file):
+    table = unit.path.endswith(TABLE)
+    for line in _lines(unit):
         if isinstance(line, Unreadable):
             yield line
             continue
@@ -142,42 +208,49 @@ def _read_texts(file: str) -> Iterator[Found]:
             yield Item(text, language=language), text
 
 
-def _lines(file: str) -> Iterator[str | Unreadable]:
+def _lines(unit: Unit) -> Iterator[str | Unreadable]:
     """Yields the lines that hold something, and those that cannot be read."""
     problems: list[tuple[str, str]] = []
-    for _, line in read_lines(file, lambda *problem: problems.append(problem)):
+    part = unit.part(unpacked_size(as_path(unit.path))) if unit.parts > 1 else WHOLE
+    for _, line in read_lines(unit.path, lambda *problem: problems.append(problem), part):
         if line is not None and line.strip():
             yield line
-        for reason, place in problems:
-            yield Unreadable(place, f"{reason[0].upper()}{reason[1:]}.", (file, place))
-        problems.clear()
+        if problems:
+            yield from _bad_lines(unit.path, problems)
+    yield from _bad_lines(unit.path, problems)
 
 
-def _read_records(kind: str, file: str) -> Iterator[Found]:
+def _bad_lines(file: str, problems: list[tuple[str, str]]) -> Iterator[Unreadable]:
+    """Yields what `read_lines` has reported since the last call."""
+    for reason, place in problems:
+        yield Unreadable(place, f"{reason[0].upper()}{reason[1:]}.", (file, place))
+    problems.clear()
+
+
+def _read_records(kind: str, unit: Unit) -> Iterator[Found]:
     """Items of the records that are whole; what is lost between them stands, with its number, where it was."""
-    path, lost = os.path.abspath(file), []
-    for index, (offset, serialized) in enumerate(tfrecord.read_all(path, lambda *problem: lost.append(problem))):
+    path, lost = unit.path, []
+    part = unit.part(as_path(path).stat().st_size) if unit.parts > 1 else WHOLE
+    for offset, serialized in tfrecord.read_all(path, lambda *problem: lost.append(problem), open_path, *part):
         yield from _unreadable_records(path, lost)
-        yield from _read_record(kind, path, offset - tfrecord.HEADER, index, serialized)
+        yield from _read_record(kind, path, offset - tfrecord.HEADER, serialized)
     yield from _unreadable_records(path, lost)
 
 
 def _unreadable_records(path: str, lost: list[tuple[str, str, int]]) -> Iterator[Unreadable]:
     """Yields what `tfrecord.read_all` has reported since the last call."""
     for problem, place, count in lost:
-        yield Unreadable(place, f"{count} x {problem}.", (path, place))
+        yield Unreadable(place, f"{count} x {problem}.", (path, place), count)
     lost.clear()
 
 
-def _read_record(kind: str, path: str, offset: int, index: int, serialized: bytes) -> Iterator[Found]:
-    import tensorflow as tf
-
+def _read_record(kind: str, path: str, offset: int, serialized: bytes) -> Iterator[Found]:
     try:
         image = image_of_record(serialized, path)
     except ValueError as error:
-        yield Unreadable(f"{path}#{index}", str(error), (path, str(offset)))
+        yield Unreadable(f"{path}#{offset}", str(error), (path, str(offset)))
         return
-    feature = tf.train.Example.FromString(serialized).features.feature
+    feature = Example.FromString(serialized).features.feature
 
     def strings(*names: str) -> list[str]:
         name = next((name for name in names if name in feature), names[0])
@@ -185,7 +258,7 @@ def _read_record(kind: str, path: str, offset: int, index: int, serialized: byte
 
     texts, languages = strings("caption", "txt"), strings("language")
     captions = [(a, text) for a, text in zip([*languages, *[""] * len(texts)], texts) if text.strip()]
-    name = (strings("image_id", "key") or [""])[0] or f"{path}#{index}"
+    name = (strings("image_id", "key") or [""])[0] or f"{path}#{offset}"
     if kind == IMAGES:
         yield Item(name, path, offset, tuple(captions)), image
     else:
@@ -201,3 +274,54 @@ def key_of(kind: str, item: Item) -> tuple[str, str]:
     if kind == TEXTS:
         return item.language, item.name
     return (os.path.dirname(item.path), item.name) if item.offset >= 0 else ("", item.path)
+
+
+def hash_of(key: Iterable[str]) -> int:
+    """Returns 64 bits that stand for a key."""
+    return bytes_hash("\0".join(key).encode("utf-8", "surrogatepass"))
+
+
+class Seen:
+    """Hashes that were met, 8 bytes each (16 while runs are merged): of two equal ones only the first is new.
+
+    Two of N different keys have one hash, so that an item is lost, with a probability of N^2 / 2^65: one in a million
+    for six million items, one in forty for a billion.
+    """
+
+    RECENT = 1 << 16  # hashes that wait in a set until they are sorted
+
+    def __init__(self):
+        self._runs: list[np.ndarray] = []  # each sorted, uint64, each at least twice as long as the next
+        self._recent: set[int] = set()
+
+    def add(self, value: int) -> bool:
+        """Tells whether a hash is new."""
+        if value in self._recent or (self._runs and any(contains(run, value) for run in self._runs)):
+            return False
+        self._recent.add(value)
+        if len(self._recent) >= self.RECENT:
+            self._sort_recent()
+        return True
+
+    def add_all(self, hashes: np.ndarray) -> np.ndarray:
+        """Tells of each of several hashes, uint64 [N], whether it is new, bool [N]."""
+        self._sort_recent()
+        values, places = np.unique(hashes, return_index=True)  # the first place of each
+        known = np.zeros(len(values), bool)
+        for run in self._runs:
+            known |= run[np.minimum(np.searchsorted(run, values), len(run) - 1)] == values
+        is_new = np.zeros(len(hashes), bool)
+        is_new[places[~known]] = True
+        self._add_run(values[~known])
+        return is_new
+
+    def _sort_recent(self) -> None:
+        self._add_run(np.sort(np.fromiter(self._recent, np.uint64, len(self._recent))))
+        self._recent.clear()
+
+    def _add_run(self, run: np.ndarray) -> None:
+        if len(run):
+            self._runs.append(run)
+        while len(self._runs) > 1 and len(self._runs[-2]) < 2 * len(self._runs[-1]):
+            last = self._runs.pop()
+            self._runs[-1] = np.sort(np.concatenate([self._runs[-1], last]), kind="stable")  # merges what is sorted

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import pathlib
 import sys
 from collections.abc import Sequence
 
+import numpy as np
 from tqdm import tqdm
 
 from mural_tf.errors import UserError
 from mural_tf.files import write_whole
-from mural_tf.loading import load
 from mural_tf.search import approximate, collect, recall
-from mural_tf.search.build import build_index, index_in_memory
+from mural_tf.search.build import build_index, index_embeddings, index_in_memory
 from mural_tf.search.index import SKIPPED, Index, load_index
 from mural_tf.search.items import IMAGES
 from mural_tf.search.pages import write_contact_sheet, write_gallery
@@ -32,15 +33,27 @@ def index(
     queries_file: str = "",
     batch_size: int = 64,
     update: bool = False,
+    embeddings: str = "",
 ) -> Index:
-    """Makes the index `output` with a saved model, and where it is large an approximate one; prints what was done."""
-    collect.find(kind, names, split)  # mistakes show before the model is loaded
+    """Makes the index `output` and, where it is large, an approximate one; prints what was done.
+
+    Args:
+      model: a workdir or an export; not needed with `embeddings`, unless their own is not where it was.
+      embeddings: a folder that `embed` made, in place of `names`, `kind`, `split` and `dtype`.
+    """
     given = read_queries(queries_file) if queries_file else []
     if method not in ("none", "auto"):
         approximate.import_faiss()
-    embedder = load(model)
-    made = build_index(embedder, names, output, kind, split, dtype, batch_size, update, progress=True)
-    print(f"{len(made):,} {kind} in {output}, made by {made.model.describe()}.")
+    if embeddings:
+        if names:
+            raise UserError("--embeddings takes the place of sources: give one or the other.")
+        made = index_embeddings(embeddings, output, update)
+        embedder = model_of(made, model) if model else LateModel(made)
+    else:
+        collect.list_files(kind, names, split)  # mistakes show before the model is loaded
+        embedder = load(model)
+        made = build_index(embedder, names, output, kind, split, dtype, batch_size, update, progress=True)
+    print(f"{len(made):,} {made.kind} in {output}, made by {made.model.describe()}.")
     if made.skipped:
         print(f"{made.skipped:,} could not be read: see {pathlib.Path(output) / SKIPPED}.", file=sys.stderr)
     parameters = approximate.choose(len(made), method)
@@ -52,6 +65,45 @@ def index(
         print("Searched exactly, because faiss is not installed: pip install 'mural-tf[search]'.")
         return made
     return add_approximate(made, embedder, output, parameters, given)
+
+
+def load(model: str):
+    """Loads a model, and TensorFlow with it."""
+    from mural_tf.loading import load as load_model
+
+    return load_model(model)
+
+
+class LateModel:
+    """The model of an index, which is loaded when it is asked for something: for nothing but vectors it is not."""
+
+    def __init__(self, made: Index):
+        self._made = made
+
+    @functools.cached_property
+    def _embedder(self):
+        return model_of(self._made)
+
+    def encode_text(self, texts: Sequence[str], **options) -> np.ndarray:
+        """Returns what the model returns."""
+        return self._embedder.encode_text(texts, **options)
+
+    def encode_image(self, images: Sequence[bytes], **options):
+        """Returns what the model returns."""
+        return self._embedder.encode_image(images, **options)
+
+
+def model_of(made: Index, model: str = ""):
+    """Loads `model`, by default the one that made the index; raises `UserError` if it is not there or another one."""
+    model = model or made.model.path
+    if not os.path.isdir(model):
+        raise UserError(
+            f"The index was made by the model {model or 'of a process in memory'}, which is not there; "
+            "give its place: --model=WORKDIR_OR_EXPORT."
+        )
+    embedder = load(model)
+    made.check_model(embedder)
+    return embedder
 
 
 def add_approximate(
@@ -99,14 +151,7 @@ def query(
     check_queries(queries, top)
     _check_outputs(queries, html=html, json="" if json == "-" else json, output=output)
     opened = load_index(index_folder, use_exact)
-    model = model or opened.model.path
-    if not os.path.isdir(model):
-        raise UserError(
-            f"The index was made by the model {model or 'of a process in memory'}, which is not there; "
-            "give its place: --model=WORKDIR_OR_EXPORT."
-        )
-    embedder = load(model)
-    opened.check_model(embedder)
+    embedder = model_of(opened, model)
     found = search(opened, embedder, queries, top)
     _show(opened, found, html, json, output)
     return found

@@ -23,16 +23,18 @@ import hashlib
 import os
 import pathlib
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mural_tf.embedder import Embedder
-from mural_tf.encoders.towers import has_images, takes_features
 from mural_tf.errors import UserError
 from mural_tf.files import read_json
 from mural_tf.metrics import top_k
 from mural_tf.search import approximate
-from mural_tf.search.items import IMAGES, KINDS, Item, ItemTable, Names, read_array, read_image
+from mural_tf.search.items import IMAGES, KINDS, Item, ItemTable, Names, forget, read_array, read_image
+
+if TYPE_CHECKING:  # TensorFlow, which commands do without until they embed
+    from mural_tf.embedder import Embedder
 
 TEXTS = ("a red balloon", "Zwei Hunde im Schnee", "赤い風船", "نجمة زرقاء", "moyo mwekundu", "नीला तारा", "")
 # 1 - cosine that rounding, another machine or a lower precision may cost; other weights cost more.
@@ -85,6 +87,8 @@ class Fingerprint:
 
 def take(embedder: Embedder) -> Fingerprint:
     """Encodes the probes with anything that has `encode_text` and `encode_image`."""
+    from mural_tf.encoders.towers import has_images, takes_features  # TensorFlow; whoever has a model has it
+
     probes = embedder.encode_text(list(TEXTS))
     tower = embedder.config.image_tower if hasattr(embedder, "config") else None
     if tower is None or has_images(tower):
@@ -216,7 +220,7 @@ def load_index(folder: str | os.PathLike, use_exact: bool = False) -> Index:
 
 
 CHECKED = 2**16  # vectors whose length is checked when an index is opened, evenly spread; others when they are found
-_BLOCK = 2**12  # vectors that are in memory at a time
+_BLOCK = 2**10  # vectors that are in memory at a time, with 64 kB around each
 _LENGTH_TOLERANCE = 0.01  # float16 costs less
 
 
@@ -225,6 +229,7 @@ def check_lengths(embeddings: np.ndarray, rows: np.ndarray) -> None:
     for begin in range(0, len(rows), _BLOCK):
         chosen = rows[begin : begin + _BLOCK]
         lengths = np.linalg.norm(embeddings[chosen].astype(np.float32), axis=1)
+        forget(embeddings)
         wrong = np.flatnonzero(~(np.abs(lengths - 1.0) <= _LENGTH_TOLERANCE))  # NaN is wrong, too
         if wrong.size:
             raise UserError(

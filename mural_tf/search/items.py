@@ -6,6 +6,7 @@ once and reads only the items that are asked for.
 
 from __future__ import annotations
 
+import array
 import dataclasses
 import json
 import mmap
@@ -14,9 +15,11 @@ import pathlib
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+from google.protobuf.message import DecodeError
 
 from mural_tf.data import tfrecord
 from mural_tf.data.pictures import read_file
+from mural_tf.data.record_format import Example
 from mural_tf.errors import UserError
 from mural_tf.files import save_array, whole
 from mural_tf.ingest.text_files import parse_object
@@ -50,6 +53,9 @@ class Item:
         return next((c for c in self.captions if c[0] == language), self.captions[0] if self.captions else ("", ""))
 
 
+_DEFAULTS = {field.name: field.default for field in dataclasses.fields(Item)}
+
+
 def read_image(item: Item) -> bytes:
     """Returns the encoded image of an item. Raises `OSError` or `ValueError` if it is not there any more."""
     if not item.path:
@@ -61,11 +67,8 @@ def read_image(item: Item) -> bytes:
 
 def image_of_record(serialized: bytes, path: str) -> bytes:
     """Returns the encoded image of a serialised image-text `tf.train.Example`. Raises `ValueError` if it has none."""
-    import tensorflow as tf
-    from google.protobuf.message import DecodeError
-
     try:
-        feature = tf.train.Example.FromString(serialized).features.feature
+        feature = Example.FromString(serialized).features.feature
     except DecodeError:
         raise ValueError(f"{path} holds something else than tf.train.Examples.") from None
     for name in IMAGE_FEATURES:
@@ -114,21 +117,17 @@ class Names(Sequence[str]):
 def write_items(path: str | os.PathLike, lines: Iterable[bytes]) -> int:
     """Writes lines of `to_json` and the table of their offsets; returns how many."""
     path = pathlib.Path(path)
-    starts = [0]
+    starts = array.array("q", [0])  # 8 bytes an item
     with whole(path) as partial, open(partial, "wb") as file:
         for line in lines:
             starts.append(starts[-1] + file.write(line))
-    save_array(_starts_of(path), np.array(starts, np.int64))
+    save_array(_starts_of(path), np.frombuffer(starts, np.int64))
     return len(starts) - 1
 
 
 def to_json(item: Item) -> bytes:
     """Returns the item as one line of JSON, without the fields that have their default."""
-    values = {
-        field.name: getattr(item, field.name)
-        for field in dataclasses.fields(Item)
-        if getattr(item, field.name) != field.default
-    }
+    values = {name: value for name, value in vars(item).items() if value != _DEFAULTS[name]}
     return json.dumps(values, ensure_ascii=True).encode() + b"\n"
 
 
@@ -158,6 +157,13 @@ def read_array(path: pathlib.Path, **options) -> np.ndarray:
     if not isinstance(array, np.ndarray):
         raise UserError(f"{path} is damaged (an archive of arrays); make the index again.")
     return array
+
+
+def forget(array: np.ndarray) -> None:
+    """Gives the pages of a memory-mapped array back to the system, which reads them again where they are needed."""
+    mapped = getattr(array, "base", None)
+    if isinstance(mapped, mmap.mmap) and hasattr(mapped, "madvise"):
+        mapped.madvise(mmap.MADV_DONTNEED)
 
 
 def _starts_of(path: str | os.PathLike) -> pathlib.Path:

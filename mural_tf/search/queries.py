@@ -7,13 +7,16 @@ import json
 import os
 import pathlib
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mural_tf.embedder import Embedder
 from mural_tf.errors import UserError
 from mural_tf.ingest.text_files import read_lines
 from mural_tf.search.index import Index
+
+if TYPE_CHECKING:
+    from mural_tf.embedder import Embedder
 
 
 @dataclasses.dataclass(frozen=True)

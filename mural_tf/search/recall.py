@@ -16,10 +16,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from mural_tf.metrics import top_k
+from mural_tf.search import approximate as approximate_search
 from mural_tf.search.approximate import ApproximateIndex
 from mural_tf.search.index import Index
-from mural_tf.search.items import IMAGES
+from mural_tf.search.items import IMAGES, forget
 from mural_tf.search.queries import Query
 
 K = 10
@@ -66,7 +66,7 @@ def choose_effort(
     truth, exact_time = {}, 0.0
     for name, group in groups.items():
         start = time.perf_counter()
-        scores, rows = top_k.top_k(group.vectors, embeddings, _wanted(group))
+        scores, rows = approximate_search.exact(group.vectors, embeddings, _wanted(group))
         exact_time += time.perf_counter() - start
         truth[name] = _without_own(scores, rows, group.own)
     choosing = [name for name, group in groups.items() if len(group.vectors) >= ENOUGH] or list(groups)
@@ -97,6 +97,7 @@ def choose_effort(
 
 def _measure(approximate: ApproximateIndex, embeddings: np.ndarray, group: Group, truth: np.ndarray) -> float:
     scores, rows = approximate.search(group.vectors, _wanted(group), embeddings)
+    forget(embeddings)
     return recall(_without_own(scores, rows, group.own), truth)
 
 

@@ -1,0 +1,512 @@
+"""Embeds images or texts by blocks, in one process or many: shards of vectors, and what they are vectors of.
+
+    python -m mural_tf embed photos data/mine --model=EXPORT --output=FOLDER
+
+A folder of embeddings, complete when it has `embeddings.json`:
+
+    embeddings.json                kind, count, size and type of the vectors, the model, files and their checksums
+    vectors-00000-of-00012.npy     float32 or float16 [N, D], L2-normalised
+    items-00000-of-00012.jsonl     one `Item` in each line, of the same row
+    manifest-00000-of-00012.json   counts, what was skipped, checksums, what was read
+    model_probes.npy               the model's `Fingerprint`
+    skipped.tsv                    reason[TAB]place of what could not be read; only if something could not
+
+The sources' files are cut into shards beforehand, so that the number of workers does not change a byte. While it runs,
+everything lies in a hidden folder beside the output; the same command again makes the shards that have no manifest yet.
+An item that comes again in its shard is left out; `search index` leaves out those that come again in another.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import hashlib
+import io
+import itertools
+import json
+import os
+import pathlib
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import IO, ClassVar
+
+import google_crc32c
+import numpy as np
+from tqdm import tqdm
+
+from mural_tf.data import pictures
+from mural_tf.data.dataset_folder import is_built
+from mural_tf.errors import UserError
+from mural_tf.files import (
+    as_path,
+    exclusive_lock,
+    publish,
+    read_array,
+    read_json,
+    remove_tree,
+    save_array,
+    storage_errors,
+    whole,
+    write_whole,
+)
+from mural_tf.ingest.shards import (
+    Manifest,
+    Part,
+    Watch,
+    join_skipped,
+    manifest_path,
+    open_folder,
+    places_path,
+    read_manifest,
+    rename_part,
+    write_manifest,
+)
+from mural_tf.ingest.source import Tally
+from mural_tf.quiet import quiet_imports
+from mural_tf.search import collect
+from mural_tf.search.collect import Piece, Seen, Unreadable
+from mural_tf.search.index import PROBES, SKIPPED, Fingerprint, take
+from mural_tf.search.items import IMAGES, KINDS, Item, read_image, to_json
+from mural_tf.trust import is_trusting
+
+DESCRIPTION = "embeddings.json"
+MODEL = "model.json"
+FORMAT = 1  # raised when the same input would give other bytes than before
+DTYPES = ("float32", "float16")
+BLOCK = 4096  # items given to the encoder in one call, which sorts texts by length
+BATCH = {"images": 64, "texts": 256}  # of one run of the encoder
+
+
+@dataclasses.dataclass
+class Embedded(Tally):
+    """What became of the items of a shard, or of all."""
+
+    THINGS: ClassVar[str] = "images and texts"
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """How to embed. The fields of `identity` decide the bytes written; the others do not.
+
+    Attributes:
+      kind: "images" or "texts".
+      split: of folders of the project's TFRecords; "": every split.
+      dtype: of the stored vectors, "float32" or "float16".
+      batch_size: of one run of the encoder; 0: 64 images, 256 texts.
+      shard_items: in a shard, about; it is what a killed run loses of each worker.
+      workers: processes of this machine; 0 works in the calling process.
+      threads: of TensorFlow in each worker; 0: the cores of this machine divided by the workers.
+      beam: flags of Apache Beam, to work elsewhere than on this machine; see `ingest.engine.Engine`.
+      max_skipped_fraction: of what was read; above it the work stops.
+    """
+
+    kind: str = IMAGES
+    split: str = ""
+    dtype: str = "float32"
+    batch_size: int = 0
+    shard_items: int = 16_384
+    workers: int = 1
+    threads: int = 0
+    beam: str = ""
+    max_skipped_fraction: float = 0.01
+
+    def __post_init__(self):
+        if self.kind not in KINDS or self.dtype not in DTYPES:
+            raise UserError(f"Expected a kind of {', '.join(KINDS)}, a dtype of {', '.join(DTYPES)}.")
+        if self.shard_items < 1 or min(self.workers, self.threads, self.batch_size) < 0:
+            raise UserError("Expected shard_items ≥ 1, workers ≥ 0, threads ≥ 0 and batch_size ≥ 0.")
+        if not 0 <= self.max_skipped_fraction <= 1:
+            raise UserError(f"max_skipped_fraction is {self.max_skipped_fraction}: expected 0 to 1.")
+
+    def identity(self) -> dict:
+        """Returns what decides the bytes, beside the model and the sources."""
+        batch_size = self.batch_size or BATCH[self.kind]
+        values = {"kind": self.kind, "split": self.split, "dtype": self.dtype}
+        return {**values, "batch_size": batch_size, "shard_items": self.shard_items}
+
+    def worker_threads(self) -> int:
+        """Returns TensorFlow's threads in a worker; 0 leaves them to it."""
+        if self.threads or "--runner" in self.beam or not self.workers:
+            return self.threads
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return max(1, cores // self.workers)
+
+
+def embed(
+    model: str,
+    sources: Sequence[str],
+    output: str | os.PathLike,
+    settings: Settings,
+    restart: bool = False,
+    progress: bool = True,
+) -> pathlib.Path:
+    """Embeds what the sources hold into the folder `output`, which appears when it is complete.
+
+    Args:
+      model: a folder that `mural_tf.load` takes; every worker reads it.
+      sources: see `collect.find`; their order does not matter.
+      output: a folder that does not exist yet, is empty, or holds these very embeddings.
+      settings: see `Settings`. With workers, a script calls this below `if __name__ == "__main__":`.
+      restart: start again instead of going on with a run that stopped.
+      progress: whether to show a bar.
+
+    Raises:
+      UserError: unusable sources, too much of them skipped, something else in `output`, unfinished work on
+        something else beside it, or a full disk.
+    """
+    from mural_tf.ingest.engine import Engine  # Beam, whose file systems find what is not on this machine
+
+    engine = Engine(settings.workers, settings.beam)
+    if not os.path.isdir(model):
+        raise UserError(f"The model folder {model} does not exist; give a workdir or an export.")
+    files = sorted(dict(collect.list_files(settings.kind, sources, settings.split)).items())
+    shards = collect.cut_files(settings.kind, files, settings.shard_items)
+    output, identity = as_path(output), _identity(model, sources, shards, settings)
+    folder = output.parent / f".{output.name}.embedding"
+    if is_built(output, identity, DESCRIPTION, "set of embeddings"):
+        remove_tree(folder)  # of a run that was killed after its last step but one
+        return output
+    with storage_errors(output):
+        output.parent.mkdir(parents=True, exist_ok=True)
+    with storage_errors(output), exclusive_lock(output.parent / f".{output.name}.lock"):
+        if is_built(output, identity, DESCRIPTION, "set of embeddings"):  # another process finished it meanwhile
+            return output
+        open_folder(folder, identity, restart)
+        try:
+            _run(engine, EmbedGraph(os.path.abspath(model), shards, folder, settings, is_trusting()), progress)
+        except KeyboardInterrupt:
+            message = "Interrupted. Finished shards are kept: run the same command again to go on."
+            raise KeyboardInterrupt(message) from None
+        _finish(folder, output, identity, len(shards), settings)
+    return output
+
+
+def _identity(model: str, sources: Sequence[str], shards: Sequence[Sequence[Piece]], settings: Settings) -> dict:
+    """Returns what identifies embeddings, as JSON values."""
+    names = sorted(map(collect.absolute, sources))
+    read = hashlib.blake2b(json.dumps(shards).encode(), digest_size=8).hexdigest()
+    identity = {"name": "embeddings", "format": FORMAT, "sources": names, "files": read, "model": digest(model)}
+    return {**identity, **settings.identity()}
+
+
+_PARTS_OF_MODELS = (
+    *("config.json", "vocabulary.txt", "vocab.txt", "model.safetensors", "tokenizer_config.json"),
+    *("preprocessor_config.json", "checkpoints", "image_encoder", "text_preprocessor", "text_encoder"),
+)
+
+
+def digest(model: str | os.PathLike) -> str:
+    """Returns 16 hexadecimal digits that stand for the files that `mural_tf.load` may read in a model's folder."""
+    summed = hashlib.blake2b(digest_size=8)
+    for name in _PARTS_OF_MODELS:
+        found = pathlib.Path(model) / name
+        for file in sorted(file for file in (found, *found.rglob("*")) if file.is_file()):
+            summed.update(f"{file.relative_to(model)}\0{file.stat().st_size}\0".encode())
+            with open(file, "rb") as content:
+                while chunk := content.read(1 << 20):
+                    summed.update(chunk)
+    return summed.hexdigest()
+
+
+def _run(engine, graph: EmbedGraph, progress: bool) -> None:
+    """Makes all shards that are missing, with a bar."""
+    from mural_tf.ingest.engine import run
+
+    if not graph.jobs():
+        return
+    sizes = [sum(unit.size for _, unit in pieces) for pieces in graph.shards]
+    with tqdm(total=sum(sizes), unit="B", unit_scale=True, desc="Embedding", disable=not progress) as bar:
+        watch = Watch(graph.folder, sizes, graph.settings.max_skipped_fraction, bar, Embedded())
+        run(graph, engine, graph.folder, watch)
+
+
+def _names(folder: pathlib.Path) -> set[str]:
+    """The names of a folder's files, in one look at a store."""
+    return {path.name for path in folder.glob("*")}
+
+
+@dataclasses.dataclass
+class EmbedGraph:
+    """Gives every shard that has no manifest to a worker."""
+
+    model: str
+    shards: list[list[Piece]]
+    folder: pathlib.Path
+    settings: Settings
+    trust: bool
+
+    def jobs(self) -> list[tuple[int, list[Piece]]]:
+        """Returns (number, pieces) of the shards that are missing."""
+        names = _names(self.folder / "parts")
+        jobs = enumerate(self.shards)
+        return [(number, pieces) for number, pieces in jobs if manifest_path(self.folder, number).name not in names]
+
+    def __call__(self, pipeline) -> None:
+        """Adds the steps to a Beam pipeline."""
+        import apache_beam as beam
+
+        from mural_tf.ingest.engine import Step
+
+        arguments = (self.model, self.folder, self.settings, self.trust)
+        (
+            pipeline
+            | "Plan" >> beam.Create(self.jobs())
+            | "Spread" >> beam.Reshuffle()
+            | "Embed" >> beam.ParDo(Step(make_worker, *arguments, folder=self.folder))
+        )
+
+
+# What a worker does.
+
+
+def make_worker(model: str, folder: pathlib.Path, settings: Settings, trust: bool) -> EmbedShard:
+    """Returns what embeds a shard; called once in every worker.
+
+    Raises:
+      UserError: the model cannot be loaded, or is another one than that of the finished shards.
+    """
+    with _LOADING:  # an engine may start several steps in one process: they share the model
+        embedder, fingerprint = load_model(model, settings.worker_threads(), trust)
+    if not (folder / PROBES).is_file():
+        write_whole(folder / MODEL, json.dumps({"path": fingerprint.path, "step": fingerprint.step}))
+        save_array(folder / PROBES, fingerprint.probes)
+    before = Fingerprint(np.array(read_array(folder / PROBES)), "of the finished shards")
+    before.check(fingerprint, f"The unfinished work in {folder}")
+    batch_size = settings.batch_size or BATCH[settings.kind]
+    width = fingerprint.probes.shape[1]
+    return EmbedShard(embedder, folder, settings.kind, settings.dtype, width, batch_size, settings.max_skipped_fraction)
+
+
+_LOADING = threading.Lock()
+
+
+@functools.lru_cache(maxsize=1)
+def load_model(model: str, threads: int, trust: bool) -> tuple:
+    """Loads a model; returns it with its fingerprint. `threads`: of TensorFlow, unless it has started already."""
+    quiet_imports()
+    import tensorflow as tf
+
+    from mural_tf.loading import load
+
+    if threads:
+        try:
+            tf.config.threading.set_intra_op_parallelism_threads(threads)
+            tf.config.threading.set_inter_op_parallelism_threads(threads)
+        except RuntimeError:  # in a process that computed before
+            pass
+    embedder = load(model, trust=trust)
+    return embedder, take(embedder)
+
+
+class EmbedShard:
+    """Encodes a shard and writes its files and, last, its manifest. The same shard gives the same bytes.
+
+    Args:
+      embedder: anything with `Embedder`'s `encode_image` and `encode_text`.
+      folder: of the work; shards are written to `parts` in it.
+      kind, dtype: of the vectors.
+      width: D.
+      batch_size: of one run of the encoder.
+      max_skipped_fraction: of a shard, as far as it holds enough to tell.
+      seen: keys that are left out, and to which those of the shard are added; by default each shard has its own.
+      tell: hears of each item that is encoded.
+    """
+
+    def __init__(
+        self,
+        embedder,
+        folder: pathlib.Path,
+        kind: str,
+        dtype: str,
+        width: int,
+        batch_size: int,
+        max_skipped_fraction: float = 1.0,
+        seen: Seen | None = None,
+        tell: Callable[[], object] = lambda: None,
+    ):
+        self.embedder, self.folder, self.kind, self.dtype, self.width = embedder, folder, kind, dtype, width
+        self.batch_size, self.max_fraction, self.seen, self.tell = batch_size, max_skipped_fraction, seen, tell
+
+    def __call__(self, element: tuple[int, Sequence[Piece]]) -> Iterator[int]:
+        """Yields the shard's number."""
+        number, pieces = element
+        tally = Embedded()
+        new = self._new(collect.read(self.kind, pieces), tally)
+        with ShardFiles(self.width, self.dtype) as files:
+            for first in new:
+                block = itertools.chain([first], itertools.islice(new, BLOCK - 1))
+                items, vectors, unreadable = encode(self.embedder, block, self.kind, self.batch_size)
+                for entry in unreadable:
+                    tally.skip(entry.kind, entry.name, entry.count)
+                tally.written += len(items)
+                tally.check(self.max_fraction)
+                files.add(items, vectors)
+            parts = files.write(self.folder / "parts", number)
+        write_manifest(self.folder, number, Manifest(tally, parts, [[*unit[:4]] for _, unit in pieces]))
+        yield number
+
+    def _new(self, found: Iterable, tally: Tally) -> Iterator:
+        """Leaves out what was found before."""
+        seen = Seen() if self.seen is None else self.seen
+        for entry in found:
+            if seen.add(collect.hash_of(key_of(self.kind, entry))):
+                self.tell()
+                yield entry
+            else:
+                tally.left_out.add("repeated", entry.name if isinstance(entry, Unreadable) else entry[0].name)
+
+
+def key_of(kind: str, entry) -> tuple[str, ...]:
+    """Returns the key of an entry of `collect.read`."""
+    return entry.key if isinstance(entry, Unreadable) else collect.key_of(kind, entry[0])
+
+
+class ShardFiles:
+    """Takes a shard's vectors and items block by block, so that a shard may be larger than the memory."""
+
+    def __init__(self, width: int, dtype: str):
+        self._width, self._dtype, self._count = width, dtype, 0
+        self._languages: collections.Counter[str] = collections.Counter()
+
+    def __enter__(self) -> ShardFiles:
+        self._vectors, self._items = tempfile.TemporaryFile(), tempfile.TemporaryFile()
+        return self
+
+    def __exit__(self, *failure) -> None:
+        self._vectors.close()
+        self._items.close()
+
+    def add(self, items: Sequence[Item], vectors: np.ndarray) -> None:
+        """Adds rows: their items, and float32 [N, D]."""
+        self._vectors.write(np.ascontiguousarray(vectors, self._dtype).tobytes())
+        self._items.writelines(map(to_json, items))
+        self._languages.update(item.language for item in items if item.language)
+        self._count += len(items)
+
+    def write(self, folder: pathlib.Path, number: int) -> list[Part]:
+        """Writes the files, each whole; returns their descriptions."""
+        header = array_header(self._count, self._width, self._dtype)
+        return [
+            self._part("items", folder / f"{number:06d}.items.jsonl", b"", self._items),
+            self._part("vectors", folder / f"{number:06d}.vectors.npy", header, self._vectors),
+        ]
+
+    def _part(self, kind: str, path: pathlib.Path, header: bytes, content: IO[bytes]) -> Part:
+        checksum, size = google_crc32c.Checksum(header), len(header) + content.tell()
+        content.seek(0)
+        with whole(path) as partial, partial.open("wb") as file:
+            file.write(header)
+            while chunk := content.read(1 << 20):
+                file.write(chunk)
+                checksum.update(chunk)
+        languages = dict(sorted(self._languages.items()))
+        return Part(kind, "", path.name, size, checksum.hexdigest().decode(), self._count, self._count, languages)
+
+
+def array_header(count: int, width: int, dtype: str) -> bytes:
+    """Returns what stands in a .npy file before the numbers of an array [count, width]."""
+    header = io.BytesIO()
+    description = np.lib.format.dtype_to_descr(np.dtype(dtype))
+    values = {"descr": description, "fortran_order": False, "shape": (count, width)}
+    np.lib.format.write_array_header_1_0(header, values)
+    return header.getvalue()
+
+
+def encode(embedder, found: Iterable, kind: str, batch_size: int, progress: bool | None = False):
+    """Returns (items, float32 [N, D], unreadable ones) of what was found; images stream through the encoder."""
+    items: list[Item] = []
+    unreadable: list[Unreadable] = []
+
+    def contents():
+        for entry in found:
+            if isinstance(entry, Unreadable):
+                unreadable.append(entry)
+            else:
+                items.append(entry[0])
+                yield entry[1]
+
+    if kind == IMAGES:
+        embeddings, kept = embedder.encode_image(
+            contents(), batch_size=batch_size, on_error="skip", progress=bool(progress)
+        )
+    else:
+        embeddings = embedder.encode_text(list(contents()), batch_size=batch_size, progress=bool(progress))
+        kept = np.arange(len(items))
+    readable = set(kept.tolist())
+    unreadable += [_why(kind, item) for row, item in enumerate(items) if row not in readable]
+    return [items[row] for row in kept], embeddings, unreadable
+
+
+def _why(kind: str, item: Item) -> Unreadable:
+    try:
+        pictures.for_the_encoder(read_image(item))
+        reason = "damaged: it does not decode"
+    except OSError as error:
+        reason = error.strerror or str(error)
+    except ValueError as error:
+        reason = str(error)
+    return Unreadable(item.name, f"{reason[0].upper()}{reason[1:]}.", collect.key_of(kind, item))
+
+
+# The end.
+
+
+def _finish(folder: pathlib.Path, output: pathlib.Path, identity: dict, count: int, settings: Settings) -> None:
+    """Turns the folder of finished shards into `output`; every step can be repeated after a kill."""
+    manifests = [read_manifest(folder, number) for number in range(count)]
+    tally = Embedded()
+    for manifest in manifests:  # in order, so that "first" means first in the plan
+        tally.add(manifest.tally)
+    tally.check(settings.max_skipped_fraction, at_end=True)
+    if not tally.written:
+        raise UserError("Nothing to embed: " + "; ".join(line.strip() for line in tally.lines()) + ".")
+    complete = folder / "complete" if isinstance(folder, pathlib.Path) else output
+    complete.mkdir(exist_ok=True)
+    places, here = map(functools.partial(places_path, folder), range(count)), _names(folder / "parts")
+    for number, manifest in enumerate(manifests):
+        for part in manifest.parts:
+            name = shard_name(part.kind, number, count)
+            rename_part(folder, part, complete / name)
+            part.name = name
+        text = json.dumps(dataclasses.asdict(manifest), ensure_ascii=False)
+        write_whole(complete / shard_name("manifest", number, count), text)
+    join_skipped([path for path in places if path.name in here], complete / SKIPPED)
+    probes = np.array(read_array(folder / PROBES))
+    save_array(complete / PROBES, probes)
+    made_by = {**read_json(folder / MODEL), "digest": identity["model"], "identity": str(Fingerprint(probes))}
+    described = {
+        **identity,
+        "made_by": made_by,
+        "count": tally.written,
+        "embedding_size": int(probes.shape[1]),
+        "shards": count,
+        "skipped": {kind: {"count": number, "first": first} for kind, (number, first) in tally.skipped.items()},
+        "left_out": {kind: {"count": number, "first": first} for kind, (number, first) in tally.left_out.items()},
+    }
+    write_whole(complete / DESCRIPTION, json.dumps(described, indent=1, ensure_ascii=False) + "\n")
+    if complete != output:
+        if output.exists():
+            output.rmdir()  # empty, or `is_built` would have raised
+        publish(complete, output)
+    remove_tree(folder)
+
+
+def shard_name(kind: str, number: int, count: int) -> str:
+    """Returns the name of one of the files "vectors", "items" and "manifest"."""
+    ending = {"vectors": "npy", "items": "jsonl", "manifest": "json"}[kind]
+    return f"{kind}-{number:05d}-of-{count:05d}.{ending}"
+
+
+def describe(output: pathlib.Path) -> str:
+    """Returns what a folder of embeddings holds and what was skipped, in lines to print."""
+    found = read_json(output / DESCRIPTION)
+    lines = [
+        f"{found['count']:,} {found['kind']} in {output}: {found['dtype']} [N, {found['embedding_size']}] in "
+        f"{found['shards']} shards, made by {found['made_by']['path']} [{found['made_by']['identity']}]"
+    ]
+    for word in ("skipped", "left_out"):
+        for kind, entry in sorted(found[word].items(), key=lambda item: -item[1]["count"]):
+            lines.append(f"{word.replace('_', ' ')} {entry['count']} x {kind}, first at {entry['first']}")
+    return "\n".join(lines)
