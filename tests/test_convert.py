@@ -20,6 +20,8 @@ import google_crc32c
 import pytest
 from convert_data import contents, image_bytes, images_in, pairs_in, run, write_moses
 
+from mural_tf.data.records import list_files, parse_image_text, parse_text_pair
+from mural_tf.data.streams.epochs import count_languages, stated_languages
 from mural_tf.data.tfrecord import read_all
 from mural_tf.errors import UserError
 from mural_tf.ingest import convert
@@ -377,6 +379,23 @@ assert not any(name.partition(".")[0] in ("tensorflow", "keras", "tf_keras") for
 """
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_training_takes_its_counts_from_the_description(tmp_path):
+    """Nothing is read for them, unless a file is not as it was described."""
+    (tmp_path / "a.tsv").write_text("one\teins\ntwo\tzwei\n")
+    (tmp_path / "b.tsv").write_text("drei\tthree\n")
+    pairs = [f"pairs:{tmp_path}/a.tsv,language_b=pt-BR", f"pairs:{tmp_path}/b.tsv,language_a=de,language_b=en"]
+    output = run([*write_sources(tmp_path)[2:], *pairs], tmp_path / "out", shard_megabytes=0)
+    kinds = (("image_text", parse_image_text, "language"), ("text_pairs", parse_text_pair, "language_b"))
+    for kind, parse, key in kinds:
+        files = list_files(output, kind, "train")
+        counted = count_languages(files, parse, key)
+        assert stated_languages(files, parse, key) == counted and sum(counted.values()) in (3, 228)
+        assert stated_languages(files, lambda serialized: None, key) is None
+    with open(files[0], "ab") as file:
+        file.write(b"more")
+    assert stated_languages(files, parse_text_pair, "language_b") is None
 
 
 def test_a_dry_run_writes_nothing(tmp_path):

@@ -38,7 +38,7 @@ from mural_tf.data.skipped import (
     CountsByKind,
 )
 from mural_tf.errors import UserError
-from mural_tf.files import as_path
+from mural_tf.files import as_path, json_field, read_json
 
 # Data sets without tf.data's autotuning.
 
@@ -120,6 +120,14 @@ def describe_files(directory: str | pathlib.Path, files: Sequence[str]) -> dict:
         with tf.io.gfile.GFile(description, "rb") as file:
             digest = hashlib.sha256(file.read()).hexdigest()
     return {"files": sizes, "dataset": digest}
+
+
+def describe_shards(directory: str) -> dict[str, dict]:
+    """Returns name below the folder -> what `dataset.json` says of a file: bytes, records, languages; or nothing."""
+    path = as_path(directory) / "dataset.json"
+    if not path.is_file():
+        return {}
+    return json_field(read_json(path), "shards", dict[str, dict], path, {})
 
 
 def read_records(

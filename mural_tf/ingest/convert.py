@@ -343,7 +343,7 @@ class WriteShard:
                 if isinstance(found, Pair):
                     if self._accepts_pair(found, reading):
                         values = (found.text_a, found.language_a, found.text_b, found.language_b, found.group)
-                        languages = "-".join(sorted((found.language_a, found.language_b)))
+                        languages = f"{found.language_a} {found.language_b}"
                         yield TEXT_PAIRS, found.split, serialize(TextPair(*values)), 1, {languages: 1}
                     continue
                 kept = self.screen.accepted_texts(found, reading)
@@ -491,6 +491,7 @@ def _description(shards: dict[str, Part], tally: Tally) -> dict:
         else:
             pairs[part.split] = pairs.get(part.split, 0) + part.records
         for language, count in part.languages.items():
+            language = "-".join(sorted(language.split(" ")))  # of a pair, in either direction
             of_kind = languages.setdefault(language, {}).setdefault(part.kind, {})
             of_kind[part.split] = of_kind.get(part.split, 0) + count
     described = {

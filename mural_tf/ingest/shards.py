@@ -29,7 +29,7 @@ class Part:
       name: of the file in the folder `parts`.
       bytes, crc32c: of the file.
       records, texts: how many.
-      languages: texts by language; text pairs by "a-b".
+      languages: texts by language; text pairs by "a b", the languages of `text_a` and `text_b`.
     """
 
     kind: str

@@ -320,6 +320,30 @@ def _first_line(error: Exception) -> str:
     return message.split("\n\t [[")[0].splitlines()[-1]
 
 
+def stated_languages(files: Sequence[str], parse: Callable, key: str) -> dict[str, int] | None:
+    """Returns what `dataset.json` says of the files' items by language, `None` where it does not know these files.
+
+    Conversions write there how many texts of each language a file has, and its size: one that changed is not known.
+
+    Args:
+      files: of one kind, in one data folder.
+      parse: makes items; those of other streams are not what is described.
+      key: "language" of captions, or "language_b" of text pairs.
+    """
+    if parse not in (records.parse_image_text, records.parse_text_pair):
+        return None
+    folder = files[0].rsplit("/", 2)[0]
+    described = records.describe_shards(folder)
+    found: collections.Counter[str] = collections.Counter()
+    for name in files:
+        shard = described.get(name[len(folder) + 1 :])
+        if shard is None or shard.get("bytes") != tf.io.gfile.stat(name).length:
+            return None
+        for language, count in shard["languages"].items():
+            found[language.split(" ")[-1] if key == "language_b" else language] += count
+    return dict(found)
+
+
 def count_languages(files: Sequence[str], parse: Callable, key: str) -> dict[str, int]:
     """Counts items by language in one pass over the files."""
     table: collections.Counter[str] = collections.Counter()
@@ -343,7 +367,7 @@ def _copies_per_language(files, parse, key, languages, temperature) -> tf.lookup
     """
     if temperature == 1.0 and not languages:
         return None
-    counts = count_languages(files, parse, key)
+    counts = stated_languages(files, parse, key) or count_languages(files, parse, key)
     unknown = sorted(set(languages) - set(counts))
     if unknown:
         raise UserError(f"No records in language {', '.join(unknown)}; the data has {', '.join(sorted(counts))}.")
