@@ -177,7 +177,7 @@ def test_other_settings_never_overwrite(build, options):
 def test_foreign_or_damaged_folders_are_refused(build, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("precious")
-    with pytest.raises(UserError, match="exists and is not a data set"):
+    with pytest.raises(UserError, match="exists and holds no data set"):
         build("mine")
     assert (tmp_path / "mine" / "thesis.tex").read_text() == "precious"
     (tmp_path / "mine" / "dataset.json").write_text("{")

@@ -179,6 +179,7 @@ def test_a_run_in_a_store_is_killed_and_goes_on(tmp_path, monkeypatch):
         upload(client, tmp_path / "data", "data")
         remote = command("s3://bucket/run1", "s3://bucket/data")
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        monkeypatch.chdir(tmp_path)
         process = subprocess.Popen(
             remote, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
         )
@@ -202,5 +203,6 @@ def test_a_run_in_a_store_is_killed_and_goes_on(tmp_path, monkeypatch):
         ours = (tmp_path / "w/checkpoints/ckpt-60.data-00000-of-00001").read_bytes()
         theirs = found["checkpoints/ckpt-60.data-00000-of-00001"]
         assert np.array_equal(np.frombuffer(ours, np.uint8), np.frombuffer(theirs, np.uint8))
+        assert not (tmp_path / "s3:").exists()
         finished = subprocess.run(remote, env=environment, capture_output=True, text=True)
         assert finished.returncode == 0 and "s3://bucket/run1 is finished" in finished.stdout

@@ -145,7 +145,7 @@ def test_what_is_there_is_kept(folder, tmp_path):
     foreign = tmp_path / "foreign"
     foreign.mkdir()
     (foreign / "thesis.txt").write_text("mine")
-    with pytest.raises(UserError, match="exists and is not a data set"):
+    with pytest.raises(UserError, match="exists and holds no data set"):
         build_shapes(foreign)
     assert (foreign / "thesis.txt").read_text() == "mine"
 

@@ -8,7 +8,7 @@ import pathlib
 from collections.abc import Callable, Mapping, Sequence
 
 from mural_tf.errors import UserError
-from mural_tf.files import exclusive_lock, json_field, read_json, storage_errors, whole_folder
+from mural_tf.files import as_path, exclusive_lock, json_field, read_json, storage_errors, whole_folder
 
 DESCRIPTION = "dataset.json"
 
@@ -24,9 +24,14 @@ def build_folder(output: str | pathlib.Path, identity: dict, write: Callable[[pa
     Raises:
       UserError: `output` holds something else, or the disk is full or cannot be written.
     """
-    output = pathlib.Path(output)
+    output = as_path(output)
     if is_built(output, identity):
         return output
+    if not isinstance(output, pathlib.Path):
+        raise UserError(
+            f"{output}: this data set is drawn in a folder of this machine. Name one, then copy it to the store, from "
+            "where training reads it."
+        )
     with storage_errors(output):
         output.parent.mkdir(parents=True, exist_ok=True)
         with exclusive_lock(output.parent / f".{output.name}.lock"):

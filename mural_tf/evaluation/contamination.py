@@ -12,7 +12,7 @@ import pathlib
 import re
 
 from mural_tf.errors import UserError
-from mural_tf.files import read_json
+from mural_tf.files import as_path, read_json
 
 # What a description of training data says -> the image collection. Splits follow in `_parts`.
 _COLLECTIONS = (
@@ -33,7 +33,7 @@ def contamination_notes(
     `collections`: the image collections that they are from.
     """
     directory, descriptions = _record(embedder)
-    if directory and split == "train" and pathlib.Path(directory).resolve() == folder.resolve():
+    if directory and split == "train" and _resolved(as_path(directory)) == _resolved(folder):
         return [f"CONTAMINATED: the model was trained on this very split of {directory}."]
     trained = {part: text for text in descriptions for part in _parts(text)}
     notes = []
@@ -48,13 +48,17 @@ def contamination_notes(
     return notes
 
 
+def _resolved(folder):
+    return folder.resolve() if isinstance(folder, pathlib.Path) else folder
+
+
 def _record(embedder) -> tuple[str, list[str]]:
     """Returns the training data's folder and what is said of it: a text for each source."""
     config = getattr(embedder, "config", None)
     directory = config.data.directory if config is not None else ""
     texts = []
     if directory:
-        texts += [pathlib.Path(directory).name, *_describe(pathlib.Path(directory) / "dataset.json", ())]
+        texts += [as_path(directory).name, *_describe(as_path(directory) / "dataset.json", ())]
     path = getattr(embedder, "path", "")
     if path:
         texts += _describe(pathlib.Path(path) / "model_card.json", ("training_data",))

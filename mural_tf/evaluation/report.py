@@ -16,7 +16,7 @@ from mural_tf.evaluation.protocol import default_protocol
 from mural_tf.evaluation.published import compare
 from mural_tf.evaluation.request import Request
 from mural_tf.evaluation.retrieval import Evaluation
-from mural_tf.files import write_whole
+from mural_tf.files import as_path, write_whole
 from mural_tf.loading import load
 from mural_tf.metrics.ranking import CUTOFFS
 from mural_tf.training.workdir import append_metrics
@@ -113,12 +113,12 @@ def evaluate_and_report(
     """
     folder = _output_folder(model, output)
     protocol = protocol or default_protocol()
-    names = _chosen(benchmark, pathlib.Path(data_dir), protocol)
+    names = _chosen(benchmark, as_path(data_dir), protocol)
     embedder = load(model, checkpoint)
     evaluations, failed = [], []
     for name in names:
         request = Request(
-            embedder, pathlib.Path(data_dir), split, protocol, tuple(languages or ()), batch_size, progress=True
+            embedder, as_path(data_dir), split, protocol, tuple(languages or ()), batch_size, progress=True
         )
         try:
             made = benchmarks.run_benchmark(name, request)

@@ -21,6 +21,7 @@ from mural_tf.evaluation.retrieval import (
     measure_pool,
     read_pool,
 )
+from mural_tf.files import as_path
 from mural_tf.ingest.text_files import clean, read_lines
 
 LONG_LIST = 5000  # encoding at least as many texts shows progress
@@ -144,7 +145,7 @@ def measure_retrieval(
     """
     protocol = default_protocol()
     protocol.max_missing = 1.0
-    request = Request(embedder, pathlib.Path(data_dir), split, protocol, tuple(languages or ()), batch_size)
+    request = Request(embedder, as_path(data_dir), split, protocol, tuple(languages or ()), batch_size)
     return request.measure_records(name)[0]
 
 

@@ -23,7 +23,7 @@ from tqdm import tqdm
 from mural_tf.config import base_config
 from mural_tf.data import records
 from mural_tf.errors import UserError
-from mural_tf.files import json_field, read_json
+from mural_tf.files import as_path, json_field, read_json
 from mural_tf.metrics import ranking
 
 
@@ -240,7 +240,7 @@ def _read_images(data_dir: str | pathlib.Path, split: str, wanted: Sequence[int]
 
 def language_groups(data_dir: str | pathlib.Path) -> dict[str, tuple[str, ...]]:
     """Returns the language groups of the data set's dataset.json, or else the paper's (A.3)."""
-    path = pathlib.Path(data_dir) / "dataset.json"
+    path = as_path(data_dir) / "dataset.json"
     description = read_json(path) if path.exists() else {}
     groups = json_field(description, "language_groups", dict[str, list[str]], path, {})
     return groups or base_config().evaluation.groups.to_dict()

@@ -12,7 +12,7 @@ import pathlib
 from collections.abc import Iterable, Sequence
 
 from mural_tf.errors import UserError
-from mural_tf.files import whole
+from mural_tf.files import as_path, whole
 
 RESERVED_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 SUFFIX_INDICATOR = "##"
@@ -86,7 +86,7 @@ def load_vocabulary(path: str | pathlib.Path) -> list[str]:
 def read_lines(path: str | pathlib.Path) -> list[str]:
     """Reads one entry per line; raises `UserError` if there is no such file, or it is not UTF-8 or empty."""
     try:
-        data = pathlib.Path(path).read_bytes()
+        data = as_path(path).read_bytes()
     except OSError as error:
         raise UserError(
             f"Cannot read the vocabulary {path} ({error.strerror}): expected a text file with one piece per line."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pathlib
-import shutil
 from collections.abc import Iterator
 
 from ml_collections import ConfigDict
@@ -11,7 +10,7 @@ from ml_collections import ConfigDict
 from mural_tf.config import load_config, save_config
 from mural_tf.data import records
 from mural_tf.errors import UserError
-from mural_tf.files import whole
+from mural_tf.files import as_path, whole
 from mural_tf.text import build_tokenizer, takes_languages
 from mural_tf.text.language_words import build_words
 from mural_tf.text.learning import build_vocabulary
@@ -35,7 +34,7 @@ def prepare_data(config: ConfigDict) -> pathlib.Path:
 
         build_shapes(data.directory)
     records.list_files(data.directory, records.IMAGE_TEXT, "train")  # raises if there is nothing to train on
-    return pathlib.Path(data.directory)
+    return as_path(data.directory)
 
 
 def prepare_tokenizer(config: ConfigDict, workdir: pathlib.Path) -> WordPieceTokenizer:
@@ -50,7 +49,7 @@ def prepare_tokenizer(config: ConfigDict, workdir: pathlib.Path) -> WordPieceTok
         source = find_vocabulary(config)
         config.vocabulary.sha256 = digest(build_tokenizer(config, source).vocabulary)
         with whole(own) as partial:
-            shutil.copyfile(source, partial)
+            partial.write_bytes(source.read_bytes())
     tokenizer = build_tokenizer(config, own)
     if not recorded.vocabulary.sha256:  # also of a run that began before there were digests
         config.vocabulary.sha256 = recorded.vocabulary.sha256 = digest(tokenizer.vocabulary)
@@ -63,7 +62,7 @@ def find_vocabulary(config: ConfigDict) -> pathlib.Path:
 
     The latter is built once and kept beside the data, so that other runs on the same data share it.
     """
-    return pathlib.Path(config.vocabulary.file) if config.vocabulary.file else _built_vocabulary(config)
+    return as_path(config.vocabulary.file) if config.vocabulary.file else _built_vocabulary(config)
 
 
 def _built_vocabulary(config: ConfigDict) -> pathlib.Path:
@@ -71,7 +70,7 @@ def _built_vocabulary(config: ConfigDict) -> pathlib.Path:
     casing = ("lower" if settings.lower_case else "cased") + ("-unaccented" if settings.strip_accents else "")
     languages = config.text_tower.languages if takes_languages(config.text_tower) else ()
     name = f"words-{'-'.join(languages)}" if languages else settings.builder
-    path = pathlib.Path(config.data.directory) / f"vocabulary-{name}-{settings.size}-{casing}.txt"
+    path = as_path(config.data.directory) / f"vocabulary-{name}-{settings.size}-{casing}.txt"
     if not path.exists() and languages:
         print(f"Collecting up to {settings.size} words in {len(languages)} languages …", flush=True)
         texts = _training_texts_by_language(config.data.directory)

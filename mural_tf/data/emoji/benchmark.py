@@ -46,6 +46,7 @@ from mural_tf.data.emoji.names import (
 from mural_tf.data.emoji.npm_packages import Package, fetch_packages, read_members
 from mural_tf.data.records import IMAGE_TEXT, TEXT_PAIRS, ImageTextRecord, TextPair, write_records
 from mural_tf.errors import UserError
+from mural_tf.files import as_path
 
 __all__ = ["PACKAGES", "UNDER_RESOURCED", "WELL_RESOURCED", "build_emoji"]
 
@@ -137,7 +138,7 @@ def build_emoji(
     Raises `UserError`: no network or npm client, a damaged package, a full disk, unknown `languages`, or
     an `output` that holds anything else.
     """
-    output = pathlib.Path(output)
+    output = as_path(output)
     if languages not in ("core", "all"):
         raise UserError(f"languages must be 'core' or 'all', not {languages!r}.")
     settings = {"languages": languages, "seed": int(seed), "keyword_captions": bool(keyword_captions)}
