@@ -182,9 +182,9 @@ def test_pairs_with_the_pivot_on_one_side(languages, expected):
 
 
 def test_co_captions_with_the_pivot():
-    image = records.ImageTextRecord("i", b"", ["a", "b", "c"], ["en", "de", "fr"], [""] * 3)  # a-c, b-a and c-b
+    image = records.ImageTextRecord("i", b"", ["a", "b", "c"], ["en", "de", "fr"], [""] * 3)  # a-b, b-c and c-a
     items = with_pivot(parse_co_captions, "en")(tf.constant(records.serialize(image)))
-    assert list(zip(*(items[f"text_{side}"].numpy() for side in "ab"))) == [(b"a", b"c"), (b"a", b"b")]
+    assert list(zip(*(items[f"text_{side}"].numpy() for side in "ab"))) == [(b"a", b"b"), (b"a", b"c")]
 
 
 def test_data_without_the_pivot_is_reported(tmp_path):

@@ -102,5 +102,6 @@ class TranslationDistillation(DualEncoder):
         return contrastive_loss(embeddings, targets, self.options.softmax_temperature, matches=matches, rows=rows)
 
     def begin(self, tokenizer, restored):
+        """Raises `UserError` if there is nothing to learn from."""
         if not restored:
             raise UserError("translation_distillation needs a trained model to learn from: run_finetune.py --from=….")

@@ -136,7 +136,7 @@ def training_batches(
         triples      "image", "image_id", "text_a", "text_b" (tokens), "text_a_id", "text_b_id"
         text_text    "text_a", "text_b", "text_a_id", "text_b_id", "text_group_id", the same of pairs that all say the
                      same (of one image, of one group); of a tokenizer that takes languages also
-                     "text_a_language_id", "text_b_language_id"
+                     "text_a_language_id", "text_b_language_id". With method.pivot "text_a" is in that language
     """
     settings, texts = stream_settings(config), Texts(tokenizer, pad)
     if settings.data.format not in FORMATS:
