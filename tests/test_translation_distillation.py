@@ -96,6 +96,18 @@ def test_only_the_text_tower_and_its_head_move():
     assert float(model.temperature) == pytest.approx(0.1)
 
 
+def test_the_first_layers_alone_can_be_trained():
+    config = contract.toy_config(METHOD, method__trained="embeddings_and_first", text_tower__layers=2)
+    model = contract.build(config)
+    tower, before = model.text_encoder, values(model.text_encoder)
+    head = values(model.image_text_head)
+    model.train_step(contract.batch_of(model, config))
+    moved = {v.name for v, value in zip(tower.variables, before) if np.any(v.numpy() != value)}
+    first = {v.name for name in ("embeddings", "layer_0") for v in tower.get_layer(name).variables}
+    assert moved == first and len(first) < len(before)
+    assert_equal(values(model.image_text_head), head)
+
+
 def test_the_teacher_is_in_checkpoints_of_training_alone(tmp_path):
     config = contract.toy_config(METHOD)
     model = contract.build(config)
@@ -144,6 +156,12 @@ def test_what_cannot_work_is_reported(tmp_path):
     for fields in (dict(method__loss="euclid"), dict(method__softmax_temperature=0.0), dict(method__pivot="")):
         with pytest.raises(UserError, match="expected cosine or softmax, a number above 0, and a language"):
             contract.build(contract.toy_config(METHOD, **fields))
+    with pytest.raises(UserError, match="Unknown method.trained 'last'; known: all, embeddings_and_first"):
+        contract.build(contract.toy_config(METHOD, method__trained="last"))
+    config = contract.toy_config(METHOD, method__trained="embeddings_and_first")
+    config.text_tower.update(dict(name="words", languages=("en",), projection=24))
+    with pytest.raises(UserError, match="method.trained=embeddings_and_first needs text_tower.name=bert, got words"):
+        build_model(config, 50)
 
 
 # The data.

@@ -27,6 +27,8 @@ from mural_tf.losses.distillation import cosine_loss
 from mural_tf.models.dual_encoder import DualEncoder, Embedding, Task
 
 LOSSES = ("cosine", "softmax")
+ALL, FIRST = TRAINED = ("all", "embeddings_and_first")
+FIRST_LAYERS = ("embeddings", "layer_0")  # of the BERT tower
 
 
 class TranslationDistillation(DualEncoder):
@@ -38,6 +40,7 @@ class TranslationDistillation(DualEncoder):
         pivot="en",  # the language of each pair's side that is the target; pairs without it are left out
         loss="cosine",  # or "softmax": the target among those of the whole batch, in both directions
         softmax_temperature=0.05,  # of the softmax, fixed
+        trained="all",  # the text tower and its head; or "embeddings_and_first": BERT's embeddings and first layer
         translation_weight=1.0,  # w_t
         captions_weight=1.0,  # w_c; 0: captions are not read
     )
@@ -56,12 +59,26 @@ class TranslationDistillation(DualEncoder):
     def __init__(self, image_encoder, text_encoder, config, **kwargs):
         super().__init__(image_encoder, text_encoder, config, **kwargs)
         self.vocabulary_size = config.vocabulary_size
+        self._check()
+        if self.options.trained == FIRST:
+            self._hold_what_follows_the_first_layer()
+
+    def _check(self) -> None:
         options = self.options
+        if options.trained not in TRAINED:
+            raise UserError(f"Unknown method.trained {options.trained!r}; known: {', '.join(TRAINED)}.")
+        if options.trained == FIRST and not hasattr(self.text_encoder, "token_states"):
+            raise UserError(f"method.trained={FIRST} needs text_tower.name=bert, got {self.text_tower.name}.")
         if options.loss not in LOSSES or options.softmax_temperature <= 0 or not options.pivot:
             raise UserError(
                 f"method.loss={options.loss!r}, method.softmax_temperature={options.softmax_temperature}, method.pivot="
                 f"{options.pivot!r}: expected {' or '.join(LOSSES)}, a number above 0, and a language such as 'en'."
             )
+
+    def _hold_what_follows_the_first_layer(self) -> None:
+        for layer in (*self.text_encoder.layers, self.image_text_head):
+            if layer.name not in FIRST_LAYERS:
+                layer.trainable = False
 
     # The teacher.
 
