@@ -27,7 +27,8 @@ from mural_tf.losses.distillation import cosine_loss
 from mural_tf.models.dual_encoder import DualEncoder, Embedding, Task
 
 LOSSES = ("cosine", "softmax")
-ALL, FIRST = TRAINED = ("all", "embeddings_and_first")
+FIRST = "embeddings_and_first"
+TRAINED = ("all", FIRST)
 FIRST_LAYERS = ("embeddings", "layer_0")  # of the BERT tower
 
 
