@@ -48,6 +48,9 @@ class TwoWeights:
     def weights_by_part(self):
         return {"image_encoder": tf.train.Checkpoint(kernel=self.kernel), "log_temperature": self.log_temperature}
 
+    def training_parts(self):
+        return {}
+
 
 @pytest.fixture
 def model():

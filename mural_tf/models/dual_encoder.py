@@ -67,7 +67,8 @@ class DualEncoder(keras.Model):
       image_encoder: float32 [B, S, S, 3] in [0, 1], or features [B, F] → float32 [B, D].
       text_encoder: {"input_word_ids", "input_mask", "input_type_ids"}, int32 [B, T] → float32 [B, H].
       config: the configuration's parts that a method reads: `loss`, `method` (its own fields), `embedding_size`,
-        `shared_head`, `image_size` and `text_tower`; `models.build_model` takes them out of the tree.
+        `shared_head`, `image_size` and `text_tower`, which `models.build_model` takes out of the tree, and
+        `vocabulary_size`.
     """
 
     embeddings: Mapping[str, Embedding] = {}
@@ -202,6 +203,13 @@ class DualEncoder(keras.Model):
         heads = {f"{name}_head": self.text_head(name) for name in self.head_names}
         towers = {"image_encoder": self.image_encoder, "text_encoder": self.text_encoder}
         return {**towers, **heads, "log_temperature": self.log_temperature}
+
+    def training_parts(self) -> dict[str, tf.Module | tf.Variable]:
+        """Returns what a compiled model needs for the rest of its training alone, by name, such as a teacher.
+
+        The checkpoints of training hold these beside `weights_by_part`; an export does not.
+        """
+        return {}
 
     # The two functions that the training step takes.
 

@@ -172,7 +172,7 @@ class Checkpoints:
 def training_checkpoints(model: DualEncoder, workdir: pathlib.Path, keep: int, writes: bool = True) -> Checkpoints:
     """Returns the checkpoints of a compiled model: everything that the rest of its training follows from."""
     optimizers = {f"optimizer_{name}": optimizer for name, optimizer in model.optimizers.items()}
-    state = dict(data_position=model.data_position, guard=model.guard, **optimizers)
+    state = dict(data_position=model.data_position, guard=model.guard, **optimizers, **model.training_parts())
     checkpoint = tf.train.Checkpoint(model=_weights(model), **state)
     return Checkpoints(checkpoint, workdir / FOLDERS["latest"], keep, writes)
 

@@ -22,7 +22,7 @@ captions, no caption twice and at most `captions_per_language` in a language; an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
@@ -43,6 +43,23 @@ def parse_co_captions(serialized: tf.Tensor) -> dict[str, tf.Tensor]:
         pair[f"text_{side}"] = tf.roll(one["caption"], shift, axis=0)
         pair[f"language_{side}"] = tf.roll(one["language"], shift, axis=0)
     return {**pair, "problem": either_problem(one["problem"], tf.roll(one["problem"], -1, axis=0))}
+
+
+def with_pivot(parse: Callable, pivot: str) -> Callable:
+    """Returns the parser of those pairs of `parse` with one side in the language `pivot`, which becomes `text_a`."""
+
+    def parse_with_pivot(serialized):
+        items = parse(serialized)
+        is_pivot = [tf.equal(items[f"language_{side}"], pivot) for side in "ab"]
+        swapped = dict(items)
+        for name in ("text", "language"):
+            a, b = items[f"{name}_a"], items[f"{name}_b"]
+            swapped[f"{name}_a"] = tf.where(is_pivot[0], a, b)
+            swapped[f"{name}_b"] = tf.where(is_pivot[0], b, a)
+        has_pivot = tf.not_equal(*is_pivot)
+        return {name: tf.boolean_mask(values, has_pivot) for name, values in swapped.items()}
+
+    return parse_with_pivot
 
 
 def across_languages_parser(languages: Sequence[str] = ()):

@@ -39,6 +39,7 @@ from mural_tf.data.streams.captions import (
     parse_co_captions,
     parse_triples,
     swap_texts,
+    with_pivot,
 )
 from mural_tf.data.streams.epochs import check_first_item, endless_items, rebatched, usable_items
 from mural_tf.data.streams.masking import mask_tokens
@@ -62,6 +63,7 @@ class StreamSettings:
     cloze_share: float  # of the tokens; 0: without a cloze task
     captions_per_image: int
     captions_per_language: int
+    pivot: str  # the language of `text_a` of every text pair; "": any
 
 
 def stream_settings(config: ConfigDict) -> StreamSettings:
@@ -76,6 +78,7 @@ def stream_settings(config: ConfigDict) -> StreamSettings:
         cloze_share=config.method.cloze_share if config.method.get("cloze_weight") else 0.0,
         captions_per_image=config.method.get("captions_per_image", 1),
         captions_per_language=config.method.get("captions_per_language", 1),
+        pivot=config.method.get("pivot", ""),
     )
 
 
@@ -133,7 +136,7 @@ def training_batches(
         triples      "image", "image_id", "text_a", "text_b" (tokens), "text_a_id", "text_b_id"
         text_text    "text_a", "text_b", "text_a_id", "text_b_id", "text_group_id", the same of pairs that all say the
                      same (of one image, of one group); of a tokenizer that takes languages also
-                     "text_a_language_id", "text_b_language_id"
+                     "text_a_language_id", "text_b_language_id". With method.pivot "text_a" is in that language
     """
     settings, texts = stream_settings(config), Texts(tokenizer, pad)
     if settings.data.format not in FORMATS:
@@ -323,6 +326,9 @@ def _text_pairs(settings: StreamSettings, texts: Texts) -> Stream:
     source, languages = settings.data.text_pairs, settings.data.text_text_languages
     if source not in SOURCES:
         raise UserError(f"Unknown data.text_pairs {source!r}; known: {', '.join(SOURCES)}.")
+    if settings.pivot and source == ACROSS_LANGUAGES:
+        raise UserError(f"data.text_pairs={source} draws languages, and method.pivot={settings.pivot} names one: use "
+                        f"{FILES} or {CO_CAPTIONS}.")  # fmt: skip
 
     def finish(items, seed):
         return {**_text_pair(items, texts), "text_group_id": fingerprint(items["group_id"])}
@@ -335,14 +341,18 @@ def _text_pairs(settings: StreamSettings, texts: Texts) -> Stream:
         CO_CAPTIONS: (parse_co_captions, None),
         ACROSS_LANGUAGES: (across_languages_parser(languages), draw),
     }[source]
+    without = f"No image has two captions for data.text_pairs={source}: it needs images with several captions"
+    without += ", in different languages (one of data.text_text_languages, if set)." if decode else "."
+    if settings.pivot:
+        parse = with_pivot(parse, settings.pivot)
+        without = f"No text pair has one side in method.pivot={settings.pivot} and one in another language."
     return Stream(
         "text_text",
         parse,
         decode,
         finish,
         settings.text_text_batch,
-        without=f"No image has two captions for data.text_pairs={source}: it needs images with several captions"
-        + (", in different languages (one of data.text_text_languages, if set)." if decode else "."),
+        without=without,
         languages=() if decode else languages,  # drawn among them
         language_key="language_b",
     )

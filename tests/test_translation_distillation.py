@@ -1,0 +1,215 @@
+"""Translation distillation: the losses, the teacher that stays, pairs with a pivot, and what it starts from."""
+
+import contract
+import numpy as np
+import pytest
+import tensorflow as tf
+import toy_data
+from contract import losses_of
+from test_contrastive_loss import loop_oracle, unit_rows
+
+from mural_tf.data import records
+from mural_tf.data.streams.captions import parse_co_captions, with_pivot
+from mural_tf.data.streams.pipeline import training_batches
+from mural_tf.errors import UserError
+from mural_tf.export import signatures
+from mural_tf.losses.distillation import cosine_loss
+from mural_tf.models import build_model, complete
+from mural_tf.runs.finetune import _with_source_architecture
+from mural_tf.training.checkpoints import restore_for_inference, training_checkpoints
+from mural_tf.training.fit import compile_model
+
+METHOD = "translation_distillation"
+
+
+# The losses.
+
+
+def test_value_derived_by_hand():
+    # The first row stands at right angles to its target and costs 1, the second is its target, the third is opposite
+    # and costs 2: 3 over N = 3.
+    embeddings, targets = (
+        tf.constant([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]]),
+        tf.constant([[0.0, 1.0], [0.0, 1.0], [-0.6, -0.8]]),
+    )
+    np.testing.assert_allclose(cosine_loss(embeddings, targets), 1.0, rtol=1e-6)
+    parts = [cosine_loss(embeddings, targets, rows=rows) for rows in ((0, 2), (2, 1))]
+    np.testing.assert_allclose(parts, [1 / 3, 2 / 3], rtol=1e-6)
+
+
+@pytest.mark.parametrize("loss", ["cosine", "softmax"])
+def test_equals_the_oracle(loss):
+    model = contract.build(contract.toy_config(METHOD, method__loss=loss, method__softmax_temperature=0.2))
+    batch = contract.batch_of(model, contract.toy_config(METHOD))
+    names = ("text_a", "text_b", "text_target", "caption", "caption_target")
+    a, b, target, caption, kept = rows = [unit_rows(seed, 8, 5) for seed in range(5)]
+    found = losses_of(model, dict(zip(names, map(tf.constant, rows))), batch)
+
+    def oracle(texts, targets, ids):
+        if loss == "cosine":
+            return np.mean([1.0 - np.dot(text, other) for text, other in zip(texts, targets)])
+        return loop_oracle(texts, targets, 0.2, ids=ids) + loop_oracle(targets, texts, 0.2, ids=ids)
+
+    same = (batch["caption_id"].numpy(),)  # the batch's first and last texts are the same, on both sides
+    expected = oracle(a, target, same) + oracle(b, target, same)
+    np.testing.assert_allclose(found["translation"], expected, rtol=1e-5)
+    np.testing.assert_allclose(found["captions"], oracle(caption, kept, same), rtol=1e-5)
+
+
+# The teacher.
+
+
+def values(part):
+    return [variable.numpy() for variable in part.variables]
+
+
+def assert_equal(one, other):
+    for left, right in zip(one, other):
+        np.testing.assert_array_equal(left, right)
+
+
+def test_the_teacher_is_the_model_as_it_was():
+    config = contract.toy_config(METHOD)
+    model = build_model(config, contract.tokenizer(config).vocabulary_size)
+    compile_model(model, complete(config))
+    batch = contract.batch_of(model, config)
+    found = model.encode(batch, training=True)  # dropout is the student's alone
+    np.testing.assert_allclose(found["text_target"], model.embed_texts(batch["text_a"]), atol=1e-6)
+    assert np.max(np.abs(found["text_target"] - found["text_a"])) > 1e-4
+
+
+def test_only_the_text_tower_and_its_head_move():
+    config = contract.toy_config(METHOD, optimizer__weight_decay=0.1)
+    model = contract.build(config)
+    batch = contract.batch_of(model, config)
+    still = (model.teacher, model.teacher_head, model.image_encoder)
+    pictures = tf.random.stateless_normal([2, contract.FEATURES], [1, 2])
+    before, moved = [values(part) for part in still], values(model.text_encoder) + values(model.image_text_head)
+    exported = signatures.image_encoder(model, config)[1]["image"](pictures)["embedding"].numpy()
+    for _ in range(3):
+        model.train_step(batch)
+    for part, value in zip(still, before):
+        assert_equal(values(part), value)
+    after = values(model.text_encoder) + values(model.image_text_head)
+    assert all(np.any(one != other) for one, other in zip(moved, after))
+    assert_equal([signatures.image_encoder(model, config)[1]["image"](pictures)["embedding"].numpy()], [exported])
+    assert float(model.temperature) == pytest.approx(0.1)
+
+
+def test_the_first_layers_alone_can_be_trained():
+    config = contract.toy_config(METHOD, method__trained="embeddings_and_first", text_tower__layers=2)
+    model = contract.build(config)
+    tower, before = model.text_encoder, values(model.text_encoder)
+    head = values(model.image_text_head)
+    model.train_step(contract.batch_of(model, config))
+    moved = {v.name for v, value in zip(tower.variables, before) if np.any(v.numpy() != value)}
+    first = {v.name for name in ("embeddings", "layer_0") for v in tower.get_layer(name).variables}
+    assert moved == first and len(first) < len(before)
+    assert_equal(values(model.image_text_head), head)
+
+
+def test_the_teacher_is_in_checkpoints_of_training_alone(tmp_path):
+    config = contract.toy_config(METHOD)
+    model = contract.build(config)
+    assert set(model.training_parts()) == {"teacher", "teacher_head"}
+    mine = {variable.ref() for part in model.training_parts().values() for variable in part.variables}
+    assert len(mine) == len(model.text_encoder.variables) + 2
+    assert not mine & {variable.ref() for variable in model.trainable_variables}
+    kept = model.weights_by_part().values()
+    assert not mine & {v.ref() for part in kept for v in (part.variables if isinstance(part, tf.Module) else [part])}
+    checkpoints = training_checkpoints(model, tmp_path, keep=1)
+    checkpoints.save(1)
+    checkpoints.wait()
+    again = build_model(config, contract.tokenizer(config).vocabulary_size)  # for evaluation: it has no teacher
+    restore_for_inference(again, tmp_path)
+    assert_equal(values(again.text_encoder), values(model.text_encoder))
+    assert not hasattr(again, "teacher")
+
+
+# Where it starts.
+
+
+def test_starts_from_a_trained_model_without_its_head_for_texts(tmp_path):
+    config = contract.toy_config("mural")
+    trained = contract.build(config)
+    checkpoints = training_checkpoints(trained, tmp_path, keep=1)
+    checkpoints.save(1)
+    checkpoints.wait()
+    stage = _with_source_architecture(contract.toy_config(METHOD), config, tmp_path)
+    assert stage.model == METHOD
+    model = build_model(stage, contract.tokenizer(stage).vocabulary_size)
+    restore_for_inference(model, tmp_path)
+    model.begin(contract.tokenizer(stage), restored=True)
+    compile_model(model, complete(stage))
+    for part in ("image_encoder", "text_encoder", "image_text_head"):
+        assert_equal(values(getattr(model, part)), values(getattr(trained, part)))
+    assert_equal(values(model.teacher), values(trained.text_encoder))
+    assert model.head_names == ("image_text",)
+
+
+def test_what_cannot_work_is_reported(tmp_path):
+    source = toy_data.toy_config(tmp_path, "labse")
+    with pytest.raises(UserError, match="translation_distillation starts from align or mural .*is labse"):
+        _with_source_architecture(toy_data.toy_config(tmp_path, METHOD), source, tmp_path)
+    with pytest.raises(UserError, match="needs a trained model to learn from: run_finetune.py --from"):
+        contract.build(contract.toy_config(METHOD)).begin(None, restored=False)
+    for fields in (dict(method__loss="euclid"), dict(method__softmax_temperature=0.0), dict(method__pivot="")):
+        with pytest.raises(UserError, match="expected cosine or softmax, a number above 0, and a language"):
+            contract.build(contract.toy_config(METHOD, **fields))
+    with pytest.raises(UserError, match="Unknown method.trained 'last'; known: all, embeddings_and_first"):
+        contract.build(contract.toy_config(METHOD, method__trained="last"))
+    config = contract.toy_config(METHOD, method__trained="embeddings_and_first")
+    config.text_tower.update(dict(name="words", languages=("en",), projection=24))
+    with pytest.raises(UserError, match="method.trained=embeddings_and_first needs text_tower.name=bert, got words"):
+        build_model(config, 50)
+
+
+# The data.
+
+
+def streamed(config):
+    return next(iter(training_batches(config, toy_data.toy_tokenizer(), streams=("captions", "text_text"))))
+
+
+def first_words(batch, name):
+    pieces = toy_data.toy_tokenizer().vocabulary
+    return {pieces[row[1]] for row in batch[name]["input_word_ids"].numpy()}
+
+
+def test_the_pivot_comes_first_and_no_picture_is_read(tmp_path):
+    images = toy_data.image_text_records(32)
+    for image in images:
+        image.image = b"no picture"
+    config = toy_data.toy_config(toy_data.write_toy_data(tmp_path, images), METHOD)
+    config.method.pivot = "de"
+    batch = streamed(config)
+    assert "image" not in batch and first_words(batch, "caption") == {"thing", "ding"}
+    assert (first_words(batch, "text_a"), first_words(batch, "text_b")) == ({"ding"}, {"thing"})
+
+
+@pytest.mark.parametrize("languages,expected", [
+    (("en", "de"), [(b"a", b"en", b"b", b"de")]),
+    (("de", "en"), [(b"b", b"en", b"a", b"de")]),
+    (("de", "fr"), []), (("en", "en"), []), (("", ""), []),
+])  # fmt: skip
+def test_pairs_with_the_pivot_on_one_side(languages, expected):
+    pair = records.TextPair("a", languages[0], "b", languages[1])
+    items = with_pivot(records.parse_text_pair, "en")(tf.constant(records.serialize(pair)))
+    assert list(zip(*(items[name].numpy() for name in ("text_a", "language_a", "text_b", "language_b")))) == expected
+    assert all(len(values) == len(expected) for values in items.values())
+
+
+def test_co_captions_with_the_pivot():
+    image = records.ImageTextRecord("i", b"", ["a", "b", "c"], ["en", "de", "fr"], [""] * 3)  # a-b, b-c and c-a
+    items = with_pivot(parse_co_captions, "en")(tf.constant(records.serialize(image)))
+    assert list(zip(*(items[f"text_{side}"].numpy() for side in "ab"))) == [(b"a", b"b"), (b"a", b"c")]
+
+
+def test_data_without_the_pivot_is_reported(tmp_path):
+    config = toy_data.toy_config(toy_data.write_toy_data(tmp_path), METHOD)
+    config.method.pivot = "sw"
+    with pytest.raises(UserError, match="No text pair has one side in method.pivot=sw"):
+        streamed(config)
+    config.data.text_pairs = "co_captions_across_languages"
+    with pytest.raises(UserError, match="draws languages, and method.pivot=sw names one: use files or co_captions"):
+        streamed(config)
