@@ -222,8 +222,8 @@ class _Beam:
             FileSystems.get_filesystem(name)
         except ValueError:
             extra = {"gs": "gcp", "s3": "aws"}.get(name.partition("://")[0])
-            install = f"pip install 'apache-beam[{extra}]'" if extra else "expected gs://, s3:// or a local path"
-            raise UserError(f"{name}: no file system is installed that reads it: {install}.") from None
+            install = f": pip install 'apache-beam[{extra}]'" if extra else "; expected gs://, s3:// or a local path"
+            raise UserError(f"{name}: no file system is installed that reads it{install}.") from None
 
     def open(self, name: str, mode: str) -> IO[bytes]:
         from apache_beam.io.filesystem import CompressionTypes
