@@ -512,3 +512,11 @@ def test_the_extra_resolves_beside_tensorflow(python, line):
     assert done.returncode == 0, done.stderr
     found = dict(name.split("==") for name in done.stdout.splitlines() if "==" in name and name[0] != "#")
     assert found["tensorflow"].startswith(line) and "apache-beam" in found
+
+
+def test_engines_that_are_none_are_one_line(tmp_path):
+    for runner, message in (("Nonsense", "Unexpected pipeline runner: Nonsense"), ("PortableRunner", "Timeout")):
+        flags = f"--runner={runner} --job_endpoint=localhost:1 --job_server_timeout=1"
+        with pytest.raises(UserError, match=f"The work ended .{runner}.*{message}.*what is finished is kept") as error:
+            run(write_sources(tmp_path), tmp_path / "out", beam=flags)
+        assert "\n" not in str(error.value)

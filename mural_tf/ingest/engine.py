@@ -24,12 +24,15 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from mural_tf.errors import UserError
 from mural_tf.files import as_path, storage_errors
 
+_level = logging.root.manager.disable
+logging.disable(logging.WARNING)  # Beam warns of clients of Google's that nobody asked for
 try:
     import apache_beam as beam
     from apache_beam.io.filesystems import FileSystems
@@ -39,6 +42,8 @@ except ImportError:
         "Conversions, vocabularies and `embed` run on Apache Beam, which is not installed: "
         "pip install apache-beam (or mural-tf[convert])."
     ) from None
+finally:
+    logging.disable(_level)
 
 Graph = Callable[["beam.Pipeline"], None]
 FAILED = "failed.txt"
@@ -176,7 +181,7 @@ def _run_here(graph: Graph, arguments: list[str]) -> None:
 
 
 def _run_elsewhere(graph: Graph, engine: Engine, folder: pathlib.Path, watch: Callable[[], None]) -> None:
-    with _reported(folder):
+    with _reported(folder, engine.runner):
         pipeline = beam.Pipeline(options=PipelineOptions(engine.arguments))
         graph(pipeline)
         result = pipeline.run()
@@ -204,8 +209,8 @@ def _run_elsewhere(graph: Graph, engine: Engine, folder: pathlib.Path, watch: Ca
 
 
 @contextlib.contextmanager
-def _reported(folder: pathlib.Path) -> Iterator[None]:
-    """Turns a failure of the engine into what a step wrote about it."""
+def _reported(folder: pathlib.Path, elsewhere: str = "") -> Iterator[None]:
+    """Turns a failure of the engine into what a step wrote about it; of an engine elsewhere, into its first line."""
     try:
         yield
     except (KeyboardInterrupt, UserError):
@@ -216,6 +221,8 @@ def _reported(folder: pathlib.Path) -> Iterator[None]:
             raise UserError(text) from None
         if _interrupted(error):
             raise KeyboardInterrupt from None
+        if elsewhere:
+            raise UserError(_reason(traceback.format_exc(), elsewhere, folder)) from None
         raise
 
 
@@ -272,17 +279,18 @@ def _run_in_processes(
         if text:
             raise UserError(text)
         if process.returncode:
-            raise UserError(_reason(log.read_text(errors="replace"), process.returncode, folder))
+            what = f"exit code {process.returncode}"
+            raise UserError(_reason(log.read_text(errors="replace"), what, folder))
 
 
-def _reason(log: str, code: int, folder: pathlib.Path) -> str:
+def _reason(log: str, what: str, folder: pathlib.Path) -> str:
     """Returns one sentence about an engine that failed by itself; its whole output is kept."""
     path = folder / f"engine-{secrets.token_hex(4)}.log"
     with contextlib.suppress(OSError):
         path.write_text(log, encoding="utf-8")
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     last = next((line for line in reversed(lines) if "Error" in line), lines[-1] if lines else "no message")
-    return f"The work ended with exit code {code}: {last[:500]} Its output is in {path}; what is finished is kept."
+    return f"The work ended ({what}): {last[:500].rstrip(".")}. Its output is in {path}; what is finished is kept."
 
 
 def _is_alive(number: int) -> bool:
