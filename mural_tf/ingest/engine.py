@@ -290,7 +290,7 @@ def _reason(log: str, what: str, folder: pathlib.Path) -> str:
         path.write_text(log, encoding="utf-8")
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     last = next((line for line in reversed(lines) if "Error" in line), lines[-1] if lines else "no message")
-    return f"The work ended ({what}): {last[:500].rstrip(".")}. Its output is in {path}; what is finished is kept."
+    return f"The work ended ({what}): {last[:500].rstrip('.')}. Its output is in {path}; what is finished is kept."
 
 
 def _is_alive(number: int) -> bool:
