@@ -219,7 +219,7 @@ def _run(engine, graph: EmbedGraph, progress: bool) -> None:
     sizes = [sum(unit.size for _, unit in pieces) for pieces in graph.shards]
     with tqdm(total=sum(sizes), unit="B", unit_scale=True, desc="Embedding", disable=not progress) as bar:
         watch = Watch(graph.folder, sizes, graph.settings.max_skipped_fraction, bar, Embedded())
-        run(graph, engine, graph.folder, watch)
+        run(graph, engine, graph.folder, watch, small_heaps=False)
 
 
 def _names(folder: pathlib.Path) -> set[str]:
