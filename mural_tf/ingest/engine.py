@@ -259,9 +259,11 @@ def _run_in_processes(
             with contextlib.suppress(BrokenPipeError):
                 process.stdin.write(len(work).to_bytes(8, "little") + work)
                 process.stdin.flush()
-            lost_since = None
+            lost_since, seen = None, set()
             while process.poll() is None:
-                lost = any(not _is_alive(int(name)) for name in os.listdir(workers))
+                present = _workers_of(process.pid)
+                seen |= present
+                lost = bool(seen - present) or any(not _is_alive(int(name)) for name in os.listdir(workers))
                 lost_since = (lost_since or time.monotonic()) if lost else None
                 if lost and time.monotonic() - lost_since > GRACE:
                     raise UserError(
@@ -291,6 +293,17 @@ def _reason(log: str, what: str, folder: pathlib.Path) -> str:
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     last = next((line for line in reversed(lines) if "Error" in line), lines[-1] if lines else "no message")
     return f"The work ended ({what}): {last[:500].rstrip('.')}. Its output is in {path}; what is finished is kept."
+
+
+def _workers_of(session: int) -> set[int]:
+    """Returns Beam's workers in a session, also those that have not begun to work; none where there is no /proc."""
+    found = set()
+    for path in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, IndexError):
+            state, _, _, of = path.read_text().rpartition(")")[2].split()[:4]
+            if int(of) == session and state != "Z" and b"sdk_worker" in path.with_name("cmdline").read_bytes():
+                found.add(int(path.parent.name))
+    return found
 
 
 def _is_alive(number: int) -> bool:
