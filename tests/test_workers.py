@@ -14,7 +14,7 @@ import worker_run
 
 from mural_tf.data.streams.pipeline import training_batches
 from mural_tf.errors import UserError
-from mural_tf.training.fit import rows_of_worker
+from mural_tf.training.fit import rows_of_replicas
 from mural_tf.training.strategy import build_strategy
 
 
@@ -81,17 +81,20 @@ def test_workers_get_their_rows_of_the_same_batches(tmp_path):
 
     batches = training_batches(config, toy_data.toy_tokenizer()).take(3).cache()
     whole = list(batches.as_numpy_iterator())
-    parts = [list(rows_of_worker(batches, 4, 2, worker).as_numpy_iterator()) for worker in range(2)]
+    parts = [list(rows_of_replicas(batches, 4, worker, 2).as_numpy_iterator()) for worker in range(2)]
     for step, batch in enumerate(whole):
         of_step = [part for worker in parts for part in worker[2 * step : 2 * step + 2]]  # in the replicas' order
-        for_all = {"data_wait_seconds", "image_text_tally", "text_text_tally"}
+        for_all = {
+            "data_wait_seconds",
+            *(f"{stream}_{end}" for stream in ("image_text", "text_text") for end in ("place", "tally")),
+        }
         for name in set(batch) - for_all:
             joined = tf.nest.map_structure(lambda *values: np.concatenate(values), *[part[name] for part in of_step])
             tf.nest.map_structure(np.testing.assert_array_equal, joined, batch[name])
         assert all(part["data_wait_seconds"].shape == (1,) for part in of_step)
         for name in for_all - {"data_wait_seconds"}:
             assert all(np.array_equal(part[name], batch[name]) for part in of_step)
-    spec = rows_of_worker(batches, 4, 2, 0).element_spec
+    spec = rows_of_replicas(batches, 4, 0, 2).element_spec
     assert all(None not in part.shape for part in tf.nest.flatten(spec))  # as TPUs need them
 
 

@@ -87,6 +87,9 @@ class Share(NamedTuple):
     pipelines: int = 1
 
 
+ALL = Share()
+
+
 @tf.autograph.experimental.do_not_convert  # saves seconds; nothing here needs it
 def endless_items(
     files: Sequence[str],
@@ -96,7 +99,7 @@ def endless_items(
     after: np.ndarray,
     languages: Sequence[str] = (),
     language_key: str = "language",
-    share: Share = Share(),
+    share: Share = ALL,
 ) -> tf.data.Dataset:
     """Returns the shuffled items of endless epochs as (place, (begin, item)), from just after a place.
 
@@ -117,7 +120,7 @@ def endless_items(
     if share.pipelines > len(files):
         raise UserError(
             f"{share.pipelines} input pipelines share {len(files)} files of {files[0].rsplit('/', 1)[0]}, and each "
-            f"needs one: write more with python -m mural_tf convert FOLDER --output=OTHER --shards={share.pipelines}, "
+            "needs one: write smaller ones with python -m mural_tf convert FOLDER --output=OTHER --shard_megabytes=N, "
             "or set --config.data.read=all, with which each reads everything."
         )
     copies = _copies_per_language(files, parse, language_key, languages, data.language_temperature)
@@ -127,6 +130,12 @@ def endless_items(
     first_begin, cached = tf.constant(after[3:], tf.int64), None
     if data.cache:  # a pipeline's files are the same in every epoch, and read from their beginning
         order = tf.range(share.pipeline, len(files), share.pipelines, dtype=tf.int64)
+        if not np.any(tf.gather(reader.sizes, order)):
+            raise UserError(
+                f"The files of input pipeline {share.pipeline} of {share.pipelines} are empty: "
+                f"{', '.join(files[share.pipeline :: share.pipelines][:3])}. Remove empty files, or set "
+                "--config.data.cache=False, with which files change hands in every epoch."
+            )
         first_begin = tf.zeros([BEGIN], tf.int64)
         cached = _blocks(reader, parse, order, Begin.of(first_begin)).cache()
 
@@ -189,7 +198,8 @@ def _placed(begin: tf.Tensor, block: dict, copies, language_key: str, seeds: tf.
     goes_on = tf.equal(group, begin.group)
     begin = Begin(begin.items, group, *(tf.where(goes_on, value, 0) for value in begin[2:]))
     if copies is not None:
-        draw = tf.random.stateless_uniform(tf.shape(block["problem"]), tf.stack([seeds[0] + 7919 * seeds[1], begin.items]))
+        seed = tf.stack([seeds[0] + 7919 * seeds[1], begin.items])
+        draw = tf.random.stateless_uniform(tf.shape(block["problem"]), seed)
         wanted = tf.where(_is_lost(block, language_key), 1.0, copies.lookup(block[language_key]))
         rows = tf.repeat(tf.range(tf.size(draw)), tf.cast(tf.floor(wanted + draw), tf.int32))
         block = _rows(block, rows)
@@ -213,8 +223,8 @@ def _shuffled(number: tf.Tensor, window: dict, size: int, seeds: tf.Tensor) -> t
     window = dict(window)
     begin = tf.data.Dataset.from_tensors(window.pop("begin").take(1).get_single_element())
     of_window = tf.where(number > 0, tf.random.experimental.stateless_fold_in(seeds, number), seeds)
-    items = tf.data.Dataset.zip(window)
-    return tf.data.Dataset.zip((begin.repeat(), items.shuffle(size, _int_seed(of_window), reshuffle_each_iteration=False)))
+    items = tf.data.Dataset.zip(window).shuffle(size, _int_seed(of_window), reshuffle_each_iteration=False)
+    return tf.data.Dataset.zip((begin.repeat(), items))
 
 
 def _parse_block(block: dict[str, tf.Tensor], parse: Callable) -> dict[str, tf.Tensor]:
@@ -403,7 +413,8 @@ def _too_many(sums: tf.Tensor, epoch: tf.Tensor, max_fraction: float) -> tf.Tens
     read, skipped, squares = tf.unstack(tf.cast(sums, tf.float64))
     whole = tf.logical_and(epoch >= 0, sums[0] >= epoch)  # nothing of the epoch was read before a restart
     doubt = tf.where(whole, tf.constant(0.0, tf.float64), DEVIATIONS * tf.sqrt(squares))
-    nothing = tf.logical_and(whole, skipped >= read)  # no batch would ever come, whatever the bound
+    # No batch would ever come, whatever the bound; of empty files, the next epoch's are others.
+    nothing = whole & (skipped >= read) & (read > 0)
     return tf.logical_or(skipped - doubt > max_fraction * read, nothing)
 
 

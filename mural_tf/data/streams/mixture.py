@@ -79,9 +79,9 @@ def mixed(
     slots = np.repeat(np.arange(len(weights)), _shares(weights, DRAWS))
 
     def draws(cycle):
-        return tf.data.Dataset.from_tensor_slices(
-            tf.random.experimental.stateless_shuffle(tf.constant(slots, tf.int64), tf.stack([seed[0] * 2**20 + seed[1], cycle]))
-        )
+        seeds = tf.stack([seed[0] * 2**20 + seed[1], cycle])
+        shuffled = tf.random.experimental.stateless_shuffle(tf.constant(slots, tf.int64), seeds)
+        return tf.data.Dataset.from_tensor_slices(shuffled)
 
     chosen = tf.data.Dataset.range(used // DRAWS, np.iinfo(np.int64).max).flat_map(draws).skip(used % DRAWS)
     numbered = [

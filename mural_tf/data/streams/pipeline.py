@@ -10,9 +10,9 @@ A method names the streams that it needs, one or two; they run side by side, and
     text_text    text pairs (`captions.py`)
 
 A record is read and parsed into items. Items are shuffled; each gets its place and is decoded; those that cannot be
-used are dropped (`epochs.py`). Items of one or several sources (`mixture.py`) become batches, whose images are augmented
-and whose texts are tokenized. `Stream` holds what differs between the kinds of items. Of several input pipelines (hosts
-of a TPU, workers) each reads its share of the files and makes its rows of the global batch.
+used are dropped (`epochs.py`). Items of one or several sources (`mixture.py`) become batches, whose images are
+augmented and whose texts are tokenized. `Stream` holds what differs between the kinds of items. Of several input
+pipelines (hosts of a TPU, workers) each reads its share of the files and makes its rows of the global batch.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ from mural_tf.data.streams.captions import (
     with_pivot,
 )
 from mural_tf.data.streams.epochs import (
+    ALL,
     EPOCH,
     PLACE,
     Share,
@@ -123,7 +124,7 @@ def training_batches(
     places: Mapping[str, np.ndarray] | None = None,
     streams: Sequence[str] = ("image_text", "text_text"),
     pad: str = "max_length",
-    share: Share = Share(),
+    share: Share = ALL,
 ) -> tf.data.Dataset:
     """Returns endless global batches, or an input pipeline's rows of them.
 

@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from mural_tf.data import records
-from mural_tf.data.skipped import DAMAGED_FILE, DAMAGED_RECORD
+from mural_tf.data.skipped import DAMAGED_FILE, DAMAGED_RECORD, UNREADABLE_FILE
 from mural_tf.data.tfrecord import CRC_MASK, FRAME, HEADER, WINDOW
 
 AT_ONCE = 8  # records that the fast way hands on together
@@ -85,7 +85,10 @@ def read_group(files: RecordFiles, group: tf.Tensor, turn=0, begins=None, counts
 def _read_file(name: tf.Tensor, size: tf.Tensor, file: tf.Tensor, slot: tf.Tensor, first: tf.Tensor) -> tf.data.Dataset:
     """Returns the records of a file behind `first`, a byte and the number of records before it."""
     buffer = tf.where(tf.strings.regex_full_match(name, ".*://.*"), REMOTE_BUFFER, BUFFER)
-    blocks = _records(name, first[0], buffer).ignore_errors().batch(AT_ONCE)
+    # A file that cannot even be opened would make `ignore_errors` try for ever.
+    can_be_read = tf.equal(tf.strings.length(_bytes(name, size, size - 1, tf.constant(1, tf.int64))), 1)
+    names = tf.repeat(name, tf.cast(can_be_read, tf.int32))
+    blocks = _records(names, first[0], buffer).ignore_errors().batch(AT_ONCE)
     blocks = blocks.concatenate(tf.data.Dataset.from_tensors(tf.zeros([0], tf.string)))  # the end of the fast way
 
     def place(position_and_count, block):
@@ -107,9 +110,18 @@ def _read_file(name: tf.Tensor, size: tf.Tensor, file: tf.Tensor, slot: tf.Tenso
                 "count": count + 1 + tf.range(tf.size(block, tf.int64)),
             }
 
+        def rest():
+            lost = {"serialized": "", "problem": UNREADABLE_FILE, "file": file, "byte": position, "lost": one}
+            return tf.data.Dataset.from_tensors({**lost, "slot": slot, "end": size, "count": count + 1})
+
+        one = tf.constant(1, tf.int64)
         variant = tf.cond(
             tf.logical_and(tf.equal(tf.size(block), 0), position < size),
-            lambda: tf.data.experimental.to_variant(_read_rest(name, size, file, slot, position, count)),
+            lambda: tf.cond(
+                can_be_read,
+                lambda: tf.data.experimental.to_variant(_read_rest(name, size, file, slot, position, count)),
+                lambda: tf.data.experimental.to_variant(rest()),
+            ),
             lambda: tf.data.experimental.to_variant(tf.data.Dataset.from_tensor_slices(whole())),
         )
         return tf.data.experimental.from_variant(variant, RECORD_SPEC)
@@ -139,24 +151,29 @@ def _read_rest(
             return {"serialized": serialized, "problem": problem, **places}
 
         damaged = tf.where(is_record, DAMAGED_RECORD, DAMAGED_FILE)
-        record = _records(name, position).ignore_errors().take(tf.cast(is_record, tf.int64))
-        record = record.map(lambda data: element(data, ""))
+        names = tf.repeat(name, tf.cast(is_record, tf.int32))
+        found = tf.data.Dataset.from_tensors(position).map(lambda at: _first(_records(names, at))).ignore_errors()
+        record = found.map(lambda data: element(data, ""))
         return record.concatenate(tf.data.Dataset.from_tensors(element("", damaged))).take(1)
 
     steps = tf.data.Dataset.range(np.iinfo(np.int64).max).scan(tf.stack([position, count]), step)
     return steps.take_while(lambda position, *_: position < size).flat_map(read)
 
 
-def _records(name: tf.Tensor, position: tf.Tensor, buffer: int | tf.Tensor = 0) -> tf.data.Dataset:
-    """Returns the records of a file from a position on, up to the first damage, which is an error.
+def _first(dataset: tf.data.Dataset) -> tf.Tensor:
+    return dataset.take(1).get_single_element()
+
+
+def _records(names: tf.Tensor, position: tf.Tensor, buffer: int | tf.Tensor = 0) -> tf.data.Dataset:
+    """Returns the records of one file, string [1], or none from a position on, up to the first damage: an error.
 
     `tf.data.TFRecordDataset` knows no position, and makes a function of its own for every use.
     """
     variant = tf.raw_ops.TFRecordDatasetV2(
-        filenames=name[None],
+        filenames=names,
         compression_type="",
         buffer_size=tf.cast(buffer, tf.int64),
-        byte_offsets=position[None],
+        byte_offsets=tf.fill(tf.shape(names), position),
     )
     return tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string))
 
@@ -182,17 +199,21 @@ def _next_header(name: tf.Tensor, size: tf.Tensor, position: tf.Tensor) -> tuple
 def _bytes(name: tf.Tensor, size: tf.Tensor, begin: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
     """Returns up to `count` bytes of a file from `begin` on, a string; none where they cannot be read."""
     count = tf.minimum(count, size - begin)
-    variant = tf.raw_ops.FixedLengthRecordDatasetV2(
-        filenames=name[None],
-        header_bytes=begin,
-        record_bytes=count,
-        footer_bytes=size - begin - count,
-        buffer_size=tf.constant(BUFFER, tf.int64),
-        compression_type="",
-    )
-    data = tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string))
-    data = data.ignore_errors().concatenate(tf.data.Dataset.from_tensors(tf.constant(""))).take(1)
-    return data.get_single_element()
+
+    def read(begin):
+        variant = tf.raw_ops.FixedLengthRecordDatasetV2(
+            filenames=name[None],
+            header_bytes=begin,
+            record_bytes=count,
+            footer_bytes=size - begin - count,
+            buffer_size=tf.constant(BUFFER, tf.int64),
+            compression_type="",
+        )
+        return _first(tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string)))
+
+    # In a function, whose error ends it: the data set itself would fail again at every call.
+    data = tf.data.Dataset.from_tensors(begin).map(read).ignore_errors()
+    return _first(data.concatenate(tf.data.Dataset.from_tensors(tf.constant(""))))
 
 
 def _lengths(data: tf.Tensor) -> tf.Tensor:
