@@ -34,7 +34,9 @@ def test_tallies_of_streams_are_counted_apart_and_on_from_before():
     places = {name: lambda file, byte, name=name: f"{name}-{file}, byte {byte}" for name in ("image_text", "text_text")}
     skipped = SkippedRecords(places, before=5)
     skipped.take("image_text", tally(100, {EMPTY_CAPTION: (2, 1, 300)})[None])
-    skipped.take("image_text", tally(200, {EMPTY_CAPTION: (3, 1, 300), UNREADABLE_IMAGE: (1, 0, 12)})[None])  # the newest
+    skipped.take(
+        "image_text", tally(200, {EMPTY_CAPTION: (3, 1, 300), UNREADABLE_IMAGE: (1, 0, 12)})[None]
+    )  # the newest
     skipped.take("text_text", tally(50, {})[None])
     assert skipped.total == 5 + 4 and skipped.read == {"image_text": 200, "text_text": 50}
     assert skipped.by_part["image_text"].lines()[0] == "3 x empty caption, first at image_text-1, byte 300"

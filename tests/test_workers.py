@@ -12,6 +12,8 @@ import tensorflow as tf
 import toy_data
 import worker_run
 
+from mural_tf.data import records
+from mural_tf.data.streams.epochs import PLACE
 from mural_tf.data.streams.pipeline import training_batches
 from mural_tf.errors import UserError
 from mural_tf.training.fit import rows_of_replicas
@@ -65,6 +67,37 @@ def test_two_workers_train_as_one_process(tmp_path):
         assert max(abs(a[name] - b[name]) for a, b in zip(*rows)) < 1e-3, name
     assert len(list((tmp_path / "two/tensorboard").iterdir())) == 1
     assert_same_checkpoint(tmp_path / "one", tmp_path / "two")
+
+
+@pytest.mark.slow  # three runs of two processes
+def test_workers_that_share_the_data_go_on_where_they_were(tmp_path):
+    images = toy_data.image_text_records(48)
+    for index, image in enumerate(images):
+        image.image = np.random.default_rng(index).normal(size=16).astype("<f4").tobytes()
+    records.write_records(tmp_path / "data", records.IMAGE_TEXT, "train", images, shards=5)
+    records.write_records(tmp_path / "data", records.TEXT_PAIRS, "train", toy_data.text_pairs(48), shards=3)
+    command = [sys.executable, worker_run.__file__, str(tmp_path / "data")]
+
+    def run(workdir, steps):
+        ports = free_ports(2)
+        weights = [tmp_path / f"{workdir}-{steps}-{worker}.npz" for worker in range(2)]
+        processes = [
+            start([*command, str(tmp_path / workdir), str(weights[worker]), "share", str(steps)], worker, ports)
+            for worker in range(2)
+        ]
+        for process in processes:
+            finish(process)
+        return [np.load(path) for path in weights]
+
+    whole = run("whole", 6)
+    first = run("stopped", 3)
+    rest = run("stopped", 6)
+    assert first[0]["position"].shape == (2, 1, PLACE)  # of each of the two input pipelines
+    assert not np.array_equal(*whole[0]["position"])
+    assert np.array_equal(whole[0]["position"], whole[1]["position"])
+    for worker in (0, 1):
+        for name in whole[worker].files:
+            assert np.array_equal(whole[worker][name], rest[worker][name]), name
 
 
 def assert_same_checkpoint(one, two):

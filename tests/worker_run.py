@@ -1,4 +1,4 @@
-"""A small run as one worker of `TF_CONFIG`'s cluster trains it: python worker_run.py DATA WORKDIR WEIGHTS READ STEPS."""
+"""A small run as a worker of `TF_CONFIG`'s cluster trains it: python worker_run.py DATA WORKDIR WEIGHTS READ STEPS."""
 
 import pathlib
 import sys
