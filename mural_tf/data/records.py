@@ -13,7 +13,9 @@ lists. Captions that share image and group say the same thing in different langu
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import hashlib
+import json
 import pathlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -121,14 +123,27 @@ def find_files(directory: str | pathlib.Path, kind: str, split: str) -> list[str
 
 
 def describe_files(directory: str | pathlib.Path, files: Sequence[str]) -> dict:
-    """Returns {"files": {name below the folder: size in bytes}, "dataset": digest of dataset.json, "" without one}."""
+    """Returns {"files": {name below the folder: size in bytes}, "dataset": digest of dataset.json, "" without one}.
+
+    What `python -m mural_tf count` adds to a description makes no other data of it.
+    """
     sizes = {name[len(str(directory)) :].lstrip("/"): size for name, size in file_sizes(files).items()}
     description = f"{directory}/dataset.json"
     digest = ""
     if tf.io.gfile.exists(description):
         with tf.io.gfile.GFile(description, "rb") as file:
-            digest = hashlib.sha256(file.read()).hexdigest()
+            digest = _digest_without_shards(file.read())
     return {"files": sizes, "dataset": digest}
+
+
+def _digest_without_shards(description: bytes) -> str:
+    """Digest of a description as it was before its files were counted; "" if it was none."""
+    with contextlib.suppress(ValueError, RecursionError):
+        content = json.loads(description)
+        if isinstance(content, dict) and content.pop("shards", None) is not None:
+            text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"  # as all our folders write it
+            description = text.encode() if content else b""
+    return hashlib.sha256(description).hexdigest() if description else ""
 
 
 def file_sizes(files: Sequence[str]) -> dict[str, int]:

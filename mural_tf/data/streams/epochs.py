@@ -22,7 +22,6 @@ from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
-from absl import logging
 from ml_collections import ConfigDict
 
 from mural_tf.data import records
@@ -496,7 +495,11 @@ def stated_languages(files: Sequence[str], parse: Callable, key: str) -> dict[st
 
 def count_languages(files: Sequence[str], parse: Callable, key: str) -> dict[str, int]:
     """Counts items by language in one pass over the files."""
-    logging.info("Counting items by language in %d files; dataset.json does not say it.", len(files))
+    folder = files[0].rsplit("/", 2)[0]
+    print(
+        f"Reading {len(files)} files to count their languages; python -m mural_tf count {folder} does it once for all.",
+        flush=True,
+    )
     table: collections.Counter[str] = collections.Counter()
     begin = Begin.of(tf.constant(start_of(0)[3:]))
     blocks = _blocks(RecordFiles.of(files), parse, tf.range(len(files), dtype=tf.int64), begin)
