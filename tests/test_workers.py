@@ -100,6 +100,15 @@ def test_workers_that_share_the_data_go_on_where_they_were(tmp_path):
             assert np.array_equal(whole[worker][name], rest[worker][name]), name
 
 
+@pytest.mark.slow  # two programs that start TensorFlow
+def test_a_pipeline_in_another_process_needs_nothing_of_ours(tmp_path):
+    data = toy_data.write_toy_data(tmp_path)
+    program = os.path.join(os.path.dirname(worker_run.__file__), "remote_pipeline.py")
+    process = start([sys.executable, program, str(data)])
+    output, errors = process.communicate(timeout=600)
+    assert "equal" in output, errors[-3000:]  # how it ends, with its server gone, is TensorFlow's
+
+
 def assert_same_checkpoint(one, two):
     """What two workers save is what one does, names and all, so that either can go on from it."""
     one, two = (tf.train.load_checkpoint(tf.train.latest_checkpoint(path / "checkpoints")) for path in (one, two))

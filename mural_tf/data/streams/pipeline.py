@@ -151,7 +151,7 @@ def training_batches(
                      same (of one image, of one group); of a tokenizer that takes languages also
                      "text_a_language_id", "text_b_language_id". With method.pivot "text_a" is in that language
     """
-    settings, texts = stream_settings(config), Texts(tokenizer, pad)
+    settings, texts = stream_settings(config), Texts(tokenizer.on_device_in_scope(), pad)
     settings = dataclasses.replace(
         settings,
         image_text_batch=settings.image_text_batch // share.pipelines,
