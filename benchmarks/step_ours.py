@@ -1,4 +1,4 @@
-"""Our side of `benchmarks.against_transformers`: takes a training step of ALIGN on every batch of a case for every line read."""
+"""Our side of `benchmarks.against_transformers`: for every line read, a step of ALIGN on each batch of a case."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The PyTorch side of `benchmarks.against_transformers`: takes a step of `AlignModel` on every batch of a case for every line.
+"""The PyTorch side of `benchmarks.against_transformers`: for every line, a step of `AlignModel` on a case's batches.
 
 Imports nothing of this project, so that it runs in an environment of its own.
 """
