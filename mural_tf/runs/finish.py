@@ -20,13 +20,13 @@ from mural_tf.export.saved_model import export_model
 from mural_tf.files import json_field, read_json, write_whole
 from mural_tf.models import build_model
 from mural_tf.models.dual_encoder import DualEncoder
+from mural_tf.remote_folders import shown
 from mural_tf.search.build import index_in_memory
 from mural_tf.search.collect import find
 from mural_tf.search.items import IMAGES
 from mural_tf.search.pages import write_contact_sheet
 from mural_tf.search.queries import Query, search
 from mural_tf.training.checkpoints import restore_for_inference
-from mural_tf.training.remote_workdir import shown
 from mural_tf.training.workdir import append_metrics, drop_metrics, has_evaluation, read_metrics
 from mural_tf.trust import names_code
 

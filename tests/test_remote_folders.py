@@ -1,5 +1,6 @@
 """Workdirs in an object store: kept in step, taken by one run at a time, killed and resumed."""
 
+import io
 import json
 import os
 import pathlib
@@ -13,11 +14,24 @@ import numpy as np
 import pytest
 from object_store import object_store, stored, upload
 
+from mural_tf import remote_folders
 from mural_tf.errors import UserError
-from mural_tf.training import remote_workdir
-from mural_tf.training.remote_workdir import Mirror, local_workdir, shown
+from mural_tf.remote_folders import Mirror, local_folder, shown
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+
+
+class Upload(io.BytesIO):
+    """What is written is there when it is closed."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.path = path
+
+    def close(self):
+        if not self.closed:
+            self.path.write_bytes(self.getvalue())
+        super().close()
 
 
 class Store:
@@ -38,8 +52,8 @@ class Store:
     def relative_to(self, store):
         return self.name
 
-    def read_bytes(self):
-        return (self.folder / self.name).read_bytes()
+    def open(self, mode):
+        return Upload(self) if mode == "wb" else (self.folder / self.name).open(mode)
 
     def read_text(self):
         return (self.folder / self.name).read_text()
@@ -63,8 +77,8 @@ class Store:
 
 @pytest.fixture
 def folders(tmp_path, monkeypatch):
-    monkeypatch.setattr(remote_workdir, "EVERY", 0.05)
-    monkeypatch.setattr(remote_workdir, "LEASE", 0.3)
+    monkeypatch.setattr(remote_folders, "EVERY", 0.05)
+    monkeypatch.setattr(remote_folders, "LEASE", 0.3)
     (tmp_path / "store").mkdir()
     (tmp_path / "local").mkdir()
     return tmp_path / "local", Store(tmp_path / "store")
@@ -125,7 +139,7 @@ def test_one_run_at_a_time(folders, tmp_path):
 def test_a_store_that_cannot_be_written_keeps_what_is_here(folders, monkeypatch):
     local, store = folders
     stopped = []
-    monkeypatch.setattr(remote_workdir.os, "kill", lambda pid, number: stopped.append(number))
+    monkeypatch.setattr(remote_folders.os, "kill", lambda pid, number: stopped.append(number))
     mirror = Mirror(local, store)
     mirror.begin()
     (local / "metrics.jsonl").write_text("row")
@@ -135,23 +149,21 @@ def test_a_store_that_cannot_be_written_keeps_what_is_here(folders, monkeypatch)
         time.sleep(0.02)
     assert stopped == [signal.SIGTERM]
     with pytest.raises(UserError, match="no space. Everything that is saved lies in .*local, which is kept"):
-        remote_workdir._end(mirror, local)
+        remote_folders._end(mirror, local)
     assert (local / "metrics.jsonl").read_text() == "row"
 
 
 def test_names_as_the_user_knows_them(tmp_path, monkeypatch):
-    monkeypatch.setitem(remote_workdir._shown, "/tmp/x", "gs://b/run1")
+    monkeypatch.setitem(remote_folders._shown, "/tmp/x", "gs://b/run1")
     assert shown("/tmp/x/export") == "gs://b/run1/export" and shown("/tmp/xy") == "/tmp/xy"
-    with local_workdir(tmp_path / "w") as folder:
+    with local_folder(tmp_path / "w") as folder:
         assert folder == tmp_path / "w"
-    with pytest.raises(UserError, match="2 workers need a folder that all of them see"), local_workdir("gs://b/w", 2):
-        pass
 
 
 PROGRAM = """
 import sys
-from mural_tf.training import remote_workdir
-remote_workdir.EVERY, remote_workdir.LEASE = 0.5, 5.0
+from mural_tf import remote_folders
+remote_folders.EVERY, remote_folders.LEASE = 0.5, 5.0
 from mural_tf.commands import run
 sys.argv[1:] = ["pretrain", "--config=shapes_smoke", *sys.argv[1:]]
 run()

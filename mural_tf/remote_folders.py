@@ -1,11 +1,13 @@
-"""Workdirs in an object store (`gs://…`, `s3://…`): a folder of this machine, kept in step with the store.
+"""Folders in an object store (`gs://…`, `s3://…`) as folders of this machine: copies to read, or kept in step.
 
-A run works in a temporary folder, as if it were its workdir. At its start the folder gets what the store has; from then
-on a thread uploads what changed, every `EVERY` seconds, and once more at the end. A machine that is preempted loses at
-most what was not uploaded yet: the same command on another machine goes on from the last checkpoint in the store. A
-checkpoint's index is uploaded after its data, and `summary.json`, which says that a run is finished, last of all.
+`local_copy` gets what is read from memory maps, by SQLite or by libraries that know no stores; it goes at the end.
+`local_folder` gives a folder to work in, a workdir or an index, as if it were the one in the store. At its start it
+gets what the store has; from then on a thread uploads what changed, every `EVERY` seconds, and once more at the end. A
+machine that is preempted loses at most what was not uploaded yet: the same command on another machine goes on from what
+is in the store. A checkpoint's index is uploaded after its data, what says that a folder is complete (`COMPLETE`) last.
+What is written in one go, such as an export, is written here and uploaded by `files.whole_folder`.
 
-Stores have neither locks nor renames. In place of the lock, `in_use.lock` says who has the workdir, and is renewed. A
+Stores have neither locks nor renames. In place of the lock, `in_use.lock` says who has the folder, and is renewed. A
 run that finds one of another run waits for `LEASE` seconds: if it is renewed meanwhile, the other one lives.
 """
 
@@ -16,7 +18,6 @@ import json
 import os
 import pathlib
 import platform
-import re
 import secrets
 import shutil
 import signal
@@ -28,14 +29,16 @@ from collections.abc import Iterator
 from absl import logging
 
 from mural_tf.errors import UserError
-from mural_tf.files import PARTIAL, as_path
+from mural_tf.files import PARTIAL, as_path, copy_file
 from mural_tf.remote import RemotePath
-from mural_tf.training.workdir import LOCK
 
+LOCK = "in_use.lock"
 EVERY = 15.0  # seconds between two looks at what changed
-LEASE = 60.0  # seconds for which a workdir belongs to who was last seen in it
+LEASE = 60.0  # seconds for which a workdir belongs to whoever was last seen in it
 FAILURES = 4  # in a row, before the run is stopped
 _NOT_NEEDED = ("export/", "tensorboard/", "search-")  # to go on with a run
+_mirrors: dict[str, Mirror] = {}  # folder of this machine -> what keeps it in step
+_copies: list[tempfile.TemporaryDirectory] = []
 _shown: dict[str, str] = {}  # folder of this machine -> the name that the user gave
 
 
@@ -49,90 +52,109 @@ def shown(path: str | os.PathLike) -> str:
 
 
 @contextlib.contextmanager
-def local_workdir(workdir: str | os.PathLike, processes: int = 1) -> Iterator[pathlib.Path]:
-    """Gives a workdir's folder on this machine: itself, or one that is kept in step with a store.
+def local_folder(folder: str | os.PathLike, writes: bool = True) -> Iterator[pathlib.Path]:
+    """Gives a folder to work in on this machine: itself, or one that is kept in step with a store.
 
     Args:
-      workdir: a path here or elsewhere.
-      processes: of the run; with several, all must see one folder, which a store is not.
+      folder: a path here or elsewhere.
+      writes: whether this process writes it; of several workers the first does, the others `fetch` what they need.
 
     Raises:
-      UserError: the store cannot be read or written, another run has the workdir, or several processes.
+      UserError: the store cannot be read or written, or another run has the folder.
     """
-    path = as_path(workdir)
+    path = as_path(folder)
     if isinstance(path, pathlib.Path):
-        if re.match(r"[a-zA-Z][a-zA-Z0-9+.-]+:/", str(path)):
-            raise UserError(
-                f"--workdir={workdir}: expected a folder, or a store's name with two slashes: gs://…, s3://…."
-            )
         yield path
         return
-    if processes > 1:
-        raise UserError(
-            f"--workdir={path}: {processes} workers need a folder that all of them see, such as a mounted one; a "
-            "store is for runs of one process (a TPU pod with one coordinator is one)."
-        )
-    local = pathlib.Path(tempfile.mkdtemp(prefix="mural-tf-workdir-"))
+    local = pathlib.Path(tempfile.mkdtemp(prefix="mural-tf-folder-"))
     _shown[str(local)] = str(path)
-    mirror = Mirror(local, path)
+    mirror = _mirrors[str(local)] = Mirror(local, path, writes)
     try:
         mirror.begin()
-        print(f"{path} is worked on in {local} and kept in step.", flush=True)
+        print(f"{path} is worked on in {local}{' and kept in step' if writes else ''}.", flush=True)
         yield local
     finally:
         _end(mirror, local)
+
+
+def share(folder: pathlib.Path) -> None:
+    """Uploads what changed in a folder of `local_folder` now, so that other processes can `fetch` it."""
+    mirror = _mirrors.get(str(folder))
+    if mirror is not None:
+        with _one_line(f"Cannot write to {mirror.store}"):
+            mirror.push()
+
+
+def fetch(folder: pathlib.Path) -> None:
+    """Gets again what the store holds, into a folder of `local_folder` that this process does not write."""
+    mirror = _mirrors.get(str(folder))
+    if mirror is not None:
+        with _one_line(f"Cannot read {mirror.store}"):
+            mirror.pull()
+
+
+@contextlib.contextmanager
+def _one_line(what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"{what}: {error.strerror or error}. Check the name, your permissions and the connection."
+        ) from None
 
 
 def _end(mirror: Mirror, local: pathlib.Path) -> None:
     try:
         mirror.end()
     except (OSError, UserError) as error:
-        if mirror.has_begun:
-            raise UserError(
-                f"Cannot write to {mirror.store}: {error}. Everything that is saved lies in {local}, which is kept: "
-                "copy it there, or run again."
-            ) from None
+        raise UserError(
+            f"Cannot write to {mirror.store}: {getattr(error, 'strerror', None) or str(error).rstrip('.')}. Everything "
+            f"that is saved lies in {local}, which is kept: copy it there, or run again."
+        ) from None
     shutil.rmtree(local, ignore_errors=True)
 
 
 class Mirror:
     """Keeps a store in step with a folder; see the module."""
 
-    def __init__(self, local: pathlib.Path, store: RemotePath):
-        self.local, self.store, self.has_begun = local, store, False
+    def __init__(self, local: pathlib.Path, store: RemotePath, writes: bool = True):
+        self.local, self.store, self.writes, self.has_begun = local, store, writes, False
         self._token = f"process {os.getpid()} on {platform.node()}, {secrets.token_hex(4)}"
         self._pushed: dict[str, tuple[int, int]] = {}
         self._stop, self._lock = threading.Event(), threading.Lock()
         self._thread = threading.Thread(target=self._keep, name=f"mirror of {store}", daemon=True)
 
     def begin(self) -> None:
-        """Takes the workdir, gets what it holds, and starts to keep it in step."""
-        try:
-            self._take()
-            for path in self.store.files():
-                name = path.relative_to(self.store)
-                if name != LOCK and not name.startswith(_NOT_NEEDED):
-                    target = self.local / name
-                    target.parent.mkdir(parents=True, exist_ok=True)
-                    target.write_bytes(path.read_bytes())
-                    self._pushed[name] = _state(target)
-                elif name.startswith("export/"):
-                    (self.local / "export").mkdir(exist_ok=True)  # there is one: it is not made again
-        except OSError as error:
-            raise UserError(
-                f"Cannot read and write {self.store}: {error}. Check the name, your permissions and the connection."
-            ) from None
-        self.has_begun = True
-        self._thread.start()
+        """Takes the folder, gets what it holds, and starts to keep it in step."""
+        with _one_line(f"Cannot read and write {self.store}" if self.writes else f"Cannot read {self.store}"):
+            if self.writes:
+                self._take()
+            self.pull()
+        if self.writes:
+            self.has_begun = True
+            self._thread.start()
 
     def end(self) -> None:
-        """Uploads what changed, and lets go of the workdir."""
+        """Uploads what changed, and lets go of the folder."""
         if not self.has_begun:
             return
         self._stop.set()
         self._thread.join()
+        self._hold()
         self.push()
         (self.store / LOCK).unlink(missing_ok=True)
+
+    def pull(self) -> None:
+        """Gets what the store holds and this folder lacks."""
+        for path in self.store.files():
+            name = path.relative_to(self.store)
+            if name == f"export/{COMPLETE[0]}":
+                (self.local / "export").mkdir(exist_ok=True)  # there is one: it is not made again
+            elif name != LOCK and not name.startswith(_NOT_NEEDED):
+                target = self.local / name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                copy_file(path, target)
+                self._pushed[name] = _state(target)
 
     def push(self) -> None:
         """Uploads what changed since the last time, and deletes what is gone."""
@@ -144,9 +166,10 @@ class Mirror:
                 with contextlib.suppress(FileNotFoundError):  # replaced meanwhile
                     state = _state(found[name])
                     if self._pushed.get(name) != state:
-                        (self.store / name).write_bytes(found[name].read_bytes())
+                        copy_file(found[name], self.store / name)
                         self._pushed[name] = state
-            for name in [name for name in self._pushed if name not in found and not (self.local / name).exists()]:
+            gone = [name for name in self._pushed if name not in found and not (self.local / name).exists()]
+            for name in sorted(gone, key=_order, reverse=True):  # what says that others are complete goes before them
                 (self.store / name).unlink(missing_ok=True)
                 del self._pushed[name]
 
@@ -208,27 +231,42 @@ def _state(path: pathlib.Path) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
+# What says that other files of its folder are complete; the first of an export.
+COMPLETE = ("model_card.json", "index.json", "best.json", "checkpoint", "summary.json")
+
+
 def _order(name: str) -> tuple:
     """Uploads come in this order: what says that other files are complete, after them."""
-    last = ("summary.json", "best.json", "checkpoint", "saved_model.pb", "config.json")
     base = name.rsplit("/", 1)[-1]
-    return (name == "summary.json", last.index(base) < 3 if base in last else False, name.endswith(".index"), name)
+    return (COMPLETE.index(base) + 1 if base in COMPLETE else 0, name.endswith(".index"), name)
 
 
 def local_copy(path: str | os.PathLike) -> pathlib.Path:
-    """Returns a folder on this machine with what a folder of a store holds; a local one is returned as it is."""
+    """Returns a file or folder on this machine with what one of a store holds; a local one is returned as it is.
+
+    Copies last as long as the process (`remove_copies`). Raises `UserError` if there is none, or it cannot be read.
+    """
     found = as_path(path)
     if isinstance(found, pathlib.Path):
         return found
-    local = pathlib.Path(tempfile.mkdtemp(prefix="mural-tf-copy-"))
+    copies = tempfile.TemporaryDirectory(prefix="mural-tf-copy-")
+    _copies.append(copies)
+    local = pathlib.Path(copies.name, found.name)
     _shown[str(local)] = str(found)
-    try:
-        for source in found.files():
+    with _one_line(f"Cannot read {found}"):
+        files = found.files()
+        for source in files:
             target = local / source.relative_to(found)
             target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(source.read_bytes())
-    except OSError as error:
-        raise UserError(f"Cannot read {found}: {error}.") from None
-    if not any(local.iterdir()):
+            copy_file(source, target)
+        if not files and found.is_file():
+            copy_file(found, local)
+    if not local.exists():
         raise UserError(f"{found} does not exist, or is empty.")
     return local
+
+
+def remove_copies() -> None:
+    """Removes all copies that `local_copy` made, as the end of a process does; to be called where it is cut short."""
+    while _copies:
+        _copies.pop().cleanup()
