@@ -341,9 +341,13 @@ class _TensorFlow:
         return self._gfile.isdir(name)
 
     def walk(self, name: str) -> list[str]:
-        if not self._gfile.isdir(name):
-            return []
-        return sorted(f"{folder.rstrip('/')}/{file}" for folder, _, files in self._gfile.walk(name) for file in files)
+        return sorted(self._below(name)) if self._gfile.isdir(name) else []
+
+    def _below(self, folder: str) -> Iterator[str]:
+        """Yields the files; unlike TensorFlow's `walk`, a folder that cannot be listed is an error and not empty."""
+        for name in self._gfile.listdir(folder):
+            path = f"{folder}/{name.strip('/')}"
+            yield from self._below(path) if self._gfile.isdir(path) else (path,)
 
     def remove(self, name: str) -> None:
         self._gfile.remove(name)

@@ -14,6 +14,7 @@ run that finds one of another run waits for `LEASE` seconds: if it is renewed me
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import pathlib
@@ -126,11 +127,10 @@ class Mirror:
 
     def begin(self) -> None:
         """Takes the folder, gets what it holds, and starts to keep it in step."""
-        with _one_line(f"Cannot read and write {self.store}" if self.writes else f"Cannot read {self.store}"):
-            if self.writes:
+        if self.writes:  # the others get what there is when the first has written what they need: `fetch`
+            with _one_line(f"Cannot read and write {self.store}"):
                 self._take()
-            self.pull()
-        if self.writes:
+                self.pull()
             self.has_begun = True
             self._thread.start()
 
@@ -145,9 +145,14 @@ class Mirror:
         (self.store / LOCK).unlink(missing_ok=True)
 
     def pull(self) -> None:
-        """Gets what the store holds and this folder lacks."""
-        for path in self.store.files():
-            name = path.relative_to(self.store)
+        """Gets what the store holds, of which its holder's lock is always a part.
+
+        Stores' clients say that there is nothing, where it is the permission to look that is not there.
+        """
+        found = {path.relative_to(self.store): path for path in self.store.files()}
+        if LOCK not in found:
+            raise OSError(errno.EACCES, "what is written there is not found again", str(self.store))
+        for name, path in found.items():
             if name == f"export/{COMPLETE[0]}":
                 (self.local / "export").mkdir(exist_ok=True)  # there is one: it is not made again
             elif name != LOCK and not name.startswith(_NOT_NEEDED):
@@ -209,7 +214,9 @@ class Mirror:
             )
         self._hold()
         held = self._holder()
-        if held and held[0] != self._token:
+        if held is None:
+            raise OSError(errno.EACCES, "what is written there is not found again", str(self.store))
+        if held[0] != self._token:
             raise UserError(f"{self.store} was taken by another run at the same time ({held[0]}).")
 
     def _hold(self) -> None:
@@ -262,7 +269,7 @@ def local_copy(path: str | os.PathLike) -> pathlib.Path:
         if not files and found.is_file():
             copy_file(found, local)
     if not local.exists():
-        raise UserError(f"{found} does not exist, or is empty.")
+        raise UserError(f"{found} does not exist, is empty, or may not be read.")
     return local
 
 

@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 
 from mural_tf.errors import UserError
 from mural_tf.evaluation import benchmarks
-from mural_tf.evaluation.protocol import default_protocol
+from mural_tf.evaluation.protocol import check_protocol, default_protocol
 from mural_tf.evaluation.published import compare
 from mural_tf.evaluation.request import Request
 from mural_tf.evaluation.retrieval import Evaluation
@@ -113,8 +113,9 @@ def evaluate_and_report(
       UserError: see `benchmarks.run_benchmark`. With "all", one that fails does not keep the others from
         running, and the error comes at the end.
     """
-    folder = _output_folder(model, output)
     protocol = protocol or default_protocol()
+    check_protocol(protocol)
+    folder = _output_folder(model, output)
     names = _chosen(benchmark, as_path(data_dir), protocol)
     embedder = load(model, checkpoint)
     evaluations, failed = [], []

@@ -23,7 +23,7 @@ from mural_tf.remote_folders import local_copy, local_folder, shown
 from mural_tf.text import build_tokenizer
 from mural_tf.text.vocabulary_file import digest, save_vocabulary
 from mural_tf.training.checkpoints import Checkpoints, has_checkpoint, load_trained
-from mural_tf.training.prepare import find_vocabulary, prepare_data
+from mural_tf.training.prepare import check_places, find_vocabulary, prepare_data
 from mural_tf.training.workdir import open_workdir
 
 WORKDIR = "workdir"  # the source that is a workdir of this project
@@ -54,6 +54,8 @@ def import_into_workdir(
     """
     if source not in (*SOURCES, WORKDIR):
         raise UserError(f"What to import? Got {source!r}, expected one of {', '.join((*SOURCES, WORKDIR))}.")
+    if config is not None:
+        check_places(config)
     with local_folder(workdir) as folder:
         _import(source, weights, folder, config, method, onto)
 

@@ -23,7 +23,7 @@ from mural_tf.text.word_pieces import WordPieceTokenizer
 from mural_tf.training.callbacks import StopRequested, StopSignals, parse_profile
 from mural_tf.training.checkpoints import has_checkpoint
 from mural_tf.training.fit import compile_model, fit
-from mural_tf.training.prepare import prepare_data, prepare_tokenizer
+from mural_tf.training.prepare import check_places, prepare_data, prepare_tokenizer
 from mural_tf.training.strategy import build_strategy, chief_first, describe_devices, is_chief, workers
 from mural_tf.training.workdir import lock_workdir, open_workdir
 
@@ -59,6 +59,7 @@ def train_and_finish(
 ) -> None:
     """The part that pretraining and fine-tuning share; `initialize` sets the weights of a run's first start."""
     config = complete(config)
+    check_places(config)
     steps = parse_profile(profile, config.train.steps)
     strategy = build_strategy(tpu)  # several workers must be set up before TensorFlow does anything else
     with local_folder(workdir, is_chief(strategy)) as folder, StopSignals() as signals:
