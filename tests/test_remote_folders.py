@@ -107,6 +107,31 @@ def test_what_says_that_others_are_complete_comes_after_them(folders):
     assert store.log == ["metrics.jsonl", f"-{names[1]}"]
 
 
+def test_an_export_that_did_not_arrive_whole_is_made_again(folders, tmp_path):
+    local, store = folders
+    (local / "export").mkdir()
+    for name in ("model_card.json", "config.json", "vocabulary.txt"):
+        (local / "export" / name).write_text(name)
+    Mirror(local, store).push()
+    assert store.log[-1] == "export/model_card.json"
+    (store.folder / "in_use.lock").write_text("{}")
+    for count, complete in enumerate((True, False)):
+        again = tmp_path / f"again{count}"
+        again.mkdir()
+        Mirror(again, store).pull()
+        assert (again / "export").exists() == complete
+        (store.folder / "export/model_card.json").unlink(missing_ok=True)
+
+
+def test_what_cannot_be_found_again_is_not_taken_for_an_empty_folder(folders):
+    """A store's client says that there is no file where it may not look."""
+    local, store = folders
+    store.files = list
+    with pytest.raises(UserError, match="Cannot read and write xx://store: what is written there is not found again"):
+        Mirror(local, store).begin()
+    assert not list(local.iterdir())
+
+
 def test_an_index_waits_for_its_data(folders):
     local, store = folders
     (local / "ckpt-5.index").write_text("index")
@@ -205,7 +230,7 @@ def test_a_run_in_a_store_is_killed_and_goes_on(tmp_path, monkeypatch):
         again = subprocess.run(remote, env=environment, capture_output=True, text=True)
         assert again.returncode == 0, again.stderr
         assert (
-            "s3://bucket/run1/export" in again.stdout and "/tmp/mural-tf-workdir" not in again.stdout.split("Next:")[1]
+            "s3://bucket/run1/export" in again.stdout and "/tmp/mural-tf-folder" not in again.stdout.split("Next:")[1]
         )
         found = stored(client, "run1")
         assert {"config.json", "summary.json", "metrics.jsonl", "export/config.json"} <= set(found)
