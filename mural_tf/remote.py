@@ -329,7 +329,10 @@ class _TensorFlow:
             raise UserError(f"{name}: no file system is installed that reads it{install}.")
 
     def open(self, name: str, mode: str) -> IO[bytes]:
-        return self._gfile.GFile(name, f"{mode}b")
+        file = self._gfile.GFile(name, f"{mode}b")
+        if "w" in mode:
+            file.write(b"")  # without it no file comes of one into which nothing is written
+        return file
 
     def size(self, name: str) -> int:
         return self._gfile.stat(name).length
