@@ -24,6 +24,7 @@ from ml_collections import ConfigDict, config_flags
 from mural_tf.errors import UserError
 from mural_tf.files import as_path, check_readable
 from mural_tf.quiet import quiet_imports
+from mural_tf.remote_folders import shown
 from mural_tf.trust import trusting
 
 CONFIGS = pathlib.Path(__file__).parent / "configs"  # of the checkout, or installed
@@ -364,7 +365,7 @@ def _mistakes_in_one_line() -> Iterator[None]:
 def _one_line(error: Exception) -> str | None:
     """Returns what to tell the user, or None if `error` is not a user's mistake."""
     if isinstance(error, UserError):
-        return " ".join(str(error).split())
+        return " ".join(shown(error).split())
     if isinstance(error, OSError) and error.strerror:
         name = f": {os.fspath(error.filename)!r}" if error.filename is not None else ""
         return f"{error.strerror}{name}. Check the path, its permissions and the free space on its disk."

@@ -19,6 +19,7 @@ import json
 import os
 import pathlib
 import platform
+import re
 import secrets
 import shutil
 import signal
@@ -43,12 +44,11 @@ _copies: list[tempfile.TemporaryDirectory] = []
 _shown: dict[str, str] = {}  # folder of this machine -> the name that the user gave
 
 
-def shown(path: str | os.PathLike) -> str:
-    """Returns a path as the user knows it: of a store, where the folder stands for one."""
-    text = str(path)
+def shown(text: object) -> str:
+    """Returns a path, or a text with paths, as the user knows them: of a store, where a folder stands for one."""
+    text = str(text)
     for local, name in _shown.items():
-        if text == local or text.startswith(f"{local}/"):
-            return name + text[len(local) :]
+        text = re.sub(rf"{re.escape(local)}(?![\w-])", lambda _, name=name: name, text)
     return text
 
 
@@ -108,6 +108,7 @@ def _end(mirror: Mirror, local: pathlib.Path) -> None:
     try:
         mirror.end()
     except (OSError, UserError) as error:
+        _shown.pop(str(local), None)  # it is what must be named now
         raise UserError(
             f"Cannot write to {mirror.store}: {getattr(error, 'strerror', None) or str(error).rstrip('.')}. Everything "
             f"that is saved lies in {local}, which is kept: copy it there, or run again."

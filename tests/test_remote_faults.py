@@ -30,7 +30,7 @@ pytestmark = pytest.mark.slow
 def train(tmp_path, monkeypatch):
     """Gives a proxy, the store's client, and what runs the training command to its end."""
     pytest.importorskip("tensorflow_io", reason="s3:// needs tensorflow-io")
-    build_shapes(tmp_path / "data", images=200)
+    build_shapes(tmp_path / "data")
     (tmp_path / "here").mkdir()
     program = [sys.executable, "-c", PROGRAM, *SMALL, f"--config.data.directory={tmp_path / 'data'}"]
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from object_store import object_store, stored, upload
 
-from mural_tf import remote_folders
+from mural_tf import files, remote_folders
 from mural_tf.errors import UserError
 from mural_tf.remote_folders import Mirror, local_folder, shown
 
@@ -132,6 +132,20 @@ def test_what_cannot_be_found_again_is_not_taken_for_an_empty_folder(folders):
     assert not list(local.iterdir())
 
 
+def test_what_says_that_a_folder_is_complete_goes_first_and_comes_last(folders):
+    local, store = folders
+    for name in ("dataset.json", "image_text/old.tfrecord"):
+        (store / name).write_text("old")
+    for name in ("dataset.json", "image_text/new.tfrecord", "zebra.txt"):
+        (local / name).parent.mkdir(exist_ok=True)
+        (local / name).write_text("new")
+    store.log.clear()
+    files._upload(local, store, "dataset.json")
+    assert store.log == [
+        "-dataset.json", "-image_text/old.tfrecord", "image_text/new.tfrecord", "zebra.txt", "dataset.json",
+    ]  # fmt: skip
+
+
 def test_an_index_waits_for_its_data(folders):
     local, store = folders
     (local / "ckpt-5.index").write_text("index")
@@ -181,6 +195,7 @@ def test_a_store_that_cannot_be_written_keeps_what_is_here(folders, monkeypatch)
 def test_names_as_the_user_knows_them(tmp_path, monkeypatch):
     monkeypatch.setitem(remote_folders._shown, "/tmp/x", "gs://b/run1")
     assert shown("/tmp/x/export") == "gs://b/run1/export" and shown("/tmp/xy") == "/tmp/xy"
+    assert shown("No /tmp/x/a, nor /tmp/x.") == "No gs://b/run1/a, nor gs://b/run1."
     with local_folder(tmp_path / "w") as folder:
         assert folder == tmp_path / "w"
 

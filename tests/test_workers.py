@@ -155,7 +155,7 @@ def wait_for(condition, processes, seconds=400):
 @pytest.mark.parametrize("killed", [0, 1])
 def test_a_worker_that_dies_ends_the_other_with_a_line_and_both_go_on(tmp_path, killed):
     """The same command starts both again; what SIGTERM to one of them saves, they go on from, too."""
-    build_shapes(tmp_path / "shapes", images=200)
+    build_shapes(tmp_path / "shapes")
     command, ports = small_run(tmp_path / "shapes", tmp_path / "run", 2000), free_ports(2)
     processes = [start(command, i, ports) for i in range(2)]
     wait_for(lambda: (tmp_path / "run/checkpoints/ckpt-10.index").exists(), processes)
@@ -181,7 +181,7 @@ def test_a_worker_that_dies_ends_the_other_with_a_line_and_both_go_on(tmp_path, 
 def test_two_workers_with_a_workdir_in_a_store(tmp_path, monkeypatch):
     """The chief writes it, and the other gets from it what it needs, also to go on."""
     pytest.importorskip("tensorflow_io", reason="s3:// needs tensorflow-io")
-    build_shapes(tmp_path / "shapes", images=200)
+    build_shapes(tmp_path / "shapes")
     with object_store(monkeypatch) as client:
         monkeypatch.chdir(tmp_path)
         command, ports = small_run(tmp_path / "shapes", "s3://bucket/run", 30), free_ports(2)

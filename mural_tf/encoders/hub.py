@@ -122,7 +122,7 @@ def load_module(handle: str, tower: str, interface: str):
     if handle.startswith(tuple(f"{scheme}://" for scheme in SCHEMES)):
         return load_module(str(local_copy(handle)), tower, interface)
     if "://" not in handle and not pathlib.Path(handle).is_dir():
-        raise UserError(f"{tower}.handle={handle!r} is neither a folder, here or in a store, nor a URL.")
+        raise UserError(f"{tower}.handle={handle!r} is neither a local folder nor a URL.")
     if "://" not in handle:
         check_graph(handle)
     try:
