@@ -128,9 +128,20 @@ def _c_library():
     return library, library.TF_NewStatus()
 
 
+def _as_compiled(config: ConfigDict) -> ConfigDict:
+    """Returns what a run with `--tpu` makes of a configuration."""
+    import tensorflow as tf
+
+    from mural_tf.training.strategy import with_one_length
+
+    config = config.copy_and_resolve_references()
+    config.train.jit = True
+    return with_one_length(config, tf.distribute.get_strategy())
+
+
 def check(config: ConfigDict, vocabulary_size: int, batch: int, compile_step: bool) -> None:
     """Prints the operations and problems of a configuration's step; raises `UserError` if there are any."""
-    step, example = trace_step(config, vocabulary_size, batch)
+    step, example = trace_step(_as_compiled(config), vocabulary_size, batch)
     begun = time.monotonic()
     graph_def = step.get_concrete_function(example).graph.as_graph_def()
     counts = operations(graph_def)
