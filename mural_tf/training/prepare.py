@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pathlib
 from collections.abc import Iterator
 
@@ -18,6 +19,7 @@ from mural_tf.text.vocabulary_file import digest, save_vocabulary
 from mural_tf.text.word_pieces import WordPieceTokenizer
 
 SOURCES = ("records", "emoji", "shapes")
+SAMPLED_TEXTS, SAMPLED_PIECES = 2_000, 8_000  # of a vocabulary that is there to measure with
 
 
 def prepare_data(config: ConfigDict) -> pathlib.Path:
@@ -65,12 +67,39 @@ def find_vocabulary(config: ConfigDict) -> pathlib.Path:
     return as_path(config.vocabulary.file) if config.vocabulary.file else _built_vocabulary(config)
 
 
-def _built_vocabulary(config: ConfigDict) -> pathlib.Path:
+def existing_vocabulary(config: ConfigDict) -> pathlib.Path | None:
+    """Returns the file that `find_vocabulary` would take, or `None` where it would first have to build it."""
+    path = as_path(config.vocabulary.file) if config.vocabulary.file else _path_beside_data(config)
+    return path if config.vocabulary.file or path.exists() else None
+
+
+def sampled_vocabulary(config: ConfigDict, folder: pathlib.Path) -> pathlib.Path:
+    """Builds a vocabulary of the first texts alone, in `folder`: to measure with, not to train with."""
+    texts = itertools.islice(_training_texts_by_language(config.data.directory), SAMPLED_TEXTS)
+    size, path = min(config.vocabulary.size, SAMPLED_PIECES), folder / "vocabulary.txt"
     settings = config.vocabulary
+    if takes_languages(config.text_tower):
+        pieces = build_words(texts, config.text_tower.languages, size, settings.lower_case, settings.strip_accents)
+    else:
+        options = dict(builder=settings.builder, lower_case=settings.lower_case, strip_accents=settings.strip_accents)
+        pieces = build_vocabulary((text for _, text in texts), size, **options)
+    save_vocabulary(pieces, path)
+    return path
+
+
+def _path_beside_data(config: ConfigDict) -> pathlib.Path:
+    settings, languages = config.vocabulary, _languages_of_words(config)
     casing = ("lower" if settings.lower_case else "cased") + ("-unaccented" if settings.strip_accents else "")
-    languages = config.text_tower.languages if takes_languages(config.text_tower) else ()
     name = f"words-{'-'.join(languages)}" if languages else settings.builder
-    path = as_path(config.data.directory) / f"vocabulary-{name}-{settings.size}-{casing}.txt"
+    return as_path(config.data.directory) / f"vocabulary-{name}-{settings.size}-{casing}.txt"
+
+
+def _languages_of_words(config: ConfigDict) -> tuple[str, ...]:
+    return config.text_tower.languages if takes_languages(config.text_tower) else ()
+
+
+def _built_vocabulary(config: ConfigDict) -> pathlib.Path:
+    settings, languages, path = config.vocabulary, _languages_of_words(config), _path_beside_data(config)
     if not path.exists() and languages:
         print(f"Collecting up to {settings.size} words in {len(languages)} languages …", flush=True)
         texts = _training_texts_by_language(config.data.directory)

@@ -38,7 +38,6 @@ def trace_step(config: ConfigDict, vocabulary_size: int, batch: int):
     """
     import tensorflow as tf
 
-    from mural_tf.data.images import prepared_spec
     from mural_tf.encoders.kernels import set_fusion
     from mural_tf.models import build_model, complete
     from mural_tf.training.fit import compile_model
@@ -47,6 +46,16 @@ def trace_step(config: ConfigDict, vocabulary_size: int, batch: int):
     config = complete(config)
     model = build_model(config, vocabulary_size)
     compile_model(model, config)
+    example = example_batch(model, config, batch)
+    return tf.function(model.train_step, jit_compile=True, autograph=False), example
+
+
+def example_batch(model, config: ConfigDict, batch: int) -> dict:
+    """Returns a batch of zeros of a model: `batch` images, captions and text pairs, of the pipeline's static shapes."""
+    import tensorflow as tf
+
+    from mural_tf.data.images import prepared_spec
+
     pixels, length = prepared_spec(config.image_tower), config.text_tower.max_length
     tokens = {name: tf.ones([batch, length], tf.int32) for name in TOKENS}
     tokens["input_type_ids"] = tf.zeros_like(tokens["input_type_ids"])
@@ -66,7 +75,7 @@ def trace_step(config: ConfigDict, vocabulary_size: int, batch: int):
         for name in ("caption", "caption_id", "caption_language_id"):
             several = functools.partial(tf.repeat, repeats=config.method.captions_per_image, axis=0)
             example[name] = tf.nest.map_structure(several, example.get(name, ids))
-    return tf.function(model.train_step, jit_compile=True, autograph=False), example
+    return example
 
 
 def operations(graph_def) -> collections.Counter:
