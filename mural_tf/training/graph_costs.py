@@ -24,8 +24,8 @@ class Costs:
     """Of one call and its gradient.
 
     forward, backward: {dtype: operations}.
-    kept: bytes of tensors that depend on the inputs and are kept for the gradient.
-    copies: bytes of tensors that do not, such as weights in another precision.
+    kept: bytes of the tensors of examples that are kept for the gradient.
+    copies: bytes of others that are: of weights, in another precision or form.
     """
 
     forward: Mapping[str, float]
@@ -50,14 +50,16 @@ def gradient_costs(
     graph, outputs, ends, gradients = _trace(function, specs, groups, variables)
     library = {each.signature.name: each for each in graph.as_graph_def(add_shapes=True).library.function}
     forward = graph.get_operations()[: ends[0]]
-    from_inputs = _reached_from({tensor.op for tensor in graph.inputs if tensor.dtype != tf.resource}, forward)
+    weights = {tensor.op for tensor in graph.inputs if tensor.dtype == tf.resource}
+    inputs = {tensor.op for tensor in graph.inputs} - weights
+    of_weights = _reached_from(weights, forward) - _reached_from(inputs, forward)
     costs = {}
     for place, (group, names) in enumerate(groups.items()):
         needed = _needed_by([outputs[name].op for name in names])
         mine = [operation for operation in forward if operation in needed]
         needed = _needed_by([gradient.op for gradient in gradients[group]])
         after = [each for each in graph.get_operations()[ends[place] : ends[place + 1]] if each in needed]
-        kept, copies = _kept(set(mine), after, from_inputs)
+        kept, copies = _kept(set(mine), after, of_weights)
         costs[group] = Costs(_products(mine, library), _products(after, library), kept, copies)
     return costs
 
@@ -96,6 +98,7 @@ def _reached_from(sources: set, operations: Iterable) -> set:
 
 
 def _needed_by(targets: Iterable) -> set:
+    """Returns the operations that `targets` need, themselves included."""
     needed, left = set(), list(targets)
     while left:
         operation = left.pop()
@@ -105,17 +108,17 @@ def _needed_by(targets: Iterable) -> set:
     return needed
 
 
-def _kept(forward: set, backward: Iterable, from_inputs: set) -> tuple[int, int]:
-    """Returns bytes of the tensors of `forward` that `backward` reads: of those from the inputs, and of others."""
+def _kept(forward: set, backward: Iterable, of_weights: set) -> tuple[int, int]:
+    """Returns bytes of the tensors of `forward` that `backward` reads: of those of examples, and of weights alone."""
     read = {_source(value).ref() for operation in backward for value in operation.inputs if value.op in forward}
     values = [reference.deref() for reference in read]
-    kept = sum(_bytes(value) for value in values if value.op in from_inputs)
-    others = [value for value in values if value.op not in from_inputs and value.op.type not in NOT_COPIES]
-    return kept, sum(map(_bytes, others))
+    values = [value for value in values if value.op.type not in NOT_KEPT]
+    copies = sum(_bytes(value) for value in values if value.op in of_weights)
+    return sum(map(_bytes, values)) - copies, copies
 
 
 SAME_MEMORY = {"Identity", "IdentityN", "Reshape", "Squeeze", "ExpandDims", "StopGradient"}
-NOT_COPIES = {"Const", "ReadVariableOp", "Placeholder", "VariableV2", "VarHandleOp"}
+NOT_KEPT = {"Const", "ReadVariableOp", "Placeholder"}  # there anyway
 
 
 def _source(value: tf.Tensor) -> tf.Tensor:
