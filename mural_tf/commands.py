@@ -25,7 +25,8 @@ def pretrain():
     python -m mural_tf pretrain --config=configs/emoji_mural.py --workdir=workdirs/emoji_mural
 
     It evaluates and exports the trained model, and shows a search. --config=configs/emoji.py:etcl,steps=300 gives a
-    file of configs/ arguments, --config.optimizer.learning_rate=1e-3 overrides a field of it.
+    file of configs/ arguments, --config.optimizer.learning_rate=1e-3 overrides a field of it. --dry_run trains nothing
+    and says what a run would need and how long it would take, here or with --tpu_type=v4-32 there.
     """
     config, flag, dry_run = cli.define_config(), _define_training(), _define_dry_run()
 
@@ -35,9 +36,9 @@ def pretrain():
 
             print_forecast(config.value, dry_run["tpu_type"] or "here")
             return
+        cli.need(workdir=flag["workdir"])
         from mural_tf.runs.pretrain import pretrain
 
-        cli.need(workdir=flag["workdir"])
         pretrain(config.value, **flag)
 
     return main
@@ -53,15 +54,16 @@ def finetune():
     cli.define_trust()
 
     def main(_) -> None:
-        from mural_tf.runs.finetune import finetune, starting_point
-
         if _is_dry(dry_run):
             from mural_tf.runs.dry_run import dry_run as print_forecast
+            from mural_tf.runs.finetune import starting_point
 
             resolved, _ = starting_point(config.value, source["from"])
             print_forecast(resolved, dry_run["tpu_type"] or "here", restored=True)
             return
         cli.need(workdir=flag["workdir"])
+        from mural_tf.runs.finetune import finetune
+
         finetune(config.value, source["from"], **flag)
 
     return main

@@ -21,7 +21,7 @@ from ml_collections import ConfigDict
 from mural_tf.data import records
 from mural_tf.data.records import describe_shards
 from mural_tf.data.streams.pipeline import batch_size, stream_files
-from mural_tf.encoders.kernels import fast_precision, set_fusion
+from mural_tf.encoders.kernels import compile_first_quietly, compiles_fused, fast_precision, set_fusion
 from mural_tf.encoders.layers import forward_pass
 from mural_tf.errors import UserError
 from mural_tf.models import build_model, complete
@@ -141,6 +141,8 @@ def forecast(config: ConfigDict, tpu_type: str = HERE, restored: bool = False) -
     check_batches(config, machine)
     has_data = _has_data(config)
     before = set_fusion(_fusion(config, machine))
+    if compiles_fused():
+        compile_first_quietly()
     try:
         with _tokenizer(config) if has_data else contextlib.nullcontext() as tokenizer:
             return _forecast(config, machine, tokenizer, restored)
