@@ -185,7 +185,7 @@ def test_without_data_the_input_is_left_out(config, quick):
     assert found.input is None and found.seconds_per_step > 0 and "none is there to look at" in describe(found)
     larger = {**found.memory, "activations": 1e12}
     too_large = describe(dataclasses.replace(found, memory=larger))
-    assert "does not fit into a replica's memory" in too_large and "Limited by: memory" in too_large
+    assert "does not fit into the memory of a replica" in too_large and "Limited by: memory" in too_large
     enough = dataclasses.replace(found, memory={**found.memory, "activations": 2e10})
     assert forecast.least_chunks(enough) is None  # 2 rows of a replica, in 2 chunks already
 

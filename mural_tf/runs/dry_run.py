@@ -7,6 +7,7 @@ The forecast itself is made in `training/forecast.py`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 
 from ml_collections import ConfigDict
@@ -51,7 +52,8 @@ def _parameters(found: Forecast) -> Iterator[str]:
 
 def _memory(found: Forecast) -> Iterator[str]:
     total, machine = sum(found.memory.values()), found.machine
-    yield f"\nMemory of a replica: {_gb(total)} of {_gb(machine.memory)}, of which {FREE:.0%} should stay free"
+    there = "a card's, which TensorFlow does not tell" if machine.memory == math.inf else _gb(machine.memory)
+    yield f"\nMemory of a replica: {_gb(total)} of {there}; {FREE:.0%} should stay free"
     yield from _table((name, _gb(size)) for name, size in found.memory.items() if size)
     rows = ", ".join(f"{count // machine.replicas // found.chunks:,} {part}" for part, count in found.rows.items())
     yield f"  Activations are those of {rows}, one of {found.chunks} chunks (train.micro_batches)."
@@ -105,7 +107,7 @@ def _reason(found: Forecast, name: str) -> str:
     """What a part's time comes from."""
     if found.times is not None:
         if name not in found.times.efficiency:
-            return "losses, optimiser, input"
+            return "losses, optimiser, TensorFlow's own time"
         work = _operations(found, name)
         peaks = ", ".join(f"{dtype} {found.times.peak[dtype] / 1e9:,.0f} GFLOP/s" for dtype in work)
         return f"{_giga(work)}, efficiency {found.times.efficiency[name]:.2f} of the measured peak ({peaks})"
@@ -127,18 +129,16 @@ def _giga(operations: Mapping[str, float]) -> str:
 
 
 def _verdict(found: Forecast) -> Iterator[str]:
+    seconds, steps = found.seconds_per_step, found.config.train.steps
     if not found.fits:
         chunks = least_chunks(found)
-        remedy = (
-            f"--config.train.micro_batches={chunks} makes it fit"
-            if chunks
-            else "smaller batches, a smaller model or more replicas are needed"
-        )
-        yield f"\nIt does not fit into a replica's memory: {remedy}."
-    seconds, steps = found.seconds_per_step, found.config.train.steps
-    if seconds:
+        remedy = "it needs smaller batches, a smaller model, or more replicas"
+        if chunks:
+            remedy = f"--config.train.micro_batches={chunks} makes it fit"
+        yield f"\nIt does not fit into the memory of a replica: {remedy}."
+    elif seconds:
         yield (
-            f"\n{1 / seconds:.3f} steps a second; {steps:,} steps take {steps * seconds / 3600:,.1f} hours, without "
+            f"\n{1 / seconds:,.3g} steps a second; {steps:,} steps take {steps * seconds / 3600:,.3g} hours, without "
             "start, evaluation and checkpoints."
         )
-        yield f"Limited by: {found.limit}."
+    yield f"Limited by: {found.limit}."

@@ -47,6 +47,7 @@ ASSUMED = {
 }
 FREE = 0.1  # share of a replica's memory that is left to the compiler and what is not counted
 GROUPS = ("image tower", "text tower")
+REST = "everything else"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -207,19 +208,22 @@ def _tokenizer(config: ConfigDict) -> Iterator:
 
 
 def _forecast(config: ConfigDict, machine: Machine, tokenizer, restored: bool) -> Forecast:
-    known = existing_vocabulary(config) is not None if tokenizer is not None else False
+    known = tokenizer is not None and existing_vocabulary(config) is not None
     model = build_model(config, tokenizer.vocabulary_size if known else config.vocabulary.size)
     if tokenizer is not None:
         model.begin(tokenizer, restored)
     compile_model(model, config)
-    pad = "longest" if machine.name == HERE and not config.train.jit else "max_length"
-    costs = measure_input(config, tokenizer, model.streams, pad) if tokenizer is not None else None
+    pad = "longest" if _on_one_cpu(config, machine) else "max_length"
+    costs = None
+    if tokenizer is not None:
+        print("Measuring the input …", flush=True)
+        costs = measure_input(config, tokenizer, model.streams, pad)
     rows = _rows(model, config)
-    work = step_work(model, config, machine.replicas, _length(config, costs))
+    work = step_work(model, config, machine.replicas, _length(config, costs, pad))
     memory = _memory(model, config, machine, work)
     times = None
     if machine.name == HERE:
-        times = _measured_times(model, config, tokenizer, pad, costs, work, rows, memory)
+        times = _measured_times(model, config, machine, tokenizer, pad, costs, work, rows, memory)
     seconds = times.parts if times else _assumed_seconds(model, config, machine, work, rows)
     streams = {} if costs is None else {name: _describe_stream(config, name, costs) for name in model.streams}
     return Forecast(
@@ -228,9 +232,15 @@ def _forecast(config: ConfigDict, machine: Machine, tokenizer, restored: bool) -
     )  # fmt: skip
 
 
-def _length(config: ConfigDict, costs: InputCosts | None) -> int:
+def _on_one_cpu(config: ConfigDict, machine: Machine) -> bool:
+    """Tells whether batches are as wide as their longest text: everything else needs sizes that are known."""
+    cards = tf.config.list_logical_devices("GPU")
+    return machine.name == HERE and machine.replicas == 1 and not (config.train.jit or cards)
+
+
+def _length(config: ConfigDict, costs: InputCosts | None, pad: str) -> int:
     """Returns the tokens of a text that are computed."""
-    if costs is None or config.train.jit:
+    if costs is None or (pad == "max_length" and config.text_tower.length_groups == 1):
         return config.text_tower.max_length
     return max(round(costs.tokens if config.text_tower.length_groups > 1 else costs.width), 2)
 
@@ -368,7 +378,7 @@ def tower_operations(costs: Costs, chunks: int) -> dict[str, float]:
     return {name: chunks * (forward * costs.forward.get(name, 0.0) + costs.backward.get(name, 0.0)) for name in names}
 
 
-def _measured_times(model, config: ConfigDict, tokenizer, pad: str, costs, work, rows, memory) -> StepTimes:
+def _measured_times(model, config: ConfigDict, machine, tokenizer, pad: str, costs, work, rows, memory) -> StepTimes:
     """Measures the towers, and whole steps where these fit and are short enough."""
     batch = costs.batch if costs is not None else example_batch(model, config, 16)
     count = {part: tf.nest.flatten(batch[part])[0].shape[0] for part in rows}
@@ -384,9 +394,11 @@ def _measured_times(model, config: ConfigDict, tokenizer, pad: str, costs, work,
         once, all_chunks = (sum(tower_operations(each, chunks).values()) for chunks in (1, config.train.micro_batches))
         parts[name] = seconds[name] / share * (all_chunks / once if once else config.train.micro_batches)
     step = processor = 0.0
-    if tokenizer is not None and _fits(memory, find_machine(HERE)) and sum(parts.values()) <= LONGEST_STEP:
+    is_small = _fits(memory, machine) and sum(parts.values()) <= LONGEST_STEP
+    if tokenizer is not None and machine.replicas == 1 and is_small:
+        print("Measuring steps …", flush=True)
         step, processor = measure_steps(model, config, tokenizer, pad)
-        parts["rest"] = max(step - sum(parts.values()), 0.0)
+        parts[REST] = max(step - sum(parts.values()), 0.0)
     return StepTimes(step, processor, parts, peak, efficiency)
 
 

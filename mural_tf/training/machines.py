@@ -12,10 +12,14 @@ join two TensorCores to one logical core), a GPU. They are published ones, none 
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import re
 
+import tensorflow as tf
+
 from mural_tf.errors import UserError
+from mural_tf.training.workdir import threads
 
 TERA, GIGA = 1e12, 1e9
 FLOAT32_PASSES = 6  # bfloat16 products that a TPU makes of one in float32
@@ -29,7 +33,7 @@ class Machine:
     name: as it is asked for.
     replicas: over all hosts.
     hosts, processors: hosts, and the processors of each.
-    memory: bytes.
+    memory: bytes; infinite where it is not known, of GPUs in this machine.
     peak: {dtype of products: operations a second}; empty where it is to be measured.
     bandwidth: of its memory.
     exchange: with other replicas.
@@ -113,5 +117,6 @@ def _machine(name: str, kind: _Kind, replicas: int, is_tpu: bool = False) -> Mac
 
 
 def _this_one() -> Machine:
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return Machine(HERE, 1, 1, len(os.sched_getaffinity(0)), memory, {})
+    cards = len(tf.config.list_logical_devices("GPU"))
+    memory = math.inf if cards else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return Machine(HERE, max(cards, 1), 1, threads(), memory, {})
