@@ -9,7 +9,6 @@ import pytest
 import tensorflow as tf
 import toy_data
 
-from mural_tf.encoders.kernels import set_fusion
 from mural_tf.errors import UserError
 from mural_tf.runs.dry_run import describe
 from mural_tf.training import forecast, input_costs, machines, step_times
@@ -122,6 +121,7 @@ def config(data):
 def test_the_forecast_for_a_tpu(config, data, given_input):
     before = sorted(path.name for path in data.rglob("*"))
     config.text_tower.length_groups = 4
+    config.image_tower.batch_norm_group = "8"  # more than a replica has
     found = forecast.forecast(config, "v4-8")
     assert sorted(path.name for path in data.rglob("*")) == before  # no vocabulary either
     assert found.rows == {"image": 16, "caption": 16, "text_a": 16, "text_b": 16}
@@ -201,15 +201,10 @@ def test_data_that_is_not_there_is_one_line(config, change, expected):
 
 
 def test_batches_that_the_replicas_cannot_share_are_one_line(config):
-    with pytest.raises(UserError, match="image_text_batch=16 must be a multiple of 32: v4-32 has 16 replicas"):
-        forecast.forecast(config, "v4-32")
-
-
-def test_the_fusion_setting_is_as_before(config):
-    before = set_fusion("auto")
-    with pytest.raises(UserError):
-        forecast.forecast(config, "v4-32")
-    assert set_fusion(before) == "auto"
+    with pytest.raises(UserError, match="image_text_batch=16 must be a multiple of 32: v4-64 has 32 replicas"):
+        forecast.forecast(config, "v4-64")
+    with pytest.raises(UserError, match="micro_batches=3 does not divide the 4 examples of 'image' on one of v4-8's 4"):
+        forecast._check_chunks({"image": 16}, machines.find_machine("v4-8"), 3)
 
 
 @pytest.mark.slow

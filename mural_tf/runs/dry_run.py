@@ -12,8 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from ml_collections import ConfigDict
 
-from mural_tf.training.forecast import ASSUMED, FREE, GROUPS, Forecast, forecast, least_chunks, tower_operations
+from mural_tf.training.forecast import ASSUMED, FREE, Forecast, forecast, least_chunks
 from mural_tf.training.machines import HERE
+from mural_tf.training.step_work import TOWERS, tower_operations
 
 
 def dry_run(config: ConfigDict, tpu_type: str = HERE, restored: bool = False) -> None:
@@ -41,7 +42,8 @@ def _head(found: Forecast) -> Iterator[str]:
     machine = found.machine
     where = "this machine" if machine.name == HERE else machine.name
     hosts = f"{machine.hosts} host{'s' * (machine.hosts > 1)} of {machine.processors} processors"
-    yield f"Dry run of {found.model} on {where}: {machine.replicas} replica{'s' * (machine.replicas > 1)}, {hosts}."
+    replicas = f"{machine.replicas} replica{'s' * (machine.replicas > 1)}"
+    yield f"Dry run of {found.config.model} on {where}: {replicas}, {hosts}."
     yield "Nothing is trained and nothing is written."
 
 
@@ -100,7 +102,8 @@ def _speed(found: Forecast) -> Iterator[str]:
     elif here:
         yield f"  Whole steps were not run; losses, optimiser and input come to these {total:.4f}."
     else:
-        yield f"  In all {total:.4f}, one after the other; the hosts need {found.host_seconds:.4f} for a batch."
+        hosts = f"; with all their processors the hosts need {found.host_seconds:.4f}" if found.input else ""
+        yield f"  In all {total:.4f}, one after the other{hosts}."
 
 
 def _reason(found: Forecast, name: str) -> str:
@@ -120,7 +123,7 @@ def _reason(found: Forecast, name: str) -> str:
 
 
 def _operations(found: Forecast, name: str) -> dict[str, float]:
-    operations = tower_operations(found.work[name], found.chunks if name in GROUPS else 1)
+    operations = tower_operations(found.work[name], found.chunks if name in TOWERS else 1)
     return {dtype: count for dtype, count in operations.items() if count > 0.001 * sum(operations.values())}
 
 

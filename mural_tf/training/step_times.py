@@ -17,6 +17,7 @@ from mural_tf.backend import keras
 from mural_tf.data.streams.pipeline import training_batches
 from mural_tf.encoders.layers import forward_pass
 from mural_tf.models.dual_encoder import DualEncoder
+from mural_tf.training.step_work import tower_of
 
 WARM_UP = 8.0  # seconds of steps after the first one that are not counted: new shapes are still compiled
 SECONDS = 15.0  # of steps that are counted
@@ -65,10 +66,9 @@ def measure_towers(
     return seconds, peak, efficiency
 
 
-def _pass(model: DualEncoder, batch: dict, group: str):
+def _pass(model: DualEncoder, batch: dict, tower: str):
     """Returns a function of one pass through a tower; TensorFlow leaves out what the other one computes."""
-    of_images = group == "image tower"
-    wanted = [name for name, embedding in model.used.items() if (embedding.part in model.image_parts) == of_images]
+    wanted = [name for name, embedding in model.used.items() if tower_of(model, embedding.part) == tower]
 
     @tf.function(autograph=False)
     @tf.autograph.experimental.do_not_convert
