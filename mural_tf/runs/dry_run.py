@@ -97,8 +97,9 @@ def _speed(found: Forecast) -> Iterator[str]:
     here, total = found.times is not None, sum(found.seconds.values())
     yield f"\nSeconds of a step, {'measured' if here else 'from published peaks and assumptions'}"
     yield from _table((name, f"{value:.4f}  {_reason(found, name)}") for name, value in found.seconds.items())
-    if here and found.times.step:
-        yield f"  Whole steps, input included: {found.times.step:.4f}, and {found.times.processor:.4f} of processors."
+    if here and found.times.step is not None:
+        step = found.times.step
+        yield f"  Whole steps, input included: {step.elapsed:.4f}, and {step.processor:.4f} of the processors."
     elif here:
         yield f"  Whole steps were not run; losses, optimiser and input come to these {total:.4f}."
     else:
@@ -113,7 +114,9 @@ def _reason(found: Forecast, name: str) -> str:
             return "losses, optimiser, TensorFlow's own time"
         work = _operations(found, name)
         peaks = ", ".join(f"{dtype} {found.times.peak[dtype] / 1e9:,.0f} GFLOP/s" for dtype in work)
-        return f"{_giga(work)}, efficiency {found.times.efficiency[name]:.2f} of the measured peak ({peaks})"
+        return (
+            f"{_giga(work)}, efficiency {found.times.efficiency[name]:.2f} of the measured peak, a processor: {peaks}"
+        )
     if name in found.work:
         work, peak = _operations(found, name), found.machine.peak
         peaks = ", ".join(f"{dtype} {peak.get(dtype, 0.0) / 1e12:,.0f} TFLOP/s" for dtype in work)

@@ -32,7 +32,7 @@ from mural_tf.training.graph_costs import Costs
 from mural_tf.training.input_costs import InputCosts, measure_input
 from mural_tf.training.machines import BEFORE_BFLOAT16, HERE, Machine, find_machine
 from mural_tf.training.prepare import SOURCES, existing_vocabulary, sampled_vocabulary
-from mural_tf.training.step_times import LONGEST_STEP, StepTimes, measure_steps, measure_towers
+from mural_tf.training.step_times import LONGEST_STEP, Seconds, StepTimes, measure_steps, measure_towers
 from mural_tf.training.step_work import (
     ACTIVATIONS,
     GRADIENTS,
@@ -105,8 +105,8 @@ class Forecast:
     @property
     def seconds_per_step(self) -> float:
         """Of the replicas, or of the hosts where these are slower; 0 where nothing can be said."""
-        if self.times is not None and self.times.step:
-            return self.times.step
+        if self.times is not None and self.times.step is not None:
+            return self.times.step.elapsed
         return max(sum(self.seconds.values()), self.host_seconds)
 
     @property
@@ -152,7 +152,7 @@ def forecast(config: ConfigDict, tpu_type: str = HERE, restored: bool = False) -
     check_batches(config, machine)
     has_data = _has_data(config)
     before = set_fusion(_fusion(config, machine))
-    if compiles_fused():
+    if machine.name == HERE and compiles_fused():
         compile_first_quietly()
     try:
         with _tokenizer(config) if has_data else contextlib.nullcontext() as tokenizer:
@@ -288,17 +288,23 @@ def _measured_times(model, config: ConfigDict, machine, tokenizer, pad: str, cos
         for tower, share in shares.items()
     }
     seconds, peak, efficiency = measure_towers(model, batch, operations)
-    parts = {}
-    for tower, share in shares.items():
-        once, in_chunks = (sum(tower_operations(work[tower], number).values()) for number in (1, chunks))
-        parts[tower] = seconds[tower] / share * (in_chunks / (chunks * once) if once else 1.0)
-    step = processor = 0.0
+    times = {tower: _of_a_step(seconds[tower], work[tower], share, chunks) for tower, share in shares.items()}
+    parts, step = {tower: each.elapsed for tower, each in times.items()}, None
     is_small = _fits(memory, machine) and sum(parts.values()) <= LONGEST_STEP
     if tokenizer is not None and machine.replicas == 1 and is_small:
         print("Measuring steps …", flush=True)
-        step, processor = measure_steps(model, config, tokenizer, pad)
-        parts[REST] = max(step - sum(parts.values()), 0.0)
-    return StepTimes(step, processor, parts, peak, efficiency)
+        step = measure_steps(model, config, tokenizer, pad)
+        # By what each of them uses: how much others leave to this process changes from one measuring to the next.
+        parts = {tower: step.elapsed * min(each.used / step.used, 1.0) for tower, each in times.items()}
+        parts[REST] = max(step.elapsed - sum(parts.values()), 0.0)
+    return StepTimes(step, parts, peak, efficiency)
+
+
+def _of_a_step(seconds: Seconds, costs: Costs, share: float, chunks: int) -> Seconds:
+    """Returns what a tower takes in a replica's step, from what it took for a `share` of the rows in one pass."""
+    once, in_chunks = (sum(tower_operations(costs, number).values()) for number in (1, chunks))
+    times = in_chunks / (chunks * once) if once else 1.0
+    return Seconds(*(times * value / share for value in seconds))
 
 
 def _shares(model: DualEncoder, batch: dict, rows: Mapping[str, int], replicas: int) -> dict[str, float]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import tensorflow as tf
 from ml_collections import ConfigDict
@@ -26,42 +27,53 @@ LONGEST_STEP = 20.0  # seconds above which whole steps are not tried
 SIDE = 2048  # of the square matrices whose product is taken for the peak
 
 
+class Seconds(NamedTuple):
+    """Of one call: elapsed, and of the processor, all threads together."""
+
+    elapsed: float
+    processor: float
+
+    @property
+    def used(self) -> float:
+        """What the call takes whatever else the machine does: of the processor where it computes, else elapsed."""
+        return self.elapsed if tf.config.list_logical_devices("GPU") else self.processor
+
+
 @dataclasses.dataclass(frozen=True)
 class StepTimes:
-    """Seconds of a step, and operations a second.
+    """What was measured.
 
-    step, processor: elapsed and of the processor, all threads; 0 where whole steps were not run.
-    parts: {tower: elapsed seconds}, and "rest": losses, optimiser and input.
-    peak: {dtype: operations a second} of a large product.
+    step: seconds of whole steps, or `None` where they were not run.
+    parts: {tower: elapsed seconds of a step}, and what else it consists of.
+    peak: {dtype: operations for each second that a large product uses}.
     efficiency: {tower: share of the peak that its products reach}.
     """
 
-    step: float
-    processor: float
+    step: Seconds | None
     parts: dict[str, float]
     peak: dict[str, float]
     efficiency: dict[str, float]
 
 
 def measure_towers(
-    model: DualEncoder, batch: dict, groups: Mapping[str, Mapping[str, float]]
-) -> tuple[dict[str, float], dict[str, float], dict[str, float]]:
+    model: DualEncoder, batch: dict, operations: Mapping[str, Mapping[str, float]]
+) -> tuple[dict[str, Seconds], dict[str, float], dict[str, float]]:
     """Runs each tower forward and backward on a batch.
 
     Args:
       model: its towers train.
       batch: {name: tensor}.
-      groups: {tower: {dtype: operations of this batch, forward and backward}}.
+      operations: {tower: {dtype: operations of this batch, forward and backward}}.
 
     Returns:
-      {tower: seconds}, {dtype: the peak} and {tower: efficiency}.
+      {tower: seconds}, {dtype: the peak} and {tower: efficiency}, as in `StepTimes`.
     """
-    dtypes = {dtype for operations in groups.values() for dtype in operations}
+    dtypes = {dtype for counts in operations.values() for dtype in counts}
     peak = {dtype: _peak(dtype) for dtype in sorted(dtypes)}
-    seconds = {group: _seconds_of(_pass(model, batch, group)) for group in groups}
+    seconds = {tower: _mean(_turns(_pass(model, batch, tower), TOWER_SECONDS)) for tower in operations}
     efficiency = {
-        group: sum(count / peak[dtype] for dtype, count in operations.items()) / seconds[group]
-        for group, operations in groups.items()
+        tower: sum(count / peak[dtype] for dtype, count in counts.items()) / seconds[tower].used
+        for tower, counts in operations.items()
     }
     return seconds, peak, efficiency
 
@@ -83,29 +95,33 @@ def _pass(model: DualEncoder, batch: dict, tower: str):
 
 
 def _peak(dtype: str) -> float:
-    """Returns operations a second of a large matrix product."""
+    """Returns operations for each second that a large matrix product uses."""
     factors = [tf.cast(tf.random.stateless_uniform([SIDE, SIDE], [0, seed]), dtype) for seed in (1, 2)]
     product = tf.function(lambda: tf.reduce_sum(tf.matmul(*factors)), autograph=False)
-    return 2.0 * SIDE**3 / _seconds_of(product, TOWER_SECONDS / 3, least=True)
+    return 2.0 * SIDE**3 / min(turn.used for turn in _turns(product, TOWER_SECONDS / 3))
 
 
-def _seconds_of(function, limit: float = TOWER_SECONDS, least: bool = False) -> float:
-    """Returns elapsed seconds of a call, the mean or the least of `limit` seconds, after one that is not counted."""
+def _turns(function, limit: float) -> list[Seconds]:
+    """Returns what each call takes, for `limit` seconds, after one that is not counted."""
     _run(function)
     begun, turns = time.monotonic(), []
     while not turns or time.monotonic() - begun < limit:
-        turn = time.monotonic()
+        elapsed, processor = time.monotonic(), time.process_time()
         _run(function)
-        turns.append(time.monotonic() - turn)
-    return min(turns) if least else sum(turns) / len(turns)
+        turns.append(Seconds(time.monotonic() - elapsed, time.process_time() - processor))
+    return turns
+
+
+def _mean(turns: list[Seconds]) -> Seconds:
+    return Seconds(*(sum(values) / len(turns) for values in zip(*turns)))
 
 
 def _run(function) -> None:
     tf.nest.map_structure(lambda value: value.numpy(), function())
 
 
-def measure_steps(model: DualEncoder, config: ConfigDict, tokenizer, pad: str) -> tuple[float, float]:
-    """Returns elapsed and processor seconds of a step of a compiled model."""
+def measure_steps(model: DualEncoder, config: ConfigDict, tokenizer, pad: str) -> Seconds:
+    """Returns what a step of a compiled model takes."""
     batches = training_batches(config, tokenizer, streams=model.streams, pad=pad)
     clock = _Clock(config.train.steps_per_execution)
     model.fit(batches, epochs=1, steps_per_epoch=10**9, callbacks=[clock], verbose=0)
@@ -130,7 +146,7 @@ class _Clock(keras.callbacks.Callback):
         return [each for each in self._times if each[0] - self._times[0][0] >= WARM_UP]
 
     @property
-    def seconds(self) -> tuple[float, float]:
+    def seconds(self) -> Seconds:
         (begun, processor), (end, processor_end) = self._counted()[0], self._counted()[-1]
         steps = (len(self._counted()) - 1) * self._every
-        return (end - begun) / steps, (processor_end - processor) / steps
+        return Seconds((end - begun) / steps, (processor_end - processor) / steps)
