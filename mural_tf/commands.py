@@ -543,6 +543,28 @@ def vocabulary():
     return main
 
 
+def count():
+    """Adds to a data set's dataset.json what its files hold: bytes, checksums, records and texts by language.
+
+    python -m mural_tf count data/mine --workers=8
+
+    For folders that another program wrote; conversions do it by themselves. Training then need not count at its start.
+    """
+    flag = cli.define(
+        workers=(2, "Processes that count; 0 counts in this one.", 0),
+        beam=("", "Flags of Apache Beam, to count elsewhere: see `convert`."),
+    )
+
+    def main(folders: list[str]) -> None:
+        if len(folders) != 1:
+            raise UserError("Expected one folder of TFRecords.")
+        from mural_tf.ingest.count import count_folder
+
+        print("\n".join(count_folder(folders[0], **flag)))
+
+    return main
+
+
 def features():
     """Computes the features of a data set's images once, to train on them in place of the images.
 
@@ -666,6 +688,7 @@ COMMANDS = {
     "import": Command(import_weights, positional=True),
     "convert": Command(convert, positional=True),
     "vocabulary": Command(vocabulary, positional=True),
+    "count": Command(count, positional=True),
     "features": Command(features),
     "translate": Command(translate),
     "emoji": Command(emoji),

@@ -132,7 +132,7 @@ def test_the_forecast_for_a_tpu(config, data, given_input):
     operations = sum(found.work["text tower"].forward.values()) + sum(found.work["text tower"].backward.values())
     assert 0.3 * texts * layer < operations < 1.5 * texts * layer
     size = sum(path.stat().st_size for path in data.glob("image_text/*"))
-    assert found.streams["image_text"] == forecast.Stream(2, size / 200.0, size, 2 * size / 200.0, estimated=True)
+    assert found.streams["image_text"] == forecast.Stream(2, size / 200.0, size, 2 * size / 200.0, 16, estimated=True)
     assert found.limit == "host" and found.seconds_per_step == 7.0 / 240
     text = describe(found)
     assert "(assumed)" in text and "v4-8: 4 replicas, 1 host of 240 processors" in text and "Limited by: " in text
@@ -147,9 +147,16 @@ def test_counts_come_from_the_description_where_it_has_them(config, data, tmp_pa
     }
     (tmp_path / "described/dataset.json").write_text(json.dumps({"shards": shards}))
     config.data.directory = str(tmp_path / "described")
-    found = forecast._describe_stream(config, "image_text", INPUT)
-    assert found == forecast.Stream(2, 14, 2e9, 28, estimated=False)
-    assert forecast._describe_stream(config, "text_text", INPUT).estimated  # not described
+    found = forecast._describe_data(config, ("image_text", "text_text"), INPUT)
+    assert found["image_text"] == forecast.Stream(2, 14, 2e9, 28, 16, estimated=False)
+    assert found["text_text"].estimated  # not described
+    sources = {
+        name: dict(directory=config.data.directory, weight=w, format="mural") for name, w in (("a", 1), ("b", 3))
+    }
+    config.data.sources = sources
+    of_sources = dataclasses.replace(INPUT, record_bytes={}, items={})
+    found = forecast._describe_data(config, ("image_text",), of_sources)
+    assert {name: stream.drawn for name, stream in found.items()} == {"image_text/a": 4, "image_text/b": 12}
 
 
 def test_what_texts_cost_the_host(config, quick):

@@ -12,9 +12,11 @@ import tensorflow as tf
 import toy_data
 import worker_run
 
+from mural_tf.data import records
+from mural_tf.data.streams.epochs import PLACE
 from mural_tf.data.streams.pipeline import training_batches
 from mural_tf.errors import UserError
-from mural_tf.training.fit import rows_of_worker
+from mural_tf.training.fit import rows_of_replicas
 from mural_tf.training.strategy import build_strategy
 
 
@@ -67,6 +69,37 @@ def test_two_workers_train_as_one_process(tmp_path):
     assert_same_checkpoint(tmp_path / "one", tmp_path / "two")
 
 
+@pytest.mark.slow  # three runs of two processes
+def test_workers_that_share_the_data_go_on_where_they_were(tmp_path):
+    images = toy_data.image_text_records(48)
+    for index, image in enumerate(images):
+        image.image = np.random.default_rng(index).normal(size=16).astype("<f4").tobytes()
+    records.write_records(tmp_path / "data", records.IMAGE_TEXT, "train", images, shards=5)
+    records.write_records(tmp_path / "data", records.TEXT_PAIRS, "train", toy_data.text_pairs(48), shards=3)
+    command = [sys.executable, worker_run.__file__, str(tmp_path / "data")]
+
+    def run(workdir, steps):
+        ports = free_ports(2)
+        weights = [tmp_path / f"{workdir}-{steps}-{worker}.npz" for worker in range(2)]
+        processes = [
+            start([*command, str(tmp_path / workdir), str(weights[worker]), "share", str(steps)], worker, ports)
+            for worker in range(2)
+        ]
+        for process in processes:
+            finish(process)
+        return [np.load(path) for path in weights]
+
+    whole = run("whole", 6)
+    first = run("stopped", 3)
+    rest = run("stopped", 6)
+    assert first[0]["position"].shape == (2, 1, PLACE)  # of each of the two input pipelines
+    assert not np.array_equal(*whole[0]["position"])
+    assert np.array_equal(whole[0]["position"], whole[1]["position"])
+    for worker in (0, 1):
+        for name in whole[worker].files:
+            assert np.array_equal(whole[worker][name], rest[worker][name]), name
+
+
 def assert_same_checkpoint(one, two):
     """What two workers save is what one does, names and all, so that either can go on from it."""
     one, two = (tf.train.load_checkpoint(tf.train.latest_checkpoint(path / "checkpoints")) for path in (one, two))
@@ -81,17 +114,20 @@ def test_workers_get_their_rows_of_the_same_batches(tmp_path):
 
     batches = training_batches(config, toy_data.toy_tokenizer()).take(3).cache()
     whole = list(batches.as_numpy_iterator())
-    parts = [list(rows_of_worker(batches, 4, 2, worker).as_numpy_iterator()) for worker in range(2)]
+    parts = [list(rows_of_replicas(batches, 4, worker, 2).as_numpy_iterator()) for worker in range(2)]
     for step, batch in enumerate(whole):
         of_step = [part for worker in parts for part in worker[2 * step : 2 * step + 2]]  # in the replicas' order
-        for_all = {"data_wait_seconds", "image_text_tally", "text_text_tally"}
+        for_all = {
+            "data_wait_seconds",
+            *(f"{stream}_{end}" for stream in ("image_text", "text_text") for end in ("place", "tally")),
+        }
         for name in set(batch) - for_all:
             joined = tf.nest.map_structure(lambda *values: np.concatenate(values), *[part[name] for part in of_step])
             tf.nest.map_structure(np.testing.assert_array_equal, joined, batch[name])
         assert all(part["data_wait_seconds"].shape == (1,) for part in of_step)
         for name in for_all - {"data_wait_seconds"}:
             assert all(np.array_equal(part[name], batch[name]) for part in of_step)
-    spec = rows_of_worker(batches, 4, 2, 0).element_spec
+    spec = rows_of_replicas(batches, 4, 0, 2).element_spec
     assert all(None not in part.shape for part in tf.nest.flatten(spec))  # as TPUs need them
 
 

@@ -65,12 +65,11 @@ def _data(found: Forecast) -> Iterator[str]:
     if not found.streams:
         yield "\nData: none is there to look at (data.directory); nothing can be said of epochs and of the host."
         return
-    yield f"\nData in {found.config.data.directory}"
-    train = found.config.train
+    yield "\nData"
+    steps = found.config.train.steps
     for name, stream in found.streams.items():
-        batch = train.text_text_batch if name == "text_text" else train.image_text_batch
         about = "about " if stream.estimated else ""
-        epochs = f"{train.steps * batch / stream.items:,.2f} epochs in {train.steps:,} steps" if stream.items else ""
+        epochs = f"{steps * stream.drawn / stream.items:,.2f} epochs in {steps:,} steps" if stream.items else ""
         yield (
             f"  {name}: {about}{stream.records:,.0f} records in {stream.files:,} files, {_gb(stream.bytes)}; "
             f"{about}{stream.items:,.0f} items an epoch, {epochs}"

@@ -13,25 +13,25 @@ import dataclasses
 import math
 import pathlib
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import tensorflow as tf
 from ml_collections import ConfigDict
 
-from mural_tf.data import records
 from mural_tf.data.records import describe_shards
-from mural_tf.data.streams.pipeline import stream_files
+from mural_tf.data.streams.mixture import Source
+from mural_tf.data.streams.pipeline import batch_size, part_name, stream_sources
 from mural_tf.encoders.kernels import compile_first_quietly, compiles_fused, fast_precision, set_fusion
 from mural_tf.errors import UserError
 from mural_tf.models import build_model, complete
-from mural_tf.models.dual_encoder import TEXT_PAIRS, DualEncoder, trainable_parameters
+from mural_tf.models.dual_encoder import DualEncoder, trainable_parameters
 from mural_tf.optimizers import check_optimizer
 from mural_tf.text import build_tokenizer
 from mural_tf.training.fit import compile_model
 from mural_tf.training.graph_costs import Costs
-from mural_tf.training.input_costs import InputCosts, measure_input
+from mural_tf.training.input_costs import ITEM_A_TEXT, InputCosts, measure_input
 from mural_tf.training.machines import BEFORE_BFLOAT16, HERE, Machine, find_machine
-from mural_tf.training.prepare import SOURCES, existing_vocabulary, sampled_vocabulary
+from mural_tf.training.prepare import SOURCES, check_data, existing_vocabulary, sampled_vocabulary
 from mural_tf.training.step_times import LONGEST_STEP, Seconds, StepTimes, measure_steps, measure_towers
 from mural_tf.training.step_work import (
     ACTIVATIONS,
@@ -64,12 +64,19 @@ REST = "everything else"
 
 @dataclasses.dataclass(frozen=True)
 class Stream:
-    """What a stream reads: `records` and `bytes` in its files, `items` in an epoch, and whether they are estimates."""
+    """What a stream reads of a source.
+
+    files, records, bytes: that there are.
+    items: in an epoch.
+    drawn: items in a global batch.
+    estimated: whether records and items are.
+    """
 
     files: int
     records: float
     bytes: float
     items: float
+    drawn: float
     estimated: bool
 
 
@@ -204,10 +211,10 @@ def _has_data(config: ConfigDict) -> bool:
     """Tells whether there is data to measure; raises `UserError` for a folder that is named and not there."""
     if config.data.source not in SOURCES:
         raise UserError(f"Unknown data.source {config.data.source!r}; known: {', '.join(SOURCES)}.")
-    if not config.data.directory:
+    if not config.data.directory and not config.data.sources:
         return False
     try:
-        records.list_files(config.data.directory, records.IMAGE_TEXT, "train")
+        check_data(config.data)
     except UserError:
         if config.data.source == "records":
             raise
@@ -242,7 +249,7 @@ def _forecast(config: ConfigDict, machine: Machine, tokenizer, restored: bool) -
     if machine.name == HERE:
         times = _measured_times(model, config, machine, tokenizer, pad, costs, work, rows, memory)
     seconds = times.parts if times else _assumed_seconds(model, config, machine, work, rows)
-    streams = {} if costs is None else {name: _describe_stream(config, name, costs) for name in model.streams}
+    streams = {} if costs is None else _describe_data(config, model.streams, costs)
     return Forecast(config, machine, parameters(model), rows, work, memory, streams, costs, seconds, times)
 
 
@@ -338,18 +345,27 @@ def _assumed_seconds(model, config: ConfigDict, machine: Machine, work, rows) ->
 # The data.
 
 
-ONE_ITEM_A_TEXT = ("image_text", "views", "captions", TEXT_PAIRS)
+def _describe_data(config: ConfigDict, streams: Sequence[str], costs: InputCosts) -> dict[str, Stream]:
+    """Returns {stream, or stream/source: what there is of it}."""
+    found = {}
+    for stream in streams:
+        sources = stream_sources(config.data, stream)
+        whole = sum(source.weight for source, _ in sources)
+        for source, files in sources:
+            drawn = batch_size(config, stream) * source.weight / whole
+            found[part_name(stream, source)] = _describe_part(source, stream, files, drawn, costs)
+    return found
 
 
-def _describe_stream(config: ConfigDict, stream: str, costs: InputCosts) -> Stream:
-    """Returns what `dataset.json` says of a stream's files, or an estimate by their sizes and the measured records."""
-    folder, files = str(config.data.directory).rstrip("/"), stream_files(config, stream)
+def _describe_part(source: Source, stream: str, files: Sequence[str], drawn: float, costs: InputCosts) -> Stream:
+    """Returns what `dataset.json` says of files, or an estimate by their sizes and the measured records."""
+    folder, name = source.directory.rstrip("/"), part_name(stream, source)
     described = describe_shards(folder)
-    shards = [described.get(name[len(folder) + 1 :], {}) for name in files]
+    shards = [described.get(file[len(folder) + 1 :], {}) for file in files]
     if not all({"records", "bytes", "languages"} <= shard.keys() for shard in shards):
-        size = float(sum(tf.io.gfile.stat(name).length for name in files))
-        count = size / costs.record_bytes[stream]
-        return Stream(len(files), count, size, count * costs.items[stream], estimated=True)
+        size = float(sum(tf.io.gfile.stat(file).length for file in files))
+        count = size / costs.record_bytes[name]
+        return Stream(len(files), count, size, count * costs.items[name], drawn, estimated=True)
     count, size = (float(sum(shard[key] for shard in shards)) for key in ("records", "bytes"))
     texts = float(sum(sum(shard["languages"].values()) for shard in shards))
-    return Stream(len(files), count, size, texts if stream in ONE_ITEM_A_TEXT else count, estimated=False)
+    return Stream(len(files), count, size, texts if stream in ITEM_A_TEXT else count, drawn, estimated=False)

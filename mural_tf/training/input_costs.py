@@ -17,7 +17,8 @@ from ml_collections import ConfigDict
 from mural_tf.data import records
 from mural_tf.data.images import are_plain, finish_images, read_image
 from mural_tf.data.records import parse_image_text, parse_img2dataset, parse_text_pair, untuned
-from mural_tf.data.streams.pipeline import batch_size, stream_files, training_batches
+from mural_tf.data.streams.mixture import Source
+from mural_tf.data.streams.pipeline import batch_size, part_name, stream_sources, training_batches
 from mural_tf.data.streams.views import augment_views
 from mural_tf.errors import UserError
 from mural_tf.text.language_words import tag_language
@@ -29,6 +30,7 @@ SAMPLE = 256  # items that the stages run on
 SMALLEST_BATCH = 256  # of the pipeline that is measured; a batch costs in proportion to its size
 WITHOUT_IMAGES = ("captions", "text_text")
 TEXTS = {"triples": 2, "text_text": 2}  # of an item; 1 of others
+ITEM_A_TEXT = ("image_text", "views", "captions", "text_text")  # a record has as many items as captions, or one pair
 STAGES = ("read", "decode", "augment", "tokenise")
 
 
@@ -39,7 +41,7 @@ class InputCosts:
     stages: {stage: seconds}; where `data.cache` keeps the records in memory nothing is read.
     whole: seconds of the pipeline with all stages and what lies between them.
     tokens, width: mean number of a text's tokens, and of the places that a batch has for them.
-    record_bytes, items: {stream: mean bytes in the file, and items, of a record}.
+    record_bytes, items: {stream, or stream/source: mean bytes in the file, and items, of a record}.
     batch: one of the measured batches, {name: tensor}, smaller than those of training where these are large.
     """
 
@@ -62,68 +64,75 @@ def measure_input(config: ConfigDict, tokenizer, streams: Sequence[str], pad: st
 
 
 def _measure(config: ConfigDict, tokenizer, streams: Sequence[str], pad: str) -> InputCosts:
-    found = {stream: _Sample(config, stream) for stream in streams}
+    samples = [sample for stream in streams for sample in _samples(config, stream)]
     stages = dict.fromkeys(STAGES, 0.0)
-    texts = sum(sample.texts_of_batch for sample in found.values())
-    for stream, sample in found.items():
+    for sample in samples:
         if not config.data.cache:
             stages["read"] += sample.seconds_to_read * sample.items_of_batch / sample.items
         if sample.images:
-            per_image = _image_seconds(config, sample.images, stream == "views")
-            stages.update({name: seconds * sample.items_of_batch for name, seconds in per_image.items()})
-    sentences = [each for sample in found.values() for each in sample.sentences(tokenizer)]
-    stages["tokenise"] = texts * _seconds_of(
-        tf.data.Dataset.from_tensors(tf.stack(sentences)).map(lambda values: tokenizer(values, pad=pad)), len(sentences)
-    )
+            for stage, seconds in _image_seconds(config, sample).items():
+                stages[stage] += seconds * sample.items_of_batch
+    sentences = [each for sample in samples for each in sample.sentences(tokenizer)]
+    tokenised = tf.data.Dataset.from_tensors(tf.stack(sentences)).map(lambda values: tokenizer(values, pad=pad))
+    stages["tokenise"] = sum(sample.texts_of_batch for sample in samples) * _seconds_of(tokenised, len(sentences))
     whole, batch = _seconds_of_pipeline(config, tokenizer, streams, pad)
     return InputCosts(
         stages,
         whole,
         *_tokens_of_a_text(batch),
-        {stream: sample.record_bytes for stream, sample in found.items()},
-        {stream: sample.items for stream, sample in found.items()},
+        {sample.name: sample.record_bytes for sample in samples},
+        {sample.name: sample.items for sample in samples},
         batch,
     )
 
 
+def _samples(config: ConfigDict, stream: str) -> list[_Sample]:
+    sources = stream_sources(config.data, stream)
+    whole = sum(source.weight for source, _ in sources)
+    return [_Sample(config, stream, source, files, source.weight / whole) for source, files in sources]
+
+
 class _Sample:
-    """The first records of a stream, and what reading them costs.
+    """The first records of a source for a stream, and what reading them costs.
+
+    Args:
+      share: of the stream's items that are drawn from this source.
 
     Attributes:
-      images, texts, languages: string lists of up to `SAMPLE` items.
+      images, texts, languages: lists of bytes, of up to `SAMPLE` items.
       items, record_bytes: means of a record.
       items_of_batch, texts_of_batch: in a global batch.
       seconds_to_read: processor seconds for a record, parsing included.
     """
 
-    def __init__(self, config: ConfigDict, stream: str):
+    def __init__(self, config: ConfigDict, stream: str, source: Source, files: list[str], share: float):
+        self.name, self.stream = part_name(stream, source), stream
         group = config.method.get("captions_per_image", 1) if stream == "image_groups" else 1
-        self.items_of_batch = batch_size(config, stream) // group
-        self.texts_of_batch = batch_size(config, stream) * TEXTS.get(stream, 1)
+        self.items_of_batch = share * batch_size(config, stream) / group
+        self.texts_of_batch = share * batch_size(config, stream) * TEXTS.get(stream, 1)
         self.images, self.texts, self.languages = [], [], []
-        files = stream_files(config, stream)
-        parse = _parser(config, files)
-        counts = tf.data.TFRecordDataset(files).take(SAMPLE).map(lambda record: _sizes(parse, record))
-        count, total, items = 0, 0.0, 0
-        for size, in_record, _ in counts.as_numpy_iterator():
-            count, total, items = count + 1, total + size, items + in_record
-        if not items:
-            raise UserError(f"{files[0]} holds no record to measure.")
-        self.record_bytes = total / count
-        self.items = items / count if group == 1 and stream in ("image_text", "views", "captions", "text_text") else 1.0
+        parse = _parser(config, source, files)
+        self._count(parse, files)
         reading = tf.data.TFRecordDataset(files).map(lambda record: _sizes(parse, record)).repeat().batch(64)
         self.seconds_to_read = _seconds_of(reading, 64, repeats=False)
-        self._keep(parse, files, with_images=stream not in WITHOUT_IMAGES)
+        self._keep(parse, files)
 
-    def _keep(self, parse: Callable, files: Sequence[str], with_images: bool) -> None:
+    def _count(self, parse: Callable, files: Sequence[str]) -> None:
+        counts = tf.data.TFRecordDataset(files).take(SAMPLE).map(lambda record: _sizes(parse, record))
+        sizes = [(int(size), int(items)) for size, items, _ in counts.as_numpy_iterator()]
+        if not sum(items for _, items in sizes):
+            raise UserError(f"{files[0]} holds no record to measure.")
+        self.record_bytes, items = (sum(values) / len(sizes) for values in zip(*sizes))
+        self.items = items if self.stream in ITEM_A_TEXT else 1.0
+
+    def _keep(self, parse: Callable, files: Sequence[str]) -> None:
         for item in tf.data.TFRecordDataset(files).take(SAMPLE).map(parse):
-            place = 0 if "caption" in item else slice(None)
             for text, language in (("caption", "language"), ("text_a", "language_a"), ("text_b", "language_b")):
                 if text in item:
                     self.texts += item[text].numpy().tolist()
                     self.languages += item[language].numpy().tolist()
-            if with_images:
-                self.images.append(item["image"].numpy()[place])
+            if self.stream not in WITHOUT_IMAGES:
+                self.images.append(item["image"].numpy()[0])
 
     def sentences(self, tokenizer) -> list[tf.Tensor]:
         """The texts as the tokenizer takes them."""
@@ -132,10 +141,10 @@ class _Sample:
         return list(tag_language(tf.constant(self.texts[:SAMPLE]), tf.constant(self.languages[:SAMPLE])))
 
 
-def _parser(config: ConfigDict, files: Sequence[str]) -> Callable:
+def _parser(config: ConfigDict, source: Source, files: Sequence[str]) -> Callable:
     if f"/{records.TEXT_PAIRS}/" in files[0]:
         return parse_text_pair
-    return parse_image_text if config.data.format == "mural" else parse_img2dataset(config.data.default_language)
+    return parse_image_text if source.format == "mural" else parse_img2dataset(config.data.default_language)
 
 
 def _sizes(parse: Callable, record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -145,9 +154,9 @@ def _sizes(parse: Callable, record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf
     return tf.strings.length(record) + 16, tf.size(item["problem"]), tf.add_n(lengths)
 
 
-def _image_seconds(config: ConfigDict, images: list[bytes], two_views: bool) -> dict[str, float]:
+def _image_seconds(config: ConfigDict, sample: _Sample) -> dict[str, float]:
     """Returns processor seconds to decode and to augment an image."""
-    tower, images = config.image_tower, tf.stack(images)
+    tower, images = config.image_tower, tf.stack(sample.images)
     plain = bool(are_plain(images))
     encoded = tf.data.Dataset.from_tensor_slices(images)
     decoded = encoded.map(lambda data: read_image(data, tower, tf.constant(True), plain))
@@ -155,7 +164,7 @@ def _image_seconds(config: ConfigDict, images: list[bytes], two_views: bool) -> 
     pictures = next(iter(untuned(decoded.batch(64))))
 
     def augment(pictures, seed):
-        if two_views:
+        if sample.stream == "views":
             return augment_views(pictures, tower.image_size, config.augmentation, seed)
         return finish_images(pictures, tower, config.augmentation, seed)
 

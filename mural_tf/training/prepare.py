@@ -10,6 +10,7 @@ from ml_collections import ConfigDict
 
 from mural_tf.config import load_config, save_config
 from mural_tf.data import records
+from mural_tf.data.streams.mixture import training_sources
 from mural_tf.errors import UserError
 from mural_tf.files import as_path, whole
 from mural_tf.text import build_tokenizer, takes_languages
@@ -35,8 +36,15 @@ def prepare_data(config: ConfigDict) -> pathlib.Path:
         from mural_tf.data.shapes import build_shapes
 
         build_shapes(data.directory)
-    records.list_files(data.directory, records.IMAGE_TEXT, "train")  # raises if there is nothing to train on
+    check_data(data)
     return as_path(data.directory)
+
+
+def check_data(data: ConfigDict) -> None:
+    """Raises `UserError` if a source of the configuration's `data` branch has nothing to train on."""
+    for source in training_sources(data):
+        if not records.find_files(source.directory, records.TEXT_PAIRS, "train") or not data.sources:
+            source.files(records.IMAGE_TEXT)
 
 
 def prepare_tokenizer(config: ConfigDict, workdir: pathlib.Path) -> WordPieceTokenizer:
@@ -75,7 +83,7 @@ def existing_vocabulary(config: ConfigDict) -> pathlib.Path | None:
 
 def sampled_vocabulary(config: ConfigDict, folder: pathlib.Path) -> pathlib.Path:
     """Builds a vocabulary of the first texts alone, in `folder`: to measure with, not to train with."""
-    texts = itertools.islice(_training_texts_by_language(config.data.directory), SAMPLED_TEXTS)
+    texts = itertools.islice(_training_texts_by_language(config.data), SAMPLED_TEXTS)
     size, path = min(config.vocabulary.size, SAMPLED_PIECES), folder / "vocabulary.txt"
     settings = config.vocabulary
     if takes_languages(config.text_tower):
@@ -102,13 +110,13 @@ def _built_vocabulary(config: ConfigDict) -> pathlib.Path:
     settings, languages, path = config.vocabulary, _languages_of_words(config), _path_beside_data(config)
     if not path.exists() and languages:
         print(f"Collecting up to {settings.size} words in {len(languages)} languages …", flush=True)
-        texts = _training_texts_by_language(config.data.directory)
+        texts = _training_texts_by_language(config.data)
         words = build_words(texts, languages, settings.size, settings.lower_case, settings.strip_accents)
         save_vocabulary(words, path)
     if not path.exists():
         print(f"Building a vocabulary of up to {settings.size} word pieces ({settings.builder}) …", flush=True)
         pieces = build_vocabulary(
-            _training_texts(config.data.directory),
+            (text for _, text in _training_texts_by_language(config.data)),
             settings.size,
             builder=settings.builder,
             lower_case=settings.lower_case,
@@ -118,18 +126,22 @@ def _built_vocabulary(config: ConfigDict) -> pathlib.Path:
     return path
 
 
-def _training_texts(directory: str) -> Iterator[str]:
-    return (text for _, text in _training_texts_by_language(directory))
+def _training_texts_by_language(data: ConfigDict) -> Iterator[tuple[str, str]]:
+    for source in training_sources(data):
+        if source.format != "mural":
+            name = f"data.sources.{source.name}" if source.name else "data"
+            raise UserError(
+                f"{name}.format={source.format}: a vocabulary is built from this project's records. Name one with "
+                "--config.vocabulary.file, as python -m mural_tf vocabulary makes it of any source."
+            )
+        yield from _texts_of(source.directory)
 
 
-def _training_texts_by_language(directory: str) -> Iterator[tuple[str, str]]:
-    for record in records.read_records(directory, records.IMAGE_TEXT, "train", skip_damaged=True):
-        yield from zip(record.languages, record.captions)
-    try:
-        pairs = records.list_files(directory, records.TEXT_PAIRS, "train")
-    except UserError:
-        pairs = []  # a data set of captions alone
-    if pairs:
+def _texts_of(directory: str) -> Iterator[tuple[str, str]]:
+    if records.find_files(directory, records.IMAGE_TEXT, "train"):
+        for record in records.read_records(directory, records.IMAGE_TEXT, "train", skip_damaged=True):
+            yield from zip(record.languages, record.captions)
+    if records.find_files(directory, records.TEXT_PAIRS, "train"):
         for pair in records.read_records(directory, records.TEXT_PAIRS, "train", skip_damaged=True):
             yield pair.language_a, pair.text_a
             yield pair.language_b, pair.text_b

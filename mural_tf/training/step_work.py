@@ -68,6 +68,7 @@ def _specs(model: DualEncoder, config: ConfigDict, parts: int) -> dict:
         return tf.TensorSpec([value.shape[0] * times, *value.shape[1:]], value.dtype)
 
     example = example_batch(model, config, 1)
+    example = {name: value for name, value in example.items() if not name.endswith(("_place", "_tally"))}
     return {name: tf.nest.map_structure(lambda v, n=name: spec(n, v), value) for name, value in example.items()}
 
 

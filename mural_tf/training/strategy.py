@@ -131,6 +131,13 @@ def workers(strategy: tf.distribute.Strategy) -> int:
     return 1
 
 
+def input_pipelines(strategy: tf.distribute.Strategy) -> int:
+    """Returns how many input pipelines feed the replicas: one a process, or a TPU's host."""
+    if isinstance(strategy, tf.distribute.TPUStrategy):
+        return strategy.extended.num_hosts
+    return workers(strategy)
+
+
 def is_chief(strategy: tf.distribute.Strategy) -> bool:
     """Tells whether this process writes the workdir: the only one, or the first of several workers."""
     return strategy.extended.should_checkpoint

@@ -40,12 +40,14 @@ def trace_step(config: ConfigDict, vocabulary_size: int, batch: int):
 
     from mural_tf.encoders.kernels import set_fusion
     from mural_tf.models import build_model, complete
+    from mural_tf.training.data_progress import DataProgress
     from mural_tf.training.fit import compile_model
 
     set_fusion("off")  # compiled functions within the compiled step; on a TPU there are none either
     config = complete(config)
     model = build_model(config, vocabulary_size)
     compile_model(model, config)
+    model.progress = DataProgress(dict.fromkeys(model.streams, 1))
     example = example_batch(model, config, batch)
     return tf.function(model.train_step, jit_compile=True, autograph=False), example
 
@@ -55,6 +57,8 @@ def example_batch(model, config: ConfigDict, batch: int) -> dict:
     import tensorflow as tf
 
     from mural_tf.data.images import prepared_spec
+    from mural_tf.data.skipped import KINDS
+    from mural_tf.data.streams.epochs import PLACE
 
     pixels, length = prepared_spec(config.image_tower), config.text_tower.max_length
     tokens = {name: tf.ones([batch, length], tf.int32) for name in TOKENS}
@@ -62,7 +66,9 @@ def example_batch(model, config: ConfigDict, batch: int) -> dict:
     ids = tf.range(batch, dtype=tf.int64)
     example = {"image": tf.zeros([batch, *pixels.shape], pixels.dtype), "image_id": ids, "caption_id": ids}
     example["text_group_id"] = ids
-    example["image_text_position"] = tf.zeros([batch, 2], tf.int64)
+    for stream in model.streams:
+        example[f"{stream}_place"] = tf.zeros([1, 1, PLACE], tf.int64)
+        example[f"{stream}_tally"] = tf.zeros([1, 1, 1 + len(KINDS), 3], tf.int64)
     masked = {"places": tf.ones([batch, 1], tf.int32), "targets": tf.ones([batch, 1], tf.int32)}
     masked["weights"] = tf.ones([batch, 1])
     for name in model.parts:
