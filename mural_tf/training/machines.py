@@ -74,7 +74,7 @@ TPUS = {
     "v4": _tpu(275 * TERA, 32 * 2**30, 1200 * GIGA, 268 * GIGA, 4, 240, 0.5),
     "v5litepod": _tpu(197 * TERA, 16 * GIGA, 819 * GIGA, 200 * GIGA, 4, 112),
     "v5p": _tpu(459 * TERA, 95 * GIGA, 2765 * GIGA, 600 * GIGA, 4, 208, 0.5),
-    "v6e": _tpu(918 * TERA, 32 * GIGA, 1640 * GIGA, 400 * GIGA, 4, 180),
+    "v6e": _tpu(918 * TERA, 32 * GIGA, 1638 * GIGA, 400 * GIGA, 4, 180),
 }
 GPUS = {
     "t4": _Kind(8.1 * TERA, 8.1 * TERA, 16 * GIGA, 320 * GIGA, 32 * GIGA, 4, 96),
@@ -84,6 +84,7 @@ GPUS = {
     "a100-80": _Kind(312 * TERA, 19.5 * TERA, 80 * GIGA, 2039 * GIGA, 600 * GIGA, 8, 96),
     "h100": _Kind(989 * TERA, 67 * TERA, 80 * GIGA, 3350 * GIGA, 900 * GIGA, 8, 208),
 }
+ONE_HOST = {"v5litepod": {1: 24, 4: 112, 8: 224}, "v6e": {1: 44, 4: 180, 8: 180}}  # processors of VMs of so many chips
 HERE = "here"
 BEFORE_BFLOAT16 = ("t4", "v100")
 
@@ -95,7 +96,9 @@ def find_machine(name: str) -> Machine:
     tpu = re.fullmatch(r"([a-z0-9]+)-(\d+)", name)
     if tpu and tpu[1] in TPUS and _is_slice(tpu[1], int(tpu[2])):
         kind = TPUS[tpu[1]]
-        return _machine(name, kind, int(int(tpu[2]) * kind.per_unit), is_tpu=True)
+        machine = _machine(name, kind, int(int(tpu[2]) * kind.per_unit), is_tpu=True)
+        alone = ONE_HOST.get(tpu[1], {}).get(machine.replicas)
+        return dataclasses.replace(machine, hosts=1, processors=alone) if alone else machine
     gpu = re.fullmatch(r"gpu:([a-z0-9-]+?)(?:x(\d+))?", name)
     if gpu and gpu[1] in GPUS and int(gpu[2] or 1) > 0:
         return _machine(name, GPUS[gpu[1]], int(gpu[2] or 1))
