@@ -34,6 +34,10 @@ def _table(rows: Iterable[tuple[str, str]]) -> Iterator[str]:
     yield from (f"  {name:<{width}}  {value}" for name, value in rows)
 
 
+def _number(value: float) -> str:
+    return f"{value:,.3g}" if value < 100 else f"{value:,.0f}"
+
+
 def _gb(size: float) -> str:
     return f"{size / 1e9:,.3g} GB" if size < 1e12 else f"{size / 1e12:,.3g} TB"
 
@@ -120,6 +124,8 @@ def _reason(found: Forecast, name: str) -> str:
         work, peak = _operations(found, name), found.machine.peak
         peaks = ", ".join(f"{dtype} {peak.get(dtype, 0.0) / 1e12:,.0f} TFLOP/s" for dtype in work)
         return f"{_giga(work)}, efficiency {ASSUMED[name]:.2f} (assumed) of {peaks}"
+    if name == "launch":
+        return "assumed: no step is shorter"
     of, bandwidth = {"optimiser": ("memory", "bandwidth"), "exchange": ("exchange", "exchange")}[name]
     return f"efficiency {ASSUMED[of]:.2f} (assumed) of {getattr(found.machine, bandwidth) / 1e9:,.0f} GB/s"
 
@@ -143,7 +149,7 @@ def _verdict(found: Forecast) -> Iterator[str]:
         yield f"\nIt does not fit into the memory of a replica: {remedy}."
     elif seconds:
         yield (
-            f"\n{1 / seconds:,.3g} steps a second; {steps:,} steps take {steps * seconds / 3600:,.3g} hours, without "
-            "start, evaluation and checkpoints."
+            f"\n{_number(1 / seconds)} steps a second; {steps:,} steps take {_number(steps * seconds / 3600)} hours, "
+            "without start, evaluation and checkpoints."
         )
     yield f"Limited by: {found.limit}."

@@ -58,6 +58,7 @@ ASSUMED = {
     "memory": 0.5,  # of its bandwidth, by the optimiser
     "exchange": 0.5,  # of the bandwidth between replicas
 }
+LAUNCH = 0.002  # seconds, assumed: no step is shorter, however small the model
 FREE = 0.1  # share of a replica's memory that is left to the compiler and what is not counted
 REST = "everything else"
 
@@ -333,6 +334,7 @@ def _assumed_seconds(model, config: ConfigDict, machine: Machine, work, rows) ->
             count / (ASSUMED[group] * machine.peak.get(dtype, machine.peak["float32"]))
             for dtype, count in operations.items()
         )
+    seconds["launch"] = LAUNCH
     gradients = 4.0 * trainable_parameters(model)
     seconds["optimiser"] = 7 * gradients / (ASSUMED["memory"] * machine.bandwidth)
     if machine.replicas > 1:
