@@ -26,11 +26,18 @@ def pretrain():
     python -m mural_tf pretrain --config=configs/emoji_mural.py --workdir=workdirs/emoji_mural
 
     It evaluates and exports the trained model, and shows a search. --config=configs/emoji.py:etcl,steps=300 gives a
-    file of configs/ arguments, --config.optimizer.learning_rate=1e-3 overrides a field of it.
+    file of configs/ arguments, --config.optimizer.learning_rate=1e-3 overrides a field of it. --dry_run trains nothing
+    and says what a run would need and how long it would take, here or with --tpu_type=v4-32 there.
     """
-    config, flag = cli.define_config(), _define_training()
+    config, flag, dry_run = cli.define_config(), _define_training(), _define_dry_run()
 
     def main(_) -> None:
+        if _is_dry(dry_run):
+            from mural_tf.runs.dry_run import dry_run as print_forecast
+
+            print_forecast(config.value, dry_run["tpu_type"] or "here")
+            return
+        cli.need(workdir=flag["workdir"])
         from mural_tf.runs.pretrain import pretrain
 
         pretrain(config.value, **flag)
@@ -43,13 +50,21 @@ def finetune():
 
     python -m mural_tf finetune --config=configs/finetune.py --config.data.directory=DATA --from=WORKDIR --workdir=NEW
     """
-    config, flag = cli.define_config(), _define_training()
+    config, flag, dry_run = cli.define_config(), _define_training(), _define_dry_run()
     source = cli.define(
         **{"from": (None, "A workdir, an export, or a TF-Hub handle or folder for the text tower.", handle)}
     )
     cli.define_trust()
 
     def main(_) -> None:
+        if _is_dry(dry_run):
+            from mural_tf.runs.dry_run import dry_run as print_forecast
+            from mural_tf.runs.finetune import starting_point
+
+            resolved, _ = starting_point(config.value, source["from"])
+            print_forecast(resolved, dry_run["tpu_type"] or "here", restored=True)
+            return
+        cli.need(workdir=flag["workdir"])
         from mural_tf.runs.finetune import finetune
 
         finetune(config.value, source["from"], **flag)
@@ -60,11 +75,24 @@ def finetune():
 def _define_training() -> Flags:
     """The flags of both kinds of training, by the names of their arguments."""
     return cli.define(
-        workdir=(None, "Folder for checkpoints, metrics and exports; made if missing.", place),
+        workdir=("", "Folder for checkpoints, metrics and exports; made if missing.", place),
         tpu=("", 'Empty: this machine; "local": this TPU VM; else a TPU\'s name or address.'),
         debug_nans=(False, "Stop at the first operation that yields NaN or infinity; slow."),
         profile=("", "START,STOP: write a TensorBoard profile of these steps, counted from 1."),
     )
+
+
+def _define_dry_run() -> Flags:
+    return cli.define(
+        dry_run=(False, "Train nothing: print sizes, memory, what the input needs, steps a second and hours."),
+        tpu_type=("", "With --dry_run: v4-32, v5litepod-64, gpu:a100x8, …; default: here, this machine."),
+    )
+
+
+def _is_dry(flag: Flags) -> bool:
+    if flag["tpu_type"] and not flag["dry_run"]:
+        raise UserError("--tpu_type says what --dry_run is for; a TPU to train on is named with --tpu.")
+    return flag["dry_run"]
 
 
 def evaluate():

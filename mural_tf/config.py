@@ -88,7 +88,7 @@ def _text_tower() -> ConfigDict:
             dropout=0.1,
             max_length=64,  # tokens with [CLS] and [SEP] [ETCL]
             pooling="first",  # [CLS] alone, or "first_and_mean" for Globetrotter's two heads
-            length_groups=1,  # N > 1: training skips padding, attention runs in N parts of similar length; TPU: 1
+            length_groups=1,  # N > 1: training skips padding, attention runs in N parts of similar length; not with XLA
             precision="auto",  # as the image tower's
             frozen=False,
         )

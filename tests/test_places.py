@@ -24,7 +24,7 @@ from mural_tf.training.prepare import HANDLES, PLACES
 
 # Texts that name nothing; `config` is a file of Python, which is run: it must be on this machine.
 TEXTS = {"split", "languages", "protocol", "tpu", "profile", "beam", "language", "host", "head", "variants",
-         "translation_languages", "config", "benchmark"}  # fmt: skip
+         "translation_languages", "config", "benchmark", "tpu_type"}  # fmt: skip
 HERE = {"emoji": {"cache"}}  # on this machine only: npm writes there
 WORKS = {
     "pretrain": {"workdir"},
@@ -44,6 +44,7 @@ WORKS = {
     "translate": {"data_dir", "translations", "output"},
     "emoji": {"output"},
     "shapes": {"output"},
+    "count": set(),
     "xla_check": set(),
 }
 
@@ -91,7 +92,7 @@ def test_every_field_is_settled():
         "model", "image_tower.name", "image_tower.precision", "text_tower.name",
         "text_tower.precision", "vocabulary.builder", "vocabulary.sha256", "optimizer.name", "optimizer.mode",
         "train.fused", "data.source", "data.emoji_languages", "data.format", "data.text_pairs",
-        "data.default_language", "evaluation.split", "image_tower.batch_norm_group", "image_tower.normalization",
+        "data.default_language", "data.read", "evaluation.split", "image_tower.batch_norm_group", "image_tower.normalization",
         "image_tower.padding", "text_tower.language_branches", "text_tower.pooling", "text_tower.recurrent",
     }  # fmt: skip
     found = {name for name, value in fields(base_config()) if isinstance(value, str)}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import pathlib
+from collections.abc import Callable
 
 import tensorflow as tf
 from ml_collections import ConfigDict
@@ -47,6 +48,15 @@ def finetune(
     Raises:
       UserError: a source that cannot be used, or anything `pretrain` raises it for.
     """
+    config, initialize = starting_point(config, source)
+    train_and_finish(config, workdir, tpu, debug_nans, profile, initialize)
+
+
+def starting_point(config: ConfigDict, source: str) -> tuple[ConfigDict, Callable[[DualEncoder], None] | None]:
+    """Returns the configuration with what is the source's, and what sets a new model's weights.
+
+    The latter is `None` where the tower brings them. Arguments and errors are those of `finetune`.
+    """
     folder = pathlib.Path(source) if source.startswith(("http://", "https://")) else local_copy(source)
     if (folder / "config.json").exists():
         config = _with_source_architecture(config, load_config(folder / "config.json"), folder)
@@ -66,8 +76,7 @@ def finetune(
                 f"{source} is taken as a TF-Hub text encoder; name its word pieces with --config.vocabulary.file=…."
             )
         restore = None  # the tower brings its weights when it is built
-    initialize = None if restore is None else lambda model: restore(model, folder)
-    train_and_finish(config, workdir, tpu, debug_nans, profile, initialize)
+    return config, None if restore is None else lambda model: restore(model, folder)
 
 
 def _with_source_architecture(config: ConfigDict, source: ConfigDict, folder: pathlib.Path) -> ConfigDict:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import pathlib
 from collections.abc import Iterator
 
@@ -29,11 +30,14 @@ def check_places(config: ConfigDict) -> None:
     for name, value in named.items():
         if not (name in HANDLES and value.startswith(("https://", "http://"))):
             check_readable(value)
+    for source in training_sources(config.data) if config.data.sources else ():
+        check_readable(source.directory)
     if not isinstance(as_path(config.data.download_directory), pathlib.Path):
         raise UserError(f"data.download_directory={config.data.download_directory}: expected a folder of this machine.")
 
 
 SOURCES = ("records", "emoji", "shapes")
+SAMPLED_TEXTS, SAMPLED_PIECES = 2_000, 8_000  # of a vocabulary that is there to measure with
 
 
 def prepare_data(config: ConfigDict) -> pathlib.Path:
@@ -49,10 +53,15 @@ def prepare_data(config: ConfigDict) -> pathlib.Path:
         from mural_tf.data.shapes import build_shapes
 
         build_shapes(data.directory)
+    check_data(data)
+    return as_path(data.directory)
+
+
+def check_data(data: ConfigDict) -> None:
+    """Raises `UserError` if a source of the configuration's `data` branch has nothing to train on."""
     for source in training_sources(data):
         if not records.find_files(source.directory, records.TEXT_PAIRS, "train") or not data.sources:
-            source.files(records.IMAGE_TEXT)  # raises if there is nothing to train on
-    return as_path(data.directory)
+            source.files(records.IMAGE_TEXT)
 
 
 def prepare_tokenizer(config: ConfigDict, workdir: pathlib.Path) -> WordPieceTokenizer:
@@ -83,12 +92,39 @@ def find_vocabulary(config: ConfigDict) -> pathlib.Path:
     return as_path(config.vocabulary.file) if config.vocabulary.file else _built_vocabulary(config)
 
 
-def _built_vocabulary(config: ConfigDict) -> pathlib.Path:
+def existing_vocabulary(config: ConfigDict) -> pathlib.Path | None:
+    """Returns the file that `find_vocabulary` would take, or `None` where it would first have to build it."""
+    path = as_path(config.vocabulary.file) if config.vocabulary.file else _path_beside_data(config)
+    return path if config.vocabulary.file or path.exists() else None
+
+
+def sampled_vocabulary(config: ConfigDict, folder: pathlib.Path) -> pathlib.Path:
+    """Builds a vocabulary of the first texts alone, in `folder`: to measure with, not to train with."""
+    texts = itertools.islice(_training_texts_by_language(config.data), SAMPLED_TEXTS)
+    size, path = min(config.vocabulary.size, SAMPLED_PIECES), folder / "vocabulary.txt"
     settings = config.vocabulary
+    if takes_languages(config.text_tower):
+        pieces = build_words(texts, config.text_tower.languages, size, settings.lower_case, settings.strip_accents)
+    else:
+        options = dict(builder=settings.builder, lower_case=settings.lower_case, strip_accents=settings.strip_accents)
+        pieces = build_vocabulary((text for _, text in texts), size, **options)
+    save_vocabulary(pieces, path)
+    return path
+
+
+def _path_beside_data(config: ConfigDict) -> pathlib.Path:
+    settings, languages = config.vocabulary, _languages_of_words(config)
     casing = ("lower" if settings.lower_case else "cased") + ("-unaccented" if settings.strip_accents else "")
-    languages = config.text_tower.languages if takes_languages(config.text_tower) else ()
     name = f"words-{'-'.join(languages)}" if languages else settings.builder
-    path = as_path(config.data.directory) / f"vocabulary-{name}-{settings.size}-{casing}.txt"
+    return as_path(config.data.directory) / f"vocabulary-{name}-{settings.size}-{casing}.txt"
+
+
+def _languages_of_words(config: ConfigDict) -> tuple[str, ...]:
+    return config.text_tower.languages if takes_languages(config.text_tower) else ()
+
+
+def _built_vocabulary(config: ConfigDict) -> pathlib.Path:
+    settings, languages, path = config.vocabulary, _languages_of_words(config), _path_beside_data(config)
     if not path.exists() and languages:
         print(f"Collecting up to {settings.size} words in {len(languages)} languages …", flush=True)
         texts = _training_texts_by_language(config.data)
