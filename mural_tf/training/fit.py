@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Callable
 
 import tensorflow as tf
 from absl import logging
@@ -92,13 +93,14 @@ def fit(
         callbacks.append(Profile(profile, log))
 
     def batches():
-        return _distribute(strategy, model, tokenizer, config)
+        return _distribute(strategy, model, tokenizer, config, complete)
 
     with log:
         evaluation.evaluate_if_due(step)  # that a run which was interrupted meanwhile had no time for
         if step >= train.steps:
             return True
         checkpoints.prepare()
+        complete = model.completer(config, tokenizer)
         try:
             with signals.after_the_step():
                 _fit_intervals(model, batches, intervals.after(step), callbacks)
@@ -161,8 +163,8 @@ def _fit_intervals(model, batches, parts: list[tuple[int, int]], callbacks) -> N
             model.fit(batches(), epochs=count, steps_per_epoch=steps, callbacks=callbacks, verbose=0)
 
 
-def _distribute(strategy: tf.distribute.Strategy, model, tokenizer, config: ConfigDict):
-    """Returns the batches from the model's data position on, split over the replicas."""
+def _distribute(strategy: tf.distribute.Strategy, model, tokenizer, config: ConfigDict, complete: Callable | None):
+    """Returns the batches from the model's data position on, completed, split over the replicas."""
     replicas = strategy.num_replicas_in_sync
     for name, group in (("image_text_batch", config.method.get("captions_per_image", 1)), ("text_text_batch", 1)):
         if config.train[name] % (replicas * group):
@@ -176,7 +178,8 @@ def _distribute(strategy: tf.distribute.Strategy, model, tokenizer, config: Conf
     position = model.data_position.numpy()
 
     def global_batches():
-        return training_batches(config, tokenizer, position, model.streams, pad)
+        batches = training_batches(config, tokenizer, position, model.streams, pad)
+        return batches.map(complete) if complete else batches
 
     if replicas == 1:
         return global_batches()

@@ -12,7 +12,7 @@ import collections
 import math
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -352,6 +352,13 @@ def count_languages(files: Sequence[str], parse: Callable, key: str) -> dict[str
         for name, count in zip(*np.unique(batch, return_counts=True)):
             table[name.decode("utf-8", "replace")] += int(count)
     return dict(table)
+
+
+def one_pass(files: Sequence[str], parse: Callable, names: Sequence[str]) -> Iterator[dict[str, np.ndarray]]:
+    """Yields the entries `names` of the items that can be used, in file order, in blocks of up to 4,096."""
+    usable = _items(files, parse).filter(lambda item: tf.equal(item["problem"], ""))
+    blocks = usable.map(lambda item: {name: item[name] for name in names}).batch(4096)
+    yield from records.untuned(blocks).as_numpy_iterator()
 
 
 def _is_lost(item: dict[str, tf.Tensor], language_key: str) -> tf.Tensor:

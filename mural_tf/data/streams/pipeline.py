@@ -17,7 +17,8 @@ holds what differs between the kinds of items.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -41,8 +42,17 @@ from mural_tf.data.streams.captions import (
     swap_texts,
     with_pivot,
 )
-from mural_tf.data.streams.epochs import check_first_item, endless_items, rebatched, usable_items
+from mural_tf.data.streams.epochs import (
+    check_first_item,
+    count_languages,
+    endless_items,
+    one_pass,
+    rebatched,
+    stated_languages,
+    usable_items,
+)
 from mural_tf.data.streams.masking import mask_tokens
+from mural_tf.data.streams.targets import pivot_languages
 from mural_tf.data.streams.views import augment_views
 from mural_tf.errors import UserError
 from mural_tf.text.language_words import tag_language
@@ -63,7 +73,7 @@ class StreamSettings:
     cloze_share: float  # of the tokens; 0: without a cloze task
     captions_per_image: int
     captions_per_language: int
-    pivot: str  # the language of `text_a` of every text pair; "": any
+    pivot: str | None  # `text_a` of every text pair is in one of these languages, see `pivots_of`; `None`: any
 
 
 def stream_settings(config: ConfigDict) -> StreamSettings:
@@ -78,7 +88,7 @@ def stream_settings(config: ConfigDict) -> StreamSettings:
         cloze_share=config.method.cloze_share if config.method.get("cloze_weight") else 0.0,
         captions_per_image=config.method.get("captions_per_image", 1),
         captions_per_language=config.method.get("captions_per_language", 1),
-        pivot=config.method.get("pivot", ""),
+        pivot=config.method.get("pivot"),
     )
 
 
@@ -136,7 +146,7 @@ def training_batches(
         triples      "image", "image_id", "text_a", "text_b" (tokens), "text_a_id", "text_b_id"
         text_text    "text_a", "text_b", "text_a_id", "text_b_id", "text_group_id", the same of pairs that all say the
                      same (of one image, of one group); of a tokenizer that takes languages also
-                     "text_a_language_id", "text_b_language_id". With method.pivot "text_a" is in that language
+                     "text_a_language_id", "text_b_language_id". With method.pivot "text_a" is in a pivot language
     """
     settings, texts = stream_settings(config), Texts(tokenizer, pad)
     if settings.data.format not in FORMATS:
@@ -151,6 +161,41 @@ def training_batches(
 
     batches = tf.data.Dataset.zip(tuple(parts)).map(finish, num_parallel_calls=2 * len(parts), deterministic=True)
     return _with_wait_time(batches.prefetch(4))
+
+
+def stream_items(config: ConfigDict, tokenizer, stream: str, names: Sequence[str]) -> Iterator[tuple[np.ndarray, ...]]:
+    """Yields the entries `names` of a stream's usable items, each once, undecoded and in file order, in blocks."""
+    settings = stream_settings(config)
+    kind, files = _STREAMS[stream](settings, Texts(tokenizer, "longest")), stream_files(config, stream)
+    key = kind.language_key
+    for block in one_pass(files, kind.parse, tuple(dict.fromkeys((*names, key)))):
+        wanted = np.isin(block[key], [name.encode() for name in kind.languages]) if kind.languages else slice(None)
+        yield tuple(block[name][wanted] for name in names)
+
+
+def pivots_of(settings: StreamSettings) -> tuple[str, ...]:
+    """Returns the languages that `method.pivot` stands for in this data; those of captions that are trained alone."""
+    data = settings.data
+    counts = _captions_by_language(data.directory, data.format, data.default_language)
+    trained = {name: n for name, n in counts.items() if name in (data.image_text_languages or counts)}
+    return pivot_languages(settings.pivot, lambda: trained, lambda: _pairs_by_language(data.directory, data.text_pairs))
+
+
+@functools.lru_cache(maxsize=8)  # every start of the input asks again
+def _captions_by_language(directory: str, format: str, default_language: str) -> dict[str, int]:
+    files = records.list_files(directory, records.IMAGE_TEXT, "train")
+    parse = parse_image_text if format == "mural" else parse_img2dataset(default_language)
+    return stated_languages(files, parse, "language") or count_languages(files, parse, "language")
+
+
+@functools.lru_cache(maxsize=8)
+def _pairs_by_language(directory: str, source: str) -> dict[str, int]:
+    """How many pairs have a side in each language; nothing where the pairs are captions."""
+    if source != FILES:
+        return {}
+    files = records.list_files(directory, records.TEXT_PAIRS, "train")
+    sides = [count_languages(files, parse_text_pair, f"language_{side}") for side in "ab"]
+    return {name: sum(side.get(name, 0) for side in sides) for name in {**sides[0], **sides[1]}}
 
 
 def batch_size(config: ConfigDict, stream: str) -> int:
@@ -326,8 +371,8 @@ def _text_pairs(settings: StreamSettings, texts: Texts) -> Stream:
     source, languages = settings.data.text_pairs, settings.data.text_text_languages
     if source not in SOURCES:
         raise UserError(f"Unknown data.text_pairs {source!r}; known: {', '.join(SOURCES)}.")
-    if settings.pivot and source == ACROSS_LANGUAGES:
-        raise UserError(f"data.text_pairs={source} draws languages, and method.pivot={settings.pivot} names one: use "
+    if settings.pivot is not None and source == ACROSS_LANGUAGES:
+        raise UserError(f"data.text_pairs={source} draws languages, and a target is in those of method.pivot: use "
                         f"{FILES} or {CO_CAPTIONS}.")  # fmt: skip
 
     def finish(items, seed):
@@ -343,9 +388,10 @@ def _text_pairs(settings: StreamSettings, texts: Texts) -> Stream:
     }[source]
     without = f"No image has two captions for data.text_pairs={source}: it needs images with several captions"
     without += ", in different languages (one of data.text_text_languages, if set)." if decode else "."
-    if settings.pivot:
-        parse = with_pivot(parse, settings.pivot)
-        without = f"No text pair has one side in method.pivot={settings.pivot} and one in another language."
+    if settings.pivot is not None:
+        pivots = pivots_of(settings)
+        parse = with_pivot(parse, pivots)
+        without = f"No text pair has one side in method.pivot={'+'.join(pivots)} and one in another language."
     return Stream(
         "text_text",
         parse,
