@@ -6,12 +6,13 @@ A long model takes a longer stage: --config.train.steps=3000.
 """
 
 from mural_tf.configs.emoji import get_config as emoji
+from mural_tf.data.emoji.names import WELL_RESOURCED
 from mural_tf.models import mount
 
 
 def get_config():
     config = mount(emoji("mural"), "translation_distillation")
-    config.method.pivot = "mean"  # of the nine languages with captions of all emoji
+    config.method.pivot = "+".join(WELL_RESOURCED)
     config.method.cached = True
     config.method.pivot_weight = 0.0  # captions hold English where it is
     config.optimizer.learning_rate = 4e-3  # linearly to 0

@@ -568,6 +568,7 @@ def emoji():
         languages=("core", "25 languages, or all that name half of the emoji (122).", ["core", "all"]),
         seed=(0, "Chooses the 3% of captions per under-resourced language."),
         keyword_captions=(False, "Also use CLDR's keywords as training captions."),
+        held_out_names=(False, "Leave a fifth of the test's names out of training, see docs/data.md."),
     )
     cache = cli.define(cache=("", "Folder for the fetched packages, 250 MB; empty: emoji_packages beside --output."))
 

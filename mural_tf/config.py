@@ -176,6 +176,7 @@ def _data() -> ConfigDict:
             directory="",
             download_directory="data/downloads",  # where the emoji benchmark's packages are cached
             emoji_languages="core",  # "core": the benchmark's 25; "all": every locale that names half the emoji
+            emoji_held_out_names=False,  # without a fifth of the test's names in training, except in nine languages
             format="mural",  # or "img2dataset" (keys jpg, txt); see docs/data.md
             image_text_languages=(),  # training captions in these only; empty: all
             text_pairs="files",  # or "co_captions": two captions of one image, the fine-tuning ablation of [MURAL A.1];

@@ -347,18 +347,22 @@ def stated_languages(files: Sequence[str], parse: Callable, key: str) -> dict[st
 def count_languages(files: Sequence[str], parse: Callable, key: str) -> dict[str, int]:
     """Counts items by language in one pass over the files."""
     table: collections.Counter[str] = collections.Counter()
-    dataset = _items(files, parse).filter(lambda item: tf.logical_not(_is_lost(item, key))).map(lambda item: item[key])
-    for batch in records.untuned(dataset.batch(4096)).as_numpy_iterator():
-        for name, count in zip(*np.unique(batch, return_counts=True)):
+    for block in one_pass(files, parse, ("problem", key)):
+        is_lost = (block["problem"] != b"") & (block[key] == b"")
+        for name, count in zip(*np.unique(block[key][~is_lost], return_counts=True)):
             table[name.decode("utf-8", "replace")] += int(count)
     return dict(table)
 
 
 def one_pass(files: Sequence[str], parse: Callable, names: Sequence[str]) -> Iterator[dict[str, np.ndarray]]:
-    """Yields the entries `names` of the items that can be used, in file order, in blocks of up to 4,096."""
-    usable = _items(files, parse).filter(lambda item: tf.equal(item["problem"], ""))
-    blocks = usable.map(lambda item: {name: item[name] for name in names}).batch(4096)
-    yield from records.untuned(blocks).as_numpy_iterator()
+    """Yields the entries `names` of the items of all records, in file order, in blocks."""
+
+    def chosen(block):
+        items = _parse_block(block, parse)
+        return {name: items[name] for name in names}
+
+    blocks = read_files(files, None).batch(BLOCK).map(chosen, num_parallel_calls=PARALLEL, deterministic=True)
+    yield from records.untuned(blocks.prefetch(PARALLEL)).as_numpy_iterator()
 
 
 def _is_lost(item: dict[str, tf.Tensor], language_key: str) -> tf.Tensor:

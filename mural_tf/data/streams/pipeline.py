@@ -167,18 +167,23 @@ def stream_items(config: ConfigDict, tokenizer, stream: str, names: Sequence[str
     """Yields the entries `names` of a stream's usable items, each once, undecoded and in file order, in blocks."""
     settings = stream_settings(config)
     kind, files = _STREAMS[stream](settings, Texts(tokenizer, "longest")), stream_files(config, stream)
-    key = kind.language_key
-    for block in one_pass(files, kind.parse, tuple(dict.fromkeys((*names, key)))):
-        wanted = np.isin(block[key], [name.encode() for name in kind.languages]) if kind.languages else slice(None)
+    key, languages = kind.language_key, [name.encode() for name in kind.languages]
+    for block in one_pass(files, kind.parse, tuple(dict.fromkeys((*names, key, "problem")))):
+        wanted = block["problem"] == b""
+        if languages:
+            wanted &= np.isin(block[key], languages)
         yield tuple(block[name][wanted] for name in names)
 
 
 def pivots_of(settings: StreamSettings) -> tuple[str, ...]:
     """Returns the languages that `method.pivot` stands for in this data; those of captions that are trained alone."""
     data = settings.data
-    counts = _captions_by_language(data.directory, data.format, data.default_language)
-    trained = {name: n for name, n in counts.items() if name in (data.image_text_languages or counts)}
-    return pivot_languages(settings.pivot, lambda: trained, lambda: _pairs_by_language(data.directory, data.text_pairs))
+
+    def captions():
+        counts = _captions_by_language(data.directory, data.format, data.default_language)
+        return {name: n for name, n in counts.items() if name in (data.image_text_languages or counts)}
+
+    return pivot_languages(settings.pivot, captions, lambda: _pairs_by_language(data.directory, data.text_pairs))
 
 
 @functools.lru_cache(maxsize=8)  # every start of the input asks again
