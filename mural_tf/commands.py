@@ -378,6 +378,28 @@ def analyse_errors():
     return main
 
 
+def analyse_doctor():
+    """Says which languages a model knows badly, why, and what would help.
+
+    python -m mural_tf analyse doctor --model=WORKDIR_OR_EXPORT --data=DATA
+    """
+    flag = cli.define(
+        model=(None, "Workdir or export."),
+        split=("test", "Split of the TFRecords."),
+        languages=([], "Languages, for example am,sw. Default: all."),
+        pivot=("", "Language to compare with. Default: the one with most training captions."),
+    )
+    data = cli.define(data=(None, "Folder of TFRecords, with what the model was trained on."))
+    cli.define_trust()
+
+    def main(_) -> None:
+        from mural_tf.analysis.doctor import check
+
+        print(check(data_dir=data["data"], **flag))
+
+    return main
+
+
 def import_weights():
     """Turns trained weights from elsewhere into a workdir.
 
@@ -636,6 +658,7 @@ COMMANDS = {
     "serve": Command(serve),
     "analyse languages": Command(analyse_languages),
     "analyse errors": Command(analyse_errors),
+    "analyse doctor": Command(analyse_doctor),
     "import": Command(import_weights, positional=True),
     "convert": Command(convert, positional=True),
     "vocabulary": Command(vocabulary, positional=True),
