@@ -4,6 +4,7 @@ import os
 import signal
 
 import contract
+import forked
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -11,6 +12,7 @@ import toy_data
 from contract import losses_of
 from test_contrastive_loss import loop_oracle, unit_rows
 
+from mural_tf.backend import keras
 from mural_tf.config import load_config
 from mural_tf.data import records
 from mural_tf.data.streams import targets
@@ -20,12 +22,14 @@ from mural_tf.errors import UserError
 from mural_tf.export import signatures
 from mural_tf.losses.distillation import cosine_loss
 from mural_tf.models import build_model, complete
+from mural_tf.runs import finish
 from mural_tf.runs.finetune import _with_source_architecture, finetune
 from mural_tf.runs.pretrain import pretrain
 from mural_tf.text import vocabulary_file
-from mural_tf.training.callbacks import SaveCheckpoints
+from mural_tf.training.callbacks import SaveCheckpoints, StopSignals
 from mural_tf.training.checkpoints import restore_for_inference, training_checkpoints
-from mural_tf.training.fit import compile_model
+from mural_tf.training.fit import compile_model, fit
+from mural_tf.training.tpu_check import find_problems, trace_step
 
 METHOD = "translation_distillation"
 
@@ -271,6 +275,50 @@ def test_a_run_with_cached_targets_goes_on_where_it_was_stopped(tmp_path, monkey
         restore_for_inference(model, tmp_path / name)
         weights[name] = values(model.text_encoder)
     assert_equal(*weights.values())
+
+
+def trained_on_cached_targets(folder, replicas: int):
+    """The text tower's weights after three steps in two chunks."""
+    if replicas > 1:
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * replicas)
+    devices = [f"CPU:{number}" for number in range(replicas)]
+    strategy = tf.distribute.MirroredStrategy(devices) if replicas > 1 else tf.distribute.get_strategy()
+    config = contract.toy_config(METHOD, method__cached=True, method__pivot="mean", train__micro_batches=2)
+    config.text_tower.dropout = 0.0
+    config.data.update(dict(directory=str(folder), shuffle_buffer=100))
+    config.train.update(dict(steps=3, log_every=3))
+    with strategy.scope():
+        keras.utils.set_random_seed(0)
+        model = build_model(config, toy_data.toy_tokenizer().vocabulary_size)
+        compile_model(model, complete(config))
+    workdir = folder / f"of-{replicas}"
+    workdir.mkdir()
+    with StopSignals() as signals:
+        assert fit(model, toy_data.toy_tokenizer(), complete(config), workdir, strategy, signals)
+    return values(model.text_encoder)
+
+
+@pytest.mark.slow
+def test_cached_targets_reach_every_replica_and_chunk(tmp_path):
+    toy_data.write_toy_data(tmp_path, pairs=PAIRS)
+    one, two = (forked.call(trained_on_cached_targets, tmp_path, replicas) for replicas in (1, 2))
+    assert max(np.max(np.abs(a - b)) for a, b in zip(one, two)) < 1e-4
+
+
+def test_what_a_finished_stage_says_to_do_next(tmp_path, capsys):
+    (tmp_path / "summary.json").write_text('{"table": "", "split": "test", "search": []}')
+    for method, change in ((METHOD, " --config.other_method=True"), ("mural", "")):
+        finish.describe(toy_data.toy_config("data/mine", method), tmp_path)
+        expected = f"finetune --config=finetune{change} --from={tmp_path} --workdir=NEW_FOLDER --config.data.directory="
+        assert f"{expected}data/mine" in capsys.readouterr().out
+
+
+def test_a_stage_that_caches_has_a_step_that_a_tpu_takes():
+    config = contract.toy_config(METHOD, method__cached=True)
+    step, example = trace_step(config, toy_data.toy_tokenizer().vocabulary_size, 2)
+    assert example["text_target"].shape == example["caption_target"].shape == (2, 24)
+    assert find_problems(step.get_concrete_function(example).graph.as_graph_def()) == []
 
 
 # The data.
