@@ -410,6 +410,28 @@ def analyse_errors():
     return main
 
 
+def analyse_doctor():
+    """Says which languages a model knows badly, why, and what would help.
+
+    python -m mural_tf analyse doctor --model=WORKDIR_OR_EXPORT --data=DATA
+    """
+    flag = cli.define(
+        model=(None, "Workdir or export."),
+        split=("test", "Split of the TFRecords."),
+        languages=([], "Languages, for example am,sw. Default: all."),
+        pivot=("", "Language to compare with. Default: the one with most training captions."),
+    )
+    data = cli.define(data=(None, "Folder of TFRecords, with what the model was trained on."))
+    cli.define_trust()
+
+    def main(_) -> None:
+        from mural_tf.analysis.doctor import check
+
+        print(check(data_dir=data["data"], **flag))
+
+    return main
+
+
 def import_weights():
     """Turns trained weights from elsewhere into a workdir.
 
@@ -622,6 +644,7 @@ def emoji():
         languages=("core", "25 languages, or all that name half of the emoji (122).", ["core", "all"]),
         seed=(0, "Chooses the 3% of captions per under-resourced language."),
         keyword_captions=(False, "Also use CLDR's keywords as training captions."),
+        held_out_names=(False, "Leave a fifth of the test's names out of training, see docs/data.md."),
     )
     cache = cli.define(
         cache=("", "Folder for the fetched packages, 250 MB; empty: emoji_packages beside --output.", here)
@@ -695,6 +718,7 @@ COMMANDS = {
     "serve": Command(serve),
     "analyse languages": Command(analyse_languages),
     "analyse errors": Command(analyse_errors),
+    "analyse doctor": Command(analyse_doctor),
     "import": Command(import_weights, positional=True),
     "convert": Command(convert, positional=True),
     "vocabulary": Command(vocabulary, positional=True),

@@ -15,7 +15,7 @@ from mural_tf.evaluation import benchmarks
 from mural_tf.evaluation.protocol import check_protocol, default_protocol
 from mural_tf.evaluation.published import compare
 from mural_tf.evaluation.request import Request
-from mural_tf.evaluation.retrieval import Evaluation
+from mural_tf.evaluation.retrieval import HELD_OUT, Evaluation
 from mural_tf.files import as_path, storage_errors, write_whole
 from mural_tf.loading import load
 from mural_tf.metrics.ranking import CUTOFFS
@@ -56,9 +56,14 @@ def _retrieval_rows(evaluation: Evaluation) -> list[str]:
 def group_table(metrics: dict[str, float], name: str, groups: dict[str, Sequence[str]], languages: int) -> str:
     """Returns plain text: the mean recall of each group and of all `languages`, with their numbers of languages."""
     rows = [(group, len(members)) for group, members in groups.items()] + [("all", languages)]
+    titles = {"mean recall": "mean_recall"}
+    if f"{name}/all/{HELD_OUT}" in metrics:
+        titles["held-out names"] = HELD_OUT
     width = max(len("group"), *(len(group) for group, _ in rows))
-    lines = [f"{'group':{width}}  languages  mean recall"]
-    lines += [f"{group:{width}}  {count:9,}  {metrics[f'{name}/{group}/mean_recall']:11.1f}" for group, count in rows]
+    lines = [f"{'group':{width}}  languages" + "".join(f"  {title}" for title in titles)]
+    for group, count in rows:
+        cells = "".join(f"  {metrics[f'{name}/{group}/{key}']:{len(title)}.1f}" for title, key in titles.items())
+        lines.append(f"{group:{width}}  {count:9,}{cells}")
     return "\n".join(lines)
 
 

@@ -18,7 +18,7 @@ from mural_tf.evaluation.report import Evaluation
 from mural_tf.evaluation.request import measure_retrieval
 from mural_tf.export.saved_model import export_model
 from mural_tf.files import json_field, read_json, write_whole
-from mural_tf.models import build_model
+from mural_tf.models import build_model, method_class
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.remote_folders import shown
 from mural_tf.search.build import index_in_memory
@@ -170,6 +170,12 @@ def describe(config: ConfigDict, workdir: pathlib.Path) -> None:
         "Next:",
         f"  python -m mural_tf search query 'a sentence' --model={model} --images=FOLDER --html=found.html",
         *([f"  python -m mural_tf evaluate --model={source} --data_dir={data} --split={split}"] if table else []),
-        f"  python -m mural_tf finetune --config=finetune --from={source} --workdir=NEW_FOLDER",
+        f"  python -m mural_tf finetune --config=finetune{_change(config)} --from={source} --workdir=NEW_FOLDER "
+        f"--config.data.directory={data}",
     ]
     print(shown("\n".join(lines)))
+
+
+def _change(config: ConfigDict) -> str:
+    """The flag with which fine-tuning on captions follows a stage, which would go on as itself."""
+    return " --config.other_method=True" if method_class(config.model).starts_from else ""

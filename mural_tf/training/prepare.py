@@ -48,7 +48,8 @@ def prepare_data(config: ConfigDict) -> pathlib.Path:
     if data.source == "emoji":
         from mural_tf.data.emoji.benchmark import build_emoji
 
-        build_emoji(data.directory, data.download_directory, languages=data.emoji_languages)
+        held_out = data.emoji_held_out_names
+        build_emoji(data.directory, data.download_directory, languages=data.emoji_languages, held_out_names=held_out)
     elif data.source == "shapes":
         from mural_tf.data.shapes import build_shapes
 
