@@ -416,12 +416,12 @@ def analyse_doctor():
     python -m mural_tf analyse doctor --model=WORKDIR_OR_EXPORT --data=DATA
     """
     flag = cli.define(
-        model=(None, "Workdir or export."),
+        model=(None, "Workdir or export.", place),
         split=("test", "Split of the TFRecords."),
         languages=([], "Languages, for example am,sw. Default: all."),
         pivot=("", "Language to compare with. Default: the one with most training captions."),
     )
-    data = cli.define(data=(None, "Folder of TFRecords, with what the model was trained on."))
+    data = cli.define(data=(None, "Folder of TFRecords, with what the model was trained on.", place))
     cli.define_trust()
 
     def main(_) -> None:

@@ -23,7 +23,7 @@ from mural_tf.runs.pretrain import pretrain
 from mural_tf.training.prepare import HANDLES, PLACES
 
 # Texts that name nothing; `config` is a file of Python, which is run: it must be on this machine.
-TEXTS = {"split", "languages", "protocol", "tpu", "profile", "beam", "language", "host", "head", "variants",
+TEXTS = {"split", "languages", "pivot", "protocol", "tpu", "profile", "beam", "language", "host", "head", "variants",
          "translation_languages", "config", "benchmark", "tpu_type"}  # fmt: skip
 HERE = {"emoji": {"cache"}}  # on this machine only: npm writes there
 WORKS = {
@@ -36,6 +36,7 @@ WORKS = {
     "search query": {"index", "model", "images", "image", "queries", "html", "json", "output"},
     "serve": {"export", "index"},
     "analyse languages": {"data_dir", "output", "model"},
+    "analyse doctor": {"model", "data"},
     "analyse errors": {"model", "other", "data_dir", "output"},
     "import": {"weights", "workdir", "onto"},
     "convert": {"output", "evaluation_images", "exclude_texts", "translations"},
