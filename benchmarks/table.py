@@ -2,12 +2,15 @@
 
     python -m benchmarks.table --output=results/methods                  # every method, three seeds
     python -m benchmarks.table --output=results/methods --ablations      # the ablations, one seed
+    python -m benchmarks.table --output=results/methods --translated     # with and without the stage, and its ablations
     python -m benchmarks.table --output=results/quick --quick            # a tenth of the budget, one seed
 
 The budget is what emoji_mural sees: so many image-caption pairs and so many text pairs, drawn with repetition. A
 method may leave pairs unused (ALIGN sees no text pair) but not see more; what it saw is in the table. Every method is
 trained by run_pretrain.py, its later stages by run_finetune.py, and evaluated as they evaluate. No method sees an
-image-caption pair in the languages of HELD_OUT; text pairs in them it may see.
+image-caption pair in the languages of HELD_OUT; text pairs in them it may see. The rows of --translated go beyond the
+budget, by a stage of translations; they have the processor time of all stages beside the recalls, and one seed.
+--held_out_names trains and measures on the build with held-out names, which has a column more.
 
 A run is a folder below --output, with what it printed in a .log beside it. --jobs run at a time, each on its share of
 the cores: small towers leave two threads waiting for each other. The same command goes on where it stopped, and
@@ -27,15 +30,16 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from absl import flags
 
 from benchmarks import table_rows
-from benchmarks.table_rows import ABLATIONS, HELD_OUT, METHODS, SEEN, Method, Stage, slug, step_count
+from benchmarks.table_rows import ABLATIONS, HELD_OUT, METHODS, SEEN, TRANSLATED, Method, Stage, slug, step_count
 from mural_tf import cli
 from mural_tf.data.emoji.names import UNDER_RESOURCED, WELL_RESOURCED
 from mural_tf.errors import UserError
+from mural_tf.evaluation.retrieval import HELD_OUT as HELD_OUT_NAMES
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 QUICK = 0.1  # of the budget
@@ -96,11 +100,11 @@ def execute(runs: Iterable[Run], jobs: int, finish: Callable[[Run], None], after
                     after()
 
 
-def train(run: Run, scale: float, data: str) -> None:
+def train(run: Run, scale: float, data: str, held_out_names: bool = False) -> None:
     """Trains what is not trained yet."""
     if not (run.workdir / "summary.json").exists():
         begun = time.monotonic()
-        call(command(run, scale, data), log_of(run))
+        call(command(run, scale, data, held_out_names), log_of(run))
         if not (run.workdir / "summary.json").exists():  # a run that got SIGTERM has saved and ends as usual
             raise UserError(f"{run.workdir} was stopped; the same command goes on.")
         minutes = (time.monotonic() - begun) / 60
@@ -123,7 +127,7 @@ def log_of(run: Run) -> pathlib.Path:
     return run.workdir.with_name(f"{run.workdir.name}.log")
 
 
-def command(run: Run, scale: float, data: str) -> list[str]:
+def command(run: Run, scale: float, data: str, held_out_names: bool = False) -> list[str]:
     """Returns the command line of a run."""
     steps = step_count(run.stage, scale)
     fields = {
@@ -134,6 +138,7 @@ def command(run: Run, scale: float, data: str) -> list[str]:
         "train.log_every": log_every(steps),
         "train.checkpoint_every": max(1, min(250, steps)),
         "train.export": False,
+        **({"data.emoji_held_out_names": True} if held_out_names else {}),
         **dict(run.stage.overrides),
     }
     if table_rows.load(run.stage).optimizer.warmup_steps:
@@ -179,18 +184,19 @@ def collect(methods: Iterable[Method], seeds: int, scale: float, folder: pathlib
     results = {}
     for method in methods:
         for seed in range(seeds):
-            last = runs_of(method, seed, scale, folder)[-1]
-            if not translation_file(last.workdir).exists():
+            workdirs = [run.workdir for run in runs_of(method, seed, scale, folder)]
+            if not translation_file(workdirs[-1]).exists():
                 break
-            results.setdefault(method.name, []).append(measure(method, last.workdir))
+            results.setdefault(method.name, []).append(measure(method, workdirs))
     return results
 
 
-def measure(method: Method, workdir: pathlib.Path) -> dict:
-    """Returns one seed's numbers, {column: number or None}, from what the run left in its workdir.
+def measure(method: Method, workdirs: Sequence[pathlib.Path]) -> dict:
+    """Returns one seed's numbers, {column: number or None}, from what the runs of its stages left in their workdirs.
 
     Translation is measured with each head, the text-text head where the last stage trains one.
     """
+    workdir = workdirs[-1]
     summary = json.loads((workdir / "summary.json").read_text(encoding="utf-8"))
     translation = json.loads(translation_file(workdir).read_text(encoding="utf-8"))
     groups = {
@@ -204,11 +210,12 @@ def measure(method: Method, workdir: pathlib.Path) -> dict:
         known = [value(language) for language in languages]
         return statistics.mean(known) if None not in known else None
 
-    def recall(language):
+    def recall(language, metric="mean_recall"):
         asked = method.images and language in method.languages
-        return summary["metrics"].get(f"emoji/{language}/mean_recall") if asked else None
+        return summary["metrics"].get(f"emoji/{language}/{metric}") if asked else None
 
     row = {name: mean(languages, recall) for name, languages in groups.items()}
+    row["held_out"] = mean(UNDER_RESOURCED, lambda language: recall(language, HELD_OUT_NAMES))
     text_head = table_rows.trains_text_head(method.stages[-1])
     heads = {
         "translation": translation["default"],
@@ -220,7 +227,20 @@ def measure(method: Method, workdir: pathlib.Path) -> dict:
             row[f"{column}_{name}"] = mean([language for language in groups[name] if language != "en"], asked.get)
     row["parameters"] = summary["parameters"]
     row["processor_seconds_per_step"] = processor_seconds_per_step(workdir)
+    row["processor_seconds"] = sum_of(processor_seconds(one) for one in workdirs)
     return row
+
+
+def sum_of(values: Iterable[float | None]) -> float | None:
+    values = list(values)
+    return None if None in values else sum(values)
+
+
+def processor_seconds(workdir: pathlib.Path) -> float | None:
+    """Of all steps of a finished run, by the median step; without start, evaluation and export."""
+    steps = json.loads((workdir / "summary.json").read_text(encoding="utf-8"))["step"]
+    of_a_step = processor_seconds_per_step(workdir)
+    return None if of_a_step is None else steps * of_a_step
 
 
 def processor_seconds_per_step(workdir: pathlib.Path) -> float | None:
@@ -236,7 +256,7 @@ def processor_seconds_per_step(workdir: pathlib.Path) -> float | None:
 
 def chosen_methods() -> tuple[Method, ...]:
     """Returns what the flags ask for; raises `UserError` for an unknown name or a missing configuration."""
-    chosen = ABLATIONS if ABLATE.value else METHODS
+    chosen = ABLATIONS if ABLATE.value else TRANSLATED if STAGED.value else METHODS
     known = {slug(method.name): method for method in chosen}
     unknown = [name for name in NAMES.value if name not in known]
     if unknown:
@@ -254,9 +274,9 @@ def main(_) -> None:
 
     chosen = chosen_methods()
     scale = BUDGET.value or (QUICK if QUICK_RUN.value else 1.0)
-    seeds = SEEDS.value or (1 if QUICK_RUN.value or ABLATE.value else 3)
+    seeds = SEEDS.value or (1 if QUICK_RUN.value or ABLATE.value or STAGED.value else 3)
     folder, data = pathlib.Path(OUTPUT.value).resolve(), str(pathlib.Path(DATA.value).resolve())
-    name = "ablations" if ABLATE.value else "table"
+    name = "ablations" if ABLATE.value else "translated" if STAGED.value else "table"
     pairs = {method.name: method.pairs(scale) for method in chosen}
     # All methods of a seed first: a table that was cut off is complete for some seeds.
     by_method = [runs_of(method, seed, scale, folder / "runs") for seed in range(seeds) for method in chosen]
@@ -264,12 +284,12 @@ def main(_) -> None:
     last = {method[-1].workdir for method in by_method}
     signal.signal(signal.SIGTERM, pass_on)
     config = table_rows.load(METHODS[0].stages[0])
-    config.data.directory = data
+    config.data.directory, config.data.emoji_held_out_names = data, HELD_OUT_BUILD.value
     prepare_data(config)  # before two runs do it at once
     os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(max(1, (os.cpu_count() or 1) // JOBS.value)))
 
     def finish(run: Run) -> None:
-        train(run, scale, data)
+        train(run, scale, data, HELD_OUT_BUILD.value)
         if run.workdir in last:
             translate(run, data)
 
@@ -289,6 +309,10 @@ if __name__ == "__main__":
     DATA = flags.DEFINE_string("data_dir", "data/emoji_core", "The emoji benchmark; built here if it is not there.")
     NAMES = flags.DEFINE_list("methods", [], "Rows, by their names in lower case with hyphens; empty: all.")
     ABLATE = flags.DEFINE_bool("ablations", False, "The ablations instead of the methods.")
+    STAGED = flags.DEFINE_bool("translated", False, "Methods with and without the stage of translations instead.")
+    HELD_OUT_BUILD = flags.DEFINE_bool(
+        "held_out_names", False, "Build --data_dir with held-out names; give the table an --output of its own."
+    )
     QUICK_RUN = flags.DEFINE_bool("quick", False, "A tenth of the budget and one seed.")
     SEEDS = flags.DEFINE_integer("seeds", 0, "Runs of each method; 0: 3, of ablations 1.", lower_bound=0)
     BUDGET = flags.DEFINE_float("budget", 0.0, "Share of the budget; 0: all, with --quick a tenth.")

@@ -16,6 +16,7 @@ COLUMNS = {  # column → (title, digits)
     "under": ("under-resourced", 1),
     "none": ("no image-caption pair", 1),
     "en": ("English", 1),
+    "held_out": ("held-out names, text to image, under-resourced", 1),
     "translation_well": ("translation, well-resourced", 1),
     "translation_under": ("translation, under-resourced", 1),
     "translation_none": ("translation, no image-caption pair", 1),
@@ -24,6 +25,7 @@ COLUMNS = {  # column → (title, digits)
     "text_head_translation_none": ("by the text-text head, no image-caption pair", 1),
     "parameters": ("parameters", 0),
     "processor_seconds_per_step": ("processor seconds a step", 3),
+    "processor_seconds": ("processor seconds of all steps", 0),
 }
 CHART = ("well", "under", "none")
 

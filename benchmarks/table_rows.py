@@ -87,6 +87,16 @@ ETCL_STAGE = Stage("emoji_etcl", steps=TRIPLES[1], captions=2 * IMAGE_TEXT, text
 ENGLISH = ("data.image_text_languages", ("en",))
 SIX = ("data.image_text_languages", ("en", "de", "fr", "cs", "zh", "ja"))
 
+# The stage of translations, after the others and beyond their budget. No picture is read.
+TRANSLATIONS = Stage("emoji_mural_translated", steps=2_000 / STEPS, captions=0, text_pairs=384)
+
+
+def translated(name: str, *stages: Stage, **overrides) -> Method:
+    """The stages of a method, then translations; `overrides` of the last stage's own fields."""
+    fields = tuple((f"method.{key}", value) for key, value in overrides.items())
+    return Method(name, (*stages, dataclasses.replace(TRANSLATIONS, overrides=fields)))
+
+
 METHODS = (
     Method("ALIGN", (Stage("emoji_align", text_pairs=0),)),
     mural("MURAL"),
@@ -132,6 +142,21 @@ ABLATIONS = (
     Method("SigLIP, bias from -5.5", (Stage("emoji_siglip", text_pairs=0, overrides=(("method.bias", -5.5),)),)),
     *(in_batches("SigLIP", "emoji_siglip", size) for size in (64, 256, 1_024)),
 )  # fmt: skip
+
+ALIGN, MURAL, ETCL = (METHODS[place].stages for place in (0, 1, 3))
+TRANSLATED = (
+    Method("ALIGN", ALIGN),
+    translated("ALIGN, translated", *ALIGN),
+    Method("MURAL", MURAL),
+    translated("MURAL, translated", *MURAL),
+    Method("ETCL", ETCL),
+    translated("ETCL, translated", *ETCL),
+    translated("MURAL, translated, English alone", *MURAL, pivot="en"),
+    translated("MURAL, translated, both sides", *MURAL, pivot_weight=1.0),
+    translated("MURAL, translated, without captions", *MURAL, captions_weight=0.0),
+    translated("MURAL, translated, softmax", *MURAL, loss="softmax"),
+    translated("MURAL, translated, first layers", *MURAL, trained="embeddings_and_first"),
+)
 
 
 def step_count(stage: Stage, scale: float) -> int:

@@ -176,6 +176,7 @@ def _data() -> ConfigDict:
             directory="",
             download_directory="data/downloads",  # where the emoji benchmark's packages are cached
             emoji_languages="core",  # "core": the benchmark's 25; "all": every locale that names half the emoji
+            emoji_held_out_names=False,  # without a fifth of the test's names in training, except in nine languages
             format="mural",  # or "img2dataset" (keys jpg, txt); see docs/data.md
             sources=ConfigDict(),  # {name: {directory, weight, format}} to train on instead of `directory`, which then
             # is where evaluation reads and vocabularies are kept; see docs/data.md

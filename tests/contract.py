@@ -78,6 +78,9 @@ def batch_of(model, config, count: int = EXAMPLES, seed: int = 0) -> dict:
     """A batch of what the model takes; the first and the last example share their ids."""
     rng, batch = np.random.default_rng(seed), {}
     for name in model.parts:
+        if name in model.vector_parts:
+            batch[name] = tf.math.l2_normalize(rng.normal(size=[count, model.embedding_size]).astype("f"), axis=1)
+            continue
         if name in model.image_parts:
             shape = [count, *model.image_shape]
             values = rng.normal(size=shape) if len(shape) == 2 else rng.integers(0, 256, shape, np.uint8)

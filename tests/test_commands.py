@@ -181,7 +181,7 @@ def test_a_command_gets_its_flags_and_arguments(no_flags, monkeypatch, capsys):
 
 
 LOADING = {"finetune", "evaluate", "export", "embed", "search index", "search query", "analyse languages",
-           "analyse errors", "import"}  # fmt: skip
+           "analyse doctor", "analyse errors", "import"}  # fmt: skip
 
 
 def test_the_commands_that_load_stored_configurations_have_the_flag_trust():

@@ -128,6 +128,27 @@ def test_description(build):
     assert description["languages"]["de"]["text_pairs"] == {"train": 8}
 
 
+def test_held_out_names_are_in_no_training_text_but_the_well_resourced(build, monkeypatch):
+    monkeypatch.setattr(benchmark, "HELD_OUT_SHARE", 0.4)  # one of three
+    plain, held = build("plain"), build("held", held_out_names=True)
+    description = json.loads((held / "dataset.json").read_text(encoding="utf-8"))
+    (image,) = description["held_out_names"]
+    key = image.removeprefix("emojione/")
+    assert description["settings"]["held_out_names"] is True
+    pairs = {folder: {(p.group_id, p.language_b) for p in read(folder, records.TEXT_PAIRS, "train")}
+             for folder in (plain, held)}  # fmt: skip
+    lost = {(group, language) for group, language in pairs[plain] if group == f"{key}:name"} - pairs[held]
+    assert pairs[held] < pairs[plain] and pairs[plain] - pairs[held] == lost
+    assert {language for _, language in lost} == set(UNDER_RESOURCED)
+    for record in read(held, records.IMAGE_TEXT, "train"):
+        if record.image_id.endswith(f"/{key}"):
+            assert set(record.languages) == set(WELL_RESOURCED)
+    names = [path for path in bytes_of(plain) if "test-" in path or "dev-" in path]
+    assert [bytes_of(plain)[name] for name in names] == [bytes_of(held)[name] for name in names]
+    with pytest.raises(UserError, match="held_out_names"):
+        build("plain", held_out_names=True)
+
+
 def test_all_languages_are_those_that_name_half(build):
     folder = build("emoji", languages="all")
     description = json.loads((folder / "dataset.json").read_text(encoding="utf-8"))

@@ -62,7 +62,9 @@ def test_shapes_and_types(config, whole):
     for name in ("caption", "text_a", "text_b"):
         assert {v.shape for v in batch[name].values()} == {(16, 8)}
     assert batch["caption"]["input_word_ids"][0, 0] == toy_data.RESERVED.index("[CLS]")
-    assert "text_a" not in training_batches(config, toy_data.toy_tokenizer(), **ONE).element_spec
+    dataset = training_batches(config, toy_data.toy_tokenizer(), **ONE)
+    assert "text_a" not in dataset.element_spec
+    assert b"PyFunc" not in dataset._as_serialized_graph().numpy()  # nothing of it calls Python
 
 
 def test_the_same_seed_gives_the_same_batches(config, whole):

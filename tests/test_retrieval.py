@@ -10,6 +10,7 @@ from mural_tf.errors import UserError
 from mural_tf.evaluation import report
 from mural_tf.evaluation.protocol import default_protocol
 from mural_tf.evaluation.request import measure_retrieval
+from mural_tf.evaluation.retrieval import HELD_OUT
 
 
 class FakeEmbedder:
@@ -125,6 +126,24 @@ def test_groups_fall_back_to_the_configuration(data_dir):
     expected = (EN["mean_recall"] + DE_MEAN_RECALL) / 2  # both are well-resourced in the paper
     assert metrics["retrieval/well-resourced/mean_recall"] == pytest.approx(expected, abs=1e-9)
     assert "retrieval/under-resourced/mean_recall" not in metrics
+
+
+def test_held_out_names_are_measured_apart_among_all_images(data_dir):
+    def metrics_with(*ids):
+        description = {"language_groups": {"first": ["en"]}, "held_out_names": ids}
+        (data_dir / "dataset.json").write_text(json.dumps(description))
+        return measure_retrieval(FakeEmbedder(), data_dir, "test").metrics
+
+    metrics = metrics_with("image0")  # en: c0 is first, c1 at 2.5; de: image 0's caption is second
+    assert metrics[f"retrieval/en/{HELD_OUT}"] == metrics[f"retrieval/first/{HELD_OUT}"] == pytest.approx(250 / 3)
+    assert metrics[f"retrieval/de/{HELD_OUT}"] == pytest.approx(200 / 3)
+    assert metrics[f"retrieval/all/{HELD_OUT}"] == pytest.approx(75)
+    assert "first          1         90.3            83.3" in report.group_table(
+        metrics, "retrieval", {"first": [""]}, 2
+    )
+    alone = metrics_with("image1")  # no German caption: no mean over languages
+    assert alone[f"retrieval/en/{HELD_OUT}"] == 100 and f"retrieval/all/{HELD_OUT}" not in alone
+    assert not any(HELD_OUT in key for key in metrics_with("image4"))  # which does not decode
 
 
 def test_random_captions_equal_a_naive_loop(tmp_path):

@@ -14,7 +14,9 @@ from benchmarks import table, table_rows
 from benchmarks.table_files import comma_separated, markdown, summarize, write_table
 from benchmarks.translation import translation_recall
 from mural_tf.data import records
+from mural_tf.data.emoji.names import UNDER_RESOURCED
 from mural_tf.errors import UserError
+from mural_tf.evaluation.retrieval import HELD_OUT
 
 ALL = (*table_rows.METHODS, *table_rows.ABLATIONS)
 
@@ -163,26 +165,47 @@ def test_measures_what_a_run_left(tmp_path):
     recalls.update({f"emoji/{language}/mean_recall": 4.0 for language in table.HELD_OUT})
     recalls["emoji/en/mean_recall"] = 47.0
     (tmp_path / "evaluation").mkdir()
-    (tmp_path / "summary.json").write_text(json.dumps({"metrics": recalls, "parameters": 7}))
+    (tmp_path / "summary.json").write_text(json.dumps({"metrics": recalls, "parameters": 7, "step": 100}))
     seconds = [{"train/processor_seconds_per_step": s} for s in (9.0, 0.2, 0.4, 0.3)] + [{"emoji/en/mean_recall": 1.0}]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(values) + "\n" for values in seconds))
     languages = [language for language in table_rows.CORE if language != "en"]
     translation = {"default": dict.fromkeys(languages, 50.0), "text_text": dict.fromkeys(languages, 60.0)}
     table.translation_file(tmp_path).write_text(json.dumps(translation))
     mural, labse, english = (table.METHODS[i] for i in (1, 2, 6))
-    found = table.measure(mural, tmp_path)
+    found = table.measure(mural, [tmp_path])
     assert found["well"] == pytest.approx((8 * 20 + 47) / 9) and found["under"] == 20.0 and found["none"] == 4.0
     assert found["translation_well"] == 50.0 and found["processor_seconds_per_step"] == 0.3 and found["parameters"] == 7
     assert found["text_head_translation_none"] == 60.0
     one_head = table_rows.mural("MURAL, one head", ("shared_head", True))
-    assert table.measure(one_head, tmp_path)["text_head_translation_none"] is None
-    assert table.measure(labse, tmp_path)["well"] is None
-    found = table.measure(english, tmp_path)
+    assert table.measure(one_head, [tmp_path])["text_head_translation_none"] is None
+    assert table.measure(labse, [tmp_path])["well"] is None
+    found = table.measure(english, [tmp_path])
     assert found["en"] == 47.0 and found["well"] is None and found["translation_under"] is None
+    assert found["held_out"] is None and found["processor_seconds"] == pytest.approx(30.0)
+    recalls.update({f"emoji/{language}/{HELD_OUT}": 6.0 for language in UNDER_RESOURCED})
+    (tmp_path / "summary.json").write_text(json.dumps({"metrics": recalls, "parameters": 7, "step": 100}))
+    found = table.measure(mural, [tmp_path, tmp_path])  # two stages
+    assert found["held_out"] == 6.0 and found["processor_seconds"] == pytest.approx(60.0)
+    (tmp_path / "metrics.jsonl").write_text("")
+    assert table.measure(mural, [tmp_path])["processor_seconds"] is None
+
+
+def test_the_stage_follows_rows_of_the_table_and_shares_their_runs(tmp_path):
+    runs = {run.workdir: run for method in table_rows.TRANSLATED for run in table.runs_of(method, 0, 1.0, tmp_path)}
+    names = [path.name for path in runs]
+    assert "emoji_mural-1400+emoji_mural_translated-2000" in names
+    assert len(names) == 4 + 8  # ALIGN, MURAL, ETCL's two stages; a stage each
+    bases = {run.workdir for method in table_rows.METHODS for run in table.runs_of(method, 0, 1.0, tmp_path)}
+    assert len(bases & set(runs)) == 4
+    for method in table_rows.TRANSLATED:
+        config = table_rows.load(method.stages[-1])
+        config.update_from_flattened_dict(dict(method.stages[-1].overrides))  # an unknown field is an error
+    flags_of_run = table.command(runs[next(path for path in runs if path.name == "emoji_align-1400")], 1.0, "d", True)
+    assert "--config.data.emoji_held_out_names=True" in flags_of_run
 
 
 def test_collects_the_first_seeds_that_are_measured(tmp_path, monkeypatch):
-    monkeypatch.setattr(table, "measure", lambda method, workdir: workdir.parent.name)
+    monkeypatch.setattr(table, "measure", lambda method, workdirs: workdirs[-1].parent.name)
     align, mural = table.METHODS[:2]
     for method, seed in ((align, 0), (align, 1), (mural, 1)):
         found = table.translation_file(table.runs_of(method, seed, 1.0, tmp_path)[-1].workdir)

@@ -1,6 +1,10 @@
 """Translation distillation: the losses, the teacher that stays, pairs with a pivot, and what it starts from."""
 
+import os
+import signal
+
 import contract
+import forked
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -8,16 +12,24 @@ import toy_data
 from contract import losses_of
 from test_contrastive_loss import loop_oracle, unit_rows
 
+from mural_tf.backend import keras
+from mural_tf.config import load_config
 from mural_tf.data import records
+from mural_tf.data.streams import targets
 from mural_tf.data.streams.captions import parse_co_captions, with_pivot
 from mural_tf.data.streams.pipeline import training_batches
 from mural_tf.errors import UserError
 from mural_tf.export import signatures
 from mural_tf.losses.distillation import cosine_loss
 from mural_tf.models import build_model, complete
-from mural_tf.runs.finetune import _with_source_architecture
+from mural_tf.runs import finish
+from mural_tf.runs.finetune import _with_source_architecture, finetune
+from mural_tf.runs.pretrain import pretrain
+from mural_tf.text import vocabulary_file
+from mural_tf.training.callbacks import SaveCheckpoints, StopSignals
 from mural_tf.training.checkpoints import restore_for_inference, training_checkpoints
-from mural_tf.training.fit import compile_model
+from mural_tf.training.fit import compile_model, fit
+from mural_tf.training.tpu_check import find_problems, trace_step
 
 METHOD = "translation_distillation"
 
@@ -51,8 +63,8 @@ def test_equals_the_oracle(loss):
         return loop_oracle(texts, targets, 0.2, ids=ids) + loop_oracle(targets, texts, 0.2, ids=ids)
 
     same = (batch["caption_id"].numpy(),)  # the batch's first and last texts are the same, on both sides
-    expected = oracle(a, target, same) + oracle(b, target, same)
-    np.testing.assert_allclose(found["translation"], expected, rtol=1e-5)
+    np.testing.assert_allclose(found["translation"], oracle(b, target, same), rtol=1e-5)
+    np.testing.assert_allclose(found["pivot"], oracle(a, target, same), rtol=1e-5)
     np.testing.assert_allclose(found["captions"], oracle(caption, kept, same), rtol=1e-5)
 
 
@@ -153,15 +165,160 @@ def test_what_cannot_work_is_reported(tmp_path):
         _with_source_architecture(toy_data.toy_config(tmp_path, METHOD), source, tmp_path)
     with pytest.raises(UserError, match="needs a trained model to learn from: run_finetune.py --from"):
         contract.build(contract.toy_config(METHOD)).begin(None, restored=False)
-    for fields in (dict(method__loss="euclid"), dict(method__softmax_temperature=0.0), dict(method__pivot="")):
-        with pytest.raises(UserError, match="expected cosine or softmax, a number above 0, and a language"):
+    for fields in (dict(method__loss="euclid"), dict(method__softmax_temperature=0.0)):
+        with pytest.raises(UserError, match="expected cosine or softmax, and a number above 0"):
             contract.build(contract.toy_config(METHOD, **fields))
+    for pivot in ("mean", "en+de"):
+        with pytest.raises(UserError, match="is a mean over texts of many records.*set method.cached=True"):
+            contract.build(contract.toy_config(METHOD, method__pivot=pivot))
     with pytest.raises(UserError, match="Unknown method.trained 'last'; known: all, embeddings_and_first"):
         contract.build(contract.toy_config(METHOD, method__trained="last"))
     config = contract.toy_config(METHOD, method__trained="embeddings_and_first")
     config.text_tower.update(dict(name="words", languages=("en",), projection=24))
     with pytest.raises(UserError, match="method.trained=embeddings_and_first needs text_tower.name=bert, got words"):
         build_model(config, 50)
+
+
+# Targets that are made before the first step.
+
+
+PAIRS = [
+    *(records.TextPair(f"thing w{i}", "en", f"ding v{i}", "de", f"g{i}") for i in range(20)),
+    *(records.TextPair(f"thing w{i}", "en", f"w {i}", "sw", f"g{i}") for i in range(20)),
+]
+
+
+def completed(tmp_path, **fields):
+    """A model with cached targets, and a batch with them."""
+    config = contract.toy_config(METHOD, method__cached=True, **fields)
+    config.data.update(dict(directory=str(tmp_path), shuffle_buffer=100))
+    model = contract.build(config)
+    batches = training_batches(complete(config), toy_data.toy_tokenizer(), streams=model.streams)
+    return model, next(iter(batches.map(model.completer(config, toy_data.toy_tokenizer()))))
+
+
+def taught(model, batch, name):
+    return model.teach(batch[name], training=False).numpy()
+
+
+def test_cached_targets_are_what_the_teacher_gives_in_the_step(tmp_path):
+    toy_data.write_toy_data(tmp_path, pairs=PAIRS)
+    model, batch = completed(tmp_path, method__pivot="en")
+    np.testing.assert_allclose(batch["text_target"], taught(model, batch, "text_a"), atol=1e-6)
+    np.testing.assert_allclose(batch["caption_target"], taught(model, batch, "caption"), atol=1e-6)
+    assert set(model.parts) == {"text_a", "text_b", "caption", "text_target", "caption_target"}
+    without, _ = completed(tmp_path, method__pivot="en", method__pivot_weight=0.0, method__captions_weight=0.0)
+    assert set(without.parts) == {"text_b", "text_target"}
+
+
+def test_the_target_of_several_pivots_is_the_mean_of_the_group(tmp_path):
+    toy_data.write_toy_data(tmp_path, pairs=PAIRS)
+    for pivot in ("en+de", "mean"):  # all captions are in these two
+        model, batch = completed(tmp_path, method__pivot=pivot)
+        number = [toy_data.toy_tokenizer().vocabulary[row[3]][2:] for row in batch["text_a"]["input_word_ids"].numpy()]
+        sides = [model.teach(toy_data.toy_tokenizer()(tf.constant([f"{word}{i}" for i in number])), training=False)
+                 for word in ("thing w", "ding v")]  # fmt: skip
+        mean = tf.math.l2_normalize(sides[0] + sides[1], axis=-1)
+        np.testing.assert_allclose(batch["text_target"], mean, atol=1e-6)
+
+
+def test_too_many_texts_for_the_cache_are_reported(monkeypatch):
+    monkeypatch.setattr(targets, "MOST_BYTES", 100)
+    texts = targets.Texts(width=4)
+    assert [texts.number(text) for text in (b"a" * 20, b"b" * 20, b"a" * 20)] == [0, 1, 0]
+    with pytest.raises(UserError, match="More than 2 texts to embed before the first step.*method.cached=False"):
+        texts.number(b"c" * 40)
+
+
+def test_an_id_without_a_target_ends_the_run():
+    table = targets.TargetTable(np.array([5, 2]), np.eye(2, dtype=np.float32))
+    np.testing.assert_array_equal(table.take(tf.constant([2, 5], tf.int64)), [[0, 1], [1, 0]])
+    for unknown in (3, 9):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="The data changed after training began"):
+            table.take(tf.constant([unknown], tf.int64))
+
+
+@pytest.mark.parametrize("pivot,expected", [
+    ("sw", ("sw",)), ("sw+en", ("sw", "en")), ("", ("fr",)), ("mean", ("de", "en", "fr")),
+])  # fmt: skip
+def test_which_languages_are_pivots(pivot, expected):
+    captions = {"en": 10, "fr": 10, "de": 5, "sw": 4, "": 50}
+    assert targets.pivot_languages(pivot, lambda: captions, lambda: {"fr": 3, "en": 2, "de": 9}) == expected
+
+
+def test_captions_without_a_language_have_no_pivot():
+    with pytest.raises(UserError, match="No caption says its language: name the targets' with --config.method.pivot"):
+        targets.pivot_languages("", lambda: {"": 4}, dict)
+
+
+@pytest.mark.slow
+def test_a_run_with_cached_targets_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
+    data = toy_data.write_toy_data(tmp_path / "data", pairs=PAIRS)
+    vocabulary_file.save_vocabulary(toy_data.toy_tokenizer().vocabulary, tmp_path / "words.txt")
+    source = toy_data.toy_config(data, "align")
+    source.vocabulary.file = str(tmp_path / "words.txt")
+    source.train.steps = 4
+    pretrain(source, tmp_path / "align")
+    weights = {}
+    for name in ("whole", "stopped"):
+        config = toy_data.toy_config(data, METHOD)
+        config.method.update(dict(cached=True, pivot="mean"))
+        config.train.update(dict(steps=4, checkpoint_every=2, log_every=2, export=False))
+        if name == "stopped":
+            with monkeypatch.context() as patched:
+                patched.setattr(SaveCheckpoints, "on_train_batch_end", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+                finetune(config, str(tmp_path / "align"), tmp_path / name)
+            assert not (tmp_path / name / "summary.json").exists()
+        finetune(config, str(tmp_path / "align"), tmp_path / name)
+        config = load_config(tmp_path / name / "config.json")
+        model = build_model(config, toy_data.toy_tokenizer().vocabulary_size)
+        restore_for_inference(model, tmp_path / name)
+        weights[name] = values(model.text_encoder)
+    assert_equal(*weights.values())
+
+
+def trained_on_cached_targets(folder, replicas: int):
+    """The text tower's weights after three steps in two chunks."""
+    if replicas > 1:
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * replicas)
+    devices = [f"CPU:{number}" for number in range(replicas)]
+    strategy = tf.distribute.MirroredStrategy(devices) if replicas > 1 else tf.distribute.get_strategy()
+    config = contract.toy_config(METHOD, method__cached=True, method__pivot="mean", train__micro_batches=2)
+    config.text_tower.dropout = 0.0
+    config.data.update(dict(directory=str(folder), shuffle_buffer=100))
+    config.train.update(dict(steps=3, log_every=3))
+    with strategy.scope():
+        keras.utils.set_random_seed(0)
+        model = build_model(config, toy_data.toy_tokenizer().vocabulary_size)
+        compile_model(model, complete(config))
+    workdir = folder / f"of-{replicas}"
+    workdir.mkdir()
+    with StopSignals() as signals:
+        assert fit(model, toy_data.toy_tokenizer(), complete(config), workdir, strategy, signals)
+    return values(model.text_encoder)
+
+
+@pytest.mark.slow
+def test_cached_targets_reach_every_replica_and_chunk(tmp_path):
+    toy_data.write_toy_data(tmp_path, pairs=PAIRS)
+    one, two = (forked.call(trained_on_cached_targets, tmp_path, replicas) for replicas in (1, 2))
+    assert max(np.max(np.abs(a - b)) for a, b in zip(one, two)) < 1e-4
+
+
+def test_what_a_finished_stage_says_to_do_next(tmp_path, capsys):
+    (tmp_path / "summary.json").write_text('{"table": "", "split": "test", "search": []}')
+    for method, change in ((METHOD, " --config.other_method=True"), ("mural", "")):
+        finish.describe(toy_data.toy_config("data/mine", method), tmp_path)
+        expected = f"finetune --config=finetune{change} --from={tmp_path} --workdir=NEW_FOLDER --config.data.directory="
+        assert f"{expected}data/mine" in capsys.readouterr().out
+
+
+def test_a_stage_that_caches_has_a_step_that_a_tpu_takes():
+    config = contract.toy_config(METHOD, method__cached=True)
+    step, example = trace_step(config, toy_data.toy_tokenizer().vocabulary_size, 2)
+    assert example["text_target"].shape == example["caption_target"].shape == (2, 24)
+    assert find_problems(step.get_concrete_function(example).graph.as_graph_def()) == []
 
 
 # The data.
@@ -194,14 +351,14 @@ def test_the_pivot_comes_first_and_no_picture_is_read(tmp_path):
 ])  # fmt: skip
 def test_pairs_with_the_pivot_on_one_side(languages, expected):
     pair = records.TextPair("a", languages[0], "b", languages[1])
-    items = with_pivot(records.parse_text_pair, "en")(tf.constant(records.serialize(pair)))
+    items = with_pivot(records.parse_text_pair, ["en"])(tf.constant(records.serialize(pair)))
     assert list(zip(*(items[name].numpy() for name in ("text_a", "language_a", "text_b", "language_b")))) == expected
     assert all(len(values) == len(expected) for values in items.values())
 
 
 def test_co_captions_with_the_pivot():
     image = records.ImageTextRecord("i", b"", ["a", "b", "c"], ["en", "de", "fr"], [""] * 3)  # a-b, b-c and c-a
-    items = with_pivot(parse_co_captions, "en")(tf.constant(records.serialize(image)))
+    items = with_pivot(parse_co_captions, ["en"])(tf.constant(records.serialize(image)))
     assert list(zip(*(items[f"text_{side}"].numpy() for side in "ab"))) == [(b"a", b"b"), (b"a", b"c")]
 
 
@@ -211,5 +368,5 @@ def test_data_without_the_pivot_is_reported(tmp_path):
     with pytest.raises(UserError, match="No text pair has one side in method.pivot=sw"):
         streamed(config)
     config.data.text_pairs = "co_captions_across_languages"
-    with pytest.raises(UserError, match="draws languages, and method.pivot=sw names one: use files or co_captions"):
+    with pytest.raises(UserError, match="draws languages, and a target is in those of method.pivot: use files"):
         streamed(config)

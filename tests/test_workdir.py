@@ -70,7 +70,7 @@ def test_damaged_lines_of_metrics_are_left_out_and_said(tmp_path, caplog, line):
     ("remote", "message"),
     [
         ("s3x://b/w", "s3x://b/w.*no file system is installed that reads it; expected gs://, s3:// or a local path"),
-        (pathlib.Path("gs://bucket/run1"), "expected a folder, or a store's name with two slashes"),
+        (pathlib.Path("gs://bucket/run1"), "expected a local path, or a store's name with two slashes"),
     ],
 )
 def test_a_store_that_nothing_reads_does_not_become_a_folder_here(tmp_path, monkeypatch, remote, message):

@@ -5,17 +5,21 @@ import os
 import socket
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
 import tensorflow as tf
 import toy_data
 import worker_run
+from object_store import object_store, stored
 
 from mural_tf.data import records
+from mural_tf.data.shapes import build_shapes
 from mural_tf.data.streams.epochs import PLACE
 from mural_tf.data.streams.pipeline import training_batches
 from mural_tf.errors import UserError
+from mural_tf.training.checkpoints import list_checkpoints
 from mural_tf.training.fit import rows_of_replicas
 from mural_tf.training.strategy import build_strategy
 
@@ -100,6 +104,15 @@ def test_workers_that_share_the_data_go_on_where_they_were(tmp_path):
             assert np.array_equal(whole[worker][name], rest[worker][name]), name
 
 
+@pytest.mark.slow  # two programs that start TensorFlow
+def test_a_pipeline_in_another_process_needs_nothing_of_ours(tmp_path):
+    data = toy_data.write_toy_data(tmp_path)
+    program = os.path.join(os.path.dirname(worker_run.__file__), "remote_pipeline.py")
+    process = start([sys.executable, program, str(data)])
+    output, errors = process.communicate(timeout=600)
+    assert "equal" in output, errors[-3000:]  # how it ends, with its server gone, is TensorFlow's
+
+
 def assert_same_checkpoint(one, two):
     """What two workers save is what one does, names and all, so that either can go on from it."""
     one, two = (tf.train.load_checkpoint(tf.train.latest_checkpoint(path / "checkpoints")) for path in (one, two))
@@ -163,6 +176,72 @@ def test_the_script_with_two_workers(tmp_path):
     dev = [row["step"] for row in rows if "retrieval_dev/all/mean_recall" in row]
     assert trained == [5, 10, 15, 20] and dev == [10, 20]
     assert (tmp_path / "run/export/model_card.json").exists()
+
+
+SMALL = ["--config=configs/shapes_smoke.py", "--config.train.log_every=5", "--config.train.checkpoint_every=10",
+         "--config.train.image_text_batch=16", "--config.train.text_text_batch=16", "--config.train.export=False",
+         "--config.vocabulary.builder=tokenizers"]  # fmt: skip
+
+
+def small_run(data, workdir, steps):
+    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    places = [f"--config.data.directory={data}", f"--workdir={workdir}"]
+    return [sys.executable, os.path.join(root, "run_pretrain.py"), *SMALL, *places, f"--config.train.steps={steps}"]
+
+
+def wait_for(condition, processes, seconds=400):
+    deadline = time.time() + seconds
+    while not condition():
+        assert time.time() < deadline and all(process.poll() is None for process in processes)
+        time.sleep(0.2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("killed", [0, 1])
+def test_a_worker_that_dies_ends_the_other_with_a_line_and_both_go_on(tmp_path, killed):
+    """The same command starts both again; what SIGTERM to one of them saves, they go on from, too."""
+    build_shapes(tmp_path / "shapes")
+    command, ports = small_run(tmp_path / "shapes", tmp_path / "run", 2000), free_ports(2)
+    processes = [start(command, i, ports) for i in range(2)]
+    wait_for(lambda: (tmp_path / "run/checkpoints/ckpt-10.index").exists(), processes)
+    processes[killed].kill()
+    _, errors = processes[1 - killed].communicate(timeout=300)
+    processes[killed].communicate()
+    assert processes[1 - killed].returncode == 1
+    assert errors.startswith("Error: Another worker of this run ended or cannot be reached (")
+    assert errors.count("\n") == 1, errors
+    saved = list_checkpoints(tmp_path / "run/checkpoints")
+    processes = [start(command, i, ports) for i in range(2)]
+    wait_for(lambda: list_checkpoints(tmp_path / "run/checkpoints") != saved, processes)
+    processes[1 - killed].terminate()
+    printed = [finish(process) for process in processes]
+    assert "Stopped by SIGTERM; everything is saved" in printed[1 - killed]
+    assert "Stopped by a signal of another worker; everything is saved" in printed[killed]
+    steps = [json.loads(line)["step"] for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    assert steps == sorted(set(steps))
+    assert list_checkpoints(tmp_path / "run/checkpoints")[-1].endswith(f"ckpt-{steps[-1]}")
+
+
+@pytest.mark.slow
+def test_two_workers_with_a_workdir_in_a_store(tmp_path, monkeypatch):
+    """The chief writes it, and the other gets from it what it needs, also to go on."""
+    pytest.importorskip("tensorflow_io", reason="s3:// needs tensorflow-io")
+    build_shapes(tmp_path / "shapes")
+    with object_store(monkeypatch) as client:
+        monkeypatch.chdir(tmp_path)
+        command, ports = small_run(tmp_path / "shapes", "s3://bucket/run", 30), free_ports(2)
+        for goes_on in (False, True):
+            processes = [start(command, i, ports) for i in range(2)]
+            if not goes_on:
+                wait_for(lambda: "checkpoints/ckpt-10.index" in stored(client, "run"), processes)
+                processes[1].terminate()
+            printed = [finish(process) for process in processes]
+        assert "Next:" in printed[0] and "Next:" not in printed[1]
+        found = stored(client, "run")
+        assert {"summary.json", "checkpoints/ckpt-30.index"} <= set(found) and "in_use.lock" not in found
+        rows = [json.loads(line) for line in found["metrics.jsonl"].decode().splitlines()]
+        assert [row["step"] for row in rows if "train/loss" in row] == [5, 10, 15, 20, 25, 30]
+        assert not (tmp_path / "s3:").exists()
 
 
 def test_float32_means_float32_on_a_tpu(monkeypatch):

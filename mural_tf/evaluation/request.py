@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import pathlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -17,6 +17,7 @@ from mural_tf.evaluation.retrieval import (
     CaptionedImages,
     Evaluation,
     check_missing,
+    held_out_images,
     language_groups,
     measure_pool,
     read_pool,
@@ -82,15 +83,17 @@ class Request:
         name: str,
         groups: Mapping[str, Sequence[str]] | None = None,
         views: Mapping[str, Sequence[np.ndarray]] | None = None,
+        held_out: Collection[str] = (),
     ) -> list[Evaluation]:
         """Measures image-text retrieval (see `measure_pool`), on translated captions if the protocol names some."""
         if self.protocol.translations:
             translate_pool(pool, self.protocol.translations, self.protocol.max_missing)
-        return measure_pool(self, pool, name, groups, views)
+        return measure_pool(self, pool, name, groups, views, held_out)
 
     def measure_records(self, name: str) -> list[Evaluation]:
         """Measures image-text retrieval on a folder of image-text TFRecords."""
-        return self.measure(read_pool(self.folder, self.split), name, language_groups(self.folder))
+        pool = read_pool(self.folder, self.split)
+        return self.measure(pool, name, language_groups(self.folder), held_out=held_out_images(self.folder))
 
     def encode(self, images: Iterable) -> tuple[np.ndarray, np.ndarray]:
         """Returns embeddings [K, D] and the int [K] places of the images that can be read."""
@@ -117,7 +120,7 @@ class Request:
 
     def image_path(self, name: str) -> pathlib.Path:
         """Returns where an image lies, or the first place where it should."""
-        roots = [pathlib.Path(self.protocol.images)] if self.protocol.images else []
+        roots = [as_path(self.protocol.images)] if self.protocol.images else []
         places = [root / folder for root in (*roots, self.folder) for folder in IMAGE_FOLDERS]
         names = dict.fromkeys((name, pathlib.PurePosixPath(name).name))  # with and without Karpathy's "val2014/"
         candidates = [place / one for one in names for place in places]

@@ -15,7 +15,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import pathlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 from tqdm import tqdm
@@ -45,6 +45,9 @@ class Evaluation:
     notes: list[str] = dataclasses.field(default_factory=list)
 
 
+# The metric of captions that no training text said, in data that hold some out: text to image, the mean of R@1, R@5 and
+# R@10, among all images of the language.
+HELD_OUT = "held_out_names/text_to_image/mean_recall"
 UNDETERMINED = "und"  # BCP 47's code for captions whose records name no language
 
 
@@ -80,6 +83,7 @@ def measure_pool(
     name: str,
     groups: Mapping[str, Sequence[str]] | None = None,
     views: Mapping[str, Sequence[np.ndarray]] | None = None,
+    held_out: Collection[str] = (),
 ) -> list[Evaluation]:
     """Encodes every image and caption once and measures retrieval on the whole pool or on parts of it.
 
@@ -90,6 +94,7 @@ def measure_pool(
       groups: group -> languages, for group means.
       views: name -> parts, each the image numbers of one smaller pool; a view's numbers are means over its parts.
         MS-COCO 1K is a view of five parts.
+      held_out: ids of images whose captions are measured once more, apart from the others: see `HELD_OUT`.
 
     Returns:
       One evaluation for each view.
@@ -120,8 +125,14 @@ def measure_pool(
         text_embeddings = embedder.encode_text(texts, batch_size=request.batch_size, progress=False, **said)
         for view, parts in views.items():
             _measure_view(results[view], language, images, text_embeddings, owners, texts, [place[p] for p in parts])
+            marked = np.isin(owners, place[[pool.image_numbers[i] for i in held_out if i in pool.image_numbers]])
+            if marked.any():
+                recall = _recall_of(images[np.unique(owners)], text_embeddings, owners, marked)
+                results[view].metrics[f"{view}/{language}/{HELD_OUT}"] = recall
     for view, result in results.items():
         add_groups(result, groups or {})
+        if all(f"{view}/{language}/{HELD_OUT}" in result.metrics for language in result.sizes):
+            add_groups(result, groups or {}, HELD_OUT)
         result.notes = [*missing_notes, *pool.notes, *result.notes]
         result.protocol = _protocol(len(kept), len(wanted), pool.empty, result.sizes, len(views[view]))
     return list(results.values())
@@ -194,6 +205,13 @@ def _measure_part(images: np.ndarray, texts: np.ndarray, owners: np.ndarray) -> 
     return ranking.summarize(*ranking.ranks_both_ways(images[pool], texts, (owners, np.arange(len(texts)))))
 
 
+def _recall_of(images: np.ndarray, texts: np.ndarray, owners: np.ndarray, asked: np.ndarray) -> float:
+    """The mean of R@1, R@5 and R@10 of the texts `asked`, bool [C], among the images [I, D] that have a text."""
+    _, places = np.unique(owners, return_inverse=True)
+    found = ranking.ranks(texts[asked], images, places[asked])
+    return float(np.mean([ranking.recall_at(found, k) for k in ranking.CUTOFFS]))
+
+
 def _count_repeated(texts: Sequence[str], owners: np.ndarray) -> int:
     """Counts captions whose text is also a caption of another image."""
     images_of = collections.defaultdict(set)
@@ -236,6 +254,12 @@ def _read_images(data_dir: str | pathlib.Path, split: str, wanted: Sequence[int]
         if number in missing:
             missing.remove(number)
             yield record.image
+
+
+def held_out_images(data_dir: str | pathlib.Path) -> list[str]:
+    """Returns the ids of images whose names the data set's dataset.json says were held out of training."""
+    path = as_path(data_dir) / "dataset.json"
+    return json_field(read_json(path) if path.exists() else {}, "held_out_names", list[str], path, [])
 
 
 def language_groups(data_dir: str | pathlib.Path) -> dict[str, tuple[str, ...]]:

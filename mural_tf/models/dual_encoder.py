@@ -15,7 +15,7 @@ training step is in `step.py`; docs/a_method_in_an_hour.md writes a method from 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import ClassVar, NamedTuple
 
 import tensorflow as tf
@@ -76,6 +76,7 @@ class DualEncoder(keras.Model):
     title: ClassVar[str] = ""  # of the model card: the method and its paper; by default the docstring's first line
     starts_from: ClassVar[tuple[str, ...]] = ()  # methods whose trained weights this one's stage begins with
     log_names: tuple[str, ...] = ()  # of `measures`
+    vector_parts: tuple[str, ...] = ()  # entries of a batch, float32 [B, embedding_size], that `completer` adds
 
     def __init__(self, image_encoder: keras.Model, text_encoder: keras.Model, config: ConfigDict, **kwargs):
         super().__init__(**kwargs)
@@ -172,6 +173,13 @@ class DualEncoder(keras.Model):
 
     def begin(self, tokenizer, restored: bool) -> None:
         """Called once, before a run's first step; `restored`: its weights come from another run or an export."""
+
+    def completer(self, config: ConfigDict, tokenizer) -> Callable[[dict], dict] | None:
+        """Called at every start of a compiled model, with the weights that it goes on from.
+
+        Returns what adds `vector_parts` to a global batch of the streams, still on the host; `None`: it has all.
+        """
+        return None
 
     def variable_groups(self) -> dict[str, list[tf.Variable]]:
         """Returns the variables whose learning rate can be set apart, by group."""

@@ -1,15 +1,20 @@
 """Translation distillation: a stage that teaches a trained model's text tower translations in the images' space.
 
-    L = w_t [ L(x, T(x)) + L(y, T(x)) ] + w_c L(c, T(c)),    L(z, t) = mean of 1 - cos(z, t)
+    L = w_t L(y, T(x)) + w_p L(x, T(x)) + w_c L(c, T(c)),    L(z, t) = mean of 1 - cos(z, t)
 
 x is the side of a translation pair in the pivot language and y its translation, c a caption of training. T embeds
 texts as the model did when the stage began, through the image-text head, and never changes. So y comes to stand where
-pictures find x, x and c stay, and no picture is read: the image tower stays as it is.
+pictures find x, x and c stay, and no picture is read: the image tower stays as it is. With several pivot languages the
+target of both sides is the mean of T over all texts in them that say the same.
 
 The first two terms are the multilingual distillation of Reimers and Gurevych, "Making Monolingual Sentence Embeddings
 Multilingual using Knowledge Distillation" (2020), Eq. 1, with the cosine in place of the squared distance. Carlsson et
 al., "Cross-lingual and Multilingual CLIP" (2022), teach a second text tower that of CLIP in this way. Here the student
-begins as the teacher, and the third term is ours.
+begins as the teacher, so that x is where it shall be from the start, and w_p may be 0 where captions hold it there. The
+third term is ours.
+
+T does not change, so each target is the same in every epoch: `method.cached` makes them all before the first step, each
+different text once. That is cheaper where the run meets its texts more than once, and they fit into memory.
 
 Start it with `run_finetune.py --from=…`. What it leaves has the image-text head alone, for images and for texts: a
 text-text head would not fit the tower any more.
@@ -17,43 +22,46 @@ text-text head would not fit the tower any more.
 
 from __future__ import annotations
 
+import numpy as np
 import tensorflow as tf
 
+from mural_tf.data.streams.pipeline import fingerprint, pivots_of, stream_items, stream_settings
+from mural_tf.data.streams.targets import FOUND, MEAN, TargetTable, Texts, embed_all, mean_by_group
 from mural_tf.encoders import build_text_encoder
 from mural_tf.encoders.packing import encode_by_length
 from mural_tf.errors import UserError
 from mural_tf.losses.contrastive import contrastive_loss
 from mural_tf.losses.distillation import cosine_loss
 from mural_tf.models.dual_encoder import DualEncoder, Embedding, Task
+from mural_tf.text.word_pieces import TOKENS
 
 LOSSES = ("cosine", "softmax")
 FIRST = "embeddings_and_first"
 TRAINED = ("all", FIRST)
 FIRST_LAYERS = ("embeddings", "layer_0")  # of the BERT tower
+TARGETS = {"caption_target": "caption", "text_target": "text_a"}  # target: the text that it is an embedding of
 
 
 class TranslationDistillation(DualEncoder):
-    """Batches hold `text_a`, the side in the pivot language, `text_b`, `caption` (tokens) and their ids."""
+    """Batches hold `text_a`, the side in a pivot language, `text_b`, `caption` (tokens) and their ids; and targets."""
 
     title = "Translation distillation: translations taught in the images' space (after Reimers and Gurevych, 2020)"
     starts_from = ("align", "mural", "etcl", "siglip", "translation_distillation")
     fields = dict(
-        pivot="en",  # the language of each pair's side that is the target; pairs without it are left out
+        # The language of each pair's side that is the target; pairs without it are left out. "": the one of most
+        # captions. "en+de", or "mean", those with at least half as many captions as that one: the mean of their texts.
+        pivot=FOUND,
+        cached=False,  # embed all targets before the first step, each once, in place of every batch's in its step
         loss="cosine",  # or "softmax": the target among those of the whole batch, in both directions
         softmax_temperature=0.05,  # of the softmax, fixed
         trained="all",  # the text tower and its head; or "embeddings_and_first": BERT's embeddings and first layer
         translation_weight=1.0,  # w_t
+        pivot_weight=1.0,  # w_p; 0: the pivot's side is not embedded
         captions_weight=1.0,  # w_c; 0: captions are not read
     )
-    embeddings = {
-        "caption": Embedding("caption", head="image_text"),
-        "text_a": Embedding("text_a", head="image_text"),
-        "text_b": Embedding("text_b", head="image_text"),
-        "caption_target": Embedding("caption", made_by="teach"),
-        "text_target": Embedding("text_a", made_by="teach"),
-    }
     tasks = {
-        "translation": Task("text_text", ("text_b", "text_a", "text_target"), pair=("text_b", "text_target")),
+        "translation": Task("text_text", ("text_b", "text_target"), pair=("text_b", "text_target")),
+        "pivot": Task("text_text", ("text_a", "text_target")),
         "captions": Task("captions", ("caption", "caption_target")),
     }
 
@@ -70,11 +78,32 @@ class TranslationDistillation(DualEncoder):
             raise UserError(f"Unknown method.trained {options.trained!r}; known: {', '.join(TRAINED)}.")
         if options.trained == FIRST and not hasattr(self.text_encoder, "token_states"):
             raise UserError(f"method.trained={FIRST} needs text_tower.name=bert, got {self.text_tower.name}.")
-        if options.loss not in LOSSES or options.softmax_temperature <= 0 or not options.pivot:
+        if options.loss not in LOSSES or options.softmax_temperature <= 0:
             raise UserError(
-                f"method.loss={options.loss!r}, method.softmax_temperature={options.softmax_temperature}, method.pivot="
-                f"{options.pivot!r}: expected {' or '.join(LOSSES)}, a number above 0, and a language such as 'en'."
+                f"method.loss={options.loss!r}, method.softmax_temperature={options.softmax_temperature}: expected "
+                f"{' or '.join(LOSSES)}, and a number above 0."
             )
+        if self._has_means and not options.cached:
+            raise UserError(
+                f"method.pivot={options.pivot} is a mean over texts of many records, which no batch holds: set "
+                "method.cached=True, or one language."
+            )
+
+    @property
+    def _has_means(self) -> bool:
+        return self.options.pivot == MEAN or "+" in self.options.pivot
+
+    @property
+    def embeddings(self):
+        """{name: `Embedding`}; targets are vectors of the batch where they are cached, else the teacher's."""
+        texts = {name: Embedding(name, head="image_text") for name in ("caption", "text_a", "text_b")}
+        if self.options.cached:
+            return {**texts, **{name: Embedding(name, made_by="take") for name in TARGETS}}
+        return {**texts, **{name: Embedding(part, made_by="teach") for name, part in TARGETS.items()}}
+
+    @property
+    def vector_parts(self):
+        return tuple(name for name in TARGETS if name in self.used) if self.options.cached else ()
 
     def _hold_what_follows_the_first_layer(self) -> None:
         for layer in (*self.text_encoder.layers, self.image_text_head):
@@ -103,12 +132,62 @@ class TranslationDistillation(DualEncoder):
         targets = tf.math.l2_normalize(tf.cast(self.teacher_head(states), tf.float32), axis=-1)
         return tf.stop_gradient(targets)
 
+    def take(self, vectors: tf.Tensor, training: bool) -> tf.Tensor:
+        """Targets that the batch holds."""
+        return vectors
+
+    def completer(self, config, tokenizer):
+        """Embeds all targets, if they are cached; then they are added to batches by the ids of texts or groups."""
+        if not self.options.cached:
+            return None
+        pivots = pivots_of(stream_settings(config))
+        texts = Texts(self.embedding_size)
+        makers = {"text_target": self._text_members, "caption_target": self._caption_members}
+        members = {name: makers[name](config, tokenizer, texts, pivots) for name in self.vector_parts}
+        print(f"Embedding {len(texts.numbers):,} texts as targets, in {', '.join(pivots)} …", flush=True)
+        vectors = embed_all(list(texts.numbers), self._embedder(tokenizer))
+        tables = {name: TargetTable(*mean_by_group(*rows, vectors)) for name, rows in members.items()}
+        keys = {"text_target": "text_group_id" if len(pivots) > 1 else "text_a_id", "caption_target": "caption_id"}
+        return lambda batch: {**batch, **{name: table.take(batch[keys[name]]) for name, table in tables.items()}}
+
+    def _text_members(self, config, tokenizer, texts, pivots) -> tuple[np.ndarray, np.ndarray]:
+        """The key of each pair and the number of its side in a pivot language; of both sides where both are."""
+        names = ("text_a", "text_b", "language_b", "group_id")
+        keys, members = [], []
+        for a, b, language, group in stream_items(config, tokenizer, "text_text", names):
+            key = fingerprint(tf.constant(group if len(pivots) > 1 else a)).numpy()
+            also = np.isin(language, [name.encode() for name in pivots])
+            keys += [key, key[also]]
+            members += [texts.number(text) for text in (*a, *b[also])]
+        return np.concatenate(keys), np.array(members, np.int64)
+
+    def _caption_members(self, config, tokenizer, texts, pivots) -> tuple[np.ndarray, np.ndarray]:
+        keys, members = [], []
+        for (captions,) in stream_items(config, tokenizer, "captions", ("caption",)):
+            keys.append(fingerprint(tf.constant(captions)).numpy())
+            members += [texts.number(text) for text in captions]
+        return np.concatenate(keys), np.array(members, np.int64)
+
+    def _embedder(self, tokenizer):
+        """The teacher as a function of string [B]."""
+
+        @tf.function(input_signature=[{name: tf.TensorSpec([None, None], tf.int32) for name in TOKENS}])
+        def embed(tokens):
+            return self.teach(tokens, training=False)
+
+        return lambda texts: embed(
+            {name: ids for name, ids in tokenizer(texts, pad="longest").items() if name in TOKENS}
+        )
+
     # The losses.
 
-    def translation_loss(self, text_b, text_a, target, ids, rows):
-        """L(x, T(x)) + L(y, T(x))."""
-        mine, matches = rows["text_b"], self.text_matches(ids)
-        return self._distance(text_a, target, matches, mine) + self._distance(text_b, target, matches, mine)
+    def translation_loss(self, text_b, target, ids, rows):
+        """L(y, T(x))."""
+        return self._distance(text_b, target, self.text_matches(ids), rows["text_b"])
+
+    def pivot_loss(self, text_a, target, ids, rows):
+        """L(x, T(x))."""
+        return self._distance(text_a, target, self.text_matches(ids), rows["text_a"])
 
     def captions_loss(self, caption, target, ids, rows):
         """L(c, T(c))."""

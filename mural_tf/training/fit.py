@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Callable
 
 import tensorflow as tf
 from absl import logging
@@ -10,7 +11,7 @@ from ml_collections import ConfigDict
 
 from mural_tf.data.records import describe_files, missing_shards
 from mural_tf.data.skipped import SkippedRecords
-from mural_tf.data.streams.epochs import Share, unusable
+from mural_tf.data.streams.epochs import ALL, Share, unusable
 from mural_tf.data.streams.pipeline import batch_size, part_name, stream_sources, training_batches
 from mural_tf.errors import UserError
 from mural_tf.models.dual_encoder import DualEncoder
@@ -99,13 +100,14 @@ def fit(
 
     def batches():
         skipped.begin()
-        return _distribute(strategy, model, tokenizer, config)
+        return _distribute(strategy, model, tokenizer, config, complete)
 
     with log:
         evaluation.evaluate_if_due(step)  # that a run which was interrupted meanwhile had no time for
         if step >= train.steps:
             return True
         checkpoints.prepare()
+        complete = model.completer(config, tokenizer)
         try:
             with signals.after_the_step():
                 _fit_intervals(model, batches, intervals.after(step), callbacks)
@@ -181,8 +183,8 @@ def _fit_intervals(model, batches, parts: list[tuple[int, int]], callbacks) -> N
             model.fit(batches(), epochs=count, steps_per_epoch=steps, callbacks=callbacks, verbose=0)
 
 
-def _distribute(strategy: tf.distribute.Strategy, model, tokenizer, config: ConfigDict):
-    """Returns the batches from the model's data position on, split over the replicas."""
+def _distribute(strategy: tf.distribute.Strategy, model, tokenizer, config: ConfigDict, complete: Callable | None):
+    """Returns the batches from the model's data position on, completed, split over the replicas."""
     replicas = strategy.num_replicas_in_sync
     for name, group in (("image_text_batch", config.method.get("captions_per_image", 1)), ("text_text_batch", 1)):
         if config.train[name] % (replicas * group):
@@ -195,15 +197,18 @@ def _distribute(strategy: tf.distribute.Strategy, model, tokenizer, config: Conf
     pad = "longest" if one_cpu else "max_length"  # accelerators and replicas need static shapes
 
     def of_pipeline(number, pipelines):
-        if not _reads_share(config):
-            batches = training_batches(config, tokenizer, model.progress.of_pipeline(0), model.streams, pad)
-            return rows_of_replicas(batches, replicas, number, pipelines)
-        places, share = model.progress.of_pipeline(number), Share(number, pipelines)
-        batches = training_batches(config, tokenizer, places, model.streams, pad, share)
-        return rows_of_replicas(batches, replicas // pipelines)
+        shares = _reads_share(config)
+        places, share = model.progress.of_pipeline(number if shares else 0), Share(number, pipelines)
+        batches = training_batches(config, tokenizer, places, model.streams, pad, share if shares else ALL)
+        batches = batches.map(complete) if complete else batches
+        if replicas == 1:
+            return batches
+        if shares:
+            return rows_of_replicas(batches, replicas // pipelines)
+        return rows_of_replicas(batches, replicas, number, pipelines)
 
     if replicas == 1:
-        return training_batches(config, tokenizer, model.progress.of_pipeline(0), model.streams, pad)
+        return of_pipeline(0, 1)
     return strategy.distribute_datasets_from_function(
         lambda context: of_pipeline(context.input_pipeline_id, context.num_input_pipelines)
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import pathlib
 from collections.abc import Iterator
@@ -12,12 +13,28 @@ from mural_tf.config import load_config, save_config
 from mural_tf.data import records
 from mural_tf.data.streams.mixture import training_sources
 from mural_tf.errors import UserError
-from mural_tf.files import as_path, whole
+from mural_tf.files import as_path, check_readable, whole
 from mural_tf.text import build_tokenizer, takes_languages
 from mural_tf.text.language_words import build_words
 from mural_tf.text.learning import build_vocabulary
 from mural_tf.text.vocabulary_file import digest, save_vocabulary
 from mural_tf.text.word_pieces import WordPieceTokenizer
+
+PLACES = ("data.directory", "vocabulary.file", "text_tower.word_vectors")  # fields that name a file or folder
+HANDLES = ("image_tower.handle", "text_tower.handle")  # or a TF-Hub address
+
+
+def check_places(config: ConfigDict) -> None:
+    """Raises `UserError` for a file or folder of a configuration that no file system here could know."""
+    named = {name: functools.reduce(getattr, name.split("."), config) for name in (*PLACES, *HANDLES)}
+    for name, value in named.items():
+        if not (name in HANDLES and value.startswith(("https://", "http://"))):
+            check_readable(value)
+    for source in training_sources(config.data) if config.data.sources else ():
+        check_readable(source.directory)
+    if not isinstance(as_path(config.data.download_directory), pathlib.Path):
+        raise UserError(f"data.download_directory={config.data.download_directory}: expected a folder of this machine.")
+
 
 SOURCES = ("records", "emoji", "shapes")
 SAMPLED_TEXTS, SAMPLED_PIECES = 2_000, 8_000  # of a vocabulary that is there to measure with
@@ -31,7 +48,8 @@ def prepare_data(config: ConfigDict) -> pathlib.Path:
     if data.source == "emoji":
         from mural_tf.data.emoji.benchmark import build_emoji
 
-        build_emoji(data.directory, data.download_directory, languages=data.emoji_languages)
+        held_out = data.emoji_held_out_names
+        build_emoji(data.directory, data.download_directory, languages=data.emoji_languages, held_out_names=held_out)
     elif data.source == "shapes":
         from mural_tf.data.shapes import build_shapes
 

@@ -74,6 +74,8 @@ def example_batch(model, config: ConfigDict, batch: int) -> dict:
     for name in model.parts:
         if name in model.image_parts:
             example[name] = example["image"]
+        elif name in model.vector_parts:
+            example[name] = tf.zeros([batch, model.embedding_size])
         else:
             example.update({name: {**tokens, **(masked if name == "cloze" else {})}, f"{name}_id": ids})
             example[f"{name}_language_id"] = tokens["input_type_ids"][:, 0]

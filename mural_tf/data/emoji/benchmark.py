@@ -15,10 +15,14 @@ in every other language, while translation pairs exist for all of them.
 
 What is unseen in dev and test is the *drawing style*: the same emoji, drawn otherwise, and their names are part of
 training by design, so the benchmark measures how pictures generalise over styles and captions over languages, and
-not how captions generalise over concepts. Left out: the category "Component", skin-tone variants, and emoji that
-lack an English name or one of the three training drawings. A data set is a local folder (`data/records.py` has its
-format), and the same settings give the same bytes: every choice is by the SHA-256 of a text, so that it depends on
-nothing but that text, and never on the order of files, the platform or a random generator's version.
+not how captions generalise over concepts. A build with *held-out names* asks that too: for a fifth of the test's emoji
+no language but the well-resourced ones has a translation pair or a training caption, and evaluation measures apart how
+well their names find the pictures. All else is as without.
+
+Left out: the category "Component", skin-tone variants, and emoji that lack an English name or one of the three training
+drawings. A data set is a local folder (`data/records.py` has its format), and the same settings give the same bytes:
+every choice is by the SHA-256 of a text, so that it depends on nothing but that text, and never on the order of files,
+the platform or a random generator's version.
 """
 
 from __future__ import annotations
@@ -53,6 +57,7 @@ __all__ = ["PACKAGES", "UNDER_RESOURCED", "WELL_RESOURCED", "build_emoji"]
 FORMAT_VERSION = 1  # raised whenever the same settings would give other bytes
 TEST_IMAGES = 1000  # the pool size of Flickr30K and XTD
 CAPTION_SHARE = 0.03  # of the emoji, in languages that are not well-resourced
+HELD_OUT_SHARE = 0.2  # of the test's emoji, in a build with held-out names
 
 Names = dict[str, dict[str, EmojiName]]  # language -> emoji key -> name
 
@@ -116,6 +121,7 @@ def build_emoji(
     seed: int = 0,
     keyword_captions: bool = False,
     progress: bool = True,
+    held_out_names: bool = False,
     *,
     packages: Sequence[Package] = PACKAGES,
     fetch: Callable[[Package, pathlib.Path], pathlib.Path] | None = None,
@@ -123,13 +129,15 @@ def build_emoji(
     """Builds the benchmark into the folder `output`, unless it is there already, and returns that folder.
 
     Args:
-      output: a local folder that does not exist yet, is empty, or holds this data set with the same settings.
+      output: a folder, here or in a store, that does not exist yet, is empty, or holds this data set with the same
+        settings.
       cache: folder for the packages (250 MB), which every build can share.
       languages: "core" (the 25 of `LANGUAGE_GROUPS`) or "all" (every locale that names half of the emoji, 122).
       seed: chooses the 3% of emoji per language, and the order of records; the test images do not depend on it.
       keyword_captions: also a training caption of CLDR's keywords, joined with ", ", of caption group
         "<emoji>:keywords", wherever there is one of the name.
       progress: show bars.
+      held_out_names: leave names out of training, see above; which ones does not depend on the seed.
       packages, fetch: as in `fetch_packages`, for tests and mirrors.
 
     The folder appears when it is complete: it is built beside `output`, `dataset.json` last, and renamed. What an
@@ -142,6 +150,8 @@ def build_emoji(
     if languages not in ("core", "all"):
         raise UserError(f"languages must be 'core' or 'all', not {languages!r}.")
     settings = {"languages": languages, "seed": int(seed), "keyword_captions": bool(keyword_captions)}
+    if held_out_names:  # not False: a build that was made before there was a choice is the same
+        settings["held_out_names"] = True
     identity = {"name": "emoji", "format_version": FORMAT_VERSION, "settings": settings}
     identity["packages"] = {p.name: {"version": p.version, "license": p.license} for p in packages}
     if is_built(output, identity):
@@ -163,20 +173,23 @@ def _write(folder: pathlib.Path, tarballs: dict[str, pathlib.Path], settings: di
 
     seed = settings["seed"]
     test, dev = split_test(emoji & drawings[TEST_STYLE.name].keys())
+    held_out = choose_held_out(test) if settings.get("held_out_names") else set()
     captions, keywords = captioned_in_training(names, seed), settings["keyword_captions"]
+    trained, captions = without_held_out(names, held_out), without_held_out(captions, held_out)
     image_text = {
         "train": image_text_records(drawings, TRAINING_STYLES, captions, seed, keywords),
         "dev": image_text_records(drawings, [TEST_STYLE], restricted(names, dev), seed),
         "test": image_text_records(drawings, [TEST_STYLE], restricted(names, test), seed),
     }
-    pairs = text_pairs(names, locale_names, seed)
+    pairs = text_pairs(trained, locale_names, seed)
     with tqdm(total=sum(map(len, image_text.values())) + len(pairs), unit="record", disable=not progress) as bar:
         bar.set_description("Writing")
         for split, records in image_text.items():
             write_records(folder, IMAGE_TEXT, split, _counted(records, bar), shards=4 if split == "train" else 1)
         write_records(folder, TEXT_PAIRS, "train", _counted(pairs, bar), shards=4)
     groups = {name: list(members) for name, members in LANGUAGE_GROUPS.items()}
-    return {**count_records(languages, image_text, pairs), "language_groups": groups}
+    marked = {"held_out_names": sorted(f"{TEST_STYLE.name}/{key}" for key in held_out)} if held_out else {}
+    return {**count_records(languages, image_text, pairs), "language_groups": groups, **marked}
 
 
 def _counted(records: Sequence, bar: tqdm) -> Iterator:
@@ -196,6 +209,19 @@ def split_test(emoji: set[str]) -> tuple[set[str], set[str]]:
     """Returns (test, dev): the `TEST_IMAGES` emoji of smallest hash, for any seed of the build, and the others."""
     ranked = sorted(emoji, key=lambda key: _hash("test", key))
     return set(ranked[:TEST_IMAGES]), set(ranked[TEST_IMAGES:])
+
+
+def choose_held_out(test: set[str]) -> set[str]:
+    """Returns the `HELD_OUT_SHARE` of the test's emoji of smallest hash."""
+    return set(sorted(test, key=lambda key: _hash("held out", key))[: round(HELD_OUT_SHARE * len(test))])
+
+
+def without_held_out(names: Names, held_out: set[str]) -> Names:
+    """Returns the names without those of `held_out`, which well-resourced languages keep."""
+    return {
+        language: {k: v for k, v in of_language.items() if language in WELL_RESOURCED or k not in held_out}
+        for language, of_language in names.items()
+    }
 
 
 def captioned_in_training(names: Names, seed: int) -> Names:

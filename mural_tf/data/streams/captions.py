@@ -45,19 +45,23 @@ def parse_co_captions(serialized: tf.Tensor) -> dict[str, tf.Tensor]:
     return {**pair, "problem": either_problem(one["problem"], tf.roll(one["problem"], -1, axis=0))}
 
 
-def with_pivot(parse: Callable, pivot: str) -> Callable:
-    """Returns the parser of those pairs of `parse` with one side in the language `pivot`, which becomes `text_a`."""
+def with_pivot(parse: Callable, pivots: Sequence[str]) -> Callable:
+    """Returns the parser of those pairs of `parse` with a side in one of the languages `pivots`, which is `text_a`.
+
+    The two sides differ in language; where both are pivots the pair stays as it is.
+    """
 
     def parse_with_pivot(serialized):
         items = parse(serialized)
-        is_pivot = [tf.equal(items[f"language_{side}"], pivot) for side in "ab"]
+        sides = [items[f"language_{side}"] for side in "ab"]
+        is_pivot = [tf.reduce_any(tf.equal(side[:, None], tf.constant(list(pivots))), axis=1) for side in sides]
         swapped = dict(items)
         for name in ("text", "language"):
             a, b = items[f"{name}_a"], items[f"{name}_b"]
             swapped[f"{name}_a"] = tf.where(is_pivot[0], a, b)
             swapped[f"{name}_b"] = tf.where(is_pivot[0], b, a)
-        has_pivot = tf.not_equal(*is_pivot)
-        return {name: tf.boolean_mask(values, has_pivot) for name, values in swapped.items()}
+        kept = tf.logical_and(tf.logical_or(*is_pivot), tf.not_equal(*sides))
+        return {name: tf.boolean_mask(values, kept) for name, values in swapped.items()}
 
     return parse_with_pivot
 

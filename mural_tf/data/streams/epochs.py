@@ -17,7 +17,7 @@ import collections
 import math
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -501,13 +501,20 @@ def count_languages(files: Sequence[str], parse: Callable, key: str) -> dict[str
         flush=True,
     )
     table: collections.Counter[str] = collections.Counter()
-    begin = Begin.of(tf.constant(start_of(0)[3:]))
-    blocks = _blocks(RecordFiles.of(files), parse, tf.range(len(files), dtype=tf.int64), begin)
-    languages = blocks.map(lambda block: tf.boolean_mask(block[key], tf.logical_not(_is_lost(block, key))))
-    for block in records.untuned(languages).as_numpy_iterator():
-        for name, count in zip(*np.unique(block, return_counts=True)):
+    for block in one_pass(files, parse, ("problem", key)):
+        is_lost = (block["problem"] != b"") & (block[key] == b"")
+        for name, count in zip(*np.unique(block[key][~is_lost], return_counts=True)):
             table[name.decode("utf-8", "replace")] += int(count)
     return dict(table)
+
+
+def one_pass(files: Sequence[str], parse: Callable, names: Sequence[str]) -> Iterator[dict[str, np.ndarray]]:
+    """Yields the entries `names` of the items of all records, in file order, in blocks."""
+
+    begin = Begin.of(tf.constant(start_of(0)[3:]))
+    blocks = _blocks(RecordFiles.of(files), parse, tf.range(len(files), dtype=tf.int64), begin)
+    blocks = blocks.map(lambda block: {name: block[name] for name in names})
+    yield from records.untuned(blocks.prefetch(PARALLEL)).as_numpy_iterator()
 
 
 def _is_lost(item: dict[str, tf.Tensor], language_key: str) -> tf.Tensor:

@@ -17,8 +17,10 @@ pipelines (hosts of a TPU, workers) each reads its share of the files and makes 
 
 from __future__ import annotations
 
+import collections
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -48,13 +50,17 @@ from mural_tf.data.streams.epochs import (
     PLACE,
     Share,
     check_first_item,
+    count_languages,
     endless_items,
+    one_pass,
     place_of_last,
     start_of,
+    stated_languages,
     usable_items,
 )
 from mural_tf.data.streams.masking import mask_tokens
 from mural_tf.data.streams.mixture import Source, mixed, training_sources
+from mural_tf.data.streams.targets import pivot_languages
 from mural_tf.data.streams.views import augment_views
 from mural_tf.errors import UserError
 from mural_tf.text.language_words import tag_language
@@ -73,7 +79,7 @@ class StreamSettings:
     cloze_share: float  # of the tokens; 0: without a cloze task
     captions_per_image: int
     captions_per_language: int
-    pivot: str  # the language of `text_a` of every text pair; "": any
+    pivot: str | None  # `text_a` of every text pair is in one of these languages, see `pivots_of`; `None`: any
 
 
 def stream_settings(config: ConfigDict) -> StreamSettings:
@@ -88,7 +94,7 @@ def stream_settings(config: ConfigDict) -> StreamSettings:
         cloze_share=config.method.cloze_share if config.method.get("cloze_weight") else 0.0,
         captions_per_image=config.method.get("captions_per_image", 1),
         captions_per_language=config.method.get("captions_per_language", 1),
-        pivot=config.method.get("pivot", ""),
+        pivot=config.method.get("pivot"),
     )
 
 
@@ -149,9 +155,9 @@ def training_batches(
         triples      "image", "image_id", "text_a", "text_b" (tokens), "text_a_id", "text_b_id"
         text_text    "text_a", "text_b", "text_a_id", "text_b_id", "text_group_id", the same of pairs that all say the
                      same (of one image, of one group); of a tokenizer that takes languages also
-                     "text_a_language_id", "text_b_language_id". With method.pivot "text_a" is in that language
+                     "text_a_language_id", "text_b_language_id". With method.pivot "text_a" is in a pivot language
     """
-    settings, texts = stream_settings(config), Texts(tokenizer, pad)
+    settings, texts = stream_settings(config), Texts(tokenizer.on_device_in_scope(), pad)
     settings = dataclasses.replace(
         settings,
         image_text_batch=settings.image_text_batch // share.pipelines,
@@ -165,6 +171,50 @@ def training_batches(
 
     batches = tf.data.Dataset.zip(tuple(parts)).map(finish, num_parallel_calls=2 * len(parts), deterministic=True)
     return _with_wait_time(batches.prefetch(4))
+
+
+def stream_items(config: ConfigDict, tokenizer, stream: str, names: Sequence[str]) -> Iterator[tuple[np.ndarray, ...]]:
+    """Yields the entries `names` of a stream's usable items, each once, undecoded and in file order, in blocks."""
+    settings, texts = stream_settings(config), Texts(tokenizer, "longest")
+    for source, files in stream_sources(config.data, stream):
+        kind = _STREAMS[stream](dataclasses.replace(settings, data=_data_of(config.data, source)), texts)
+        key, languages = kind.language_key, [name.encode() for name in kind.languages]
+        for block in one_pass(files, kind.parse, tuple(dict.fromkeys((*names, key, "problem")))):
+            wanted = block["problem"] == b""
+            if languages:
+                wanted &= np.isin(block[key], languages)
+            yield tuple(block[name][wanted] for name in names)
+
+
+def pivots_of(settings: StreamSettings) -> tuple[str, ...]:
+    """Returns the languages that `method.pivot` stands for in this data; those of captions that are trained alone."""
+    data = settings.data
+
+    def captions():
+        counts = collections.Counter()
+        for source, files in stream_sources(data, "captions"):
+            counts.update(_captions_by_language(tuple(files), source.format, data.default_language))
+        return {name: n for name, n in counts.items() if name in (data.image_text_languages or counts)}
+
+    def pairs():  # with a side in each language; nothing where the pairs are captions
+        counts = collections.Counter()
+        for _, files in stream_sources(data, "text_text") if data.text_pairs == FILES else ():
+            counts.update(_pairs_by_language(tuple(files)))
+        return counts
+
+    return pivot_languages(settings.pivot, captions, pairs)
+
+
+@functools.lru_cache(maxsize=8)  # every start of the input asks again
+def _captions_by_language(files: tuple[str, ...], format: str, default_language: str) -> dict[str, int]:
+    parse = parse_image_text if format == "mural" else parse_img2dataset(default_language)
+    return stated_languages(files, parse, "language") or count_languages(files, parse, "language")
+
+
+@functools.lru_cache(maxsize=8)
+def _pairs_by_language(files: tuple[str, ...]) -> dict[str, int]:
+    sides = [count_languages(files, parse_text_pair, f"language_{side}") for side in "ab"]
+    return {name: sum(side.get(name, 0) for side in sides) for name in {**sides[0], **sides[1]}}
 
 
 def batch_size(config: ConfigDict, stream: str) -> int:
@@ -392,8 +442,8 @@ def _text_pairs(settings: StreamSettings, texts: Texts) -> Stream:
     source, languages = settings.data.text_pairs, settings.data.text_text_languages
     if source not in SOURCES:
         raise UserError(f"Unknown data.text_pairs {source!r}; known: {', '.join(SOURCES)}.")
-    if settings.pivot and source == ACROSS_LANGUAGES:
-        raise UserError(f"data.text_pairs={source} draws languages, and method.pivot={settings.pivot} names one: use "
+    if settings.pivot is not None and source == ACROSS_LANGUAGES:
+        raise UserError(f"data.text_pairs={source} draws languages, and a target is in those of method.pivot: use "
                         f"{FILES} or {CO_CAPTIONS}.")  # fmt: skip
 
     def finish(items, seed):
@@ -409,9 +459,10 @@ def _text_pairs(settings: StreamSettings, texts: Texts) -> Stream:
     }[source]
     without = f"No image has two captions for data.text_pairs={source}: it needs images with several captions"
     without += ", in different languages (one of data.text_text_languages, if set)." if decode else "."
-    if settings.pivot:
-        parse = with_pivot(parse, settings.pivot)
-        without = f"No text pair has one side in method.pivot={settings.pivot} and one in another language."
+    if settings.pivot is not None:
+        pivots = pivots_of(settings)
+        parse = with_pivot(parse, pivots)
+        without = f"No text pair has one side in method.pivot={'+'.join(pivots)} and one in another language."
     return Stream(
         "text_text",
         parse,

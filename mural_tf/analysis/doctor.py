@@ -1,0 +1,249 @@
+"""What is wrong with the languages that a model knows badly, and which cheap step would help.
+
+    python -m mural_tf analyse doctor --model=WORKDIR --data=DATA
+
+For each language of a split: how its texts are divided into pieces, how far they lie from their translations in the
+pivot language, how well images are found, and how many texts training had. `diagnose` names the first of these that
+explains a low recall; the bounds are our choice. docs/languages.md says what to do.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from mural_tf.errors import UserError
+
+UNKNOWN = 0.1  # share of pieces
+CUT = 0.1  # share of texts
+BELOW = 0.75  # of the pivot's recall: a language at or above it works
+FEW_PAIRS = 0.1  # of the pairs of the language with most
+UNLIKE = 1.5  # how much likelier another language's pieces must make a text, nats a piece
+SMOOTHING = 0.1  # added to the count of each piece
+MOST_RECORDS = 200_000  # of either kind that are read
+PROFILE_TEXTS = 2_000  # of a language's training texts whose pieces are counted
+
+WELL, LABELS, VOCABULARY, CUT_TEXTS, PAIRS, STAGE = "well", "labels", "vocabulary", "cut texts", "pairs", "stage"
+ADVICE = {
+    WELL: "nothing to do",
+    LABELS: "its texts read like {looks_like}: check the language labels of the data",
+    VOCABULARY: "{unknown:.0%} of its pieces are unknown: train with a vocabulary that has its text",
+    CUT_TEXTS: "{cut:.0%} of its texts are longer than the model reads: train with a larger text_tower.max_length",
+    PAIRS: "{pairs:,} translation pairs: add some, then the stage of translations (configs/translated.py)",
+    STAGE: "{pairs:,} translation pairs and {distance:.2f} from {pivot}: the stage of translations "
+    "(configs/translated.py)",
+}
+AFTER_STAGE = "{pairs:,} translation pairs and {distance:.2f} from {pivot} after the stage: more pairs, or more steps"
+
+
+@dataclasses.dataclass
+class Texts:
+    """The texts of a data set by language.
+
+    split: language -> image -> its first caption.
+    training: language -> up to `PROFILE_TEXTS` texts of captions and pairs.
+    captions, pairs: language -> how many training has.
+    """
+
+    split: dict[str, dict[str, str]]
+    training: dict[str, list[str]]
+    captions: Mapping[str, int]
+    pairs: Mapping[str, int]
+
+
+@dataclasses.dataclass
+class Language:
+    """What was found of one language; shares are of 1, `distance` is 1 - cosine, `recall` in percent.
+
+    `looks_like`: the language whose training texts its texts resemble most, "" where it has none to compare.
+    """
+
+    name: str
+    captions: int
+    pairs: int
+    pieces_per_word: float
+    unknown: float
+    cut: float
+    distance: float
+    recall: float
+    looks_like: str
+    diagnosis: str = ""
+
+
+def read_texts(data_dir: str, split: str) -> Texts:
+    """Reads the split, and of training up to `MOST_RECORDS` of each kind; raises `UserError` without such a split."""
+    from mural_tf.data import records
+
+    found: dict[str, dict[str, str]] = {}
+    for record in records.read_records(data_dir, records.IMAGE_TEXT, split):
+        for text, language in zip(record.captions, record.languages):
+            if text.strip():
+                found.setdefault(language, {}).setdefault(record.image_id, text)
+    training: dict[str, list[str]] = collections.defaultdict(list)
+    counts = {kind: collections.Counter() for kind in (records.IMAGE_TEXT, records.TEXT_PAIRS)}
+    for kind, count in counts.items():
+        for language, text in _training_texts(data_dir, kind):
+            count[language] += 1
+            if len(training[language]) < PROFILE_TEXTS:
+                training[language].append(text)
+    return Texts(found, training, *counts.values())
+
+
+def _training_texts(data_dir: str, kind: str):
+    import itertools
+
+    from mural_tf.data import records
+
+    try:
+        records.list_files(data_dir, kind, "train")
+    except UserError:
+        return  # a data set without captions, or without pairs
+    for record in itertools.islice(records.read_records(data_dir, kind, "train", skip_damaged=True), MOST_RECORDS):
+        if kind == records.IMAGE_TEXT:
+            yield from zip(record.languages, record.captions)
+        else:
+            yield from ((record.language_a, record.text_a), (record.language_b, record.text_b))
+
+
+def examine(embedder, tokenizer, texts: Texts, recalls: Mapping[str, float], pivot: str) -> list[Language]:
+    """Returns what is found of each language of the split, with its diagnosis.
+
+    Args:
+      embedder: anything with `encode_text`.
+      tokenizer: the model's word pieces.
+      texts: of `read_texts`.
+      recalls: language -> mean recall, percent.
+      pivot: the language to compare with.
+
+    Raises `UserError` if the split lacks the pivot.
+    """
+    if pivot not in texts.split:
+        raise UserError(f"No captions in the pivot {pivot}; the split has {', '.join(sorted(texts.split))}.")
+    divided = {name: _pieces(tokenizer, list(of.values())) for name, of in texts.split.items()}
+    unknown = tokenizer.vocabulary.index("[UNK]") if "[UNK]" in tokenizer.vocabulary else -1  # bytes are all known
+    profiles = {name: _profile(tokenizer, some) for name, some in texts.training.items() if some and name}
+    vectors = {
+        name: dict(zip(of, embedder.encode_text(list(of.values()), progress=False))) for name, of in texts.split.items()
+    }
+    found = []
+    for name, of in texts.split.items():
+        shared = [image for image in of if image in texts.split[pivot]]
+        cosines = [float(np.dot(vectors[name][image], vectors[pivot][image])) for image in shared]
+        all_pieces = np.concatenate(divided[name][0])
+        found.append(
+            Language(
+                name,
+                captions=texts.captions[name],
+                pairs=texts.pairs[name],
+                pieces_per_word=len(all_pieces) / max(1, divided[name][1]),
+                unknown=float(np.mean(all_pieces == unknown)) if len(all_pieces) else 1.0,
+                cut=float(np.mean([len(row) > tokenizer.max_length - 2 for row in divided[name][0]])),
+                distance=1.0 - float(np.mean(cosines)) if cosines else float("nan"),
+                recall=recalls[name],
+                looks_like=_nearest(name, all_pieces, profiles),
+            )
+        )
+    of_pivot = next(language for language in found if language.name == pivot)
+    most = max((count for name, count in texts.pairs.items() if name != pivot), default=0)
+    for language in found:
+        language.diagnosis = diagnose(language, of_pivot, most)
+    return found
+
+
+def diagnose(language: Language, pivot: Language, most_pairs: int) -> str:
+    """Returns what a low recall follows from, the likeliest first; a name among the keys of `ADVICE`.
+
+    Args:
+      language, pivot: with all that was measured.
+      most_pairs: translation pairs of the language with most, the pivot apart.
+    """
+    if language.looks_like not in ("", language.name):
+        return LABELS
+    if language.name == pivot.name or language.recall >= BELOW * pivot.recall:
+        return WELL
+    if language.unknown > UNKNOWN:
+        return VOCABULARY
+    if language.cut > max(CUT, 2 * pivot.cut):
+        return CUT_TEXTS
+    return PAIRS if language.pairs <= FEW_PAIRS * most_pairs else STAGE
+
+
+def describe(found: Sequence[Language], pivot: str, taught: bool = False) -> str:
+    """Returns a table, worst recall first, and a line of advice for each language that does not work well.
+
+    `taught`: whether the model has had the stage of translations.
+    """
+    advice = {**ADVICE, **({STAGE: AFTER_STAGE} if taught else {})}
+    titles = ["language", "captions", "pairs", "pieces/word", "unknown", "cut", "distance", "recall", "finding"]
+    rows = [titles]
+    ordered = sorted(found, key=lambda language: language.recall)
+    for one in ordered:
+        cells = [f"{one.captions:,}", f"{one.pairs:,}", f"{one.pieces_per_word:.1f}", f"{one.unknown:.1%}"]
+        rows.append([one.name, *cells, f"{one.cut:.1%}", f"{one.distance:.2f}", f"{one.recall:.1f}", one.diagnosis])
+    widths = [max(len(row[column]) for row in rows) for column in range(len(titles))]
+    lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths)) for row in rows]
+    lines += [""]
+    for one in ordered:
+        if one.diagnosis != WELL:
+            lines.append(f"{one.name}: {advice[one.diagnosis].format(**dataclasses.asdict(one), pivot=pivot)}.")
+    if lines[-1] == "":
+        lines.append(f"Every language has {BELOW:.0%} of {pivot}'s recall or more.")
+    return "\n".join([*lines, "See docs/languages.md."])
+
+
+def _pieces(tokenizer, texts: Sequence[str]) -> tuple[list[np.ndarray], int]:
+    """The ids of each text's pieces, however many they are, and the number of words of all texts."""
+    import tensorflow as tf
+
+    words = tokenizer.tokenize(tf.constant(list(texts)))
+    ids = words.merge_dims(1, 2)
+    rows = np.split(ids.values.numpy().astype(np.int64), ids.row_splits.numpy()[1:-1])
+    return rows, int(tf.reduce_sum(words.row_lengths()))
+
+
+def _profile(tokenizer, texts: Sequence[str]) -> np.ndarray:
+    """The logarithm of each piece's share of the texts' pieces, float64 [vocabulary], smoothed."""
+    counts = np.bincount(np.concatenate(_pieces(tokenizer, texts)[0]), minlength=tokenizer.vocabulary_size) + SMOOTHING
+    return np.log(counts / counts.sum())
+
+
+def _nearest(name: str, pieces: np.ndarray, profiles: Mapping[str, np.ndarray]) -> str:
+    """The language whose profile makes the pieces likeliest; `name` itself unless another one does by far."""
+    if name not in profiles or not len(pieces):
+        return ""
+    likely = {other: float(np.mean(profile[pieces])) for other, profile in profiles.items()}
+    best = max(likely, key=likely.get)
+    return best if likely[best] > likely[name] + UNLIKE else name
+
+
+def check(model: str, data_dir: str, split: str, languages: Sequence[str], pivot: str) -> str:
+    """Loads a workdir or an export, examines it, and returns what `describe` says.
+
+    Raises `UserError` for a model without word pieces beside it, or data without the split or the pivot.
+    """
+    from mural_tf.config import load_config
+    from mural_tf.data.streams.targets import pivot_languages
+    from mural_tf.evaluation.request import measure_retrieval
+    from mural_tf.loading import load
+    from mural_tf.text import build_tokenizer
+    from mural_tf.training.remote_workdir import local_copy
+
+    folder = local_copy(model)
+    embedder = load(model)
+    config = load_config(folder / "config.json")
+    if config.text_tower.name == "words":
+        raise UserError(f"{model} knows whole words of each language; the doctor examines word pieces.")
+    tokenizer = build_tokenizer(config, folder / "vocabulary.txt")
+    texts = read_texts(data_dir, split)
+    if not pivot:
+        (pivot,) = pivot_languages("", lambda: texts.captions, lambda: texts.pairs)
+    if languages:
+        texts.split = {name: of for name, of in texts.split.items() if name in (*languages, pivot)}
+    metrics = measure_retrieval(embedder, data_dir, split, list(texts.split), name="doctor").metrics
+    recalls = {name: metrics[f"doctor/{name}/mean_recall"] for name in texts.split}
+    return describe(
+        examine(embedder, tokenizer, texts, recalls, pivot), pivot, config.model == "translation_distillation"
+    )
