@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import shutil
 
 import forked
@@ -168,13 +169,16 @@ def test_what_texts_cost_the_host(config, quick):
 
 
 @pytest.mark.slow  # whole steps are traced
-def test_the_forecast_for_this_machine(config, quick):
+def test_the_forecast_for_this_machine(config, quick, monkeypatch):
     found = forecast.forecast(config, "here")
     assert set(found.input.stages) == {"read", "decode", "augment", "tokenise"} and min(found.input.stages.values()) > 0
     assert found.streams["image_text"].items == pytest.approx(96, rel=0.1)
     assert found.times.step.processor > 0 and found.seconds_per_step == found.times.step.elapsed
     assert set(found.times.efficiency) == {"image tower", "text tower"}
-    assert "Whole steps, input included" in describe(found)
+    monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
+    assert "Whole steps, input included" in describe(found) and "Other programs" not in describe(found)
+    monkeypatch.setattr(os, "getloadavg", lambda: (1e3, 0.0, 0.0))
+    assert "Other programs are busy here (load 1000.0)" in describe(found)
 
 
 @pytest.mark.slow  # a method each: other streams, heads and functions in place of towers

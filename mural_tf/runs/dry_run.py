@@ -8,6 +8,7 @@ The forecast itself is made in `training/forecast.py`.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable, Iterator, Mapping
 
 from ml_collections import ConfigDict
@@ -15,6 +16,8 @@ from ml_collections import ConfigDict
 from mural_tf.training.forecast import ASSUMED, FREE, Forecast, forecast, least_chunks
 from mural_tf.training.machines import HERE
 from mural_tf.training.step_work import TOWERS, tower_operations
+
+BUSY = 2.5  # load for each processor, above what this program makes by itself
 
 
 def dry_run(config: ConfigDict, tpu_type: str = HERE, restored: bool = False) -> None:
@@ -103,6 +106,8 @@ def _speed(found: Forecast) -> Iterator[str]:
     if here and found.times.step is not None:
         step = found.times.step
         yield f"  Whole steps, input included: {step.elapsed:.4f}, and {step.processor:.4f} of the processors."
+        if os.getloadavg()[0] > BUSY * found.machine.processors:
+            yield f"  Other programs are busy here (load {os.getloadavg()[0]:.1f}): alone, steps would take less."
     elif here:
         yield f"  Whole steps were not run; losses, optimiser and input come to these {total:.4f}."
     else:
