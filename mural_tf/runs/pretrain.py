@@ -24,7 +24,7 @@ from mural_tf.training.callbacks import StopRequested, StopSignals, parse_profil
 from mural_tf.training.checkpoints import has_checkpoint
 from mural_tf.training.fit import compile_model, fit
 from mural_tf.training.prepare import check_places, prepare_data, prepare_tokenizer
-from mural_tf.training.strategy import build_strategy, chief_first, describe_devices, is_chief, workers
+from mural_tf.training.strategy import build_strategy, chief_first, describe_devices, is_chief, sum_over_workers, workers
 from mural_tf.training.workdir import lock_workdir, open_workdir
 
 
@@ -124,7 +124,9 @@ def _in_turn(strategy: tf.distribute.Strategy, workdir: pathlib.Path, prepare: C
             share(workdir)
         return result
 
-    return chief_first(strategy, prepare_and_share)
+    result = chief_first(strategy, prepare_and_share)
+    sum_over_workers(strategy, 0)  # the chief neither goes on nor ends before the others have got it
+    return result
 
 
 @contextlib.contextmanager
