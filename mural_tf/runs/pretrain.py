@@ -24,7 +24,14 @@ from mural_tf.training.callbacks import StopRequested, StopSignals, parse_profil
 from mural_tf.training.checkpoints import has_checkpoint
 from mural_tf.training.fit import compile_model, fit
 from mural_tf.training.prepare import check_places, prepare_data, prepare_tokenizer
-from mural_tf.training.strategy import build_strategy, chief_first, describe_devices, is_chief, sum_over_workers, workers
+from mural_tf.training.strategy import (
+    build_strategy,
+    chief_first,
+    describe_devices,
+    is_chief,
+    sum_over_workers,
+    workers,
+)
 from mural_tf.training.workdir import lock_workdir, open_workdir
 
 
