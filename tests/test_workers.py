@@ -36,6 +36,7 @@ def free_ports(count):
 
 def start(command, index=None, ports=()):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "CUDA_VISIBLE_DEVICES": "-1"}
+    environment.pop("TF_CPP_MIN_LOG_LEVEL", None)  # of the tests: the commands set it
     if index is not None:
         cluster = {"worker": [f"127.0.0.1:{port}" for port in ports]}
         environment["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": index}})

@@ -29,6 +29,7 @@ from mural_tf.training.strategy import (
     chief_first,
     describe_devices,
     is_chief,
+    sum_over_workers,
     with_one_length,
     workers,
 )
@@ -131,7 +132,9 @@ def _in_turn(strategy: tf.distribute.Strategy, workdir: pathlib.Path, prepare: C
             share(workdir)
         return result
 
-    return chief_first(strategy, prepare_and_share)
+    result = chief_first(strategy, prepare_and_share)
+    sum_over_workers(strategy, 0)  # the chief neither goes on nor ends before the others have got it
+    return result
 
 
 @contextlib.contextmanager
