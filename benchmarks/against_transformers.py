@@ -3,9 +3,13 @@
     python -m benchmarks.against_transformers --pytorch=/path/to/venv/bin/python
 
 EfficientNet-B0 at 128 pixels and BERT-base (30,522 word pieces), 32 pairs; forward, backward and AdamW on both sides
-(`torch.optim.AdamW(fused=True)`). Two cases: "full", all 64 tokens real, and "captions", lengths like Multi30K's
-(15 word pieces on average, and [CLS] and [SEP]), which PyTorch pads to 64 as `AlignProcessor` does and we do not.
-PyTorch runs every setting of --pytorch_settings and is compared in its fastest.
+(`torch.optim.AdamW(fused=True)`). PyTorch runs every setting of --pytorch_settings and is compared in its fastest.
+Cases, the last three of captions with lengths like Multi30K's (15 word pieces on average, and [CLS] and [SEP]):
+
+    full             all 64 tokens real
+    captions         PyTorch pads a batch to its longest caption
+    captions_sorted  eight batches; PyTorch's are sorted by length, so that each is padded little; ours are as they come
+    captions_64      PyTorch pads to 64, as `AlignProcessor` does
 
 Each side lives in a process of its own and takes one step when asked to, in turns, so that a busy machine slows both
 alike; ratios are medians of the rounds' ratios. Processor time counts all threads of the side. Utilisation is the
@@ -35,6 +39,20 @@ def caption_lengths(count: int) -> list[int]:
     spread = statistics.NormalDist(np.log(14.3), 0.31)
     pieces = [math.exp(spread.inv_cdf((i + 0.5) / count)) for i in range(count)]
     return [2 + min(40, round(pieces[i])) for i in np.random.default_rng(0).permutation(count)]
+
+
+def cases_of(batch: int) -> dict[str, dict[str, list[list[int]]]]:
+    """Returns case -> side -> batches, as lengths of their texts; PyTorch's are padded to the longest of each."""
+    captions = caption_lengths(batch)
+    many = caption_lengths(8 * batch)
+    cut = {name: [lengths[i : i + batch] for i in range(0, len(lengths), batch)]
+           for name, lengths in (("ours", many), ("PyTorch", sorted(many)))}  # fmt: skip
+    return {
+        "full": {"ours": [[64] * batch], "PyTorch": [[64] * batch]},
+        "captions": {"ours": [captions], "PyTorch": [captions]},
+        "captions_sorted": cut,
+        "captions_64": {"ours": [captions], "PyTorch": [captions]},
+    }
 
 
 def useful_operations(lengths: list[int], pixels: int) -> float:
@@ -111,22 +129,23 @@ def main() -> None:
     parser.add_argument("--pytorch_settings", default=SETTINGS, help="also: float16, and +compile")
     for tower in ("image", "text"):
         parser.add_argument(f"--{tower}_precision", default="auto", help="of ours: auto, float32 or mixed_bfloat16")
-    parser.add_argument("--cases", default="full,captions")
+    parser.add_argument("--cases", default="full,captions,captions_sorted,captions_64")
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--pixels", type=int, default=128)
     parser.add_argument("--threads", type=int, default=0, help="of each side; 0: its own default")
     parser.add_argument("--trials", type=int, default=1, help="timed steps of each PyTorch setting before the rounds")
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
-    cases = {"full": [64] * arguments.batch, "captions": caption_lengths(arguments.batch)}
+    cases = cases_of(arguments.batch)
     options = [f"--pixels={arguments.pixels}", f"--threads={arguments.threads}"]
-    options += [f"--{case}=" + ",".join(map(str, lengths)) for case, lengths in cases.items()]
+    of_side = {side: json.dumps({case: cases[case][side] for case in cases}) for side in ("ours", "PyTorch")}
     precisions = {tower: getattr(arguments, f"{tower}_precision") for tower in ("image", "text")}
-    ours = [sys.executable, "-m", "benchmarks.step_ours", *options]
+    ours = [sys.executable, "-m", "benchmarks.step_ours", *options, f"--cases={of_side['ours']}"]
     ours += [f"--{tower}_precision={precision}" for tower, precision in precisions.items()]
-    sides = {"ours": Side(ours), "PyTorch": Side([arguments.pytorch, "benchmarks/step_pytorch.py", *options])}
+    pytorch = [arguments.pytorch, "benchmarks/step_pytorch.py", *options, f"--cases={of_side['PyTorch']}"]
+    sides = {"ours": Side(ours), "PyTorch": Side(pytorch)}
     for case in arguments.cases.split(","):
-        lengths = cases[case]
+        lengths = [length for batch in cases[case]["ours"] for length in batch]
         print(f"{case}: {len(lengths)} pairs, {np.mean(lengths):.1f} tokens on average, at most {max(lengths)}")
         settings = arguments.pytorch_settings.split(",")
         if len(settings) > 1:

@@ -94,7 +94,7 @@ def train(folder: pathlib.Path, good: pathlib.Path, name: str) -> tuple[int, int
     config.train.image_text_batch = config.train.text_text_batch = 1
     used, tally = 0, None
     for batch in training_batches(config, toy_data.toy_tokenizer(COUNT), streams=(stream,)):
-        tally, epoch = batch[f"{stream}_tally"].numpy()[0], int(batch[f"{stream}_position"][0, 0])
+        tally, epoch = batch[f"{stream}_tally"].numpy()[0, 0], int(batch[f"{stream}_place"][0, 0, 0])
         if epoch:
             break
         used += 1

@@ -158,9 +158,9 @@ def main() -> None:
         sides = {name: Side([*own, f"--role={name}"]) for name in ("ours", "PIL")}
         images = dict.fromkeys(sides, arguments.batch * arguments.batches)
         if not arguments.skip_step:
-            lengths = ",".join(map(str, caption_lengths(arguments.batch)))
+            cases = json.dumps({"captions": [caption_lengths(arguments.batch)]})
             options = ["--precision=auto", f"--pixels={arguments.crop}", "--threads=0", "--full=64"]
-            sides["step"] = Side([sys.executable, "-m", "benchmarks.step_ours", *options, f"--captions={lengths}"])
+            sides["step"] = Side([sys.executable, "-m", "benchmarks.step_ours", *options, f"--cases={cases}"])
             images["step"] = arguments.batch
         report(sides, images, arguments.rounds)
         for side in sides.values():

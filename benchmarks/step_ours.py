@@ -1,4 +1,4 @@
-"""Our side of `benchmarks.against_transformers`: takes one training step of ALIGN for every line read."""
+"""Our side of `benchmarks.against_transformers`: for every line read, a step of ALIGN on each batch of a case."""
 
 from __future__ import annotations
 
@@ -59,21 +59,20 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     for name in ("pixels", "threads"):
         parser.add_argument(f"--{name}", type=int)
-    for name in ("full", "captions", "image_precision", "text_precision"):
+    for name in ("cases", "image_precision", "text_precision"):
         parser.add_argument(f"--{name}")
     arguments = parser.parse_args()
     if arguments.threads:
         tf.config.threading.set_intra_op_parallelism_threads(arguments.threads)
     model = build(arguments.image_precision, arguments.text_precision, arguments.pixels)
-    batches = {
-        name: batch([int(n) for n in getattr(arguments, name).split(",")], arguments.pixels)
-        for name in ("full", "captions")
-    }
+    cases = json.loads(arguments.cases)
+    batches = {name: [batch(lengths, arguments.pixels) for lengths in several] for name, several in cases.items()}
     step = tf.function(model.train_step, reduce_retracing=True)
     for line in sys.stdin:
-        inputs = batches[json.loads(line)["case"]]
+        case = batches[json.loads(line)["case"]]
         start, processor = time.perf_counter(), time.process_time()
-        loss = float(step(inputs)["loss"])
+        for inputs in case:
+            loss = float(step(inputs)["loss"])
         answer = {"elapsed": time.perf_counter() - start, "processor": time.process_time() - processor, "loss": loss}
         answer["peaks"] = {dtype.name: peak(dtype) for dtype in (tf.float32, tf.bfloat16)}
         print(json.dumps(answer), flush=True)

@@ -1,4 +1,4 @@
-"""The PyTorch side of `benchmarks.against_transformers`: takes one training step of `AlignModel` for every line read.
+"""The PyTorch side of `benchmarks.against_transformers`: for every line, a step of `AlignModel` on a case's batches.
 
 Imports nothing of this project, so that it runs in an environment of its own.
 """
@@ -26,10 +26,10 @@ def build(pixels: int):
     return model, torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=1e-5, fused=True)
 
 
-def batch(lengths: list[int], pixels: int, channels_last: bool) -> dict:
-    """A batch padded to 64 tokens, as the model's processor pads."""
+def batch(lengths: list[int], width: int, pixels: int, channels_last: bool) -> dict:
+    """A batch padded to `width` tokens."""
     generator = torch.Generator().manual_seed(0)
-    mask = (torch.arange(64)[None] < torch.tensor(lengths)[:, None]).long()
+    mask = (torch.arange(width)[None] < torch.tensor(lengths)[:, None]).long()
     images = torch.rand(len(lengths), 3, pixels, pixels, generator=generator)
     if channels_last:
         images = images.contiguous(memory_format=torch.channels_last)
@@ -54,25 +54,29 @@ class Steps:
     def __init__(self, arguments):
         self.pixels = arguments.pixels
         self.model, self.optimizer = build(arguments.pixels)
-        self.lengths = {name: [int(n) for n in getattr(arguments, name).split(",")] for name in ("full", "captions")}
+        self.cases = json.loads(arguments.cases)
         self.compiled = None
 
     def step(self, case: str, setting: str) -> dict:
         parts = setting.split("+")
         channels_last = "channels_last" in parts
         self.model.to(memory_format=torch.channels_last if channels_last else torch.contiguous_format)
-        inputs = batch(self.lengths[case], self.pixels, channels_last)
+        widths = [64 if case.endswith("_64") else max(lengths) for lengths in self.cases[case]]
+        batches = [
+            batch(lengths, width, self.pixels, channels_last) for lengths, width in zip(self.cases[case], widths)
+        ]
         dtype = DTYPES[parts[0]]
         autocast = torch.autocast("cpu", dtype) if dtype != torch.float32 else contextlib.nullcontext()
         if "compile" in parts and self.compiled is None:
             self.compiled = torch.compile(self.model)
         model = self.compiled if "compile" in parts else self.model
         start, processor = time.perf_counter(), time.process_time()
-        self.optimizer.zero_grad(set_to_none=True)
-        with autocast:
-            loss = model(**inputs, return_loss=True).loss
-        loss.backward()
-        self.optimizer.step()
+        for inputs in batches:
+            self.optimizer.zero_grad(set_to_none=True)
+            with autocast:
+                loss = model(**inputs, return_loss=True).loss
+            loss.backward()
+            self.optimizer.step()
         loss = loss.item()
         return {"elapsed": time.perf_counter() - start, "processor": time.process_time() - processor, "loss": loss}
 
@@ -81,8 +85,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     for name in ("pixels", "threads"):
         parser.add_argument(f"--{name}", type=int)
-    for name in ("full", "captions"):
-        parser.add_argument(f"--{name}")
+    parser.add_argument("--cases")
     arguments = parser.parse_args()
     if arguments.threads:
         torch.set_num_threads(arguments.threads)

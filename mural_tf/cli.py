@@ -22,7 +22,9 @@ from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
 from mural_tf.errors import UserError
+from mural_tf.files import as_path, check_readable
 from mural_tf.quiet import quiet_imports
+from mural_tf.remote_folders import shown
 from mural_tf.trust import trusting
 
 CONFIGS = pathlib.Path(__file__).parent / "configs"  # of the checkout, or installed
@@ -192,13 +194,18 @@ def define(**entries: tuple) -> Flags:
     """Defines flags: `define(workdir=(None, "Folder …"), top=(10, "How many.", 1), kind=("a", "Which.", ["a", "b"]))`.
 
     An entry is the flag's default, its help and, if only some values are allowed, a list of the choices, the least
-    number, or a tuple of the least and the largest. The default's type is the flag's; a list is given as "a,b", the
+    number, a tuple of the least and the largest, or a function that raises `UserError` for others: `place` or `here`
+    for what names files and folders. The default's type is the flag's; a list is given as "a,b", the
     flag of a tuple may be repeated, and a default of None means a text that must be given.
     """
     return Flags({name: _define(name, *entry) for name, entry in entries.items()})
 
 
 def _define(name: str, default, help_text: str, allowed=None) -> flags.FlagHolder:
+    if callable(allowed):
+        holder = _define(name, default, help_text)
+        flags.register_validator(name, lambda value: allowed(name, value) or True)
+        return holder
     if default is None:
         return flags.DEFINE_string(name, None, help_text, required=True)
     if isinstance(allowed, list):
@@ -206,6 +213,25 @@ def _define(name: str, default, help_text: str, allowed=None) -> flags.FlagHolde
     bounds = allowed if isinstance(allowed, tuple) else () if allowed is None else (allowed,)
     default_value = list(default) if isinstance(default, tuple) else default
     return _KINDS[type(default)](name, default_value, help_text, **dict(zip(("lower_bound", "upper_bound"), bounds)))
+
+
+def place(flag: str, value: str | list[str] | None) -> None:
+    """Raises `UserError` for a file or folder that is neither on this machine nor in a store that can be read here."""
+    for name in [value] if isinstance(value, str) else value or ():
+        check_readable(name)
+
+
+def here(flag: str, value: str | None) -> None:
+    """Raises `UserError` for a file or folder that is not on this machine."""
+    place(flag, value)
+    if value and not isinstance(as_path(value), pathlib.Path):
+        raise UserError(f"--{flag}={value}: expected a folder of this machine; it cannot be in a store.")
+
+
+def handle(flag: str, value: str | None) -> None:
+    """Raises `UserError` for what is neither a place nor the address of a TF-Hub module."""
+    if not (value or "").startswith(("https://", "http://")):
+        place(flag, value)
 
 
 def define_trust() -> None:
@@ -339,7 +365,7 @@ def _mistakes_in_one_line() -> Iterator[None]:
 def _one_line(error: Exception) -> str | None:
     """Returns what to tell the user, or None if `error` is not a user's mistake."""
     if isinstance(error, UserError):
-        return " ".join(str(error).split())
+        return " ".join(shown(error).split())
     if isinstance(error, OSError) and error.strerror:
         name = f": {os.fspath(error.filename)!r}" if error.filename is not None else ""
         return f"{error.strerror}{name}. Check the path, its permissions and the free space on its disk."

@@ -12,8 +12,9 @@ import sys
 from absl import flags
 
 from mural_tf import cli
-from mural_tf.cli import Command, Flags
+from mural_tf.cli import Command, Flags, handle, here, place
 from mural_tf.errors import UserError
+from mural_tf.remote_folders import remove_copies
 
 PROGRAM = "python -m mural_tf"
 CHECKPOINT = ("latest", "Which of the workdir's.", ["latest", "best"])
@@ -25,11 +26,18 @@ def pretrain():
     python -m mural_tf pretrain --config=configs/emoji_mural.py --workdir=workdirs/emoji_mural
 
     It evaluates and exports the trained model, and shows a search. --config=configs/emoji.py:etcl,steps=300 gives a
-    file of configs/ arguments, --config.optimizer.learning_rate=1e-3 overrides a field of it.
+    file of configs/ arguments, --config.optimizer.learning_rate=1e-3 overrides a field of it. --dry_run trains nothing
+    and says what a run would need and how long it would take, here or with --tpu_type=v4-32 there.
     """
-    config, flag = cli.define_config(), _define_training()
+    config, flag, dry_run = cli.define_config(), _define_training(), _define_dry_run()
 
     def main(_) -> None:
+        if _is_dry(dry_run):
+            from mural_tf.runs.dry_run import dry_run as print_forecast
+
+            print_forecast(config.value, dry_run["tpu_type"] or "here")
+            return
+        cli.need(workdir=flag["workdir"])
         from mural_tf.runs.pretrain import pretrain
 
         pretrain(config.value, **flag)
@@ -42,11 +50,21 @@ def finetune():
 
     python -m mural_tf finetune --config=configs/finetune.py --config.data.directory=DATA --from=WORKDIR --workdir=NEW
     """
-    config, flag = cli.define_config(), _define_training()
-    source = cli.define(**{"from": (None, "A workdir, an export, or a TF-Hub handle or folder for the text tower.")})
+    config, flag, dry_run = cli.define_config(), _define_training(), _define_dry_run()
+    source = cli.define(
+        **{"from": (None, "A workdir, an export, or a TF-Hub handle or folder for the text tower.", handle)}
+    )
     cli.define_trust()
 
     def main(_) -> None:
+        if _is_dry(dry_run):
+            from mural_tf.runs.dry_run import dry_run as print_forecast
+            from mural_tf.runs.finetune import starting_point
+
+            resolved, _ = starting_point(config.value, source["from"])
+            print_forecast(resolved, dry_run["tpu_type"] or "here", restored=True)
+            return
+        cli.need(workdir=flag["workdir"])
         from mural_tf.runs.finetune import finetune
 
         finetune(config.value, source["from"], **flag)
@@ -57,11 +75,24 @@ def finetune():
 def _define_training() -> Flags:
     """The flags of both kinds of training, by the names of their arguments."""
     return cli.define(
-        workdir=(None, "Folder for checkpoints, metrics and exports; made if missing."),
+        workdir=("", "Folder for checkpoints, metrics and exports; made if missing.", place),
         tpu=("", 'Empty: this machine; "local": this TPU VM; else a TPU\'s name or address.'),
         debug_nans=(False, "Stop at the first operation that yields NaN or infinity; slow."),
         profile=("", "START,STOP: write a TensorBoard profile of these steps, counted from 1."),
     )
+
+
+def _define_dry_run() -> Flags:
+    return cli.define(
+        dry_run=(False, "Train nothing: print sizes, memory, what the input needs, steps a second and hours."),
+        tpu_type=("", "With --dry_run: v4-32, v5litepod-64, gpu:a100x8, …; default: here, this machine."),
+    )
+
+
+def _is_dry(flag: Flags) -> bool:
+    if flag["tpu_type"] and not flag["dry_run"]:
+        raise UserError("--tpu_type says what --dry_run is for; a TPU to train on is named with --tpu.")
+    return flag["dry_run"]
 
 
 def evaluate():
@@ -82,12 +113,12 @@ def evaluate():
     from mural_tf.evaluation.protocol import default_protocol
 
     flag = cli.define(
-        model=("", "Workdir or export to evaluate."),
-        data_dir=("", "Folder of the benchmark's files, or of TFRecords."),
+        model=("", "Workdir or export to evaluate.", place),
+        data_dir=("", "Folder of the benchmark's files, or of TFRecords.", place),
         split=("", "Choose on dev, report test. Default: the benchmark's test."),
         languages=([], "Evaluate these languages only, for example en,de. Default: all."),
         benchmark=("retrieval", "Name of a benchmark, see --list, or all."),
-        output=("", "Folder for the numbers. Default: the model's workdir."),
+        output=("", "Folder for the numbers. Default: the model's workdir.", place),
         checkpoint=CHECKPOINT,
         batch_size=(128, "Images, or texts, encoded at a time.", 1),
     )
@@ -119,8 +150,8 @@ def export():
     python -m mural_tf export --model=workdirs/emoji_mural --output=exports/emoji_mural
     """
     flag = cli.define(
-        model=(None, "Workdir to export a checkpoint of."),
-        output=("", "Folder for the export. Default: export/ in the workdir."),
+        model=(None, "Workdir to export a checkpoint of.", place),
+        output=("", "Folder for the export. Default: export/ in the workdir.", place),
         checkpoint=CHECKPOINT,
         precision=("float32", "What the exported encoders compute in.", ["float32", "mixed_bfloat16"]),
         variants=([], "Also write TensorFlow Lite encoders with weights in float16, int8, and measure what they lose."),
@@ -153,10 +184,10 @@ def embed():
     Inputs are what `search index` takes; they may also be named without --input. The same command goes on where it
     was interrupted. See docs/search.md.
     """
-    lists = cli.define(input=((), "Folder, pattern, TFRecords, table or text file; may be repeated."))
+    lists = cli.define(input=((), "Folder, pattern, TFRecords, table or text file; may be repeated.", place))
     flag = cli.define(
-        model=(None, "Workdir or export; every worker reads this folder."),
-        output=(None, "Folder for the embeddings; it appears when they are complete."),
+        model=(None, "Workdir or export; every worker reads this folder.", place),
+        output=(None, "Folder for the embeddings; it appears when they are complete.", place),
         restart=(False, "Start again instead of going on with a run that stopped."),
     )
     settings = cli.define(
@@ -194,14 +225,14 @@ def search_index():
     --embeddings takes what the command embed has made. docs/search.md has the rest.
     """
     flag = cli.define(
-        model=("", "Workdir or export. With --embeddings by default the one that made them, where it was."),
-        output=(None, "Folder of the index."),
+        model=("", "Workdir or export. With --embeddings by default the one that made them, where it was.", place),
+        output=(None, "Folder of the index.", place),
         kind=("images", "What of the sources to index.", ["images", "texts"]),
         split=("", "Only this split of folders of TFRecords."),
         dtype=("float32", "Type of the stored vectors.", ["float32", "float16"]),
         batch_size=(64, "Images encoded at a time.", 1),
         update=(False, "Add what is new in the sources to a complete index."),
-        embeddings=("", "A folder that the command embed has made, in place of sources, kind, split and dtype."),
+        embeddings=("", "A folder that the command embed has made, in place of sources, kind, split and dtype.", place),
     )
     search = cli.define(
         approximate=(
@@ -209,7 +240,7 @@ def search_index():
             "Structure for approximate search; auto chooses by size, small ones are searched exactly.",
             ["auto", "none", "inverted_lists", "hnsw"],
         ),
-        queries=("", "TSV of language and sentence, to measure recall with."),
+        queries=("", "TSV of language and sentence, to measure recall with.", place),
     )
     cli.define_trust()
 
@@ -234,21 +265,21 @@ def search_query():
     python -m mural_tf search query "ein roter Ballon" --model=WORKDIR_OR_EXPORT --images=FOLDER --output=found.png
     """
     flag = cli.define(
-        index=("", "Folder of the index."),
-        model=("", "Workdir or export. Default: the model that made the index."),
-        images=("", "Search this folder, glob or data set, without an index."),
+        index=("", "Folder of the index.", place),
+        model=("", "Workdir or export. Default: the model that made the index.", place),
+        images=("", "Search this folder, glob or data set, without an index.", place),
         split=("", "Only this split of a folder of TFRecords."),
-        image=((), "An image to search with; may be repeated."),
-        queries=("", "TSV of language, sentence and names of right answers, to ask as well."),
+        image=((), "An image to search with; may be repeated.", place),
+        queries=("", "TSV of language, sentence and names of right answers, to ask as well.", place),
         language=("", "BCP 47 code of the sentences, for fonts on the page."),
         exact=(False, "Compare with everything, although the index is approximate."),
         batch_size=(64, "Images encoded at a time.", 1),
     )
     shown = cli.define(
         top=(10, "How many to show."),
-        html=("", "Write a page of the results."),
-        json=("", "Write the results for programs; - prints them."),
-        output=("", "PNG file for a contact sheet."),
+        html=("", "Write a page of the results.", place),
+        json=("", "Write the results for programs; - prints them.", place),
+        output=("", "PNG file for a contact sheet.", place),
     )
     cli.define_trust()
 
@@ -274,8 +305,8 @@ def serve():
     python -m mural_tf serve --export=exports/emoji_mural --port=8501
     """
     flag = cli.define(
-        export=(None, "Export to serve, made by the command export."),
-        index=("", "Index made with the same model, searched at /search."),
+        export=(None, "Export to serve, made by the command export.", place),
+        index=("", "Index made with the same model, searched at /search.", place),
         host=("localhost", "Address to listen on; 0.0.0.0: every network."),
         port=(8501, "Port to listen on; 0: any free one.", (0, 65535)),
     )
@@ -324,16 +355,16 @@ def analyse_languages():
     python -m mural_tf analyse languages --model=WORKDIR --data_dir=DATA --output=FOLDER
     """
     flag = cli.define(
-        data_dir=(None, "Folder of aligned files, or of TFRecords."),
+        data_dir=(None, "Folder of aligned files, or of TFRecords.", place),
         split=("test", "Split of the TFRecords."),
         languages=([], "These languages only. Default: all with --least_share of the sentences."),
         least_share=(0.5, "Share of the sentences that a language must have."),
-        output=(None, "Folder for the map."),
+        output=(None, "Folder for the map.", place),
         variance=(0.99, "Share of variance that SVCCA keeps."),
         neighbours=(0, "Edges of each language in the map's graph; 0: all.", 0),
     )
     tower = cli.define(
-        model=(None, "Workdir or export."),
+        model=(None, "Workdir or export.", place),
         head=("", "Head of the text tower, text_text for example. Default: image_text."),
     )
     cli.define_trust()
@@ -354,15 +385,16 @@ def analyse_errors():
     python -m mural_tf analyse errors --model=WORKDIR --data_dir=DATA --languages=sw --output=errors.html
     """
     model = cli.define(
-        model=(None, "Workdir or export."), other=("", "Second workdir or export, shown beside the first.")
+        model=(None, "Workdir or export.", place),
+        other=("", "Second workdir or export, shown beside the first.", place),
     )
     flag = cli.define(
-        data_dir=(None, "Folder of image-text TFRecords."),
+        data_dir=(None, "Folder of image-text TFRecords.", place),
         split=("test", "Split of the TFRecords."),
         languages=([], "Languages, for example en,sw. Default: all."),
         queries=(20, "Queries for each language and direction.", 1),
         show=("wrong", "Which queries.", ["wrong", "worse", "all"]),
-        output=(None, "HTML file."),
+        output=(None, "HTML file.", place),
         seed=(0, "Of the choice with --show=all."),
     )
     cli.define_trust()
@@ -384,12 +416,12 @@ def analyse_doctor():
     python -m mural_tf analyse doctor --model=WORKDIR_OR_EXPORT --data=DATA
     """
     flag = cli.define(
-        model=(None, "Workdir or export."),
+        model=(None, "Workdir or export.", place),
         split=("test", "Split of the TFRecords."),
         languages=([], "Languages, for example am,sw. Default: all."),
         pivot=("", "Language to compare with. Default: the one with most training captions."),
     )
-    data = cli.define(data=(None, "Folder of TFRecords, with what the model was trained on."))
+    data = cli.define(data=(None, "Folder of TFRecords, with what the model was trained on.", place))
     cli.define_trust()
 
     def main(_) -> None:
@@ -417,9 +449,9 @@ def import_weights():
     """
     config = cli.define_config("What the weights do not say; default: MURAL-base.", required=False)
     flag = cli.define(
-        weights=(None, "The folder or file of the weights."),
-        workdir=(None, "Folder to write; it must be empty or not there yet."),
-        onto=("", "A workdir that gives everything that the weights do not."),
+        weights=(None, "The folder or file of the weights.", place),
+        workdir=(None, "Folder to write; it must be empty or not there yet.", place),
+        onto=("", "A workdir that gives everything that the weights do not.", place),
     )
     method = cli.define(model=("", "Method. Default: align for align, else the config's.", ["", "align", "mural"]))
     cli.define_trust()
@@ -448,7 +480,7 @@ def convert():
 
     flag = cli.define(
         list=(False, "Print the kinds of sources and their options."),
-        output=("", "Folder for the data set; it appears when the conversion is complete."),
+        output=("", "Folder for the data set; it appears when the conversion is complete.", place),
         restart=(False, "Start again instead of continuing an unfinished conversion."),
         filters=("none", "A set of filters; other flags change single ones.", [*FILTERS]),
     )
@@ -458,9 +490,9 @@ def convert():
         **{field.name: (kinds[field.type](field.default), explanation) for field in dataclasses.fields(Filters)}
     )
     lists = cli.define(
-        evaluation_images=((), "File, folder, pattern: leave out images that look like these."),
-        exclude_texts=((), "Text file, pattern: leave out pairs that hold one of its lines."),
-        translations=((), "Translations of English captions, added to these as captions."),
+        evaluation_images=((), "File, folder, pattern: leave out images that look like these.", place),
+        exclude_texts=((), "Text file, pattern: leave out pairs that hold one of its lines.", place),
+        translations=((), "Translations of English captions, added to these as captions.", place),
         translation_languages=([], "Languages to take from --translations; empty: all."),
     )
     numbers = cli.define(
@@ -512,7 +544,7 @@ def vocabulary():
     workers in bounded memory, by language. See docs/convert.md.
     """
     flag = cli.define(
-        output=("", "The vocabulary file."),
+        output=("", "The vocabulary file.", place),
         size=(250_000, "Word pieces, reserved ones included; at most.", 8),
         builder=("tensorflow_text", "What learns the word pieces.", ["tensorflow_text", "tokenizers"]),
         temperature=(1.0, "A language with share p of all words counts as p^(1/temperature); inf: as any other."),
@@ -537,15 +569,37 @@ def vocabulary():
     return main
 
 
+def count():
+    """Adds to a data set's dataset.json what its files hold: bytes, checksums, records and texts by language.
+
+    python -m mural_tf count data/mine --workers=8
+
+    For folders that another program wrote; conversions do it by themselves. Training then need not count at its start.
+    """
+    flag = cli.define(
+        workers=(2, "Processes that count; 0 counts in this one.", 0),
+        beam=("", "Flags of Apache Beam, to count elsewhere: see `convert`."),
+    )
+
+    def main(folders: list[str]) -> None:
+        if len(folders) != 1:
+            raise UserError("Expected one folder of TFRecords.")
+        from mural_tf.ingest.count import count_folder
+
+        print("\n".join(count_folder(folders[0], **flag)))
+
+    return main
+
+
 def features():
     """Computes the features of a data set's images once, to train on them in place of the images.
 
     python -m mural_tf features --data_dir=data/multi30k --output=data/multi30k_features --encoder=FOLDER
     """
     flag = cli.define(
-        data_dir=(None, "Folder of image-text records."),
-        output=(None, "Folder for the features; it appears when it is complete."),
-        encoder=(None, "Folder or TF-Hub handle of the image encoder, a reusable SavedModel."),
+        data_dir=(None, "Folder of image-text records.", place),
+        output=(None, "Folder for the features; it appears when it is complete.", place),
+        encoder=(None, "Folder or TF-Hub handle of the image encoder, a reusable SavedModel.", handle),
         resize=(256, "Pixels; the side to which images are resized.", 1),
         image_size=(224, "Pixels; the side of the centre that the encoder sees.", 1),
         batch_size=(64, "Images encoded at a time.", 1),
@@ -567,9 +621,9 @@ def translate():
     The translations are text pairs of a data folder, one side of which is a caption word for word.
     """
     flag = cli.define(
-        data_dir=(None, "A data folder with image-text records."),
-        translations=(None, "A data folder with text pairs, one side of which is a caption."),
-        output=(None, "Folder for the data set; it appears when it is complete."),
+        data_dir=(None, "A data folder with image-text records.", place),
+        translations=(None, "A data folder with text pairs, one side of which is a caption.", place),
+        output=(None, "Folder for the data set; it appears when it is complete.", place),
     )
 
     def main(_) -> None:
@@ -586,21 +640,27 @@ def emoji():
     python -m mural_tf emoji --output=data/emoji_core --languages=core
     """
     flag = cli.define(
-        output=(None, "Folder for the data set; it appears when the build is complete."),
+        output=(None, "Folder for the data set; it appears when the build is complete.", place),
         languages=("core", "25 languages, or all that name half of the emoji (122).", ["core", "all"]),
         seed=(0, "Chooses the 3% of captions per under-resourced language."),
         keyword_captions=(False, "Also use CLDR's keywords as training captions."),
         held_out_names=(False, "Leave a fifth of the test's names out of training, see docs/data.md."),
     )
-    cache = cli.define(cache=("", "Folder for the fetched packages, 250 MB; empty: emoji_packages beside --output."))
+    cache = cli.define(
+        cache=("", "Folder for the fetched packages, 250 MB; empty: emoji_packages beside --output.", here)
+    )
 
     def main(_) -> None:
         import pathlib
 
         from mural_tf.data.dataset_folder import describe
         from mural_tf.data.emoji.benchmark import build_emoji
+        from mural_tf.files import as_path
 
-        packages = cache["cache"] or pathlib.Path(flag["output"]).parent / "emoji_packages"
+        output = as_path(flag["output"])
+        if not cache["cache"] and not isinstance(output, pathlib.Path):
+            raise UserError(f"--output={output} is in a store: name a folder of this machine with --cache.")
+        packages = cache["cache"] or output.parent / "emoji_packages"
         print(describe(build_emoji(cache=packages, **flag)))
 
     return main
@@ -612,7 +672,7 @@ def shapes():
     python -m mural_tf shapes --output=data/shapes
     """
     flag = cli.define(
-        output=(None, "Folder for the data set."),
+        output=(None, "Folder for the data set.", place),
         seed=(0, "Chooses the scenes of each split, the drawings and the captioned 3%."),
         images=(2_000, "Training pictures.", 1),
         image_size=(48, "Side of a picture in pixels.", 16),
@@ -662,6 +722,7 @@ COMMANDS = {
     "import": Command(import_weights, positional=True),
     "convert": Command(convert, positional=True),
     "vocabulary": Command(vocabulary, positional=True),
+    "count": Command(count, positional=True),
     "features": Command(features),
     "translate": Command(translate),
     "emoji": Command(emoji),
@@ -676,6 +737,7 @@ def run(*words: str) -> None:
         cli.run_command(COMMANDS, [*words, *sys.argv[1:]], PROGRAM)
     except SystemExit as end:
         if "tensorflow_io" in sys.modules:  # its client of s3:// aborts the process while it is taken down
+            remove_copies()
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(end.code if isinstance(end.code, int) else 0)

@@ -88,7 +88,7 @@ def _text_tower() -> ConfigDict:
             dropout=0.1,
             max_length=64,  # tokens with [CLS] and [SEP] [ETCL]
             pooling="first",  # [CLS] alone, or "first_and_mean" for Globetrotter's two heads
-            length_groups=1,  # N > 1: training skips padding, attention runs in N parts of similar length; TPU: 1
+            length_groups=1,  # N > 1: training skips padding, attention runs in N parts of similar length; not with XLA
             precision="auto",  # as the image tower's
             frozen=False,
         )
@@ -178,13 +178,16 @@ def _data() -> ConfigDict:
             emoji_languages="core",  # "core": the benchmark's 25; "all": every locale that names half the emoji
             emoji_held_out_names=False,  # without a fifth of the test's names in training, except in nine languages
             format="mural",  # or "img2dataset" (keys jpg, txt); see docs/data.md
+            sources=ConfigDict(),  # {name: {directory, weight, format}} to train on instead of `directory`, which then
+            # is where evaluation reads and vocabularies are kept; see docs/data.md
+            read="share",  # of several input pipelines (hosts, workers) each reads its share of the files; or "all"
             image_text_languages=(),  # training captions in these only; empty: all
             text_pairs="files",  # or "co_captions": two captions of one image, the fine-tuning ablation of [MURAL A.1];
             # "co_captions_across_languages": two of different languages, drawn again in every epoch, for LP of [MULE]
             text_text_languages=(),  # text pairs whose second language is among these; empty: all
             language_temperature=1.0,  # language l is drawn in proportion to count^(1/temperature)
             default_language="en",  # of records that name none (img2dataset)
-            shuffle_buffer=10_000,  # records
+            shuffle_buffer=10_000,  # items that are shuffled together; up to twice as many are in memory
             cache=False,  # keep all records in memory, for small data sets
             max_skipped_fraction=0.05,  # of records; above it the run stops
         )
@@ -283,6 +286,8 @@ def _update(config: ConfigDict, values: dict, prefix: str, path: pathlib.Path) -
         name = f"{prefix}{key}"
         if prefix == "evaluation.groups.":
             check_json(value, list[str], name, path)
+        elif prefix == "data.sources.":  # whose values `training_sources` checks
+            check_json(value, dict, name, path)
         elif key in config:
             check_json(value, field_kind(config[key]), name, path)
         elif prefix != "method.":  # whose keys are the method's

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, Union, overload
 
 import numpy as np
 import numpy.typing as npt
+import PIL.Image
 import tensorflow as tf
 from ml_collections import ConfigDict
 from tqdm import tqdm
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
 PLACES = ("{}", "{c}")  # of a class's name in a template: CLIP's files have the one, CLIP_benchmark's the other
 LONG_LIST = 1000  # at least as many items show a progress bar, unless the caller decides
 
-Image = Union[str, "os.PathLike[str]", bytes, npt.NDArray[np.uint8]]  # a path, an encoded image, pixels [H, W, 3]
+# A path, an encoded image, pixels [H, W, 3], or a picture of Pillow's.
+Image = Union[str, "os.PathLike[str]", bytes, npt.NDArray[np.uint8], PIL.Image.Image]
 Embeddings = npt.NDArray[np.float32]  # [N, D], L2-normalised
 Encoder = Callable[[tf.Tensor], tf.Tensor]
 
@@ -157,7 +159,7 @@ class Embedder:
     @overload
     def encode_image(
         self,
-        images: Iterable[Image],
+        images: Image | Iterable[Image],
         batch_size: int = ...,
         progress: bool | None = ...,
         on_error: Literal["raise"] = ...,
@@ -166,7 +168,7 @@ class Embedder:
     @overload
     def encode_image(
         self,
-        images: Iterable[Image],
+        images: Image | Iterable[Image],
         batch_size: int = ...,
         progress: bool | None = ...,
         *,
@@ -174,40 +176,52 @@ class Embedder:
     ) -> tuple[Embeddings, npt.NDArray[np.int64]]: ...
 
     def encode_image(
-        self, images: Iterable[Image], batch_size: int = 64, progress: bool | None = None, on_error: str = "raise"
+        self,
+        images: Image | Iterable[Image],
+        batch_size: int = 64,
+        progress: bool | None = None,
+        on_error: str = "raise",
     ) -> Embeddings | tuple[Embeddings, npt.NDArray[np.int64]]:
         """Encodes images, resized and cropped as in evaluation.
 
         Args:
           images: any iterable of paths, encoded bytes (JPEG, PNG, WebP, AVIF, TIFF and whatever else Pillow reads, as
-            `data.pictures.for_the_encoder` takes them) or uint8 RGB arrays [H, W, 3]; read as it is consumed, a few
-            batches ahead.
+            `data.pictures.for_the_encoder` takes them), uint8 RGB arrays [H, W, 3] or Pillow's pictures; read as it is
+            consumed, a few batches ahead. Or a single one.
           batch_size: images per call of the model.
           progress: whether to show a progress bar; by default for 1,000 and more.
           on_error: "raise" or "skip" images that cannot be read.
 
         Returns:
-          float32 [N, D], L2-normalised; with on_error="skip" a pair: [K, D] of the readable ones and their int64 [K]
-          places in `images`.
+          float32 [N, D], L2-normalised, or [D] of a single image; with on_error="skip" a pair: [K, D] of the readable
+          ones and their int64 [K] places in `images`.
 
         Raises:
           UserError: an unreadable image (unless skipped), named; embeddings that are not finite; or a model of
             texts alone.
+          TypeError: something that is no image.
 
         >>> red, blue = np.full((2, 48, 64, 3), [[[(250, 0, 0)]], [[(0, 0, 250)]]], np.uint8)
         >>> images = embedder.encode_image([red, blue])
         >>> images.dtype, images.shape == (2, embedder.embedding_size)
         (dtype('float32'), True)
+        >>> np.allclose(embedder.encode_image(blue), images[1], atol=1e-6)
+        True
         >>> images, kept = embedder.encode_image([red, b"not an image", blue], on_error="skip")
         >>> kept
         array([0, 2])
         """
         if not has_images(self.config.image_tower):
             raise UserError(f"The model {self.path} has no image tower (image_tower.name=none): only texts.")
-        if isinstance(images, (str, bytes, os.PathLike)):
-            raise TypeError("encode_image takes a list of images; wrap a single one: [image].")
         if on_error not in ("raise", "skip"):
             raise ValueError(f"on_error must be 'raise' or 'skip', got {on_error!r}.")
+        if _is_image(images):
+            if on_error == "skip":
+                raise ValueError("on_error='skip' is for several images.")
+            single: Embeddings = self.encode_image([images], batch_size, progress)[0]
+            return single
+        if not isinstance(images, Iterable):
+            raise TypeError(f"encode_image takes images or one image ({_IMAGES}), got {images!r}.")
         kept, blocks, batch = [], [], []
         with _bar(images, "images", progress) as bar:
             for index, image, problem in self._prepared(images, 2 * batch_size):
@@ -226,33 +240,45 @@ class Embedder:
         return (embeddings, np.array(kept, np.int64)) if on_error == "skip" else embeddings
 
     def encode_text(
-        self, texts: Sequence[str], batch_size: int = 256, progress: bool | None = None, language: str = ""
+        self, texts: str | Iterable[str], batch_size: int = 256, progress: bool | None = None, language: str = ""
     ) -> Embeddings:
         """Encodes texts, in any language or script, with the image-text head.
 
         Equal texts get equal vectors bit for bit. Batches hold texts of similar length, so that little is padding.
 
         Args:
-          texts: any strings, the empty one too.
+          texts: any iterable of strings, the empty one too; or a single string.
           batch_size: texts per call of the model.
           progress: whether to show a progress bar; by default for 1,000 and more.
           language: of the texts. Only models with word vectors per language (MULE) use it; without it they take the
             likeliest one.
 
         Returns:
-          float32 [N, D], L2-normalised, in the order of `texts`.
+          float32 [N, D], L2-normalised, in the order of `texts`; [D] of a single string.
 
         Raises:
           UserError: embeddings that are not finite.
+          TypeError: something that is no string.
 
         >>> texts = embedder.encode_text(["a red balloon", "ein roter Ballon", "ลูกโป่งสีแดง"])
         >>> texts.dtype, texts.shape == (3, embedder.embedding_size)
         (dtype('float32'), True)
         >>> np.allclose(np.linalg.norm(texts, axis=1), 1, atol=1e-5)
         True
+        >>> np.array_equal(embedder.encode_text("a red balloon"), texts[0])
+        True
         """
-        if isinstance(texts, (str, bytes)) or not all(isinstance(text, str) for text in texts):
-            raise TypeError("encode_text takes a list of str; wrap a single text: [text].")
+        if isinstance(texts, str):
+            single: Embeddings = self.encode_text([texts], batch_size, progress, language)[0]
+            return single
+        if isinstance(texts, bytes) or not isinstance(texts, Iterable):
+            raise TypeError(f"encode_text takes strings or one string, got {texts!r}.")
+        texts = list(texts)  # a generator can be read once
+        for place, text in enumerate(texts):
+            if not isinstance(text, str):
+                raise TypeError(
+                    f"encode_text takes strings: number {place} is {text!r}, of type {type(text).__name__}."
+                )
         tag = f"<{language}> " if language and self.takes_languages else ""
         encoded = [(tag + text).encode("utf-8", "replace") for text in texts]
         unique = sorted(set(encoded), key=lambda text: (len(text), text))
@@ -266,12 +292,16 @@ class Embedder:
         return self._checked(blocks, "texts")[[place[text] for text in encoded]] if encoded else self._checked([], "")
 
     def similarity(
-        self, images: Iterable[Image] | Embeddings, texts: Sequence[str] | Embeddings, progress: bool | None = None
+        self,
+        images: Image | Iterable[Image] | Embeddings,
+        texts: str | Iterable[str] | Embeddings,
+        progress: bool | None = None,
     ) -> Embeddings:
         """Returns the cosine of every image with every text, float32 [N, M] in [-1, 1]; larger is closer.
 
         Either side may be embeddings already, float [N, D] and L2-normalised: with two matrices of texts (or images)
-        it compares texts with texts. `progress` is as in `encode_image`.
+        it compares texts with texts. A single image or text counts as one of N or M. `progress` is as in
+        `encode_image`.
 
         Raises what `encode_image` and `encode_text` raise, and `ValueError` for embeddings of another width.
 
@@ -285,8 +315,40 @@ class Embedder:
         """
         ours = self._given(images) if _is_matrix(images) else self.encode_image(images, progress=progress)
         theirs = self._given(texts) if _is_matrix(texts) else self.encode_text(texts, progress=progress)
-        cosines: Embeddings = np.clip(ours @ theirs.T, -1.0, 1.0)
+        cosines: Embeddings = np.clip(np.atleast_2d(ours) @ np.atleast_2d(theirs).T, -1.0, 1.0)
         return cosines
+
+    def search(
+        self,
+        images: Iterable[Image] | Embeddings,
+        texts: str | Iterable[str] | Embeddings,
+        k: int = 10,
+        progress: bool | None = None,
+    ) -> tuple[npt.NDArray[np.int64], Embeddings]:
+        """Finds the k images that are closest to each text; `mural_tf search` and its indexes are for many images.
+
+        Args:
+          images, texts: as in `similarity`; queries may be embeddings of images, too.
+          k: how many are wanted of each text, at least 1; all if there are fewer.
+          progress: as in `encode_image`.
+
+        Returns:
+          int64 [M, k], places in `images`, the closest first, equal ones in their order; and their cosines,
+          float32 [M, k].
+
+        Raises what `similarity` raises, and `ValueError` for a `k` below 1.
+
+        >>> red, blue = np.full((2, 48, 64, 3), [[[(250, 0, 0)]], [[(0, 0, 250)]]], np.uint8)
+        >>> places, cosines = embedder.search([red, blue], ["something blue", "something red"], k=1)
+        >>> places.tolist(), cosines.shape
+        ([[1], [0]], (2, 1))
+        """
+        if k < 1:
+            raise ValueError(f"k is {k}: expected at least 1.")
+        cosines = self.similarity(images, texts, progress).T  # [M, N]
+        places: npt.NDArray[np.int64] = np.argsort(-cosines, axis=1, kind="stable")[:, :k]
+        closest: Embeddings = np.take_along_axis(cosines, places, axis=1)
+        return places, closest
 
     def encode_labels(
         self, labels: Sequence[str], templates: Sequence[str] = ("{}",), progress: bool | None = None
@@ -367,12 +429,16 @@ class Embedder:
         """Returns (prepared image, "") or (None, what is wrong with it)."""
         name = f"Image {index}"
         try:
+            if isinstance(image, PIL.Image.Image):
+                image = np.asarray(pictures.upright(image))
             if isinstance(image, np.ndarray):
                 if image.dtype != np.uint8 or image.ndim != 3 or image.shape[-1] != 3:
                     return None, f"{name}: expected uint8 [H, W, 3], got {image.dtype} {list(image.shape)}."
                 data = tf.io.encode_png(image, compression=1).numpy()
             elif isinstance(image, bytes):
                 data = image
+            elif not isinstance(image, (str, os.PathLike)):
+                raise TypeError(f"{name} is {image!r}, of type {type(image).__name__}; expected {_IMAGES}.")
             else:
                 name = os.fspath(image)
                 data = pictures.read_file(image)
@@ -403,6 +469,15 @@ class Embedder:
                 "another model."
             )
         return embeddings.astype(np.float32, copy=False)
+
+
+_IMAGES = "a path, encoded bytes, uint8 [H, W, 3] or a picture of Pillow's"
+
+
+def _is_image(value: object) -> TypeIs[Image]:
+    """Whether something is a single image, and not several."""
+    pixels = isinstance(value, np.ndarray) and value.ndim == 3 and value.shape[-1] == 3
+    return pixels or isinstance(value, (str, bytes, os.PathLike, PIL.Image.Image))
 
 
 def _bar(items: Iterable[object], unit: str, progress: bool | None) -> tqdm:

@@ -16,6 +16,7 @@ import io
 import json
 import os
 import pathlib
+import re
 import reprlib
 import secrets
 import shutil
@@ -35,10 +36,34 @@ PARTIAL = ".partial"  # ends the names of what is still being written
 
 
 def as_path(name: str | os.PathLike) -> pathlib.Path | RemotePath:
-    """Returns the path of a file or folder that a user named: here, or elsewhere (`gs://…`, `s3://…`)."""
-    if isinstance(name, RemotePath) or "://" in os.fspath(name):
-        return name if isinstance(name, RemotePath) else RemotePath(os.fspath(name))
-    return pathlib.Path(name).expanduser()
+    """Returns the path of a file or folder that a user named: here, or elsewhere (`gs://…`, `s3://…`).
+
+    Raises `UserError` for names that would become a local folder `gs:` or `s3:`.
+    """
+    if isinstance(name, RemotePath):
+        return name
+    text = os.fspath(name)
+    if text.startswith("file:///"):
+        return pathlib.Path(text.removeprefix("file://"))
+    if "://" in text:
+        return RemotePath(text)
+    if re.match("(gs|s3):/", text):
+        raise UserError(f"{text}: expected a local path, or a store's name with two slashes: gs://…, s3://….")
+    return pathlib.Path(text).expanduser()
+
+
+def check_readable(name: str | os.PathLike) -> None:
+    """Raises `UserError`, without reading anything, for a name that no file system here could know."""
+    path = as_path(name)
+    if isinstance(path, RemotePath):
+        remote.check_scheme(str(path))
+
+
+def copy_file(source: pathlib.Path | RemotePath, target: pathlib.Path | RemotePath) -> None:
+    """Copies a file in pieces: between stores and this machine, files may be larger than the memory."""
+    elsewhere = source if isinstance(source, RemotePath) else target
+    with remote.failures_of(str(elsewhere)), source.open("rb") as content, target.open("wb") as file:
+        shutil.copyfileobj(content, file, 1 << 20)
 
 
 def open_path(name: str | os.PathLike, mode: str = "rb") -> IO:
@@ -97,8 +122,7 @@ def whole(path: str | pathlib.Path) -> Iterator[pathlib.Path]:
         with tempfile.TemporaryDirectory() as folder:
             partial = pathlib.Path(folder, path.name)
             yield partial
-            with partial.open("rb") as source, path.open("wb") as target:
-                shutil.copyfileobj(source, target, 1 << 20)
+            copy_file(partial, path)
         return
     partial = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}{PARTIAL}")
     try:
@@ -122,9 +146,20 @@ def scratch_folder(path: str | pathlib.Path) -> Iterator[pathlib.Path]:
 
 
 @contextlib.contextmanager
-def whole_folder(path: str | pathlib.Path) -> Iterator[pathlib.Path]:
-    """Gives a scratch folder that becomes `path`, in place of what is there, when the block ends without an error."""
-    path = pathlib.Path(path)
+def whole_folder(path: str | pathlib.Path, mark: str = "") -> Iterator[pathlib.Path]:
+    """Gives a scratch folder that becomes `path`, in place of what is there, when the block ends without an error.
+
+    Stores have no folders to rename: there the file named `mark`, which says that the folder is complete, goes first of
+    what was there, and comes last.
+    """
+    path = as_path(path)
+    if isinstance(path, RemotePath):
+        with tempfile.TemporaryDirectory() as folder:
+            partial = pathlib.Path(folder, path.name)
+            partial.mkdir()
+            yield partial
+            _upload(partial, path, mark)
+        return
     with contextlib.ExitStack() as scratch:
         partial = scratch.enter_context(scratch_folder(path))
         yield partial
@@ -132,6 +167,14 @@ def whole_folder(path: str | pathlib.Path) -> Iterator[pathlib.Path]:
             _sync_all(partial)  # now, because until it has the name there is nothing of this name
             os.replace(path, scratch.enter_context(scratch_folder(path.with_name(f"{path.name}.replaced"))))
         publish(partial, path)
+
+
+def _upload(folder: pathlib.Path, store: RemotePath, mark: str) -> None:
+    for path in sorted(store.files(), key=lambda path: path.relative_to(store) != mark):
+        path.unlink(missing_ok=True)
+    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    for name in sorted(names, key=lambda name: name == mark):
+        copy_file(folder / name, store / name)
 
 
 def remove_partial(folder: pathlib.Path) -> None:

@@ -13,7 +13,7 @@ from mural_tf.embedder import Embedder
 from mural_tf.encoders.saved_models import load_saved_model
 from mural_tf.errors import UserError
 from mural_tf.files import read_json
-from mural_tf.training.remote_workdir import local_copy
+from mural_tf.remote_folders import local_copy, shown
 from mural_tf.trust import trusting
 
 
@@ -58,7 +58,7 @@ def _load_workdir(path: pathlib.Path, checkpoint: str) -> Embedder:
     from mural_tf.training.checkpoints import load_trained
 
     model, tokenizer, config, step = load_trained(path, checkpoint)
-    return Embedder.from_model(model, tokenizer, config, str(path), step)
+    return Embedder.from_model(model, tokenizer, config, shown(path), step)
 
 
 def _load_hugging_face(path: pathlib.Path, kind: str) -> Embedder:
@@ -75,7 +75,7 @@ def _load_hugging_face(path: pathlib.Path, kind: str) -> Embedder:
     model, config, pieces = import_weights("align", path, config)
     casing = dict(lower_case=config.vocabulary.lower_case, strip_accents=config.vocabulary.strip_accents)
     tokenizer = WordPieceTokenizer(pieces, max_length=config.text_tower.max_length, **casing)
-    return Embedder.from_model(model, tokenizer, config, str(path))
+    return Embedder.from_model(model, tokenizer, config, shown(path))
 
 
 def _load_export(path: pathlib.Path) -> Embedder:
@@ -104,7 +104,7 @@ def _load_export(path: pathlib.Path) -> Embedder:
         lambda texts: text_signature(text=texts)["embedding"],
         int(text_signature.structured_outputs["embedding"].shape[-1]),
         config,
-        str(path),
+        shown(path),
         text_heads=heads,
     )
     embedder._saved_models = (image_encoder, text_encoder)
@@ -133,7 +133,7 @@ def _load_hub_modules(path: pathlib.Path) -> Embedder:
         embed_texts,
         int(embed_texts(tf.constant([""])).shape[-1]),
         config,
-        str(path),
+        shown(path),
     )
 
 

@@ -7,6 +7,7 @@ TensorFlow), TensorFlow's elsewhere. `files.as_path` gives a `RemotePath` or a `
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import io
 import posixpath
@@ -97,7 +98,7 @@ class RemotePath:
 
     def read_bytes(self) -> bytes:
         """The file's content."""
-        with _one_line(self._name), self.open("rb") as file:
+        with failures_of(self._name), self.open("rb") as file:
             return file.read()
 
     def read_text(self, encoding: str = "utf-8") -> str:
@@ -106,7 +107,7 @@ class RemotePath:
 
     def write_bytes(self, data: bytes) -> None:
         """Writes the file; readers see the old content or all of the new one."""
-        with _one_line(self._name), self.open("wb") as file:
+        with failures_of(self._name), self.open("wb") as file:
             file.write(data)
 
     def write_text(self, text: str, encoding: str = "utf-8") -> None:
@@ -189,20 +190,36 @@ def find(pattern: str) -> list[RemotePath]:
 
 
 @contextlib.contextmanager
-def _one_line(name: str) -> Iterator[None]:
+def failures_of(name: str) -> Iterator[None]:
+    """Raises what any store's client raises as `OSError` with the name and one line of what is wrong."""
     try:
         yield
     except (OSError, UserError):
         raise
     except Exception as error:  # noqa: BLE001 - each store's client has classes of its own
         if type(error).__name__ == "NotFoundError":
-            raise FileNotFoundError(f"There is no {name}.") from None
-        raise OSError(f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else name}") from error
+            raise _missing(name) from None
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else ""
+        raise OSError(errno.EIO, f"{type(error).__name__}: {reason}".rstrip(".: "), name) from error
+
+
+def _missing(name: str) -> FileNotFoundError:
+    return FileNotFoundError(errno.ENOENT, "No such file", name)
 
 
 def _call(name: str, what):
-    with _one_line(name):
+    with failures_of(name):
         return what(_system(name))
+
+
+SCHEMES = ("gs", "s3")
+
+
+def check_scheme(name: str) -> None:
+    """Raises `UserError`, without importing anything, for a name of a scheme that no file system here could know."""
+    tensorflow, scheme = sys.modules.get("tensorflow"), name.partition("://")[0]
+    if scheme not in (*SCHEMES, *(tensorflow.io.gfile.get_registered_schemes() if tensorflow else ())):
+        raise UserError(f"{name}: no file system is installed that reads it; expected gs://, s3:// or a local path.")
 
 
 def _system(name: str) -> _Beam | _BeamS3 | _TensorFlow:
@@ -238,7 +255,7 @@ class _Beam:
     def size(self, name: str) -> int:
         found = self._matched(name)
         if not found:
-            raise FileNotFoundError(f"There is no {name}.")
+            raise _missing(name)
         return found[0].size_in_bytes
 
     def is_file(self, name: str) -> bool:
@@ -273,7 +290,7 @@ class _BeamS3:
 
     def size(self, name: str) -> int:
         if not self.is_file(name):
-            raise FileNotFoundError(f"There is no {name}.")
+            raise _missing(name)
         return self._store.size(name)
 
     def is_file(self, name: str) -> bool:
@@ -312,7 +329,10 @@ class _TensorFlow:
             raise UserError(f"{name}: no file system is installed that reads it{install}.")
 
     def open(self, name: str, mode: str) -> IO[bytes]:
-        return self._gfile.GFile(name, f"{mode}b")
+        file = self._gfile.GFile(name, f"{mode}b")
+        if "w" in mode:
+            file.write(b"")  # without it no file comes of one into which nothing is written
+        return file
 
     def size(self, name: str) -> int:
         return self._gfile.stat(name).length
@@ -324,9 +344,13 @@ class _TensorFlow:
         return self._gfile.isdir(name)
 
     def walk(self, name: str) -> list[str]:
-        if not self._gfile.isdir(name):
-            return []
-        return sorted(f"{folder.rstrip('/')}/{file}" for folder, _, files in self._gfile.walk(name) for file in files)
+        return sorted(self._below(name)) if self._gfile.isdir(name) else []
+
+    def _below(self, folder: str) -> Iterator[str]:
+        """Yields the files; unlike TensorFlow's `walk`, a folder that cannot be listed is an error and not empty."""
+        for name in self._gfile.listdir(folder):
+            path = f"{folder}/{name.strip('/')}"
+            yield from self._below(path) if self._gfile.isdir(path) else (path,)
 
     def remove(self, name: str) -> None:
         self._gfile.remove(name)

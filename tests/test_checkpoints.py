@@ -39,7 +39,6 @@ class TwoWeights:
     def __init__(self):
         self.kernel = tf.Variable(tf.zeros([300, 40]), name="kernel")
         self.log_temperature = tf.Variable(0.0, name="log_temperature")
-        self.data_position = tf.Variable(tf.zeros([2, 2], tf.int64), name="data_position")
         self.guard = StepGuard(10)
         self.guard.build(["loss"])
         self.optimizers = {"joint": keras.optimizers.legacy.Adam()}
@@ -59,7 +58,7 @@ def model():
 
 def variables(model):
     """Everything that training follows from."""
-    return [model.kernel, model.log_temperature, model.data_position, *model.optimizers["joint"].variables()]
+    return [model.kernel, model.log_temperature, *model.optimizers["joint"].variables()]
 
 
 def fill(model, number):

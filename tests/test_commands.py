@@ -126,6 +126,7 @@ def test_a_full_disk_is_one_line_wherever_a_command_writes(error):
     (["pretrain", "--config=configs/finetune.py", "--config.train.steps=x"], "Error: flag --config.train.steps=x"),
     (["pretrain", "--config=configs/finetune.py", "--config.trian.steps=1"], "Error: Unknown field"),
     (["pretrain", "--config=configs/finetune.py"], "Error: --workdir is missing"),
+    (["pretrain", "--config=configs/finetune.py", "--tpu_type=v4-8"], "Error: --tpu_type says what --dry_run is for"),
     (["pretrain", "--config=configs/none.py"], "Error: --config=configs/none.py: there is no such file, and no "),
     (["pretrain", "--config=emoji_murl"], "Error: --config=emoji_murl: there is no such file, and no installed "),
     (["xla_check", "--config=configs/etcl_finetune.py:coco"], "Error: Unknown "),

@@ -8,6 +8,7 @@ import shutil
 import sys
 
 import numpy as np
+import PIL.Image
 import pytest
 import tensorflow as tf
 from PIL import Image
@@ -168,13 +169,44 @@ def test_nothing_gives_an_empty_matrix(color_embedder):
     assert embeddings.shape == (0, 3) and kept.shape == (0,)
 
 
-def test_a_single_item_instead_of_a_list_is_an_error(color_embedder):
-    with pytest.raises(TypeError, match="wrap"):
-        color_embedder.encode_text("a red balloon")
-    with pytest.raises(TypeError, match="wrap"):
-        color_embedder.encode_image("balloon.jpg")
-    with pytest.raises(TypeError, match="list of str"):
-        color_embedder.encode_text([b"a"])
+def test_a_single_item_gives_a_vector(color_embedder, tmp_path):
+    text = color_embedder.encode_text("a red balloon")
+    assert np.array_equal(text, color_embedder.encode_text(["a red balloon"])[0])
+    pixels = np.random.default_rng(0).integers(0, 255, (9, 7, 3), np.uint8)
+    picture = PIL.Image.fromarray(pixels)
+    picture.save(tmp_path / "a.png")
+    encoded = (tmp_path / "a.png").read_bytes()
+    for image in (pixels, picture, encoded, tmp_path / "a.png", str(tmp_path / "a.png")):
+        assert np.array_equal(color_embedder.encode_image(image), color_embedder.encode_image([pixels])[0])
+    clear = PIL.Image.new("RGBA", (8, 8), (9, 9, 9, 0))  # transparent: on white
+    assert np.allclose(color_embedder.encode_image(clear), 3**-0.5, atol=1e-3)
+    with pytest.raises(ValueError, match="for several images"):
+        color_embedder.encode_image(pixels, on_error="skip")
+
+
+def test_any_iterable_is_read_once(color_embedder):
+    texts = ["red", "", "a blue balloon"]
+    assert np.array_equal(color_embedder.encode_text(text for text in texts), color_embedder.encode_text(texts))
+    images = [np.full((4, 4, 3), i, np.uint8) for i in range(3)]
+    assert np.array_equal(color_embedder.encode_image(iter(images)), color_embedder.encode_image(np.stack(images)))
+
+
+@pytest.mark.parametrize("texts,message", [
+    (None, "strings or one string, got None"), (b"a", "got b'a'"), (3, "got 3"),
+    (["a", None], "number 1 is None, of type NoneType"), ([b"a"], "number 0 is b'a', of type bytes"),
+])  # fmt: skip
+def test_what_is_no_text_is_named(color_embedder, texts, message):
+    with pytest.raises(TypeError, match=message):
+        color_embedder.encode_text(texts)
+
+
+@pytest.mark.parametrize("images,message", [
+    (None, "images or one image .a path, encoded bytes, .*, got None"),
+    ([np.zeros((2, 2, 3), np.uint8), None], "Image 1 is None, of type NoneType; expected a path"),
+])  # fmt: skip
+def test_what_is_no_image_is_named(color_embedder, images, message):
+    with pytest.raises(TypeError, match=message):
+        color_embedder.encode_image(images)
 
 
 def test_lone_surrogates_do_not_crash(color_embedder):

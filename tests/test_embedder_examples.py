@@ -15,7 +15,7 @@ from mural_tf.embedder import Embedder, fill_templates
 COLORS = ("red", "green", "blue")
 EXAMPLES = {
     "mural_tf.loading": 2,
-    "mural_tf.embedder": 20,
+    "mural_tf.embedder": 25,
 }  # lines that are run
 
 
@@ -95,8 +95,20 @@ def test_mistakes_are_reported(embedder, colors):
         embedder.classify(colors, "red")
     with pytest.raises(ValueError, match="Embeddings are 5 wide, those of this model 3"):
         embedder.similarity(np.ones((2, 5), np.float32), ["red"])
-    with pytest.raises(TypeError, match="wrap a single"):
-        embedder.similarity(colors, "red")
+    with pytest.raises(ValueError, match="k is 0: expected at least 1"):
+        embedder.search(colors, "red", k=0)
+
+
+def test_search_is_the_order_of_the_cosines(embedder, colors):
+    many = np.concatenate([colors, colors])
+    places, cosines = embedder.search(many, ["green", "a blue thing"], k=3)
+    expected = embedder.similarity(many, ["green", "a blue thing"]).T
+    for row, (found, scores) in enumerate(zip(places, cosines)):
+        ranked = sorted(range(6), key=lambda i: (-expected[row][i], i))[:3]
+        assert found.tolist() == ranked and np.array_equal(scores, expected[row][ranked])
+    assert places[:, :2].tolist() == [[1, 4], [2, 5]]
+    assert embedder.search(colors, "red", k=10)[0].shape == (1, 3)
+    assert np.array_equal(embedder.similarity(colors[0], "red"), embedder.similarity(colors[:1], ["red"]))
 
 
 def test_an_embedder_says_what_it_is(embedder):

@@ -21,8 +21,8 @@ def build(config):
     return mule_data.build(config, mule_data.tokenizer().vocabulary_size)
 
 
-def batches(config, model, position=None):
-    return training_batches(config, mule_data.tokenizer(), position, streams=model.streams)
+def batches(config, model):
+    return training_batches(config, mule_data.tokenizer(), streams=model.streams)
 
 
 def parameters(model):
@@ -115,12 +115,12 @@ def test_groups_hold_what_their_images_have(tmp_path):
     for row in languages:
         assert np.array_equal(row == -1, np.sort(row == -1))  # empty places come last
     assert batch["image"].dtype == tf.float32 and batch["image"].shape == (2, 12)
-    assert batch["caption"]["input_word_ids"].shape == (8, 8) and batch["image_groups_position"].shape == (2, 2)
+    assert batch["caption"]["input_word_ids"].shape == (8, 8) and batch["image_groups_place"].shape[:2] == (1, 1)
     second = next(iterator)
-    assert not second["image_groups_tally"][0, 0, 1]  # an image without these languages is not a fault
+    assert not second["image_groups_tally"][0, 0, 0, 1]  # an image without these languages is not a fault
 
-    position = np.stack([batch["image_groups_position"][-1]] * 2)
-    resumed = training_batches(config, mule_data.tokenizer(), position, streams=("image_groups",))
+    places = {"image_groups": batch["image_groups_place"].numpy()[0]}
+    resumed = training_batches(config, mule_data.tokenizer(), places, streams=("image_groups",))
     np.testing.assert_array_equal(next(iter(resumed))["caption"]["input_word_ids"], second["caption"]["input_word_ids"])
     config.data.image_text_languages = ("nl",)
     with pytest.raises(UserError, match="No training image has a caption in nl"):

@@ -7,8 +7,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from mural_tf.data.skipped import KINDS
+from mural_tf.data.streams.epochs import PLACE
 from mural_tf.encoders.kernels import set_fusion
 from mural_tf.errors import UserError
+from mural_tf.training.data_progress import DataProgress
 
 
 @pytest.fixture(scope="module")
@@ -17,14 +20,16 @@ def trained():
     before = set_fusion("off")
     config = contract.toy_config(optimizer__name="lamb", train__max_skipped_steps=2)
     model = contract.build(config)
+    model.progress = DataProgress(dict.fromkeys(model.streams, 1))
     yield model, endless(model, config), tf.function(model.train_step)
     set_fusion(before)
 
 
 def endless(model, config):
     for seed in itertools.count():
-        places = {f"{stream}_position": tf.fill([contract.EXAMPLES, 2], np.int64(seed)) for stream in model.streams}
-        yield {**contract.batch_of(model, config, seed=seed), **places}
+        places = {f"{stream}_place": tf.fill([1, 1, PLACE], np.int64(seed)) for stream in model.streams}
+        tallies = {f"{stream}_tally": tf.zeros([1, 1, 1 + len(KINDS), 3], tf.int64) for stream in model.streams}
+        yield {**contract.batch_of(model, config, seed=seed), **places, **tallies}
 
 
 def poisoned(batch):
@@ -35,7 +40,7 @@ def poisoned(batch):
 def state(model):
     optimizer = next(iter(model.optimizers.values()))
     variables = [*model.variables, *optimizer.variables()]
-    skip = ("iter", "data_position", "tallies", "skipped", "total", "count")
+    skip = ("iter", "skipped", "total", "count")
     return [v.numpy() for v in variables if not v.name.startswith(skip)]
 
 
@@ -44,13 +49,13 @@ def test_a_step_that_is_not_finite_changes_nothing_and_is_counted(trained):
     step(next(batches))
     before, steps = state(model), int(model.steps_taken)
     model.reset_metrics()
-    position = model.data_position.numpy().copy()
+    position = model.progress.of_pipeline(0)["image_text"]
     bad = poisoned(next(batches))
     step(bad)
     assert len(before) > 50
     assert all(np.array_equal(b, a) for b, a in zip(before, state(model)))
     assert int(model.steps_taken) == steps + 1 and int(model.guard.total) == 1  # the data goes on, so does the schedule
-    assert not np.array_equal(position, model.data_position.numpy())
+    assert not np.array_equal(position, model.progress.of_pipeline(0)["image_text"])
     logs = step(next(batches))
     assert all(np.isfinite(value) for value in logs.values())  # the means leave the step out
     assert not all(np.array_equal(b, a) for b, a in zip(before, state(model)))

@@ -13,10 +13,10 @@ from mural_tf.data import records
 from mural_tf.data.records import parse_image_text
 from mural_tf.data.skipped import DAMAGED_RECORD, KINDS, SkippedRecords
 from mural_tf.data.streams.epochs import _too_many, count_languages, unusable
-from mural_tf.data.streams.pipeline import stream_files, training_batches
+from mural_tf.data.streams.pipeline import training_batches
 from mural_tf.errors import UserError
 from mural_tf.text.language_words import WordTokenizer, build_words
-from mural_tf.training.fit import rows_of_worker
+from mural_tf.training.fit import rows_of_replicas
 
 
 @pytest.fixture
@@ -44,6 +44,11 @@ def batches(config, count, **options):
     return list(dataset.take(count).as_numpy_iterator())
 
 
+def places_of(batch):
+    """From where training goes on after a batch."""
+    return {name.removesuffix("_place"): value[0] for name, value in batch.items() if name.endswith("_place")}
+
+
 def assert_same(one, other):
     assert one.keys() == other.keys()
     for name in one:
@@ -57,7 +62,9 @@ def test_shapes_and_types(config, whole):
     for name in ("caption", "text_a", "text_b"):
         assert {v.shape for v in batch[name].values()} == {(16, 8)}
     assert batch["caption"]["input_word_ids"][0, 0] == toy_data.RESERVED.index("[CLS]")
-    assert "text_a" not in training_batches(config, toy_data.toy_tokenizer(), **ONE).element_spec
+    dataset = training_batches(config, toy_data.toy_tokenizer(), **ONE)
+    assert "text_a" not in dataset.element_spec
+    assert b"PyFunc" not in dataset._as_serialized_graph().numpy()  # nothing of it calls Python
 
 
 def test_the_same_seed_gives_the_same_batches(config, whole):
@@ -71,14 +78,13 @@ def test_nothing_tunes_the_input(config):
     """A tuning thread makes the end of training wait; see data/records.py."""
     dataset = training_batches(config, toy_data.toy_tokenizer(), **ONE)
     assert dataset.options().autotune.enabled is False
-    assert rows_of_worker(dataset, 2, 1, 0).options().autotune.enabled is False
+    assert rows_of_replicas(dataset, 2).options().autotune.enabled is False
 
 
 @pytest.mark.parametrize("after", [7, 8])  # in an epoch, and between two
 def test_resumes_at_the_very_next_record(config, whole, after):
     last = whole[after - 1]
-    position = np.stack([last["image_text_position"][-1], last["text_text_position"][-1]])
-    for one, other in zip(whole[after:], batches(config, 6, position=position)):
+    for one, other in zip(whole[after:], batches(config, 6, places=places_of(last))):
         assert_same(one, other)
 
 
@@ -103,7 +109,7 @@ def test_pairs_stay_together(whole):
 
 def counts_of(batch, stream="image_text"):
     """The records read, and how many of each kind were skipped."""
-    tally = batch[f"{stream}_tally"][0]
+    tally = batch[f"{stream}_tally"][0, 0]
     assert tally[1:, 0].sum() == tally[0, 1]
     return int(tally[0, 0]), {kind: int(count) for kind, count in zip(KINDS, tally[1:, 0]) if count}
 
@@ -132,11 +138,10 @@ def test_unusable_records_are_skipped_and_counted(tmp_path):
     assert skipped == {kind: 2 * count for kind, count in kinds.items()} and read == 2 * 127
     for batch, before in zip(whole[1:], whole):
         assert counts_of(batch)[0] - counts_of(before)[0] >= 16
-    file, byte = whole[14]["image_text_tally"][0, 1 + KINDS.index(DAMAGED_RECORD), 1:]
-    assert (stream_files(config, "image_text")[file], byte) == (path, 0)
+    file, byte = whole[14]["image_text_tally"][0, 0, 1 + KINDS.index(DAMAGED_RECORD), 1:]
+    assert (records.list_files(tmp_path, records.IMAGE_TEXT, "train")[file], byte) == (path, 0)
     last = whole[9]
-    position = np.stack([last["image_text_position"][-1]] * 2)
-    for one, other in zip(whole[10:], batches(config, 3, position=position, **ONE)):
+    for one, other in zip(whole[10:], batches(config, 3, places=places_of(last), **ONE)):
         read, skipped = counts_of(other)  # of what comes after the position alone
         assert read == counts_of(one)[0] - counts_of(last)[0]
         assert sum(skipped.values()) == sum(counts_of(one)[1].values()) - sum(counts_of(last)[1].values())
@@ -306,12 +311,11 @@ def across(tmp_path):
     texts = [(language, caption) for image in captioned(40) for language, caption in zip(MULTI30K, image.captions)]
     tokenizer = WordTokenizer(build_words(texts, LANGUAGES, 1000, False, False), LANGUAGES, max_length=8)
 
-    def read(count, position=None, **changes):
+    def read(count, places=None, **changes):
         config = toy_data.toy_config(tmp_path)
         config.data.update({"text_pairs": "co_captions_across_languages", **changes})
         config.train.text_text_batch = 48  # an epoch has 480 pairs
-        position = None if position is None else np.stack([position] * 2)
-        dataset = training_batches(config, tokenizer, position, streams=("text_text",))
+        dataset = training_batches(config, tokenizer, places, streams=("text_text",))
         return list(dataset.take(count).as_numpy_iterator())
 
     return read
@@ -328,9 +332,9 @@ def test_every_pair_of_languages_has_the_same_chance(across):
 
 def test_pairs_across_languages_are_drawn_anew_and_repeat(across):
     whole = across(14)
-    for one, other in zip(whole[4:], across(10, whole[3]["text_text_position"][-1])):
+    for one, other in zip(whole[4:], across(10, places_of(whole[3]))):
         assert_same(one, other)
-    assert {batch["text_text_position"][0, 0] for batch in whole} == {0, 1}
+    assert {batch["text_text_place"][0, 0, 0] for batch in whole} == {0, 1}
     drawn = [{*zip(*(np.concatenate([b[f"text_{side}_id"] for b in part]).tolist() for side in "ab"))}
              for part in (whole[:9], whole[10:])]  # fmt: skip
     assert len(drawn[1] - drawn[0]) > 100  # of 192 pairs of the second epoch

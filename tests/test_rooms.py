@@ -9,8 +9,8 @@ import pathlib
 
 ROOT = pathlib.Path(__file__).resolve().parents[1] / "mural_tf"
 ROOMS = [
-    "errors", "remote", "files", "quiet", "backend", "config", "trust", "losses", "metrics", "text", "encoders",
-    "optimizers", "data", "ingest",
+    "errors", "remote", "files", "remote_folders", "quiet", "backend", "config", "trust", "losses", "metrics", "text",
+    "encoders", "optimizers", "data", "ingest",
     "models", "pretrained", "training", "export", "embedder", "loading", "evaluation", "search", "analysis", "serve",
     "runs", "cli", "commands",
 ]  # fmt: skip

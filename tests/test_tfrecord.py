@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from mural_tf.data import tfrecord
 from mural_tf.data.skipped import DAMAGED_FILE, DAMAGED_RECORD
-from mural_tf.data.streams.record_files import read_files
+from mural_tf.data.streams.record_files import CYCLE, RecordFiles, read_group
 
 RECORDS = [b"first", b"", b"third record"]
 BEGINS = [0, 21, 37, 65]  # 5 bytes and 16 of framing, 0 and 16, 12 and 16
@@ -27,16 +27,21 @@ def in_python(path):
     return [(offset - tfrecord.HEADER, data) for offset, data in found], problems
 
 
+def read(paths, **options):
+    group = tf.range(len(paths), dtype=tf.int64)
+    return read_group(RecordFiles.of([str(path) for path in paths]), group, **options)
+
+
 @pytest.fixture(scope="module")
 def in_graph():
     """A function from the path of a file to (records, problems) as `in_python` gives them."""
 
-    def read(path):
-        elements = list(read_files([str(path)]).as_numpy_iterator())
+    def read_one(path):
+        elements = list(read([path]).as_numpy_iterator())
         whole = [(int(e["byte"]), e["serialized"]) for e in elements if not e["problem"]]
         return whole, [(e["problem"].decode(), int(e["byte"]), int(e["lost"])) for e in elements if e["problem"]]
 
-    return read
+    return read_one
 
 
 def test_records_and_their_places(tmp_path):
@@ -117,7 +122,14 @@ def test_the_graph_reads_behind_damage_as_python_does(tmp_path, in_graph, fault,
 def test_the_graph_takes_files_in_turn_past_one_that_is_damaged(tmp_path):
     files = [write(tmp_path / f"{name}.tfrecord", [f"{name}{i}".encode() for i in range(5)]) for name in "ab"]
     files[0].write_bytes(files[0].read_bytes()[:14] + b"?" + files[0].read_bytes()[15:])
-    found = [e["serialized"] for e in read_files([str(file) for file in files]).as_numpy_iterator()]
+    elements = list(read(files).as_numpy_iterator())
+    found = [e["serialized"] for e in elements]
     assert found == [b"", b"b0", b"a1", b"b1", b"a2", b"b2", b"a3", b"b3", b"a4", b"b4"]
-    order = read_files([str(file) for file in files], tf.constant([1, 0], tf.int64))
-    assert [int(e["file"]) for e in order.take(2).as_numpy_iterator()] == [1, 0]
+    # From behind any element on, the rest is the same: the next slot's turn, each file from its own byte.
+    for read_before in range(len(elements) + 1):
+        begins, counts = np.zeros([2, CYCLE], np.int64)
+        for element in elements[:read_before]:
+            begins[element["slot"]], counts[element["slot"]] = element["end"], element["count"]
+        turn = (elements[read_before - 1]["slot"] + 1) % 2 if read_before else 0
+        rest = list(read(files, turn=turn, begins=begins, counts=counts).as_numpy_iterator())
+        assert rest == elements[read_before:]

@@ -3,16 +3,18 @@
 import json
 import os
 import pathlib
-import types
 
+import numpy as np
 import pytest
-import tensorflow as tf
 import toy_data
 
 from mural_tf.config import base_config, load_config
+from mural_tf.data.streams.epochs import PLACE
+from mural_tf.data.streams.pipeline import stream_sources
 from mural_tf.errors import UserError
 from mural_tf.runs.pretrain import pretrain
 from mural_tf.training import fit, workdir
+from mural_tf.training.data_progress import DataProgress
 from mural_tf.training.workdir import data_changes, lock_workdir, note_data, open_workdir
 
 
@@ -68,7 +70,7 @@ def test_damaged_lines_of_metrics_are_left_out_and_said(tmp_path, caplog, line):
     ("remote", "message"),
     [
         ("s3x://b/w", "s3x://b/w.*no file system is installed that reads it; expected gs://, s3:// or a local path"),
-        (pathlib.Path("gs://bucket/run1"), "expected a folder, or a store's name with two slashes"),
+        (pathlib.Path("gs://bucket/run1"), "expected a local path, or a store's name with two slashes"),
     ],
 )
 def test_a_store_that_nothing_reads_does_not_become_a_folder_here(tmp_path, monkeypatch, remote, message):
@@ -104,14 +106,18 @@ def test_data_that_changed_are_noticed_by_the_step_they_were_trained_to(tmp_path
 
 def test_a_place_in_other_data_is_not_applied(tmp_path, capsys, caplog):
     config = toy_data.toy_config(toy_data.write_toy_data(tmp_path / "data"))
-    model = types.SimpleNamespace(streams=("image_text", "text_text"), data_position=tf.Variable([[3, 40], [2, 7]]))
+    sources = {stream: stream_sources(config.data, stream) for stream in ("image_text", "text_text")}
+    progress = DataProgress(dict.fromkeys(sources, 1))
+    before = np.arange(PLACE)[None, None] + 3
+    progress.places["image_text"].assign(before)
     for step in (0, 10):
-        fit._compare_data(model, config, tmp_path, step, writes=True)
-    assert model.data_position.numpy().tolist() == [[3, 40], [2, 7]] and not capsys.readouterr().out
+        fit._compare_data(progress, sources, tmp_path, step, writes=True)
+    assert np.array_equal(progress.places["image_text"], before) and not capsys.readouterr().out
     shard = sorted((tmp_path / "data/image_text").glob("train*"))[1]
     shard.unlink()
-    fit._compare_data(model, config, tmp_path, 10, writes=True)
-    assert model.data_position.numpy().tolist() == [[4, -1], [3, -1]]
+    sources["image_text"] = stream_sources(config.data, "image_text")
+    fit._compare_data(progress, sources, tmp_path, 10, writes=True)
+    assert progress.places["image_text"].numpy()[0, 0, :2].tolist() == [4, -1] and progress.epochs()["text_text"] == [1]
     assert f"changed since step 10: image_text/{shard.name} is missing" in capsys.readouterr().out
     assert "Training without 1 files that others name" in caplog.text
 

@@ -67,6 +67,7 @@ def test_checkpoints_have_the_keys_of_before(method, tmp_path):
     found = dict(tf.train.list_variables(str(tmp_path / "checkpoints" / "ckpt-1")))
     del found["_CHECKPOINTABLE_OBJECT_GRAPH"]
     kept = json.loads((BEFORE / method / "checkpoint.json").read_text())
+    del kept["data_position" + VALUE]
     assert found == {key: shape for key, (shape, _) in kept.items()}
 
 

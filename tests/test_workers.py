@@ -5,16 +5,22 @@ import os
 import socket
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
 import tensorflow as tf
 import toy_data
 import worker_run
+from object_store import object_store, stored
 
+from mural_tf.data import records
+from mural_tf.data.shapes import build_shapes
+from mural_tf.data.streams.epochs import PLACE
 from mural_tf.data.streams.pipeline import training_batches
 from mural_tf.errors import UserError
-from mural_tf.training.fit import rows_of_worker
+from mural_tf.training.checkpoints import list_checkpoints
+from mural_tf.training.fit import rows_of_replicas
 from mural_tf.training.strategy import build_strategy
 
 
@@ -67,6 +73,46 @@ def test_two_workers_train_as_one_process(tmp_path):
     assert_same_checkpoint(tmp_path / "one", tmp_path / "two")
 
 
+@pytest.mark.slow  # three runs of two processes
+def test_workers_that_share_the_data_go_on_where_they_were(tmp_path):
+    images = toy_data.image_text_records(48)
+    for index, image in enumerate(images):
+        image.image = np.random.default_rng(index).normal(size=16).astype("<f4").tobytes()
+    records.write_records(tmp_path / "data", records.IMAGE_TEXT, "train", images, shards=5)
+    records.write_records(tmp_path / "data", records.TEXT_PAIRS, "train", toy_data.text_pairs(48), shards=3)
+    command = [sys.executable, worker_run.__file__, str(tmp_path / "data")]
+
+    def run(workdir, steps):
+        ports = free_ports(2)
+        weights = [tmp_path / f"{workdir}-{steps}-{worker}.npz" for worker in range(2)]
+        processes = [
+            start([*command, str(tmp_path / workdir), str(weights[worker]), "share", str(steps)], worker, ports)
+            for worker in range(2)
+        ]
+        for process in processes:
+            finish(process)
+        return [np.load(path) for path in weights]
+
+    whole = run("whole", 6)
+    first = run("stopped", 3)
+    rest = run("stopped", 6)
+    assert first[0]["position"].shape == (2, 1, PLACE)  # of each of the two input pipelines
+    assert not np.array_equal(*whole[0]["position"])
+    assert np.array_equal(whole[0]["position"], whole[1]["position"])
+    for worker in (0, 1):
+        for name in whole[worker].files:
+            assert np.array_equal(whole[worker][name], rest[worker][name]), name
+
+
+@pytest.mark.slow  # two programs that start TensorFlow
+def test_a_pipeline_in_another_process_needs_nothing_of_ours(tmp_path):
+    data = toy_data.write_toy_data(tmp_path)
+    program = os.path.join(os.path.dirname(worker_run.__file__), "remote_pipeline.py")
+    process = start([sys.executable, program, str(data)])
+    output, errors = process.communicate(timeout=600)
+    assert "equal" in output, errors[-3000:]  # how it ends, with its server gone, is TensorFlow's
+
+
 def assert_same_checkpoint(one, two):
     """What two workers save is what one does, names and all, so that either can go on from it."""
     one, two = (tf.train.load_checkpoint(tf.train.latest_checkpoint(path / "checkpoints")) for path in (one, two))
@@ -81,17 +127,20 @@ def test_workers_get_their_rows_of_the_same_batches(tmp_path):
 
     batches = training_batches(config, toy_data.toy_tokenizer()).take(3).cache()
     whole = list(batches.as_numpy_iterator())
-    parts = [list(rows_of_worker(batches, 4, 2, worker).as_numpy_iterator()) for worker in range(2)]
+    parts = [list(rows_of_replicas(batches, 4, worker, 2).as_numpy_iterator()) for worker in range(2)]
     for step, batch in enumerate(whole):
         of_step = [part for worker in parts for part in worker[2 * step : 2 * step + 2]]  # in the replicas' order
-        for_all = {"data_wait_seconds", "image_text_tally", "text_text_tally"}
+        for_all = {
+            "data_wait_seconds",
+            *(f"{stream}_{end}" for stream in ("image_text", "text_text") for end in ("place", "tally")),
+        }
         for name in set(batch) - for_all:
             joined = tf.nest.map_structure(lambda *values: np.concatenate(values), *[part[name] for part in of_step])
             tf.nest.map_structure(np.testing.assert_array_equal, joined, batch[name])
         assert all(part["data_wait_seconds"].shape == (1,) for part in of_step)
         for name in for_all - {"data_wait_seconds"}:
             assert all(np.array_equal(part[name], batch[name]) for part in of_step)
-    spec = rows_of_worker(batches, 4, 2, 0).element_spec
+    spec = rows_of_replicas(batches, 4, 0, 2).element_spec
     assert all(None not in part.shape for part in tf.nest.flatten(spec))  # as TPUs need them
 
 
@@ -127,6 +176,72 @@ def test_the_script_with_two_workers(tmp_path):
     dev = [row["step"] for row in rows if "retrieval_dev/all/mean_recall" in row]
     assert trained == [5, 10, 15, 20] and dev == [10, 20]
     assert (tmp_path / "run/export/model_card.json").exists()
+
+
+SMALL = ["--config=configs/shapes_smoke.py", "--config.train.log_every=5", "--config.train.checkpoint_every=10",
+         "--config.train.image_text_batch=16", "--config.train.text_text_batch=16", "--config.train.export=False",
+         "--config.vocabulary.builder=tokenizers"]  # fmt: skip
+
+
+def small_run(data, workdir, steps):
+    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    places = [f"--config.data.directory={data}", f"--workdir={workdir}"]
+    return [sys.executable, os.path.join(root, "run_pretrain.py"), *SMALL, *places, f"--config.train.steps={steps}"]
+
+
+def wait_for(condition, processes, seconds=400):
+    deadline = time.time() + seconds
+    while not condition():
+        assert time.time() < deadline and all(process.poll() is None for process in processes)
+        time.sleep(0.2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("killed", [0, 1])
+def test_a_worker_that_dies_ends_the_other_with_a_line_and_both_go_on(tmp_path, killed):
+    """The same command starts both again; what SIGTERM to one of them saves, they go on from, too."""
+    build_shapes(tmp_path / "shapes")
+    command, ports = small_run(tmp_path / "shapes", tmp_path / "run", 2000), free_ports(2)
+    processes = [start(command, i, ports) for i in range(2)]
+    wait_for(lambda: (tmp_path / "run/checkpoints/ckpt-10.index").exists(), processes)
+    processes[killed].kill()
+    _, errors = processes[1 - killed].communicate(timeout=300)
+    processes[killed].communicate()
+    assert processes[1 - killed].returncode == 1
+    assert errors.startswith("Error: Another worker of this run ended or cannot be reached (")
+    assert errors.count("\n") == 1, errors
+    saved = list_checkpoints(tmp_path / "run/checkpoints")
+    processes = [start(command, i, ports) for i in range(2)]
+    wait_for(lambda: list_checkpoints(tmp_path / "run/checkpoints") != saved, processes)
+    processes[1 - killed].terminate()
+    printed = [finish(process) for process in processes]
+    assert "Stopped by SIGTERM; everything is saved" in printed[1 - killed]
+    assert "Stopped by a signal of another worker; everything is saved" in printed[killed]
+    steps = [json.loads(line)["step"] for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    assert steps == sorted(set(steps))
+    assert list_checkpoints(tmp_path / "run/checkpoints")[-1].endswith(f"ckpt-{steps[-1]}")
+
+
+@pytest.mark.slow
+def test_two_workers_with_a_workdir_in_a_store(tmp_path, monkeypatch):
+    """The chief writes it, and the other gets from it what it needs, also to go on."""
+    pytest.importorskip("tensorflow_io", reason="s3:// needs tensorflow-io")
+    build_shapes(tmp_path / "shapes")
+    with object_store(monkeypatch) as client:
+        monkeypatch.chdir(tmp_path)
+        command, ports = small_run(tmp_path / "shapes", "s3://bucket/run", 30), free_ports(2)
+        for goes_on in (False, True):
+            processes = [start(command, i, ports) for i in range(2)]
+            if not goes_on:
+                wait_for(lambda: "checkpoints/ckpt-10.index" in stored(client, "run"), processes)
+                processes[1].terminate()
+            printed = [finish(process) for process in processes]
+        assert "Next:" in printed[0] and "Next:" not in printed[1]
+        found = stored(client, "run")
+        assert {"summary.json", "checkpoints/ckpt-30.index"} <= set(found) and "in_use.lock" not in found
+        rows = [json.loads(line) for line in found["metrics.jsonl"].decode().splitlines()]
+        assert [row["step"] for row in rows if "train/loss" in row] == [5, 10, 15, 20, 25, 30]
+        assert not (tmp_path / "s3:").exists()
 
 
 def test_float32_means_float32_on_a_tpu(monkeypatch):

@@ -27,6 +27,9 @@ def encode(path: str | pathlib.Path) -> npt.NDArray[np.float32]:
     places: list[int] = kept.tolist()
     texts = embedder.encode_text(["moyo mwekundu"], language="sw")
     print(places, some, embedder.with_text_head("text_text").encode_text(["a red heart"]))
+    one: npt.NDArray[np.float32] = embedder.encode_image("a.jpg") - embedder.encode_text("a red heart")
+    found, scores = embedder.search(images, (text for text in ("moyo", "heart")), k=3)
+    print(one, found.tolist(), scores)
     return embedder.similarity(images, texts)
 
 

@@ -1,4 +1,4 @@
-"""A small run as one worker of `TF_CONFIG`'s cluster trains it: python worker_run.py DATA WORKDIR WEIGHTS."""
+"""A small run as a worker of `TF_CONFIG`'s cluster trains it: python worker_run.py DATA WORKDIR WEIGHTS READ STEPS."""
 
 import pathlib
 import sys
@@ -14,18 +14,19 @@ from mural_tf.training.fit import compile_model, fit
 from mural_tf.training.strategy import build_strategy, is_chief
 
 
-def train(data, workdir, weights):
-    """Trains six steps and writes the data position and all trained variables to `weights`, a .npz file."""
+def train(data, workdir, weights, read="all", steps=6):
+    """Trains and writes the data position and all trained variables to `weights`, a .npz file."""
     strategy = build_strategy()  # before TensorFlow runs anything
     set_fusion("off")  # as in every test
     config = toy_data.toy_config(data)
     config.embedding_size = 16
     config.image_tower.update(dict(name="features", feature_size=16))  # BatchNorm of each replica's rows would differ
     config.loss.label_smoothing = 0.1
-    config.train.update(dict(steps=6, log_every=3, checkpoint_every=3))
+    config.data.update(dict(read=read, shuffle_buffer=25))
+    config.train.update(dict(steps=int(steps), log_every=3, checkpoint_every=3))
     tokenizer = toy_data.toy_tokenizer()
     if is_chief(strategy):
-        pathlib.Path(workdir).mkdir()
+        pathlib.Path(workdir).mkdir(exist_ok=True)
     with strategy.scope():
         keras.utils.set_random_seed(0)
         model = build_model(config, tokenizer.vocabulary_size)
@@ -33,7 +34,7 @@ def train(data, workdir, weights):
     with StopSignals() as signals:
         assert fit(model, tokenizer, config, pathlib.Path(workdir), strategy, signals)
     trained = {str(i): variable.numpy() for i, variable in enumerate(model.trainable_variables)}
-    np.savez(weights, position=model.data_position.numpy(), **trained)
+    np.savez(weights, position=model.progress.places["image_text"].numpy(), **trained)
 
 
 if __name__ == "__main__":

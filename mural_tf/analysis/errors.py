@@ -19,7 +19,7 @@ import numpy as np
 
 from mural_tf.data.pictures import thumbnail_url
 from mural_tf.errors import UserError
-from mural_tf.files import write_whole
+from mural_tf.files import as_path, write_whole
 
 THUMBNAIL = 96  # pixels, the longer side
 TITLES = {"text_to_image": "text to image", "image_to_text": "image to text"}
@@ -158,7 +158,7 @@ def write_error_page(models, data_dir, split, languages, output, queries=20, sho
         for direction in DIRECTIONS:
             made = find_queries(direction, shown, owners)
             sections.append(Section(language, direction, choose_queries(made, queries, show, seed), len(made), texts))
-    path = pathlib.Path(output)
+    path = as_path(output)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, render_page(list(models), sections, [images[i] for i in kept], f"{data_dir}, split {split}"))
     total = sum(len(section.queries) for section in sections)

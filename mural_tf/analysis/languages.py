@@ -22,7 +22,7 @@ import numpy as np
 
 from mural_tf.errors import UserError
 from mural_tf.evaluation.parallel import read_parallel
-from mural_tf.files import whole
+from mural_tf.files import as_path, whole
 
 # Branches of Indo-European, otherwise families: Glottolog's classification at the depth of [MURAL] Figure 3.
 _FAMILIES = {
@@ -248,7 +248,7 @@ def map_languages(
             "--languages or a larger --least_share leave more."
         ) from None
     points = laplacian_eigenmap(matrix, neighbours)
-    folder = pathlib.Path(output)
+    folder = as_path(output)
     folder.mkdir(parents=True, exist_ok=True)
     write_matrix(folder / "similarity.csv", matrix, chosen)
     write_points(folder / "map.csv", points, chosen)

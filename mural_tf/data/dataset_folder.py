@@ -17,7 +17,7 @@ def build_folder(output: str | pathlib.Path, identity: dict, write: Callable[[pa
     """Builds the data set into `output`, unless it is there already, and returns that folder.
 
     Args:
-      output: a local folder that does not exist yet, is empty, or holds this very data set.
+      output: a folder, here or in a store, that does not exist yet, is empty, or holds this very data set.
       identity: what makes the data set this one (name, version, settings); JSON values. It opens `dataset.json`.
       write: writes the records into the folder it is given and returns the rest of `dataset.json`.
 
@@ -27,11 +27,6 @@ def build_folder(output: str | pathlib.Path, identity: dict, write: Callable[[pa
     output = as_path(output)
     if is_built(output, identity):
         return output
-    if not isinstance(output, pathlib.Path):
-        raise UserError(
-            f"{output}: this data set is drawn in a folder of this machine. Name one, then copy it to the store, from "
-            "where training reads it."
-        )
     with storage_errors(output):
         output.parent.mkdir(parents=True, exist_ok=True)
         with exclusive_lock(output.parent / f".{output.name}.lock"):
@@ -66,7 +61,7 @@ def _build(output: pathlib.Path, identity: dict, write: Callable[[pathlib.Path],
     import tensorflow as tf  # only now, so that the --help of commands stays fast
 
     try:
-        with whole_folder(output) as folder:
+        with whole_folder(output, DESCRIPTION) as folder:
             text = json.dumps({**identity, **write(folder)}, indent=1, ensure_ascii=False) + "\n"
             (folder / DESCRIPTION).write_text(text, encoding="utf-8")
     except tf.errors.OpError as error:  # how TensorFlow's record writer reports a full disk

@@ -12,7 +12,10 @@ lists. Captions that share image and group say the same thing in different langu
 
 from __future__ import annotations
 
+import concurrent.futures
+import contextlib
 import hashlib
+import json
 import pathlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -39,6 +42,8 @@ from mural_tf.data.skipped import (
 )
 from mural_tf.errors import UserError
 from mural_tf.files import as_path, json_field, read_json
+
+REQUESTS = 32  # to an object store at a time
 
 # Data sets without tf.data's autotuning.
 
@@ -95,6 +100,16 @@ def list_files(directory: str | pathlib.Path, kind: str, split: str) -> list[str
 
     A folder without `kind` sub-folders (img2dataset's output) is read as image-text records of split "train".
     """
+    files = find_files(directory, kind, split)
+    if not files:
+        raise UserError(
+            f"No {kind} records of split {split!r} in {directory}: expected {directory}/{kind}/{split}-*.tfrecord."
+        )
+    return files
+
+
+def find_files(directory: str | pathlib.Path, kind: str, split: str) -> list[str]:
+    """Returns what `list_files` does, nothing where there are none; raises `UserError` for a folder that is missing."""
     directory = str(directory)
     if not directory:
         raise UserError("No data folder given: set --config.data.directory to a folder of TFRecords.")
@@ -104,22 +119,45 @@ def list_files(directory: str | pathlib.Path, kind: str, split: str) -> list[str
     files = tf.io.gfile.glob(f"{directory}/{kind}/{split}-*.tfrecord")
     if not files and kind == IMAGE_TEXT and split == "train":
         files = tf.io.gfile.glob(f"{directory}/*.tfrecord")
-    if not files:
-        raise UserError(
-            f"No {kind} records of split {split!r} in {directory}: expected {directory}/{kind}/{split}-*.tfrecord."
-        )
     return sorted(files)
 
 
 def describe_files(directory: str | pathlib.Path, files: Sequence[str]) -> dict:
-    """Returns {"files": {name below the folder: size in bytes}, "dataset": digest of dataset.json, "" without one}."""
-    sizes = {name[len(str(directory)) :].lstrip("/"): tf.io.gfile.stat(name).length for name in files}
+    """Returns {"files": {name below the folder: size in bytes}, "dataset": digest of dataset.json, "" without one}.
+
+    What `python -m mural_tf count` adds to a description makes no other data of it.
+    """
+    sizes = {name[len(str(directory)) :].lstrip("/"): size for name, size in file_sizes(files).items()}
     description = f"{directory}/dataset.json"
     digest = ""
     if tf.io.gfile.exists(description):
         with tf.io.gfile.GFile(description, "rb") as file:
-            digest = hashlib.sha256(file.read()).hexdigest()
+            digest = _digest_without_shards(file.read())
     return {"files": sizes, "dataset": digest}
+
+
+def _digest_without_shards(description: bytes) -> str:
+    """Digest of a description as it was before its files were counted; "" if it was none."""
+    with contextlib.suppress(ValueError, RecursionError):
+        content = json.loads(description)
+        if isinstance(content, dict) and content.pop("shards", None) is not None:
+            text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"  # as all our folders write it
+            description = text.encode() if content else b""
+    return hashlib.sha256(description).hexdigest() if description else ""
+
+
+def file_sizes(files: Sequence[str]) -> dict[str, int]:
+    """Returns name -> size in bytes; raises `UserError` for a file that cannot be read any more."""
+
+    def size(name: str) -> int:
+        return tf.io.gfile.stat(name).length
+
+    try:
+        # A store's answer takes as long as a thousand of a disk's: many are waited for at once.
+        with concurrent.futures.ThreadPoolExecutor(REQUESTS if files and "://" in files[0] else 1) as pool:
+            return dict(zip(files, pool.map(size, files)))
+    except tf.errors.OpError as error:
+        raise UserError(f"A data file cannot be read: {error.message}.") from None
 
 
 def describe_shards(directory: str) -> dict[str, dict]:

@@ -93,7 +93,8 @@ def build_shapes(
     """Builds the data set into the folder `output`, unless it is there already, and returns that folder.
 
     Args:
-      output: a local folder that does not exist yet, is empty, or holds this data set with the same settings.
+      output: a folder, here or in a store, that does not exist yet, is empty, or holds this data set with the same
+        settings.
       seed: chooses the scenes of each split, the drawings and the captioned 3%.
       images: training pictures; dev and test have `DEV_IMAGES` and `TEST_IMAGES` more.
       image_size: side of a picture in pixels.

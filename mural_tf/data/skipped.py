@@ -19,6 +19,7 @@ from mural_tf.errors import UserError
 
 DAMAGED_RECORD = "record that does not agree with its checksum"
 DAMAGED_FILE = "stretch of a file that is damaged or cut off"
+UNREADABLE_FILE = "file that cannot be read, or has another size than when training began"
 NOT_AN_EXAMPLE = "record that is not a tf.train.Example of the expected kind"
 UNREADABLE_IMAGE = "image that does not decode"
 EMPTY_CAPTION, EMPTY_TEXT = "empty caption", "empty text"
@@ -27,6 +28,7 @@ MISSING_SHARD = "file that is missing, though others of its split name it"  # tr
 KINDS = (
     DAMAGED_RECORD,
     DAMAGED_FILE,
+    UNREADABLE_FILE,
     NOT_AN_EXAMPLE,
     UNREADABLE_IMAGE,
     EMPTY_CAPTION,
@@ -67,45 +69,54 @@ class CountsByKind(dict):
 
 
 class SkippedRecords:
-    """What training skipped, by stream and kind, from the tallies that come with its batches.
+    """What training skipped, by part and kind, from the tallies that come with its batches.
 
     Args:
-      places: stream -> function from (number of the file, byte) to the place's name.
+      places: part of the data, a stream or a source of one -> function from (file's number, byte) to the place's name.
       before: how many records earlier parts of the run skipped.
     """
 
     def __init__(self, places: dict[str, Callable[[int, int], str]], before: int = 0):
         self._places, self._before = places, before
-        self.by_stream = {stream: CountsByKind() for stream in places}
+        self.by_part = {part: CountsByKind() for part in places}
         self.read = dict.fromkeys(places, 0)
+        self._named: set[tuple[str, str]] = set()
 
-    def take(self, stream: str, tally: np.ndarray) -> None:
-        """Takes a stream's newest tally; logs the first skipped record of each kind."""
-        self.read[stream], counts = int(tally[0, 0]), CountsByKind()
-        for kind, (count, file, byte) in zip(KINDS, tally[1:].tolist()):
-            if count:
-                counts.add(kind, self._places[stream](file, byte), count)
-        for kind in counts.keys() - self.by_stream[stream].keys():
-            place = counts[kind][1]
-            logging.warning("Skipping records: %s, first at %s. Further ones are only counted.", kind, place)
-        self.by_stream[stream] = counts
+    def begin(self) -> None:
+        """Says that tallies begin again at 0: what they counted so far stays counted."""
+        self._before = self.total
+        self.by_part = {part: CountsByKind() for part in self._places}
+
+    def take(self, part: str, tallies: np.ndarray) -> None:
+        """Takes a part's newest tallies, int64 [pipelines, 1 + kinds, 3]; logs the first record of each kind."""
+        self.read[part], counts = int(tallies[:, 0, 0].sum()), CountsByKind()
+        for tally in tallies.tolist():
+            for kind, (count, file, byte) in zip(KINDS, tally[1:]):
+                if count:
+                    counts.add(kind, self._places[part](file, byte), count)
+        for kind in sorted(counts.keys()):
+            if (part, kind) not in self._named:
+                self._named.add((part, kind))
+                place = counts[kind][1]
+                logging.warning("Skipping records: %s, first at %s. Further ones are only counted.", kind, place)
+        self.by_part[part] = counts
 
     @property
     def total(self) -> int:
         """How many records the run skipped so far."""
-        return self._before + sum(counts.total for counts in self.by_stream.values())
+        return self._before + sum(counts.total for counts in self.by_part.values())
 
-    def stop(self, stream: str, tally: np.ndarray, max_fraction: float) -> None:
-        """Raises the `UserError` for a stream whose tally `are_too_many` says to end training."""
-        self.take(stream, tally)
-        counts = self.by_stream[stream]
-        if counts.total == self.read[stream]:
+    def stop(self, part: str, tally: np.ndarray, max_fraction: float) -> None:
+        """Raises the `UserError` for a part of which one input pipeline skipped too much, by its tally."""
+        self.take(part, tally[None])
+        counts, read = self.by_part[part], self.read[part]
+        if counts.total == read:
             raise UserError(
-                f"None of the {counts.total} records read of the stream {stream} can be used "
+                f"None of the {counts.total} records read of the stream {part} can be used "
                 f"({'; '.join(counts.lines())}). Repair the data."
             )
         raise UserError(
-            f"Too many unusable records: {counts.total} of {self.read[stream]} of the stream {stream} skipped "
+            f"Too many unusable records: {counts.total} of {read} of the stream {part} skipped "
             f"({'; '.join(counts.lines())}), more than data.max_skipped_fraction = {max_fraction}. Repair the data or "
             "raise the bound."
         )

@@ -23,6 +23,7 @@ from ml_collections import ConfigDict
 from mural_tf.backend import keras
 from mural_tf.encoders.kernels import dtype_policy
 from mural_tf.errors import UserError
+from mural_tf.remote_folders import local_copy
 from mural_tf.text.word_pieces import TOKENS
 
 
@@ -154,7 +155,7 @@ def read_vectors(path: str | pathlib.Path, words: Mapping[str, int], size: int) 
     Lines that are not a word and numbers are left out and counted; the first of a word counts.
     Raises `UserError` for a missing file, vectors of another size, or too many broken lines.
     """
-    path, found, broken, count = pathlib.Path(path), {}, 0, 0
+    path, found, broken, count = local_copy(path), {}, 0, 0
     try:
         file = path.open(encoding="utf-8", errors="replace", newline="\n")
     except OSError as error:

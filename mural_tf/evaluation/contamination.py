@@ -61,7 +61,7 @@ def _record(embedder) -> tuple[str, list[str]]:
         texts += [as_path(directory).name, *_describe(as_path(directory) / "dataset.json", ())]
     path = getattr(embedder, "path", "")
     if path:
-        texts += _describe(pathlib.Path(path) / "model_card.json", ("training_data",))
+        texts += _describe(as_path(path) / "model_card.json", ("training_data",))
     return directory, list(dict.fromkeys(texts))
 
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from mural_tf.data import records
 from mural_tf.errors import UserError
+from mural_tf.files import as_path
 from mural_tf.ingest.text_files import canonical_language, read_lines
 
 
@@ -44,7 +45,7 @@ def read_parallel(
 
 def _read_rows(folder: str | pathlib.Path, split: str) -> list[dict[str, str]]:
     """Returns the sentences of the files or records above: for each, language -> text."""
-    folder = pathlib.Path(folder)
+    folder = as_path(folder)
     files = sorted(folder.glob("*.*.txt"))
     return _from_files(files) if files else _from_records(folder, split)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from ml_collections import ConfigDict
 
 from mural_tf.errors import UserError
+from mural_tf.files import check_readable
 
 CHOICES = {
     "multi30k.captions": ("five", "one"),
@@ -20,6 +21,9 @@ CHOICES = {
     "cxc.co_captions": ("rated", "all"),
     "cxc.sts_queries": ("captions", "images"),
 }
+
+
+PLACES = ("images", "translations")  # options that name a file or folder
 
 
 def default_protocol() -> ConfigDict:
@@ -62,7 +66,9 @@ def default_protocol() -> ConfigDict:
 
 
 def check_protocol(protocol: ConfigDict) -> None:
-    """Raises `UserError` for a value that is not among the choices."""
+    """Raises `UserError` for a value that is not among the choices, or a file that no file system here could know."""
+    for name in PLACES:
+        check_readable(protocol[name])
     for key, choices in CHOICES.items():
         section, name = key.split(".")
         if section in protocol and protocol[section][name] not in choices:

@@ -12,13 +12,15 @@ from ml_collections import ConfigDict
 
 from mural_tf.errors import UserError
 from mural_tf.evaluation import benchmarks
-from mural_tf.evaluation.protocol import default_protocol
+from mural_tf.evaluation.protocol import check_protocol, default_protocol
 from mural_tf.evaluation.published import compare
 from mural_tf.evaluation.request import Request
 from mural_tf.evaluation.retrieval import HELD_OUT, Evaluation
-from mural_tf.files import as_path, write_whole
+from mural_tf.files import as_path, storage_errors, write_whole
 from mural_tf.loading import load
 from mural_tf.metrics.ranking import CUTOFFS
+from mural_tf.remote import RemotePath
+from mural_tf.remote_folders import LOCK
 from mural_tf.training.workdir import append_metrics
 
 DIRECTIONS = ("image_to_text", "text_to_image")
@@ -116,8 +118,9 @@ def evaluate_and_report(
       UserError: see `benchmarks.run_benchmark`. With "all", one that fails does not keep the others from
         running, and the error comes at the end.
     """
-    folder = _output_folder(model, output)
     protocol = protocol or default_protocol()
+    check_protocol(protocol)
+    folder = _output_folder(model, output)
     names = _chosen(benchmark, as_path(data_dir), protocol)
     embedder = load(model, checkpoint)
     evaluations, failed = [], []
@@ -167,7 +170,7 @@ def _chosen(benchmark: str, data_dir: pathlib.Path, protocol: ConfigDict) -> lis
     return ready
 
 
-def _keep(made: list[Evaluation], folder: pathlib.Path | None, model: str, step: int | None, request: Request) -> None:
+def _keep(made: list[Evaluation], folder, model: str, step: int | None, request: Request) -> None:
     if folder is None:
         print(f"{model} is an export and stays as it is; give --output to keep the numbers.")
         return
@@ -179,22 +182,37 @@ def _keep(made: list[Evaluation], folder: pathlib.Path | None, model: str, step:
 
 def write_report(evaluation: Evaluation, folder: str | os.PathLike, **origin) -> pathlib.Path:
     """Writes the evaluation with `origin` (model, data_dir, step) to <folder>/evaluation/<name>-<split>.json."""
-    path = pathlib.Path(folder) / "evaluation" / f"{evaluation.name}-{evaluation.split}.json"
+    path = as_path(folder) / "evaluation" / f"{evaluation.name}-{evaluation.split}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     values = {**origin, **dataclasses.asdict(evaluation)}
     write_whole(path, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
     return path
 
 
-def _output_folder(model: str, output: str) -> pathlib.Path | None:
+def _output_folder(model: str, output: str) -> pathlib.Path | RemotePath | None:
     """Where the numbers go; checked before the evaluation, which may take long. None: nowhere."""
-    folder = pathlib.Path(output or model)
+    folder = as_path(output or model)
     if not output and not (folder / "checkpoints").is_dir():
         return None
+    if isinstance(folder, RemotePath):
+        return _remote_folder(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"The output folder {folder} cannot be made: {error.strerror}.") from None
     if not os.access(folder, os.W_OK):
         raise UserError(f"The output folder {folder} cannot be written; name another with --output.")
+    return folder
+
+
+def _remote_folder(folder: RemotePath) -> RemotePath:
+    """Returns the folder; raises `UserError` if it cannot be written, or a run has it, which would undo a new row."""
+    if (folder / LOCK).is_file():
+        raise UserError(
+            f"{folder} is in use by a run, which uploads its own metrics.jsonl: wait until it ends (or, killed, delete "
+            f"{LOCK} there), or name another folder with --output."
+        )
+    with storage_errors(folder):
+        write_whole(folder / "evaluation" / ".written", "")
+        (folder / "evaluation" / ".written").unlink()
     return folder

@@ -120,7 +120,7 @@ class Request:
 
     def image_path(self, name: str) -> pathlib.Path:
         """Returns where an image lies, or the first place where it should."""
-        roots = [pathlib.Path(self.protocol.images)] if self.protocol.images else []
+        roots = [as_path(self.protocol.images)] if self.protocol.images else []
         places = [root / folder for root in (*roots, self.folder) for folder in IMAGE_FOLDERS]
         names = dict.fromkeys((name, pathlib.PurePosixPath(name).name))  # with and without Karpathy's "val2014/"
         candidates = [place / one for one in names for place in places]

@@ -45,9 +45,11 @@ from mural_tf.export.serving import (
     write_serving_files,
     write_warmup_requests,
 )
-from mural_tf.files import exclusive_lock, json_field, read_json, whole_folder
+from mural_tf.files import as_path, exclusive_lock, json_field, read_json, whole_folder
 from mural_tf.models import build_model
 from mural_tf.models.dual_encoder import DualEncoder, trainable_parameters
+from mural_tf.remote import RemotePath
+from mural_tf.remote_folders import local_copy
 from mural_tf.text import build_tokenizer
 from mural_tf.text.vocabulary_file import digest, seal_saved_model
 from mural_tf.text.word_pieces import WordPieceTokenizer
@@ -104,7 +106,7 @@ def export_model(
     metrics: Mapping[str, float] | None = None,
     overwrite: bool = False,
     precision: str = "float32",
-) -> pathlib.Path:
+) -> pathlib.Path | RemotePath:
     """Writes an export of `model` and returns its folder, which appears when it is complete.
 
     Args:
@@ -120,14 +122,14 @@ def export_model(
       UserError: an unknown `precision`; or `directory` holds an export (unless `overwrite`) or anything else, another
         process writes it, or it cannot be written.
     """
-    directory = pathlib.Path(directory)
+    directory = as_path(directory)
     _check_free(directory, overwrite)
     model = in_precision(model, config, tokenizer.vocabulary_size, precision)
     busy = f"Another process is exporting to {directory}: wait for it, or name another folder."
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
         lock = exclusive_lock(directory.parent / f".{directory.name}.lock", busy)
-        with lock, whole_folder(directory) as partial, _quiet():
+        with lock, whole_folder(directory, MODEL_CARD) as partial, _quiet():
             _write(model, tokenizer, config, partial, metrics)
     except OSError as error:
         raise UserError(f"Cannot write the export {directory}: {error.strerror or error}.") from None
@@ -147,8 +149,8 @@ def _quiet() -> Iterator[None]:
         logging.set_verbosity(before)
 
 
-def _check_free(directory: pathlib.Path, overwrite: bool) -> None:
-    if not directory.exists() or (directory.is_dir() and not any(directory.iterdir())):
+def _check_free(directory: pathlib.Path | RemotePath, overwrite: bool) -> None:
+    if not directory.exists() or (directory.is_dir() and not any(True for _ in directory.iterdir())):
         return
     if not (directory / MODEL_CARD).is_file():
         raise UserError(f"{directory} exists and is not an export: name another folder.")
@@ -196,16 +198,16 @@ def export_workdir(
     overwrite: bool = False,
     checkpoint: str = "latest",
     precision: str = "float32",
-) -> pathlib.Path:
+) -> pathlib.Path | RemotePath:
     """Exports the "latest" or "best" checkpoint of a workdir to `directory` (default: `workdir/export`).
 
     The model card gets the last evaluation in the workdir; of the best checkpoint, the last one of its step.
 
     Raises `UserError` if the workdir has no usable checkpoint, or as `export_model`.
     """
-    workdir = pathlib.Path(workdir)
-    directory = pathlib.Path(directory) if str(directory) else workdir / "export"
+    directory = as_path(directory if str(directory) else as_path(workdir) / "export")
     _check_free(directory, overwrite)
+    workdir = local_copy(workdir)
     model, tokenizer, config, step = load_trained(workdir, checkpoint)
     rows = [row for row in read_metrics(workdir) if any(key.endswith("/mean_recall") for key in row)]
     if checkpoint == "best":
@@ -251,7 +253,7 @@ def describe_model(
 def _training_data(config: ConfigDict) -> dict[str, object]:
     """What the data folder's dataset.json says of itself: languages, counts, versions and licences."""
     described = {"source": config.data.source}
-    path = pathlib.Path(config.data.directory) / "dataset.json"
+    path = as_path(config.data.directory) / "dataset.json"
     dataset, languages = {}, config.data.image_text_languages
     try:
         if path.is_file():  # other people's TFRecords come without one

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import pathlib
-import shutil
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -25,6 +24,8 @@ from mural_tf.data import tfrecord
 from mural_tf.data.dataset_folder import DESCRIPTION, build_folder
 from mural_tf.data.skipped import NOT_AN_EXAMPLE, UNREADABLE_IMAGE, CountsByKind
 from mural_tf.errors import UserError
+from mural_tf.files import as_path, copy_file, open_path
+from mural_tf.remote_folders import local_copy
 
 KEPT = ("language_groups", "license", "packages")  # of the description of the data set that was read
 
@@ -54,7 +55,7 @@ def cache_features(
     """
     if not 0 < image_size <= resize:
         raise UserError(f"--image_size={image_size} must be above 0 and at most --resize={resize}.")
-    source = pathlib.Path(data_dir)
+    source = as_path(data_dir)
     files = sorted((source / "image_text").glob("*.tfrecord"))
     if not files:
         raise UserError(f"No records in {source}/image_text: --data_dir must be a folder as in docs/data.md.")
@@ -74,7 +75,9 @@ def cache_features(
                     f"--max_skipped_fraction={max_skipped_fraction} may. Repair the data or raise the bound."
                 )
         if (source / "text_pairs").is_dir():
-            shutil.copytree(source / "text_pairs", folder / "text_pairs")
+            (folder / "text_pairs").mkdir()
+            for path in sorted((source / "text_pairs").iterdir()):
+                copy_file(path, folder / "text_pairs" / path.name)
         return {
             "feature_size": size,
             "images": images,
@@ -113,7 +116,7 @@ def _decoded_batches(file, resize, image_size, batch_size, skipped) -> Iterator[
     from mural_tf.data.images import decode_image, evaluation_image
 
     batch, lost = [], skipped.total
-    for offset, serialized in tfrecord.read_all(file, skipped.add):
+    for offset, serialized in tfrecord.read_all(file, skipped.add, open_path):
         place = f"{file}, byte {offset}"
         try:
             example = tf.train.Example.FromString(serialized)
@@ -137,9 +140,11 @@ def _load_encoder(encoder: str, image_size: int) -> Callable:
 
     interface = "expected a reusable TF2 SavedModel from float32 [batch, height, width, 3] in [0, 1] to [batch, size]"
     try:
-        model = tensorflow_hub().load(encoder)
+        model = tensorflow_hub().load(encoder if encoder.startswith("http") else str(local_copy(encoder)))
         call = tf.function(lambda images: tf.cast(model(tf.cast(images, tf.float32) / 255.0), tf.float32))
         example = call(tf.zeros([2, image_size, image_size, 3], tf.uint8))
+    except UserError:
+        raise
     except Exception as error:  # network, archive, protobuf and TensorFlow errors have no common base
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise UserError(f"The encoder {encoder!r} cannot be used ({reason}); {interface}.") from error

@@ -14,14 +14,13 @@ import collections
 import json
 import pathlib
 import re
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 
 from mural_tf.data import tfrecord
 from mural_tf.data.dataset_folder import DESCRIPTION, build_folder
 from mural_tf.data.record_format import TEXT_PAIRS, parse_record
 from mural_tf.errors import UserError
-from mural_tf.files import as_path, open_path
+from mural_tf.files import as_path, copy_file, open_path
 from mural_tf.ingest.own_records import OwnRecords
 from mural_tf.ingest.source import Text, find_files
 from mural_tf.ingest.text_files import canonical_language, clean, read_lines
@@ -146,7 +145,7 @@ def build_translated(
     Raises:
       UserError: no such records, none of which is translated, or an `output` that holds something else.
     """
-    data_dir, output = pathlib.Path(data_dir), pathlib.Path(output)
+    data_dir = as_path(data_dir)
     identity = {"name": "translated captions", "data_dir": str(data_dir), "translations": str(translations)}
     return build_folder(output, identity, lambda folder: _write(folder, data_dir, translations))
 
@@ -167,7 +166,7 @@ def _write(folder: pathlib.Path, data_dir: pathlib.Path, translations: str | pat
         copy = folder / path.parent.name / path.name
         if not (path.parent.name == records.IMAGE_TEXT and path.name.startswith("train-")):
             copy.parent.mkdir(exist_ok=True)
-            shutil.copyfile(path, copy)
+            copy_file(path, copy)
     return {"counts": dict(counts)}
 
 

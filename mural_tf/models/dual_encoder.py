@@ -23,12 +23,11 @@ from ml_collections import ConfigDict
 
 from mural_tf.backend import keras
 from mural_tf.data.images import unit_range
-from mural_tf.data.skipped import KINDS
 from mural_tf.encoders.layers import BatchNormalization
 from mural_tf.encoders.packing import encode_by_length, stack_ids
 from mural_tf.errors import UserError
 from mural_tf.losses.contrastive import Rows, in_batch_recall
-from mural_tf.models.step import StepGuard, TrainingStep, gather
+from mural_tf.models.step import StepGuard, TrainingStep
 from mural_tf.text.word_pieces import TOKENS
 
 TEXT_PAIRS = "text_text"  # the stream whose position comes last, whatever the order of the tasks
@@ -103,27 +102,10 @@ class DualEncoder(keras.Model):
             constraint=lambda value: tf.clip_by_value(value, low, high),
             trainable=True,
         )
-        # Where the last trained batch ended in each data stream, as (epoch, offset); saved with the weights.
-        self.data_position = self.add_weight(
-            name="data_position",
-            shape=(2, 2),
-            dtype=tf.int64,
-            initializer=keras.initializers.Constant(-1),
-            trainable=False,
-            aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
-        )
-        # What was read and skipped up to there since the program began; not saved.
-        self.tallies = self.add_weight(
-            name="tallies",
-            shape=(2, 1 + len(KINDS), 3),
-            dtype=tf.int64,
-            initializer="zeros",
-            trainable=False,
-            aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
-        )
         for name in self.head_names:
             setattr(self, f"{name}_head", self.build_head(name))
         self._batch_spec = None
+        self.progress = None  # in the data: what `note`s every batch that is trained, see training/data_progress.py
         self.optimizers: dict[str, keras.optimizers.Optimizer] = {}
         self.meters: dict[str, keras.metrics.Metric] = {}
 
@@ -395,7 +377,8 @@ class DualEncoder(keras.Model):
         if self._batch_spec is not None:
             batch = tf.nest.map_structure(lambda v, spec: tf.ensure_shape(v, spec.shape), batch, self._batch_spec)
         logs, applied = self.step(batch, tf.identity(self.steps_taken))
-        self._remember_position(batch)
+        if self.progress is not None:
+            self.progress.note(batch)
         return self._log(logs, batch, applied)
 
     def _log(self, logs: dict, batch: dict, applied: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -407,15 +390,6 @@ class DualEncoder(keras.Model):
             self.meters["data_wait_seconds"].update_state(tf.reduce_sum(batch["data_wait_seconds"]))
             results["data_wait_seconds"] = self.meters["data_wait_seconds"].result()
         return results
-
-    def _remember_position(self, batch: dict) -> None:
-        positions = [batch[f"{name}_position"] for name in self.streams if f"{name}_position" in batch]
-        if positions:
-            last = [gather({"_": position})["_"][-1] for position in positions]
-            self.data_position.assign(tf.stack((last * 2)[:2]))
-        tallies = [batch[f"{name}_tally"][0] for name in self.streams if f"{name}_tally" in batch]
-        if tallies:
-            self.tallies.assign(tf.stack((tallies * 2)[:2]))
 
 
 def trainable_parameters(model: DualEncoder) -> int:

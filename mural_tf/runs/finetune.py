@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import pathlib
+from collections.abc import Callable
 
 import tensorflow as tf
 from ml_collections import ConfigDict
@@ -18,10 +19,10 @@ from mural_tf.errors import UserError
 from mural_tf.files import json_field, read_json
 from mural_tf.models import method_class, mount
 from mural_tf.models.dual_encoder import DualEncoder
+from mural_tf.remote_folders import local_copy, shown
 from mural_tf.runs.pretrain import train_and_finish
 from mural_tf.text.vocabulary_file import check_saved_model
 from mural_tf.training.checkpoints import restore_for_inference
-from mural_tf.training.remote_workdir import local_copy
 from mural_tf.trust import check_class, check_handles
 
 # What a fine-tuning configuration may change of a tower it takes over; everything else is the source's.
@@ -47,7 +48,16 @@ def finetune(
     Raises:
       UserError: a source that cannot be used, or anything `pretrain` raises it for.
     """
-    folder = local_copy(source) if source.startswith(("gs://", "s3://")) else pathlib.Path(source)
+    config, initialize = starting_point(config, source)
+    train_and_finish(config, workdir, tpu, debug_nans, profile, initialize)
+
+
+def starting_point(config: ConfigDict, source: str) -> tuple[ConfigDict, Callable[[DualEncoder], None] | None]:
+    """Returns the configuration with what is the source's, and what sets a new model's weights.
+
+    The latter is `None` where the tower brings them. Arguments and errors are those of `finetune`.
+    """
+    folder = pathlib.Path(source) if source.startswith(("http://", "https://")) else local_copy(source)
     if (folder / "config.json").exists():
         config = _with_source_architecture(config, load_config(folder / "config.json"), folder)
         restore = _restore_export
@@ -66,8 +76,7 @@ def finetune(
                 f"{source} is taken as a TF-Hub text encoder; name its word pieces with --config.vocabulary.file=…."
             )
         restore = None  # the tower brings its weights when it is built
-    initialize = None if restore is None else lambda model: restore(model, folder)
-    train_and_finish(config, workdir, tpu, debug_nans, profile, initialize)
+    return config, None if restore is None else lambda model: restore(model, folder)
 
 
 def _with_source_architecture(config: ConfigDict, source: ConfigDict, folder: pathlib.Path) -> ConfigDict:
@@ -83,7 +92,7 @@ def _with_source_architecture(config: ConfigDict, source: ConfigDict, folder: pa
         config.shared_head = source.shared_head
     config.embedding_size = source.embedding_size
     config.vocabulary.update(source.vocabulary.to_dict())
-    config.vocabulary.file = str(folder / "vocabulary.txt")
+    config.vocabulary.file = shown(folder / "vocabulary.txt")
     return config
 
 
@@ -101,7 +110,7 @@ def _with_hub_towers(config: ConfigDict, folder: pathlib.Path) -> ConfigDict:
     image, path = _settings(folder, "image_encoder")
     config.embedding_size = json_field(image, "embedding_size", int, path)
     sizes = {name: json_field(image, name, int, path) for name in ("image_size", "resize")}
-    config.image_tower.update(dict(name="hub", handle=str(folder / "image_encoder"), projection=0, **sizes))
+    config.image_tower.update(dict(name="hub", handle=shown(folder / "image_encoder"), projection=0, **sizes))
     model = json_field(image, "model", str, path, "")  # older modules do not say
     if model and _goes_on_as(model, config, folder):
         check_class(model, path, given=config)
@@ -113,12 +122,12 @@ def _with_hub_towers(config: ConfigDict, folder: pathlib.Path) -> ConfigDict:
             "export that they are of."
         )
     text, path = _settings(folder, "text_preprocessor")
-    config.text_tower.update(dict(name="hub", handle=str(folder / "text_encoder")))
+    config.text_tower.update(dict(name="hub", handle=shown(folder / "text_encoder")))
     config.text_tower.max_length = json_field(text, "max_length", int, path)
     for name in ("lower_case", "strip_accents"):
         config.vocabulary[name] = json_field(text, name, bool, path)
     config.vocabulary.builder = json_field(text, "builder", str, path, config.vocabulary.builder)
-    config.vocabulary.file = str(path.parent / "vocabulary.txt")
+    config.vocabulary.file = shown(path.parent / "vocabulary.txt")
     config.vocabulary.sha256 = check_saved_model(folder / "text_preprocessor")
     return config
 
@@ -149,7 +158,7 @@ def _restore_hub(model: DualEncoder, folder: pathlib.Path) -> None:
         kernel, bias = model.text_head(name).variables
         kernel.assign(tf.eye(*kernel.shape))
         bias.assign(tf.zeros_like(bias))
-    print(f"Starts from the modules in {folder}.")
+    print(f"Starts from the modules in {shown(folder)}.")
 
 
 def _check_hub_handle(source: str, folder: pathlib.Path) -> None:
@@ -164,7 +173,7 @@ def _check_hub_handle(source: str, folder: pathlib.Path) -> None:
 
 def _restore_workdir(model: DualEncoder, folder: pathlib.Path, other_method: bool = False) -> None:
     path = restore_for_inference(model, folder, partly=other_method)
-    print(f"Starts from the weights of {path}.")
+    print(f"Starts from the weights of {shown(path)}.")
 
 
 def _restore_export(model: DualEncoder, folder: pathlib.Path) -> None:
@@ -172,4 +181,4 @@ def _restore_export(model: DualEncoder, folder: pathlib.Path) -> None:
     from mural_tf.export.hub_modules import restore_from_export
 
     restore_from_export(model, folder)
-    print(f"Starts from the weights of the export {folder}.")
+    print(f"Starts from the weights of the export {shown(folder)}.")

@@ -20,13 +20,13 @@ from mural_tf.export.saved_model import export_model
 from mural_tf.files import json_field, read_json, write_whole
 from mural_tf.models import build_model, method_class
 from mural_tf.models.dual_encoder import DualEncoder
+from mural_tf.remote_folders import shown
 from mural_tf.search.build import index_in_memory
 from mural_tf.search.collect import find
 from mural_tf.search.items import IMAGES
 from mural_tf.search.pages import write_contact_sheet
 from mural_tf.search.queries import Query, search
 from mural_tf.training.checkpoints import restore_for_inference
-from mural_tf.training.remote_workdir import shown
 from mural_tf.training.workdir import append_metrics, drop_metrics, has_evaluation, read_metrics
 from mural_tf.trust import names_code
 
@@ -61,7 +61,7 @@ class MeasuredModel:
         """Returns the embedder of `at(step)`; always the same one, so that it is traced once a run."""
         model = self.at(step)
         if self._embedder is None:
-            self._embedder = Embedder.from_model(model, self.tokenizer, self._config, str(self._workdir))
+            self._embedder = Embedder.from_model(model, self.tokenizer, self._config, shown(self._workdir))
         self._embedder.step = step
         return self._embedder
 
@@ -116,7 +116,7 @@ def finish(measured: MeasuredModel, config: ConfigDict, workdir: pathlib.Path) -
     if evaluation is not None:
         drop_metrics(workdir, lambda row: not has_evaluation(row, evaluate.name, step))  # of a run that was killed
         append_metrics(workdir, {"step": step, **evaluation.metrics})
-        report.write_report(evaluation, workdir, model=str(workdir), data_dir=config.data.directory, step=step)
+        report.write_report(evaluation, workdir, model=shown(workdir), data_dir=config.data.directory, step=step)
         metrics = evaluation.metrics
         groups = report.group_table(metrics, evaluation.name, evaluation.groups, len(evaluation.sizes))
     if config.train.export and not (workdir / EXPORT).exists():
@@ -145,7 +145,7 @@ def _search(embedder: Embedder, config: ConfigDict, workdir: pathlib.Path) -> li
         note = write_contact_sheet(sheet, query, hits, {hit.name: index.read_image(hit.row) for hit in hits})
         if note:
             logging.warning("%s", note)
-        lines.append(f"{query!r}: {', '.join(hit.name for hit in hits[:3])}, … ({sheet})")
+        lines.append(f"{query!r}: {', '.join(hit.name for hit in hits[:3])}, … ({shown(sheet)})")
     return lines
 
 
@@ -173,7 +173,7 @@ def describe(config: ConfigDict, workdir: pathlib.Path) -> None:
         f"  python -m mural_tf finetune --config=finetune{_change(config)} --from={source} --workdir=NEW_FOLDER "
         f"--config.data.directory={data}",
     ]
-    print("\n".join(lines).replace(str(workdir), shown(workdir)))
+    print(shown("\n".join(lines)))
 
 
 def _change(config: ConfigDict) -> str:

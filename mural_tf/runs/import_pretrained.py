@@ -19,11 +19,11 @@ from mural_tf.errors import UserError
 from mural_tf.models import build_model, mount
 from mural_tf.models.dual_encoder import DualEncoder, trainable_parameters
 from mural_tf.pretrained.importers import SOURCES, configure
+from mural_tf.remote_folders import local_copy, local_folder, shown
 from mural_tf.text import build_tokenizer
 from mural_tf.text.vocabulary_file import digest, save_vocabulary
 from mural_tf.training.checkpoints import Checkpoints, has_checkpoint, load_trained
-from mural_tf.training.prepare import find_vocabulary, prepare_data
-from mural_tf.training.remote_workdir import local_workdir, shown
+from mural_tf.training.prepare import check_places, find_vocabulary, prepare_data
 from mural_tf.training.workdir import open_workdir
 
 WORKDIR = "workdir"  # the source that is a workdir of this project
@@ -52,15 +52,17 @@ def import_into_workdir(
     Raises:
       UserError: files that are missing, damaged or do not fit; or a workdir that is in use.
     """
-    with local_workdir(workdir) as folder:
+    if source not in (*SOURCES, WORKDIR):
+        raise UserError(f"What to import? Got {source!r}, expected one of {', '.join((*SOURCES, WORKDIR))}.")
+    if config is not None:
+        check_places(config)
+    with local_folder(workdir) as folder:
         _import(source, weights, folder, config, method, onto)
 
 
 def _import(source, weights, workdir: pathlib.Path, config, method, onto) -> None:
-    if source not in (*SOURCES, WORKDIR):
-        raise UserError(f"What to import? Got {source!r}, expected one of {', '.join((*SOURCES, WORKDIR))}.")
     if has_checkpoint(workdir):
-        raise UserError(f"{workdir} holds a trained model already; name another --workdir.")
+        raise UserError(f"{shown(workdir)} holds a trained model already; name another --workdir.")
     if source == WORKDIR:
         if onto:
             raise UserError("A workdir has all parts: leave --onto out.")
@@ -85,9 +87,11 @@ def _import(source, weights, workdir: pathlib.Path, config, method, onto) -> Non
 
 def _build(source: str, weights, config: ConfigDict | None, method: str, onto):
     """Returns the model, its configuration, its word pieces, and the names of its parts that are fresh."""
+    if source != WORKDIR:
+        weights = _local(weights)
     before, pieces = None, []
     if onto:
-        before, tokenizer, config, _ = load_trained(onto)
+        before, tokenizer, config, _ = load_trained(local_copy(onto))
         pieces = tokenizer.vocabulary
     elif config is None:
         config = base_config()
@@ -106,6 +110,10 @@ def _build(source: str, weights, config: ConfigDict | None, method: str, onto):
     new_text = "text_encoder" in brought
     kept = _copy_parts(before, model, brought, new_text) if before is not None else ()
     return model, config, pieces, [name for name in model.weights_by_part() if name not in (*brought, *kept)]
+
+
+def _local(weights):
+    return weights if isinstance(weights, keras.Model) else local_copy(weights)
 
 
 def _copy_parts(before: DualEncoder, model: DualEncoder, brought: Iterable[str], new_text: bool) -> list[str]:

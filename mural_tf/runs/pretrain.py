@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import pathlib
+import re
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 from ml_collections import ConfigDict
@@ -16,14 +17,21 @@ from mural_tf.errors import UserError
 from mural_tf.models import build_model, complete
 from mural_tf.models.dual_encoder import DualEncoder, trainable_parameters
 from mural_tf.optimizers import check_optimizer
+from mural_tf.remote_folders import fetch, local_folder, share, shown
 from mural_tf.runs.finish import MeasuredModel, SplitEvaluation, describe, finish, is_finished
 from mural_tf.text.word_pieces import WordPieceTokenizer
 from mural_tf.training.callbacks import StopRequested, StopSignals, parse_profile
 from mural_tf.training.checkpoints import has_checkpoint
 from mural_tf.training.fit import compile_model, fit
-from mural_tf.training.prepare import prepare_data, prepare_tokenizer
-from mural_tf.training.remote_workdir import local_workdir, shown
-from mural_tf.training.strategy import build_strategy, chief_first, describe_devices, is_chief, workers
+from mural_tf.training.prepare import check_places, prepare_data, prepare_tokenizer
+from mural_tf.training.strategy import (
+    build_strategy,
+    chief_first,
+    describe_devices,
+    is_chief,
+    with_one_length,
+    workers,
+)
 from mural_tf.training.workdir import lock_workdir, open_workdir
 
 
@@ -58,13 +66,15 @@ def train_and_finish(
 ) -> None:
     """The part that pretraining and fine-tuning share; `initialize` sets the weights of a run's first start."""
     config = complete(config)
+    check_places(config)
     steps = parse_profile(profile, config.train.steps)
     strategy = build_strategy(tpu)  # several workers must be set up before TensorFlow does anything else
-    with local_workdir(workdir, workers(strategy)) as folder, StopSignals() as signals:
+    with local_folder(workdir, is_chief(strategy)) as folder, StopSignals() as signals:
         writes = is_chief(strategy) and not is_finished(folder)
         try:
             with lock_workdir(folder) if writes else contextlib.nullcontext():
-                finished = _train_in_workdir(config, folder, strategy, steps, debug_nans, initialize, signals)
+                with _ends_of_other_workers(strategy):
+                    finished = _train_in_workdir(config, folder, strategy, steps, debug_nans, initialize, signals)
         except StopRequested:
             finished = False
     if not finished:
@@ -76,7 +86,8 @@ def train_and_finish(
 
 
 def _train_in_workdir(config, workdir, strategy, profile, debug_nans, initialize, signals) -> bool:
-    chief_first(strategy, lambda: open_workdir(workdir, config, writes=is_chief(strategy)))
+    writes = is_chief(strategy)
+    _in_turn(strategy, workdir, lambda: open_workdir(workdir, config, writes=writes))
     if is_finished(workdir):
         print(f"{shown(workdir)} is finished: all {config.train.steps:,} steps are trained, evaluated and exported.")
         describe(config, workdir)
@@ -86,35 +97,60 @@ def _train_in_workdir(config, workdir, strategy, profile, debug_nans, initialize
     if debug_nans:
         tf.debugging.enable_check_numerics()
     keras.utils.set_random_seed(config.seed)
-    tokenizer = chief_first(strategy, lambda: _prepare(config, workdir))
+    tokenizer = _in_turn(strategy, workdir, lambda: _prepare(config, workdir))
     with strategy.scope():
         if compiles_fused():
             compile_first_quietly()
-        model = build_model(config, tokenizer.vocabulary_size)
+        model = build_model(with_one_length(config, strategy), tokenizer.vocabulary_size)
         if not has_checkpoint(workdir):
             if initialize is not None:
                 initialize(model)
             model.begin(tokenizer, restored=initialize is not None)
         compile_model(model, config)
-    if is_chief(strategy):
+    if writes:
         size = f"{config.model} ({trainable_parameters(model):,} parameters)"
         print(describe_devices(strategy), flush=True)
         print(f"Training {size} for {config.train.steps:,} steps in {shown(workdir)}.", flush=True)
     measured = MeasuredModel(model, tokenizer, config, workdir, alone=strategy.num_replicas_in_sync == 1)
     evaluate = SplitEvaluation(measured, config, "dev")
-    try:
-        reached = fit(model, tokenizer, config, workdir, strategy, signals, evaluate, profile)
-    except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError) as error:
-        if workers(strategy) == 1:
-            raise
-        raise UserError(
-            f"Training together with the other workers failed ({error.message.splitlines()[0]}). If one of them "
-            "stopped, its own message says why; start all of them again."
-        ) from None
+    reached = fit(model, tokenizer, config, workdir, strategy, signals, evaluate, profile)
     signals.check()
-    if reached and is_chief(strategy):
+    if reached and writes:
         finish(measured, config, workdir)
     return reached
+
+
+def _in_turn(strategy: tf.distribute.Strategy, workdir: pathlib.Path, prepare: Callable):
+    """Returns `prepare()`, called by the chief before all others, which then have what it wrote into the workdir."""
+
+    def prepare_and_share():
+        if not is_chief(strategy):
+            fetch(workdir)
+        result = prepare()
+        if is_chief(strategy) and workers(strategy) > 1:
+            share(workdir)
+        return result
+
+    return chief_first(strategy, prepare_and_share)
+
+
+@contextlib.contextmanager
+def _ends_of_other_workers(strategy: tf.distribute.Strategy) -> Iterator[None]:
+    """Says in one line that a worker ended while this one waited for it; alone, there is none."""
+    try:
+        yield
+    except (
+        tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError, tf.errors.InternalError,
+        tf.errors.DeadlineExceededError,
+    ) as error:  # fmt: skip
+        if workers(strategy) == 1:
+            raise
+        found = re.search(r"[^.:({]*(heartbeat timeout|closed|refused|reset|aborted by)[^.({]*", error.message)
+        reason = found[0].strip() if found else type(error).__name__
+        raise UserError(
+            f"Another worker of this run ended or cannot be reached ({reason}); if it stopped by itself, its own "
+            "message says why. The last checkpoint is intact: start all workers again by the same command."
+        ) from None
 
 
 def _prepare(config: ConfigDict, workdir: pathlib.Path) -> WordPieceTokenizer:

@@ -30,8 +30,9 @@ from mural_tf.data.images import prepare_image, unit_range
 from mural_tf.errors import UserError
 from mural_tf.evaluation.request import measure_retrieval
 from mural_tf.export.saved_model import in_precision
-from mural_tf.files import whole_folder
+from mural_tf.files import as_path, whole_folder
 from mural_tf.models.dual_encoder import DualEncoder
+from mural_tf.remote_folders import local_copy
 from mural_tf.text.word_pieces import TOKENS
 from mural_tf.training.checkpoints import load_trained
 
@@ -63,9 +64,9 @@ def export_variants(
     unknown = sorted(set(kinds) - set(KINDS))
     if unknown or not kinds:
         raise UserError(f"Unknown variants {', '.join(unknown) or '(none)'}: choose of {', '.join(KINDS)}.")
-    model, tokenizer, config, _ = load_trained(workdir, checkpoint)
+    model, tokenizer, config, _ = load_trained(local_copy(workdir), checkpoint)
     model = in_precision(model, config, tokenizer.vocabulary_size)
-    with whole_folder(pathlib.Path(export) / FOLDER) as partial:
+    with whole_folder(as_path(export) / FOLDER, REPORT) as partial:
         report = {}
         for kind in ("float32", *(kind for kind in KINDS[1:] if kind in kinds)):
             contents = {

@@ -151,7 +151,7 @@ class Parts:
         write_whole(folder / index_files.DESCRIPTION, self._description(count, skipped))
 
     def _description(self, count: int, skipped: int) -> str:
-        path = os.path.abspath(self.model.path) if self.model.path else ""
+        path = collect.absolute(self.model.path) if self.model.path else ""
         description = {
             "format": index_files.FORMAT,
             **self.asked,
@@ -323,8 +323,9 @@ def build_index(
     if dtype not in DTYPES:
         raise UserError(f"Unknown dtype {dtype!r}; known: {', '.join(DTYPES)}.")
     files = collect.list_files(kind, names, split)  # mistakes show before anything is written
-    output, model = pathlib.Path(output), take(embedder)
+    model = take(embedder)
     asked = {"kind": kind, "sources": [collect.absolute(name) for name in names], "split": split, "dtype": dtype}
+    output = _here(output)
     complete = _complete(output, asked, model)
     if complete is not None and not update:
         return complete
@@ -350,13 +351,20 @@ def index_embeddings(folder: str | os.PathLike, output: str | os.PathLike, updat
     described, model, shards = open_embeddings(folder)
     kind, dtype = described["kind"], described["dtype"]
     asked = {"kind": kind, "sources": [collect.absolute(folder)], "split": described["split"], "dtype": dtype}
-    output = pathlib.Path(output)
+    output = _here(output)
     complete = _complete(output, asked, model)
     if complete is not None and not update:
         return complete
     with contextlib.closing(Parts(output, asked, model, complete)) as parts:
         parts.put_together(shards)
     return index_files.load_index(output)
+
+
+def _here(output: str | os.PathLike) -> pathlib.Path:
+    output = as_path(output)
+    if not isinstance(output, pathlib.Path):
+        raise UserError(f"{output}: an index is made on this machine: remote_folders.local_folder gives a folder.")
+    return output
 
 
 def open_embeddings(folder: str | os.PathLike) -> tuple[dict, Fingerprint, list[Shard]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -12,7 +11,8 @@ import numpy as np
 from tqdm import tqdm
 
 from mural_tf.errors import UserError
-from mural_tf.files import write_whole
+from mural_tf.files import as_path, write_whole
+from mural_tf.remote_folders import local_folder, shown
 from mural_tf.search import approximate, collect, recall
 from mural_tf.search.build import build_index, index_embeddings, index_in_memory
 from mural_tf.search.index import SKIPPED, Index, load_index
@@ -44,18 +44,24 @@ def index(
     given = read_queries(queries_file) if queries_file else []
     if method not in ("none", "auto"):
         approximate.import_faiss()
+    if embeddings and names:
+        raise UserError("--embeddings takes the place of sources: give one or the other.")
+    if not embeddings:
+        collect.list_files(kind, names, split)  # mistakes show before the model is loaded
+    with local_folder(output) as folder:
+        return _index(model, names, folder, kind, split, dtype, method, given, batch_size, update, embeddings)
+
+
+def _index(model, names, output, kind, split, dtype, method, given, batch_size, update, embeddings) -> Index:
     if embeddings:
-        if names:
-            raise UserError("--embeddings takes the place of sources: give one or the other.")
         made = index_embeddings(embeddings, output, update)
         embedder = model_of(made, model) if model else LateModel(made)
     else:
-        collect.list_files(kind, names, split)  # mistakes show before the model is loaded
         embedder = load(model)
         made = build_index(embedder, names, output, kind, split, dtype, batch_size, update, progress=True)
-    print(f"{len(made):,} {made.kind} in {output}, made by {made.model.describe()}.")
+    print(f"{len(made):,} {made.kind} in {shown(output)}, made by {made.model.describe()}.")
     if made.skipped:
-        print(f"{made.skipped:,} could not be read: see {pathlib.Path(output) / SKIPPED}.", file=sys.stderr)
+        print(f"{made.skipped:,} could not be read: see {shown(output)}/{SKIPPED}.", file=sys.stderr)
     parameters = approximate.choose(len(made), method)
     there = made.approximate is not None and made.approximate.parameters == parameters
     if parameters is None or (there and not given):
@@ -96,7 +102,7 @@ class LateModel:
 def model_of(made: Index, model: str = ""):
     """Loads `model`, by default the one that made the index; raises `UserError` if it is not there or another one."""
     model = model or made.model.path
-    if not os.path.isdir(model):
+    if not model or not as_path(model).is_dir():
         raise UserError(
             f"The index was made by the model {model or 'of a process in memory'}, which is not there; "
             "give its place: --model=WORKDIR_OR_EXPORT."
@@ -176,7 +182,8 @@ def search_once(
 
 def _check_outputs(queries: Sequence[Query], **files: str) -> None:
     for flag, file in files.items():
-        if file and not pathlib.Path(file).resolve().parent.is_dir():
+        parent = as_path(file).parent
+        if file and isinstance(parent, pathlib.Path) and not parent.is_dir():  # stores have no folders to make
             raise UserError(f"The folder of --{flag}={file} does not exist.")
     if files["output"] and len(queries) > 1:
         raise UserError("--output draws the results of one query; use --html=FILE for several.")

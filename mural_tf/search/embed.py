@@ -65,6 +65,7 @@ from mural_tf.ingest.shards import (
 )
 from mural_tf.ingest.source import Tally
 from mural_tf.quiet import quiet_imports
+from mural_tf.remote_folders import local_copy
 from mural_tf.search import collect
 from mural_tf.search.collect import Piece, Seen, Unreadable
 from mural_tf.search.index import PROBES, SKIPPED, Fingerprint, take
@@ -159,11 +160,12 @@ def embed(
     from mural_tf.ingest.engine import Engine  # Beam, whose file systems find what is not on this machine
 
     engine = Engine(settings.workers, settings.beam)
-    if not os.path.isdir(model):
+    if not as_path(model).is_dir():
         raise UserError(f"The model folder {model} does not exist; give a workdir or an export.")
+    here = local_copy(model)
     files = sorted(dict(collect.list_files(settings.kind, sources, settings.split)).items())
     shards = collect.cut_files(settings.kind, files, settings.shard_items)
-    output, identity = as_path(output), _identity(model, sources, shards, settings)
+    output, identity = as_path(output), _identity(here, sources, shards, settings)
     folder = output.parent / f".{output.name}.embedding"
     if is_built(output, identity, DESCRIPTION, "set of embeddings"):
         remove_tree(folder)  # of a run that was killed after its last step but one
@@ -175,7 +177,7 @@ def embed(
             return output
         open_folder(folder, identity, restart)
         try:
-            _run(engine, EmbedGraph(os.path.abspath(model), shards, folder, settings, is_trusting()), progress)
+            _run(engine, EmbedGraph(collect.absolute(model), shards, folder, settings, is_trusting()), progress)
         except KeyboardInterrupt:
             message = "Interrupted. Finished shards are kept: run the same command again to go on."
             raise KeyboardInterrupt(message) from None
@@ -183,7 +185,7 @@ def embed(
     return output
 
 
-def _identity(model: str, sources: Sequence[str], shards: Sequence[Sequence[Piece]], settings: Settings) -> dict:
+def _identity(model: pathlib.Path, sources: Sequence[str], shards: Sequence, settings: Settings) -> dict:
     """Returns what identifies embeddings, as JSON values."""
     names = sorted(map(collect.absolute, sources))
     read = hashlib.blake2b(json.dumps(shards).encode(), digest_size=8).hexdigest()
@@ -201,7 +203,7 @@ def digest(model: str | os.PathLike) -> str:
     """Returns 16 hexadecimal digits that stand for the files that `mural_tf.load` may read in a model's folder."""
     summed = hashlib.blake2b(digest_size=8)
     for name in _PARTS_OF_MODELS:
-        found = pathlib.Path(model) / name
+        found = as_path(model) / name
         for file in sorted(file for file in (found, *found.rglob("*")) if file.is_file()):
             summed.update(f"{file.relative_to(model)}\0{file.stat().st_size}\0".encode())
             with open(file, "rb") as content:

@@ -30,6 +30,7 @@ import numpy as np
 from mural_tf.errors import UserError
 from mural_tf.files import read_json
 from mural_tf.metrics import top_k
+from mural_tf.remote_folders import local_copy
 from mural_tf.search import approximate
 from mural_tf.search.items import IMAGES, KINDS, Item, ItemTable, Names, forget, read_array, read_image
 
@@ -191,7 +192,7 @@ def load_index(folder: str | os.PathLike, use_exact: bool = False) -> Index:
     With `use_exact` its approximate part is left alone: every search is exact and faiss is not needed.
     Raises `UserError` if there is none, it is not complete, damaged or of another format.
     """
-    folder = pathlib.Path(folder)
+    folder = local_copy(folder)
     description = read_description(folder)
     embeddings = read_array(folder / EMBEDDINGS, mmap_mode="r")
     probes = read_array(folder / PROBES)

@@ -18,7 +18,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from mural_tf.data.pictures import read_file, read_picture, thumbnail_url
 from mural_tf.errors import UserError
-from mural_tf.files import write_whole
+from mural_tf.files import whole, write_whole
 from mural_tf.search.index import Index
 from mural_tf.search.items import IMAGES
 from mural_tf.search.queries import Hit, Result
@@ -50,7 +50,7 @@ p { margin: .3rem 0 0; overflow-wrap: anywhere; }
 
 def write_gallery(path: str | os.PathLike, index: Index, results: Sequence[Result]) -> None:
     """Writes the page whole or not at all; images that are gone leave an empty frame with their name."""
-    write_whole(pathlib.Path(path), page_html(index, results))
+    write_whole(path, page_html(index, results))
 
 
 def page_html(index: Index, results: Sequence[Result]) -> str:
@@ -178,7 +178,8 @@ def write_contact_sheet(
         _write(draw, (left, below), f"{hit.rank}   {hit.score:+.3f}", LABEL_SIZE, INK, THUMBNAIL, lacking)
         _write(draw, (left, below + LABEL_SIZE + 5), hit.name, LABEL_SIZE, GREY, THUMBNAIL, lacking)
     try:
-        sheet.save(path, format="PNG")
+        with whole(path) as partial:
+            sheet.save(partial, format="PNG")
     except OSError as error:
         raise UserError(f"The contact sheet {path} cannot be written: {error.strerror or error}.") from None
     return f"No installed font has {' '.join(sorted(lacking))}: boxes stand for them." if lacking else ""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import pathlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mural_tf.errors import UserError
+from mural_tf.files import as_path
 from mural_tf.ingest.text_files import read_lines
 from mural_tf.search.index import Index
 
@@ -39,7 +39,7 @@ def read_queries(path: str | os.PathLike) -> list[Query]:
 
     Raises `UserError` for a missing file, a line without a sentence, or no line.
     """
-    if not os.path.isfile(path):
+    if not as_path(path).is_file():
         raise UserError(f"The queries {path} are not there: expected a file of language[TAB]text.")
     queries = []
     for number, line in read_lines(path):
@@ -58,7 +58,7 @@ def check_queries(queries: Sequence[Query], top: int) -> None:
     if not queries:
         raise UserError("Nothing asked: give a sentence in any language, --image=FILE or --queries=FILE.")
     for query in queries:
-        if query.image and not os.path.isfile(query.image):
+        if query.image and not as_path(query.image).is_file():
             raise UserError(f"The image {query.image} does not exist.")
         if not query.name.strip():
             raise UserError("The query is empty: give a sentence in any language.")
@@ -74,7 +74,7 @@ def encode_queries(embedder: Embedder, queries: Sequence[Query]) -> np.ndarray:
     if texts:
         blocks.append(embedder.encode_text([queries[i].text for i in texts]))
     if images:
-        blocks.append(embedder.encode_image([pathlib.Path(queries[i].image) for i in images]))
+        blocks.append(embedder.encode_image([as_path(queries[i].image) for i in images]))
     vectors = np.concatenate(blocks)
     return vectors[np.argsort(texts + images)]
 

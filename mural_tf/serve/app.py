@@ -31,6 +31,7 @@ from absl import logging
 
 from mural_tf.errors import UserError
 from mural_tf.files import read_json
+from mural_tf.remote_folders import local_copy
 
 try:
     import prometheus_client
@@ -127,7 +128,8 @@ def serve(
     """
     limits = limits or Limits()
     listener = _listen(host, port)  # before the models are loaded: a port in use is reported at once
-    app = create_app(export, limits, _search_routes(export, index) if index else ())
+    folder = local_copy(export)
+    app = create_app(folder, limits, _search_routes(folder, index) if index else ())
     run(app, listener, limits, f"Serving {export} at http://{host}:{listener.getsockname()[1]}")
 
 

@@ -25,6 +25,7 @@ from mural_tf.data.records import untuned
 from mural_tf.errors import UserError
 from mural_tf.export.serving import BATCH_SIZES, WARMUP_FILE
 from mural_tf.loading import load_saved_model, newest_version
+from mural_tf.remote_folders import local_copy
 from mural_tf.serve.limits import Limits, Overloaded
 
 IMAGES = "image_bytes"  # the input that takes encoded images
@@ -108,7 +109,7 @@ def _blank_inputs(specs: dict[str, tf.TensorSpec], rows: int) -> Arrays:
 
 def load_models(export: str | pathlib.Path) -> dict[str, ServedModel]:
     """Loads every versioned SavedModel of an export; raises `UserError` if there is none."""
-    export = pathlib.Path(export)
+    export = local_copy(export)
     if not export.is_dir():
         raise UserError(f"The export {export} does not exist; `python -m mural_tf export` makes one of a workdir.")
     folders = sorted({path.parents[1] for path in export.glob("*/*/saved_model.pb") if path.parent.name.isdigit()})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pathlib
 from collections.abc import Sequence
 
@@ -44,7 +45,21 @@ class Tokenizer(tf.Module):
         super().__init__()
         self._vocabulary = tuple(vocabulary)
         self.max_length, self.lower_case, self.strip_accents = max_length, lower_case, strip_accents
-        self._table = _lookup_table(self._vocabulary, unknown, vocabulary_file)
+        self._unknown_entry = unknown
+        self._use(_lookup_table(self._vocabulary, unknown, vocabulary_file))
+
+    def _use(self, table: tf.lookup.StaticHashTable) -> None:
+        self._table = table
+
+    def on_device_in_scope(self) -> Tokenizer:
+        """Returns this tokenizer for the process of the device in scope: none can look into another one's table."""
+        ours = tf.DeviceSpec.from_string(self._table.resource_handle.device)
+        there = tf.DeviceSpec.from_string(tf.constant(0).device)
+        if (ours.job, ours.task) == (there.job, there.task):
+            return self
+        other = copy.copy(self)
+        other._use(_lookup_table(self._vocabulary, self._unknown_entry, ""))
+        return other
 
     def save(self, path: str | pathlib.Path) -> None:
         """Writes the vocabulary file (casing and length are not in it)."""

@@ -50,14 +50,17 @@ class WordPieceTokenizer(Tokenizer):
         check_vocabulary(vocabulary)
         self._pad, self._unknown, self._start, self._end = map(vocabulary.index, RESERVED_TOKENS[:4])
         super().__init__(vocabulary, unknown=self._unknown, max_length=max_length, **options)
-        longest_piece = max(map(len, vocabulary))  # characters
-        # No more than this can end up in a row: every piece takes at most `longest_piece` characters and one space.
-        self._max_characters = (max_length - 1) * (longest_piece + 1)
+        # No more than this can end up in a row: every piece takes at most so many characters and one space.
+        self._max_characters = (max_length - 1) * (self._longest_piece + 1)
+
+    def _use(self, table: tf.lookup.StaticHashTable) -> None:
+        super()._use(table)
+        self._longest_piece = max(map(len, self._vocabulary))  # characters
         self._word_pieces = tf_text.WordpieceTokenizer(
-            self._table,
+            table,
             suffix_indicator=SUFFIX_INDICATOR,
             max_bytes_per_word=2**31 - 1,  # no word is too long
-            max_chars_per_token=longest_piece,  # keeps the time for a long word linear
+            max_chars_per_token=self._longest_piece,  # keeps the time for a long word linear
             token_out_type=tf.string,
             split_unknown_characters=True,
         )

@@ -1,4 +1,4 @@
-"""Saving and restoring a run: weights, optimiser slots and step, temperature, data position.
+"""Saving and restoring a run: weights, optimiser slots and step, temperature, progress in the data.
 
 A folder of checkpoints holds `ckpt-<step>.index` and `.data-…` files and `checkpoint`, the list of them in TensorFlow's
 format. Files appear under their names when they are complete, and the list names only those, so a run may be killed
@@ -87,12 +87,21 @@ class Checkpoints:
       folder: made if missing.
       keep: how many.
       writes: whether this process writes files; all workers must call `save`, one of them writes.
+      restored: the parts that `restore` restores; `None`: all that is saved.
     """
 
-    def __init__(self, checkpoint: tf.train.Checkpoint, folder: pathlib.Path, keep: int, writes: bool = True):
+    def __init__(
+        self,
+        checkpoint: tf.train.Checkpoint,
+        folder: pathlib.Path,
+        keep: int,
+        writes: bool = True,
+        restored: tf.train.Checkpoint | None = None,
+    ):
         if keep < 1:
             raise UserError(f"train.keep_checkpoints={keep} must be at least 1.")
         self._checkpoint, self._folder, self._keep, self._writes = checkpoint, folder, keep, writes
+        self._restored = checkpoint if restored is None else restored
         self._kept = list_checkpoints(folder)
         self._reader: SnapshotReader | None = None
         self._thread: threading.Thread | None = None
@@ -102,13 +111,13 @@ class Checkpoints:
             for left in folder.glob("*_temp"):
                 shutil.rmtree(left, ignore_errors=True)
 
-    def restore(self) -> bool:
-        """Restores the newest usable checkpoint, if there is any at all; returns whether there was."""
+    def restore(self) -> str | None:
+        """Restores the newest usable checkpoint, if there is any at all, and returns its path without suffix."""
         if not self._kept:
-            return False
-        restored = _restore_newest(lambda path: self._checkpoint, self._kept, self._folder)
+            return None
+        restored = _restore_newest(lambda path: self._restored, self._kept, self._folder)
         self._kept = self._kept[: self._kept.index(restored) + 1]
-        return True
+        return restored
 
     def prepare(self) -> None:
         """Traces what `save` reads, which takes seconds for a large model, so that the first `save` need not."""
@@ -169,12 +178,22 @@ class Checkpoints:
         write_whole(self._folder / "checkpoint", "\n".join(lines) + "\n")
 
 
-def training_checkpoints(model: DualEncoder, workdir: pathlib.Path, keep: int, writes: bool = True) -> Checkpoints:
-    """Returns the checkpoints of a compiled model: everything that the rest of its training follows from."""
+def training_checkpoints(
+    model: DualEncoder,
+    workdir: pathlib.Path,
+    keep: int,
+    writes: bool = True,
+    data_progress: tf.train.Checkpoint | None = None,
+) -> Checkpoints:
+    """Returns the checkpoints of a compiled model: everything that the rest of its training follows from.
+
+    `data_progress` is saved with it, and restored by `DataProgress.restore`.
+    """
     optimizers = {f"optimizer_{name}": optimizer for name, optimizer in model.optimizers.items()}
-    state = dict(data_position=model.data_position, guard=model.guard, **optimizers, **model.training_parts())
-    checkpoint = tf.train.Checkpoint(model=_weights(model), **state)
-    return Checkpoints(checkpoint, workdir / FOLDERS["latest"], keep, writes)
+    state = dict(model=_weights(model), guard=model.guard, **optimizers, **model.training_parts())
+    saved = state if data_progress is None else {**state, "data_progress": data_progress}
+    folder, restored = workdir / FOLDERS["latest"], tf.train.Checkpoint(**state)
+    return Checkpoints(tf.train.Checkpoint(**saved), folder, keep, writes, restored)
 
 
 class BestCheckpoint:

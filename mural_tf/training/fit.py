@@ -11,8 +11,8 @@ from ml_collections import ConfigDict
 
 from mural_tf.data.records import describe_files, missing_shards
 from mural_tf.data.skipped import SkippedRecords
-from mural_tf.data.streams.epochs import unusable
-from mural_tf.data.streams.pipeline import batch_size, stream_files, training_batches
+from mural_tf.data.streams.epochs import ALL, Share, unusable
+from mural_tf.data.streams.pipeline import batch_size, part_name, stream_sources, training_batches
 from mural_tf.errors import UserError
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.optimizers import build_optimizers
@@ -26,8 +26,9 @@ from mural_tf.training.callbacks import (
     StopSignals,
 )
 from mural_tf.training.checkpoints import training_checkpoints
+from mural_tf.training.data_progress import DataProgress
 from mural_tf.training.log import TrainingLog
-from mural_tf.training.strategy import is_chief, sum_over_workers, workers
+from mural_tf.training.strategy import input_pipelines, is_chief, sum_over_workers, workers
 from mural_tf.training.workdir import data_changes, drop_metrics, note_data, read_metrics
 
 
@@ -71,15 +72,20 @@ def fit(
     """
     train, writes = config.train, is_chief(strategy)
     intervals = Intervals(train.steps, train.log_every)
+    sources = {stream: stream_sources(config.data, stream) for stream in model.streams}
     with strategy.scope():
-        checkpoints = training_checkpoints(model, workdir, train.keep_checkpoints, writes)
-        checkpoints.restore()
-    step = _common_step(model, strategy)
-    with strategy.scope():
-        _compare_data(model, config, workdir, step, writes)
+        pipelines = input_pipelines(strategy) if _reads_share(config) else 1
+        model.progress = DataProgress({stream: len(found) for stream, found in sources.items()}, pipelines)
+        checkpoints = training_checkpoints(model, workdir, train.keep_checkpoints, writes, model.progress.saved())
+        restored = checkpoints.restore()
+        reason = model.progress.restore(restored) if restored else ""
+        step = _common_step(model, strategy)
+        if reason and writes:
+            print(f"Step {step:,}: {reason}. Training goes on with a new epoch of the data.", flush=True)
+        _compare_data(model.progress, sources, workdir, step, writes)
     if writes:
         drop_metrics(workdir, lambda row: row["step"] <= step)
-    skipped = _skipped_records(model, config, workdir)
+    skipped = _skipped_records(sources, workdir)
     pairs = sum(batch_size(config, stream) for stream in model.streams)
     log = TrainingLog(workdir, step, train.steps, pairs, skipped, writes)
     evaluate_every = train.evaluate_every if evaluate is not None else 0
@@ -93,6 +99,7 @@ def fit(
         callbacks.append(Profile(profile, log))
 
     def batches():
+        skipped.begin()
         return _distribute(strategy, model, tokenizer, config, complete)
 
     with log:
@@ -114,13 +121,26 @@ def fit(
     return log.step >= train.steps
 
 
-def _compare_data(model: DualEncoder, config: ConfigDict, workdir: pathlib.Path, step: int, writes: bool) -> None:
+def _reads_share(config: ConfigDict) -> bool:
+    if config.data.read not in ("share", "all"):
+        raise UserError(f"Unknown data.read {config.data.read!r}; known: share, all.")
+    return config.data.read == "share"
+
+
+def _compare_data(progress: DataProgress, sources, workdir: pathlib.Path, step: int, writes: bool) -> None:
     """Says how the data differs from what the checkpoint was trained on; a place in those is none in these."""
-    files = sorted({name for stream in model.streams for name in stream_files(config, stream)})
-    missing = missing_shards(files)
+    parts = {source: set() for of_stream in sources.values() for source, _ in of_stream}
+    for source, files in (one for of_stream in sources.values() for one in of_stream):
+        parts[source].update(files)
+    missing = [name for files in parts.values() for name in missing_shards(sorted(files))]
     if missing and writes:
         logging.warning("Training without %d files that others name: %s …", len(missing), missing[0])
-    data = describe_files(config.data.directory, files)
+    data = {"files": {}, "dataset": ""}
+    for source, files in parts.items():
+        found = describe_files(source.directory, sorted(files))
+        inside = f"{source.name}/" if source.name else ""
+        data["files"].update({inside + name: size for name, size in found["files"].items()})
+        data["dataset"] += found["dataset"]
     changes = data_changes(workdir, step, data)
     if changes:
         if writes:
@@ -130,20 +150,20 @@ def _compare_data(model: DualEncoder, config: ConfigDict, workdir: pathlib.Path,
                 "data as they are now.",
                 flush=True,
             )
-        position = model.data_position.numpy()
-        model.data_position.assign([[epoch + 1, -1] for epoch, _ in position])
+        progress.next_epochs()
     if writes:
         note_data(workdir, step, data)
 
 
-def _skipped_records(model: DualEncoder, config: ConfigDict, workdir: pathlib.Path) -> SkippedRecords:
+def _skipped_records(sources, workdir: pathlib.Path) -> SkippedRecords:
     """Counts on from what the steps before this start skipped, as metrics.jsonl has it."""
     before = [row["train/skipped_records"] for row in read_metrics(workdir) if "train/skipped_records" in row]
 
-    def place_of(stream):
-        return lambda file, byte: f"{stream_files(config, stream)[file]}, byte {byte}"
+    def place_of(files):
+        return lambda file, byte: f"{files[file]}, byte {byte}"
 
-    return SkippedRecords({stream: place_of(stream) for stream in model.streams}, int(before[-1]) if before else 0)
+    parts = {part_name(stream, source): place_of(files) for stream in sources for source, files in sources[stream]}
+    return SkippedRecords(parts, int(before[-1]) if before else 0)
 
 
 def _common_step(model: DualEncoder, strategy: tf.distribute.Strategy) -> int:
@@ -175,40 +195,44 @@ def _distribute(strategy: tf.distribute.Strategy, model, tokenizer, config: Conf
     one_cpu = replicas == 1 and not isinstance(strategy, tf.distribute.TPUStrategy)
     one_cpu = one_cpu and not (config.train.jit or tf.config.list_logical_devices("GPU"))
     pad = "longest" if one_cpu else "max_length"  # accelerators and replicas need static shapes
-    position = model.data_position.numpy()
 
-    def global_batches():
-        batches = training_batches(config, tokenizer, position, model.streams, pad)
-        return batches.map(complete) if complete else batches
+    def of_pipeline(number, pipelines):
+        shares = _reads_share(config)
+        places, share = model.progress.of_pipeline(number if shares else 0), Share(number, pipelines)
+        batches = training_batches(config, tokenizer, places, model.streams, pad, share if shares else ALL)
+        batches = batches.map(complete) if complete else batches
+        if replicas == 1:
+            return batches
+        if shares:
+            return rows_of_replicas(batches, replicas // pipelines)
+        return rows_of_replicas(batches, replicas, number, pipelines)
 
     if replicas == 1:
-        return global_batches()
-
-    def of_worker(context):
-        return rows_of_worker(global_batches(), replicas, context.num_input_pipelines, context.input_pipeline_id)
-
-    return strategy.distribute_datasets_from_function(of_worker)
+        return of_pipeline(0, 1)
+    return strategy.distribute_datasets_from_function(
+        lambda context: of_pipeline(context.input_pipeline_id, context.num_input_pipelines)
+    )
 
 
-def rows_of_worker(batches: tf.data.Dataset, replicas: int, pipelines: int, pipeline: int) -> tf.data.Dataset:
-    """Returns, for each global batch, one element per replica of a worker: the replica's rows, in the replicas' order.
+def rows_of_replicas(batches: tf.data.Dataset, replicas: int, pipeline: int = 0, pipelines: int = 1) -> tf.data.Dataset:
+    """Returns, for each batch, one element per replica of an input pipeline: its rows, in the replicas' order.
 
     `experimental_distribute_dataset` feeds the same rows, but guesses from shapes what to divide: it gives the waiting
-    time to one replica only, and a shape that is not static. As there, each worker reads all of the data, so that
-    which records are skipped is the same everywhere.
+    time to one replica only, and a shape that is not static.
 
     Args:
-      batches: dictionaries of tensors [B, …], and some [1, …] that every replica gets: `data_wait_seconds`, tallies.
-      replicas: over all workers.
-      pipelines: input pipelines over all workers, each feeding as many replicas.
-      pipeline: which of them.
+      batches: dictionaries of tensors [B, …], and some [1, …] that every replica gets: `data_wait_seconds`, places and
+        tallies.
+      replicas: that share a batch.
+      pipeline: which of them are taken, where several input pipelines read the same batches.
+      pipelines: how many do, each feeding as many replicas.
     """
     local = replicas // pipelines
 
     def rows(batch):
         parts = {}
         for name, values in batch.items():
-            if name == "data_wait_seconds" or name.endswith("_tally"):
+            if name == "data_wait_seconds" or name.endswith(("_place", "_tally")):
                 parts[name] = tf.repeat(values[None], local, axis=0)
                 continue
             for_replicas = tf.nest.map_structure(

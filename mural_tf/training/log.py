@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterable, Mapping
 
+import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
@@ -78,13 +79,13 @@ class TrainingLog(keras.callbacks.Callback):
         now = _clocks()
         seconds, processor_seconds, wall_seconds = (end - begun for end, begun in zip(now, self._interval_begun))
         done = self._interval_steps
-        for stream, tally in zip(self.model.streams, self.model.tallies.numpy()):
-            self.skipped.take(stream, tally)
+        self._take_tallies()
         self.step += done
         values = {name: float(value) for name, value in (logs or {}).items()}
         wait = values.pop("data_wait_seconds", 0.0) * done
         values.update(
             learning_rates(self.model.optimizers),
+            **self._epochs(),
             parameters=self.model.step.trained_parameters,
             pairs_per_second=self.pairs_per_step * done / seconds,
             seconds_per_step=seconds / done,
@@ -97,6 +98,17 @@ class TrainingLog(keras.callbacks.Callback):
         self.record(self.step, {f"train/{name}": value for name, value in values.items()})
         self._show(done, values)
         self.model.guard.raise_if_stuck()
+
+    def _epochs(self) -> dict[str, int]:
+        """Epochs that are over, of each part of the data: one begun as the first is epoch 0."""
+        epochs = [epoch for of_stream in self.model.progress.epochs().values() for epoch in of_stream]
+        return {f"epoch_{part}": epoch for part, epoch in zip(self.skipped.by_part, epochs)}
+
+    def _take_tallies(self) -> None:
+        tallies = self.model.progress.tallies.values()  # [pipelines, sources, …] each
+        of_parts = [of_source for tally in tallies for of_source in np.swapaxes(tally.numpy(), 0, 1)]
+        for part, of_pipelines in zip(self.skipped.by_part, of_parts):
+            self.skipped.take(part, of_pipelines)
 
     def record(self, step: int, values: Mapping[str, float], shown: Iterable[str] | None = None) -> None:
         """Writes one row; of its numbers TensorBoard gets the ones named in `shown`, or all."""

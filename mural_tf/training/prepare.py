@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import pathlib
 from collections.abc import Iterator
 
@@ -9,15 +11,33 @@ from ml_collections import ConfigDict
 
 from mural_tf.config import load_config, save_config
 from mural_tf.data import records
+from mural_tf.data.streams.mixture import training_sources
 from mural_tf.errors import UserError
-from mural_tf.files import as_path, whole
+from mural_tf.files import as_path, check_readable, whole
 from mural_tf.text import build_tokenizer, takes_languages
 from mural_tf.text.language_words import build_words
 from mural_tf.text.learning import build_vocabulary
 from mural_tf.text.vocabulary_file import digest, save_vocabulary
 from mural_tf.text.word_pieces import WordPieceTokenizer
 
+PLACES = ("data.directory", "vocabulary.file", "text_tower.word_vectors")  # fields that name a file or folder
+HANDLES = ("image_tower.handle", "text_tower.handle")  # or a TF-Hub address
+
+
+def check_places(config: ConfigDict) -> None:
+    """Raises `UserError` for a file or folder of a configuration that no file system here could know."""
+    named = {name: functools.reduce(getattr, name.split("."), config) for name in (*PLACES, *HANDLES)}
+    for name, value in named.items():
+        if not (name in HANDLES and value.startswith(("https://", "http://"))):
+            check_readable(value)
+    for source in training_sources(config.data) if config.data.sources else ():
+        check_readable(source.directory)
+    if not isinstance(as_path(config.data.download_directory), pathlib.Path):
+        raise UserError(f"data.download_directory={config.data.download_directory}: expected a folder of this machine.")
+
+
 SOURCES = ("records", "emoji", "shapes")
+SAMPLED_TEXTS, SAMPLED_PIECES = 2_000, 8_000  # of a vocabulary that is there to measure with
 
 
 def prepare_data(config: ConfigDict) -> pathlib.Path:
@@ -34,8 +54,15 @@ def prepare_data(config: ConfigDict) -> pathlib.Path:
         from mural_tf.data.shapes import build_shapes
 
         build_shapes(data.directory)
-    records.list_files(data.directory, records.IMAGE_TEXT, "train")  # raises if there is nothing to train on
+    check_data(data)
     return as_path(data.directory)
+
+
+def check_data(data: ConfigDict) -> None:
+    """Raises `UserError` if a source of the configuration's `data` branch has nothing to train on."""
+    for source in training_sources(data):
+        if not records.find_files(source.directory, records.TEXT_PAIRS, "train") or not data.sources:
+            source.files(records.IMAGE_TEXT)
 
 
 def prepare_tokenizer(config: ConfigDict, workdir: pathlib.Path) -> WordPieceTokenizer:
@@ -66,21 +93,48 @@ def find_vocabulary(config: ConfigDict) -> pathlib.Path:
     return as_path(config.vocabulary.file) if config.vocabulary.file else _built_vocabulary(config)
 
 
-def _built_vocabulary(config: ConfigDict) -> pathlib.Path:
+def existing_vocabulary(config: ConfigDict) -> pathlib.Path | None:
+    """Returns the file that `find_vocabulary` would take, or `None` where it would first have to build it."""
+    path = as_path(config.vocabulary.file) if config.vocabulary.file else _path_beside_data(config)
+    return path if config.vocabulary.file or path.exists() else None
+
+
+def sampled_vocabulary(config: ConfigDict, folder: pathlib.Path) -> pathlib.Path:
+    """Builds a vocabulary of the first texts alone, in `folder`: to measure with, not to train with."""
+    texts = itertools.islice(_training_texts_by_language(config.data), SAMPLED_TEXTS)
+    size, path = min(config.vocabulary.size, SAMPLED_PIECES), folder / "vocabulary.txt"
     settings = config.vocabulary
+    if takes_languages(config.text_tower):
+        pieces = build_words(texts, config.text_tower.languages, size, settings.lower_case, settings.strip_accents)
+    else:
+        options = dict(builder=settings.builder, lower_case=settings.lower_case, strip_accents=settings.strip_accents)
+        pieces = build_vocabulary((text for _, text in texts), size, **options)
+    save_vocabulary(pieces, path)
+    return path
+
+
+def _path_beside_data(config: ConfigDict) -> pathlib.Path:
+    settings, languages = config.vocabulary, _languages_of_words(config)
     casing = ("lower" if settings.lower_case else "cased") + ("-unaccented" if settings.strip_accents else "")
-    languages = config.text_tower.languages if takes_languages(config.text_tower) else ()
     name = f"words-{'-'.join(languages)}" if languages else settings.builder
-    path = as_path(config.data.directory) / f"vocabulary-{name}-{settings.size}-{casing}.txt"
+    return as_path(config.data.directory) / f"vocabulary-{name}-{settings.size}-{casing}.txt"
+
+
+def _languages_of_words(config: ConfigDict) -> tuple[str, ...]:
+    return config.text_tower.languages if takes_languages(config.text_tower) else ()
+
+
+def _built_vocabulary(config: ConfigDict) -> pathlib.Path:
+    settings, languages, path = config.vocabulary, _languages_of_words(config), _path_beside_data(config)
     if not path.exists() and languages:
         print(f"Collecting up to {settings.size} words in {len(languages)} languages …", flush=True)
-        texts = _training_texts_by_language(config.data.directory)
+        texts = _training_texts_by_language(config.data)
         words = build_words(texts, languages, settings.size, settings.lower_case, settings.strip_accents)
         save_vocabulary(words, path)
     if not path.exists():
         print(f"Building a vocabulary of up to {settings.size} word pieces ({settings.builder}) …", flush=True)
         pieces = build_vocabulary(
-            _training_texts(config.data.directory),
+            (text for _, text in _training_texts_by_language(config.data)),
             settings.size,
             builder=settings.builder,
             lower_case=settings.lower_case,
@@ -90,18 +144,22 @@ def _built_vocabulary(config: ConfigDict) -> pathlib.Path:
     return path
 
 
-def _training_texts(directory: str) -> Iterator[str]:
-    return (text for _, text in _training_texts_by_language(directory))
+def _training_texts_by_language(data: ConfigDict) -> Iterator[tuple[str, str]]:
+    for source in training_sources(data):
+        if source.format != "mural":
+            name = f"data.sources.{source.name}" if source.name else "data"
+            raise UserError(
+                f"{name}.format={source.format}: a vocabulary is built from this project's records. Name one with "
+                "--config.vocabulary.file, as python -m mural_tf vocabulary makes it of any source."
+            )
+        yield from _texts_of(source.directory)
 
 
-def _training_texts_by_language(directory: str) -> Iterator[tuple[str, str]]:
-    for record in records.read_records(directory, records.IMAGE_TEXT, "train", skip_damaged=True):
-        yield from zip(record.languages, record.captions)
-    try:
-        pairs = records.list_files(directory, records.TEXT_PAIRS, "train")
-    except UserError:
-        pairs = []  # a data set of captions alone
-    if pairs:
+def _texts_of(directory: str) -> Iterator[tuple[str, str]]:
+    if records.find_files(directory, records.IMAGE_TEXT, "train"):
+        for record in records.read_records(directory, records.IMAGE_TEXT, "train", skip_damaged=True):
+            yield from zip(record.languages, record.captions)
+    if records.find_files(directory, records.TEXT_PAIRS, "train"):
         for pair in records.read_records(directory, records.TEXT_PAIRS, "train", skip_damaged=True):
             yield pair.language_a, pair.text_a
             yield pair.language_b, pair.text_b

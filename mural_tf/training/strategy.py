@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import tensorflow as tf
+from ml_collections import ConfigDict
 
 from mural_tf.errors import UserError
 
@@ -45,6 +46,26 @@ def build_strategy(tpu: str = "") -> tf.distribute.Strategy:
     if len(tf.config.list_logical_devices("GPU")) > 1:
         return tf.distribute.MirroredStrategy()
     return tf.distribute.get_strategy()
+
+
+def with_one_length(config: ConfigDict, strategy: tf.distribute.Strategy) -> ConfigDict:
+    """Returns the configuration to build a model of: where XLA compiles the whole step, with texts of one length.
+
+    Groups of similar length have sizes that depend on the texts, which XLA refuses. One group gives the same numbers,
+    computed on padding too. Says so in one line.
+    """
+    groups = config.text_tower.length_groups
+    if groups <= 1 or not (config.train.jit or isinstance(strategy, tf.distribute.TPUStrategy)):
+        return config
+    if is_chief(strategy):
+        print(
+            f"text_tower.length_groups={groups} counts as 1: with --tpu and with train.jit a step is compiled as a "
+            "whole, which needs texts of one length.",
+            flush=True,
+        )
+    config = config.copy_and_resolve_references()
+    config.text_tower.length_groups = 1
+    return config
 
 
 def prepare_gpus() -> None:
@@ -108,6 +129,13 @@ def workers(strategy: tf.distribute.Strategy) -> int:
     if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return sum(len(hosts) for hosts in strategy.cluster_resolver.cluster_spec().as_dict().values())
     return 1
+
+
+def input_pipelines(strategy: tf.distribute.Strategy) -> int:
+    """Returns how many input pipelines feed the replicas: one a process, or a TPU's host."""
+    if isinstance(strategy, tf.distribute.TPUStrategy):
+        return strategy.extended.num_hosts
+    return workers(strategy)
 
 
 def is_chief(strategy: tf.distribute.Strategy) -> bool:

@@ -38,22 +38,37 @@ def trace_step(config: ConfigDict, vocabulary_size: int, batch: int):
     """
     import tensorflow as tf
 
-    from mural_tf.data.images import prepared_spec
     from mural_tf.encoders.kernels import set_fusion
     from mural_tf.models import build_model, complete
+    from mural_tf.training.data_progress import DataProgress
     from mural_tf.training.fit import compile_model
 
     set_fusion("off")  # compiled functions within the compiled step; on a TPU there are none either
     config = complete(config)
     model = build_model(config, vocabulary_size)
     compile_model(model, config)
+    model.progress = DataProgress(dict.fromkeys(model.streams, 1))
+    example = example_batch(model, config, batch)
+    return tf.function(model.train_step, jit_compile=True, autograph=False), example
+
+
+def example_batch(model, config: ConfigDict, batch: int) -> dict:
+    """Returns a batch of zeros of a model: `batch` images, captions and text pairs, of the pipeline's static shapes."""
+    import tensorflow as tf
+
+    from mural_tf.data.images import prepared_spec
+    from mural_tf.data.skipped import KINDS
+    from mural_tf.data.streams.epochs import PLACE
+
     pixels, length = prepared_spec(config.image_tower), config.text_tower.max_length
     tokens = {name: tf.ones([batch, length], tf.int32) for name in TOKENS}
     tokens["input_type_ids"] = tf.zeros_like(tokens["input_type_ids"])
     ids = tf.range(batch, dtype=tf.int64)
     example = {"image": tf.zeros([batch, *pixels.shape], pixels.dtype), "image_id": ids, "caption_id": ids}
     example["text_group_id"] = ids
-    example["image_text_position"] = tf.zeros([batch, 2], tf.int64)
+    for stream in model.streams:
+        example[f"{stream}_place"] = tf.zeros([1, 1, PLACE], tf.int64)
+        example[f"{stream}_tally"] = tf.zeros([1, 1, 1 + len(KINDS), 3], tf.int64)
     masked = {"places": tf.ones([batch, 1], tf.int32), "targets": tf.ones([batch, 1], tf.int32)}
     masked["weights"] = tf.ones([batch, 1])
     for name in model.parts:
@@ -68,7 +83,7 @@ def trace_step(config: ConfigDict, vocabulary_size: int, batch: int):
         for name in ("caption", "caption_id", "caption_language_id"):
             several = functools.partial(tf.repeat, repeats=config.method.captions_per_image, axis=0)
             example[name] = tf.nest.map_structure(several, example.get(name, ids))
-    return tf.function(model.train_step, jit_compile=True, autograph=False), example
+    return example
 
 
 def operations(graph_def) -> collections.Counter:
@@ -130,9 +145,20 @@ def _c_library():
     return library, library.TF_NewStatus()
 
 
+def _as_compiled(config: ConfigDict) -> ConfigDict:
+    """Returns what a run with `--tpu` makes of a configuration."""
+    import tensorflow as tf
+
+    from mural_tf.training.strategy import with_one_length
+
+    config = config.copy_and_resolve_references()
+    config.train.jit = True
+    return with_one_length(config, tf.distribute.get_strategy())
+
+
 def check(config: ConfigDict, vocabulary_size: int, batch: int, compile_step: bool) -> None:
     """Prints the operations and problems of a configuration's step; raises `UserError` if there are any."""
-    step, example = trace_step(config, vocabulary_size, batch)
+    step, example = trace_step(_as_compiled(config), vocabulary_size, batch)
     begun = time.monotonic()
     graph_def = step.get_concrete_function(example).graph.as_graph_def()
     counts = operations(graph_def)

@@ -26,6 +26,8 @@ from mural_tf.files import (
     storage_errors,
     write_whole,
 )
+from mural_tf.remote import RemotePath
+from mural_tf.remote_folders import LOCK
 
 # Fields that may change between two runs of the same command: they do not change what is learned.
 FREE_FIELDS = (
@@ -43,7 +45,7 @@ FREE_FIELDS = (
 )
 
 
-LOCK, TRAINED_ON = "in_use.lock", "trained_on.json"
+TRAINED_ON = "trained_on.json"
 BEFORE_TRAINING = {LOCK, "config.json", "environment.json", "vocabulary.txt"}  # the vocabulary is beside the data too
 
 
@@ -181,10 +183,13 @@ def _data_entries(workdir: pathlib.Path) -> list[dict]:
         raise UserError(message) from None
 
 
-def append_metrics(workdir: pathlib.Path, row: dict) -> None:
+def append_metrics(workdir: pathlib.Path | RemotePath, row: dict) -> None:
     """Appends one JSON object as a line to `metrics.jsonl`; raises `UserError` if the disk is full."""
     path = workdir / "metrics.jsonl"
     try:
+        if isinstance(path, RemotePath):  # files of a store are written in one go
+            path.write_text((path.read_text() if path.is_file() else "") + json.dumps(row) + "\n")
+            return
         with open(path, "a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
     except OSError as error:

@@ -129,7 +129,8 @@ def build_emoji(
     """Builds the benchmark into the folder `output`, unless it is there already, and returns that folder.
 
     Args:
-      output: a local folder that does not exist yet, is empty, or holds this data set with the same settings.
+      output: a folder, here or in a store, that does not exist yet, is empty, or holds this data set with the same
+        settings.
       cache: folder for the packages (250 MB), which every build can share.
       languages: "core" (the 25 of `LANGUAGE_GROUPS`) or "all" (every locale that names half of the emoji, 122).
       seed: chooses the 3% of emoji per language, and the order of records; the test images do not depend on it.

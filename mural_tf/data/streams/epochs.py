@@ -1,9 +1,14 @@
 """Endless, deterministic streams of items and their places from record files.
 
-The order follows from (seed, epoch). An item's place is one number, epoch · 2^40 + offset after shuffling, so that a
-run that stopped anywhere continues with the very next item. What cannot be used is an item like any other, with a
-`problem`, until the last step here, `usable_items`: there it is dropped and counted, and if there is too much of it the
-pipeline fails. Nearly everything is done in blocks, because here a function's call costs more than its work.
+The order follows from (seed, epoch). Each epoch puts the files in another order; of several input pipelines, each takes
+its share of them, a group of up to `CYCLE` at a time, whose records it takes in turn. What comes is cut into windows of
+`data.shuffle_buffer` items, and each window is shuffled on its own, so that it can be made again without what came
+before: a window's beginning is a byte in each file of a group (`Begin`), and with an item's offset in its epoch that is
+its *place*. A run that stopped anywhere reads one window and continues with the very next item.
+
+What cannot be used is an item like any other, with a `problem`, until the last step here, `usable_items`: there it is
+dropped and counted, and if there is too much of it the pipeline fails. Nearly everything is done in blocks, because
+here a function's call costs more than its work.
 """
 
 from __future__ import annotations
@@ -13,6 +18,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -21,7 +27,7 @@ from ml_collections import ConfigDict
 from mural_tf.data import records
 from mural_tf.data.images import are_plain
 from mural_tf.data.skipped import CHECK_EVERY, DEVIATIONS, KINDS, NOT_AN_EXAMPLE, UNREADABLE_IMAGE
-from mural_tf.data.streams.record_files import read_files
+from mural_tf.data.streams.record_files import CYCLE, RecordFiles, read_group
 from mural_tf.errors import UserError
 
 PARALLEL = os.cpu_count() or 1  # elements at a time
@@ -32,47 +38,124 @@ NO_ITEM = "no item"  # of a record that holds none, which is not a fault
 FIRST_RECORDS = 100  # looked at before training
 
 
+# Places.
+
+
+class Begin(NamedTuple):
+    """Where a block of records begins, in the group of files that an input pipeline reads.
+
+    items: how many items of the epoch come before.
+    group: the group's number in the epoch.
+    turn: the slot, a file of the group, whose turn is first.
+    begins: int64 [CYCLE], the byte in each slot.
+    counts: int64 [CYCLE], how many records stand before that byte.
+    """
+
+    items: tf.Tensor
+    group: tf.Tensor
+    turn: tf.Tensor
+    begins: tf.Tensor
+    counts: tf.Tensor
+
+    @classmethod
+    def of(cls, numbers: tf.Tensor) -> Begin:
+        """Makes one of int64 [BEGIN]."""
+        return cls(*tf.unstack(numbers[:3]), *tf.split(numbers[3:], 2))
+
+    def numbers(self) -> tf.Tensor:
+        """Returns int64 [BEGIN]."""
+        return tf.concat([tf.stack([self.items, self.group, self.turn]), self.begins, self.counts], axis=0)
+
+
+BEGIN = 3 + 2 * CYCLE
+PLACE = 3 + BEGIN  # epoch, offset, how many items were used so far, and where the item's window begins
+
+
+def start_of(epoch: int) -> np.ndarray:
+    """Returns the place before the first item of an epoch: int64 [PLACE]."""
+    return np.array([epoch, -1, 0] + [0] * BEGIN)
+
+
 # From files to items in the order of their epochs.
 
 
+class Share(NamedTuple):
+    """Which of several input pipelines one is: it reads every `pipelines`-th file of an epoch's order."""
+
+    pipeline: int = 0
+    pipelines: int = 1
+
+
+ALL = Share()
+
+
+@tf.autograph.experimental.do_not_convert  # saves seconds; nothing here needs it
 def endless_items(
     files: Sequence[str],
     parse: Callable,
     data: ConfigDict,
     seed: int,
-    after: Sequence[int],
+    after: np.ndarray,
     languages: Sequence[str] = (),
     language_key: str = "language",
+    share: Share = ALL,
 ) -> tf.data.Dataset:
-    """Returns the shuffled items of endless epochs as (place, item), from just after a position.
+    """Returns the shuffled items of endless epochs as (place, (begin, item)), from just after a place.
 
     Args:
       files: of TFRecords.
       parse: from a serialised record, string scalar, to items {name: [items]}; "problem" is "" where one can be used.
       data: the configuration's `data` branch, of which this reads shuffle_buffer, cache and language_temperature.
       seed: of the order.
-      after: (epoch, offset) of the last item used; (-1, -1) starts at the beginning.
+      after: the place of the last item used, int64 [PLACE], or `start_of` an epoch.
       languages: items in these alone; empty: in all.
       language_key: the name under which an item has its language.
+      share: the part of the files that is read.
 
-    Items have further entries, as of `read_files`: "file", "byte" and "lost". Each epoch ends with an empty item whose
-    problem is `END_OF_EPOCH`.
+    The place is one number here, epoch · 2^40 + offset, and `begin` the window's `Begin`, as a string. Items have
+    further entries, as of `read_group`: "file", "byte" and "lost". Each epoch ends with an empty item whose problem is
+    `END_OF_EPOCH`.
     """
+    if share.pipelines > len(files):
+        raise UserError(
+            f"{share.pipelines} input pipelines share {len(files)} files of {files[0].rsplit('/', 1)[0]}, and each "
+            "needs one: write smaller ones with python -m mural_tf convert FOLDER --output=OTHER --shard_megabytes=N, "
+            "or set --config.data.read=all, with which each reads everything."
+        )
     copies = _copies_per_language(files, parse, language_key, languages, data.language_temperature)
-    first_epoch = max(int(after[0]), 0)
-    cached = _items(files, parse).cache() if data.cache else None
+    reader = RecordFiles.of(files)
+    size, first_epoch = data.shuffle_buffer, int(after[0])
+    first_window = tf.constant(max(int(after[1]), 0) // size, tf.int64)
+    first_begin, cached = tf.constant(after[3:], tf.int64), None
+    if data.cache:  # a pipeline's files are the same in every epoch, and read from their beginning
+        order = tf.range(share.pipeline, len(files), share.pipelines, dtype=tf.int64)
+        if not np.any(tf.gather(reader.sizes, order)):
+            raise UserError(
+                f"The files of input pipeline {share.pipeline} of {share.pipelines} are empty: "
+                f"{', '.join(files[share.pipeline :: share.pipelines][:3])}. Remove empty files, or set "
+                "--config.data.cache=False, with which files change hands in every epoch."
+            )
+        first_begin = tf.zeros([BEGIN], tf.int64)
+        cached = _blocks(reader, parse, order, Begin.of(first_begin)).cache()
 
     def one_epoch(epoch):
         tf.compat.v1.set_random_seed(None)  # of this function's graph: order must not depend on the program's seed
         seeds = tf.stack([tf.cast(seed, tf.int64), epoch])
-        order = tf.random.experimental.stateless_shuffle(tf.range(len(files), dtype=tf.int64), seeds)
-        items = cached or _items(files, parse, order)
-        if copies is not None:
-            items = items.enumerate().flat_map(lambda i, item: _repeat(item, copies, language_key, seeds, i))
-        items = items.shuffle(data.shuffle_buffer, seed=_int_seed(seeds), reshuffle_each_iteration=False)
-        end = tf.data.Dataset.from_tensors(_end_marker(items.element_spec))
-        used = tf.where(tf.equal(epoch, first_epoch), tf.constant(after[1] + 1, tf.int64), 0)
-        return items.concatenate(end).enumerate(epoch * EPOCH).skip(used)
+        is_first = tf.equal(epoch, first_epoch)
+        begin = tf.where(is_first, first_begin, 0)
+        window = tf.where(is_first, first_window, 0)
+        blocks = cached
+        if blocks is None:
+            order = tf.random.experimental.stateless_shuffle(tf.range(len(files), dtype=tf.int64), seeds)
+            order = order[share.pipeline :: share.pipelines]
+            blocks = _blocks(reader, parse, order, Begin.of(begin))
+        items = blocks.scan(begin, lambda begin, block: _placed(begin, block, copies, language_key, seeds, size))
+        items = unbatched(items).skip(window * size - begin[0])
+        windows = items.window(size).prefetch(1).enumerate(window)  # the next one fills while one is used
+        items = windows.flat_map(lambda number, window: _shuffled(number, window, size, seeds))
+        end = tf.data.Dataset.from_tensors(("", _end_marker(items.element_spec[1])))
+        used = tf.where(is_first, tf.constant(after[1] + 1, tf.int64), 0)
+        return items.concatenate(end).enumerate(epoch * EPOCH + window * size).skip(used - window * size)
 
     return tf.data.Dataset.range(first_epoch, np.iinfo(np.int64).max).flat_map(one_epoch)
 
@@ -82,11 +165,65 @@ def positions(places: tf.Tensor) -> tf.Tensor:
     return tf.stack([places // EPOCH, places % EPOCH], axis=-1)
 
 
-def _items(files: Sequence[str], parse: Callable, order: tf.Tensor | None = None) -> tf.data.Dataset:
-    """Returns the items of the records of `read_files`, in order; a record that cannot be parsed is one of them."""
-    blocks = read_files(files, order).batch(BLOCK)
-    parsed = blocks.map(lambda block: _parse_block(block, parse), num_parallel_calls=PARALLEL, deterministic=True)
-    return _unbatched(parsed)
+def _blocks(files: RecordFiles, parse: Callable, order: tf.Tensor, begin: Begin) -> tf.data.Dataset:
+    """Returns blocks of the items of records, {name: [items]}, from a place on, each with what `_after` needs.
+
+    Files are read in `order`, int64 [files]; a record that cannot be parsed is an item.
+    """
+
+    def of_group(group):
+        chosen = order[group * CYCLE : (group + 1) * CYCLE]
+        is_first = tf.equal(group, begin.group)
+        turn, begins, counts = (tf.where(is_first, value, 0) for value in begin[2:])
+        read = read_group(files, chosen, turn, begins, counts)
+        return tf.data.Dataset.zip((tf.data.Dataset.from_tensors((group, tf.size(chosen, tf.int64))).repeat(),
+                                    read.batch(BLOCK)))  # fmt: skip
+
+    def parse_block(group, block):
+        return {**_parse_block(block, parse), "group": group, "record": {n: block[n] for n in ("slot", "end", "count")}}
+
+    groups = (tf.size(order, tf.int64) + CYCLE - 1) // CYCLE
+    blocks = tf.data.Dataset.range(begin.group, groups).flat_map(of_group)
+    return blocks.map(parse_block, num_parallel_calls=PARALLEL, deterministic=True)
+
+
+def _placed(begin: tf.Tensor, block: dict, copies, language_key: str, seeds: tf.Tensor, window: int):
+    """Returns where the next block begins, and the block's items in as many copies as `copies` says.
+
+    The first item of a window has its `begin`, those of other items are empty.
+    """
+    begin, block = Begin.of(begin), dict(block)
+    (group, slots), record = block.pop("group"), block.pop("record")
+    goes_on = tf.equal(group, begin.group)
+    begin = Begin(begin.items, group, *(tf.where(goes_on, value, 0) for value in begin[2:]))
+    if copies is not None:
+        seed = tf.stack([seeds[0] + 7919 * seeds[1], begin.items])
+        draw = tf.random.stateless_uniform(tf.shape(block["problem"]), seed)
+        wanted = tf.where(_is_lost(block, language_key), 1.0, copies.lookup(block[language_key]))
+        rows = tf.repeat(tf.range(tf.size(draw)), tf.cast(tf.floor(wanted + draw), tf.int32))
+        block = _rows(block, rows)
+    count = tf.size(block["problem"], tf.int64)
+    is_first = tf.equal((begin.items + tf.range(count)) % window, 0)
+    block["begin"] = tf.where(is_first, tf.io.serialize_tensor(begin.numbers()), "")
+    place = record["slot"][:, None]
+    after = Begin(
+        begin.items + count,
+        group,
+        (record["slot"][-1] + 1) % slots,
+        tf.tensor_scatter_nd_max(begin.begins, place, record["end"]),
+        tf.tensor_scatter_nd_max(begin.counts, place, record["count"]),
+    )
+    return after.numbers(), block
+
+
+def _shuffled(number: tf.Tensor, window: dict, size: int, seeds: tf.Tensor) -> tf.data.Dataset:
+    """Returns the items of an epoch's window, each with the window's `begin`."""
+    tf.compat.v1.set_random_seed(None)
+    window = dict(window)
+    begin = tf.data.Dataset.from_tensors(window.pop("begin").take(1).get_single_element())
+    of_window = tf.where(number > 0, tf.random.experimental.stateless_fold_in(seeds, number), seeds)
+    items = tf.data.Dataset.zip(window).shuffle(size, _int_seed(of_window), reshuffle_each_iteration=False)
+    return tf.data.Dataset.zip((begin.repeat(), items))
 
 
 def _parse_block(block: dict[str, tf.Tensor], parse: Callable) -> dict[str, tf.Tensor]:
@@ -99,7 +236,7 @@ def _parse_block(block: dict[str, tf.Tensor], parse: Callable) -> dict[str, tf.T
 
     records_read = tf.size(block["problem"])
     numbered = tf.data.Dataset.from_tensor_slices((tf.range(records_read), block["serialized"]))
-    items = _together(_unbatched(numbered.map(parse_one).ignore_errors()))
+    items = _together(unbatched(numbered.map(parse_one).ignore_errors()))
     seen = tf.math.unsorted_segment_sum(tf.ones_like(items["number"]), items["number"], records_read)
 
     def repaired():
@@ -121,7 +258,7 @@ def _parse_block(block: dict[str, tf.Tensor], parse: Callable) -> dict[str, tf.T
 # `Dataset.unbatch` and `Dataset.rebatch` do the same with a function more, which every start pays for.
 
 
-def _unbatched(blocks: tf.data.Dataset) -> tf.data.Dataset:
+def unbatched(blocks: tf.data.Dataset) -> tf.data.Dataset:
     """Returns the elements of blocks, {name: [elements, …]}, one by one."""
     elements = tf.nest.map_structure(lambda spec: tf.TensorSpec(spec.shape[1:], spec.dtype), blocks.element_spec)
     variant = tf.raw_ops.UnbatchDataset(input_dataset=tf.data.experimental.to_variant(blocks), **_outputs(elements))
@@ -174,26 +311,29 @@ def _int_seed(seed: tf.Tensor) -> tf.Tensor:
 
 
 def usable_items(
-    items: tf.data.Dataset, decode: Callable | None, stream: str, max_skipped_fraction: float
+    items: tf.data.Dataset, decode: Callable | None, stream: str, max_skipped_fraction: float, used: int = 0
 ) -> tf.data.Dataset:
     """Drops and counts items on which `decode` fails or that have a problem; fails once there are too many.
 
     Args:
-      items: (place, item), of `endless_items`.
+      items: of `endless_items`.
       decode: from (item, position, plain), see `Stream` in pipeline.py, to what the item becomes; `None`: it stays.
       stream: its name, for the error, from which `unusable` reads it.
       max_skipped_fraction: of the records read; see `_too_many`.
+      used: how many items were used before.
 
     Returns:
-      Blocks of up to `BLOCK` items, {name: [items, …]}, with their "position", int64 [items, 2], and the "tally" of
-      what was read up to each, int64 [items, 1 + kinds, 3], see `skipped.py`.
+      Blocks of up to `BLOCK` items, {name: [items, …]}, with their "position", (epoch, offset), int64 [items, 2], the
+      "tally" of what was read up to each, int64 [items, 1 + kinds, 3], see `skipped.py`, and what `place_of_last`
+      takes.
     """
 
     def look(places, items):
-        return _decode_block(places, items, decode)
+        begins, items = items
+        return *_decode_block(places, items, decode), begins
 
-    def keep(tally, block):
-        kept, rows, found = block
+    def keep(state, block):
+        (tally, used), (kept, rows, found, begins) = state, block
         tallies = _tallies(tally, found)
         is_end = tf.equal(found["problem"], END_OF_EPOCH)
         at = tf.where(tf.reduce_any(is_end), tf.argmax(is_end), tf.size(is_end, tf.int64) - 1)
@@ -206,10 +346,18 @@ def usable_items(
         usable = tf.where(tf.equal(kept.pop("problem"), ""))[:, 0]
         kept, rows = _rows(kept, usable), tf.gather(rows, usable)
         counted = {"position": positions(tf.gather(found["place"], rows)), "tally": tf.gather(tallies, rows)}
-        return tallies[-1], {**kept, **counted}
+        uses = used + 1 + tf.range(tf.size(rows, tf.int64))
+        counted.update(begin=tf.gather(begins, rows), used=uses)
+        return (tallies[-1], used + tf.size(rows, tf.int64)), {**kept, **counted}
 
     blocks = items.batch(BLOCK).map(look, num_parallel_calls=PARALLEL, deterministic=True)
-    return blocks.scan(tf.zeros([1 + len(KINDS), 3], tf.int64), keep)
+    return blocks.scan((tf.zeros([1 + len(KINDS), 3], tf.int64), tf.constant(used, tf.int64)), keep)
+
+
+def place_of_last(items: dict[str, tf.Tensor]) -> tf.Tensor:
+    """Returns the place of the last of the items that `usable_items` gives: int64 [PLACE]."""
+    begin = tf.ensure_shape(tf.io.parse_tensor(items["begin"][-1], tf.int64), [BEGIN])
+    return tf.concat([items["position"][-1], items["used"][-1:], begin], axis=0)
 
 
 def _decode_block(places: tf.Tensor, items: dict[str, tf.Tensor], decode: Callable | None):
@@ -264,7 +412,8 @@ def _too_many(sums: tf.Tensor, epoch: tf.Tensor, max_fraction: float) -> tf.Tens
     read, skipped, squares = tf.unstack(tf.cast(sums, tf.float64))
     whole = tf.logical_and(epoch >= 0, sums[0] >= epoch)  # nothing of the epoch was read before a restart
     doubt = tf.where(whole, tf.constant(0.0, tf.float64), DEVIATIONS * tf.sqrt(squares))
-    nothing = tf.logical_and(whole, skipped >= read)  # no batch would ever come, whatever the bound
+    # No batch would ever come, whatever the bound; of empty files, the next epoch's are others.
+    nothing = whole & (skipped >= read) & (read > 0)
     return tf.logical_or(skipped - doubt > max_fraction * read, nothing)
 
 
@@ -278,7 +427,7 @@ def _stop(stream: str, tally: tf.Tensor) -> tf.Tensor:
 
 def unusable(error: tf.errors.OpError) -> tuple[str, np.ndarray] | None:
     """Returns the stream and its tally, if it was ended by too many unusable records."""
-    match = re.search(r"unusable records: (\w+) ([\d,-]+)", error.message)
+    match = re.search(r"unusable records: (\S+) ([\d,-]+)", error.message)
     if match is None:
         return None
     return match[1], np.reshape([int(number) for number in match[2].split(",")], [1 + len(KINDS), 3])
@@ -346,6 +495,11 @@ def stated_languages(files: Sequence[str], parse: Callable, key: str) -> dict[st
 
 def count_languages(files: Sequence[str], parse: Callable, key: str) -> dict[str, int]:
     """Counts items by language in one pass over the files."""
+    folder = files[0].rsplit("/", 2)[0]
+    print(
+        f"Reading {len(files)} files to count their languages; python -m mural_tf count {folder} does it once for all.",
+        flush=True,
+    )
     table: collections.Counter[str] = collections.Counter()
     for block in one_pass(files, parse, ("problem", key)):
         is_lost = (block["problem"] != b"") & (block[key] == b"")
@@ -357,11 +511,9 @@ def count_languages(files: Sequence[str], parse: Callable, key: str) -> dict[str
 def one_pass(files: Sequence[str], parse: Callable, names: Sequence[str]) -> Iterator[dict[str, np.ndarray]]:
     """Yields the entries `names` of the items of all records, in file order, in blocks."""
 
-    def chosen(block):
-        items = _parse_block(block, parse)
-        return {name: items[name] for name in names}
-
-    blocks = read_files(files, None).batch(BLOCK).map(chosen, num_parallel_calls=PARALLEL, deterministic=True)
+    begin = Begin.of(tf.constant(start_of(0)[3:]))
+    blocks = _blocks(RecordFiles.of(files), parse, tf.range(len(files), dtype=tf.int64), begin)
+    blocks = blocks.map(lambda block: {name: block[name] for name in names})
     yield from records.untuned(blocks.prefetch(PARALLEL)).as_numpy_iterator()
 
 
@@ -390,9 +542,3 @@ def _copies_per_language(files, parse, key, languages, temperature) -> tf.lookup
     }
     keys, values = tf.constant(list(copies)), tf.constant(list(copies.values()), tf.float32)
     return tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(keys, values), default_value=0.0)
-
-
-def _repeat(item, copies, key, seed, index) -> tf.data.Dataset:
-    wanted = tf.where(_is_lost(item, key), 1.0, copies.lookup(item[key]))
-    draw = tf.random.stateless_uniform([], tf.stack([seed[0] + 7919 * seed[1], index]))
-    return tf.data.Dataset.from_tensors(item).repeat(tf.cast(tf.floor(wanted + draw), tf.int64))

@@ -1,4 +1,4 @@
-"""From records to training batches, deterministically from (seed, position).
+"""From records to training batches, deterministically from the seed and the places of the last items used.
 
 A method names the streams that it needs, one or two; they run side by side, and every batch holds a part of each:
 
@@ -10,15 +10,17 @@ A method names the streams that it needs, one or two; they run side by side, and
     text_text    text pairs (`captions.py`)
 
 A record is read and parsed into items. Items are shuffled; each gets its place and is decoded; those that cannot be
-used are dropped (`epochs.py`). Items become batches, whose images are augmented and whose texts are tokenized. `Stream`
-holds what differs between the kinds of items.
+used are dropped (`epochs.py`). Items of one or several sources (`mixture.py`) become batches, whose images are
+augmented and whose texts are tokenized. `Stream` holds what differs between the kinds of items. Of several input
+pipelines (hosts of a TPU, workers) each reads its share of the files and makes its rows of the global batch.
 """
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -43,21 +45,25 @@ from mural_tf.data.streams.captions import (
     with_pivot,
 )
 from mural_tf.data.streams.epochs import (
+    ALL,
+    EPOCH,
+    PLACE,
+    Share,
     check_first_item,
     count_languages,
     endless_items,
     one_pass,
-    rebatched,
+    place_of_last,
+    start_of,
     stated_languages,
     usable_items,
 )
 from mural_tf.data.streams.masking import mask_tokens
+from mural_tf.data.streams.mixture import Source, mixed, training_sources
 from mural_tf.data.streams.targets import pivot_languages
 from mural_tf.data.streams.views import augment_views
 from mural_tf.errors import UserError
 from mural_tf.text.language_words import tag_language
-
-FORMATS = ("mural", "img2dataset")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,23 +127,26 @@ class Stream:
 def training_batches(
     config: ConfigDict,
     tokenizer,
-    position: np.ndarray | None = None,
+    places: Mapping[str, np.ndarray] | None = None,
     streams: Sequence[str] = ("image_text", "text_text"),
     pad: str = "max_length",
+    share: Share = ALL,
 ) -> tf.data.Dataset:
-    """Returns endless global batches.
+    """Returns endless global batches, or an input pipeline's rows of them.
 
     Args:
       config: the whole configuration tree, of which `stream_settings` reads its part.
       tokenizer: `text.WordPieceTokenizer`.
-      position: int64 [2, 2], (epoch, offset) of the last item used of each stream; `None` starts at the beginning.
+      places: of the last item used, stream -> int64 [sources, PLACE] (`epochs.py`); `None` starts at the beginning.
       streams: what batches hold, by the names above; a method's `streams`.
       pad: "max_length" for static shapes, or "longest" in the batch.
+      share: which of several input pipelines this is; all use the same `seed`, and together every record once an epoch.
 
     Returns:
       A data set of the streams' dictionaries in one; tokens are dicts of int32 [B, T], ids int64 [B], images uint8
-      [B, S, S, 3], "<stream>_position" is int64 [B, 2], and "<stream>_tally", int64 [1, 1 + kinds, 3], counts what was
-      read and skipped up to the batch's last item (`skipped.py`):
+      [B, S, S, 3]. "<stream>_place", int64 [1, sources, PLACE], is that of the batch's last item of each source, -1 if
+      it has none, and "<stream>_tally", int64 [1, sources, 1 + kinds, 3], counts what was read and skipped up to there
+      (`skipped.py`):
         image_text   "image", "image_id", "caption" (tokens), "caption_id"
         image_groups the same of I = train.image_text_batch / N images and I N captions, an image's in succession, with
                      N the captions per image, and "caption_language_id", the tokenizer's, -1 in empty places
@@ -148,15 +157,16 @@ def training_batches(
                      same (of one image, of one group); of a tokenizer that takes languages also
                      "text_a_language_id", "text_b_language_id". With method.pivot "text_a" is in a pivot language
     """
-    settings, texts = stream_settings(config), Texts(tokenizer, pad)
-    if settings.data.format not in FORMATS:
-        raise UserError(f"Unknown data.format {settings.data.format!r}; known: {', '.join(FORMATS)}.")
-    start = np.full([2, 2], -1, np.int64) if position is None else position
-    kinds = [_STREAMS[name](settings, texts) for name in streams]
-    parts = [_read(kind, settings, start[place]) for place, kind in enumerate(kinds)]
+    settings, texts = stream_settings(config), Texts(tokenizer.on_device_in_scope(), pad)
+    settings = dataclasses.replace(
+        settings,
+        image_text_batch=settings.image_text_batch // share.pipelines,
+        text_text_batch=settings.text_text_batch // share.pipelines,
+    )
+    parts, finishes = zip(*[_read(name, settings, texts, share, (places or {}).get(name)) for name in streams])
 
     def finish(*parts):  # one function for all streams: making one takes longer than calling it
-        finished = [_finish(kind, items, settings.seed) for kind, items in zip(kinds, parts)]
+        finished = [finish_one(items) for finish_one, items in zip(finishes, parts)]
         return {key: value for part in finished for key, value in part.items()}
 
     batches = tf.data.Dataset.zip(tuple(parts)).map(finish, num_parallel_calls=2 * len(parts), deterministic=True)
@@ -165,14 +175,15 @@ def training_batches(
 
 def stream_items(config: ConfigDict, tokenizer, stream: str, names: Sequence[str]) -> Iterator[tuple[np.ndarray, ...]]:
     """Yields the entries `names` of a stream's usable items, each once, undecoded and in file order, in blocks."""
-    settings = stream_settings(config)
-    kind, files = _STREAMS[stream](settings, Texts(tokenizer, "longest")), stream_files(config, stream)
-    key, languages = kind.language_key, [name.encode() for name in kind.languages]
-    for block in one_pass(files, kind.parse, tuple(dict.fromkeys((*names, key, "problem")))):
-        wanted = block["problem"] == b""
-        if languages:
-            wanted &= np.isin(block[key], languages)
-        yield tuple(block[name][wanted] for name in names)
+    settings, texts = stream_settings(config), Texts(tokenizer, "longest")
+    for source, files in stream_sources(config.data, stream):
+        kind = _STREAMS[stream](dataclasses.replace(settings, data=_data_of(config.data, source)), texts)
+        key, languages = kind.language_key, [name.encode() for name in kind.languages]
+        for block in one_pass(files, kind.parse, tuple(dict.fromkeys((*names, key, "problem")))):
+            wanted = block["problem"] == b""
+            if languages:
+                wanted &= np.isin(block[key], languages)
+            yield tuple(block[name][wanted] for name in names)
 
 
 def pivots_of(settings: StreamSettings) -> tuple[str, ...]:
@@ -180,25 +191,28 @@ def pivots_of(settings: StreamSettings) -> tuple[str, ...]:
     data = settings.data
 
     def captions():
-        counts = _captions_by_language(data.directory, data.format, data.default_language)
+        counts = collections.Counter()
+        for source, files in stream_sources(data, "captions"):
+            counts.update(_captions_by_language(tuple(files), source.format, data.default_language))
         return {name: n for name, n in counts.items() if name in (data.image_text_languages or counts)}
 
-    return pivot_languages(settings.pivot, captions, lambda: _pairs_by_language(data.directory, data.text_pairs))
+    def pairs():  # with a side in each language; nothing where the pairs are captions
+        counts = collections.Counter()
+        for _, files in stream_sources(data, "text_text") if data.text_pairs == FILES else ():
+            counts.update(_pairs_by_language(tuple(files)))
+        return counts
+
+    return pivot_languages(settings.pivot, captions, pairs)
 
 
 @functools.lru_cache(maxsize=8)  # every start of the input asks again
-def _captions_by_language(directory: str, format: str, default_language: str) -> dict[str, int]:
-    files = records.list_files(directory, records.IMAGE_TEXT, "train")
+def _captions_by_language(files: tuple[str, ...], format: str, default_language: str) -> dict[str, int]:
     parse = parse_image_text if format == "mural" else parse_img2dataset(default_language)
     return stated_languages(files, parse, "language") or count_languages(files, parse, "language")
 
 
 @functools.lru_cache(maxsize=8)
-def _pairs_by_language(directory: str, source: str) -> dict[str, int]:
-    """How many pairs have a side in each language; nothing where the pairs are captions."""
-    if source != FILES:
-        return {}
-    files = records.list_files(directory, records.TEXT_PAIRS, "train")
+def _pairs_by_language(files: tuple[str, ...]) -> dict[str, int]:
     sides = [count_languages(files, parse_text_pair, f"language_{side}") for side in "ab"]
     return {name: sum(side.get(name, 0) for side in sides) for name in {**sides[0], **sides[1]}}
 
@@ -208,30 +222,82 @@ def batch_size(config: ConfigDict, stream: str) -> int:
     return config.train.text_text_batch if stream == "text_text" else config.train.image_text_batch
 
 
-def stream_files(config: ConfigDict | StreamSettings, stream: str) -> list[str]:
-    """Returns the files that a stream reads, in the order by which its tallies number them; raises `UserError`."""
-    reads_pairs = stream == "text_text" and config.data.text_pairs == FILES
+def stream_sources(data: ConfigDict, stream: str) -> list[tuple[Source, list[str]]]:
+    """Returns the sources that have items of a stream, each with its files in the order by which tallies number them.
+
+    Args:
+      data: the configuration's `data` branch.
+      stream: its name.
+
+    Raises `UserError` if no source has files of this kind, or one has no training data of any kind.
+    """
+    reads_pairs = stream == "text_text" and data.text_pairs == FILES
     kind = records.TEXT_PAIRS if reads_pairs else records.IMAGE_TEXT
-    return records.list_files(config.data.directory, kind, "train")
+    sources = training_sources(data)
+    if len(sources) == 1:
+        return [(sources[0], sources[0].files(kind))]
+    found = [(source, records.find_files(source.directory, kind, "train")) for source in sources]
+    if not any(files for _, files in found):
+        raise UserError(f"None of data.sources ({', '.join(data.sources)}) has {kind} records of split 'train'.")
+    return [(source, files) for source, files in found if files]
 
 
-def _read(stream: Stream, settings: StreamSettings, after: np.ndarray) -> tf.data.Dataset:
-    """Returns what is to be a batch, {name: [B, …]}, from just after a position."""
-    files = stream_files(settings, stream.name)
-    parse = tf.function(stream.parse, [tf.TensorSpec([], tf.string)], autograph=False)  # traced once for all its uses
-    check_first_item(files, parse, stream.without)
-    seed = 2 * settings.seed + (stream.name == "text_text")  # two streams, two orders
-    items = endless_items(files, parse, settings.data, seed, after, stream.languages, stream.language_key)
-    usable = usable_items(items, stream.decode, stream.name, settings.data.max_skipped_fraction)
-    return rebatched(usable, stream.size)
+def _read(name: str, settings: StreamSettings, texts: Texts, share: Share, places: np.ndarray | None):
+    """Returns what are to be a stream's batches, {name: [B, …]}, from just after its places, and what finishes one."""
+    sources = stream_sources(settings.data, name)
+    places = np.stack([start_of(0)] * len(sources)) if places is None else places
+    usable = []
+    for number, (source, files) in enumerate(sources):
+        # What is drawn for an item differs between sources and pipelines, the order of files between sources alone.
+        draws = settings.seed + (number * 2**12 + share.pipeline) * 2**20
+        of_source = dataclasses.replace(settings, data=_data_of(settings.data, source), seed=draws)
+        stream = _STREAMS[name](of_source, texts)
+        parse = tf.function(stream.parse, [tf.TensorSpec([], tf.string)], autograph=False)  # traced once for all uses
+        check_first_item(files, parse, stream.without)
+        order = 2 * settings.seed + (name == "text_text") + number * 2**32  # two streams, two orders
+        of_data, after = of_source.data, places[number]
+        items = endless_items(files, parse, of_data, order, after, stream.languages, stream.language_key, share)
+        part, used = part_name(name, source), int(after[2])
+        usable.append(usable_items(items, stream.decode, part, of_data.max_skipped_fraction, used))
+    draws = (2 * settings.seed + (name == "text_text"), share.pipeline)
+    weights = [source.weight for source, _ in sources]
+    batches = mixed(usable, weights, int(places[:, 2].sum()), draws, stream.size)
+
+    def finish(items):
+        epoch, offset = tf.unstack(items["position"][0])
+        seed = tf.stack([tf.cast(settings.seed, tf.int64) + epoch, offset + share.pipeline * EPOCH])
+        return {**stream.finish(items, seed), **_progress(name, items, len(sources))}
+
+    return batches, finish
 
 
-def _finish(stream: Stream, items: dict, seed: int) -> dict:
-    """Returns the stream's part of a batch."""
-    epoch, offset = tf.unstack(items["position"][0])
-    finished = stream.finish(items, tf.stack([tf.cast(seed, tf.int64) + epoch, offset]))
-    counted = {f"{stream.name}_position": items["position"], f"{stream.name}_tally": items["tally"][-1:]}
-    return {**finished, **counted}
+def _data_of(data: ConfigDict, source: Source) -> ConfigDict:
+    changed = ConfigDict(data)
+    changed.directory, changed.format = source.directory, source.format
+    return changed
+
+
+def part_name(stream: str, source: Source) -> str:
+    """Returns how a source's part of a stream is called in messages and logs."""
+    return f"{stream}/{source.name}" if source.name else stream
+
+
+def _progress(stream: str, items: dict, sources: int) -> dict[str, tf.Tensor]:
+    """Returns a batch's places and tallies, those of the last item of each source."""
+    if sources == 1:
+        places, tallies = place_of_last(items)[None], items["tally"][-1:]
+    else:
+        of_sources = []
+        for number in range(sources):
+            rows = tf.where(tf.equal(items["source"], number))[:, 0]
+            last = {name: tf.gather(items[name], rows[-1:]) for name in ("position", "used", "begin", "tally")}
+            of_sources.append(tf.cond(
+                tf.size(rows) > 0,
+                lambda last=last: (place_of_last(last), last["tally"][-1]),
+                lambda: (tf.fill([PLACE], tf.constant(-1, tf.int64)), tf.zeros_like(items["tally"][0])),
+            ))  # fmt: skip
+        places, tallies = (tf.stack(values) for values in zip(*of_sources))
+    return {f"{stream}_place": places[None], f"{stream}_tally": tallies[None]}
 
 
 class Texts:

@@ -10,87 +10,128 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from mural_tf.data.skipped import DAMAGED_FILE, DAMAGED_RECORD
+from mural_tf.data import records
+from mural_tf.data.skipped import DAMAGED_FILE, DAMAGED_RECORD, UNREADABLE_FILE
 from mural_tf.data.tfrecord import CRC_MASK, FRAME, HEADER, WINDOW
 
 AT_ONCE = 8  # records that the fast way hands on together
 CYCLE = 16  # files read in turn
 BUFFER = 1 << 18  # bytes read from a file at a time
+REMOTE_BUFFER = 1 << 22  # the same where every read is a request
 
 RECORD_SPEC = {
     "serialized": tf.TensorSpec([], tf.string),
     "problem": tf.TensorSpec([], tf.string),
-    "file": tf.TensorSpec([], tf.int64),
-    "byte": tf.TensorSpec([], tf.int64),
-    "lost": tf.TensorSpec([], tf.int64),
+    **{name: tf.TensorSpec([], tf.int64) for name in ("file", "byte", "lost", "slot", "end", "count")},
 }
 
 
+class RecordFiles(NamedTuple):
+    """Files as tensors: names, string [files], and sizes in bytes, int64 [files]; `remote`: in an object store."""
+
+    names: tf.Tensor
+    sizes: tf.Tensor
+    remote: bool
+
+    @classmethod
+    def of(cls, files: Sequence[str]) -> RecordFiles:
+        """Looks up the sizes of files."""
+        sizes = list(records.file_sizes(files).values())
+        return cls(tf.constant(files), tf.constant(sizes, tf.int64), "://" in files[0])
+
+
 @tf.autograph.experimental.do_not_convert  # saves seconds; nothing here needs it
-def read_files(files: Sequence[str], order: tf.Tensor | None = None) -> tf.data.Dataset:
-    """Returns the records of files, taken from up to `CYCLE` of them in turn.
+def read_group(files: RecordFiles, group: tf.Tensor, turn=0, begins=None, counts=None) -> tf.data.Dataset:
+    """Returns the records of up to `CYCLE` files, taken from them in turn.
 
     Args:
-      files: their names.
-      order: int64 [files], in which they are read; `None`: as they stand.
+      files: of which some are read.
+      group: int64 [slots], the numbers of those that are read; a file's slot is its place here.
+      turn: the slot whose turn is first.
+      begins: int64 [CYCLE], the byte at which reading begins in each slot; `None`: at 0.
+      counts: int64 [CYCLE], how many records stand before that byte.
 
     Returns:
       Dictionaries of scalars: "serialized", a record; "problem", "" or one of `skipped.KINDS`; "file", the number of
-      its file, and "byte", where it begins there; "lost", how many records the element stands for, 1 but for a stretch
+      its file, "slot" its place in the group; "byte", where it begins there, "end", where the next one does, and
+      "count", how many records stand before that; "lost", how many records the element stands for, 1 but for a stretch
       that is damaged.
     """
-    names = tf.constant(files)
-    sizes = tf.constant([tf.io.gfile.stat(name).length for name in files], tf.int64)
-    order = tf.range(len(files), dtype=tf.int64) if order is None else order
+    nothing = tf.zeros([CYCLE], tf.int64)
+    begins, counts = (nothing if values is None else values for values in (begins, counts))
 
-    def read(file):
-        return _read_file(tf.gather(names, file), tf.gather(sizes, file), file)
+    def read(slot):
+        file = tf.gather(group, slot)
+        first = tf.stack([tf.gather(begins, slot), tf.gather(counts, slot)])
+        return _read_file(tf.gather(files.names, file), tf.gather(files.sizes, file), file, slot, first)
 
-    return tf.data.Dataset.from_tensor_slices(order).interleave(read, cycle_length=min(CYCLE, len(files)))
+    slots = tf.data.Dataset.from_tensor_slices(tf.roll(tf.range(tf.size(group, tf.int64)), -turn, axis=0))
+    cycle = min(CYCLE, files.names.shape[0])
+    if files.remote:  # waits for several answers at once; the order is the same
+        return slots.interleave(read, cycle_length=cycle, num_parallel_calls=cycle, deterministic=True)
+    return slots.interleave(read, cycle_length=cycle)
 
 
 @functools.partial(  # traced once for all streams
     tf.function,
     autograph=False,
-    input_signature=[tf.TensorSpec([], tf.string), tf.TensorSpec([], tf.int64), tf.TensorSpec([], tf.int64)],
+    input_signature=[tf.TensorSpec([], tf.string), *[tf.TensorSpec([], tf.int64)] * 3, tf.TensorSpec([2], tf.int64)],
 )
-def _read_file(name: tf.Tensor, size: tf.Tensor, file: tf.Tensor) -> tf.data.Dataset:
-    blocks = _records(name, buffer=BUFFER).ignore_errors().batch(AT_ONCE)
+def _read_file(name: tf.Tensor, size: tf.Tensor, file: tf.Tensor, slot: tf.Tensor, first: tf.Tensor) -> tf.data.Dataset:
+    """Returns the records of a file behind `first`, a byte and the number of records before it."""
+    buffer = tf.where(tf.strings.regex_full_match(name, ".*://.*"), REMOTE_BUFFER, BUFFER)
+    # A file that cannot even be opened would make `ignore_errors` try for ever.
+    can_be_read = tf.equal(tf.strings.length(_bytes(name, size, size - 1, tf.constant(1, tf.int64))), 1)
+    names = tf.repeat(name, tf.cast(can_be_read, tf.int32))
+    blocks = _records(names, first[0], buffer).ignore_errors().batch(AT_ONCE)
     blocks = blocks.concatenate(tf.data.Dataset.from_tensors(tf.zeros([0], tf.string)))  # the end of the fast way
 
     def place(position_and_count, block):
         position, count = tf.unstack(position_and_count)
         ends = position + tf.cumsum(tf.cast(tf.strings.length(block), tf.int64) + FRAME)
         after = tf.concat([[position], ends], axis=0)
-        return tf.stack([after[-1], count + tf.size(block, tf.int64)]), (block, after[:-1], position, count)
+        return tf.stack([after[-1], count + tf.size(block, tf.int64)]), (block, after, position, count)
 
-    def elements(block, begins, position, count):
+    def elements(block, after, position, count):
         def whole():
             return {
                 "serialized": block,
                 "problem": tf.zeros_like(block),
                 "file": tf.fill(tf.shape(block), file),
-                "byte": begins,
-                "lost": tf.ones_like(begins),
+                "byte": after[:-1],
+                "lost": tf.ones_like(after[1:]),
+                "slot": tf.fill(tf.shape(block), slot),
+                "end": after[1:],
+                "count": count + 1 + tf.range(tf.size(block, tf.int64)),
             }
 
+        def rest():
+            lost = {"serialized": "", "problem": UNREADABLE_FILE, "file": file, "byte": position, "lost": one}
+            return tf.data.Dataset.from_tensors({**lost, "slot": slot, "end": size, "count": count + 1})
+
+        one = tf.constant(1, tf.int64)
         variant = tf.cond(
             tf.logical_and(tf.equal(tf.size(block), 0), position < size),
-            lambda: tf.data.experimental.to_variant(_read_rest(name, size, file, position, count)),
+            lambda: tf.cond(
+                can_be_read,
+                lambda: tf.data.experimental.to_variant(_read_rest(name, size, file, slot, position, count)),
+                lambda: tf.data.experimental.to_variant(rest()),
+            ),
             lambda: tf.data.experimental.to_variant(tf.data.Dataset.from_tensor_slices(whole())),
         )
         return tf.data.experimental.from_variant(variant, RECORD_SPEC)
 
-    placed = blocks.scan(tf.zeros([2], tf.int64), place)
+    placed = blocks.scan(first, place)
     return placed.flat_map(elements)
 
 
 def _read_rest(
-    name: tf.Tensor, size: tf.Tensor, file: tf.Tensor, position: tf.Tensor, count: tf.Tensor
+    name: tf.Tensor, size: tf.Tensor, file: tf.Tensor, slot: tf.Tensor, position: tf.Tensor, count: tf.Tensor
 ) -> tf.data.Dataset:
     """Returns what stands behind the place where the fast way ended."""
 
@@ -101,31 +142,38 @@ def _read_rest(
         stated = tf.cond(is_record, lambda: length, lambda: _stated(name, size, position))
         lost = tf.where(is_record, tf.constant(1, tf.int64), _lost(stated, found - position, position, count))
         after = tf.where(is_record, position + FRAME + length, found)
-        return tf.stack([after, count + lost]), (position, is_record, lost)
+        return tf.stack([after, count + lost]), (position, is_record, lost, after, count + lost)
 
-    def read(position, is_record, lost):
+    def read(position, is_record, lost, after, count):
+        places = {"file": file, "byte": position, "lost": lost, "slot": slot, "end": after, "count": count}
+
         def element(serialized, problem):
-            return {"serialized": serialized, "problem": problem, "file": file, "byte": position, "lost": lost}
+            return {"serialized": serialized, "problem": problem, **places}
 
         damaged = tf.where(is_record, DAMAGED_RECORD, DAMAGED_FILE)
-        record = _records(name, position).ignore_errors().take(tf.cast(is_record, tf.int64))
-        record = record.map(lambda data: element(data, ""))
+        names = tf.repeat(name, tf.cast(is_record, tf.int32))
+        found = tf.data.Dataset.from_tensors(position).map(lambda at: _first(_records(names, at))).ignore_errors()
+        record = found.map(lambda data: element(data, ""))
         return record.concatenate(tf.data.Dataset.from_tensors(element("", damaged))).take(1)
 
     steps = tf.data.Dataset.range(np.iinfo(np.int64).max).scan(tf.stack([position, count]), step)
     return steps.take_while(lambda position, *_: position < size).flat_map(read)
 
 
-def _records(name: tf.Tensor, position: int | tf.Tensor = 0, buffer: int = 0) -> tf.data.Dataset:
-    """Returns the records of a file from a position on, up to the first damage, which is an error.
+def _first(dataset: tf.data.Dataset) -> tf.Tensor:
+    return dataset.take(1).get_single_element()
+
+
+def _records(names: tf.Tensor, position: tf.Tensor, buffer: int | tf.Tensor = 0) -> tf.data.Dataset:
+    """Returns the records of one file, string [1], or none from a position on, up to the first damage: an error.
 
     `tf.data.TFRecordDataset` knows no position, and makes a function of its own for every use.
     """
     variant = tf.raw_ops.TFRecordDatasetV2(
-        filenames=name[None],
+        filenames=names,
         compression_type="",
-        buffer_size=tf.constant(buffer, tf.int64),
-        byte_offsets=tf.cast(position, tf.int64)[None],
+        buffer_size=tf.cast(buffer, tf.int64),
+        byte_offsets=tf.fill(tf.shape(names), position),
     )
     return tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string))
 
@@ -151,17 +199,21 @@ def _next_header(name: tf.Tensor, size: tf.Tensor, position: tf.Tensor) -> tuple
 def _bytes(name: tf.Tensor, size: tf.Tensor, begin: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
     """Returns up to `count` bytes of a file from `begin` on, a string; none where they cannot be read."""
     count = tf.minimum(count, size - begin)
-    variant = tf.raw_ops.FixedLengthRecordDatasetV2(
-        filenames=name[None],
-        header_bytes=begin,
-        record_bytes=count,
-        footer_bytes=size - begin - count,
-        buffer_size=tf.constant(BUFFER, tf.int64),
-        compression_type="",
-    )
-    data = tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string))
-    data = data.ignore_errors().concatenate(tf.data.Dataset.from_tensors(tf.constant(""))).take(1)
-    return data.get_single_element()
+
+    def read(begin):
+        variant = tf.raw_ops.FixedLengthRecordDatasetV2(
+            filenames=name[None],
+            header_bytes=begin,
+            record_bytes=count,
+            footer_bytes=size - begin - count,
+            buffer_size=tf.constant(BUFFER, tf.int64),
+            compression_type="",
+        )
+        return _first(tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string)))
+
+    # In a function, whose error ends it: the data set itself would fail again at every call.
+    data = tf.data.Dataset.from_tensors(begin).map(read).ignore_errors()
+    return _first(data.concatenate(tf.data.Dataset.from_tensors(tf.constant(""))))
 
 
 def _lengths(data: tf.Tensor) -> tf.Tensor:

@@ -1,5 +1,6 @@
 """Workdirs in an object store: kept in step, taken by one run at a time, killed and resumed."""
 
+import io
 import json
 import os
 import pathlib
@@ -13,11 +14,24 @@ import numpy as np
 import pytest
 from object_store import object_store, stored, upload
 
+from mural_tf import files, remote_folders
 from mural_tf.errors import UserError
-from mural_tf.training import remote_workdir
-from mural_tf.training.remote_workdir import Mirror, local_workdir, shown
+from mural_tf.remote_folders import Mirror, local_folder, shown
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+
+
+class Upload(io.BytesIO):
+    """What is written is there when it is closed."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.path = path
+
+    def close(self):
+        if not self.closed:
+            self.path.write_bytes(self.getvalue())
+        super().close()
 
 
 class Store:
@@ -38,8 +52,8 @@ class Store:
     def relative_to(self, store):
         return self.name
 
-    def read_bytes(self):
-        return (self.folder / self.name).read_bytes()
+    def open(self, mode):
+        return Upload(self) if mode == "wb" else (self.folder / self.name).open(mode)
 
     def read_text(self):
         return (self.folder / self.name).read_text()
@@ -63,8 +77,8 @@ class Store:
 
 @pytest.fixture
 def folders(tmp_path, monkeypatch):
-    monkeypatch.setattr(remote_workdir, "EVERY", 0.05)
-    monkeypatch.setattr(remote_workdir, "LEASE", 0.3)
+    monkeypatch.setattr(remote_folders, "EVERY", 0.05)
+    monkeypatch.setattr(remote_folders, "LEASE", 0.3)
     (tmp_path / "store").mkdir()
     (tmp_path / "local").mkdir()
     return tmp_path / "local", Store(tmp_path / "store")
@@ -91,6 +105,45 @@ def test_what_says_that_others_are_complete_comes_after_them(folders):
     (local / names[1]).unlink()
     mirror.push()
     assert store.log == ["metrics.jsonl", f"-{names[1]}"]
+
+
+def test_an_export_that_did_not_arrive_whole_is_made_again(folders, tmp_path):
+    local, store = folders
+    (local / "export").mkdir()
+    for name in ("model_card.json", "config.json", "vocabulary.txt"):
+        (local / "export" / name).write_text(name)
+    Mirror(local, store).push()
+    assert store.log[-1] == "export/model_card.json"
+    (store.folder / "in_use.lock").write_text("{}")
+    for count, complete in enumerate((True, False)):
+        again = tmp_path / f"again{count}"
+        again.mkdir()
+        Mirror(again, store).pull()
+        assert (again / "export").exists() == complete
+        (store.folder / "export/model_card.json").unlink(missing_ok=True)
+
+
+def test_what_cannot_be_found_again_is_not_taken_for_an_empty_folder(folders):
+    """A store's client says that there is no file where it may not look."""
+    local, store = folders
+    store.files = list
+    with pytest.raises(UserError, match="Cannot read and write xx://store: what is written there is not found again"):
+        Mirror(local, store).begin()
+    assert not list(local.iterdir())
+
+
+def test_what_says_that_a_folder_is_complete_goes_first_and_comes_last(folders):
+    local, store = folders
+    for name in ("dataset.json", "image_text/old.tfrecord"):
+        (store / name).write_text("old")
+    for name in ("dataset.json", "image_text/new.tfrecord", "zebra.txt"):
+        (local / name).parent.mkdir(exist_ok=True)
+        (local / name).write_text("new")
+    store.log.clear()
+    files._upload(local, store, "dataset.json")
+    assert store.log == [
+        "-dataset.json", "-image_text/old.tfrecord", "image_text/new.tfrecord", "zebra.txt", "dataset.json",
+    ]  # fmt: skip
 
 
 def test_an_index_waits_for_its_data(folders):
@@ -125,7 +178,7 @@ def test_one_run_at_a_time(folders, tmp_path):
 def test_a_store_that_cannot_be_written_keeps_what_is_here(folders, monkeypatch):
     local, store = folders
     stopped = []
-    monkeypatch.setattr(remote_workdir.os, "kill", lambda pid, number: stopped.append(number))
+    monkeypatch.setattr(remote_folders.os, "kill", lambda pid, number: stopped.append(number))
     mirror = Mirror(local, store)
     mirror.begin()
     (local / "metrics.jsonl").write_text("row")
@@ -135,23 +188,22 @@ def test_a_store_that_cannot_be_written_keeps_what_is_here(folders, monkeypatch)
         time.sleep(0.02)
     assert stopped == [signal.SIGTERM]
     with pytest.raises(UserError, match="no space. Everything that is saved lies in .*local, which is kept"):
-        remote_workdir._end(mirror, local)
+        remote_folders._end(mirror, local)
     assert (local / "metrics.jsonl").read_text() == "row"
 
 
 def test_names_as_the_user_knows_them(tmp_path, monkeypatch):
-    monkeypatch.setitem(remote_workdir._shown, "/tmp/x", "gs://b/run1")
+    monkeypatch.setitem(remote_folders._shown, "/tmp/x", "gs://b/run1")
     assert shown("/tmp/x/export") == "gs://b/run1/export" and shown("/tmp/xy") == "/tmp/xy"
-    with local_workdir(tmp_path / "w") as folder:
+    assert shown("No /tmp/x/a, nor /tmp/x.") == "No gs://b/run1/a, nor gs://b/run1."
+    with local_folder(tmp_path / "w") as folder:
         assert folder == tmp_path / "w"
-    with pytest.raises(UserError, match="2 workers need a folder that all of them see"), local_workdir("gs://b/w", 2):
-        pass
 
 
 PROGRAM = """
 import sys
-from mural_tf.training import remote_workdir
-remote_workdir.EVERY, remote_workdir.LEASE = 0.5, 5.0
+from mural_tf import remote_folders
+remote_folders.EVERY, remote_folders.LEASE = 0.5, 5.0
 from mural_tf.commands import run
 sys.argv[1:] = ["pretrain", "--config=shapes_smoke", *sys.argv[1:]]
 run()
@@ -193,7 +245,7 @@ def test_a_run_in_a_store_is_killed_and_goes_on(tmp_path, monkeypatch):
         again = subprocess.run(remote, env=environment, capture_output=True, text=True)
         assert again.returncode == 0, again.stderr
         assert (
-            "s3://bucket/run1/export" in again.stdout and "/tmp/mural-tf-workdir" not in again.stdout.split("Next:")[1]
+            "s3://bucket/run1/export" in again.stdout and "/tmp/mural-tf-folder" not in again.stdout.split("Next:")[1]
         )
         found = stored(client, "run1")
         assert {"config.json", "summary.json", "metrics.jsonl", "export/config.json"} <= set(found)

@@ -1,0 +1,101 @@
+"""What training reads: one folder, or several in proportions that the configuration names.
+
+`data.sources` holds {name: {"directory", "weight", "format"}}; without any, `data.directory` is the only one. Of the
+items of each stream a source gives the share weight / sum of weights, of those sources that have such items at all.
+Draws follow from the seed and from how many items were used, so that a run goes on with the draw that comes next.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+from ml_collections import ConfigDict
+
+from mural_tf.data import records
+from mural_tf.data.streams.epochs import rebatched, unbatched
+from mural_tf.errors import UserError
+
+FORMATS = ("mural", "img2dataset")
+DRAWS = 10_000  # in which every source has its share to the nearest one
+
+
+class Source(NamedTuple):
+    """A data folder with the proportion in which its items are drawn; the only one has the name ""."""
+
+    name: str
+    directory: str
+    weight: float
+    format: str
+
+    def files(self, kind: str) -> list[str]:
+        """Returns its training files of a kind; raises `UserError` if there are none."""
+        return records.list_files(self.directory, kind, "train")
+
+
+def training_sources(data: ConfigDict) -> list[Source]:
+    """Returns the sources that the configuration's `data` branch names; raises `UserError` for one that cannot be."""
+    if not data.sources:
+        sources = [Source("", data.directory, 1.0, data.format)]
+    else:
+        sources = [_named(name, value) for name, value in sorted(data.sources.items())]
+    for source in sources:
+        if source.format not in FORMATS:
+            field = f"data.sources.{source.name}.format" if source.name else "data.format"
+            raise UserError(f"Unknown {field} {source.format!r}; known: {', '.join(FORMATS)}.")
+    return sources
+
+
+def _named(name: str, value) -> Source:
+    known = dict(directory=str, weight=(int, float), format=str)
+    values = value.to_dict() if isinstance(value, ConfigDict) else value
+    given = {"weight": 1.0, "format": "mural", **values} if isinstance(values, dict) else {}
+    fits = given.keys() == known.keys() and all(isinstance(given[key], kind) for key, kind in known.items())
+    if not fits or not 0 < given["weight"] < math.inf:
+        raise UserError(
+            f"data.sources.{name} is {values!r}: expected its directory, a weight above 0 (1 if not given) and a "
+            f"format ({' or '.join(FORMATS)})."
+        )
+    return Source(name, given["directory"], float(given["weight"]), given["format"])
+
+
+def mixed(
+    usable: Sequence[tf.data.Dataset], weights: Sequence[float], used: int, seed: tuple[int, int], size: int
+) -> tf.data.Dataset:
+    """Returns batches of the usable items of several sources, each with its "source", int64 [size].
+
+    Args:
+      usable: of each source, blocks of items, as `usable_items` gives them.
+      weights: in proportion to which items are drawn.
+      used: how many items were drawn before.
+      seed: of the draws.
+      size: items in a batch.
+    """
+    if len(usable) == 1:
+        return rebatched(usable[0], size)
+    slots = np.repeat(np.arange(len(weights)), _shares(weights, DRAWS))
+
+    def draws(cycle):
+        seeds = tf.stack([seed[0] * 2**20 + seed[1], cycle])
+        shuffled = tf.random.experimental.stateless_shuffle(tf.constant(slots, tf.int64), seeds)
+        return tf.data.Dataset.from_tensor_slices(shuffled)
+
+    chosen = tf.data.Dataset.range(used // DRAWS, np.iinfo(np.int64).max).flat_map(draws).skip(used % DRAWS)
+    numbered = [
+        tf.data.Dataset.zip({"source": tf.data.Dataset.from_tensors(np.int64(number)).repeat(), "item": unbatched(one)})
+        for number, one in enumerate(usable)
+    ]
+    drawn = tf.data.Dataset.choose_from_datasets(numbered, chosen).batch(size, drop_remainder=True)
+    return drawn.map(lambda drawn: {**drawn["item"], "source": drawn["source"]})
+
+
+def _shares(weights: Sequence[float], total: int) -> np.ndarray:
+    """Returns whole numbers that sum to `total` in proportion to weights, at least 1 each: largest remainders."""
+    exact = np.asarray(weights) / np.sum(weights) * total
+    counts = np.maximum(np.floor(exact), 1).astype(int)
+    for place in np.argsort(counts - exact)[: max(total - counts.sum(), 0)]:
+        counts[place] += 1
+    return counts

@@ -1,0 +1,155 @@
+"""The dry run: prints what a run would need and how long it would take, and trains nothing.
+
+    python run_pretrain.py --config=configs/mural_base.py --config.data.directory=DATA --dry_run --tpu_type=v4-32
+
+The forecast itself is made in `training/forecast.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+
+from ml_collections import ConfigDict
+
+from mural_tf.training.forecast import ASSUMED, FREE, Forecast, forecast, least_chunks
+from mural_tf.training.machines import HERE
+from mural_tf.training.step_work import TOWERS, tower_operations
+
+
+def dry_run(config: ConfigDict, tpu_type: str = HERE, restored: bool = False) -> None:
+    """Prints the forecast of a run; arguments and errors are those of `forecast`."""
+    print(describe(forecast(config, tpu_type, restored)), flush=True)
+
+
+def describe(found: Forecast) -> str:
+    """Returns a forecast in lines."""
+    parts = (_head, _parameters, _memory, _data, _host, _speed, _verdict)
+    return "\n".join(line for part in parts for line in part(found))
+
+
+def _table(rows: Iterable[tuple[str, str]]) -> Iterator[str]:
+    rows = list(rows)
+    width = max((len(name) for name, _ in rows), default=0)
+    yield from (f"  {name:<{width}}  {value}" for name, value in rows)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.3g}" if value < 100 else f"{value:,.0f}"
+
+
+def _gb(size: float) -> str:
+    return f"{size / 1e9:,.3g} GB" if size < 1e12 else f"{size / 1e12:,.3g} TB"
+
+
+def _head(found: Forecast) -> Iterator[str]:
+    machine = found.machine
+    where = "this machine" if machine.name == HERE else machine.name
+    hosts = f"{machine.hosts} host{'s' * (machine.hosts > 1)} of {machine.processors} processors"
+    replicas = f"{machine.replicas} replica{'s' * (machine.replicas > 1)}"
+    yield f"Dry run of {found.config.model} on {where}: {replicas}, {hosts}."
+    yield "Nothing is trained and nothing is written."
+
+
+def _parameters(found: Forecast) -> Iterator[str]:
+    yield f"\nParameters: {sum(found.parameters.values()):,}"
+    yield from _table(((name, f"{count:,}") for name, count in found.parameters.items()))
+
+
+def _memory(found: Forecast) -> Iterator[str]:
+    total, machine = sum(found.memory.values()), found.machine
+    there = "a card's, which TensorFlow does not tell" if machine.memory == math.inf else _gb(machine.memory)
+    yield f"\nMemory of a replica: {_gb(total)} of {there}; {FREE:.0%} should stay free"
+    yield from _table((name, _gb(size)) for name, size in found.memory.items() if size)
+    rows = ", ".join(f"{count // machine.replicas // found.chunks:,} {part}" for part, count in found.rows.items())
+    yield f"  Activations are those of {rows}, one of {found.chunks} chunks (train.micro_batches)."
+
+
+def _data(found: Forecast) -> Iterator[str]:
+    if not found.streams:
+        yield "\nData: none is there to look at (data.directory); nothing can be said of epochs and of the host."
+        return
+    yield "\nData"
+    steps = found.config.train.steps
+    for name, stream in found.streams.items():
+        about = "about " if stream.estimated else ""
+        epochs = f"{steps * stream.drawn / stream.items:,.2f} epochs in {steps:,} steps" if stream.items else ""
+        yield (
+            f"  {name}: {about}{stream.records:,.0f} records in {stream.files:,} files, {_gb(stream.bytes)}; "
+            f"{about}{stream.items:,.0f} items an epoch, {epochs}"
+        )
+
+
+def _host(found: Forecast) -> Iterator[str]:
+    costs, machine = found.input, found.machine
+    if costs is None:
+        return
+    yield "\nInput: processor seconds a global batch, measured on this machine"
+    rest = costs.whole - sum(costs.stages.values())
+    stages = {**costs.stages, "shuffling, batching and the rest": max(rest, 0.0)}
+    yield from _table((name, f"{seconds:.3f}") for name, seconds in stages.items())
+    yield f"  The whole pipeline takes {costs.whole:.3f}; texts have {costs.tokens:.1f} tokens on average."
+    if found.seconds_per_step:
+        needed, there = costs.whole / found.seconds_per_step, machine.hosts * machine.processors
+        yield f"  To keep up with the steps below it needs {needed:.1f} processors like these; {there:,} are there."
+
+
+def _speed(found: Forecast) -> Iterator[str]:
+    if not found.seconds:
+        return
+    here, total = found.times is not None, sum(found.seconds.values())
+    yield f"\nSeconds of a step, {'measured' if here else 'from published peaks and assumptions'}"
+    yield from _table((name, f"{value:.4f}  {_reason(found, name)}") for name, value in found.seconds.items())
+    if here and found.times.step is not None:
+        step = found.times.step
+        yield f"  Whole steps, input included: {step.elapsed:.4f}, and {step.processor:.4f} of the processors."
+    elif here:
+        yield f"  Whole steps were not run; losses, optimiser and input come to these {total:.4f}."
+    else:
+        hosts = f"; with all their processors the hosts need {found.host_seconds:.4f}" if found.input else ""
+        yield f"  In all {total:.4f}, one after the other{hosts}."
+
+
+def _reason(found: Forecast, name: str) -> str:
+    """What a part's time comes from."""
+    if found.times is not None:
+        if name not in found.times.efficiency:
+            return "losses, optimiser, TensorFlow's own time"
+        work = _operations(found, name)
+        peaks = ", ".join(f"{dtype} {found.times.peak[dtype] / 1e9:,.0f} GFLOP/s" for dtype in work)
+        return (
+            f"{_giga(work)}, efficiency {found.times.efficiency[name]:.2f} of the measured peak, a processor: {peaks}"
+        )
+    if name in found.work:
+        work, peak = _operations(found, name), found.machine.peak
+        peaks = ", ".join(f"{dtype} {peak.get(dtype, 0.0) / 1e12:,.0f} TFLOP/s" for dtype in work)
+        return f"{_giga(work)}, efficiency {ASSUMED[name]:.2f} (assumed) of {peaks}"
+    if name == "launch":
+        return "assumed: no step is shorter"
+    of, bandwidth = {"optimiser": ("memory", "bandwidth"), "exchange": ("exchange", "exchange")}[name]
+    return f"efficiency {ASSUMED[of]:.2f} (assumed) of {getattr(found.machine, bandwidth) / 1e9:,.0f} GB/s"
+
+
+def _operations(found: Forecast, name: str) -> dict[str, float]:
+    operations = tower_operations(found.work[name], found.chunks if name in TOWERS else 1)
+    return {dtype: count for dtype, count in operations.items() if count > 0.001 * sum(operations.values())}
+
+
+def _giga(operations: Mapping[str, float]) -> str:
+    return f"{sum(operations.values()) / 1e9:,.1f} GFLOP a replica"
+
+
+def _verdict(found: Forecast) -> Iterator[str]:
+    seconds, steps = found.seconds_per_step, found.config.train.steps
+    if not found.fits:
+        chunks = least_chunks(found)
+        remedy = "it needs smaller batches, a smaller model, or more replicas"
+        if chunks:
+            remedy = f"--config.train.micro_batches={chunks} makes it fit"
+        yield f"\nIt does not fit into the memory of a replica: {remedy}."
+    elif seconds:
+        yield (
+            f"\n{_number(1 / seconds)} steps a second; {steps:,} steps take {_number(steps * seconds / 3600)} hours, "
+            "without start, evaluation and checkpoints."
+        )
+    yield f"Limited by: {found.limit}."

@@ -1,0 +1,223 @@
+"""The dry run: operations and memory read off graphs, machines by name, the forecast of a toy run, and its text."""
+
+import dataclasses
+import json
+import shutil
+
+import forked
+import pytest
+import tensorflow as tf
+import toy_data
+
+from mural_tf.errors import UserError
+from mural_tf.runs.dry_run import describe
+from mural_tf.training import forecast, input_costs, machines, step_times
+from mural_tf.training.graph_costs import gradient_costs
+
+FLOAT = 4
+
+
+def costs_of(function, specs, variables=()):
+    return gradient_costs(lambda *inputs: {"y": function(*inputs)}, specs, {"all": ["y"]}, variables)["all"]
+
+
+def test_products_and_what_they_keep():
+    """y = relu(x w) v: two products forward; three of the gradient, which x does not want; relu's output is kept."""
+    w, v = tf.Variable(tf.zeros([16, 32])), tf.Variable(tf.zeros([32, 4]))
+    costs = costs_of(lambda x: tf.matmul(tf.nn.relu(tf.matmul(x, w)), v), [tf.TensorSpec([8, 16])], [w, v])
+    one, other = 2 * 8 * 16 * 32, 2 * 8 * 32 * 4
+    assert costs.forward == {"float32": one + other} and costs.backward == {"float32": one + 2 * other}
+    assert costs.kept == 8 * 32 * FLOAT and costs.copies == 0
+
+
+def test_weights_in_another_precision_are_copies():
+    w, v = tf.Variable(tf.zeros([16, 32])), tf.Variable(tf.zeros([32, 4]))
+
+    def product(x):
+        hidden = tf.matmul(tf.cast(x, tf.bfloat16), tf.cast(w, tf.bfloat16))
+        return tf.matmul(hidden, tf.cast(v, tf.bfloat16))
+
+    costs = costs_of(product, [tf.TensorSpec([8, 16])], [w, v])
+    assert set(costs.forward) == {"bfloat16"} and costs.copies == 2 * 32 * 4  # of v; w's is not read again
+    assert costs.kept == 2 * 8 * 16 + 2 * 8 * 32
+
+
+def profiled(function, *specs):
+    """What TensorFlow's own profiler counts, which knows graphs without functions only."""
+    graph = tf.function(function).get_concrete_function(*specs).graph
+    options = tf.compat.v1.profiler.ProfileOptionBuilder.float_operation()
+    options["output"] = "none"
+    return tf.compat.v1.profiler.profile(graph, options=options).total_float_ops
+
+
+@pytest.mark.parametrize("convolve", [tf.nn.conv2d, tf.nn.depthwise_conv2d])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_convolutions_count_as_tensorflow_s_profiler_has_them(convolve, stride):
+    specs = tf.TensorSpec([2, 9, 9, 8]), tf.TensorSpec([3, 3, 8, 2])
+
+    def run(x, filters):
+        return convolve(x, filters, [1, stride, stride, 1], "SAME")
+
+    costs = costs_of(run, specs)
+    assert costs.forward == {"float32": profiled(run, *specs)}
+    assert costs.backward == {"float32": 2 * costs.forward["float32"]}  # of the input and of the filters
+
+
+def test_products_in_functions_and_einsums_count():
+    inner = tf.function(lambda a, b: tf.einsum("bij,bkj->bik", a, b), autograph=False)
+    costs = costs_of(inner, [tf.TensorSpec([3, 4, 5]), tf.TensorSpec([3, 6, 5])])
+    assert costs.forward["float32"] == 2 * 3 * 4 * 5 * 6 == costs.backward["float32"] / 2
+
+
+@pytest.mark.parametrize("name,replicas,hosts", [
+    ("v3-128", 128, 16), ("v4-32", 16, 4), ("v5litepod-64", 64, 16), ("v6e-8", 8, 1), ("v5p-8", 4, 1),
+    ("gpu:a100x8", 8, 1), ("gpu:a100-80x16", 16, 2), ("gpu:l4", 1, 1),
+])  # fmt: skip
+def test_machines_by_name(name, replicas, hosts):
+    machine = machines.find_machine(name)
+    assert (machine.replicas, machine.hosts, machine.is_tpu) == (replicas, hosts, not name.startswith("gpu"))
+
+
+@pytest.mark.parametrize("name", ["v4-12", "v4", "v9-8", "v5litepod-7", "gpu:a100x0", "gpu:b52", "there", ""])
+def test_other_machines_are_one_line(name):
+    with pytest.raises(UserError, match=r"Unknown --tpu_type=.*v4-32 or v5litepod-64.*gpu:a100x8"):
+        machines.find_machine(name)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return toy_data.write_toy_data(tmp_path_factory.mktemp("data"), count=48)
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    for module, name in ((input_costs, "SECONDS"), (input_costs, "PIPELINE_SECONDS"), (step_times, "TOWER_SECONDS"),
+                         (step_times, "SECONDS"), (step_times, "WARM_UP")):  # fmt: skip
+        monkeypatch.setattr(module, name, 0.0)
+    monkeypatch.setattr(step_times, "SIDE", 64)
+    monkeypatch.setattr(input_costs, "SAMPLE", 8)
+
+
+INPUT = input_costs.InputCosts(
+    stages=dict(read=0.1, decode=4.0, augment=2.0, tokenise=0.5), whole=7.0, tokens=5.0, width=8.0,
+    record_bytes=dict(image_text=200.0, text_text=50.0), items=dict(image_text=2.0, text_text=1.0), batch={},
+)  # fmt: skip
+
+
+@pytest.fixture
+def given_input(monkeypatch):
+    monkeypatch.setattr(forecast, "measure_input", lambda *_: INPUT)
+
+
+@pytest.fixture
+def config(data):
+    config = toy_data.toy_config(data)
+    config.vocabulary.update(dict(size=100, builder="tokenizers"))
+    config.image_tower.update(dict(name="resnet", width=0.15625, depth=0.5))
+    config.train.micro_batches = 2
+    return config
+
+
+def test_the_forecast_for_a_tpu(config, data, given_input):
+    before = sorted(path.name for path in data.rglob("*"))
+    config.text_tower.length_groups = 4
+    config.image_tower.batch_norm_group = "8"  # more than a replica has
+    found = forecast.forecast(config, "v4-8")
+    assert sorted(path.name for path in data.rglob("*")) == before  # no vocabulary either
+    assert found.rows == {"image": 16, "caption": 16, "text_a": 16, "text_b": 16}
+    assert found.config.image_tower.precision == "float32" and found.fits and found.seconds_per_step > 0
+    assert set(found.seconds) == {"image tower", "text tower", "losses", "launch", "optimiser", "exchange"}
+    layer = 3 * 2 * 8 * (32 * 96 + 32 * 32 + 2 * 32 * 64)  # bounds of a text's products, 8 tokens: only [CLS] leaves
+    texts = 3 * 16 / 4 / 2  # of a chunk of a replica
+    operations = sum(found.work["text tower"].forward.values()) + sum(found.work["text tower"].backward.values())
+    assert 0.3 * texts * layer < operations < 1.5 * texts * layer
+    size = sum(path.stat().st_size for path in data.glob("image_text/*"))
+    assert found.streams["image_text"] == forecast.Stream(2, size / 200.0, size, 2 * size / 200.0, 16, estimated=True)
+    assert found.limit == "host" and found.seconds_per_step == 7.0 / 240
+    text = describe(found)
+    assert "(assumed)" in text and "v4-8: 4 replicas, 1 host of 240 processors" in text and "Limited by: " in text
+    assert "epochs in 30 steps" in text and "one of 2 chunks" in text and "240.0 processors like these" in text
+
+
+def test_counts_come_from_the_description_where_it_has_them(config, data, tmp_path):
+    shutil.copytree(data, tmp_path / "described")
+    shards = {
+        f"image_text/train-0000{place}-of-00002.tfrecord": dict(bytes=10**9, records=7, languages=dict(en=5, de=9))
+        for place in range(2)
+    }
+    (tmp_path / "described/dataset.json").write_text(json.dumps({"shards": shards}))
+    config.data.directory = str(tmp_path / "described")
+    found = forecast._describe_data(config, ("image_text", "text_text"), INPUT)
+    assert found["image_text"] == forecast.Stream(2, 14, 2e9, 28, 16, estimated=False)
+    assert found["text_text"].estimated  # not described
+    sources = {
+        name: dict(directory=config.data.directory, weight=w, format="mural") for name, w in (("a", 1), ("b", 3))
+    }
+    config.data.sources = sources
+    of_sources = dataclasses.replace(INPUT, record_bytes={}, items={})
+    found = forecast._describe_data(config, ("image_text",), of_sources)
+    assert {name: stream.drawn for name, stream in found.items()} == {"image_text/a": 4, "image_text/b": 12}
+
+
+def test_what_texts_cost_the_host(config, quick):
+    config.text_tower.max_length = 8
+    costs = input_costs.measure_input(config, toy_data.toy_tokenizer(), ("text_text",), "longest")
+    assert costs.stages["read"] > 0 and costs.stages["tokenise"] > 0 and costs.whole > 0
+    assert costs.stages["decode"] == costs.stages["augment"] == 0
+    assert costs.items == {"text_text": 1.0} and 2 < costs.tokens <= costs.width <= 8
+
+
+@pytest.mark.slow  # whole steps are traced
+def test_the_forecast_for_this_machine(config, quick):
+    found = forecast.forecast(config, "here")
+    assert set(found.input.stages) == {"read", "decode", "augment", "tokenise"} and min(found.input.stages.values()) > 0
+    assert found.streams["image_text"].items == pytest.approx(96, rel=0.1)
+    assert found.times.step.processor > 0 and found.seconds_per_step == found.times.step.elapsed
+    assert set(found.times.efficiency) == {"image tower", "text tower"}
+    assert "Whole steps, input included" in describe(found)
+
+
+@pytest.mark.slow  # a method each: other streams, heads and functions in place of towers
+@pytest.mark.parametrize("model", ["globetrotter", "labse", "etcl"])
+def test_the_forecast_of_other_methods(model, data, quick):
+    config = toy_data.toy_config(data, model)
+    config.vocabulary.update(dict(size=100, builder="tokenizers"))
+    found = forecast.forecast(config, "gpu:a100x2")
+    assert found.seconds_per_step > 0 and ("image tower" in found.work) == (model != "labse")
+
+
+def test_without_data_the_input_is_left_out(config, quick):
+    config.data.directory = ""
+    found = forecast.forecast(config, "v3-8")
+    assert found.input is None and found.seconds_per_step > 0 and "none is there to look at" in describe(found)
+    larger = {**found.memory, "activations": 1e12}
+    too_large = describe(dataclasses.replace(found, memory=larger))
+    assert "does not fit into the memory of a replica" in too_large and "Limited by: memory" in too_large
+    enough = dataclasses.replace(found, memory={**found.memory, "activations": 2e10})
+    assert forecast.least_chunks(enough) is None  # 2 rows of a replica, in 2 chunks already
+
+
+@pytest.mark.parametrize("change,expected", [
+    (dict(directory="/nowhere"), "/nowhere does not exist"),
+    (dict(source="web"), "Unknown data.source 'web'"),
+])  # fmt: skip
+def test_data_that_is_not_there_is_one_line(config, change, expected):
+    config.data.update(change)
+    with pytest.raises(UserError, match=expected):
+        forecast.forecast(config, "v4-8")
+
+
+def test_batches_that_the_replicas_cannot_share_are_one_line(config):
+    with pytest.raises(UserError, match="image_text_batch=16 must be a multiple of 32: v4-64 has 32 replicas"):
+        forecast.forecast(config, "v4-64")
+    with pytest.raises(UserError, match="micro_batches=3 does not divide the 4 examples of 'image' on one of v4-8's 4"):
+        forecast._check_chunks({"image": 16}, machines.find_machine("v4-8"), 3)
+
+
+@pytest.mark.slow
+def test_the_command_prints_and_writes_nothing(data, tmp_path):
+    flags = ["--config=configs/mural_base.py", "--dry_run", "--tpu_type=v4-8", "--config.vocabulary.size=1000"]
+    done = forked.run_script(
+        "run_pretrain.py", *flags, "--config.text_tower.layers=1", "--config.image_tower.depth=0.2"
+    )
+    assert done.returncode == 0 and "Dry run of mural on v4-8" in done.stdout and not done.stderr, done.stderr

@@ -1,0 +1,156 @@
+"""Every flag and field that names a file or folder: one of a store, or refused in one line before anything is written.
+
+A new flag or field that takes a text fails here until it says what it is: a place, or one of the texts below.
+"""
+
+import contextlib
+import io
+import os
+import sys
+
+import forked
+import pytest
+from absl import flags
+from ml_collections import ConfigDict
+
+from mural_tf.commands import COMMANDS, run
+from mural_tf.config import base_config
+from mural_tf.errors import UserError
+from mural_tf.evaluation.protocol import default_protocol
+from mural_tf.evaluation.report import evaluate_and_report
+from mural_tf.runs.import_pretrained import import_into_workdir
+from mural_tf.runs.pretrain import pretrain
+from mural_tf.training.prepare import HANDLES, PLACES
+
+# Texts that name nothing; `config` is a file of Python, which is run: it must be on this machine.
+TEXTS = {"split", "languages", "pivot", "protocol", "tpu", "profile", "beam", "language", "host", "head", "variants",
+         "translation_languages", "config", "benchmark", "tpu_type"}  # fmt: skip
+HERE = {"emoji": {"cache"}}  # on this machine only: npm writes there
+WORKS = {
+    "pretrain": {"workdir"},
+    "finetune": {"workdir", "from"},
+    "evaluate": {"model", "data_dir", "output"},
+    "export": {"model", "output"},
+    "embed": {"input", "model", "output"},
+    "search index": {"model", "output", "embeddings", "queries"},
+    "search query": {"index", "model", "images", "image", "queries", "html", "json", "output"},
+    "serve": {"export", "index"},
+    "analyse languages": {"data_dir", "output", "model"},
+    "analyse doctor": {"model", "data"},
+    "analyse errors": {"model", "other", "data_dir", "output"},
+    "import": {"weights", "workdir", "onto"},
+    "convert": {"output", "evaluation_images", "exclude_texts", "translations"},
+    "vocabulary": {"output"},
+    "features": {"data_dir", "output", "encoder"},
+    "translate": {"data_dir", "translations", "output"},
+    "emoji": {"output"},
+    "shapes": {"output"},
+    "count": set(),
+    "xla_check": set(),
+}
+
+
+@forked.apart
+def test_every_flag_is_settled():
+    for command in COMMANDS:
+        found = text_flags(command)
+        here = HERE.get(command, set())
+        assert set(found) - TEXTS == WORKS[command] | here, (command, sorted(found))
+        for name in set(found) - TEXTS:
+            with pytest.raises(UserError, match="hdfx://b/x: no file system is installed that reads it; expected gs:"):
+                check(found[name], "hdfx://b/x")
+            with pytest.raises(UserError, match="gs:/b/x: expected a local path, or a store's name with two slashes"):
+                check(found[name], "gs:/b/x")
+            if name in here:
+                with pytest.raises(UserError, match="expected a folder of this machine"):
+                    check(found[name], "s3://b/x")
+            else:
+                check(found[name], "s3://b/x")
+            check(found[name], "x")
+
+
+def text_flags(command):
+    """Defines a command's flags, without those of the command before, and returns those that take texts."""
+    own = ("mural_tf.commands", "mural_tf.cli")
+    for name in list(flags.FLAGS):
+        if flags.FLAGS.find_module_defining_flag(name) in own:
+            delattr(flags.FLAGS, name)
+    COMMANDS[command].define()
+    kinds = ("string", "multi string", "comma separated list of strings", "")
+    names = [name for name in flags.FLAGS if flags.FLAGS.find_module_defining_flag(name) in own and "." not in name]
+    found = {name: flags.FLAGS[name] for name in names if not isinstance(flags.FLAGS[name].default, (bool, int, float))}
+    enums = {name for name, flag in found.items() if isinstance(flag.parser, flags.EnumParser)}
+    return {name: flag for name, flag in found.items() if name not in enums and flag.flag_type() in kinds}
+
+
+def check(flag, value):
+    for validator in flag.validators:
+        validator.checker([value] if flag.flag_type().startswith("multi") else value)
+
+
+def test_every_field_is_settled():
+    texts = {
+        "model", "image_tower.name", "image_tower.precision", "text_tower.name",
+        "text_tower.precision", "vocabulary.builder", "vocabulary.sha256", "optimizer.name", "optimizer.mode",
+        "train.fused", "data.source", "data.emoji_languages", "data.format", "data.text_pairs",
+        "data.default_language", "data.read", "evaluation.split", "image_tower.batch_norm_group",
+        "image_tower.normalization",
+        "image_tower.padding", "text_tower.language_branches", "text_tower.pooling", "text_tower.recurrent",
+    }  # fmt: skip
+    found = {name for name, value in fields(base_config()) if isinstance(value, str)}
+    known = {*PLACES, *HANDLES, "data.download_directory"}
+    assert known <= found and found - texts == known, found - texts - known
+
+
+@pytest.mark.parametrize("name", ["images", "translations"])
+def test_options_of_a_protocol_are_settled(tmp_path, name):
+    texts = {option for option, value in default_protocol().items() if isinstance(value, str)}
+    assert texts == {"images", "translations"}
+    protocol = default_protocol()
+    protocol[name] = "hdfx://b/x"
+    with pytest.raises(UserError, match="hdfx://b/x: no file system is installed"):
+        evaluate_and_report("model", str(tmp_path), protocol=protocol, output=str(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+
+
+def fields(config, prefix=""):
+    for name, value in config.items():
+        yield from fields(value, f"{prefix}{name}.") if isinstance(value, ConfigDict) else [(f"{prefix}{name}", value)]
+
+
+@pytest.mark.parametrize("name", [*PLACES, *HANDLES])
+def test_fields_are_refused_before_anything_is_written(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    config = base_config()
+    branch, key = name.split(".")
+    config[branch][key] = "hdfx://b/x"
+    with pytest.raises(UserError, match="hdfx://b/x: no file system is installed"):
+        pretrain(config, tmp_path / "w")
+    with pytest.raises(UserError, match="hdfx://b/x: no file system is installed"):
+        import_into_workdir("bert", "weights", tmp_path / "w", config)
+    assert not list(tmp_path.iterdir())
+    config[branch][key], config.data.download_directory = "", "s3://b/x"
+    with pytest.raises(UserError, match="data.download_directory=s3://b/x: expected a folder of this machine"):
+        pretrain(config, tmp_path / "w")
+
+
+@pytest.mark.parametrize("words", [
+    ["convert", "records:hdfx://b/x", "--output=out"],
+    ["vocabulary", "records:hdfx://b/x", "--output=out.txt"],
+    ["embed", "hdfx://b/x", "--model=.", "--output=out"],
+    ["search", "index", "hdfx://b/x", "--model=.", "--output=out", "--approximate=none"],
+    ["shapes", "--output=hdfx://b/x"],
+])  # fmt: skip
+def test_a_command_that_is_refused_writes_nothing(tmp_path, words):
+    code, errors = forked.call(refused, words, tmp_path)
+    assert code == 1 and errors.count("\n") == 1 and "no file system is installed that reads it" in errors, errors
+    assert not list(tmp_path.iterdir())
+
+
+def refused(words, folder):
+    """Runs a command in a folder and returns its exit code and what it printed as errors."""
+    os.chdir(folder)
+    sys.argv = ["mural_tf", *words]
+    with contextlib.redirect_stderr(io.StringIO()) as errors, pytest.raises(SystemExit) as end:
+        run()
+    return end.value.code, errors.getvalue()

@@ -1,0 +1,260 @@
+"""Input pipelines that share the data: exact epochs, places that read nothing again, and mixtures of sources."""
+
+import collections
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import toy_data
+
+from mural_tf.config import load_config, save_config
+from mural_tf.data import records
+from mural_tf.data.records import parse_text_pair
+from mural_tf.data.skipped import KINDS, UNREADABLE_FILE
+from mural_tf.data.streams.epochs import ALL, Share, endless_items, place_of_last, start_of, unbatched, usable_items
+from mural_tf.data.streams.mixture import mixed, training_sources
+from mural_tf.data.streams.pipeline import stream_sources, training_batches
+from mural_tf.errors import UserError
+from mural_tf.training.data_progress import DataProgress
+from mural_tf.training.prepare import prepare_data
+
+SIZES = (40, 3, 17, 0, 25, 9, 31)  # records in each of seven files
+
+
+def write_pairs(folder, sizes=SIZES, name="p"):
+    """Pairs that say which record they are, in files of these sizes."""
+    (folder / "text_pairs").mkdir(parents=True)
+    numbers = itertools.count()
+    for place, size in enumerate(sizes):
+        with tf.io.TFRecordWriter(str(folder / f"text_pairs/train-{place:05d}-of-{len(sizes):05d}.tfrecord")) as writer:
+            for _ in range(size):
+                text = f"{name}{next(numbers)}"
+                writer.write(records.serialize(records.TextPair(text, "en", text, "de", "")))
+    return folder
+
+
+def data_config(folder, **changes):
+    config = toy_data.toy_config(folder)
+    config.data.update({"shuffle_buffer": 20, "max_skipped_fraction": 0.9, **changes})
+    return config
+
+
+def usable(folder, after=None, share=ALL, **changes):
+    """The usable items of text pairs, one by one, as {name: value} with the place of each."""
+    data = data_config(folder, **changes).data
+    files = records.list_files(folder, records.TEXT_PAIRS, "train")
+    after = start_of(0) if after is None else after
+    items = endless_items(files, parse_text_pair, data, 5, after, data.text_text_languages, "language_b", share)
+    return unbatched(usable_items(items, None, "text_text", 0.9, int(after[2])))
+
+
+def taken(items, count):
+    return list(records.untuned(items.take(count)).as_numpy_iterator())
+
+
+def place(item):
+    return place_of_last({name: tf.constant(value)[None] for name, value in item.items()}).numpy()
+
+
+def texts(items):
+    return [item["text_a"].decode() for item in items]
+
+
+@pytest.mark.parametrize("pipelines", [1, 2, 4])
+@pytest.mark.parametrize("cache", [False, True])
+def test_every_record_once_an_epoch_over_all_pipelines(tmp_path, pipelines, cache):
+    if cache and pipelines == 4:
+        write_pairs(tmp_path / "empty")
+        with pytest.raises(UserError, match="The files of input pipeline 3 of 4 are empty: .*00003"):
+            usable(tmp_path / "empty", share=Share(3, 4), cache=True)
+    sizes = SIZES if not cache else tuple(size + 1 for size in SIZES)
+    write_pairs(tmp_path, sizes)
+    epochs, looked = collections.defaultdict(list), []
+    for number in range(pipelines):
+        found = taken(usable(tmp_path, share=Share(number, pipelines), cache=cache), 280)
+        for item in found:
+            epochs[int(item["position"][0])].append(item["text_a"].decode())
+        looked.append(int(found[-1]["tally"][0, 0]))
+        files = [{int(item["file"]) for item in found if item["position"][0] == epoch} for epoch in (0, 1)]
+        assert all(len(of_epoch) <= -(-len(SIZES) // pipelines) for of_epoch in files)  # nothing else is opened
+    for epoch in (0, 1):
+        assert sorted(epochs[epoch]) == sorted(f"p{i}" for i in range(sum(sizes)))
+    assert all(280 <= count <= 280 + 32 for count in looked)  # the records that a pipeline read are those it used
+
+
+def test_no_record_is_read_again_after_a_restart(tmp_path):
+    write_pairs(tmp_path, sizes=(60, 80, 50))
+    whole = taken(usable(tmp_path), 400)
+    for stop in (19, 57, 188, 189, 250):
+        after = place(whole[stop])
+        begins = dict(zip(*np.split(after[6:], 2)))
+        rest = taken(usable(tmp_path, after), 60)
+        assert texts(rest) == texts(whole[stop + 1 : stop + 61])
+        assert np.array_equal(place(rest[0]), place(whole[stop + 1]))  # bit for bit what it would have been
+        assert after[2] == stop + 1 and begins
+    # What stands before a window's beginning may be gone.
+    after = place(whole[150])
+    order = np.array([int(item["file"]) for item in whole[:189]])
+    files = records.list_files(tmp_path, records.TEXT_PAIRS, "train")
+    slots = tf.random.experimental.stateless_shuffle(tf.range(3, dtype=tf.int64), [5, 0]).numpy()
+    begins = dict(zip(slots.tolist(), after[6 : 6 + 3].tolist()))
+    assert set(order) == {0, 1, 2} and sum(begins.values()) > 0.5 * sum(tf.io.gfile.stat(name).length for name in files)
+    for file, begin in begins.items():
+        with open(files[file], "r+b") as written:
+            written.write(b"?" * begin)
+    rest = taken(usable(tmp_path, after), 38)  # to the epoch's end
+    assert texts(rest) == texts(whole[151:189]) and not rest[-1]["tally"][0, 1]
+
+
+@pytest.mark.parametrize("changes", [{"language_temperature": 5.0}, {"cache": True}, {"shuffle_buffer": 1000}])
+def test_restarts_with_copies_and_with_a_cache(tmp_path, changes):
+    write_pairs(tmp_path)
+    with tf.io.TFRecordWriter(str(tmp_path / "text_pairs/train-00003-of-00007.tfrecord")) as writer:
+        for i in range(4):
+            writer.write(records.serialize(records.TextPair(f"q{i}", "en", f"q{i}", "fr", "")))
+    whole = taken(usable(tmp_path, **changes), 400)
+    if "language_temperature" in changes:
+        assert sum(text[0] == "q" for text in texts(whole)) > 12  # 4 of 129 without it
+    for stop in (100, 170):
+        rest = taken(usable(tmp_path, place(whole[stop]), **changes), 50)
+        assert texts(rest) == texts(whole[stop + 1 : stop + 51])
+
+
+def test_windows_mix_the_files_of_a_group(tmp_path):
+    write_pairs(tmp_path, sizes=(50,) * 4)
+    files = np.array([[int(item["file"]) for item in taken(usable(tmp_path), 200)]]).reshape(10, 20)
+    assert all(np.bincount(window, minlength=4).tolist() == [5] * 4 for window in files)
+
+
+def test_fewer_files_than_pipelines_are_one_line(tmp_path):
+    write_pairs(tmp_path, sizes=(5, 5))
+    with pytest.raises(UserError, match="3 input pipelines share 2 files of .*text_pairs.*convert.*data.read=all"):
+        usable(tmp_path, share=Share(0, 3))
+
+
+def test_a_pipeline_makes_its_rows_of_the_global_batch(tmp_path):
+    toy_data.write_toy_data(tmp_path)
+    records.write_records(tmp_path, records.TEXT_PAIRS, "train", toy_data.text_pairs(64), shards=4)
+    (tmp_path / "text_pairs/train-00000-of-00001.tfrecord").unlink()
+    config = toy_data.toy_config(tmp_path)
+    config.augmentation.rotation = 45.0
+    whole, images, pairs = [], set(), set()
+    for number in range(2):
+        share = Share(number, 2)
+        batches = taken(training_batches(config, toy_data.toy_tokenizer(), share=share), 8)
+        assert batches[0]["image"].shape[0] == batches[0]["text_a_id"].shape[0] == 8
+        images |= {(i, c) for b in batches for i, c in zip(b["image_id"].tolist(), b["caption_id"].tolist())}
+        pairs |= {i for b in batches[:4] for i in b["text_group_id"].tolist()}
+        whole.append(batches)
+        after = {stream: batches[4][f"{stream}_place"][0] for stream in ("image_text", "text_text")}
+        again = taken(training_batches(config, toy_data.toy_tokenizer(), after, share=share), 3)
+        for one, other in zip(batches[5:], again):
+            for name in one.keys() - {"data_wait_seconds", "image_text_tally", "text_text_tally"}:
+                tf.nest.map_structure(np.testing.assert_array_equal, one[name], other[name])
+    assert len(images) == 128 and len(pairs) == 64
+
+
+def two_sources(tmp_path, **weights):
+    for name, sizes in (("big", (60, 70, 80)), ("small", (30, 30))):
+        write_pairs(tmp_path / name, sizes, name)
+    config = data_config(tmp_path / "big", shuffle_buffer=1000)
+    config.data.sources = {name: {"directory": str(tmp_path / name), "weight": w} for name, w in weights.items()}
+    return config
+
+
+def test_a_mixture_goes_on_where_it_was(tmp_path):
+    config = two_sources(tmp_path, big=1.0, small=3.0)
+
+    def batches(count, places=None):
+        dataset = training_batches(config, toy_data.toy_tokenizer(), places, streams=("text_text",))
+        return taken(dataset, count)
+
+    whole = batches(30)
+    sizes = [batch["text_a_id"].shape[0] for batch in whole]
+    assert sizes == [16] * 30
+    progress = DataProgress({"text_text": 2})
+    for stop, batch in enumerate(whole[:20]):
+        progress.note({name: tf.constant(batch[name]) for name in ("text_text_place", "text_text_tally")})
+        places = progress.of_pipeline(0)
+        if stop == 7:
+            for one, other in zip(whole[stop + 1 :], batches(3, places)):
+                np.testing.assert_array_equal(one["text_a_id"], other["text_a_id"])
+    used = places["text_text"][:, 2]
+    assert used.sum() == 320 and abs(used[1] / 320 - 0.75) < 0.1
+    assert progress.epochs()["text_text"] == [(used[0] - 1) // 210, (used[1] - 1) // 60]
+
+
+def test_draws_have_the_shares_that_were_asked_for():
+    def endless(count):
+        numbers = tf.data.Dataset.range(10**6)
+        return numbers.map(lambda n: {"n": n}).batch(100)
+
+    batches = mixed([endless(0), endless(1), endless(2)], [5.0, 3.0, 0.1], 0, (1, 0), 1000)
+    drawn = np.concatenate([batch["source"] for batch in batches.take(100).as_numpy_iterator()])
+    assert np.max(np.abs(np.bincount(drawn) / 100_000 - np.array([5.0, 3.0, 0.1]) / 8.1)) < 1e-3  # asked: 0.01
+    later = mixed([endless(0), endless(1), endless(2)], [5.0, 3.0, 0.1], 31_000, (1, 0), 1000)
+    assert np.array_equal(next(later.as_numpy_iterator())["source"], drawn[31_000:32_000])
+
+
+def test_sources_without_a_kind_are_left_out_of_its_stream(tmp_path):
+    config = two_sources(tmp_path, big=1.0, small=1.0)
+    toy_data.write_toy_data(tmp_path / "images")
+    config.data.sources.images = {"directory": str(tmp_path / "images"), "weight": 2.0}
+    assert [source.name for source, _ in stream_sources(config.data, "text_text")] == ["big", "images", "small"]
+    assert [source.name for source, _ in stream_sources(config.data, "image_text")] == ["images"]
+    prepare_data(config)
+    save_config(config, tmp_path / "config.json")
+    assert training_sources(load_config(tmp_path / "config.json").data) == training_sources(config.data)
+    del config.data.sources.images
+    with pytest.raises(UserError, match="None of data.sources .big, small. has image_text records"):
+        stream_sources(config.data, "image_text")
+
+
+@pytest.mark.parametrize("value", [
+    {"weight": 1.0}, {"directory": "d", "weight": 0.0}, {"directory": "d", "weight": "2"}, {"directory": "d", "x": 1},
+    {"directory": "d", "weight": float("nan")}, {"directory": 3},
+])  # fmt: skip
+def test_a_wrong_source_is_one_line(value):
+    config = toy_data.toy_config("d")
+    config.data.sources = {"a": value}
+    with pytest.raises(UserError, match="data.sources.a is .*expected its directory, a weight above 0"):
+        training_sources(config.data)
+
+
+def test_a_source_of_an_unknown_format(tmp_path):
+    config = toy_data.toy_config(tmp_path)
+    config.data.sources = {"a": {"directory": "d", "format": "webdataset"}}
+    with pytest.raises(UserError, match="Unknown data.sources.a.format 'webdataset'; known: mural, img2dataset"):
+        training_sources(config.data)
+
+
+def write_checkpoint(folder, **values):
+    checkpoint = tf.train.Checkpoint(**{name: tf.Variable(value, dtype=tf.int64) for name, value in values.items()})
+    return checkpoint.write(str(folder / "ckpt-7"))
+
+
+def test_places_of_another_order_begin_a_new_epoch(tmp_path):
+    progress = DataProgress({"image_text": 1, "text_text": 2}, pipelines=2)
+    before = write_checkpoint(tmp_path, data_position=[[3, 100], [5, -1]])
+    assert "of a version that took the data in another order" in progress.restore(before)
+    assert progress.epochs() == {"image_text": [4], "text_text": [6, 6]}
+    saved = tf.train.Checkpoint(data_progress=progress.saved()).write(str(tmp_path / "ckpt-8"))
+    again = DataProgress({"image_text": 1, "text_text": 2}, pipelines=2)
+    assert again.restore(saved) == "" and again.epochs() == progress.epochs()
+    others = DataProgress({"image_text": 1, "text_text": 2}, pipelines=4)
+    assert others.restore(saved) == "the checkpoint is of 2 input pipelines, and these are 4"
+    assert others.epochs() == {"image_text": [5], "text_text": [7, 7]}
+
+
+def test_a_shard_that_disappears_costs_itself(tmp_path):
+    write_pairs(tmp_path, sizes=(30, 30, 30))
+    items = usable(tmp_path, shuffle_buffer=10).as_numpy_iterator()
+    for _ in range(5):
+        next(items)
+    gone = records.list_files(tmp_path, records.TEXT_PAIRS, "train")[1]
+    (tmp_path / "text_pairs" / gone.rsplit("/", 1)[1]).unlink()
+    rest = [next(items) for _ in range(200)]
+    lost, file, byte = rest[-1]["tally"][1 + KINDS.index(UNREADABLE_FILE)]
+    assert lost in (2, 3) and file == 1 and byte == 0  # once an epoch
+    assert {text for text in texts(rest[90:])} == {f"p{i}" for i in (*range(30), *range(60, 90))}
