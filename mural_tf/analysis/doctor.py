@@ -228,8 +228,8 @@ def check(model: str, data_dir: str, split: str, languages: Sequence[str], pivot
     from mural_tf.data.streams.targets import pivot_languages
     from mural_tf.evaluation.request import measure_retrieval
     from mural_tf.loading import load
+    from mural_tf.remote_folders import local_copy
     from mural_tf.text import build_tokenizer
-    from mural_tf.training.remote_workdir import local_copy
 
     folder = local_copy(model)
     embedder = load(model)
