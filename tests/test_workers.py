@@ -230,7 +230,11 @@ def test_two_workers_with_a_workdir_in_a_store(tmp_path, monkeypatch):
     build_shapes(tmp_path / "shapes")
     with object_store(monkeypatch) as client:
         monkeypatch.chdir(tmp_path)
-        command, ports = small_run(tmp_path / "shapes", "s3://bucket/run", 30), free_ports(2)
+        program = (
+            "from mural_tf import commands, remote_folders; remote_folders.EVERY = 0.5; commands.run()"
+        )
+        command, ports = small_run(tmp_path / "shapes", "s3://bucket/run", 60), free_ports(2)
+        command[1:2] = ["-c", program, "pretrain"]
         for goes_on in (False, True):
             processes = [start(command, i, ports) for i in range(2)]
             if not goes_on:
@@ -239,9 +243,9 @@ def test_two_workers_with_a_workdir_in_a_store(tmp_path, monkeypatch):
             printed = [finish(process) for process in processes]
         assert "Next:" in printed[0] and "Next:" not in printed[1]
         found = stored(client, "run")
-        assert {"summary.json", "checkpoints/ckpt-30.index"} <= set(found) and "in_use.lock" not in found
+        assert {"summary.json", "checkpoints/ckpt-60.index"} <= set(found) and "in_use.lock" not in found
         rows = [json.loads(line) for line in found["metrics.jsonl"].decode().splitlines()]
-        assert [row["step"] for row in rows if "train/loss" in row] == [5, 10, 15, 20, 25, 30]
+        assert [row["step"] for row in rows if "train/loss" in row] == list(range(5, 61, 5))
         assert not (tmp_path / "s3:").exists()
 
 
