@@ -179,7 +179,8 @@ def test_the_script_with_two_workers(tmp_path):
     assert (tmp_path / "run/export/model_card.json").exists()
 
 
-SMALL = ["--config=configs/shapes_smoke.py", "--config.train.log_every=5", "--config.train.checkpoint_every=10",
+SMALL = ["--config=configs/shapes_smoke.py", "--config.data.read=all", "--config.train.log_every=5",
+         "--config.train.checkpoint_every=10",
          "--config.train.image_text_batch=16", "--config.train.text_text_batch=16", "--config.train.export=False",
          "--config.vocabulary.builder=tokenizers"]  # fmt: skip
 
@@ -193,7 +194,8 @@ def small_run(data, workdir, steps):
 def wait_for(condition, processes, seconds=400):
     deadline = time.time() + seconds
     while not condition():
-        assert time.time() < deadline and all(process.poll() is None for process in processes)
+        assert time.time() < deadline
+        assert all(process.poll() is None for process in processes), [process.communicate() for process in processes]
         time.sleep(0.2)
 
 
@@ -230,9 +232,7 @@ def test_two_workers_with_a_workdir_in_a_store(tmp_path, monkeypatch):
     build_shapes(tmp_path / "shapes")
     with object_store(monkeypatch) as client:
         monkeypatch.chdir(tmp_path)
-        program = (
-            "from mural_tf import commands, remote_folders; remote_folders.EVERY = 0.5; commands.run()"
-        )
+        program = "from mural_tf import commands, remote_folders; remote_folders.EVERY = 0.5; commands.run()"
         command, ports = small_run(tmp_path / "shapes", "s3://bucket/run", 60), free_ports(2)
         command[1:2] = ["-c", program, "pretrain"]
         for goes_on in (False, True):
