@@ -13,7 +13,8 @@ import tensorflow as tf
 import toy_data
 
 from mural_tf.backend import keras
-from mural_tf.data.skipped import KINDS, SkippedRecords
+from mural_tf.data.skipped import SkippedRecords
+from mural_tf.data.streams.epochs import start_of
 from mural_tf.errors import UserError
 from mural_tf.models import build_model
 from mural_tf.models.mural import Mural
@@ -21,6 +22,7 @@ from mural_tf.models.step import StepGuard
 from mural_tf.training import log as log_module
 from mural_tf.training import workdir as workdir_module
 from mural_tf.training.callbacks import AtChance, Intervals, StopRequested, StopSignals, parse_profile
+from mural_tf.training.data_progress import DataProgress
 from mural_tf.training.fit import compile_model, fit
 from mural_tf.training.log import TrainingLog
 from mural_tf.training.workdir import append_metrics, drop_metrics, read_metrics
@@ -77,8 +79,9 @@ def log(tmp_path):
     guard = StepGuard(10)
     guard.total.assign(2)
     optimizers, step = {"image_text": optimizer, "text_text": optimizer}, types.SimpleNamespace(trained_parameters=9)
-    counts = dict(streams=("image_text",), tallies=tf.zeros([2, 1 + len(KINDS), 3], tf.int64))
-    log.model = types.SimpleNamespace(optimizers=optimizers, guard=guard, step=step, **counts)
+    progress = DataProgress({"image_text": 1}, pipelines=2)
+    progress.places["image_text"].assign(np.stack([[start_of(epoch)] for epoch in (4, 3)]))
+    log.model = types.SimpleNamespace(optimizers=optimizers, guard=guard, step=step, progress=progress)
     return log
 
 
@@ -101,7 +104,7 @@ def test_every_number_of_the_step_is_written(log, tmp_path, capsys):
     assert first["step"] == 5 and first["train/new_number"] == 7.0
     assert first["train/learning_rate_image_text"] == first["train/learning_rate_text_text"] == 1.5
     assert 0 < first["train/data_wait_fraction"] and first["train/skipped_records"] == 0
-    assert first["train/skipped_steps"] == 2
+    assert first["train/skipped_steps"] == 2 and first["train/epoch_image_text"] == 3
     assert abs(first["train/pairs_per_second"] * first["train/seconds_per_step"] - 32) < 1e-6
     assert second == {"step": 5, "dev/en/mean_recall": 1.0, "dev/all/mean_recall": 2.0}
     tags = scalars(tmp_path / "tensorboard")
