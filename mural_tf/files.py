@@ -25,12 +25,14 @@ import typing
 from collections.abc import Iterator, Mapping
 from typing import IO
 
-import numpy as np
 from absl import logging
 
 from mural_tf import remote
 from mural_tf.errors import UserError
 from mural_tf.remote import RemotePath
+
+if typing.TYPE_CHECKING:
+    import numpy as np
 
 PARTIAL = ".partial"  # ends the names of what is still being written
 
@@ -272,12 +274,16 @@ def _describe(kind: type) -> str:
 
 def save_array(path: str | pathlib.Path, array: np.ndarray) -> None:
     """Writes a .npy file whole."""
+    import numpy as np  # only now, so that the --help of commands stays fast
+
     with whole(path) as partial, partial.open("wb") as file:
         np.save(file, array)
 
 
 def read_array(path: str | pathlib.Path) -> np.ndarray:
     """Reads a .npy file: mapped into memory where it lies on this machine."""
+    import numpy as np
+
     path = as_path(path)
     return np.load(path, mmap_mode="r") if isinstance(path, pathlib.Path) else np.load(io.BytesIO(path.read_bytes()))
 
