@@ -256,5 +256,6 @@ def test_a_shard_that_disappears_costs_itself(tmp_path):
     (tmp_path / "text_pairs" / gone.rsplit("/", 1)[1]).unlink()
     rest = [next(items) for _ in range(200)]
     lost, file, byte = rest[-1]["tally"][1 + KINDS.index(UNREADABLE_FILE)]
-    assert lost in (2, 3) and file == 1 and byte == 0  # once an epoch
+    # Once an epoch from the second on; shuffling decides where in its epoch it is met.
+    assert 1 <= lost <= 4 and file == 1
     assert {text for text in texts(rest[90:])} == {f"p{i}" for i in (*range(30), *range(60, 90))}
