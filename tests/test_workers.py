@@ -109,7 +109,7 @@ def test_workers_that_share_the_data_go_on_where_they_were(tmp_path):
 def test_a_pipeline_in_another_process_needs_nothing_of_ours(tmp_path):
     data = toy_data.write_toy_data(tmp_path)
     program = os.path.join(os.path.dirname(worker_run.__file__), "remote_pipeline.py")
-    process = start([sys.executable, program, str(data)])
+    process = start([sys.executable, program, str(data), str(tmp_path)])
     output, errors = process.communicate(timeout=600)
     assert "equal" in output, errors[-3000:]  # how it ends, with its server gone, is TensorFlow's
 

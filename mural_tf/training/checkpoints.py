@@ -296,12 +296,18 @@ def _present_weights(model: DualEncoder, path: str) -> tf.train.Checkpoint:
     return tf.train.Checkpoint(**{name: part for name, part in model.weights_by_part().items() if name in held})
 
 
+def _on_this_host() -> tf.train.CheckpointOptions:
+    with tf.device("CPU:0"):
+        return tf.train.CheckpointOptions(experimental_io_device=tf.constant(0).device)
+
+
 def _restore_newest(checkpoint_of: Callable[[str], tf.train.Checkpoint], paths: list[str], folder: pathlib.Path) -> str:
     """Restores the last of `paths` that is not damaged, each to `checkpoint_of` it, and returns it."""
     for path, before in zip(reversed(paths), [*reversed(paths[:-1]), None]):
         try:
-            # Not `restore`, which also wants TensorFlow's own count of saves.
-            checkpoint_of(path).read(path).assert_existing_objects_matched().expect_partial()
+            # Not `restore`, which also wants TensorFlow's own count of saves. The file is read here, wherever a
+            # variable lives: other hosts of a TPU do not see this one's disk.
+            checkpoint_of(path).read(path, _on_this_host()).assert_existing_objects_matched().expect_partial()
             return path
         except (AssertionError, ValueError, tf.errors.InvalidArgumentError) as error:
             reason = str(error).strip().splitlines()[0][:300]
