@@ -24,7 +24,7 @@ from mural_tf.data.records import describe_files, list_files, parse_image_text, 
 from mural_tf.data.streams.epochs import count_languages, stated_languages
 from mural_tf.data.tfrecord import read_all
 from mural_tf.errors import UserError
-from mural_tf.ingest import convert, count
+from mural_tf.ingest import convert, count, shards
 from mural_tf.ingest.convert import KINDS, WriteShard
 from mural_tf.ingest.source import Filters, Settings, parse_source
 
@@ -196,7 +196,7 @@ def test_two_attempts_at_one_shard_at_once(tmp_path):
         assert [attempt.result() for attempt in attempts] == [[0]] * 4
     names = sorted(path.name for path in (tmp_path / "work" / "parts").iterdir())
     assert all(name.startswith("000000.") for name in names) and "000000.json" in names
-    manifest = convert.read_manifest(tmp_path / "work", 0)
+    manifest = shards.read_manifest(tmp_path / "work", 0)
     for part in manifest.parts:
         data = (tmp_path / "work" / "parts" / part.name).read_bytes()
         assert len(data) == part.bytes and google_crc32c.value(data) == int(part.crc32c, 16)

@@ -24,16 +24,12 @@ from typing import IO, Any
 import google_crc32c
 from tqdm import tqdm
 
-from mural_tf.data.dataset_folder import DESCRIPTION, is_built
+from mural_tf.data.dataset_folder import DESCRIPTION
 from mural_tf.data.record_format import IMAGE_TEXT, TEXT_PAIRS, ImageTextRecord, TextPair, serialize
 from mural_tf.data.tfrecord import framed
 from mural_tf.errors import UserError
 from mural_tf.files import (
     as_path,
-    exclusive_lock,
-    publish,
-    remove_tree,
-    storage_errors,
     whole,
     write_whole,
 )
@@ -48,12 +44,13 @@ from mural_tf.ingest.shards import (
     Manifest,
     Part,
     Watch,
+    complete_folder,
+    finished,
     join_skipped,
     manifest_path,
-    open_folder,
-    places_path,
-    read_manifest,
+    publish_work,
     rename_part,
+    work_in,
     write_manifest,
 )
 from mural_tf.ingest.source import MINIMUM, Pair, Reading, Settings, Source, Tally, Unit
@@ -95,24 +92,13 @@ def convert(
         source.check()
     identity = describe_input(sources, settings)
     folder = work_folder(output)
-    if is_built(output, identity):
-        remove_tree(folder)  # of a run that was killed after its last step but one
-        return output
-    with storage_errors(output):
-        output.parent.mkdir(parents=True, exist_ok=True)
-    with storage_errors(output), exclusive_lock(output.parent / f".{output.name}.lock"):
-        if is_built(output, identity):  # another process finished it while we waited
-            return output
-        open_folder(folder, identity, restart)
-        (folder / "decided").mkdir(exist_ok=True)
-        plan = make_plan(sources, settings, folder)
-        try:
+    with work_in(folder, output, identity, restart, DESCRIPTION, "data set") as unfinished:
+        if unfinished:
+            (folder / "decided").mkdir(exist_ok=True)
+            plan = make_plan(sources, settings, folder)
             _prepare(settings, folder, progress)
             _run(plan, settings, progress)
-        except KeyboardInterrupt:
-            message = "Interrupted. Finished shards are kept: run the same command again to go on."
-            raise KeyboardInterrupt(message) from None
-        finish(plan, output, identity, settings)
+            finish(plan, output, identity, settings)
     return output
 
 
@@ -449,35 +435,25 @@ def finish(plan: Plan, output: pathlib.Path, identity: dict, settings: Settings)
     Raises:
       UserError: a part that is not as its manifest says, too much that was skipped, or nothing to write.
     """
-    folder = plan.folder
-    manifests = [read_manifest(folder, number) for number in range(len(plan.shards))]
-    tally = Tally()
-    for manifest in manifests:  # in order, so that "first" means first in the plan
-        tally.add(manifest.tally)
-    tally.check(settings.max_skipped_fraction, at_end=True)
+    folder, tally = plan.folder, Tally()
+    manifests = finished(folder, len(plan.shards), tally, settings.max_skipped_fraction)
     parts: dict[tuple[str, str], list[Part]] = {}
     for part in (part for manifest in manifests for part in manifest.parts):
         parts.setdefault((part.kind, part.split), []).append(part)
     if not parts:
         raise UserError("Nothing to write: " + "; ".join(line.strip() for line in tally.lines()) + ".")
-    complete = folder / "complete" if isinstance(folder, pathlib.Path) else output
+    complete = complete_folder(folder, output)
     shards: dict[str, Part] = {}
-    here = {path.name for path in (folder / "parts").glob("*")}
     for (kind, split), found in sorted(parts.items()):
         (complete / kind).mkdir(parents=True, exist_ok=True)
         for index, part in enumerate(found):
             name = f"{kind}/{split}-{index:05d}-of-{len(found):05d}.tfrecord"
             rename_part(folder, part, complete / name)
             shards[name] = part
-    places = [places_path(folder, number) for number in range(len(plan.shards))]
-    join_skipped([path for path in places if path.name in here], complete / SKIPPED)
+    join_skipped(folder, len(plan.shards), complete / SKIPPED)
     text = json.dumps({**identity, **_description(shards, tally)}, indent=1, ensure_ascii=False) + "\n"
     (complete / DESCRIPTION).write_text(text, encoding="utf-8")
-    if complete != output:
-        if output.exists():
-            output.rmdir()  # empty, or `is_built` would have raised
-        publish(complete, output)
-    remove_tree(folder)
+    publish_work(folder, output)
 
 
 def _description(shards: dict[str, Part], tally: Tally) -> dict:

@@ -6,15 +6,17 @@ have one. Counts come from manifests: engines repeat work, and their own counter
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from tqdm import tqdm
 
+from mural_tf.data.dataset_folder import is_built
 from mural_tf.errors import UserError
-from mural_tf.files import remove_partial, remove_tree, write_whole
+from mural_tf.files import exclusive_lock, publish, remove_partial, remove_tree, storage_errors, write_whole
 from mural_tf.ingest.source import Tally
 
 PLAN = "plan.json"
@@ -82,12 +84,39 @@ def write_manifest(folder: pathlib.Path, number: int, manifest: Manifest) -> Non
     write_whole(manifest_path(folder, number), json.dumps(dataclasses.asdict(manifest), ensure_ascii=False))
 
 
-def open_folder(folder: pathlib.Path, identity: dict, restart: bool) -> None:
-    """Makes the folder of the work that `identity` describes, or goes on with it.
+@contextlib.contextmanager
+def work_in(
+    folder: pathlib.Path, output: pathlib.Path, identity: dict, restart: bool, description: str, what: str
+) -> Iterator[bool]:
+    """While entered, this process alone makes `output` in `folder`; gives `False` where it is made already.
+
+    Args:
+      folder: hidden, beside `output`; what a killed run finished in it stays, unless `restart`.
+      identity, description, what: as `is_built` takes them.
 
     Raises:
-      UserError: it holds finished shards of something else, and not `restart`.
+      UserError: `output` is something else, the folder holds finished shards of something else, or a full disk.
     """
+    if is_built(output, identity, description, what):
+        remove_tree(folder)  # of a run that was killed after its last step but one
+        yield False
+        return
+    with storage_errors(output):
+        output.parent.mkdir(parents=True, exist_ok=True)
+    with storage_errors(output), exclusive_lock(output.parent / f".{output.name}.lock"):
+        if is_built(output, identity, description, what):  # another process finished it while we waited
+            yield False
+            return
+        _open_folder(folder, identity, restart)
+        try:
+            yield True
+        except KeyboardInterrupt:
+            message = "Interrupted. Finished shards are kept: run the same command again to go on."
+            raise KeyboardInterrupt(message) from None
+
+
+def _open_folder(folder: pathlib.Path, identity: dict, restart: bool) -> None:
+    """Makes the folder of the work that `identity` describes, or goes on with it."""
     plan = folder / PLAN
     if restart:
         remove_tree(folder)
@@ -123,6 +152,30 @@ class Watch:
         self.tally.check(self.max_fraction)
 
 
+def finished(folder: pathlib.Path, count: int, tally: Tally, max_fraction: float) -> list[Manifest]:
+    """Returns the manifests of all shards and adds them to `tally`; raises `UserError` for too much skipped."""
+    manifests = [read_manifest(folder, number) for number in range(count)]
+    for manifest in manifests:  # in order, so that "first" means first in the plan
+        tally.add(manifest.tally)
+    tally.check(max_fraction, at_end=True)
+    return manifests
+
+
+def complete_folder(folder: pathlib.Path, output: pathlib.Path) -> pathlib.Path:
+    """Where the files get their names: below `folder`, or in a store, which renames no folders, at `output`."""
+    return folder / "complete" if isinstance(folder, pathlib.Path) else output
+
+
+def publish_work(folder: pathlib.Path, output: pathlib.Path) -> None:
+    """Makes the complete folder `output`, and removes the work's."""
+    complete = complete_folder(folder, output)
+    if complete != output:
+        if output.exists():
+            output.rmdir()  # empty, or `is_built` would have raised
+        publish(complete, output)
+    remove_tree(folder)
+
+
 def rename_part(folder: pathlib.Path, part: Part, name: pathlib.Path) -> None:
     """Gives a part its name in the data set; one that a killed run has renamed has it already."""
     path = folder / "parts" / part.name
@@ -138,8 +191,11 @@ def rename_part(folder: pathlib.Path, part: Part, name: pathlib.Path) -> None:
         path.replace(name)
 
 
-def join_skipped(files: Sequence[pathlib.Path], path: pathlib.Path) -> None:
-    """Lists kind and place of everything skipped; there is no file where nothing was."""
+def join_skipped(folder: pathlib.Path, count: int, path: pathlib.Path) -> None:
+    """Lists kind and place of everything that `count` shards skipped; there is no file where nothing was."""
+    here = {found.name for found in (folder / "parts").glob("*")}  # one look at a store
+    places = (places_path(folder, number) for number in range(count))
+    files = [place for place in places if place.name in here]
     if files:
         with path.open("wb") as joined:
             for file in files:

@@ -37,17 +37,12 @@ import numpy as np
 from tqdm import tqdm
 
 from mural_tf.data import pictures
-from mural_tf.data.dataset_folder import is_built
 from mural_tf.errors import UserError
 from mural_tf.files import (
     as_path,
-    exclusive_lock,
-    publish,
     read_array,
     read_json,
-    remove_tree,
     save_array,
-    storage_errors,
     whole,
     write_whole,
 )
@@ -55,12 +50,13 @@ from mural_tf.ingest.shards import (
     Manifest,
     Part,
     Watch,
+    complete_folder,
+    finished,
     join_skipped,
     manifest_path,
-    open_folder,
-    places_path,
-    read_manifest,
+    publish_work,
     rename_part,
+    work_in,
     write_manifest,
 )
 from mural_tf.ingest.source import Tally
@@ -167,21 +163,10 @@ def embed(
     shards = collect.cut_files(settings.kind, files, settings.shard_items)
     output, identity = as_path(output), _identity(here, sources, shards, settings)
     folder = output.parent / f".{output.name}.embedding"
-    if is_built(output, identity, DESCRIPTION, "set of embeddings"):
-        remove_tree(folder)  # of a run that was killed after its last step but one
-        return output
-    with storage_errors(output):
-        output.parent.mkdir(parents=True, exist_ok=True)
-    with storage_errors(output), exclusive_lock(output.parent / f".{output.name}.lock"):
-        if is_built(output, identity, DESCRIPTION, "set of embeddings"):  # another process finished it meanwhile
-            return output
-        open_folder(folder, identity, restart)
-        try:
+    with work_in(folder, output, identity, restart, DESCRIPTION, "set of embeddings") as unfinished:
+        if unfinished:
             _run(engine, EmbedGraph(collect.absolute(model), shards, folder, settings, is_trusting()), progress)
-        except KeyboardInterrupt:
-            message = "Interrupted. Finished shards are kept: run the same command again to go on."
-            raise KeyboardInterrupt(message) from None
-        _finish(folder, output, identity, len(shards), settings)
+            _finish(folder, output, identity, len(shards), settings)
     return output
 
 
@@ -457,16 +442,12 @@ def _why(kind: str, item: Item) -> Unreadable:
 
 def _finish(folder: pathlib.Path, output: pathlib.Path, identity: dict, count: int, settings: Settings) -> None:
     """Turns the folder of finished shards into `output`; every step can be repeated after a kill."""
-    manifests = [read_manifest(folder, number) for number in range(count)]
     tally = Embedded()
-    for manifest in manifests:  # in order, so that "first" means first in the plan
-        tally.add(manifest.tally)
-    tally.check(settings.max_skipped_fraction, at_end=True)
+    manifests = finished(folder, count, tally, settings.max_skipped_fraction)
     if not tally.written:
         raise UserError("Nothing to embed: " + "; ".join(line.strip() for line in tally.lines()) + ".")
-    complete = folder / "complete" if isinstance(folder, pathlib.Path) else output
+    complete = complete_folder(folder, output)
     complete.mkdir(exist_ok=True)
-    places, here = map(functools.partial(places_path, folder), range(count)), _names(folder / "parts")
     for number, manifest in enumerate(manifests):
         for part in manifest.parts:
             name = shard_name(part.kind, number, count)
@@ -474,7 +455,7 @@ def _finish(folder: pathlib.Path, output: pathlib.Path, identity: dict, count: i
             part.name = name
         text = json.dumps(dataclasses.asdict(manifest), ensure_ascii=False)
         write_whole(complete / shard_name("manifest", number, count), text)
-    join_skipped([path for path in places if path.name in here], complete / SKIPPED)
+    join_skipped(folder, count, complete / SKIPPED)
     probes = np.array(read_array(folder / PROBES))
     save_array(complete / PROBES, probes)
     made_by = {**read_json(folder / MODEL), "digest": identity["model"], "identity": str(Fingerprint(probes))}
@@ -488,11 +469,7 @@ def _finish(folder: pathlib.Path, output: pathlib.Path, identity: dict, count: i
         "left_out": {kind: {"count": number, "first": first} for kind, (number, first) in tally.left_out.items()},
     }
     write_whole(complete / DESCRIPTION, json.dumps(described, indent=1, ensure_ascii=False) + "\n")
-    if complete != output:
-        if output.exists():
-            output.rmdir()  # empty, or `is_built` would have raised
-        publish(complete, output)
-    remove_tree(folder)
+    publish_work(folder, output)
 
 
 def shard_name(kind: str, number: int, count: int) -> str:

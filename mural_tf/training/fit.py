@@ -183,15 +183,22 @@ def _fit_intervals(model, batches, parts: list[tuple[int, int]], callbacks) -> N
             model.fit(batches(), epochs=count, steps_per_epoch=steps, callbacks=callbacks, verbose=0)
 
 
+def check_batches(config: ConfigDict, replicas: int, where: str) -> None:
+    """Raises `UserError` if the replicas cannot share the batches evenly."""
+    for name, group in (("image_text_batch", config.method.get("captions_per_image", 1)), ("text_text_batch", 1)):
+        if config.train[name] % (replicas * group):
+            shared = "1 replica" if replicas == 1 else f"{replicas} replicas"
+            groups = f", and method.captions_per_image={group}" if group > 1 else ""
+            raise UserError(
+                f"train.{name}={config.train[name]} must be a multiple of {replicas * group}: {where} has "
+                f"{shared}{groups}."
+            )
+
+
 def _distribute(strategy: tf.distribute.Strategy, model, tokenizer, config: ConfigDict, complete: Callable | None):
     """Returns the batches from the model's data position on, completed, split over the replicas."""
     replicas = strategy.num_replicas_in_sync
-    for name, group in (("image_text_batch", config.method.get("captions_per_image", 1)), ("text_text_batch", 1)):
-        if config.train[name] % (replicas * group):
-            whole = f", in groups of method.captions_per_image={group}" if group > 1 else ""
-            raise UserError(
-                f"train.{name}={config.train[name]} must be a multiple of the {replicas} replicas that share it{whole}."
-            )
+    check_batches(config, replicas, "this machine")
     one_cpu = replicas == 1 and not isinstance(strategy, tf.distribute.TPUStrategy)
     one_cpu = one_cpu and not (config.train.jit or tf.config.list_logical_devices("GPU"))
     pad = "longest" if one_cpu else "max_length"  # accelerators and replicas need static shapes

@@ -27,7 +27,7 @@ from mural_tf.models import build_model, complete
 from mural_tf.models.dual_encoder import DualEncoder, trainable_parameters
 from mural_tf.optimizers import check_optimizer
 from mural_tf.text import build_tokenizer
-from mural_tf.training.fit import compile_model
+from mural_tf.training.fit import check_batches, compile_model
 from mural_tf.training.graph_costs import Costs
 from mural_tf.training.input_costs import ITEM_A_TEXT, InputCosts, measure_input
 from mural_tf.training.machines import BEFORE_BFLOAT16, HERE, Machine, find_machine
@@ -157,7 +157,7 @@ def forecast(config: ConfigDict, tpu_type: str = HERE, restored: bool = False) -
     machine = find_machine(tpu_type)
     config = _for_machine(complete(config), machine)
     check_optimizer(config.optimizer)
-    check_batches(config, machine)
+    check_batches(config, machine.replicas, machine.name)
     has_data = _has_data(config)
     before = set_fusion(_fusion(config, machine))
     if machine.name == HERE and compiles_fused():
@@ -187,16 +187,6 @@ def _fusion(config: ConfigDict, machine: Machine) -> str:
     if machine.name == HERE:
         return "off" if config.train.jit else config.train.fused
     return "on" if config.train.jit else "off"
-
-
-def check_batches(config: ConfigDict, machine: Machine) -> None:
-    """Raises `UserError` if the replicas cannot share the batches evenly."""
-    for name, group in (("image_text_batch", config.method.get("captions_per_image", 1)), ("text_text_batch", 1)):
-        if config.train[name] % (machine.replicas * group):
-            raise UserError(
-                f"train.{name}={config.train[name]} must be a multiple of {machine.replicas * group}: {machine.name} "
-                f"has {machine.replicas} replicas" + (f", and method.captions_per_image={group}." if group > 1 else ".")
-            )
 
 
 def _check_chunks(rows: Mapping[str, int], machine: Machine, chunks: int) -> None:
