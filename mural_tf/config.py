@@ -88,7 +88,7 @@ def _text_tower() -> ConfigDict:
             dropout=0.1,
             max_length=64,  # tokens with [CLS] and [SEP] [ETCL]
             pooling="first",  # [CLS] alone, or "first_and_mean" for Globetrotter's two heads
-            length_groups=1,  # N > 1: training skips padding, attention runs in N parts of similar length; not with XLA
+            length_groups=1,  # N > 1: training skips padding: a batch's texts run in N parts of similar length
             precision="auto",  # as the image tower's
             frozen=False,
         )
@@ -162,7 +162,11 @@ def _train() -> ConfigDict:
             log_every=50,
             steps_per_execution=1,
             fused="auto",  # cheap chains compiled in one: on CPUs; "on", "off": see encoders/kernels.py
-            jit=False,  # compile the whole step (XLA), with texts filled up to one length; on a TPU it always is
+            jit=False,  # compile the whole step (XLA); on a TPU it always is
+            compiled_lengths=(
+                16,
+                32,
+            ),  # tokens: with XLA each of text_tower.length_groups runs at one, or at max_length
             export=True,  # after the last step; run_export.py does it at any time
         )
     )

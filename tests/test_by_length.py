@@ -7,6 +7,7 @@ import tensorflow as tf
 from mural_tf.backend import keras
 from mural_tf.config import base_config
 from mural_tf.encoders import build_text_encoder
+from mural_tf.encoders.layers import forward_pass
 from mural_tf.encoders.packing import encode_by_length
 
 
@@ -41,6 +42,57 @@ def test_states_and_gradients_are_the_same(groups):
     assert np.max(np.abs(states - expected)) < 1e-5
     for one, other in zip(gradients, expected_gradients):
         assert np.max(np.abs(one - other)) < 1e-3 * max(1.0, float(np.max(np.abs(other))))
+
+
+def test_lengths_known_beforehand_change_nothing_and_xla_compiles_them():
+    """One compiled function for batches of short and of long texts; gradients come back to each row."""
+    encoder = tower(layers=1)
+    traces = []
+
+    @tf.function(jit_compile=True, autograph=False)
+    def compiled(batch):
+        traces.append(1)
+        with tf.GradientTape() as tape:
+            states = encode_by_length(encoder, batch, 4, training=True, lengths=(4, 8, 40))  # 4 does not divide 9 rows
+            loss = tf.reduce_sum(states * tf.cast(tf.range(9)[:, None], tf.float32))
+        return states, [tf.convert_to_tensor(g) for g in tape.gradient(loss, encoder.trainable_variables)]
+
+    for rows in ([3, 20, 5, 2, 9, 9, 4, 1, 8], [1, 2, 1, 2, 3, 1, 1, 4, 4], [20] * 9):
+        batch = {name: tf.constant(ids) for name, ids in tokens(rows, 20).items()}
+        states, gradients = compiled(batch)
+        with tf.GradientTape() as tape:
+            expected = encoder(batch, training=True)
+            loss = tf.reduce_sum(expected * tf.cast(tf.range(9)[:, None], tf.float32))
+        expected_gradients = [tf.convert_to_tensor(g) for g in tape.gradient(loss, encoder.trainable_variables)]
+        assert np.max(np.abs(states - expected)) < 1e-5
+        for one, other in zip(gradients, expected_gradients):
+            assert np.max(np.abs(one - other)) < 1e-3 * max(1.0, float(np.max(np.abs(other))))
+    assert len(traces) == 1
+
+
+@pytest.mark.parametrize(
+    "lengths,expected", [((4, 8), [4, 20, 20]), ((4, 9), [4, 9, 20]), ((40,), [20] * 3), ((1, 3), [3, 20, 20])]
+)
+def test_each_group_runs_at_the_smallest_length_that_holds_it(lengths, expected):
+    """Groups of two texts with 2 and 3, 8 and 9, 19 and 20 tokens."""
+
+    def encoder(batch, training):
+        return tf.fill([2, 1], float(batch["input_mask"].shape[1]))
+
+    batch = {name: tf.constant(ids) for name, ids in tokens([2, 20, 3, 9, 19, 8], 20).items()}
+    states = encode_by_length(encoder, batch, 3, training=True, lengths=lengths)
+    assert [int(states[row, 0]) for row in (0, 3, 1)] == expected and [
+        int(states[row, 0]) for row in (2, 5, 4)
+    ] == expected
+
+
+def test_groups_at_known_lengths_draw_apart():
+    """Dropout in a loop over groups is not one draw for all of them."""
+    encoder, batch = tower(layers=1, dropout=0.5), {name: tf.constant(ids) for name, ids in tokens([9] * 4, 20).items()}
+    same = {name: tf.repeat(ids[:1], 4, axis=0) for name, ids in batch.items()}
+    with forward_pass(tf.constant([1, 2])):
+        states = encode_by_length(encoder, same, 4, training=True, lengths=(16,)).numpy()
+    assert len({row.tobytes() for row in states}) == 4
 
 
 def test_each_group_is_cut_to_its_longest_text():

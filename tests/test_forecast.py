@@ -6,6 +6,7 @@ import os
 import shutil
 
 import forked
+import numpy as np
 import pytest
 import tensorflow as tf
 import toy_data
@@ -101,8 +102,17 @@ def quick(monkeypatch):
 
 INPUT = input_costs.InputCosts(
     stages=dict(read=0.1, decode=4.0, augment=2.0, tokenise=0.5), whole=7.0, tokens=5.0, width=8.0,
-    record_bytes=dict(image_text=200.0, text_text=50.0), items=dict(image_text=2.0, text_text=1.0), batch={},
+    record_bytes=dict(image_text=200.0, text_text=50.0), items=dict(image_text=2.0, text_text=1.0),
+    batch={"caption": {"input_mask": tf.ones([4, 8], tf.int32)}},
 )  # fmt: skip
+
+
+def test_texts_that_are_computed_at_known_lengths():
+    """16 texts of 1 to 16 tokens among 20 places, in groups of four: 4, 8, 12 and 16 tokens are the longest."""
+    mask = tf.constant(np.tri(16, 20, dtype=np.int32))
+    costs = dataclasses.replace(INPUT, batch={"caption": {"input_mask": mask}, "image": tf.zeros([16])})
+    assert costs.width_in_groups(4, (5, 8)) == (5 + 8 + 20 + 20) / 4
+    assert costs.width_in_groups(4, (16, 40)) == 16 and costs.width_in_groups(1, ()) == 20
 
 
 @pytest.fixture

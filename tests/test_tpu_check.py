@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 import toy_data
 
-from mural_tf.training.strategy import with_one_length
+from mural_tf.training.strategy import as_compiled
 from mural_tf.training.tpu_check import check, find_problems, operations, trace_step
 
 VECTOR = tf.TensorSpec([4], tf.float32)
@@ -35,26 +35,35 @@ def test_the_training_step_has_no_problems(tmp_path):
     assert find_problems(graph_def) == []
 
 
-def test_texts_in_groups_of_length_are_refused_and_count_as_one_group(tmp_path, capsys):
+def test_texts_in_groups_of_length(tmp_path, capsys):
     """The README's configuration has such groups; the check does with them what a run with --tpu does."""
     config = toy_data.toy_config(tmp_path, "labse")
     config.text_tower.length_groups = 2
     step, example = trace_step(config, 100, batch=2)
     refused = find_problems(step.get_concrete_function(example).graph.as_graph_def())
     assert any("depends on data" in problem for problem in refused), refused
+    config.train.compiled_lengths = ()
     check(config, 100, 2, compile_step=False)
+    assert "text_tower.length_groups=2 counts as 1" in capsys.readouterr().out
+    config.train.compiled_lengths = (4, 8)
+    check(config, 100, 4, compile_step=True)
     printed = capsys.readouterr().out
-    assert "text_tower.length_groups=2 counts as 1" in printed and "XLA compiles each of them" in printed
+    assert "counts as 1" not in printed and "XLA compiles each of them" in printed and "Case" in printed
 
 
-@pytest.mark.parametrize("groups,jit,tpu,expected", [(4, False, False, 4), (4, True, False, 1), (4, False, True, 1)])
-def test_one_length_where_a_whole_step_is_compiled(groups, jit, tpu, expected, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("tower,lengths,jit,tpu,expected", [
+    ("bert", (8,), False, False, 4), ("bert", (8,), True, False, 4), ("bert", (8,), False, True, 4),
+    ("bert", (), False, False, 4), ("bert", (), True, False, 1), ("bert", (), False, True, 1),
+    ("words", (8,), False, False, 4), ("words", (8,), False, True, 1),
+])  # fmt: skip
+def test_groups_where_a_whole_step_is_compiled(tower, lengths, jit, tpu, expected, tmp_path, monkeypatch, capsys):
     class FakeTPU:
         extended = tf.distribute.get_strategy().extended
 
     monkeypatch.setattr(tf.distribute, "TPUStrategy", FakeTPU)
     config = toy_data.toy_config(tmp_path)
-    config.text_tower.length_groups, config.train.jit = groups, jit
-    taken = with_one_length(config, FakeTPU() if tpu else tf.distribute.get_strategy())
-    assert taken.text_tower.length_groups == expected and config.text_tower.length_groups == groups
+    config.text_tower.update(dict(name=tower, length_groups=4))
+    config.train.update(dict(jit=jit, compiled_lengths=lengths))
+    taken = as_compiled(config, FakeTPU() if tpu else tf.distribute.get_strategy())
+    assert taken.text_tower.length_groups == expected and config.text_tower.length_groups == 4
     assert capsys.readouterr().out.count("\n") == int(expected == 1)

@@ -3,14 +3,18 @@
 A padded batch [B, T] of captions is mostly padding. Packed, its tokens are one row [1, N], shorter texts first. A
 transformer's work on single tokens runs on that row. Only attention needs separate texts: it lays out its queries, keys
 and values by text, in groups of similar length. The states equal those of the padded batch. N varies from batch to
-batch, so packing is for the CPU and the GPU, not for TPUs, which need fixed shapes.
+batch, so packing is not for XLA and TPUs, which need fixed shapes: there groups of texts of similar length run at
+one of a few lengths that are known before the first step.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import tensorflow as tf
 
 from mural_tf.backend import keras
+from mural_tf.encoders.layers import current_pass, forward_pass
 
 LENGTH_STEP = 2  # groups' lengths are rounded up to multiples of it: compiled loops are compiled again for every shape
 FINEST_COUNT = 32  # N is rounded up by less than 1 / 32 of it, for the same reason
@@ -129,30 +133,72 @@ def stack_ids(ids: list[tf.Tensor]) -> tf.Tensor:
     return tf.concat([tf.pad(value, [[0, 0], [0, width - tf.shape(value)[1]]]) for value in ids], axis=0)
 
 
-def encode_by_length(encoder: keras.Model, tokens: dict, groups: int, training: bool) -> tf.Tensor:
+def encode_by_length(
+    encoder: keras.Model, tokens: dict, groups: int, training: bool, lengths: Sequence[int] = ()
+) -> tf.Tensor:
     """Returns `encoder(tokens)`, float32 [B, H], computed in `groups` parts of texts of similar length.
 
     Our own BERT runs on the packed tokens. Any other tower gets its rows sorted by length, in a few groups, each cut to
-    its own longest text. One group is the plain call, on padding too, for TPUs, which need fixed shapes.
+    its own longest text. One group is the plain call, on padding too.
+
+    With `lengths`, increasing, and B and T that are static, every size is known before the first step, as XLA needs it:
+    each group runs at the smallest of the lengths, T being the last, that holds its longest text. All are compiled, and
+    the texts decide on the device which one runs. There are as many groups as divide B.
 
     `tokens`: int32 [B, T] each, with `input_mask` 1 on tokens and 0 on padding, which comes last in every row.
     """
     if groups <= 1:
         return encoder(tokens, training=training)
-    if hasattr(encoder, "packed_states"):
+    known = bool(lengths) and None not in tuple(tokens["input_mask"].shape)
+    if hasattr(encoder, "packed_states") and not known:
         return encoder.packed_states(tokens, groups, training)
-    lengths = tf.reduce_sum(tokens["input_mask"], axis=1)  # [B]
-    order = tf.argsort(lengths, stable=True)
-    count = tf.shape(order)[0]
-    states = []
+    counts = tf.reduce_sum(tokens["input_mask"], axis=1)  # [B]
+    order = tf.argsort(counts, stable=True)
+    if known:
+        sorted_tokens = {name: tf.gather(ids, order) for name, ids in tokens.items()}
+        states = _at_known_lengths(encoder, sorted_tokens, tf.gather(counts, order), groups, training, lengths)
+    else:
+        states = _at_own_lengths(encoder, tokens, counts, order, groups, training)
+    return tf.scatter_nd(order[:, tf.newaxis], states, tf.shape(states))  # whose gradient is a gather of known size
+
+
+def _at_own_lengths(encoder, tokens: dict, counts, order, groups: int, training: bool) -> tf.Tensor:
+    """The states of the texts in `order`, each group as wide as its longest."""
+    size, states = tf.shape(order)[0], []
     for group in range(groups):
-        rows = order[count * group // groups : count * (group + 1) // groups]
-        longest = tf.reduce_max(tf.concat([tf.gather(lengths, rows), [1]], axis=0))  # 1 if there are no rows
+        rows = order[size * group // groups : size * (group + 1) // groups]
+        longest = tf.reduce_max(tf.concat([tf.gather(counts, rows), [1]], axis=0))  # 1 if there are no rows
         longest = (longest + LENGTH_STEP - 1) // LENGTH_STEP * LENGTH_STEP
         states.append(
             encoder({name: tf.gather(ids, rows)[:, :longest] for name, ids in tokens.items()}, training=training)
         )
-    return tf.gather(tf.concat(states, axis=0), tf.argsort(order))
+    return tf.concat(states, axis=0)
+
+
+def _at_known_lengths(encoder, tokens: dict, counts, groups: int, training: bool, lengths: Sequence[int]) -> tf.Tensor:
+    """The states of texts that are sorted by length; a loop over groups, so that each length is compiled once."""
+    size, width = tokens["input_mask"].shape
+    groups = max(number for number in range(1, groups + 1) if size % number == 0)
+    widths = [*(length for length in lengths if length < width), width]
+    longest = tf.reduce_max(tf.reshape(counts, [groups, -1]), axis=1)
+    chosen = tf.searchsorted(tf.constant(widths[:-1] or [width]), longest)  # the first that is no smaller
+    by_group = {name: tf.reshape(ids, [groups, size // groups, width]) for name, ids in tokens.items()}
+    current = current_pass()
+    seed = None if current is None else current.next_seed()
+
+    def encode(group):
+        rows = {name: ids[group] for name, ids in by_group.items()}
+        branches = [
+            lambda cut=cut: encoder({name: ids[:, :cut] for name, ids in rows.items()}, training=training)
+            for cut in widths
+        ]
+        if current is None:
+            return tf.switch_case(chosen[group], branches)
+        with forward_pass(tf.random.experimental.stateless_fold_in(seed, group), repeated=True):
+            return tf.switch_case(chosen[group], branches)
+
+    states = tf.map_fn(encode, tf.range(groups), fn_output_signature=tf.float32, parallel_iterations=1)
+    return tf.reshape(states, [size, -1])
 
 
 POOLINGS = ("first", "first_and_mean")

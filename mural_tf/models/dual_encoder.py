@@ -105,6 +105,7 @@ class DualEncoder(keras.Model):
         for name in self.head_names:
             setattr(self, f"{name}_head", self.build_head(name))
         self._batch_spec = None
+        self.compiled_lengths: tuple[int, ...] = ()
         self.progress = None  # in the data: what `note`s every batch that is trained, see training/data_progress.py
         self.optimizers: dict[str, keras.optimizers.Optimizer] = {}
         self.meters: dict[str, keras.metrics.Metric] = {}
@@ -297,7 +298,7 @@ class DualEncoder(keras.Model):
         """Runs batches of tokens, int32 [B_i, T_i], through the text tower in one pass: a list of float32 [B_i, H]."""
         tokens = {name: stack_ids([batch[name] for batch in batches]) for name in TOKENS}
         groups = self.text_tower.length_groups if training else 1
-        states = encode_by_length(self.text_encoder, tokens, groups, training)
+        states = encode_by_length(self.text_encoder, tokens, groups, training, self.compiled_lengths)
         return tf.split(states, [tf.shape(batch[TOKENS[0]])[0] for batch in batches])
 
     def project_texts(self, states: tf.Tensor, head: str) -> tf.Tensor:
@@ -334,12 +335,15 @@ class DualEncoder(keras.Model):
         micro_batches: int = 1,
         max_skipped_steps: int = 10,
         seed: int = 0,
+        compiled_lengths: tuple[int, ...] = (),
         **kwargs,
     ):
         """Takes one optimiser for all tasks, {"joint": …}, or one for each; see `optimizers.build_optimizers`.
 
-        The other arguments are `TrainingStep`'s and `StepGuard`'s; call it in the strategy's scope.
+        `compiled_lengths` are those of `encode_by_length`, where XLA compiles the step. The other arguments are
+        `TrainingStep`'s and `StepGuard`'s; call it in the strategy's scope.
         """
+        self.compiled_lengths = compiled_lengths
         super().compile(optimizer=next(iter(optimizers.values())), **kwargs)
         self.optimizers = dict(optimizers)
         self.guard = StepGuard(max_skipped_steps)

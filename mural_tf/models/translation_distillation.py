@@ -128,7 +128,8 @@ class TranslationDistillation(DualEncoder):
 
     def teach(self, tokens: dict, training: bool) -> tf.Tensor:
         """The teacher's float32 [B, D] of each text, L2-normalised, without gradient; `training` changes nothing."""
-        states = encode_by_length(self.teacher, tokens, self.text_tower.length_groups, training=False)
+        groups = self.text_tower.length_groups
+        states = encode_by_length(self.teacher, tokens, groups, False, self.compiled_lengths)
         targets = tf.math.l2_normalize(tf.cast(self.teacher_head(states), tf.float32), axis=-1)
         return tf.stop_gradient(targets)
 

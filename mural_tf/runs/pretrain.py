@@ -25,12 +25,12 @@ from mural_tf.training.checkpoints import has_checkpoint
 from mural_tf.training.fit import compile_model, fit
 from mural_tf.training.prepare import check_places, prepare_data, prepare_tokenizer
 from mural_tf.training.strategy import (
+    as_compiled,
     build_strategy,
     chief_first,
     describe_devices,
     is_chief,
     sum_over_workers,
-    with_one_length,
     workers,
 )
 from mural_tf.training.workdir import lock_workdir, open_workdir
@@ -102,7 +102,7 @@ def _train_in_workdir(config, workdir, strategy, profile, debug_nans, initialize
     with strategy.scope():
         if compiles_fused():
             compile_first_quietly()
-        model = build_model(with_one_length(config, strategy), tokenizer.vocabulary_size)
+        model = build_model(as_compiled(config, strategy), tokenizer.vocabulary_size)
         if not has_checkpoint(workdir):
             if initialize is not None:
                 initialize(model)

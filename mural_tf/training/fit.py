@@ -28,13 +28,16 @@ from mural_tf.training.callbacks import (
 from mural_tf.training.checkpoints import training_checkpoints
 from mural_tf.training.data_progress import DataProgress
 from mural_tf.training.log import TrainingLog
-from mural_tf.training.strategy import input_pipelines, is_chief, sum_over_workers, workers
+from mural_tf.training.strategy import compiles_steps, input_pipelines, is_chief, sum_over_workers, workers
 from mural_tf.training.workdir import data_changes, drop_metrics, note_data, read_metrics
 
 
 def compile_model(model: DualEncoder, config: ConfigDict) -> None:
     """Gives the model its configured optimisers; call it in the strategy's scope."""
     train, optimizer = config.train, config.optimizer
+    lengths = train.compiled_lengths if compiles_steps(config, tf.distribute.get_strategy()) else ()
+    if tuple(lengths) != tuple(sorted(set(lengths))) or any(length < 1 for length in lengths):
+        raise UserError(f"train.compiled_lengths={tuple(lengths)}: expected increasing numbers of tokens from 1 on.")
     model.compile(
         build_optimizers(optimizer, train.steps, model.variable_groups(), model.loss_weights()),
         clip_norm=optimizer.clip_norm,
@@ -43,6 +46,7 @@ def compile_model(model: DualEncoder, config: ConfigDict) -> None:
         seed=config.seed,
         steps_per_execution=train.steps_per_execution,
         jit_compile=train.jit,
+        compiled_lengths=tuple(lengths),
     )
 
 

@@ -47,7 +47,7 @@ from mural_tf.training.step_work import (
     tower_of,
     tower_operations,
 )
-from mural_tf.training.strategy import with_one_length
+from mural_tf.training.strategy import as_compiled
 from mural_tf.training.tpu_check import example_batch
 
 # Assumed of machines that are not here: shares of the published peaks and bandwidths that a run reaches.
@@ -179,7 +179,7 @@ def _for_machine(config: ConfigDict, machine: Machine) -> ConfigDict:
                 tower.precision = fast_precision("image", fast, False)
     if machine.is_tpu:
         config.train.jit = True
-    return with_one_length(config, tf.distribute.get_strategy())
+    return as_compiled(config, tf.distribute.get_strategy())
 
 
 def _fusion(config: ConfigDict, machine: Machine) -> str:
@@ -252,9 +252,12 @@ def _on_one_cpu(config: ConfigDict, machine: Machine) -> bool:
 
 def _length(config: ConfigDict, costs: InputCosts | None, pad: str) -> int:
     """Returns the tokens of a text that are computed."""
-    if costs is None or (pad == "max_length" and config.text_tower.length_groups == 1):
-        return config.text_tower.max_length
-    return max(round(costs.tokens if config.text_tower.length_groups > 1 else costs.width), 2)
+    tower = config.text_tower
+    if costs is None or (pad == "max_length" and tower.length_groups == 1):
+        return tower.max_length
+    if tower.length_groups > 1 and config.train.jit:
+        return round(costs.width_in_groups(tower.length_groups, config.train.compiled_lengths))
+    return max(round(costs.tokens if tower.length_groups > 1 else costs.width), 2)
 
 
 def _fits(memory: Mapping[str, float], machine: Machine) -> bool:

@@ -11,6 +11,7 @@ import itertools
 import time
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import tensorflow as tf
 from ml_collections import ConfigDict
 
@@ -52,6 +53,15 @@ class InputCosts:
     record_bytes: dict[str, float]
     items: dict[str, float]
     batch: dict
+
+    def width_in_groups(self, groups: int, lengths: Sequence[int]) -> float:
+        """Mean number of places of a text that are computed where `groups` of the batch run at known lengths."""
+        counts = np.concatenate([tf.reduce_sum(mask, axis=1).numpy() for mask in _masks(self.batch)])
+        width = max(mask.shape[1] for mask in _masks(self.batch))
+        longest = [part[-1] for part in np.array_split(np.sort(counts), groups) if len(part)]
+        return float(
+            np.mean([min((length for length in lengths if length >= most), default=width) for most in longest])
+        )
 
 
 def measure_input(config: ConfigDict, tokenizer, streams: Sequence[str], pad: str) -> InputCosts:
@@ -210,9 +220,13 @@ def _smaller_batches(config: ConfigDict) -> tuple[ConfigDict, int]:
     return smaller, factor
 
 
+def _masks(batch: dict) -> list[tf.Tensor]:
+    return [value[TOKENS[1]] for value in batch.values() if isinstance(value, dict) and TOKENS[1] in value]
+
+
 def _tokens_of_a_text(batch: dict) -> tuple[float, float]:
     """Returns the mean number of tokens, and of tokens and padding."""
-    masks = [value[TOKENS[1]] for value in batch.values() if isinstance(value, dict) and TOKENS[1] in value]
+    masks = _masks(batch)
     texts = max(sum(mask.shape[0] for mask in masks), 1)
     tokens, places = (sum(int(of(mask)) for mask in masks) for of in (tf.reduce_sum, tf.size))
     return tokens / texts, places / texts

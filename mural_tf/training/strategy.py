@@ -48,19 +48,25 @@ def build_strategy(tpu: str = "") -> tf.distribute.Strategy:
     return tf.distribute.get_strategy()
 
 
-def with_one_length(config: ConfigDict, strategy: tf.distribute.Strategy) -> ConfigDict:
-    """Returns the configuration to build a model of: where XLA compiles the whole step, with texts of one length.
+def compiles_steps(config: ConfigDict, strategy: tf.distribute.Strategy) -> bool:
+    """Tells whether XLA compiles whole steps, and so needs sizes that are known before the first one."""
+    return config.train.jit or isinstance(strategy, tf.distribute.TPUStrategy)
 
-    Groups of similar length have sizes that depend on the texts, which XLA refuses. One group gives the same numbers,
-    computed on padding too. Says so in one line.
+
+def as_compiled(config: ConfigDict, strategy: tf.distribute.Strategy) -> ConfigDict:
+    """Returns the configuration to build a model of, whose texts have sizes that are known where XLA compiles a step.
+
+    Those of a tower of words, whose groups are languages, and of groups without `train.compiled_lengths` depend on the
+    texts: one group gives the same numbers, computed on padding too. Says so in one line.
     """
-    groups = config.text_tower.length_groups
-    if groups <= 1 or not (config.train.jit or isinstance(strategy, tf.distribute.TPUStrategy)):
+    groups, is_words = config.text_tower.length_groups, config.text_tower.name == "words"
+    if groups <= 1 or not compiles_steps(config, strategy) or (config.train.compiled_lengths and not is_words):
         return config
     if is_chief(strategy):
+        reason = "the parts of a tower of words have none" if is_words else "train.compiled_lengths names none"
         print(
             f"text_tower.length_groups={groups} counts as 1: with --tpu and with train.jit a step is compiled as a "
-            "whole, which needs texts of one length.",
+            f"whole, which needs sizes of texts that are known, and {reason}.",
             flush=True,
         )
     config = config.copy_and_resolve_references()

@@ -149,11 +149,11 @@ def _as_compiled(config: ConfigDict) -> ConfigDict:
     """Returns what a run with `--tpu` makes of a configuration."""
     import tensorflow as tf
 
-    from mural_tf.training.strategy import with_one_length
+    from mural_tf.training.strategy import as_compiled
 
     config = config.copy_and_resolve_references()
     config.train.jit = True
-    return with_one_length(config, tf.distribute.get_strategy())
+    return as_compiled(config, tf.distribute.get_strategy())
 
 
 def check(config: ConfigDict, vocabulary_size: int, batch: int, compile_step: bool) -> None:
