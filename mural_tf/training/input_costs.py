@@ -60,7 +60,7 @@ class InputCosts:
         width = max(mask.shape[1] for mask in _masks(self.batch))
         longest = [part[-1] for part in np.array_split(np.sort(counts), groups) if len(part)]
         return float(
-            np.mean([min((length for length in lengths if length >= most), default=width) for most in longest])
+            np.mean([min((length for length in lengths if most <= length < width), default=width) for most in longest])
         )
 
 
