@@ -17,7 +17,8 @@ from mural_tf.errors import UserError
 from mural_tf.remote_folders import remove_copies
 
 PROGRAM = "python -m mural_tf"
-CHECKPOINT = ("latest", "Which of the workdir's.", ["latest", "best"])
+CHECKPOINT = ("result", "Which of the workdir's weights: its result, those of the last step, or dev's best.",
+              ["result", "latest", "best"])  # fmt: skip
 
 
 def pretrain():

@@ -159,6 +159,9 @@ def _train() -> ConfigDict:
             checkpoint_every=1000,  # steps
             keep_checkpoints=3,
             evaluate_every=0,  # steps between evaluations on the dev split; 0: only at the end
+            evaluate_first=False,  # dev before the first step too: fine-tuning's source as it stands
+            average_decay=0.0,  # D > 0: the result is an average of the weights over steps, see models/step.py
+            interpolate=False,  # fine-tuning: the result is the mix of source and tuned weights that dev prefers
             log_every=50,
             steps_per_execution=1,
             fused="auto",  # cheap chains compiled in one: on CPUs; "on", "off": see encoders/kernels.py
@@ -223,6 +226,7 @@ def _evaluation() -> ConfigDict:
         dict(
             split="test",  # of the evaluation at the end of training; choices are made on "dev"
             batch_size=128,
+            source_data="",  # fine-tuning: a data set whose dev has the source's other languages; "": its own, if here
             groups=ConfigDict(
                 {
                     "well-resourced": ("en", "de", "fr", "cs", "ja", "zh", "ru", "pl", "tr"),  # [MURAL A.3]

@@ -17,9 +17,10 @@ from mural_tf.remote_folders import local_copy, shown
 from mural_tf.trust import trusting
 
 
-def load(path: str | os.PathLike[str], checkpoint: str = "latest", trust: bool = False) -> Embedder:
-    """Loads a workdir (its `checkpoint`, "latest" or "best"), an export (its newest version), Hub modules or ALIGN.
+def load(path: str | os.PathLike[str], checkpoint: str = "result", trust: bool = False) -> Embedder:
+    """Loads a workdir, an export (its newest version), Hub modules or ALIGN.
 
+    Of a workdir `checkpoint` takes the "result", or the "latest" or dev's "best" weights; see docs/training.md.
     Hub modules are an export's `hub/`, or such a folder with image_encoder/, text_preprocessor/ and text_encoder/ from
     elsewhere; images are resized as the export's config.json beside it says, without one straight to the module's size.
     ALIGN is what Hugging Face's `AlignModel` and its processor are saved as (`kakaobrain/align-base`); weights of

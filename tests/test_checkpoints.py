@@ -325,7 +325,7 @@ def test_the_best_is_kept(config, tmp_path):
     loaded, _, _, step = load_trained(tmp_path, "best")
     assert step == 20 and abs(float(loaded.log_temperature) + 0.2) < 1e-6
     assert load_trained(tmp_path)[3] == 40
-    with pytest.raises(UserError, match="Unknown checkpoint 'newest'; known: latest, best"):
+    with pytest.raises(UserError, match="Unknown checkpoint 'newest'; known: result, latest, best"):
         load_trained(tmp_path, "newest")
     (tmp_path / "checkpoints/best/best.json").write_text("{")
     with pytest.raises(UserError, match="best.json is damaged"):

@@ -96,11 +96,11 @@ def evaluate_and_report(
     benchmark: str = "retrieval",
     output: str = "",
     batch_size: int = 128,
-    checkpoint: str = "latest",
+    checkpoint: str = "result",
     protocol: ConfigDict | None = None,
     published: bool = False,
 ) -> list[Evaluation]:
-    """Loads a model (of a workdir, its "latest" or "best" checkpoint), evaluates it, prints and keeps the numbers.
+    """Loads a model (of a workdir its "result", "latest" or "best"), evaluates it, prints and keeps the numbers.
 
     They go to `output`, or, if that is empty and the model is a workdir, to it: one row in metrics.jsonl for each
     benchmark and evaluation/<name>-<split>.json, which a later evaluation of the same name and split replaces.

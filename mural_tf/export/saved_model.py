@@ -196,10 +196,10 @@ def export_workdir(
     workdir: str | pathlib.Path,
     directory: str | pathlib.Path = "",
     overwrite: bool = False,
-    checkpoint: str = "latest",
+    checkpoint: str = "result",
     precision: str = "float32",
 ) -> pathlib.Path | RemotePath:
-    """Exports the "latest" or "best" checkpoint of a workdir to `directory` (default: `workdir/export`).
+    """Exports the "result", "latest" or "best" weights of a workdir to `directory` (default: `workdir/export`).
 
     The model card gets the last evaluation in the workdir; of the best checkpoint, the last one of its step.
 

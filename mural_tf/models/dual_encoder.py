@@ -27,7 +27,7 @@ from mural_tf.encoders.layers import BatchNormalization
 from mural_tf.encoders.packing import encode_by_length, stack_ids
 from mural_tf.errors import UserError
 from mural_tf.losses.contrastive import Rows, in_batch_recall
-from mural_tf.models.step import StepGuard, TrainingStep
+from mural_tf.models.step import StepGuard, TrainingStep, WeightAverage
 from mural_tf.text.word_pieces import TOKENS
 
 TEXT_PAIRS = "text_text"  # the stream whose position comes last, whatever the order of the tasks
@@ -106,6 +106,7 @@ class DualEncoder(keras.Model):
             setattr(self, f"{name}_head", self.build_head(name))
         self._batch_spec = None
         self.compiled_lengths: tuple[int, ...] = ()
+        self.average: WeightAverage | None = None
         self.progress = None  # in the data: what `note`s every batch that is trained, see training/data_progress.py
         self.optimizers: dict[str, keras.optimizers.Optimizer] = {}
         self.meters: dict[str, keras.metrics.Metric] = {}
@@ -336,18 +337,21 @@ class DualEncoder(keras.Model):
         max_skipped_steps: int = 10,
         seed: int = 0,
         compiled_lengths: tuple[int, ...] = (),
+        average_decay: float = 0.0,
         **kwargs,
     ):
         """Takes one optimiser for all tasks, {"joint": …}, or one for each; see `optimizers.build_optimizers`.
 
-        `compiled_lengths` are those of `encode_by_length`, where XLA compiles the step. The other arguments are
-        `TrainingStep`'s and `StepGuard`'s; call it in the strategy's scope.
+        `compiled_lengths` are those of `encode_by_length`, where XLA compiles the step; with `average_decay` above 0
+        the step keeps a `WeightAverage`. The other arguments are `TrainingStep`'s and `StepGuard`'s; call it in the
+        strategy's scope.
         """
         self.compiled_lengths = compiled_lengths
         super().compile(optimizer=next(iter(optimizers.values())), **kwargs)
         self.optimizers = dict(optimizers)
         self.guard = StepGuard(max_skipped_steps)
-        self.step = TrainingStep(self, dict(optimizers), self.guard, clip_norm, micro_batches, seed)
+        self.average = WeightAverage(self.trainable_variables, average_decay) if average_decay else None
+        self.step = TrainingStep(self, dict(optimizers), self.guard, clip_norm, micro_batches, seed, self.average)
         names = [*(f"loss_{task}" for task in self.loss_weights()), "loss", *self.state_logs()]
         names += [f"recall@1_{task}" for task in self.compared_pairs()]
         names += [*self.log_names, *self.step.log_names]

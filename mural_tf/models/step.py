@@ -21,7 +21,7 @@ run.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
@@ -45,6 +45,7 @@ class TrainingStep:
       clip_norm: global gradient norm to clip at; 0: off.
       micro_batches: 1 for one pass; above, the number of equal chunks of two passes.
       seed: of the run.
+      average: takes the weights after every step that is applied; `None`: nothing does.
 
     Attributes:
       trained_parameters: numbers in the variables that the losses reach; `None` before the first step is traced.
@@ -58,11 +59,12 @@ class TrainingStep:
         clip_norm: float = 0.0,
         micro_batches: int = 1,
         seed: int = 0,
+        average: WeightAverage | None = None,
     ):
         if micro_batches < 1:
             raise UserError(f"train.micro_batches={micro_batches} must be at least 1, the whole batch.")
         self._method, self._optimizers, self._guard = method, optimizers, guard
-        self._clip_norm, self._chunks, self._seed = clip_norm, micro_batches, seed
+        self._clip_norm, self._chunks, self._seed, self._average = clip_norm, micro_batches, seed, average
         self.trained_parameters: int | None = None
 
     @property
@@ -87,6 +89,8 @@ class TrainingStep:
             self._apply(name, values, logs, apply)
         for layer, moments in gradients.moments.items():
             layer.update_moving(*moments, apply=apply)
+        if self._average is not None:
+            self._average.update(apply)
         return logs, apply
 
     def _norms(self, optimizer: str, gradients: list) -> dict[str, tf.Tensor]:
@@ -316,6 +320,43 @@ def _dense(gradients: list, variables: list) -> list:
         else gradient
         for gradient, variable in zip(gradients, variables)
     ]
+
+
+class WeightAverage(tf.Module):
+    """The exponential average of weights over steps: a <- d a + (1 - d) w after every step that is applied.
+
+    After Polyak and Juditsky, "Acceleration of Stochastic Approximation by Averaging" (1992), with the decay that
+    TensorFlow's moving averages take: d = min(decay, (1 + t) / (10 + t)) after t steps, so that the first weights are
+    soon forgotten. BatchNorm's statistics are averages already and stay as they are.
+
+    Args:
+      weights: variables; the average begins with their present values.
+      decay: d in (0, 1).
+
+    Attributes:
+      values: the averages, in the order of `weights`.
+    """
+
+    def __init__(self, weights: Sequence[tf.Variable], decay: float):
+        super().__init__()
+        if not 0.0 < decay < 1.0:
+            raise UserError(f"train.average_decay={decay}: expected a number from 0 (no average) to below 1.")
+        self._weights, self._decay = list(weights), decay
+        self.steps = self._variable(tf.zeros([], tf.int64), "average_steps")
+        self.values = [self._variable(weight.read_value(), f"average_{n}") for n, weight in enumerate(self._weights)]
+
+    def update(self, apply: tf.Tensor) -> None:
+        """Counts the present weights in, if `apply`, a bool scalar."""
+        steps = tf.cast(self.steps, tf.float32)
+        rate = 1.0 - tf.minimum(self._decay, (1.0 + steps) / (10.0 + steps))
+        for value, weight in zip(self.values, self._weights):
+            value.assign_add(tf.where(apply, rate * (weight - value), 0.0))
+        self.steps.assign_add(tf.cast(apply, tf.int64))
+
+    @staticmethod
+    def _variable(value: tf.Tensor, name: str) -> tf.Variable:
+        first = tf.VariableAggregation.ONLY_FIRST_REPLICA
+        return tf.Variable(value, trainable=False, name=name, aggregation=first)
 
 
 class StepGuard(tf.Module):

@@ -14,19 +14,22 @@ from collections.abc import Callable
 import tensorflow as tf
 from ml_collections import ConfigDict
 
-from mural_tf.config import load_config
+from mural_tf.config import base_config, load_config
 from mural_tf.errors import UserError
-from mural_tf.files import json_field, read_json
+from mural_tf.files import as_path, json_field, read_json
 from mural_tf.models import method_class, mount
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.remote_folders import local_copy, shown
 from mural_tf.runs.pretrain import train_and_finish
+from mural_tf.runs.tuning import inherited, settings_by_data
 from mural_tf.text.vocabulary_file import check_saved_model
 from mural_tf.training.checkpoints import restore_for_inference
 from mural_tf.trust import check_class, check_handles
 
-# What a fine-tuning configuration may change of a tower it takes over; everything else is the source's.
-TOWER_SETTINGS = ("drop_connect_rate", "batch_norm_momentum", "dropout", "precision", "frozen", "frozen_words")
+# What a fine-tuning configuration may change of a tower it takes over; everything else is the source's, and so are the
+# first ones where the configuration leaves them at their defaults.
+INHERITED = ("drop_connect_rate", "batch_norm_momentum", "dropout", "precision")
+TOWER_SETTINGS = (*INHERITED, "frozen", "frozen_words")
 
 
 def finetune(
@@ -48,8 +51,24 @@ def finetune(
     Raises:
       UserError: a source that cannot be used, or anything `pretrain` raises it for.
     """
-    config, initialize = starting_point(config, source)
+    config, initialize = starting_point(as_begun(config, workdir), source)
     train_and_finish(config, workdir, tpu, debug_nans, profile, initialize)
+
+
+def as_begun(config: ConfigDict, workdir: str | pathlib.Path) -> ConfigDict:
+    """Returns the configuration with the values that zeros stood for when the run began, should the data grow."""
+    begun = as_path(workdir) / "config.json"
+    if not begun.is_file():
+        return config
+    config, before = config.copy_and_resolve_references(), load_config(local_copy(begun))
+    if not config.optimizer.learning_rate:
+        config.optimizer = before.optimizer
+    if not config.train.steps:
+        for name in ("steps", "log_every", "evaluate_every", "checkpoint_every"):
+            config.train[name] = before.train[name]
+    for name in ("image_text_batch", "text_text_batch"):
+        config.train[name] = config.train[name] or before.train[name]
+    return config
 
 
 def starting_point(config: ConfigDict, source: str) -> tuple[ConfigDict, Callable[[DualEncoder], None] | None]:
@@ -59,14 +78,15 @@ def starting_point(config: ConfigDict, source: str) -> tuple[ConfigDict, Callabl
     """
     folder = pathlib.Path(source) if source.startswith(("http://", "https://")) else local_copy(source)
     if (folder / "config.json").exists():
-        config = _with_source_architecture(config, load_config(folder / "config.json"), folder)
+        trained = load_config(folder / "config.json")
+        config = _with_source_settings(_with_source_architecture(config, trained, folder), trained)
         restore = _restore_export
         if (folder / "checkpoints").is_dir():
             restore = functools.partial(_restore_workdir, other_method=config.other_method)
         elif config.other_method:
             raise UserError(f"other_method=True starts from a workdir; {source} is an export.")
     elif (folder / "image_encoder/saved_model.pb").exists() and (folder / "text_encoder/saved_model.pb").exists():
-        config = _with_hub_towers(config, folder)
+        config = settings_by_data(_with_hub_towers(config, folder), base_config())
         restore = _restore_hub
     else:
         _check_hub_handle(source, folder)
@@ -75,8 +95,21 @@ def starting_point(config: ConfigDict, source: str) -> tuple[ConfigDict, Callabl
             raise UserError(
                 f"{source} is taken as a TF-Hub text encoder; name its word pieces with --config.vocabulary.file=…."
             )
+        config = settings_by_data(config, base_config())
         restore = None  # the tower brings its weights when it is built
+    if config.train.interpolate and (restore is None or config.other_method or method_class(config.model).starts_from):
+        print("No mix with the source's weights at the end: the run goes on as another model than the source is.")
+        config.train.interpolate = False
     return config, None if restore is None else lambda model: restore(model, folder)
+
+
+def _with_source_settings(config: ConfigDict, source: ConfigDict) -> ConfigDict:
+    """Augmentation, optimiser and sizes where the configuration leaves them open; where to see what is forgotten."""
+    config.augmentation.update(inherited(config, source, "augmentation", source.augmentation))
+    own = source.data.directory
+    if not config.evaluation.source_data and own != config.data.directory and as_path(own).is_dir():
+        config.evaluation.source_data = own
+    return settings_by_data(config, source)
 
 
 def _with_source_architecture(config: ConfigDict, source: ConfigDict, folder: pathlib.Path) -> ConfigDict:
@@ -84,6 +117,7 @@ def _with_source_architecture(config: ConfigDict, source: ConfigDict, folder: pa
     config = config.copy_and_resolve_references()
     for tower in ("image_tower", "text_tower"):
         kept = {name: config[tower][name] for name in TOWER_SETTINGS if name in config[tower]}
+        kept.update(inherited(config, source, tower, INHERITED))
         config[tower].update(source[tower].to_dict())
         config[tower].update(kept)
     if _goes_on_as(source.model, config, folder):

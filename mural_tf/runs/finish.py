@@ -32,15 +32,18 @@ from mural_tf.trust import names_code
 
 
 class MeasuredModel:
-    """The model to evaluate and export: the trained one, or, of several replicas, a copy.
+    """The model to evaluate and export: the trained one, or, of several replicas or averaged weights, a copy.
 
     The copy is on one device and has the weights of the latest checkpoint. So evaluation is one process' matter, and
-    uses what a checkpoint holds: BatchNorm statistics averaged over the replicas.
+    uses what a checkpoint holds: BatchNorm statistics averaged over the replicas. Weights that are averaged over steps
+    take the place of the latest ones in it.
     """
 
     def __init__(self, model: DualEncoder, tokenizer, config: ConfigDict, workdir: pathlib.Path, alone: bool):
-        self._model = model if alone else None
-        self._alone, self._config, self._workdir = alone, config, workdir
+        self._average = model.average
+        self._alone = alone and self._average is None
+        self._model = model if self._alone else None
+        self._config, self._workdir = config, workdir
         self.tokenizer = tokenizer
         self._restored: int | None = None
         self._embedder: Embedder | None = None
@@ -53,7 +56,9 @@ class MeasuredModel:
             with concurrent.futures.ThreadPoolExecutor(1) as outside:
                 self._model = outside.submit(build_model, self._config, self.tokenizer.vocabulary_size).result()
         if not self._alone and self._restored != step:
-            restore_for_inference(self._model, self._workdir)
+            restore_for_inference(self._model, self._workdir, "latest")
+            for weight, average in zip(self._model.trainable_variables, self._average.values if self._average else ()):
+                weight.assign(average.read_value())
             self._restored = step
         return self._model
 
@@ -103,14 +108,14 @@ def is_finished(workdir: pathlib.Path) -> bool:
     return (workdir / SUMMARY).exists()
 
 
-def finish(measured: MeasuredModel, config: ConfigDict, workdir: pathlib.Path) -> None:
-    """Evaluates, exports and searches, then prints the summary.
+def finish(measured: MeasuredModel, config: ConfigDict, workdir: pathlib.Path, evaluation_of=SplitEvaluation) -> None:
+    """Evaluates by `evaluation_of(measured, config, split)`, exports and searches, then prints the summary.
 
     Everything appears when it is complete, and the summary last, so that it can be interrupted and done again.
     """
     split, step = config.evaluation.split, config.train.steps
     print(f"Evaluating on {split} …", flush=True)
-    evaluate = SplitEvaluation(measured, config, split)
+    evaluate = evaluation_of(measured, config, split)
     evaluation = evaluate(step)
     metrics, groups = {}, ""
     if evaluation is not None:

@@ -19,9 +19,10 @@ from mural_tf.models.dual_encoder import DualEncoder, trainable_parameters
 from mural_tf.optimizers import check_optimizer
 from mural_tf.remote_folders import fetch, local_folder, share, shown
 from mural_tf.runs.finish import MeasuredModel, SplitEvaluation, describe, finish, is_finished
+from mural_tf.runs.tuning import TunedEvaluation, mix
 from mural_tf.text.word_pieces import WordPieceTokenizer
 from mural_tf.training.callbacks import StopRequested, StopSignals, parse_profile
-from mural_tf.training.checkpoints import has_checkpoint
+from mural_tf.training.checkpoints import has_checkpoint, save_result
 from mural_tf.training.fit import compile_model, fit
 from mural_tf.training.prepare import check_places, prepare_data, prepare_tokenizer
 from mural_tf.training.strategy import (
@@ -113,11 +114,16 @@ def _train_in_workdir(config, workdir, strategy, profile, debug_nans, initialize
         print(describe_devices(strategy), flush=True)
         print(f"Training {size} for {config.train.steps:,} steps in {shown(workdir)}.", flush=True)
     measured = MeasuredModel(model, tokenizer, config, workdir, alone=strategy.num_replicas_in_sync == 1)
-    evaluate = SplitEvaluation(measured, config, "dev")
+    evaluation_of = SplitEvaluation if initialize is None else TunedEvaluation
+    evaluate = evaluation_of(measured, config, "dev")
     reached = fit(model, tokenizer, config, workdir, strategy, signals, evaluate, profile)
     signals.check()
     if reached and writes:
-        finish(measured, config, workdir)
+        if initialize is not None and config.train.interpolate:
+            mix(measured, initialize, evaluate, config.train.steps, workdir)
+        elif config.train.average_decay:
+            save_result(measured.at(config.train.steps), workdir, config.train.steps)
+        finish(measured, config, workdir, evaluation_of)
     return reached
 
 

@@ -45,7 +45,7 @@ def export_variants(
     workdir: str | pathlib.Path,
     export: str | pathlib.Path,
     kinds: Sequence[str],
-    checkpoint: str = "latest",
+    checkpoint: str = "result",
     languages: Sequence[str] | None = None,
 ) -> dict:
     """Writes `export/tflite/<encoder>_<kind>.tflite` and report.json, and returns the report.
@@ -54,7 +54,7 @@ def export_variants(
       workdir: whose checkpoint; its data (`data.directory`, `evaluation.split`) measures the recall.
       export: an export's folder; the sub-folder appears when it is complete.
       kinds: of `KINDS`; float32 is always measured too.
-      checkpoint: "latest" or "best".
+      checkpoint: "result", "latest" or "best".
       languages: to measure in; None: all that the split holds.
 
     Raises:

@@ -165,9 +165,12 @@ class PeriodicEvaluation(_Callback):
         if not self.model.stop_training:
             self.evaluate_if_due(self.log.step)
 
-    def evaluate_if_due(self, step: int) -> None:
-        """Evaluates `step` if that was to be done and is not done yet; only where the workdir is written."""
-        if not self.log.writes or not self.intervals.due(step, self.every):
+    def evaluate_if_due(self, step: int, first: bool = False) -> None:
+        """Evaluates `step` if that was to be done and is not done yet; only where the workdir is written.
+
+        `first`: it is the one before the first step, which is due.
+        """
+        if not self.log.writes or not (first or self.intervals.due(step, self.every)):
             return
         if any(has_evaluation(row, self.evaluate.name, step) for row in read_metrics(self.log.workdir)):
             return

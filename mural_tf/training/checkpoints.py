@@ -76,7 +76,7 @@ def write_snapshot(snapshot: tuple[list[bytes], list[tf.Tensor]], prefix: pathli
         shutil.rmtree(partial, ignore_errors=True)
 
 
-FOLDERS = {"latest": "checkpoints", "best": "checkpoints/best"}
+FOLDERS = {"result": "checkpoints/result", "latest": "checkpoints", "best": "checkpoints/best"}
 
 
 class Checkpoints:
@@ -191,6 +191,8 @@ def training_checkpoints(
     """
     optimizers = {f"optimizer_{name}": optimizer for name, optimizer in model.optimizers.items()}
     state = dict(model=_weights(model), guard=model.guard, **optimizers, **model.training_parts())
+    if model.average is not None:
+        state["average"] = model.average
     saved = state if data_progress is None else {**state, "data_progress": data_progress}
     folder, restored = workdir / FOLDERS["latest"], tf.train.Checkpoint(**state)
     return Checkpoints(tf.train.Checkpoint(**saved), folder, keep, writes, restored)
@@ -238,9 +240,12 @@ def has_checkpoint(workdir: pathlib.Path) -> bool:
 
 
 def restore_for_inference(
-    model: DualEncoder, workdir: str | pathlib.Path, which: str = "latest", partly: bool = False
+    model: DualEncoder, workdir: str | pathlib.Path, which: str = "result", partly: bool = False
 ) -> str:
-    """Restores a model's weights from a workdir's latest or best checkpoint and returns the checkpoint's path.
+    """Restores a model's weights from a workdir and returns the checkpoint's path.
+
+    `which` is one of `FOLDERS`: the result of the run, where that is other than the weights after the last step (mixed
+    with the source's, or averaged over steps), those weights, or dev's best.
 
     With `partly`, parts of the model that the checkpoint does not hold stay as they are: it is another method's.
 
@@ -248,6 +253,8 @@ def restore_for_inference(
     """
     if which not in FOLDERS:
         raise UserError(f"Unknown checkpoint {which!r}; known: {', '.join(FOLDERS)}.")
+    if which == "result" and not list_checkpoints(pathlib.Path(workdir) / FOLDERS[which]):
+        which = "latest"
     folder = pathlib.Path(workdir) / FOLDERS[which]
     paths = list_checkpoints(folder)
     if not paths and which == "best":
@@ -264,10 +271,17 @@ def restore_for_inference(
     return _restore_newest(held, paths, folder)
 
 
+def save_result(model: DualEncoder, workdir: pathlib.Path, step: int) -> None:
+    """Keeps a model's weights as the run's result; returns when they are written."""
+    checkpoints = Checkpoints(tf.train.Checkpoint(model=_weights(model)), workdir / FOLDERS["result"], keep=1)
+    checkpoints.save(step)
+    checkpoints.wait()
+
+
 def load_trained(
-    workdir: str | pathlib.Path, which: str = "latest"
+    workdir: str | pathlib.Path, which: str = "result"
 ) -> tuple[DualEncoder, WordPieceTokenizer, ConfigDict, int]:
-    """Returns a workdir's model with its latest or best weights, its tokenizer, its configuration, and their step.
+    """Returns a workdir's model with the weights of one of `FOLDERS`, its tokenizer, its configuration, and their step.
 
     Raises `UserError` if a part is missing or damaged, or they do not fit together.
     """

@@ -47,6 +47,7 @@ def compile_model(model: DualEncoder, config: ConfigDict) -> None:
         steps_per_execution=train.steps_per_execution,
         jit_compile=train.jit,
         compiled_lengths=tuple(lengths),
+        average_decay=train.average_decay,
     )
 
 
@@ -107,7 +108,10 @@ def fit(
         return _distribute(strategy, model, tokenizer, config, complete)
 
     with log:
-        evaluation.evaluate_if_due(step)  # that a run which was interrupted meanwhile had no time for
+        first = train.evaluate_first and evaluate is not None and step == 0
+        if first and not restored:
+            checkpoints.save(0)  # what is evaluated, as before every evaluation
+        evaluation.evaluate_if_due(step, first)  # also what an interrupted run had no time for
         if step >= train.steps:
             return True
         checkpoints.prepare()

@@ -20,7 +20,8 @@ from mural_tf.text.learning import build_vocabulary
 from mural_tf.text.vocabulary_file import digest, save_vocabulary
 from mural_tf.text.word_pieces import WordPieceTokenizer
 
-PLACES = ("data.directory", "vocabulary.file", "text_tower.word_vectors")  # fields that name a file or folder
+# Fields that name a file or folder.
+PLACES = ("data.directory", "evaluation.source_data", "vocabulary.file", "text_tower.word_vectors")
 HANDLES = ("image_tower.handle", "text_tower.handle")  # or a TF-Hub address
 
 

@@ -1,0 +1,256 @@
+"""What fine-tuning adds to a run: settings that follow the data, what is forgotten, and mixes with the source.
+
+Zeros in the configuration (`configs/finetune.py`) stand for values that follow from the number of captions. Dev is
+measured in the languages of the training captions ("tuned") and in all others that dev, or the dev split of the
+source's own data, has ("others"). At the end `mix` takes weights between the source's and the tuned ones, after
+Wortsman et al., "Robust fine-tuning of zero-shot models" (2022), "WiSE-FT", and keeps the mix that dev prefers.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import itertools
+import json
+import math
+import pathlib
+from collections.abc import Callable
+
+import numpy as np
+from absl import logging
+from ml_collections import ConfigDict
+
+from mural_tf.config import base_config
+from mural_tf.data import records, tfrecord
+from mural_tf.data.streams.epochs import stated_languages
+from mural_tf.data.streams.mixture import Source, training_sources
+from mural_tf.errors import UserError
+from mural_tf.evaluation.request import measure_retrieval
+from mural_tf.evaluation.retrieval import Evaluation, read_pool
+from mural_tf.files import as_path, open_path, write_whole
+from mural_tf.models.dual_encoder import DualEncoder
+from mural_tf.runs.finish import MeasuredModel, SplitEvaluation
+from mural_tf.training.checkpoints import save_result
+
+RATE = 1 / 20  # of the source's learning rate: [MURAL] trains at 1e-3 (§3.2) and fine-tunes at 5e-5 (§4)
+EPOCHS = 15
+FEWEST_STEPS, MOST_STEPS = 60, 40_000  # the latter: [MURAL] §4
+SMALLEST_BATCH, LARGEST_BATCH = 16, 2_048  # the latter: [ETCL]
+SAMPLED = 20_000  # records that are read to estimate how many there are
+SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the tuned weights in a mix
+TUNED, OTHERS = "tuned", "others"
+MIXES = "mixes.json"
+
+
+# Settings.
+
+
+def settings_by_data(config: ConfigDict, source: ConfigDict) -> ConfigDict:
+    """Returns the configuration with values in place of its zeros, and says in a line what they are.
+
+    Args:
+      config: with 0 for `train.steps`, `train.image_text_batch`, `train.text_text_batch` or `optimizer.learning_rate`,
+        which then brings the source's whole optimiser.
+      source: the configuration of the model that the run starts from.
+
+    Raises `UserError` where there are no captions to train on.
+    """
+    train, optimizer = config.train, config.optimizer
+    zeros = 0 in (train.steps, train.image_text_batch, train.text_text_batch, optimizer.learning_rate)
+    if not zeros:
+        return config
+    config = config.copy_and_resolve_references()
+    train, counts = config.train, caption_counts(config.data)
+    captions = sum(counts.values())
+    train.image_text_batch = train.image_text_batch or batch_for(captions)
+    train.text_text_batch = train.text_text_batch or train.image_text_batch
+    if not train.steps:
+        train.steps = min(max(math.ceil(EPOCHS * captions / train.image_text_batch), FEWEST_STEPS), MOST_STEPS)
+        train.log_every = min(train.log_every, max(train.steps // 20, 1))
+        train.evaluate_every = train.evaluate_every or max(train.steps // 5, 1)
+        train.checkpoint_every = min(train.checkpoint_every, max(train.steps // 5, 1))
+    if not config.optimizer.learning_rate:
+        config.optimizer.update({**source.optimizer.to_dict(), "warmup_steps": config.optimizer.warmup_steps})
+        config.optimizer.learning_rate *= RATE
+        config.optimizer.text_text_learning_rate *= RATE
+    print(
+        f"{captions:,} captions in {len(counts)} language{'s' * (len(counts) != 1)}: {train.steps:,} steps of "
+        f"{train.image_text_batch:,} pairs, {config.optimizer.name} at {config.optimizer.learning_rate:.2g}.",
+        flush=True,
+    )
+    return config
+
+
+def batch_for(captions: int) -> int:
+    """The power of two closest to three times the root of the number of captions, within bounds; no more than they."""
+    size = 2 ** round(math.log2(3 * math.sqrt(captions)))
+    return min(max(size, SMALLEST_BATCH), LARGEST_BATCH, 2 ** int(math.log2(captions)))
+
+
+@functools.lru_cache(maxsize=8)
+def _counts_of(source: Source) -> dict[str, int]:
+    """Captions by language: as `dataset.json` says, or else of the first records, taken for all by their bytes."""
+    files = source.files(records.IMAGE_TEXT)
+    if source.format == "mural":
+        stated = stated_languages(files, records.parse_image_text, "language")
+        if stated is not None:
+            return stated
+    sizes, counts, read = records.file_sizes(files), collections.Counter(), 0
+    serialized = ((name, data) for name in files for _, data in tfrecord.read_all(name, lambda *_: None, open_path))
+    number = 0
+    for number, (name, data) in enumerate(itertools.islice(serialized, SAMPLED), start=1):
+        read += len(data) + tfrecord.FRAME
+        if source.format != "mural":
+            counts[""] += 1
+            continue
+        try:
+            counts.update(records.parse_record(data, name, number).languages)
+        except UserError:  # what cannot be read is counted in training
+            continue
+    scale = sum(sizes.values()) / max(read, 1) if number == SAMPLED else 1.0
+    return {language: round(count * scale) for language, count in counts.items()}
+
+
+def caption_counts(data: ConfigDict) -> dict[str, int]:
+    """Returns training captions by language, those of `data.image_text_languages` where these are given.
+
+    Raises `UserError` if there are none.
+    """
+    counts: collections.Counter[str] = collections.Counter()
+    for source in training_sources(data):
+        for language, count in _counts_of(source).items():
+            counts[language or data.default_language] += count
+    wanted = data.image_text_languages
+    chosen = {language: count for language, count in counts.items() if count and (not wanted or language in wanted)}
+    if not chosen:
+        raise UserError(f"{data.directory} has no training captions{f' in {list(wanted)}' if wanted else ''}.")
+    return chosen
+
+
+def inherited(config: ConfigDict, source: ConfigDict, branch: str, names) -> dict:
+    """Returns {field: value} of a branch: the configuration's where it departs from the default, else the source's."""
+    default = base_config()[branch]
+    return {
+        name: config[branch][name] if config[branch][name] != default[name] else source[branch][name]
+        for name in names
+        if name in config[branch] and name in source[branch]
+    }
+
+
+# What is gained, and what is forgotten.
+
+
+class TunedEvaluation(SplitEvaluation):
+    """Adds the groups "tuned" and "others" to the evaluation of a split; see the module."""
+
+    def __init__(self, measured: MeasuredModel, config: ConfigDict, split: str):
+        super().__init__(measured, config, split)
+        self._source = config.evaluation.source_data
+        self._other_languages: tuple[str, ...] | None = None
+
+    def __call__(self, step: int) -> Evaluation | None:
+        evaluation = super().__call__(step)
+        if evaluation is None:
+            return None
+        tuned = caption_counts(self._config.data)
+        metrics = dict(evaluation.metrics)
+        own = tuple(evaluation.sizes)
+        others = self._measure_others(evaluation, step)
+        metrics.update(others)
+        rows = [*own, *dict.fromkeys(key.split("/")[1] for key in others)]
+        groups = dict(evaluation.groups)
+        for name, members in {
+            TUNED: tuple(row for row in rows if row in tuned),
+            OTHERS: tuple(row for row in rows if row not in tuned),
+        }.items():
+            if members:
+                groups[name] = members
+                values = [metrics[f"{evaluation.name}/{row}/mean_recall"] for row in members]
+                metrics[f"{evaluation.name}/{name}/mean_recall"] = float(np.mean(values))
+        evaluation.metrics, evaluation.groups = metrics, groups
+        return evaluation
+
+    def score(self, evaluation: Evaluation) -> float:
+        """The mean of both groups' mean recalls; of one, where there is one."""
+        keys = (f"{evaluation.name}/{group}/mean_recall" for group in (TUNED, OTHERS))
+        return float(np.mean([evaluation.metrics[key] for key in keys if key in evaluation.metrics]))
+
+    def _measure_others(self, evaluation: Evaluation, step: int) -> dict[str, float]:
+        """Metrics of the languages that the source's data has beyond the evaluation's."""
+        if self._other_languages is None:
+            self._other_languages = self._find_others(evaluation)
+        if not self._other_languages:
+            return {}
+        embedder, size = self._measured.embedder(step), self._config.evaluation.batch_size
+        found = measure_retrieval(embedder, self._source, self.split, self._other_languages, size, evaluation.name)
+        rows = {f"{evaluation.name}/{language}/" for language in found.sizes}
+        return {key: value for key, value in found.metrics.items() if key.startswith(tuple(rows))}
+
+    def _find_others(self, evaluation: Evaluation) -> tuple[str, ...]:
+        if not self._source or as_path(self._source) == as_path(self._config.data.directory):
+            return ()
+        try:
+            languages = read_pool(self._source, self.split).texts
+        except UserError as error:
+            logging.warning("What is forgotten in the source's other languages is not measured: %s", error)
+            return ()
+        return tuple(sorted(set(languages) - set(evaluation.sizes)))
+
+
+# The mix.
+
+
+def mix(
+    measured: MeasuredModel,
+    initialize: Callable[[DualEncoder], None],
+    evaluate: TunedEvaluation,
+    step: int,
+    workdir: pathlib.Path,
+) -> None:
+    """Gives the measured model the mix of weights that dev prefers, and keeps it as the run's result.
+
+    Prints and writes what each share reached. Without a dev split the tuned weights stay.
+    """
+    model = measured.at(step)
+    variables = _variables(model)
+    tuned = [variable.numpy() for variable in variables]
+    initialize(model)
+    source = [variable.numpy() for variable in variables]
+    rows, best = [], (-math.inf, 1.0)
+    for share in SHARES:
+        _assign(variables, source, tuned, share)
+        evaluation = evaluate(step)
+        if evaluation is None:
+            print("No mix with the source's weights: the data has no dev split to choose by.", flush=True)
+            break
+        best = max(best, (evaluate.score(evaluation), share))
+        groups = {name: evaluation.metrics.get(f"{evaluation.name}/{name}/mean_recall") for name in (TUNED, OTHERS)}
+        rows.append({"share": share, **{name: value for name, value in groups.items() if value is not None}})
+    _assign(variables, source, tuned, best[1])
+    save_result(model, workdir, step)
+    write_whole(workdir / MIXES, json.dumps({"chosen": best[1], "mixes": rows}, indent=2) + "\n")
+    if rows:
+        print("\n".join(describe_mixes(rows, best[1])), flush=True)
+
+
+def describe_mixes(rows: list[dict], chosen: float) -> list[str]:
+    """Returns lines: the mean recall on dev of each share of the tuned weights; 0 is the source as it stands."""
+    names = [name for name in (TUNED, OTHERS) if name in rows[0]]
+    lines = ["Mean recall on dev of source and tuned weights, mixed:", "share of tuned  " + "  ".join(names)]
+    for row in rows:
+        cells = "  ".join(f"{row[name]:{len(name)}.1f}" for name in names)
+        lines.append(f"{row['share']:14.2f}  {cells}" + ("  <- the result" if row["share"] == chosen else ""))
+    return lines
+
+
+def _variables(model: DualEncoder) -> list:
+    """The numbers that a trained model consists of, each variable once."""
+    parts = model.weights_by_part().values()
+    found = (variable for part in parts for variable in (part.variables if hasattr(part, "variables") else [part]))
+    return list({variable.ref(): variable for variable in found}.values())
+
+
+def _assign(variables, source, tuned, share: float) -> None:
+    for variable, one, other in zip(variables, source, tuned):
+        is_number = np.issubdtype(one.dtype, np.floating)
+        variable.assign((1.0 - share) * one + share * other if is_number else other)

@@ -1,0 +1,226 @@
+"""Fine-tuning: settings by the size of the data, the source as the first row, the mix, and averages over steps."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import toy_data
+
+import mural_tf
+from mural_tf.config import base_config, load_config, save_config
+from mural_tf.data import records
+from mural_tf.errors import UserError
+from mural_tf.models import build_model
+from mural_tf.models.step import WeightAverage
+from mural_tf.runs import tuning
+from mural_tf.runs.finetune import as_begun, finetune, starting_point
+from mural_tf.training.fit import compile_model
+
+from configs.finetune import get_config  # isort: skip
+
+
+@pytest.mark.parametrize(
+    "captions,batch", [(3, 2), (30, 16), (500, 64), (40_000, 512), (711_000, 2_048), (10**9, 2_048)]
+)
+def test_batches_grow_with_the_root_of_the_captions(captions, batch):
+    assert tuning.batch_for(captions) == batch
+
+
+def test_zeros_stand_for_what_follows_from_the_data(tmp_path, capsys):
+    """64 pictures of two captions: 3 * sqrt(128) = 33.9 -> 32 pairs; 15 * 128 / 32 = 60 steps; a twentieth of 4e-3."""
+    toy_data.write_toy_data(tmp_path)
+    source = base_config()
+    source.optimizer.update(dict(name="adam", learning_rate=4e-3, text_text_learning_rate=2e-3, warmup_steps=9))
+    config = get_config()
+    config.data.directory = str(tmp_path)
+    found = tuning.settings_by_data(config, source)
+    assert (found.train.steps, found.train.image_text_batch, found.train.text_text_batch) == (60, 32, 32)
+    assert (found.train.log_every, found.train.evaluate_every, found.train.checkpoint_every) == (3, 12, 12)
+    optimizer = found.optimizer
+    assert (optimizer.name, optimizer.warmup_steps) == ("adam", 0)
+    assert np.allclose([optimizer.learning_rate, optimizer.text_text_learning_rate], [2e-4, 1e-4], rtol=1e-12)
+    assert capsys.readouterr().out == "128 captions in 2 languages: 60 steps of 32 pairs, adam at 0.0002.\n"
+    config.data.image_text_languages = ("de",)
+    assert tuning.settings_by_data(config, source).train.image_text_batch == 32  # 33.9 / sqrt(2) = 23.98
+    config.data.image_text_languages = ("fr",)
+    with pytest.raises(UserError, match=r"has no training captions in \['fr'\]"):
+        tuning.settings_by_data(config, source)
+
+
+def test_what_is_given_stays(tmp_path):
+    toy_data.write_toy_data(tmp_path)
+    config = get_config()
+    config.data.directory = str(tmp_path)
+    config.train.steps, config.optimizer.learning_rate = 7, 1e-2
+    found = tuning.settings_by_data(config, base_config())
+    assert (found.train.steps, found.train.log_every, found.train.evaluate_every) == (7, 50, 0)
+    assert (found.optimizer.name, found.optimizer.learning_rate, found.train.image_text_batch) == ("lamb", 1e-2, 32)
+
+
+def test_a_run_goes_on_with_the_values_of_its_beginning(tmp_path):
+    begun = get_config()
+    begun.train.update(dict(steps=60, image_text_batch=32, text_text_batch=32, log_every=3, evaluate_every=12))
+    begun.optimizer.update(dict(name="adam", learning_rate=2e-4))
+    save_config(begun, tmp_path / "config.json")
+    given = get_config()
+    given.train.image_text_batch = 16
+    found = as_begun(given, tmp_path)
+    assert (found.train.steps, found.train.log_every, found.train.image_text_batch) == (60, 3, 16)
+    assert (found.optimizer.name, found.optimizer.learning_rate, found.train.text_text_batch) == ("adam", 2e-4, 32)
+    assert as_begun(given, tmp_path / "new").train.steps == 0
+
+
+def test_captions_are_estimated_where_nothing_states_them(tmp_path, monkeypatch):
+    """Half of the records are read; damage in the first costs itself alone."""
+    toy_data.write_toy_data(tmp_path)
+    monkeypatch.setattr(tuning, "SAMPLED", 32)
+    counts = tuning.caption_counts(get_data(tmp_path))
+    assert counts.keys() == {"en", "de"} and all(abs(count - 64) <= 4 for count in counts.values())
+    tuning._counts_of.cache_clear()
+    monkeypatch.setattr(tuning, "SAMPLED", 1000)
+    path = tmp_path / "image_text/train-00000-of-00002.tfrecord"
+    content = bytearray(path.read_bytes())
+    content[40] ^= 1
+    path.write_bytes(content)
+    assert tuning.caption_counts(get_data(tmp_path)) == {"en": 63, "de": 63}
+
+
+def get_data(folder):
+    config = base_config()
+    config.data.directory = str(folder)
+    return config.data
+
+
+def test_what_is_left_at_its_default_is_the_sources(export, tmp_path):
+    toy_data.write_toy_data(tmp_path)
+    source = load_config(export / "config.json")
+    config = get_config()
+    config.data.directory = str(tmp_path)
+    config.text_tower.dropout = 0.25
+    found, _ = starting_point(config, str(export))
+    assert (found.text_tower.dropout, found.image_tower.drop_connect_rate) == (
+        0.25,
+        source.image_tower.drop_connect_rate,
+    )
+    assert source.image_tower.drop_connect_rate == 0.0 != base_config().image_tower.drop_connect_rate
+    assert found.augmentation.flip is False and base_config().augmentation.flip is True
+    assert found.evaluation.source_data == source.data.directory and found.train.interpolate
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Captions in English; dev and test have German ones too."""
+    folder = tmp_path_factory.mktemp("tuned") / "data"
+    images = toy_data.image_text_records(24)
+    english = [records.ImageTextRecord(i.image_id, i.image, i.captions[:1], ["en"], [i.image_id]) for i in images]
+    records.write_records(folder, records.IMAGE_TEXT, "train", english)
+    for split in ("dev", "test"):
+        records.write_records(folder, records.IMAGE_TEXT, split, images[:12])
+    return folder
+
+
+def run(data, source, workdir, **train):
+    config = get_config()
+    config.data.directory = str(data)
+    config.optimizer.update(dict(name="adam", learning_rate=train.pop("learning_rate", 0.0)))
+    config.train.update(dict(steps=2, image_text_batch=8, log_every=1, evaluate_every=1, **train))
+    finetune(config, str(source), workdir)
+    return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_a_run_that_spoils_the_model_ends_as_its_source(data, export, tmp_path, eager, capsys):
+    rows = run(data, export, tmp_path / "w", learning_rate=0.3, export=False)
+    dev = {row["step"]: row for row in rows if "retrieval_dev/all/mean_recall" in row}
+    assert list(dev) == [0, 1, 2]
+    assert json.loads((tmp_path / "w/checkpoints/best/best.json").read_text())["step"] == 0
+    printed = capsys.readouterr().out
+    mixes = json.loads((tmp_path / "w/mixes.json").read_text())
+    assert mixes["chosen"] == 0.0 and [row["share"] for row in mixes["mixes"]] == [0.0, 0.25, 0.5, 0.75, 1.0]
+    assert (
+        mixes["mixes"][0]["tuned"]
+        == dev[0]["retrieval_dev/tuned/mean_recall"]
+        == dev[0]["retrieval_dev/en/mean_recall"]
+    )
+    assert mixes["mixes"][0]["others"] == dev[0]["retrieval_dev/de/mean_recall"]
+    assert mixes["mixes"][-1]["tuned"] == dev[2]["retrieval_dev/tuned/mean_recall"]
+    assert "share of tuned  tuned  others\n          0.00" in printed and "  <- the result" in printed
+    texts, source = ["thing w1", "ding v3"], mural_tf.load(export)
+    result, latest = (mural_tf.load(tmp_path / "w", checkpoint) for checkpoint in ("result", "latest"))
+    assert np.abs(result.encode_text(texts) - source.encode_text(texts)).max() < 1e-6
+    assert np.abs(latest.encode_text(texts) - source.encode_text(texts)).max() > 1e-2
+
+
+@pytest.mark.slow
+def test_without_dev_the_tuned_weights_are_the_result(data, export, tmp_path, eager, capsys):
+    alone = tmp_path / "data"
+    (alone / "image_text").mkdir(parents=True)
+    for path in (data / "image_text").glob("train*"):
+        (alone / "image_text" / path.name).write_bytes(path.read_bytes())
+    rows = run(alone, export, tmp_path / "w", learning_rate=1e-3, export=False)
+    assert not any("mean_recall" in key for row in rows for key in row)
+    assert "the data has no dev split to choose by" in capsys.readouterr().out
+    result, latest = (mural_tf.load(tmp_path / "w", checkpoint) for checkpoint in ("result", "latest"))
+    assert np.abs(result.encode_text(["thing w1"]) - latest.encode_text(["thing w1"])).max() == 0.0
+
+
+@pytest.mark.slow
+def test_other_languages_come_from_the_sources_data(data, export, tmp_path, eager):
+    """The data's own dev is English alone; the source's has German."""
+    own = tmp_path / "data"
+    english = list(records.read_records(data, records.IMAGE_TEXT, "train"))
+    for split in ("train", "dev"):
+        records.write_records(own, records.IMAGE_TEXT, split, english[:12])
+    config = get_config()
+    config.data.directory, config.evaluation.source_data = str(own), str(data)
+    config.train.update(dict(steps=1, image_text_batch=4, log_every=1, interpolate=False, export=False))
+    finetune(config, str(export), tmp_path / "w")
+    rows = [json.loads(line) for line in (tmp_path / "w/metrics.jsonl").read_text().splitlines()]
+    (first,) = [row for row in rows if row["step"] == 0]
+    assert (
+        first["retrieval_dev/all/mean_recall"]
+        == first["retrieval_dev/tuned/mean_recall"]
+        == first["retrieval_dev/en/mean_recall"]
+    )
+    assert first["retrieval_dev/others/mean_recall"] == first["retrieval_dev/de/mean_recall"]
+
+
+def test_the_average_of_weights():
+    """By hand, of weights 1, 3, 7 at decay 0.5: d = 0.1, 2/11, 0.25 -> 2.8 after 3, 6.23636… after 7."""
+    weight = tf.Variable([1.0])
+    average = WeightAverage([weight], 0.5)
+    weight.assign([3.0])
+    average.update(tf.constant(True))
+    assert abs(average.values[0].numpy()[0] - (0.1 * 1 + 0.9 * 3)) < 1e-6
+    weight.assign([7.0])
+    average.update(tf.constant(True))
+    assert abs(average.values[0].numpy()[0] - (2 / 11 * 2.8 + 9 / 11 * 7)) < 1e-6
+    weight.assign([float("nan")])
+    before = average.values[0].numpy()
+    average.update(tf.constant(False))
+    assert int(average.steps) == 2 and average.values[0].numpy() == before
+    for decay in (-0.1, 1.0):
+        with pytest.raises(UserError, match="from 0"):
+            WeightAverage([weight], decay)
+
+
+@pytest.mark.slow
+def test_the_average_is_what_a_run_leaves(data, export, tmp_path, eager):
+    """In the checkpoints of training, in what is evaluated and exported, and in what is loaded."""
+    settings = dict(learning_rate=1e-2, average_decay=0.9, interpolate=False)
+    run(data, export, tmp_path / "w", **settings)
+    config = load_config(tmp_path / "w/config.json")
+    model = build_model(config, 173)
+    compile_model(model, config)
+    assert model.average is not None
+    result, latest = (mural_tf.load(tmp_path / "w", checkpoint) for checkpoint in ("result", "latest"))
+    texts = ["thing w1", "ding v3"]
+    reader = tf.train.load_checkpoint(str(tmp_path / "w/checkpoints/ckpt-2"))
+    values = [key for key in reader.get_variable_to_shape_map() if key.startswith("average/values/")]
+    assert (
+        len(values) == len(model.trainable_variables)
+        and reader.get_tensor("average/steps/.ATTRIBUTES/VARIABLE_VALUE") == 2
+    )
+    assert np.abs(result.encode_text(texts) - latest.encode_text(texts)).max() > 1e-5
+    exported = mural_tf.load(tmp_path / "w/export")
+    assert np.abs(result.encode_text(texts) - exported.encode_text(texts)).max() < 1e-5
