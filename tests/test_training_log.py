@@ -21,10 +21,10 @@ from mural_tf.models.mural import Mural
 from mural_tf.models.step import StepGuard
 from mural_tf.training import log as log_module
 from mural_tf.training import workdir as workdir_module
-from mural_tf.training.callbacks import AtChance, Intervals, StopRequested, StopSignals, parse_profile
+from mural_tf.training.callbacks import AtChance, Forecast, Intervals, StopRequested, StopSignals, parse_profile
 from mural_tf.training.data_progress import DataProgress
 from mural_tf.training.fit import compile_model, fit
-from mural_tf.training.log import TrainingLog
+from mural_tf.training.log import TrainingLog, duration
 from mural_tf.training.workdir import append_metrics, drop_metrics, read_metrics
 
 TOKENIZER = toy_data.toy_tokenizer()
@@ -40,6 +40,52 @@ def test_intervals_begin_at_the_same_steps_wherever_a_run_was_interrupted():
     assert intervals.after(23) == []
     assert [step for step in range(30) if step <= 23 and intervals.due(step, 7)] == [10, 15, 23]  # 7, 14, 21 → 25
     assert not any(intervals.due(step, 0) for step in range(24))
+
+
+def test_time_left_is_measured_without_the_first_interval(tmp_path, monkeypatch):
+    """The first interval, which compiles, took 50 s; the 20 steps after it 30 s: 180 steps are 270 s."""
+    log = TrainingLog(tmp_path, 0, 210, 1, None)
+    now = [50.0]
+    monkeypatch.setattr(log_module.time, "monotonic", lambda: now[0])
+    log._measured_from, log.step = (10, 50.0), 10
+    assert log.seconds_left() is None
+    log.step, now[0] = 30, 80.0
+    assert (
+        log.seconds_left() == 270.0 and log.seconds_left(after=30.0) == 270.0 and log.seconds_left(after=31.0) is None
+    )
+    assert [duration(s) for s in (40, 119, 120, 5399, 5400, 129_600)] == [
+        "40 s",
+        "119 s",
+        "2 min",
+        "90 min",
+        "1.5 h",
+        "1.5 days",
+    ]
+
+
+@pytest.mark.parametrize("days,asks,answer,stopped,question", [
+    (0.1, True, "n", False, False), (3, False, "n", False, False),
+    (3, True, "n", True, True), (3, True, "", False, True),
+])  # fmt: skip
+def test_a_forecast_of_days_is_asked_about(days, asks, answer, stopped, question, monkeypatch, capsys):
+    asked = []
+    monkeypatch.setattr("builtins.input", lambda text: asked.append(text) or answer)
+    monkeypatch.setattr("sys.stdin", types.SimpleNamespace(isatty=lambda: True))
+    found = [None, days * 86_400]
+    log = types.SimpleNamespace(writes=True, steps=10, step=4, seconds_left=lambda after: found.pop(0))
+    forecast = Forecast(log, asks)
+    forecast.model = types.SimpleNamespace(stop_training=False)
+    for epoch in range(2):
+        forecast.on_epoch_end(epoch)
+    printed = capsys.readouterr().out
+    assert forecast.model.stop_training == stopped and len(asked) == int(question)
+    assert (
+        printed.startswith(f"Forecast: {duration(days * 86_400)} for the 6 steps")
+        and ("Shorter: " in printed) == question
+    )
+    found.append(days * 86_400)
+    forecast.on_epoch_end(2)  # said once
+    assert capsys.readouterr().out == ""
 
 
 def test_profile_flag():

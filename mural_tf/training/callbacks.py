@@ -21,7 +21,7 @@ import tensorflow as tf
 from mural_tf.backend import keras
 from mural_tf.errors import UserError
 from mural_tf.training.checkpoints import BestCheckpoint, Checkpoints
-from mural_tf.training.log import TrainingLog
+from mural_tf.training.log import TrainingLog, duration
 from mural_tf.training.strategy import sum_over_workers, workers
 from mural_tf.training.workdir import has_evaluation, read_metrics
 
@@ -46,6 +46,9 @@ class Intervals:
         whole, rest = divmod(self.steps - whole_from, self.log_every)
         parts = [(1, whole_from - step), (whole, self.log_every), (1, rest)]
         return [(count, length) for count, length in parts if count and length]
+
+
+MINUTE, DAYS = 60.0, 1.5 * 86_400  # seconds
 
 
 class _Callback(keras.callbacks.Callback):
@@ -186,6 +189,33 @@ class PeriodicEvaluation(_Callback):
             self._best.offer(step, evaluation.metrics[f"{name}/all/mean_recall"])  # the mean over all languages
             means = [f"{name}/{group}/mean_recall" for group in (*evaluation.groups, "all")]
             self.log.record(step, evaluation.metrics, means)
+
+
+class Forecast(_Callback):
+    """Says after a minute of steps how long the rest takes.
+
+    Where that is days and it `asks`, it says what would be shorter and, at a terminal, waits for an answer.
+    """
+
+    def __init__(self, log: TrainingLog, asks: bool):
+        super().__init__()
+        self.log, self.asks, self._said = log, asks, False
+
+    def on_epoch_end(self, epoch, logs=None):
+        left = self.log.seconds_left(after=MINUTE)
+        if self._said or left is None or not self.log.writes:
+            return
+        self._said = True
+        print(f"Forecast: {duration(left)} for the {self.log.steps - self.log.step:,} steps that are left.", flush=True)
+        if left < DAYS or not self.asks:
+            return
+        print(
+            "Shorter: fewer steps (--config.train.steps), a frozen image tower (--config.image_tower.frozen=True), a "
+            "machine with a GPU or TPU (--dry_run says how long it takes there).",
+            flush=True,
+        )
+        if sys.stdin.isatty() and input("Go on? [Y/n] ").strip().lower().startswith("n"):
+            self.model.stop_training = True  # with everything saved
 
 
 class AtChance(_Callback):

@@ -18,6 +18,7 @@ from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.optimizers import build_optimizers
 from mural_tf.training.callbacks import (
     AtChance,
+    Forecast,
     Intervals,
     PeriodicEvaluation,
     Profile,
@@ -99,6 +100,8 @@ def fit(
     saving = SaveCheckpoints(checkpoints, log, intervals, (train.checkpoint_every, evaluate_every))
     chance = {task: batch_size(config, model.tasks[task].stream) for task in model.compared_pairs()}
     callbacks = [log, StopAfterStep(signals, strategy), saving, evaluation]
+    # Fine-tuning is something that people wait for; several workers cannot ask.
+    callbacks.append(Forecast(log, asks=train.evaluate_first and workers(strategy) == 1))
     callbacks.append(AtChance(log, chance, config.optimizer.warmup_steps))
     if profile:
         callbacks.append(Profile(profile, log))

@@ -45,7 +45,7 @@ class TrainingLog(keras.callbacks.Callback):
         super().__init__()
         self.workdir, self.step, self.steps = workdir, step, steps
         self.pairs_per_step, self.skipped, self.writes = pairs_per_step, skipped, writes
-        self._begun_at, self._first = step, True
+        self._first = True
         self._interval_steps = 0
 
     def __enter__(self) -> TrainingLog:
@@ -58,6 +58,7 @@ class TrainingLog(keras.callbacks.Callback):
             disable=not self.writes or not sys.stderr.isatty(),
         )
         self._begun = self._last_line = time.monotonic()
+        self._measured_from: tuple[int, float] | None = None  # the end of the first interval, which compiles
         self._writer = None
         return self
 
@@ -97,6 +98,8 @@ class TrainingLog(keras.callbacks.Callback):
             values["data_wait_fraction"] = wait / seconds
         self.record(self.step, {f"train/{name}": value for name, value in values.items()})
         self._show(done, values)
+        if self._measured_from is None:
+            self._measured_from = self.step, time.monotonic()
         self.model.guard.raise_if_stuck()
 
     def _epochs(self) -> dict[str, int]:
@@ -143,12 +146,33 @@ class TrainingLog(keras.callbacks.Callback):
         if not self.writes or not self._bar.disable or (now - self._last_line <= 15 and self.step < self.steps):
             return
         self._last_line = now
-        left = (self.steps - self.step) * (now - self._begun) / max(self.step - self._begun_at, 1)
+        left = self.seconds_left()
         print(
             f"Step {self.step} of {self.steps}: loss {values['loss']:.4f}, temperature {values['temperature']:.4f}, "
-            f"{values['pairs_per_second']:.0f} pairs/s, about {left:.0f} s left.",
+            f"{values['pairs_per_second']:.0f} pairs/s" + (f", about {duration(left)} left." if left else "."),
             flush=True,
         )
+
+    def seconds_left(self, after: float = 0.0) -> float | None:
+        """How long the remaining steps will take, evaluations on the way included.
+
+        `None` before the first interval of this start is over, and `after` seconds more.
+        """
+        if self._measured_from is None:
+            return None
+        step, begun = self._measured_from
+        seconds = time.monotonic() - begun
+        return (
+            (self.steps - self.step) * seconds / (self.step - step) if self.step > step and seconds >= after else None
+        )
+
+
+def duration(seconds: float) -> str:
+    """Returns "40 s", "12 min", "5.5 h" or "3.1 days"."""
+    for size, unit in ((86_400, "days"), (3_600, "h")):
+        if seconds >= 1.5 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds:.0f} s"
 
 
 def _clocks() -> tuple[float, float, float]:
