@@ -21,7 +21,7 @@ from mural_tf.loading import load
 from mural_tf.metrics.ranking import CUTOFFS
 from mural_tf.remote import RemotePath
 from mural_tf.remote_folders import LOCK
-from mural_tf.training.workdir import append_metrics
+from mural_tf.training.workdir import EVALUATED, append_metrics
 
 DIRECTIONS = ("image_to_text", "text_to_image")
 
@@ -174,10 +174,16 @@ def _keep(made: list[Evaluation], folder, model: str, step: int | None, request:
     if folder is None:
         print(f"{model} is an export and stays as it is; give --output to keep the numbers.")
         return
-    append_metrics(folder, {"step": step, **{key: value for one in made for key, value in one.metrics.items()}})
+    append_metrics(folder, metrics_row(made, step, str(request.folder)))
     origin = dict(model=str(model), data_dir=str(request.folder), step=step, options=request.protocol.to_dict())
     paths = [write_report(evaluation, folder, **origin) for evaluation in made]
     print(f"Written: {folder / 'metrics.jsonl'} (one row), {', '.join(map(str, paths))}")
+
+
+def metrics_row(made: Sequence[Evaluation], step: int | None, data: str) -> dict[str, object]:
+    """Returns the row of metrics.jsonl of evaluations of one step on a folder of data."""
+    numbers = {key: value for one in made for key, value in one.metrics.items()}
+    return {"step": step, EVALUATED: {one.name: {"data": data, "split": one.split} for one in made}, **numbers}
 
 
 def write_report(evaluation: Evaluation, folder: str | os.PathLike, **origin) -> pathlib.Path:

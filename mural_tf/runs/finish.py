@@ -16,6 +16,7 @@ from mural_tf.errors import UserError
 from mural_tf.evaluation import report
 from mural_tf.evaluation.report import Evaluation
 from mural_tf.evaluation.request import measure_retrieval
+from mural_tf.export.model_card import evaluations_of
 from mural_tf.export.saved_model import export_model
 from mural_tf.files import json_field, read_json, write_whole
 from mural_tf.models import build_model, method_class
@@ -115,13 +116,14 @@ def finish(measured: MeasuredModel, config: ConfigDict, workdir: pathlib.Path) -
     metrics, groups = {}, ""
     if evaluation is not None:
         drop_metrics(workdir, lambda row: not has_evaluation(row, evaluate.name, step))  # of a run that was killed
-        append_metrics(workdir, {"step": step, **evaluation.metrics})
+        append_metrics(workdir, report.metrics_row([evaluation], step, config.data.directory))
         report.write_report(evaluation, workdir, model=shown(workdir), data_dir=config.data.directory, step=step)
         metrics = evaluation.metrics
         groups = report.group_table(metrics, evaluation.name, evaluation.groups, len(evaluation.sizes))
     if config.train.export and not (workdir / EXPORT).exists():
         print("Exporting …", flush=True)
-        export_model(measured.at(step), measured.tokenizer, config, workdir / EXPORT, metrics=metrics)
+        evaluated = evaluations_of(workdir, step, exactly=True)
+        export_model(measured.at(step), measured.tokenizer, config, workdir / EXPORT, *evaluated)
     lines = _search(measured.embedder(step), config, workdir) if evaluation is not None else []
     trained = [row["train/parameters"] for row in read_metrics(workdir) if "train/parameters" in row]
     summary = {
