@@ -98,6 +98,7 @@ setup(
     package_data={
         "mural_tf": ["py.typed"],
         "mural_tf.serve": ["search_page.html"],
+        "mural_tf.evaluation": ["*.tsv"],
         "mural_tf.export": ["clients/*.py"],
     },
     python_requires=">=3.9,<3.14",

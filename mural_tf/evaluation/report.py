@@ -139,7 +139,7 @@ def evaluate_and_report(
         for evaluation in made:
             print(table(evaluation), end="\n\n")
         if published:
-            _print_published(made, name)
+            _print_published(made, name, protocol)
         _keep(made, folder, model, embedder.step, request)
         evaluations += made
     if failed:
@@ -147,8 +147,8 @@ def evaluate_and_report(
     return evaluations
 
 
-def _print_published(made: list[Evaluation], name: str) -> None:
-    text = compare({key: value for one in made for key, value in one.metrics.items()})
+def _print_published(made: list[Evaluation], name: str, protocol: ConfigDict) -> None:
+    text = compare({key: value for one in made for key, value in one.metrics.items()}, protocol)
     print(text or f"No paper's table holds numbers of {name}.")
     if text and any(one.protocol.startswith("NOT COMPLETE") for one in made):
         print("Ours are NOT COMPLETE, as said above: they cannot be compared with the papers'.")
