@@ -35,20 +35,18 @@ Numbers = dict[str, list[int]]  # model -> numbers of versions, ascending
 class Export:
     """What an export holds, here or in a store: its versions are copied to `folder` as they appear there.
 
-    Raises `UserError` if there is no such folder, or no model in it.
+    Raises `UserError` if there is no such folder.
     """
 
     def __init__(self, export: str | pathlib.Path):
-        self._place, self.folder = as_path(export), local_copy(export)
+        self.place, self.folder = as_path(export), local_copy(export)
         if not self.folder.is_dir():
             raise UserError(f"The export {export} does not exist; `python -m mural_tf export` makes one of a workdir.")
-        if not models_of(self.folder):
-            raise UserError(f"{export} is not an export: expected SavedModels such as {export}/text_encoder/1.")
 
     def available(self) -> Numbers:
         """Returns the complete versions of each model."""
-        if isinstance(self._place, RemotePath):
-            follow(self._place, self.folder)
+        if isinstance(self.place, RemotePath):
+            follow(self.place, self.folder)
         return models_of(self.folder)
 
     def load(self, name: str, number: int) -> ServedModel:
@@ -247,7 +245,7 @@ def load_lacking(
         lacking = [(name, n) for name, numbers in wanted.items() for n in sorted(numbers - here.get(name, set()))]
         lacking = [key for key in lacking if key not in new]
         if not lacking:
-            return wanted, [model for key, model in new.items() if key[1] in wanted[key[0]]]
+            return wanted, [model for key, model in new.items() if key[1] in wanted.get(key[0], ())]
         name, number = lacking[0]
         note(name, number)
         state = export.state(number)
@@ -262,9 +260,11 @@ def load_lacking(
 def load_versions(export: Export, labels: Mapping[str, int] | None = None) -> list[ServedModel]:
     """Loads what is served at the start; a newest version that cannot be loaded is left out for the one before it.
 
-    Raises `UserError` for a label's version that is not there or cannot be loaded, and if no version can.
+    Raises `UserError` for a label's version that is not there or cannot be loaded, and if there is none that can.
     """
     there, broken, labels = export.available(), {}, labels or {}
+    if not there:
+        raise UserError(f"{export.place} is not an export: expected SavedModels such as {export.place}/text_encoder/1.")
     for label, number in labels.items():
         for name, numbers in there.items():
             if number not in numbers:
