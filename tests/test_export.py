@@ -16,7 +16,7 @@ import mural_tf
 from mural_tf.config import load_config, save_config
 from mural_tf.data.images import decode_image, evaluation_image
 from mural_tf.errors import UserError
-from mural_tf.export import saved_model, versions
+from mural_tf.export import saved_model, serving, versions
 from mural_tf.export.hub_modules import restore_from_export
 from mural_tf.export.model_card import describe_model, evaluations_of
 from mural_tf.export.saved_model import export_model, export_workdir
@@ -247,6 +247,14 @@ def test_a_card_names_what_was_evaluated_without_the_machines_folders(model, con
     found = {"emoji": {"data": "/home/me/emoji_core/", "split": "test", "step": 9, "languages": ["en"]}}
     card = describe_model(model, config, {"emoji/all/mean_recall": 1.0}, found)
     assert card["evaluations"] == {"emoji": {**found["emoji"], "data": "emoji_core"}}
+
+
+@pytest.mark.parametrize("name", ["image_encoder", "text_encoder"])
+def test_encoders_are_saved_without_gradients_which_would_never_be_freed(export, name):
+    graph, functions = serving._parse(export / name / "1")
+    nodes = [*graph.node, *(node for function in functions for node in function.node_def)]
+    assert nodes and not [node.name for node in nodes if "_gradient_op_type" in node.attr]
+    assert not graph.library.registered_gradients
 
 
 def test_versions_are_added_and_nothing_else_changes(model, config, tmp_path, monkeypatch):

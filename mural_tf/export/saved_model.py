@@ -31,6 +31,7 @@ from collections.abc import Iterator, Mapping
 import tensorflow as tf
 from absl import logging
 from ml_collections import ConfigDict
+from tensorflow.core.protobuf import saved_model_pb2
 
 from mural_tf.backend import keras
 from mural_tf.config import save_config
@@ -47,7 +48,7 @@ from mural_tf.export.serving import (
     write_serving_files,
     write_warmup_requests,
 )
-from mural_tf.export.versions import MODEL_CARD, VERSIONS, add_version, choose_number
+from mural_tf.export.versions import GRAPH, MODEL_CARD, VERSIONS, add_version, choose_number
 from mural_tf.files import PARTIAL, as_path, exclusive_lock, scratch_folder, whole_folder
 from mural_tf.models import build_model
 from mural_tf.models.dual_encoder import DualEncoder
@@ -202,7 +203,7 @@ def _write(model, tokenizer, config: ConfigDict, directory: pathlib.Path, evalua
         (TEXT_ENCODER, signatures.text_encoder(model, tokenizer)),
     ):
         folder = directory / name / version
-        tf.saved_model.save(module, str(folder), functions)
+        save_for_inference(module, folder, functions)
         write_warmup_requests(folder, name)
         _check_operations(folder)
         seal_graph(folder)
@@ -211,6 +212,23 @@ def _write(model, tokenizer, config: ConfigDict, directory: pathlib.Path, evalua
     write_serving_files(directory / "serving")
     card = {"version": int(version), **describe_model(model, config, *evaluated)}
     (described / MODEL_CARD).write_text(json.dumps(card, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def save_for_inference(module: tf.Module, folder: pathlib.Path, functions: Mapping) -> None:
+    """Saves what nobody will train: without the gradients that its functions define.
+
+    TensorFlow registers these for the life of the process that loads them, and with them the whole graph: a server
+    that loads one version after the other would keep them all.
+    """
+    options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
+    tf.saved_model.save(module, str(folder), functions, options)
+    path = folder / GRAPH
+    saved_model = saved_model_pb2.SavedModel.FromString(path.read_bytes())
+    for part in saved_model.meta_graphs:
+        functions_of_part = part.graph_def.library.function
+        for node in (*part.graph_def.node, *(node for one in functions_of_part for node in one.node_def)):
+            node.attr.pop("_gradient_op_type", None)  # or loading warns of the gradients that are not there
+    path.write_bytes(saved_model.SerializeToString(deterministic=True))
 
 
 def _check_operations(folder: pathlib.Path) -> None:
