@@ -75,6 +75,9 @@ EXTRAS["test"] = [
     "mypy>=1.8",  # the type hints of the public interface
     "scipy>=1.9",  # independent ranks, correlations, canonical correlations
     "ir-measures>=0.3",  # independent hit rates
+    "pyyaml>=6",  # deploy/'s files
+    "kubernetes-validate>=1.30",  # the schema of Kubernetes
+    "compose-spec>=0.2; python_version >= '3.10'",  # the schema of Compose
     "eccv-caption==0.1.0",  # MS-COCO's test ids, folds and Crisscrossed positives, with metrics of its own
 ]
 # Tests only, large: the models that imported weights are compared with.
@@ -95,6 +98,7 @@ setup(
     package_data={
         "mural_tf": ["py.typed"],
         "mural_tf.serve": ["search_page.html"],
+        "mural_tf.evaluation": ["*.tsv"],
         "mural_tf.export": ["clients/*.py"],
     },
     python_requires=">=3.9,<3.14",

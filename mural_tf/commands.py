@@ -148,7 +148,7 @@ def evaluate():
 def export():
     """Exports a trained model for TensorFlow Serving and TF-Hub.
 
-    python -m mural_tf export --model=workdirs/emoji_mural --output=exports/emoji_mural
+    python -m mural_tf export --model=workdirs/emoji_mural --output=exports/emoji_mural [--version=auto]
     """
     flag = cli.define(
         model=(None, "Workdir to export a checkpoint of.", place),
@@ -158,6 +158,7 @@ def export():
         variants=([], "Also write TensorFlow Lite encoders with weights in float16, int8, and measure what they lose."),
         languages=([], "Languages to measure the variants in. Default: all of the data's."),
         overwrite=(False, "Replace an export that is already there."),
+        version=("", "Add a version to the export, which keeps the others: a number, or auto for the next one."),
     )
     cli.define_trust()
 
@@ -165,7 +166,8 @@ def export():
         from mural_tf.export.saved_model import export_workdir
 
         model, checkpoint = flag["model"], flag["checkpoint"]
-        path = export_workdir(model, flag["output"], flag["overwrite"], checkpoint, flag["precision"])
+        options = {name: flag[name] for name in ("overwrite", "checkpoint", "precision", "version")}
+        path = export_workdir(model, flag["output"], **options)
         print(f"Exported to {path}")
         if flag["variants"]:
             from mural_tf.runs.variants import describe, export_variants
@@ -310,7 +312,9 @@ def serve():
         index=("", "Index made with the same model, searched at /search.", place),
         host=("localhost", "Address to listen on; 0.0.0.0: every network."),
         port=(8501, "Port to listen on; 0: any free one.", (0, 65535)),
+        poll_seconds=(10.0, "Seconds between two looks for a new version in the export; 0: never."),
     )
+    labels = cli.define(labels=([], "Versions with names, which stay loaded: stable=1,canary=2."))
     limit = cli.define(
         max_batch=(64, "Rows in one run of an encoder."),
         batch_window_ms=(2.0, "How long a request waits for others to share a run."),
@@ -330,9 +334,11 @@ def serve():
     def main(_) -> None:
         from mural_tf.serve.app import serve
         from mural_tf.serve.limits import Limits
+        from mural_tf.serve.versions import parse_labels
 
         serve(
             **flag,
+            labels=parse_labels(labels["labels"]),
             limits=Limits(
                 **{name: limit[name] for name in ("max_batch", "max_rows", "max_waiting", "max_connections")},
                 window=limit["batch_window_ms"] / 1000.0,

@@ -12,6 +12,7 @@ from mural_tf.config import base_config, load_config
 from mural_tf.embedder import Embedder
 from mural_tf.encoders.saved_models import load_saved_model
 from mural_tf.errors import UserError
+from mural_tf.export.versions import description, newest_version
 from mural_tf.files import read_json
 from mural_tf.remote_folders import local_copy, shown
 from mural_tf.trust import trusting
@@ -83,10 +84,10 @@ def _load_export(path: pathlib.Path) -> Embedder:
     from mural_tf import backend  # noqa: F401 - registers the tokenizer's operations
     from mural_tf.data.images import prepare_image
 
-    config = load_config(path / "config.json")
-    image_encoder, text_encoder = (
-        load_saved_model(newest_version(path / name)) for name in ("image_encoder", "text_encoder")
-    )
+    encoders = ("image_encoder", "text_encoder")
+    number = newest_version(path, encoders)
+    config = load_config(description(path, number) / "config.json")
+    image_encoder, text_encoder = (load_saved_model(path / name / str(number)) for name in encoders)
     image_signature = _signature(image_encoder, "image_bytes", path / "image_encoder")
     text_signature = _signature(text_encoder, "text", path / "text_encoder")
 
@@ -144,14 +145,6 @@ def _input_size(image_encoder: Any, folder: pathlib.Path) -> int:
         return int(image_encoder.__call__.concrete_functions[0].structured_input_signature[0][0].shape[1])
     except (AttributeError, IndexError, TypeError):
         raise UserError(f"{folder} is not a TF-Hub module that takes images [B, S, S, 3] of one size.") from None
-
-
-def newest_version(folder: pathlib.Path) -> pathlib.Path:
-    """Returns the SavedModel with the largest number in a folder of versions; raises `UserError` if there is none."""
-    versions = [path.parent for path in folder.glob("*/saved_model.pb") if path.parent.name.isdigit()]
-    if not versions:
-        raise UserError(f"{folder} has no version: expected a SavedModel in {folder}/1.")
-    return max(versions, key=lambda path: int(path.name))
 
 
 def _signature(saved_model: Any, name: str, folder: pathlib.Path) -> Any:

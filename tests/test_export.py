@@ -16,8 +16,9 @@ import mural_tf
 from mural_tf.config import load_config, save_config
 from mural_tf.data.images import decode_image, evaluation_image
 from mural_tf.errors import UserError
-from mural_tf.export import saved_model
+from mural_tf.export import saved_model, serving, versions
 from mural_tf.export.hub_modules import restore_from_export
+from mural_tf.export.model_card import describe_model, evaluations_of
 from mural_tf.export.saved_model import export_model, export_workdir
 from mural_tf.export.signatures import text_encoder
 from mural_tf.text.vocabulary_file import digest, load_vocabulary
@@ -184,7 +185,7 @@ def test_weights_come_back_out_of_an_export(export, model, config):
     assert difference(wide.embed_images(images), before) == 0.0
 
 
-def test_workdir_exports_its_checkpoint_with_its_last_evaluation(model, config, tmp_path, monkeypatch):
+def test_workdir_exports_its_checkpoint_with_its_evaluation(model, config, tmp_path, monkeypatch):
     save_config(config, tmp_path / "config.json")
     toy_tokenizer().save(tmp_path / "vocabulary.txt")
     with pytest.raises(UserError, match="has no checkpoint yet"):
@@ -196,10 +197,99 @@ def test_workdir_exports_its_checkpoint_with_its_last_evaluation(model, config, 
     calls = []
     monkeypatch.setattr(saved_model, "_write", lambda *arguments: calls.append(arguments))
     assert export_workdir(tmp_path) == tmp_path / "export"
-    restored, tokenizer, _, _, metrics = calls[0]
-    assert metrics == {"a/mean_recall": 2.0, "step": 2}
+    restored, tokenizer, _, _, (metrics, evaluations) = calls[0]
+    assert metrics == {"a/mean_recall": 1.0}  # of the checkpoint's step
+    assert evaluations == {"a": {"data": "", "split": "", "step": 1, "languages": []}}
     assert tokenizer.vocabulary == toy_tokenizer().vocabulary
     assert difference(restored.embed_images(pixels(config)), model.embed_images(pixels(config))) == 0.0
+
+
+def numbers(name, languages, value):
+    found = {f"{name}/{language}/text_to_image/recall@1": value for language in languages}
+    return {**found, f"{name}/well-resourced/mean_recall": value, f"{name}/all/mean_recall": value}
+
+
+def test_the_fullest_evaluation_stands_for_the_model(tmp_path):
+    """Also where a look at two languages came after it, replaced its file, and older rows do not say what they are."""
+    every, two = numbers("emoji", ["de", "en", "sw"], 21.0), numbers("emoji", ["en", "sw"], 25.85)
+    said = {"emoji": {"data": "/home/me/emoji_core", "split": "test"}}
+    rows = [
+        {"step": 5, **numbers("emoji", ["de", "en", "sw", "zh"], 99.0)},  # of other weights
+        {"step": 9, "evaluated": said, **every},
+        {"step": 9, "evaluated": said, **two},
+        {"step": 9, **numbers("emoji_dev", ["de", "en", "sw", "zh"], 30.0)},
+        {"step": 9, **numbers("xtd", ["it"], 50.0)},
+        {"step": 9, "train/loss": 1.0},
+    ]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    report = {"step": 9, "data_dir": "downloads/xtd", "split": "1k", "metrics": numbers("xtd", ["it"], 50.0)}
+    (tmp_path / "evaluation").mkdir()
+    (tmp_path / "evaluation/xtd-1k.json").write_text(json.dumps(report))
+    (tmp_path / "evaluation/xtd-damaged.json").write_text("{")
+    metrics, found = evaluations_of(tmp_path, 9)
+    assert metrics == {**every, **report["metrics"]}
+    assert found["emoji"] == {
+        "data": "/home/me/emoji_core",
+        "split": "test",
+        "step": 9,
+        "languages": ["de", "en", "sw"],
+    }
+    assert found["xtd"] == {"data": "downloads/xtd", "split": "1k", "step": 9, "languages": ["it"]}
+    assert evaluations_of(tmp_path, 7)[1]["emoji"]["step"] == 9 and evaluations_of(tmp_path, 7, exactly=True) == (
+        {},
+        {},
+    )
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(rows[3]) + "\n")
+    assert evaluations_of(tmp_path, 9)[1]["emoji_dev"]["split"] == "dev"  # there is nothing else
+
+
+def test_a_card_names_what_was_evaluated_without_the_machines_folders(model, config):
+    found = {"emoji": {"data": "/home/me/emoji_core/", "split": "test", "step": 9, "languages": ["en"]}}
+    card = describe_model(model, config, {"emoji/all/mean_recall": 1.0}, found)
+    assert card["evaluations"] == {"emoji": {**found["emoji"], "data": "emoji_core"}}
+
+
+@pytest.mark.parametrize("name", ["image_encoder", "text_encoder"])
+def test_encoders_are_saved_without_gradients_which_would_never_be_freed(export, name):
+    graph, functions = serving._parse(export / name / "1")
+    nodes = [*graph.node, *(node for function in functions for node in function.node_def)]
+    assert nodes and not [node.name for node in nodes if "_gradient_op_type" in node.attr]
+    assert not graph.library.registered_gradients
+
+
+def test_versions_are_added_and_nothing_else_changes(model, config, tmp_path, monkeypatch):
+    def write(model, tokenizer, config, directory, evaluated, number=0):
+        described = directory / f"versions/{number}" if number else directory
+        for name in ("image_encoder", "text_encoder"):
+            (directory / name / str(number or 1)).mkdir(parents=True)
+            (directory / name / str(number or 1) / "saved_model.pb").write_text(str(number))
+        described.mkdir(parents=True, exist_ok=True)
+        (described / "model_card.json").write_text("{}")
+
+    monkeypatch.setattr(saved_model, "_write", write)
+    folder, arguments = tmp_path / "export", (model, toy_tokenizer(), config, tmp_path / "export")
+    export_model(*arguments)
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+    assert export_model(*arguments, version="auto") == folder / "versions/2"
+    assert export_model(*arguments, version="7") == folder / "versions/7"
+    assert export_model(*arguments, version="auto") == folder / "versions/8"
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert versions.models_of(folder) == {"image_encoder": [1, 2, 7, 8], "text_encoder": [1, 2, 7, 8]}
+    assert {path.name for path in folder.iterdir()} == {"image_encoder", "text_encoder", "versions", "model_card.json"}
+    for options, words in (
+        ({"version": "7"}, "has a version 7 already"),
+        ({"version": "x"}, "expected auto or a number"),
+        ({"overwrite": True}, "holds versions: add one with --version=auto"),
+        ({"overwrite": True, "version": "auto"}, "--overwrite replaces an export, --version adds"),
+        ({}, "holds versions: add one with --version=auto"),
+    ):
+        with pytest.raises(UserError, match=words):
+            export_model(*arguments, **options)
+    export_model(*arguments[:3], tmp_path / "new", version="auto")
+    assert versions.newest_description(tmp_path / "new") == tmp_path / "new/versions/1"
+    with pytest.raises(UserError, match="Another process is exporting to"):
+        monkeypatch.setattr(saved_model, "_write", lambda *_: export_model(*arguments, version="auto"))
+        export_model(*arguments, version="auto")
 
 
 def test_the_loaded_export_names_unusable_images_and_has_both_heads(export, model):

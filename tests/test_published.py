@@ -3,7 +3,17 @@
 import numpy as np
 import pytest
 
-from mural_tf.evaluation.published import COLUMNS, ROWS, TITLES, compare, published_cells
+from mural_tf.evaluation.protocol import CHOICES, default_protocol
+from mural_tf.evaluation.published import (
+    COLUMNS,
+    LANGUAGES,
+    NOT_SAID,
+    PROTOCOLS,
+    ROWS,
+    TITLES,
+    compare,
+    published_cells,
+)
 
 
 def row(paper, table, start, setting=None):
@@ -105,7 +115,7 @@ def test_every_table_has_title_columns_and_a_source_for_each_cell():
 
 def test_compare_prints_ours_and_differences():
     text = compare({"xtd/it/text_to_image/recall@10": 90.0, "xtd/ko/text_to_image/recall@10": 70.0, "other": 1.0})
-    lines = text.splitlines()
+    lines = text.split("\n\n")[0].splitlines()
     assert lines[0].startswith("MURAL Table 4: XTD")
     assert lines[2].split() == ["ours", "90.0", "70.0"]
     assert lines[-1].split()[-4:] == ["91.8", "(-1.8)", "88.1", "(-18.1)"] and "(7) MURAL-large" in lines[-1]
@@ -121,6 +131,63 @@ def test_means_are_compared_over_the_same_languages_only():
     assert "sts2017/monolingual" not in compare(pairs) and "ar-ar" not in compare(pairs)
     assert "sts2017/monolingual" in compare({**pairs, "sts2017/ar-ar/spearman": 50.0})
     assert "imagenet/all" in compare({"imagenet/all/accuracy@1": 20.0, "imagenet/en/accuracy@1": 20.0})
+
+
+def both_ways(benchmark, languages, value=50.0):
+    keys = [f"{way}/recall@{k}" for way in ("text_to_image", "image_to_text") for k in (1, 5, 10)]
+    return {f"{benchmark}/{language}/{key}": value for language in languages for key in keys}
+
+
+def test_numbers_of_another_protocol_stand_beside_ours_and_are_not_subtracted():
+    ours, protocol = both_ways("xm3600", LANGUAGES["xm3600"]), default_protocol()
+    siglip, metaclip, *single = compare(ours, protocol).split("\n\n")
+    assert "its xm3600.captions is not said (ours is all)." in siglip
+    assert siglip.splitlines()[4].split()[-2:] == ["50.0", "62.8"]
+    assert metaclip.startswith("MetaCLIP 2, abstract: ") and "64.3" in metaclip and "(" not in metaclip.split("\n")[-1]
+    assert len(single) == 10 and all("its xm3600.captions is first, ours all (--protocol.xm" in one for one in single)
+    protocol.xm3600.captions = "first"
+    first = next(block for block in compare(ours, protocol).split("\n\n") if block.startswith("open_clip, XM3600"))
+    assert "Not subtracted" not in first and "57.4 (-7.4)" in first and "nllb-clip-large-siglip mrl" in first
+
+
+def test_what_a_protocol_changes_is_compared_column_by_column():
+    protocol = default_protocol()
+    protocol.coco.one_k = "first"
+    ours = {f"coco_{size}/{language}/mean_recall": 60.0 for size in ("1k", "5k") for language in ("en", "ja")}
+    table = compare(ours, protocol).split("\n\n")[0].splitlines()
+    assert table[1] == "Not subtracted, coco_1k: its coco.one_k is folds, ours first (--protocol.coco.one_k=folds)."
+    zero_shot = next(line for line in table if "(4) ALIGN-base" in line).split()
+    assert zero_shot[-6:] == ["79.5", "70.9", "59.6", "(+0.4)", "53.9", "(+6.1)"]
+
+
+def test_means_of_single_metrics_are_over_all_languages():
+    most = both_ways("xtd", sorted(LANGUAGES["xtd"])[1:])
+    assert "xtd/all" not in compare(most) and "all/text_to_image" not in compare(most)
+    text = compare({**most, **both_ways("xtd", sorted(LANGUAGES["xtd"])[:1], 61.0)})
+    assert "all/text_to_image/recall@1 " in text and "51.0" in text  # ten of 50 and one of 61
+
+
+def test_open_clips_averages_are_the_means_of_its_languages():
+    for paper, table in COLUMNS:
+        if paper == "open_clip":
+            cells = [cell for cell in published_cells() if (cell.paper, cell.table) == (paper, table)]
+            rows = {cell.row: {} for cell in cells}
+            for cell in cells:
+                rows[cell.row][cell.metric] = cell.value
+            assert len(rows) == 9 and len(LANGUAGES[table.lower()]) == {"XM3600": 36, "XTD": 11}[table]
+            for values in rows.values():
+                for way in ("text_to_image/recall@1", "image_to_text/recall@1"):
+                    mean = np.mean([values[f"{table.lower()}/{x}/{way}"] for x in LANGUAGES[table.lower()]])
+                    assert abs(mean - values[f"{table.lower()}/all/{way}"]) < 0.02
+
+
+def test_choices_of_protocols_are_known():
+    for place, choices in PROTOCOLS.items():
+        assert place in TITLES
+        for name, value in choices.items():
+            section, option = name.split(".")
+            assert option in default_protocol()[section]
+            assert value == NOT_SAID or value in CHOICES.get(name, (value,))
 
 
 def test_wide_tables_are_cut_into_blocks():

@@ -229,7 +229,8 @@ def test_report_prints_a_table_and_keeps_the_numbers(data_dir, tmp_path, monkeyp
     assert rows[0]["emoji/en/text_to_image/recall@1"] == 75
     kept = json.loads((workdir / "evaluation" / "emoji-test.json").read_text())
     assert kept["split"] == "test" and "4 of 5 images" in kept["protocol"] and kept["sizes"]["en"]["captions"] == 4
-    assert kept["metrics"] == {key: value for key, value in rows[0].items() if key != "step"}
+    assert rows[0]["evaluated"] == {"emoji": {"data": str(data_dir), "split": "test"}}
+    assert kept["metrics"] == {key: value for key, value in rows[0].items() if key not in ("step", "evaluated")}
     assert kept["model"] == str(workdir) and kept["step"] == 7
 
 

@@ -84,7 +84,15 @@ def test_a_signal_saves_and_stops(stopped):
 
 def test_the_whole_path(trained, data):
     workdir, printed = trained
-    for name in ("config.json", "vocabulary.txt", "metrics.jsonl", "tensorboard", "search-1.png", "summary.json"):
+    for name in (
+        "config.json",
+        "vocabulary.txt",
+        "metrics.jsonl",
+        "tensorboard",
+        "search-1.png",
+        "report.html",
+        "summary.json",
+    ):
         assert (workdir / name).exists(), name
     for name in ("image_encoder/1", "text_encoder/1", "hub/text_preprocessor", "model_card.json"):
         assert (workdir / "export" / name).exists(), name

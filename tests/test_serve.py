@@ -233,8 +233,9 @@ def test_status_metadata_health_and_metrics(ask):
 
 
 def test_every_signature_is_warm_before_the_server_listens(server):
-    models = server.app[PREDICT].__self__.models
-    signatures = [signature for model in models.values() for signature in model.signatures.values()]
+    versions = server.app[PREDICT].__self__.versions
+    models = [versions.find(name).model for name in versions.names]
+    signatures = [signature for model in models for signature in model.signatures.values()]
     assert len(signatures) == 5
     assert {id(signature) for signature in signatures} == {id(signature) for signature in server.warmed}
 

@@ -52,7 +52,7 @@ def serve(caplog):
     def start(limits=LIMITS, width=1):
         signature = Doubler(width)
         model = types.SimpleNamespace(name="doubler", version=1, signatures={"serving_default": signature}, metadata={})
-        contexts.append(running(app_of_models({"doubler": model}, limits), limits))
+        contexts.append(running(app_of_models([model], limits), limits))
         return contexts[-1].__enter__().port, signature
 
     yield start

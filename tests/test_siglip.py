@@ -14,7 +14,7 @@ import tensorflow as tf
 import mural_tf.losses
 import mural_tf.models
 from mural_tf.export import hub_modules
-from mural_tf.export.saved_model import describe_model
+from mural_tf.export.model_card import describe_model
 from mural_tf.losses.sigmoid import sigmoid_loss
 from mural_tf.optimizers.rates import is_decayed
 

@@ -12,6 +12,7 @@ import pathlib
 import re
 
 from mural_tf.errors import UserError
+from mural_tf.export.versions import MODEL_CARD, newest_description
 from mural_tf.files import as_path, read_json
 
 # What a description of training data says -> the image collection. Splits follow in `_parts`.
@@ -61,7 +62,7 @@ def _record(embedder) -> tuple[str, list[str]]:
         texts += [as_path(directory).name, *_describe(as_path(directory) / "dataset.json", ())]
     path = getattr(embedder, "path", "")
     if path:
-        texts += _describe(as_path(path) / "model_card.json", ("training_data",))
+        texts += _describe(newest_description(as_path(path)) / MODEL_CARD, ("training_data",))
     return directory, list(dict.fromkeys(texts))
 
 

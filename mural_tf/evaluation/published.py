@@ -1,17 +1,26 @@
-"""Our numbers beside the papers': every published cell with its source, and a table of differences.
+"""Our numbers beside published ones: every cell with its source and protocol, and a table of differences.
 
 [MURAL] Tables 2 to 6 (Jain et al., Findings of EMNLP 2021), [ETCL] Tables 1 to 4 (Lee et al., COLING 2022), [MULE]
-Tables 2 and 3 (Kim et al., AAAI 2020).
+Tables 2 and 3 (Kim et al., AAAI 2020). What came after them: [SigLIP 2] Table 1 (Tschannen et al., arXiv 2502.14786),
+with mSigLIP; the abstract of [MetaCLIP 2] (Chuang et al., 2025); the README of COYO-ALIGN; and open_clip's numbers of
+nine models, its docs/openclip_multilingual_retrieval_results.csv as of June 2026, made with CLIP_benchmark, in
+open_clip_*.tsv.
 
 A line of `ROWS` is: setting | row as the paper names it | a number for each column. "-" is an empty cell, † a footnote
 of the table. `COLUMNS` names our metric for each column, so that a cell and our number can stand side by side.
+`PROTOCOLS` holds the choices of `protocol.py` that a table was made with. Numbers of two protocols are not subtracted.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import pathlib
 from collections.abc import Mapping
+
+from ml_collections import ConfigDict
+
+from mural_tf.evaluation.protocol import default_protocol
 
 
 def _metrics(pattern: str, values: str) -> tuple[str, ...]:
@@ -20,6 +29,18 @@ def _metrics(pattern: str, values: str) -> tuple[str, ...]:
 
 _MULTI30K = _metrics("multi30k/{}/mean_recall", "en de fr cs")
 _RECALLS = "recall@1 recall@5 recall@10 mean_rank"
+
+_BOTH_WAYS = ("text_to_image/recall@1", "image_to_text/recall@1")
+
+
+def _open_clip(benchmark: str) -> tuple[tuple[str, ...], str]:
+    """Returns the columns and the rows of a file of open_clip's numbers."""
+    text = pathlib.Path(__file__).with_name(f"open_clip_{benchmark}.tsv").read_text(encoding="utf-8")
+    (_, *columns), *rows = (line.split("\t") for line in text.splitlines())
+    return tuple(columns), "\n".join(f"zero-shot | {row} | {' '.join(values)}" for row, *values in rows)
+
+
+_XM3600, _XTD = _open_clip("xm3600"), _open_clip("xtd")
 
 TITLES = {
     ("MURAL", 2): "mean recall; † fine-tuned on COCO-CN's different split, or SMALR's own test split",
@@ -33,6 +54,11 @@ TITLES = {
     ("ETCL", 4): "STS 2017, cross-lingual, Spearman's r x 100",
     ("MULE", 2): "mean recall on Multi30K",
     ("MULE", 3): "mean recall on MS-COCO, the authors' unpublished 1K split",
+    ("SigLIP 2", 1): "Recall@1 on Crossmodal-3600, means over 36 languages, and MS-COCO 5K",
+    ("MetaCLIP 2", "abstract"): "Recall@1 on Crossmodal-3600, mean over 36 languages",
+    ("COYO-ALIGN", "README"): "Recall@1 on MS-COCO 5K",
+    ("open_clip", "XM3600"): "Recall on Crossmodal-3600, with the first caption of each image and language",
+    ("open_clip", "XTD"): "Recall on XTD, means over 11 languages and each of them",
 }
 
 COLUMNS = {
@@ -55,6 +81,32 @@ COLUMNS = {
     ("ETCL", 4): _metrics("sts2017/{}/spearman", "en-ar en-de en-tr en-es en-fr en-it en-nl cross-lingual"),
     ("MULE", 2): _MULTI30K,
     ("MULE", 3): _metrics("mule_coco/{}/mean_recall", "en zh ja"),
+    ("SigLIP 2", 1): tuple(f"{data}/{way}" for data in ("xm3600/all", "coco_5k/en") for way in _BOTH_WAYS),
+    ("MetaCLIP 2", "abstract"): ("xm3600/all/image_to_text/recall@1",),
+    ("COYO-ALIGN", "README"): tuple(f"coco_5k/en/{way}" for way in _BOTH_WAYS),
+    ("open_clip", "XM3600"): _XM3600[0],
+    ("open_clip", "XTD"): _XTD[0],
+}
+
+NOT_SAID = "not said"  # by the source: neither equal nor different
+_COCO = {"coco.captions_per_image": 5, "coco.one_k": "folds", "coco.japanese": "stair"}
+_CXC = {"cxc.positives": "union", "cxc.co_captions": "rated", "cxc.sts_queries": "captions"}
+# Choices of the protocol: those not named here make no difference to a table's columns.
+PROTOCOLS = {
+    ("MURAL", 2): {"multi30k.captions": "five", **_COCO},
+    ("MURAL", 5): _CXC,
+    ("MURAL", 6): _CXC,
+    ("ETCL", 1): {"multi30k.captions": "five", **_COCO},
+    ("MULE", 2): {"multi30k.captions": "five"},
+    ("SigLIP 2", 1): {"xm3600.captions": NOT_SAID, "coco.captions_per_image": NOT_SAID},
+    ("MetaCLIP 2", "abstract"): {"xm3600.captions": NOT_SAID},
+    ("COYO-ALIGN", "README"): {"coco.captions_per_image": NOT_SAID},
+    ("open_clip", "XM3600"): {"xm3600.captions": "first"},
+}
+# The languages of a published mean whose table has no columns of single ones.
+LANGUAGES = {
+    columns[0].split("/")[0]: frozenset(column.split("/")[1] for column in columns) - {"all"}
+    for columns in (_XM3600[0], _XTD[0])
 }
 
 ROWS = {
@@ -158,6 +210,19 @@ trained | (c) MULE EmbN+NC | 69.8 56.6 69.5
 trained | (c) MULE EmbN+NC+LC | 71.3 57.9 70.3
 trained | (c) MULE EmbN+NC+LC+LP (full) | 72.0 58.8 70.5
 """,
+    ("SigLIP 2", 1): """
+zero-shot | mSigLIP So400m/16-256 | 50.0 62.8 49.4 68.6
+zero-shot | SigLIP 2 g/16-384 | 48.6 57.9 56.1 72.8
+zero-shot | SigLIP 2 B/16-256 | 40.7 51.0 53.2 69.7
+""",
+    ("MetaCLIP 2", "abstract"): """
+zero-shot | MetaCLIP 2 ViT-H/14 | 64.3
+""",
+    ("COYO-ALIGN", "README"): """
+zero-shot | COYO-ALIGN EfficientNet-B7 | 43.1 61.2
+""",
+    ("open_clip", "XM3600"): _XM3600[1],
+    ("open_clip", "XTD"): _XTD[1],
 }
 
 
@@ -169,7 +234,7 @@ class Cell:
     """One printed number. `metric`: our key for it; `value`: None for an empty cell; `footnote`: marked with †."""
 
     paper: str
-    table: int
+    table: int | str
     setting: str
     row: str
     metric: str
@@ -179,7 +244,27 @@ class Cell:
     @property
     def source(self) -> str:
         """Where it is printed."""
-        return f"{self.paper} Table {self.table}, {self.setting}, {self.row}, column {self.metric}"
+        return f"{_place(self.paper, self.table)}, {self.setting}, {self.row}, column {self.metric}"
+
+    @property
+    def protocol(self) -> dict[str, object]:
+        """The choices that it was made with, of those that matter to its column."""
+        return _choices(self.paper, self.table, self.metric)
+
+
+def _place(paper: str, table: int | str) -> str:
+    return f"{paper} Table {table}" if isinstance(table, int) else f"{paper}, {table}"
+
+
+def _choices(paper: str, table: int | str, metric: str) -> dict[str, object]:
+    benchmark = metric.split("/")[0]
+    made = PROTOCOLS.get((paper, table), {}).items()
+    wanted = {name: value for name, value in made if benchmark.startswith(name.split(".")[0])}
+    if benchmark != "coco_1k":
+        wanted.pop("coco.one_k", None)
+    if "/ja/" not in metric:
+        wanted.pop("coco.japanese", None)
+    return wanted
 
 
 @functools.lru_cache(maxsize=1)
@@ -199,19 +284,51 @@ def published_cells() -> tuple[Cell, ...]:
     return tuple(cells)
 
 
-def compare(metrics: Mapping[str, float]) -> str:
+def compare(metrics: Mapping[str, float], protocol: ConfigDict | None = None) -> str:
     """Returns tables of the published numbers for what `metrics` holds, each with ours minus it in brackets.
 
-    Empty if no paper prints any of these metrics.
+    Where `protocol`, with which ours were made (None: the defaults), is not the table's, nothing is subtracted, and a
+    line says which choice differs. Empty if no paper prints any of these metrics.
     """
-    blocks = []
-    for (paper, table), title in TITLES.items():
-        cells = [cell for cell in published_cells() if (cell.paper, cell.table) == (paper, table)]
+    protocol, blocks = protocol or default_protocol(), []
+    metrics = {**metrics, **_means(metrics)}
+    for paper, table in TITLES:
         columns = [metric for metric in COLUMNS[paper, table] if _comparable(metric, COLUMNS[paper, table], metrics)]
         for begin in range(0, len(columns), COLUMNS_A_BLOCK):
-            block = _block(cells, columns[begin : begin + COLUMNS_A_BLOCK], metrics)
-            blocks.append(f"{paper} Table {table}: {title} (ours minus it)\n{block}")
+            blocks.append(_titled_block(paper, table, columns[begin : begin + COLUMNS_A_BLOCK], metrics, protocol))
     return "\n\n".join(blocks)
+
+
+def _titled_block(paper: str, table: int | str, columns: list[str], metrics, protocol: ConfigDict) -> str:
+    cells = [cell for cell in published_cells() if (cell.paper, cell.table) == (paper, table)]
+    reasons = {metric: _differences(paper, table, metric, protocol) for metric in columns}
+    said = {f"Not subtracted, {metric.split('/')[0]}: {reason}." for metric, reason in reasons.items() if reason}
+    how = "" if all(reasons.values()) else " (ours minus it)"
+    block = _block(cells, {metric: not reason for metric, reason in reasons.items()}, metrics)
+    return "\n".join([f"{_place(paper, table)}: {TITLES[paper, table]}{how}", *sorted(said), block])
+
+
+def _means(metrics: Mapping[str, float]) -> dict[str, float]:
+    """The means of single metrics over all measured languages, which evaluations give of the mean recall alone."""
+    values: dict[str, list[float]] = {}
+    for key, value in metrics.items():
+        benchmark, _, metric = key.partition("/")
+        if benchmark in LANGUAGES and "/recall@" in metric:
+            values.setdefault(f"{benchmark}/all/{metric.split('/', 1)[1]}", []).append(value)
+    return {key: sum(found) / len(found) for key, found in values.items()}
+
+
+def _differences(paper: str, table: int | str, metric: str, protocol: ConfigDict) -> str:
+    """Says in what the protocols of a column and of ours differ; "" if in nothing."""
+    found = []
+    for name, theirs in _choices(paper, table, metric).items():
+        section, option = name.split(".")
+        ours = protocol[section][option]
+        if theirs == NOT_SAID:
+            found.append(f"its {name} is not said (ours is {ours})")
+        elif ours != theirs:
+            found.append(f"its {name} is {theirs}, ours {ours} (--protocol.{name}={theirs})")
+    return "; ".join(found)
 
 
 def _comparable(metric: str, columns: tuple[str, ...], metrics: Mapping[str, float]) -> bool:
@@ -220,18 +337,23 @@ def _comparable(metric: str, columns: tuple[str, ...], metrics: Mapping[str, flo
     if row not in ("all", "monolingual", "cross-lingual"):
         return metric in metrics
     members = {other for other in columns if other != metric and other.split("/")[0] == benchmark}
+    members = {other for other in members if other.split("/", 2)[1] != row and other.split("/", 2)[2] == rest}
+    members = members or {f"{benchmark}/{language}/{rest}" for language in LANGUAGES.get(benchmark, ())}
     measured = {key for key in metrics if key.startswith(f"{benchmark}/") and key.split("/", 2)[2] == rest}
     if row == "all" and "accuracy" not in rest:  # a table of classification has no columns of single languages
         return metric in metrics and measured - {metric} == members
     return metric in metrics and (members <= measured or "accuracy" in rest)
 
 
-def _block(cells: list[Cell], columns: list[str], metrics: Mapping[str, float]) -> str:
+def _block(cells: list[Cell], columns: Mapping[str, bool], metrics: Mapping[str, float]) -> str:
+    """The lines of some columns; of those that are True, with the difference."""
     rows: dict[str, dict[str, str]] = {}
     for cell in cells:
         if cell.metric in columns:
             mark = "†" if cell.footnote else ""
-            text = "-" if cell.value is None else f"{cell.value:.1f}{mark} ({metrics[cell.metric] - cell.value:+.1f})"
+            text = "-" if cell.value is None else f"{cell.value:.1f}{mark}"
+            if cell.value is not None and columns[cell.metric]:
+                text += f" ({metrics[cell.metric] - cell.value:+.1f})"
             rows.setdefault(f"{cell.setting}, {cell.row}", {})[cell.metric] = text
     ours = {"ours": {metric: f"{metrics[metric]:.1f}" for metric in columns}}
     width = max(len(row) for row in rows)

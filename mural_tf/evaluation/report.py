@@ -21,7 +21,7 @@ from mural_tf.loading import load
 from mural_tf.metrics.ranking import CUTOFFS
 from mural_tf.remote import RemotePath
 from mural_tf.remote_folders import LOCK
-from mural_tf.training.workdir import append_metrics
+from mural_tf.training.workdir import EVALUATED, append_metrics
 
 DIRECTIONS = ("image_to_text", "text_to_image")
 
@@ -139,7 +139,7 @@ def evaluate_and_report(
         for evaluation in made:
             print(table(evaluation), end="\n\n")
         if published:
-            _print_published(made, name)
+            _print_published(made, name, protocol)
         _keep(made, folder, model, embedder.step, request)
         evaluations += made
     if failed:
@@ -147,8 +147,8 @@ def evaluate_and_report(
     return evaluations
 
 
-def _print_published(made: list[Evaluation], name: str) -> None:
-    text = compare({key: value for one in made for key, value in one.metrics.items()})
+def _print_published(made: list[Evaluation], name: str, protocol: ConfigDict) -> None:
+    text = compare({key: value for one in made for key, value in one.metrics.items()}, protocol)
     print(text or f"No paper's table holds numbers of {name}.")
     if text and any(one.protocol.startswith("NOT COMPLETE") for one in made):
         print("Ours are NOT COMPLETE, as said above: they cannot be compared with the papers'.")
@@ -174,10 +174,16 @@ def _keep(made: list[Evaluation], folder, model: str, step: int | None, request:
     if folder is None:
         print(f"{model} is an export and stays as it is; give --output to keep the numbers.")
         return
-    append_metrics(folder, {"step": step, **{key: value for one in made for key, value in one.metrics.items()}})
+    append_metrics(folder, metrics_row(made, step, str(request.folder)))
     origin = dict(model=str(model), data_dir=str(request.folder), step=step, options=request.protocol.to_dict())
     paths = [write_report(evaluation, folder, **origin) for evaluation in made]
     print(f"Written: {folder / 'metrics.jsonl'} (one row), {', '.join(map(str, paths))}")
+
+
+def metrics_row(made: Sequence[Evaluation], step: int | None, data: str) -> dict[str, object]:
+    """Returns the row of metrics.jsonl of evaluations of one step on a folder of data."""
+    numbers = {key: value for one in made for key, value in one.metrics.items()}
+    return {"step": step, EVALUATED: {one.name: {"data": data, "split": one.split} for one in made}, **numbers}
 
 
 def write_report(evaluation: Evaluation, folder: str | os.PathLike, **origin) -> pathlib.Path:

@@ -6,6 +6,8 @@
     serving/            what TensorFlow Serving needs beside them: see serving.py
     model_card.json, config.json, vocabulary.txt
 
+An export can hold several versions of the encoders: see versions.py.
+
 | encoder | signature | input | output |
 |---|---|---|---|
 | image | `serving_default` | `image_bytes` string [B], JPEG, PNG, BMP or GIF | `embedding` float32 [B, D] |
@@ -21,15 +23,15 @@ All embeddings are L2-normalised float32; an image that does not decode gets zer
 from __future__ import annotations
 
 import contextlib
-import datetime
 import json
-import math
 import pathlib
+import tempfile
 from collections.abc import Iterator, Mapping
 
 import tensorflow as tf
 from absl import logging
 from ml_collections import ConfigDict
+from tensorflow.core.protobuf import saved_model_pb2
 
 from mural_tf.backend import keras
 from mural_tf.config import save_config
@@ -37,7 +39,8 @@ from mural_tf.encoders.saved_models import seal_graph
 from mural_tf.encoders.towers import keeps_precision
 from mural_tf.errors import UserError
 from mural_tf.export import signatures
-from mural_tf.export.hub_modules import numbers_of, save_hub_modules
+from mural_tf.export.hub_modules import save_hub_modules
+from mural_tf.export.model_card import describe_model, evaluations_of
 from mural_tf.export.serving import (
     IMAGE_ENCODER,
     TEXT_ENCODER,
@@ -45,16 +48,16 @@ from mural_tf.export.serving import (
     write_serving_files,
     write_warmup_requests,
 )
-from mural_tf.files import as_path, exclusive_lock, json_field, read_json, whole_folder
+from mural_tf.export.versions import GRAPH, MODEL_CARD, VERSIONS, add_version, choose_number
+from mural_tf.files import PARTIAL, as_path, exclusive_lock, scratch_folder, whole_folder
 from mural_tf.models import build_model
-from mural_tf.models.dual_encoder import DualEncoder, trainable_parameters
+from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.remote import RemotePath
 from mural_tf.remote_folders import local_copy
 from mural_tf.text import build_tokenizer
 from mural_tf.text.vocabulary_file import digest, seal_saved_model
 from mural_tf.text.word_pieces import WordPieceTokenizer
 from mural_tf.training.checkpoints import load_trained
-from mural_tf.training.workdir import package_versions, read_metrics
 
 PRECISIONS = ("float32", "mixed_bfloat16")
 
@@ -94,43 +97,49 @@ def _variables(part: tf.Module | tf.Variable) -> list[tf.Variable]:
     return list(part.variables) if hasattr(part, "variables") else [part]
 
 
-VERSION = "1"
-MODEL_CARD = "model_card.json"
-
-
 def export_model(
     model: DualEncoder,
     tokenizer: WordPieceTokenizer,
     config: ConfigDict,
     directory: str | pathlib.Path,
     metrics: Mapping[str, float] | None = None,
+    evaluations: Mapping[str, Mapping] | None = None,
     overwrite: bool = False,
     precision: str = "float32",
+    version: str = "",
 ) -> pathlib.Path | RemotePath:
     """Writes an export of `model` and returns its folder, which appears when it is complete.
+
+    With a version, it is added to those that the folder holds, which stay as they are, and the folder of its
+    description is returned; see versions.py.
 
     Args:
       model: with its trained weights.
       tokenizer: the one it was trained with.
       config: the one it was trained with.
       directory: the folder to make.
-      metrics: numbers of its evaluation, for the model card.
+      metrics: numbers of its evaluation, for the model card, `<name>/<language>/…` → number.
+      evaluations: what they are numbers of, as `evaluations_of` returns it.
       overwrite: replace an export that is there.
       precision: what all SavedModels compute in, "float32" or "mixed_bfloat16", whatever `model` does.
+      version: "", a number, or "auto" for the next one.
 
     Raises:
-      UserError: an unknown `precision`; or `directory` holds an export (unless `overwrite`) or anything else, another
-        process writes it, or it cannot be written.
+      UserError: an unknown `precision`; or `directory` holds an export (unless `overwrite` or `version`) or anything
+        else, or this version; another process writes it, or it cannot be written.
     """
     directory = as_path(directory)
-    _check_free(directory, overwrite)
+    _check_free(directory, overwrite, version)
     model = in_precision(model, config, tokenizer.vocabulary_size, precision)
     busy = f"Another process is exporting to {directory}: wait for it, or name another folder."
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
         lock = exclusive_lock(directory.parent / f".{directory.name}.lock", busy)
-        with lock, whole_folder(directory, MODEL_CARD) as partial, _quiet():
-            _write(model, tokenizer, config, partial, metrics)
+        with lock, _quiet():
+            if version:
+                return _add(model, tokenizer, config, directory, (metrics, evaluations), version)
+            with whole_folder(directory, MODEL_CARD) as partial:
+                _write(model, tokenizer, config, partial, (metrics, evaluations))
     except OSError as error:
         raise UserError(f"Cannot write the export {directory}: {error.strerror or error}.") from None
     except (tf.errors.ResourceExhaustedError, tf.errors.PermissionDeniedError, tf.errors.UnknownError) as error:
@@ -149,36 +158,77 @@ def _quiet() -> Iterator[None]:
         logging.set_verbosity(before)
 
 
-def _check_free(directory: pathlib.Path | RemotePath, overwrite: bool) -> None:
-    if not directory.exists() or (directory.is_dir() and not any(True for _ in directory.iterdir())):
+def _check_free(directory: pathlib.Path | RemotePath, overwrite: bool, version: str) -> None:
+    if version and overwrite:
+        raise UserError("--overwrite replaces an export, --version adds to one and changes nothing there: give one.")
+    is_there = directory.is_dir() and any(not path.name.endswith(PARTIAL) for path in directory.iterdir())
+    if not directory.exists() or (directory.is_dir() and not is_there):
         return
-    if not (directory / MODEL_CARD).is_file():
+    has_versions = (directory / VERSIONS).is_dir()
+    if not has_versions and not (directory / MODEL_CARD).is_file():
         raise UserError(f"{directory} exists and is not an export: name another folder.")
-    if not overwrite:
+    if version:
+        choose_number(directory, version)
+    elif has_versions:
+        raise UserError(f"{directory} holds versions: add one with --version=auto, or name another folder.")
+    elif not overwrite:
         raise UserError(f"{directory} holds an export already: name another folder, or replace it with --overwrite.")
 
 
-def _write(model, tokenizer, config: ConfigDict, directory: pathlib.Path, metrics) -> None:
+def _add(model, tokenizer, config, directory: pathlib.Path | RemotePath, evaluated, version: str):
+    number = choose_number(directory, version)
+    with contextlib.ExitStack() as scratch:
+        if isinstance(directory, RemotePath):
+            partial = pathlib.Path(scratch.enter_context(tempfile.TemporaryDirectory()))
+        else:
+            directory.mkdir(exist_ok=True)  # the scratch lies inside: a folder that is mounted is a file system
+            partial = scratch.enter_context(scratch_folder(directory / "version"))
+        _write(model, tokenizer, config, partial, evaluated, number)
+        add_version(partial, directory, number)
+    return directory / VERSIONS / str(number)
+
+
+def _write(model, tokenizer, config: ConfigDict, directory: pathlib.Path, evaluated, number: int = 0) -> None:
+    """Writes an export, or with a number what `add_version` takes."""
+    version, described = str(number or 1), directory / VERSIONS / str(number) if number else directory
+    described.mkdir(parents=True, exist_ok=True)
     config = config.copy_and_resolve_references()
     config.vocabulary.sha256 = digest(tokenizer.vocabulary)
-    save_config(config, directory / "config.json")
-    tokenizer.save(directory / "vocabulary.txt")
+    save_config(config, described / "config.json")
+    tokenizer.save(described / "vocabulary.txt")
     # Built on the file, so that every SavedModel below carries the vocabulary as an asset.
-    tokenizer = build_tokenizer(config, directory / "vocabulary.txt", as_asset=True)
+    tokenizer = build_tokenizer(config, described / "vocabulary.txt", as_asset=True)
     for name, (module, functions) in (
         (IMAGE_ENCODER, signatures.image_encoder(model, config)),
         (TEXT_ENCODER, signatures.text_encoder(model, tokenizer)),
     ):
-        folder = directory / name / VERSION
-        tf.saved_model.save(module, str(folder), functions)
+        folder = directory / name / version
+        save_for_inference(module, folder, functions)
         write_warmup_requests(folder, name)
         _check_operations(folder)
         seal_graph(folder)
-    seal_saved_model(directory / TEXT_ENCODER / VERSION)
-    save_hub_modules(model, tokenizer, config, directory)
+    seal_saved_model(directory / TEXT_ENCODER / version)
+    save_hub_modules(model, tokenizer, config, described)
     write_serving_files(directory / "serving")
-    card = json.dumps(describe_model(model, config, metrics), indent=2, ensure_ascii=False)
-    (directory / MODEL_CARD).write_text(card + "\n", encoding="utf-8")
+    card = {"version": int(version), **describe_model(model, config, *evaluated)}
+    (described / MODEL_CARD).write_text(json.dumps(card, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def save_for_inference(module: tf.Module, folder: pathlib.Path, functions: Mapping) -> None:
+    """Saves what nobody will train: without the gradients that its functions define.
+
+    TensorFlow registers these for the life of the process that loads them, and with them the whole graph: a server
+    that loads one version after the other would keep them all.
+    """
+    options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
+    tf.saved_model.save(module, str(folder), functions, options)
+    path = folder / GRAPH
+    saved_model = saved_model_pb2.SavedModel.FromString(path.read_bytes())
+    for part in saved_model.meta_graphs:
+        functions_of_part = part.graph_def.library.function
+        for node in (*part.graph_def.node, *(node for one in functions_of_part for node in one.node_def)):
+            node.attr.pop("_gradient_op_type", None)  # or loading warns of the gradients that are not there
+    path.write_bytes(saved_model.SerializeToString(deterministic=True))
 
 
 def _check_operations(folder: pathlib.Path) -> None:
@@ -198,77 +248,17 @@ def export_workdir(
     overwrite: bool = False,
     checkpoint: str = "result",
     precision: str = "float32",
+    version: str = "",
 ) -> pathlib.Path | RemotePath:
     """Exports the "result", "latest" or "best" weights of a workdir to `directory` (default: `workdir/export`).
 
-    The model card gets the last evaluation in the workdir; of the best checkpoint, the last one of its step.
+    The model card gets what the workdir knows of this step's evaluation: see model_card.py.
 
     Raises `UserError` if the workdir has no usable checkpoint, or as `export_model`.
     """
     directory = as_path(directory if str(directory) else as_path(workdir) / "export")
-    _check_free(directory, overwrite)
+    _check_free(directory, overwrite, version)
     workdir = local_copy(workdir)
     model, tokenizer, config, step = load_trained(workdir, checkpoint)
-    rows = [row for row in read_metrics(workdir) if any(key.endswith("/mean_recall") for key in row)]
-    if checkpoint == "best":
-        rows = [row for row in rows if row["step"] == step]
-    return export_model(model, tokenizer, config, directory, rows[-1] if rows else {}, overwrite, precision)
-
-
-PACKAGES = ("tensorflow", "tensorflow-text", "mural-tf")
-
-
-def describe_model(
-    model: DualEncoder, config: ConfigDict, metrics: Mapping[str, float] | None = None
-) -> dict[str, object]:
-    """Returns the card as JSON values; `metrics` are those of the evaluation, `<benchmark>/<language>/…` → number."""
-    tower = config.image_tower
-    return {
-        "name": config.model,
-        "method": model.title or type(model).__name__,
-        "created": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "packages": package_versions(PACKAGES),
-        "parameters": trainable_parameters(model),
-        "embedding_size": int(config.embedding_size),
-        "image": {
-            "input": "JPEG, PNG, BMP or GIF bytes, or float32 RGB in [0, 1]",
-            "resize": int(tower.resize),
-            "image_size": int(tower.image_size),
-        },
-        "text": {
-            "input": "UTF-8 strings",
-            "max_length": int(config.text_tower.max_length),
-            "lower_case": bool(config.vocabulary.lower_case),
-            "strip_accents": bool(config.vocabulary.strip_accents),
-        },
-        "embeddings": "float32, L2-normalised; similarity is the dot product",
-        "temperature": float(model.temperature.numpy()),
-        "learned_numbers": numbers_of(model),
-        "training_data": _training_data(config),
-        "metrics": {key: _number(value) for key, value in sorted((metrics or {}).items())},
-        "config": json.loads(json.dumps(config.to_dict(), default=list)),
-    }
-
-
-def _training_data(config: ConfigDict) -> dict[str, object]:
-    """What the data folder's dataset.json says of itself: languages, counts, versions and licences."""
-    described = {"source": config.data.source}
-    path = as_path(config.data.directory) / "dataset.json"
-    dataset, languages = {}, config.data.image_text_languages
-    try:
-        if path.is_file():  # other people's TFRecords come without one
-            dataset = read_json(path)
-            kind = list[str] if isinstance(dataset.get("languages"), list) else dict
-            languages = json_field(dataset, "languages", kind, path, languages)
-    except UserError as error:
-        logging.warning("The model card does not say what the training data was: %s", error)
-        dataset = {}
-    for key in ("name", "sources", "settings", "license", "packages", "counts", "language_groups"):
-        if key in dataset:
-            described[key] = dataset[key]
-    described["languages"] = sorted(languages)
-    return described
-
-
-def _number(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None  # JSON has no NaN
+    evaluated = evaluations_of(workdir, step, exactly=checkpoint == "best")
+    return export_model(model, tokenizer, config, directory, *evaluated, overwrite, precision, version)

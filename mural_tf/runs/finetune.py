@@ -16,6 +16,7 @@ from ml_collections import ConfigDict
 
 from mural_tf.config import base_config, load_config
 from mural_tf.errors import UserError
+from mural_tf.export.versions import newest_description
 from mural_tf.files import as_path, json_field, read_json
 from mural_tf.models import method_class, mount
 from mural_tf.models.dual_encoder import DualEncoder
@@ -76,7 +77,8 @@ def starting_point(config: ConfigDict, source: str) -> tuple[ConfigDict, Callabl
 
     The latter is `None` where the tower brings them. Arguments and errors are those of `finetune`.
     """
-    folder = pathlib.Path(source) if source.startswith(("http://", "https://")) else local_copy(source)
+    is_url = source.startswith(("http://", "https://"))
+    folder = pathlib.Path(source) if is_url else newest_description(local_copy(source))
     if (folder / "config.json").exists():
         trained = load_config(folder / "config.json")
         config = _with_source_settings(_with_source_architecture(config, trained, folder), trained)

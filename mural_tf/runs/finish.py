@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import json
 import pathlib
+import time
+from collections.abc import Iterator
 
 from absl import logging
 from ml_collections import ConfigDict
@@ -16,11 +19,14 @@ from mural_tf.errors import UserError
 from mural_tf.evaluation import report
 from mural_tf.evaluation.report import Evaluation
 from mural_tf.evaluation.request import measure_retrieval
+from mural_tf.export.model_card import evaluations_of
 from mural_tf.export.saved_model import export_model
 from mural_tf.files import json_field, read_json, write_whole
 from mural_tf.models import build_model, method_class
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.remote_folders import shown
+from mural_tf.runs.report_page import NAME as REPORT_PAGE
+from mural_tf.runs.report_page import training_seconds, write_report_page
 from mural_tf.search.build import index_in_memory
 from mural_tf.search.collect import find
 from mural_tf.search.items import IMAGES
@@ -115,19 +121,25 @@ def finish(measured: MeasuredModel, config: ConfigDict, workdir: pathlib.Path, e
     """
     split, step = config.evaluation.split, config.train.steps
     print(f"Evaluating on {split} …", flush=True)
-    evaluate = evaluation_of(measured, config, split)
-    evaluation = evaluate(step)
+    evaluate, seconds = evaluation_of(measured, config, split), {"training": training_seconds(read_metrics(workdir))}
+    with _timed(seconds, "evaluation"):
+        evaluation = evaluate(step)
     metrics, groups = {}, ""
     if evaluation is not None:
         drop_metrics(workdir, lambda row: not has_evaluation(row, evaluate.name, step))  # of a run that was killed
-        append_metrics(workdir, {"step": step, **evaluation.metrics})
+        append_metrics(workdir, report.metrics_row([evaluation], step, config.data.directory))
         report.write_report(evaluation, workdir, model=shown(workdir), data_dir=config.data.directory, step=step)
         metrics = evaluation.metrics
         groups = report.group_table(metrics, evaluation.name, evaluation.groups, len(evaluation.sizes))
     if config.train.export and not (workdir / EXPORT).exists():
         print("Exporting …", flush=True)
-        export_model(measured.at(step), measured.tokenizer, config, workdir / EXPORT, metrics=metrics)
-    lines = _search(measured.embedder(step), config, workdir) if evaluation is not None else []
+        evaluated = evaluations_of(workdir, step, exactly=True)
+        with _timed(seconds, "export"):
+            export_model(measured.at(step), measured.tokenizer, config, workdir / EXPORT, *evaluated)
+    embedder = None if evaluation is None else measured.embedder(step)
+    with _timed(seconds, "search"):
+        lines = [] if embedder is None else _search(embedder, config, workdir)
+    write_report_page(workdir, config, evaluation, embedder, seconds)
     trained = [row["train/parameters"] for row in read_metrics(workdir) if "train/parameters" in row]
     summary = {
         "step": step, "split": split, "table": groups, "metrics": metrics, "search": lines,
@@ -135,6 +147,13 @@ def finish(measured: MeasuredModel, config: ConfigDict, workdir: pathlib.Path, e
     }  # fmt: skip
     write_whole(workdir / SUMMARY, json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
     describe(config, workdir)
+
+
+@contextlib.contextmanager
+def _timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
+    begun = time.monotonic()
+    yield
+    seconds[stage] = time.monotonic() - begun
 
 
 def _search(embedder: Embedder, config: ConfigDict, workdir: pathlib.Path) -> list[str]:
@@ -172,6 +191,7 @@ def describe(config: ConfigDict, workdir: pathlib.Path) -> None:
         f"  {workdir / 'checkpoints'}  weights and optimiser",
         *([f"  {workdir / EXPORT}  both encoders as SavedModels"] if exported else []),
         f"  {workdir / 'metrics.jsonl'}, {workdir / 'tensorboard'}  numbers of every step",
+        *([f"  {page}  a page of all this, to look at or to mail"] if (page := workdir / REPORT_PAGE).exists() else []),
         "Next:",
         f"  python -m mural_tf search query 'a sentence' --model={model} --images=FOLDER --html=found.html",
         *([f"  python -m mural_tf evaluate --model={source} --data_dir={data} --split={split}"] if table else []),

@@ -2,5 +2,5 @@
 
 For trying an export without the `tensorflow_model_server` binary, and for mounting other routes beside
 the encoders (`create_app(export, extra_routes=…)`). Left out of TensorFlow Serving's API: gRPC, `:classify` and
-`:regress`, version labels and policies other than "the newest version".
+`:regress`, and policies other than "the newest version, and those with labels".
 """

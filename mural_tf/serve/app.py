@@ -1,10 +1,12 @@
 """The routes: TensorFlow Serving's REST paths, /healthz and /metrics, and whatever else is mounted.
 
-    POST /v1/models/NAME[/versions/N]:predict       see rest_json.py
-    GET  /v1/models/NAME[/versions/N]               the state of the loaded version
-    GET  /v1/models/NAME[/versions/N]/metadata      its signatures
-    GET  /healthz                                   {"status": "ok"} as soon as everything is loaded
-    GET  /metrics                                   Prometheus' text format
+    POST /v1/models/NAME[/versions/N|/labels/L]:predict       see rest_json.py
+    GET  /v1/models/NAME[/versions/N|/labels/L]               the state of each version, or of one
+    GET  /v1/models/NAME[/versions/N|/labels/L]/metadata      its signatures
+    GET  /healthz                                             {"status": "ok"} as soon as everything is loaded
+    GET  /metrics                                             Prometheus' text format
+
+Without a version or a label, the newest that is loaded answers: see versions.py.
 
 Every error is `{"error": "…"}`: 4xx if the request is at fault, 503 if there is no room or time for it, 500 if the
 program is at fault. A client that goes away gets nothing, and what it asked for is not computed; /metrics counts it as
@@ -15,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import gc
 import json
 import pathlib
@@ -23,7 +24,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -31,7 +32,6 @@ from absl import logging
 
 from mural_tf.errors import UserError
 from mural_tf.files import read_json
-from mural_tf.remote_folders import local_copy
 
 try:
     import prometheus_client
@@ -40,14 +40,14 @@ try:
 except ModuleNotFoundError as error:
     raise UserError(f"The server needs {error.name}: pip install 'mural-tf[serve]'.") from None
 
-from mural_tf.export.saved_model import MODEL_CARD
+from mural_tf.export.versions import MODEL_CARD, newest_description
 from mural_tf.loading import load
 from mural_tf.search.index import load_index
 from mural_tf.serve.bodies import read_body
 from mural_tf.serve.claims import check_claims, decodable, is_foreign, unreadable
 from mural_tf.serve.connections import error_response, json_response, listening
 from mural_tf.serve.limits import Budget, Limits, Overloaded, Share
-from mural_tf.serve.models import IMAGES, Batcher, ServedModel, load_models
+from mural_tf.serve.models import IMAGES, ServedModel
 from mural_tf.serve.rest_json import (
     PIECE,
     RAISE,
@@ -59,6 +59,7 @@ from mural_tf.serve.rest_json import (
     signature_name,
 )
 from mural_tf.serve.search_page import search_routes
+from mural_tf.serve.versions import Export, Loaded, Versions, load_versions
 
 CONTENT_TYPE = prometheus_client.CONTENT_TYPE_LATEST
 SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
@@ -114,6 +115,8 @@ def serve(
     host: str = "localhost",
     port: int = 8501,
     limits: Limits | None = None,
+    poll_seconds: float = 10.0,
+    labels: Mapping[str, int] | None = None,
 ) -> None:
     """Serves an export until SIGTERM or SIGINT: then no new requests are taken, and those that run get their answer.
 
@@ -122,14 +125,17 @@ def serve(
       index: an index made with the same model, searched at /search; empty: no search page.
       host, port: the address to listen on; port 0 is any free one. It is printed when the server is ready.
       limits: of requests; defaults if None.
+      poll_seconds: between two looks for other versions in the export; 0: never.
+      labels: label -> number of a version.
 
     Raises:
       UserError: `export` or `index` cannot be served, or the address cannot be listened on.
     """
     limits = limits or Limits()
     listener = _listen(host, port)  # before the models are loaded: a port in use is reported at once
-    folder = local_copy(export)
-    app = create_app(folder, limits, _search_routes(folder, index) if index else ())
+    source = Export(export)
+    routes = _search_routes(source.folder, index) if index else ()
+    app = app_of_models(load_versions(source, labels), limits, routes, source, poll_seconds, labels)
     run(app, listener, limits, f"Serving {export} at http://{host}:{listener.getsockname()[1]}")
 
 
@@ -155,7 +161,7 @@ async def _run(app: web.Application, listener: socket.socket, limits: Limits, gr
 
 
 def _search_routes(export: str | pathlib.Path, index: str | pathlib.Path) -> list[web.RouteDef]:
-    data = read_json(pathlib.Path(export) / MODEL_CARD).get("training_data")
+    data = read_json(newest_description(pathlib.Path(export)) / MODEL_CARD).get("training_data")
     languages = data.get("languages") if isinstance(data, dict) else None
     if not isinstance(languages, list) or not all(isinstance(code, str) for code in languages):
         raise UserError(f'{export}/{MODEL_CARD} is damaged: expected {{"training_data": {{"languages": [codes]}}}}.')
@@ -171,7 +177,11 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def create_app(
-    export: str | pathlib.Path, limits: Limits | None = None, extra_routes: Iterable[web.RouteDef] = ()
+    export: str | pathlib.Path,
+    limits: Limits | None = None,
+    extra_routes: Iterable[web.RouteDef] = (),
+    poll_seconds: float = 0.0,
+    labels: Mapping[str, int] | None = None,
 ) -> web.Application:
     """Loads an export and returns the application.
 
@@ -180,21 +190,29 @@ def create_app(
       limits: of requests; defaults if None.
       extra_routes: further routes, as `aiohttp.web.get("/search", handler)`; their `web.HTTPException`s and
         `BadRequest`s become JSON errors too, and `request.app[PREDICT]` runs the encoders.
+      poll_seconds, labels: as `serve` takes them.
 
     Raises:
       UserError: `export` cannot be served.
     """
-    return app_of_models(load_models(export), limits or Limits(), extra_routes)
+    source = Export(export)
+    models = load_versions(source, labels)
+    return app_of_models(models, limits or Limits(), extra_routes, source, poll_seconds, labels)
 
 
 def app_of_models(
-    models: dict[str, ServedModel], limits: Limits, extra_routes: Iterable[web.RouteDef] = ()
+    models: Iterable[ServedModel],
+    limits: Limits,
+    extra_routes: Iterable[web.RouteDef] = (),
+    export: Export | None = None,
+    poll_seconds: float = 0.0,
+    labels: Mapping[str, int] | None = None,
 ) -> web.Application:
     """Returns the application over models that are loaded; see `create_app`."""
-    server = Server(models, limits)
+    server = Server(models, limits, export, poll_seconds, labels)
     app = web.Application(middlewares=[server.middleware], client_max_size=server.limits.max_request_bytes)
     model = r"/v1/models/{name:[^/:]+}"
-    for prefix in (model, model + r"/versions/{version:\d+}"):
+    for prefix in (model, model + r"/versions/{version:\d{1,18}}", model + r"/labels/{label:[^/:]+}"):
         app.router.add_post(prefix + ":predict", server.predict)
         app.router.add_get(prefix, server.status)
         app.router.add_get(prefix + "/metadata", server.metadata)
@@ -212,22 +230,35 @@ class _TooLate(Exception):
 
 
 class Server:
-    """Handlers over loaded models."""
+    """Handlers over the versions that are loaded."""
 
-    def __init__(self, models: dict[str, ServedModel], limits: Limits):
-        self.models, self.limits, self.monitoring = models, limits, Monitoring()
+    def __init__(
+        self,
+        models: Iterable[ServedModel],
+        limits: Limits,
+        export: Export | None,
+        poll_seconds: float,
+        labels: Mapping[str, int] | None,
+    ):
+        self.limits, self.monitoring, self._poll_seconds = limits, Monitoring(), poll_seconds
+        self.versions = Versions(models, limits, self.monitoring.run, export, labels)
         self._bytes = Budget(limits.max_bytes_in_flight, "bytes")
         self._pixels = Budget(2 * limits.max_request_pixels, "pixels")
         self._decoding = asyncio.Lock()
-        self._batchers: dict[tuple[str, str], Batcher] = {}
+        self._watch: asyncio.Task | None = None
 
     async def start(self, app: web.Application) -> None:
         """Makes what belongs to the event loop."""
         self._one_parses, self._few_parse = asyncio.Semaphore(1), asyncio.Semaphore(2)
+        if self._poll_seconds:
+            self._watch = asyncio.get_running_loop().create_task(self.versions.watch(self._poll_seconds))
 
     async def close(self, app: web.Application) -> None:
         """Ends the threads."""
-        await asyncio.gather(*(batcher.close() for batcher in self._batchers.values()))
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.gather(self._watch, return_exceptions=True)
+        await self.versions.close()
 
     async def run(
         self, name: str, signature: str, inputs: dict[str, np.ndarray], on_error: str = RAISE
@@ -243,7 +274,9 @@ class Server:
           BadRequest: an image that cannot be read, or that claims too many pixels.
           Overloaded: there is no room for it, or it took longer than `request_timeout`.
         """
-        return await self._in_time(self._run(name, signature, inputs, on_error))
+        loaded = self.versions.find(name)
+        with loaded.in_use():
+            return await self._in_time(self._run(loaded, signature, inputs, on_error))
 
     async def _in_time(self, work: Awaitable):
         try:
@@ -252,9 +285,9 @@ class Server:
             words = f"No answer within {self.limits.request_timeout:g} seconds"
             raise Overloaded(f"{words}, so the request was dropped; try again later.") from None
 
-    async def _run(self, name, signature, inputs, on_error) -> dict[str, np.ndarray]:
-        if not self.models[name].signatures[signature].takes_images:
-            return await self._batcher(name, signature)(inputs)
+    async def _run(self, loaded: Loaded, signature, inputs, on_error) -> dict[str, np.ndarray]:
+        if not loaded.model.signatures[signature].takes_images:
+            return await loaded.batcher(signature)(inputs)
         size = sum(map(len, inputs[IMAGES]))
         images, pixels = await _maybe_in_thread(size, check_claims, inputs[IMAGES], self.limits)
         with self._pixels.share() as share:
@@ -264,31 +297,27 @@ class Server:
             if any(map(is_foreign, images)):
                 async with self._decoding:  # one request at a time: this takes memory and a processor
                     images = await _in_thread(decodable, images)
-            outputs = await self._batcher(name, signature)({**inputs, IMAGES: images}, pixels)
+            outputs = await loaded.batcher(signature)({**inputs, IMAGES: images}, pixels)
         if on_error == RAISE:
             _check_read(*outputs.values())
         return outputs
 
-    def _batcher(self, name: str, signature: str) -> Batcher:
-        key = name, signature
-        if key not in self._batchers:
-            observe = functools.partial(self.monitoring.run, name, signature)
-            self._batchers[key] = Batcher(self.models[name].signatures[signature].run, self.limits, observe)
-        return self._batchers[key]
-
     async def predict(self, request: web.Request) -> web.StreamResponse:
         """POST …:predict"""
-        model = self._model(request)
+        self._loaded(request)  # before the body is read
         with self._bytes.share() as share:
             try:
                 body = await _before(self.limits.body_timeout, read_body(request, self.limits, share))
             except _TooLate:
                 words = f"The body did not arrive within {self.limits.body_timeout:g} seconds."
                 raise web.HTTPRequestTimeout(text=words) from None
-            outputs, is_rows = await self._in_time(self._answer(model, body, share))
+            loaded = self._loaded(request)  # again: a body may take longer than a version is wanted
+            with loaded.in_use():
+                outputs, is_rows = await self._in_time(self._answer(loaded, body, share))
             return await self._send(request, outputs, is_rows)
 
-    async def _answer(self, model: ServedModel, body: bytearray, share: Share) -> tuple[dict[str, np.ndarray], bool]:
+    async def _answer(self, loaded: Loaded, body: bytearray, share: Share) -> tuple[dict[str, np.ndarray], bool]:
+        model = loaded.model
         if len(body) <= SMALL_BODY:
             query = self._parse(body, model)
         else:
@@ -296,7 +325,7 @@ class Server:
                 query = await _in_thread(self._parse, body, model)
         name, inputs, is_rows, on_error = query
         share.grow(len(next(iter(inputs.values()))) * model.signatures[name].row_bytes)
-        return await self._run(model.name, name, inputs, on_error), is_rows
+        return await self._run(loaded, name, inputs, on_error), is_rows
 
     def _parse(self, body: bytearray, model: ServedModel) -> tuple[str, dict[str, np.ndarray], bool, str]:
         values = parse_body(body)
@@ -321,14 +350,15 @@ class Server:
 
     async def status(self, request: web.Request) -> web.Response:
         """GET /v1/models/NAME"""
-        state = {"state": "AVAILABLE", "status": {"error_code": "OK", "error_message": ""}}
-        return json_response(
-            json.dumps({"model_version_status": [{"version": str(self._model(request).version), **state}]})
-        )
+        name, wanted = self._name(request), self._number(request)
+        found = [state for state in self.versions.states(name) if wanted in (None, state[0])]
+        if not found:
+            self._loaded(request)
+        return json_response(json.dumps({"model_version_status": [_state(*state) for state in found]}))
 
     async def metadata(self, request: web.Request) -> web.Response:
         """GET /v1/models/NAME/metadata"""
-        model = self._model(request)
+        model = self._loaded(request).model
         spec = {"name": model.name, "signature_name": "", "version": str(model.version)}
         return json_response(
             json.dumps({"model_spec": spec, "metadata": {"signature_def": {"signature_def": model.metadata}}})
@@ -342,14 +372,29 @@ class Server:
         """GET /metrics"""
         return web.Response(body=self.monitoring.text(), headers={"Content-Type": CONTENT_TYPE})
 
-    def _model(self, request: web.Request) -> ServedModel:
-        name, version = request.match_info["name"], request.match_info.get("version")
-        model = self.models.get(name)
-        if model is None:
-            raise web.HTTPNotFound(text=f"There is no model {name!r}; there are {', '.join(sorted(self.models))}.")
-        if version is not None and int(version) != model.version:
-            raise web.HTTPNotFound(text=f"{name} has no version {version} loaded; it has {model.version}.")
-        return model
+    def _name(self, request: web.Request) -> str:
+        name = request.match_info["name"]
+        if name not in self.versions.names:
+            raise web.HTTPNotFound(text=f"There is no model {name!r}; there are {', '.join(self.versions.names)}.")
+        return name
+
+    def _number(self, request: web.Request) -> int | None:
+        """The version that is asked for by its number or a label; None: the newest."""
+        label, number = request.match_info.get("label"), request.match_info.get("version")
+        if label is None:
+            return None if number is None else int(number)
+        if label not in self.versions.labels:
+            labels = ", ".join(sorted(self.versions.labels)) or "none"
+            raise web.HTTPNotFound(text=f"There is no label {label!r}; there are {labels}.")
+        return self.versions.labels[label]
+
+    def _loaded(self, request: web.Request) -> Loaded:
+        name, number = self._name(request), self._number(request)
+        try:
+            return self.versions.find(name, number)
+        except KeyError:
+            listed = ", ".join(map(str, self.versions.numbers(name)))
+            raise web.HTTPNotFound(text=f"{name} has no version {number} loaded; it has {listed}.") from None
 
     @web.middleware
     async def middleware(self, request: web.Request, handler) -> web.StreamResponse:
@@ -383,7 +428,13 @@ class Server:
 
     def _count(self, request: web.Request, status: int, start: float) -> None:
         name = request.match_info.get("name", "")
-        self.monitoring.request(name if name in self.models else "", status, time.perf_counter() - start)
+        self.monitoring.request(name if name in self.versions.names else "", status, time.perf_counter() - start)
+
+
+def _state(number: int, state: str, error: str) -> dict[str, object]:
+    """TensorFlow Serving's JSON of a version's state."""
+    code = "INTERNAL" if error else "OK"
+    return {"version": str(number), "state": state, "status": {"error_code": code, "error_message": error}}
 
 
 def _check_read(*arrays: np.ndarray) -> None:

@@ -1,4 +1,4 @@
-"""The SavedModels of an export, ready to answer: newest version, all signatures, warmed up, run in batches.
+"""The SavedModels of an export, ready to answer: all signatures, warmed up, run in batches.
 
 Requests that arrive together share one run of the model. While a batch runs, requests queue; the next batch takes as
 many as fit. The first request waits a short time for others. A batch that fails is run again request by request, so
@@ -22,10 +22,8 @@ from tensorflow_serving.apis import prediction_log_pb2
 
 from mural_tf import backend  # noqa: F401 - registers the tokenizer's operations
 from mural_tf.data.records import untuned
-from mural_tf.errors import UserError
+from mural_tf.encoders.saved_models import load_saved_model
 from mural_tf.export.serving import BATCH_SIZES, WARMUP_FILE
-from mural_tf.loading import load_saved_model, newest_version
-from mural_tf.remote_folders import local_copy
 from mural_tf.serve.limits import Limits, Overloaded
 
 IMAGES = "image_bytes"  # the input that takes encoded images
@@ -56,20 +54,18 @@ class Signature:
 
 
 class ServedModel:
-    """The newest version of one model.
+    """One version of one model.
 
     Args:
       name: as in the URL.
-      folder: holds one SavedModel a version, in folders named by numbers.
+      path: of the SavedModel, a folder whose name is the number of the version.
 
     Raises:
-      UserError: there is no version, or it cannot be loaded.
+      UserError: it cannot be loaded.
     """
 
-    def __init__(self, name: str, folder: pathlib.Path):
-        self.name = name
-        path = newest_version(folder)
-        self.version = int(path.name)
+    def __init__(self, name: str, path: pathlib.Path):
+        self.name, self.version = name, int(path.name)
         self._saved_model = load_saved_model(path)  # kept: signatures do not keep variables alive
         functions = {key: value for key, value in self._saved_model.signatures.items() if not key.startswith("__")}
         inputs = [spec for function in functions.values() for spec in function.structured_input_signature[1].items()]
@@ -105,17 +101,6 @@ def _blank_inputs(specs: dict[str, tf.TensorSpec], rows: int) -> Arrays:
     shapes = {name: [rows, *(size or 1 for size in spec.shape[1:])] for name, spec in specs.items()}
     empty = {name: b"" if spec.dtype == tf.string else 0 for name, spec in specs.items()}
     return {name: np.full(shapes[name], empty[name], spec.dtype.as_numpy_dtype) for name, spec in specs.items()}
-
-
-def load_models(export: str | pathlib.Path) -> dict[str, ServedModel]:
-    """Loads every versioned SavedModel of an export; raises `UserError` if there is none."""
-    export = local_copy(export)
-    if not export.is_dir():
-        raise UserError(f"The export {export} does not exist; `python -m mural_tf export` makes one of a workdir.")
-    folders = sorted({path.parents[1] for path in export.glob("*/*/saved_model.pb") if path.parent.name.isdigit()})
-    if not folders:
-        raise UserError(f"{export} is not an export: expected SavedModels such as {export}/text_encoder/1.")
-    return {folder.name: ServedModel(folder.name, folder) for folder in folders}
 
 
 def _signature_definitions(path: pathlib.Path) -> dict:
@@ -202,7 +187,8 @@ class Batcher:
         if self._worker is not None:
             self._worker.cancel()
             await asyncio.gather(self._worker, return_exceptions=True)
-        self._executor.shutdown()
+        # A run goes on although nobody waits for it any more; others must not wait for it.
+        await asyncio.get_running_loop().run_in_executor(None, self._executor.shutdown)
 
     async def _work(self) -> None:
         while True:

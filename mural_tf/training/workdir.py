@@ -45,6 +45,7 @@ FREE_FIELDS = (
 )
 
 
+EVALUATED = "evaluated"  # in rows of metrics.jsonl: {name of an evaluation: {"data", "split"}}
 TRAINED_ON = "trained_on.json"
 BEFORE_TRAINING = {LOCK, "config.json", "environment.json", "vocabulary.txt"}  # the vocabulary is beside the data too
 

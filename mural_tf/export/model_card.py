@@ -1,0 +1,142 @@
+"""The model card of an export: what the model is, what it was trained on, how well it does and on what.
+
+`evaluations_of` finds the numbers in a workdir. Of several evaluations of one name it takes the one with the most
+languages, and of these the last: a look at two languages does not stand for the model.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+import pathlib
+from collections.abc import Mapping
+
+from absl import logging
+from ml_collections import ConfigDict
+
+from mural_tf.errors import UserError
+from mural_tf.export.hub_modules import numbers_of
+from mural_tf.files import as_path, json_field, read_json
+from mural_tf.models.dual_encoder import DualEncoder, trainable_parameters
+from mural_tf.training.workdir import EVALUATED, package_versions, read_metrics
+
+# Keys of single languages have one of these; groups of languages and "all" have the mean recall alone.
+_OF_A_LANGUAGE = ("/text_to_image/recall@1", "/image_to_text/recall@1")
+
+
+def evaluations_of(
+    workdir: pathlib.Path, step: int | None, exactly: bool = False
+) -> tuple[dict[str, float], dict[str, dict[str, object]]]:
+    """Returns the numbers that stand for the checkpoint of a step, and what they are numbers of.
+
+    Args:
+      workdir: whose metrics.jsonl is read.
+      step: of the checkpoint. Without any evaluation of it, those of the last step that has some stand in.
+      exactly: leave out other steps.
+
+    Returns:
+      `<name>/<language>/…` → number, and name → {"data", "split", "step", "languages"}; numbers of dev only
+      where there are no others. Rows of older workdirs do not say data and split: the file in evaluation/ with the
+      same numbers does, or else they are "".
+    """
+    rows = [row for row in read_metrics(workdir) if any(key.endswith("/mean_recall") for key in row)]
+    of_step = [row for row in rows if row["step"] == step]
+    if not of_step and not exactly and rows:
+        of_step = [row for row in rows if row["step"] == rows[-1]["step"]]
+    fullest: dict[str, tuple[dict[str, float], dict[str, object]]] = {}
+    for row in of_step:
+        for name in dict.fromkeys(key.split("/")[0] for key in row if "/" in key and not key.startswith("train/")):
+            numbers, described = _evaluation(workdir, row, name)
+            if name not in fullest or len(described["languages"]) >= len(fullest[name][1]["languages"]):
+                fullest[name] = numbers, described
+    chosen = {name: found for name, found in fullest.items() if found[1]["split"] != "dev"} or fullest
+    metrics = {key: value for numbers, _ in chosen.values() for key, value in numbers.items()}
+    return metrics, {name: described for name, (_, described) in chosen.items()}
+
+
+def _evaluation(workdir: pathlib.Path, row: dict, name: str) -> tuple[dict[str, float], dict[str, object]]:
+    numbers = {key: value for key, value in row.items() if key.startswith(f"{name}/")}
+    languages = {key.split("/")[1] for key in numbers if key.endswith(_OF_A_LANGUAGE)}
+    said = row.get(EVALUATED, {}).get(name) or _of_report(workdir, row["step"], name, numbers)
+    data, split = said.get("data", ""), said.get("split", "dev" if name.endswith("_dev") else "")
+    return numbers, {"data": data, "split": split, "step": row["step"], "languages": sorted(languages)}
+
+
+def _of_report(workdir: pathlib.Path, step: int, name: str, numbers: dict[str, float]) -> dict[str, str]:
+    for path in sorted((workdir / "evaluation").glob(f"{name}-*.json")):
+        try:
+            report = read_json(path)
+        except UserError:
+            continue
+        if report.get("step") == step and report.get("metrics") == numbers:
+            return {"data": str(report.get("data_dir", "")), "split": str(report.get("split", ""))}
+    return {}
+
+
+PACKAGES = ("tensorflow", "tensorflow-text", "mural-tf")
+
+
+def describe_model(
+    model: DualEncoder,
+    config: ConfigDict,
+    metrics: Mapping[str, float] | None = None,
+    evaluations: Mapping[str, Mapping] | None = None,
+) -> dict[str, object]:
+    """Returns the card as JSON values; `metrics` and `evaluations` as `evaluations_of` returns them."""
+    tower = config.image_tower
+    return {
+        "name": config.model,
+        "method": model.title or type(model).__name__,
+        "created": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "packages": package_versions(PACKAGES),
+        "parameters": trainable_parameters(model),
+        "embedding_size": int(config.embedding_size),
+        "image": {
+            "input": "JPEG, PNG, BMP or GIF bytes, or float32 RGB in [0, 1]",
+            "resize": int(tower.resize),
+            "image_size": int(tower.image_size),
+        },
+        "text": {
+            "input": "UTF-8 strings",
+            "max_length": int(config.text_tower.max_length),
+            "lower_case": bool(config.vocabulary.lower_case),
+            "strip_accents": bool(config.vocabulary.strip_accents),
+        },
+        "embeddings": "float32, L2-normalised; similarity is the dot product",
+        "temperature": float(model.temperature.numpy()),
+        "learned_numbers": numbers_of(model),
+        "training_data": _training_data(config),
+        "evaluations": {name: {**found, "data": _folder_name(found)} for name, found in (evaluations or {}).items()},
+        "metrics": {key: _number(value) for key, value in sorted((metrics or {}).items())},
+        "config": json.loads(json.dumps(config.to_dict(), default=list)),
+    }
+
+
+def _folder_name(evaluation: Mapping) -> str:
+    """The last part of a data folder's path: the rest is of the machine that evaluated."""
+    return str(evaluation.get("data", "")).rstrip("/").rpartition("/")[2]
+
+
+def _training_data(config: ConfigDict) -> dict[str, object]:
+    """What the data folder's dataset.json says of itself: languages, counts, versions and licences."""
+    described = {"source": config.data.source}
+    path = as_path(config.data.directory) / "dataset.json"
+    dataset, languages = {}, config.data.image_text_languages
+    try:
+        if path.is_file():  # other people's TFRecords come without one
+            dataset = read_json(path)
+            kind = list[str] if isinstance(dataset.get("languages"), list) else dict
+            languages = json_field(dataset, "languages", kind, path, languages)
+    except UserError as error:
+        logging.warning("The model card does not say what the training data was: %s", error)
+        dataset = {}
+    for key in ("name", "sources", "settings", "license", "packages", "counts", "language_groups"):
+        if key in dataset:
+            described[key] = dataset[key]
+    described["languages"] = sorted(languages)
+    return described
+
+
+def _number(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None  # JSON has no NaN

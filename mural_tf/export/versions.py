@@ -1,0 +1,146 @@
+"""Versions of an export: which are complete, what describes each, and how one appears beside those that are there.
+
+    image_encoder/2/, text_encoder/2/    the SavedModels, where TensorFlow Serving looks for them
+    versions/2/                          config.json, vocabulary.txt, hub/ and model_card.json
+
+What was published never changes, so whoever uses a version keeps it while the next one appears. An export that was made
+without a version has one, 1, and what describes it lies at the top. A version appears in this order: its folder in
+versions/ without the model card, the SavedModels (in a store their graphs after everything else), the model card.
+Whoever finds versions/2/ without the card passes over the number 2. TensorFlow Serving does not know the card: between
+the two last steps it may have one encoder already and the other not yet.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import shutil
+from collections.abc import Iterable
+from typing import Union
+
+from mural_tf.errors import UserError
+from mural_tf.files import PARTIAL, as_path, copy_file, publish, remove_tree, write_whole
+from mural_tf.remote import RemotePath
+
+MODEL_CARD = "model_card.json"
+GRAPH = "saved_model.pb"
+VERSIONS = "versions"
+AUTO = "auto"
+
+Folder = Union[pathlib.Path, RemotePath]
+
+
+def models_of(export: Folder) -> dict[str, list[int]]:
+    """Returns {model: numbers of its complete versions, the newest last} of a folder of models; empty if none."""
+    found: dict[str, list[int]] = {}
+    for path in export.glob(f"*/*/{GRAPH}"):
+        number = path.parent.name
+        if number.isdigit() and is_complete(export, int(number)):
+            found.setdefault(path.parent.parent.name, []).append(int(number))
+    return {name: sorted(numbers) for name, numbers in sorted(found.items())}
+
+
+def is_complete(export: Folder, number: int) -> bool:
+    """Tells whether nothing is missing of a version whose SavedModels are there."""
+    folder = export / VERSIONS / str(number)
+    return not folder.is_dir() or (folder / MODEL_CARD).is_file()
+
+
+def newest_version(export: Folder, models: Iterable[str]) -> int:
+    """Returns the largest number that all of these models have; raises `UserError` if there is none."""
+    found = models_of(export)
+    for name in models:
+        if name not in found:
+            raise UserError(f"{export / name} has no version: expected a SavedModel in {export / name}/1.")
+    shared = set.intersection(*(set(found[name]) for name in models))
+    if not shared:
+        listed = "; ".join(f"{name} {', '.join(map(str, found[name]))}" for name in models)
+        raise UserError(f"{export} has no version of all encoders ({listed}): export again, or complete one.")
+    return max(shared)
+
+
+def description(export: Folder, number: int) -> Folder:
+    """Returns the folder of a version's model card, configuration, vocabulary and TF-Hub modules."""
+    folder = export / VERSIONS / str(number)
+    return folder if folder.is_dir() else export
+
+
+def newest_description(folder: Folder) -> Folder:
+    """Returns the `description` of the newest version of an export with versions; any other folder as it is."""
+    if not (folder / VERSIONS).is_dir():
+        return folder
+    return description(folder, max((number for numbers in models_of(folder).values() for number in numbers), default=1))
+
+
+def choose_number(export: Folder, wanted: str) -> int:
+    """Returns the number that a new version gets: behind all that were ever begun for "auto", else the one wanted.
+
+    Raises `UserError` for anything else, and for a number that is taken.
+    """
+    if wanted == AUTO:
+        names = [path.name for path in export.glob("*/*") if path.parent.name != "hub"]
+        return 1 + max((int(name) for name in names if name.isdigit()), default=0)
+    if not wanted.isdigit() or int(wanted) < 1:
+        raise UserError(f"--version={wanted}: expected auto or a number from 1 on.")
+    if any(int(wanted) in numbers for numbers in models_of(export).values()):
+        raise UserError(f"{export} has a version {wanted} already, and what is served never changes: --version=auto.")
+    return int(wanted)
+
+
+def add_version(partial: pathlib.Path, export: str | Folder, number: int) -> None:
+    """Publishes a version that is complete in the folder `partial`, on the file system of `export`, as described above.
+
+    What a killed process left of the same number is replaced.
+    """
+    export, version = as_path(export), f"{VERSIONS}/{number}"
+    card = (partial / version / MODEL_CARD).read_text(encoding="utf-8")
+    (partial / version / MODEL_CARD).unlink()
+    models = sorted(path.parent.relative_to(partial).as_posix() for path in partial.glob(f"*/{number}/{GRAPH}"))
+    for name in (version, *models):
+        remove_tree(export / name)
+    parts = {VERSIONS, *(name.split("/")[0] for name in models)}
+    shared = [path.name for path in sorted(partial.iterdir()) if path.name not in parts]  # serving/
+    add = _upload if isinstance(export, RemotePath) else _move
+    add(partial, export, [version, *(name for name in shared if not (export / name).exists()), *models])
+    write_whole(export / version / MODEL_CARD, card)
+
+
+def _move(partial: pathlib.Path, export: pathlib.Path, names: list[str]) -> None:
+    for name in names:
+        (export / name).parent.mkdir(parents=True, exist_ok=True)
+        publish(partial / name, export / name)
+
+
+def _upload(partial: pathlib.Path, export: RemotePath, names: list[str]) -> None:
+    paths = [path for name in names for path in (partial / name).rglob("*") if path.is_file()]
+    found = [path.relative_to(partial).as_posix() for path in paths]
+    for name in sorted(found, key=lambda name: (name.count("/") == 2 and name.endswith(GRAPH), name)):
+        copy_file(partial / name, export / name)
+
+
+def follow(store: RemotePath, local: pathlib.Path) -> None:
+    """Makes a local copy of an export hold the versions that a store has: copies new ones, removes those that are gone.
+
+    What is copied appears here as it was published there.
+    """
+    there, here = models_of(store), models_of(local)
+    for number in sorted({number for numbers in there.values() for number in numbers}):
+        if any(number not in here.get(name, ()) for name, numbers in there.items() if number in numbers):
+            _download(store, local, number, [name for name, numbers in there.items() if number in numbers])
+    for name, numbers in here.items():
+        for number in set(numbers) - set(there.get(name, ())) if there else ():
+            remove_tree(local / name / str(number))
+
+
+def _download(store: RemotePath, local: pathlib.Path, number: int, models: list[str]) -> None:
+    partial = local / f".{number}{PARTIAL}"
+    shutil.rmtree(partial, ignore_errors=True)
+    for name in [VERSIONS, *models]:
+        for path in (store / name / str(number)).files():
+            target = partial / path.relative_to(store)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            copy_file(path, target)
+    if (partial / VERSIONS).is_dir():
+        add_version(partial, local, number)
+    else:
+        _move(partial, local, [f"{name}/{number}" for name in models])
+    shutil.rmtree(partial, ignore_errors=True)
