@@ -133,6 +133,8 @@ def test_a_run_that_spoils_the_model_ends_as_its_source(data, export, tmp_path, 
     rows = run(data, export, tmp_path / "w", learning_rate=0.3, export=False)
     dev = {row["step"]: row for row in rows if "retrieval_dev/all/mean_recall" in row}
     assert list(dev) == [0, 1, 2]
+    test = {row["step"]: row["retrieval/all/mean_recall"] for row in rows if "retrieval/all/mean_recall" in row}
+    assert test[0] == test[2]
     assert json.loads((tmp_path / "w/checkpoints/best/best.json").read_text())["step"] == 0
     printed = capsys.readouterr().out
     mixes = json.loads((tmp_path / "w/mixes.json").read_text())

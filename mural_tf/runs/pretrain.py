@@ -120,7 +120,7 @@ def _train_in_workdir(config, workdir, strategy, profile, debug_nans, initialize
     signals.check()
     if reached and writes:
         if initialize is not None and config.train.interpolate:
-            mix(measured, initialize, evaluate, config.train.steps, workdir)
+            mix(measured, initialize, evaluate, config, workdir)
         elif config.train.average_decay:
             save_result(measured.at(config.train.steps), workdir, config.train.steps)
         finish(measured, config, workdir, evaluation_of)

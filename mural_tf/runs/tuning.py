@@ -25,12 +25,14 @@ from mural_tf.data import records, tfrecord
 from mural_tf.data.streams.epochs import stated_languages
 from mural_tf.data.streams.mixture import Source, training_sources
 from mural_tf.errors import UserError
+from mural_tf.evaluation.report import metrics_row
 from mural_tf.evaluation.request import measure_retrieval
 from mural_tf.evaluation.retrieval import Evaluation, read_pool
 from mural_tf.files import as_path, open_path, write_whole
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.runs.finish import MeasuredModel, SplitEvaluation
 from mural_tf.training.checkpoints import save_result
+from mural_tf.training.workdir import append_metrics, has_evaluation, read_metrics
 
 RATE = 1 / 20  # of the source's learning rate: [MURAL] trains at 1e-3 (§3.2) and fine-tunes at 5e-5 (§4)
 EPOCHS = 15
@@ -204,18 +206,25 @@ def mix(
     measured: MeasuredModel,
     initialize: Callable[[DualEncoder], None],
     evaluate: TunedEvaluation,
-    step: int,
+    config: ConfigDict,
     workdir: pathlib.Path,
 ) -> None:
     """Gives the measured model the mix of weights that dev prefers, and keeps it as the run's result.
 
-    Prints and writes what each share reached. Without a dev split the tuned weights stay.
+    Prints and writes what each share reached, and measures the source on the split of the result too, as a row of step
+    0. Without a dev split the tuned weights stay.
     """
+    step = config.train.steps
     model = measured.at(step)
     variables = _variables(model)
     tuned = [variable.numpy() for variable in variables]
     initialize(model)
     source = [variable.numpy() for variable in variables]
+    before = TunedEvaluation(measured, config, config.evaluation.split)
+    if not any(has_evaluation(row, before.name, 0) for row in read_metrics(workdir)):
+        evaluation = before(step)
+        if evaluation is not None:
+            append_metrics(workdir, metrics_row([evaluation], 0, config.data.directory))
     rows, best = [], (-math.inf, 1.0)
     for share in SHARES:
         _assign(variables, source, tuned, share)
