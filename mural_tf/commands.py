@@ -240,7 +240,12 @@ def search_index():
             "Structure for approximate search; auto chooses by size, small ones are searched exactly.",
             ["auto", "none", "inverted_lists", "hnsw"],
         ),
-        queries=("", "TSV of language and sentence, to measure recall with.", place),
+        queries=("", "TSV of language, sentence and perhaps right answers: recall, and how sure answers are.", place),
+        calibrate=(
+            "",
+            "Captioned pictures to learn from how sure answers are; default: the sources' dev.",
+            place,
+        ),
     )
     cli.define_trust()
 
@@ -249,7 +254,8 @@ def search_index():
             cli.need(model=flag["model"])
         from mural_tf.search import commands
 
-        commands.index(names=sources, method=search["approximate"], queries_file=search["queries"], **flag)
+        asked = dict(queries_file=search["queries"], calibrate=search["calibrate"])
+        commands.index(names=sources, method=search["approximate"], **asked, **flag)
 
     return main
 
@@ -274,6 +280,7 @@ def search_query():
         language=("", "BCP 47 code of the sentences, for fonts on the page."),
         exact=(False, "Compare with everything, although the index is approximate."),
         batch_size=(64, "Images encoded at a time.", 1),
+        least_precision=(0.0, "Leave out what is less sure: 0.6 answers what is right in 6 of 10 cases.", (0.0, 1.0)),
     )
     shown = cli.define(
         top=(10, "How many to show."),
@@ -292,9 +299,12 @@ def search_query():
         asked += read_queries(flag["queries"]) if flag["queries"] else []
         if flag["images"]:
             options = dict(split=flag["split"], batch_size=flag["batch_size"])
+            if flag["least_precision"]:
+                raise UserError("--least_precision needs an index, which knows how sure answers are: --index=INDEX.")
             commands.search_once(flag["model"], flag["images"], asked, **options, **shown)
         else:
-            commands.query(flag["index"], asked, flag["model"], use_exact=flag["exact"], **shown)
+            options = dict(use_exact=flag["exact"], least_precision=flag["least_precision"])
+            commands.query(flag["index"], asked, flag["model"], **options, **shown)
 
     return main
 

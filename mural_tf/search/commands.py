@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import pathlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from tqdm import tqdm
 
+from mural_tf.data.record_format import IMAGE_TEXT
 from mural_tf.errors import UserError
 from mural_tf.files import as_path, write_whole
 from mural_tf.remote_folders import local_folder, shown
-from mural_tf.search import approximate, collect, recall
+from mural_tf.search import approximate, collect, confidence, recall
 from mural_tf.search.build import build_index, index_embeddings, index_in_memory
 from mural_tf.search.index import SKIPPED, Index, load_index
 from mural_tf.search.items import IMAGES
 from mural_tf.search.pages import write_contact_sheet, write_gallery
-from mural_tf.search.queries import Query, Result, check_queries, read_queries, search, to_json, to_lines
+from mural_tf.search.queries import Query, Result, check_queries, leave_out, read_queries, search, to_json, to_lines
 from mural_tf.search.recall import collect_queries
 
 
@@ -34,11 +36,14 @@ def index(
     batch_size: int = 64,
     update: bool = False,
     embeddings: str = "",
+    calibrate: str = "",
 ) -> Index:
     """Makes the index `output` and, where it is large, an approximate one; prints what was done.
 
     Args:
       model: a workdir or an export; not needed with `embeddings`, unless their own is not where it was.
+      calibrate: pictures with captions that the model was not trained on, to learn from how sure answers are; by
+        default those of the split dev of `names`.
       embeddings: a folder that `embed` made, in place of `names`, `kind`, `split` and `dtype`.
     """
     given = read_queries(queries_file) if queries_file else []
@@ -48,11 +53,44 @@ def index(
         raise UserError("--embeddings takes the place of sources: give one or the other.")
     if not embeddings:
         collect.list_files(kind, names, split)  # mistakes show before the model is loaded
+    if calibrate and kind != IMAGES:
+        raise UserError("--calibrate tells how sure the first image for a sentence is: it needs --kind=images.")
+    known = _captioned([calibrate]) if calibrate else _captioned(filter(_has_dev, names))
     with local_folder(output) as folder:
-        return _index(model, names, folder, kind, split, dtype, method, given, batch_size, update, embeddings)
+        made, embedder = _index(model, names, folder, kind, split, dtype, method, given, batch_size, update, embeddings)
+        answered = [one for one in given if one.right]
+        if made.kind == IMAGES and (made.confidence is None or calibrate or answered):
+            _calibrate(made, folder, embedder, known, answered, batch_size)
+    return made
 
 
-def _index(model, names, output, kind, split, dtype, method, given, batch_size, update, embeddings) -> Index:
+def _captioned(sources: Iterable[str]) -> list[tuple[str, str]]:
+    """Returns the files, and names to show, of pictures with captions: of data sets their split dev."""
+    return [file for name in sources for file in collect.list_files(IMAGES, [name], "dev" if _has_dev(name) else "")]
+
+
+def _has_dev(source: str) -> bool:
+    folder = as_path(source) / IMAGE_TEXT
+    return folder.is_dir() and any(folder.glob("dev-*.tfrecord"))
+
+
+def _calibrate(made: Index, folder, embedder, known, answered: Sequence[Query], batch_size: int) -> None:
+    """Fits how sure the answers of an index are and keeps it in its folder; says so, or why not."""
+    pieces = [piece for group in collect.cut_files(IMAGES, known, confidence.MOST_IMAGES) for piece in group]
+    found = itertools.islice(collect.read(IMAGES, pieces), confidence.MOST_IMAGES)
+    try:
+        pictures = index_in_memory(embedder, found, IMAGES, batch_size) if known else None
+        made.confidence = confidence.learn(made, embedder, pictures, answered)
+    except UserError as error:
+        print(f"How sure answers are is not known: {error}")
+        return
+    confidence.save(folder, made.confidence)
+    fitted = made.confidence
+    print(f"How sure answers are: learnt from {fitted.captions:,} captions of {fitted.images:,} pictures.")
+
+
+def _index(model, names, output, kind, split, dtype, method, given, batch_size, update, embeddings):
+    """Returns the index and its model."""
     if embeddings:
         made = index_embeddings(embeddings, output, update)
         embedder = model_of(made, model) if model else LateModel(made)
@@ -66,11 +104,11 @@ def _index(model, names, output, kind, split, dtype, method, given, batch_size, 
     there = made.approximate is not None and made.approximate.parameters == parameters
     if parameters is None or (there and not given):
         print("Its approximate index is there already." if there else "Searched exactly.")
-        return made
+        return made, embedder
     if method == "auto" and not approximate.has_faiss():
         print("Searched exactly, because faiss is not installed: pip install 'mural-tf[search]'.")
-        return made
-    return add_approximate(made, embedder, output, parameters, given)
+        return made, embedder
+    return add_approximate(made, embedder, output, parameters, given), embedder
 
 
 def load(model: str):
@@ -89,6 +127,11 @@ class LateModel:
     @functools.cached_property
     def _embedder(self):
         return model_of(self._made)
+
+    @property
+    def config(self):
+        """The model's."""
+        return self._embedder.config
 
     def encode_text(self, texts: Sequence[str], **options) -> np.ndarray:
         """Returns what the model returns."""
@@ -146,6 +189,7 @@ def query(
     html: str = "",
     json: str = "",
     output: str = "",
+    least_precision: float = 0.0,
 ) -> list[Result]:
     """Asks an index. Prints the hits, or JSON if `json` is "-"; writes the gallery `html` and the contact sheet.
 
@@ -153,12 +197,18 @@ def query(
       model: workdir or export; by default the one that made the index, where it was.
       json: file for the results, or "-" to print them and nothing else.
       output: PNG file for a contact sheet, of one query.
+      least_precision: leave out sentences whose first answer is less sure, see `confidence.Sureness`.
     """
     check_queries(queries, top)
     _check_outputs(queries, html=html, json="" if json == "-" else json, output=output)
     opened = load_index(index_folder, use_exact)
+    if least_precision and opened.confidence is None:
+        raise UserError(
+            f"--least_precision={least_precision:g}: the index {index_folder} does not know how sure its answers are; "
+            "index again with --calibrate=DATA, pictures with captions that the model was not trained on."
+        )
     embedder = model_of(opened, model)
-    found = search(opened, embedder, queries, top)
+    found = leave_out(search(opened, embedder, queries, top), least_precision)
     _show(opened, found, html, json, output)
     return found
 
@@ -196,6 +246,9 @@ def _show(opened: Index, found: Sequence[Result], html: str, json: str, output: 
         for result in found:
             print("\n".join(to_lines(result, len(opened), opened.kind)))
     notes = sys.stderr if json == "-" else sys.stdout
+    if any(result.left_out for result in found):
+        count = sum(result.left_out for result in found)
+        print(f"Left out: {count:,} of {len(found):,} queries, whose first answer is not sure enough.", file=notes)
     if json not in ("", "-"):
         write_whole(json, to_json(opened, found) + "\n")
         print(f"Written: {json}", file=notes)

@@ -14,6 +14,7 @@ A folder of an index, complete when it has `index.json`:
     model_probes.npy       the model's `Fingerprint`
     skipped.tsv            name[TAB]reason of what could not be read
     approximate.faiss      only if asked for; recall.json: its parameters and measured recall
+    confidence.npz         only if captions were there to fit it on: how sure answers are
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from mural_tf.errors import UserError
 from mural_tf.files import read_json
 from mural_tf.metrics import top_k
 from mural_tf.remote_folders import local_copy
-from mural_tf.search import approximate
+from mural_tf.search import approximate, confidence
 from mural_tf.search.items import IMAGES, KINDS, Item, ItemTable, Names, forget, read_array, read_image
 
 if TYPE_CHECKING:  # TensorFlow, which commands do without until they embed
@@ -129,6 +130,7 @@ class Index:
       kind: "images" or "texts".
       approximate: an `ApproximateIndex`, or None: every search is exact.
       skipped: how many images could not be read.
+      confidence: a `Confidence`, or None: nothing is known about how sure answers are.
     """
 
     def __init__(
@@ -145,6 +147,7 @@ class Index:
         self._items, self.items = items, Names(items)
         self.embeddings, self.model, self.kind = embeddings, model, kind
         self.approximate, self.skipped = approximate_index, skipped
+        self.confidence: confidence.Confidence | None = None
 
     def __len__(self) -> int:
         return len(self.embeddings)
@@ -217,7 +220,9 @@ def load_index(folder: str | os.PathLike, use_exact: bool = False) -> Index:
         probes.astype(np.float32, copy=False), description["model"]["path"], description["model"]["step"]
     )
     approximate_index = None if use_exact else approximate.load(folder, len(embeddings))
-    return Index(items, embeddings, model, description["kind"], approximate_index, description["skipped"])
+    index = Index(items, embeddings, model, description["kind"], approximate_index, description["skipped"])
+    index.confidence = confidence.load(folder, len(index), size)
+    return index
 
 
 CHECKED = 2**16  # vectors whose length is checked when an index is opened, evenly spread; others when they are found

@@ -21,7 +21,7 @@ from mural_tf.errors import UserError
 from mural_tf.files import whole, write_whole
 from mural_tf.search.index import Index
 from mural_tf.search.items import IMAGES
-from mural_tf.search.queries import Hit, Result
+from mural_tf.search.queries import Hit, Result, describe_sure
 
 SIDE = 240  # pixels of the longer side of an image
 LANGUAGE_TAG = re.compile(r"[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8})*")  # BCP 47's form
@@ -87,6 +87,8 @@ def _section(index: Index, result: Result) -> str:
     if query.right:
         place = result.first_right
         known = f"<p>{f'First right answer: rank {place}.' if place else 'No right answer among these.'}</p>"
+    if result.sure:
+        known += f"<p>{describe_sure(result).removeprefix(', ').capitalize()}.</p>"
     hits = "\n".join(_hit(index, hit, query.language) for hit in result.hits)
     return f'<section>\n{heading}{known}\n<ol class="{index.kind}">\n{hits}\n</ol>\n</section>'
 

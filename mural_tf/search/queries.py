@@ -13,6 +13,8 @@ import numpy as np
 from mural_tf.errors import UserError
 from mural_tf.files import as_path
 from mural_tf.ingest.text_files import read_lines
+from mural_tf.search import confidence
+from mural_tf.search.confidence import Sureness
 from mural_tf.search.index import Index
 
 if TYPE_CHECKING:
@@ -92,10 +94,16 @@ class Hit:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """A query and its hits, best first."""
+    """A query and its hits, best first.
+
+    `sure`: how sure the first hit is; None for an image, and where the index does not know. `left_out`: it was not sure
+    enough, and no hit is shown.
+    """
 
     query: Query
     hits: tuple[Hit, ...]
+    sure: Sureness | None = None
+    left_out: bool = False
 
     @property
     def first_right(self) -> int | None:
@@ -109,23 +117,49 @@ def search(index: Index, embedder: Embedder, queries: Sequence[Query], top: int 
     Raises `UserError` for queries that cannot be asked.
     """
     check_queries(queries, top)
-    scores, rows = index.search(encode_queries(embedder, queries), top)
+    vectors = encode_queries(embedder, queries)
+    scores, rows = index.search(vectors, max(top, confidence.NEIGHBOURS if index.confidence else 0))
+    sure = judge(index, queries, vectors, scores, rows)
     results = []
-    for query, query_scores, query_rows in zip(queries, scores, rows):
+    for query, query_sure, query_scores, query_rows in zip(queries, sure, scores[:, :top], rows[:, :top]):
         names = [index.items[row] for row in query_rows]
         hits = (
             Hit(rank, float(score), name, int(row), name in query.right)
             for rank, (score, row, name) in enumerate(zip(query_scores, query_rows, names), start=1)
         )
-        results.append(Result(query, tuple(hits)))
+        results.append(Result(query, tuple(hits), query_sure))
     return results
+
+
+def judge(
+    index: Index, queries: Sequence[Query], vectors: np.ndarray, scores: np.ndarray, rows: np.ndarray
+) -> list[Sureness | None]:
+    """Returns how sure the first answer to each query is, of `confidence.NEIGHBOURS` answers or more."""
+    texts = [number for number, query in enumerate(queries) if not query.image]
+    found: list[Sureness | None] = [None] * len(queries)
+    if index.confidence and texts:
+        sentences = [queries[number].text for number in texts]
+        asked = confidence.describe(index, sentences, vectors[texts], scores[texts], rows[texts])
+        for number, sure in zip(texts, index.confidence.judge(asked)):
+            found[number] = sure
+    return found
+
+
+def leave_out(results: Sequence[Result], least_precision: float) -> list[Result]:
+    """Takes the hits from sentences whose first answer is less sure than that. Images keep theirs."""
+    return [
+        dataclasses.replace(result, hits=(), left_out=True)
+        if result.sure is not None and result.sure.precision < least_precision
+        else result
+        for result in results
+    ]
 
 
 def to_lines(result: Result, size: int, what: str) -> list[str]:
     """Returns the lines to print: the query, and rank, score and name of each hit, right answers marked."""
-    lines = [f"{result.query.name!r} in {size:,} {what}:"]
+    lines = [f"{result.query.name!r} in {size:,} {what}{describe_sure(result)}:"]
     lines += [f"{hit.rank:4}  {hit.score:+.3f}  {hit.name}{'  (right)' if hit.right else ''}" for hit in result.hits]
-    if result.query.right and result.first_right is None:
+    if result.query.right and result.first_right is None and not result.left_out:
         lines.append("      none of the right answers")
     return lines
 
@@ -138,7 +172,8 @@ def to_json(index: Index, results: Sequence[Result]) -> str:
             "kind": index.kind,
             "count": len(index),
             "results": [
-                {"query": _present(dataclasses.asdict(result.query)), "first_right": result.first_right,
+                {"query": _present(dataclasses.asdict(result.query)), **sure_as_json(result),
+                 "first_right": result.first_right,
                  "hits": [describe_hit(index, hit) for hit in result.hits]}
                 for result in results
             ],
@@ -146,6 +181,24 @@ def to_json(index: Index, results: Sequence[Result]) -> str:
         ensure_ascii=False,
         indent=2,
     )  # fmt: skip
+
+
+def describe_sure(result: Result) -> str:
+    """Returns what is known of the first answer, as the end of a heading; "" if nothing is."""
+    if result.sure is None:
+        return ""
+    share, precision = f"{result.sure.probability:.0%}", f"{result.sure.precision:.0%}"
+    if result.left_out:
+        return f", none sure enough: the first is right with {share}, answers as sure with {precision}"
+    return f", the first right with {share}, answers as sure with {precision}"
+
+
+def sure_as_json(result: Result) -> dict[str, object]:
+    """Returns the probability that the first hit is right, the precision of answers as sure, "left_out": true."""
+    if result.sure is None:
+        return {}
+    shown = {name: round(value, 4) for name, value in dataclasses.asdict(result.sure).items()}
+    return {**shown, "left_out": True} if result.left_out else shown
 
 
 def describe_hit(index: Index, hit: Hit) -> dict[str, object]:
