@@ -132,6 +132,7 @@ class Index:
       approximate: an `ApproximateIndex`, or None: every search is exact.
       skipped: how many images could not be read.
       removed: int64, rising: rows that no search finds.
+      created: when it was made or updated, "" in memory.
     """
 
     def __init__(
@@ -143,13 +144,14 @@ class Index:
         approximate_index: approximate.ApproximateIndex | None = None,
         skipped: int = 0,
         removed: np.ndarray | None = None,
+        created: str = "",
     ):
         if len(items) != len(embeddings) or not len(items):
             raise ValueError(f"Expected as many items as vectors, at least one; got {len(items)}, {len(embeddings)}.")
         self._items, self.items = items, Names(items)
         self.embeddings, self.model, self.kind = embeddings, model, kind
         self.approximate, self.skipped = approximate_index, skipped
-        self.removed = np.zeros(0, np.int64) if removed is None else removed
+        self.removed, self.created = np.zeros(0, np.int64) if removed is None else removed, created
         self._find = functools.lru_cache(maxsize=8)(functools.partial(fields.rows_of, items))
 
     def __len__(self) -> int:
@@ -246,8 +248,9 @@ def load_index(folder: str | os.PathLike, use_exact: bool = False) -> Index:
         probes.astype(np.float32, copy=False), description["model"]["path"], description["model"]["step"]
     )
     approximate_index = None if use_exact else approximate.load(folder, len(embeddings))
-    kind, skipped = description["kind"], description["skipped"]
-    return Index(items, embeddings, model, kind, approximate_index, skipped, read_removed(folder, len(embeddings)))
+    removed = read_removed(folder, len(embeddings))
+    kind, skipped, created = description["kind"], description["skipped"], str(description.get("created", ""))
+    return Index(items, embeddings, model, kind, approximate_index, skipped, removed, created)
 
 
 def read_removed(folder: pathlib.Path, count: int) -> np.ndarray:
