@@ -7,6 +7,8 @@ import pathlib
 import numpy as np
 from PIL import Image
 
+from mural_tf.errors import UserError
+
 WORDS = {
     "red": (1, 0, 0),
     "rot": (1, 0, 0),
@@ -38,7 +40,8 @@ class ColorEmbedder:
             try:
                 color = self._color(image)
             except OSError:
-                assert on_error == "skip"
+                if on_error == "raise":
+                    raise UserError(f"Image {index} cannot be read.") from None
                 continue
             self.encoded += not isinstance(image, np.ndarray)  # the pictures of the fingerprint do not count
             vectors.append(color[None] / np.linalg.norm(color))

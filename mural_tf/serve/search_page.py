@@ -104,9 +104,11 @@ def answer(
     if like is not None:
         hits = _like(index, like, k, filters)
     elif picture:
-        hits = find(index, embedder.encode_image([picture]), [Query(image="picture")], k, filters)[0].hits
-    else:
+        hits = find(index, _encoded(embedder, picture), [Query(image="picture")], k, filters)[0].hits
+    elif sentence.strip():
         hits = search(index, embedder, [Query(sentence)], k, filters)[0].hits
+    else:
+        raise ValueError("The sentence is empty: give one in any language.")
     rows = index.rows(filters)
     sizes = {"count": index.count, "matching": index.count if rows is None else len(rows)}
     described = {"sentence": sentence, "kind": index.kind, **sizes, "index": index.created}
@@ -121,6 +123,13 @@ def _like(index: Index, row: int, k: int, filters: Sequence[Filter]) -> list[Hit
     vector = index.embeddings[row][None].astype(np.float32)
     others = [hit for hit in find(index, vector, [Query(name)], k + 1, filters)[0].hits if hit.row != row]
     return [dataclasses.replace(hit, rank=rank) for rank, hit in enumerate(others[:k], start=1)]
+
+
+def _encoded(embedder, picture: bytes) -> np.ndarray:
+    try:
+        return embedder.encode_image([picture])
+    except UserError:
+        raise ValueError("The picture cannot be read: expected a whole JPEG, PNG or WebP.") from None
 
 
 def _hit(index: Index, hit: Hit) -> dict[str, object]:
@@ -230,12 +239,16 @@ def search_routes(
         raise web.HTTPFound(prefix)
 
     async def show_answer(request: web.Request, picture: bytes = b"") -> web.Response:
+        asked = _asked(request.query)
+
         def ask() -> dict[str, object]:
             served.refresh()
-            return answer(served.index, embedder, picture=picture, **_asked(request.query))
+            return answer(served.index, embedder, picture=picture, **asked)
 
         try:
             found = await _in_thread(searching, ask)
+        except UserError:  # of whoever runs the server: a damaged index, and where it lies
+            raise
         except ValueError as error:
             raise BadRequest(str(error)) from None
         return web.Response(text=json.dumps(found), content_type="application/json")
@@ -249,7 +262,7 @@ def search_routes(
                 raise web.HTTPRequestTimeout(text=words) from None
             images, pixels = await _in_thread(None, check_claims, [bytes(body)], limits)
             if not pixels[0]:
-                raise BadRequest("The body is not a picture that can be read: expected a whole JPEG, PNG or WebP.")
+                raise BadRequest("The body is not a picture: expected a JPEG, PNG or WebP.")
             return await show_answer(request, images[0])
 
     async def show_image(request: web.Request, side: int) -> web.Response:
@@ -273,7 +286,10 @@ def search_routes(
 
 def _asked(query: Mapping[str, str]) -> dict[str, object]:
     """Returns what a request asks, as arguments of `answer`; raises `BadRequest`."""
-    asked = {"sentence": query.get("sentence", ""), "filters": parse_filters(query.getall("filter", []))}
+    try:
+        asked = {"sentence": query.get("sentence", ""), "filters": parse_filters(query.getall("filter", []))}
+    except UserError as error:
+        raise BadRequest(str(error)) from None
     for name, default in (("k", DEFAULT_RESULTS), ("like", None)):
         try:
             asked[name] = int(query[name]) if name in query else default
