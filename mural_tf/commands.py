@@ -17,6 +17,7 @@ from mural_tf.errors import UserError
 from mural_tf.remote_folders import remove_copies
 
 PROGRAM = "python -m mural_tf"
+FILTER = "name=value: only items with this field. May be repeated: other values of a field add, other fields narrow."
 CHECKPOINT = ("latest", "Which of the workdir's.", ["latest", "best"])
 
 
@@ -222,7 +223,11 @@ def search_index():
     python -m mural_tf search index --embeddings=FOLDER --output=INDEX
 
     The same command goes on where it was interrupted. --kind=texts indexes captions and lines of text instead.
-    --embeddings takes what the command embed has made. docs/search.md has the rest.
+    --embeddings takes what the command embed has made. When sources have changed:
+
+    python -m mural_tf search index --update --output=INDEX
+
+    docs/search.md has the rest.
     """
     flag = cli.define(
         model=("", "Workdir or export. With --embeddings by default the one that made them, where it was.", place),
@@ -231,7 +236,7 @@ def search_index():
         split=("", "Only this split of folders of TFRecords."),
         dtype=("float32", "Type of the stored vectors.", ["float32", "float16"]),
         batch_size=(64, "Images encoded at a time.", 1),
-        update=(False, "Add what is new in the sources to a complete index."),
+        update=(False, "Bring a complete index to what its sources hold by now: these, or those it was made of."),
         embeddings=("", "A folder that the command embed has made, in place of sources, kind, split and dtype.", place),
     )
     search = cli.define(
@@ -250,7 +255,7 @@ def search_index():
     cli.define_trust()
 
     def main(sources: list[str]) -> None:
-        if not flag["embeddings"]:
+        if not flag["embeddings"] and (sources or not flag["update"]):
             cli.need(model=flag["model"])
         from mural_tf.search import commands
 
@@ -266,6 +271,8 @@ def search_query():
     python -m mural_tf search query "ein roter Ballon" --index=INDEX --html=found.html
     python -m mural_tf search query --image=photo.jpg --index=INDEX --json=-
 
+    python -m mural_tf search query "red shoes" --index=INDEX --filter=brand=acme --top=50
+
     Without keeping an index, in a folder or a split of TFRecords:
 
     python -m mural_tf search query "ein roter Ballon" --model=WORKDIR_OR_EXPORT --images=FOLDER --output=found.png
@@ -277,6 +284,7 @@ def search_query():
         split=("", "Only this split of a folder of TFRecords."),
         image=((), "An image to search with; may be repeated.", place),
         queries=("", "TSV of language, sentence and names of right answers, to ask as well.", place),
+        filter=((), FILTER),
         language=("", "BCP 47 code of the sentences, for fonts on the page."),
         exact=(False, "Compare with everything, although the index is approximate."),
         batch_size=(64, "Images encoded at a time.", 1),
@@ -293,18 +301,45 @@ def search_query():
     def main(sentences: list[str]) -> None:
         cli.need(**{name: flag[name] for name in (("images", "model") if flag["images"] else ("index",))})
         from mural_tf.search import commands
+        from mural_tf.search.fields import parse_filters
         from mural_tf.search.queries import Query, read_queries
 
         asked = [Query(text, flag["language"]) for text in sentences] + [Query(image=name) for name in flag["image"]]
         asked += read_queries(flag["queries"]) if flag["queries"] else []
+        filters = parse_filters(flag["filter"])
         if flag["images"]:
             options = dict(split=flag["split"], batch_size=flag["batch_size"])
             if flag["least_precision"]:
                 raise UserError("--least_precision needs an index, which knows how sure answers are: --index=INDEX.")
-            commands.search_once(flag["model"], flag["images"], asked, **options, **shown)
+            commands.search_once(flag["model"], flag["images"], asked, filters=filters, **options, **shown)
         else:
-            options = dict(use_exact=flag["exact"], least_precision=flag["least_precision"])
+            options = dict(use_exact=flag["exact"], filters=filters, least_precision=flag["least_precision"])
             commands.query(flag["index"], asked, flag["model"], **options, **shown)
+
+    return main
+
+
+def search_delete():
+    """Takes images, or texts, out of an index, without making it again.
+
+    python -m mural_tf search delete shoe-17.jpg shoe-18.jpg --index=INDEX
+    python -m mural_tf search delete --filter=brand=acme --index=INDEX [--dry_run]
+    python -m mural_tf search delete --gone --index=INDEX
+
+    What is still in the sources comes back with the next `search index --update`.
+    """
+    flag = cli.define(
+        index=(None, "Folder of the index.", place),
+        filter=((), FILTER),
+        gone=(False, "Only images that are not there any more."),
+        dry_run=(False, "Remove nothing, only say how many it would be."),
+    )
+
+    def main(names: list[str]) -> None:
+        from mural_tf.search import commands
+        from mural_tf.search.fields import parse_filters
+
+        commands.remove(flag["index"], names, parse_filters(flag["filter"]), flag["gone"], flag["dry_run"])
 
     return main
 
@@ -725,6 +760,7 @@ COMMANDS = {
     "embed": Command(embed, positional=True),
     "search index": Command(search_index, positional=True),
     "search query": Command(search_query, positional=True),
+    "search delete": Command(search_delete, positional=True),
     "serve": Command(serve),
     "analyse languages": Command(analyse_languages),
     "analyse errors": Command(analyse_errors),

@@ -453,7 +453,7 @@ def _fit_with_noise(index: Index, embedder: Embedder, asked: Asked, right, image
     )
     right = np.concatenate([right, np.zeros(len(noise))])
     images = np.concatenate([images, images.max() + 1 + np.arange(len(noise))])
-    return fit(both, right, images, [*kinds, *itertools.repeat(NOISE, len(noise))], len(index))
+    return fit(both, right, images, [*kinds, *itertools.repeat(NOISE, len(noise))], index.count)
 
 
 def noise_like(texts: Sequence[str], kinds: Sequence[str], count: int) -> list[str]:

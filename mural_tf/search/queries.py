@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import unicodedata
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from mural_tf.files import as_path
 from mural_tf.ingest.text_files import read_lines
 from mural_tf.search import confidence
 from mural_tf.search.confidence import Sureness
+from mural_tf.search.fields import Filter, describe_known
 from mural_tf.search.index import Index
 
 if TYPE_CHECKING:
@@ -68,6 +70,13 @@ def check_queries(queries: Sequence[Query], top: int) -> None:
         raise UserError(f"top must be at least 1, got {top}.")
 
 
+def check_filters(index: Index, filters: Sequence[Filter]) -> None:
+    """Raises `UserError` for filters that no item passes, and says what there is."""
+    if filters and not len(index.rows(filters)):
+        asked = ", ".join(map(str, filters))
+        raise UserError(f"No item of the index has {asked}: {describe_known(index.common_values(), filters)}.")
+
+
 def encode_queries(embedder: Embedder, queries: Sequence[Query]) -> np.ndarray:
     """Returns float32 [Q, D] of sentences and images mixed. Raises `UserError` for an unreadable image."""
     texts = [i for i, query in enumerate(queries) if not query.image]
@@ -111,15 +120,24 @@ class Result:
         return next((hit.rank for hit in self.hits if hit.right), None)
 
 
-def search(index: Index, embedder: Embedder, queries: Sequence[Query], top: int = 10) -> list[Result]:
+def search(
+    index: Index, embedder: Embedder, queries: Sequence[Query], top: int = 10, filters: Sequence[Filter] = ()
+) -> list[Result]:
     """Returns the `top` items closest to each query; `embedder` must be the model that made the index.
 
     Raises `UserError` for queries that cannot be asked.
     """
     check_queries(queries, top)
-    vectors = encode_queries(embedder, queries)
-    scores, rows = index.search(vectors, max(top, confidence.NEIGHBOURS if index.confidence else 0))
-    sure = judge(index, queries, vectors, scores, rows)
+    return find(index, encode_queries(embedder, queries), queries, top, filters)
+
+
+def find(
+    index: Index, vectors: np.ndarray, queries: Sequence[Query], top: int = 10, filters: Sequence[Filter] = ()
+) -> list[Result]:
+    """Returns the `top` items closest to the vectors [Q, D] of queries, of those that pass the filters."""
+    judged = index.confidence is not None and not filters  # it was learnt from answers from the whole index
+    scores, rows = index.search(vectors, max(top, confidence.NEIGHBOURS if judged else 0), filters=filters)
+    sure = judge(index, queries, vectors, scores, rows) if judged else [None] * len(queries)
     results = []
     for query, query_sure, query_scores, query_rows in zip(queries, sure, scores[:, :top], rows[:, :top]):
         names = [index.items[row] for row in query_rows]
@@ -134,10 +152,10 @@ def search(index: Index, embedder: Embedder, queries: Sequence[Query], top: int 
 def judge(
     index: Index, queries: Sequence[Query], vectors: np.ndarray, scores: np.ndarray, rows: np.ndarray
 ) -> list[Sureness | None]:
-    """Returns how sure the first answer to each query is, of `confidence.NEIGHBOURS` answers or more."""
+    """Returns how sure the first of `confidence.NEIGHBOURS` answers or more is; None of an image."""
     texts = [number for number, query in enumerate(queries) if not query.image]
     found: list[Sureness | None] = [None] * len(queries)
-    if index.confidence and texts:
+    if texts:
         sentences = [queries[number].text for number in texts]
         asked = confidence.describe(index, sentences, vectors[texts], scores[texts], rows[texts])
         for number, sure in zip(texts, index.confidence.judge(asked)):
@@ -155,13 +173,32 @@ def leave_out(results: Sequence[Result], least_precision: float) -> list[Result]
     ]
 
 
-def to_lines(result: Result, size: int, what: str) -> list[str]:
-    """Returns the lines to print: the query, and rank, score and name of each hit, right answers marked."""
-    lines = [f"{result.query.name!r} in {size:,} {what}{describe_sure(result)}:"]
-    lines += [f"{hit.rank:4}  {hit.score:+.3f}  {hit.name}{'  (right)' if hit.right else ''}" for hit in result.hits]
+def to_lines(index: Index, result: Result) -> list[str]:
+    """Returns the lines to print: the query, and rank, score, name, caption and fields of each hit."""
+    lines = [f"{result.query.name!r} in {index.count:,} {index.kind}{describe_sure(result)}:"]
+    lines += [_line(index, hit, result.query.language) for hit in result.hits]
     if result.query.right and result.first_right is None and not result.left_out:
         lines.append("      none of the right answers")
     return lines
+
+
+LONGEST_CAPTION = 80  # characters of a line
+
+
+def _line(index: Index, hit: Hit, language: str) -> str:
+    item = index.describe(hit.row)
+    _, caption = item.caption(language or "en")
+    shown = [f"{hit.rank:4}  {hit.score:+.3f}", hit.name]
+    if caption:
+        shown.append(caption if len(caption) <= LONGEST_CAPTION else f"{caption[: LONGEST_CAPTION - 1]}…")
+    shown += [f"{name}={value}" for name, value in item.fields.items()]
+    return "  ".join([*(" ".join(visible(part).split("\n")) for part in shown), *(["(right)"] if hit.right else [])])
+
+
+def visible(text: str) -> str:
+    """Replaces what neither a page nor a terminal can show: lone surrogates, and control characters but \\t and \\n."""
+    text = text.encode("utf-8", "replace").decode("utf-8")
+    return "".join(c if c in "\t\n" or not unicodedata.category(c) == "Cc" else "\ufffd" for c in text)
 
 
 def to_json(index: Index, results: Sequence[Result]) -> str:
@@ -170,7 +207,7 @@ def to_json(index: Index, results: Sequence[Result]) -> str:
         {
             "model": str(index.model),
             "kind": index.kind,
-            "count": len(index),
+            "count": index.count,
             "results": [
                 {"query": _present(dataclasses.asdict(result.query)), **sure_as_json(result),
                  "first_right": result.first_right,
@@ -202,9 +239,10 @@ def sure_as_json(result: Result) -> dict[str, object]:
 
 
 def describe_hit(index: Index, hit: Hit) -> dict[str, object]:
-    """Returns a hit as JSON values: rank, score, row, name, and what is known of path, record, language, captions."""
+    """Returns a hit as JSON values: rank, score, row, name, and what is known of path, language, captions, fields."""
     item = index.describe(hit.row)
     known = {"path": item.path, "language": item.language, "captions": [list(caption) for caption in item.captions]}
+    known["fields"] = item.fields
     if item.offset >= 0:
         known["offset"] = item.offset
     shown = {"rank": hit.rank, "score": round(hit.score, 6), "row": hit.row, "name": hit.name, **_present(known)}
@@ -212,4 +250,4 @@ def describe_hit(index: Index, hit: Hit) -> dict[str, object]:
 
 
 def _present(values: dict) -> dict:
-    return {key: value for key, value in values.items() if value not in ("", [], ())}
+    return {key: value for key, value in values.items() if value not in ("", [], (), {})}

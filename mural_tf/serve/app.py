@@ -129,7 +129,7 @@ def serve(
     limits = limits or Limits()
     listener = _listen(host, port)  # before the models are loaded: a port in use is reported at once
     folder = local_copy(export)
-    app = create_app(folder, limits, _search_routes(folder, index) if index else ())
+    app = create_app(folder, limits, _search_routes(folder, index, limits) if index else ())
     run(app, listener, limits, f"Serving {export} at http://{host}:{listener.getsockname()[1]}")
 
 
@@ -154,12 +154,12 @@ async def _run(app: web.Application, listener: socket.socket, limits: Limits, gr
         await stop.wait()
 
 
-def _search_routes(export: str | pathlib.Path, index: str | pathlib.Path) -> list[web.RouteDef]:
+def _search_routes(export: str | pathlib.Path, index: str | pathlib.Path, limits: Limits) -> list[web.RouteDef]:
     data = read_json(pathlib.Path(export) / MODEL_CARD).get("training_data")
     languages = data.get("languages") if isinstance(data, dict) else None
     if not isinstance(languages, list) or not all(isinstance(code, str) for code in languages):
         raise UserError(f'{export}/{MODEL_CARD} is damaged: expected {{"training_data": {{"languages": [codes]}}}}.')
-    return search_routes(load_index(index), load(export), languages)
+    return search_routes(load_index(index), load(export), languages, limits=limits, folder=index)
 
 
 def _listen(host: str, port: int) -> socket.socket:
