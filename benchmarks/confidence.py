@@ -95,12 +95,13 @@ def report(pictures, index, embedder, least: float) -> None:
     asked, first = confidence.ask(index, texts, embedder.encode_text(texts, progress=False))
     right = (first == rows).astype(float)
     sure = _judge(fitted, asked)
+    probability = np.array([one.probability for one in sure])
     english = languages == "en"
     bound = threshold(asked.scores[english, 0], right[english], least)
     ways = {
         "raw cosine": asked.scores[:, 0] >= bound,
-        "probability": sure[:, 0] >= least,
-        "precision": sure[:, 1] >= least,
+        "probability": probability >= least,
+        "precision": np.array([one.reaches(least) for one in sure]),
     }
     print(f"Learnt from {fitted.captions:,} captions of {fitted.images}, asked {len(texts):,}; kept and share right:")
     print(f"{'':8}{'right of all':>14}" + "".join(f"{name:>20}" for name in ways))
@@ -108,20 +109,22 @@ def report(pictures, index, embedder, least: float) -> None:
         own = np.ones(len(texts), bool) if language == "all" else languages == language
         cells = [f"{int((kept & own).sum()):>12,} {_share(right[kept & own])}" for kept in ways.values()]
         print(f"{language:8}{_share(right[own]):>14}" + "".join(f"{cell:>20}" for cell in cells))
-    said = [f"{sure[kept, 0].mean():.3f} ({right[kept].mean():.3f})" for kept in list(ways.values())[1:] if kept.any()]
+    said = [
+        f"{probability[kept].mean():.3f} ({right[kept].mean():.3f})" for kept in list(ways.values())[1:] if kept.any()
+    ]
     print(f"Mean probability of what is kept, and how many were right: {', '.join(said)}")
     for name, strings in noise().items():
         answers, _ = confidence.ask(index, strings, embedder.encode_text(strings, progress=False))
-        refused = np.mean(_judge(fitted, answers)[:, 1] < least)
+        refused = np.mean([not one.reaches(least) for one in _judge(fitted, answers)])
         print(f"{name:24} {refused:.3f} refused, at the raw cosine {np.mean(answers.scores[:, 0] < bound):.3f}")
 
 
 def _judge(fitted, asked):
-    """Returns probability and precision, float64 [Q, 2], a thousand sentences at a time."""
+    """Returns how sure the answers are, judged a thousand sentences at a time."""
     import numpy as np
 
     blocks = np.array_split(np.arange(len(asked.texts)), -(-len(asked.texts) // 1000))
-    return np.array([(one.probability, one.precision) for rows in blocks for one in fitted.judge(asked.rows(rows))])
+    return [one for rows in blocks for one in fitted.judge(asked.rows(rows))]
 
 
 def _share(right) -> str:

@@ -110,7 +110,7 @@ def _calibrate(made: Index, folder, embedder, known, answered: Sequence[Query], 
         pictures = index_in_memory(embedder, found, IMAGES, batch_size) if known else None
         made.confidence = confidence.learn(made, embedder, pictures, answered)
     except UserError as error:
-        print(f"How sure answers are is not known: {error}")
+        print(f"Not known how sure answers are: {error}")
         return
     confidence.save(folder, made.confidence)
     fitted = made.confidence

@@ -77,6 +77,14 @@ class Sureness:
     probability: float
     precision: float
 
+    def reaches(self, least_precision: float) -> bool:
+        """Whether to show the answer where so large a share of what is shown must be right.
+
+        It must itself be right with at least half of that probability: where a model finds nearly everything, strings
+        that mean nothing would otherwise be shown among answers that make up for them.
+        """
+        return self.precision >= least_precision and self.probability >= least_precision / 2
+
 
 @dataclasses.dataclass(frozen=True)
 class Asked:
@@ -432,13 +440,13 @@ def _check_enough(right: np.ndarray, images: np.ndarray) -> None:
     of_images, answered = len(np.unique(images)), int(right.sum())
     if len(right) < LEAST_CAPTIONS or of_images < LEAST_IMAGES:
         raise UserError(
-            f"no probability of answers: {len(right):,} captions of {of_images:,} pictures, at least "
-            f"{LEAST_CAPTIONS} of {LEAST_IMAGES} are needed (--calibrate=DATA, or right answers in --queries=FILE)."
+            f"{len(right):,} captions of {of_images:,} pictures are too few: at least {LEAST_CAPTIONS} of "
+            f"{LEAST_IMAGES} pictures are needed (--calibrate=DATA, or right answers in --queries=FILE)."
         )
     if answered < LEAST_RIGHT or len(right) - answered < LEAST_RIGHT:
         raise UserError(
-            f"no probability of answers: {answered:,} of {len(right):,} captions found their picture first, at least "
-            f"{LEAST_RIGHT} must and {LEAST_RIGHT} must not."
+            f"{answered:,} of {len(right):,} captions found their picture first, at least {LEAST_RIGHT} must and "
+            f"{LEAST_RIGHT} must not."
         )
 
 

@@ -167,7 +167,7 @@ def leave_out(results: Sequence[Result], least_precision: float) -> list[Result]
     """Takes the hits from sentences whose first answer is less sure than that. Images keep theirs."""
     return [
         dataclasses.replace(result, hits=(), left_out=True)
-        if result.sure is not None and result.sure.precision < least_precision
+        if result.sure is not None and not result.sure.reaches(least_precision)
         else result
         for result in results
     ]

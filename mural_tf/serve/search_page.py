@@ -3,6 +3,7 @@
     GET  /                                        leads to the page
     GET  <prefix>                                 page_html(languages, fields)
     GET  <prefix>/answer?sentence=…&k=…           answer(index, embedder, sentence, k) as JSON
+    GET  <prefix>/answer?sentence=…&least_precision=0.6  no hits unless so many of the answers as sure are right
     GET  <prefix>/answer?like=<row>&filter=brand=acme    closest to a row; filters may be repeated, everywhere
     POST <prefix>/answer?k=…                      the same for the picture that is the body
     GET  <prefix>/thumbnail/<row>, …/picture/<row>       thumbnail(index, row[, LARGE]), image/jpeg
@@ -31,11 +32,12 @@ from absl import logging
 from mural_tf.data import pictures
 from mural_tf.errors import UserError
 from mural_tf.files import as_path
+from mural_tf.search import confidence
 from mural_tf.search.fields import Filter, parse_filters
 from mural_tf.search.index import DESCRIPTION, REMOVED, Index, load_index
 from mural_tf.search.items import IMAGES, TEXTS
 from mural_tf.search.pages import SIDE, language_attribute
-from mural_tf.search.queries import Hit, Query, find, search, visible
+from mural_tf.search.queries import Hit, Query, find, leave_out, search, sure_as_json, visible
 from mural_tf.serve.claims import check_claims
 from mural_tf.serve.limits import Budget, Limits
 from mural_tf.serve.rest_json import BadRequest
@@ -44,14 +46,20 @@ LONGEST_SENTENCE = 2000  # characters; models read far fewer tokens
 MOST_RESULTS = 1000
 LARGE = 1600  # pixels of the longer side of a picture that is looked at alone
 TEMPLATE = pathlib.Path(__file__).with_name("search_page.html")
+PRECISION_INPUT = """<label>Answers
+<select name="least_precision"><option value="">all</option><option value="0.6">6 of 10 right</option>
+<option value="0.8">8 of 10 right</option></select></label>"""
 
 
-def page_html(languages: Sequence[str] = (), fields: Mapping[str, Sequence[str]] | None = None) -> str:
+def page_html(
+    languages: Sequence[str] = (), fields: Mapping[str, Sequence[str]] | None = None, knows_how_sure: bool = False
+) -> str:
     """Returns the page.
 
     Args:
       languages: BCP 47 codes that can be chosen there, so that typed text gets the right fonts.
       fields: of the items, and values that are offered as filters, see `Index.common_values`.
+      knows_how_sure: whether the index does, so that only sure answers can be asked for.
     """
     page = TEMPLATE.read_text(encoding="utf-8")
     codes = [code for code in languages if language_attribute(code)]
@@ -59,6 +67,7 @@ def page_html(languages: Sequence[str] = (), fields: Mapping[str, Sequence[str]]
     script = page[page.index("<script>") + len("<script>") : page.index("</script>")]
     digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
     page = page.replace("{{script_hash}}", digest).replace("{{language_options}}", options)
+    page = page.replace("{{precision_input}}", PRECISION_INPUT if knows_how_sure else "")
     return page.replace("{{filter_input}}", _filter_input(fields) if fields else "")
 
 
@@ -78,6 +87,7 @@ def answer(
     filters: Sequence[Filter] = (),
     like: int | None = None,
     picture: bytes = b"",
+    least_precision: float = 0.0,
 ) -> dict[str, object]:
     """Returns the `k` items closest to a sentence in any language, or to a row, or to a picture, as JSON values.
 
@@ -88,11 +98,13 @@ def answer(
       filters: see `Index.search`.
       like: a row of the index, which is not among the hits.
       picture: encoded.
+      least_precision: leave out the hits of a sentence that is answered less surely, see `confidence.Sureness`.
 
     Returns:
       {"sentence", "kind", "count", "matching", "index", "hits": [{"rank", "score", "row", "name", "caption",
       "language", "has_image", "fields"}]}; `matching` items pass the filters; `index` is another text when the rows
-      have changed.
+      have changed. For a sentence and without filters, where the index knows: "probability" and "precision", and
+      "left_out": true where these are too small and there are no hits.
 
     Raises:
       ValueError: an empty sentence, or what is outside of these bounds.
@@ -101,17 +113,23 @@ def answer(
         raise ValueError(f"The sentence has {len(sentence)} characters; at most {LONGEST_SENTENCE} are read.")
     if not 1 <= k <= MOST_RESULTS:
         raise ValueError(f"k must be between 1 and {MOST_RESULTS}, got {k}.")
+    if not 0.0 <= least_precision <= 1.0:
+        raise ValueError(f"least_precision must be between 0 and 1, got {least_precision}.")
+    if least_precision and (index.confidence is None or filters):
+        raise ValueError("How sure answers are is not known" + (" with filters." if filters else " of this index."))
+    sure: dict[str, object] = {}
     if like is not None:
         hits = _like(index, like, k, filters)
     elif picture:
         hits = find(index, _encoded(embedder, picture), [Query(image="picture")], k, filters)[0].hits
     elif sentence.strip():
-        hits = search(index, embedder, [Query(sentence)], k, filters)[0].hits
+        result = leave_out(search(index, embedder, [Query(sentence)], k, filters), least_precision)[0]
+        hits, sure = result.hits, sure_as_json(result)
     else:
         raise ValueError("The sentence is empty: give one in any language.")
     rows = index.rows(filters)
     sizes = {"count": index.count, "matching": index.count if rows is None else len(rows)}
-    described = {"sentence": sentence, "kind": index.kind, **sizes, "index": index.created}
+    described = {"sentence": sentence, "kind": index.kind, **sizes, "index": index.created, **sure}
     return {**described, "hits": [_hit(index, hit) for hit in hits]}
 
 
@@ -121,7 +139,7 @@ def _like(index: Index, row: int, k: int, filters: Sequence[Filter]) -> list[Hit
     except IndexError as error:
         raise ValueError(str(error)) from None
     vector = index.embeddings[row][None].astype(np.float32)
-    others = [hit for hit in find(index, vector, [Query(name)], k + 1, filters)[0].hits if hit.row != row]
+    others = [hit for hit in find(index, vector, [Query(image=name)], k + 1, filters)[0].hits if hit.row != row]
     return [dataclasses.replace(hit, rank=rank) for rank, hit in enumerate(others[:k], start=1)]
 
 
@@ -171,7 +189,7 @@ class ServedIndex:
         self._use(index)
 
     def _use(self, index: Index) -> None:
-        self.index, self.page = index, page_html(self._languages, index.common_values())
+        self.index, self.page = index, page_html(self._languages, index.common_values(), index.confidence is not None)
 
     def refresh(self) -> None:
         """Looks at the folder; an index that cannot be opened, or is another model's, leaves the one that was there."""
@@ -189,7 +207,9 @@ class ServedIndex:
 
     def _look(self) -> list[tuple[int, ...]]:
         """Returns what changes with the files that say what the index holds; () for one that is not there."""
-        return [_state(self._folder / name) for name in (DESCRIPTION, REMOVED)] if self._folder else [()]
+        return (
+            [_state(self._folder / name) for name in (DESCRIPTION, REMOVED, confidence.FILE)] if self._folder else [()]
+        )
 
 
 def _state(path: pathlib.Path) -> tuple[int, ...]:
@@ -290,9 +310,9 @@ def _asked(query: Mapping[str, str]) -> dict[str, object]:
         asked = {"sentence": query.get("sentence", ""), "filters": parse_filters(query.getall("filter", []))}
     except UserError as error:
         raise BadRequest(str(error)) from None
-    for name, default in (("k", DEFAULT_RESULTS), ("like", None)):
+    for name, kind, default in (("k", int, DEFAULT_RESULTS), ("like", int, None), ("least_precision", float, 0.0)):
         try:
-            asked[name] = int(query[name]) if name in query else default
+            asked[name] = kind(query[name]) if name in query else default
         except ValueError:
             raise BadRequest(f"{name} must be a number, got {query[name]!r}.") from None
     return asked
