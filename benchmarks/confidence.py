@@ -109,10 +109,9 @@ def report(pictures, index, embedder, least: float) -> None:
         own = np.ones(len(texts), bool) if language == "all" else languages == language
         cells = [f"{int((kept & own).sum()):>12,} {_share(right[kept & own])}" for kept in ways.values()]
         print(f"{language:8}{_share(right[own]):>14}" + "".join(f"{cell:>20}" for cell in cells))
-    said = [
-        f"{probability[kept].mean():.3f} ({right[kept].mean():.3f})" for kept in list(ways.values())[1:] if kept.any()
-    ]
-    print(f"Mean probability of what is kept, and how many were right: {', '.join(said)}")
+    kept = [ways[name] for name in ("probability", "precision")]
+    said = ", ".join(f"{_share(probability[one])} ({_share(right[one])})" for one in kept)
+    print(f"Mean probability of what these two keep, and how many were right: {said}")
     for name, strings in noise().items():
         answers, _ = confidence.ask(index, strings, embedder.encode_text(strings, progress=False))
         refused = np.mean([not one.reaches(least) for one in _judge(fitted, answers)])
