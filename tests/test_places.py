@@ -32,7 +32,7 @@ WORKS = {
     "evaluate": {"model", "data_dir", "output"},
     "export": {"model", "output"},
     "embed": {"input", "model", "output"},
-    "search index": {"model", "output", "embeddings", "queries"},
+    "search index": {"model", "output", "embeddings", "queries", "calibrate"},
     "search query": {"index", "model", "images", "image", "queries", "html", "json", "output"},
     "search delete": {"index"},
     "serve": {"export", "index"},

@@ -35,17 +35,11 @@ import pathlib
 import unicodedata
 import zlib
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mural_tf.errors import UserError
 from mural_tf.files import whole
-
-if TYPE_CHECKING:
-    from mural_tf.embedder import Embedder
-    from mural_tf.search.index import Index
-    from mural_tf.search.queries import Query
 
 FILE = "confidence.npz"
 FORMAT = 1
@@ -362,25 +356,25 @@ def _judge_apart(columns: np.ndarray, right: np.ndarray, folds: Sequence[np.ndar
 # Asking an index.
 
 
-def ask(index: Index, texts: Sequence[str], vectors: np.ndarray) -> tuple[Asked, np.ndarray]:
+def ask(index, texts: Sequence[str], vectors: np.ndarray) -> tuple[Asked, np.ndarray]:
     """Returns what an index answers to sentences, and the rows of the first answers, int64 [Q]."""
     scores, rows = index.search(vectors, NEIGHBOURS)
     return describe(index, texts, vectors, scores, rows), rows[:, 0]
 
 
-def describe(index: Index, texts: Sequence[str], vectors, scores: np.ndarray, rows: np.ndarray) -> Asked:
+def describe(index, texts: Sequence[str], vectors: np.ndarray, scores: np.ndarray, rows: np.ndarray) -> Asked:
     """Returns what was asked and found, `NEIGHBOURS` answers or more each."""
     return Asked(texts, vectors, scores[:, :NEIGHBOURS], np.asarray(index.embeddings[rows[:, 0]], np.float32))
 
 
-def learn(index: Index, embedder: Embedder, pictures: Index | None = None, queries: Sequence[Query] = ()) -> Confidence:
+def learn(index, embedder, pictures=None, queries: Sequence = ()) -> Confidence:
     """Fits on the captions of pictures that the model was not trained on, and on sentences with known answers.
 
     Args:
-      index: of images, the one that will be asked.
+      index: an `Index` of images, the one that will be asked.
       embedder: the model that made it.
-      pictures: vectors and captions, in the index or not.
-      queries: those with right answers count, which are names of the index.
+      pictures: an `Index` of pictures with captions, which the other may hold or not.
+      queries: `Query`s; those with right answers count, which are names of the index.
 
     Raises:
       UserError: too few captions, or too few or no other than right answers.
@@ -400,7 +394,7 @@ def learn(index: Index, embedder: Embedder, pictures: Index | None = None, queri
     return _fit_with_noise(index, embedder, asked, right, images, kinds)
 
 
-def _captions(pictures: Index | None) -> tuple[list[str], list[str], np.ndarray, np.ndarray]:
+def _captions(pictures) -> tuple[list[str], list[str], np.ndarray, np.ndarray]:
     """Returns texts, kinds, numbers of the pictures and their vectors; up to `MOST_CAPTIONS`, evenly spread."""
     rows = range(len(pictures)) if pictures is not None else ()
     found = [(text, language, row) for row in rows for language, text in pictures.describe(row).captions]
@@ -417,7 +411,7 @@ def _main_script(text: str) -> str:
     return found.most_common(1)[0][0] if found else OTHER
 
 
-def _with_own(index: Index, asked: Asked, own: np.ndarray) -> tuple[Asked, np.ndarray]:
+def _with_own(index, asked: Asked, own: np.ndarray) -> tuple[Asked, np.ndarray]:
     """Lets the picture of each of the first captions, [P, D], take part where the index lacks it; tells who was right.
 
     A first answer is right if it is the picture, or looks exactly like it.
@@ -450,7 +444,7 @@ def _check_enough(right: np.ndarray, images: np.ndarray) -> None:
         )
 
 
-def _fit_with_noise(index: Index, embedder: Embedder, asked: Asked, right, images, kinds) -> Confidence:
+def _fit_with_noise(index, embedder, asked: Asked, right, images, kinds) -> Confidence:
     often = collections.Counter(kinds)
     kinds = [kind if often[kind] >= LEAST_OF_KIND else OTHER for kind in kinds]
     noise = noise_like(asked.texts, kinds, round(NOISE_SHARE * len(kinds)))
@@ -486,7 +480,7 @@ def noise_like(texts: Sequence[str], kinds: Sequence[str], count: int) -> list[s
 def save(folder: str | os.PathLike, confidence: Confidence) -> None:
     """Writes the file into the folder of an index, whole."""
     with whole(pathlib.Path(folder) / FILE) as partial, partial.open("wb") as file:
-        np.savez(file, format=FORMAT, **dataclasses.asdict(confidence))
+        np.savez_compressed(file, format=FORMAT, **dataclasses.asdict(confidence))
 
 
 def load(folder: str | os.PathLike, count: int, size: int) -> Confidence | None:
