@@ -87,6 +87,7 @@ def answer(
     filters: Sequence[Filter] = (),
     like: int | None = None,
     picture: bytes = b"",
+    language: str = "",
     least_precision: float = 0.0,
 ) -> dict[str, object]:
     """Returns the `k` items closest to a sentence in any language, or to a row, or to a picture, as JSON values.
@@ -98,6 +99,7 @@ def answer(
       filters: see `Index.search`.
       like: a row of the index, which is not among the hits.
       picture: encoded.
+      language: of the captions to show, where there are several; otherwise English ones, or the first.
       least_precision: leave out the hits of a sentence that is answered less surely, see `confidence.Sureness`.
 
     Returns:
@@ -130,7 +132,7 @@ def answer(
     rows = index.rows(filters)
     sizes = {"count": index.count, "matching": index.count if rows is None else len(rows)}
     described = {"sentence": sentence, "kind": index.kind, **sizes, "index": index.created, **sure}
-    return {**described, "hits": [_hit(index, hit) for hit in hits]}
+    return {**described, "hits": [_hit(index, hit, language or "en") for hit in hits]}
 
 
 def _like(index: Index, row: int, k: int, filters: Sequence[Filter]) -> list[Hit]:
@@ -150,9 +152,9 @@ def _encoded(embedder, picture: bytes) -> np.ndarray:
         raise ValueError("The picture cannot be read: expected a whole JPEG, PNG or WebP.") from None
 
 
-def _hit(index: Index, hit: Hit) -> dict[str, object]:
+def _hit(index: Index, hit: Hit, language: str) -> dict[str, object]:
     item = index.describe(hit.row)
-    language, caption = (item.language, item.name) if index.kind == TEXTS else item.caption()
+    language, caption = (item.language, item.name) if index.kind == TEXTS else item.caption(language)
     name = os.path.basename(item.name) if index.kind == IMAGES else ""
     shown = {"rank": hit.rank, "score": round(hit.score, 4), "row": hit.row, "name": name, "caption": caption}
     return {**shown, "language": language, "has_image": item.has_image, "fields": item.fields}
@@ -307,9 +309,10 @@ def search_routes(
 def _asked(query: Mapping[str, str]) -> dict[str, object]:
     """Returns what a request asks, as arguments of `answer`; raises `BadRequest`."""
     try:
-        asked = {"sentence": query.get("sentence", ""), "filters": parse_filters(query.getall("filter", []))}
+        asked = {"filters": parse_filters(query.getall("filter", []))}
     except UserError as error:
         raise BadRequest(str(error)) from None
+    asked |= {name: query.get(name, "") for name in ("sentence", "language")}
     for name, kind, default in (("k", int, DEFAULT_RESULTS), ("like", int, None), ("least_precision", float, 0.0)):
         try:
             asked[name] = kind(query[name]) if name in query else default
