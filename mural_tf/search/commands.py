@@ -6,7 +6,7 @@ import functools
 import itertools
 import pathlib
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from tqdm import tqdm
@@ -72,11 +72,12 @@ def index(
             model, names, kind, split, dtype, embeddings = _made_of(folder, model)
         if not embeddings:
             collect.list_files(kind, names, split)  # mistakes show before the model is loaded
-        known = _captioned([calibrate] if calibrate else filter(_has_dev, names))
+        captioned = [calibrate] if calibrate else list(filter(_has_dev, names))
+        _captioned(captioned)  # and these
         made, embedder = _index(model, names, folder, kind, split, dtype, method, given, batch_size, update, embeddings)
         answered = [one for one in given if one.right]
         if made.kind == IMAGES and (made.confidence is None or calibrate or answered):
-            _calibrate(made, folder, embedder, known, answered, batch_size)
+            calibrate_index(made, folder, embedder, captioned, answered, batch_size)
     return made
 
 
@@ -92,29 +93,43 @@ def _made_of(folder: pathlib.Path, model: str) -> tuple[str, list[str], str, str
     return (model, [], kind, split, dtype, sources[0]) if is_embedded else (model, sources, kind, split, dtype, "")
 
 
-def _captioned(sources: Iterable[str]) -> list[tuple[str, str]]:
-    """Returns the files, and names to show, of pictures with captions: of data sets their split dev."""
-    return [file for name in sources for file in collect.list_files(IMAGES, [name], "dev" if _has_dev(name) else "")]
+def calibrate_index(
+    made: Index,
+    folder: pathlib.Path,
+    embedder,
+    sources: Sequence[str],
+    given: Sequence[Query] = (),
+    batch_size: int = 64,
+) -> None:
+    """Learns how sure the answers of an index are and keeps it in its folder; prints so, or why not.
 
-
-def _has_dev(source: str) -> bool:
-    folder = as_path(source) / IMAGE_TEXT
-    return folder.is_dir() and any(folder.glob("dev-*.tfrecord"))
-
-
-def _calibrate(made: Index, folder, embedder, known, answered: Sequence[Query], batch_size: int) -> None:
-    """Fits how sure the answers of an index are and keeps it in its folder; says so, or why not."""
-    pieces = [piece for group in collect.cut_files(IMAGES, known, confidence.MOST_IMAGES) for piece in group]
+    Args:
+      made: an index of images in `folder`, which `embedder` made.
+      sources: pictures with captions that the model was not trained on; of data sets the split dev is taken.
+      given: sentences; those with right answers count.
+    """
+    files = _captioned(sources)
+    pieces = [piece for group in collect.cut_files(IMAGES, files, confidence.MOST_IMAGES) for piece in group]
     found = itertools.islice(collect.read(IMAGES, pieces), confidence.MOST_IMAGES)
     try:
-        pictures = index_in_memory(embedder, found, IMAGES, batch_size) if known else None
-        made.confidence = confidence.learn(made, embedder, pictures, answered)
+        pictures = index_in_memory(embedder, found, IMAGES, batch_size) if files else None
+        made.confidence = confidence.learn(made, embedder, pictures, given)
     except UserError as error:
         print(f"Not known how sure answers are: {error}")
         return
     confidence.save(folder, made.confidence)
     fitted = made.confidence
     print(f"How sure answers are: learnt from {fitted.captions:,} captions of {fitted.images:,} pictures.")
+
+
+def _captioned(sources: Sequence[str]) -> list[tuple[str, str]]:
+    """Returns the files, and names to show, of pictures with captions."""
+    return [file for name in sources for file in collect.list_files(IMAGES, [name], "dev" if _has_dev(name) else "")]
+
+
+def _has_dev(source: str) -> bool:
+    folder = as_path(source) / IMAGE_TEXT
+    return folder.is_dir() and any(folder.glob("dev-*.tfrecord"))
 
 
 def _index(model, names, output, kind, split, dtype, method, given, batch_size, update, embeddings):

@@ -381,16 +381,16 @@ def learn(index, embedder, pictures=None, queries: Sequence = ()) -> Confidence:
     """
     texts, kinds, images, own = _captions(pictures)
     answered = [query for query in queries if query.text and query.right]
-    vectors = embedder.encode_text([*texts, *(query.text for query in answered)], progress=False)
-    asked, rows = ask(index, [*texts, *(query.text for query in answered)], vectors)
-    right = np.array([index.items[row] in query.right for row, query in zip(rows[len(texts) :], answered)], np.float64)
-    if texts:
-        asked, own_right = _with_own(index, asked, own)
-        right = np.concatenate([own_right, right])
-    kinds += [query.language or _main_script(query.text) for query in answered]
     numbers = {query.right: number for number, query in enumerate(answered, start=int(images.max(initial=-1)) + 1)}
     images = np.concatenate([images, np.array([numbers[query.right] for query in answered], np.int64)])
-    _check_enough(right, images)
+    _check_enough(images)
+    texts += [query.text for query in answered]
+    kinds += [query.language or _main_script(query.text) for query in answered]
+    asked, rows = ask(index, texts, embedder.encode_text(texts, progress=False))
+    asked, own_right = _with_own(index, asked, own)
+    right = [index.items[row] in query.right for row, query in zip(rows[len(own) :], answered)]
+    right = np.concatenate([own_right, np.array(right, np.float64)])
+    _check_both(right)
     return _fit_with_noise(index, embedder, asked, right, images, kinds)
 
 
@@ -417,6 +417,8 @@ def _with_own(index, asked: Asked, own: np.ndarray) -> tuple[Asked, np.ndarray]:
     A first answer is right if it is the picture, or looks exactly like it.
     """
     count = len(own)
+    if not count:
+        return asked, np.zeros(0)
     distinct, places = np.unique(own, axis=0, return_inverse=True)
     there = index.search(distinct, 1)[0][places.reshape(-1), 0] >= SAME
     own_score = np.sum(asked.vectors[:count] * own, axis=1)
@@ -430,14 +432,18 @@ def _with_own(index, asked: Asked, own: np.ndarray) -> tuple[Asked, np.ndarray]:
     return dataclasses.replace(asked, scores=scores, first=first), right.astype(np.float64)
 
 
-def _check_enough(right: np.ndarray, images: np.ndarray) -> None:
-    of_images, answered = len(np.unique(images)), int(right.sum())
-    if len(right) < LEAST_CAPTIONS or of_images < LEAST_IMAGES:
+def _check_enough(images: np.ndarray) -> None:
+    captions, pictures = len(images), len(np.unique(images))
+    if captions < LEAST_CAPTIONS or pictures < LEAST_IMAGES:
         raise UserError(
-            f"{len(right):,} captions of {of_images:,} pictures are too few: at least {LEAST_CAPTIONS} of "
-            f"{LEAST_IMAGES} pictures are needed (--calibrate=DATA, or right answers in --queries=FILE)."
+            f"{captions:,} captions of {pictures:,} pictures are too few: at least {LEAST_CAPTIONS} of {LEAST_IMAGES} "
+            "pictures are needed (--calibrate=DATA, or right answers in --queries=FILE)."
         )
-    if answered < LEAST_RIGHT or len(right) - answered < LEAST_RIGHT:
+
+
+def _check_both(right: np.ndarray) -> None:
+    answered = int(right.sum())
+    if not LEAST_RIGHT <= answered <= len(right) - LEAST_RIGHT:
         raise UserError(
             f"{answered:,} of {len(right):,} captions found their picture first, at least {LEAST_RIGHT} must and "
             f"{LEAST_RIGHT} must not."
