@@ -16,7 +16,7 @@ from mural_tf.data import records
 from mural_tf.errors import UserError
 from mural_tf.search import commands, confidence
 from mural_tf.search.fields import Filter
-from mural_tf.search.index import Fingerprint, Index, load_index
+from mural_tf.search.index import Index, load_index, take
 from mural_tf.search.items import IMAGES, Item
 from mural_tf.search.pages import page_html
 from mural_tf.search.queries import Query, leave_out, search, to_json, to_lines
@@ -55,7 +55,7 @@ class World:
 
     def index(self, numbers):
         items = [Item(f"{n}", captions=tuple((a, self.caption(a, n)) for a in SYLLABLES)) for n in numbers]
-        return Index(items, self.pictures[numbers], Fingerprint(np.eye(2, SIZE, dtype=np.float32)), IMAGES)
+        return Index(items, self.pictures[numbers], take(self), IMAGES)
 
 
 def unit(vectors):
