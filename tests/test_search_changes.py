@@ -169,6 +169,14 @@ def test_what_filters_leave_is_ranked(made):
         commands.check_filters(opened, parse_filters(["colour=red"]))
 
 
+@pytest.mark.parametrize("starts", [[5, 5, 5, 5], [0, 1, 2, 3], [10**6, 0, 0, 0]])
+def test_filters_in_a_damaged_index_end(made, starts):
+    lines = made / "items.offsets.npy"
+    np.save(lines, np.array([*starts, np.load(lines)[-1]]))
+    with pytest.raises(UserError, match="is damaged"):
+        load_index(made).rows(parse_filters(["brand=acme"]))
+
+
 def test_values_that_are_many_are_not_listed():
     rows = [Item(str(n), fields={"id": str(n), "half": str(n % 2)}) for n in range(60)]
     assert fields.common_values(rows) == {"half": ["0", "1"], "id": []}
