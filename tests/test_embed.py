@@ -24,6 +24,7 @@ from mural_tf.errors import UserError
 from mural_tf.search import build, collect, commands, embed
 from mural_tf.search.collect import Seen, Unreadable
 from mural_tf.search.embed import EmbedShard, Settings
+from mural_tf.search.fields import parse_filters
 from mural_tf.search.index import take
 from mural_tf.search.items import IMAGES, TEXTS, Item, from_json
 
@@ -381,6 +382,23 @@ def test_an_index_of_embeddings_is_made_once_and_grows(tmp_path, monkeypatch):
     assert [grown.items[row] for row in range(len(before))] == [before.items[row] for row in range(len(before))]
     whole = build.index_embeddings(embedded, tmp_path / "whole")
     assert sorted(whole.items) == sorted(grown.items)
+
+
+def test_embeddings_follow_the_fields_of_a_data_set(tmp_path):
+    rows = [records.ImageTextRecord(name, png(color), [name], ["en"], [""]) for name, color in COLORS.items()]
+    records.write_records(tmp_path / "data", records.IMAGE_TEXT, "test", rows)
+    fields = tmp_path / "data" / "fields.jsonl"
+    fields.write_text('{"image_id": "red.png", "fields": {"brand": "acme"}}\n')
+    acme = parse_filters(["brand=acme"])
+    first = build.index_embeddings(run(tmp_path, [str(tmp_path / "data")], kind=IMAGES), tmp_path / "index")
+    assert [first.items[row] for row in first.rows(acme)] == ["red.png"]
+    fields.write_text('{"image_id": "violet.png", "fields": {"brand": "acme"}}\n')
+    with pytest.raises(UserError, match="another set of embeddings"):
+        run(tmp_path, [str(tmp_path / "data")], kind=IMAGES)
+    (tmp_path / "out").rename(tmp_path / "before")
+    again = run(tmp_path, [str(tmp_path / "data")], kind=IMAGES)
+    second = build.index_embeddings(again, tmp_path / "index", update=True)
+    assert [second.items[row] for row in second.rows(acme)] == ["violet.png"] and len(second) == 4
 
 
 def test_the_command_index_takes_embeddings(tmp_path, monkeypatch, capsys):

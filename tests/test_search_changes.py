@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 
 import numpy as np
 import pytest
@@ -13,8 +12,7 @@ from mural_tf.data import records
 from mural_tf.errors import UserError
 from mural_tf.metrics import top_k
 from mural_tf.search import approximate, build, changes, collect, commands, fields, index, items
-from mural_tf.search.approximate import HNSW, LISTS, Parameters
-from mural_tf.search.embed import Settings
+from mural_tf.search.approximate import HNSW, LISTS, Parameters, exact
 from mural_tf.search.fields import Filter, parse_filters
 from mural_tf.search.index import Index, load_index, take
 from mural_tf.search.items import IMAGES, TEXTS, Item
@@ -115,26 +113,6 @@ def test_a_damaged_file_of_fields_is_named_before_anything_is_made(data, tmp_pat
     assert not (tmp_path / "index").exists()
 
 
-def test_embeddings_follow_the_fields(data, tmp_path, monkeypatch):
-    from mural_tf.search import embed
-
-    (tmp_path / "model").mkdir()
-    monkeypatch.setattr(embed, "load_model", lambda *_: (ColorEmbedder(), take(ColorEmbedder())))
-
-    def run(output):
-        settings = Settings(workers=0)
-        return embed.embed(str(tmp_path / "model"), [str(data)], tmp_path / output, settings, progress=False)
-
-    first = build.index_embeddings(run("one"), tmp_path / "index")
-    assert names(first, "red", Filter("brand", "acme")) == ["red.png"]
-    write_fields(data, {"violet.png": {"brand": "acme"}})
-    with pytest.raises(UserError, match="another set of embeddings"):
-        run("one")
-    os.rename(tmp_path / "one", tmp_path / "before")
-    second = build.index_embeddings(run("one"), tmp_path / "index", update=True)
-    assert names(second, "red", Filter("brand", "acme")) == ["violet.png"] and len(second) == 4
-
-
 def test_indexes_from_before_have_no_fields(made):
     lines = [json.loads(line) for line in (made / index.ITEMS).read_bytes().splitlines()]
     former = [{key: value for key, value in line.items() if key not in ("fields", "content")} for line in lines]
@@ -189,6 +167,14 @@ def test_what_filters_leave_is_ranked(made):
         commands.check_filters(opened, parse_filters(["brand=acm"]))
     with pytest.raises(UserError, match="has colour=red: fields are brand, price"):
         commands.check_filters(opened, parse_filters(["colour=red"]))
+
+
+@pytest.mark.parametrize("starts", [[5, 5, 5, 5], [0, 1, 2, 3], [10**6, 0, 0, 0]])
+def test_filters_in_a_damaged_index_end(made, starts):
+    lines = made / "items.offsets.npy"
+    np.save(lines, np.array([*starts, np.load(lines)[-1]]))
+    with pytest.raises(UserError, match="is damaged"):
+        load_index(made).rows(parse_filters(["brand=acme"]))
 
 
 def test_values_that_are_many_are_not_listed():
@@ -371,16 +357,19 @@ def test_approximate_search_finds_the_rows_that_are_left(parameters, monkeypatch
     monkeypatch.setattr(approximate, "SMALL", 100)
     vectors, queries = clustered(3000), clustered(40, seed=1)
     brands = [Item(str(n), fields={"brand": "acme" if n % 4 else "zeta", "few": str(n % 50)}) for n in range(3000)]
+    searched = []
+    monkeypatch.setattr(approximate, "exact", lambda *of: searched.append(len(of[3])) or exact(*of))
     removed = np.unique(top_k.top_k(queries, vectors, 2)[1])  # the best ones
     built = approximate.build(vectors, parameters)
     built.effort = 8 if parameters.method == LISTS else 60
     opened = Index(brands, vectors, take(ColorEmbedder()), approximate_index=built, removed=removed)
-    for filters in ((), (Filter("brand", "zeta"),), (Filter("few", "7"),)):
+    for filters in ((), (Filter("brand", "acme"),), (Filter("brand", "zeta"),), (Filter("few", "7"),)):
         scores, rows = opened.search(queries, 10, filters=filters)
         exact_scores, exact_rows = opened.search(queries, 10, use_exact=True, filters=filters)
         assert not np.isin(rows, removed).any() and not np.isin(exact_rows, removed).any()
         assert all(brands[row].fields.get(name) == value for row in rows.ravel() for name, value in filters)
         assert np.mean(scores >= exact_scores[:, -1:] - 1e-6) > 0.95
+    assert len([count for count in searched if count > 1500]) == 2  # the exact searches to compare with, alone
     left = opened.rows((Filter("few", "7"),))
     masked = np.where(np.isin(np.arange(3000), left), queries @ vectors.T, -np.inf)
     np.testing.assert_array_equal(exact_rows, np.argsort(-masked, axis=1, kind="stable")[:, :10])

@@ -320,13 +320,21 @@ def remove(
         raise UserError("Give names, or --filter and --gone, which say which items; not both.")
 
     def is_wanted(opened: Index, row: int) -> bool:
-        return not gone or (opened.describe(row).has_image and not image_or_nothing(opened, row))
+        return not gone or is_gone(opened, row)
 
     with local_folder(index_folder) as folder:
         check_filters(load_index(folder, use_exact=True), filters)
         count, of = changes.remove(folder, names, filters, is_wanted, dry_run)
         kind = read_description(folder)["kind"]
     print(f"{count:,} of {of:,} {kind} {'would be' if dry_run else 'are'} removed from {shown(index_folder)}.")
+
+
+def is_gone(opened: Index, row: int) -> bool:
+    """Tells whether the image of a row is not there any more; a text without one is not gone."""
+    item = opened.describe(row)
+    if item.has_image and item.offset < 0:
+        return not as_path(item.path).is_file()
+    return item.has_image and not image_or_nothing(opened, row)
 
 
 def image_or_nothing(opened: Index, row: int) -> bytes:

@@ -109,6 +109,8 @@ class ItemTable(Sequence[Item]):
         place = self._lines.find(wanted)
         while place >= 0:
             row = int(np.searchsorted(self._starts, place, side="right")) - 1
+            if not 0 <= row < len(self) or self._starts[row + 1] <= place:
+                raise UserError(f"{_starts_of(self._path)} is damaged: make the index again.")
             yield row
             place = self._lines.find(wanted, int(self._starts[row + 1]))
 

@@ -187,7 +187,7 @@ class ServedIndex:
         index.check_model(embedder)
         self.embedder, self._languages = embedder, languages
         self._folder = pathlib.Path(folder) if folder and isinstance(as_path(folder), pathlib.Path) else None
-        self._state = self._look()
+        self._state: list[tuple[int, ...]] | None = None  # it may have changed since it was opened
         self._use(index)
 
     def _use(self, index: Index) -> None:
