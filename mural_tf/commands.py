@@ -17,6 +17,7 @@ from mural_tf.errors import UserError
 from mural_tf.remote_folders import remove_copies
 
 PROGRAM = "python -m mural_tf"
+FILTER = "name=value: only items with this field. May be repeated: other values of a field add, other fields narrow."
 CHECKPOINT = ("result", "Which of the workdir's weights: its result, those of the last step, or dev's best.",
               ["result", "latest", "best"])  # fmt: skip
 
@@ -225,7 +226,11 @@ def search_index():
     python -m mural_tf search index --embeddings=FOLDER --output=INDEX
 
     The same command goes on where it was interrupted. --kind=texts indexes captions and lines of text instead.
-    --embeddings takes what the command embed has made. docs/search.md has the rest.
+    --embeddings takes what the command embed has made. When sources have changed:
+
+    python -m mural_tf search index --update --output=INDEX
+
+    docs/search.md has the rest.
     """
     flag = cli.define(
         model=("", "Workdir or export. With --embeddings by default the one that made them, where it was.", place),
@@ -234,7 +239,7 @@ def search_index():
         split=("", "Only this split of folders of TFRecords."),
         dtype=("float32", "Type of the stored vectors.", ["float32", "float16"]),
         batch_size=(64, "Images encoded at a time.", 1),
-        update=(False, "Add what is new in the sources to a complete index."),
+        update=(False, "Bring a complete index to what its sources hold by now: these, or those it was made of."),
         embeddings=("", "A folder that the command embed has made, in place of sources, kind, split and dtype.", place),
     )
     search = cli.define(
@@ -243,16 +248,22 @@ def search_index():
             "Structure for approximate search; auto chooses by size, small ones are searched exactly.",
             ["auto", "none", "inverted_lists", "hnsw"],
         ),
-        queries=("", "TSV of language and sentence, to measure recall with.", place),
+        queries=("", "TSV of language, sentence and perhaps right answers: recall, and how sure answers are.", place),
+        calibrate=(
+            "",
+            "Captioned pictures to learn from how sure answers are; default: the sources' dev.",
+            place,
+        ),
     )
     cli.define_trust()
 
     def main(sources: list[str]) -> None:
-        if not flag["embeddings"]:
+        if not flag["embeddings"] and (sources or not flag["update"]):
             cli.need(model=flag["model"])
         from mural_tf.search import commands
 
-        commands.index(names=sources, method=search["approximate"], queries_file=search["queries"], **flag)
+        asked = dict(queries_file=search["queries"], calibrate=search["calibrate"])
+        commands.index(names=sources, method=search["approximate"], **asked, **flag)
 
     return main
 
@@ -262,6 +273,8 @@ def search_query():
 
     python -m mural_tf search query "ein roter Ballon" --index=INDEX --html=found.html
     python -m mural_tf search query --image=photo.jpg --index=INDEX --json=-
+
+    python -m mural_tf search query "red shoes" --index=INDEX --filter=brand=acme --top=50
 
     Without keeping an index, in a folder or a split of TFRecords:
 
@@ -274,9 +287,11 @@ def search_query():
         split=("", "Only this split of a folder of TFRecords."),
         image=((), "An image to search with; may be repeated.", place),
         queries=("", "TSV of language, sentence and names of right answers, to ask as well.", place),
+        filter=((), FILTER),
         language=("", "BCP 47 code of the sentences, for fonts on the page."),
         exact=(False, "Compare with everything, although the index is approximate."),
         batch_size=(64, "Images encoded at a time.", 1),
+        least_precision=(0.0, "Leave out what is less sure: 0.6 answers what is right in 6 of 10 cases.", (0.0, 1.0)),
     )
     shown = cli.define(
         top=(10, "How many to show."),
@@ -289,15 +304,45 @@ def search_query():
     def main(sentences: list[str]) -> None:
         cli.need(**{name: flag[name] for name in (("images", "model") if flag["images"] else ("index",))})
         from mural_tf.search import commands
+        from mural_tf.search.fields import parse_filters
         from mural_tf.search.queries import Query, read_queries
 
         asked = [Query(text, flag["language"]) for text in sentences] + [Query(image=name) for name in flag["image"]]
         asked += read_queries(flag["queries"]) if flag["queries"] else []
+        filters = parse_filters(flag["filter"])
         if flag["images"]:
             options = dict(split=flag["split"], batch_size=flag["batch_size"])
-            commands.search_once(flag["model"], flag["images"], asked, **options, **shown)
+            if flag["least_precision"]:
+                raise UserError("--least_precision needs an index, which knows how sure answers are: --index=INDEX.")
+            commands.search_once(flag["model"], flag["images"], asked, filters=filters, **options, **shown)
         else:
-            commands.query(flag["index"], asked, flag["model"], use_exact=flag["exact"], **shown)
+            options = dict(use_exact=flag["exact"], filters=filters, least_precision=flag["least_precision"])
+            commands.query(flag["index"], asked, flag["model"], **options, **shown)
+
+    return main
+
+
+def search_delete():
+    """Takes images, or texts, out of an index, without making it again.
+
+    python -m mural_tf search delete shoe-17.jpg shoe-18.jpg --index=INDEX
+    python -m mural_tf search delete --filter=brand=acme --index=INDEX [--dry_run]
+    python -m mural_tf search delete --gone --index=INDEX
+
+    What is still in the sources comes back with the next `search index --update`.
+    """
+    flag = cli.define(
+        index=(None, "Folder of the index.", place),
+        filter=((), FILTER),
+        gone=(False, "Only images that are not there any more."),
+        dry_run=(False, "Remove nothing, only say how many it would be."),
+    )
+
+    def main(names: list[str]) -> None:
+        from mural_tf.search import commands
+        from mural_tf.search.fields import parse_filters
+
+        commands.remove(flag["index"], names, parse_filters(flag["filter"]), flag["gone"], flag["dry_run"])
 
     return main
 
@@ -722,6 +767,7 @@ COMMANDS = {
     "embed": Command(embed, positional=True),
     "search index": Command(search_index, positional=True),
     "search query": Command(search_query, positional=True),
+    "search delete": Command(search_delete, positional=True),
     "serve": Command(serve),
     "analyse languages": Command(analyse_languages),
     "analyse errors": Command(analyse_errors),

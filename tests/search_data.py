@@ -7,7 +7,16 @@ import pathlib
 import numpy as np
 from PIL import Image
 
-WORDS = {"red": (1, 0, 0), "rot": (1, 0, 0), "green": (0, 1, 0), "purple": (0.6, 0, 0.8)}
+from mural_tf.errors import UserError
+
+WORDS = {
+    "red": (1, 0, 0),
+    "rot": (1, 0, 0),
+    "أحمر": (1, 0, 0),
+    "青い風船": (0, 0, 1),
+    "green": (0, 1, 0),
+    "purple": (0.6, 0, 0.8),
+}
 # Cosines with red: red 1, orange (4, 3, 0)/5: 0.8, violet (3, 0, 4)/5: 0.6, blue 0.
 COLORS = {"a/orange.PNG": (200, 150, 0), "blue.png": (0, 0, 250), "red.png": (250, 0, 0), "violet.png": (150, 0, 200)}
 
@@ -31,7 +40,8 @@ class ColorEmbedder:
             try:
                 color = self._color(image)
             except OSError:
-                assert on_error == "skip"
+                if on_error == "raise":
+                    raise UserError(f"Image {index} cannot be read.") from None
                 continue
             self.encoded += not isinstance(image, np.ndarray)  # the pictures of the fingerprint do not count
             vectors.append(color[None] / np.linalg.norm(color))

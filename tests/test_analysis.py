@@ -9,7 +9,7 @@ import pytest
 from fake_embedder import FakeEmbedder
 from PIL import Image
 
-from mural_tf.analysis import errors
+from mural_tf.analysis import errors, languages
 from mural_tf.analysis.languages import basis, family_of, laplacian_eigenmap, map_languages, svcca_matrix
 from mural_tf.data import records
 from mural_tf.errors import UserError
@@ -118,6 +118,18 @@ class Related(FakeEmbedder):
             vectors.append(np.concatenate([shared, np.random.default_rng([int(number), group]).standard_normal(3)]))
         noise = np.random.default_rng(ord(texts[0][0])).standard_normal((len(texts), 6))
         return np.array(vectors) + 0.1 * noise
+
+
+def test_labels_cover_neither_each_other_nor_markers():
+    random = np.random.default_rng(0)
+    centres = np.concatenate([random.normal(place, 30, (40, 2)) for place in ((100, 100), (300, 200), (450, 350))])
+    sizes = np.array([(random.integers(8, 30), languages.LABEL) for _ in centres])
+    middles = centres + languages.label_offsets(centres, sizes)
+    apart = np.abs(middles[:, None] - middles) >= (sizes[:, None] + sizes) / 2 - 1e-6  # [L, L, 2]
+    assert (apart.any(axis=-1) | np.eye(len(centres), dtype=bool)).all()
+    assert (np.abs(middles[:, None] - centres) >= sizes[:, None] / 2 + languages.MARKER - 1e-6).any(axis=-1).all()
+    alone = languages.label_offsets(np.array([[0.0, 0.0]]), [(10, 9)])
+    assert 0 < alone[0][0] < 15 and alone[0][1] == 0  # beside its marker
 
 
 def test_map_is_written_whole(tmp_path, capsys):

@@ -1,5 +1,6 @@
 """Embedding by shards: the same bytes however it runs, resumed after a kill, bounded; and indexes made of them."""
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -23,6 +24,7 @@ from mural_tf.errors import UserError
 from mural_tf.search import build, collect, commands, embed
 from mural_tf.search.collect import Seen, Unreadable
 from mural_tf.search.embed import EmbedShard, Settings
+from mural_tf.search.fields import parse_filters
 from mural_tf.search.index import take
 from mural_tf.search.items import IMAGES, TEXTS, Item, from_json
 
@@ -353,7 +355,10 @@ def test_an_index_of_embeddings_is_the_index_of_their_sources(tmp_path, model, k
     embedded = run(tmp_path, sources, kind=kind, shard_items=3 if kind == IMAGES else 12)
     made = build.index_embeddings(embedded, tmp_path / "a")
     direct = build.build_index(model, sorted(sources), tmp_path / "b", kind, part=10**9)
-    assert index_files_of(tmp_path / "a") == index_files_of(tmp_path / "b")
+    a, b = index_files_of(tmp_path / "a"), index_files_of(tmp_path / "b")
+    assert a.pop("items.offsets.npy") and b.pop("items.offsets.npy")
+    items = [dataclasses.replace(from_json(line), content="") for line in b.pop("items.jsonl").splitlines()]
+    assert list(map(from_json, a.pop("items.jsonl").splitlines())) == items and a == b
     one, other = (json.loads((tmp_path / name / "index.json").read_text()) for name in "ab")
     different = {key for key in one if one[key] != other[key]}
     assert different <= {"sources", "created"} and made.skipped == direct.skipped > 0
@@ -377,6 +382,23 @@ def test_an_index_of_embeddings_is_made_once_and_grows(tmp_path, monkeypatch):
     assert [grown.items[row] for row in range(len(before))] == [before.items[row] for row in range(len(before))]
     whole = build.index_embeddings(embedded, tmp_path / "whole")
     assert sorted(whole.items) == sorted(grown.items)
+
+
+def test_embeddings_follow_the_fields_of_a_data_set(tmp_path):
+    rows = [records.ImageTextRecord(name, png(color), [name], ["en"], [""]) for name, color in COLORS.items()]
+    records.write_records(tmp_path / "data", records.IMAGE_TEXT, "test", rows)
+    fields = tmp_path / "data" / "fields.jsonl"
+    fields.write_text('{"image_id": "red.png", "fields": {"brand": "acme"}}\n')
+    acme = parse_filters(["brand=acme"])
+    first = build.index_embeddings(run(tmp_path, [str(tmp_path / "data")], kind=IMAGES), tmp_path / "index")
+    assert [first.items[row] for row in first.rows(acme)] == ["red.png"]
+    fields.write_text('{"image_id": "violet.png", "fields": {"brand": "acme"}}\n')
+    with pytest.raises(UserError, match="another set of embeddings"):
+        run(tmp_path, [str(tmp_path / "data")], kind=IMAGES)
+    (tmp_path / "out").rename(tmp_path / "before")
+    again = run(tmp_path, [str(tmp_path / "data")], kind=IMAGES)
+    second = build.index_embeddings(again, tmp_path / "index", update=True)
+    assert [second.items[row] for row in second.rows(acme)] == ["violet.png"] and len(second) == 4
 
 
 def test_the_command_index_takes_embeddings(tmp_path, monkeypatch, capsys):

@@ -24,7 +24,7 @@ from mural_tf.training.prepare import HANDLES, PLACES
 
 # Texts that name nothing; `config` is a file of Python, which is run: it must be on this machine.
 TEXTS = {"split", "languages", "pivot", "protocol", "tpu", "profile", "beam", "language", "host", "head", "variants",
-         "translation_languages", "config", "benchmark", "tpu_type", "version", "labels"}  # fmt: skip
+         "translation_languages", "config", "benchmark", "tpu_type", "version", "labels", "filter"}  # fmt: skip
 HERE = {"emoji": {"cache"}}  # on this machine only: npm writes there
 WORKS = {
     "pretrain": {"workdir"},
@@ -32,8 +32,9 @@ WORKS = {
     "evaluate": {"model", "data_dir", "output"},
     "export": {"model", "output"},
     "embed": {"input", "model", "output"},
-    "search index": {"model", "output", "embeddings", "queries"},
+    "search index": {"model", "output", "embeddings", "queries", "calibrate"},
     "search query": {"index", "model", "images", "image", "queries", "html", "json", "output"},
+    "search delete": {"index"},
     "serve": {"export", "index"},
     "analyse languages": {"data_dir", "output", "model"},
     "analyse doctor": {"model", "data"},

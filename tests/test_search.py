@@ -1,5 +1,6 @@
 """Exact search, sources of images and texts, indexes in folders and what they refuse; with images of one colour."""
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -217,7 +218,8 @@ def test_an_index_is_written_and_read(folder, tmp_path, dtype):
     memory = in_memory(folder)
     assert list(index.items) == list(memory.items) == sorted(COLORS)
     assert index.embeddings.dtype == dtype and np.abs(index.embeddings - memory.embeddings).max() < 5e-4
-    assert index.describe(1) == Item("blue.png", str(folder / "blue.png")) and index.read_image(1) == png((0, 0, 250))
+    item = dataclasses.replace(index.describe(1), content="")
+    assert item == Item("blue.png", str(folder / "blue.png")) and index.read_image(1) == png((0, 0, 250))
     scores, rows = index.search(np.array([[1, 0, 0], [0, 0, 1]], np.float32), 2)
     names = [[index.items[row] for row in line] for line in rows]
     assert names == [["red.png", "a/orange.PNG"], ["blue.png", "violet.png"]]

@@ -3,14 +3,15 @@
 import base64
 import html.parser
 import io
+import pathlib
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageDraw
 from search_data import COLORS, ColorEmbedder, png, write_folder
 
 from mural_tf.data.pictures import thumbnail
-from mural_tf.search import build, collect, pages
+from mural_tf.search import build, collect, fonts, pages
 from mural_tf.search.index import Index, take
 from mural_tf.search.items import IMAGES, TEXTS, Item
 from mural_tf.search.queries import Hit, Query, search
@@ -33,20 +34,63 @@ SENTENCES = ["ein roter Ballon", "赤い風船", "नमस्ते दुन�
              "\udcff"]  # fmt: skip
 
 
+def forget_fonts():
+    fonts._font_for.cache_clear()
+    fonts._fonts_of_scripts.clear()
+
+
 @pytest.mark.parametrize("query", SENTENCES)
-@pytest.mark.parametrize("fonts", ["installed", "none"])
-def test_any_script_is_drawn(query, fonts, tmp_path, monkeypatch):
-    if fonts == "none":
-        monkeypatch.setattr(pages, "_installed_fonts", lambda: ())
-    pages._font_for.cache_clear()
+@pytest.mark.parametrize("there", ["installed", "none"])
+def test_any_script_is_drawn(query, there, tmp_path, monkeypatch):
+    if there == "none":
+        monkeypatch.setattr(fonts, "_installed_fonts", lambda: ())
+    forget_fonts()
     hit = Hit(1, 0.5, f"{query}.png")
     note = pages.write_contact_sheet(tmp_path / "sheet.png", query, [hit], {hit.name: png((9, 9, 9))})
-    pages._font_for.cache_clear()
+    forget_fonts()
     assert Image.open(tmp_path / "sheet.png").size[0] < 1000
-    if fonts == "none" and query == "赤い風船":
+    if there == "none" and query == "赤い風船":
         assert "赤" in note
     if query.isascii() and query.isprintable():
         assert note == ""
+
+
+HAVE = {"": "abc 12,…", "han": "赤い風 ", "indic": "नमस्ते ", "signs": "❤☂", "arabic": "أحمر 12"}
+
+
+@pytest.fixture
+def few_fonts(monkeypatch):
+    monkeypatch.setattr(fonts, "_installed_fonts", lambda: tuple(HAVE)[1:])
+    monkeypatch.setattr(fonts, "_missing", lambda path, text: tuple(c for c in text if c not in HAVE[path]))
+    forget_fonts()
+    yield
+    forget_fonts()
+
+
+@pytest.mark.parametrize("text, runs", [
+    ("abc 12", [("abc 12", "")]),
+    ("赤い ❤ नमस्ते", [("赤い ", "han"), ("❤ ", "signs"), ("नमस्ते", "indic")]),  # the vowel signs stay where they belong
+    ("नम❤\ufe0f赤い a", [("नम", "indic"), ("❤\ufe0f", "signs"), ("赤い ", "han"), ("a", "")]),
+    ("a أح ❤ مر", [("a ", ""), ("مر", "arabic"), ("❤ ", "signs"), ("أح ", "arabic")]),  # read from the right
+    ("أح 12 abc ❤", [("❤", "signs"), ("abc ", ""), ("أح 12 ", "arabic")]),
+    ("", []), ("Ж", [("Ж", "")]),
+])  # fmt: skip
+def test_a_line_is_cut_where_another_font_is_needed(few_fonts, text, runs):
+    assert [(run.text, run.font) for run in fonts.runs_of(text)] == runs
+
+
+def test_what_no_font_has_is_told(few_fonts):
+    draw = ImageDraw.Draw(Image.new("RGB", (500, 50)))
+    fonts._font.cache_clear()
+    assert fonts._missing("", "Жa") == ("Ж",)
+    assert fonts.draw_line(draw, (0, 0), "a Ж\ufe0f", 20, (0, 0, 0), 400) == {"Ж"}
+
+
+def test_long_lines_are_cut_to_their_width():
+    sheet = Image.new("L", (300, 40), 255)
+    fonts.draw_line(ImageDraw.Draw(sheet), (10, 5), "word " * 100, 20, 0, 200)
+    columns = np.flatnonzero((np.array(sheet) < 128).any(axis=0))
+    assert 10 <= columns.min() < 15 and 180 < columns.max() <= 211
 
 
 class Page(html.parser.HTMLParser):
@@ -91,8 +135,10 @@ def test_gallery_shows_images_in_order_with_their_texts(index):
     assert np.abs(np.array(Image.open(io.BytesIO(data))).astype(int) - [250, 0, 0]).max() < 8  # red.png as JPEG
     assert "First right answer: rank 2." in page.text and page.text.count("✓ right") == 1
     assert [item["class"] for item in page.all("li")] == ["other", "right", "other", "other", "other", "other"]
-    outside = [value for _, a in page.tags for name, value in a.items() if name in ("src", "href")]
-    assert all(value.startswith("data:") for value in outside) and not page.all("script")
+    assert all(image["src"].startswith("data:") for image in images) and not page.all("script")
+    assert [link["href"] for link in page.all("a")][:2] == [
+        pathlib.Path(index.describe(row).path).as_uri() for row in (2, 0)
+    ]
 
 
 @pytest.mark.parametrize("sentence", [*SENTENCES, "<script>alert(1)</script>\"'&", "</title><img src=x>"])
@@ -121,6 +167,17 @@ def test_gallery_of_captions_says_what_is_seen(tmp_path):
     assert [(image["alt"], image["lang"]) for image in page.all("img")] == [("ein roter Fleck", "de"),
                                                                              ("a red spot", "en")]  # fmt: skip
     assert page.text.count("not available") == 2  # the image that is gone
+
+
+def test_gallery_shows_fields_and_links_addresses_alone(tmp_path):
+    fields = {"brand": '<b>"acme"', "shop": "https://example.org/?a=1&b=2", "run": "javascript:alert(1)",
+              "odd": 'https://example.org/"onclick="alert(1)'}  # fmt: skip
+    (tmp_path / "red.png").write_bytes(png((250, 0, 0)))
+    item = Item("red", f"{tmp_path}/red.png", 0, fields=fields)  # in a file of records: no link
+    page = gallery_of(Index([item], np.eye(1, 3, dtype=np.float32), take(ColorEmbedder())), Query("red"))
+    assert page.all("a") == [{"href": fields["shop"], "rel": "noopener noreferrer"}] and not page.all("b")
+    for text in ('brand: <b>"acme"', "shop", "run: javascript:alert(1)", f"odd: {fields['odd']}"):
+        assert text in page.text
 
 
 def test_gallery_of_texts(tmp_path):

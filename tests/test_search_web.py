@@ -1,27 +1,25 @@
 """The functions behind the search page, and the page in a browser where Chromium is installed."""
 
+import asyncio
 import base64
 import hashlib
-import http.server
 import io
 import json
 import re
-import shutil
-import subprocess
-import threading
-import urllib.parse
 
+import browser
 import numpy as np
 import pytest
+from aiohttp import web
 from PIL import Image
+from running_app import running
 from search_data import ColorEmbedder, png, write_folder
 
 from mural_tf.search import build, collect
 from mural_tf.search.index import Index, take
 from mural_tf.search.items import IMAGES, TEXTS, Item
 from mural_tf.serve import search_page
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+from mural_tf.serve.rest_json import BadRequest
 
 
 @pytest.fixture
@@ -30,12 +28,15 @@ def index(tmp_path):
     return build.index_in_memory(ColorEmbedder(), collect.find(IMAGES, [str(folder)]))
 
 
+PLAIN = {"caption": "", "language": "", "has_image": True, "fields": {}}
+
+
 def test_answers_name_rows_and_no_paths(index, tmp_path):
     answer = search_page.answer(index, ColorEmbedder(), "red", 2)
     assert json.loads(json.dumps(answer)) == {
-        "sentence": "red", "kind": "images", "count": 4, "hits": [
-            {"rank": 1, "score": 1.0, "row": 2, "name": "red.png", "caption": "", "language": "", "has_image": True},
-            {"rank": 2, "score": 0.8, "row": 0, "name": "orange.PNG", "caption": "", "language": "", "has_image": True},
+        "sentence": "red", "kind": "images", "count": 4, "matching": 4, "index": "", "hits": [
+            {"rank": 1, "score": 1.0, "row": 2, "name": "red.png", **PLAIN},
+            {"rank": 2, "score": 0.8, "row": 0, "name": "orange.PNG", **PLAIN},
         ],
     }  # fmt: skip
     places = build.index_in_memory(ColorEmbedder(), collect.find(IMAGES, [f"{tmp_path}/images/*.png"]))
@@ -53,7 +54,7 @@ def test_answers_of_texts(tmp_path):
 
 
 @pytest.mark.parametrize("sentence, k, message", [
-    ("  ", 5, "empty"), ("red", 0, "between 1 and 100"), ("red", 101, "between 1 and 100"), ("x" * 2001, 5, "2001"),
+    ("  ", 5, "empty"), ("red", 0, "between 1 and 1000"), ("red", 1001, "between 1 and 1000"), ("x" * 2001, 5, "2001"),
 ])  # fmt: skip
 def test_unusable_questions_are_named(index, sentence, k, message):
     with pytest.raises(ValueError, match=message):
@@ -77,50 +78,117 @@ def test_page_allows_its_own_script_only():
     assert "innerHTML" not in script and not re.search(r"https?://", page)
 
 
-class Handler(http.server.BaseHTTPRequestHandler):
-    """The routes of `search_page`'s docstring under /search."""
+@pytest.fixture
+def shop(tmp_path):
+    """Thirty pictures of a folder, from red to blue, with captions in two scripts and two brands."""
+    items = [Item("a<b>.png", str(tmp_path / "0.png"), captions=(("ar", 'دائرة <b>"حمراء"</b>'),))]
+    items += [Item(f"{n}.png", str(tmp_path / f"{n}.png"), captions=(("ja", f"風船 {n}"),),
+                   fields={"brand": "acme" if n % 2 else "Zeta & Söhne", "page": f"https://example.org/{n}"})
+              for n in range(1, 29)]  # fmt: skip
+    items.append(Item("gone.png", str(tmp_path / "gone.png")))
+    angles = np.linspace(0, np.pi / 2, 30)
+    for n, angle in enumerate(angles[:-1]):
+        (tmp_path / f"{n}.png").write_bytes(png((int(250 * np.cos(angle)), 0, int(250 * np.sin(angle))), (40, 30)))
+    vectors = np.stack([np.cos(angles), np.zeros(30), np.sin(angles)], axis=1).astype(np.float32)
+    return Index(items, vectors, take(ColorEmbedder()))
 
-    def do_GET(self):  # noqa: N802 - the standard library's name
-        place, index = urllib.parse.urlparse(self.path), self.server.index
-        if place.path == "/search":
-            body, kind = search_page.page_html(["ar", "ja"]).encode(), "text/html; charset=utf-8"
-        elif place.path == "/search/answer":
-            sentence = urllib.parse.parse_qs(place.query)["sentence"][0]
-            body = json.dumps(search_page.answer(index, ColorEmbedder(), sentence)).encode()
-            kind = "application/json"
-        else:
-            self.server.thumbnails.append(place.path)
-            body = search_page.thumbnail(index, int(place.path.removeprefix("/search/thumbnail/")))
-            kind = "image/jpeg"
-        self.send_response(200)
-        self.send_header("Content-Type", kind)
-        self.end_headers()
-        self.wfile.write(body)
 
-    def log_message(self, *_):
-        pass
+SEEN = "document.querySelectorAll('#results > li').length"
+FIRST = "#results > li:first-child "
+SENTENCE, FILTER = "input[name=sentence]", "input[name=filter]"
+
+
+async def use_the_page(url, tmp_path):
+    async with browser.open_page(f"{url}/", tmp_path / "profile") as page:
+        await page.until("location.pathname === '/search' && document.readyState === 'complete'")
+        # Typing, and what others wrote is shown, not obeyed.
+        await page.type(SENTENCE, "red")
+        await page.until(f"{SEEN} === 20")
+        assert (await page.text("#status")) == ["20 of 30 images, the closest first"]
+        assert 'دائرة <b>"حمراء"</b>' in (await page.text(FIRST))[0]
+        assert await page.look("document.querySelectorAll('b').length") == 0
+        assert await page.look(f"document.querySelector('{FIRST}img').lang") == "ar"
+        # More.
+        await page.click("#more")
+        await page.until(f"{SEEN} === 30 && document.getElementById('more').hidden")
+        assert "k=40" in await page.look("location.search") and "30. 0.000" in (await page.text("#results > li"))[29]
+        await page.until("[...document.querySelectorAll('.missing')].length === 1")  # the picture that is gone
+        # A filter by a click, and the way back; a filter by hand.
+        await page.click("#results > li:nth-child(2) .row button")
+        await page.until(f"{SEEN} === 14 && document.querySelectorAll('#filters button').length === 1")
+        assert (await page.text("#filters")) == ["brand=acme ×"]
+        await page.back()
+        await page.until(f"{SEEN} === 30 && !document.querySelector('#filters button')")
+        await page.type(FILTER, "brand=Zeta & Söhne")
+        await page.until(f"{SEEN} === 14")
+        await page.click("#filters button")
+        await page.until(f"{SEEN} === 20")
+        # Other scripts.
+        await page.type(SENTENCE, "青い風船")
+        await page.until(f"document.querySelector('{FIRST}.name').innerText === 'gone.png'")
+        await page.type(SENTENCE, "أحمر")
+        await page.until(f"document.querySelector('{FIRST}.name').innerText === 'a<b>.png'")
+        assert "أحمر" in await page.look("document.title")
+        assert await page.look(f"getComputedStyle(document.querySelector('{SENTENCE}')).direction") == "rtl"
+        await page.back()
+        await page.until(f"document.querySelector('{SENTENCE}').value === '青い風船'")
+        await page.until(f"document.querySelector('{FIRST}.name').innerText === 'gone.png'")
+        # The picture itself, and back to the results.
+        await page.click("#results > li:nth-child(3) a")
+        await page.until("location.pathname.startsWith('/search/picture/')")
+        await page.back()
+        await page.until(f"{SEEN} === 20")
+        # Like a result.
+        await page.click("#results > li:nth-child(3) .row button:last-child")
+        await page.until("location.search === '?like=27' && !!document.querySelector('#asked img')")
+        closest = "[...document.querySelectorAll('.name')].slice(0, 2).map((found) => found.innerText).sort().join()"
+        await page.until(f"{closest} === '26.png,28.png'")
+        assert "27.png" not in await page.text(".name")
+        # Like a picture, also after the page was left; and a file that is none.
+        (tmp_path / "mine.webp").write_bytes(webp((0, 0, 250)))
+        await page.choose_file("input[type=file]", tmp_path / "mine.webp")
+        await page.until(
+            f"location.search === '?picture=' && document.querySelector('{FIRST}.name').innerText === 'gone.png'"
+        )
+        await page.type(SENTENCE, "red")
+        await page.until(f"document.querySelector('{FIRST}.name').innerText === 'a<b>.png'")
+        await page.back()
+        await page.until(f"document.querySelector('{FIRST}.name').innerText === 'gone.png'")
+        assert await page.look("document.querySelector('#asked img').src.startsWith('data:image/jpeg')")
+        (tmp_path / "mine.png").write_bytes(b"none")
+        await page.choose_file("input[type=file]", tmp_path / "mine.png")
+        await page.until("document.querySelector('#status').innerText.startsWith('This browser cannot read')")
+        # A small screen.
+        await page.size(360, 640)
+        await page.type(SENTENCE, "<img src=x onerror=alert(1)>" + "x" * 200)
+        await page.until("document.title.startsWith('<img') && " + SEEN + " === 20")
+        (tmp_path / "page.png").write_bytes(await page.screenshot())
+        wide = "[...document.querySelectorAll('body *')].filter((found) => found.getBoundingClientRect().right > 360)"
+        assert await page.look(f"{wide}.map((found) => found.outerHTML)") == []
+        assert await page.look("document.documentElement.scrollWidth") <= 360
+        # What the server refuses is said.
+        await page.type(FILTER, "brand")
+        await page.until("document.querySelector('#status').innerText.startsWith('No answer: The filter')")
+
+
+def webp(color):
+    buffer = io.BytesIO()
+    Image.new("RGB", (900, 700), color).save(buffer, "WEBP")
+    return buffer.getvalue()
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
-@pytest.mark.parametrize("sentence", ["red", "بالون أحمر", "赤い風船", "<img src=x onerror=alert(1)>"])
-def test_page_in_a_browser(sentence, tmp_path):
-    (tmp_path / "red.png").write_bytes(png((250, 0, 0)))
-    items = [Item("a<b>.png", str(tmp_path / "red.png"), captions=(("ar", 'دائرة <b>"حمراء"</b>'),)),
-             Item("gone.png", str(tmp_path / "gone.png"))]  # fmt: skip
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.index = Index(items, np.eye(3, dtype=np.float32)[:2], take(ColorEmbedder()))
-    server.thumbnails = []
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    url = f"http://127.0.0.1:{server.server_port}/search?{urllib.parse.urlencode({'sentence': sentence})}"
-    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}",
-               "--virtual-time-budget=5000", "--dump-dom", url]  # fmt: skip
+@pytest.mark.skipif(browser.PROGRAM is None, reason="no Chromium is installed: the search page was not driven")
+def test_the_page_in_a_browser(shop, tmp_path):
+    app = web.Application(middlewares=[errors_as_json])
+    app.add_routes(search_page.search_routes(shop, ColorEmbedder(), ["ar", "ja"]))
+    with running(app) as server:
+        asyncio.run(use_the_page(f"http://127.0.0.1:{server.port}", tmp_path))
+
+
+@web.middleware
+async def errors_as_json(request, handler):
     try:
-        page = subprocess.run(command, capture_output=True, text=True, timeout=120).stdout
-    finally:
-        server.shutdown()
-    assert "2 of 2 images, the closest first" in page
-    assert 'lang="ar"' in page and "&lt;b&gt;" in page and "a&lt;b&gt;.png" in page  # shown, not obeyed
-    assert "<b>" not in page.replace("&lt;b&gt;", "") and 'src="x"' not in page
-    assert page.count('src="/search/thumbnail/0"') == 1 and "/search/thumbnail/0" in server.thumbnails
-    assert page.count("not available</div>") == 1  # the second image is gone
+        return await handler(request)
+    except BadRequest as error:
+        return web.json_response({"error": str(error)}, status=400)

@@ -1,40 +1,62 @@
 """The search page beside the encoders: the page, answers, thumbnails, and what is asked wrongly."""
 
+import contextlib
+import dataclasses
 import http.client
 import io
 import json
+import os
 import shutil
+import socket
 
 import pytest
+from aiohttp import web
 from PIL import Image
 from running_app import running
-from search_data import ColorEmbedder, write_folder
+from search_data import ColorEmbedder, png, write_folder
 
 from mural_tf.errors import UserError
-from mural_tf.search import build, collect
+from mural_tf.search import build, changes, collect
 from mural_tf.search.items import IMAGES
 from mural_tf.serve.app import create_app, serve
+from mural_tf.serve.limits import Limits
 from mural_tf.serve.search_page import search_routes
 
 
 @pytest.fixture(scope="module")
 def index(tmp_path_factory):
     folder = write_folder(tmp_path_factory.mktemp("pictures") / "images")
-    return build.index_in_memory(ColorEmbedder(), collect.find(IMAGES, [str(folder)]))
+    lines = ["path\tcaption\tlanguage\tbrand", "red.png\ta red spot\ten\tacme", "blue.png\t\t\tacme", "violet.png",
+             "a/orange.PNG"]  # fmt: skip
+    (folder / "table.tsv").write_text("\n".join(lines))
+    return build.index_in_memory(ColorEmbedder(), collect.find(IMAGES, [str(folder / "table.tsv")]))
 
 
-@pytest.fixture(scope="module")
-def ask(index, export):
-    routes = search_routes(index, ColorEmbedder(), ["en", "fa"])
-    with running(create_app(export, extra_routes=routes)) as server:
+LIMITS = Limits(max_request_bytes=10_000, max_bytes_in_flight=20_000, body_timeout=2)
 
-        def ask(path):
+
+@contextlib.contextmanager
+def asking(app):
+    with running(app) as server:
+
+        def ask(path, body=None):
             connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
-            connection.request("GET", path)
+            connection.request("GET" if body is None else "POST", path, body)
             response = connection.getresponse()
             return response.status, response.headers.get_content_type(), response.read()
 
         yield ask
+
+
+@pytest.fixture(scope="module")
+def ask(index, export):
+    routes = search_routes(index, ColorEmbedder(), ["en", "fa"], limits=LIMITS)
+    with asking(create_app(export, extra_routes=routes)) as ask:
+        yield ask
+
+
+def names(body):
+    return [hit["name"] for hit in json.loads(body)["hits"]]
 
 
 def test_the_page_offers_the_languages(ask):
@@ -53,13 +75,96 @@ def test_a_sentence_finds_its_picture(ask):
     assert red > 200 and green < 50
 
 
+def test_the_root_leads_to_the_page(ask):
+    assert ask("/")[0] == 302 and b'<option value="brand=acme">' in ask("/search")[2]
+
+
+def test_filters_and_rows_as_queries(ask):
+    status, _, body = ask("/search/answer?sentence=rot&filter=brand%3Dacme")
+    assert status == 200 and names(body) == ["red.png", "blue.png"] and json.loads(body)["matching"] == 2
+    assert json.loads(body)["hits"][0]["fields"] == {"brand": "acme"}
+    assert json.loads(body)["hits"][0]["caption"] == "a red spot"
+    row = json.loads(body)["hits"][1]["row"]
+    _, _, body = ask(f"/search/answer?like={row}&k=2")
+    assert names(body) == ["violet.png", "red.png"]  # not itself
+    assert names(ask("/search/answer?sentence=rot&filter=brand%3Dnone")[2]) == []
+
+
+def test_a_picture_is_a_query(ask):
+    status, _, body = ask("/search/answer?k=2", png((0, 0, 200)))
+    assert status == 200 and names(body) == ["blue.png", "violet.png"]
+    assert names(ask("/search/answer?filter=brand%3Dacme", png((200, 150, 0)))[2]) == ["red.png", "blue.png"]
+
+
+def test_pictures_that_are_none_or_too_much_are_refused(ask):
+    for body in (b"", b"no picture", png((0, 0, 200))[:45]):
+        status, _, answer = ask("/search/answer", body)
+        assert status == 400 and json.loads(answer)["error"]
+    assert ask("/search/answer", bytes(10_001))[0] == 413
+    huge = bytearray(png((0, 0, 0)))
+    huge[16:24] = b"\0\0\x40\0" * 2  # 16,384 x 16,384, says its header
+    assert ask("/search/answer", bytes(huge))[0] == 400
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(index):
+    app = web.Application()
+    app.add_routes(search_routes(index, ColorEmbedder(), limits=dataclasses.replace(LIMITS, body_timeout=0.2)))
+    with running(app) as server, socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
+        connection.sendall(b"POST /search/answer HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\nhalf")
+        assert connection.recv(100).startswith(b"HTTP/1.1 408")
+
+
+def test_larger_pictures_have_nothing_but_pixels(tmp_path):
+    exif = Image.Exif()
+    exif[0x010E] = "where I live"
+    Image.new("RGB", (2000, 1000), (250, 0, 0)).save(tmp_path / "a.jpg", exif=exif)
+    made = build.index_in_memory(ColorEmbedder(), collect.find(IMAGES, [str(tmp_path)]))
+    app = web.Application()
+    app.add_routes(search_routes(made, ColorEmbedder()))
+    with asking(app) as ask:
+        status, kind, image = ask("/search/picture/0")
+        assert (status, kind) == (200, "image/jpeg") and b"where I live" not in image
+        assert Image.open(io.BytesIO(image)).size == (1600, 800)
+
+
+def test_a_changed_index_is_served(tmp_path):
+    folder = write_folder(tmp_path / "images")
+    made = build.build_index(ColorEmbedder(), [str(folder)], tmp_path / "index")
+    app = web.Application()
+    app.add_routes(search_routes(made, ColorEmbedder(), folder=tmp_path / "index"))
+    with asking(app) as ask:
+        question = "/search/answer?sentence=rot&k=2"
+        assert names(ask(question)[2]) == ["red.png", "orange.PNG"]
+        changes.remove(tmp_path / "index", ["red.png"])
+        assert names(ask(question)[2]) == ["orange.PNG", "violet.png"]
+        (folder / "green.png").write_bytes(png((220, 90, 0)))
+        build.build_index(ColorEmbedder(), [str(folder)], tmp_path / "index", update=True)
+        assert names(ask(question)[2]) == ["red.png", "green.png"]
+        (tmp_path / "index/items.jsonl").unlink()
+        os.utime(tmp_path / "index/index.json")
+        assert names(ask(question)[2]) == ["red.png", "green.png"]  # the former one
+
+
 @pytest.mark.parametrize("path, status", [
-    ("/search/answer", 400), ("/search/answer?sentence=red&k=many", 400), ("/search/answer?sentence=red&k=1000", 400),
-    ("/search/thumbnail/99", 404), ("/search/thumbnail/..%2F..%2Fetc", 404), ("/search/thumbnail/-1", 404),
+    ("/search/answer", 400), ("/search/answer?sentence=red&k=many", 400), ("/search/answer?sentence=red&k=2000", 400),
+    ("/search/answer?sentence=red&filter=brand", 400), ("/search/answer?like=99", 400), ("/search/answer?like=-1", 400),
+    ("/search/answer?like=x", 400), ("/search/answer?like=1&k=" + "9" * 5000, 400), ("/search/picture/99", 404),
+    ("/search/picture/..%2F..%2Fetc", 404), ("/search/thumbnail/99", 404),
+    ("/search/thumbnail/..%2F..%2Fetc", 404), ("/search/thumbnail/-1", 404),
 ])  # fmt: skip
 def test_wrong_questions_get_an_error(ask, path, status):
     answer, kind, body = ask(path)
     assert (answer, kind) == (status, "application/json") and json.loads(body)["error"]
+
+
+def test_errors_name_no_place_of_the_machine(tmp_path, export):
+    made = build.build_index(ColorEmbedder(), [str(write_folder(tmp_path / "images"))], tmp_path / "index")
+    app = create_app(export, extra_routes=search_routes(made, ColorEmbedder()))
+    with (tmp_path / "index/items.jsonl").open("r+b") as file:
+        file.write(b"damaged")
+    with asking(app) as ask:
+        status, _, body = ask("/search/answer?sentence=orange")
+        assert status == 500 and str(tmp_path) not in body.decode()
 
 
 def test_an_index_of_another_model_is_refused(index):

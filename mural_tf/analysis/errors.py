@@ -24,7 +24,7 @@ from mural_tf.files import as_path, write_whole
 THUMBNAIL = 96  # pixels, the longer side
 TITLES = {"text_to_image": "text to image", "image_to_text": "image to text"}
 STYLE = """
-body { font: 14px/1.4 system-ui, sans-serif; margin: 2em auto; max-width: 1200px; color: #222; }
+body { font: 14px/1.4 system-ui, sans-serif; margin: 2em auto; max-width: 1200px; padding: 0 1.5em; color: #222; }
 h2 { margin-top: 2em; border-bottom: 1px solid #ccc; }
 table { border-collapse: collapse; width: 100%; }
 td, th { vertical-align: top; text-align: start; padding: 8px; border-bottom: 1px solid #eee; }
@@ -36,6 +36,8 @@ li.right { border-color: #1a9641; background: #e8f6ec; }
 img { max-width: 96px; max-height: 96px; display: block; }
 .rank { color: #666; }
 .rank.found { color: #1a9641; font-weight: bold; }
+h1, h2, p, td, th { overflow-wrap: anywhere; }
+@media (max-width: 600px) { table, tbody, tr, td, th { display: block; } td.query { width: auto; } td { border: 0; } }
 """
 
 
@@ -55,7 +57,8 @@ def render_page(models: Sequence[str], sections: Sequence[Section], images: Sequ
     contents = "".join(f'<li><a href="#{_anchor(s)}">{_heading(s)}</a></li>' for s in sections)
     body = "".join(_section(section, models, images) for section in sections)
     return (
-        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>Errors</title><style>{STYLE}</style>'
+        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" '
+        f'content="width=device-width, initial-scale=1"><title>Errors</title><style>{STYLE}</style>'
         f"</head><body><h1>What was found</h1><p>{html.escape(source)}. The right answer is framed in green; where it "
         f"is not among the first five, its rank says how far it is.</p><ul>{contents}</ul>{body}</body></html>\n"
     )

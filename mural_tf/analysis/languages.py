@@ -16,7 +16,7 @@ from __future__ import annotations
 import csv
 import itertools
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -150,6 +150,7 @@ def draw_map(points: np.ndarray, languages: Sequence[str], title: str, folder: p
     matplotlib.use("Agg")
     matplotlib.set_loglevel("warning")  # it logs its font cache
     from matplotlib import pyplot
+    from matplotlib.textpath import TextPath
 
     families = [family_of(language) for language in languages]
     shown = sorted(set(families), key=lambda family: (-families.count(family), family))
@@ -160,12 +161,22 @@ def draw_map(points: np.ndarray, languages: Sequence[str], title: str, folder: p
     for family in shown:
         members = [i for i, other in enumerate(families) if other == family]
         axes.scatter(*points[members].T, color=colors[family], marker=markers[family], s=44, label=family, zorder=2)
-    for (x, y), offset, language in zip(points, _label_offsets(points, languages), languages):
-        axes.annotate(language, (x, y), offset, textcoords="offset points", fontsize=9, zorder=3)
     axes.set_title(title, fontsize=11)
     axes.set_xticks([])
     axes.set_yticks([])
     axes.margins(0.08)
+    axes.autoscale_view()
+    places = axes.transData.transform(points) * 72 / figure.dpi  # in points, as sizes of fonts are
+    extents = [TextPath((0, 0), language, size=LABEL).get_extents() for language in languages]
+    offsets = label_offsets(places, [(extent.width + 2, LABEL) for extent in extents])
+    for (x, y), offset, language in zip(points, offsets, languages):
+        far = (
+            {"arrowstyle": "-", "linewidth": 0.4, "color": "grey", "shrinkA": 0, "shrinkB": 3}
+            if np.hypot(*offset) > FAR
+            else None
+        )
+        options = {"textcoords": "offset points", "fontsize": LABEL, "ha": "center", "va": "center", "zorder": 3}
+        axes.annotate(language, (x, y), offset, arrowprops=far, **options)
     axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
     paths = [folder / "languages.png", folder / "languages.svg"]
     for path in paths:
@@ -181,26 +192,50 @@ def _to_unit_square(points: np.ndarray) -> np.ndarray:
     return (points - low) / np.where(high > low, high - low, 1.0)
 
 
-def _label_offsets(points: np.ndarray, languages: Sequence[str]) -> list[tuple[float, float]]:
-    """Returns where each label goes, in points from its marker: where it covers least of markers and earlier labels."""
-    centres = points * (780, 560)  # about the size of the axes, in points
-    boxes = [
-        (*(centre - 4), *(centre + 4)) for centre in centres
-    ]  # of markers; labels are added: left, low, right, high
+LABEL, MARKER, FAR = 9, 4, 18  # points: a label's height, a marker's radius, from where on a line leads to the label
+
+
+def label_offsets(centres: np.ndarray, sizes: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Returns where the middle of each label goes, from its marker: as near as covers no marker and no earlier label.
+
+    `centres`: of the markers, [L, 2]; `sizes`: width and height of the labels; all in points.
+    """
+    boxes = [(*(centre - MARKER), *(centre + MARKER)) for centre in centres]  # labels are added: left, low, right, high
     offsets = []
-    for centre, language in zip(centres, languages):
-        width, height = 5.5 * len(language) + 2, 9
-        places = [(6, -3), (5, 5), (5, -11), (-width - 5, -3), (-width / 2, 7), (-width / 2, -14), (-width - 4, 5)]
-        places += [(-width - 4, -12), (14, -3), (-width - 13, -3), (-width / 2, 16), (-width / 2, -23)]
-        candidates = [(*(centre + place), *(centre + place + (width, height))) for place in places]
-        best = min(range(len(places)), key=lambda i: (sum(_overlap(candidates[i], box) for box in boxes), i))
-        offsets.append(places[best])
-        boxes.append(candidates[best])
+    for centre, size in zip(centres, np.asarray(sizes)):
+        candidates = [centre + place for place in _places_around(size)]
+        around = [(*(middle - size / 2), *(middle + size / 2)) for middle in candidates]
+        others = np.array(boxes)
+        best = _first_of_least(_overlap(box, others) for box in around)
+        offsets.append(tuple(candidates[best] - centre))
+        boxes.append(around[best])
     return offsets
 
 
-def _overlap(a: tuple, b: tuple) -> float:
-    return max(0.0, min(a[2], b[2]) - max(a[0], b[0])) * max(0.0, min(a[3], b[3]) - max(a[1], b[1]))
+def _places_around(size: np.ndarray) -> Iterator[np.ndarray]:
+    """Yields middles of a label, rightwards first, farther and farther from (0, 0)."""
+    for distance in (2, 6, 11, 17, 24, 32, 42, 55, 70, 90):
+        for angle in np.linspace(0, 2 * np.pi, 16, endpoint=False):
+            direction = np.array([np.cos(angle), np.sin(angle)])
+            yield direction * (MARKER + distance + size / 2)
+
+
+def _first_of_least(values: Iterable[float]) -> int:
+    """Returns the place of the first 0, or else of the least value."""
+    least, best = np.inf, 0
+    for place, value in enumerate(values):
+        if value < least:
+            least, best = value, place
+        if not value:
+            break
+    return best
+
+
+def _overlap(box: tuple, others: np.ndarray) -> float:
+    """Returns the area that a box shares with others, [N, 4]."""
+    width = np.minimum(box[2], others[:, 2]) - np.maximum(box[0], others[:, 0])
+    height = np.minimum(box[3], others[:, 3]) - np.maximum(box[1], others[:, 1])
+    return float(np.sum(np.maximum(width, 0) * np.maximum(height, 0)))
 
 
 def write_matrix(path: pathlib.Path, matrix: np.ndarray, languages: Sequence[str]) -> None:

@@ -87,16 +87,27 @@ class ApproximateIndex:
     def __init__(self, index, parameters: Parameters, effort: int):
         self.index, self.parameters, self.effort = index, parameters, effort
 
-    def search(self, vectors: np.ndarray, k: int, embeddings: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns scores and rows as `top_k.top_k` does; a query that finds less than k is searched exactly."""
+    def search(
+        self, vectors: np.ndarray, k: int, embeddings: np.ndarray, among: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Returns scores and rows as `top_k.top_k` does; a query that finds less than k is searched exactly.
+
+        `among`: int64 [M] rising, the rows to find, None for all. Where they are few, or half of all at most, they are
+        searched exactly: they may lie far from where the others are close. Of more, the effort grows as their share
+        falls.
+        """
         vectors = np.ascontiguousarray(vectors, np.float32)
         if vectors.ndim != 2 or vectors.shape[1] != embeddings.shape[1]:
             raise ValueError(f"Expected vectors [Q, {embeddings.shape[1]}]; got {vectors.shape}.")
         if k < 1 or not np.isfinite(vectors).all():
             raise ValueError(f"k must be at least 1 and the vectors finite; k is {k}.")
-        k = min(k, len(embeddings))
-        candidates = min(OVERSAMPLING * k, len(embeddings))
-        _, rows = self.index.search(vectors, candidates, params=self._search_parameters(candidates))  # [Q, C]
+        count = len(embeddings) if among is None else len(among)
+        if among is not None and count <= max(SMALL, len(embeddings) // 2):
+            return exact(vectors, embeddings, k, among)
+        k = min(k, count)
+        candidates = min(OVERSAMPLING * k, count)
+        parameters = self._search_parameters(candidates, len(embeddings), among)
+        _, rows = self.index.search(vectors, candidates, params=parameters)  # [Q, C]
         scores = np.empty(rows.shape, np.float32)
         for query, found in enumerate(rows):
             scores[query] = embeddings[found].astype(np.float32) @ vectors[query]
@@ -105,22 +116,40 @@ class ApproximateIndex:
         scores, rows = np.take_along_axis(scores, order, 1), np.take_along_axis(rows, order, 1)
         lacking = np.flatnonzero(rows.min(axis=1, initial=0) < 0)
         if len(lacking):
-            scores[lacking], rows[lacking] = exact(vectors[lacking], embeddings, k)
+            scores[lacking], rows[lacking] = exact(vectors[lacking], embeddings, k, among)
         return scores, rows
 
-    def _search_parameters(self, candidates: int):
+    def _search_parameters(self, candidates: int, count: int, among: np.ndarray | None):
         faiss = import_faiss()
+        effort, only = self.effort, {}
+        if among is not None:
+            share = len(among) / count
+            effort = math.ceil(effort / share * (1 + 6 * (1 - share)))  # measured: docs/search.md
+            wanted = np.zeros(count, bool)
+            wanted[among] = True
+            only["sel"] = faiss.IDSelectorBitmap(np.packbits(wanted, bitorder="little"))
         if self.parameters.method == LISTS:
-            return faiss.SearchParametersIVF(nprobe=min(self.effort, self.parameters.size))
-        return faiss.SearchParametersHNSW(efSearch=max(self.effort, candidates))
+            return faiss.SearchParametersIVF(nprobe=min(effort, self.parameters.size), **only)
+        return faiss.SearchParametersHNSW(efSearch=max(effort, candidates), **only)
 
 
-def exact(vectors: np.ndarray, embeddings: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns what `top_k.top_k` does, with one block of memory-mapped embeddings in memory at a time."""
-    found = []
+def exact(
+    vectors: np.ndarray, embeddings: np.ndarray, k: int, among: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns what `top_k.top_k` does, with one block of memory-mapped embeddings in memory at a time.
+
+    `among`: int64 [M] rising, the rows to find; None for all.
+    """
+    found = [(np.zeros((len(vectors), 0), np.float32), np.zeros((len(vectors), 0), np.int64))]
     for begin in range(0, len(embeddings), BLOCK):
-        scores, rows = top_k.top_k(vectors, embeddings[begin : begin + BLOCK], k)
-        found.append((scores, rows + begin))
+        block = embeddings[begin : begin + BLOCK]
+        rows = np.arange(begin, begin + len(block))
+        if among is not None:
+            rows = among[slice(*np.searchsorted(among, [begin, begin + BLOCK]))]
+            block = block if len(rows) == len(block) else block[rows - begin]
+        if len(rows):
+            scores, places = top_k.top_k(vectors, block, k)
+            found.append((scores, rows[places]))
         forget(embeddings)
     scores, rows = (np.concatenate(part, axis=1) for part in zip(*found))
     order = np.lexsort((rows, -scores))[:, :k]

@@ -28,15 +28,17 @@ from mural_tf.ingest.hashes import bytes_hash
 from mural_tf.ingest.shards import Manifest, manifest_path, places_path, read_manifest
 from mural_tf.search import approximate, collect, embed
 from mural_tf.search import index as index_files
+from mural_tf.search.changes import BUILDING, JOINED, Changes, KnownRows, changing, with_content
 from mural_tf.search.collect import Found, Piece, Seen
 from mural_tf.search.embed import DTYPES, EmbedShard, array_header, encode, key_of
 from mural_tf.search.index import Fingerprint, Index, take
-from mural_tf.search.items import IMAGES, Item, from_json, read_array, write_items
+from mural_tf.search.items import IMAGES, Item, forget, from_json, read_array, write_items
 
 if TYPE_CHECKING:  # TensorFlow, which commands do without until they embed
     from mural_tf.embedder import Embedder
 
-BUILDING, PLAN, JOINED = "building", "plan.json", "joined"
+PLAN = "plan.json"
+OF_ONE_STATE = (index_files.DESCRIPTION, index_files.REMOVED, approximate.REPORT, approximate.FILE)
 ROWS = 4096  # that are in memory at a time
 
 
@@ -65,14 +67,17 @@ class Parts:
     def __init__(self, output: pathlib.Path, asked: dict, model: Fingerprint, complete: Index | None = None):
         self.output, self.asked, self.model, self.complete = output, asked, model, complete
         self.folder = output / BUILDING
+        self._lock = contextlib.ExitStack()
         plan, probes = self.folder / PLAN, self.folder / index_files.PROBES
         foreign = output.exists() and (not output.is_dir() or any(path != self.folder for path in output.iterdir()))
         if foreign and not plan.exists() and complete is None:
             raise UserError(f"{output} is neither empty nor an index; choose a new folder.")
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._lock = contextlib.ExitStack()  # two processes that write shards of one number would lose one's
+        # Two processes that write shards of one number would lose one's.
         busy = f"Another process is making the index {output}; wait for it."
         self._lock.enter_context(exclusive_lock(self.folder / "lock", busy))
+        if complete is not None:
+            self._lock.enter_context(changing(output))
         (self.folder / "parts").mkdir(exist_ok=True)
         if plan.exists():
             check_asked(output, read_json(plan), asked)
@@ -92,28 +97,31 @@ class Parts:
         shutil.rmtree(self.folder)
 
     def encode(self, embedder, groups: Sequence[Sequence[Piece]], batch_size: int, bar: tqdm) -> None:
-        """Makes shards of the pieces that have none, without what earlier shards hold."""
+        """Makes shards of the pieces that have none, without what earlier shards, or a complete index, hold."""
         kind, width = self.asked["kind"], self.model.probes.shape[1]
         done = {tuple(source) for manifest in self._manifests() for source in manifest.sources}
         missing = [[piece for piece in group if piece.unit[:4] not in done] for group in groups]
         missing = [group for group in missing if group]
         seen = Seen()
-        for shard in self.shards() if missing else ():
-            bar.update(int(seen.add_all(_hashes(kind, shard.items)).sum()))
-        write = EmbedShard(embedder, self.folder, kind, self.asked["dtype"], width, batch_size, 1.0, seen, bar.update)
+        if missing and self.complete is None:
+            for shard in self.shards():
+                bar.update(int(seen.add_all(_hashes(kind, shard.items)).sum()))
+        elif missing:  # what did not change is in no shard
+            for entry in collect.read(kind, (piece for group in groups for piece in group if piece.unit[:4] in done)):
+                bar.update(int(seen.add(collect.hash_of(key_of(kind, entry)))))
+        choose = Changes(self.complete) if self.complete is not None else with_content
+        dtype = self.asked["dtype"]
+        write = EmbedShard(embedder, self.folder, kind, dtype, width, batch_size, 1.0, seen, bar.update, choose)
         for number, group in enumerate(missing, start=len(self._numbers())):
             list(write((number, group)))
 
     def shards(self) -> list[Shard]:
-        """Returns the finished ones, behind the index that grows."""
+        """Returns the finished ones."""
         names = ((self.folder / "parts" / f"{number:06d}", number) for number in self._numbers())
-        found = [
+        return [
             Shard(name.with_suffix(".vectors.npy"), name.with_suffix(".items.jsonl"), places_path(self.folder, number))
             for name, number in names
         ]
-        if self.complete is not None:
-            found.insert(0, Shard(self.output / index_files.EMBEDDINGS, self.output / index_files.ITEMS))
-        return found
 
     def put_together(self, further: Sequence[Shard] = ()) -> None:
         """Joins the shards, and further ones, and puts the files of the index into its folder; unless nothing is new.
@@ -124,17 +132,44 @@ class Parts:
         if not self.is_joined:
             shards = [*self.shards(), *further]
             kept = rows_to_keep(self.asked["kind"], shards)
-            if self.complete is not None and sum(map(np.count_nonzero, kept)) == len(self.complete):
-                self.discard()
-                return
+            if self.complete is not None:
+                kept = self._changed(shards, kept)
+                if not any(rows.any() for rows in kept[1:]):
+                    self.discard()
+                    return
+                shards.insert(0, Shard(self.output / index_files.EMBEDDINGS, self.output / index_files.ITEMS))
             shutil.rmtree(joined, ignore_errors=True)
             joined.mkdir()
             self._join(shards, kept, joined)
-        for name in (index_files.DESCRIPTION, approximate.REPORT, approximate.FILE):  # of an index that grows
+        for name in OF_ONE_STATE:  # of an index that changes
             (self.output / name).unlink(missing_ok=True)
         for path in sorted(joined.iterdir(), key=lambda path: (path.name == index_files.DESCRIPTION, path.name)):
             publish(path, self.output / path.name)
         self.discard()
+
+    def _changed(self, shards: Sequence[Shard], kept: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Returns the rows to keep, bool, of the complete index and of the shards that change it."""
+        known = KnownRows(self.complete)
+        stays = np.ones(len(self.complete), bool)
+        stays[self.complete.removed] = False
+        changed = []
+        for shard, rows in zip(shards, kept):
+            before = known.rows(_hashes(self.asked["kind"], shard.items))
+            changed.append(rows & ~self._same(shard, before))
+            stays[before[changed[-1] & (before >= 0)]] = False
+        return [stays, *changed]
+
+    def _same(self, shard: Shard, before: np.ndarray) -> np.ndarray:
+        """Tells of the rows of a shard, bool [N], which are what their rows in the complete index are."""
+        same, width = before >= 0, self.complete.embeddings.shape[1]
+        for row, (line, place) in enumerate(zip(_lines(shard.items), before)):
+            same[row] = same[row] and from_json(line) == self.complete.describe(place)
+        for begin, block in read_blocks(shard.vectors, len(before), width):
+            places = before[begin : begin + len(block)]
+            stored = self.complete.embeddings[np.maximum(places, 0)]
+            same[begin : begin + len(block)] &= (block.astype(stored.dtype) == stored).all(axis=1)
+            forget(self.complete.embeddings)
+        return same
 
     @property
     def is_joined(self) -> bool:
@@ -313,7 +348,8 @@ def build_index(
       kind, split: what of them.
       dtype: of the stored vectors, "float32" or "float16" (half the size; scores change by about 1e-4).
       batch_size: images per call of the model.
-      update: add to a complete index what its sources hold by now; its approximate part goes. Nothing is taken out.
+      update: bring a complete index to what its sources hold by now: what is new is added, what changed is replaced,
+        and its approximate part goes. What is in no source any more stays; `changes.remove` takes it out.
       part: items in a shard, about: what an interrupted run loses.
 
     Raises:
@@ -343,7 +379,7 @@ def index_embeddings(folder: str | os.PathLike, output: str | os.PathLike, updat
     Args:
       folder: see `embed`.
       output: a folder that is missing, empty or holds an index of this folder.
-      update: add to a complete index what the folder holds by now; its approximate part goes.
+      update: bring a complete index to what the folder holds by now, as `build_index` does.
 
     Raises:
       UserError: `folder` is not what `embed` makes, or damaged; an index of something else in `output`.

@@ -25,9 +25,11 @@ from mural_tf.ingest.hashes import bytes_hash, contains
 from mural_tf.ingest.source import Unit, cut, unpacked_size
 from mural_tf.ingest.text_files import WHOLE, read_lines
 from mural_tf.remote import RemotePath
+from mural_tf.search.fields import fields_by_id, fields_file
 from mural_tf.search.items import IMAGES, KINDS, TEXTS, Item, image_of_record
 
 TABLE, RECORDS = ".tsv", ".tfrecord"
+OF_IMAGES, OF_TEXTS = ("path", "caption", "language"), ("language", "text")  # the first columns of a table with names
 
 
 class Unreadable(NamedTuple):
@@ -61,7 +63,7 @@ def find(kind: str, sources: Sequence[str], split: str = "") -> Iterator[Found]:
       kind: "images" or "texts" (captions of records, lines of tables and text files).
       sources: folders of image files, folders of TFRecords (the project's or img2dataset's), globs, image files,
         `.tfrecord` files; `.tsv` files: path[TAB]caption for images (relative to the table), language[TAB]text for
-        texts; other text files: a text a line.
+        texts; other text files: a text a line. A table whose first line names its columns may have further ones.
       split: of folders of the project's TFRecords; "": every split.
 
     Raises:
@@ -77,7 +79,16 @@ def list_files(kind: str, sources: Sequence[str], split: str = "") -> list[tuple
         raise UserError(f"Unknown kind {kind!r}; known: {', '.join(KINDS)}.")
     if not sources:
         raise UserError("Nothing to index: name folders, globs, TFRecords or tables of paths.")
-    return [file for source in sources for file in _files(kind, str(source), split)]
+    files = [file for source in sources for file in _files(kind, str(source), split)]
+    for path in side_files(file for file, _ in files):
+        fields_by_id(path)  # damage shows before anything is made
+    return files
+
+
+def side_files(files: Iterable[str]) -> list[pathlib.Path]:
+    """Returns the files of fields of the data sets that these files belong to."""
+    folders = {as_path(file).parent: file for file in files if as_path(file).suffix.lower() == RECORDS}
+    return sorted({path for file in folders.values() if (path := fields_file(file))}, key=str)
 
 
 RECORD_BYTES, LINE_BYTES = 30_000, 50  # of a record with its image, of a text: how many items a file holds, about
@@ -179,13 +190,16 @@ def absolute(file: str | os.PathLike) -> str:
 
 
 def _read_table(unit: Unit) -> Iterator[Found]:
-    """Lines of path[TAB]caption[TAB]language of the caption; a missing file shows when it is read."""
-    folder = as_path(unit.path).parent
+    """Lines of path[TAB]caption[TAB]language of the caption[TAB]fields; a missing file shows when it is read."""
+    folder, columns = as_path(unit.path).parent, _columns(unit, OF_IMAGES)
     for line in _lines(unit):
         if isinstance(line, Unreadable):
             yield line
             continue
-        name, caption, language = [*line.split("\t"), "", ""][:3]
+        cells = line.split("\t")
+        if cells == columns:
+            continue
+        name, caption, language = [*cells, "", ""][:3]
         path = folder / name
         captions = ((language, caption),) if caption else ()
         try:
@@ -193,19 +207,35 @@ def _read_table(unit: Unit) -> Iterator[Found]:
         except BadImage as error:
             yield Unreadable(name, f"{str(error).capitalize()}.", (unit.path, name))
         else:
-            yield Item(name, absolute(str(path)), captions=captions), path
+            yield Item(name, absolute(str(path)), captions=captions, fields=_fields(columns, cells, OF_IMAGES)), path
 
 
 def _read_texts(unit: Unit) -> Iterator[Found]:
-    """Lines of text, or of language[TAB]text in a table."""
+    """Lines of text, or of language[TAB]text[TAB]fields in a table."""
     table = unit.path.endswith(TABLE)
+    columns = _columns(unit, OF_TEXTS) if table else []
     for line in _lines(unit):
         if isinstance(line, Unreadable):
             yield line
             continue
-        language, _, text = line.partition("\t") if table and "\t" in line else ("", "", line)
-        if text.strip():
-            yield Item(text, language=language), text
+        cells = line.split("\t", -1 if columns else 1) if table and "\t" in line else ["", line]
+        language, text = cells[:2]
+        if text.strip() and cells != columns:
+            yield Item(text, language=language, fields=_fields(columns, cells, OF_TEXTS)), text
+
+
+def _columns(unit: Unit, first: Sequence[str]) -> list[str]:
+    """Returns the names of a table's columns, [] if its first line is not one of names that begins with these."""
+    for _, line in read_lines(unit.path, lambda *problem: None):
+        names = (line or "").split("\t")
+        return names if names[: len(first)] == [*first] else []
+    return []
+
+
+def _fields(columns: Sequence[str], cells: Sequence[str], first: Sequence[str]) -> dict[str, str]:
+    """Returns what stands in the further columns, as far as they have a name and hold something."""
+    named = zip(columns[len(first) :], cells[len(first) :])
+    return {name.strip(): cell.strip() for name, cell in named if name.strip() and cell.strip()}
 
 
 def _lines(unit: Unit) -> Iterator[str | Unreadable]:
@@ -229,11 +259,11 @@ def _bad_lines(file: str, problems: list[tuple[str, str]]) -> Iterator[Unreadabl
 
 def _read_records(kind: str, unit: Unit) -> Iterator[Found]:
     """Items of the records that are whole; what is lost between them stands, with its number, where it was."""
-    path, lost = unit.path, []
+    path, lost, fields_of = unit.path, [], fields_by_id(fields_file(unit.path))
     part = unit.part(as_path(path).stat().st_size) if unit.parts > 1 else WHOLE
     for offset, serialized in tfrecord.read_all(path, lambda *problem: lost.append(problem), open_path, *part):
         yield from _unreadable_records(path, lost)
-        yield from _read_record(kind, path, offset - tfrecord.HEADER, serialized)
+        yield from _read_record(kind, path, offset - tfrecord.HEADER, serialized, fields_of)
     yield from _unreadable_records(path, lost)
 
 
@@ -244,7 +274,7 @@ def _unreadable_records(path: str, lost: list[tuple[str, str, int]]) -> Iterator
     lost.clear()
 
 
-def _read_record(kind: str, path: str, offset: int, serialized: bytes) -> Iterator[Found]:
+def _read_record(kind: str, path: str, offset: int, serialized: bytes, fields_of) -> Iterator[Found]:
     try:
         image = image_of_record(serialized, path)
     except ValueError as error:
@@ -259,11 +289,12 @@ def _read_record(kind: str, path: str, offset: int, serialized: bytes) -> Iterat
     texts, languages = strings("caption", "txt"), strings("language")
     captions = [(a, text) for a, text in zip([*languages, *[""] * len(texts)], texts) if text.strip()]
     name = (strings("image_id", "key") or [""])[0] or f"{path}#{offset}"
+    fields = fields_of(name)
     if kind == IMAGES:
-        yield Item(name, path, offset, tuple(captions)), image
+        yield Item(name, path, offset, tuple(captions), fields=fields), image
     else:
         for language, text in captions:
-            yield Item(text, path, offset, language=language), text
+            yield Item(text, path, offset, language=language, fields=fields), text
 
 
 def key_of(kind: str, item: Item) -> tuple[str, str]:

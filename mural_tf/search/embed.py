@@ -173,8 +173,11 @@ def embed(
 def _identity(model: pathlib.Path, sources: Sequence[str], shards: Sequence, settings: Settings) -> dict:
     """Returns what identifies embeddings, as JSON values."""
     names = sorted(map(collect.absolute, sources))
-    read = hashlib.blake2b(json.dumps(shards).encode(), digest_size=8).hexdigest()
-    identity = {"name": "embeddings", "format": FORMAT, "sources": names, "files": read, "model": digest(model)}
+    read = hashlib.blake2b(json.dumps(shards).encode(), digest_size=8)
+    for path in collect.side_files(piece.unit.path for pieces in shards for piece in pieces):
+        read.update(path.read_bytes())
+    files = read.hexdigest()
+    identity = {"name": "embeddings", "format": FORMAT, "sources": names, "files": files, "model": digest(model)}
     return {**identity, **settings.identity()}
 
 
@@ -298,7 +301,8 @@ class EmbedShard:
       batch_size: of one run of the encoder.
       max_skipped_fraction: of a shard, as far as it holds enough to tell.
       seen: keys that are left out, and to which those of the shard are added; by default each shard has its own.
-      tell: hears of each item that is encoded.
+      tell: hears of each item that is new.
+      choose: of what is new, yields what is to be encoded; it may add rows to the shard's files itself.
     """
 
     def __init__(
@@ -312,7 +316,9 @@ class EmbedShard:
         max_skipped_fraction: float = 1.0,
         seen: Seen | None = None,
         tell: Callable[[], object] = lambda: None,
+        choose: Callable[[Iterator, ShardFiles], Iterator] = lambda found, files: found,
     ):
+        self.choose = choose
         self.embedder, self.folder, self.kind, self.dtype, self.width = embedder, folder, kind, dtype, width
         self.batch_size, self.max_fraction, self.seen, self.tell = batch_size, max_skipped_fraction, seen, tell
 
@@ -320,8 +326,8 @@ class EmbedShard:
         """Yields the shard's number."""
         number, pieces = element
         tally = Embedded()
-        new = self._new(collect.read(self.kind, pieces), tally)
         with ShardFiles(self.width, self.dtype) as files:
+            new = self.choose(self._new(collect.read(self.kind, pieces), tally), files)
             for first in new:
                 block = itertools.chain([first], itertools.islice(new, BLOCK - 1))
                 items, vectors, unreadable = encode(self.embedder, block, self.kind, self.batch_size)

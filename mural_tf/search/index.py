@@ -13,12 +13,15 @@ A folder of an index, complete when it has `index.json`:
     items.jsonl            one `Item` in each line; items.offsets.npy: where the lines begin
     model_probes.npy       the model's `Fingerprint`
     skipped.tsv            name[TAB]reason of what could not be read
+    removed.npy            only if some were removed: int64, the rows that no search finds, rising
     approximate.faiss      only if asked for; recall.json: its parameters and measured recall
+    confidence.npz         only if captions were there to fit it on: how sure answers are
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import os
 import pathlib
@@ -31,7 +34,7 @@ from mural_tf.errors import UserError
 from mural_tf.files import read_json
 from mural_tf.metrics import top_k
 from mural_tf.remote_folders import local_copy
-from mural_tf.search import approximate
+from mural_tf.search import approximate, confidence, fields
 from mural_tf.search.items import IMAGES, KINDS, Item, ItemTable, Names, forget, read_array, read_image
 
 if TYPE_CHECKING:  # TensorFlow, which commands do without until they embed
@@ -115,7 +118,7 @@ def _pictures() -> list[np.ndarray]:
 
 
 DESCRIPTION, EMBEDDINGS, ITEMS, PROBES = "index.json", "embeddings.npy", "items.jsonl", "model_probes.npy"
-SKIPPED = "skipped.tsv"
+SKIPPED, REMOVED = "skipped.tsv", "removed.npy"
 FORMAT = 1
 
 
@@ -129,6 +132,9 @@ class Index:
       kind: "images" or "texts".
       approximate: an `ApproximateIndex`, or None: every search is exact.
       skipped: how many images could not be read.
+      removed: int64, rising: rows that no search finds.
+      created: when it was made or updated, "" in memory.
+      confidence: a `Confidence`, or None: nothing is known about how sure answers are.
     """
 
     def __init__(
@@ -139,35 +145,59 @@ class Index:
         kind: str = IMAGES,
         approximate_index: approximate.ApproximateIndex | None = None,
         skipped: int = 0,
+        removed: np.ndarray | None = None,
+        created: str = "",
     ):
         if len(items) != len(embeddings) or not len(items):
             raise ValueError(f"Expected as many items as vectors, at least one; got {len(items)}, {len(embeddings)}.")
         self._items, self.items = items, Names(items)
         self.embeddings, self.model, self.kind = embeddings, model, kind
         self.approximate, self.skipped = approximate_index, skipped
+        self.removed, self.created = np.zeros(0, np.int64) if removed is None else removed, created
+        self._find = functools.lru_cache(maxsize=8)(functools.partial(fields.rows_of, items))
+        self.confidence: confidence.Confidence | None = None
 
     def __len__(self) -> int:
+        """How many rows there are, the removed ones too."""
         return len(self.embeddings)
 
-    def search(self, vectors: np.ndarray, k: int, use_exact: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    @property
+    def count(self) -> int:
+        """How many items searches find."""
+        return len(self) - len(self.removed)
+
+    def rows(self, filters: Sequence[fields.Filter] = ()) -> np.ndarray | None:
+        """Returns the rows of the items that pass filters and are not removed, int64 [K] rising; None for all N."""
+        if not filters and not len(self.removed):
+            return None
+        rows = self._find(tuple(filters)) if filters else np.arange(len(self))
+        return np.setdiff1d(rows, self.removed, assume_unique=True)
+
+    def search(
+        self, vectors: np.ndarray, k: int, use_exact: bool = False, filters: Sequence[fields.Filter] = ()
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Returns the rows closest to each vector, best first.
 
         Args:
           vectors: float32 [Q, D], of the model that made the index; L2-normalised for cosines.
-          k: how many; at most N are returned.
+          k: how many; at most the M items that pass the filters are returned.
           use_exact: compare with every row although there is an approximate index.
+          filters: find only items with one of the values given for each field named.
 
         Returns:
-          float32 scores (dot products) [Q, min(k, N)], falling, and int64 rows [Q, min(k, N)].
+          float32 scores (dot products) [Q, min(k, M)], falling, and int64 rows [Q, min(k, M)].
 
         Raises:
           ValueError: vectors of another size or not finite, k below 1.
           UserError: a row that was found is not of length 1.
         """
-        if self.approximate is None or use_exact:
+        among = self.rows(filters)
+        if self.approximate is not None and not use_exact:
+            scores, rows = self.approximate.search(vectors, k, self.embeddings, among)
+        elif among is None:
             scores, rows = top_k.top_k(vectors, self.embeddings, k)
         else:
-            scores, rows = self.approximate.search(vectors, k, self.embeddings)
+            scores, rows = approximate.exact(vectors, self.embeddings, k, among)
         check_lengths(self.embeddings, np.unique(rows))
         return scores, rows
 
@@ -176,6 +206,10 @@ class Index:
         if not 0 <= row < len(self):
             raise IndexError(f"The index has rows 0 to {len(self) - 1}, not {row}.")
         return self._items[int(row)]
+
+    def common_values(self) -> dict[str, list[str]]:
+        """Returns the fields of the items and, where these are few, their values; the most frequent ones first."""
+        return fields.common_values(self._items)
 
     def read_image(self, row: int) -> bytes:
         """Returns the encoded image of a row. Raises `IndexError`, or `OSError` or `ValueError` if it is gone."""
@@ -217,7 +251,22 @@ def load_index(folder: str | os.PathLike, use_exact: bool = False) -> Index:
         probes.astype(np.float32, copy=False), description["model"]["path"], description["model"]["step"]
     )
     approximate_index = None if use_exact else approximate.load(folder, len(embeddings))
-    return Index(items, embeddings, model, description["kind"], approximate_index, description["skipped"])
+    removed = read_removed(folder, len(embeddings))
+    kind, skipped, created = description["kind"], description["skipped"], str(description.get("created", ""))
+    index = Index(items, embeddings, model, kind, approximate_index, skipped, removed, created)
+    index.confidence = confidence.load(folder, index.count, size)
+    return index
+
+
+def read_removed(folder: pathlib.Path, count: int) -> np.ndarray:
+    """Returns the rows that were removed from an index of `count` rows, int64 rising; raises `UserError` if damaged."""
+    if not (folder / REMOVED).exists():
+        return np.zeros(0, np.int64)
+    rows = read_array(folder / REMOVED)
+    rises = rows.dtype == np.int64 and rows.ndim == 1 and (np.diff(rows, prepend=-1, append=count) > 0).all()
+    if not rises:
+        raise UserError(f"{folder / REMOVED} is damaged: expected rising rows below {count}; make the index again.")
+    return rows
 
 
 CHECKED = 2**16  # vectors whose length is checked when an index is opened, evenly spread; others when they are found

@@ -12,7 +12,7 @@ import json
 import mmap
 import os
 import pathlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -34,7 +34,8 @@ class Item:
 
     `name`: what is shown, a path, an image id or the text itself. `path`: the file of the image, absolute, "" for a
     text without one. `offset`: where its record begins in the TFRecord file `path`; -1 if the file is the image.
-    `captions`: (language, text) of an image. `language`: of a text, BCP 47 or "".
+    `captions`: (language, text) of an image. `language`: of a text, BCP 47 or "". `fields`: what else is known, a
+    product's brand or price. `content`: of an image, 16 hexadecimal digits that stand for its bytes, "" if not known.
     """
 
     name: str
@@ -42,6 +43,8 @@ class Item:
     offset: int = -1
     captions: tuple[tuple[str, str], ...] = ()
     language: str = ""
+    fields: dict[str, str] = dataclasses.field(default_factory=dict, hash=False)
+    content: str = ""
 
     @property
     def has_image(self) -> bool:
@@ -53,7 +56,7 @@ class Item:
         return next((c for c in self.captions if c[0] == language), self.captions[0] if self.captions else ("", ""))
 
 
-_DEFAULTS = {field.name: field.default for field in dataclasses.fields(Item)}
+_DEFAULTS = vars(Item(""))
 
 
 def read_image(item: Item) -> bytes:
@@ -96,9 +99,24 @@ class ItemTable(Sequence[Item]):
     def __getitem__(self, row: int) -> Item:
         row = range(len(self))[row]  # IndexError outside; negative rows count from the end
         try:
-            return from_json(self._lines[self._starts[row] : self._starts[row + 1]])
+            return from_json(self.line(row))
         except ValueError as error:
             raise UserError(f"Line {row + 1} of {self._path} is damaged ({error}): make the index again.") from None
+
+    def rows_holding(self, name: str, value: str) -> Iterator[int]:
+        """Yields the rows, rising, in whose lines `to_json` may have written "name": "value"; few others."""
+        wanted = f"{json.dumps(name)}: {json.dumps(value)}".encode()
+        place = self._lines.find(wanted)
+        while place >= 0:
+            row = int(np.searchsorted(self._starts, place, side="right")) - 1
+            if not 0 <= row < len(self) or self._starts[row + 1] <= place:
+                raise UserError(f"{_starts_of(self._path)} is damaged: make the index again.")
+            yield row
+            place = self._lines.find(wanted, int(self._starts[row + 1]))
+
+    def line(self, row: int) -> bytes:
+        """Returns the line of a row as it was written."""
+        return self._lines[self._starts[row] : self._starts[row + 1]]
 
 
 class Names(Sequence[str]):
@@ -137,11 +155,18 @@ def from_json(line: bytes) -> Item:
     captions = values.pop("captions", [])
     if not isinstance(captions, list) or not all(map(_is_pair_of_texts, captions)):
         raise ValueError("captions that are not pairs of texts")
-    types = {"name": str, "path": str, "offset": int, "language": str}
+    if not is_fields(values.get("fields", {})):
+        raise ValueError("fields that are not texts by name")
+    types = {"name": str, "path": str, "offset": int, "language": str, "fields": dict, "content": str}
     wrong = [name for name, value in values.items() if not isinstance(value, types.get(name, ()))]
     if wrong or "name" not in values:
         raise ValueError(f"{wrong[0] if wrong else 'name'} is missing, unknown or of another type")
     return Item(captions=tuple(map(tuple, captions)), **values)
+
+
+def is_fields(value: object) -> bool:
+    """Tells whether something that was parsed is an object of texts."""
+    return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
 
 
 def _is_pair_of_texts(value: object) -> bool:

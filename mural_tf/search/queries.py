@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import unicodedata
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,9 @@ import numpy as np
 from mural_tf.errors import UserError
 from mural_tf.files import as_path
 from mural_tf.ingest.text_files import read_lines
+from mural_tf.search import confidence
+from mural_tf.search.confidence import Sureness
+from mural_tf.search.fields import Filter, describe_known
 from mural_tf.search.index import Index
 
 if TYPE_CHECKING:
@@ -66,6 +70,13 @@ def check_queries(queries: Sequence[Query], top: int) -> None:
         raise UserError(f"top must be at least 1, got {top}.")
 
 
+def check_filters(index: Index, filters: Sequence[Filter]) -> None:
+    """Raises `UserError` for filters that no item passes, and says what there is."""
+    if filters and not len(index.rows(filters)):
+        asked = ", ".join(map(str, filters))
+        raise UserError(f"No item of the index has {asked}: {describe_known(index.common_values(), filters)}.")
+
+
 def encode_queries(embedder: Embedder, queries: Sequence[Query]) -> np.ndarray:
     """Returns float32 [Q, D] of sentences and images mixed. Raises `UserError` for an unreadable image."""
     texts = [i for i, query in enumerate(queries) if not query.image]
@@ -92,10 +103,16 @@ class Hit:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """A query and its hits, best first."""
+    """A query and its hits, best first.
+
+    `sure`: how sure the first hit is; None for an image, and where the index does not know. `left_out`: it was not sure
+    enough, and no hit is shown.
+    """
 
     query: Query
     hits: tuple[Hit, ...]
+    sure: Sureness | None = None
+    left_out: bool = False
 
     @property
     def first_right(self) -> int | None:
@@ -103,31 +120,85 @@ class Result:
         return next((hit.rank for hit in self.hits if hit.right), None)
 
 
-def search(index: Index, embedder: Embedder, queries: Sequence[Query], top: int = 10) -> list[Result]:
+def search(
+    index: Index, embedder: Embedder, queries: Sequence[Query], top: int = 10, filters: Sequence[Filter] = ()
+) -> list[Result]:
     """Returns the `top` items closest to each query; `embedder` must be the model that made the index.
 
     Raises `UserError` for queries that cannot be asked.
     """
     check_queries(queries, top)
-    scores, rows = index.search(encode_queries(embedder, queries), top)
+    return find(index, encode_queries(embedder, queries), queries, top, filters)
+
+
+def find(
+    index: Index, vectors: np.ndarray, queries: Sequence[Query], top: int = 10, filters: Sequence[Filter] = ()
+) -> list[Result]:
+    """Returns the `top` items closest to the vectors [Q, D] of queries, of those that pass the filters."""
+    judged = index.confidence is not None and not filters  # it was learnt from answers from the whole index
+    scores, rows = index.search(vectors, max(top, confidence.NEIGHBOURS if judged else 0), filters=filters)
+    sure = judge(index, queries, vectors, scores, rows) if judged else [None] * len(queries)
     results = []
-    for query, query_scores, query_rows in zip(queries, scores, rows):
+    for query, query_sure, query_scores, query_rows in zip(queries, sure, scores[:, :top], rows[:, :top]):
         names = [index.items[row] for row in query_rows]
         hits = (
             Hit(rank, float(score), name, int(row), name in query.right)
             for rank, (score, row, name) in enumerate(zip(query_scores, query_rows, names), start=1)
         )
-        results.append(Result(query, tuple(hits)))
+        results.append(Result(query, tuple(hits), query_sure))
     return results
 
 
-def to_lines(result: Result, size: int, what: str) -> list[str]:
-    """Returns the lines to print: the query, and rank, score and name of each hit, right answers marked."""
-    lines = [f"{result.query.name!r} in {size:,} {what}:"]
-    lines += [f"{hit.rank:4}  {hit.score:+.3f}  {hit.name}{'  (right)' if hit.right else ''}" for hit in result.hits]
-    if result.query.right and result.first_right is None:
+def judge(
+    index: Index, queries: Sequence[Query], vectors: np.ndarray, scores: np.ndarray, rows: np.ndarray
+) -> list[Sureness | None]:
+    """Returns how sure the first of `confidence.NEIGHBOURS` answers or more is; None of an image."""
+    texts = [number for number, query in enumerate(queries) if not query.image]
+    found: list[Sureness | None] = [None] * len(queries)
+    if texts:
+        sentences = [queries[number].text for number in texts]
+        asked = confidence.describe(index, sentences, vectors[texts], scores[texts], rows[texts])
+        for number, sure in zip(texts, index.confidence.judge(asked)):
+            found[number] = sure
+    return found
+
+
+def leave_out(results: Sequence[Result], least_precision: float) -> list[Result]:
+    """Takes the hits from sentences whose first answer is less sure than that. Images keep theirs."""
+    return [
+        dataclasses.replace(result, hits=(), left_out=True)
+        if result.sure is not None and not result.sure.reaches(least_precision)
+        else result
+        for result in results
+    ]
+
+
+def to_lines(index: Index, result: Result) -> list[str]:
+    """Returns the lines to print: the query, and rank, score, name, caption and fields of each hit."""
+    lines = [f"{result.query.name!r} in {index.count:,} {index.kind}{describe_sure(result)}:"]
+    lines += [_line(index, hit, result.query.language) for hit in result.hits]
+    if result.query.right and result.first_right is None and not result.left_out:
         lines.append("      none of the right answers")
     return lines
+
+
+LONGEST_CAPTION = 80  # characters of a line
+
+
+def _line(index: Index, hit: Hit, language: str) -> str:
+    item = index.describe(hit.row)
+    _, caption = item.caption(language or "en")
+    shown = [f"{hit.rank:4}  {hit.score:+.3f}", hit.name]
+    if caption:
+        shown.append(caption if len(caption) <= LONGEST_CAPTION else f"{caption[: LONGEST_CAPTION - 1]}…")
+    shown += [f"{name}={value}" for name, value in item.fields.items()]
+    return "  ".join([*(" ".join(visible(part).split("\n")) for part in shown), *(["(right)"] if hit.right else [])])
+
+
+def visible(text: str) -> str:
+    """Replaces what neither a page nor a terminal can show: lone surrogates, and control characters but \\t and \\n."""
+    text = text.encode("utf-8", "replace").decode("utf-8")
+    return "".join(c if c in "\t\n" or not unicodedata.category(c) == "Cc" else "\ufffd" for c in text)
 
 
 def to_json(index: Index, results: Sequence[Result]) -> str:
@@ -136,9 +207,10 @@ def to_json(index: Index, results: Sequence[Result]) -> str:
         {
             "model": str(index.model),
             "kind": index.kind,
-            "count": len(index),
+            "count": index.count,
             "results": [
-                {"query": _present(dataclasses.asdict(result.query)), "first_right": result.first_right,
+                {"query": _present(dataclasses.asdict(result.query)), **sure_as_json(result),
+                 "first_right": result.first_right,
                  "hits": [describe_hit(index, hit) for hit in result.hits]}
                 for result in results
             ],
@@ -148,10 +220,29 @@ def to_json(index: Index, results: Sequence[Result]) -> str:
     )  # fmt: skip
 
 
+def describe_sure(result: Result) -> str:
+    """Returns what is known of the first answer, as the end of a heading; "" if nothing is."""
+    if result.sure is None:
+        return ""
+    share, precision = f"{result.sure.probability:.0%}", f"{result.sure.precision:.0%}"
+    if result.left_out:
+        return f", none sure enough: the first is right with {share}, answers as sure with {precision}"
+    return f", the first right with {share}, answers as sure with {precision}"
+
+
+def sure_as_json(result: Result) -> dict[str, object]:
+    """Returns the probability that the first hit is right, the precision of answers as sure, "left_out": true."""
+    if result.sure is None:
+        return {}
+    shown = {name: round(value, 4) for name, value in dataclasses.asdict(result.sure).items()}
+    return {**shown, "left_out": True} if result.left_out else shown
+
+
 def describe_hit(index: Index, hit: Hit) -> dict[str, object]:
-    """Returns a hit as JSON values: rank, score, row, name, and what is known of path, record, language, captions."""
+    """Returns a hit as JSON values: rank, score, row, name, and what is known of path, language, captions, fields."""
     item = index.describe(hit.row)
     known = {"path": item.path, "language": item.language, "captions": [list(caption) for caption in item.captions]}
+    known["fields"] = item.fields
     if item.offset >= 0:
         known["offset"] = item.offset
     shown = {"rank": hit.rank, "score": round(hit.score, 6), "row": hit.row, "name": hit.name, **_present(known)}
@@ -159,4 +250,4 @@ def describe_hit(index: Index, hit: Hit) -> dict[str, object]:
 
 
 def _present(values: dict) -> dict:
-    return {key: value for key, value in values.items() if value not in ("", [], ())}
+    return {key: value for key, value in values.items() if value not in ("", [], (), {})}

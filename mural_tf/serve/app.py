@@ -134,7 +134,7 @@ def serve(
     limits = limits or Limits()
     listener = _listen(host, port)  # before the models are loaded: a port in use is reported at once
     source = Export(export)
-    routes = _search_routes(source.folder, index) if index else ()
+    routes = _search_routes(source.folder, index, limits) if index else ()
     app = app_of_models(load_versions(source, labels), limits, routes, source, poll_seconds, labels)
     run(app, listener, limits, f"Serving {export} at http://{host}:{listener.getsockname()[1]}")
 
@@ -160,12 +160,12 @@ async def _run(app: web.Application, listener: socket.socket, limits: Limits, gr
         await stop.wait()
 
 
-def _search_routes(export: str | pathlib.Path, index: str | pathlib.Path) -> list[web.RouteDef]:
+def _search_routes(export: str | pathlib.Path, index: str | pathlib.Path, limits: Limits) -> list[web.RouteDef]:
     data = read_json(newest_description(pathlib.Path(export)) / MODEL_CARD).get("training_data")
     languages = data.get("languages") if isinstance(data, dict) else None
     if not isinstance(languages, list) or not all(isinstance(code, str) for code in languages):
         raise UserError(f'{export}/{MODEL_CARD} is damaged: expected {{"training_data": {{"languages": [codes]}}}}.')
-    return search_routes(load_index(index), load(export), languages)
+    return search_routes(load_index(index), load(export), languages, limits=limits, folder=index)
 
 
 def _listen(host: str, port: int) -> socket.socket:

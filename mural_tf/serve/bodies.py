@@ -66,13 +66,14 @@ class JsonScan:
         return marks[~in_string | quotes]
 
 
-async def read_body(request: web.Request, limits: Limits, share: Share) -> bytearray:
+async def read_body(request: web.Request, limits: Limits, share: Share, is_json: bool = True) -> bytearray:
     """Returns the body of a request, unpacked.
 
     Args:
-      request: whose body is JSON.
+      request: whose body it is.
       limits: the server's.
       share: grows by the body's size as it arrives.
+      is_json: whether the body will be parsed, or is a file.
 
     Raises:
       web.HTTPException, BadRequest: the body is too large, or would be as objects.
@@ -83,7 +84,8 @@ async def read_body(request: web.Request, limits: Limits, share: Share) -> bytea
     while piece := await request.content.readany():
         _check_size(len(body) + len(piece), limits)
         share.grow(len(piece))
-        scan.feed(piece)
+        if is_json:
+            scan.feed(piece)
         body += piece
     return body
 

@@ -1,0 +1,523 @@
+"""How sure an answer is: the probability that the first image found for a sentence is the right one.
+
+    index.confidence.judge(asked)[0]  # Sureness(probability=0.58, precision=0.66)
+
+A cosine says little by itself: the number that is right six times of ten in English is right once in ten in a language
+that the model knows badly, and letters that mean nothing have a closest image too. So captions of pictures that the
+model was not trained on are asked in the index, and a logistic regression learns when the first answer is right, from
+the scores and from what a sentence itself shows; no language is asked for.
+
+1. Kinds of text. Each language of the captions (or script, where no language is known) is a kind, and so is noise made
+   of the captions' own letters; naive Bayes on character n-grams gives the probability of each kind (n-grams: Cavnar
+   and Trenkle, 1994; naive Bayes on them: Lui and Baldwin, 2012).
+2. Regression. A ridge-penalised logistic regression on `FEATURES`, the kinds, and the kinds times the score. The
+   noise takes part with answers that are wrong.
+3. Calibration. Each fifth of the pictures is judged by a regression that has not seen it, and a sigmoid of these
+   judgements makes them probabilities (Platt, 1999).
+4. Precision. The mean probability of a kind's answers that are at least as sure as this one: the share of right answers
+   if all of these are shown and no other. One minus it is Storey's q-value (2002), as one minus the probability is
+   Efron's local false discovery rate (2001). A bound on it means the same in every language; one on the probability
+   does not, as languages differ in how many sure answers they have.
+
+A picture that is not in the index takes part in the search for its own captions as if it were, so that these are as
+hard to answer as those of the index. Sentences most of whose letters are of scripts that no caption has get 0.
+docs/search.md has what was measured, and what else was tried.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import itertools
+import os
+import pathlib
+import unicodedata
+import zlib
+from collections.abc import Collection, Sequence
+
+import numpy as np
+
+from mural_tf.errors import UserError
+from mural_tf.files import whole
+
+FILE = "confidence.npz"
+FORMAT = 1
+NEIGHBOURS = 10  # answers whose scores are looked at
+FEATURES = ("score", "lead", "characters", "words", "order", "known texts", "hub")
+BUCKETS = 2**13  # of hashed n-grams
+SMOOTHING = 0.1  # added to the count of each bucket
+FOLDS = 5
+PENALTY = 30.0  # of half the squared weights of standardised features
+STEPS = 50  # of Newton's method, at most; it needs about ten
+NOISE, OTHER = "<noise>", "<other>"  # kinds beside languages
+NOISE_SHARE = 0.1  # strings of noise for each caption
+SAME = 0.9995  # cosine from which two pictures are one
+LEAST_CAPTIONS, LEAST_IMAGES, LEAST_RIGHT = 200, 50, 30  # with fewer nothing is fitted
+LEAST_OF_KIND = 20  # captions; the kinds with fewer are one
+MOST_IMAGES, MOST_CAPTIONS, MOST_KNOWN = 2000, 10_000, 2000  # pictures and captions asked, captions kept
+CHANGED = 0.1  # by which the size of an index may differ from the one that was fitted for
+GRID = np.linspace(0.0, 1.0, 101)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sureness:
+    """Of the first answer to a sentence: the probability that it is right, and the precision of answers as sure.
+
+    Both 0..1. `precision` is the share of right answers if all answers to this kind of text that are at least as sure
+    are shown and no other.
+    """
+
+    probability: float
+    precision: float
+
+    def reaches(self, least_precision: float) -> bool:
+        """Whether to show the answer where so large a share of what is shown must be right.
+
+        It must itself be right with at least half of that probability: where a model finds nearly everything, strings
+        that mean nothing would otherwise be shown among answers that make up for them.
+        """
+        return self.precision >= least_precision and self.probability >= least_precision / 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """Q sentences and what the index answers.
+
+    texts: the sentences. vectors: float32 [Q, D], theirs. scores: float32 [Q, K], falling, of the first `NEIGHBOURS`
+    answers or as many as there are. first: float32 [Q, D], the vectors of the first answers.
+    """
+
+    texts: Sequence[str]
+    vectors: np.ndarray
+    scores: np.ndarray
+    first: np.ndarray
+
+    def rows(self, chosen: np.ndarray) -> Asked:
+        """Returns the sentences of these rows, int64 [R]."""
+        texts = [self.texts[row] for row in chosen]
+        return Asked(texts, self.vectors[chosen], self.scores[chosen], self.first[chosen])
+
+
+@dataclasses.dataclass
+class Confidence:
+    """What was fitted.
+
+    Attributes:
+      count: items of the index that it was fitted for.
+      captions, images: how many it was fitted on.
+      scripts: of the captions.
+      counts: float32 [K, BUCKETS], of n-grams in the texts of each kind; the last kind is noise.
+      known: float16 [M, D], vectors of captions.
+      center, scale: float64 [F], of `FEATURES`.
+      weights: float64 [1 + F + 2 K].
+      sigmoid: float64 [2], shift and slope.
+      precision: float64 [K - 1, len(GRID)], that of each kind's answers whose probability is at least GRID's.
+    """
+
+    count: int
+    captions: int
+    images: int
+    scripts: tuple[str, ...]
+    counts: np.ndarray
+    known: np.ndarray
+    center: np.ndarray
+    scale: np.ndarray
+    weights: np.ndarray
+    sigmoid: np.ndarray
+    precision: np.ndarray
+
+    @functools.cached_property
+    def _profiles(self) -> np.ndarray:
+        return log_shares(self.counts)
+
+    @functools.cached_property
+    def _known(self) -> np.ndarray:
+        return self.known.astype(np.float32)
+
+    def judge(self, asked: Asked) -> list[Sureness]:
+        """Returns how sure the first answer to each sentence is."""
+        kinds, shown = read_texts(asked.texts, self._profiles)
+        measured = (measure(asked, shown, self._known) - self.center) / self.scale
+        odds = design(measured, kinds) @ self.weights
+        familiar = np.array([known_share(text, self.scripts) > 0.5 for text in asked.texts])
+        probability = np.where(familiar, sigmoid(self.sigmoid[0] + self.sigmoid[1] * odds), 0.0)
+        precision = np.where(familiar, self._precision(probability, kinds[:, :-1]), 0.0)
+        return [Sureness(float(a), float(b)) for a, b in zip(probability, precision)]
+
+    def _precision(self, probability: np.ndarray, kinds: np.ndarray) -> np.ndarray:
+        """Reads the tables of the kinds, weighted by the probability, [Q, K - 1], that a text is of each."""
+        shares = kinds / np.maximum(kinds.sum(axis=1, keepdims=True), 1e-12)
+        place = probability * (len(GRID) - 1)
+        below = np.minimum(place.astype(np.int64), len(GRID) - 2)
+        part = (place - below)[:, None]
+        table = self.precision.T
+        return np.sum(shares * (table[below] * (1.0 - part) + table[below + 1] * part), axis=1)
+
+
+# What a sentence shows.
+
+
+def grams(text: str) -> np.ndarray:
+    """Returns the hashes, int64 [G] below `BUCKETS`, of the n-grams of one to three characters of a text."""
+    text = f" {' '.join(unicodedata.normalize('NFKC', text).lower().split())} "
+    found = (text[i : i + n] for n in (1, 2, 3) for i in range(len(text) - n + 1))
+    return np.array([zlib.crc32(gram.encode("utf-8", "replace")) % BUCKETS for gram in found if gram != " "], np.int64)
+
+
+@functools.lru_cache(maxsize=2**16)
+def script_of(letter: str) -> str:
+    """Returns the script of a letter, the first word of its name: LATIN, CYRILLIC, CJK; "" for what is no letter."""
+    return unicodedata.name(letter, "UNKNOWN").split()[0] if unicodedata.category(letter)[0] in "LM" else ""
+
+
+def scripts_of(text: str) -> list[str]:
+    """Returns the script of each letter of a text."""
+    return [script for script in map(script_of, text) if script]
+
+
+def known_share(text: str, scripts: Collection[str]) -> float:
+    """Returns the share of a text's letters that are of these scripts, 0 without letters."""
+    found = scripts_of(text)
+    return sum(script in scripts for script in found) / max(1, len(found))
+
+
+def count_grams(texts: Sequence[str], kinds: np.ndarray, count: int) -> np.ndarray:
+    """Returns float32 [count, BUCKETS]: how often the texts of each kind, int64 [N], hold n-grams of each bucket."""
+    counts = np.zeros((count, BUCKETS), np.float32)
+    for text, kind in zip(texts, kinds):
+        np.add.at(counts[kind], grams(text), 1.0)
+    return counts
+
+
+def log_shares(counts: np.ndarray) -> np.ndarray:
+    """Returns the logarithm of each bucket's smoothed share in its kind, [K, BUCKETS]."""
+    smoothed = counts + SMOOTHING
+    return np.log(smoothed / smoothed.sum(axis=1, keepdims=True))
+
+
+def read_texts(texts: Sequence[str], profiles: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the probability of each kind, float64 [N, K], and characters, words and order of each text, [N, 3].
+
+    Characters and words are logarithms of their numbers. Order is how much likelier, per n-gram and in logarithms, the
+    likeliest kind makes a text than noise does.
+    """
+    kinds, shown = np.zeros((len(texts), len(profiles))), np.zeros((len(texts), 3))
+    for row, text in enumerate(texts):
+        found = profiles[:, grams(text)]
+        likely = found.sum(axis=1, dtype=np.float64)
+        odds = np.exp(likely - likely.max())
+        kinds[row] = odds / odds.sum()
+        order = (likely[:-1].max() - likely[-1]) / max(1, found.shape[1])
+        shown[row] = np.log1p(len(text)), np.log1p(len(text.split())), order
+    return kinds, shown
+
+
+def measure(asked: Asked, shown: np.ndarray, known: np.ndarray, hidden: np.ndarray | None = None) -> np.ndarray:
+    """Returns `FEATURES` of each sentence, float64 [Q, F].
+
+    score: the cosine of the first answer. lead: how much it exceeds the mean of the next nine. characters, words,
+    order: see `read_texts`. known texts: the mean cosine of the sentence with the ten captions closest to it. hub: that
+    of the first answer with all captions, large for pictures that answer everything (Radovanović et al., 2010).
+
+    Args:
+      asked: the sentences.
+      shown: of `read_texts`.
+      known: float32 [M, D], the vectors of captions.
+      hidden: bool [Q, M], the captions that are not known to a sentence.
+    """
+    score = asked.scores[:, 0].astype(np.float64)
+    others = asked.scores[:, 1:] if asked.scores.shape[1] > 1 else asked.scores
+    near = asked.vectors @ known.T
+    if hidden is not None:
+        near[hidden] = -1.0
+    closest = np.partition(near, -min(10, near.shape[1]), axis=1)[:, -10:].mean(axis=1)
+    return np.stack([score, score - others.mean(axis=1), *shown.T, closest, asked.first @ known.mean(axis=0)], axis=1)
+
+
+def design(measured: np.ndarray, kinds: np.ndarray) -> np.ndarray:
+    """Returns the columns of the regression, [Q, 1 + F + 2 K]: one, the features, the kinds, the kinds times score."""
+    return np.concatenate([np.ones((len(kinds), 1)), measured, kinds, kinds * measured[:, :1]], axis=1)
+
+
+# Regression and calibration.
+
+
+def sigmoid(values: np.ndarray) -> np.ndarray:
+    """Returns 1 / (1 + exp(-values)) without overflow."""
+    return 0.5 * (1.0 + np.tanh(0.5 * values))
+
+
+def fit_logistic(columns: np.ndarray, right: np.ndarray, penalty: float) -> np.ndarray:
+    """Returns the weights, float64 [C], of a ridge-penalised logistic regression, by Newton's method.
+
+    Args:
+      columns: float64 [N, C]; the first is 1, and its weight is not penalised.
+      right: [N], 0 or 1, both of them.
+      penalty: of half the squared weights.
+    """
+    weights = np.zeros(columns.shape[1])
+    ridge = np.full(len(weights), penalty)
+    ridge[0] = 0.0
+    for _ in range(STEPS):
+        probability = sigmoid(columns @ weights)
+        gradient = columns.T @ (probability - right) + ridge * weights
+        curvature = (columns * (probability * (1.0 - probability))[:, None]).T @ columns + np.diag(ridge + 1e-9)
+        step = np.linalg.solve(curvature, gradient)
+        weights -= step * min(1.0, 5.0 / max(np.abs(step).max(), 1e-12))  # far away a whole step may lead astray
+        if np.abs(step).max() < 1e-8:
+            break
+    return weights
+
+
+def precision_of(probability: np.ndarray, shares: np.ndarray) -> np.ndarray:
+    """Returns the mean probability of the captions at least as sure as each value of `GRID`, float64 [len(GRID)].
+
+    An answer as sure as the value itself counts as one caption more, so that few captions do not decide alone.
+
+    Args:
+      probability: [N].
+      shares: [N], the weight of each caption: how likely it is of the kind.
+    """
+    order = np.argsort(-probability)
+    total = np.concatenate([[0.0], np.cumsum((probability * shares)[order])])
+    count = np.concatenate([[0.0], np.cumsum(shares[order])])
+    above = np.searchsorted(-probability[order], -GRID, side="right")
+    return (total[above] + GRID) / (count[above] + 1.0)
+
+
+def fit(asked: Asked, right: np.ndarray, images: np.ndarray, kinds: Sequence[str], count: int) -> Confidence:
+    """Fits everything.
+
+    Args:
+      asked: captions and noise.
+      right: float64 [Q], 1 where the first answer is right.
+      images: int64 [Q], the number of each caption's picture; each string of noise has one of its own.
+      kinds: [Q], `NOISE` or the kind of each caption.
+      count: of the items of the index.
+    """
+    is_caption = np.array([kind != NOISE for kind in kinds])
+    names = [*sorted(set(kinds) - {NOISE}), NOISE]
+    captions = np.flatnonzero(is_caption)
+    spread = captions[np.linspace(0, len(captions) - 1, min(len(captions), MOST_KNOWN), dtype=np.int64)]
+    known = asked.vectors[spread].astype(np.float16)
+    parts = np.random.default_rng(0).permutation(images.max() + 1)[images] % FOLDS  # pictures, not captions
+    folds = [np.flatnonzero(parts == part) for part in range(FOLDS)]
+    likely, shown, counts = _read_apart(asked.texts, np.array([names.index(kind) for kind in kinds]), folds, len(names))
+    measured = _measure_apart(asked, shown, known.astype(np.float32), images, images[spread])
+    center, scale = measured.mean(axis=0), np.maximum(measured.std(axis=0), 1e-6)
+    columns = design((measured - center) / scale, likely)
+    odds = _judge_apart(columns, right, folds)
+    scaled = np.stack([np.ones(len(captions)), odds[captions]], axis=1)
+    curve = fit_logistic(scaled, right[captions], 1e-3)
+    probability = sigmoid(scaled @ curve)
+    return Confidence(
+        count=count,
+        captions=len(captions),
+        images=len(np.unique(images[captions])),
+        scripts=tuple(sorted({script for row in captions for script in scripts_of(asked.texts[row])})),
+        counts=counts,
+        known=known,
+        center=center,
+        scale=scale,
+        weights=fit_logistic(columns, right, PENALTY),
+        sigmoid=curve,
+        precision=np.stack([precision_of(probability, shares) for shares in likely[captions, :-1].T]),
+    )
+
+
+def _read_apart(texts: Sequence[str], kinds: np.ndarray, folds: Sequence[np.ndarray], count: int):
+    """Returns `read_texts` of each fold by the n-grams of the others, and the counts of all."""
+    counted = [count_grams([texts[row] for row in fold], kinds[fold], count) for fold in folds]
+    counts = np.sum(counted, axis=0)
+    likely, shown = np.zeros((len(texts), count)), np.zeros((len(texts), 3))
+    for fold, own in zip(folds, counted):
+        likely[fold], shown[fold] = read_texts([texts[row] for row in fold], log_shares(counts - own))
+    return likely, shown, counts
+
+
+def _measure_apart(asked: Asked, shown, known, images: np.ndarray, owners: np.ndarray) -> np.ndarray:
+    """Returns `measure` of captions, to which the known captions of their own picture are not known."""
+    blocks = np.array_split(np.arange(len(images)), -(-len(images) // 1000))
+    return np.concatenate(
+        [measure(asked.rows(rows), shown[rows], known, images[rows, None] == owners) for rows in blocks]
+    )
+
+
+def _judge_apart(columns: np.ndarray, right: np.ndarray, folds: Sequence[np.ndarray]) -> np.ndarray:
+    """Returns the log-odds of each fold by a regression on the others, float64 [N]."""
+    odds = np.zeros(len(right))
+    for fold in folds:
+        others = np.setdiff1d(np.arange(len(right)), fold)
+        odds[fold] = columns[fold] @ fit_logistic(columns[others], right[others], PENALTY)
+    return odds
+
+
+# Asking an index.
+
+
+def ask(index, texts: Sequence[str], vectors: np.ndarray) -> tuple[Asked, np.ndarray]:
+    """Returns what an index answers to sentences, and the rows of the first answers, int64 [Q]."""
+    scores, rows = index.search(vectors, NEIGHBOURS)
+    return describe(index, texts, vectors, scores, rows), rows[:, 0]
+
+
+def describe(index, texts: Sequence[str], vectors: np.ndarray, scores: np.ndarray, rows: np.ndarray) -> Asked:
+    """Returns what was asked and found, `NEIGHBOURS` answers or more each."""
+    return Asked(texts, vectors, scores[:, :NEIGHBOURS], np.asarray(index.embeddings[rows[:, 0]], np.float32))
+
+
+def learn(index, embedder, pictures=None, queries: Sequence = ()) -> Confidence:
+    """Fits on the captions of pictures that the model was not trained on, and on sentences with known answers.
+
+    Args:
+      index: an `Index` of images, the one that will be asked.
+      embedder: the model that made it.
+      pictures: an `Index` of pictures with captions, which the other may hold or not.
+      queries: `Query`s; those with right answers count, which are names of the index.
+
+    Raises:
+      UserError: too few captions, or too few or no other than right answers.
+    """
+    texts, kinds, images, own = _captions(pictures)
+    answered = [query for query in queries if query.text and query.right]
+    numbers = {query.right: number for number, query in enumerate(answered, start=int(images.max(initial=-1)) + 1)}
+    images = np.concatenate([images, np.array([numbers[query.right] for query in answered], np.int64)])
+    _check_enough(images)
+    texts += [query.text for query in answered]
+    kinds += [query.language or _main_script(query.text) for query in answered]
+    asked, rows = ask(index, texts, embedder.encode_text(texts, progress=False))
+    asked, own_right = _with_own(index, asked, own)
+    right = [index.items[row] in query.right for row, query in zip(rows[len(own) :], answered)]
+    right = np.concatenate([own_right, np.array(right, np.float64)])
+    _check_both(right)
+    return _fit_with_noise(index, embedder, asked, right, images, kinds)
+
+
+def _captions(pictures) -> tuple[list[str], list[str], np.ndarray, np.ndarray]:
+    """Returns texts, kinds, numbers of the pictures and their vectors; up to `MOST_CAPTIONS`, evenly spread."""
+    rows = range(len(pictures)) if pictures is not None else ()
+    found = [(text, language, row) for row in rows for language, text in pictures.describe(row).captions]
+    found = [entry for entry in found if entry[0].strip()]
+    chosen = np.linspace(0, len(found) - 1, min(len(found), MOST_CAPTIONS), dtype=np.int64)
+    found = [found[place] for place in chosen]
+    images = np.array([row for *_, row in found], np.int64)
+    own = np.asarray(pictures.embeddings, np.float32)[images] if found else np.zeros((0, 0), np.float32)
+    return [text for text, *_ in found], [language or _main_script(text) for text, language, _ in found], images, own
+
+
+def _main_script(text: str) -> str:
+    found = collections.Counter(scripts_of(text))
+    return found.most_common(1)[0][0] if found else OTHER
+
+
+def _with_own(index, asked: Asked, own: np.ndarray) -> tuple[Asked, np.ndarray]:
+    """Lets the picture of each of the first captions, [P, D], take part where the index lacks it; tells who was right.
+
+    A first answer is right if it is the picture, or looks exactly like it.
+    """
+    count = len(own)
+    if not count:
+        return asked, np.zeros(0)
+    distinct, places = np.unique(own, axis=0, return_inverse=True)
+    there = index.search(distinct, 1)[0][places.reshape(-1), 0] >= SAME
+    own_score = np.sum(asked.vectors[:count] * own, axis=1)
+    enters = ~there & (own_score > asked.scores[:count, -1])
+    wins = ~there & (own_score > asked.scores[:count, 0])
+    scores, first = asked.scores.copy(), asked.first.copy()
+    scores[:count][enters, -1] = own_score[enters]
+    scores[:count] = -np.sort(-scores[:count], axis=1)
+    first[:count][wins] = own[wins]
+    right = np.sum(first[:count] * own, axis=1) >= SAME
+    return dataclasses.replace(asked, scores=scores, first=first), right.astype(np.float64)
+
+
+def _check_enough(images: np.ndarray) -> None:
+    captions, pictures = len(images), len(np.unique(images))
+    if captions < LEAST_CAPTIONS or pictures < LEAST_IMAGES:
+        raise UserError(
+            f"{captions:,} captions of {pictures:,} pictures are too few: at least {LEAST_CAPTIONS} of {LEAST_IMAGES} "
+            "pictures are needed (--calibrate=DATA, or right answers in --queries=FILE)."
+        )
+
+
+def _check_both(right: np.ndarray) -> None:
+    answered = int(right.sum())
+    if not LEAST_RIGHT <= answered <= len(right) - LEAST_RIGHT:
+        raise UserError(
+            f"{answered:,} of {len(right):,} captions found their picture first, at least {LEAST_RIGHT} must and "
+            f"{LEAST_RIGHT} must not."
+        )
+
+
+def _fit_with_noise(index, embedder, asked: Asked, right, images, kinds) -> Confidence:
+    often = collections.Counter(kinds)
+    kinds = [kind if often[kind] >= LEAST_OF_KIND else OTHER for kind in kinds]
+    noise = noise_like(asked.texts, kinds, round(NOISE_SHARE * len(kinds)))
+    answer, _ = ask(index, noise, embedder.encode_text(noise, progress=False))
+    both = Asked(
+        [*asked.texts, *noise],
+        *(np.concatenate([getattr(asked, name), getattr(answer, name)]) for name in ("vectors", "scores", "first")),
+    )
+    right = np.concatenate([right, np.zeros(len(noise))])
+    images = np.concatenate([images, images.max() + 1 + np.arange(len(noise))])
+    return fit(both, right, images, [*kinds, *itertools.repeat(NOISE, len(noise))], index.count)
+
+
+def noise_like(texts: Sequence[str], kinds: Sequence[str], count: int) -> list[str]:
+    """Returns `count` strings that mean nothing: texts with other letters of their kind, or their own in disorder."""
+    random = np.random.default_rng(0)
+    letters: dict[str, set[str]] = collections.defaultdict(set)
+    for text, kind in zip(texts, kinds):
+        letters[kind].update(letter for letter in text.lower() if script_of(letter))
+    alphabets = {kind: sorted(found) or ["?"] for kind, found in letters.items()}
+    made = []
+    for number, place in enumerate(random.integers(len(texts), size=count)):
+        text, alphabet = texts[place].lower(), alphabets[kinds[place]]
+        own = [letter for letter in text if not letter.isspace()]
+        drawn = iter(random.permutation(own) if number % 2 else random.choice(alphabet, len(own)))
+        made.append("".join(letter if letter.isspace() else str(next(drawn)) for letter in text))
+    return made
+
+
+# Files.
+
+
+def save(folder: str | os.PathLike, confidence: Confidence) -> None:
+    """Writes the file into the folder of an index, whole."""
+    with whole(pathlib.Path(folder) / FILE) as partial, partial.open("wb") as file:
+        np.savez_compressed(file, format=FORMAT, **dataclasses.asdict(confidence))
+
+
+def load(folder: str | os.PathLike, count: int, size: int) -> Confidence | None:
+    """Returns what `save` wrote; None if there is nothing, or it is for an index of another size than `count`.
+
+    Raises `UserError` if it is damaged, or of vectors of another length than `size`.
+    """
+    path = pathlib.Path(folder) / FILE
+    if not path.exists():
+        return None
+    try:
+        with np.load(path) as values:  # no pickles
+            if int(values["format"]) != FORMAT:
+                return None
+            found = {field.name: values[field.name] for field in dataclasses.fields(Confidence)}
+        numbers = {name: int(found[name]) for name in ("count", "captions", "images")}
+        confidence = Confidence(**{**found, **numbers, "scripts": tuple(map(str, found["scripts"]))})
+        _check_shapes(confidence, size)
+    except Exception as error:  # noqa: BLE001 - NumPy's reader raises many classes on damaged files
+        reason = str(error) or type(error).__name__
+        raise UserError(f"{path} is damaged ({reason}); delete it, or make the index again.") from None
+    return confidence if abs(count - confidence.count) <= CHANGED * confidence.count else None
+
+
+def _check_shapes(confidence: Confidence, size: int) -> None:
+    kinds, features = len(confidence.counts), len(FEATURES)
+    wanted = {
+        "counts": (kinds, BUCKETS), "known": (len(confidence.known), size), "center": (features,), "scale": (features,),
+        "weights": (1 + features + 2 * kinds,), "sigmoid": (2,), "precision": (kinds - 1, len(GRID)),
+    }  # fmt: skip
+    for name, shape in wanted.items():
+        array = getattr(confidence, name)
+        if array.shape != shape or array.dtype.kind != "f" or not array.size or not np.isfinite(array).all():
+            raise ValueError(f"{name} is {array.dtype} {list(array.shape)}, expected finite numbers {list(shape)}")
