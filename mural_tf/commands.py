@@ -111,7 +111,10 @@ def catalogue():
     config = cli.define_config(required=False, default="catalogue" if from_nothing else "finetune")
     flag = cli.define(
         images=("", "Folder of the pictures, or img2dataset's output. Default: the table's folder.", place),
-        columns=([], "What columns hold: image=NAME,caption=NAME,caption.de=NAME,language=NAME,id=NAME; + joins names."),
+        columns=(
+            [],
+            "What columns hold: image=NAME,caption=NAME,caption.de=NAME,language=NAME,id=NAME; + joins names.",
+        ),
         language=("", "BCP 47 code of captions that name none. Default: it is guessed."),
         encoding=("", "Of text files: utf-8, cp1252, shift_jis, … Default: it is found."),
         image_size=(512, "Shrink pictures whose shorter side is longer than this; 0 keeps them.", 0),
@@ -126,7 +129,9 @@ def catalogue():
 
     def main(tables: list[str]) -> None:
         if len(tables) != 1:
-            raise UserError(f"Expected one TABLE, a file, a pattern in quotes or a folder: got {' '.join(tables) or 'none'}.")
+            raise UserError(
+                f"Expected one TABLE, a file, a pattern in quotes or a folder: got {' '.join(tables) or 'none'}."
+            )
         if not run["dry_run"]:
             cli.need(output=run["output"])
         from mural_tf.ingest.catalogue import Asked

@@ -12,6 +12,7 @@ import collections
 import concurrent.futures
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import itertools
 import json
@@ -77,7 +78,7 @@ class Pictures:
 
     @classmethod
     def of(cls, table: OwnTable, images: str) -> Pictures:
-        """Returns those that `--images` names, or that lie beside the table; raises `UserError` if they are not there."""
+        """Returns those of `--images`, or those beside the table; raises `UserError` if there is no such folder."""
         folder = as_path(images) if images else table.folder
         if not folder.is_dir():
             raise UserError(f"--images={images}: there is no such folder.")
@@ -203,7 +204,9 @@ class Understood:
 
     def identity(self) -> dict:
         """Returns what makes the data set this one, as JSON values."""
-        values = {name: value for name, value in dataclasses.asdict(self.asked).items() if name != "max_skipped_fraction"}
+        values = {
+            name: value for name, value in dataclasses.asdict(self.asked).items() if name != "max_skipped_fraction"
+        }
         identity = {"name": "catalogue", "format": FORMAT, **values, "files": self.table.identity()}
         return json.loads(json.dumps(identity))
 
@@ -346,9 +349,9 @@ class Store:
         news = 0
         for number in pictures:
             first = next(self.select("SELECT fields FROM pictures WHERE number = ?", number))[0]
-            news += first is None
             fields = {**said.fields, **(json.loads(first) if first else {})}
             if first is None or len(fields) > len(json.loads(first)):
+                news += 1
                 text = json.dumps(fields, ensure_ascii=False)
                 self.select("UPDATE pictures SET fields = ? WHERE number = ?", text, number)
             if said.product:
@@ -366,7 +369,7 @@ class Loaded(NamedTuple):
     hash: bytes
 
 
-def _load(pictures: Pictures, value: str | bytes, image_size: int) -> Loaded | str:
+def _load(pictures: Pictures, image_size: int, value: str | bytes) -> Loaded | str:
     """Returns a picture, or why it cannot be used."""
     try:
         data = pictures.read(value)
@@ -388,14 +391,14 @@ def _hash(data: bytes) -> bytes:
 
 def fill(understood: Understood, store: Store, tally: RowTally, bar: tqdm) -> None:
     """Reads the table into the store; raises `UserError` if too many rows are unusable."""
+    load = functools.partial(_load, understood.pictures, understood.asked.image_size)
     with concurrent.futures.ThreadPoolExecutor(max(4, os.cpu_count() or 1)) as pool:
         rows = understood.table.rows(tally.skip)
         while block := list(itertools.islice(rows, AT_ONCE)):
             said = list(_said(understood, block, tally.skip))
             values = {_name(value): value for _, of_row in said for value in of_row.pictures}
             new = {name: value for name, value in values.items() if store.named(name) is None}
-            size = understood.asked.image_size
-            loaded = pool.map(lambda value: _load(understood.pictures, value, size), new.values())
+            loaded = pool.map(load, new.values())
             for (name, value), found in zip(new.items(), loaded):
                 store.add_picture(name, value.strip() if isinstance(value, str) else "", found)
             for place, of_row in said:
@@ -507,7 +510,9 @@ class Writer:
         self.store, self.folder, self.made = store, folder, Made()
         self._names: collections.Counter = collections.Counter()
         self._ids: dict[int, str] = {}
-        counts = store.select("SELECT language, count(*) FROM captions GROUP BY language ORDER BY count(*) DESC, language")
+        counts = store.select(
+            "SELECT language, count(*) FROM captions GROUP BY language ORDER BY count(*) DESC, language"
+        )
         order = [language for language, _ in counts]
         self._rank = {language: place for place, language in enumerate(sorted(order, key=lambda tag: tag != "en"))}
 
@@ -526,7 +531,9 @@ class Writer:
                 bare += [number for number in numbers if number not in captioned]
                 numbers = [number for number in numbers if number in captioned]
                 if numbers:
-                    write_records(self.folder, IMAGE_TEXT, split, self._records(numbers, split, fields), self._shards(numbers))
+                    write_records(
+                        self.folder, IMAGE_TEXT, split, self._records(numbers, split, fields), self._shards(numbers)
+                    )
             if bare:
                 records = self._records(bare, WITHOUT_CAPTIONS, fields)
                 write_records(self.folder, IMAGE_TEXT, WITHOUT_CAPTIONS, records, self._shards(bare))
@@ -542,7 +549,9 @@ class Writer:
 
     def _records(self, numbers: Sequence[int], split: str, fields) -> Iterator[ImageTextRecord]:
         for number in numbers:
-            ((image, shown, text),) = self.store.select("SELECT image, name, fields FROM pictures WHERE number = ?", number)
+            ((image, shown, text),) = self.store.select(
+                "SELECT image, name, fields FROM pictures WHERE number = ?", number
+            )
             name = self._ids[number] = self._new_name(number, shown)
             captions = self._captions(number)
             self.made.add(split, [caption.language for caption in captions])
@@ -560,7 +569,7 @@ class Writer:
         return name if self._names[key] == 1 else f"{name}#{self._names[key]}"
 
     def _captions(self, number: int) -> list[Caption]:
-        """Returns a picture's captions, those of one group saying the same: of one row, or the only one of each language."""
+        """Returns a picture's captions; a group says the same: those of a row, or all if each language has one."""
         query = "SELECT text, language, row FROM captions WHERE picture = ? ORDER BY rowid"
         found = [Caption(*values) for values in self.store.select(query, number)]
         rows: dict[int, list[str]] = {}

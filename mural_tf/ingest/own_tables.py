@@ -8,6 +8,7 @@ What cannot be read goes to `on_problem(kind, place)`, see text_files.py, one ca
 from __future__ import annotations
 
 import codecs
+import collections
 import contextlib
 import csv
 import dataclasses
@@ -22,7 +23,6 @@ from typing import Any, NamedTuple, Union
 
 from mural_tf.data.pictures import ENDINGS
 from mural_tf.errors import UserError
-from mural_tf.files import as_path
 from mural_tf.ingest.img2dataset import find_shards, read_samples
 from mural_tf.ingest.parquet import UnreadableParquet, open_parquet, read_rows
 from mural_tf.ingest.source import find_files, language_tag, unpacked_size
@@ -145,8 +145,8 @@ def _kind_of(path: pathlib.Path) -> str:
     kind = _FORMS.get(plain.suffix.lower())
     if kind is None or path.is_dir():
         raise UserError(
-            f"{path} is no table that can be read: expected {', '.join(_FORMS)}, or a folder of pictures. Spreadsheets: "
-            "save as CSV (UTF-8)."
+            f"{path} is no table that can be read: expected {', '.join(_FORMS)}, or a folder of pictures. "
+            "Spreadsheets: save as CSV (UTF-8)."
         )
     return kind
 
@@ -189,7 +189,7 @@ _BROKEN, _OTHER = re.compile("[\udc80-\udcff]"), re.compile("[^\0-\x7f\udc80-\ud
 
 
 def find_encoding(path: pathlib.Path) -> str:
-    """Returns the likeliest encoding of a file of text: UTF-8 also with a few bytes that are none, else Windows-1252."""
+    """Returns the likeliest encoding of a file of text; UTF-8 may have a few bytes that are none."""
     broken = other = 0
     decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
     with open_binary(path) as (content, _), contextlib.suppress(*DAMAGED):
@@ -222,6 +222,7 @@ class _Lines:
         return f"{self.path}:{self.number}"
 
     def __iter__(self) -> Iterator[str]:
+        self.number = 0
         # Bytes that are no text of an encoding of bytes become lone surrogates, which `is_text` finds.
         errors = "replace" if self.encoding.lower().startswith(("utf-16", "utf-32")) else "surrogateescape"
         with open_binary(self.path) as (content, _):
@@ -295,29 +296,68 @@ def _csv_reader(lines: Iterator[str], form: Form):
 # Each form of table.
 
 
+class _Taken:
+    """Numbered lines for a reader of CSV, which takes several for a row with line breaks; some may be given back."""
+
+    def __init__(self, lines: _Lines):
+        self._numbered, self._again = ((lines.number, line) for line in lines), collections.deque()
+        self.taken: list[tuple[int, str]] = []
+
+    def __iter__(self) -> _Taken:
+        return self
+
+    def __next__(self) -> str:
+        self.taken.append(self._again.popleft() if self._again else next(self._numbered))
+        return self.taken[-1][1]
+
+    def give_back(self) -> None:
+        """Lets all lines but the first that were taken for the row be read again."""
+        self._again.extendleft(reversed(self.taken[1:]))
+
+
 def _read_csv(path: pathlib.Path, on_problem: Problem, form: Form) -> Iterator[Row]:
-    lines = _Lines(path, form.encoding, on_problem)
-    reader, header = _csv_reader(iter(lines), form), None
+    lines = _Taken(_Lines(path, form.encoding, on_problem))
+    reader, header = _csv_reader(lines, form), None
     while True:
-        first = lines.number + 1
+        lines.taken, problem, cells = [], "", []
         try:
             cells = next(reader)
         except StopIteration:
             return
-        except csv.Error as error:  # a quote that nothing closes: the next line is a row again
-            on_problem(f"row that is no CSV ({error})", f"{path}:{first}")
+        except csv.Error as error:
+            problem = f"row that is no CSV ({error})"
+        place = f"{path}:{lines.taken[0][0]}"
+        if not problem and not any(cell.strip() for cell in cells) or re.fullmatch(r"sep=.?", "".join(cells)):
             continue
-        if not any(cell.strip() for cell in cells) or (first == 1 and re.fullmatch(r"sep=.?", "".join(cells))):
-            continue
-        if header is None:
+        if header is None and not problem:
             header = _header(cells)
             if not _are_values(cells):
                 continue
-        place = f"{path}:{first}"
-        if any(cell.strip() for cell in cells[len(header) :]):
-            on_problem("row with more columns than the first", place)
+        problem = problem or _problem_with_cells(cells, header, form)
+        if problem:  # after a quote that nothing closes the next line is a row again
+            on_problem(problem, place)
+            lines.give_back()
         else:
             yield Row(place, {name: cell for name, cell in zip(header, cells) if cell.strip()})
+
+
+def _problem_with_cells(cells: Sequence[str], header: Sequence[str], form: Form) -> str:
+    """Returns why the cells of a row are none of this table, or ""."""
+    if any(cell.strip() for cell in cells[len(header) :]):
+        return "row with more columns than the first"
+    broken = [cell for cell in cells if "\n" in cell or "\r" in cell]
+    if broken and (len(cells) < len(header) or any(_holds_rows(cell, len(header), form) for cell in broken)):
+        return "row with a quote that nothing closes"
+    return ""
+
+
+def _holds_rows(cell: str, columns: int, form: Form) -> bool:
+    """Tells whether a cell with line breaks holds another row: a line of it that has all columns and a picture."""
+    try:
+        rows = csv.reader(cell.splitlines(), delimiter=form.delimiter, quoting=csv.QUOTE_NONE)
+        return any(len(row) == columns and any(map(names_picture, row)) for row in rows)
+    except csv.Error:
+        return True
 
 
 def _are_values(cells: Sequence[str]) -> bool:

@@ -21,12 +21,13 @@ SAMPLE = 1000  # rows that are looked at
 _IMAGE = (
     "image image.bytes img picture photo foto bild imagen immagine afbeelding obraz imagepath imagefile imagefilename "
     "picturepath photopath filepath path filename file fichier datei archivo imageurl imagelink imagesrc pictureurl "
-    "photourl url link src jpg jpeg png webp image.path images pictures photos fotos bilder 画像 图片 圖片 изображение صورة"
+    "photourl url link src jpg jpeg png webp image.path images pictures photos fotos bilder "
+    "画像 图片 圖片 изображение صورة"
 ).split()
 _CAPTION = (
-    "caption captions title titel titre titulo título titolo tytuł productname producttitle name produktname text texts "
-    "description descriptions beschreibung descripción descrizione omschrijving opis alt alttext label bezeichnung txt "
-    "headline sentence sentences タイトル 商品名 标题 標題 название"
+    "caption captions title titel titre titulo título titolo tytuł productname producttitle name produktname text "
+    "texts description descriptions beschreibung descripción descrizione omschrijving opis alt alttext label "
+    "bezeichnung txt headline sentence sentences タイトル 商品名 标题 標題 название"
 ).split()
 _LANGUAGE = "language lang languagecode locale langcode sprache langue idioma lingua taal język 言語 语言 язык".split()
 _ID = (
@@ -102,10 +103,15 @@ def parse_choices(entries: Sequence[str]) -> dict[str, list[str]]:
     for entry in entries:
         role, equals, names = entry.partition("=")
         kind, _, code = role.partition(".")
-        if not equals or not names or kind not in ("image", "caption", "language", "id") or (code and kind != "caption"):
+        if (
+            not equals
+            or not names
+            or kind not in ("image", "caption", "language", "id")
+            or (code and kind != "caption")
+        ):
             raise UserError(
-                f"--columns: {entry!r} is not understood; expected image=, caption=, caption.de=, language= or id= with "
-                "the name of a column."
+                f"--columns: {entry!r} is not understood; expected image=, caption=, caption.de=, language= or id= "
+                "with the name of a column."
             )
         if code:
             role = f"caption.{language_tag(code)}"
@@ -178,8 +184,8 @@ def _find_image(values: Mapping[str, Sequence[Value]], is_there: Callable[[Value
     if max(there, look) >= 0.5 or -place < len(_IMAGE):
         return best
     raise UserError(
-        f"No column of pictures is found among {', '.join(values)}: name it with --columns=image=NAME. It may hold names "
-        "of files, addresses of downloaded pictures, or the pictures themselves (Parquet)."
+        f"No column of pictures is found among {', '.join(values)}: name it with --columns=image=NAME. It may hold "
+        "names of files, addresses of downloaded pictures, or the pictures themselves (Parquet)."
     )
 
 

@@ -33,10 +33,10 @@ MANY_CUT, MANY_UNKNOWN = 0.1, 0.02  # shares of captions, of pieces, that are wo
 EXAMPLES = 12  # queries on the page
 
 NO_SOURCE = (
-    "--from is missing: a model to start from, which may be a workdir or an export (workdirs/emoji_mural), the address or "
-    "folder of a TF-Hub text encoder, or weights from elsewhere that `python -m mural_tf import efficientnet --weights="
-    "FILE --config=CONFIG --workdir=A` and then `python -m mural_tf import labse --weights=LaBSE --onto=A --workdir=B` "
-    "have made a workdir of (--from=B, see docs/your_own_data.md); --from=nothing trains a small model from the start."
+    "--from is missing: a model to start from. It may be a workdir or an export (workdirs/emoji_mural), the address or "
+    "folder of a TF-Hub text encoder, or weights from elsewhere once they are a workdir: `python -m mural_tf import "
+    "efficientnet --weights=FILE --config=CONFIG --workdir=A`, then `python -m mural_tf import labse --weights=LaBSE "
+    "--onto=A --workdir=B`, and --from=B (docs/your_own_data.md). --from=nothing trains a small model from the start."
 )
 
 
@@ -98,7 +98,7 @@ def _make(understood: Understood, folder: pathlib.Path, source: str, config: Con
 
 
 def _examination(source: str) -> Examine | None:
-    """Returns what counts the captions that a model cuts off, and the pieces that it does not know; None without one."""
+    """Returns what counts captions that a model cuts off and pieces that it does not know; None if it has no words."""
     if source == NOTHING or source.startswith(("http://", "https://")):
         return None
     folder = local_copy(source)
@@ -140,7 +140,9 @@ def report_of(data: pathlib.Path) -> dict:
 def report_lines(report: Mapping) -> list[str]:
     """Returns the report in words."""
     rows = report["rows"]
-    lines = [f"{rows['read']:,} rows: {rows['used']:,} used, {rows['skipped']:,} skipped, {rows['left_out']:,} left out"]
+    lines = [
+        f"{rows['read']:,} rows: {rows['used']:,} used, {rows['skipped']:,} skipped, {rows['left_out']:,} left out"
+    ]
     bare = report["pictures"].get(WITHOUT_CAPTIONS, {}).get("images", 0)
     if bare:
         lines.append(f"{bare:,} pictures have no caption: they can be found, and nothing is learned from them.")
@@ -234,7 +236,11 @@ def next_lines(folder: pathlib.Path) -> list[str]:
     index, workdir, data = (quoted(folder / name) for name in (INDEX, WORKDIR, DATA))
     model = quoted(_model_of(folder))
     text = shlex.quote(queries[0].text if queries else "a sentence")
-    lines = ["", "Written:", f"  {folder / REPORT}, {folder / DATA / SKIPPED}  what was read, and rows that were not used"]
+    lines = [
+        "",
+        "Written:",
+        f"  {folder / REPORT}, {folder / DATA / SKIPPED}  what was read, and rows that were not used",
+    ]
     lines += [f"  {folder / PAGE}  an example in each language: open it in a browser"] if queries else []
     lines += ["Next:", f"  python -m mural_tf search query {text} --index={index} --html=found.html"]
     if (folder / WORKDIR / "export").exists():
