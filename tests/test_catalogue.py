@@ -126,6 +126,14 @@ def test_a_quote_that_nothing_closes_costs_its_row_alone(tmp_path):
     assert found == {name: texts for name, texts in expected(6).items() if name != "p2.jpg"}
 
 
+def test_two_quotes_that_nothing_closes(tmp_path):
+    write_pictures(tmp_path, 6)
+    path = write_csv(tmp_path / "t.csv", wide(6))
+    path.write_text(path.read_text().replace("p2.jpg,", 'p2.jpg,"').replace("p3.jpg,", 'p3.jpg,"'))
+    _, tally, found = read(path)
+    assert tally.skipped.total == 2 and set(found) == {"p0.jpg", "p1.jpg", "p4.jpg", "p5.jpg"}
+
+
 def test_json_in_every_form(tmp_path):
     write_pictures(tmp_path, 3)
     objects = [

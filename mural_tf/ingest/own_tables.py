@@ -185,7 +185,7 @@ _MARKS = (  # the longer first: UTF-32's begins as UTF-16's does
     (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"),
 )  # fmt: skip
 _LOOKED_AT = 1 << 26  # bytes in which the encoding is looked for
-_BROKEN, _OTHER = re.compile("[\udc80-\udcff]"), re.compile("[^\0-\x7f\udc80-\udcff]")
+_BROKEN = re.compile("[\udc80-\udcff]")
 
 
 def find_encoding(path: pathlib.Path) -> str:
@@ -203,8 +203,10 @@ def find_encoding(path: pathlib.Path) -> str:
                 return name
         for _ in range(_LOOKED_AT >> 20):
             text = decoder.decode(begin)
-            if not text.isascii():
-                broken, other = broken + len(_BROKEN.findall(text)), other + len(_OTHER.findall(text))
+            for line in () if text.isascii() else text.split("\n"):  # damage is in few lines, another encoding in all
+                if not line.isascii():
+                    is_broken = _BROKEN.search(line) is not None
+                    broken, other = broken + is_broken, other + (not is_broken)
             begin = content.read(1 << 20)
             if not begin:
                 break
@@ -346,16 +348,16 @@ def _problem_with_cells(cells: Sequence[str], header: Sequence[str], form: Form)
     if any(cell.strip() for cell in cells[len(header) :]):
         return "row with more columns than the first"
     broken = [cell for cell in cells if "\n" in cell or "\r" in cell]
-    if broken and (len(cells) < len(header) or any(_holds_rows(cell, len(header), form) for cell in broken)):
+    if broken and (len(cells) < len(header) or any(_holds_rows(cell, form) for cell in broken)):
         return "row with a quote that nothing closes"
     return ""
 
 
-def _holds_rows(cell: str, columns: int, form: Form) -> bool:
-    """Tells whether a cell with line breaks holds another row: a line of it that has all columns and a picture."""
+def _holds_rows(cell: str, form: Form) -> bool:
+    """Tells whether a cell with line breaks holds rows or parts of them: a line with several columns and a picture."""
     try:
         rows = csv.reader(cell.splitlines(), delimiter=form.delimiter, quoting=csv.QUOTE_NONE)
-        return any(len(row) == columns and any(map(names_picture, row)) for row in rows)
+        return any(len(row) > 1 and any(map(names_picture, row)) for row in rows)
     except csv.Error:
         return True
 
