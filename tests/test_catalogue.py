@@ -1,15 +1,18 @@
 """Somebody's own tables of pictures and captions: how they are understood, what becomes of every row, what is made."""
 
 import codecs
+import concurrent.futures.process
 import contextlib
 import csv
 import gzip
 import io
 import json
+import os
 import pathlib
 import random
 import re
 import shlex
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -17,8 +20,10 @@ import tarfile
 import types
 
 import convert_data
+import forked
 import pytest
 from absl import flags
+from object_store import object_store, stored, upload
 from tqdm import tqdm
 
 from benchmarks import damage
@@ -486,6 +491,51 @@ def test_what_a_model_makes_of_the_captions_is_counted(tmp_path, export):
         "  ru: 4 captions of 4 pictures, 4 longer than the model reads, 100% of the pieces unknown to the model"
         in lines
     )
+
+
+def make_until_killed(table, output, row):
+    """Makes a data set in a process that kills itself in a row."""
+    add = Store.add_row
+
+    def add_or_die(self, *arguments):
+        if self.rows == row:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return add(self, *arguments)
+
+    Store.add_row = add_or_die
+    make(table, output)
+
+
+@pytest.mark.slow
+def test_a_killed_run_starts_again_cleanly(tmp_path):
+    write_pictures(tmp_path, 9)
+    path = write_csv(tmp_path / "t.csv", wide(9))
+    for row in (0, 5, 8):
+        with pytest.raises(concurrent.futures.process.BrokenProcessPool):
+            forked.call(make_until_killed, path, tmp_path / "data", row)
+        assert not (tmp_path / "data").exists()
+    killed = convert_data.contents(make(path, tmp_path / "data"))
+    assert killed == convert_data.contents(make(path, tmp_path / "again")) and not list(tmp_path.glob(".*partial"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["table", "folder"])
+def test_a_bucket_gives_and_takes_the_same_records(tmp_path, monkeypatch, form):
+    write_pictures(tmp_path / "in", 6)
+    if form == "folder":
+        for i in range(6):
+            (tmp_path / f"in/p{i}.txt").write_text(f"de={title(i, 'de')}\nen={title(i, 'en')}\n")
+    else:
+        write_csv(tmp_path / "in/t.csv", [*wide(5), ["S5", "P5.JPG", "x", "y", "z"]])
+    name = "in" if form == "folder" else "in/t.csv"
+    expected = convert_data.contents(make(tmp_path / name, tmp_path / "out"))
+    with object_store(monkeypatch) as client:
+        upload(client, tmp_path / "in", "in")
+        make(f"s3://bucket/{name}", "s3://bucket/out")
+        found = stored(client, "out")
+    assert found.keys() == expected.keys()
+    for file, content in found.items():
+        assert file == "dataset.json" or content == expected[file], file
 
 
 # --- damaged tables

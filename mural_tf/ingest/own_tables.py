@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, Union
 
 from mural_tf.data.pictures import ENDINGS
 from mural_tf.errors import UserError
+from mural_tf.files import as_path
 from mural_tf.ingest.img2dataset import find_shards, read_samples
 from mural_tf.ingest.parquet import UnreadableParquet, open_parquet, read_rows
 from mural_tf.ingest.source import find_files, language_tag, unpacked_size
@@ -120,9 +121,9 @@ def open_table(name: str, encoding: str = "") -> OwnTable:
       UserError: there is no such file, it is no table, or holds nothing that looks like one.
     """
     _check_encoding(encoding)
+    if as_path(name).is_dir():
+        return _open_folder(as_path(name))
     files = find_files(name)
-    if len(files) == 1 and files[0].is_dir():
-        return _open_folder(files[0])
     kinds = {_kind_of(path) for path in files}
     if len(kinds) > 1:
         raise UserError(f"{name} stands for files of several kinds ({', '.join(sorted(kinds))}): give one kind.")
