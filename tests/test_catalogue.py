@@ -33,6 +33,7 @@ from mural_tf.errors import UserError
 from mural_tf.files import exclusive_lock
 from mural_tf.ingest import catalogue, language_guess, own_tables, table_columns
 from mural_tf.ingest.catalogue import Asked, RowTally, Store, fill, make_data_set, understand
+from mural_tf.ingest.text_files import bounded_lines
 from mural_tf.runs import catalogue as runs
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -219,6 +220,15 @@ def test_several_files_alike(tmp_path):
     write_csv(tmp_path / "t2.csv", [wide(4)[0], *wide(4)[3:]])
     _, tally, found = read(tmp_path / "t*.csv")
     assert found == expected(4) and tally.written == 4
+
+
+def test_files_that_tensorflow_opens_can_be_read(tmp_path):
+    """As those of object stores: they have no `read1`."""
+    import tensorflow as tf
+
+    (tmp_path / "t.txt").write_text("one\ntwo\n")
+    with tf.io.gfile.GFile(str(tmp_path / "t.txt"), "rb") as file:
+        assert list(bounded_lines(file)) == [b"one\n", b"two\n"]
 
 
 # --- which column is what
@@ -521,6 +531,7 @@ def test_a_killed_run_starts_again_cleanly(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["table", "folder"])
 def test_a_bucket_gives_and_takes_the_same_records(tmp_path, monkeypatch, form):
+    pytest.importorskip("apache_beam", reason="needs Apache Beam: pip install 'mural-tf[convert]'")
     write_pictures(tmp_path / "in", 6)
     if form == "folder":
         for i in range(6):

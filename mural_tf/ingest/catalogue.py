@@ -648,8 +648,11 @@ def make_data_set(
         except sqlite3.Error as error:
             raise UserError(f"Cannot write to {output}: {error}. Check the free space, then run again.") from None
         (folder / "rows.sqlite").unlink()
-        lines = "".join(f"{kind}\t{place}\n" for kind, place in tally.places)
-        (folder / SKIPPED).write_text(lines, encoding="utf-8")
+        if tally.places:
+            lines = "".join(f"{kind}\t{place}\n" for kind, place in tally.places)
+            (folder / SKIPPED).write_text(lines, encoding="utf-8")
+        if not (folder / FIELDS).stat().st_size:
+            (folder / FIELDS).unlink()
         return _description(tally, made, languages)
 
     return build_folder(output, understood.identity(), write)

@@ -236,11 +236,9 @@ def next_lines(folder: pathlib.Path) -> list[str]:
     index, workdir, data = (quoted(folder / name) for name in (INDEX, WORKDIR, DATA))
     model = quoted(_model_of(folder))
     text = shlex.quote(queries[0].text if queries else "a sentence")
-    lines = [
-        "",
-        "Written:",
-        f"  {folder / REPORT}, {folder / DATA / SKIPPED}  what was read, and rows that were not used",
-    ]
+    lines = ["", "Written:", f"  {folder / REPORT}  what was read"]
+    skipped = folder / DATA / SKIPPED
+    lines += [f"  {skipped}  rows that were not used, and why"] if skipped.is_file() else []
     lines += [f"  {folder / PAGE}  an example in each language: open it in a browser"] if queries else []
     lines += ["Next:", f"  python -m mural_tf search query {text} --index={index} --html=found.html"]
     if (folder / WORKDIR / "export").exists():
