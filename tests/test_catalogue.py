@@ -288,6 +288,28 @@ def test_pictures_by_other_names(tmp_path):
     assert tally.written == 5
 
 
+def test_pictures_that_are_named_by_the_id(tmp_path):
+    for i in range(4):
+        (tmp_path / f"S{i}.jpg").write_bytes(convert_data.image_bytes(i, 12, 10))
+    rows = [["sku", "title_de", "price"], *([f"S{i}", title(i, "de"), f"{i},99"] for i in range(4))]
+    understood, tally, found = read(write_csv(tmp_path / "t.csv", rows))
+    assert understood.columns.image == understood.columns.identity == "sku" and tally.written == 4
+    assert found["S2"] == [("de", title(2, "de"))] and understood.fields == ["price"]
+
+
+def test_several_pictures_of_one_row(tmp_path):
+    write_pictures(tmp_path, 3)
+    row = {"id": "S0", "images": ["p0.jpg", "p1.jpg", "p9.jpg"], "name": {"de": ["ein Hut", "Hut"], "en": "a hat"}}
+    (tmp_path / "t.jsonl").write_text(json.dumps(row) + "\n" + json.dumps({**row, "images": "p2.jpg"}) + "\n")
+    made = make(tmp_path / "t.jsonl", tmp_path / "data")
+    assert runs.report_of(made)["pictures"] == {"train": {"images": 3, "captions": 9}}
+    assert {record.image_id for record in read_records(made, IMAGE_TEXT, "train")} == {"S0", "S0#2", "S0#3"}
+    assert (
+        "p9" not in (made / "skipped.tsv").read_text()
+        and "picture that is not there" in (made / "skipped.tsv").read_text()
+    )
+
+
 def test_no_file_outside_the_folder_of_pictures_is_read(tmp_path):
     write_pictures(tmp_path / "images", 2)
     write_pictures(tmp_path / "secret", 3)
@@ -369,6 +391,18 @@ def test_guessed_languages_are_marked(tmp_path, detector):
     report = runs.report_of(made)
     assert report["captions"] == {"de": {"captions": 10, "guessed": 5, "pictures": 10}}
     assert "  de: 10 captions of 10 pictures, language guessed for 5" in runs.report_lines(report)
+
+
+def test_languages_by_their_names(tmp_path, monkeypatch):
+    german = types.SimpleNamespace(name="GERMAN", iso_code_639_1=types.SimpleNamespace(name="DE"))
+    language = types.SimpleNamespace(all=lambda: [german])
+    monkeypatch.setitem(sys.modules, "lingua", types.SimpleNamespace(Language=language))
+    write_pictures(tmp_path, 2)
+    rows = [["image", "caption", "language"], ["p0.jpg", "ein Hut", "German"], ["p1.jpg", "a hat", "Elvish"]]
+    _, tally, found = read(write_csv(tmp_path / "t.csv", rows))
+    assert found == {"p0.jpg": [("de", "ein Hut")]} and tally.skipped["unknown language"][1].endswith(
+        "t.csv:3 (Elvish)"
+    )
 
 
 def test_without_a_guesser_the_language_is_asked(tmp_path, monkeypatch):

@@ -34,7 +34,7 @@ from mural_tf.files import as_path
 from mural_tf.ingest.filters import usable_bytes
 from mural_tf.ingest.hashes import text_hash
 from mural_tf.ingest.image_store import DownloadedImages
-from mural_tf.ingest.language_guess import Guess
+from mural_tf.ingest.language_guess import Guess, language_named
 from mural_tf.ingest.own_tables import DOWNLOADS, PICTURES, OwnTable, Row, Value, open_table
 from mural_tf.ingest.source import Tally, language_tag
 from mural_tf.ingest.table_columns import SAMPLE, Columns, find_columns, parse_choices
@@ -175,7 +175,11 @@ class Said(NamedTuple):
 
 
 class Unusable(Exception):
-    """A row that cannot be used; the message is the kind of problem."""
+    """A row that cannot be used, because of a `kind` of problem; `value`: what is wrong, "" where nothing stands."""
+
+    def __init__(self, kind: str, value: str = ""):
+        super().__init__(kind)
+        self.kind, self.value = kind, value
 
 
 @dataclasses.dataclass
@@ -204,9 +208,8 @@ class Understood:
 
     def identity(self) -> dict:
         """Returns what makes the data set this one, as JSON values."""
-        values = {
-            name: value for name, value in dataclasses.asdict(self.asked).items() if name != "max_skipped_fraction"
-        }
+        names = ("columns", "language", "encoding", "image_size")  # where table and pictures lie is no difference
+        values = {name: getattr(self.asked, name) for name in names}
         identity = {"name": "catalogue", "format": FORMAT, **values, "files": self.table.identity()}
         return json.loads(json.dumps(identity))
 
@@ -238,14 +241,22 @@ class Understood:
     def _language(self, of_column: str, said: str, name: str, text: str) -> tuple[str, bool]:
         """Returns the language of a caption and whether it is guessed."""
         if of_column or said or self.asked.language:
-            try:
-                return of_column or language_tag(said or self.asked.language), False
-            except UserError:
-                raise Unusable("unknown language") from None
+            return of_column or _tag(said or self.asked.language), False
         guess = self.guesses.get(name) or next(iter(self.guesses.values()), None)
         if guess is None:
             raise Unusable("caption without a language")
         return guess(text), True
+
+
+def _tag(language: str) -> str:
+    """Returns the BCP 47 tag of a code or an English name; raises `Unusable`."""
+    try:
+        return language_tag(language)
+    except UserError:
+        found = language_named(language)
+        if not found:
+            raise Unusable("unknown language", language) from None
+        return found
 
 
 def _text(value: Value) -> str:
@@ -415,7 +426,7 @@ def _said(understood: Understood, rows: Iterable[Row], on_problem: Problem) -> I
         try:
             yield row.place, understood.say(row)
         except Unusable as error:
-            on_problem(str(error), row.place)
+            on_problem(error.kind, f"{row.place} ({error.value})" if error.value else row.place)
 
 
 def _name(value: str | bytes) -> bytes:

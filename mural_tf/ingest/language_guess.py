@@ -40,6 +40,15 @@ class Guess:
         return "guessed: " + ", ".join(f"{tag} {share:.0%}" for tag, share in self.shares.items())
 
 
+def language_named(name: str) -> str:
+    """Returns the BCP 47 tag of a language by its English name, "" if lingua is not there or does not know it."""
+    try:
+        import lingua
+    except ImportError:
+        return ""
+    return next((_tag(one) for one in lingua.Language.all() if one.name.casefold() == name.casefold()), "")
+
+
 def _detector(tags: Sequence[str]):
     try:
         import lingua

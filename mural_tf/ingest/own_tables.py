@@ -106,8 +106,9 @@ class OwnTable:
     def identity(self) -> list:
         """Returns what tells this table from another one or a later state of it, as JSON values."""
         if self.kind in (DOWNLOADS, PICTURES):
-            return [[str(path), path.stat().st_size if path.is_file() else 0] for path in self.files]
-        return [[str(path), _digest(path)] for path in self.files]
+            sizes = (path.stat().st_size if path.is_file() else 0 for path in self.files)
+            return [[str(path.relative_to(self.folder)), size] for path, size in zip(self.files, sizes)]
+        return [[path.name, _digest(path)] for path in self.files]
 
 
 def open_table(name: str, encoding: str = "") -> OwnTable:

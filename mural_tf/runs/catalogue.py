@@ -25,7 +25,7 @@ from mural_tf.data.dataset_folder import DESCRIPTION, describe
 from mural_tf.errors import UserError
 from mural_tf.files import as_path, exclusive_lock, json_field, read_json, storage_errors, write_whole
 from mural_tf.ingest.catalogue import SKIPPED, WITHOUT_CAPTIONS, Asked, Examine, Understood, make_data_set, understand
-from mural_tf.remote_folders import local_copy, local_folder, shown
+from mural_tf.remote_folders import local_copy, local_folder
 
 DATA, WORKDIR, INDEX, PAGE, REPORT = "data", "workdir", "index", "search.html", "report.json"
 NOTHING = "nothing"
@@ -65,11 +65,12 @@ def catalogue(
     if not source:
         raise UserError(NO_SOURCE)
     _check_source(source)
-    with local_folder(output) as folder, storage_errors(folder):
+    folder = as_path(output)
+    with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        busy = f"Another process is at work in {output}: wait for it, or choose another folder."
-        with exclusive_lock(folder / "catalogue.lock", busy):
-            return _make(understood, folder, source, config)
+    busy = f"Another process is at work in {output}: wait for it, or choose another folder."
+    with exclusive_lock(folder / "catalogue.lock", busy):
+        return _make(understood, folder, source, config)
 
 
 def _check_source(source: str) -> None:
@@ -81,16 +82,16 @@ def _check_source(source: str) -> None:
 def _make(understood: Understood, folder: pathlib.Path, source: str, config: ConfigDict) -> pathlib.Path | None:
     data = folder / DATA
     if (data / DESCRIPTION).is_file():
-        print(f"{shown(data)} is there already; to read the table again, remove it or choose another --output.")
+        print(f"{data} is there already; to read the table again, remove it or choose another --output.")
     make_data_set(understood, data, _examination(source))
-    report = report_of(data)
+    report = {"table": understood.describe().splitlines(), **report_of(data)}
     write_whole(folder / REPORT, json.dumps(report, indent=1, ensure_ascii=False) + "\n")
-    print(shown("\n".join([describe(data), *report_lines(report)])), flush=True)
+    print("\n".join([describe(data), *report_lines(report)]), flush=True)
     _check_splits(report, data)
     if not _train(source, _for_data(config, data, source, report), folder / WORKDIR):
         return None
     index = _index(folder, config)
-    print(shown("\n".join(next_lines(folder))))
+    print("\n".join(next_lines(folder)))
     return index
 
 
@@ -202,12 +203,13 @@ def _index(folder: pathlib.Path, config: ConfigDict) -> pathlib.Path:
     from mural_tf.search.pages import write_gallery
     from mural_tf.search.queries import search
 
-    embedder = load(_model_of(folder))
-    index = build_index(embedder, [str(folder / DATA)], folder / INDEX, progress=True)
-    print(f"{len(index):,} pictures in {shown(folder / INDEX)}.")
-    queries = _examples(folder / DATA)
-    if queries:
-        write_gallery(folder / PAGE, index, search(index, embedder, queries, top=10))
+    embedder = load(str(_model_of(folder)))
+    with local_folder(folder / INDEX) as place:
+        index = build_index(embedder, [str(folder / DATA)], place, progress=True)
+        print(f"{len(index):,} pictures in {folder / INDEX}.")
+        queries = _examples(folder / DATA)
+        if queries:
+            write_gallery(folder / PAGE, index, search(index, embedder, queries, top=10))
     return folder / INDEX
 
 
