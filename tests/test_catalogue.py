@@ -716,6 +716,6 @@ def test_from_a_table_to_a_search(tmp_path, export):
     assert page.count("<section>") == 2 and page.count("First right answer") + page.count("No right answer") == 2
     again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert again.returncode == 0 and "is there already" in again.stdout and "is finished" in again.stdout, again.stderr
-    search = next(line for line in again.stdout.splitlines() if "search query" in line).strip()
+    search = next(line for line in again.stdout.splitlines() if "search query" in line and "--index=" in line)
     found = subprocess.run([sys.executable, *shlex.split(search)[1:]], cwd=tmp_path, capture_output=True, text=True)
     assert found.returncode == 0 and (tmp_path / "found.html").is_file(), found.stderr
