@@ -34,6 +34,7 @@ from mural_tf.files import as_path
 from mural_tf.ingest.filters import usable_bytes
 from mural_tf.ingest.hashes import text_hash
 from mural_tf.ingest.image_store import DownloadedImages
+from mural_tf.ingest.img2dataset import is_download
 from mural_tf.ingest.language_guess import Guess, language_named
 from mural_tf.ingest.own_tables import DOWNLOADS, PICTURES, OwnTable, Row, Value, open_table
 from mural_tf.ingest.source import Tally, language_tag
@@ -82,8 +83,8 @@ class Pictures:
         folder = as_path(images) if images else table.folder
         if not folder.is_dir():
             raise UserError(f"--images={images}: there is no such folder.")
-        packed = any(next(iter(folder.glob(pattern)), None) for pattern in ("*.tar", "*.tfrecord", "*_stats.json"))
-        return cls(folder, DownloadedImages(folder) if packed and table.kind != DOWNLOADS else None)
+        named = table.kind != DOWNLOADS and is_download(folder)  # its own pictures come with its rows
+        return cls(folder, DownloadedImages(folder) if named else None)
 
     def is_there(self, value: Value) -> bool:
         """Tells whether a value leads to a picture."""

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, Union
 from mural_tf.data.pictures import ENDINGS
 from mural_tf.errors import UserError
 from mural_tf.files import as_path
-from mural_tf.ingest.img2dataset import find_shards, read_samples
+from mural_tf.ingest.img2dataset import find_shards, is_download, read_samples
 from mural_tf.ingest.parquet import UnreadableParquet, open_parquet, read_rows
 from mural_tf.ingest.source import find_files, language_tag, unpacked_size
 from mural_tf.ingest.text_files import (
@@ -154,7 +154,7 @@ def _kind_of(path: pathlib.Path) -> str:
 
 
 def _open_folder(folder: pathlib.Path) -> OwnTable:
-    if any(next(iter(folder.glob(pattern)), None) for pattern in ("*.tar", "*.tfrecord", "*_stats.json")):
+    if is_download(folder):
         shards = find_shards(folder)
         return OwnTable(shards, PARQUET if shards[0].suffix == ".parquet" else DOWNLOADS, folder)
     tables = sorted(folder.glob("*.parquet"))
