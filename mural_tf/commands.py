@@ -97,6 +97,54 @@ def _is_dry(flag: Flags) -> bool:
     return flag["dry_run"]
 
 
+def catalogue():
+    """Makes a multilingual search of your own table of pictures and captions: data set, fine-tuning, index, page.
+
+    python -m mural_tf catalogue products.csv --images=photos --output=shop --from=workdirs/emoji_mural
+    python -m mural_tf catalogue products.csv --dry_run
+
+    TABLE is CSV, TSV, JSON, JSON lines or Parquet, img2dataset's output, or a folder of pictures with texts beside them
+    (photo.txt, photo.en.txt). It says what it takes for pictures, captions, language and id before it works, and
+    --columns=image=foto,caption=titel,language=sprache,id=sku says otherwise. Without --config it trains as
+    configs/finetune.py says; --config.train.steps=100 overrides a field. The same command goes on where it stopped. See
+    docs/your_own_data.md.
+    """
+    from_nothing = cli.last_value("from", sys.argv[1:]) == "nothing"
+    config = cli.define_config(required=False, default="catalogue" if from_nothing else "finetune")
+    flag = cli.define(
+        images=("", "Folder of the pictures, or img2dataset's output. Default: the table's folder.", place),
+        columns=(
+            [],
+            "What columns hold: image=NAME,caption=NAME,caption.de=NAME,language=NAME,id=NAME; + joins names.",
+        ),
+        language=("", "BCP 47 code of captions that name none. Default: it is guessed."),
+        encoding=("", "Of text files: utf-8, cp1252, shift_jis, … Default: it is found."),
+        image_size=(512, "Shrink pictures whose shorter side is longer than this; 0 keeps them.", 0),
+        max_skipped_fraction=(0.5, "Stop when a larger share of the rows is unusable."),
+    )
+    run = cli.define(
+        output=("", "Folder for everything that is made.", place),
+        **{"from": ("", "Model to start from: workdir, export or TF-Hub handle; or nothing.", handle)},
+        dry_run=(False, "Print what is understood of the table, and do nothing."),
+    )
+    cli.define_trust()
+
+    def main(tables: list[str]) -> None:
+        if len(tables) != 1:
+            raise UserError(
+                f"Expected one TABLE, a file, a pattern in quotes or a folder: got {' '.join(tables) or 'none'}."
+            )
+        if not run["dry_run"]:
+            cli.need(output=run["output"])
+        from mural_tf.ingest.catalogue import Asked
+        from mural_tf.runs.catalogue import catalogue
+
+        asked = Asked(tables[0], **{name: tuple(v) if isinstance(v, list) else v for name, v in flag.items()})
+        catalogue(asked, run["output"], run["from"], config.value, run["dry_run"])
+
+    return main
+
+
 def evaluate():
     """Evaluates a model on a benchmark: prints a table and keeps the numbers.
 
@@ -762,6 +810,7 @@ def xla_check():
 COMMANDS = {
     "pretrain": Command(pretrain),
     "finetune": Command(finetune),
+    "catalogue": Command(catalogue, positional=True),
     "evaluate": Command(evaluate),
     "export": Command(export),
     "embed": Command(embed, positional=True),

@@ -180,7 +180,7 @@ def test_a_command_gets_its_flags_and_arguments(no_flags, monkeypatch, capsys):
     assert end.value.code == 1 and "mural COMMAND … [--help]\n\n  add up  Adds up." in capsys.readouterr().err
 
 
-LOADING = {"finetune", "evaluate", "export", "embed", "search index", "search query", "analyse languages",
+LOADING = {"catalogue", "finetune", "evaluate", "export", "embed", "search index", "search query", "analyse languages",
            "analyse doctor", "analyse errors", "import"}  # fmt: skip
 
 

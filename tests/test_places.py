@@ -24,11 +24,13 @@ from mural_tf.training.prepare import HANDLES, PLACES
 
 # Texts that name nothing; `config` is a file of Python, which is run: it must be on this machine.
 TEXTS = {"split", "languages", "pivot", "protocol", "tpu", "profile", "beam", "language", "host", "head", "variants",
-         "translation_languages", "config", "benchmark", "tpu_type", "version", "labels", "filter"}  # fmt: skip
+         "translation_languages", "config", "benchmark", "tpu_type", "version", "labels", "filter",
+         "columns", "encoding"}  # fmt: skip
 HERE = {"emoji": {"cache"}}  # on this machine only: npm writes there
 WORKS = {
     "pretrain": {"workdir"},
     "finetune": {"workdir", "from"},
+    "catalogue": {"images", "output", "from"},
     "evaluate": {"model", "data_dir", "output"},
     "export": {"model", "output"},
     "embed": {"input", "model", "output"},

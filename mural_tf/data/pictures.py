@@ -18,7 +18,7 @@ from PIL import Image
 
 from mural_tf.errors import UserError
 from mural_tf.files import as_path
-from mural_tf.remote import RemotePath
+from mural_tf.remote import RemotePath, failures_of
 
 # More are not decoded, whoever asks: a few kilobytes can hold gigabytes of one colour.
 MAX_PIXELS = 2**26
@@ -170,7 +170,7 @@ def read_file(path: str | os.PathLike) -> bytes:
     path = as_path(path)
     if isinstance(path, pathlib.Path) and not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would wait
         raise BadImage("not a regular file")
-    with path.open("rb") as file:
+    with failures_of(str(path)), path.open("rb") as file:
         content = file.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
         raise BadImage(f"file of more than {MAX_BYTES:,} bytes")

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 from mural_tf.data.pictures import ENDINGS, BadImage, path_below, read_file
 from mural_tf.errors import UserError
 from mural_tf.files import as_path
-from mural_tf.ingest.img2dataset import find_shards, parse_example, read_samples
+from mural_tf.ingest.img2dataset import find_shards, is_download, parse_example, read_samples
 from mural_tf.ingest.source import IMAGE, Captioned, Reading, Source, Text, unpacked_size
 from mural_tf.ingest.text_files import canonical_language, is_text
 
@@ -142,5 +142,4 @@ class CaptionedImages(Source):
 
 
 def _open_images(directory: pathlib.Path) -> ImageFolder | DownloadedImages:
-    is_download = any(next(iter(directory.glob(pattern)), None) for pattern in ("*.tar", "*.tfrecord", "*_stats.json"))
-    return DownloadedImages(directory) if is_download else ImageFolder(directory)
+    return DownloadedImages(directory) if is_download(directory) else ImageFolder(directory)

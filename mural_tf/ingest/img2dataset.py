@@ -50,6 +50,11 @@ class Sample(NamedTuple):
     where: tuple[int, int] = (0, 0)
 
 
+def is_download(folder: pathlib.Path) -> bool:
+    """Tells whether a folder looks like an output of img2dataset."""
+    return any(next(iter(folder.glob(pattern)), None) for pattern in ("*.tar", "*.tfrecord", "*_stats.json"))
+
+
 def find_shards(directory: str | pathlib.Path) -> list[pathlib.Path]:
     """Returns the sorted shards of an img2dataset output; sub-folders are shards of the format "files".
 

@@ -146,7 +146,7 @@ class _Unbuffered(io.RawIOBase):
         return True
 
     def readinto(self, buffer) -> int:
-        piece = self._content.read1(len(buffer))
+        piece = getattr(self._content, "read1", self._content.read)(len(buffer))  # TensorFlow's files have no read1
         buffer[: len(piece)] = piece
         return len(piece)
 
