@@ -199,7 +199,9 @@ def _train(source: str, config: ConfigDict, workdir: pathlib.Path) -> bool:
 
 def _index(folder: pathlib.Path, config: ConfigDict) -> pathlib.Path:
     from mural_tf.loading import load
+    from mural_tf.runs.report_page import NAME as RUN_PAGE
     from mural_tf.search.build import build_index
+    from mural_tf.search.commands import calibrate_index
     from mural_tf.search.pages import write_gallery
     from mural_tf.search.queries import search
 
@@ -208,8 +210,11 @@ def _index(folder: pathlib.Path, config: ConfigDict) -> pathlib.Path:
         index = build_index(embedder, [str(folder / DATA)], place, progress=True)
         print(f"{len(index):,} pictures in {folder / INDEX}.")
         queries = _examples(folder / DATA)
+        if queries and index.confidence is None:
+            calibrate_index(index, place, embedder, [str(folder / DATA)])
         if queries:
-            write_gallery(folder / PAGE, index, search(index, embedder, queries, top=10))
+            links = {"What was trained, and how well it finds": f"{WORKDIR}/{RUN_PAGE}"}
+            write_gallery(folder / PAGE, index, search(index, embedder, queries, top=10), links)
     return folder / INDEX
 
 

@@ -49,13 +49,14 @@ p { margin: .3rem 0 0; overflow-wrap: anywhere; }
 """
 
 
-def write_gallery(path: str | os.PathLike, index: Index, results: Sequence[Result]) -> None:
+def write_gallery(path: str | os.PathLike, index: Index, results: Sequence[Result], links: Mapping = {}) -> None:
     """Writes the page whole or not at all; images that are gone leave an empty frame with their name."""
-    write_whole(path, page_html(index, results))
+    write_whole(path, page_html(index, results, links))
 
 
-def page_html(index: Index, results: Sequence[Result]) -> str:
-    """Returns the page of all results, a section a query."""
+def page_html(index: Index, results: Sequence[Result], links: Mapping[str, str] = {}) -> str:
+    """Returns the page of all results, a section a query, with `links` {words: address} at its foot."""
+    pages = "".join(f'<p><a href="{html.escape(to)}">{html.escape(words)}</a></p>' for words, to in links.items())
     found = "images" if index.kind == IMAGES else "texts"
     title = results[0].query.name if len(results) == 1 else f"{len(results)} queries"
     sections = "\n".join(_section(index, result) for result in results)
@@ -73,7 +74,7 @@ def page_html(index: Index, results: Sequence[Result]) -> str:
 <h1>Found among {index.count:,} {found}</h1>
 {sections}
 </main>
-<footer><p>Model {html.escape(index.model.describe())}. Numbers are cosines, larger is closer.</p></footer>
+<footer><p>Model {html.escape(index.model.describe())}. Numbers are cosines, larger is closer.</p>{pages}</footer>
 </body>
 </html>
 """
