@@ -43,6 +43,10 @@ class KnownRows:
         places = np.minimum(np.searchsorted(self._hashes, hashes), len(self._hashes) - 1)
         return np.where(self._hashes[places] == hashes, self._rows[places], -1)
 
+    def absent(self, seen: collect.Seen) -> np.ndarray:
+        """Returns the rows whose keys were not seen, int64 [K]; `seen` gets them."""
+        return self._rows[seen.add_all(self._hashes)]
+
 
 def with_content(found: Iterable[Found], files=None) -> Iterator[Found]:
     """Yields what was found, the images read and with their `content`, as far as they can be read."""

@@ -36,6 +36,7 @@ def index(
     batch_size: int = 64,
     update: bool = False,
     embeddings: str = "",
+    prune: bool = False,
 ) -> Index:
     """Makes the index `output` and, where it is large, an approximate one; prints what was done.
 
@@ -44,7 +45,10 @@ def index(
       update: bring a complete index to what its sources hold; without `names` and `embeddings` those it was made of,
         with the model that made it.
       embeddings: a folder that `embed` made, in place of `names`, `kind`, `split` and `dtype`.
+      prune: the update takes out what is in the sources no more.
     """
+    if prune and not update:
+        raise UserError("--prune takes out what the sources hold no more: it needs --update.")
     given = read_queries(queries_file) if queries_file else []
     if method not in ("none", "auto"):
         approximate.import_faiss()
@@ -55,7 +59,7 @@ def index(
             model, names, kind, split, dtype, embeddings = _made_of(folder, model)
         if not embeddings:
             collect.list_files(kind, names, split)  # mistakes show before the model is loaded
-        return _index(model, names, folder, kind, split, dtype, method, given, batch_size, update, embeddings)
+        return _index(model, names, folder, kind, split, dtype, method, given, batch_size, update, embeddings, prune)
 
 
 def _made_of(folder: pathlib.Path, model: str) -> tuple[str, list[str], str, str, str, str]:
@@ -70,13 +74,13 @@ def _made_of(folder: pathlib.Path, model: str) -> tuple[str, list[str], str, str
     return (model, [], kind, split, dtype, sources[0]) if is_embedded else (model, sources, kind, split, dtype, "")
 
 
-def _index(model, names, output, kind, split, dtype, method, given, batch_size, update, embeddings) -> Index:
+def _index(model, names, output, kind, split, dtype, method, given, batch_size, update, embeddings, prune) -> Index:
     if embeddings:
-        made = index_embeddings(embeddings, output, update)
+        made = index_embeddings(embeddings, output, update, prune)
         embedder = model_of(made, model) if model else LateModel(made)
     else:
         embedder = load(model)
-        made = build_index(embedder, names, output, kind, split, dtype, batch_size, update, progress=True)
+        made = build_index(embedder, names, output, kind, split, dtype, batch_size, update, progress=True, prune=prune)
     print(f"{made.count:,} {made.kind} in {shown(output)}, made by {made.model.describe()}.")
     if made.skipped:
         print(f"{made.skipped:,} could not be read: see {shown(output)}/{SKIPPED}.", file=sys.stderr)
