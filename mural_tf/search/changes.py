@@ -16,11 +16,10 @@ import numpy as np
 from mural_tf.data.pictures import read_file
 from mural_tf.errors import UserError
 from mural_tf.files import exclusive_lock, save_array
-from mural_tf.ingest.hashes import bytes_hash
 from mural_tf.search import collect, fields
 from mural_tf.search.collect import Found, Unreadable
 from mural_tf.search.index import DESCRIPTION, REMOVED, Index, load_index
-from mural_tf.search.items import IMAGES
+from mural_tf.search.items import IMAGES, content_of
 
 BUILDING, JOINED = "building", "joined"  # folders of an index that is being made
 
@@ -55,7 +54,7 @@ def with_content(found: Iterable[Found], files=None) -> Iterator[Found]:
             with contextlib.suppress(OSError, ValueError):  # the encoder will say why
                 item, content = entry
                 data = content if isinstance(content, bytes) else read_file(content)
-                entry = dataclasses.replace(item, content=f"{bytes_hash(data):016x}"), data
+                entry = dataclasses.replace(item, content=content_of(data)), data
         yield entry
 
 
