@@ -276,7 +276,7 @@ def search_index():
     The same command goes on where it was interrupted. --kind=texts indexes captions and lines of text instead.
     --embeddings takes what the command embed has made. When sources have changed:
 
-    python -m mural_tf search index --update --output=INDEX
+    python -m mural_tf search index --update [--prune] --output=INDEX
 
     docs/search.md has the rest.
     """
@@ -288,6 +288,7 @@ def search_index():
         dtype=("float32", "Type of the stored vectors.", ["float32", "float16"]),
         batch_size=(64, "Images encoded at a time.", 1),
         update=(False, "Bring a complete index to what its sources hold by now: these, or those it was made of."),
+        prune=(False, "With --update: also take out what the sources hold no more."),
         embeddings=("", "A folder that the command embed has made, in place of sources, kind, split and dtype.", place),
     )
     search = cli.define(

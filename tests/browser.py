@@ -11,7 +11,7 @@ import subprocess
 import aiohttp
 
 PROGRAM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
-PATIENCE = 20.0  # seconds
+PATIENCE = 60.0  # seconds
 
 
 @contextlib.asynccontextmanager

@@ -399,6 +399,11 @@ def test_embeddings_follow_the_fields_of_a_data_set(tmp_path):
     again = run(tmp_path, [str(tmp_path / "data")], kind=IMAGES)
     second = build.index_embeddings(again, tmp_path / "index", update=True)
     assert [second.items[row] for row in second.rows(acme)] == ["violet.png"] and len(second) == 4
+    again.rename(tmp_path / "before again")
+    records.write_records(tmp_path / "data", records.IMAGE_TEXT, "test", rows[1:])
+    again = run(tmp_path, [str(tmp_path / "data")], kind=IMAGES)
+    assert len(build.index_embeddings(again, tmp_path / "index", update=True)) == 4
+    assert len(build.index_embeddings(again, tmp_path / "index", update=True, prune=True)) == 3
 
 
 def test_the_command_index_takes_embeddings(tmp_path, monkeypatch, capsys):

@@ -262,6 +262,38 @@ def test_an_update_that_is_killed_goes_on(table, made, tmp_path, after):
         np.testing.assert_array_equal(index_after.embeddings[was], new.embeddings[row])
 
 
+def test_a_data_set_that_is_made_again_shows_no_wrong_pictures(data, tmp_path):
+    before = build.build_index(ColorEmbedder(), [str(data)], tmp_path / "index")
+    rows = [records.ImageTextRecord(name, png(color), [name], ["en"], [""]) for name, color in COLORS.items()]
+    records.write_records(data, records.IMAGE_TEXT, "test", rows[::-1], shards=2)
+    for row in range(4):
+        with pytest.raises((ValueError, OSError)):
+            before.read_image(row)
+    encoder = ColorEmbedder()
+    after = build.build_index(encoder, [str(data)], tmp_path / "index", update=True)
+    assert not encoder.encoded and len(after) == 4
+    assert all(after.read_image(row) == png(COLORS[after.items[row]]) for row in range(4))
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_pruning_takes_out_what_the_sources_hold_no_more(table, made, monkeypatch, is_killed):
+    table.write_text("\n".join([*TABLE[:3], "yellow.png", TABLE[4]]), encoding="utf-8")  # without the orange one
+    (table.parent / "yellow.png").write_bytes(png((250, 250, 0)))
+    if is_killed:
+        with monkeypatch.context() as patch:  # everything is encoded, but not joined
+            patch.setattr(build.Parts, "put_together", lambda self: self.missing_on_purpose)
+            with pytest.raises(AttributeError):
+                update(table, made, prune=True, part=1)
+    after = update(table, made, prune=True, part=1)
+    assert sorted(after.items) == ["blue.png", "red.png", "violet.png", "yellow.png"]
+    table.write_text("\n".join(TABLE[:3]), encoding="utf-8")
+    assert sorted(update(table, made).items) == sorted(after.items)
+    encoder = ColorEmbedder()
+    assert sorted(update(table, made, encoder, prune=True).items) == ["blue.png", "red.png"] and not encoder.encoded
+    with pytest.raises(UserError, match="it needs --update"):
+        commands.index("model", [str(table)], str(made), prune=True)
+
+
 def test_the_command_updates_from_what_the_index_was_made_of(table, made, monkeypatch, capsys):
     monkeypatch.setattr(commands, "load", lambda path: ColorEmbedder())
     (table.parent / "yellow.png").write_bytes(png((250, 250, 0)))

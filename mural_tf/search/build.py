@@ -26,7 +26,7 @@ from mural_tf.files import as_path, exclusive_lock, json_field, publish, read_js
 from mural_tf.files import read_array as load_array
 from mural_tf.ingest.hashes import bytes_hash
 from mural_tf.ingest.shards import Manifest, manifest_path, places_path, read_manifest
-from mural_tf.search import approximate, collect, embed
+from mural_tf.search import approximate, collect, confidence, embed
 from mural_tf.search import index as index_files
 from mural_tf.search.changes import BUILDING, JOINED, Changes, KnownRows, changing, with_content
 from mural_tf.search.collect import Found, Piece, Seen
@@ -38,7 +38,7 @@ if TYPE_CHECKING:  # TensorFlow, which commands do without until they embed
     from mural_tf.embedder import Embedder
 
 PLAN = "plan.json"
-OF_ONE_STATE = (index_files.DESCRIPTION, index_files.REMOVED, approximate.REPORT, approximate.FILE)
+OF_ONE_STATE = (index_files.DESCRIPTION, index_files.REMOVED, approximate.REPORT, approximate.FILE, confidence.FILE)
 ROWS = 4096  # that are in memory at a time
 
 
@@ -67,6 +67,7 @@ class Parts:
     def __init__(self, output: pathlib.Path, asked: dict, model: Fingerprint, complete: Index | None = None):
         self.output, self.asked, self.model, self.complete = output, asked, model, complete
         self.folder = output / BUILDING
+        self.gone = np.zeros(0, np.int64)  # rows of the complete index to drop
         self._lock = contextlib.ExitStack()
         plan, probes = self.folder / PLAN, self.folder / index_files.PROBES
         foreign = output.exists() and (not output.is_dir() or any(path != self.folder for path in output.iterdir()))
@@ -96,8 +97,11 @@ class Parts:
         self.close()
         shutil.rmtree(self.folder)
 
-    def encode(self, embedder, groups: Sequence[Sequence[Piece]], batch_size: int, bar: tqdm) -> None:
-        """Makes shards of the pieces that have none, without what earlier shards, or a complete index, hold."""
+    def encode(self, embedder, groups: Sequence[Sequence[Piece]], batch_size: int, bar: tqdm, prune: bool) -> None:
+        """Makes shards of the pieces that have none, without what earlier shards, or a complete index, hold.
+
+        With `prune`, the complete index is to lose what the pieces do not hold.
+        """
         kind, width = self.asked["kind"], self.model.probes.shape[1]
         done = {tuple(source) for manifest in self._manifests() for source in manifest.sources}
         missing = [[piece for piece in group if piece.unit[:4] not in done] for group in groups]
@@ -106,7 +110,7 @@ class Parts:
         if missing and self.complete is None:
             for shard in self.shards():
                 bar.update(int(seen.add_all(_hashes(kind, shard.items)).sum()))
-        elif missing:  # what did not change is in no shard
+        elif missing or prune:  # what did not change is in no shard
             for entry in collect.read(kind, (piece for group in groups for piece in group if piece.unit[:4] in done)):
                 bar.update(int(seen.add(collect.hash_of(key_of(kind, entry)))))
         choose = Changes(self.complete) if self.complete is not None else with_content
@@ -114,6 +118,13 @@ class Parts:
         write = EmbedShard(embedder, self.folder, kind, dtype, width, batch_size, 1.0, seen, bar.update, choose)
         for number, group in enumerate(missing, start=len(self._numbers())):
             list(write((number, group)))
+        if prune:
+            self.drop_others_than(seen)
+
+    def drop_others_than(self, seen: Seen) -> None:
+        """Lets the complete index lose the rows whose keys were not seen."""
+        if self.complete is not None:
+            self.gone = KnownRows(self.complete).absent(seen)
 
     def shards(self) -> list[Shard]:
         """Returns the finished ones."""
@@ -134,7 +145,7 @@ class Parts:
             kept = rows_to_keep(self.asked["kind"], shards)
             if self.complete is not None:
                 kept = self._changed(shards, kept)
-                if not any(rows.any() for rows in kept[1:]):
+                if not len(self.gone) and not any(rows.any() for rows in kept[1:]):
                     self.discard()
                     return
                 shards.insert(0, Shard(self.output / index_files.EMBEDDINGS, self.output / index_files.ITEMS))
@@ -151,7 +162,7 @@ class Parts:
         """Returns the rows to keep, bool, of the complete index and of the shards that change it."""
         known = KnownRows(self.complete)
         stays = np.ones(len(self.complete), bool)
-        stays[self.complete.removed] = False
+        stays[self.complete.removed] = stays[self.gone] = False
         changed = []
         for shard, rows in zip(shards, kept):
             before = known.rows(_hashes(self.asked["kind"], shard.items))
@@ -339,6 +350,7 @@ def build_index(
     update: bool = False,
     part: int = PART,
     progress: bool = False,
+    prune: bool = False,
 ) -> Index:
     """Makes the index `output`, or continues an interrupted run; a complete one is opened as it is.
 
@@ -349,7 +361,8 @@ def build_index(
       dtype: of the stored vectors, "float32" or "float16" (half the size; scores change by about 1e-4).
       batch_size: images per call of the model.
       update: bring a complete index to what its sources hold by now: what is new is added, what changed is replaced,
-        and its approximate part goes. What is in no source any more stays; `changes.remove` takes it out.
+        and its approximate part goes. What is in no source any more stays, unless
+      prune: an update is to take it out.
       part: items in a shard, about: what an interrupted run loses.
 
     Raises:
@@ -368,18 +381,20 @@ def build_index(
     with contextlib.closing(Parts(output, asked, model, complete)) as parts:
         if not parts.is_joined:
             with tqdm(desc=f"Indexing {kind}", unit=f" {kind}", disable=not progress) as bar:
-                parts.encode(embedder, collect.cut_files(kind, files, part), batch_size, bar)
+                parts.encode(embedder, collect.cut_files(kind, files, part), batch_size, bar, prune)
         parts.put_together()
     return index_files.load_index(output)
 
 
-def index_embeddings(folder: str | os.PathLike, output: str | os.PathLike, update: bool = False) -> Index:
+def index_embeddings(
+    folder: str | os.PathLike, output: str | os.PathLike, update: bool = False, prune: bool = False
+) -> Index:
     """Makes the index `output` of a folder that `embed` made, in bounded memory; a complete one is opened as it is.
 
     Args:
       folder: see `embed`.
       output: a folder that is missing, empty or holds an index of this folder.
-      update: bring a complete index to what the folder holds by now, as `build_index` does.
+      update, prune: bring a complete index to what the folder holds by now, as `build_index` does.
 
     Raises:
       UserError: `folder` is not what `embed` makes, or damaged; an index of something else in `output`.
@@ -392,6 +407,11 @@ def index_embeddings(folder: str | os.PathLike, output: str | os.PathLike, updat
     if complete is not None and not update:
         return complete
     with contextlib.closing(Parts(output, asked, model, complete)) as parts:
+        if prune:
+            seen = Seen()
+            for shard in shards:
+                seen.add_all(_hashes(kind, shard.items))
+            parts.drop_others_than(seen)
         parts.put_together(shards)
     return index_files.load_index(output)
 

@@ -16,11 +16,10 @@ import numpy as np
 from mural_tf.data.pictures import read_file
 from mural_tf.errors import UserError
 from mural_tf.files import exclusive_lock, save_array
-from mural_tf.ingest.hashes import bytes_hash
 from mural_tf.search import collect, fields
 from mural_tf.search.collect import Found, Unreadable
 from mural_tf.search.index import DESCRIPTION, REMOVED, Index, load_index
-from mural_tf.search.items import IMAGES
+from mural_tf.search.items import IMAGES, content_of
 
 BUILDING, JOINED = "building", "joined"  # folders of an index that is being made
 
@@ -43,6 +42,10 @@ class KnownRows:
         places = np.minimum(np.searchsorted(self._hashes, hashes), len(self._hashes) - 1)
         return np.where(self._hashes[places] == hashes, self._rows[places], -1)
 
+    def absent(self, seen: collect.Seen) -> np.ndarray:
+        """Returns the rows whose keys were not seen, int64 [K]; `seen` gets them."""
+        return self._rows[seen.add_all(self._hashes)]
+
 
 def with_content(found: Iterable[Found], files=None) -> Iterator[Found]:
     """Yields what was found, the images read and with their `content`, as far as they can be read."""
@@ -51,7 +54,7 @@ def with_content(found: Iterable[Found], files=None) -> Iterator[Found]:
             with contextlib.suppress(OSError, ValueError):  # the encoder will say why
                 item, content = entry
                 data = content if isinstance(content, bytes) else read_file(content)
-                entry = dataclasses.replace(item, content=f"{bytes_hash(data):016x}"), data
+                entry = dataclasses.replace(item, content=content_of(data)), data
         yield entry
 
 

@@ -49,6 +49,7 @@ def index(
     update: bool = False,
     embeddings: str = "",
     calibrate: str = "",
+    prune: bool = False,
 ) -> Index:
     """Makes the index `output` and, where it is large, an approximate one; prints what was done.
 
@@ -59,7 +60,10 @@ def index(
       update: bring a complete index to what its sources hold; without `names` and `embeddings` those it was made of,
         with the model that made it.
       embeddings: a folder that `embed` made, in place of `names`, `kind`, `split` and `dtype`.
+      prune: the update takes out what is in the sources no more.
     """
+    if prune and not update:
+        raise UserError("--prune takes out what the sources hold no more: it needs --update.")
     given = read_queries(queries_file) if queries_file else []
     if method not in ("none", "auto"):
         approximate.import_faiss()
@@ -74,7 +78,9 @@ def index(
             collect.list_files(kind, names, split)  # mistakes show before the model is loaded
         captioned = [calibrate] if calibrate else list(filter(_has_dev, names))
         _captioned(captioned)  # and these
-        made, embedder = _index(model, names, folder, kind, split, dtype, method, given, batch_size, update, embeddings)
+        made, embedder = _index(
+            model, names, folder, kind, split, dtype, method, given, batch_size, update, embeddings, prune
+        )
         answered = [one for one in given if one.right]
         if made.kind == IMAGES and (made.confidence is None or calibrate or answered):
             calibrate_index(made, folder, embedder, captioned, answered, batch_size)
@@ -132,14 +138,14 @@ def _has_dev(source: str) -> bool:
     return folder.is_dir() and any(folder.glob("dev-*.tfrecord"))
 
 
-def _index(model, names, output, kind, split, dtype, method, given, batch_size, update, embeddings):
+def _index(model, names, output, kind, split, dtype, method, given, batch_size, update, embeddings, prune):
     """Returns the index and its model."""
     if embeddings:
-        made = index_embeddings(embeddings, output, update)
+        made = index_embeddings(embeddings, output, update, prune)
         embedder = model_of(made, model) if model else LateModel(made)
     else:
         embedder = load(model)
-        made = build_index(embedder, names, output, kind, split, dtype, batch_size, update, progress=True)
+        made = build_index(embedder, names, output, kind, split, dtype, batch_size, update, progress=True, prune=prune)
     print(f"{made.count:,} {made.kind} in {shown(output)}, made by {made.model.describe()}.")
     if made.skipped:
         print(f"{made.skipped:,} could not be read: see {shown(output)}/{SKIPPED}.", file=sys.stderr)

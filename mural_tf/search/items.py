@@ -22,6 +22,7 @@ from mural_tf.data.pictures import read_file
 from mural_tf.data.record_format import Example
 from mural_tf.errors import UserError
 from mural_tf.files import save_array, whole
+from mural_tf.ingest.hashes import bytes_hash
 from mural_tf.ingest.text_files import parse_object
 
 KINDS = IMAGES, TEXTS = "images", "texts"
@@ -65,7 +66,15 @@ def read_image(item: Item) -> bytes:
         raise ValueError(f"{item.name!r} is a text without an image.")
     if item.offset < 0:
         return read_file(item.path)
-    return image_of_record(tfrecord.read_at(item.path, item.offset), item.path)
+    image = image_of_record(tfrecord.read_at(item.path, item.offset), item.path)
+    if item.content and content_of(image) != item.content:
+        raise ValueError(f"{item.path} holds another image at byte {item.offset} by now: update the index.")
+    return image
+
+
+def content_of(image: bytes) -> str:
+    """Returns 16 hexadecimal digits that stand for the bytes of an image."""
+    return f"{bytes_hash(image):016x}"
 
 
 def image_of_record(serialized: bytes, path: str) -> bytes:
