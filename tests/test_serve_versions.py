@@ -381,8 +381,8 @@ def test_an_export_with_versions_loads_as_its_newest(export, tmp_path):
     for name in ("image_encoder", "text_encoder"):
         shutil.copytree(export / name / "1", folder / name / "3")
     (folder / "versions/3").mkdir(parents=True)
-    assert newest_version(folder, ("image_encoder", "text_encoder")) == 1  # no card yet
     for name in ("config.json", "vocabulary.txt", "model_card.json"):
+        assert name == "config.json" or newest_version(folder, ("image_encoder", "text_encoder")) == 1  # no card yet
         shutil.copy(export / name, folder / "versions/3" / name)
     (folder / "config.json").unlink()  # of the first
     embedder = mural_tf.load(folder)

@@ -31,18 +31,15 @@ Folder = Union[pathlib.Path, RemotePath]
 
 def models_of(export: Folder) -> dict[str, list[int]]:
     """Returns {model: numbers of its complete versions, the newest last} of a folder of models; empty if none."""
+    described: dict[str, set[str]] = {}
+    for path in export.glob(f"{VERSIONS}/*/*"):
+        described.setdefault(path.parent.name, set()).add(path.name)
     found: dict[str, list[int]] = {}
     for path in export.glob(f"*/*/{GRAPH}"):
         number = path.parent.name
-        if number.isdigit() and is_complete(export, int(number)):
+        if number.isdigit() and MODEL_CARD in described.get(number, {MODEL_CARD}):
             found.setdefault(path.parent.parent.name, []).append(int(number))
     return {name: sorted(numbers) for name, numbers in sorted(found.items())}
-
-
-def is_complete(export: Folder, number: int) -> bool:
-    """Tells whether nothing is missing of a version whose SavedModels are there."""
-    folder = export / VERSIONS / str(number)
-    return not folder.is_dir() or (folder / MODEL_CARD).is_file()
 
 
 def newest_version(export: Folder, models: Iterable[str]) -> int:
@@ -120,12 +117,14 @@ def _upload(partial: pathlib.Path, export: RemotePath, names: list[str]) -> None
 def follow(store: RemotePath, local: pathlib.Path) -> None:
     """Makes a local copy of an export hold the versions that a store has: copies new ones, removes those that are gone.
 
-    What is copied appears here as it was published there.
+    New ones are those with a description: of others it is not known when they are complete. They appear as they were
+    published there.
     """
     there, here = models_of(store), models_of(local)
     for number in sorted({number for numbers in there.values() for number in numbers}):
-        if any(number not in here.get(name, ()) for name, numbers in there.items() if number in numbers):
-            _download(store, local, number, [name for name, numbers in there.items() if number in numbers])
+        models = [name for name, numbers in there.items() if number in numbers]
+        if any(number not in here.get(name, ()) for name in models) and (store / VERSIONS / str(number)).is_dir():
+            _download(store, local, number, models)
     for name, numbers in here.items():
         for number in set(numbers) - set(there.get(name, ())) if there else ():
             remove_tree(local / name / str(number))
@@ -139,8 +138,5 @@ def _download(store: RemotePath, local: pathlib.Path, number: int, models: list[
             target = partial / path.relative_to(store)
             target.parent.mkdir(parents=True, exist_ok=True)
             copy_file(path, target)
-    if (partial / VERSIONS).is_dir():
-        add_version(partial, local, number)
-    else:
-        _move(partial, local, [f"{name}/{number}" for name in models])
+    add_version(partial, local, number)
     shutil.rmtree(partial, ignore_errors=True)
