@@ -237,6 +237,16 @@ _ROWS: dict[str, tuple[Cell | None, ...]] = {
         one_line("saved_models.py::test_damage_elsewhere_is_one_line"),
         one_line(EXPORTED),
     ),
+    "a new version of an export that is broken or not whole": (
+        no("it reads a version as it is"),
+        no("a run goes on from its own checkpoints"),
+        no("it reads a version as it is"),
+        no("it needs no model"),
+        no("it reads a version as it is"),
+        no("it reads a version as it is"),
+        mended("serve_versions.py::test_a_version_that_is_killed_while_it_appears_is_passed_over"),
+        mended("serve_versions.py::test_a_broken_version_is_one_line_until_its_files_change"),
+    ),
     "a damaged index": (
         no("it needs no index"),
         no("it needs no index"),
