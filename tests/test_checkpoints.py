@@ -44,6 +44,8 @@ class TwoWeights:
         self.optimizers = {"joint": keras.optimizers.legacy.Adam()}
         self.optimizers["joint"]._create_all_weights([self.kernel, self.log_temperature])
 
+    average = None
+
     def weights_by_part(self):
         return {"image_encoder": tf.train.Checkpoint(kernel=self.kernel), "log_temperature": self.log_temperature}
 

@@ -146,7 +146,8 @@ class _Unbuffered(io.RawIOBase):
         return True
 
     def readinto(self, buffer) -> int:
-        piece = getattr(self._content, "read1", self._content.read)(len(buffer))  # TensorFlow's files have no read1
+        read = self._content.read1 if hasattr(self._content, "read1") else self._content.read  # of TensorFlow's files
+        piece = read(len(buffer))
         buffer[: len(piece)] = piece
         return len(piece)
 

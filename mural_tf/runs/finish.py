@@ -63,8 +63,9 @@ class MeasuredModel:
                 self._model = outside.submit(build_model, self._config, self.tokenizer.vocabulary_size).result()
         if not self._alone and self._restored != step:
             restore_for_inference(self._model, self._workdir, "latest")
-            for weight, average in zip(self._model.trainable_variables, self._average.values if self._average else ()):
-                weight.assign(average.read_value())
+            if self._average is not None:
+                for weight, average in zip(self._model.trainable_variables, self._average.values):
+                    weight.assign(average.read_value())
             self._restored = step
         return self._model
 
