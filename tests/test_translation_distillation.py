@@ -310,7 +310,9 @@ def test_what_a_finished_stage_says_to_do_next(tmp_path, capsys):
     (tmp_path / "summary.json").write_text('{"table": "", "split": "test", "search": []}')
     for method, change in ((METHOD, " --config.other_method=True"), ("mural", "")):
         finish.describe(toy_data.toy_config("data/mine", method), tmp_path)
-        expected = f"finetune --config=finetune{change} --from={tmp_path} --workdir=NEW_FOLDER --config.data.directory="
+        expected = (
+            f"finetune --config=finetune{change} --from={tmp_path} --workdir={tmp_path}_tuned --config.data.directory="
+        )
         assert f"{expected}data/mine" in capsys.readouterr().out
 
 

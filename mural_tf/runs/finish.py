@@ -183,7 +183,7 @@ def describe(config: ConfigDict, workdir: pathlib.Path) -> None:
     trust = " --trust" if names_code(config) else ""
     source = f"{workdir}{trust}"
     model = workdir / EXPORT if exported else source
-    lines, data = [""], config.data.directory
+    lines, data, tuned = [""], config.data.directory, workdir.with_name(f"{workdir.name}_tuned")
     if table:
         lines += [f"Mean recall on {data}, split {split}:", table, ""]
     lines += [f"Found for {line}" for line in json_field(summary, "search", list[str], path)]
@@ -194,9 +194,9 @@ def describe(config: ConfigDict, workdir: pathlib.Path) -> None:
         f"  {workdir / 'metrics.jsonl'}, {workdir / 'tensorboard'}  numbers of every step",
         *([f"  {page}  a page of all this, to look at or to mail"] if (page := workdir / REPORT_PAGE).exists() else []),
         "Next:",
-        f"  python -m mural_tf search query 'a sentence' --model={model} --images=FOLDER --html=found.html",
+        f"  python -m mural_tf search query 'a sentence' --model={model} --images={data} --html=found.html",
         *([f"  python -m mural_tf evaluate --model={source} --data_dir={data} --split={split}"] if table else []),
-        f"  python -m mural_tf finetune --config=finetune{_change(config)} --from={source} --workdir=NEW_FOLDER "
+        f"  python -m mural_tf finetune --config=finetune{_change(config)} --from={source} --workdir={tuned} "
         f"--config.data.directory={data}",
     ]
     print(shown("\n".join(lines)))
