@@ -171,17 +171,15 @@ def _by_language(rows: list[dict], evaluation: Evaluation | None) -> str:
 
 
 def _bars_of(name: str, now: Mapping, source: Mapping, evaluation: Evaluation) -> str:
-    named = {language: f"{name}/{language}/mean_recall" for language in evaluation.sizes}
-    rest = [language for language in named if not any(language in group for group in evaluation.groups.values())]
-    groups = {**evaluation.groups, **({"other languages" if evaluation.groups else "": rest} if rest else {})}
-    values = {
-        group: sorted(
-            ((x, now[named[x]], source.get(named[x])) for x in members if x in named and named[x] in now),
-            key=lambda bar: -bar[1],
-        )
-        for group, members in groups.items()
-    }
-    return bar_chart(values)
+    """Bars of each language once, in the last group that has it: of a tuned model in "tuned" or "others"."""
+    group_of = dict.fromkeys(evaluation.sizes, "other languages" if evaluation.groups else "")
+    group_of.update({language: group for group, members in evaluation.groups.items() for language in members})
+    values: dict[str, list] = {group: [] for group in dict.fromkeys([*evaluation.groups, *group_of.values()])}
+    for language, group in group_of.items():
+        key = f"{name}/{language}/mean_recall"
+        if key in now:
+            values[group].append((language, now[key], source.get(key)))
+    return bar_chart({group: sorted(bars, key=lambda bar: -bar[1]) for group, bars in values.items() if bars})
 
 
 # Charts.
