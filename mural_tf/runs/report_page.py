@@ -24,6 +24,7 @@ from mural_tf.errors import UserError
 from mural_tf.evaluation.retrieval import Evaluation, read_pool
 from mural_tf.files import as_path, read_json, write_whole
 from mural_tf.remote_folders import shown
+from mural_tf.training.log import duration
 from mural_tf.training.workdir import read_metrics
 
 NAME = "report.html"
@@ -75,7 +76,7 @@ def write_report_page(
         ("Recall by language", _by_language(rows, evaluation)),
         ("Found and missed", _examples(evaluation, embedder, config)),
         ("Data", _data(config)),
-        ("Time", _table(["stage", "time"], [(stage, _duration(value)) for stage, value in seconds.items()], 1)),
+        ("Time", _table(["stage", "time"], [(stage, duration(value)) for stage, value in seconds.items()], 1)),
         ("Settings", _settings(workdir, config)),
     ]
     body = "".join(f"<section><h2>{title}</h2>\n{content}\n</section>\n" for title, content in sections if content)
@@ -398,9 +399,3 @@ def _table(heads: Sequence[str], lines: Iterable[Sequence[str]], numbers_from: i
 
 def _number(value) -> str:
     return f"{value:.1f}" if _is_finite(value) else "–"
-
-
-def _duration(seconds: float) -> str:
-    """45.3 → "45.3 s", 3725 → "1 h 02 min"."""
-    minutes = round(seconds / 60)
-    return f"{seconds:.1f} s" if seconds < 120 else f"{minutes // 60} h {minutes % 60:02} min"

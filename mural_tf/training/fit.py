@@ -98,11 +98,7 @@ def fit(
     evaluation = PeriodicEvaluation(evaluate, log, checkpoints, signals, intervals, evaluate_every)
     # Saved before each evaluation too, which then may be interrupted.
     saving = SaveCheckpoints(checkpoints, log, intervals, (train.checkpoint_every, evaluate_every))
-    chance = {task: batch_size(config, model.tasks[task].stream) for task in model.compared_pairs()}
-    callbacks = [log, StopAfterStep(signals, strategy), saving, evaluation]
-    # Fine-tuning is something that people wait for; several workers cannot ask.
-    callbacks.append(Forecast(log, asks=train.evaluate_first and workers(strategy) == 1))
-    callbacks.append(AtChance(log, chance, config.optimizer.warmup_steps))
+    callbacks = [log, StopAfterStep(signals, strategy), saving, evaluation, *_observers(model, config, log, strategy)]
     if profile:
         callbacks.append(Profile(profile, log))
 
@@ -130,6 +126,14 @@ def fit(
         finally:
             checkpoints.wait()
     return log.step >= train.steps
+
+
+def _observers(model: DualEncoder, config: ConfigDict, log: TrainingLog, strategy: tf.distribute.Strategy) -> list:
+    """Returns what looks at the numbers of a run and speaks up."""
+    chance = {task: batch_size(config, model.tasks[task].stream) for task in model.compared_pairs()}
+    # Fine-tuning is something that people wait for; several workers cannot ask.
+    asks = config.train.evaluate_first and workers(strategy) == 1
+    return [Forecast(log, asks), AtChance(log, chance, config.optimizer.warmup_steps)]
 
 
 def _reads_share(config: ConfigDict) -> bool:
