@@ -33,12 +33,12 @@ def test_zeros_stand_for_what_follows_from_the_data(tmp_path, capsys):
     source = base_config()
     source.optimizer.update(dict(name="adam", learning_rate=4e-3, text_text_learning_rate=2e-3, warmup_steps=9))
     config = get_config()
-    config.data.directory = str(tmp_path)
+    config.data.directory, config.optimizer.text_tower_rate = str(tmp_path), 0.1
     found = tuning.settings_by_data(config, source)
     assert (found.train.steps, found.train.image_text_batch, found.train.text_text_batch) == (60, 32, 32)
     assert (found.train.log_every, found.train.evaluate_every, found.train.checkpoint_every) == (3, 12, 12)
     optimizer = found.optimizer
-    assert (optimizer.name, optimizer.warmup_steps) == ("adam", 0)
+    assert (optimizer.name, optimizer.warmup_steps, optimizer.text_tower_rate) == ("adam", 0, 0.1)
     assert np.allclose([optimizer.learning_rate, optimizer.text_text_learning_rate], [2e-4, 1e-4], rtol=1e-12)
     assert capsys.readouterr().out == "128 captions in 2 languages: 60 steps of 32 pairs, adam at 0.0002.\n"
     config.data.image_text_languages = ("de",)

@@ -52,7 +52,7 @@ def settings_by_data(config: ConfigDict, source: ConfigDict) -> ConfigDict:
 
     Args:
       config: with 0 for `train.steps`, `train.image_text_batch`, `train.text_text_batch` or `optimizer.learning_rate`,
-        which then brings the source's whole optimiser.
+        which then brings the source's optimiser, but for what departs from the defaults.
       source: the configuration of the model that the run starts from.
 
     Raises `UserError` where there are no captions to train on.
@@ -72,9 +72,11 @@ def settings_by_data(config: ConfigDict, source: ConfigDict) -> ConfigDict:
         train.evaluate_every = train.evaluate_every or max(train.steps // 5, 1)
         train.checkpoint_every = min(train.checkpoint_every, max(train.steps // 5, 1))
     if not config.optimizer.learning_rate:
-        config.optimizer.update({**source.optimizer.to_dict(), "warmup_steps": config.optimizer.warmup_steps})
-        config.optimizer.learning_rate *= RATE
-        config.optimizer.text_text_learning_rate *= RATE
+        name, own = "text_text_learning_rate", base_config().optimizer
+        factor = RATE if config.optimizer[name] == own[name] else 1.0  # a rate that is given stays
+        config.optimizer.update(inherited(config, source, "optimizer", source.optimizer))
+        config.optimizer.learning_rate = source.optimizer.learning_rate * RATE
+        config.optimizer[name] *= factor
     print(
         f"{captions:,} captions in {len(counts)} language{'s' * (len(counts) != 1)}: {train.steps:,} steps of "
         f"{train.image_text_batch:,} pairs, {config.optimizer.name} at {config.optimizer.learning_rate:.2g}.",
