@@ -166,7 +166,8 @@ def test_the_script_with_two_workers(tmp_path):
     command = [sys.executable, os.path.join(root, "run_pretrain.py"), "--config=configs/shapes_smoke.py",
                "--config.train.steps=20", "--config.train.log_every=5", "--config.train.evaluate_every=10",
                "--config.train.image_text_batch=16", "--config.train.text_text_batch=16",
-               "--config.vocabulary.builder=tokenizers", f"--config.data.directory={tmp_path / 'shapes'}",
+               "--config.vocabulary.builder=tokenizers", "--config.data.read=all",  # the shapes are one file
+               f"--config.data.directory={tmp_path / 'shapes'}",
                f"--workdir={tmp_path / 'run'}"]  # fmt: skip
     ports = free_ports(2)
     processes = [start(command, i, ports) for i in range(2)]
