@@ -15,6 +15,7 @@ from mural_tf.models import build_model
 from mural_tf.models.step import WeightAverage
 from mural_tf.runs import tuning
 from mural_tf.runs.finetune import as_begun, finetune, starting_point
+from mural_tf.runs.pretrain import pretrain
 from mural_tf.training.fit import compile_model
 
 from configs.finetune import get_config  # isort: skip
@@ -56,6 +57,15 @@ def test_what_is_given_stays(tmp_path):
     found = tuning.settings_by_data(config, base_config())
     assert (found.train.steps, found.train.log_every, found.train.evaluate_every) == (7, 50, 0)
     assert (found.optimizer.name, found.optimizer.learning_rate, found.train.image_text_batch) == ("lamb", 1e-2, 32)
+
+
+@pytest.mark.parametrize("name", ["steps", "image_text_batch", "text_text_batch"])
+def test_zeros_are_for_fine_tuning_alone(name, tmp_path):
+    config = toy_data.toy_config(tmp_path)
+    config.train[name] = 0
+    with pytest.raises(UserError, match=f"train.{name}=0: expected 1 or more. Only fine-tuning"):
+        pretrain(config, tmp_path / "w")
+    assert not (tmp_path / "w").exists()
 
 
 def test_a_run_goes_on_with_the_values_of_its_beginning(tmp_path):

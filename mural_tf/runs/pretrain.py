@@ -69,6 +69,7 @@ def train_and_finish(
     """The part that pretraining and fine-tuning share; `initialize` sets the weights of a run's first start."""
     config = complete(config)
     check_places(config)
+    _check_sizes(config)
     steps = parse_profile(profile, config.train.steps)
     strategy = build_strategy(tpu)  # several workers must be set up before TensorFlow does anything else
     with local_folder(workdir, is_chief(strategy)) as folder, StopSignals() as signals:
@@ -85,6 +86,16 @@ def train_and_finish(
         if signals.received == signal.SIGINT:
             raise KeyboardInterrupt(message)
         print(message)
+
+
+def _check_sizes(config: ConfigDict) -> None:
+    """Raises `UserError` for the zeros that fine-tuning alone replaces, see `runs/tuning.py`."""
+    for name in ("steps", "image_text_batch", "text_text_batch"):
+        if config.train[name] < 1:
+            raise UserError(
+                f"train.{name}={config.train[name]}: expected 1 or more. Only fine-tuning (run_finetune.py --from=…) "
+                "takes 0 for what follows from the data."
+            )
 
 
 def _train_in_workdir(config, workdir, strategy, profile, debug_nans, initialize, signals) -> bool:
