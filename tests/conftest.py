@@ -12,6 +12,13 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
+if "PYTEST_XDIST_WORKER" in os.environ:
+    import tensorflow
+
+    # TensorFlow's optimiser of graphs takes longer than the small graphs here take to run. It can be turned off for
+    # input pipelines only before the first operation. The scripts and servers that tests start as processes have it.
+    tensorflow.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+
 
 # The files that take longest, longest first. The workers take file after file; a long one among the last would leave
 # the other core without work.
