@@ -190,6 +190,20 @@ def test_a_folder_of_pictures_with_texts_beside_them(tmp_path):
     }
 
 
+def test_texts_beside_pictures_with_names_of_gettext(tmp_path):
+    """One caption without a name, then lines as catalogues of programs name languages, rare ones too."""
+    write_pictures(tmp_path, 2)
+    lines = ["A red kangaroo.", "ach.utf8=Kangaru", "de_AT.utf8=Ein Känguru", "sr@latin.utf8=kengur", "pt.utf8="]
+    (tmp_path / "p0.txt").write_text("\n".join(lines))
+    (tmp_path / "p1.txt").write_text("A pea = a small thing\nach = no name of a language that has a shorter one")
+    understood, tally, found = read(tmp_path, language="en")
+    assert found["p0.jpg"] == [
+        ("en", "A red kangaroo."), ("ach", "Kangaru"), ("de-AT", "Ein Känguru"), ("sr-Latn", "kengur")
+    ]  # fmt: skip
+    assert [language for language, _ in found["p1.jpg"]] == ["en", "en"] and tally.written == 2
+    assert "caption.ach (ach)" in understood.describe() and understood.fields == []
+
+
 @pytest.mark.parametrize("as_images", [True, False])
 def test_what_img2dataset_has_downloaded(tmp_path, as_images):
     (tmp_path / "downloads").mkdir()

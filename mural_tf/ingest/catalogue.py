@@ -36,7 +36,7 @@ from mural_tf.ingest.hashes import text_hash
 from mural_tf.ingest.image_store import DownloadedImages
 from mural_tf.ingest.img2dataset import is_download
 from mural_tf.ingest.language_guess import Guess, language_named
-from mural_tf.ingest.own_tables import DOWNLOADS, PICTURES, OwnTable, Row, Value, open_table
+from mural_tf.ingest.own_tables import DOWNLOADS, PICTURES, OwnTable, Row, Value, language_of_caption, open_table
 from mural_tf.ingest.source import Tally, language_tag
 from mural_tf.ingest.table_columns import SAMPLE, Columns, find_columns, parse_choices
 from mural_tf.ingest.text_files import Problem, clean
@@ -273,11 +273,12 @@ def understand(asked: Asked) -> Understood:
     table = open_table(asked.table, asked.encoding)
     pictures = Pictures.of(table, asked.images)
     rows = list(itertools.islice(table.rows(lambda kind, place: None), SAMPLE))
+    names = dict.fromkeys(name for row in rows for name in row.values)
     if table.kind == PICTURES and not choices:
-        columns = Columns("image", {"caption": ""}, ("caption",))
+        named = {name: language_of_caption(name) for name in names if name != "image"}
+        columns = Columns("image", named, language_of_others=language_of_caption)
     else:
         columns = find_columns(rows, choices, pictures.is_there)
-    names = dict.fromkeys(name for row in rows for name in row.values)
     found = Understood(asked, table, columns, pictures, {}, [name for name in names if columns.is_field(name)])
     if not asked.language:
         found.guesses = _guesses(columns, rows)

@@ -492,7 +492,9 @@ def _problem_with(row: Row) -> str:
 # A folder of pictures, with texts beside them.
 
 LONGEST_TEXT = 2**20  # bytes of a file of captions
-_NAMED_LINE = re.compile(r"([A-Za-z]{2,3}(?:[-_][A-Za-z0-9]{2,8})*)\s*=\s*(.*)")
+# `de=…`, or with names of gettext's, as catalogues of programs have them: `sr_RS@latin.utf8=…`
+_NAMED_LINE = re.compile(r"([A-Za-z]{2,3}(?:[-_][A-Za-z0-9]{2,8})*)(?:@([A-Za-z]+))?(\.utf-?8)?\s*=\s*(.*)", re.I)
+_SCRIPTS = {"latin": "Latn", "cyrillic": "Cyrl", "devanagari": "Deva", "arabic": "Arab"}
 
 
 def _read_pictures(folder: pathlib.Path, files: Sequence[pathlib.Path], on_problem: Problem) -> Iterator[Row]:
@@ -520,18 +522,28 @@ def _read_pictures(folder: pathlib.Path, files: Sequence[pathlib.Path], on_probl
                 yield row
 
 
+def language_of_caption(column: str) -> str | None:
+    """Returns the language in a name of those columns, "caption" or "caption.de"; `None` for another column."""
+    name, _, tag = column.partition(".")
+    return tag if name == "caption" else None
+
+
 def language_of(code: str) -> str:
     """Returns the BCP 47 tag of a code that stands in a name, "" for what is none: "de", "pt_BR", "deu"."""
-    try:
-        tag = language_tag(code.replace("_", "-"))
-    except UserError:
-        return ""
+    tag = _tag_of(code)
     # Most words of three letters are the code of some language: only those count that have a shorter one.
     return tag if len(tag.split("-")[0]) == 2 else ""
 
 
+def _tag_of(code: str) -> str:
+    try:
+        return language_tag(code.replace("_", "-"))
+    except UserError:
+        return ""
+
+
 def _captions_of(path: pathlib.Path, language: str) -> dict[str, tuple[str, ...]]:
-    """Returns column -> captions of a file: a caption a line, or lines `de=…`."""
+    """Returns column -> captions of a file: a caption a line, or lines `de=…`, which one caption may precede."""
     try:
         with path.open("rb") as file:
             data = file.read(LONGEST_TEXT)
@@ -542,12 +554,24 @@ def _captions_of(path: pathlib.Path, language: str) -> dict[str, tuple[str, ...]
     except OSError:
         return {}
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    named = [_NAMED_LINE.fullmatch(line) for line in lines]
+    named = [_named_caption(line) for line in lines]
+    if not all(named[1:]) or named == [None]:
+        named = [None] * len(lines)
     found: dict[str, tuple[str, ...]] = {}
-    if lines and all(match and language_of(match[1]) for match in named):
-        for match in named:
-            name = f"caption.{language_of(match[1])}"
-            found[name] = (*found.get(name, ()), match[2])
-    elif lines:
-        found[f"caption.{language}" if language else "caption"] = tuple(lines)
+    for line, one in zip(lines, named):
+        tag, caption = one or (language, line)
+        name = f"caption.{tag}" if tag else "caption"
+        if caption:
+            found[name] = (*found.get(name, ()), caption)
     return found
+
+
+def _named_caption(line: str) -> tuple[str, str] | None:
+    """Returns the language of a line `de=…` and what follows; `None` for another line."""
+    match = _NAMED_LINE.fullmatch(line)
+    if not match:
+        return None
+    code, variant, encoded, caption = match.groups()
+    code = f"{code}-{_SCRIPTS[variant.lower()]}" if variant and variant.lower() in _SCRIPTS else code
+    tag = _tag_of(code) if encoded else language_of(code)  # no sentence begins with `ace.utf8=`
+    return (tag, caption) if tag else None

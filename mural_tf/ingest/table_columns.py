@@ -45,6 +45,7 @@ class Columns:
       image: the column of the pictures.
       captions: column -> language of its captions, "" where the row says it, or nobody does.
       bases: names before the language in columns such as "title_de", for those that only later rows have.
+      language_of_others: returns the language of a column of captions that no name above is of; `None` of another one.
       language: the column that says the language of a row's captions, "" if there is none.
       identity: the column of the product's number or name, "" if there is none.
     """
@@ -54,11 +55,14 @@ class Columns:
     bases: tuple[str, ...] = ()
     language: str = ""
     identity: str = ""
+    language_of_others: Callable[[str], str | None] | None = None
 
     def caption_language(self, name: str) -> str | None:
         """Returns the language of a column of captions, "" if its name does not say it, None of any other column."""
         if name in self.captions:
             return self.captions[name]
+        if self.language_of_others is not None:
+            return self.language_of_others(name)
         base, language = split_language(name)
         return language if language and base in self.bases and name not in (self.image, self.identity) else None
 
