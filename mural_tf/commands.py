@@ -125,6 +125,11 @@ def catalogue():
     run = cli.define(
         output=("", "Folder for everything that is made.", place),
         **{"from": ("", "Model to start from: workdir, export or TF-Hub handle; or nothing.", handle)},
+        translations=(
+            [],
+            "Data folders with translation pairs, learned in a stage at the end: languages the table lacks are found.",
+            place,
+        ),
         dry_run=(False, "Print what is understood of the table, and do nothing."),
     )
     cli.define_trust()
@@ -140,7 +145,7 @@ def catalogue():
         from mural_tf.runs.catalogue import catalogue
 
         asked = Asked(tables[0], **{name: tuple(v) if isinstance(v, list) else v for name, v in flag.items()})
-        catalogue(asked, run["output"], run["from"], config.value, run["dry_run"])
+        catalogue(asked, run["output"], run["from"], config.value, tuple(run["translations"]), run["dry_run"])
 
     return main
 

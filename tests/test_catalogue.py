@@ -22,12 +22,14 @@ import types
 import convert_data
 import forked
 import pytest
+import toy_data
 from absl import flags
 from object_store import object_store, stored, upload
 from tqdm import tqdm
 
 from benchmarks import damage
-from mural_tf.data.record_format import IMAGE_TEXT, TEXT_PAIRS, ImageTextRecord
+from mural_tf.config import load_config, save_config
+from mural_tf.data.record_format import IMAGE_TEXT, TEXT_PAIRS, ImageTextRecord, TextPair
 from mural_tf.data.records import find_files, read_records, write_records
 from mural_tf.errors import UserError
 from mural_tf.files import exclusive_lock
@@ -671,6 +673,22 @@ def test_a_model_must_be_named(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_translations_are_looked_for_before_the_table_is_read(tmp_path, export):
+    write_pictures(tmp_path, 3)
+    asked = Asked(str(write_csv(tmp_path / "t.csv", wide(3))))
+    toy_data.write_toy_data(tmp_path / "toy")
+    (tmp_path / "none").mkdir()
+    (tmp_path / "labse").mkdir()
+    with pytest.raises(UserError, match="--translations=.*/none: there is no text_pairs/train-.*`python -m mural_tf"):
+        runs.catalogue(asked, tmp_path / "out", str(export), None, [str(tmp_path / "toy"), str(tmp_path / "none")])
+    config = load_config(export / "config.json")
+    config.model = "labse"
+    save_config(config, tmp_path / "labse/config.json")
+    with pytest.raises(UserError, match="--translations: the stage starts from align or mural .*; .*labse is labse"):
+        runs.catalogue(asked, tmp_path / "out", str(tmp_path / "labse"), None, [str(tmp_path / "toy")])
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_dry_run_says_what_is_understood(tmp_path, capsys):
     write_pictures(tmp_path, 3)
     path = write_csv(tmp_path / "t.csv", wide(3), ";")
@@ -733,3 +751,10 @@ def test_from_a_table_to_a_search(tmp_path, export):
     search = next(line for line in again.stdout.splitlines() if "search query" in line and "--index=" in line)
     found = subprocess.run([sys.executable, *shlex.split(search)[1:]], cwd=tmp_path, capture_output=True, text=True)
     assert found.returncode == 0 and (tmp_path / "found.html").is_file(), found.stderr
+    pairs = [TextPair(f"word {i}", "en", f"Wort {i}", "de") for i in range(40)]
+    write_records(tmp_path / "more", TEXT_PAIRS, "train", pairs)
+    taught = subprocess.run([*command, f"--translations={tmp_path}/more"], cwd=ROOT, capture_output=True, text=True)
+    assert taught.returncode == 0, taught.stderr
+    assert re.search(r"5\d translation pairs in 1 language: 60 steps of \d+ pairs, adam at 0.004", taught.stdout)
+    assert "out/index is an index of another model" in taught.stdout and "24 pictures in" in taught.stdout
+    assert f"--model={tmp_path}/out/translated" in taught.stdout

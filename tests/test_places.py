@@ -30,7 +30,7 @@ HERE = {"emoji": {"cache"}}  # on this machine only: npm writes there
 WORKS = {
     "pretrain": {"workdir"},
     "finetune": {"workdir", "from"},
-    "catalogue": {"images", "output", "from"},
+    "catalogue": {"images", "output", "from", "translations"},
     "evaluate": {"model", "data_dir", "output"},
     "export": {"model", "output"},
     "embed": {"input", "model", "output"},

@@ -18,6 +18,7 @@ from mural_tf.runs.finetune import as_begun, finetune, starting_point
 from mural_tf.runs.pretrain import pretrain
 from mural_tf.training.fit import compile_model
 
+from configs import translated  # isort: skip
 from configs.finetune import get_config  # isort: skip
 
 
@@ -47,6 +48,21 @@ def test_zeros_stand_for_what_follows_from_the_data(tmp_path, capsys):
     config.data.image_text_languages = ("fr",)
     with pytest.raises(UserError, match=r"has no training captions in \['fr'\]"):
         tuning.settings_by_data(config, source)
+
+
+def test_a_stage_of_translations_follows_the_pairs(tmp_path, capsys):
+    """64 pairs: 3 * sqrt(64) = 24 -> 32, half of it; a quarter of that for captions; 12 * 64 / 16 = 48 -> 60 steps."""
+    toy_data.write_toy_data(tmp_path)
+    config = translated.get_config()
+    config.data.directory = str(tmp_path)
+    found = tuning.settings_by_data(config, base_config())
+    assert (found.train.steps, found.train.text_text_batch, found.train.image_text_batch) == (60, 16, 4)
+    assert found.optimizer.name == "adam" and np.isclose(found.optimizer.learning_rate, 4e-3 / 36, rtol=1e-12)
+    assert capsys.readouterr().out == "64 translation pairs in 1 language: 60 steps of 16 pairs, adam at 0.00011.\n"
+    config.text_tower.hidden_size = 64
+    config.data.sources = {name: {"directory": str(tmp_path)} for name in ("one", "other")}
+    found = tuning.settings_by_data(config, base_config())
+    assert found.optimizer.learning_rate == 4e-3 and "128 translation pairs" in capsys.readouterr().out
 
 
 def test_what_is_given_stays(tmp_path):

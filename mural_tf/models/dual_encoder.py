@@ -75,6 +75,7 @@ class DualEncoder(keras.Model):
     fields: ClassVar[Mapping] = {}
     title: ClassVar[str] = ""  # of the model card: the method and its paper; by default the docstring's first line
     starts_from: ClassVar[tuple[str, ...]] = ()  # methods whose trained weights this one's stage begins with
+    sized_by: ClassVar[str] = "captions"  # what fine-tuning's batch and steps follow from; or `TEXT_PAIRS`
     log_names: tuple[str, ...] = ()  # of `measures`
     vector_parts: tuple[str, ...] = ()  # entries of a batch, float32 [B, embedding_size], that `completer` adds
 

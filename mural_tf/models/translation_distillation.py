@@ -32,7 +32,7 @@ from mural_tf.encoders.packing import encode_by_length
 from mural_tf.errors import UserError
 from mural_tf.losses.contrastive import contrastive_loss
 from mural_tf.losses.distillation import cosine_loss
-from mural_tf.models.dual_encoder import DualEncoder, Embedding, Task
+from mural_tf.models.dual_encoder import TEXT_PAIRS, DualEncoder, Embedding, Task
 from mural_tf.text.word_pieces import TOKENS
 
 LOSSES = ("cosine", "softmax")
@@ -47,9 +47,10 @@ class TranslationDistillation(DualEncoder):
 
     title = "Translation distillation: translations taught in the images' space (after Reimers and Gurevych, 2020)"
     starts_from = ("align", "mural", "etcl", "siglip", "translation_distillation")
+    sized_by = TEXT_PAIRS
     fields = dict(
-        # The language of each pair's side that is the target; pairs without it are left out. "": the one of most
-        # captions. "en+de", or "mean", those with at least half as many captions as that one: the mean of their texts.
+        # The language of each pair's side that is the target; pairs without it are left out. "": of the languages with
+        # many captions the one with most pairs. "en+de", or "mean", all those: the mean of their texts.
         pivot=FOUND,
         cached=False,  # embed all targets before the first step, each once, in place of every batch's in its step
         loss="cosine",  # or "softmax": the target among those of the whole batch, in both directions
@@ -60,8 +61,8 @@ class TranslationDistillation(DualEncoder):
         captions_weight=1.0,  # w_c; 0: captions are not read
     )
     tasks = {
-        "translation": Task("text_text", ("text_b", "text_target"), pair=("text_b", "text_target")),
-        "pivot": Task("text_text", ("text_a", "text_target")),
+        "translation": Task(TEXT_PAIRS, ("text_b", "text_target"), pair=("text_b", "text_target")),
+        "pivot": Task(TEXT_PAIRS, ("text_a", "text_target")),
         "captions": Task("captions", ("caption", "caption_target")),
     }
 

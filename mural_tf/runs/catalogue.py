@@ -4,6 +4,7 @@ Everything lies in one folder. Each part is made once: a run that stopped goes o
 
     data/          the data set, see ingest/catalogue.py; skipped.tsv names the rows that are not in it
     workdir/       the trained model and its export
+    translated/    the same after a stage of translations, where there are some: models/translation_distillation.py
     index/         every picture, with captions and fields
     search.html    a page with an example in each language
     report.json    what was read, and what the model makes of it
@@ -16,6 +17,7 @@ import json
 import os
 import pathlib
 import shlex
+import shutil
 from collections.abc import Mapping, Sequence
 
 from ml_collections import ConfigDict
@@ -23,11 +25,13 @@ from ml_collections import ConfigDict
 from mural_tf.config import load_config
 from mural_tf.data.dataset_folder import DESCRIPTION, describe
 from mural_tf.errors import UserError
+from mural_tf.export.versions import newest_description
 from mural_tf.files import as_path, exclusive_lock, json_field, read_json, storage_errors, write_whole
 from mural_tf.ingest.catalogue import SKIPPED, WITHOUT_CAPTIONS, Asked, Examine, Understood, make_data_set, understand
 from mural_tf.remote_folders import local_copy, local_folder
 
-DATA, WORKDIR, INDEX, PAGE, REPORT = "data", "workdir", "index", "search.html", "report.json"
+DATA, WORKDIR, TRANSLATED, INDEX = "data", "workdir", "translated", "index"
+PAGE, REPORT = "search.html", "report.json"
 NOTHING = "nothing"
 MANY_CUT, MANY_UNKNOWN = 0.1, 0.02  # shares of captions, of pieces, that are worth a word
 EXAMPLES = 12  # queries on the page
@@ -41,7 +45,12 @@ NO_SOURCE = (
 
 
 def catalogue(
-    asked: Asked, output: str | os.PathLike, source: str, config: ConfigDict, dry_run: bool = False
+    asked: Asked,
+    output: str | os.PathLike,
+    source: str,
+    config: ConfigDict,
+    translations: Sequence[str] = (),
+    dry_run: bool = False,
 ) -> pathlib.Path | None:
     """Makes everything that is not made yet in `output`, and prints what it does; returns the index's folder.
 
@@ -50,6 +59,8 @@ def catalogue(
       output: folder, here or in a store.
       source: the model to start from: as `finetune` takes it, or "nothing".
       config: of training; data and evaluation are set here.
+      translations: data folders with text pairs. The model learns these and those of the table in a stage at the end,
+        so that languages are found that the table lacks.
       dry_run: print what is understood of the table, and do nothing.
 
     Returns:
@@ -65,12 +76,14 @@ def catalogue(
     if not source:
         raise UserError(NO_SOURCE)
     _check_source(source)
+    if translations:
+        _check_translations(translations, source)
     folder = as_path(output)
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     busy = f"Another process is at work in {output}: wait for it, or choose another folder."
     with exclusive_lock(folder / "catalogue.lock", busy):
-        return _make(understood, folder, source, config)
+        return _make(understood, folder, source, config, translations)
 
 
 def _check_source(source: str) -> None:
@@ -79,7 +92,34 @@ def _check_source(source: str) -> None:
         raise UserError(f"--from={source}: there is no such workdir, export or module.")
 
 
-def _make(understood: Understood, folder: pathlib.Path, source: str, config: ConfigDict) -> pathlib.Path | None:
+def _check_translations(translations: Sequence[str], source: str) -> None:
+    """Raises `UserError` for a folder without text pairs to train on, or a source whose method has no such stage."""
+    from mural_tf.data import records
+    from mural_tf.models.translation_distillation import TranslationDistillation
+
+    for name in translations:
+        if not records.find_files(name, records.TEXT_PAIRS, "train"):
+            raise UserError(
+                f"--translations={name}: there is no {records.TEXT_PAIRS}/train-*.tfrecord; expected a data folder as "
+                "`python -m mural_tf convert` makes it of translation pairs, or the one that the source was trained on."
+            )
+    config = _config_of(source)
+    known = TranslationDistillation.starts_from
+    if config is not None and config.model not in known:
+        raise UserError(f"--translations: the stage starts from {' or '.join(known)}; {source} is {config.model}.")
+
+
+def _config_of(source: str) -> ConfigDict | None:
+    """Returns the configuration of a workdir or an export, `None` where the source has none."""
+    if source == NOTHING or source.startswith(("http://", "https://")):
+        return None
+    path = newest_description(local_copy(source)) / "config.json"
+    return load_config(path) if path.is_file() else None
+
+
+def _make(
+    understood: Understood, folder: pathlib.Path, source: str, config: ConfigDict, translations: Sequence[str]
+) -> pathlib.Path | None:
     data = folder / DATA
     if (data / DESCRIPTION).is_file():
         print(f"{data} is there already; to read the table again, remove it or choose another --output.")
@@ -89,6 +129,8 @@ def _make(understood: Understood, folder: pathlib.Path, source: str, config: Con
     print("\n".join([describe(data), *report_lines(report)]), flush=True)
     _check_splits(report, data)
     if not _train(source, _for_data(config, data, source, report), folder / WORKDIR):
+        return None
+    if translations and not _teach(translations, folder):
         return None
     index = _index(folder, config)
     print("\n".join(next_lines(folder)))
@@ -100,17 +142,15 @@ def _make(understood: Understood, folder: pathlib.Path, source: str, config: Con
 
 def _examination(source: str) -> Examine | None:
     """Returns what counts captions that a model cuts off and pieces that it does not know; None if it has no words."""
-    if source == NOTHING or source.startswith(("http://", "https://")):
+    config = _config_of(source)
+    vocabulary = None if config is None else newest_description(local_copy(source)) / "vocabulary.txt"
+    if vocabulary is None or not vocabulary.is_file():
         return None
-    folder = local_copy(source)
-    if not (folder / "config.json").is_file() or not (folder / "vocabulary.txt").is_file():
-        return None
-    config = load_config(folder / "config.json")
     if config.text_tower.name == "words":
         return None
     from mural_tf.text import build_tokenizer
 
-    tokenizer = build_tokenizer(config, folder / "vocabulary.txt")
+    tokenizer = build_tokenizer(config, vocabulary)
     unknown = tokenizer.vocabulary.index("[UNK]") if "[UNK]" in tokenizer.vocabulary else -1
 
     def examine(texts: Sequence[str]) -> Mapping[str, int]:
@@ -194,6 +234,24 @@ def _train(source: str, config: ConfigDict, workdir: pathlib.Path) -> bool:
     return is_finished(workdir)
 
 
+def _teach(translations: Sequence[str], folder: pathlib.Path) -> bool:
+    """Adds the stage of translations, or goes on with it; tells whether it came to its end."""
+    from mural_tf.configs.translated import get_config
+    from mural_tf.runs.finetune import finetune
+    from mural_tf.runs.finish import is_finished
+
+    workdir, tuned = folder / TRANSLATED, load_config(local_copy(folder / WORKDIR / "config.json"))
+    stage = get_config()
+    data = str(folder / DATA)
+    stage.data.update(dict(source="records", directory=data, shuffle_buffer=tuned.data.shuffle_buffer))
+    names = [data, *translations]
+    stage.data.sources = {f"data_{number}": {"directory": name} for number, name in enumerate(names)}
+    stage.evaluation.update(tuned.evaluation)
+    print(f"Teaching translations of {', '.join(translations)} and of the table.", flush=True)
+    finetune(stage, str(folder / WORKDIR), workdir)
+    return is_finished(workdir)
+
+
 # Index and page.
 
 
@@ -207,20 +265,39 @@ def _index(folder: pathlib.Path, config: ConfigDict) -> pathlib.Path:
 
     embedder = load(str(_model_of(folder)))
     with local_folder(folder / INDEX) as place:
+        _drop_index_of_another_model(place, _trained(folder).name)
         index = build_index(embedder, [str(folder / DATA)], place, progress=True)
         print(f"{len(index):,} pictures in {folder / INDEX}.")
         queries = _examples(folder / DATA)
         if queries and index.confidence is None:
             calibrate_index(index, place, embedder, [str(folder / DATA)])
         if queries:
-            links = {"What was trained, and how well it finds": f"{WORKDIR}/{RUN_PAGE}"}
+            links = {"What was trained, and how well it finds": f"{_trained(folder).name}/{RUN_PAGE}"}
             write_gallery(folder / PAGE, index, search(index, embedder, queries, top=10), links)
     return folder / INDEX
 
 
+def _drop_index_of_another_model(place: pathlib.Path, trained: str) -> None:
+    """Removes the index that a run without the stage, or with it, left in this folder."""
+    from mural_tf.search.index import DESCRIPTION as OF_INDEX
+
+    if (place / OF_INDEX).is_file():
+        model = json_field(read_json(place / OF_INDEX), "model.path", str, place / OF_INDEX)
+        if trained not in pathlib.PurePath(model).parts[-2:]:
+            print(f"{place} is an index of another model, {model}: it is made anew.")
+            shutil.rmtree(place)
+            place.mkdir()
+
+
+def _trained(folder: pathlib.Path) -> pathlib.Path:
+    """The workdir of the model that searches: that of the stage, where there is one."""
+    stage = folder / TRANSLATED
+    return stage if (stage / "config.json").is_file() else folder / WORKDIR
+
+
 def _model_of(folder: pathlib.Path) -> pathlib.Path:
-    export = folder / WORKDIR / "export"
-    return export if export.exists() else folder / WORKDIR
+    export = _trained(folder) / "export"
+    return export if export.exists() else _trained(folder)
 
 
 def _examples(data: pathlib.Path) -> list:
@@ -240,7 +317,7 @@ def _examples(data: pathlib.Path) -> list:
 def next_lines(folder: pathlib.Path) -> list[str]:
     """Returns what there is now, and commands that go on from there, as a shell takes them."""
     queries = _examples(folder / DATA)
-    index, workdir, data = (quoted(folder / name) for name in (INDEX, WORKDIR, DATA))
+    index, workdir, data = (quoted(path) for path in (folder / INDEX, _trained(folder), folder / DATA))
     model = quoted(_model_of(folder))
     text = shlex.quote(queries[0].text if queries else "a sentence")
     lines = ["", "Written:", f"  {folder / REPORT}  what was read"]
@@ -248,7 +325,7 @@ def next_lines(folder: pathlib.Path) -> list[str]:
     lines += [f"  {skipped}  rows that were not used, and why"] if skipped.is_file() else []
     lines += [f"  {folder / PAGE}  an example in each language: open it in a browser"] if queries else []
     lines += ["Next:", f"  python -m mural_tf search query {text} --index={index} --html=found.html"]
-    if (folder / WORKDIR / "export").exists():
+    if (_trained(folder) / "export").exists():
         lines += [f"  python -m mural_tf serve --export={model} --index={index}  # then http://localhost:8501/search"]
     split = "test" if list((folder / DATA / "image_text").glob("test-*")) else "dev" if queries else ""
     if split:

@@ -23,19 +23,22 @@ from ml_collections import ConfigDict
 from mural_tf.config import base_config
 from mural_tf.data import records, tfrecord
 from mural_tf.data.streams.epochs import stated_languages
-from mural_tf.data.streams.mixture import Source, training_sources
+from mural_tf.data.streams.mixture import Source
+from mural_tf.data.streams.pipeline import stream_sources
 from mural_tf.errors import UserError
 from mural_tf.evaluation.report import metrics_row
 from mural_tf.evaluation.request import measure_retrieval
 from mural_tf.evaluation.retrieval import Evaluation, read_pool
 from mural_tf.files import as_path, open_path, write_whole
-from mural_tf.models.dual_encoder import DualEncoder
+from mural_tf.models import method_class
+from mural_tf.models.dual_encoder import TEXT_PAIRS, DualEncoder
 from mural_tf.runs.finish import MeasuredModel, SplitEvaluation
 from mural_tf.training.checkpoints import save_result
 from mural_tf.training.workdir import append_metrics, has_evaluation, read_metrics
 
 RATE = 1 / 20  # of the source's learning rate: [MURAL] trains at 1e-3 (§3.2) and fine-tunes at 5e-5 (§4)
-EPOCHS = 15
+EPOCHS, EPOCHS_OF_PAIRS = 15, 12  # the latter: of a stage that learns from translation pairs
+STAGE_RATE, STAGE_WIDTH = 4e-3, 128  # that stage's rate for a text tower of this width; falls as its square rises
 FEWEST_STEPS, MOST_STEPS = 60, 40_000  # the latter: [MURAL] §4
 SMALLEST_BATCH, LARGEST_BATCH = 16, 2_048  # the latter: [ETCL]
 SAMPLED = 20_000  # records that are read to estimate how many there are
@@ -62,27 +65,42 @@ def settings_by_data(config: ConfigDict, source: ConfigDict) -> ConfigDict:
     if not zeros:
         return config
     config = config.copy_and_resolve_references()
-    train, counts = config.train, caption_counts(config.data)
-    captions = sum(counts.values())
-    train.image_text_batch = train.image_text_batch or batch_for(captions)
-    train.text_text_batch = train.text_text_batch or train.image_text_batch
+    train = config.train
+    if method_class(config.model).sized_by == TEXT_PAIRS:
+        what, epochs, counts = "translation pairs", EPOCHS_OF_PAIRS, pair_counts(config.data)
+        # Many small steps teach more than few large ones of the same texts; captions only keep what they have.
+        train.text_text_batch = batch = train.text_text_batch or max(batch_for(sum(counts.values())) // 2, 1)
+        train.image_text_batch = train.image_text_batch or max(batch // 4, 1)
+    else:
+        what, epochs, counts = "captions", EPOCHS, caption_counts(config.data)
+        train.image_text_batch = batch = train.image_text_batch or batch_for(sum(counts.values()))
+        train.text_text_batch = train.text_text_batch or batch
+    total = sum(counts.values())
     if not train.steps:
-        train.steps = min(max(math.ceil(EPOCHS * captions / train.image_text_batch), FEWEST_STEPS), MOST_STEPS)
+        train.steps = min(max(math.ceil(epochs * total / batch), FEWEST_STEPS), MOST_STEPS)
         train.log_every = min(train.log_every, max(train.steps // 20, 1))
         train.evaluate_every = train.evaluate_every or max(train.steps // 5, 1)
         train.checkpoint_every = min(train.checkpoint_every, max(train.steps // 5, 1))
-    if not config.optimizer.learning_rate:
-        name, own = "text_text_learning_rate", base_config().optimizer
-        factor = RATE if config.optimizer[name] == own[name] else 1.0  # a rate that is given stays
-        config.optimizer.update(inherited(config, source, "optimizer", source.optimizer))
-        config.optimizer.learning_rate = source.optimizer.learning_rate * RATE
-        config.optimizer[name] *= factor
+    if not optimizer.learning_rate:
+        _set_rate(config, source)
     print(
-        f"{captions:,} captions in {len(counts)} language{'s' * (len(counts) != 1)}: {train.steps:,} steps of "
-        f"{train.image_text_batch:,} pairs, {config.optimizer.name} at {config.optimizer.learning_rate:.2g}.",
+        f"{total:,} {what} in {len(counts)} language{'s' * (len(counts) != 1)}: {train.steps:,} steps of {batch:,} "
+        f"pairs, {config.optimizer.name} at {config.optimizer.learning_rate:.2g}.",
         flush=True,
     )
     return config
+
+
+def _set_rate(config: ConfigDict, source: ConfigDict) -> None:
+    if method_class(config.model).sized_by == TEXT_PAIRS:
+        width = max(config.text_tower.hidden_size, STAGE_WIDTH)
+        config.optimizer.learning_rate = STAGE_RATE * (STAGE_WIDTH / width) ** 2
+        return
+    name, own = "text_text_learning_rate", base_config().optimizer
+    factor = RATE if config.optimizer[name] == own[name] else 1.0  # a rate that is given stays
+    config.optimizer.update(inherited(config, source, "optimizer", source.optimizer))
+    config.optimizer.learning_rate = source.optimizer.learning_rate * RATE
+    config.optimizer[name] *= factor
 
 
 def batch_for(captions: int) -> int:
@@ -92,11 +110,13 @@ def batch_for(captions: int) -> int:
 
 
 @functools.lru_cache(maxsize=8)
-def _counts_of(source: Source) -> dict[str, int]:
-    """Captions by language: as `dataset.json` says, or else of the first records, taken for all by their bytes."""
-    files = source.files(records.IMAGE_TEXT)
-    if source.format == "mural":
-        stated = stated_languages(files, records.parse_image_text, "language")
+def _counts_of(source: Source, kind: str) -> dict[str, int]:
+    """Texts of records by language: as `dataset.json` says, or else of the first ones, taken for all by their bytes."""
+    files = source.files(kind)
+    pairs, own = kind == records.TEXT_PAIRS, source.format == "mural"
+    if own:
+        parse, key = (records.parse_text_pair, "language_b") if pairs else (records.parse_image_text, "language")
+        stated = stated_languages(files, parse, key)
         if stated is not None:
             return stated
     sizes, counts, read = records.file_sizes(files), collections.Counter(), 0
@@ -104,13 +124,14 @@ def _counts_of(source: Source) -> dict[str, int]:
     number = 0
     for number, (name, data) in enumerate(itertools.islice(serialized, SAMPLED), start=1):
         read += len(data) + tfrecord.FRAME
-        if source.format != "mural":
+        if not own:
             counts[""] += 1
             continue
         try:
-            counts.update(records.parse_record(data, name, number).languages)
+            record = records.parse_record(data, name, number)
         except UserError:  # what cannot be read is counted in training
             continue
+        counts.update([record.language_b] if pairs else record.languages)
     scale = sum(sizes.values()) / max(read, 1) if number == SAMPLED else 1.0
     return {language: round(count * scale) for language, count in counts.items()}
 
@@ -121,14 +142,29 @@ def caption_counts(data: ConfigDict) -> dict[str, int]:
     Raises `UserError` if there are none.
     """
     counts: collections.Counter[str] = collections.Counter()
-    for source in training_sources(data):
-        for language, count in _counts_of(source).items():
+    for source, _ in stream_sources(data, "image_text"):
+        for language, count in _counts_of(source, records.IMAGE_TEXT).items():
             counts[language or data.default_language] += count
     wanted = data.image_text_languages
     chosen = {language: count for language, count in counts.items() if count and (not wanted or language in wanted)}
     if not chosen:
         raise UserError(f"{data.directory} has no training captions{f' in {list(wanted)}' if wanted else ''}.")
     return chosen
+
+
+def pair_counts(data: ConfigDict) -> dict[str, int]:
+    """Returns training text pairs by the language of their second side; of captions, the captions' counts.
+
+    Raises `UserError` if there are none.
+    """
+    if data.text_pairs != "files":
+        return caption_counts(data)
+    counts: collections.Counter[str] = collections.Counter()
+    for source, _ in stream_sources(data, TEXT_PAIRS):
+        counts.update(_counts_of(source, records.TEXT_PAIRS))
+    if not sum(counts.values()):
+        raise UserError(f"{data.directory} has no training text pairs.")
+    return +counts
 
 
 def inherited(config: ConfigDict, source: ConfigDict, branch: str, names) -> dict:

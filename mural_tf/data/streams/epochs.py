@@ -469,6 +469,9 @@ def _first_line(error: Exception) -> str:
     return message.split("\n\t [[")[0].splitlines()[-1]
 
 
+SIDES = {"language_a": 0, "language_b": -1}  # of the languages of pairs, as descriptions have them: "de en"
+
+
 def stated_languages(files: Sequence[str], parse: Callable, key: str) -> dict[str, int] | None:
     """Returns what `dataset.json` says of the files' items by language, `None` where it does not know these files.
 
@@ -477,7 +480,7 @@ def stated_languages(files: Sequence[str], parse: Callable, key: str) -> dict[st
     Args:
       files: of one kind, in one data folder.
       parse: makes items; those of other streams are not what is described.
-      key: "language" of captions, or "language_b" of text pairs.
+      key: "language" of captions, or "language_a" or "language_b" of text pairs.
     """
     if parse not in (records.parse_image_text, records.parse_text_pair):
         return None
@@ -489,7 +492,7 @@ def stated_languages(files: Sequence[str], parse: Callable, key: str) -> dict[st
         if shard is None or shard.get("bytes") != tf.io.gfile.stat(name).length:
             return None
         for language, count in shard["languages"].items():
-            found[language.split(" ")[-1] if key == "language_b" else language] += count
+            found[language.split(" ")[SIDES[key]] if key in SIDES else language] += count
     return dict(found)
 
 

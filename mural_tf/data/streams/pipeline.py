@@ -48,6 +48,7 @@ from mural_tf.data.streams.epochs import (
     ALL,
     EPOCH,
     PLACE,
+    SIDES,
     Share,
     check_first_item,
     count_languages,
@@ -213,7 +214,9 @@ def _captions_by_language(files: tuple[str, ...], format: str, default_language:
 
 @functools.lru_cache(maxsize=8)
 def _pairs_by_language(files: tuple[str, ...]) -> dict[str, int]:
-    sides = [count_languages(files, parse_text_pair, f"language_{side}") for side in "ab"]
+    sides = [
+        stated_languages(files, parse_text_pair, key) or count_languages(files, parse_text_pair, key) for key in SIDES
+    ]
     return {name: sum(side.get(name, 0) for side in sides) for name in {**sides[0], **sides[1]}}
 
 

@@ -14,7 +14,8 @@ import tensorflow as tf
 
 from mural_tf.errors import UserError
 
-FOUND, MEAN = "", "mean"  # the language of most captions; all that have at least half as many as it
+# Of the languages with at least half as many captions as the one with most: that with most text pairs; or all of them.
+FOUND, MEAN = "", "mean"
 TEXTS = 2048  # embedded at a time
 MOST_BYTES = 2**31  # of vectors, and of texts
 
@@ -24,8 +25,7 @@ def pivot_languages(pivot: str, captions: Callable[[], dict], pairs: Callable[[]
 
     Args:
       pivot: as of a method's `pivot`.
-      captions, pairs: count items by language; asked only where they are needed. Of languages with as many captions the
-        one with most text pairs is `FOUND`.
+      captions, pairs: count items by language; asked only where they are needed.
 
     Raises `UserError` where no caption says its language.
     """
@@ -35,11 +35,11 @@ def pivot_languages(pivot: str, captions: Callable[[], dict], pairs: Callable[[]
     if not counts:
         raise UserError("No caption says its language: name the targets' with --config.method.pivot=en.")
     most = max(counts.values())
+    known = sorted(language for language, count in counts.items() if 2 * count >= most)
     if pivot == MEAN:
-        return tuple(sorted(language for language, count in counts.items() if 2 * count >= most))
-    equal = [language for language, count in counts.items() if count == most]
-    of_pairs = pairs() if len(equal) > 1 else {}
-    return (min(equal, key=lambda language: (-of_pairs.get(language, 0), language)),)
+        return tuple(known)
+    of_pairs = pairs() if len(known) > 1 else {}
+    return (min(known, key=lambda language: (-of_pairs.get(language, 0), -counts[language])),)
 
 
 class TargetTable:
