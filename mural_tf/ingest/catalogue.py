@@ -31,6 +31,7 @@ from mural_tf.data.pictures import ENDINGS, BadImage, open_image, path_below, re
 from mural_tf.data.record_format import IMAGE_TEXT, TEXT_PAIRS, ImageTextRecord, TextPair
 from mural_tf.errors import UserError
 from mural_tf.files import as_path
+from mural_tf.ingest.count import describe_file, files_of
 from mural_tf.ingest.filters import usable_bytes
 from mural_tf.ingest.hashes import text_hash
 from mural_tf.ingest.image_store import DownloadedImages
@@ -666,7 +667,8 @@ def make_data_set(
             (folder / SKIPPED).write_text(lines, encoding="utf-8")
         if not (folder / FIELDS).stat().st_size:
             (folder / FIELDS).unlink()
-        return _description(tally, made, languages)
+        shards = {name: describe_file(folder, name)[0] for name in files_of(folder)}
+        return {**_description(tally, made, languages), "shards": shards}
 
     return build_folder(output, understood.identity(), write)
 

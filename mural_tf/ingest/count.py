@@ -36,22 +36,33 @@ class CountFile:
     def __call__(self, job: tuple[int, str]) -> Iterator[int]:
         """Yields the file's number."""
         number, name = job
-        path, languages, problems, records = self.folder / name, collections.Counter(), CountsByKind(), 0
-        for index, (_, serialized) in enumerate(tfrecord.read_all(path, problems.add, open_path)):
-            records += 1
-            try:
-                record = parse_record(serialized, name, index)
-            except UnusableRecord as error:
-                problems.add(error.kind, f"{name}, record {index}")
-                continue
-            if isinstance(record, ImageTextRecord):
-                languages.update(record.languages)
-            else:
-                languages[f"{record.language_a} {record.language_b}"] += 1
-        size, checksum = _checksum(path)
-        found = {"bytes": size, "crc32c": checksum, "records": records, "languages": dict(sorted(languages.items()))}
+        found, problems = describe_file(self.folder, name)
         write_whole(self.done / f"{number}.json", json.dumps([name, found, problems], ensure_ascii=False))
         yield number
+
+
+def describe_file(folder: pathlib.Path, name: str) -> tuple[dict, CountsByKind]:
+    """Returns what a description says of a file of records, and what in it cannot be used."""
+    path, languages, problems, records = folder / name, collections.Counter(), CountsByKind(), 0
+    for index, (_, serialized) in enumerate(tfrecord.read_all(path, problems.add, open_path)):
+        records += 1
+        try:
+            record = parse_record(serialized, name, index)
+        except UnusableRecord as error:
+            problems.add(error.kind, f"{name}, record {index}")
+            continue
+        if isinstance(record, ImageTextRecord):
+            languages.update(record.languages)
+        else:
+            languages[f"{record.language_a} {record.language_b}"] += 1
+    size, checksum = _checksum(path)
+    found = {"bytes": size, "crc32c": checksum, "records": records, "languages": dict(sorted(languages.items()))}
+    return found, problems
+
+
+def files_of(folder: pathlib.Path) -> list[str]:
+    """Returns the names of a data set's files of records, below its folder."""
+    return [f"{kind}/{p.name}" for kind in (IMAGE_TEXT, TEXT_PAIRS) for p in sorted((folder / kind).glob("*.tfrecord"))]
 
 
 def _checksum(path: pathlib.Path) -> tuple[int, str]:
@@ -100,9 +111,7 @@ def count_folder(folder: str | os.PathLike, workers: int = 2, beam: str = "", pr
     from mural_tf.ingest.engine import Engine, run
 
     folder = as_path(folder)
-    names = [
-        f"{kind}/{p.name}" for kind in (IMAGE_TEXT, TEXT_PAIRS) for p in sorted((folder / kind).glob("*.tfrecord"))
-    ]
+    names = files_of(folder)
     if not names:
         raise UserError(f"No records in {folder}: expected {IMAGE_TEXT}/*.tfrecord or {TEXT_PAIRS}/*.tfrecord there.")
     description = read_json(folder / "dataset.json") if (folder / "dataset.json").is_file() else {}

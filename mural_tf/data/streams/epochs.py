@@ -496,17 +496,18 @@ def stated_languages(files: Sequence[str], parse: Callable, key: str) -> dict[st
     return dict(found)
 
 
-def count_languages(files: Sequence[str], parse: Callable, key: str) -> dict[str, int]:
-    """Counts items by language in one pass over the files."""
+def count_languages(files: Sequence[str], parse: Callable, *keys: str) -> dict[str, int]:
+    """Counts items by their languages, one or two, in one pass over the files."""
     folder = files[0].rsplit("/", 2)[0]
     print(
         f"Reading {len(files)} files to count their languages; python -m mural_tf count {folder} does it once for all.",
         flush=True,
     )
     table: collections.Counter[str] = collections.Counter()
-    for block in one_pass(files, parse, ("problem", key)):
-        is_lost = (block["problem"] != b"") & (block[key] == b"")
-        for name, count in zip(*np.unique(block[key][~is_lost], return_counts=True)):
+    for block in one_pass(files, parse, ("problem", *keys)):
+        is_lost = (block["problem"] != b"") & (block[keys[0]] == b"")
+        found = np.concatenate([block[key][~is_lost] for key in keys])
+        for name, count in zip(*np.unique(found, return_counts=True)):
             table[name.decode("utf-8", "replace")] += int(count)
     return dict(table)
 

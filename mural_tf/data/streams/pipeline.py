@@ -214,9 +214,9 @@ def _captions_by_language(files: tuple[str, ...], format: str, default_language:
 
 @functools.lru_cache(maxsize=8)
 def _pairs_by_language(files: tuple[str, ...]) -> dict[str, int]:
-    sides = [
-        stated_languages(files, parse_text_pair, key) or count_languages(files, parse_text_pair, key) for key in SIDES
-    ]
+    sides = [stated_languages(files, parse_text_pair, key) for key in SIDES]
+    if None in sides:
+        return count_languages(files, parse_text_pair, *SIDES)
     return {name: sum(side.get(name, 0) for side in sides) for name in {**sides[0], **sides[1]}}
 
 
