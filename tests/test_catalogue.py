@@ -707,6 +707,19 @@ def test_a_second_process_is_told_in_one_line(tmp_path):
             runs.catalogue(asked, tmp_path / "out", "nothing", None)
 
 
+def test_examples_are_of_different_pictures(tmp_path):
+    languages = ["de", "en", "fr"]
+    records = [
+        ImageTextRecord(f"S{i}", b"", [f"{name}{i}" for name in languages], languages, ["g"] * 3) for i in (0, 1)
+    ]
+    write_records(tmp_path, IMAGE_TEXT, "dev", records)
+    counts = {name: {"captions": count} for name, count in zip(languages, (2, 5, 3))}
+    described = {"rows": {}, "captions": counts, "counts": {"image_text": {}, "text_pairs": {}}}
+    (tmp_path / "dataset.json").write_text(json.dumps({**described, "skipped": {}, "left_out": {}}))
+    found = [(query.text, query.right) for query in runs._examples(tmp_path)]
+    assert found == [("en0", ("S0",)), ("fr1", ("S1",)), ("de0", ("S0",))]  # there is no third picture
+
+
 def test_next_commands_parse(tmp_path):
     from mural_tf.cli import find_command
     from mural_tf.commands import COMMANDS

@@ -301,17 +301,25 @@ def _model_of(folder: pathlib.Path) -> pathlib.Path:
 
 
 def _examples(data: pathlib.Path) -> list:
-    """Returns as queries the first held-out caption in each of the most frequent languages, with its right answer."""
+    """Returns queries, held-out captions with their right answers: one in each of the most frequent languages.
+
+    They are of different pictures, as far as there are enough.
+    """
     from mural_tf.data import records
     from mural_tf.search.queries import Query
 
-    found: dict[str, Query] = {}
+    order = report_of(data)["captions"]
+    wanted = sorted(order, key=lambda language: -order[language]["captions"])[:EXAMPLES]
+    first, found = {}, {}
     with contextlib.suppress(UserError):  # of one or two products none is held out
         for record in records.read_records(data, records.IMAGE_TEXT, "dev"):
+            of_picture: dict[str, Query] = {}
             for text, language in zip(record.captions, record.languages):
-                found.setdefault(language, Query(text, language, right=(record.image_id,)))
-    order = report_of(data)["captions"]
-    return sorted(found.values(), key=lambda query: -order[query.language]["captions"])[:EXAMPLES]
+                of_picture.setdefault(language, Query(text, language, right=(record.image_id,)))
+            first = {**of_picture, **first}
+            found.update([(name, of_picture[name]) for name in wanted if name in of_picture and name not in found][:1])
+    found = {**first, **found}
+    return [found[name] for name in wanted if name in found]
 
 
 def next_lines(folder: pathlib.Path) -> list[str]:
