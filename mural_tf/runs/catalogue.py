@@ -290,9 +290,10 @@ def _drop_index_of_another_model(place: pathlib.Path, trained: str) -> None:
 
 
 def _trained(folder: pathlib.Path) -> pathlib.Path:
-    """The workdir of the model that searches: that of the stage, where there is one."""
-    stage = folder / TRANSLATED
-    return stage if (stage / "config.json").is_file() else folder / WORKDIR
+    """The workdir of the model that searches: that of the stage, where it came to its end."""
+    from mural_tf.runs.finish import is_finished
+
+    return folder / (TRANSLATED if is_finished(folder / TRANSLATED) else WORKDIR)
 
 
 def _model_of(folder: pathlib.Path) -> pathlib.Path:
