@@ -133,9 +133,9 @@ def test_the_captions_of_a_group_follow_from_its_place(tmp_path):
     config.method.update(dict(captions_per_image=4, captions_per_language=2))
     config.train.image_text_batch = 8
     tokenizer = mule_data.tokenizer()
-    groups = [toy_data.stream_batch(config, tokenizer, "image_groups", epoch=n) for n in (0, 0, 1, 2, 3)]
+    groups = [toy_data.stream_batch(config, tokenizer, "image_groups", epoch=n) for n in (0, 0, 1)]
     texts = [group["caption"]["input_word_ids"].numpy().tolist() for group in groups]
-    assert texts[0] == texts[1] and any(others != texts[0] for others in texts[2:])
+    assert texts[0] == texts[1] != texts[2]
 
 
 @pytest.mark.slow

@@ -149,10 +149,20 @@ def test_what_is_drawn_for_a_batch_follows_from_its_place(tmp_path, stream, draw
     assert any(np.any(one != other) for one, other in pairs)
 
 
-@pytest.mark.parametrize("streams", [  # test_etcl.py and test_translation_distillation.py read the others
-    ("views",), pytest.param(("views", "text_text"), marks=pytest.mark.slow),
-    pytest.param(("triples",), marks=pytest.mark.slow), pytest.param(("captions",), marks=pytest.mark.slow),
-])  # fmt: skip
+def test_batches_of_views_and_masked_texts(tmp_path):
+    """test_etcl.py and test_translation_distillation.py read batches of the other streams."""
+    dataset = training_batches(prepared(tmp_path), toy_data.toy_tokenizer(), streams=("views",))
+    assert all(None not in part.shape for part in tf.nest.flatten(dataset.element_spec))
+    batch = next(dataset.as_numpy_iterator())
+    for name in ("view_0", "view_1"):
+        assert batch[name].shape == (16, toy_data.SIDE, toy_data.SIDE, 3) and batch[name].dtype == np.uint8
+    assert np.mean(batch["view_0"] != batch["view_1"]) > 0.5
+    masked = batch["cloze"]["weights"].sum(axis=1)
+    assert np.all(masked > 0) and np.any(batch["cloze"]["input_word_ids"] != batch["caption"]["input_word_ids"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("streams", [("views", "text_text"), ("triples",), ("captions",)])
 def test_streams_resume_at_the_very_next_item(tmp_path, streams):
     config = prepared(tmp_path)
 

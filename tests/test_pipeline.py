@@ -97,6 +97,12 @@ def test_nothing_tunes_the_input(dataset):
     assert rows_of_replicas(dataset, 2).options().autotune.enabled is False
 
 
+def test_sizes_are_known_beforehand(dataset):
+    """As TPUs need them, also those of a worker's part."""
+    for batches in (dataset, rows_of_replicas(dataset, 4, 0, 2)):
+        assert all(None not in part.shape for part in tf.nest.flatten(batches.element_spec))
+
+
 @pytest.mark.parametrize("after", [  # in an epoch; at the beginning: the same seed gives the same; between two epochs
     7, pytest.param(0, marks=pytest.mark.slow), pytest.param(8, marks=pytest.mark.slow)
 ])  # fmt: skip
