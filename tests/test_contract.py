@@ -128,7 +128,7 @@ def state(model):
 
 
 @every_method
-def test_a_checkpoint_holds_all_that_a_step_follows_from(method, tmp_path):
+def test_a_checkpoint_holds_all_that_a_step_follows_from(method, eager, tmp_path):
     model, again, _ = stopped_and_resumed(method, 1, tmp_path)
     assert len(state(model)) == len(state(again)) > 3 * len(model.trainable_variables)
     for one, other in zip(state(model), state(again)):
