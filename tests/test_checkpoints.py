@@ -7,6 +7,7 @@ import shutil
 import threading
 import types
 
+import contract
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -74,10 +75,8 @@ def assert_filled(model, number):
 
 
 @pytest.fixture
-def config(tmp_path):
-    config = toy_data.toy_config(tmp_path / "data")
-    config.image_tower.update(dict(name="features", feature_size=12, branch_size=16, projection=80))
-    return config
+def config():
+    return contract.toy_config()
 
 
 def build(config):

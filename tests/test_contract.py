@@ -31,7 +31,7 @@ def made():
 
     class Made(dict):
         def __missing__(self, method):
-            config = contract.toy_config(method)
+            config = contract.toy_config(method, text_tower__dropout=0.0, image_tower__batch_norm_group="4")
             model = contract.build(config)
             self[method] = config, model, contract.batch_of(model, config)
             return self[method]
@@ -55,8 +55,7 @@ def test_a_method_is_a_keras_model_around_two_towers(made, method):
 
 @every_method
 def test_micro_batches_have_the_gradients_of_one_pass(made, method):
-    config = contract.toy_config(method, text_tower__dropout=0.0, image_tower__batch_norm_group="4")
-    model, batch = contract.build(config), made[method][2]
+    _, model, batch = made[method]  # without dropout, and with the same groups for BatchNorm in both
     one, two = (compute_gradients(model, batch, SEED, chunks) for chunks in (1, 2))
     expected, found = one.by_optimizer["joint"], two.by_optimizer["joint"]
     assert contract.scale(expected) > 1e-3
@@ -106,28 +105,53 @@ def test_replicas_have_the_gradients_of_one_device():
             assert np.max(np.abs(value - two[method][name])) < bound, (method, name)
 
 
-@every_method
-def test_resuming_is_not_having_stopped(made, method, tmp_path):
-    config = made[method][0]
+def stopped_and_resumed(method, steps, folder):
+    """A model after so many steps, another one with its checkpoint, and a batch that neither saw."""
+    config = contract.toy_config(method)  # with dropout
     model = contract.build(config)
-    batches = [contract.batch_of(model, config, seed=seed) for seed in range(3)]
-    for batch in batches[:2]:
+    *batches, last = (contract.batch_of(model, config, seed=seed) for seed in range(steps + 1))
+    for batch in batches:
         model.train_step(batch)
-    checkpoints = training_checkpoints(model, tmp_path, keep=1)
-    checkpoints.save(2)
+    checkpoints = training_checkpoints(model, folder, keep=1)
+    checkpoints.save(steps)
     checkpoints.wait()
     again = contract.build(config, seed=1)
-    training_checkpoints(again, tmp_path, keep=1).restore()
+    training_checkpoints(again, folder, keep=1).restore()
     for one in (model, again):
         one.reset_metrics()
-        logs = one.train_step(batches[2])
+    return model, again, last
+
+
+def state(model):
+    """All that a step follows from: weights, averages, teachers, counters, and what the optimisers keep of each."""
+    return [*model.variables, *(v for one in model.optimizers.values() for v in one.variables()), model.steps_taken]
+
+
+@every_method
+def test_a_checkpoint_holds_all_that_a_step_follows_from(method, eager, tmp_path):
+    model, again, _ = stopped_and_resumed(method, 1, tmp_path)
+    assert len(state(model)) == len(state(again)) > 3 * len(model.trainable_variables)
+    for one, other in zip(state(model), state(again)):
+        np.testing.assert_array_equal(one, other, one.name)
+    assert int(again.steps_taken) == 1 and int(model.guard.total) == 0
+    assert model.step.trained_parameters <= sum(map(tf.size, model.trainable_variables))
+
+
+@most_methods_slowly
+def test_resuming_is_not_having_stopped(method, tmp_path):
+    model, again, batch = stopped_and_resumed(method, 2, tmp_path)
+    for one in (model, again):
+        logs = one.train_step(batch)
         assert np.isfinite(logs["loss"]) and int(one.guard.total) == 0
     for one, other in zip(model.trainable_variables, again.trainable_variables):
         np.testing.assert_array_equal(one, other, one.name)
-    assert int(again.steps_taken) == 3 and model.step.trained_parameters <= sum(map(tf.size, model.trainable_variables))
+    assert int(again.steps_taken) == 3
 
 
-@every_method
+@pytest.mark.parametrize("method", [  # those whose towers another one has are slow
+    pytest.param(method, marks=pytest.mark.slow if method in ("align", "etcl", "siglip", "embn") else ())
+    for method in contract.METHODS
+])  # fmt: skip
 def test_what_is_exported_computes_what_the_model_does(made, method):
     config, model, batch = made[method]
     tokenizer = contract.tokenizer(config)

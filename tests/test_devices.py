@@ -78,15 +78,17 @@ def test_a_tensorflow_without_tpus_says_what_to_install(monkeypatch):
         strategies.build_strategy("local")
 
 
-def test_a_step_that_is_compiled_whole_is_the_step():
+@pytest.mark.parametrize("method", ["align", pytest.param("mural", marks=pytest.mark.slow)])
+def test_a_step_that_is_compiled_whole_is_the_step(method):
     """XLA rounds otherwise: the losses of three steps agree to 1e-4 of their size."""
     losses = []
     for jit in (False, True):
-        config = contract.toy_config("mural")
-        config.train.jit = jit
-        config.text_tower.dropout = 0.0
+        config = contract.toy_config(method, text_tower__dropout=0.0, train__jit=jit)
         model = contract.build(config)
         batch = contract.batch_of(model, config)
-        dataset = tf.data.Dataset.from_tensors(batch).repeat(3)
-        losses.append(model.fit(dataset, epochs=1, steps_per_epoch=3, verbose=0).history["loss"][0])
+        if jit:
+            dataset = tf.data.Dataset.from_tensors(batch).repeat(3)
+            losses.append(model.fit(dataset, epochs=1, steps_per_epoch=3, verbose=0).history["loss"][0])
+        else:  # without a graph, which takes longer
+            losses.append(float([model.train_step(batch) for _ in range(3)][-1]["loss"]))
     assert abs(losses[0] - losses[1]) < 1e-4 * losses[0]

@@ -33,7 +33,7 @@ def test_the_only_loss_is_eq_3(tmp_path):
     config = mule_data.config(mule_data.write(tmp_path, 24), "embn")
     config.method.update(dict(sentence_factor=1.0, structure_factor=0.0, distance="cosine", margin=0.3))
     model = build(config)
-    batch = next(iter(batches(config, model)))
+    batch = toy_data.stream_batch(config, mule_data.tokenizer(), *model.streams)
     embeddings = model.encode(batch, training=False)
     losses = losses_of(model, embeddings, batch)
     settings = dict(sentence_factor=1.0, structure_factor=0.0, distance="cosine", margin=0.3)
@@ -119,15 +119,36 @@ def test_groups_hold_what_their_images_have(tmp_path):
     second = next(iterator)
     assert not second["image_groups_tally"][0, 0, 0, 1]  # an image without these languages is not a fault
 
-    places = {"image_groups": batch["image_groups_place"].numpy()[0]}
-    resumed = training_batches(config, mule_data.tokenizer(), places, streams=("image_groups",))
-    np.testing.assert_array_equal(next(iter(resumed))["caption"]["input_word_ids"], second["caption"]["input_word_ids"])
     config.data.image_text_languages = ("nl",)
     with pytest.raises(UserError, match="No training image has a caption in nl"):
         training_batches(config, mule_data.tokenizer(), streams=("image_groups",))
     config.train.image_text_batch = 6
     with pytest.raises(UserError, match="captions_per_image=4 must divide"):
         training_batches(config, mule_data.tokenizer(), streams=("image_groups",))
+
+
+def test_the_captions_of_a_group_follow_from_its_place(tmp_path):
+    toy_data.write_toy_data(tmp_path, group_records(), toy_data.text_pairs(4))
+    config = mule_data.config(tmp_path, "embn")
+    config.method.update(dict(captions_per_image=4, captions_per_language=2))
+    config.train.image_text_batch = 8
+    tokenizer = mule_data.tokenizer()
+    groups = [toy_data.stream_batch(config, tokenizer, "image_groups", epoch=n) for n in (0, 0, 1)]
+    texts = [group["caption"]["input_word_ids"].numpy().tolist() for group in groups]
+    assert texts[0] == texts[1] != texts[2]
+
+
+@pytest.mark.slow
+def test_groups_resume_at_the_very_next_one(tmp_path):
+    toy_data.write_toy_data(tmp_path, group_records(), toy_data.text_pairs(4))
+    config = mule_data.config(tmp_path, "embn")
+    config.data.max_skipped_fraction = 1.0
+    config.method.update(dict(captions_per_image=4, captions_per_language=2))
+    config.train.image_text_batch = 8
+    first, second = training_batches(config, mule_data.tokenizer(), streams=("image_groups",)).take(2)
+    places = {"image_groups": first["image_groups_place"].numpy()[0]}
+    resumed = training_batches(config, mule_data.tokenizer(), places, streams=("image_groups",))
+    np.testing.assert_array_equal(next(iter(resumed))["caption"]["input_word_ids"], second["caption"]["input_word_ids"])
 
 
 def test_draws_captions_without_repetition():

@@ -144,10 +144,10 @@ def test_without_the_text_term():
     assert set(losses) == {"image_text"} and np.isfinite(losses["image_text"])
 
 
-def test_the_stage_starts_from_murals_weights(config, tmp_path):
-    source = config.copy_and_resolve_references()
-    source.model, source.text_tower.dropout = "mural", 0.1
-    mural, workdir = build(source), tmp_path / "mural"
+def test_the_stage_starts_from_murals_weights(tmp_path):
+    config, source = (contract.toy_config(method) for method in ("etcl", "mural"))
+    source.text_tower.hidden_size = 24
+    mural, workdir = contract.build(source), tmp_path / "mural"
     mural.log_temperature.assign(-1.5)
     (workdir / "checkpoints").mkdir(parents=True)
     save_config(source, workdir / "config.json")
@@ -159,6 +159,7 @@ def test_the_stage_starts_from_murals_weights(config, tmp_path):
     config.shared_head = True  # the stage's own
     config = _with_source_architecture(config, source, workdir)
     assert (config.model, config.text_tower.layers, config.shared_head) == ("etcl", 1, True)
+    assert config.text_tower.hidden_size == 24
     keras.utils.set_random_seed(1)
     model = build_model(config, toy_data.toy_tokenizer().vocabulary_size)
     restore_for_inference(model, workdir)

@@ -46,11 +46,10 @@ def config(folder):
 
 
 @pytest.fixture(scope="module")
-def shared(folder):
+def shared():
     """A model with two heads and all losses, its configuration, a batch and its embeddings, to look at."""
-    config = toy_data.toy_config(folder, "globetrotter")
-    config.loss.mask_duplicates = False
-    model = build(config)
+    config = contract.toy_config("globetrotter", loss__mask_duplicates=False)
+    model = contract.build(config)
     batch = contract.batch_of(model, config, 16)
     return model, config, batch, model.encode(batch, training=False)
 
@@ -82,14 +81,14 @@ def test_each_loss_trains_its_own_parts(shared):
     }
 
 
-def test_one_head(config):
-    config.shared_head, config.text_tower.pooling = True, "first"
-    model = build(config)
+def test_one_head():
+    config = contract.toy_config("globetrotter", shared_head=True, text_tower__pooling="first")
+    model = contract.build(config)
     found = names_reached(model, contract.batch_of(model, config, 16))
     assert found["text_text"] == {"text_encoder", "image_text_head"}
     config.text_tower.pooling = "first_and_mean"
     with pytest.raises(UserError, match="text_tower.pooling=first; got bert and first_and_mean"):
-        build(config)
+        contract.build(config)
 
 
 def test_losses_are_those_of_the_embeddings(shared):
@@ -137,9 +136,9 @@ def test_every_loss_can_be_left_out(shared, left_out):
         owner[f"{left_out}_weight"] = before
 
 
-def test_fully_supervised(config):
-    config.method.alpha = "pairs"
-    model = build(config)
+def test_fully_supervised():
+    config = contract.toy_config("globetrotter", method__alpha="pairs")
+    model = contract.build(config)
     batch = contract.batch_of(model, config, 16)
     embeddings = model.encode(batch, training=False)
     batch["text_a_id"] = tf.concat([batch["text_b_id"][1:], batch["text_a_id"][1:2]], axis=0)  # texts on both sides
@@ -156,7 +155,7 @@ def test_text_only(config):
     config.method.image_image_weight = 0.0
     model = build(config)
     assert model.streams == ("captions",)
-    batch = next(batches(model, config))
+    batch = toy_data.stream_batch(config, toy_data.toy_tokenizer(), *model.streams)
     assert "view_0" not in batch and "image_id" not in batch
     assert model.parts == ("cloze",) and set(losses_of(model, model.encode(batch, True), batch)) == {"cloze"}
 
@@ -182,13 +181,13 @@ def test_states_of_packed_and_masked_texts_are_those_of_padded_ones(shared):
     encoder = shared[0].text_encoder
     tokens = toy_data.toy_tokenizer()(tf.constant(["thing w3 ding v4", "", "ding", "w1 v2", "thing thing thing"]))
     padded = encoder(tokens).numpy()
-    assert padded.shape == (5, 64)
+    assert padded.shape == (5, 32)
     for groups in (1, 3):
         assert np.abs(encoder.packed_states(tokens, groups, False) - padded).max() < 1e-5
     states, mask = encoder.token_states(tokens, training=False).numpy(), tokens["input_mask"].numpy()
     for row in range(5):  # the [CLS] state, and the mean of the others
-        assert np.abs(states[row, 0] - padded[row, :32]).max() < 1e-6
-        assert np.abs(states[row, 1 : mask[row].sum()].mean(axis=0) - padded[row, 32:]).max() < 1e-6
+        assert np.abs(states[row, 0] - padded[row, :16]).max() < 1e-6
+        assert np.abs(states[row, 1 : mask[row].sum()].mean(axis=0) - padded[row, 16:]).max() < 1e-6
 
 
 def accuracy(one, other):

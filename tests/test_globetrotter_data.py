@@ -134,10 +134,37 @@ def test_a_vocabulary_without_mask_is_reported():
         mask_tokens(tokenizer(tf.constant(["thing"])), tokenizer, 0.15, SEED)
 
 
+def prepared(folder):
+    config = toy_data.toy_config(toy_data.write_toy_data(folder, count=20), "globetrotter")
+    config.augmentation.update(dict(crop_area=(0.5, 1.0), color=0.5, blur=1.0))
+    return config
+
+
+@pytest.mark.parametrize("stream,drawn", [("views", "view_0"), ("triples", "text_a_id"), ("captions", "cloze")])
+def test_what_is_drawn_for_a_batch_follows_from_its_place(tmp_path, stream, drawn):
+    config = prepared(tmp_path)
+    first, again, later = (toy_data.stream_batch(config, toy_data.toy_tokenizer(), stream, epoch=n) for n in (0, 0, 1))
+    tf.nest.map_structure(np.testing.assert_array_equal, first, again)
+    pairs = zip(tf.nest.flatten(first[drawn]), tf.nest.flatten(later[drawn]))
+    assert any(np.any(one != other) for one, other in pairs)
+
+
+def test_batches_of_views_and_masked_texts(tmp_path):
+    """test_etcl.py and test_translation_distillation.py read batches of the other streams."""
+    dataset = training_batches(prepared(tmp_path), toy_data.toy_tokenizer(), streams=("views",))
+    assert all(None not in part.shape for part in tf.nest.flatten(dataset.element_spec))
+    batch = next(dataset.as_numpy_iterator())
+    for name in ("view_0", "view_1"):
+        assert batch[name].shape == (16, toy_data.SIDE, toy_data.SIDE, 3) and batch[name].dtype == np.uint8
+    assert np.mean(batch["view_0"] != batch["view_1"]) > 0.5
+    masked = batch["cloze"]["weights"].sum(axis=1)
+    assert np.all(masked > 0) and np.any(batch["cloze"]["input_word_ids"] != batch["caption"]["input_word_ids"])
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("streams", [("views", "text_text"), ("triples",), ("captions",)])
 def test_streams_resume_at_the_very_next_item(tmp_path, streams):
-    config = toy_data.toy_config(toy_data.write_toy_data(tmp_path, count=20), "globetrotter")
-    config.augmentation.update(dict(crop_area=(0.5, 1.0), color=0.5, blur=1.0))
+    config = prepared(tmp_path)
 
     def batches(count, places=None):
         dataset = training_batches(config, toy_data.toy_tokenizer(), places, streams)

@@ -7,6 +7,7 @@ import mule_data
 import numpy as np
 import pytest
 import tensorflow as tf
+import toy_data
 from contract import losses_of, rows_of
 
 from mural_tf.data import records
@@ -28,14 +29,7 @@ def folder(tmp_path_factory):
 @functools.cache
 def the_batch(folder):
     """A batch, which depends on the data and its sizes alone."""
-    return first_batch(mule_data.config(folder))
-
-
-def first_batch(config):
-    streams = ("image_groups", "text_text")
-    batch = next(iter(training_batches(config, mule_data.tokenizer(), streams=streams)))
-    batch.pop("data_wait_seconds")
-    return batch
+    return toy_data.stream_batch(mule_data.config(folder), mule_data.tokenizer(), "image_groups", "text_text")
 
 
 def build(config):
@@ -160,7 +154,7 @@ def test_overfits_16_images_in_two_languages(tmp_path):
     model = build(config)
     batches = training_batches(config, mule_data.tokenizer(), streams=model.streams)
     model.fit(batches, steps_per_epoch=80, verbose=0)
-    batch = first_batch(config)
+    batch = next(iter(batches))
     similarity = model.embed_images(batch["image"]).numpy() @ model.embed_texts(batch["caption"]).numpy().T
     languages, owners = batch["caption_language_id"].numpy(), np.arange(32) // 2
     for language in (0, 1):

@@ -1,5 +1,6 @@
 """Several workers: two processes on loopback train to the weights of one, and one of them writes."""
 
+import concurrent.futures
 import json
 import os
 import socket
@@ -7,6 +8,7 @@ import subprocess
 import sys
 import time
 
+import forked
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -17,7 +19,6 @@ from object_store import object_store, stored
 from mural_tf.data import records
 from mural_tf.data.shapes import build_shapes
 from mural_tf.data.streams.epochs import PLACE
-from mural_tf.data.streams.pipeline import training_batches
 from mural_tf.errors import UserError
 from mural_tf.training.checkpoints import list_checkpoints
 from mural_tf.training.fit import rows_of_replicas
@@ -49,14 +50,30 @@ def finish(process):
     return output
 
 
-def test_two_workers_train_as_one_process(tmp_path):
+def two_forks(data, workdir, method):
+    """Two workers, each in a fork."""
+    ports = free_ports(2)
+    calls = [(index, ports, data, workdir, f"{workdir}{index}.npz", "all", 6, method) for index in range(2)]
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda arguments: forked.call(worker_run.as_worker, *arguments), calls))
+
+
+def two_processes(data, workdir, method):
+    """Two workers, each a process that starts from nothing."""
+    command, ports = [sys.executable, worker_run.__file__, str(data), str(workdir)], free_ports(2)
+    options = ["all", "6", method]
+    for process in [start([*command, f"{workdir}{i}.npz", *options], i, ports) for i in range(2)]:
+        finish(process)
+
+
+@pytest.mark.parametrize("run_two,method", [
+    (two_forks, "align"), pytest.param(two_processes, "mural", marks=pytest.mark.slow)
+])  # fmt: skip
+def test_two_workers_train_as_one_process(tmp_path, eager, run_two, method):
     toy_data.write_toy_features(tmp_path / "data", size=16, count=40)
 
-    worker_run.train(tmp_path / "data", tmp_path / "one", tmp_path / "one.npz")
-    command = [sys.executable, worker_run.__file__, str(tmp_path / "data"), str(tmp_path / "two")]
-    ports = free_ports(2)
-    for process in [start([*command, str(tmp_path / f"two{i}.npz")], i, ports) for i in range(2)]:
-        finish(process)
+    worker_run.train(tmp_path / "data", tmp_path / "one", tmp_path / "one.npz", method=method)
+    run_two(tmp_path / "data", tmp_path / "two", method)
     one, *two = (np.load(tmp_path / name) for name in ("one.npz", "two0.npz", "two1.npz"))
     initial = max(np.max(np.abs(one[name])) for name in one.files if name != "position")
     assert initial > 0.01 and len(one.files) > 10
@@ -124,25 +141,24 @@ def assert_same_checkpoint(one, two):
 
 
 def test_workers_get_their_rows_of_the_same_batches(tmp_path):
-    config = toy_data.toy_config(toy_data.write_toy_data(tmp_path))
-
-    batches = training_batches(config, toy_data.toy_tokenizer()).take(3).cache()
+    config, streams = toy_data.toy_config(toy_data.write_toy_data(tmp_path)), ("image_text", "text_text")
+    of_all = {f"{stream}_{end}": tf.zeros([1, 1, 3]) for stream in streams for end in ("place", "tally")}
+    of_all["data_wait_seconds"] = tf.zeros([1])
+    made = [toy_data.stream_batch(config, toy_data.toy_tokenizer(), *streams, epoch=epoch) for epoch in range(2)]
+    for number, batch in enumerate(made):
+        batch.update({name: value + number for name, value in of_all.items()})
+    batches = tf.data.Dataset.from_tensor_slices(tf.nest.map_structure(lambda *values: tf.stack(values), *made))
     whole = list(batches.as_numpy_iterator())
+    assert whole[0]["image"].shape[0] == whole[0]["text_a_id"].shape[0] == 16
     parts = [list(rows_of_replicas(batches, 4, worker, 2).as_numpy_iterator()) for worker in range(2)]
     for step, batch in enumerate(whole):
         of_step = [part for worker in parts for part in worker[2 * step : 2 * step + 2]]  # in the replicas' order
-        for_all = {
-            "data_wait_seconds",
-            *(f"{stream}_{end}" for stream in ("image_text", "text_text") for end in ("place", "tally")),
-        }
-        for name in set(batch) - for_all:
+        for name in set(batch) - set(of_all):
             joined = tf.nest.map_structure(lambda *values: np.concatenate(values), *[part[name] for part in of_step])
             tf.nest.map_structure(np.testing.assert_array_equal, joined, batch[name])
         assert all(part["data_wait_seconds"].shape == (1,) for part in of_step)
-        for name in for_all - {"data_wait_seconds"}:
+        for name in set(of_all) - {"data_wait_seconds"}:
             assert all(np.array_equal(part[name], batch[name]) for part in of_step)
-    spec = rows_of_replicas(batches, 4, 0, 2).element_spec
-    assert all(None not in part.shape for part in tf.nest.flatten(spec))  # as TPUs need them
 
 
 @pytest.mark.parametrize("cluster,expected", [

@@ -3,10 +3,12 @@
 import io
 
 import numpy as np
+import tensorflow as tf
 from PIL import Image
 
 from mural_tf.config import base_config
 from mural_tf.data import records
+from mural_tf.data.streams import pipeline
 from mural_tf.models import mount
 from mural_tf.text.word_pieces import WordPieceTokenizer
 
@@ -52,6 +54,36 @@ def write_toy_features(folder, size: int, count: int = 64):
 def toy_tokenizer(count: int = 64, **options) -> WordPieceTokenizer:
     words = ["thing", "ding", "w", "v", *[f"##{i}" for i in range(count)], *[f"##{d}" for d in range(10)]]
     return WordPieceTokenizer([*RESERVED, *dict.fromkeys(words)], max_length=8, **options)
+
+
+def first_items(config, tokenizer, stream: str) -> dict[str, tf.Tensor]:
+    """The usable items of a stream's first source in file order, {name: [items]}, as the stream parses them."""
+    (source, files), *_ = pipeline.stream_sources(config.data, stream)
+    parse = tf.function(stream_of(config, tokenizer, stream).parse, [tf.TensorSpec([], tf.string)], autograph=False)
+    parsed = [parse(serialized) for file in files for _, serialized in records.read_serialized(file, print)]
+    items = {name: tf.concat([one[name] for one in parsed], axis=0) for name in parsed[0]}
+    return {name: tf.boolean_mask(values, tf.equal(items["problem"], "")) for name, values in items.items()}
+
+
+def stream_of(config, tokenizer, stream: str) -> pipeline.Stream:
+    texts = pipeline.Texts(tokenizer.on_device_in_scope(), "max_length")
+    return pipeline._STREAMS[stream](pipeline.stream_settings(config), texts)
+
+
+def stream_batch(config, tokenizer, *streams: str, epoch: int = 0) -> dict:
+    """The first batch of the streams' items in file order, without an input pipeline, which takes seconds to build.
+
+    Items are parsed, decoded and finished by the functions that a pipeline calls, as if they stood first in an epoch.
+    """
+    batch = {}
+    for name in streams:
+        stream, items = stream_of(config, tokenizer, name), first_items(config, tokenizer, name)
+        rows = [{key: values[i] for key, values in items.items()} for i in range(stream.size)]
+        if stream.decode is not None:
+            rows = [stream.decode(row, tf.constant([epoch, i], tf.int64), False) for i, row in enumerate(rows)]
+        together = {key: tf.stack([row[key] for row in rows]) for key in rows[0]}
+        batch.update(stream.finish(together, tf.constant([config.seed + epoch, 0], tf.int64)))
+    return batch
 
 
 def toy_config(folder, model: str = "mural"):
