@@ -32,7 +32,7 @@ def random_images(batch, pixels, seed=0):
 
 
 def keras_efficientnet(width, depth, pixels=None):
-    """Keras' EfficientNet up to the layer where ours ends, of any width and depth: those of B0 to B7 are its factors."""
+    """Keras' EfficientNet up to the layer where ours ends, by the factors that make B0 to B7 of it."""
     build = sys.modules[keras.applications.EfficientNetB0.__module__].EfficientNet
     full = build(width, depth, 224, include_top=False, weights=None, input_shape=(pixels, pixels, 3))
     pooled = keras.layers.GlobalAveragePooling2D()(full.get_layer("block7a_project_bn").output)

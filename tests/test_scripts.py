@@ -156,7 +156,7 @@ def test_an_index_made_by_the_workdir_is_asked_with_the_export(trained, data, tm
 def test_finetuning_starts_from_the_trained_weights(trained, data, tmp_path, source):
     workdir, _ = trained
     tune = ["--config=configs/finetune.py", "--config.train.steps=1", "--config.train.log_every=1", *TINY,
-            "--config.optimizer.learning_rate=1e-30", "--config.train.export=False",
+            "--config.optimizer.learning_rate=1e-30", "--config.train.export=False", "--config.train.interpolate=False",
             "--config.image_tower.drop_connect_rate=0.0", "--config.evaluation.batch_size=2000",
             f"--config.data.directory={data}"]  # fmt: skip
     printed = run("run_finetune.py", *tune, f"--from={workdir / source}", f"--workdir={tmp_path / 'tuned'}").stdout
