@@ -26,7 +26,7 @@ TINY = ["--config.train.image_text_batch=16", "--config.train.text_text_batch=16
 
 
 def run(script, *arguments, check=True):
-    """Nothing is traced except exports: the first run is a process as users start it."""
+    """Nothing is traced except exports: a traced step takes longer than all that the scripts do around it."""
     done = forked.run_script(script, *arguments, before=forked.run_eagerly)
     if check:
         assert done.returncode == 0, done.stderr[-3000:]
@@ -58,10 +58,14 @@ def stop_after_step_2():
 def trained(stopped, data):
     """The finished run: its workdir and what it printed."""
     workdir, _ = stopped
-    command = [sys.executable, "run_pretrain.py", *options(workdir, data)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)  # once as a process of its own
+    return workdir, run("run_pretrain.py", *options(workdir, data)).stdout
+
+
+def run_as_users_do(*arguments):
+    """A process that starts from nothing and traces its steps; returns what it printed."""
+    done = subprocess.run([sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
-    return workdir, done.stdout
+    return done.stdout
 
 
 def weights(workdir):
@@ -106,9 +110,16 @@ def test_the_whole_path(trained, data):
 def test_a_finished_run_says_so_and_changes_nothing(trained, data):
     workdir, _ = trained
     before = {path: path.stat().st_mtime_ns for path in workdir.rglob("*") if path.is_file()}
-    printed = run("run_pretrain.py", *options(workdir, data)).stdout
+    printed = run_as_users_do("run_pretrain.py", *options(workdir, data))
     assert "is finished" in printed and "under-resourced" in printed
     assert before == {path: path.stat().st_mtime_ns for path in workdir.rglob("*") if path.is_file()}
+
+
+@pytest.mark.slow  # test_workers.py traces whole runs in processes
+def test_a_traced_run_from_nothing_to_the_export(data, tmp_path):
+    assert "Found for" in run_as_users_do("run_pretrain.py", *options(tmp_path / "workdir", data))
+    assert (tmp_path / "workdir/export/model_card.json").exists()
+    assert {row["step"] for row in rows(tmp_path / "workdir") if "retrieval_dev/en/mean_recall" in row} == {4, 6}
 
 
 @pytest.mark.slow
