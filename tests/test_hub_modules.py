@@ -52,8 +52,12 @@ def test_hub_image_module_runs(export, model, config):
     assert loaded.regularization_losses == [] and len(loaded.variables) == len(model.image_encoder.variables)
 
 
-def test_hub_text_modules_are_a_text_tower(export, model, config):
-    preprocessor = hub.load(str(export / "hub/text_preprocessor"))
+@pytest.fixture(scope="module")
+def preprocessor(export):
+    return hub.load(str(export / "hub/text_preprocessor"))
+
+
+def test_hub_text_modules_are_a_text_tower(export, model, config, preprocessor):
     tokenizer = toy_tokenizer(lower_case=True)
     tokens = preprocessor(tf.constant(TEXTS))
     for name, values in tokenizer(tf.constant(TEXTS)).items():
@@ -128,8 +132,7 @@ def test_fine_tuning_the_text_encoder_beats_freezing_it(export):
     assert tuned < 0.8 * frozen, (tuned, frozen)
 
 
-def test_two_segments_are_packed_as_in_labse(export):
-    preprocessor = hub.load(str(export / "hub/text_preprocessor"))
+def test_two_segments_are_packed_as_in_labse(preprocessor):
     tokenizer = toy_tokenizer(lower_case=True)
     start, end, pad = (tokenizer.vocabulary.index(piece) for piece in ("[CLS]", "[SEP]", "[PAD]"))
     first = preprocessor.tokenize(tf.constant(["thing", "thing ding thing ding"]))

@@ -25,9 +25,14 @@ SMOKE = ["--config=configs/shapes_smoke.py", "--config.train.steps=6", "--config
 TINY = ["--config.train.image_text_batch=16", "--config.train.text_text_batch=16"]
 
 
+def run_untraced():
+    """Nothing is traced except exports and input, and that is not optimised: it takes longer than the scripts do."""
+    forked.run_eagerly()
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+
+
 def run(script, *arguments, check=True):
-    """Nothing is traced except exports: a traced step takes longer than all that the scripts do around it."""
-    done = forked.run_script(script, *arguments, before=forked.run_eagerly)
+    done = forked.run_script(script, *arguments, before=run_untraced)
     if check:
         assert done.returncode == 0, done.stderr[-3000:]
     return done
@@ -50,7 +55,7 @@ def stopped(tmp_path_factory, data):
 
 
 def stop_after_step_2():
-    forked.run_eagerly()
+    run_untraced()
     test_kills.send_at("after step 2", signal.SIGTERM, None)
 
 
