@@ -126,7 +126,7 @@ def data(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def of_vectors(tmp_path_factory):
-    """The same with vectors in place of pictures, and a workdir that knows the English ones: both are there in half of the time."""
+    """The same with vectors in place of pictures, and a workdir that knows the English ones: half of the time."""
     folder = tmp_path_factory.mktemp("vectors")
     images = toy_data.image_text_records(24)
     vectors = np.random.default_rng(0).normal(size=[24, contract.FEATURES]).astype("<f4")
