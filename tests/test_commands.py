@@ -1,5 +1,6 @@
 """The front of all commands: finding one, its flags and help, mistakes, former names, and `--config.model`."""
 
+import contextlib
 import errno
 import runpy
 import subprocess
@@ -57,14 +58,30 @@ def run(*arguments):
     return done
 
 
-@pytest.fixture
-def no_flags():
-    """Flags that a test defines are gone after it."""
+@contextlib.contextmanager
+def without_new_flags():
     before = set(flags.FLAGS)
     yield
     flags.FLAGS.unparse_flags()
     for name in set(flags.FLAGS) - before:
         delattr(flags.FLAGS, name)
+
+
+@pytest.fixture
+def no_flags():
+    """Flags that a test defines are gone after it."""
+    with without_new_flags():
+        yield
+
+
+def run_here(commands, *arguments):
+    """Runs a command in this process and returns its exit code; a process would import everything again."""
+    with pytest.MonkeyPatch.context() as patch, without_new_flags():
+        patch.setattr(cli.app, "run", lambda main, flags_parser: sys.exit(main(flags_parser(sys.argv))))
+        patch.setattr(sys, "argv", ["program"])
+        with pytest.raises(SystemExit) as end:
+            cli.run_command(commands, arguments, "mural")
+    return end.value.code or 0
 
 
 def test_help_of_every_command_is_quick_and_shows_an_example_and_flags():
@@ -164,20 +181,16 @@ def test_scripts_run_the_commands(name, monkeypatch):
     assert called == [[name, "--top=3"]]
 
 
-def test_a_command_gets_its_flags_and_arguments(no_flags, monkeypatch, capsys):
+def test_a_command_gets_its_flags_and_arguments(capsys):
     def define():
         """Adds up."""
         times = flags.DEFINE_integer("times", 1, "Factor.")
         return lambda arguments: times.value * sum(map(int, arguments))
 
-    monkeypatch.setattr(cli.app, "run", lambda main, flags_parser: sys.exit(main(flags_parser(sys.argv))))
-    monkeypatch.setattr(sys, "argv", ["program"])
-    with pytest.raises(SystemExit) as end:
-        cli.run_command({"add up": cli.Command(define, positional=True)}, ["add", "--times=2", "up", "3", "4"], "mural")
-    assert end.value.code == 14
-    with pytest.raises(SystemExit) as end:
-        cli.run_command({"add up": cli.Command(define)}, ["add"], "mural")
-    assert end.value.code == 1 and "mural COMMAND … [--help]\n\n  add up  Adds up." in capsys.readouterr().err
+    commands = {"add up": cli.Command(define, positional=True)}
+    assert run_here(commands, "add", "--times=2", "up", "3", "4") == 14
+    assert run_here(commands, "add") == 1
+    assert "mural COMMAND … [--help]\n\n  add up  Adds up." in capsys.readouterr().err
 
 
 LOADING = {"catalogue", "finetune", "evaluate", "export", "embed", "search index", "search query", "analyse languages",
@@ -197,17 +210,14 @@ def test_the_commands_that_load_stored_configurations_have_the_flag_trust():
 
 
 @pytest.mark.parametrize("trust", [False, True])
-def test_the_flag_trust_holds_while_the_command_runs(trust, no_flags, monkeypatch, capsys):
+def test_the_flag_trust_holds_while_the_command_runs(trust, capsys):
     def define():
         """Loads."""
         cli.define_trust()
         return lambda arguments: check_class("nobody_s.method:Own", "config.json")
 
-    monkeypatch.setattr(cli.app, "run", lambda main, flags_parser: sys.exit(main(flags_parser(sys.argv))))
-    monkeypatch.setattr(sys, "argv", ["program"])
-    with pytest.raises(SystemExit) as end:
-        cli.run_command({"load": cli.Command(define)}, ["load", *(["--trust"] if trust else [])], "mural")
-    assert end.value.code == (None if trust else 1) and ("names model=" in capsys.readouterr().err) != trust
+    code = run_here({"load": cli.Command(define)}, "load", *(["--trust"] if trust else []))
+    assert code == (0 if trust else 1) and ("names model=" in capsys.readouterr().err) != trust
 
 
 @pytest.mark.parametrize("arguments, value", [

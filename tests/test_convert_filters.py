@@ -235,8 +235,13 @@ def naive(found, which):
     return kept
 
 
-@pytest.mark.parametrize("which", ["text", "image", "both", "pair"])
-@pytest.mark.parametrize(("shards", "inline"), [(1, True), (2, False), (7, True)])
+FAST = (("text", 7, True), ("image", 7, True), ("both", 2, False), ("pair", 2, False))
+
+
+@pytest.mark.parametrize(("which", "shards", "inline"), [
+    pytest.param(which, *cut, marks=[] if (which, *cut) in FAST else pytest.mark.slow)
+    for which in ("text", "image", "both", "pair") for cut in ((1, True), (2, False), (7, True))
+])  # fmt: skip
 def test_duplicates_as_a_dictionary_finds_them(tmp_path, which, shards, inline):
     """Records with images inside, and captions of files, over several units; the first of each stays."""
     draw = random.Random(shards)

@@ -225,8 +225,9 @@ def test_wit_no_image_crosses_splits(tmp_path, scope):
         assert crossing and sum(len(i) for s in where.values() for i in s.values()) == 261
     recorded = description(output)["sources"][0]
     assert recorded["salt"] == "mural" and recorded["sizes"] == ["40", "20", "5"] and recorded["scope"] == scope
-    again = run([source + ",salt=other"], tmp_path / "again")
-    assert {r.image_id for r in images_in(again, "test")} != {r.image_id for r in images_in(output, "test")}
+    if scope == "all":
+        again = run([source + ",salt=other"], tmp_path / "again")
+        assert {r.image_id for r in images_in(again, "test")} != {r.image_id for r in images_in(output, "test")}
 
 
 def test_wit_own_validation_files(tmp_path):

@@ -1,5 +1,7 @@
 """The image tower against Keras' EfficientNet, and the fast convolutions against the plain ones."""
 
+import sys
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -29,13 +31,19 @@ def random_images(batch, pixels, seed=0):
     return np.random.default_rng(seed).random((batch, pixels, pixels, 3), np.float32)
 
 
-@pytest.fixture(scope="module")
-def pair():
-    """Our B0 and Keras' up to the same layer, with the same random weights and statistics."""
-    ours = build_image_encoder(tower_config(width=1.0, depth=1.0))
-    full = keras.applications.EfficientNetB0(include_top=False, weights=None)
+def keras_efficientnet(width, depth, pixels=None):
+    """Keras' EfficientNet up to the layer where ours ends, by the factors that make B0 to B7 of it."""
+    build = sys.modules[keras.applications.EfficientNetB0.__module__].EfficientNet
+    full = build(width, depth, 224, include_top=False, weights=None, input_shape=(pixels, pixels, 3))
     pooled = keras.layers.GlobalAveragePooling2D()(full.get_layer("block7a_project_bn").output)
-    theirs = keras.Model(full.input, pooled)
+    return keras.Model(full.input, pooled)
+
+
+@pytest.fixture(scope="module", params=[(0.25, 0.5), pytest.param((1.0, 1.0), marks=pytest.mark.slow)], ids=str)
+def pair(request):
+    """Our tower and Keras' (10 blocks, or B0) with the same random weights and statistics."""
+    ours = build_image_encoder(tower_config(width=request.param[0], depth=request.param[1]))
+    theirs = keras_efficientnet(*request.param)
     rng = np.random.default_rng(0)
     ours_by_name = {w.name.split("/", 1)[1] if w.name.count("/") > 1 else w.name: w for w in ours.weights}
     for layer in theirs.layers:
@@ -54,19 +62,17 @@ def pair():
         ours_by_name[variable.name].assign(value)
         matched += 1
     assert matched == len(ours.weights)
-    return ours, theirs
+    return ours, theirs, request.param
 
 
 @pytest.mark.parametrize("pixels", [64, 47])
 def test_inference_equals_keras(pair, pixels):
-    ours, theirs = pair
+    ours, theirs, factors = pair
     images = random_images(2, pixels)
     if pixels % 2 == 0:
         expected = theirs(images * 255.0)
     else:  # Keras fixes its padding for even sizes when the size is unknown: build it for this one
-        full = keras.applications.EfficientNetB0(include_top=False, weights=None, input_shape=(pixels, pixels, 3))
-        pooled = keras.layers.GlobalAveragePooling2D()(full.get_layer("block7a_project_bn").output)
-        sized = keras.Model(full.input, pooled)
+        sized = keras_efficientnet(*factors, pixels)
         sized.set_weights(theirs.get_weights())
         expected = sized(images * 255.0)
     assert np.max(np.abs(ours(images) - expected)) < 1e-5
@@ -74,9 +80,9 @@ def test_inference_equals_keras(pair, pixels):
 
 
 def test_training_step_equals_keras(pair):
-    ours, theirs = pair
+    ours, theirs, (_, depth) = pair
     images = random_images(8, 64)
-    target = np.random.default_rng(1).normal(size=(8, 320)).astype(np.float32)
+    target = np.random.default_rng(1).normal(size=(8, ours.embedding_size)).astype(np.float32)
     before = theirs.get_weights()
     results = []
     for model, batch in ((ours, images), (theirs, images * 255.0)):
@@ -90,7 +96,8 @@ def test_training_step_equals_keras(pair):
     (outputs, gradients, statistics), (expected_outputs, expected_gradients, expected_statistics) = results
     # Batch statistics of 8 images enlarge the rounding, which differs by processor (oneDNN's kernels): 1e-5 was seen.
     assert np.max(np.abs(outputs - expected_outputs)) < 1e-4 * np.max(np.abs(expected_outputs))
-    assert len(gradients) == len(expected_gradients) and len(statistics) == len(expected_statistics) == 2 * 48
+    norms = 3 * {0.5: 10, 1.0: 16}[depth]  # three in a block, two in the first one, and the stem's
+    assert len(gradients) == len(expected_gradients) and len(statistics) == len(expected_statistics) == 2 * norms
     for gradient, expected in zip(gradients, expected_gradients):
         assert np.max(np.abs(gradient - expected)) < 1e-4 * max(1.0, np.max(np.abs(expected)))
     for statistic, expected in zip(statistics, expected_statistics):
@@ -113,11 +120,11 @@ def test_embedding_size_projection_and_any_image_size():
     assert model.embedding_size == 24 and model.output_shape == (None, 24)
     for pixels in (32, 33, 7):
         assert model(random_images(2, pixels)).shape == (2, 24)
-    assert build_image_encoder(tower_config()).embedding_size == 80  # 320 / 4
 
 
 def test_images_are_expected_between_0_and_1():
     model = build_image_encoder(tower_config())
+    assert model.embedding_size == 80  # 320 / 4
     mean_image = np.broadcast_to(np.float32(IMAGENET_MEAN), (1, 8, 8, 3))
     assert np.max(np.abs(model.get_layer("normalization")(mean_image))) < 1e-6
     white = model.get_layer("normalization")(np.ones((1, 1, 1, 3), np.float32)).numpy().ravel()

@@ -32,10 +32,10 @@ def norms(model):
 
 CASES = [
     dict(),
-    dict(padding="even", normalization="none"),
+    dict(padding="even", normalization="none", depth=0.25),
     dict(name="resnet"),
-    dict(projection=24, head_size=16),
-    dict(branch_size=24, projection=16),
+    dict(name="resnet", projection=24, head_size=16),
+    dict(name="resnet", branch_size=24, projection=16),
 ]
 
 
@@ -54,7 +54,7 @@ def test_numbers_stay_and_batch_norm_goes(fields):
 
 
 def test_a_tower_can_be_folded_twice_and_trained_afterwards():
-    model, images = tower(), tf.random.stateless_uniform([3, 33, 33, 3], [1, 2])
+    model, images = tower(depth=0.25), tf.random.stateless_uniform([3, 33, 33, 3], [1, 2])
     first = fold_batch_norm(model)
     before = first(images)
     model.get_layer("stem_bn").gamma.assign_add(tf.ones_like(model.get_layer("stem_bn").gamma))

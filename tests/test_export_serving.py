@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import re
+import runpy
 import subprocess
 import sys
 
@@ -194,24 +195,35 @@ class Servicer(prediction_service_pb2_grpc.PredictionServiceServicer):
         return run_proto(self.signatures, request)
 
 
-def test_grpc_client_as_exported(path, signatures, image, text, tmp_path):
+@pytest.mark.parametrize("as_process", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_grpc_client_as_exported(path, signatures, image, text, tmp_path, monkeypatch, capsys, as_process):
     server = grpc.server(concurrent.futures.ThreadPoolExecutor(1))
     prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(Servicer(signatures), server)
     port = server.add_insecure_port("localhost:0")
     server.start()
     (tmp_path / "photo.png").write_bytes(pictures()[0])
-    command = [sys.executable, str(path / "serving/grpc_client.py"), "photo.png", "thing w1", "ding"]
+    command = [str(path / "serving/grpc_client.py"), "photo.png", "thing w1", "ding"]
     environment = {"SERVER": f"localhost:{port}", "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
-    run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert "mural_tf" not in pathlib.Path(command[0]).read_text()
+    if as_process:
+        run = subprocess.run([sys.executable, *command], cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert run.returncode == 0, run.stderr
+        printed = run.stdout
+    else:
+        monkeypatch.setenv("SERVER", environment["SERVER"])
+        monkeypatch.setattr(sys, "argv", command)
+        monkeypatch.chdir(tmp_path)
+        runpy.run_path(command[0], run_name="__main__")
+        printed = capsys.readouterr().out
     server.stop(None)
-    assert run.returncode == 0, run.stderr
     expected = image([pictures()[0]])["embedding"] @ tf.transpose(text(["thing w1", "ding"])["embedding"])
     lines = [f"{value:.4f}  {words}" for value, words in zip(expected[0], ("thing w1", "ding"))]
-    assert run.stdout.splitlines() == lines
+    assert printed.splitlines() == lines
 
 
 def test_exports_compute_in_float32_whatever_training_chose():
     config = toy_config("")
+    config.image_tower.update(dict(name="resnet", width=80 / 512, depth=0.5))  # half as many layers to build
     expected = toy_model(config).embed_images(pixels(config))
     config.image_tower.precision = config.text_tower.precision = "mixed_bfloat16"
     model = toy_model(config)  # the same seed, hence the same weights

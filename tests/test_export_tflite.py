@@ -22,10 +22,16 @@ from mural_tf.runs.variants import (
 )
 
 
-def test_variants_equal_the_model_within_their_precision():
+@pytest.fixture(scope="module")
+def small():
+    """A configuration and its model: a ResNet of four blocks has half as many layers to convert."""
     config = toy_config("")
-    config.image_tower.update(dict(name="resnet", width=80 / 512, depth=0.5))  # half as many layers to convert
-    model = toy_model(config)
+    config.image_tower.update(dict(name="resnet", width=80 / 512, depth=0.5))
+    return config, toy_model(config)
+
+
+def test_variants_equal_the_model_within_their_precision(small):
+    config, model = small
     images = tf.cast(pixels(config), tf.float32) / 255.0
     tokens = {name: ids.numpy() for name, ids in toy_tokenizer()(tf.constant(TEXTS)).items()}
     expected = {"image": model.embed_images(images).numpy(), "text": model.embed_texts(tokens).numpy()}
@@ -52,8 +58,8 @@ def test_what_tensorflow_lite_lacks_is_named():
         _convert(decode, "int4", "toy")
 
 
-def test_a_workdirs_variants_are_written_with_a_report(model, config, tmp_path):
-    config = config.copy_and_resolve_references()
+def test_a_workdirs_variants_are_written_with_a_report(small, tmp_path):
+    config, model = small[0].copy_and_resolve_references(), small[1]
     config.data.directory = str(tmp_path / "data")
     records.write_records(tmp_path / "data", records.IMAGE_TEXT, "test", image_text_records(12))
     save_config(config, tmp_path / "config.json")

@@ -23,24 +23,29 @@ def trainable(model):
     return sum(weight.shape.num_elements() for weight in model.trainable_weights)
 
 
+def norms(model):
+    return sum(isinstance(x, BatchNormalization) for x in model._flatten_layers(include_self=False))
+
+
 def test_resnet_18_has_the_published_parameters():
     # He et al. (2016), as commonly counted: 11,689,512, of which the classifier, left out here, has 513 * 1000.
     model = tower()
     assert trainable(model) == 11_689_512 - 513_000
     assert model.embedding_size == 512
-    assert trainable(tower(projection=512)) == 11_689_512 - 513_000 + 513 * 512
     layers = [layer for layer in model.layers if isinstance(layer, keras.layers.Conv2D)]
-    assert len(layers) == 1 + 16 + 3  # 18 layers less the classifier, and three shortcuts
+    assert len(layers) == norms(model) == 1 + 16 + 3  # 18 layers less the classifier, and three shortcuts
 
 
 def test_a_head_on_top():
-    # Globetrotter's: Dense 512, layer normalisation, Dense 128.
-    plain, headed = tower(projection=512), tower(projection=512, head_size=128)
-    assert trainable(headed) - trainable(plain) == 513 * 512 + 2 * 512 + 513 * 128
-    assert headed.embedding_size == 128 and headed(tf.zeros([2, 32, 32, 3])).shape == (2, 128)
-    norms = [x for x in headed._flatten_layers(include_self=False) if isinstance(x, BatchNormalization)]
-    assert len(norms) == 20
-    frozen = tower(width=0.125, frozen=True, head_size=16)
+    # Globetrotter's is Dense 512, layer normalisation, Dense 128 on a projection to 512; here an eighth as wide.
+    plain = tower(width=0.125, depth=0.5)
+    projected = tower(width=0.125, depth=0.5, projection=48)
+    headed = tower(width=0.125, depth=0.5, projection=48, head_size=16)
+    assert trainable(projected) - trainable(plain) == 65 * 48
+    assert trainable(headed) - trainable(projected) == 49 * 48 + 2 * 48 + 49 * 16
+    assert headed.embedding_size == 16 and headed(tf.zeros([2, 32, 32, 3])).shape == (2, 16)
+    assert norms(headed) == 1 + 8 + 3
+    frozen = tower(width=0.125, depth=0.5, frozen=True, head_size=16)
     assert trainable(frozen) == 65 * 64 + 2 * 64 + 65 * 16
 
 

@@ -25,9 +25,14 @@ SMOKE = ["--config=configs/shapes_smoke.py", "--config.train.steps=6", "--config
 TINY = ["--config.train.image_text_batch=16", "--config.train.text_text_batch=16"]
 
 
+def run_untraced():
+    """Nothing is traced except exports and input, and that is not optimised: it takes longer than the scripts do."""
+    forked.run_eagerly()
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+
+
 def run(script, *arguments, check=True):
-    """Nothing is traced except exports: the first run is a process as users start it."""
-    done = forked.run_script(script, *arguments, before=forked.run_eagerly)
+    done = forked.run_script(script, *arguments, before=run_untraced)
     if check:
         assert done.returncode == 0, done.stderr[-3000:]
     return done
@@ -50,7 +55,7 @@ def stopped(tmp_path_factory, data):
 
 
 def stop_after_step_2():
-    forked.run_eagerly()
+    run_untraced()
     test_kills.send_at("after step 2", signal.SIGTERM, None)
 
 
@@ -58,10 +63,14 @@ def stop_after_step_2():
 def trained(stopped, data):
     """The finished run: its workdir and what it printed."""
     workdir, _ = stopped
-    command = [sys.executable, "run_pretrain.py", *options(workdir, data)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)  # once as a process of its own
+    return workdir, run("run_pretrain.py", *options(workdir, data)).stdout
+
+
+def run_as_users_do(*arguments):
+    """A process that starts from nothing and traces its steps; returns what it printed."""
+    done = subprocess.run([sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
-    return workdir, done.stdout
+    return done.stdout
 
 
 def weights(workdir):
@@ -106,9 +115,16 @@ def test_the_whole_path(trained, data):
 def test_a_finished_run_says_so_and_changes_nothing(trained, data):
     workdir, _ = trained
     before = {path: path.stat().st_mtime_ns for path in workdir.rglob("*") if path.is_file()}
-    printed = run("run_pretrain.py", *options(workdir, data)).stdout
+    printed = run_as_users_do("run_pretrain.py", *options(workdir, data))
     assert "is finished" in printed and "under-resourced" in printed
     assert before == {path: path.stat().st_mtime_ns for path in workdir.rglob("*") if path.is_file()}
+
+
+@pytest.mark.slow  # test_workers.py traces whole runs in processes
+def test_a_traced_run_from_nothing_to_the_export(data, tmp_path):
+    assert "Found for" in run_as_users_do("run_pretrain.py", *options(tmp_path / "workdir", data))
+    assert (tmp_path / "workdir/export/model_card.json").exists()
+    assert {row["step"] for row in rows(tmp_path / "workdir") if "retrieval_dev/en/mean_recall" in row} == {4, 6}
 
 
 @pytest.mark.slow
@@ -156,7 +172,7 @@ def test_an_index_made_by_the_workdir_is_asked_with_the_export(trained, data, tm
 def test_finetuning_starts_from_the_trained_weights(trained, data, tmp_path, source):
     workdir, _ = trained
     tune = ["--config=configs/finetune.py", "--config.train.steps=1", "--config.train.log_every=1", *TINY,
-            "--config.optimizer.learning_rate=1e-30", "--config.train.export=False",
+            "--config.optimizer.learning_rate=1e-30", "--config.train.export=False", "--config.train.interpolate=False",
             "--config.image_tower.drop_connect_rate=0.0", "--config.evaluation.batch_size=2000",
             f"--config.data.directory={data}"]  # fmt: skip
     printed = run("run_finetune.py", *tune, f"--from={workdir / source}", f"--workdir={tmp_path / 'tuned'}").stdout

@@ -18,7 +18,7 @@ from search_data import ColorEmbedder, png, write_folder
 from mural_tf.errors import UserError
 from mural_tf.search import build, changes, collect
 from mural_tf.search.items import IMAGES
-from mural_tf.serve.app import create_app, serve
+from mural_tf.serve.app import app_of_models, serve
 from mural_tf.serve.limits import Limits
 from mural_tf.serve.search_page import search_routes
 
@@ -49,9 +49,9 @@ def asking(app):
 
 
 @pytest.fixture(scope="module")
-def ask(index, export):
+def ask(index):
     routes = search_routes(index, ColorEmbedder(), ["en", "fa"], limits=LIMITS)
-    with asking(create_app(export, extra_routes=routes)) as ask:
+    with asking(app_of_models([], Limits(), routes)) as ask:
         yield ask
 
 
@@ -157,9 +157,9 @@ def test_wrong_questions_get_an_error(ask, path, status):
     assert (answer, kind) == (status, "application/json") and json.loads(body)["error"]
 
 
-def test_errors_name_no_place_of_the_machine(tmp_path, export):
+def test_errors_name_no_place_of_the_machine(tmp_path):
     made = build.build_index(ColorEmbedder(), [str(write_folder(tmp_path / "images"))], tmp_path / "index")
-    app = create_app(export, extra_routes=search_routes(made, ColorEmbedder()))
+    app = app_of_models([], Limits(), search_routes(made, ColorEmbedder()))
     with (tmp_path / "index/items.jsonl").open("r+b") as file:
         file.write(b"damaged")
     with asking(app) as ask:

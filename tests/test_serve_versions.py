@@ -108,6 +108,7 @@ def test_three_releases_into_a_loaded_server_fail_no_request(release):
                 failures.append((status, answer))
                 break
             seen.append(answer["predictions"][0])
+            time.sleep(0.005)  # hundreds of requests a second, not as many as the processors can
 
     app = create_app(release.folder, LIMITS, poll_seconds=0.02)
     gone = weakref.ref(app[PREDICT].__self__.versions.find("factor").model)

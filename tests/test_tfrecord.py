@@ -36,8 +36,14 @@ def read(paths, **options):
 def in_graph():
     """A function from the path of a file to (records, problems) as `in_python` gives them."""
 
+    specs = [tf.TensorSpec([1], tf.string), tf.TensorSpec([1], tf.int64)]
+    read_files = tf.function(
+        lambda *files: read_group(RecordFiles(*files, False), tf.zeros([1], tf.int64)), specs, autograph=False
+    )
+
     def read_one(path):
-        elements = list(read([path]).as_numpy_iterator())
+        files = RecordFiles.of([str(path)])
+        elements = list(read_files(files.names, files.sizes).as_numpy_iterator())
         whole = [(int(e["byte"]), e["serialized"]) for e in elements if not e["problem"]]
         return whole, [(e["problem"].decode(), int(e["byte"]), int(e["lost"])) for e in elements if e["problem"]]
 
@@ -126,10 +132,18 @@ def test_the_graph_takes_files_in_turn_past_one_that_is_damaged(tmp_path):
     found = [e["serialized"] for e in elements]
     assert found == [b"", b"b0", b"a1", b"b1", b"a2", b"b2", b"a3", b"b3", b"a4", b"b4"]
     # From behind any element on, the rest is the same: the next slot's turn, each file from its own byte.
+    places = []
     for read_before in range(len(elements) + 1):
         begins, counts = np.zeros([2, CYCLE], np.int64)
         for element in elements[:read_before]:
             begins[element["slot"]], counts[element["slot"]] = element["end"], element["count"]
         turn = (elements[read_before - 1]["slot"] + 1) % 2 if read_before else 0
-        rest = list(read(files, turn=turn, begins=begins, counts=counts).as_numpy_iterator())
-        assert rest == elements[read_before:]
+        places.append({"turn": turn, "begins": begins, "counts": counts})
+    columns = {name: np.array([place[name] for place in places]) for name in places[0]}
+    rests = (
+        tf.data.Dataset.from_tensor_slices(columns)
+        .enumerate()
+        .flat_map(lambda number, place: read(files, **place).map(lambda element: (number, element)))
+    )  # one graph for all places
+    expected = [(number, element) for number in range(len(places)) for element in elements[number:]]
+    assert list(rests.as_numpy_iterator()) == expected

@@ -17,6 +17,7 @@ from mural_tf.data.skipped import SkippedRecords
 from mural_tf.data.streams.epochs import start_of
 from mural_tf.errors import UserError
 from mural_tf.models import build_model
+from mural_tf.models.labse import Labse
 from mural_tf.models.mural import Mural
 from mural_tf.models.step import StepGuard
 from mural_tf.training import log as log_module
@@ -226,19 +227,28 @@ def test_signals_wait_for_the_step_only_while_steps_run(capsys):
     assert "stopping after this step" in capsys.readouterr().err
 
 
-class Recorder(Mural):
+class Recorder:
     """Notes the ids of what is really trained on, and does something at a step."""
 
     at_step = staticmethod(lambda step: None)
 
     def train_step(self, batch):
-        def note(images, texts):
-            self.ids.append((images.numpy().tolist(), texts.numpy().tolist()))
+        def note(*ids):
+            self.ids.append([of_stream.numpy().tolist() for of_stream in ids])
             self.at_step(len(self.ids))
             return True
 
-        with tf.control_dependencies([tf.py_function(note, [batch["image_id"], batch["text_a_id"]], tf.bool)]):
+        ids = [batch[name] for name in ("image_id", "text_a_id") if name in batch]
+        with tf.control_dependencies([tf.py_function(note, ids, tf.bool)]):
             return super().train_step(batch)
+
+
+class OneStream(Recorder, Labse):
+    """Its input is there in half of the time."""
+
+
+class TwoStreams(Recorder, Mural):
+    pass
 
 
 @pytest.fixture
@@ -247,8 +257,9 @@ def run(tmp_path, eager):
     config = toy_data.toy_config(toy_data.write_toy_features(tmp_path / "data", size=12))
     config.train.update(dict(steps=12, log_every=4, checkpoint_every=4))
     config.image_tower.update(dict(name="features", feature_size=12, branch_size=16, projection=32))
+    config.text_tower.update(dict(hidden_size=16, feed_forward_size=16))
     config.embedding_size = 32
-    config.model = "test_training_log:Recorder"
+    config.model = "test_training_log:OneStream"
 
     def run(name, at_step=lambda step: None, evaluate=None, **options):
         workdir = tmp_path / name
@@ -275,12 +286,18 @@ class Killed(BaseException):
 
 
 def assert_same_weights(one, other):
-    for a, b in zip(*([*m.trainable_variables, *m.image_encoder.variables] for m in (one, other))):
+    images = [model.image_encoder.variables if model.image_encoder else [] for model in (one, other)]
+    for a, b in zip([*one.trainable_variables, *images[0]], [*other.trainable_variables, *images[1]]):
         np.testing.assert_array_equal(a.numpy(), b.numpy(), err_msg=a.name)
 
 
-def test_stopped_and_killed_runs_go_on_to_the_same_weights(run, tmp_path, capfd):
-    """Also: data neither repeated nor skipped, a profile, and rows that cover every step once."""
+@pytest.mark.parametrize("method", ["OneStream", pytest.param("TwoStreams", marks=pytest.mark.slow)])
+def test_stopped_and_killed_runs_go_on_to_the_same_weights(run, tmp_path, capfd, method):
+    """Also: data neither repeated nor skipped, a profile, and rows that cover every step once.
+
+    test_shares.py saves the places of two streams, test_pipeline.py goes on from them.
+    """
+    run.config.model = f"test_training_log:{method}"
     whole = run("whole", profile=(2, 3))
     assert len(whole.ids) == 12 and whole.finished
     assert list((tmp_path / "whole/tensorboard/plugins/profile").glob("*/*.xplane.pb"))

@@ -3,12 +3,12 @@
 import collections
 import math
 import random
-import subprocess
-import sys
 
 import pytest
 from convert_data import image_bytes, run, write_moses
+from test_commands import run_here
 
+from mural_tf.commands import COMMANDS
 from mural_tf.errors import UserError
 from mural_tf.ingest.build_vocabulary import WordCounts, count_sources
 from mural_tf.ingest.convert import KINDS
@@ -99,14 +99,12 @@ def test_the_trainer_is_given_bounded_text(monkeypatch):
     assert {"often", "seldom"} <= set(scaled) and "never" in small and "never" not in scaled
 
 
-def test_command(tmp_path):
+def test_command(tmp_path, capsys):
     sources = sources_of_every_kind(tmp_path)
     flags = ["--size=80", "--builder=tokenizers", "--workers=0", "--temperature=2", f"--output={tmp_path}/v.txt"]
-    command = [sys.executable, "-m", "mural_tf", "vocabulary", *sources, *flags]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "323 captions and pairs read, 322 written, 1 skipped" in done.stdout
+    assert run_here(COMMANDS, "vocabulary", *sources, *flags) == 0
+    assert "323 captions and pairs read, 322 written, 1 skipped" in capsys.readouterr().out
     tokenizer = WordPieceTokenizer(load_vocabulary(tmp_path / "v.txt"))
     assert tokenizer.tokenize(["mbwa dog chien"]).shape[0] == 1
-    wrong = subprocess.run([*command[:4], "--size=80", f"--output={tmp_path}/v.txt"], capture_output=True, text=True)
-    assert wrong.returncode == 1 and wrong.stderr.startswith("Error: Expected sources")
+    assert run_here(COMMANDS, "vocabulary", "--size=80", f"--output={tmp_path}/v.txt") == 1
+    assert capsys.readouterr().err.startswith("Error: Expected sources")
