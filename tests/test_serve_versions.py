@@ -3,6 +3,7 @@
 import gc
 import http.client
 import json
+import pathlib
 import shutil
 import threading
 import time
@@ -129,6 +130,22 @@ def test_three_releases_into_a_loaded_server_fail_no_request(release):
         assert not failures and all(seen == sorted(seen) for seen in answers), failures[:3]
         assert "no version 1 loaded; it has 4" in ask(server.port, f"{PATH}/versions/1")[1]["error"]
         until(lambda: gc.collect() is not None and gone() is None)  # the model itself, and with it its variables
+
+
+def test_a_version_that_appears_during_a_look_is_not_complete(release, monkeypatch):
+    """Taken for one without a card, it was served before the card came, and taken back until then."""
+    look = pathlib.Path.glob
+
+    def appears(folder, pattern, **options):
+        found = list(look(folder, pattern, **options))
+        if pattern.startswith("versions") and not (release.folder / "versions/2").exists():
+            release(2)
+            (release.folder / "versions/2/model_card.json").unlink()
+        return iter(found)
+
+    monkeypatch.setattr(pathlib.Path, "glob", appears)
+    assert models_of(release.folder) == {"factor": [1], "other": [1]}
+    assert (release.folder / "factor/2/saved_model.pb").exists()
 
 
 class Gated:

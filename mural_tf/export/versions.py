@@ -31,13 +31,12 @@ Folder = Union[pathlib.Path, RemotePath]
 
 def models_of(export: Folder) -> dict[str, list[int]]:
     """Returns {model: numbers of its complete versions, the newest last} of a folder of models; empty if none."""
-    described: dict[str, set[str]] = {}
-    for path in export.glob(f"{VERSIONS}/*/*"):
-        described.setdefault(path.parent.name, set()).add(path.name)
+    complete = {path.parent.name for path in export.glob(f"{VERSIONS}/*/{MODEL_CARD}")}
     found: dict[str, list[int]] = {}
     for path in export.glob(f"*/*/{GRAPH}"):
         number = path.parent.name
-        if number.isdigit() and MODEL_CARD in described.get(number, {MODEL_CARD}):
+        # A version that appeared since is not complete, or not with all models: its folder was there before them.
+        if number.isdigit() and (number in complete or not (export / VERSIONS / number).is_dir()):
             found.setdefault(path.parent.parent.name, []).append(int(number))
     return {name: sorted(numbers) for name, numbers in sorted(found.items())}
 
