@@ -22,9 +22,9 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 # The files that take longest, longest first. The workers take file after file; a long one among the last would leave
 # the other core without work.
-FIRST = ("test_scripts", "test_pipeline", "test_gradients", "test_workers", "test_replicas", "test_models",
-         "test_training_log", "test_export", "test_hub_modules", "test_embedder", "test_efficientnet", "test_serve",
-         "test_export_serving")  # fmt: skip
+FIRST = ("test_contract", "test_scripts", "test_shares", "test_pipeline", "test_convert", "test_hub_modules",
+         "test_translation_distillation", "test_training_log", "test_workers", "test_serve_versions", "test_export",
+         "test_serve", "test_efficientnet")  # fmt: skip
 
 
 def pytest_collection_modifyitems(items):

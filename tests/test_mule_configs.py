@@ -35,7 +35,7 @@ def count(config):
     "name,projections,branches",
     [
         ("mule_multi30k", 4, 1),
-        ("embn_multi30k", 1, 1),
+        pytest.param("embn_multi30k", 1, 1, marks=pytest.mark.slow),
         pytest.param("parallel_embn_multi30k", 4, 4, marks=pytest.mark.slow),
     ],
 )

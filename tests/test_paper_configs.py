@@ -131,11 +131,20 @@ def test_align_l2():
     assert abs(sum(parts.values()) / (840 * MILLION) - 1) < 0.01
 
 
-def test_etcl_reproduction():
+@pytest.mark.slow
+def test_etcl_reproduction_is_counted():
     parts = count("mural_etcl_reproduction")
-    assert parts["tokens"] == 501_153 * 768  # LaBSE's vocabulary; [ETCL] prints "550K"
-    assert parts["heads"] == 2 * 769 * 640
+    assert parts["tokens"] == 501_153 * 768 and parts["heads"] == 2 * 769 * 640
+
+
+def test_etcl_reproduction():
     config = load("mural_etcl_reproduction")
+    assert config.vocabulary.size == 501_153  # LaBSE's; [ETCL] prints "550K"
+    assert (config.text_tower.hidden_size, config.text_tower.token_embedding_size, config.embedding_size) == (
+        768,
+        0,
+        640,
+    )
     assert config.loss.image_text_weight == config.loss.text_text_weight == 0.5
     assert config.optimizer.learning_rate == config.optimizer.text_text_learning_rate == 1e-3
     assert (config.loss.label_smoothing, config.train.image_text_batch, config.train.steps) == (0.1, 16_384, 800_000)
