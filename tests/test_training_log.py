@@ -324,7 +324,7 @@ def test_stopped_and_killed_runs_go_on_to_the_same_weights(run, tmp_path, capfd,
 
 
 class Evaluate:
-    """Stands for `recipes.measure.SplitEvaluation`; interrupted once, if a place is given."""
+    """Stands for `runs.finish.SplitEvaluation`; interrupted once, if a place is given."""
 
     name = "dev"
 
