@@ -102,12 +102,18 @@ def group_records():
     return [full, few, other]
 
 
-def test_groups_hold_what_their_images_have(tmp_path):
-    toy_data.write_toy_data(tmp_path, group_records(), toy_data.text_pairs(4))
-    config = mule_data.config(tmp_path, "embn")
+def group_config(folder):
+    """The records above in batches of two images with up to four captions."""
+    toy_data.write_toy_data(folder, group_records(), toy_data.text_pairs(4))
+    config = mule_data.config(folder, "embn")
     config.data.max_skipped_fraction = 1.0
     config.method.update(dict(captions_per_image=4, captions_per_language=2))
     config.train.image_text_batch = 8
+    return config
+
+
+def test_groups_hold_what_their_images_have(tmp_path):
+    config = group_config(tmp_path)
     iterator = iter(training_batches(config, mule_data.tokenizer(), streams=("image_groups",)))
     batch = next(iterator)
     languages = batch["caption_language_id"].numpy().reshape(2, 4)
@@ -128,10 +134,7 @@ def test_groups_hold_what_their_images_have(tmp_path):
 
 
 def test_the_captions_of_a_group_follow_from_its_place(tmp_path):
-    toy_data.write_toy_data(tmp_path, group_records(), toy_data.text_pairs(4))
-    config = mule_data.config(tmp_path, "embn")
-    config.method.update(dict(captions_per_image=4, captions_per_language=2))
-    config.train.image_text_batch = 8
+    config = group_config(tmp_path)
     tokenizer = mule_data.tokenizer()
     groups = [toy_data.stream_batch(config, tokenizer, "image_groups", epoch=n) for n in (0, 0, 1)]
     texts = [group["caption"]["input_word_ids"].numpy().tolist() for group in groups]
@@ -140,11 +143,7 @@ def test_the_captions_of_a_group_follow_from_its_place(tmp_path):
 
 @pytest.mark.slow
 def test_groups_resume_at_the_very_next_one(tmp_path):
-    toy_data.write_toy_data(tmp_path, group_records(), toy_data.text_pairs(4))
-    config = mule_data.config(tmp_path, "embn")
-    config.data.max_skipped_fraction = 1.0
-    config.method.update(dict(captions_per_image=4, captions_per_language=2))
-    config.train.image_text_batch = 8
+    config = group_config(tmp_path)
     first, second = training_batches(config, mule_data.tokenizer(), streams=("image_groups",)).take(2)
     places = {"image_groups": first["image_groups_place"].numpy()[0]}
     resumed = training_batches(config, mule_data.tokenizer(), places, streams=("image_groups",))

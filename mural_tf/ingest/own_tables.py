@@ -555,7 +555,7 @@ def _captions_of(path: pathlib.Path, language: str) -> dict[str, tuple[str, ...]
         return {}
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     named = [_named_caption(line) for line in lines]
-    if not all(named[1:]) or named == [None]:
+    if not all(named[1:]):
         named = [None] * len(lines)
     found: dict[str, tuple[str, ...]] = {}
     for line, one in zip(lines, named):

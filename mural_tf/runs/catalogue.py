@@ -103,18 +103,18 @@ def _check_translations(translations: Sequence[str], source: str) -> None:
                 f"--translations={name}: there is no {records.TEXT_PAIRS}/train-*.tfrecord; expected a data folder as "
                 "`python -m mural_tf convert` makes it of translation pairs, or the one that the source was trained on."
             )
-    config = _config_of(source)
-    known = TranslationDistillation.starts_from
-    if config is not None and config.model not in known:
-        raise UserError(f"--translations: the stage starts from {' or '.join(known)}; {source} is {config.model}.")
+    folder, known = _described_folder(source), TranslationDistillation.starts_from
+    model = "" if folder is None else load_config(folder / "config.json").model
+    if model and model not in known:
+        raise UserError(f"--translations: the stage starts from {' or '.join(known)}; {source} is {model}.")
 
 
-def _config_of(source: str) -> ConfigDict | None:
-    """Returns the configuration of a workdir or an export, `None` where the source has none."""
+def _described_folder(source: str) -> pathlib.Path | None:
+    """Returns the folder with the configuration of a workdir or an export, `None` where the source has none."""
     if source == NOTHING or source.startswith(("http://", "https://")):
         return None
-    path = newest_description(local_copy(source)) / "config.json"
-    return load_config(path) if path.is_file() else None
+    folder = newest_description(local_copy(source))
+    return folder if (folder / "config.json").is_file() else None
 
 
 def _make(
@@ -142,15 +142,15 @@ def _make(
 
 def _examination(source: str) -> Examine | None:
     """Returns what counts captions that a model cuts off and pieces that it does not know; None if it has no words."""
-    config = _config_of(source)
-    vocabulary = None if config is None else newest_description(local_copy(source)) / "vocabulary.txt"
-    if vocabulary is None or not vocabulary.is_file():
+    folder = _described_folder(source)
+    if folder is None or not (folder / "vocabulary.txt").is_file():
         return None
+    config = load_config(folder / "config.json")
     if config.text_tower.name == "words":
         return None
     from mural_tf.text import build_tokenizer
 
-    tokenizer = build_tokenizer(config, vocabulary)
+    tokenizer = build_tokenizer(config, folder / "vocabulary.txt")
     unknown = tokenizer.vocabulary.index("[UNK]") if "[UNK]" in tokenizer.vocabulary else -1
 
     def examine(texts: Sequence[str]) -> Mapping[str, int]:
