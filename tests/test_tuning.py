@@ -64,6 +64,9 @@ def test_a_stage_of_translations_follows_the_pairs(tmp_path, capsys):
     config.data.sources = {name: {"directory": str(tmp_path)} for name in ("one", "other")}
     found = tuning.settings_by_data(config, base_config())
     assert found.optimizer.learning_rate == 4e-3 and "128 translation pairs" in capsys.readouterr().out
+    config.data.text_text_languages = ("fr",)
+    with pytest.raises(UserError, match=r"has no training text pairs in \['fr'\]"):
+        tuning.settings_by_data(config, base_config())
 
 
 def test_what_is_given_stays(tmp_path):

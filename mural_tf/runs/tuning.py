@@ -153,18 +153,20 @@ def caption_counts(data: ConfigDict) -> dict[str, int]:
 
 
 def pair_counts(data: ConfigDict) -> dict[str, int]:
-    """Returns training text pairs by the language of their second side; of captions, the captions' counts.
+    """Returns training text pairs by their second language, those of `data.text_text_languages` where these are given.
 
-    Raises `UserError` if there are none.
+    Of captions as pairs, the captions' counts. Raises `UserError` if there are none.
     """
     if data.text_pairs != "files":
         return caption_counts(data)
     counts: collections.Counter[str] = collections.Counter()
     for source, _ in stream_sources(data, TEXT_PAIRS):
         counts.update(_counts_of(source, records.TEXT_PAIRS))
-    if not sum(counts.values()):
-        raise UserError(f"{data.directory} has no training text pairs.")
-    return +counts
+    wanted = data.text_text_languages
+    chosen = {language: count for language, count in counts.items() if count and (not wanted or language in wanted)}
+    if not chosen:
+        raise UserError(f"{data.directory} has no training text pairs{f' in {list(wanted)}' if wanted else ''}.")
+    return chosen
 
 
 def inherited(config: ConfigDict, source: ConfigDict, branch: str, names) -> dict:
