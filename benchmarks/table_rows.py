@@ -97,6 +97,13 @@ def translated(name: str, *stages: Stage, **overrides) -> Method:
     return Method(name, (*stages, dataclasses.replace(TRANSLATIONS, overrides=fields)))
 
 
+def divided(name: str, stage: Stage, steps: int, translations: int) -> Method:
+    """So many steps of a method, then so many of translations."""
+    shares = ((stage, steps / STEPS), (TRANSLATIONS, translations / STEPS))
+    stages = tuple(dataclasses.replace(part, steps=share) for part, share in shares)
+    return Method(f"{name}, {steps:,} steps, {translations:,} translated", stages)
+
+
 METHODS = (
     Method("ALIGN", (Stage("emoji_align", text_pairs=0),)),
     mural("MURAL"),
@@ -143,7 +150,7 @@ ABLATIONS = (
     *(in_batches("SigLIP", "emoji_siglip", size) for size in (64, 256, 1_024)),
 )  # fmt: skip
 
-ALIGN, MURAL, ETCL = (METHODS[place].stages for place in (0, 1, 3))
+ALIGN, MURAL, ETCL, GLOBETROTTER = (METHODS[place].stages for place in (0, 1, 3, 4))
 TRANSLATED = (
     Method("ALIGN", ALIGN),
     translated("ALIGN, translated", *ALIGN),
@@ -151,17 +158,22 @@ TRANSLATED = (
     translated("MURAL, translated", *MURAL),
     Method("ETCL", ETCL),
     translated("ETCL, translated", *ETCL),
+    Method("Globetrotter", GLOBETROTTER),
+    translated("Globetrotter, translated", *GLOBETROTTER),
     translated("MURAL, translated, English alone", *MURAL, pivot="en"),
     translated("MURAL, translated, both sides", *MURAL, pivot_weight=1.0),
     translated("MURAL, translated, without captions", *MURAL, captions_weight=0.0),
     translated("MURAL, translated, softmax", *MURAL, loss="softmax"),
     translated("MURAL, translated, first layers", *MURAL, trained="embeddings_and_first"),
+    # About the processor time of MURAL alone, divided between the two stages.
+    *(divided("MURAL", *MURAL, *steps) for steps in ((1_100, 1_300), (940, 2_000), (700, 3_000))),
+    *(divided("ALIGN", *ALIGN, *steps) for steps in ((1_300, 2_000), (1_000, 3_000))),
 )
 
 
 def step_count(stage: Stage, scale: float) -> int:
     """Steps of a stage when the budget is `scale` times the full one."""
-    return max(1, int(STEPS * stage.steps * scale))
+    return max(1, round(STEPS * stage.steps * scale))
 
 
 def slug(name: str) -> str:

@@ -2,9 +2,10 @@
 
     python run_finetune.py --config=configs/translated.py --from=MODEL --workdir=… --config.data.directory=DATA
 
-MODEL is a workdir, an export, its `hub` folder or an imported model, of ALIGN, MURAL, ETCL or SigLIP; towers and
-vocabulary are its own. DATA holds text pairs, and captions, which shall keep their embedding. Zeros stand for what
-follows from the number of pairs and the text tower's width, see `runs/tuning.py`; all sizes and rates are our choice.
+MODEL is a workdir, an export, its `hub` folder or an imported model, of ALIGN, MURAL, ETCL, SigLIP or Globetrotter;
+towers and vocabulary are its own. DATA holds text pairs, and captions, which shall keep their embedding. Zeros stand
+for what follows from the number of pairs and the text tower's width, see `runs/tuning.py`; all sizes and rates are our
+choice.
 """
 
 from mural_tf.config import base_config

@@ -194,9 +194,9 @@ def test_the_stage_follows_rows_of_the_table_and_shares_their_runs(tmp_path):
     runs = {run.workdir: run for method in table_rows.TRANSLATED for run in table.runs_of(method, 0, 1.0, tmp_path)}
     names = [path.name for path in runs]
     assert "emoji_mural-1400+emoji_mural_translated-2000" in names
-    assert len(names) == 4 + 8  # ALIGN, MURAL, ETCL's two stages; a stage each
+    assert len(names) == 5 + 4 + 14  # ALIGN, MURAL, ETCL's two stages, Globetrotter; four shorter; a stage each
     bases = {run.workdir for method in table_rows.METHODS for run in table.runs_of(method, 0, 1.0, tmp_path)}
-    assert len(bases & set(runs)) == 4
+    assert len(bases & set(runs)) == 5
     for method in table_rows.TRANSLATED:
         config = table_rows.load(method.stages[-1])
         config.update_from_flattened_dict(dict(method.stages[-1].overrides))  # an unknown field is an error

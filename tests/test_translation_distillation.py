@@ -141,8 +141,11 @@ def test_the_teacher_is_in_checkpoints_of_training_alone(tmp_path):
 # Where it starts.
 
 
-def test_starts_from_a_trained_model_without_its_head_for_texts(tmp_path):
-    config = contract.toy_config("mural")
+@pytest.mark.parametrize("method, fields", [
+    ("mural", {}), ("globetrotter", {}), ("globetrotter", dict(shared_head=True, text_tower__pooling="first")),
+])  # fmt: skip
+def test_starts_from_a_trained_model_without_its_head_for_texts(tmp_path, method, fields):
+    config = contract.toy_config(method, **fields)
     trained = contract.build(config)
     checkpoints = training_checkpoints(trained, tmp_path, keep=1)
     checkpoints.save(1)
@@ -156,7 +159,13 @@ def test_starts_from_a_trained_model_without_its_head_for_texts(tmp_path):
     for part in ("image_encoder", "text_encoder", "image_text_head"):
         assert_equal(values(getattr(model, part)), values(getattr(trained, part)))
     assert_equal(values(model.teacher), values(trained.text_encoder))
+    assert_equal(values(model.teacher_head), values(trained.image_text_head))
     assert model.head_names == ("image_text",)
+    batch = contract.batch_of(model, stage)
+    assert_equal([model.teach(batch["caption"], False)], [trained.embed_texts(batch["caption"])])
+    model.train_step(batch)
+    again = _with_source_architecture(contract.toy_config(METHOD), complete(stage), tmp_path)  # a stage after the stage
+    assert again.method.heads_of == method and again.shared_head == config.shared_head
 
 
 def test_what_cannot_work_is_reported(tmp_path):
@@ -171,6 +180,8 @@ def test_what_cannot_work_is_reported(tmp_path):
     for pivot in ("mean", "en+de"):
         with pytest.raises(UserError, match="is a mean over texts of many records.*set method.cached=True"):
             contract.build(contract.toy_config(METHOD, method__pivot=pivot))
+    with pytest.raises(UserError, match="Unknown method.heads_of 'mule'; known: align, mural"):
+        contract.build(contract.toy_config(METHOD, method__heads_of="mule"))
     with pytest.raises(UserError, match="Unknown method.trained 'last'; known: all, embeddings_and_first"):
         contract.build(contract.toy_config(METHOD, method__trained="last"))
     config = contract.toy_config(METHOD, method__trained="embeddings_and_first")

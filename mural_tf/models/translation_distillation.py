@@ -32,9 +32,11 @@ from mural_tf.encoders.packing import encode_by_length
 from mural_tf.errors import UserError
 from mural_tf.losses.contrastive import contrastive_loss
 from mural_tf.losses.distillation import cosine_loss
+from mural_tf.models import method_class
 from mural_tf.models.dual_encoder import TEXT_PAIRS, DualEncoder, Embedding, Task
 from mural_tf.text.word_pieces import TOKENS
 
+HEADS = ("align", "mural", "etcl", "siglip", "globetrotter")  # methods with a head of texts for images
 LOSSES = ("cosine", "softmax")
 FIRST = "embeddings_and_first"
 TRAINED = ("all", FIRST)
@@ -46,7 +48,7 @@ class TranslationDistillation(DualEncoder):
     """Batches hold `text_a`, the side in a pivot language, `text_b`, `caption` (tokens) and their ids; and targets."""
 
     title = "Translation distillation: translations taught in the images' space (after Reimers and Gurevych, 2020)"
-    starts_from = ("align", "mural", "etcl", "siglip", "translation_distillation")
+    starts_from = (*HEADS, "translation_distillation")
     sized_by = TEXT_PAIRS
     fields = dict(
         # The language of each pair's side that is the target; pairs without it are left out. "": of the languages with
@@ -59,6 +61,7 @@ class TranslationDistillation(DualEncoder):
         translation_weight=1.0,  # w_t
         pivot_weight=1.0,  # w_p; 0: the pivot's side is not embedded
         captions_weight=1.0,  # w_c; 0: captions are not read
+        heads_of="align",  # the method whose kind of heads the model has; run_finetune.py sets it to the source's
     )
     tasks = {
         "translation": Task(TEXT_PAIRS, ("text_b", "text_target"), pair=("text_b", "text_target")),
@@ -72,6 +75,12 @@ class TranslationDistillation(DualEncoder):
         self._check()
         if self.options.trained == FIRST:
             self._hold_what_follows_the_first_layer()
+
+    def build_head(self, name):
+        owner = self.options.heads_of
+        if owner not in HEADS:
+            raise UserError(f"Unknown method.heads_of {owner!r}; known: {', '.join(HEADS)}.")
+        return method_class(owner).build_head(self, name)
 
     def _check(self) -> None:
         options = self.options
@@ -117,7 +126,7 @@ class TranslationDistillation(DualEncoder):
         """As `DualEncoder.compile`; the teacher is made of the weights that the model has at this moment."""
         self.teacher = build_text_encoder(self.text_tower, self.vocabulary_size)
         self.teacher_head = self.build_head("image_text")
-        self.teacher_head.build([None, self.image_text_head.kernel.shape[0]])
+        self.teacher_head(tf.zeros([1, self.text_encoder.embedding_size]))  # makes its variables
         for part, source in ((self.teacher, self.text_encoder), (self.teacher_head, self.image_text_head)):
             for variable, value in zip(part.variables, source.variables):
                 variable.assign(value)

@@ -126,6 +126,9 @@ def _with_source_architecture(config: ConfigDict, source: ConfigDict, folder: pa
         check_class(source.model, folder / "config.json", given=config)
         mount(config, source.model)
         config.shared_head = source.shared_head
+    elif "heads_of" in config.method:  # a stage whose head is the source's
+        config.method.heads_of = source.method.get("heads_of", source.model)
+        config.shared_head = source.shared_head
     config.embedding_size = source.embedding_size
     config.vocabulary.update(source.vocabulary.to_dict())
     config.vocabulary.file = shown(folder / "vocabulary.txt")
@@ -152,7 +155,7 @@ def _with_hub_towers(config: ConfigDict, folder: pathlib.Path) -> ConfigDict:
         check_class(model, path, given=config)
         if _has_plain_heads(model):
             mount(config, model)
-    if not _has_plain_heads(config.model):
+    if not _has_plain_heads(config.method.get("heads_of", config.model)):
         raise UserError(
             f"{config.model} has heads of its own, which the modules in {folder} do not hold: give the workdir or the "
             "export that they are of."
