@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 import pathlib
 
 from ml_collections import ConfigDict
 
 from mural_tf.errors import UserError
-from mural_tf.files import check_json, read_json, write_whole
+from mural_tf.files import as_path, check_json, read_json, write_whole
 
 
 def base_config() -> ConfigDict:
@@ -258,14 +259,14 @@ RENAMED = {
 }
 
 
-def load_config(path: str | pathlib.Path) -> ConfigDict:
+def load_config(path: str | os.PathLike) -> ConfigDict:
     """Reads what `save_config` wrote, today or before keys were renamed.
 
     `method` holds what the file has; `models.complete` adds fields that came later.
 
     Raises `UserError` for a missing, broken or foreign file, or a value of another type than its field.
     """
-    path = pathlib.Path(path)
+    path = as_path(path)
     if not path.exists():
         raise UserError(f"{path} does not exist: {path.parent} is not a workdir or an export.")
     config = base_config()

@@ -288,8 +288,8 @@ class Embedder:
                 batch = unique[begin : begin + batch_size]
                 blocks.append(self._embed_texts(tf.constant(batch)).numpy())
                 bar.update(len(batch))
-        place = {text: i for i, text in enumerate(unique)}
-        return self._checked(blocks, "texts")[[place[text] for text in encoded]] if encoded else self._checked([], "")
+        places = {text: i for i, text in enumerate(unique)}
+        return self._checked(blocks, "texts")[[places[text] for text in encoded]] if encoded else self._checked([], "")
 
     def similarity(
         self,

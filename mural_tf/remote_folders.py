@@ -196,8 +196,9 @@ class Mirror:
                 failures += 1
                 logging.warning("Uploading to %s failed (%d times in a row): %s", self.store, failures, error)
                 if failures >= FAILURES:
-                    os.kill(os.getpid(), signal.SIGTERM)  # saves, and ends
-                    return
+                    if callable(signal.getsignal(signal.SIGTERM)) and not self._stop.is_set():
+                        os.kill(os.getpid(), signal.SIGTERM)  # the run saves, and ends
+                    return  # `end` says what is wrong
 
     # The lease.
 

@@ -638,7 +638,9 @@ def mutate(folder, form, seed):
     if form in ("csv", "jsonl"):
         lines = set(re.split(rb"\r\n|\r|\n", content))
         whole = [i for i in range(12) if re.split(rb"\r\n|\r|\n", good)[i + (form == "csv")] in lines]
-        missing = [i for i in whole if ("de", title(i, "de")) not in found.get(f"p{i}.jpg", ())]
+        # Behind a header that is damaged the languages are guesses; the texts are there.
+        texts = {name: [text for _, text in captions] for name, captions in found.items()}
+        missing = [i for i in whole if title(i, "de") not in texts.get(f"p{i}.jpg", ())]
         assert len(missing) <= tally.skipped.total + tally.left_out.total, (how, missing, tally.lines())
 
 

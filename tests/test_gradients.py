@@ -34,12 +34,12 @@ def build(data, method="mural", frozen=True, micro_batches=1, **optimizer):
     keras.utils.set_random_seed(0)
     model = build_model(config, toy_data.toy_tokenizer().vocabulary_size)
     compile_model(model, config)
-    return model, first_batch(data, model.streams, 32)
+    return model, first_batch(data, method, model.streams, 32)
 
 
 @functools.cache
-def first_batch(data, streams, text_text_batch):
-    config = toy_data.toy_config(data)
+def first_batch(data, method, streams, text_text_batch):
+    config = toy_data.toy_config(data, method)
     config.train.text_text_batch = text_text_batch
     return next(iter(training_batches(config, toy_data.toy_tokenizer(), streams=streams)))
 

@@ -125,6 +125,7 @@ def test_overfits_64_pairs(tmp_path, mode):
 
 REPLICAS = """
 import sys, numpy as np, tensorflow as tf, toy_data
+from mural_tf.backend import keras
 from mural_tf.models import build_model, mount
 from mural_tf.training.fit import compile_model
 from mural_tf.data.streams.pipeline import training_batches

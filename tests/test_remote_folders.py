@@ -175,18 +175,19 @@ def test_one_run_at_a_time(folders, tmp_path):
     first.end()
 
 
-def test_a_store_that_cannot_be_written_keeps_what_is_here(folders, monkeypatch):
+@pytest.mark.parametrize("handler, expected", [(lambda *_: None, [signal.SIGTERM]), (signal.SIG_DFL, [])])
+def test_a_store_that_cannot_be_written_keeps_what_is_here(folders, monkeypatch, handler, expected):
+    """A run that takes signals is asked to stop; elsewhere SIGTERM would end all before anything can say why."""
     local, store = folders
     stopped = []
     monkeypatch.setattr(remote_folders.os, "kill", lambda pid, number: stopped.append(number))
+    monkeypatch.setattr(remote_folders.signal, "getsignal", lambda number: handler)
     mirror = Mirror(local, store)
     mirror.begin()
     (local / "metrics.jsonl").write_text("row")
     store.log.append("full")
-    deadline = time.time() + 30
-    while not stopped and time.time() < deadline:
-        time.sleep(0.02)
-    assert stopped == [signal.SIGTERM]
+    mirror._thread.join(30)
+    assert stopped == expected and not mirror._thread.is_alive()
     with pytest.raises(UserError, match="no space. Everything that is saved lies in .*local, which is kept"):
         remote_folders._end(mirror, local)
     assert (local / "metrics.jsonl").read_text() == "row"

@@ -183,7 +183,7 @@ def describe(config: ConfigDict, workdir: pathlib.Path) -> None:
     trust = " --trust" if names_code(config) else ""
     source = f"{workdir}{trust}"
     model = workdir / EXPORT if exported else source
-    lines, data, tuned = [""], config.data.directory, workdir.with_name(f"{workdir.name}_tuned")
+    lines, data, tuned = [""], config.data.directory, f"{shown(workdir)}_tuned"
     if table:
         lines += [f"Mean recall on {data}, split {split}:", table, ""]
     lines += [f"Found for {line}" for line in json_field(summary, "search", list[str], path)]
