@@ -636,11 +636,15 @@ def mutate(folder, form, seed):
         assert str(error).strip() and "Traceback" not in str(error), how
         return
     if form in ("csv", "jsonl"):
-        lines = set(re.split(rb"\r\n|\r|\n", content))
-        whole = [i for i in range(12) if re.split(rb"\r\n|\r|\n", good)[i + (form == "csv")] in lines]
-        # Behind a header that is damaged the languages are guesses; the texts are there.
-        texts = {name: [text for _, text in captions] for name, captions in found.items()}
-        missing = [i for i in whole if title(i, "de") not in texts.get(f"p{i}.jpg", ())]
+        was, lines = (re.split(rb"\r\n|\r|\n", table) for table in (good, content))
+        whole = [i for i in range(12) if was[i + (form == "csv")] in lines]
+        # Without the header in its place a column is taken for captions, and the others are fields.
+        languages = ("de",) if form == "jsonl" or lines[0] == was[0] else ("de", "en")
+        missing = [
+            i
+            for i in whole
+            if not any((language, title(i, language)) in found.get(f"p{i}.jpg", ()) for language in languages)
+        ]
         assert len(missing) <= tally.skipped.total + tally.left_out.total, (how, missing, tally.lines())
 
 
