@@ -1,4 +1,4 @@
-"""The stage of translations without a stage: MURAL with its loss from the first step, for the table's ablations.
+"""The stage of translations without a stage: MURAL with its loss from the first step, an ablation.
 
     python run_pretrain.py --config=configs/emoji_mural.py --config.model=benchmarks.joint:JointDistillation --workdir=…
 
@@ -13,10 +13,10 @@ from __future__ import annotations
 import tensorflow as tf
 
 from mural_tf.encoders import build_text_encoder
-from mural_tf.encoders.packing import encode_by_length
 from mural_tf.losses.distillation import cosine_loss
 from mural_tf.models.dual_encoder import TEXT_PAIRS, Embedding, Task
 from mural_tf.models.mural import Mural
+from mural_tf.models.translation_distillation import TranslationDistillation
 
 
 class JointDistillation(Mural):
@@ -51,11 +51,7 @@ class JointDistillation(Mural):
     def training_parts(self):
         return {"teacher": self.teacher, "teacher_head": self.teacher_head}
 
-    def teach(self, tokens: dict, training: bool) -> tf.Tensor:
-        """The average's float32 [B, D] of each text, without gradient."""
-        groups = self.text_tower.length_groups
-        states = encode_by_length(self.teacher, tokens, groups, False, self.compiled_lengths)
-        return tf.stop_gradient(tf.math.l2_normalize(tf.cast(self.teacher_head(states), tf.float32), axis=-1))
+    teach = TranslationDistillation.teach  # here the teacher is the average
 
     @tf.autograph.experimental.do_not_convert
     def train_step(self, batch):
