@@ -48,6 +48,7 @@ EXTRAS = {
     ],
     "search": ["faiss-cpu>=1.9,<2"],  # approximate search; these take NumPy 1.25 to 2
     "vocabulary": ["tokenizers>=0.19"],  # the fast word-piece builder
+    "words": ["nltk>=3.8"],  # IBM Model 1, for the dictionaries of word_by_word; pure Python
     "pretrained": ["safetensors>=0.4"],  # Hugging Face's files of weights
     "convert": [  # python -m mural_tf convert, vocabulary, embed
         "apache-beam>=2.65,<2.78",  # distributed data work; not its [gcp], which TensorFlow 2.15's protobuf excludes

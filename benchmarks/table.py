@@ -70,7 +70,7 @@ def stage_folder(stage: Stage, scale: float) -> str:
     """A folder name that says all of a stage: "emoji_mural-1100,image_text_languages=en"."""
     values = {name: value if isinstance(value, tuple) else (value,) for name, value in stage.overrides}
     settings = [f"{name.split('.')[-1]}={'-'.join(map(str, value))}" for name, value in values.items()]
-    return ",".join([f"{stage.config}-{step_count(stage, scale)}", *settings])
+    return ",".join([f"{stage.config}-{step_count(stage, scale)}", *settings, *["words"] * stage.words])
 
 
 def execute(runs: Iterable[Run], jobs: int, finish: Callable[[Run], None], after: Callable[[], None]) -> list[Run]:
@@ -143,10 +143,16 @@ def command(run: Run, scale: float, data: str, held_out_names: bool = False) -> 
     }
     if table_rows.load(run.stage).optimizer.warmup_steps:
         fields["optimizer.warmup_steps"] = max(1, steps // 10)
+    words = f":words={words_folder(run)}" if run.stage.words else ""
     script = ["run_pretrain.py"] if run.source is None else ["run_finetune.py", f"--from={run.source}"]
     flags_of_config = [f"--config.{name}={value}" for name, value in fields.items()]
-    return [sys.executable, *script, f"--config=configs/{run.stage.config}.py", f"--workdir={run.workdir}",
+    return [sys.executable, *script, f"--config=configs/{run.stage.config}.py{words}", f"--workdir={run.workdir}",
             *flags_of_config]  # fmt: skip
+
+
+def words_folder(run: Run) -> pathlib.Path:
+    """Where the under-resourced languages' texts of word-by-word translation lie, for all runs of a table."""
+    return run.workdir.parents[1] / "words"
 
 
 def log_every(steps: int) -> int:
@@ -270,6 +276,7 @@ def chosen_methods() -> tuple[Method, ...]:
 
 def main(_) -> None:
     from benchmarks.table_files import write_table
+    from mural_tf.ingest.word_by_word import build_word_by_word
     from mural_tf.training.prepare import prepare_data
 
     chosen = chosen_methods()
@@ -286,6 +293,8 @@ def main(_) -> None:
     config = table_rows.load(METHODS[0].stages[0])
     config.data.directory, config.data.emoji_held_out_names = data, HELD_OUT_BUILD.value
     prepare_data(config)  # before two runs do it at once
+    for words in {words_folder(run) for run in runs.values() if run.stage.words}:
+        build_word_by_word(data, words, UNDER_RESOURCED)
     os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(max(1, (os.cpu_count() or 1) // JOBS.value)))
 
     def finish(run: Run) -> None:

@@ -22,6 +22,7 @@ class Stage:
     steps: share of emoji_mural's 1,400 steps.
     captions: image-caption pairs per step, text_pairs: text pairs per step; what the configuration's batches amount to.
     overrides: fields set on the command line.
+    words: whether the configuration takes the texts that `word_by_word` makes of the data, see `table.py`.
     """
 
     config: str
@@ -29,6 +30,7 @@ class Stage:
     captions: int = IMAGE_TEXT
     text_pairs: int = TEXT_TEXT
     overrides: tuple[tuple[str, object], ...] = ()
+    words: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,6 +158,9 @@ TRANSLATED = (
     translated("ALIGN, translated", *ALIGN),
     Method("MURAL", MURAL),
     translated("MURAL, translated", *MURAL),
+    Method("MURAL, translated, with word by word", (*MURAL, dataclasses.replace(
+        TRANSLATIONS, text_pairs=1_024, words=True
+    ))),
     Method("ETCL", ETCL),
     translated("ETCL, translated", *ETCL),
     Method("Globetrotter", GLOBETROTTER),
@@ -168,7 +173,7 @@ TRANSLATED = (
     # About the processor time of MURAL alone, divided between the two stages.
     *(divided("MURAL", *MURAL, *steps) for steps in ((1_100, 1_300), (940, 2_000), (700, 3_000))),
     *(divided("ALIGN", *ALIGN, *steps) for steps in ((1_300, 2_000), (1_000, 3_000))),
-)
+)  # fmt: skip
 
 
 def step_count(stage: Stage, scale: float) -> int:

@@ -2,15 +2,21 @@
 
     python run_finetune.py --config=configs/emoji_mural_translated.py --from=WORKDIR_OF_EMOJI_MURAL --workdir=…
 
-A long model takes a longer stage: --config.train.steps=3000.
+A long model takes a longer stage: --config.train.steps=3000. Steps are larger with the texts that
+python -m mural_tf word_by_word wrote: --config=configs/emoji_mural_translated.py:words=FOLDER.
 """
 
+from ml_collections import ConfigDict
+
+from mural_tf.configs import translated
+from mural_tf.configs.arguments import parse
 from mural_tf.configs.emoji import get_config as emoji
 from mural_tf.data.emoji.names import WELL_RESOURCED
 from mural_tf.models import mount
 
 
-def get_config():
+def get_config(arguments: str = "") -> ConfigDict:
+    _, given = parse(arguments, {"translated": translated.ARGUMENTS})
     config = mount(emoji("mural"), "translation_distillation")
     config.method.pivot = "+".join(WELL_RESOURCED)
     config.method.cached = True
@@ -21,4 +27,7 @@ def get_config():
     config.train.steps = 2_000
     config.train.text_text_batch = 384  # many small steps teach more than few large ones of the same texts
     config.train.image_text_batch = 128
+    if "words" in given:
+        translated.add_words(config, given["words"])
+        config.train.text_text_batch = 1_024
     return config

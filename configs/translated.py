@@ -2,17 +2,32 @@
 
     python run_finetune.py --config=configs/translated.py --from=MODEL --workdir=… --config.data.directory=DATA
 
+--config=configs/translated.py:words=FOLDER also learns the texts that python -m mural_tf word_by_word wrote.
+
 MODEL is a workdir, an export, its `hub` folder or an imported model, of ALIGN, MURAL, ETCL, SigLIP or Globetrotter;
 towers and vocabulary are its own. DATA holds text pairs, and captions, which shall keep their embedding. Zeros stand
 for what follows from the number of pairs and the text tower's width, see `runs/tuning.py`; all sizes and rates are our
 choice.
 """
 
+from ml_collections import ConfigDict
+
 from mural_tf.config import base_config
+from mural_tf.configs.arguments import parse
 from mural_tf.models import mount
 
+ARGUMENTS = {"words": str}
+WEIGHTS = dict(data=3.0, words=5.0)  # of translation pairs, and of texts translated word by word
 
-def get_config():
+
+def add_words(config: ConfigDict, folder: str) -> None:
+    """Adds a folder of word-by-word translations to what the configuration trains on."""
+    folders = dict(data=config.data.get_ref("directory"), words=folder)
+    config.data.sources = {name: dict(directory=folders[name], weight=weight) for name, weight in WEIGHTS.items()}
+
+
+def get_config(arguments: str = "") -> ConfigDict:
+    _, given = parse(arguments, {"translated": ARGUMENTS})
     config = mount(base_config(), "translation_distillation")
     config.method.cached = True  # unless there are too many texts, or more than the steps will meet
     config.method.pivot_weight = 0.0  # captions hold the pivot where it is
@@ -25,4 +40,6 @@ def get_config():
     config.train.text_text_batch = 0
     config.train.image_text_batch = 0
     config.train.evaluate_first = True
+    if "words" in given:
+        add_words(config, given["words"])
     return config

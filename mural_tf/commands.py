@@ -740,6 +740,30 @@ def translate():
     return main
 
 
+def word_by_word():
+    """Translates texts word by word, with a dictionary learnt from text pairs, to train on beside them.
+
+    python -m mural_tf word_by_word --data_dir=data/mine --output=data/mine_words --languages=sw,am
+    """
+    flag = cli.define(
+        data_dir=(None, "A data folder with text pairs.", place),
+        output=(None, "Folder for the pairs; it appears when it is complete.", place),
+        languages=([], "Languages to translate into; default: all that have pairs with the pivot."),
+        pivot=("en", "The language whose texts are translated."),
+        copies=(4, "Translations of each text; equal ones are written once.", 1),
+        max_pairs=(20_000, "Pairs that a language's dictionary is learnt from; more are sampled.", 1),
+        max_texts=(100_000, "Texts that are translated; more are sampled.", 1),
+        seed=(0, "Chooses among the words of an entry."),
+    )
+
+    def main(_) -> None:
+        from mural_tf.ingest.word_by_word import build_word_by_word, describe_word_by_word
+
+        print(describe_word_by_word(build_word_by_word(**flag)))
+
+    return main
+
+
 def emoji():
     """Builds the emoji benchmark: real pictures, captions and translations in a hundred languages.
 
@@ -833,6 +857,7 @@ COMMANDS = {
     "count": Command(count, positional=True),
     "features": Command(features),
     "translate": Command(translate),
+    "word_by_word": Command(word_by_word),
     "emoji": Command(emoji),
     "shapes": Command(shapes),
     "xla_check": Command(xla_check),

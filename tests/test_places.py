@@ -46,6 +46,7 @@ WORKS = {
     "vocabulary": {"output"},
     "features": {"data_dir", "output", "encoder"},
     "translate": {"data_dir", "translations", "output"},
+    "word_by_word": {"data_dir", "output"},
     "emoji": {"output"},
     "shapes": {"output"},
     "count": set(),

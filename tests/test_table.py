@@ -194,7 +194,7 @@ def test_the_stage_follows_rows_of_the_table_and_shares_their_runs(tmp_path):
     runs = {run.workdir: run for method in table_rows.TRANSLATED for run in table.runs_of(method, 0, 1.0, tmp_path)}
     names = [path.name for path in runs]
     assert "emoji_mural-1400+emoji_mural_translated-2000" in names
-    assert len(names) == 5 + 4 + 14  # ALIGN, MURAL, ETCL's two stages, Globetrotter; four shorter; a stage each
+    assert len(names) == 5 + 4 + 15  # ALIGN, MURAL, ETCL's two stages, Globetrotter; four shorter; a stage each
     bases = {run.workdir for method in table_rows.METHODS for run in table.runs_of(method, 0, 1.0, tmp_path)}
     assert len(bases & set(runs)) == 5
     for method in table_rows.TRANSLATED:
@@ -202,6 +202,9 @@ def test_the_stage_follows_rows_of_the_table_and_shares_their_runs(tmp_path):
         config.update_from_flattened_dict(dict(method.stages[-1].overrides))  # an unknown field is an error
     flags_of_run = table.command(runs[next(path for path in runs if path.name == "emoji_align-1400")], 1.0, "d", True)
     assert "--config.data.emoji_held_out_names=True" in flags_of_run
+    of_words = next(run for run in runs.values() if run.stage.words)
+    config = table.command(of_words, 1.0, "d")[3]
+    assert config == f"--config=configs/emoji_mural_translated.py:words={tmp_path / 'words'}"
 
 
 def test_collects_the_first_seeds_that_are_measured(tmp_path, monkeypatch):
