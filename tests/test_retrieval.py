@@ -141,6 +141,8 @@ def test_held_out_names_are_measured_apart_among_all_images(data_dir):
     assert "first          1         90.3            83.3" in report.group_table(
         metrics, "retrieval", {"first": [""]}, 2
     )
+    table = report.group_table({**metrics, "retrieval/others/mean_recall": 1.0}, "retrieval", {"others": ["xh"]}, 2)
+    assert "others          1          1.0               –" in table  # measured on data without held-out names
     alone = metrics_with("image1")  # no German caption: no mean over languages
     assert alone[f"retrieval/en/{HELD_OUT}"] == 100 and f"retrieval/all/{HELD_OUT}" not in alone
     assert not any(HELD_OUT in key for key in metrics_with("image4"))  # which does not decode

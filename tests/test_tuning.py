@@ -1,6 +1,7 @@
 """Fine-tuning: settings by the size of the data, the source as the first row, the mix, and averages over steps."""
 
 import json
+import re
 
 import contract
 import numpy as np
@@ -12,6 +13,7 @@ import mural_tf
 from mural_tf.config import base_config, load_config, save_config
 from mural_tf.data import records
 from mural_tf.errors import UserError
+from mural_tf.evaluation.retrieval import HELD_OUT
 from mural_tf.models import build_model
 from mural_tf.models.step import WeightAverage
 from mural_tf.runs import tuning
@@ -158,6 +160,7 @@ def of_vectors(tmp_path_factory):
     for _ in range(12):
         model.train_step(batch)
     write_splits(folder / "data", images)
+    (folder / "data/dataset.json").write_text(json.dumps({"held_out_names": ["image0"]}))
     save_config(config, folder / "config.json")
     tokenizer.save(folder / "vocabulary.txt")
     weights = tf.train.Checkpoint(**model.weights_by_part())
@@ -192,6 +195,8 @@ def test_a_run_that_spoils_the_model_ends_as_its_source(of_vectors, tmp_path, ea
     assert test[0] == test[2]
     assert json.loads((tmp_path / "w/checkpoints/best/best.json").read_text())["step"] == 0
     printed = capsys.readouterr().out
+    (of_tuned,) = {row[f"retrieval/tuned/{HELD_OUT}"] for row in rows if "retrieval/tuned/mean_recall" in row}
+    assert re.search(r"\ntuned +1 +\S+ +(\S+)\n", printed)[1] == f"{of_tuned:.1f}"
     mixes = json.loads((tmp_path / "w/mixes.json").read_text())
     assert mixes["chosen"] == 0.0 and [row["share"] for row in mixes["mixes"]] == [0.0, 0.25, 0.5, 0.75, 1.0]
     assert (

@@ -28,7 +28,7 @@ from mural_tf.data.streams.pipeline import stream_sources
 from mural_tf.errors import UserError
 from mural_tf.evaluation.report import metrics_row
 from mural_tf.evaluation.request import measure_retrieval
-from mural_tf.evaluation.retrieval import Evaluation, read_pool
+from mural_tf.evaluation.retrieval import HELD_OUT, Evaluation, read_pool
 from mural_tf.files import as_path, open_path, write_whole
 from mural_tf.models import method_class
 from mural_tf.models.dual_encoder import TEXT_PAIRS, DualEncoder
@@ -207,8 +207,10 @@ class TunedEvaluation(SplitEvaluation):
         }.items():
             if members:
                 groups[name] = members
-                values = [metrics[f"{evaluation.name}/{row}/mean_recall"] for row in members]
-                metrics[f"{evaluation.name}/{name}/mean_recall"] = float(np.mean(values))
+                for metric in ("mean_recall", HELD_OUT):
+                    values = [metrics.get(f"{evaluation.name}/{row}/{metric}") for row in members]
+                    if None not in values:
+                        metrics[f"{evaluation.name}/{name}/{metric}"] = float(np.mean(values))
         evaluation.metrics, evaluation.groups = metrics, groups
         return evaluation
 
