@@ -17,13 +17,13 @@ from mural_tf.configs.arguments import parse
 from mural_tf.models import mount
 
 ARGUMENTS = {"words": str}
-WEIGHTS = dict(data=3.0, words=5.0)  # of translation pairs, and of texts translated word by word
 
 
 def add_words(config: ConfigDict, folder: str) -> None:
-    """Adds a folder of word-by-word translations to what the configuration trains on."""
+    """Adds a folder of word-by-word translations: half of the pairs are real, and weigh what they weigh without it."""
     folders = dict(data=config.data.get_ref("directory"), words=folder)
-    config.data.sources = {name: dict(directory=folders[name], weight=weight) for name, weight in WEIGHTS.items()}
+    config.data.sources = {name: dict(directory=directory, weight=1.0) for name, directory in folders.items()}
+    config.method.translation_weight = 2.0
 
 
 def get_config(arguments: str = "") -> ConfigDict:
