@@ -6,7 +6,7 @@ A translation pair teaches a text tower its phrase, and hardly the words: of nam
 other names it finds few. Here every text of the pivot language is written in another one, word for word, however odd
 its grammar, so that words are met in thousands of phrases. Duan et al., "Bilingual Dictionary Based Neural Machine
 Translation without Using Parallel Sentences" (2020), and Wang et al., "Expanding Pretrained Models to Thousands More
-Languages via Lexicon-based Adaptation" (2022), train on such texts with dictionaries made by people. Here IBM Model 1
+Languages via Lexicon-based Adaptation" (2022), train on such texts with given dictionaries. Here IBM Model 1
 (Brown et al., 1993), by NLTK, finds one in the pairs.
 
 The pairs that are written keep the group of the text that they translate; `data.sources` mixes them with the real ones.
