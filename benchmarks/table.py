@@ -9,7 +9,8 @@ The budget is what emoji_mural sees: so many image-caption pairs and so many tex
 method may leave pairs unused (ALIGN sees no text pair) but not see more; what it saw is in the table. Every method is
 trained by run_pretrain.py, its later stages by run_finetune.py, and evaluated as they evaluate. No method sees an
 image-caption pair in the languages of HELD_OUT; text pairs in them it may see. The rows of --translated go beyond the
-budget, by a stage of translations; they have the processor time of all stages beside the recalls, and one seed.
+budget, by a stage of translations; they have the processor time of all stages beside the recalls, and three seeds,
+ablations of the stage one. The command says how many hours it will take.
 --held_out_names trains and measures on the build with held-out names, which has a column more.
 
 A run is a folder below --output, with what it printed in a .log beside it. --jobs run at a time, each on its share of
@@ -185,11 +186,13 @@ def pass_on(number: int, frame) -> None:
     raise KeyboardInterrupt("Stopped; what ran is saved, and the same command goes on.")
 
 
-def collect(methods: Iterable[Method], seeds: int, scale: float, folder: pathlib.Path) -> dict[str, list[dict]]:
-    """Returns the numbers of all that is measured, {method: one row for each of the first seeds}."""
+def collect(
+    methods: Iterable[Method], seeds: dict[str, int], scale: float, folder: pathlib.Path
+) -> dict[str, list[dict]]:
+    """Returns the numbers of all that is measured, {method: one row for each of its first seeds}."""
     results = {}
     for method in methods:
-        for seed in range(seeds):
+        for seed in range(seeds[method.name]):
             workdirs = [run.workdir for run in runs_of(method, seed, scale, folder)]
             if not translation_file(workdirs[-1]).exists():
                 break
@@ -281,12 +284,19 @@ def main(_) -> None:
 
     chosen = chosen_methods()
     scale = BUDGET.value or (QUICK if QUICK_RUN.value else 1.0)
-    seeds = SEEDS.value or (1 if QUICK_RUN.value or ABLATE.value or STAGED.value else 3)
+    seeds = {
+        method.name: SEEDS.value or (1 if QUICK_RUN.value else table_rows.default_seeds(method)) for method in chosen
+    }
     folder, data = pathlib.Path(OUTPUT.value).resolve(), str(pathlib.Path(DATA.value).resolve())
     name = "ablations" if ABLATE.value else "translated" if STAGED.value else "table"
     pairs = {method.name: method.pairs(scale) for method in chosen}
     # All methods of a seed first: a table that was cut off is complete for some seeds.
-    by_method = [runs_of(method, seed, scale, folder / "runs") for seed in range(seeds) for method in chosen]
+    by_method = [
+        runs_of(method, seed, scale, folder / "runs")
+        for seed in range(max(seeds.values()))
+        for method in chosen
+        if seed < seeds[method.name]
+    ]
     runs = {run.workdir: run for method in by_method for run in method}
     last = {method[-1].workdir for method in by_method}
     signal.signal(signal.SIGTERM, pass_on)
@@ -304,8 +314,20 @@ def main(_) -> None:
 
     def write() -> None:
         write_table(folder, name, collect(chosen, seeds, scale, folder / "runs"), pairs, HELD_OUT)
+        left, seconds = unfinished(), time.monotonic() - begun
+        if left:
+            print(f"About {left / max(expected - left, 1.0) * seconds / 3600:.1f} hours left.", flush=True)
 
-    print(f"{len(runs)} runs, {JOBS.value} at a time; what they print is in {folder / 'runs'}/*/*.log", flush=True)
+    def unfinished() -> float:
+        waiting = (run for run in runs.values() if not (run.workdir / "summary.json").exists())
+        return sum(table_rows.expected_seconds(run.stage, scale) for run in waiting)
+
+    expected, begun, cores = unfinished(), time.monotonic(), os.cpu_count() or 1
+    print(
+        f"{len(runs)} runs, {JOBS.value} at a time: about {expected / cores / 3600:.1f} hours on {cores} processors "
+        f"like those of docs/methods_measured.md. What they print is in {folder / 'runs'}/*/*.log",
+        flush=True,
+    )
     failed = execute(runs.values(), JOBS.value, finish, write)
     if (folder / f"{name}.md").exists():
         print((folder / f"{name}.md").read_text(encoding="utf-8"))
@@ -323,7 +345,7 @@ if __name__ == "__main__":
         "held_out_names", False, "Build --data_dir with held-out names; give the table an --output of its own."
     )
     QUICK_RUN = flags.DEFINE_bool("quick", False, "A tenth of the budget and one seed.")
-    SEEDS = flags.DEFINE_integer("seeds", 0, "Runs of each method; 0: 3, of ablations 1.", lower_bound=0)
+    SEEDS = flags.DEFINE_integer("seeds", 0, "Runs of each method; 0: 3, of ablations and quick runs 1.", lower_bound=0)
     BUDGET = flags.DEFINE_float("budget", 0.0, "Share of the budget; 0: all, with --quick a tenth.")
     JOBS = flags.DEFINE_integer("jobs", 2, "Runs at a time.", lower_bound=1)
     cli.run(main)

@@ -153,7 +153,7 @@ ABLATIONS = (
 )  # fmt: skip
 
 ALIGN, MURAL, ETCL, GLOBETROTTER = (METHODS[place].stages for place in (0, 1, 3, 4))
-TRANSLATED = (
+STAGED = (
     Method("ALIGN", ALIGN),
     translated("ALIGN, translated", *ALIGN),
     Method("MURAL", MURAL),
@@ -165,6 +165,9 @@ TRANSLATED = (
     translated("ETCL, translated", *ETCL),
     Method("Globetrotter", GLOBETROTTER),
     translated("Globetrotter, translated", *GLOBETROTTER),
+)  # fmt: skip
+TRANSLATED = (
+    *STAGED,
     translated("MURAL, translated, English alone", *MURAL, pivot="en"),
     translated("MURAL, translated, both sides", *MURAL, pivot_weight=1.0),
     translated("MURAL, translated, without captions", *MURAL, captions_weight=0.0),
@@ -173,12 +176,33 @@ TRANSLATED = (
     # About the processor time of MURAL alone, divided between the two stages.
     *(divided("MURAL", *MURAL, *steps) for steps in ((1_100, 1_300), (940, 2_000), (700, 3_000))),
     *(divided("ALIGN", *ALIGN, *steps) for steps in ((1_300, 2_000), (1_000, 3_000))),
-)  # fmt: skip
+)
+
+# Processor seconds a step of a whole batch, on the machine of docs/methods_measured.md.
+SECONDS = {
+    "emoji_align": 0.28, "emoji_mural": 0.42, "emoji_labse": 0.15, "emoji_etcl": 0.28, "emoji_globetrotter": 0.62,
+    "emoji_mule": 0.31, "emoji_mule_lp": 0.15, "emoji_embn": 0.33, "emoji_parallel_embn": 0.26, "emoji_siglip": 0.28,
+    "emoji_mural_translated": 0.09,
+}  # fmt: skip
+SECONDS_AROUND = 80.0  # of start, evaluation and translation
 
 
 def step_count(stage: Stage, scale: float) -> int:
     """Steps of a stage when the budget is `scale` times the full one."""
     return max(1, round(STEPS * stage.steps * scale))
+
+
+def default_seeds(method: Method) -> int:
+    """Three, of ablations one."""
+    return 3 if method in METHODS + STAGED else 1
+
+
+def expected_seconds(stage: Stage, scale: float) -> float:
+    """Processor seconds of a stage's run, by what others took; a batch of another size takes them in proportion."""
+    whole = {"emoji_etcl": 2 * IMAGE_TEXT}.get(stage.config, IMAGE_TEXT)
+    size = stage.captions / whole if ("train.image_text_batch", stage.captions) in stage.overrides else 1.0
+    size *= 1_024 / 384 if stage.words else 1.0
+    return SECONDS_AROUND + step_count(stage, scale) * SECONDS[stage.config] * size
 
 
 def slug(name: str) -> str:
