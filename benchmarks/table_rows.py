@@ -178,7 +178,7 @@ TRANSLATED = (
     *(divided("ALIGN", *ALIGN, *steps) for steps in ((1_300, 2_000), (1_000, 3_000))),
 )
 
-# Processor seconds a step of a whole batch, on the machine of docs/methods_measured.md.
+# Processor seconds a step of a whole batch, on the machine of docs/methods_measured.md (emoji_mule_lp: as emoji_labse).
 SECONDS = {
     "emoji_align": 0.28, "emoji_mural": 0.42, "emoji_labse": 0.15, "emoji_etcl": 0.28, "emoji_globetrotter": 0.62,
     "emoji_mule": 0.31, "emoji_mule_lp": 0.15, "emoji_embn": 0.33, "emoji_parallel_embn": 0.26, "emoji_siglip": 0.28,
@@ -199,8 +199,7 @@ def default_seeds(method: Method) -> int:
 
 def expected_seconds(stage: Stage, scale: float) -> float:
     """Processor seconds of a stage's run, by what others took; a batch of another size takes them in proportion."""
-    whole = {"emoji_etcl": 2 * IMAGE_TEXT}.get(stage.config, IMAGE_TEXT)
-    size = stage.captions / whole if ("train.image_text_batch", stage.captions) in stage.overrides else 1.0
+    size = stage.captions / IMAGE_TEXT if ("train.image_text_batch", stage.captions) in stage.overrides else 1.0
     size *= 1_024 / 384 if stage.words else 1.0
     return SECONDS_AROUND + step_count(stage, scale) * SECONDS[stage.config] * size
 

@@ -169,15 +169,15 @@ def _write(folder: pathlib.Path, data_dir: pathlib.Path, settings: dict) -> dict
     missing = [language for language in languages if language not in pairs]
     if missing:
         raise UserError(f"No text pairs of {pivot} and {', '.join(missing)} in {data_dir}; there are {_listed(pairs)}.")
+    taken, dictionaries = texts.items(), {}
     counts: collections.Counter[str] = collections.Counter()
-    dictionaries = {}
 
     def translated() -> Iterator[records.TextPair]:
         for language in tqdm(languages, desc="Languages", unit="language", disable=None):
-            dictionary = learn_dictionary(pairs[language].items())
-            learnt_from = {"pairs": len(pairs[language].items()), "found": pairs[language].given()}
-            dictionaries[language] = {"words": len(dictionary), **learnt_from}
-            for text, group in texts.items():
+            sides = pairs[language].items()
+            dictionary = learn_dictionary(sides)
+            dictionaries[language] = {"words": len(dictionary), "pairs": len(sides), "found": pairs[language].given()}
+            for text, group in taken:
                 seed = f"{settings['seed']} {language} {text}"
                 for found in translate_words(text, dictionary, settings["copies"], seed):
                     counts[language] += 1
@@ -194,7 +194,7 @@ def _write(folder: pathlib.Path, data_dir: pathlib.Path, settings: dict) -> dict
         "counts": {"image_text": {}, "text_pairs": {"train": total}},
         "languages": {name: {"text_pairs": {"train": counts[name]}} for name in languages},
         "dictionaries": dictionaries,
-        "texts": {"translated": len(texts.items()), "found": texts.given()},
+        "texts": {"translated": len(taken), "found": texts.given()},
     }
 
 
