@@ -103,7 +103,7 @@ setup(
     entry_points={"console_scripts": ["mural=mural_tf.commands:run_script"]},
     package_data={
         "mural_tf": ["py.typed"],
-        "mural_tf.serve": ["search_page.html"],
+        "mural_tf.search.server": ["search_page.html"],
         "mural_tf.evaluation": ["*.tsv"],
         "mural_tf.export": ["clients/*.py"],
     },

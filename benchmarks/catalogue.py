@@ -31,8 +31,8 @@ DELIMITER = ";"
 
 def products(packages: pathlib.Path, count: int, seed: int) -> list[tuple[str, str, bytes, dict[str, str]]]:
     """Returns (number, brand, PNG of the drawing, language -> title) of products, in a random order."""
-    from mural_tf.data.emoji import benchmark, drawings, names
-    from mural_tf.data.emoji.npm_packages import fetch_packages
+    from mural_tf.data.datasets.emoji import benchmark, drawings, names
+    from mural_tf.data.datasets.emoji.npm_packages import fetch_packages
 
     tarballs = fetch_packages(benchmark.PACKAGES, packages, None, True)
     named = names.read_emoji_names(tarballs["cldr-annotations-full"], tarballs["cldr-annotations-derived-full"])
@@ -97,7 +97,7 @@ def measure_reading(table: pathlib.Path) -> list[str]:
     """Reads a table into a store, as the command does, and returns what is found, in lines."""
     from tqdm import tqdm
 
-    from mural_tf.ingest.catalogue import Asked, RowTally, Store, fill, understand
+    from mural_tf.ingest.tables.catalogue import Asked, RowTally, Store, fill, understand
 
     started = time.perf_counter()
     understood = understand(Asked(str(table), images=str(table.parent / "photos")))

@@ -35,8 +35,9 @@ import PIL.Image
 
 from mural_tf.ingest import convert as conversion
 from mural_tf.ingest.convert import KINDS, ConversionGraph, convert
-from mural_tf.ingest.engine import run
-from mural_tf.ingest.source import FILE, Captioned, Filters, Settings, Source, Text, Unit, parse_source
+from mural_tf.ingest.source import FILE, Captioned, Filters, Settings, Source, Text, parse_source
+from mural_tf.text_files import Unit
+from mural_tf.work import run
 
 CORES = os.cpu_count() or 1
 

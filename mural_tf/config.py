@@ -243,26 +243,8 @@ def save_config(config: ConfigDict, path: str | pathlib.Path) -> None:
     write_whole(path, json.dumps(config.to_dict(), indent=2, default=list) + "\n")
 
 
-# Keys that were renamed or moved: {old: new}; `load_config` reads files that were made before. A key that the method
-# of such a file never read is dropped.
-_GLOBETROTTER = ("image_image_weight", "view_anchors", "cloze_weight", "cloze_share", "alpha", "alpha_margin",
-                 "alpha_divided")  # fmt: skip
-_TRIPLETS = ("distance", "margin", "top", "sentence_factor", "structure_factor")
-_MULE = ("neighbourhood_weight", "neighbourhood_levels", "language_weight")
-_GROUPS = ("captions_per_image", "captions_per_language")
-RENAMED = {
-    **{f"loss.{key}": (f"method.{key}", ("globetrotter",)) for key in _GLOBETROTTER},
-    **{f"mule.{key}": (f"method.{key}", ("mule", "embn", "parallel_embn")) for key in _TRIPLETS},
-    **{f"data.{key}": (f"method.{key}", ("mule", "embn", "parallel_embn")) for key in _GROUPS},
-    **{f"mule.{key}": (f"method.{key}", ("mule",)) for key in _MULE},
-    "mule.word_vector_weight": ("method.word_vectors_weight", ("mule",)),
-}
-
-
 def load_config(path: str | os.PathLike) -> ConfigDict:
-    """Reads what `save_config` wrote, today or before keys were renamed.
-
-    `method` holds what the file has; `models.complete` adds fields that came later.
+    """Reads what `save_config` wrote; `method` holds what the file has.
 
     Raises `UserError` for a missing, broken or foreign file, or a value of another type than its field.
     """
@@ -271,23 +253,8 @@ def load_config(path: str | os.PathLike) -> ConfigDict:
         raise UserError(f"{path} does not exist: {path.parent} is not a workdir or an export.")
     config = base_config()
     config.evaluation.groups = ConfigDict()  # the file's, in place of the defaults
-    _update(config, _renamed(read_json(path)), "", path)
+    _update(config, read_json(path), "", path)
     return config
-
-
-def _renamed(values: dict) -> dict:
-    """The values of a file under today's keys."""
-    values = {key: dict(value) if isinstance(value, dict) else value for key, value in values.items()}
-    moved = values.setdefault("method", {})
-    for old, (new, models) in RENAMED.items():
-        branch, key = old.split(".")
-        if isinstance(values.get(branch), dict) and key in values[branch]:
-            value = values[branch].pop(key)
-            if values.get("model") in models and isinstance(moved, dict):
-                moved[new.split(".")[1]] = value
-    if not values.get("mule", True):
-        del values["mule"]
-    return values
 
 
 def _update(config: ConfigDict, values: dict, prefix: str, path: pathlib.Path) -> None:

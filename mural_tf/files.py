@@ -27,9 +27,9 @@ from typing import IO
 
 from absl import logging
 
-from mural_tf import remote
+from mural_tf import paths as remote
 from mural_tf.errors import UserError
-from mural_tf.remote import RemotePath
+from mural_tf.paths import RemotePath
 
 if typing.TYPE_CHECKING:
     import numpy as np

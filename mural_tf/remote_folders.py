@@ -32,7 +32,7 @@ from absl import logging
 
 from mural_tf.errors import UserError
 from mural_tf.files import PARTIAL, as_path, copy_file
-from mural_tf.remote import RemotePath
+from mural_tf.paths import RemotePath
 
 LOCK = "in_use.lock"
 EVERY = 15.0  # seconds between two looks at what changed

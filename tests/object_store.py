@@ -7,7 +7,7 @@ import sys
 import time
 import urllib.request
 
-from mural_tf import remote
+from mural_tf import paths as remote
 
 
 @contextlib.contextmanager

@@ -6,8 +6,8 @@ import socket
 import threading
 import types
 
-from mural_tf.serve.connections import listening
-from mural_tf.serve.limits import Limits
+from mural_tf.search.server.connections import listening
+from mural_tf.search.server.limits import Limits
 
 
 @contextlib.contextmanager

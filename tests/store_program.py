@@ -10,7 +10,7 @@ from mural_tf import remote_folders
 from mural_tf.analysis.errors import write_error_page
 from mural_tf.analysis.languages import map_languages
 from mural_tf.config import load_config
-from mural_tf.data.shapes import build_shapes
+from mural_tf.data.datasets.shapes import build_shapes
 from mural_tf.errors import UserError
 from mural_tf.evaluation.report import evaluate_and_report
 from mural_tf.export.saved_model import export_model
@@ -18,7 +18,7 @@ from mural_tf.ingest.features import cache_features
 from mural_tf.loading import load
 from mural_tf.search import commands
 from mural_tf.search.queries import Query
-from mural_tf.serve.versions import Export, load_versions
+from mural_tf.search.server.versions import Export, load_versions
 
 STORE = "s3://bucket"
 

@@ -18,7 +18,7 @@ from PIL import Image
 
 from mural_tf.errors import UserError
 from mural_tf.files import as_path
-from mural_tf.remote import RemotePath, failures_of
+from mural_tf.paths import RemotePath, failures_of
 
 # More are not decoded, whoever asks: a few kilobytes can hold gigabytes of one colour.
 MAX_PIXELS = 2**26

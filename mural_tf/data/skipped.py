@@ -10,13 +10,17 @@ many were skipped and the first one's place, the number of its file and the byte
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
+from typing import ClassVar
 
 import numpy as np
 from absl import logging
 
 from mural_tf.errors import UserError
 
+MINIMUM = 1000  # items read before the skipped share counts; a file's first lines may be its worst
+_PLACE = 500  # characters of a place that are kept
 DAMAGED_RECORD = "record that does not agree with its checksum"
 DAMAGED_FILE = "stretch of a file that is damaged or cut off"
 UNREADABLE_FILE = "file that cannot be read, or has another size than when training began"
@@ -120,3 +124,67 @@ class SkippedRecords:
             f"({'; '.join(counts.lines())}), more than data.max_skipped_fraction = {max_fraction}. Repair the data or "
             "raise the bound."
         )
+
+
+def _one_line(place: str) -> str:
+    """What a report can hold: names of files and images may have line breaks, or bytes that are no text."""
+    return " ".join(place[:_PLACE].encode("utf-8", "backslashreplace").decode().split())
+
+
+@dataclasses.dataclass
+class Tally:
+    """What became of the captions and pairs of one block, or of all.
+
+    Attributes:
+      written: captions and pairs in the records.
+      skipped: what is unusable: missing images, broken lines.
+      left_out: what is usable but not wanted: filters, languages not asked for.
+      places: (kind, place) of everything skipped, in the order of the input; only kept within a block.
+      THINGS: what is counted, in words.
+    """
+
+    THINGS: ClassVar[str] = "captions and pairs"
+
+    written: int = 0
+    skipped: CountsByKind = dataclasses.field(default_factory=CountsByKind)
+    left_out: CountsByKind = dataclasses.field(default_factory=CountsByKind)
+    places: list[tuple[str, str]] = dataclasses.field(default_factory=list)
+
+    def __post_init__(self):
+        self.skipped, self.left_out = CountsByKind(self.skipped), CountsByKind(self.left_out)  # JSON's are plain
+
+    def skip(self, kind: str, place: str, count: int = 1) -> None:
+        """Counts something unusable: one text, or the `count` captions of one image."""
+        place = _one_line(place)
+        self.skipped.add(kind, place, count)
+        self.places.append((kind, place))
+
+    def leave_out(self, kind: str, place: str, count: int = 1) -> None:
+        """Counts what is not wanted."""
+        self.left_out.add(kind, _one_line(place), count)
+
+    def add(self, later: Tally) -> None:
+        """Adds the counts of a later block."""
+        self.written += later.written
+        self.skipped.merge(later.skipped)
+        self.left_out.merge(later.left_out)
+
+    @property
+    def read(self) -> int:
+        """How much was looked at: all that was written, skipped or left out."""
+        return self.written + self.skipped.total + self.left_out.total
+
+    def lines(self) -> list[str]:
+        """The report, one line for each kind."""
+        lines = [f"{self.read} {self.THINGS} read, {self.written} written, {self.skipped.total} skipped"]
+        lines += [f"  skipped {line}" for line in self.skipped.lines()]
+        return lines + [f"  left out {line}" for line in self.left_out.lines()]
+
+    def check(self, max_fraction: float, at_end: bool = False) -> None:
+        """Raises `UserError` if more than `max_fraction` of what was read is unusable."""
+        if self.skipped.are_too_many(self.read, max_fraction, 0 if at_end else MINIMUM):
+            raise UserError(
+                f"Too much is unusable: {self.skipped.total} of {self.read} {self.THINGS} "
+                f"({'; '.join(self.skipped.lines())}), more than --max_skipped_fraction={max_fraction}. Repair the "
+                "data, or raise the bound and run again: what is finished is kept."
+            )

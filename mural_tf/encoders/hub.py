@@ -24,7 +24,7 @@ from mural_tf.encoders.layers import current_pass
 from mural_tf.encoders.saved_models import check_graph
 from mural_tf.encoders.towers import finish_tower
 from mural_tf.errors import UserError
-from mural_tf.remote import SCHEMES
+from mural_tf.paths import SCHEMES
 from mural_tf.remote_folders import local_copy
 from mural_tf.text.word_pieces import TOKENS
 

@@ -2,7 +2,7 @@
 
 Folders of image-text records, and those that come as caption files and folders of images: Multi30K and Flickr30K,
 MS-COCO with its captions in other languages, COCO-CN, XTD, Crossmodal-3600. The protocol itself is in `retrieval.py`,
-the reading of the files in `mural_tf.ingest.caption_files`.
+the reading of the files in `mural_tf.data.caption_files`.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
+from mural_tf import text_files
+from mural_tf.data import caption_files
+from mural_tf.data.caption_files import Caption
 from mural_tf.errors import UserError
 from mural_tf.evaluation.request import Request
 from mural_tf.evaluation.retrieval import CaptionedImages, Evaluation
 from mural_tf.files import json_field
-from mural_tf.ingest import caption_files, text_files
-from mural_tf.ingest.caption_files import Caption
-from mural_tf.ingest.text_files import canonical_language
+from mural_tf.text_files import canonical_language
 
 COCO_IMAGES, COCO_FOLD = 5000, 1000  # of the test split, and of each of its five folds
 XTD_IMAGES = 1000

@@ -25,9 +25,9 @@ import numpy as np
 from mural_tf.errors import UserError
 from mural_tf.evaluation.request import Request
 from mural_tf.evaluation.retrieval import Evaluation
-from mural_tf.ingest.text_files import clean, read_lines
 from mural_tf.metrics import ranking
 from mural_tf.metrics.correlation import bootstrap_spearman
+from mural_tf.text_files import clean, read_lines
 
 ORIGINAL = "c2i_original"  # rows of sits: a caption and its own image
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from mural_tf.data import records
 from mural_tf.errors import UserError
 from mural_tf.files import as_path
-from mural_tf.ingest.text_files import canonical_language, read_lines
+from mural_tf.text_files import canonical_language, read_lines
 
 
 def read_parallel(

@@ -19,7 +19,7 @@ from mural_tf.evaluation.retrieval import HELD_OUT, Evaluation
 from mural_tf.files import as_path, storage_errors, write_whole
 from mural_tf.loading import load
 from mural_tf.metrics.ranking import CUTOFFS
-from mural_tf.remote import RemotePath
+from mural_tf.paths import RemotePath
 from mural_tf.remote_folders import LOCK
 from mural_tf.training.workdir import EVALUATED, append_metrics
 

@@ -23,7 +23,7 @@ from mural_tf.evaluation.retrieval import (
     read_pool,
 )
 from mural_tf.files import as_path
-from mural_tf.ingest.text_files import clean, read_lines
+from mural_tf.text_files import clean, read_lines
 
 LONG_LIST = 5000  # encoding at least as many texts shows progress
 # Where the images of each collection usually lie below a benchmark's folder.

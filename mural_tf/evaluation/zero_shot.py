@@ -26,10 +26,10 @@ from mural_tf.errors import UserError
 from mural_tf.evaluation.request import Request
 from mural_tf.evaluation.retrieval import Evaluation, add_groups
 from mural_tf.files import check_json, read_json
-from mural_tf.ingest.text_files import canonical_language, read_lines
 from mural_tf.metrics import ranking
 from mural_tf.metrics.ranking import CUTOFFS
 from mural_tf.metrics.top_k import top_k
+from mural_tf.text_files import canonical_language, read_lines
 
 BABEL, NLLB = "babel_imagenet.json", "nllb_dist13b_prompts.json"
 

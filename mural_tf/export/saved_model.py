@@ -52,7 +52,7 @@ from mural_tf.export.versions import GRAPH, MODEL_CARD, VERSIONS, add_version, c
 from mural_tf.files import PARTIAL, as_path, exclusive_lock, scratch_folder, whole_folder
 from mural_tf.models import build_model
 from mural_tf.models.dual_encoder import DualEncoder
-from mural_tf.remote import RemotePath
+from mural_tf.paths import RemotePath
 from mural_tf.remote_folders import local_copy
 from mural_tf.text import build_tokenizer
 from mural_tf.text.vocabulary_file import digest, seal_saved_model

@@ -19,7 +19,7 @@ from typing import Union
 
 from mural_tf.errors import UserError
 from mural_tf.files import PARTIAL, as_path, copy_file, publish, remove_tree, write_whole
-from mural_tf.remote import RemotePath
+from mural_tf.paths import RemotePath
 
 MODEL_CARD = "model_card.json"
 GRAPH = "saved_model.pb"

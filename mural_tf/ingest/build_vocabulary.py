@@ -21,11 +21,13 @@ from typing import Any
 
 from tqdm import tqdm
 
+from mural_tf.data.skipped import Tally
 from mural_tf.errors import UserError
 from mural_tf.files import as_path, remove_tree, write_whole
+from mural_tf.hashes import text_hash
 from mural_tf.ingest.convert import in_order
-from mural_tf.ingest.hashes import text_hash
-from mural_tf.ingest.source import PAIR, Reading, Settings, Source, Tally, Unit
+from mural_tf.ingest.source import PAIR, Reading, Settings, Source
+from mural_tf.text_files import Unit
 
 MOST_WORDS = 20_000_000  # distinct ones that a vocabulary is learned from; about 100 bytes each
 WORDS_AT_A_TIME = 1_000_000  # distinct ones that a worker holds
@@ -120,7 +122,7 @@ class CountGraph:
         """Adds the steps to a Beam pipeline."""
         import apache_beam as beam
 
-        from mural_tf.ingest.engine import Step
+        from mural_tf.work import Step
 
         partitions = max(1, min(1024, sum(unit.weight for _, unit in self.units) // BYTES_IN_A_PARTITION))
         jobs = [(number, index, unit) for number, (index, unit) in enumerate(self.units)]
@@ -212,7 +214,7 @@ def count_sources(
     Raises:
       UserError: too much of the sources is unusable.
     """
-    from mural_tf.ingest.engine import run
+    from mural_tf.work import run
 
     sources = in_order(sources)
     units = [(index, unit) for index, source in enumerate(sources) for unit in source.units(settings.unit_bytes)]

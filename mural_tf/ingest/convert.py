@@ -26,21 +26,7 @@ from tqdm import tqdm
 
 from mural_tf.data.dataset_folder import DESCRIPTION
 from mural_tf.data.record_format import IMAGE_TEXT, TEXT_PAIRS, ImageTextRecord, TextPair, serialize
-from mural_tf.data.tfrecord import framed
-from mural_tf.errors import UserError
-from mural_tf.files import (
-    as_path,
-    whole,
-    write_whole,
-)
-from mural_tf.ingest.captioned_sets import Coco, CocoCn, Karpathy, Multi30k
-from mural_tf.ingest.decisions import SAME_IMAGE, SAME_PAIR, SAME_TEXT, Asked, Decide, Keep
-from mural_tf.ingest.decisions import Ask as AskUnit
-from mural_tf.ingest.filters import Screen, hash_evaluation_images, hash_excluded
-from mural_tf.ingest.hashes import bytes_hash, text_hash
-from mural_tf.ingest.img2dataset import Img2dataset
-from mural_tf.ingest.own_records import OwnRecords
-from mural_tf.ingest.shards import (
+from mural_tf.data.shards import (
     Manifest,
     Part,
     Watch,
@@ -53,10 +39,26 @@ from mural_tf.ingest.shards import (
     work_in,
     write_manifest,
 )
-from mural_tf.ingest.source import MINIMUM, Pair, Reading, Settings, Source, Tally, Unit
-from mural_tf.ingest.translations import GoogleTranslations, Lines, Opus, Opus100, PairsTsv, Tatoeba, Tmx
-from mural_tf.ingest.web_captions import CaptionsTsv, Cc3m, Cc12m, Coyo, Laion, Uc2
-from mural_tf.ingest.wit import Wit
+from mural_tf.data.skipped import MINIMUM, Tally
+from mural_tf.data.tfrecord import framed
+from mural_tf.errors import UserError
+from mural_tf.files import (
+    as_path,
+    whole,
+    write_whole,
+)
+from mural_tf.hashes import bytes_hash, text_hash
+from mural_tf.ingest.decisions import SAME_IMAGE, SAME_PAIR, SAME_TEXT, Asked, Decide, Keep
+from mural_tf.ingest.decisions import Ask as AskUnit
+from mural_tf.ingest.filters import Screen, hash_evaluation_images, hash_excluded
+from mural_tf.ingest.source import Pair, Reading, Settings, Source
+from mural_tf.ingest.sources.captioned_sets import Coco, CocoCn, Karpathy, Multi30k
+from mural_tf.ingest.sources.img2dataset import Img2dataset
+from mural_tf.ingest.sources.own_records import OwnRecords
+from mural_tf.ingest.sources.translations import GoogleTranslations, Lines, Opus, Opus100, PairsTsv, Tatoeba, Tmx
+from mural_tf.ingest.sources.web_captions import CaptionsTsv, Cc3m, Cc12m, Coyo, Laion, Uc2
+from mural_tf.ingest.sources.wit import Wit
+from mural_tf.text_files import Unit
 
 FORMAT = 3  # raised when the same input would give other bytes than before
 SKIPPED = "skipped.tsv"
@@ -227,7 +229,7 @@ class ConversionGraph:
         """Adds the steps to a Beam pipeline."""
         import apache_beam as beam
 
-        from mural_tf.ingest.engine import Step
+        from mural_tf.work import Step
 
         asked, folder, done = self.plan.asked, self.plan.folder, ()
         for number, stage in enumerate(asked.stages()):
@@ -274,7 +276,7 @@ def stage_path(folder: pathlib.Path, number: int) -> pathlib.Path:
 
 def _run(plan: Plan, settings: Settings, progress: bool) -> None:
     """Writes all shards that are missing, with a bar."""
-    from mural_tf.ingest.engine import run
+    from mural_tf.work import run
 
     names = {path.name for path in (plan.folder / "parts").glob("*.json")}
     missing = [n for n in range(len(plan.shards)) if manifest_path(plan.folder, n).name not in names]
@@ -485,7 +487,7 @@ def _description(shards: dict[str, Part], tally: Tally) -> dict:
 
 def describe_plan(sources: Sequence[Source], output: str | os.PathLike, settings: Settings) -> str:
     """Returns what a conversion would do: its graph, sizes and flags; nothing is written."""
-    from mural_tf.ingest.engine import dry_run
+    from mural_tf.work import dry_run
 
     sources = in_order(sources)
     for source in sources:

@@ -86,7 +86,7 @@ class CountFilesGraph:
         """Adds the steps to a Beam pipeline."""
         import apache_beam as beam
 
-        from mural_tf.ingest.engine import Step
+        from mural_tf.work import Step
 
         step = Step(CountFile, self.folder, self.done, folder=self.done)
         (pipeline | "Plan" >> beam.Create(self.jobs) | "Spread" >> beam.Reshuffle() | "Count" >> beam.ParDo(step))
@@ -108,7 +108,7 @@ def count_folder(folder: str | os.PathLike, workers: int = 2, beam: str = "", pr
     Raises:
       UserError: no such files, or a description that is damaged.
     """
-    from mural_tf.ingest.engine import Engine, run
+    from mural_tf.work import Engine, run
 
     folder = as_path(folder)
     names = files_of(folder)

@@ -20,12 +20,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mural_tf.files import find, read_array, save_array, write_whole
+from mural_tf.hashes import bytes_hash, contains, text_hash
 from mural_tf.ingest.filters import Screen
-from mural_tf.ingest.hashes import bytes_hash, contains, text_hash
-from mural_tf.ingest.image_store import CaptionedImages, DownloadedImages
-from mural_tf.ingest.source import FILE, PAIR, Captioned, Pair, Reading, Settings, Source, Text, Unit
+from mural_tf.ingest.source import FILE, PAIR, Captioned, Pair, Reading, Settings, Source, Text
+from mural_tf.ingest.sources.image_store import CaptionedImages, DownloadedImages
+from mural_tf.ingest.sources.wit import HeldOut, Wit, image_hash
 from mural_tf.ingest.translated_captions import keys_of, read_translations
-from mural_tf.ingest.wit import HeldOut, Wit, image_hash
+from mural_tf.text_files import Unit
 
 TEXTS, IMAGES = "frequent_texts", "frequent_images"
 LOCATIONS, TRANSLATIONS, HELD_OUT = "locations", "translations", "held_out"

@@ -8,7 +8,7 @@ from typing import Any
 
 from mural_tf.errors import UserError
 from mural_tf.files import as_path
-from mural_tf.ingest.text_files import Problem
+from mural_tf.text_files import Problem
 
 ROWS = 1024  # that are read at a time
 

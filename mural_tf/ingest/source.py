@@ -12,14 +12,13 @@ from typing import Any, Callable, ClassVar, NamedTuple
 
 import numpy as np
 
-from mural_tf.data.skipped import CountsByKind
+from mural_tf.data.skipped import Tally
 from mural_tf.errors import UserError
 from mural_tf.files import as_path, find
-from mural_tf.ingest.text_files import Part, canonical_language
+from mural_tf.text_files import Unit, canonical_language, cut, unpacked_size
 
 _cached_language = functools.lru_cache(maxsize=4096)(canonical_language)
 PAIR, IMAGE, FILE = "pair", "image", "file"  # what an item is: its size decides how many go into a block
-MINIMUM = 1000  # items read before the skipped share counts; a file's first lines may be its worst
 
 
 def language_tag(code: str) -> str:
@@ -28,71 +27,6 @@ def language_tag(code: str) -> str:
 
 
 _SHORT = 40  # characters of a language code: longer ones are rare, and would fill the memory
-_PLACE = 500  # characters of a place that are kept
-
-
-def _one_line(place: str) -> str:
-    """What a report can hold: names of files and images may have line breaks, or bytes that are no text."""
-    return " ".join(place[:_PLACE].encode("utf-8", "backslashreplace").decode().split())
-
-
-@dataclasses.dataclass
-class Tally:
-    """What became of the captions and pairs of one block, or of all.
-
-    Attributes:
-      written: captions and pairs in the records.
-      skipped: what is unusable: missing images, broken lines.
-      left_out: what is usable but not wanted: filters, languages not asked for.
-      places: (kind, place) of everything skipped, in the order of the input; only kept within a block.
-      THINGS: what is counted, in words.
-    """
-
-    THINGS: ClassVar[str] = "captions and pairs"
-
-    written: int = 0
-    skipped: CountsByKind = dataclasses.field(default_factory=CountsByKind)
-    left_out: CountsByKind = dataclasses.field(default_factory=CountsByKind)
-    places: list[tuple[str, str]] = dataclasses.field(default_factory=list)
-
-    def __post_init__(self):
-        self.skipped, self.left_out = CountsByKind(self.skipped), CountsByKind(self.left_out)  # JSON's are plain
-
-    def skip(self, kind: str, place: str, count: int = 1) -> None:
-        """Counts something unusable: one text, or the `count` captions of one image."""
-        place = _one_line(place)
-        self.skipped.add(kind, place, count)
-        self.places.append((kind, place))
-
-    def leave_out(self, kind: str, place: str, count: int = 1) -> None:
-        """Counts what is not wanted."""
-        self.left_out.add(kind, _one_line(place), count)
-
-    def add(self, later: Tally) -> None:
-        """Adds the counts of a later block."""
-        self.written += later.written
-        self.skipped.merge(later.skipped)
-        self.left_out.merge(later.left_out)
-
-    @property
-    def read(self) -> int:
-        """How much was looked at: all that was written, skipped or left out."""
-        return self.written + self.skipped.total + self.left_out.total
-
-    def lines(self) -> list[str]:
-        """The report, one line for each kind."""
-        lines = [f"{self.read} {self.THINGS} read, {self.written} written, {self.skipped.total} skipped"]
-        lines += [f"  skipped {line}" for line in self.skipped.lines()]
-        return lines + [f"  left out {line}" for line in self.left_out.lines()]
-
-    def check(self, max_fraction: float, at_end: bool = False) -> None:
-        """Raises `UserError` if more than `max_fraction` of what was read is unusable."""
-        if self.skipped.are_too_many(self.read, max_fraction, 0 if at_end else MINIMUM):
-            raise UserError(
-                f"Too much is unusable: {self.skipped.total} of {self.read} {self.THINGS} "
-                f"({'; '.join(self.skipped.lines())}), more than --max_skipped_fraction={max_fraction}. Repair the "
-                "data, or raise the bound and run again: what is finished is kept."
-            )
 
 
 class Text(NamedTuple):
@@ -123,61 +57,6 @@ class Captioned(NamedTuple):
     image: bytes
     texts: Sequence[Text]
     split: str = "train"
-
-
-class Unit(NamedTuple):
-    """What one worker reads at a time: a file, or a part of one.
-
-    Attributes:
-      path: of the file.
-      number: of the part, from 0.
-      parts: of the file.
-      size: bytes of the part, as stored.
-      weight: bytes that its records will have, about.
-    """
-
-    path: str
-    number: int
-    parts: int
-    size: int
-    weight: int
-
-    def part(self, content: int) -> Part:
-        """Returns the stretch of a file that unpacks to about `content` bytes; its last part ends where the file ends.
-
-        Lines that begin in it are the part's.
-        """
-        begin, end = (content * i // self.parts for i in (self.number, self.number + 1))
-        return Part(begin, None if self.number + 1 == self.parts else end)
-
-    def share(self, count: int) -> range:
-        """Returns the part's numbers of `count` things."""
-        return range(count * self.number // self.parts, count * (self.number + 1) // self.parts)
-
-
-# Into how many parts a file is cut at most: each reads what is before it, too, though it only counts lines there. What
-# is packed densely takes as long to unpack as to use.
-MOST_PARTS = {"": 256, ".gz": 64, ".zip": 64, ".bz2": 1, ".xz": 1}
-_UNPACKED = {".gz": 4, ".zip": 4, ".bz2": 5, ".xz": 5}  # times as large as the file, about, for text
-
-
-def unpacked_size(path: pathlib.Path) -> int:
-    """Returns about how many bytes a text file unpacks to; the exact number where it is not packed."""
-    return path.stat().st_size * _UNPACKED.get(path.suffix, 1)
-
-
-def cut(path: pathlib.Path, weight: int, unit_bytes: int, most: int | None = None) -> list[Unit]:
-    """Returns a file's units.
-
-    Args:
-      path: the file.
-      weight: bytes of its records, about.
-      unit_bytes: of records that a unit should have.
-      most: units; by default what the file's ending allows.
-    """
-    most = MOST_PARTS.get(path.suffix, MOST_PARTS[""]) if most is None else most
-    parts, size = max(1, min(most, -(-weight // max(1, unit_bytes)))), path.stat().st_size if path.is_file() else 0
-    return [Unit(str(path), number, parts, size // parts, weight // parts) for number in range(parts)]
 
 
 class Nothing:
@@ -441,6 +320,6 @@ class Settings:
 
     def engine(self):
         """Returns where the conversion runs."""
-        from mural_tf.ingest.engine import Engine  # Beam, only where something is done
+        from mural_tf.work import Engine  # Beam, only where something is done
 
         return Engine(self.workers, self.beam)

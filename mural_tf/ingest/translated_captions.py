@@ -21,10 +21,10 @@ from mural_tf.data.dataset_folder import DESCRIPTION, build_folder
 from mural_tf.data.record_format import TEXT_PAIRS, parse_record
 from mural_tf.errors import UserError
 from mural_tf.files import as_path, copy_file, open_path
-from mural_tf.ingest.own_records import OwnRecords
 from mural_tf.ingest.source import Text, find_files
-from mural_tf.ingest.text_files import canonical_language, clean, read_lines
-from mural_tf.ingest.translations import parse_google_line
+from mural_tf.ingest.sources.own_records import OwnRecords
+from mural_tf.ingest.sources.translations import parse_google_line
+from mural_tf.text_files import canonical_language, clean, read_lines
 
 _NO_LETTER = re.compile(r"[^\w#]|_")
 _DIGITS = re.compile(r"[0-9#]+")

@@ -25,7 +25,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from mural_tf.data.dataset_folder import DESCRIPTION, build_folder
 from mural_tf.errors import UserError
 from mural_tf.files import as_path, json_field, read_json
-from mural_tf.ingest.text_files import canonical_language
+from mural_tf.text_files import canonical_language
 
 ITERATIONS = 5  # of expectation maximisation
 LEAST = 0.05  # p(word | pivot's word) · p(pivot's word | word) of an entry

@@ -21,11 +21,11 @@ import google_crc32c
 import numpy as np
 from tqdm import tqdm
 
+from mural_tf.data.shards import Manifest, manifest_path, places_path, read_manifest
 from mural_tf.errors import UserError
 from mural_tf.files import as_path, exclusive_lock, json_field, publish, read_json, save_array, whole, write_whole
 from mural_tf.files import read_array as load_array
-from mural_tf.ingest.hashes import bytes_hash
-from mural_tf.ingest.shards import Manifest, manifest_path, places_path, read_manifest
+from mural_tf.hashes import bytes_hash
 from mural_tf.search import approximate, collect, confidence, embed
 from mural_tf.search import index as index_files
 from mural_tf.search.changes import BUILDING, JOINED, Changes, KnownRows, changing, with_content

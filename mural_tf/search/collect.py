@@ -21,12 +21,11 @@ from mural_tf.data.record_format import IMAGE_TEXT, TEXT_PAIRS, Example, missing
 from mural_tf.errors import UserError
 from mural_tf.files import as_path, open_path
 from mural_tf.files import find as find_paths
-from mural_tf.ingest.hashes import bytes_hash, contains
-from mural_tf.ingest.source import Unit, cut, unpacked_size
-from mural_tf.ingest.text_files import WHOLE, read_lines
-from mural_tf.remote import RemotePath
+from mural_tf.hashes import bytes_hash, contains
+from mural_tf.paths import RemotePath
 from mural_tf.search.fields import fields_by_id, fields_file
 from mural_tf.search.items import IMAGES, KINDS, TEXTS, Item, image_of_record
+from mural_tf.text_files import WHOLE, Unit, cut, read_lines, unpacked_size
 
 TABLE, RECORDS = ".tsv", ".tfrecord"
 OF_IMAGES, OF_TEXTS = ("path", "caption", "language"), ("language", "text")  # the first columns of a table with names

@@ -37,16 +37,7 @@ import numpy as np
 from tqdm import tqdm
 
 from mural_tf.data import pictures
-from mural_tf.errors import UserError
-from mural_tf.files import (
-    as_path,
-    read_array,
-    read_json,
-    save_array,
-    whole,
-    write_whole,
-)
-from mural_tf.ingest.shards import (
+from mural_tf.data.shards import (
     Manifest,
     Part,
     Watch,
@@ -59,7 +50,16 @@ from mural_tf.ingest.shards import (
     work_in,
     write_manifest,
 )
-from mural_tf.ingest.source import Tally
+from mural_tf.data.skipped import Tally
+from mural_tf.errors import UserError
+from mural_tf.files import (
+    as_path,
+    read_array,
+    read_json,
+    save_array,
+    whole,
+    write_whole,
+)
 from mural_tf.quiet import quiet_imports
 from mural_tf.remote_folders import local_copy
 from mural_tf.search import collect
@@ -153,7 +153,7 @@ def embed(
       UserError: unusable sources, too much of them skipped, something else in `output`, unfinished work on
         something else beside it, or a full disk.
     """
-    from mural_tf.ingest.engine import Engine  # Beam, whose file systems find what is not on this machine
+    from mural_tf.work import Engine  # Beam, whose file systems find what is not on this machine
 
     engine = Engine(settings.workers, settings.beam)
     if not as_path(model).is_dir():
@@ -202,7 +202,7 @@ def digest(model: str | os.PathLike) -> str:
 
 def _run(engine, graph: EmbedGraph, progress: bool) -> None:
     """Makes all shards that are missing, with a bar."""
-    from mural_tf.ingest.engine import run
+    from mural_tf.work import run
 
     if not graph.jobs():
         return
@@ -237,7 +237,7 @@ class EmbedGraph:
         """Adds the steps to a Beam pipeline."""
         import apache_beam as beam
 
-        from mural_tf.ingest.engine import Step
+        from mural_tf.work import Step
 
         arguments = (self.model, self.folder, self.settings, self.trust)
         (

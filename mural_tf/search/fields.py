@@ -14,10 +14,10 @@ import numpy as np
 
 from mural_tf.errors import UserError
 from mural_tf.files import as_path
-from mural_tf.ingest.hashes import text_hash
-from mural_tf.ingest.text_files import bounded_lines, is_text, parse_object
+from mural_tf.hashes import text_hash
 from mural_tf.remote_folders import local_copy
 from mural_tf.search.items import Item, ItemTable, is_fields
+from mural_tf.text_files import bounded_lines, is_text, parse_object
 
 FILE = "fields.jsonl"  # beside dataset.json: a line {"image_id": …, "fields": {name: text}} an image
 

@@ -22,8 +22,8 @@ from mural_tf.data.pictures import read_file
 from mural_tf.data.record_format import Example
 from mural_tf.errors import UserError
 from mural_tf.files import save_array, whole
-from mural_tf.ingest.hashes import bytes_hash
-from mural_tf.ingest.text_files import parse_object
+from mural_tf.hashes import bytes_hash
+from mural_tf.text_files import parse_object
 
 KINDS = IMAGES, TEXTS = "images", "texts"
 IMAGE_FEATURES = ("image", "jpg")  # of the project's records and of img2dataset's

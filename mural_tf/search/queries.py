@@ -13,11 +13,11 @@ import numpy as np
 
 from mural_tf.errors import UserError
 from mural_tf.files import as_path
-from mural_tf.ingest.text_files import read_lines
 from mural_tf.search import confidence
 from mural_tf.search.confidence import Sureness
 from mural_tf.search.fields import Filter, describe_known
 from mural_tf.search.index import Index
+from mural_tf.text_files import read_lines
 
 if TYPE_CHECKING:
     from mural_tf.embedder import Embedder

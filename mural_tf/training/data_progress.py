@@ -12,7 +12,6 @@ from mural_tf.data.streams.epochs import start_of
 from mural_tf.models.step import gather
 
 _KEY, _VALUE = "data_progress", "/.ATTRIBUTES/VARIABLE_VALUE"
-_KEY_BEFORE = "data_position"  # int64 [2, 2], (epoch, offset) of two streams, in workdirs of earlier versions
 
 
 class DataProgress:
@@ -73,16 +72,13 @@ class DataProgress:
         """
         reader, reason = tf.train.load_checkpoint(path), ""
         shapes = reader.get_variable_to_shape_map()
-        for number, (stream, places) in enumerate(self.places.items()):
-            key, before = f"{_KEY}/{stream}{_VALUE}", _KEY_BEFORE + _VALUE
+        for stream, places in self.places.items():
+            key = f"{_KEY}/{stream}{_VALUE}"
             if key in shapes and shapes[key] == places.shape:
                 places.assign(reader.get_tensor(key))
             elif key in shapes:
                 self._begin(stream, int(reader.get_tensor(key)[..., 0].max()) + 1)
                 reason = _difference(shapes[key], places.shape)
-            elif before in shapes:
-                self._begin(stream, int(reader.get_tensor(before)[min(number, 1), 0]) + 1)
-                reason = "the checkpoint is of a version that took the data in another order"
         return reason
 
     def _begin(self, stream: str, epoch: int) -> None:

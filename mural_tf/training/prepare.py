@@ -47,12 +47,12 @@ def prepare_data(config: ConfigDict) -> pathlib.Path:
     if data.source not in SOURCES:
         raise UserError(f"Unknown data.source {data.source!r}; known: {', '.join(SOURCES)}.")
     if data.source == "emoji":
-        from mural_tf.data.emoji.benchmark import build_emoji
+        from mural_tf.data.datasets.emoji.benchmark import build_emoji
 
         held_out = data.emoji_held_out_names
         build_emoji(data.directory, data.download_directory, languages=data.emoji_languages, held_out_names=held_out)
     elif data.source == "shapes":
-        from mural_tf.data.shapes import build_shapes
+        from mural_tf.data.datasets.shapes import build_shapes
 
         build_shapes(data.directory)
     check_data(data)

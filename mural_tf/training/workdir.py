@@ -26,7 +26,7 @@ from mural_tf.files import (
     storage_errors,
     write_whole,
 )
-from mural_tf.remote import RemotePath
+from mural_tf.paths import RemotePath
 from mural_tf.remote_folders import LOCK
 
 # Fields that may change between two runs of the same command: they do not change what is learned.

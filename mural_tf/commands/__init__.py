@@ -1,0 +1,883 @@
+"""The commands of `python -m mural_tf`: each is a function that defines its flags and returns its main function.
+
+A docstring is the command's help, its first line the line in the list of commands. Main functions take what the flags
+say, call the library and return an exit code; they import what they need themselves, so that `--help` stays fast.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from absl import flags
+
+from mural_tf import cli
+from mural_tf.cli import Command, Flags, handle, here, place
+from mural_tf.errors import UserError
+from mural_tf.remote_folders import remove_copies
+
+PROGRAM = "python -m mural_tf"
+FILTER = "name=value: only items with this field. May be repeated: other values of a field add, other fields narrow."
+CHECKPOINT = ("result", "Which of the workdir's weights: its result, those of the last step, or dev's best.",
+              ["result", "latest", "best"])  # fmt: skip
+
+
+def pretrain():
+    """Trains a model from scratch; the same command again resumes.
+
+    python -m mural_tf pretrain --config=configs/emoji_mural.py --workdir=workdirs/emoji_mural
+
+    It evaluates and exports the trained model, and shows a search. --config=configs/emoji.py:etcl,steps=300 gives a
+    file of configs/ arguments, --config.optimizer.learning_rate=1e-3 overrides a field of it. --dry_run trains nothing
+    and says what a run would need and how long it would take, here or with --tpu_type=v4-32 there.
+    """
+    config, flag, dry_run = cli.define_config(), _define_training(), _define_dry_run()
+
+    def main(_) -> None:
+        if _is_dry(dry_run):
+            from mural_tf.runs.dry_run import dry_run as print_forecast
+
+            print_forecast(config.value, dry_run["tpu_type"] or "here")
+            return
+        cli.need(workdir=flag["workdir"])
+        from mural_tf.runs.pretrain import pretrain
+
+        pretrain(config.value, **flag)
+
+    return main
+
+
+def finetune():
+    """Trains a trained model further; the same command again resumes.
+
+    python -m mural_tf finetune --config=configs/finetune.py --config.data.directory=DATA --from=WORKDIR --workdir=NEW
+    """
+    config, flag, dry_run = cli.define_config(), _define_training(), _define_dry_run()
+    source = cli.define(
+        **{"from": (None, "A workdir, an export, or a TF-Hub handle or folder for the text tower.", handle)}
+    )
+    cli.define_trust()
+
+    def main(_) -> None:
+        if _is_dry(dry_run):
+            from mural_tf.runs.dry_run import dry_run as print_forecast
+            from mural_tf.runs.finetune import starting_point
+
+            resolved, _ = starting_point(config.value, source["from"])
+            print_forecast(resolved, dry_run["tpu_type"] or "here", restored=True)
+            return
+        cli.need(workdir=flag["workdir"])
+        from mural_tf.runs.finetune import finetune
+
+        finetune(config.value, source["from"], **flag)
+
+    return main
+
+
+def _define_training() -> Flags:
+    """The flags of both kinds of training, by the names of their arguments."""
+    return cli.define(
+        workdir=("", "Folder for checkpoints, metrics and exports; made if missing.", place),
+        tpu=("", 'Empty: this machine; "local": this TPU VM; else a TPU\'s name or address.'),
+        debug_nans=(False, "Stop at the first operation that yields NaN or infinity; slow."),
+        profile=("", "START,STOP: write a TensorBoard profile of these steps, counted from 1."),
+    )
+
+
+def _define_dry_run() -> Flags:
+    return cli.define(
+        dry_run=(False, "Train nothing: print sizes, memory, what the input needs, steps a second and hours."),
+        tpu_type=("", "With --dry_run: v4-32, v5litepod-64, gpu:a100x8, …; default: here, this machine."),
+    )
+
+
+def _is_dry(flag: Flags) -> bool:
+    if flag["tpu_type"] and not flag["dry_run"]:
+        raise UserError("--tpu_type says what --dry_run is for; a TPU to train on is named with --tpu.")
+    return flag["dry_run"]
+
+
+def catalogue():
+    """Makes a multilingual search of your own table of pictures and captions: data set, fine-tuning, index, page.
+
+    python -m mural_tf catalogue products.csv --images=photos --output=shop --from=workdirs/emoji_mural
+    python -m mural_tf catalogue products.csv --dry_run
+
+    TABLE is CSV, TSV, JSON, JSON lines or Parquet, img2dataset's output, or a folder of pictures with texts beside them
+    (photo.txt, photo.en.txt). It says what it takes for pictures, captions, language and id before it works, and
+    --columns=image=foto,caption=titel,language=sprache,id=sku says otherwise. Without --config it trains as
+    configs/finetune.py says; --config.train.steps=100 overrides a field. The same command goes on where it stopped. See
+    docs/your_own_data.md.
+    """
+    from_nothing = cli.last_value("from", sys.argv[1:]) == "nothing"
+    config = cli.define_config(required=False, default="catalogue" if from_nothing else "finetune")
+    flag = cli.define(
+        images=("", "Folder of the pictures, or img2dataset's output. Default: the table's folder.", place),
+        columns=(
+            [],
+            "What columns hold: image=NAME,caption=NAME,caption.de=NAME,language=NAME,id=NAME; + joins names.",
+        ),
+        language=("", "BCP 47 code of captions that name none. Default: it is guessed."),
+        encoding=("", "Of text files: utf-8, cp1252, shift_jis, … Default: it is found."),
+        image_size=(512, "Shrink pictures whose shorter side is longer than this; 0 keeps them.", 0),
+        max_skipped_fraction=(0.5, "Stop when a larger share of the rows is unusable."),
+    )
+    run = cli.define(
+        output=("", "Folder for everything that is made.", place),
+        **{"from": ("", "Model to start from: workdir, export or TF-Hub handle; or nothing.", handle)},
+        translations=(
+            [],
+            "Data folders with translation pairs, learned in a stage at the end: languages the table lacks are found.",
+            place,
+        ),
+        dry_run=(False, "Print what is understood of the table, and do nothing."),
+    )
+    cli.define_trust()
+
+    def main(tables: list[str]) -> None:
+        if len(tables) != 1:
+            raise UserError(
+                f"Expected one TABLE, a file, a pattern in quotes or a folder: got {' '.join(tables) or 'none'}."
+            )
+        if not run["dry_run"]:
+            cli.need(output=run["output"])
+        from mural_tf.commands.catalogue import catalogue
+        from mural_tf.ingest.tables.catalogue import Asked
+
+        asked = Asked(tables[0], **{name: tuple(v) if isinstance(v, list) else v for name, v in flag.items()})
+        catalogue(asked, run["output"], run["from"], config.value, tuple(run["translations"]), run["dry_run"])
+
+    return main
+
+
+def evaluate():
+    """Evaluates a model on a benchmark: prints a table and keeps the numbers.
+
+    python -m mural_tf evaluate --model=WORKDIR_OR_EXPORT --data_dir=DATA --split=test
+    python -m mural_tf evaluate --model=WORKDIR_OR_EXPORT --data_dir=DOWNLOADS --benchmark=multi30k --languages=en,de
+    python -m mural_tf evaluate --model=WORKDIR_OR_EXPORT --data_dir=DOWNLOADS --benchmark=all
+    python -m mural_tf evaluate --list
+
+    The numbers go into the model's workdir (metrics.jsonl, evaluation/) or into --output. --data_dir is the folder of
+    the benchmark's files or of folders named after benchmarks; --list names the benchmarks, the files they need and
+    where to get them. Choices of a protocol are --protocol.NAME=VALUE: see mural_tf/evaluation/protocol.py and
+    docs/evaluation.md.
+    """
+    from ml_collections import config_flags
+
+    from mural_tf.evaluation.protocol import default_protocol
+
+    flag = cli.define(
+        model=("", "Workdir or export to evaluate.", place),
+        data_dir=("", "Folder of the benchmark's files, or of TFRecords.", place),
+        split=("", "Choose on dev, report test. Default: the benchmark's test."),
+        languages=([], "Evaluate these languages only, for example en,de. Default: all."),
+        benchmark=("retrieval", "Name of a benchmark, see --list, or all."),
+        output=("", "Folder for the numbers. Default: the model's workdir.", place),
+        checkpoint=CHECKPOINT,
+        batch_size=(128, "Images, or texts, encoded at a time.", 1),
+    )
+    printed = cli.define(
+        compare=(False, "Print the papers' numbers beside ours, with the differences."),
+        list=(False, "List the benchmarks and end."),
+    )
+    protocol = config_flags.DEFINE_config_dict("protocol", default_protocol(), "Choices of the protocol.")
+    cli.define_trust()
+
+    def main(_) -> None:
+        if printed["list"]:
+            from mural_tf.evaluation.benchmarks import describe_catalogue
+
+            print(describe_catalogue())
+            return
+        if not flag["model"] or not flag["data_dir"]:
+            raise UserError("Give --model=WORKDIR_OR_EXPORT and --data_dir=FOLDER, or --list for the benchmarks.")
+        from mural_tf.evaluation.report import evaluate_and_report
+
+        evaluate_and_report(**flag, protocol=protocol.value, published=printed["compare"])
+
+    return main
+
+
+def export():
+    """Exports a trained model for TensorFlow Serving and TF-Hub.
+
+    python -m mural_tf export --model=workdirs/emoji_mural --output=exports/emoji_mural [--version=auto]
+    """
+    flag = cli.define(
+        model=(None, "Workdir to export a checkpoint of.", place),
+        output=("", "Folder for the export. Default: export/ in the workdir.", place),
+        checkpoint=CHECKPOINT,
+        precision=("float32", "What the exported encoders compute in.", ["float32", "mixed_bfloat16"]),
+        variants=([], "Also write TensorFlow Lite encoders with weights in float16, int8, and measure what they lose."),
+        languages=([], "Languages to measure the variants in. Default: all of the data's."),
+        overwrite=(False, "Replace an export that is already there."),
+        version=("", "Add a version to the export, which keeps the others: a number, or auto for the next one."),
+    )
+    cli.define_trust()
+
+    def main(_) -> None:
+        from mural_tf.export.saved_model import export_workdir
+
+        model, checkpoint = flag["model"], flag["checkpoint"]
+        options = {name: flag[name] for name in ("overwrite", "checkpoint", "precision", "version")}
+        path = export_workdir(model, flag["output"], **options)
+        print(f"Exported to {path}")
+        if flag["variants"]:
+            from mural_tf.runs.variants import describe, export_variants
+
+            report = export_variants(model, path, flag["variants"], checkpoint, flag["languages"] or None)
+            print(f"{describe(report)}\nWritten to {path}/tflite")
+
+    return main
+
+
+def embed():
+    """Embeds images or texts on many processes or machines: shards of vectors, and what they are vectors of.
+
+    python -m mural_tf embed --input=DATA --input='photos/**/*.jpg' --model=EXPORT --output=FOLDER [--workers=8]
+    python -m mural_tf search index --embeddings=FOLDER --output=INDEX
+
+    Inputs are what `search index` takes; they may also be named without --input. The same command goes on where it
+    was interrupted. See docs/search.md.
+    """
+    lists = cli.define(input=((), "Folder, pattern, TFRecords, table or text file; may be repeated.", place))
+    flag = cli.define(
+        model=(None, "Workdir or export; every worker reads this folder.", place),
+        output=(None, "Folder for the embeddings; it appears when they are complete.", place),
+        restart=(False, "Start again instead of going on with a run that stopped."),
+    )
+    settings = cli.define(
+        kind=("images", "What of the inputs to embed.", ["images", "texts"]),
+        split=("", "Only this split of folders of TFRecords."),
+        dtype=("float32", "Type of the stored vectors.", ["float32", "float16"]),
+        batch_size=(0, "Images, or texts, in one run of the encoder; 0: 64 images, 256 texts.", 0),
+        shard_items=(16_384, "Items in a shard, about; each worker of a killed run loses one shard.", 1),
+        workers=(1, "Processes, each with the model; 0 embeds in this one.", 0),
+        threads=(0, "TensorFlow's threads in a worker; 0: this machine's cores divided by --workers.", 0),
+        beam=("", "Flags of Apache Beam, to work elsewhere: '--runner=DataflowRunner --project=…'."),
+        max_skipped_fraction=(0.01, "Stop when a larger share of the images or texts is unusable."),
+    )
+    cli.define_trust()
+
+    def main(named: list[str]) -> None:
+        sources = [*lists["input"], *named]
+        if not sources:
+            raise UserError("Nothing to embed: name folders, patterns, TFRecords or tables with --input.")
+        from mural_tf.search.embed import Settings, describe, embed
+
+        output = embed(flag["model"], sources, flag["output"], Settings(**settings), flag["restart"])
+        print(describe(output))
+
+    return main
+
+
+def search_index():
+    """Indexes images, or texts, to be asked often.
+
+    python -m mural_tf search index FOLDER 'photos/**/*.jpg' DATA table.tsv --model=WORKDIR_OR_EXPORT --output=INDEX
+    python -m mural_tf search index --embeddings=FOLDER --output=INDEX
+
+    The same command goes on where it was interrupted. --kind=texts indexes captions and lines of text instead.
+    --embeddings takes what the command embed has made. When sources have changed:
+
+    python -m mural_tf search index --update [--prune] --output=INDEX
+
+    docs/search.md has the rest.
+    """
+    flag = cli.define(
+        model=("", "Workdir or export. With --embeddings by default the one that made them, where it was.", place),
+        output=(None, "Folder of the index.", place),
+        kind=("images", "What of the sources to index.", ["images", "texts"]),
+        split=("", "Only this split of folders of TFRecords."),
+        dtype=("float32", "Type of the stored vectors.", ["float32", "float16"]),
+        batch_size=(64, "Images encoded at a time.", 1),
+        update=(False, "Bring a complete index to what its sources hold by now: these, or those it was made of."),
+        prune=(False, "With --update: also take out what the sources hold no more."),
+        embeddings=("", "A folder that the command embed has made, in place of sources, kind, split and dtype.", place),
+    )
+    search = cli.define(
+        approximate=(
+            "auto",
+            "Structure for approximate search; auto chooses by size, small ones are searched exactly.",
+            ["auto", "none", "inverted_lists", "hnsw"],
+        ),
+        queries=("", "TSV of language, sentence and perhaps right answers: recall, and how sure answers are.", place),
+        calibrate=(
+            "",
+            "Captioned pictures to learn from how sure answers are; default: the sources' dev.",
+            place,
+        ),
+    )
+    cli.define_trust()
+
+    def main(sources: list[str]) -> None:
+        if not flag["embeddings"] and (sources or not flag["update"]):
+            cli.need(model=flag["model"])
+        from mural_tf.search import commands
+
+        asked = dict(queries_file=search["queries"], calibrate=search["calibrate"])
+        commands.index(names=sources, method=search["approximate"], **asked, **flag)
+
+    return main
+
+
+def search_query():
+    """Finds images, or texts, by a sentence in any language or by an image.
+
+    python -m mural_tf search query "ein roter Ballon" --index=INDEX --html=found.html
+    python -m mural_tf search query --image=photo.jpg --index=INDEX --json=-
+
+    python -m mural_tf search query "red shoes" --index=INDEX --filter=brand=acme --top=50
+
+    Without keeping an index, in a folder or a split of TFRecords:
+
+    python -m mural_tf search query "ein roter Ballon" --model=WORKDIR_OR_EXPORT --images=FOLDER --output=found.png
+    """
+    flag = cli.define(
+        index=("", "Folder of the index.", place),
+        model=("", "Workdir or export. Default: the model that made the index.", place),
+        images=("", "Search this folder, glob or data set, without an index.", place),
+        split=("", "Only this split of a folder of TFRecords."),
+        image=((), "An image to search with; may be repeated.", place),
+        queries=("", "TSV of language, sentence and names of right answers, to ask as well.", place),
+        filter=((), FILTER),
+        language=("", "BCP 47 code of the sentences, for fonts on the page."),
+        exact=(False, "Compare with everything, although the index is approximate."),
+        batch_size=(64, "Images encoded at a time.", 1),
+        least_precision=(0.0, "Leave out what is less sure: 0.6 answers what is right in 6 of 10 cases.", (0.0, 1.0)),
+    )
+    shown = cli.define(
+        top=(10, "How many to show."),
+        html=("", "Write a page of the results.", place),
+        json=("", "Write the results for programs; - prints them.", place),
+        output=("", "PNG file for a contact sheet.", place),
+    )
+    cli.define_trust()
+
+    def main(sentences: list[str]) -> None:
+        cli.need(**{name: flag[name] for name in (("images", "model") if flag["images"] else ("index",))})
+        from mural_tf.search import commands
+        from mural_tf.search.fields import parse_filters
+        from mural_tf.search.queries import Query, read_queries
+
+        asked = [Query(text, flag["language"]) for text in sentences] + [Query(image=name) for name in flag["image"]]
+        asked += read_queries(flag["queries"]) if flag["queries"] else []
+        filters = parse_filters(flag["filter"])
+        if flag["images"]:
+            options = dict(split=flag["split"], batch_size=flag["batch_size"])
+            if flag["least_precision"]:
+                raise UserError("--least_precision needs an index, which knows how sure answers are: --index=INDEX.")
+            commands.search_once(flag["model"], flag["images"], asked, filters=filters, **options, **shown)
+        else:
+            options = dict(use_exact=flag["exact"], filters=filters, least_precision=flag["least_precision"])
+            commands.query(flag["index"], asked, flag["model"], **options, **shown)
+
+    return main
+
+
+def search_delete():
+    """Takes images, or texts, out of an index, without making it again.
+
+    python -m mural_tf search delete shoe-17.jpg shoe-18.jpg --index=INDEX
+    python -m mural_tf search delete --filter=brand=acme --index=INDEX [--dry_run]
+    python -m mural_tf search delete --gone --index=INDEX
+
+    What is still in the sources comes back with the next `search index --update`.
+    """
+    flag = cli.define(
+        index=(None, "Folder of the index.", place),
+        filter=((), FILTER),
+        gone=(False, "Only images that are not there any more."),
+        dry_run=(False, "Remove nothing, only say how many it would be."),
+    )
+
+    def main(names: list[str]) -> None:
+        from mural_tf.search import commands
+        from mural_tf.search.fields import parse_filters
+
+        commands.remove(flag["index"], names, parse_filters(flag["filter"]), flag["gone"], flag["dry_run"])
+
+    return main
+
+
+def serve():
+    """Serves an export over HTTP, with TensorFlow Serving's REST paths and JSON.
+
+    python -m mural_tf serve --export=exports/emoji_mural --port=8501
+    """
+    flag = cli.define(
+        export=(None, "Export to serve, made by the command export.", place),
+        index=("", "Index made with the same model, searched at /search.", place),
+        host=("localhost", "Address to listen on; 0.0.0.0: every network."),
+        port=(8501, "Port to listen on; 0: any free one.", (0, 65535)),
+        poll_seconds=(10.0, "Seconds between two looks for a new version in the export; 0: never."),
+    )
+    labels = cli.define(labels=([], "Versions with names, which stay loaded: stable=1,canary=2."))
+    limit = cli.define(
+        max_batch=(64, "Rows in one run of an encoder."),
+        batch_window_ms=(2.0, "How long a request waits for others to share a run."),
+        max_rows=(1024, "Rows in one request."),
+        max_request_mb=(32.0, "Size of a request's body."),
+        max_mb_in_flight=(96.0, "Size of all bodies and answers held at once; at least twice --max_request_mb."),
+        max_parsed_mb=(96.0, "Memory that the lists and numbers of one body may take."),
+        max_image_megapixels=(64.0, "Pixels of an image by its header; exports take 67 at most."),
+        max_request_megapixels=(128.0, "Pixels of all images of a request; twice as many are held at once."),
+        max_waiting=(1024, "Requests that may wait for one signature."),
+        max_connections=(512, "Connections open at once."),
+        idle_timeout_s=(75.0, "How long a connection is kept without a request."),
+        body_timeout_s=(60.0, "How long a client may take to send a body, or to take an answer."),
+        request_timeout_s=(60.0, "How long a request may take from its body to its answer."),
+    )
+
+    def main(_) -> None:
+        from mural_tf.search.server.app import serve
+        from mural_tf.search.server.limits import Limits
+        from mural_tf.search.server.versions import parse_labels
+
+        serve(
+            **flag,
+            labels=parse_labels(labels["labels"]),
+            limits=Limits(
+                **{name: limit[name] for name in ("max_batch", "max_rows", "max_waiting", "max_connections")},
+                window=limit["batch_window_ms"] / 1000.0,
+                max_request_bytes=int(limit["max_request_mb"] * 2**20),
+                max_bytes_in_flight=int(limit["max_mb_in_flight"] * 2**20),
+                max_parsed_bytes=int(limit["max_parsed_mb"] * 2**20),
+                max_image_pixels=int(limit["max_image_megapixels"] * 10**6),
+                max_request_pixels=int(limit["max_request_megapixels"] * 10**6),
+                idle_timeout=limit["idle_timeout_s"],
+                body_timeout=limit["body_timeout_s"],
+                request_timeout=limit["request_timeout_s"],
+            ),
+        )
+
+    return main
+
+
+def analyse_languages():
+    """Draws a map of the languages that a text tower sees as similar.
+
+    python -m mural_tf analyse languages --model=WORKDIR --data_dir=DATA --output=FOLDER
+    """
+    flag = cli.define(
+        data_dir=(None, "Folder of aligned files, or of TFRecords.", place),
+        split=("test", "Split of the TFRecords."),
+        languages=([], "These languages only. Default: all with --least_share of the sentences."),
+        least_share=(0.5, "Share of the sentences that a language must have."),
+        output=(None, "Folder for the map.", place),
+        variance=(0.99, "Share of variance that SVCCA keeps."),
+        neighbours=(0, "Edges of each language in the map's graph; 0: all.", 0),
+    )
+    tower = cli.define(
+        model=(None, "Workdir or export.", place),
+        head=("", "Head of the text tower, text_text for example. Default: image_text."),
+    )
+    cli.define_trust()
+
+    def main(_) -> None:
+        from mural_tf.analysis.languages import map_languages
+        from mural_tf.loading import load
+
+        embedder = load(tower["model"])
+        map_languages(embedder.with_text_head(tower["head"]) if tower["head"] else embedder, **flag)
+
+    return main
+
+
+def analyse_errors():
+    """Makes a page of queries and what one or two models found for them.
+
+    python -m mural_tf analyse errors --model=WORKDIR --data_dir=DATA --languages=sw --output=errors.html
+    """
+    model = cli.define(
+        model=(None, "Workdir or export.", place),
+        other=("", "Second workdir or export, shown beside the first.", place),
+    )
+    flag = cli.define(
+        data_dir=(None, "Folder of image-text TFRecords.", place),
+        split=("test", "Split of the TFRecords."),
+        languages=([], "Languages, for example en,sw. Default: all."),
+        queries=(20, "Queries for each language and direction.", 1),
+        show=("wrong", "Which queries.", ["wrong", "worse", "all"]),
+        output=(None, "HTML file.", place),
+        seed=(0, "Of the choice with --show=all."),
+    )
+    cli.define_trust()
+
+    def main(_) -> None:
+        if flag["show"] == "worse" and not model["other"]:
+            raise UserError("--show=worse compares two models: name the second with --other.")
+        from mural_tf.analysis.errors import write_error_page
+        from mural_tf.loading import load
+
+        write_error_page({path: load(path) for path in model.values() if path}, **flag)
+
+    return main
+
+
+def analyse_doctor():
+    """Says which languages a model knows badly, why, and what would help.
+
+    python -m mural_tf analyse doctor --model=WORKDIR_OR_EXPORT --data=DATA
+    """
+    flag = cli.define(
+        model=(None, "Workdir or export.", place),
+        split=("test", "Split of the TFRecords."),
+        languages=([], "Languages, for example am,sw. Default: all."),
+        pivot=("", "Language to compare with. Default: the one with most training captions."),
+    )
+    data = cli.define(data=(None, "Folder of TFRecords, with what the model was trained on.", place))
+    cli.define_trust()
+
+    def main(_) -> None:
+        from mural_tf.analysis.doctor import check
+
+        print(check(data_dir=data["data"], **flag))
+
+    return main
+
+
+def import_weights():
+    """Turns trained weights from elsewhere into a workdir.
+
+    It can be evaluated, fine-tuned, exported and searched with.
+
+    python -m mural_tf import align --weights=align-base --workdir=workdirs/align_base
+    python -m mural_tf import align --weights=align-base --workdir=workdirs/mural_from_align --model=mural
+    python -m mural_tf import efficientnet --weights=efficientnetb5_notop.h5 --config=configs/emoji_mural.py \\
+        --workdir=workdirs/b5
+    python -m mural_tf import labse --weights=LaBSE --onto=workdirs/b5 --workdir=workdirs/b5_labse
+
+    align: a folder of Hugging Face's AlignModel. bert: a folder of Hugging Face's BertModel or of Google's
+    checkpoints. labse: a folder of Hugging Face's or Sentence-Transformers' LaBSE. efficientnet: an .h5 file of Keras.
+    workdir: one of this project, to give an ALIGN MURAL's second head (--model=mural). See docs/pretrained.md.
+    """
+    config = cli.define_config("What the weights do not say; default: MURAL-base.", required=False)
+    flag = cli.define(
+        weights=(None, "The folder or file of the weights.", place),
+        workdir=(None, "Folder to write; it must be empty or not there yet.", place),
+        onto=("", "A workdir that gives everything that the weights do not.", place),
+    )
+    method = cli.define(model=("", "Method. Default: align for align, else the config's.", ["", "align", "mural"]))
+    cli.define_trust()
+
+    def main(kinds: list[str]) -> None:
+        if len(kinds) > 1:
+            raise UserError(f"One kind of weights at a time: got {' '.join(kinds)}.")
+        from mural_tf.runs.import_pretrained import import_into_workdir
+
+        import_into_workdir(kinds[0] if kinds else "", config=config.value, method=method["model"], **flag)
+
+    return main
+
+
+def convert():
+    """Converts published training data to the project's TFRecords.
+
+    python -m mural_tf convert SOURCE … --output=data/mine [--workers=8] [--filters=etcl] …
+
+    A SOURCE is KIND:PATH[,OPTION=VALUE…]; --list prints the kinds and their options. Several sources become one data
+    set. A conversion that stopped goes on when the same command is run again. See docs/convert.md.
+    """
+    import dataclasses
+
+    from mural_tf.ingest.source import DUPLICATES, FILTERS, Filters, Settings
+
+    flag = cli.define(
+        list=(False, "Print the kinds of sources and their options."),
+        output=("", "Folder for the data set; it appears when the conversion is complete.", place),
+        restart=(False, "Start again instead of continuing an unfinished conversion."),
+        filters=("none", "A set of filters; other flags change single ones.", [*FILTERS]),
+    )
+    explanation = "Filter, see --filters and docs/convert.md; 0 is none."
+    kinds = {"int": int, "float": float}
+    filters = cli.define(
+        **{field.name: (kinds[field.type](field.default), explanation) for field in dataclasses.fields(Filters)}
+    )
+    lists = cli.define(
+        evaluation_images=((), "File, folder, pattern: leave out images that look like these.", place),
+        exclude_texts=((), "Text file, pattern: leave out pairs that hold one of its lines.", place),
+        translations=((), "Translations of English captions, added to these as captions.", place),
+        translation_languages=([], "Languages to take from --translations; empty: all."),
+    )
+    numbers = cli.define(
+        workers=(2, "Processes that convert; 0 converts in this one."),
+        drop_duplicates=("", "Keep the first only of equal texts, images, both, or pairs of both.", [*DUPLICATES]),
+        shuffle=(False, "Mix the sources over the shards by a hash, and the records within each."),
+        max_skipped_fraction=(0.01, "Stop when a larger share of captions and pairs is unusable."),
+        hash_distance=(4, "Bits of 64 by which perceptual hashes of one picture may differ."),
+        image_size=(0, "Shrink images whose shorter side is longer than this; 0 copies them."),
+        shard_megabytes=(64, "Size of a TFRecord file, about.", 0),
+        beam=("", "Flags of Apache Beam, to work elsewhere: '--runner=DataflowRunner --project=…'."),
+    )
+    dry_run = cli.define(dry_run=(False, "Print what would be done, and do nothing."))
+
+    def settings() -> Settings:
+        given = {name: value for name, value in filters.items() if flags.FLAGS[name].present}
+        return Settings(
+            filters=dataclasses.replace(FILTERS[flag["filters"]], **given),
+            **{name: tuple(values) for name, values in lists.items()},
+            **numbers,
+        )
+
+    def main(sources: list[str]) -> None:
+        from mural_tf.data.dataset_folder import describe
+        from mural_tf.ingest.convert import KINDS, convert, describe_plan
+        from mural_tf.ingest.source import describe_kinds, parse_source
+
+        if flag["list"]:
+            print(describe_kinds(KINDS))
+            return
+        if not sources:
+            raise UserError("No source given: expected KIND:PATH[,OPTION=VALUE…]; --list prints the kinds.")
+        cli.need(output=flag["output"])
+        parsed = [parse_source(text, KINDS) for text in sources]
+        if dry_run["dry_run"]:
+            print(describe_plan(parsed, flag["output"], settings()))
+            return
+        print(describe(convert(parsed, flag["output"], settings(), flag["restart"])))
+
+    return main
+
+
+def vocabulary():
+    """Builds a vocabulary from any sources that can be converted, and from converted data sets.
+
+    python -m mural_tf vocabulary records:data/mine opus:de-en.txt.zip --output=words.txt --size=250000
+
+    The sources are those of `python -m mural_tf convert --list`; images are not needed. Words are counted by parallel
+    workers in bounded memory, by language. See docs/convert.md.
+    """
+    flag = cli.define(
+        output=("", "The vocabulary file.", place),
+        size=(250_000, "Word pieces, reserved ones included; at most.", 8),
+        builder=("tensorflow_text", "What learns the word pieces.", ["tensorflow_text", "tokenizers"]),
+        temperature=(1.0, "A language with share p of all words counts as p^(1/temperature); inf: as any other."),
+        lower_case=(False, "Lower case; give training the same value."),
+        strip_accents=(False, "Drop non-spacing marks; give training the same value."),
+        max_words_in_memory=(20_000_000, "Distinct words that are held; about 100 bytes each.", 1),
+    )
+    numbers = cli.define(
+        workers=(2, "Processes that count; 0 counts in this one.", 0),
+        max_skipped_fraction=(0.01, "Stop when a larger share of the texts is unusable."),
+    )
+
+    def main(sources: list[str]) -> None:
+        if not sources or not flag["output"]:
+            raise UserError("Expected sources, KIND:PATH[,OPTION=VALUE…], and --output=FILE.")
+        from mural_tf.ingest.build_vocabulary import build_vocabulary
+        from mural_tf.ingest.convert import KINDS
+        from mural_tf.ingest.source import Settings, parse_source
+
+        build_vocabulary([parse_source(text, KINDS) for text in sources], settings=Settings(**numbers), **flag)
+
+    return main
+
+
+def count():
+    """Adds to a data set's dataset.json what its files hold: bytes, checksums, records and texts by language.
+
+    python -m mural_tf count data/mine --workers=8
+
+    For folders that another program wrote; conversions do it by themselves. Training then need not count at its start.
+    """
+    flag = cli.define(
+        workers=(2, "Processes that count; 0 counts in this one.", 0),
+        beam=("", "Flags of Apache Beam, to count elsewhere: see `convert`."),
+    )
+
+    def main(folders: list[str]) -> None:
+        if len(folders) != 1:
+            raise UserError("Expected one folder of TFRecords.")
+        from mural_tf.ingest.count import count_folder
+
+        print("\n".join(count_folder(folders[0], **flag)))
+
+    return main
+
+
+def features():
+    """Computes the features of a data set's images once, to train on them in place of the images.
+
+    python -m mural_tf features --data_dir=data/multi30k --output=data/multi30k_features --encoder=FOLDER
+    """
+    flag = cli.define(
+        data_dir=(None, "Folder of image-text records.", place),
+        output=(None, "Folder for the features; it appears when it is complete.", place),
+        encoder=(None, "Folder or TF-Hub handle of the image encoder, a reusable SavedModel.", handle),
+        resize=(256, "Pixels; the side to which images are resized.", 1),
+        image_size=(224, "Pixels; the side of the centre that the encoder sees.", 1),
+        batch_size=(64, "Images encoded at a time.", 1),
+    )
+
+    def main(_) -> None:
+        from mural_tf.ingest.features import cache_features, describe_features
+
+        print(describe_features(cache_features(**flag)))
+
+    return main
+
+
+def translate():
+    """Adds known translations to the captions of a data set, as ETCL's triples and translate-train need them.
+
+    python -m mural_tf translate --data_dir=data/cc3m --translations=data/cc3m_de --output=data/cc3m_en_de
+
+    The translations are text pairs of a data folder, one side of which is a caption word for word.
+    """
+    flag = cli.define(
+        data_dir=(None, "A data folder with image-text records.", place),
+        translations=(None, "A data folder with text pairs, one side of which is a caption.", place),
+        output=(None, "Folder for the data set; it appears when it is complete.", place),
+    )
+
+    def main(_) -> None:
+        from mural_tf.ingest.translated_captions import build_translated, describe_translated
+
+        print(describe_translated(build_translated(**flag)))
+
+    return main
+
+
+def word_by_word():
+    """Translates texts word by word, with a dictionary learnt from text pairs, to train on beside them.
+
+    python -m mural_tf word_by_word --data_dir=data/mine --output=data/mine_words --languages=sw,am
+    """
+    flag = cli.define(
+        data_dir=(None, "A data folder with text pairs.", place),
+        output=(None, "Folder for the pairs; it appears when it is complete.", place),
+        languages=([], "Languages to translate into; default: all that have pairs with the pivot."),
+        pivot=("en", "The language whose texts are translated."),
+        copies=(4, "Translations of each text; equal ones are written once.", 1),
+        max_pairs=(20_000, "Pairs that a language's dictionary is learnt from; more are sampled.", 1),
+        max_texts=(100_000, "Texts that are translated; more are sampled.", 1),
+        seed=(0, "Chooses among the words of an entry."),
+    )
+
+    def main(_) -> None:
+        from mural_tf.ingest.word_by_word import build_word_by_word, describe_word_by_word
+
+        print(describe_word_by_word(build_word_by_word(**flag)))
+
+    return main
+
+
+def emoji():
+    """Builds the emoji benchmark: real pictures, captions and translations in a hundred languages.
+
+    python -m mural_tf emoji --output=data/emoji_core --languages=core
+    """
+    flag = cli.define(
+        output=(None, "Folder for the data set; it appears when the build is complete.", place),
+        languages=("core", "25 languages, or all that name half of the emoji (122).", ["core", "all"]),
+        seed=(0, "Chooses the 3% of captions per under-resourced language."),
+        keyword_captions=(False, "Also use CLDR's keywords as training captions."),
+        held_out_names=(False, "Leave a fifth of the test's names out of training, see docs/data.md."),
+    )
+    cache = cli.define(
+        cache=("", "Folder for the fetched packages, 250 MB; empty: emoji_packages beside --output.", here)
+    )
+
+    def main(_) -> None:
+        import pathlib
+
+        from mural_tf.data.dataset_folder import describe
+        from mural_tf.data.datasets.emoji.benchmark import build_emoji
+        from mural_tf.files import as_path
+
+        output = as_path(flag["output"])
+        if not cache["cache"] and not isinstance(output, pathlib.Path):
+            raise UserError(f"--output={output} is in a store: name a folder of this machine with --cache.")
+        packages = cache["cache"] or output.parent / "emoji_packages"
+        print(describe(build_emoji(cache=packages, **flag)))
+
+    return main
+
+
+def shapes():
+    """Builds the shapes data set: drawn pictures with captions in six languages, without any download.
+
+    python -m mural_tf shapes --output=data/shapes
+    """
+    flag = cli.define(
+        output=(None, "Folder for the data set.", place),
+        seed=(0, "Chooses the scenes of each split, the drawings and the captioned 3%."),
+        images=(2_000, "Training pictures.", 1),
+        image_size=(48, "Side of a picture in pixels.", 16),
+    )
+
+    def main(_) -> None:
+        from mural_tf.data.dataset_folder import describe
+        from mural_tf.data.datasets.shapes import build_shapes
+
+        print(describe(build_shapes(**flag, progress=True)))
+
+    return main
+
+
+def xla_check():
+    """Tells what of a configuration's training step a TPU would refuse.
+
+    python -m mural_tf xla_check --config=configs/mural_base.py --batch=2 --compile
+    """
+    config = cli.define_config()
+    flag = cli.define(
+        batch=(2, "Images, captions and text pairs."),
+        vocabulary_size=(0, "Word pieces; 0: the configuration's bound."),
+        compile=(False, "Compile and run one step too."),
+    )
+
+    def main(_) -> None:
+        from mural_tf.training.tpu_check import check
+
+        check(config.value, flag["vocabulary_size"] or config.value.vocabulary.size, flag["batch"], flag["compile"])
+
+    return main
+
+
+COMMANDS = {
+    "pretrain": Command(pretrain),
+    "finetune": Command(finetune),
+    "catalogue": Command(catalogue, positional=True),
+    "evaluate": Command(evaluate),
+    "export": Command(export),
+    "embed": Command(embed, positional=True),
+    "search index": Command(search_index, positional=True),
+    "search query": Command(search_query, positional=True),
+    "search delete": Command(search_delete, positional=True),
+    "serve": Command(serve),
+    "analyse languages": Command(analyse_languages),
+    "analyse errors": Command(analyse_errors),
+    "analyse doctor": Command(analyse_doctor),
+    "import": Command(import_weights, positional=True),
+    "convert": Command(convert, positional=True),
+    "vocabulary": Command(vocabulary, positional=True),
+    "count": Command(count, positional=True),
+    "features": Command(features),
+    "translate": Command(translate),
+    "word_by_word": Command(word_by_word),
+    "emoji": Command(emoji),
+    "shapes": Command(shapes),
+    "xla_check": Command(xla_check),
+}
+
+
+def run(*words: str) -> None:
+    """Runs the command `words` with the flags of the command line, or the one that the command line names itself."""
+    try:
+        cli.run_command(COMMANDS, [*words, *sys.argv[1:]], PROGRAM)
+    except SystemExit as end:
+        if "tensorflow_io" in sys.modules:  # its client of s3:// aborts the process while it is taken down
+            remove_copies()
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(end.code if isinstance(end.code, int) else 0)
+        raise
+
+
+def run_script() -> None:
+    """The console script `mural`: as `python -m mural_tf`, which also imports from the working directory."""
+    sys.path.insert(0, "")
+    run()

@@ -1,0 +1,357 @@
+"""From somebody's table of pictures and captions to multilingual search: data set, fine-tuning, index, a page.
+
+Everything lies in one folder. Each part is made once: a run that stopped goes on where it was by the same command.
+
+    data/          the data set, see ingest/tables/catalogue.py; skipped.tsv names the rows that are not in it
+    workdir/       the trained model and its export
+    translated/    the same after a stage of translations, where there are some: models/translation_distillation.py
+    index/         every picture, with captions and fields
+    search.html    a page with an example in each language
+    report.json    what was read, and what the model makes of it
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import shlex
+import shutil
+from collections.abc import Mapping, Sequence
+
+from ml_collections import ConfigDict
+
+from mural_tf.config import load_config
+from mural_tf.data.dataset_folder import DESCRIPTION, describe
+from mural_tf.errors import UserError
+from mural_tf.export.versions import newest_description
+from mural_tf.files import as_path, exclusive_lock, json_field, read_json, storage_errors, write_whole
+from mural_tf.ingest.tables.catalogue import (
+    SKIPPED,
+    WITHOUT_CAPTIONS,
+    Asked,
+    Examine,
+    Understood,
+    make_data_set,
+    understand,
+)
+from mural_tf.remote_folders import local_copy, local_folder
+
+DATA, WORKDIR, TRANSLATED, INDEX = "data", "workdir", "translated", "index"
+PAGE, REPORT = "search.html", "report.json"
+NOTHING = "nothing"
+MANY_CUT, MANY_UNKNOWN = 0.1, 0.02  # shares of captions, of pieces, that are worth a word
+EXAMPLES = 12  # queries on the page
+
+NO_SOURCE = (
+    "--from is missing: a model to start from. It may be a workdir or an export (workdirs/emoji_mural), the address or "
+    "folder of a TF-Hub text encoder, or weights from elsewhere once they are a workdir: `python -m mural_tf import "
+    "efficientnet --weights=FILE --config=CONFIG --workdir=A`, then `python -m mural_tf import labse --weights=LaBSE "
+    "--onto=A --workdir=B`, and --from=B (docs/your_own_data.md). --from=nothing trains a small model from the start."
+)
+
+
+def catalogue(
+    asked: Asked,
+    output: str | os.PathLike,
+    source: str,
+    config: ConfigDict,
+    translations: Sequence[str] = (),
+    dry_run: bool = False,
+) -> pathlib.Path | None:
+    """Makes everything that is not made yet in `output`, and prints what it does; returns the index's folder.
+
+    Args:
+      asked: the table and what is known of it.
+      output: folder, here or in a store.
+      source: the model to start from: as `finetune` takes it, or "nothing".
+      config: of training; data and evaluation are set here.
+      translations: data folders with text pairs. The model learns these and those of the table in a stage at the end,
+        so that languages are found that the table lacks.
+      dry_run: print what is understood of the table, and do nothing.
+
+    Returns:
+      `None` where a signal stopped training, and for a dry run.
+
+    Raises:
+      UserError: a table that cannot be used, no source, another process at work, or what training raises it for.
+    """
+    understood = understand(asked)
+    print(understood.describe(), flush=True)
+    if dry_run:
+        return None
+    if not source:
+        raise UserError(NO_SOURCE)
+    _check_source(source)
+    if translations:
+        _check_translations(translations, source)
+    folder = as_path(output)
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    busy = f"Another process is at work in {output}: wait for it, or choose another folder."
+    with exclusive_lock(folder / "catalogue.lock", busy):
+        return _make(understood, folder, source, config, translations)
+
+
+def _check_source(source: str) -> None:
+    """Raises `UserError` for a model that is not there, before the table is read."""
+    if source != NOTHING and "://" not in source and not as_path(source).exists():
+        raise UserError(f"--from={source}: there is no such workdir, export or module.")
+
+
+def _check_translations(translations: Sequence[str], source: str) -> None:
+    """Raises `UserError` for a folder without text pairs to train on, or a source whose method has no such stage."""
+    from mural_tf.data import records
+    from mural_tf.models.translation_distillation import TranslationDistillation
+
+    for name in translations:
+        if not records.find_files(name, records.TEXT_PAIRS, "train"):
+            raise UserError(
+                f"--translations={name}: there is no {records.TEXT_PAIRS}/train-*.tfrecord; expected a data folder as "
+                "`python -m mural_tf convert` makes it of translation pairs, or the one that the source was trained on."
+            )
+    folder, known = _described_folder(source), TranslationDistillation.starts_from
+    model = "" if folder is None else load_config(folder / "config.json").model
+    if model and model not in known:
+        raise UserError(f"--translations: the stage starts from {' or '.join(known)}; {source} is {model}.")
+
+
+def _described_folder(source: str) -> pathlib.Path | None:
+    """Returns the folder with the configuration of a workdir or an export, `None` where the source has none."""
+    if source == NOTHING or source.startswith(("http://", "https://")):
+        return None
+    folder = newest_description(local_copy(source))
+    return folder if (folder / "config.json").is_file() else None
+
+
+def _make(
+    understood: Understood, folder: pathlib.Path, source: str, config: ConfigDict, translations: Sequence[str]
+) -> pathlib.Path | None:
+    data = folder / DATA
+    if (data / DESCRIPTION).is_file():
+        print(f"{data} is there already; to read the table again, remove it or choose another --output.")
+    make_data_set(understood, data, _examination(source))
+    report = {"table": understood.describe().splitlines(), **report_of(data)}
+    write_whole(folder / REPORT, json.dumps(report, indent=1, ensure_ascii=False) + "\n")
+    print("\n".join([describe(data), *report_lines(report)]), flush=True)
+    _check_splits(report, data)
+    if not _train(source, _for_data(config, data, source, report), folder / WORKDIR):
+        return None
+    if translations and not _teach(translations, folder):
+        return None
+    index = _index(folder, config)
+    print("\n".join(next_lines(folder)))
+    return index
+
+
+# What the model makes of the captions.
+
+
+def _examination(source: str) -> Examine | None:
+    """Returns what counts captions that a model cuts off and pieces that it does not know; None if it has no words."""
+    folder = _described_folder(source)
+    if folder is None or not (folder / "vocabulary.txt").is_file():
+        return None
+    config = load_config(folder / "config.json")
+    if config.text_tower.name == "words":
+        return None
+    from mural_tf.text import build_tokenizer
+
+    tokenizer = build_tokenizer(config, folder / "vocabulary.txt")
+    unknown = tokenizer.vocabulary.index("[UNK]") if "[UNK]" in tokenizer.vocabulary else -1
+
+    def examine(texts: Sequence[str]) -> Mapping[str, int]:
+        pieces = tokenizer.tokenize(list(texts)).merge_dims(1, 2)
+        return {
+            "cut": int((pieces.row_lengths().numpy() > tokenizer.max_length - 2).sum()),
+            "pieces": int(pieces.values.shape[0]),
+            "unknown": int((pieces.values.numpy() == unknown).sum()),
+        }
+
+    return examine
+
+
+def report_of(data: pathlib.Path) -> dict:
+    """Returns what was read, by rows, languages and splits; raises `UserError` for a folder that is something else."""
+    path = data / DESCRIPTION
+    described = read_json(path)
+    return {
+        "rows": json_field(described, "rows", dict[str, int], path),
+        "captions": json_field(described, "captions", dict[str, dict], path),
+        "pictures": json_field(described, "counts.image_text", dict[str, dict], path),
+        "text_pairs": json_field(described, "counts.text_pairs", dict[str, int], path),
+        "skipped": json_field(described, "skipped", dict[str, dict], path),
+        "left_out": json_field(described, "left_out", dict[str, dict], path),
+    }
+
+
+def report_lines(report: Mapping) -> list[str]:
+    """Returns the report in words."""
+    rows = report["rows"]
+    lines = [
+        f"{rows['read']:,} rows: {rows['used']:,} used, {rows['skipped']:,} skipped, {rows['left_out']:,} left out"
+    ]
+    bare = report["pictures"].get(WITHOUT_CAPTIONS, {}).get("images", 0)
+    if bare:
+        lines.append(f"{bare:,} pictures have no caption: they can be found, and nothing is learned from them.")
+    for language, counts in sorted(report["captions"].items(), key=lambda item: -item[1]["captions"]):
+        notes = [f"{counts['captions']:,} captions of {counts['pictures']:,} pictures"]
+        notes += [f"language guessed for {counts['guessed']:,}"] if counts["guessed"] else []
+        if counts.get("cut", 0) > MANY_CUT * counts["captions"]:
+            notes.append(f"{counts['cut']:,} longer than the model reads")
+        if counts.get("unknown", 0) > MANY_UNKNOWN * counts.get("pieces", 0):
+            notes.append(f"{counts['unknown'] / counts['pieces']:.0%} of the pieces unknown to the model")
+        lines.append(f"  {language}: {', '.join(notes)}")
+    return lines
+
+
+# Training.
+
+
+def _check_splits(report: Mapping, data: pathlib.Path) -> None:
+    if "train" not in report["pictures"]:
+        raise UserError(f"{data}: no picture with a caption is left to train on: give more rows.")
+
+
+def _for_data(config: ConfigDict, data: pathlib.Path, source: str, report: Mapping) -> ConfigDict:
+    """Returns the configuration for a data set, which may be too small for all that the configuration asks."""
+    config = config.copy_and_resolve_references()
+    config.data.source, config.data.directory = "records", str(data)
+    if config.evaluation.split not in report["pictures"]:
+        config.evaluation.split = "dev"
+    if source == NOTHING:
+        pairs, captions = report["text_pairs"].get("train", 0), report["pictures"]["train"]["captions"]
+        config.train.image_text_batch = min(config.train.image_text_batch, max(2, captions // 2))
+        config.train.text_text_batch = min(config.train.text_text_batch, max(2, pairs // 2))
+        if not pairs:
+            config.loss.text_text_weight = 0.0
+    return config
+
+
+def _train(source: str, config: ConfigDict, workdir: pathlib.Path) -> bool:
+    """Trains, or goes on; tells whether it came to its end."""
+    from mural_tf.runs.finetune import finetune
+    from mural_tf.runs.finish import is_finished
+    from mural_tf.runs.pretrain import pretrain
+
+    if source == NOTHING:
+        pretrain(config, workdir)
+    else:
+        finetune(config, source, workdir)
+    return is_finished(workdir)
+
+
+def _teach(translations: Sequence[str], folder: pathlib.Path) -> bool:
+    """Adds the stage of translations, or goes on with it; tells whether it came to its end."""
+    from mural_tf.configs.translated import get_config
+    from mural_tf.runs.finetune import finetune
+    from mural_tf.runs.finish import is_finished
+
+    workdir, tuned = folder / TRANSLATED, load_config(local_copy(folder / WORKDIR / "config.json"))
+    stage = get_config()
+    data = str(folder / DATA)
+    stage.data.update(dict(source="records", directory=data, shuffle_buffer=tuned.data.shuffle_buffer))
+    names = [data, *translations]
+    stage.data.sources = {f"data_{number}": {"directory": name} for number, name in enumerate(names)}
+    stage.evaluation.update(tuned.evaluation)
+    print(f"Teaching translations of {', '.join(translations)} and of the table.", flush=True)
+    finetune(stage, str(folder / WORKDIR), workdir)
+    return is_finished(workdir)
+
+
+# Index and page.
+
+
+def _index(folder: pathlib.Path, config: ConfigDict) -> pathlib.Path:
+    from mural_tf.loading import load
+    from mural_tf.runs.report_page import NAME as RUN_PAGE
+    from mural_tf.search.build import build_index
+    from mural_tf.search.commands import calibrate_index
+    from mural_tf.search.pages import write_gallery
+    from mural_tf.search.queries import search
+
+    embedder = load(str(_model_of(folder)))
+    with local_folder(folder / INDEX) as place:
+        _drop_index_of_another_model(place, _trained(folder).name)
+        index = build_index(embedder, [str(folder / DATA)], place, progress=True)
+        print(f"{len(index):,} pictures in {folder / INDEX}.")
+        queries = _examples(folder / DATA)
+        if queries and index.confidence is None:
+            calibrate_index(index, place, embedder, [str(folder / DATA)])
+        if queries:
+            links = {"What was trained, and how well it finds": f"{_trained(folder).name}/{RUN_PAGE}"}
+            write_gallery(folder / PAGE, index, search(index, embedder, queries, top=10), links)
+    return folder / INDEX
+
+
+def _drop_index_of_another_model(place: pathlib.Path, trained: str) -> None:
+    """Removes the index that a run without the stage, or with it, left in this folder."""
+    from mural_tf.search.index import DESCRIPTION as OF_INDEX
+
+    if (place / OF_INDEX).is_file():
+        model = json_field(read_json(place / OF_INDEX), "model.path", str, place / OF_INDEX)
+        if trained not in pathlib.PurePath(model).parts[-2:]:
+            print(f"{place} is an index of another model, {model}: it is made anew.")
+            shutil.rmtree(place)
+            place.mkdir()
+
+
+def _trained(folder: pathlib.Path) -> pathlib.Path:
+    """The workdir of the model that searches: that of the stage, where it came to its end."""
+    from mural_tf.runs.finish import is_finished
+
+    return folder / (TRANSLATED if is_finished(folder / TRANSLATED) else WORKDIR)
+
+
+def _model_of(folder: pathlib.Path) -> pathlib.Path:
+    export = _trained(folder) / "export"
+    return export if export.exists() else _trained(folder)
+
+
+def _examples(data: pathlib.Path) -> list:
+    """Returns queries, held-out captions with their right answers: one in each of the most frequent languages.
+
+    They are of different pictures, as far as there are enough.
+    """
+    from mural_tf.data import records
+    from mural_tf.search.queries import Query
+
+    order = report_of(data)["captions"]
+    wanted = sorted(order, key=lambda language: -order[language]["captions"])[:EXAMPLES]
+    first, found = {}, {}
+    with contextlib.suppress(UserError):  # of one or two products none is held out
+        for record in records.read_records(data, records.IMAGE_TEXT, "dev"):
+            of_picture: dict[str, Query] = {}
+            for text, language in zip(record.captions, record.languages):
+                of_picture.setdefault(language, Query(text, language, right=(record.image_id,)))
+            first = {**of_picture, **first}
+            found.update([(name, of_picture[name]) for name in wanted if name in of_picture and name not in found][:1])
+    found = {**first, **found}
+    return [found[name] for name in wanted if name in found]
+
+
+def next_lines(folder: pathlib.Path) -> list[str]:
+    """Returns what there is now, and commands that go on from there, as a shell takes them."""
+    queries = _examples(folder / DATA)
+    index, workdir, data = (quoted(path) for path in (folder / INDEX, _trained(folder), folder / DATA))
+    model = quoted(_model_of(folder))
+    text = shlex.quote(queries[0].text if queries else "a sentence")
+    lines = ["", "Written:", f"  {folder / REPORT}  what was read"]
+    skipped = folder / DATA / SKIPPED
+    lines += [f"  {skipped}  rows that were not used, and why"] if skipped.is_file() else []
+    lines += [f"  {folder / PAGE}  an example in each language: open it in a browser"] if queries else []
+    lines += ["Next:", f"  python -m mural_tf search query {text} --index={index} --html=found.html"]
+    if (_trained(folder) / "export").exists():
+        lines += [f"  python -m mural_tf serve --export={model} --index={index}  # then http://localhost:8501/search"]
+    split = "test" if list((folder / DATA / "image_text").glob("test-*")) else "dev" if queries else ""
+    if split:
+        lines.append(f"  python -m mural_tf evaluate --model={workdir} --data_dir={data} --split={split}")
+        errors = quoted(folder / "errors.html")
+        lines.append(f"  python -m mural_tf analyse errors --model={workdir} --data_dir={data} --output={errors}")
+    return lines
+
+
+def quoted(path: pathlib.Path) -> str:
+    """Returns a path as a shell takes it."""
+    return shlex.quote(str(path))

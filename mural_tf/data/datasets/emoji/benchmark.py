@@ -1,0 +1,292 @@
+"""The emoji benchmark: real pictures, captions and translations in a hundred languages, small enough for a CPU.
+
+    python -m mural_tf emoji --output=data/emoji --languages=core
+
+Pictures are emoji in four drawing styles, captions their Unicode CLDR names. As in MURAL (Jain et al., 2021),
+languages are unequal: training captions exist for all emoji in the well-resourced languages and for 3% of the emoji
+in every other language, while translation pairs exist for all of them.
+
+    image_text/train   one record per emoji and training style (Noto, Twemoji, OpenMoji): its captions in all
+                       languages that have one for this emoji in training; the same ones in all three styles
+    image_text/test    1,000 EmojiOne drawings chosen by a fixed hash, with their names in all languages
+    image_text/dev     the other EmojiOne drawings, likewise
+    text_pairs/train   English with every other language: all emoji names, and the names of languages, territories,
+                       scripts and language variants where they differ from English
+
+What is unseen in dev and test is the *drawing style*: the same emoji, drawn otherwise, and their names are part of
+training by design, so the benchmark measures how pictures generalise over styles and captions over languages, and
+not how captions generalise over concepts. A build with *held-out names* asks that too: for a fifth of the test's emoji
+no language but the well-resourced ones has a translation pair or a training caption, and evaluation measures apart how
+well their names find the pictures. All else is as without.
+
+Left out: the category "Component", skin-tone variants, and emoji that lack an English name or one of the three training
+drawings. A data set is a local folder (`data/records.py` has its format), and the same settings give the same bytes:
+every choice is by the SHA-256 of a text, so that it depends on nothing but that text, and never on the order of files,
+the platform or a random generator's version.
+"""
+
+from __future__ import annotations
+
+import collections
+import hashlib
+import pathlib
+from collections.abc import Callable, Iterator, Sequence
+
+from tqdm import tqdm
+
+from mural_tf.data.dataset_folder import build_folder, count_records, is_built
+from mural_tf.data.datasets.emoji.drawings import TEST_STYLE, TRAINING_STYLES, DrawingStyle, draw_all
+from mural_tf.data.datasets.emoji.names import (
+    LANGUAGE_GROUPS,
+    UNDER_RESOURCED,
+    WELL_RESOURCED,
+    EmojiName,
+    choose_languages,
+    key_of_code_points,
+    parse_json,
+    read_emoji_names,
+    read_locale_names,
+)
+from mural_tf.data.datasets.emoji.npm_packages import Package, fetch_packages, read_members
+from mural_tf.data.records import IMAGE_TEXT, TEXT_PAIRS, ImageTextRecord, TextPair, write_records
+from mural_tf.errors import UserError
+from mural_tf.files import as_path
+
+__all__ = ["PACKAGES", "UNDER_RESOURCED", "WELL_RESOURCED", "build_emoji"]
+
+FORMAT_VERSION = 1  # raised whenever the same settings would give other bytes
+TEST_IMAGES = 1000  # the pool size of Flickr30K and XTD
+CAPTION_SHARE = 0.03  # of the emoji, in languages that are not well-resourced
+HELD_OUT_SHARE = 0.2  # of the test's emoji, in a build with held-out names
+
+Names = dict[str, dict[str, EmojiName]]  # language -> emoji key -> name
+
+PACKAGES = (
+    Package(
+        "emoji-datasource-google",
+        "16.0.0",
+        "sha512-ZRexfzs7MVoLnmzZmNsO4TKhnAJp5D++Vm6PpUpH/jEQQlemp3l88CjZ+DoZ2faM9R4QxZkOPJCoT8DlPhfQ3A==",
+        size=74_344_091,
+        license="Apache-2.0",  # of the drawings, Noto Emoji
+    ),
+    Package(
+        "emoji-datasource-twitter",
+        "16.0.0",
+        "sha512-7F+uCuHH+7Qnrc15P5tnbvKkg9E6tlzi4MnT2uW1RlN4pLYTza6cP/dstIfSDMtpjFLWuZewWg8jBbuL2eyELQ==",
+        size=61_683_754,
+        license="CC-BY-4.0",  # of the drawings, Twemoji
+    ),
+    Package(
+        "openmoji",
+        "17.0.0",
+        "sha512-EBnYrNGdcdw+OSXmENeNE1yBNRu6tOraTmoOyUbJkTmvT/+XETp8RZLSJFzD3lrPc5N9CzsyPnRTk0Vp4UaI9w==",
+        size=4_339_458,
+        license="CC-BY-SA-4.0",
+    ),
+    Package(
+        "emojione",
+        "2.2.7",
+        "sha512-Gbf8qysc34+TFUS5HPwOUY62v8gjLuPmfVTWUR/zirULSYUe/D3MrvYo0W5Y2gScF1YI7EBe5t81IbD8q144Ag==",
+        size=94_196_568,
+        license="CC-BY-4.0",  # of the drawings
+    ),
+    Package(
+        "cldr-annotations-full",
+        "48.2.0",
+        "sha512-DV7A+rEcgUSNTRsVGNGqBZRmAkGfwhGHO5Q1dRwzBoBnVrHWp804JP7/QJdEc66iHmx3+zLWVIMCFLm0lW7PUQ==",
+        size=6_537_823,
+        license="Unicode-3.0",
+    ),
+    Package(
+        "cldr-annotations-derived-full",
+        "48.2.0",
+        "sha512-log62km+AOzI7n/NEuNNFV0mg9DWnt67EYCh1RwxZq9dyRuyteB586LT83Ke8TchEfnwI9cIk2P31zO4nTvZmw==",
+        size=4_233_628,
+        license="Unicode-3.0",
+    ),
+    Package(
+        "cldr-localenames-full",
+        "48.2.0",
+        "sha512-4o0paYDz0UXhfhChAVFkmVl2CP0YTSEqE6WrC0fNafaSC5u5DAXphxH3SZ1Ujczarikr8DToKZfiok6EqWLdNQ==",
+        size=1_958_951,
+        license="Unicode-3.0",
+    ),
+)
+
+
+def build_emoji(
+    output: str | pathlib.Path,
+    cache: str | pathlib.Path,
+    languages: str = "core",
+    seed: int = 0,
+    keyword_captions: bool = False,
+    progress: bool = True,
+    held_out_names: bool = False,
+    *,
+    packages: Sequence[Package] = PACKAGES,
+    fetch: Callable[[Package, pathlib.Path], pathlib.Path] | None = None,
+) -> pathlib.Path:
+    """Builds the benchmark into the folder `output`, unless it is there already, and returns that folder.
+
+    Args:
+      output: a folder, here or in a store, that does not exist yet, is empty, or holds this data set with the same
+        settings.
+      cache: folder for the packages (250 MB), which every build can share.
+      languages: "core" (the 25 of `LANGUAGE_GROUPS`) or "all" (every locale that names half of the emoji, 122).
+      seed: chooses the 3% of emoji per language, and the order of records; the test images do not depend on it.
+      keyword_captions: also a training caption of CLDR's keywords, joined with ", ", of caption group
+        "<emoji>:keywords", wherever there is one of the name.
+      progress: show bars.
+      held_out_names: leave names out of training, see above; which ones does not depend on the seed.
+      packages, fetch: as in `fetch_packages`, for tests and mirrors.
+
+    The folder appears when it is complete: it is built beside `output`, `dataset.json` last, and renamed. What an
+    interrupted build left is removed by the next one.
+
+    Raises `UserError`: no network or npm client, a damaged package, a full disk, unknown `languages`, or
+    an `output` that holds anything else.
+    """
+    output = as_path(output)
+    if languages not in ("core", "all"):
+        raise UserError(f"languages must be 'core' or 'all', not {languages!r}.")
+    settings = {"languages": languages, "seed": int(seed), "keyword_captions": bool(keyword_captions)}
+    if held_out_names:  # not False: a build that was made before there was a choice is the same
+        settings["held_out_names"] = True
+    identity = {"name": "emoji", "format_version": FORMAT_VERSION, "settings": settings}
+    identity["packages"] = {p.name: {"version": p.version, "license": p.license} for p in packages}
+    if is_built(output, identity):
+        return output
+    tarballs = fetch_packages(packages, cache, fetch, progress)
+    return build_folder(output, identity, lambda folder: _write(folder, tarballs, settings, progress))
+
+
+def _write(folder: pathlib.Path, tarballs: dict[str, pathlib.Path], settings: dict, progress: bool) -> dict:
+    """Writes all records into `folder` and returns what `dataset.json` says about them."""
+    annotations = tarballs["cldr-annotations-full"], tarballs["cldr-annotations-derived-full"]
+    names = read_emoji_names(*annotations, settings["languages"])
+    emoji = _listed_emoji(tarballs["emoji-datasource-google"]) & names["en"].keys()
+    drawings = draw_all([(s, tarballs[s.package]) for s in (*TRAINING_STYLES, TEST_STYLE)], emoji, progress)
+    emoji = emoji.intersection(*(drawings[style.name] for style in TRAINING_STYLES))
+    languages = choose_languages(settings["languages"], names, emoji)
+    names = restricted({language: names[language] for language in languages}, emoji)
+    locale_names = read_locale_names(tarballs["cldr-localenames-full"], languages)
+
+    seed = settings["seed"]
+    test, dev = split_test(emoji & drawings[TEST_STYLE.name].keys())
+    held_out = choose_held_out(test) if settings.get("held_out_names") else set()
+    captions, keywords = captioned_in_training(names, seed), settings["keyword_captions"]
+    trained, captions = without_held_out(names, held_out), without_held_out(captions, held_out)
+    image_text = {
+        "train": image_text_records(drawings, TRAINING_STYLES, captions, seed, keywords),
+        "dev": image_text_records(drawings, [TEST_STYLE], restricted(names, dev), seed),
+        "test": image_text_records(drawings, [TEST_STYLE], restricted(names, test), seed),
+    }
+    pairs = text_pairs(trained, locale_names, seed)
+    with tqdm(total=sum(map(len, image_text.values())) + len(pairs), unit="record", disable=not progress) as bar:
+        bar.set_description("Writing")
+        for split, records in image_text.items():
+            write_records(folder, IMAGE_TEXT, split, _counted(records, bar), shards=4 if split == "train" else 1)
+        write_records(folder, TEXT_PAIRS, "train", _counted(pairs, bar), shards=4)
+    groups = {name: list(members) for name, members in LANGUAGE_GROUPS.items()}
+    marked = {"held_out_names": sorted(f"{TEST_STYLE.name}/{key}" for key in held_out)} if held_out else {}
+    return {**count_records(languages, image_text, pairs), "language_groups": groups, **marked}
+
+
+def _counted(records: Sequence, bar: tqdm) -> Iterator:
+    for record in records:
+        yield record
+        bar.update()
+
+
+def _listed_emoji(tarball: pathlib.Path) -> set[str]:
+    """Returns the keys in the package's emoji.json, whose entries exclude skin-tone variants, without Components."""
+    content = read_members(tarball, lambda path: path == "emoji.json").get("emoji.json", b"")
+    entries = parse_json(content, tarball, "emoji.json")
+    return {key_of_code_points(entry["unified"]) for entry in entries if entry["category"] != "Component"}
+
+
+def split_test(emoji: set[str]) -> tuple[set[str], set[str]]:
+    """Returns (test, dev): the `TEST_IMAGES` emoji of smallest hash, for any seed of the build, and the others."""
+    ranked = sorted(emoji, key=lambda key: _hash("test", key))
+    return set(ranked[:TEST_IMAGES]), set(ranked[TEST_IMAGES:])
+
+
+def choose_held_out(test: set[str]) -> set[str]:
+    """Returns the `HELD_OUT_SHARE` of the test's emoji of smallest hash."""
+    return set(sorted(test, key=lambda key: _hash("held out", key))[: round(HELD_OUT_SHARE * len(test))])
+
+
+def without_held_out(names: Names, held_out: set[str]) -> Names:
+    """Returns the names without those of `held_out`, which well-resourced languages keep."""
+    return {
+        language: {k: v for k, v in of_language.items() if language in WELL_RESOURCED or k not in held_out}
+        for language, of_language in names.items()
+    }
+
+
+def captioned_in_training(names: Names, seed: int) -> Names:
+    """Returns the names that are training captions: all in well-resourced languages, 3% (at least 1) in others.
+
+    Each language draws its own 3% of the emoji that it names; the draw does not depend on the other languages.
+    """
+    chosen = {}
+    for language, of_language in names.items():
+        keys = sorted(of_language, key=lambda key: _hash("caption", seed, language, key))
+        if language not in WELL_RESOURCED:
+            keys = keys[: max(1, round(CAPTION_SHARE * len(keys)))]
+        chosen[language] = {key: of_language[key] for key in keys}
+    return chosen
+
+
+def restricted(names: Names, emoji: set[str]) -> Names:
+    """Returns the names of `emoji` only."""
+    return {language: {k: v for k, v in of_language.items() if k in emoji} for language, of_language in names.items()}
+
+
+def image_text_records(
+    drawings: dict[str, dict[str, bytes]],
+    styles: Sequence[DrawingStyle],
+    captions: Names,
+    seed: int,
+    keyword_captions: bool = False,
+) -> list[ImageTextRecord]:
+    """Returns one record per captioned emoji and style, in an order drawn from the seed.
+
+    `image_id` is "<style>/<emoji>", the caption groups "<emoji>:name" and, on request, "<emoji>:keywords".
+    """
+    by_emoji: dict[str, list[tuple[str, str, str]]] = collections.defaultdict(list)
+    for language, of_language in captions.items():
+        for key, entry in of_language.items():
+            by_emoji[key].append((entry.name, language, f"{key}:name"))
+            keywords = ", ".join(entry.keywords)
+            if keyword_captions and keywords not in ("", entry.name):
+                by_emoji[key].append((keywords, language, f"{key}:keywords"))
+    records = [
+        ImageTextRecord(f"{style.name}/{key}", drawings[style.name][key], *zip(*triples))
+        for style in styles
+        for key, triples in by_emoji.items()
+    ]
+    return sorted(records, key=lambda record: _hash("order", seed, record.image_id))
+
+
+def text_pairs(names: Names, locale_names: dict[str, dict[str, str]], seed: int) -> list[TextPair]:
+    """Returns English with every other language, in an order drawn from the seed.
+
+    All emoji names (group "<emoji>:name"), and the locale names that differ from English (group "languages:de"):
+    one that does not was left untranslated.
+    """
+    pairs = []
+    for language, of_language in names.items():
+        if language == "en":
+            continue
+        for key, entry in of_language.items():
+            pairs.append(TextPair(names["en"][key].name, "en", entry.name, language, f"{key}:name"))
+        for code, name in locale_names[language].items():
+            english = locale_names["en"].get(code)
+            if english is not None and english != name:
+                pairs.append(TextPair(english, "en", name, language, code))
+    return sorted(pairs, key=lambda pair: _hash("order", seed, pair.language_b, pair.group_id))
+
+
+def _hash(*parts: object) -> bytes:
+    return hashlib.sha256("\t".join(map(str, parts)).encode("utf-8")).digest()

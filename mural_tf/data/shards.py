@@ -1,0 +1,202 @@
+"""Shards of work: what says that one is finished, and the hidden folder in which they wait until all are.
+
+A worker writes a shard's parts and, last, its manifest. Whoever runs the same command again leaves out the shards that
+have one. Counts come from manifests: engines repeat work, and their own counters count that twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import pathlib
+from collections.abc import Iterator, Sequence
+
+from tqdm import tqdm
+
+from mural_tf.data.dataset_folder import is_built
+from mural_tf.data.skipped import Tally
+from mural_tf.errors import UserError
+from mural_tf.files import exclusive_lock, publish, remove_partial, remove_tree, storage_errors, write_whole
+
+PLAN = "plan.json"
+
+
+@dataclasses.dataclass
+class Part:
+    """A file of a shard: TFRecords, vectors or items.
+
+    Attributes:
+      kind, split: of its records.
+      name: of the file in the folder `parts`.
+      bytes, crc32c: of the file.
+      records, texts: how many.
+      languages: texts by language; text pairs by "a b", the languages of `text_a` and `text_b`.
+    """
+
+    kind: str
+    split: str
+    name: str
+    bytes: int
+    crc32c: str
+    records: int
+    texts: int
+    languages: dict[str, int]
+
+
+@dataclasses.dataclass
+class Manifest:
+    """What a finished shard holds; the tally's `places` are in a file of their own.
+
+    Attributes:
+      tally: what became of what was read.
+      parts: the files.
+      sources: [path, number of the part, parts of the file, bytes] of what was read.
+    """
+
+    tally: Tally
+    parts: list[Part]
+    sources: list[list] = dataclasses.field(default_factory=list)
+
+
+def manifest_path(folder: pathlib.Path, number: int) -> pathlib.Path:
+    """The file whose presence says that a shard is finished."""
+    return folder / "parts" / f"{number:06d}.json"
+
+
+def places_path(folder: pathlib.Path, number: int) -> pathlib.Path:
+    """Kind and place of every item that the shard skipped."""
+    return folder / "parts" / f"{number:06d}.skipped.tsv"
+
+
+def read_manifest(folder: pathlib.Path, number: int) -> Manifest:
+    """Returns the manifest of a shard that is finished."""
+    content = json.loads(manifest_path(folder, number).read_text(encoding="utf-8"))
+    return Manifest(Tally(**content["tally"]), [Part(**part) for part in content["parts"]], content["sources"])
+
+
+def write_manifest(folder: pathlib.Path, number: int, manifest: Manifest) -> None:
+    """Writes the places of what was skipped, and the manifest last: the shard is finished then."""
+    if manifest.tally.places:
+        lines = "".join(f"{kind}\t{place}\n" for kind, place in manifest.tally.places)
+        write_whole(places_path(folder, number), lines)
+        manifest.tally.places.clear()
+    write_whole(manifest_path(folder, number), json.dumps(dataclasses.asdict(manifest), ensure_ascii=False))
+
+
+@contextlib.contextmanager
+def work_in(
+    folder: pathlib.Path, output: pathlib.Path, identity: dict, restart: bool, description: str, what: str
+) -> Iterator[bool]:
+    """While entered, this process alone makes `output` in `folder`; gives `False` where it is made already.
+
+    Args:
+      folder: hidden, beside `output`; what a killed run finished in it stays, unless `restart`.
+      identity, description, what: as `is_built` takes them.
+
+    Raises:
+      UserError: `output` is something else, the folder holds finished shards of something else, or a full disk.
+    """
+    if is_built(output, identity, description, what):
+        remove_tree(folder)  # of a run that was killed after its last step but one
+        yield False
+        return
+    with storage_errors(output):
+        output.parent.mkdir(parents=True, exist_ok=True)
+    with storage_errors(output), exclusive_lock(output.parent / f".{output.name}.lock"):
+        if is_built(output, identity, description, what):  # another process finished it while we waited
+            yield False
+            return
+        _open_folder(folder, identity, restart)
+        try:
+            yield True
+        except KeyboardInterrupt:
+            message = "Interrupted. Finished shards are kept: run the same command again to go on."
+            raise KeyboardInterrupt(message) from None
+
+
+def _open_folder(folder: pathlib.Path, identity: dict, restart: bool) -> None:
+    """Makes the folder of the work that `identity` describes, or goes on with it."""
+    plan = folder / PLAN
+    if restart:
+        remove_tree(folder)
+    if plan.is_file() and json.loads(plan.read_text(encoding="utf-8")) == identity:
+        remove_partial(folder)
+        return
+    if any(True for _ in (folder / "parts").glob("*.json")):
+        raise UserError(
+            f"{folder} holds unfinished work on other sources or with other settings: run that to its end, or start "
+            "again with --restart."
+        )
+    remove_tree(folder)
+    (folder / "parts").mkdir(parents=True)
+    write_whole(plan, json.dumps(identity, ensure_ascii=False))
+
+
+class Watch:
+    """Adds up manifests as they appear: the bar, and the bound on what is skipped."""
+
+    def __init__(self, folder: pathlib.Path, sizes: Sequence[int], max_fraction: float, bar: tqdm, tally: Tally):
+        """Takes the work's folder, the bytes that are read for each shard, and the tally to which theirs are added."""
+        self.folder, self.sizes, self.max_fraction, self.bar = folder, sizes, max_fraction, bar
+        self.tally, self.waiting = tally, set(range(len(sizes)))
+
+    def __call__(self) -> None:
+        """Looks for new ones."""
+        names = {path.name for path in (self.folder / "parts").glob("*.json")}
+        for number in [number for number in self.waiting if manifest_path(self.folder, number).name in names]:
+            self.waiting.discard(number)
+            self.tally.add(read_manifest(self.folder, number).tally)
+            self.bar.update(self.sizes[number])
+        self.bar.set_postfix_str(f"{self.tally.written} written, {self.tally.skipped.total} skipped", refresh=False)
+        self.tally.check(self.max_fraction)
+
+
+def finished(folder: pathlib.Path, count: int, tally: Tally, max_fraction: float) -> list[Manifest]:
+    """Returns the manifests of all shards and adds them to `tally`; raises `UserError` for too much skipped."""
+    manifests = [read_manifest(folder, number) for number in range(count)]
+    for manifest in manifests:  # in order, so that "first" means first in the plan
+        tally.add(manifest.tally)
+    tally.check(max_fraction, at_end=True)
+    return manifests
+
+
+def complete_folder(folder: pathlib.Path, output: pathlib.Path) -> pathlib.Path:
+    """Where the files get their names: below `folder`, or in a store, which renames no folders, at `output`."""
+    return folder / "complete" if isinstance(folder, pathlib.Path) else output
+
+
+def publish_work(folder: pathlib.Path, output: pathlib.Path) -> None:
+    """Makes the complete folder `output`, and removes the work's."""
+    complete = complete_folder(folder, output)
+    if complete != output:
+        if output.exists():
+            output.rmdir()  # empty, or `is_built` would have raised
+        publish(complete, output)
+    remove_tree(folder)
+
+
+def rename_part(folder: pathlib.Path, part: Part, name: pathlib.Path) -> None:
+    """Gives a part its name in the data set; one that a killed run has renamed has it already."""
+    path = folder / "parts" / part.name
+    found = path if path.is_file() else name
+    size = found.stat().st_size if found.is_file() else None
+    if size != part.bytes:
+        manifest_path(folder, int(part.name[:6])).unlink(missing_ok=True)
+        raise UserError(
+            f"{found} has {size} bytes, but its manifest says {part.bytes}: the file changed or was cut off. Run the "
+            "same command again: it will be made anew."
+        )
+    if found is path:
+        path.replace(name)
+
+
+def join_skipped(folder: pathlib.Path, count: int, path: pathlib.Path) -> None:
+    """Lists kind and place of everything that `count` shards skipped; there is no file where nothing was."""
+    here = {found.name for found in (folder / "parts").glob("*")}  # one look at a store
+    places = (places_path(folder, number) for number in range(count))
+    files = [place for place in places if place.name in here]
+    if files:
+        with path.open("wb") as joined:
+            for file in files:
+                joined.write(file.read_bytes())

@@ -1,0 +1,226 @@
+"""Human-captioned image sets: MS-COCO, STAIR, YJ Captions, COCO-CN, Multi30K, Karpathy and Li's split files.
+
+Captions of one image become one record, whatever file and language they are in: that is what methods need that learn
+from several captions of an image. `caption_group` is shared by captions that translate each other and by no others.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Iterable, Iterator
+from typing import ClassVar
+
+from mural_tf.data import caption_files
+from mural_tf.data.caption_files import Caption
+from mural_tf.data.skipped import Tally
+from mural_tf.errors import UserError
+from mural_tf.files import as_path
+from mural_tf.ingest.source import Reading, Text, find_files
+from mural_tf.ingest.sources.image_store import TYPICAL_IMAGE, CaptionedImages, ImageItem
+from mural_tf.text_files import MOST_PARTS, Unit
+
+RECORD_SPLITS = {"val": "dev"}  # what the project calls the splits of others; the rest keep their names
+
+
+class CaptionedSet(CaptionedImages):
+    """Collects all captions of an image; a family gives `captions`. Such sets fit into memory."""
+
+    NAME: ClassVar[str] = ""
+
+    def captions(self, reading: Reading) -> Iterable[tuple[Caption, str, str]]:
+        """Yields (caption, group, split) in any order; an empty group stands for a meaning of its own."""
+        raise NotImplementedError
+
+    def units(self, unit_bytes: int) -> list[Unit]:
+        """Every unit reads all captions, and takes its share of the images."""
+        files = self.input_files()
+        size = sum(path.stat().st_size for path in files)
+        parts = max(1, min(MOST_PARTS[""], size * TYPICAL_IMAGE // (BYTES_FOR_AN_IMAGE * unit_bytes)))
+        weight = size * TYPICAL_IMAGE // BYTES_FOR_AN_IMAGE
+        return [Unit(str(files[0]), number, parts, size // parts, weight // parts) for number in range(parts)]
+
+    def read(self, unit: Unit, reading: Reading) -> Iterator[ImageItem]:
+        """Yields one item per image, in the order of its first caption; the same text and language only once."""
+        items, tally = _read_all(self)
+        if unit.number == 0:
+            reading.tally.add(tally)
+            reading.tally.places += tally.places
+        for number in unit.share(len(items)):
+            yield items[number]
+
+    def read_all(self, reading: Reading) -> list[ImageItem]:
+        """Returns the items of all units."""
+        items: dict[tuple[str, str], ImageItem] = {}
+        seen: set[tuple[str, str, str]] = set()
+        for caption, group, split in self.captions(reading):
+            if (caption.image_id, caption.language, caption.caption) in seen:
+                reading.tally.leave_out("caption that its image has already", caption.location)
+                continue
+            seen.add((caption.image_id, caption.language, caption.caption))
+            image_id = f"{self.NAME}/{caption.image_id}"
+            item = items.setdefault((split, image_id), ImageItem(caption.image_file, image_id, [], split))
+            group = group or f"{image_id}:{caption.language}:{len(item.texts)}"
+            item.texts.append(Text(caption.caption, caption.language, group, caption.location))
+        return list(items.values())
+
+
+# In the JSON and text files of such sets, for all captions of an image.
+BYTES_FOR_AN_IMAGE = 600
+_last_read: tuple[str, tuple[list[ImageItem], Tally]] | None = None
+
+
+def _read_all(source: CaptionedSet) -> tuple[list[ImageItem], Tally]:
+    """Returns a set's items and what was wrong; kept for the next unit, for it takes longer than a unit's records."""
+    global _last_read
+    stamps = [(str(path), path.stat().st_size) for path in source.input_files()]
+    key = repr((type(source).__name__, dataclasses.asdict(source), stamps))
+    if _last_read is None or _last_read[0] != key:
+        reading = Reading()
+        _last_read = key, (source.read_all(reading), reading.tally)
+    return _last_read[1]
+
+
+@dataclasses.dataclass
+class Coco(CaptionedSet):
+    """MS-COCO's JSON schema: `coco:captions_train2014.json,images=train2014,also=ja@stair_captions_v1.2_train.json`.
+
+    YJ Captions alone: `coco:yjcaptions.json,language=ja,images=train2014`.
+
+    Attributes:
+      images: folder of the images.
+      language: of the captions.
+      also: further files on the same images, as LANGUAGE@FILE joined by "+"; images that only these know are kept.
+      split: which the records go to.
+    """
+
+    KIND: ClassVar[str] = "coco"
+    NAME: ClassVar[str] = "coco"
+    language: str = "en"
+    also: tuple[str, ...] = ()
+
+    def input_files(self) -> list[pathlib.Path]:
+        """Returns the caption files."""
+        return [*self.files(), *(path for _, path in further_files(self.also))]
+
+    def captions(self, reading: Reading) -> Iterator[tuple[Caption, str, str]]:
+        """Reads the files one after the other."""
+        for language, path in [(self.language, path) for path in self.files()] + further_files(self.also):
+            for caption in caption_files.read_coco(path, language, reading.problem):
+                yield caption, "", self.split
+
+
+def further_files(also: Iterable[str]) -> list[tuple[str, pathlib.Path]]:
+    """Returns (language, file) of texts like "ja@stair.json"; raises `UserError` for anything else."""
+    found = []
+    for text in also:
+        language, at, pattern = text.partition("@")
+        if not at:
+            raise UserError(f"also={text!r}: expected LANGUAGE@FILE, for example also=ja@stair.json.")
+        found += [(language, path) for path in find_files(pattern)]
+    return found
+
+
+@dataclasses.dataclass
+class Karpathy(CaptionedSet):
+    """Karpathy and Li's `dataset_coco.json` or `dataset_flickr30k.json`: `karpathy:dataset_coco.json,images=coco`.
+
+    Attributes:
+      images: folder of the images; for COCO with the sub-folders train2014 and val2014, or all in one.
+      splits: joined by "+", of train, restval, val and test. restval goes to the records' train, val to dev. MURAL
+        and ETCL count 82K training images of COCO: train without restval.
+      also: further files in COCO's schema on the same images (COCO only), as LANGUAGE@FILE joined by "+".
+      captions_per_image: keep the first ones only; 0 keeps all. The COCO 5K protocol has 5.
+    """
+
+    KIND: ClassVar[str] = "karpathy"
+    splits: tuple[str, ...] = ("train",)
+    also: tuple[str, ...] = ()
+    captions_per_image: int = 0
+
+    @property
+    def NAME(self) -> str:  # noqa: N802 - a constant of the other families
+        """The images are COCO's or Flickr30K's."""
+        return "coco" if "coco" in pathlib.Path(self.path).name else "flickr30k"
+
+    def input_files(self) -> list[pathlib.Path]:
+        """Returns the split file and the further captions."""
+        return [*self.files(), *(path for _, path in further_files(self.also))]
+
+    def captions(self, reading: Reading) -> Iterator[tuple[Caption, str, str]]:
+        """Reads the splits, then what other files say of their images."""
+        names: dict[str, tuple[str, str]] = {}
+        limit = self.captions_per_image or None
+        for path in self.files():
+            for split in self.splits:
+                target = "train" if split == "restval" else RECORD_SPLITS.get(split, split)
+                for caption in caption_files.read_karpathy(path, split, "en", limit, reading.problem):
+                    names[caption.image_id] = (caption.image_file, target)
+                    yield caption, "", target
+        for language, path in further_files(self.also):
+            for caption in caption_files.read_coco(path, language, reading.problem):
+                if caption.image_id in names:
+                    image_file, target = names[caption.image_id]
+                    yield caption._replace(image_file=image_file), "", target
+
+
+@dataclasses.dataclass
+class CocoCn(CaptionedSet):
+    """COCO-CN: `coco_cn:coco-cn-version1805v1.1,images=train2014`; Chinese.
+
+    Attributes:
+      images: folder with the images of train2014 and val2014 together.
+      splits: joined by "+", of train, val (the records' dev) and test. Its test images are spread over COCO's
+        training images: leave them out there with --evaluation_images.
+    """
+
+    KIND: ClassVar[str] = "coco_cn"
+    NAME: ClassVar[str] = "coco"
+    splits: tuple[str, ...] = ("train",)
+
+    def files(self) -> list[pathlib.Path]:
+        """Returns the caption file."""
+        return find_files(str(as_path(self.path) / "imageid.human-written-caption.txt*"))
+
+    def captions(self, reading: Reading) -> Iterator[tuple[Caption, str, str]]:
+        """Reads the splits."""
+        for split in self.splits:
+            for caption in caption_files.read_coco_cn(self.path, split, on_problem=reading.problem):
+                yield caption, "", RECORD_SPLITS.get(split, split)
+
+
+@dataclasses.dataclass
+class Multi30k(CaptionedSet):
+    """A clone of multi30k/dataset: `multi30k:dataset,images=flickr30k-images,splits=train+val`.
+
+    Attributes:
+      images: folder of Flickr30K's images.
+      splits: joined by "+": train, val (the records' dev), test_2016_flickr, ….
+      languages: joined by "+".
+      tasks: 1 is one caption a language, translations of each other, which share their group; 2 is five captions in
+        English and in German, each with a group of its own. Task 1's English captions are among task 2's, and stay in
+        the group of task 1.
+    """
+
+    KIND: ClassVar[str] = "multi30k"
+    NAME: ClassVar[str] = "flickr30k"
+    splits: tuple[str, ...] = ("train",)
+    languages: tuple[str, ...] = ("en", "de", "fr", "cs")
+    tasks: tuple[str, ...] = ("1", "2")
+
+    def files(self) -> list[pathlib.Path]:
+        """Returns the caption files of all splits."""
+        return find_files(f"{as_path(self.path)}/**/task[12]/raw/*.gz")
+
+    def captions(self, reading: Reading) -> Iterator[tuple[Caption, str, str]]:
+        """Reads task 1 first."""
+        for split in self.splits:
+            target = "test" if split.startswith("test") else RECORD_SPLITS.get(split, split)
+            for task in sorted(self.tasks):
+                for language in self.languages:
+                    if task == "1":
+                        for caption in caption_files.read_multi30k(self.path, split, language, 1, reading.problem):
+                            yield caption, f"flickr30k/{caption.image_id}:translations", target
+                    elif language in ("en", "de") and not split.startswith(("test_2017", "test_2018")):
+                        for caption in caption_files.read_multi30k(self.path, split, language, 2, reading.problem):
+                            yield caption, "", target

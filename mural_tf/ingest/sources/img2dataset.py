@@ -1,0 +1,328 @@
+"""Image-text pairs downloaded by img2dataset, in any of its output formats, read sample by sample.
+
+    webdataset   00000.tar with 000000000.jpg, .txt, .json
+    files        00000/000000000.jpg, .txt, .json
+    tfrecord     00000.tfrecord with features key, jpg, txt, json
+    parquet      00000.parquet with columns key, jpg, caption (or txt), url, status, …
+
+The metadata (JSON or columns) hold url, caption, and whatever `save_additional_columns` named.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+import tarfile
+from collections.abc import Iterable, Iterator, Sequence
+from typing import IO, Any, ClassVar, NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from mural_tf.data import tfrecord
+from mural_tf.data.pictures import ENDINGS, MAX_BYTES, BadImage, path_below, read_file
+from mural_tf.data.record_format import Example
+from mural_tf.data.skipped import Tally
+from mural_tf.errors import UserError
+from mural_tf.files import as_path, open_path
+from mural_tf.ingest.parquet import UnreadableParquet, column_names, read_rows
+from mural_tf.ingest.source import Captioned, Reading, ShardSource, Text, language_tag
+from mural_tf.text_files import Problem, clean, decode, is_text, parse_object
+
+NOT_REGULAR = "not a regular file"
+NOT_TEXT = "name that is not text"
+
+
+class Sample(NamedTuple):
+    """One downloaded image.
+
+    Attributes:
+      key: img2dataset's number of it.
+      image: the file, or `None` if only the metadata were asked for.
+      caption: as downloaded; metadata may hold something else than text.
+      metadata: the JSON or the row.
+      where: (offset, size) of the image (tar) or the record (TFRecord) in the shard, (0, 0) elsewhere.
+    """
+
+    key: str
+    image: bytes | None
+    caption: Any
+    metadata: dict[str, Any]
+    where: tuple[int, int] = (0, 0)
+
+
+def is_download(folder: pathlib.Path) -> bool:
+    """Tells whether a folder looks like an output of img2dataset."""
+    return any(next(iter(folder.glob(pattern)), None) for pattern in ("*.tar", "*.tfrecord", "*_stats.json"))
+
+
+def find_shards(directory: str | pathlib.Path) -> list[pathlib.Path]:
+    """Returns the sorted shards of an img2dataset output; sub-folders are shards of the format "files".
+
+    Raises:
+      UserError: the folder holds nothing of the kind.
+    """
+    directory = as_path(directory)
+    for pattern in ("*.tar", "*.tfrecord"):
+        shards = sorted(directory.glob(pattern))
+        if shards:
+            return shards
+    shards = sorted(path for path in directory.glob("*") if path.is_dir() and path.name.isdigit())
+    shards = shards or [path for path in sorted(directory.glob("*.parquet")) if _may_hold_images(path)]
+    if not shards:
+        raise UserError(
+            f"{directory} is not an output of img2dataset: it holds no .tar, no .tfrecord, no folder like 00000 and no "
+            ".parquet with images."
+        )
+    return shards
+
+
+def _may_hold_images(path: pathlib.Path) -> bool:
+    """A file that cannot be read is reported when it is read."""
+    try:
+        return _image_column(column_names(path)) is not None
+    except UnreadableParquet:
+        return True
+
+
+def read_samples(shard: pathlib.Path, on_problem: Problem, images: bool = True) -> Iterator[Sample]:
+    """Yields what a shard holds, in its order; with `images=False` without reading images where that is possible."""
+    if shard.is_dir():
+        return _from_files(shard, on_problem, images)
+    if not shard.is_file():
+        on_problem(NOT_REGULAR, str(shard))
+        return iter(())
+    readers = {".tar": _from_tar, ".tfrecord": _from_tfrecord, ".parquet": _from_parquet}
+    return readers[shard.suffix](shard, on_problem, images)
+
+
+def _from_tar(shard: pathlib.Path, on_problem: Problem, images: bool) -> Iterator[Sample]:
+    """Members of one sample follow each other."""
+    key, found = None, {}
+    for stem, ending, content, where in _members(shard, on_problem, images):
+        if stem != key:
+            if found:
+                yield from _sample(key, found, shard, on_problem)
+            key, found = stem, {}
+        if ending in ENDINGS:
+            found.update(image=content, where=where)
+        else:
+            found[ending] = content
+    if found:
+        yield from _sample(key, found, shard, on_problem)
+
+
+class _BoundedReads:
+    """A file for `tarfile`, which reads a header at once, however long this says it is."""
+
+    def __init__(self, file: IO[bytes]):
+        self._file, self.seek, self.tell = file, file.seek, file.tell
+
+    def read(self, size: int) -> bytes:
+        """Raises `tarfile.ReadError` for more bytes than a member may have."""
+        if size > MAX_BYTES:
+            raise tarfile.ReadError(f"a header of {size:,} bytes")
+        return self._file.read(size)
+
+
+def _members(shard: pathlib.Path, on_problem: Problem, images: bool) -> Iterator[tuple[str, str, bytes | None, tuple]]:
+    """Yields (stem, ending, content, (offset, size)) of the images, texts and metadata of a tar file.
+
+    A damaged header costs its member alone: the next one is looked for behind it.
+    """
+    end, member = 0, None
+    try:
+        with shard.open("rb") as file, tarfile.open(fileobj=_BoundedReads(file), mode="r:", ignore_zeros=True) as tar:
+            for member in tar:
+                _check_header(file, end, member.offset, shard, on_problem)
+                end = _end_of(member)
+                stem, _, ending = os.path.basename(member.name).partition(".")
+                ending = ending.lower()
+                if ending not in (*ENDINGS, "txt", "json"):
+                    continue
+                problem = _problem_with(member)
+                if problem:
+                    on_problem(problem, f"{shard}, {member.name}")
+                    continue
+                wanted = images or ending not in ENDINGS
+                content = tar.extractfile(member).read() if wanted else None
+                yield stem, ending, content, (member.offset_data, member.size)
+            _check_header(file, end, -1, shard, on_problem)
+    except (tarfile.TarError, EOFError, OSError, ValueError, LookupError, ArithmeticError):  # of odd headers, too
+        at = member.name if member else "its beginning"
+        on_problem("tar file that is damaged or cut off: what follows is lost", f"{shard}, after {at}")
+
+
+def _end_of(member: tarfile.TarInfo) -> int:
+    """Where the next header begins."""
+    size = member.size if member.isreg() and not member.issparse() else 0
+    return member.offset_data + -(-size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
+
+
+def _check_header(file: IO[bytes], position: int, next_one: int, shard: pathlib.Path, on_problem: Problem) -> None:
+    """Reports a header that `tarfile` passed over: what begins behind a member is neither `next_one` nor zeros."""
+    if position == next_one:
+        return
+    place = file.tell()
+    file.seek(position)
+    if any(file.read(tarfile.BLOCKSIZE)):
+        on_problem("tar header that is damaged: its member is lost", f"{shard}, byte {position}")
+    file.seek(place)
+
+
+def _problem_with(member: tarfile.TarInfo) -> str:
+    """Returns why a member is not read, or ""."""
+    if not member.isreg() or member.issparse():  # a link may lead anywhere; a sparse file may claim any size
+        return NOT_REGULAR
+    return f"file of more than {MAX_BYTES:,} bytes" if member.size > MAX_BYTES else ""
+
+
+def _from_files(shard: pathlib.Path, on_problem: Problem, images: bool) -> Iterator[Sample]:
+    for path in sorted(path for path in shard.iterdir() if path.suffix.lower()[1:] in ENDINGS):
+        try:
+            found: dict[str, Any] = {"image": _read(shard, path.name) if images else None, "where": (0, 0)}
+            for ending in ("txt", "json"):
+                partner = path.with_suffix("." + ending)
+                if partner.exists():
+                    found[ending] = _read(shard, partner.name)
+        except BadImage as error:
+            on_problem(str(error), str(path))
+        except OSError as error:
+            on_problem("file that cannot be read", f"{path} ({error.strerror})")
+        else:
+            yield from _sample(path.stem, found, shard, on_problem)
+
+
+def _read(folder: pathlib.Path, name: str) -> bytes:
+    return read_file(path_below(folder, name))
+
+
+def _from_tfrecord(shard: pathlib.Path, on_problem: Problem, images: bool) -> Iterator[Sample]:
+    for offset, record in tfrecord.read_all(shard, on_problem, open_path):
+        try:
+            found, key = parse_example(record)
+        except DecodeError:
+            on_problem("record that is not a tf.train.Example", f"{shard}, byte {offset}")
+            continue
+        if "image" in found and not images:
+            found["image"] = None
+        found["where"] = (offset, len(record))
+        yield from _sample(key, found, shard, on_problem)
+
+
+def parse_example(record: bytes) -> tuple[dict[str, Any], str]:
+    """Returns the parts of an img2dataset Example, and its key."""
+    features = Example.FromString(record).features.feature
+    values = {name: feature.bytes_list.value[0] for name, feature in features.items() if feature.bytes_list.value}
+    found: dict[str, Any] = {name: values[name] for name in ("txt", "json") if name in values}
+    image = next((values[ending] for ending in ENDINGS if ending in values), None)
+    if image is not None:
+        found["image"] = image
+    return found, values.get("key", b"").decode("utf-8", "replace")
+
+
+def _from_parquet(shard: pathlib.Path, on_problem: Problem, images: bool) -> Iterator[Sample]:
+    try:
+        image_column = _image_column(column_names(shard))
+    except UnreadableParquet as error:
+        on_problem("Parquet file that cannot be read", str(error))
+        return
+    for number, row in read_rows(shard, None, on_problem):
+        place, image = f"{shard}, row {number}", row.pop(image_column)
+        caption = row.get("caption") or row.get("txt") or ""
+        key = str(row.get("key") or f"{shard.stem}-{number}")
+        if image is None:
+            on_problem("image that was not downloaded", f"{place} ({row.get('status')})")
+        elif not isinstance(image, bytes):
+            on_problem("image that is not bytes", place)
+        elif not is_text(key):
+            on_problem(NOT_TEXT, place)
+        else:
+            yield Sample(key, image if images else None, caption, row)
+
+
+def _image_column(names: Sequence[str]) -> str | None:
+    return next((ending for ending in ENDINGS if ending in names), None)
+
+
+def _sample(key: str, found: dict[str, Any], shard: pathlib.Path, on_problem: Problem) -> Iterator[Sample]:
+    place = f"{shard}, {key}"
+    if "where" not in found or "image" not in found:
+        on_problem("sample without an image", place)
+        return
+    try:
+        metadata = parse_object(found["json"]) if "json" in found else {}
+        caption = decode(found["txt"]) if "txt" in found else metadata.get("caption") or ""
+    except UnicodeDecodeError:
+        on_problem("text that is not UTF-8", place)
+    except ValueError:
+        on_problem("metadata that are not a JSON object", place)
+    else:
+        if is_text(key):
+            yield Sample(key, found["image"], caption, metadata, found["where"])
+        else:
+            on_problem(NOT_TEXT, place)
+
+
+@dataclasses.dataclass
+class Img2dataset(ShardSource):
+    """The output folder of img2dataset in any format: `img2dataset:downloads/cc12m,language=en`.
+
+    Attributes:
+      language: of the captions.
+      language_column: the name of saved metadata that hold each caption's language (LAION-2B-multi: LANGUAGE).
+      split: which the records go to.
+    """
+
+    KIND: ClassVar[str] = "img2dataset"
+    language: str = "en"
+    language_column: str = ""
+    split: str = "train"
+
+    def files(self) -> list[pathlib.Path]:
+        """Returns the shards."""
+        return find_shards(self.path)
+
+    def check(self) -> None:
+        """Checks the language."""
+        language_tag(self.language)
+
+    def records(self, item: pathlib.Path, reading: Reading) -> Iterable[Captioned]:
+        """Yields what a shard holds."""
+        tally = reading.tally
+        for sample in read_samples(item, tally.skip):
+            text = self._text(sample, item, tally)
+            if text is not None:
+                yield Captioned(self._image_id(sample), sample.image, [text], self.split)
+
+    def texts(self, item: pathlib.Path) -> Iterable[tuple[str, Text]]:
+        """Yields (image id, caption) of a shard."""
+        unheard = Tally()
+        for sample in read_samples(item, unheard.skip, images=False):
+            text = self._text(sample, item, unheard)
+            if text is not None:
+                yield self._image_id(sample), text
+
+    def _image_id(self, sample: Sample) -> str:
+        """The address, which identifies the same image in another data set, or else the key."""
+        return sample.metadata.get("url") or f"{as_path(self.path).name}/{sample.key}"
+
+    def _text(self, sample: Sample, shard: pathlib.Path, tally: Tally) -> Text | None:
+        place = f"{shard}, {sample.key}"
+        if not is_text(sample.metadata.get("url") or ""):
+            tally.skip("address that is not text", place)
+            return None
+        code = (sample.metadata.get(self.language_column) or "") if self.language_column else self.language
+        try:
+            language = language_tag(code)
+        except UserError:
+            tally.skip("unknown language", f"{place}: {code!r}")
+            return None
+        if not is_text(sample.caption):
+            tally.skip("caption that is not text", place)
+            return None
+        caption = clean(sample.caption)
+        if not caption:
+            tally.skip("empty caption", place)
+            return None
+        return Text(caption, language, "", place)

@@ -1,0 +1,96 @@
+"""The project's own TFRecords as a source: to join data sets, to filter one again, to count its words."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Iterable, Iterator
+from typing import ClassVar
+
+from mural_tf.data import tfrecord
+from mural_tf.data.record_format import ImageTextRecord, UnusableRecord, missing_shards, parse_record
+from mural_tf.data.skipped import MISSING_SHARD, Tally
+from mural_tf.errors import UserError
+from mural_tf.files import as_path, open_path
+from mural_tf.ingest.source import Captioned, Pair, Reading, ShardSource, Text
+from mural_tf.text_files import Unit
+
+
+@dataclasses.dataclass
+class OwnRecords(ShardSource):
+    """A data set in the project's format: `records:data/mine,splits=train`; images, captions and text pairs.
+
+    Attributes:
+      splits: joined by "+".
+    """
+
+    KIND: ClassVar[str] = "records"
+    splits: tuple[str, ...] = ("train",)
+
+    def files(self) -> list[pathlib.Path]:
+        """Returns the shards of the splits."""
+        root = as_path(self.path)
+        found = [
+            path
+            for kind in ("image_text", "text_pairs")
+            for split in self.splits
+            for path in sorted((root / kind).glob(f"{split}-*.tfrecord"))
+        ]
+        if not found:
+            raise UserError(
+                f"No records of split {'+'.join(self.splits)} in {root}: expected image_text/train-*.tfrecord or "
+                "text_pairs/train-*.tfrecord there."
+            )
+        return found
+
+    def read(self, unit: Unit, reading: Reading) -> Iterator[pathlib.Path]:
+        """Yields the shard; the first one counts those that are missing."""
+        names = [str(path) for path in self.files()]
+        for name in missing_shards(names) if unit.path == names[0] else ():
+            reading.problem(MISSING_SHARD, name)
+        yield from super().read(unit, reading)
+
+    def records(self, item: pathlib.Path, reading: Reading) -> Iterable[Captioned | Pair]:
+        """Yields what a shard holds."""
+        tally = reading.tally
+        split = item.name.split("-")[0]
+        for record, place in _parsed(item, tally):
+            if isinstance(record, ImageTextRecord):
+                texts = _texts(record, place, tally)
+                if texts:
+                    yield Captioned(record.image_id, record.image, texts, split)
+                elif not record.captions:
+                    tally.skip("image without captions", place)
+            elif not record.text_a.strip() or not record.text_b.strip():
+                tally.skip("empty text", place)
+            else:
+                yield Pair(
+                    record.text_a, record.language_a, record.text_b, record.language_b, record.group_id, place, split
+                )
+
+    def texts(self, item: pathlib.Path) -> Iterable[tuple[str, Text]]:
+        """Yields (image id, caption); of text pairs both texts, without an id."""
+        for found in self.records(item, Reading()):
+            if isinstance(found, Captioned):
+                yield from ((found.image_id, text) for text in found.texts)
+            else:
+                yield "", Text(found.text_a, found.language_a, "", found.place)
+                yield "", Text(found.text_b, found.language_b, "", found.place)
+
+
+def _parsed(path: pathlib.Path, tally: Tally) -> Iterator[tuple]:
+    for number, (_, serialized) in enumerate(tfrecord.read_all(path, tally.skip, open_path)):
+        place = f"{path}, record {number}"
+        try:
+            yield parse_record(serialized, str(path), number), place
+        except UnusableRecord as error:
+            tally.skip(error.kind, place)
+
+
+def _texts(record, place: str, tally: Tally) -> list[Text]:
+    """Returns the captions that can be used; the others are counted."""
+    triples = zip(record.captions, record.languages, record.caption_groups)
+    texts = [Text(caption, language, group, place) for caption, language, group in triples if caption.strip()]
+    if len(texts) < len(record.captions):
+        tally.skip("empty caption", place, len(record.captions) - len(texts))
+    return texts

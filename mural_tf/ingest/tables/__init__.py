@@ -1,0 +1,1 @@
+"""Tables of your own: understood, read, divided into splits."""

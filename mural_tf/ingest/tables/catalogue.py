@@ -1,0 +1,702 @@
+"""A data set from somebody's own table of pictures and captions: `python -m mural_tf catalogue`.
+
+First the table is understood (`understand`), which can be shown before anything is done. Then `make_data_set` reads it
+once: each row's pictures and captions go into a database beside the records, where equal pictures meet by a hash of
+their content. From there come one record for each picture, with all its captions; translation pairs; and splits by
+product. Every row is used or reported: what is read, used, skipped and left out is counted in rows.
+"""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import itertools
+import json
+import os
+import pathlib
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import ClassVar, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from PIL import Image
+from tqdm import tqdm
+
+from mural_tf.data.dataset_folder import build_folder
+from mural_tf.data.pictures import ENDINGS, BadImage, open_image, path_below, read_file, turned
+from mural_tf.data.record_format import IMAGE_TEXT, TEXT_PAIRS, ImageTextRecord, TextPair
+from mural_tf.data.skipped import Tally
+from mural_tf.errors import UserError
+from mural_tf.files import as_path
+from mural_tf.hashes import text_hash
+from mural_tf.ingest.count import describe_file, files_of
+from mural_tf.ingest.filters import usable_bytes
+from mural_tf.ingest.source import language_tag
+from mural_tf.ingest.sources.image_store import DownloadedImages
+from mural_tf.ingest.sources.img2dataset import is_download
+from mural_tf.ingest.tables.language_guess import Guess, language_named
+from mural_tf.ingest.tables.own_tables import DOWNLOADS, PICTURES, OwnTable, Row, Value, language_of_caption, open_table
+from mural_tf.ingest.tables.table_columns import SAMPLE, Columns, find_columns, parse_choices
+from mural_tf.text_files import Problem, clean
+
+FORMAT = 1  # raised when the same table would give other records than before
+FIELDS, SKIPPED = "fields.jsonl", "skipped.tsv"
+WITHOUT_CAPTIONS = "uncaptioned"  # the split of pictures that can be found, and that nothing is learned from
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """What the user says of a table.
+
+    Attributes:
+      table: a file, files alike (a pattern) or a folder.
+      images: folder of the pictures, or what img2dataset downloaded; by default the table's own folder.
+      columns: what is what, see `table_columns.parse_choices`.
+      language: of captions that name none; "": it is guessed.
+      encoding: of text; "": it is found.
+      image_size: pictures whose shorter side is longer are shrunk to it, in pixels; 0 keeps them.
+      max_skipped_fraction: of the rows; above it nothing is made.
+    """
+
+    table: str
+    images: str = ""
+    columns: Sequence[str] = ()
+    language: str = ""
+    encoding: str = ""
+    image_size: int = 512
+    max_skipped_fraction: float = 0.5
+
+
+class Pictures:
+    """The pictures of a table: files by name below a folder, downloads by address, or what the table itself holds."""
+
+    def __init__(self, folder: pathlib.Path, downloads: DownloadedImages | None = None):
+        self.folder, self._downloads = folder, downloads
+        self._places: dict[int, tuple[int, int, int]] | None = None
+        self._by_name: dict[str, pathlib.Path | None] | None = None
+
+    @classmethod
+    def of(cls, table: OwnTable, images: str) -> Pictures:
+        """Returns those of `--images`, or those beside the table; raises `UserError` if there is no such folder."""
+        folder = as_path(images) if images else table.folder
+        if not folder.is_dir():
+            raise UserError(f"--images={images}: there is no such folder.")
+        named = table.kind != DOWNLOADS and is_download(folder)  # its own pictures come with its rows
+        return cls(folder, DownloadedImages(folder) if named else None)
+
+    def is_there(self, value: Value) -> bool:
+        """Tells whether a value leads to a picture."""
+        try:
+            return any(self.read(one) is not None for one in ((value,) if isinstance(value, (str, bytes)) else value))
+        except BadImage:
+            return False
+
+    def read(self, value: str | bytes) -> bytes | None:
+        """Returns the file that a value is or names, None if there is none; raises `BadImage` if it may not be read."""
+        if isinstance(value, bytes):
+            return value or None
+        value = value.strip()
+        if self._downloads is not None:
+            return self._downloads.get(value, self)
+        refused = None
+        for name in _names(value, self.folder):
+            try:
+                return read_file(path_below(self.folder, name))
+            except BadImage as error:
+                refused = refused or error
+            except (OSError, ValueError):
+                continue
+        found = self._named().get(_stem(value).casefold())
+        if found is None and refused is not None:
+            raise refused
+        try:
+            return None if found is None else read_file(path_below(self.folder, str(found)))
+        except OSError:
+            return None
+
+    def location(self, address: str) -> tuple[int, int, int] | None:
+        """Returns (shard, offset, size) of a downloaded picture."""
+        if self._places is None:
+            self._places = {}
+            for number in range(len(self._downloads.shards)):
+                for name, offset, size in self._downloads.addresses(number):
+                    self._places.setdefault(text_hash(name), (number, offset, size))
+        return self._places.get(text_hash(address))
+
+    def _named(self) -> Mapping[str, pathlib.Path | None]:
+        """Name without its ending, in lower case -> file; None where several have it."""
+        if self._by_name is None:
+            self._by_name = {}
+            for path in self.folder.rglob("*"):
+                if path.suffix.lower()[1:] in ENDINGS:
+                    stem = path.stem.casefold()
+                    self._by_name[stem] = None if stem in self._by_name else path.relative_to(self.folder)
+        return self._by_name
+
+
+def _names(value: str, folder: pathlib.Path) -> Iterator[str]:
+    """Yields below which names a picture may lie in its folder, the likeliest first."""
+    if "://" in value:
+        with contextlib.suppress(ValueError):
+            yield os.path.basename(unquote(urlsplit(value).path))
+        return
+    value = value.replace("\\", "/")
+    if os.path.isabs(value):
+        yield os.path.relpath(value, str(folder))
+    else:
+        yield value
+    yield os.path.basename(value)
+
+
+def _stem(value: str) -> str:
+    base = os.path.basename(value.replace("\\", "/"))
+    stem, ending = os.path.splitext(base)
+    return stem if ending.lower()[1:] in ENDINGS else base
+
+
+# Understanding a table.
+
+
+class Said(NamedTuple):
+    """What a row says.
+
+    Attributes:
+      pictures: as `Pictures.read` takes them.
+      captions: (language, text, whether the language is guessed).
+      product: "" where the row names none.
+      fields: name -> value.
+    """
+
+    pictures: Sequence[str | bytes]
+    captions: Sequence[tuple[str, str, bool]]
+    product: str
+    fields: Mapping[str, str]
+
+
+class Unusable(Exception):
+    """A row that cannot be used, because of a `kind` of problem; `value`: what is wrong, "" where nothing stands."""
+
+    def __init__(self, kind: str, value: str = ""):
+        super().__init__(kind)
+        self.kind, self.value = kind, value
+
+
+@dataclasses.dataclass
+class Understood:
+    """A table, what its columns are, and where its pictures lie.
+
+    Attributes:
+      guesses: column of captions -> the languages that are guessed for it.
+      fields: names of further columns of the first rows.
+    """
+
+    asked: Asked
+    table: OwnTable
+    columns: Columns
+    pictures: Pictures
+    guesses: Mapping[str, Guess]
+    fields: Sequence[str]
+
+    def describe(self) -> str:
+        """Returns in plain lines what was understood."""
+        guessed = "; ".join(guess.describe() for guess in self.guesses.values())
+        say = " or ".join(filter(None, [self.columns.language and f"by {self.columns.language}", self.asked.language]))
+        lines = self.columns.lines(self.fields, say or guessed or "no language")
+        at = f", files of {self.pictures.folder}" if self.table.kind != DOWNLOADS else ""
+        return "\n".join([self.table.describe(), lines[0] + at, *lines[1:]])
+
+    def identity(self) -> dict:
+        """Returns what makes the data set this one, as JSON values."""
+        names = ("columns", "language", "encoding", "image_size")  # where table and pictures lie is no difference
+        values = {name: getattr(self.asked, name) for name in names}
+        identity = {"name": "catalogue", "format": FORMAT, **values, "files": self.table.identity()}
+        return json.loads(json.dumps(identity))
+
+    def say(self, row: Row) -> Said:
+        """Returns what a row says; raises `Unusable`."""
+        columns, values = self.columns, row.values
+        pictures = values.get(columns.image, ())
+        pictures = (pictures,) if isinstance(pictures, (str, bytes)) else pictures
+        if not pictures:
+            raise Unusable("row without a picture")
+        fields = {name: _text(value) for name, value in values.items() if columns.is_field(name)}
+        product = _text(values.get(columns.identity, "")) if columns.identity else ""
+        if product:
+            fields[columns.identity] = product
+        return Said(pictures, self._captions(values), product, {name: text for name, text in fields.items() if text})
+
+    def _captions(self, values: Mapping[str, Value]) -> list[tuple[str, str, bool]]:
+        found = []
+        said = _text(values.get(self.columns.language, "")) if self.columns.language else ""
+        for name, value in values.items():
+            language = self.columns.caption_language(name)
+            if language is None or isinstance(value, bytes):
+                continue
+            texts = [text for text in map(clean, (value,) if isinstance(value, str) else value) if text]
+            for text in texts:
+                found.append((*self._language(language, said, name, text), text))
+        return [(language, text, guessed) for language, guessed, text in found]
+
+    def _language(self, of_column: str, said: str, name: str, text: str) -> tuple[str, bool]:
+        """Returns the language of a caption and whether it is guessed."""
+        if of_column or said or self.asked.language:
+            return of_column or _tag(said or self.asked.language), False
+        guess = self.guesses.get(name) or next(iter(self.guesses.values()), None)
+        if guess is None:
+            raise Unusable("caption without a language")
+        return guess(text), True
+
+
+def _tag(language: str) -> str:
+    """Returns the BCP 47 tag of a code or an English name; raises `Unusable`."""
+    try:
+        return language_tag(language)
+    except UserError:
+        found = language_named(language)
+        if not found:
+            raise Unusable("unknown language", language) from None
+        return found
+
+
+def _text(value: Value) -> str:
+    """Returns a value in one line, "" for what is no text."""
+    return "" if isinstance(value, bytes) else clean(value if isinstance(value, str) else ", ".join(value))
+
+
+def understand(asked: Asked) -> Understood:
+    """Looks at a table's first rows; raises `UserError` where they do not say enough."""
+    if asked.language:
+        language_tag(asked.language)
+    choices = parse_choices(asked.columns)
+    table = open_table(asked.table, asked.encoding)
+    pictures = Pictures.of(table, asked.images)
+    rows = list(itertools.islice(table.rows(lambda kind, place: None), SAMPLE))
+    names = dict.fromkeys(name for row in rows for name in row.values)
+    if table.kind == PICTURES and not choices:
+        named = {name: language_of_caption(name) for name in names if name != "image"}
+        columns = Columns("image", named, language_of_others=language_of_caption)
+    else:
+        columns = find_columns(rows, choices, pictures.is_there)
+    found = Understood(asked, table, columns, pictures, {}, [name for name in names if columns.is_field(name)])
+    if not asked.language:
+        found.guesses = _guesses(columns, rows)
+    return found
+
+
+def _guesses(columns: Columns, rows: Sequence[Row]) -> dict[str, Guess]:
+    """Returns the guess for each column with captions whose language nothing says."""
+    texts: dict[str, list[str]] = collections.defaultdict(list)
+    for row in rows:
+        if columns.language and row.values.get(columns.language):
+            continue
+        for name, value in row.values.items():
+            if columns.caption_language(name) == "" and not isinstance(value, bytes):
+                texts[name] += [clean(text) for text in ((value,) if isinstance(value, str) else value)]
+    return {name: Guess(some) for name, some in texts.items()}
+
+
+# Reading it.
+
+
+class RowTally(Tally):
+    """What became of the rows; `written` are those that were used."""
+
+    THINGS: ClassVar[str] = "rows"
+
+    def leave_out(self, kind: str, place: str, count: int = 1) -> None:
+        """Counts what is not wanted, and keeps its place as of what is skipped."""
+        super().leave_out(kind, place, count)
+        self.places.append((kind, " ".join(place.split())))
+
+
+DUPLICATE = "row that repeats an earlier one: same picture, caption and language"
+AT_ONCE = 64  # rows whose pictures are read side by side
+_TABLES = """
+PRAGMA journal_mode = OFF;
+PRAGMA synchronous = OFF;
+CREATE TABLE pictures (number INTEGER PRIMARY KEY, hash BLOB UNIQUE, image BLOB, name TEXT, fields TEXT);
+CREATE TABLE names (name BLOB PRIMARY KEY, picture INTEGER, problem TEXT) WITHOUT ROWID;
+CREATE TABLE captions (
+  picture INTEGER, language TEXT, text TEXT, row INTEGER, guessed INTEGER, UNIQUE (picture, language, text)
+);
+CREATE TABLE products (product TEXT, picture INTEGER, UNIQUE (product, picture));
+"""
+
+
+class Store:
+    """Pictures, captions and products of the rows so far: on disk, because they may be more than the memory holds."""
+
+    def __init__(self, path: pathlib.Path):
+        self.database = sqlite3.connect(path)
+        self.database.executescript(_TABLES)
+        self.rows = 0
+
+    def close(self) -> None:
+        """Lets go of the file."""
+        self.database.close()
+
+    def select(self, query: str, *values) -> Iterator[tuple]:
+        """Yields rows of the database."""
+        return self.database.execute(query, values)
+
+    def named(self, name: bytes) -> tuple[int | None, str] | None:
+        """Returns (number, problem) of the picture that was met under a name, None if there was none."""
+        return next(self.select("SELECT picture, problem FROM names WHERE name = ?", name), None)
+
+    def add_picture(self, name: bytes, shown: str, found: Loaded | str) -> None:
+        """Keeps what was found under a name: a picture, unless it is there already under another, or a problem."""
+        number, problem = None, ""
+        if isinstance(found, str):
+            problem = found
+        else:
+            values = (found.hash, found.image, shown)
+            self.select("INSERT OR IGNORE INTO pictures (hash, image, name) VALUES (?, ?, ?)", *values)
+            ((number,),) = self.select("SELECT number FROM pictures WHERE hash = ?", found.hash)
+        self.select("INSERT INTO names VALUES (?, ?, ?)", name, number, problem)
+
+    def add_row(self, pictures: Iterable[int], said: Said) -> bool:
+        """Keeps what a row says of its pictures; tells whether that was anything new."""
+        self.rows += 1
+        news = 0
+        for number in pictures:
+            first = next(self.select("SELECT fields FROM pictures WHERE number = ?", number))[0]
+            fields = {**said.fields, **(json.loads(first) if first else {})}
+            if first is None or len(fields) > len(json.loads(first)):
+                news += 1
+                text = json.dumps(fields, ensure_ascii=False)
+                self.select("UPDATE pictures SET fields = ? WHERE number = ?", text, number)
+            if said.product:
+                self.select("INSERT OR IGNORE INTO products VALUES (?, ?)", said.product, number)
+            for language, text, guessed in said.captions:
+                values = (number, language, text, self.rows, guessed)
+                news += self.select("INSERT OR IGNORE INTO captions VALUES (?, ?, ?, ?, ?)", *values).rowcount
+        return news > 0
+
+
+class Loaded(NamedTuple):
+    """A picture as a record holds it, and the hash of the file that it was."""
+
+    image: bytes
+    hash: bytes
+
+
+def _load(pictures: Pictures, image_size: int, value: str | bytes) -> Loaded | str:
+    """Returns a picture, or why it cannot be used."""
+    try:
+        data = pictures.read(value)
+        if data is None:
+            return "picture that is not there"
+        image = usable_bytes(data, open_image(data), image_size)
+        if image is data:  # what has been encoded again does decode
+            opened = open_image(data)
+            opened.draft("L", (32, 32))
+            turned(opened)
+    except (BadImage, OSError, Image.DecompressionBombError) as error:
+        return str(error) if isinstance(error, BadImage) else "picture that cannot be read"
+    return Loaded(image, _hash(data))
+
+
+def _hash(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=16).digest()
+
+
+def fill(understood: Understood, store: Store, tally: RowTally, bar: tqdm) -> None:
+    """Reads the table into the store; raises `UserError` if too many rows are unusable."""
+    load = functools.partial(_load, understood.pictures, understood.asked.image_size)
+    with concurrent.futures.ThreadPoolExecutor(max(4, os.cpu_count() or 1)) as pool:
+        rows = understood.table.rows(tally.skip)
+        while block := list(itertools.islice(rows, AT_ONCE)):
+            said = list(_said(understood, block, tally.skip))
+            values = {_name(value): value for _, of_row in said for value in of_row.pictures}
+            new = {name: value for name, value in values.items() if store.named(name) is None}
+            loaded = pool.map(load, new.values())
+            for (name, value), found in zip(new.items(), loaded):
+                store.add_picture(name, value.strip() if isinstance(value, str) else "", found)
+            for place, of_row in said:
+                _add(store, place, of_row, tally)
+            tally.check(understood.asked.max_skipped_fraction)
+            bar.update(tally.read - bar.n)
+    tally.check(understood.asked.max_skipped_fraction, at_end=True)
+    if not tally.written:
+        raise UserError(f"{understood.asked.table}: no row can be used ({'; '.join(tally.skipped.lines())}).")
+
+
+def _said(understood: Understood, rows: Iterable[Row], on_problem: Problem) -> Iterator[tuple[str, Said]]:
+    for row in rows:
+        try:
+            yield row.place, understood.say(row)
+        except Unusable as error:
+            on_problem(error.kind, f"{row.place} ({error.value})" if error.value else row.place)
+
+
+def _name(value: str | bytes) -> bytes:
+    return _hash(value if isinstance(value, bytes) else f"name\t{value.strip()}".encode())
+
+
+def _add(store: Store, place: str, said: Said, tally: RowTally) -> None:
+    """Keeps what a row says, and counts what became of it."""
+    found = [store.named(_name(value)) for value in said.pictures]
+    numbers = list(dict.fromkeys(number for number, _ in found if number is not None))
+    if not numbers:
+        value = next((value for value in said.pictures if isinstance(value, str)), "")
+        tally.skip(found[0][1], f"{place} ({value})" if value else place)
+    elif store.add_row(numbers, said):
+        tally.written += 1
+        tally.places += [(f"picture of a row that is used with others: {kind}", place) for _, kind in found if kind]
+    else:
+        tally.leave_out(DUPLICATE, place)
+
+
+# Making records of it.
+
+
+@dataclasses.dataclass
+class Group:
+    """The pictures of one product, or of products that share one."""
+
+    key: int  # in whose order groups are dealt out
+    pictures: list[int]
+
+
+def find_groups(store: Store) -> list[Group]:
+    """Returns the products with their pictures, in an order that only their names decide."""
+    leader: dict[int, int] = {}
+
+    def find(number: int) -> int:
+        while leader.setdefault(number, number) != number:
+            leader[number] = number = leader[leader[number]]
+        return number
+
+    names: dict[int, int] = {}
+    for number, digest in store.select("SELECT number, hash FROM pictures WHERE fields IS NOT NULL"):
+        names[number] = int.from_bytes(digest[:8], "little")
+    last = (None, 0)
+    for product, number in store.select("SELECT product, picture FROM products ORDER BY product"):
+        names[number] = min(names[number], text_hash(product))
+        if product == last[0]:
+            leader[find(number)] = find(last[1])
+        last = (product, number)
+    groups: dict[int, Group] = {}
+    for number, key in sorted(names.items()):
+        group = groups.setdefault(find(number), Group(key, []))
+        group.key = min(group.key, key)
+        group.pictures.append(number)
+    return sorted(groups.values(), key=lambda group: (group.key, group.pictures))
+
+
+LARGEST_SPLIT, SHARE = 1000, 0.1  # products in dev, and in test
+
+
+def held_out(count: int) -> int:
+    """Returns how many of `count` products go to dev, and as many to test: a tenth, of few products a fifth."""
+    return min(LARGEST_SPLIT, max(round(SHARE * count), min(50, count // 5), int(count > 2)))
+
+
+@dataclasses.dataclass
+class Made:
+    """What was made of a table: counts for `dataset.json`."""
+
+    images: dict[str, dict[str, int]] = dataclasses.field(default_factory=dict)
+    languages: dict[str, dict[str, dict[str, int]]] = dataclasses.field(default_factory=dict)
+    pairs: int = 0
+
+    def add(self, split: str, languages: Sequence[str]) -> None:
+        """Counts a picture and its captions."""
+        counts = self.images.setdefault(split, {"images": 0, "captions": 0})
+        counts["images"] += 1
+        counts["captions"] += len(languages)
+        for language in languages:
+            self.add_text(language, IMAGE_TEXT, split)
+
+    def add_text(self, language: str, kind: str, split: str) -> None:
+        """Counts a caption or a pair in a language."""
+        of_kind = self.languages.setdefault(language, {}).setdefault(kind, {})
+        of_kind[split] = of_kind.get(split, 0) + 1
+
+
+class Writer:
+    """Writes records, translation pairs and fields of what is in a store, in the order of its groups."""
+
+    def __init__(self, store: Store, folder: pathlib.Path):
+        self.store, self.folder, self.made = store, folder, Made()
+        self._names: collections.Counter = collections.Counter()
+        self._ids: dict[int, str] = {}
+        counts = store.select(
+            "SELECT language, count(*) FROM captions GROUP BY language ORDER BY count(*) DESC, language"
+        )
+        order = [language for language, _ in counts]
+        self._rank = {language: place for place, language in enumerate(sorted(order, key=lambda tag: tag != "en"))}
+
+    def write(self) -> Made:
+        """Writes everything and returns the counts."""
+        from mural_tf.data.records import write_records  # with TensorFlow
+
+        groups = find_groups(self.store)
+        held = held_out(len(groups))
+        parts = {"dev": groups[:held], "test": groups[held : 2 * held], "train": groups[2 * held :]}
+        captioned = {number for (number,) in self.store.select("SELECT DISTINCT picture FROM captions")}
+        bare = []
+        with (self.folder / FIELDS).open("w", encoding="utf-8") as fields:
+            for split, of_split in parts.items():
+                numbers = [number for group in of_split for number in group.pictures]
+                bare += [number for number in numbers if number not in captioned]
+                numbers = [number for number in numbers if number in captioned]
+                if numbers:
+                    write_records(
+                        self.folder, IMAGE_TEXT, split, self._records(numbers, split, fields), self._shards(numbers)
+                    )
+            if bare:
+                records = self._records(bare, WITHOUT_CAPTIONS, fields)
+                write_records(self.folder, IMAGE_TEXT, WITHOUT_CAPTIONS, records, self._shards(bare))
+        train = [number for group in parts["train"] for number in group.pictures if number in captioned]
+        if any(True for _ in self._pairs(train)):
+            self.made.pairs = write_records(self.folder, TEXT_PAIRS, "train", self._counted(self._pairs(train)))
+        return self.made
+
+    def _shards(self, numbers: Sequence[int]) -> int:
+        """Returns into how many files records go: of some 64 MB."""
+        ((count, size),) = self.store.select("SELECT count(*), sum(length(image)) FROM pictures")
+        return max(1, round(size / max(1, count) * len(numbers) / 64_000_000))
+
+    def _records(self, numbers: Sequence[int], split: str, fields) -> Iterator[ImageTextRecord]:
+        for number in numbers:
+            ((image, shown, text),) = self.store.select(
+                "SELECT image, name, fields FROM pictures WHERE number = ?", number
+            )
+            name = self._ids[number] = self._new_name(number, shown)
+            captions = self._captions(number)
+            self.made.add(split, [caption.language for caption in captions])
+            if text != "{}":
+                fields.write(json.dumps({"image_id": name, "fields": json.loads(text)}, ensure_ascii=False) + "\n")
+            texts, languages, groups = zip(*captions) if captions else ((), (), ())
+            yield ImageTextRecord(name, image, texts, languages, [f"{name}/{group}" for group in groups])
+
+    def _new_name(self, number: int, shown: str) -> str:
+        """Returns the product's name, or else the picture's, with a number where that is taken."""
+        product = next(self.store.select("SELECT min(product) FROM products WHERE picture = ?", number))[0]
+        name = product or shown or f"picture {number}"
+        key = text_hash(name)
+        self._names[key] += 1
+        return name if self._names[key] == 1 else f"{name}#{self._names[key]}"
+
+    def _captions(self, number: int) -> list[Caption]:
+        """Returns a picture's captions; a group says the same: those of a row, or all if each language has one."""
+        query = "SELECT text, language, row FROM captions WHERE picture = ? ORDER BY rowid"
+        found = [Caption(*values) for values in self.store.select(query, number)]
+        rows: dict[int, list[str]] = {}
+        for caption in found:
+            rows.setdefault(caption.group, []).append(caption.language)
+        if len({caption.language for caption in found}) == len(found):
+            return [caption._replace(group=0) for caption in found]
+        places = {row: place for place, row in enumerate(rows)}
+        one_each = {row for row, languages in rows.items() if len(set(languages)) == len(languages)}
+        return [
+            caption._replace(group=places[caption.group] if caption.group in one_each else len(rows) + place)
+            for place, caption in enumerate(found)
+        ]
+
+    def _pairs(self, numbers: Iterable[int]) -> Iterator[TextPair]:
+        """Yields translations: of each group the captions, each with the one in the language that most have."""
+        seen: set[int] = set()
+        for number in numbers:
+            for group in self._translations(number):
+                first, *others = sorted(group, key=lambda caption: self._rank[caption.language])
+                for other in others:
+                    values = (first.text, first.language, other.text, other.language)
+                    if (key := text_hash("\t".join(values))) not in seen:
+                        seen.add(key)
+                        yield TextPair(*values, self._ids.get(number, str(number)))
+
+    def _translations(self, number: int) -> list[list[Caption]]:
+        captions = self._captions(number)
+        groups: dict[int, list[Caption]] = {}
+        for caption in captions:
+            groups.setdefault(caption.group, []).append(caption)
+        several = [group for group in groups.values() if len(group) > 1]
+        first_of_each = list({caption.language: caption for caption in reversed(captions)}.values())
+        return several or ([first_of_each] if len(first_of_each) > 1 else [])
+
+    def _counted(self, pairs: Iterable[TextPair]) -> Iterator[TextPair]:
+        for pair in pairs:
+            self.made.add_text("-".join(sorted([pair.language_a, pair.language_b])), TEXT_PAIRS, "train")
+            yield pair
+
+
+class Caption(NamedTuple):
+    """A caption; those of one group say the same."""
+
+    text: str
+    language: str
+    group: int
+
+
+Examine = Callable[[Sequence[str]], Mapping[str, int]]
+
+
+def make_data_set(
+    understood: Understood, output: str | os.PathLike, examine: Examine | None = None, progress: bool = True
+) -> pathlib.Path:
+    """Makes the data set `output` of a table, unless it is there, and returns it.
+
+    Args:
+      understood: the table.
+      output: a folder; it appears when it is complete.
+      examine: counts something in texts (what a model would cut off), to be added up for each language.
+      progress: whether to show a bar.
+
+    Raises:
+      UserError: too many rows are unusable, `output` holds something else, or the disk is full.
+    """
+
+    def write(folder: pathlib.Path) -> dict:
+        tally = RowTally()
+        try:
+            with contextlib.closing(Store(folder / "rows.sqlite")) as store:
+                with tqdm(desc="Reading", unit=" rows", disable=not progress) as bar:
+                    fill(understood, store, tally, bar)
+                made = Writer(store, folder).write()
+                languages = _languages(store, examine)
+        except sqlite3.Error as error:
+            raise UserError(f"Cannot write to {output}: {error}. Check the free space, then run again.") from None
+        (folder / "rows.sqlite").unlink()
+        if tally.places:
+            lines = "".join(f"{kind}\t{place}\n" for kind, place in tally.places)
+            (folder / SKIPPED).write_text(lines, encoding="utf-8")
+        if not (folder / FIELDS).stat().st_size:
+            (folder / FIELDS).unlink()
+        shards = {name: describe_file(folder, name)[0] for name in files_of(folder)}
+        return {**_description(tally, made, languages), "shards": shards}
+
+    return build_folder(output, understood.identity(), write)
+
+
+def _languages(store: Store, examine: Examine | None) -> dict[str, dict[str, int]]:
+    """Returns language -> captions, those whose language is guessed, pictures, and what `examine` counts."""
+    query = "SELECT language, count(*), sum(guessed), count(DISTINCT picture) FROM captions GROUP BY language"
+    found = {}
+    for language, captions, guessed, pictures in store.select(query).fetchall():
+        counts: collections.Counter = collections.Counter()
+        texts = (text for (text,) in store.select("SELECT text FROM captions WHERE language = ?", language))
+        while examine is not None and (block := list(itertools.islice(texts, 4096))):
+            counts.update(examine(block))
+        found[language] = {"captions": captions, "guessed": int(guessed), "pictures": pictures, **counts}
+    return found
+
+
+def _description(tally: RowTally, made: Made, languages: dict) -> dict:
+    """What `dataset.json` says, in the words of conversions, and of the rows."""
+    kinds = {"skipped": tally.skipped, "left_out": tally.left_out}
+    return {
+        "counts": {"image_text": made.images, "text_pairs": {"train": made.pairs} if made.pairs else {}},
+        "languages": dict(sorted(made.languages.items())),
+        **{
+            name: {kind: {"count": count, "first": first} for kind, (count, first) in counts.items()}
+            for name, counts in kinds.items()
+        },
+        "rows": {"read": tally.read, "used": tally.written, **{name: counts.total for name, counts in kinds.items()}},
+        "captions": languages,
+    }

@@ -1,0 +1,262 @@
+"""Which column of somebody's table is what: picture, captions, language, id; by its name and by what stands in it.
+
+The choice is made from the first rows and said to the user, who can choose otherwise (`parse_choices`).
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import difflib
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+from mural_tf.errors import UserError
+from mural_tf.ingest.source import language_tag
+from mural_tf.ingest.tables.own_tables import Row, Value, language_of, names_picture
+
+SAMPLE = 1000  # rows that are looked at
+
+# Names of columns as tables have them, without what is neither letter nor digit, the likeliest first.
+_IMAGE = (
+    "image image.bytes img picture photo foto bild imagen immagine afbeelding obraz imagepath imagefile imagefilename "
+    "picturepath photopath filepath path filename file fichier datei archivo imageurl imagelink imagesrc pictureurl "
+    "photourl url link src jpg jpeg png webp image.path images pictures photos fotos bilder "
+    "画像 图片 圖片 изображение صورة"
+).split()
+_CAPTION = (
+    "caption captions title titel titre titulo título titolo tytuł productname producttitle name produktname text "
+    "texts description descriptions beschreibung descripción descrizione omschrijving opis alt alttext label "
+    "bezeichnung txt headline sentence sentences タイトル 商品名 标题 標題 название"
+).split()
+_LANGUAGE = "language lang languagecode locale langcode sprache langue idioma lingua taal język 言語 语言 язык".split()
+_ID = (
+    "id sku productid productcode itemid articleid article articlenumber artikelnummer artikelnr artnr ean gtin asin "
+    "upc mpn productnumber key uid uuid imageid itemnumber référence referencia codice 商品番号"
+).split()
+_NO_LANGUAGE = "country countrycode land pays market region currency size status brand".split()
+
+
+@dataclasses.dataclass(frozen=True)
+class Columns:
+    """What the columns of a table are.
+
+    Attributes:
+      image: the column of the pictures.
+      captions: column -> language of its captions, "" where the row says it, or nobody does.
+      bases: names before the language in columns such as "title_de", for those that only later rows have.
+      language_of_others: returns the language of a column of captions that no name above is of; `None` of another one.
+      language: the column that says the language of a row's captions, "" if there is none.
+      identity: the column of the product's number or name, "" if there is none.
+    """
+
+    image: str
+    captions: Mapping[str, str]
+    bases: tuple[str, ...] = ()
+    language: str = ""
+    identity: str = ""
+    language_of_others: Callable[[str], str | None] | None = None
+
+    def caption_language(self, name: str) -> str | None:
+        """Returns the language of a column of captions, "" if its name does not say it, None of any other column."""
+        if name in self.captions:
+            return self.captions[name]
+        if self.language_of_others is not None:
+            return self.language_of_others(name)
+        base, language = split_language(name)
+        return language if language and base in self.bases and name not in (self.image, self.identity) else None
+
+    def is_field(self, name: str) -> bool:
+        """Tells whether a column is none of those that have a meaning here."""
+        return name not in (self.image, self.language, self.identity) and self.caption_language(name) is None
+
+    def lines(self, fields: Sequence[str], captions_say: str) -> list[str]:
+        """Returns the choice in words; `captions_say` is where captions get a language that no column names."""
+        named = [f"{name} ({language or captions_say})" for name, language in self.captions.items()]
+        return [
+            f"  pictures: {self.image}",
+            f"  captions: {', '.join(named)}",
+            f"  language: {self.language or 'no column'}",
+            f"  id: {self.identity or 'no column: a product is a picture'}",
+            f"  fields: {', '.join(fields) or 'none'}",
+            "  If a column is something else: --columns=image=…,caption=…,language=…,id=… with names of columns; "
+            "caption.de=… for captions in one language, + between several.",
+        ]
+
+
+def plain(name: str) -> str:
+    """Returns a name without what is neither letter, digit nor point, in lower case."""
+    return re.sub(r"[^\w.]|_", "", name.casefold())
+
+
+def split_language(name: str) -> tuple[str, str]:
+    """Divides "title_de", "caption.pt-BR", "Titel (EN)" or "de" into the rest's plain name and the BCP 47 tag.
+
+    The tag is "" where a name ends in no language.
+    """
+    match = re.fullmatch(r"(?:(.*?)[\s_.\-:\[(/]+)?([A-Za-z]{2,3}(?:[-_][A-Za-z]{2,4})?)[\])\s]*", name)
+    if match is None:
+        return plain(name), ""
+    language = language_of(match[2])
+    return (plain(match[1] or ""), language) if language else (plain(name), "")
+
+
+def parse_choices(entries: Sequence[str]) -> dict[str, list[str]]:
+    """Returns role -> names of columns from "image=foto", "caption=title+text", "caption.de=titel"; or raises."""
+    choices: dict[str, list[str]] = {}
+    for entry in entries:
+        role, equals, names = entry.partition("=")
+        kind, _, code = role.partition(".")
+        if (
+            not equals
+            or not names
+            or kind not in ("image", "caption", "language", "id")
+            or (code and kind != "caption")
+        ):
+            raise UserError(
+                f"--columns: {entry!r} is not understood; expected image=, caption=, caption.de=, language= or id= "
+                "with the name of a column."
+            )
+        if code:
+            role = f"caption.{language_tag(code)}"
+        choices[role] = names.split("+")
+    return choices
+
+
+def find_columns(
+    rows: Sequence[Row], choices: Mapping[str, Sequence[str]], is_there: Callable[[Value], bool]
+) -> Columns:
+    """Returns what the columns of a table are.
+
+    Args:
+      rows: its first ones.
+      choices: what the user says, of `parse_choices`.
+      is_there: tells whether a value leads to a picture.
+
+    Raises:
+      UserError: nothing to read, no column of pictures or captions is found, or one that was named is not there.
+    """
+    values: dict[str, list[Value]] = collections.defaultdict(list)
+    for row in rows:
+        for name, value in row.values.items():
+            values[name].append(value)
+    if not values:
+        raise UserError("The table holds no rows that can be read.")
+    _check_names(choices, values)
+    language_columns = {role: names for role, names in choices.items() if role.startswith("caption.")}
+    free = dict(values)
+    identity = _first(choices.get("id")) or _named(free, _ID, lambda name: split_language(name)[0] not in _CAPTION)
+    image = _first(choices.get("image")) or _find_image(free, is_there, identity)
+    language = _first(choices.get("language")) or _find_language(free, (image,))
+    taken = {image, language, *([identity] if identity != image else [])}
+    captions, bases = _find_captions({n: v for n, v in free.items() if n not in taken}, choices, language_columns)
+    if not identity:
+        taken |= {*captions}
+        identity = _find_identity({n: v for n, v in free.items() if n not in taken}, len(rows))
+    return Columns(image, captions, bases, "" if language in captions else language, identity)
+
+
+def _check_names(choices: Mapping[str, Sequence[str]], values: Mapping[str, Sequence[Value]]) -> None:
+    bases = {split_language(name)[0] for name in values}
+    for role, names in choices.items():
+        for name in names:
+            if name not in values and not (role == "caption" and plain(name) in bases):
+                near = difflib.get_close_matches(name, values, 1)
+                hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(values)}."
+                raise UserError(f"--columns: {role}={name}: the table's first rows have no such column; {hint}")
+
+
+def _first(names: Sequence[str] | None) -> str:
+    return names[0] if names else ""
+
+
+def _named(values: Mapping[str, Sequence[Value]], names: Sequence[str], fits: Callable[[str], bool]) -> str:
+    """Returns the column with the first of several names, "" if there is none."""
+    found = {plain(name): name for name in reversed(values) if fits(name)}
+    return next((found[name] for name in names if name in found), "")
+
+
+def _find_image(values: Mapping[str, Sequence[Value]], is_there: Callable[[Value], bool], identity: str) -> str:
+    def quality(name: str) -> tuple:
+        some = values[name][:50]
+        there, look = (sum(map(tells, some)) / len(some) for tells in (is_there, names_picture))
+        place = _IMAGE.index(plain(name)) if plain(name) in _IMAGE else len(_IMAGE)
+        return round(there, 1), round(look, 1), -place, name != identity
+
+    best = max(values, key=quality)
+    there, look, place, _ = quality(best)
+    if max(there, look) >= 0.5 or -place < len(_IMAGE):
+        return best
+    raise UserError(
+        f"No column of pictures is found among {', '.join(values)}: name it with --columns=image=NAME. It may hold "
+        "names of files, addresses of downloaded pictures, or the pictures themselves (Parquet)."
+    )
+
+
+def _find_language(values: Mapping[str, Sequence[Value]], taken: Sequence[str]) -> str:
+    named = _named(values, _LANGUAGE, lambda name: name not in taken)
+    if named:
+        return named
+    for name, some in values.items():
+        if name in taken or plain(name) in _NO_LANGUAGE or split_language(name)[1]:
+            continue
+        distinct = {value for value in some if isinstance(value, str)}
+        is_code = all(re.fullmatch(r"[a-z]{2,3}([-_]\w{2,4})?", value.strip()) for value in distinct)
+        if 1 < len(distinct) < 100 and is_code and all(language_of(value.strip()) for value in distinct):
+            return name
+    return ""
+
+
+def _find_captions(
+    values: Mapping[str, Sequence[Value]], choices: Mapping[str, Sequence[str]], named: Mapping[str, Sequence[str]]
+) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Returns column -> language, and the bases of columns with a language in their names."""
+    texts = {name: some for name, some in values.items() if not any(isinstance(value, bytes) for value in some)}
+    if named or "caption" in choices:
+        found = {name: role.partition(".")[2] for role, names in named.items() for name in names}
+        bases = tuple(plain(name) for name in choices.get("caption", ()))
+        found |= {name: "" for name in choices.get("caption", ()) if name in values}
+        return {**_with_bases(texts, bases), **found}, bases
+    by_base = collections.Counter(base for base, language in map(split_language, texts) if language)
+    names = {plain(name) for name in texts}
+    base = next((name for name in _CAPTION if name in by_base or name in names), None)
+    if base is None and by_base:
+        base, count = by_base.most_common(1)[0]
+        base = base if count > 1 else None
+    if base is not None:
+        found = {name: "" for name in texts if plain(name) == base}
+        return {**found, **_with_bases(texts, (base,))}, (base,)
+    wordy = max(texts, key=lambda name: _wordiness(texts[name]), default="")
+    if not wordy or _wordiness(texts[wordy]) <= 0:
+        raise UserError(
+            f"No column of captions is found among {', '.join(values) or 'the columns'}: name it with "
+            "--columns=caption=NAME."
+        )
+    return {wordy: ""}, ()
+
+
+def _with_bases(values: Mapping[str, Sequence[Value]], bases: Sequence[str]) -> dict[str, str]:
+    """Returns column -> language of the columns that are one of the bases with a language."""
+    divided = {name: split_language(name) for name in values}
+    return {name: language for name, (base, language) in divided.items() if language and base in bases}
+
+
+def _wordiness(values: Sequence[Value]) -> float:
+    """Returns how much a column looks like captions: letters, words, and no two alike; 0 if not at all."""
+    texts = [text for value in values for text in ((value,) if isinstance(value, str) else value)]
+    written = [text for text in texts if sum(map(str.isalpha, text)) > len(text) / 2 and not names_picture(text)]
+    if 2 * len(written) < len(texts) or not texts:
+        return 0.0
+    distinct = len(set(written)) / len(written)
+    return distinct * min(20.0, sum(len(text) for text in written) / len(written))
+
+
+def _find_identity(values: Mapping[str, Sequence[Value]], rows: int) -> str:
+    """Returns the first column in which (nearly) each row has a code of its own, "" if there is none."""
+    for name, some in values.items():
+        texts = [value for value in some if isinstance(value, str)]
+        codes = {text for text in texts if re.fullmatch(r"(?=.*\d)[\w\-./]{2,40}", text)}
+        decimal = any(re.fullmatch(r"\d+[.,]\d+|\d{4}-\d\d-\d\d.*", text) for text in codes)
+        if len(texts) == rows and len(codes) > 0.95 * rows and not decimal:
+            return name
+    return ""

@@ -1,0 +1,245 @@
+"""The SavedModels of an export, ready to answer: all signatures, warmed up, run in batches.
+
+Requests that arrive together share one run of the model. While a batch runs, requests queue; the next batch takes as
+many as fit. The first request waits a short time for others. A batch that fails is run again request by request, so
+that only the one at fault gets the error. A large request is run part by part, and others come between its parts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import concurrent.futures
+import inspect
+import pathlib
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import tensorflow as tf
+from google.protobuf import json_format
+from tensorflow.core.protobuf import saved_model_pb2
+from tensorflow_serving.apis import prediction_log_pb2
+
+from mural_tf import backend  # noqa: F401 - registers the tokenizer's operations
+from mural_tf.data.records import untuned
+from mural_tf.encoders.saved_models import load_saved_model
+from mural_tf.export.serving import BATCH_SIZES, WARMUP_FILE
+from mural_tf.search.server.limits import Limits, Overloaded
+
+IMAGES = "image_bytes"  # the input that takes encoded images
+
+
+Arrays = dict[str, np.ndarray]
+
+
+class Signature:
+    """One function of a SavedModel: {input: [B, …]} → {output: [B, …]}, NumPy arrays (strings as objects).
+
+    Attributes:
+      inputs: their specs; the first dimension of each is the batch.
+      takes_images: whether `IMAGES` is an input of encoded images (and not of features).
+      row_bytes: of one row of the outputs.
+    """
+
+    def __init__(self, function, takes_images: bool = False):
+        self._function, self.takes_images = function, takes_images
+        self.inputs: dict[str, tf.TensorSpec] = function.structured_input_signature[1]
+        outputs = function.structured_outputs.values()
+        self.row_bytes = sum(spec.dtype.size * (spec.shape[1:].num_elements() or 1) for spec in outputs)
+
+    def run(self, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Raises a TensorFlow error if the graph refuses the inputs."""
+        tensors = {name: tf.constant(array, self.inputs[name].dtype) for name, array in inputs.items()}
+        return {name: value.numpy() for name, value in self._function(**tensors).items()}
+
+
+class ServedModel:
+    """One version of one model.
+
+    Args:
+      name: as in the URL.
+      path: of the SavedModel, a folder whose name is the number of the version.
+
+    Raises:
+      UserError: it cannot be loaded.
+    """
+
+    def __init__(self, name: str, path: pathlib.Path):
+        self.name, self.version = name, int(path.name)
+        self._saved_model = load_saved_model(path)  # kept: signatures do not keep variables alive
+        functions = {key: value for key, value in self._saved_model.signatures.items() if not key.startswith("__")}
+        inputs = [spec for function in functions.values() for spec in function.structured_input_signature[1].items()]
+        has_pixels = any(spec.shape.rank == 4 for _, spec in inputs)  # [B, S, S, 3]; features are [B, F]
+        self.signatures = {
+            key: Signature(function, has_pixels and IMAGES in function.structured_input_signature[1])
+            for key, function in functions.items()
+        }
+        self.metadata = _signature_definitions(path)
+        self._warm_up(path / WARMUP_FILE)
+
+    def _warm_up(self, path: pathlib.Path) -> None:
+        """Runs what the export says TensorFlow Serving should run first, then every signature that it passes over."""
+        recorded = list(_recorded_requests(path)) if path.is_file() else []
+        for signature, inputs in recorded:
+            self.signatures[signature].run(inputs)
+        for name in self.signatures.keys() - {signature for signature, _ in recorded}:
+            signature = self.signatures[name]
+            fitting = [inputs for _, inputs in recorded if inputs.keys() == signature.inputs.keys()]
+            for inputs in fitting or (_blank_inputs(signature.inputs, rows) for rows in BATCH_SIZES):
+                signature.run(inputs)
+
+
+def _recorded_requests(path: pathlib.Path) -> Iterator[tuple[str, Arrays]]:
+    """Yields (signature, inputs) of a warm-up file."""
+    for record in untuned(tf.data.TFRecordDataset(str(path))).as_numpy_iterator():
+        request = prediction_log_pb2.PredictionLog.FromString(record).predict_log.request
+        yield request.model_spec.signature_name, {k: tf.make_ndarray(tensor) for k, tensor in request.inputs.items()}
+
+
+def _blank_inputs(specs: dict[str, tf.TensorSpec], rows: int) -> Arrays:
+    """Returns zeros, or empty strings; a dimension of any size is 1."""
+    shapes = {name: [rows, *(size or 1 for size in spec.shape[1:])] for name, spec in specs.items()}
+    empty = {name: b"" if spec.dtype == tf.string else 0 for name, spec in specs.items()}
+    return {name: np.full(shapes[name], empty[name], spec.dtype.as_numpy_dtype) for name, spec in specs.items()}
+
+
+def _signature_definitions(path: pathlib.Path) -> dict:
+    saved_model = saved_model_pb2.SavedModel.FromString((path / "saved_model.pb").read_bytes())
+    definitions = saved_model.meta_graphs[0].signature_def
+    # Protobuf 5 renamed the option.
+    names = inspect.signature(json_format.MessageToDict).parameters
+    defaults = "including_default_value_fields"
+    defaults = defaults if defaults in names else "always_print_fields_with_no_presence"
+    options = {"preserving_proto_field_name": True, defaults: True}
+    return {name: json_format.MessageToDict(value, **options) for name, value in definitions.items()}
+
+
+class _Waiting:
+    def __init__(self, inputs: Arrays, pixels: int, future: asyncio.Future):
+        self.inputs, self.pixels, self.future = inputs, pixels, future
+        self.rows = _count(inputs)
+        self.shape = {name: array.shape[1:] for name, array in inputs.items()}  # only equal ones can be concatenated
+
+
+def _count(inputs: Arrays) -> int:
+    return len(next(iter(inputs.values())))
+
+
+class Batcher:
+    """Runs one signature.
+
+    Args:
+      run: {input: [B, …]} → {output: [B, …]}, row by row; called in a thread, never twice at once.
+      limits: the server's.
+      observe: called with the rows of every run.
+    """
+
+    def __init__(self, run: Callable[[Arrays], Arrays], limits: Limits, observe: Callable[[int], None]):
+        self._run, self._limits, self._observe = run, limits, observe
+        self._waiting: collections.deque[_Waiting] = collections.deque()
+        self._arrived = asyncio.Event()
+        self._executor = concurrent.futures.ThreadPoolExecutor(1)
+        self._worker: asyncio.Task | None = None
+
+    async def __call__(self, inputs: Arrays, pixels: np.ndarray | None = None) -> Arrays:
+        """Returns the outputs of `inputs`.
+
+        Who cancels the call, because a client went away or a deadline passed, leaves nothing in the queue.
+
+        Args:
+          inputs: of a request; `max_batch` rows at most are run at a time.
+          pixels: of the image in each row, int [B]; None if there are none. `max_image_pixels` at most are run at a
+            time.
+
+        Raises:
+          Overloaded: too many wait.
+          Exception: what the run raises.
+        """
+        if len(self._waiting) >= self._limits.max_waiting:
+            raise Overloaded(f"{len(self._waiting)} requests wait already; try again later.")
+        if self._worker is None:
+            self._worker = asyncio.create_task(self._work())
+        pixels = np.zeros(_count(inputs), np.int64) if pixels is None else pixels
+        outputs = []
+        for rows in self._parts(pixels):  # one after the other: others come between them
+            part = {name: array[rows] for name, array in inputs.items()}
+            outputs.append(await self._in_line(part, int(pixels[rows].sum())))
+        return {name: np.concatenate([part[name] for part in outputs]) for name in outputs[0]}
+
+    def _parts(self, pixels: np.ndarray) -> Iterator[slice]:
+        """Divides rows so that each part fits in a run; there is always one."""
+        start = total = 0
+        for row, count in enumerate(pixels):
+            if row - start == self._limits.max_batch or (row > start and total + count > self._limits.max_image_pixels):
+                yield slice(start, row)
+                start, total = row, 0
+            total += count
+        yield slice(start, len(pixels))
+
+    async def _in_line(self, inputs: Arrays, pixels: int) -> Arrays:
+        waiting = _Waiting(inputs, pixels, asyncio.get_running_loop().create_future())
+        self._waiting.append(waiting)
+        self._arrived.set()
+        return await waiting.future  # which a cancelled call cancels
+
+    async def close(self) -> None:
+        """Stops the worker; to be called when no request waits."""
+        if self._worker is not None:
+            self._worker.cancel()
+            await asyncio.gather(self._worker, return_exceptions=True)
+        # A run goes on although nobody waits for it any more; others must not wait for it.
+        await asyncio.get_running_loop().run_in_executor(None, self._executor.shutdown)
+
+    async def _work(self) -> None:
+        while True:
+            await self._arrived.wait()
+            if self._limits.window and sum(part.rows for part in self._waiting) < self._limits.max_batch:
+                await asyncio.sleep(self._limits.window)
+            batch = self._take()
+            if batch:
+                await self._answer(batch)
+            if not self._waiting:
+                self._arrived.clear()
+
+    def _take(self) -> list[_Waiting]:
+        """Takes the first request that still has a client, and those after it that fit in one run with it."""
+        batch, rows, pixels, left = [], 0, 0, collections.deque()
+        while self._waiting:
+            part = self._waiting.popleft()
+            if part.future.done():
+                continue
+            if not batch or (
+                rows + part.rows <= self._limits.max_batch
+                and pixels + part.pixels <= self._limits.max_image_pixels
+                and part.shape == batch[0].shape
+            ):
+                batch.append(part)
+                rows, pixels = rows + part.rows, pixels + part.pixels
+            else:
+                left.append(part)
+        self._waiting = left
+        return batch
+
+    async def _answer(self, batch: list[_Waiting]) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            outputs = await loop.run_in_executor(self._executor, self._run_together, batch)
+        except Exception as error:  # noqa: BLE001 - handed to the request
+            if len(batch) > 1:
+                for part in batch:
+                    if not part.future.done():
+                        await self._answer([part])
+            elif not batch[0].future.done():
+                batch[0].future.set_exception(error)
+            return
+        for part, output in zip(batch, outputs):
+            if not part.future.done():
+                part.future.set_result(output)
+
+    def _run_together(self, batch: list[_Waiting]) -> list[Arrays]:
+        inputs = {name: np.concatenate([part.inputs[name] for part in batch]) for name in batch[0].inputs}
+        self._observe(sum(part.rows for part in batch))
+        outputs = self._run(inputs)
+        bounds = np.cumsum([part.rows for part in batch])[:-1]
+        split = {name: np.split(array, bounds) for name, array in outputs.items()}
+        return [{name: arrays[i] for name, arrays in split.items()} for i in range(len(batch))]

@@ -1,0 +1,325 @@
+"""A small search page: plain functions that any HTTP server can mount, and their routes beside the encoders.
+
+    GET  /                                        leads to the page
+    GET  <prefix>                                 page_html(languages, fields)
+    GET  <prefix>/answer?sentence=…&k=…           answer(index, embedder, sentence, k) as JSON
+    GET  <prefix>/answer?sentence=…&least_precision=0.6  no hits unless so many of the answers as sure are right
+    GET  <prefix>/answer?like=<row>&filter=brand=acme    closest to a row; filters may be repeated, everywhere
+    POST <prefix>/answer?k=…                      the same for the picture that is the body
+    GET  <prefix>/thumbnail/<row>, …/picture/<row>       thumbnail(index, row[, LARGE]), image/jpeg
+
+The page finds its prefix in its own address. Rows, never paths, come in by URLs, and no path of the machine goes out.
+`python -m mural_tf serve --export=… --index=…` mounts the routes at /search.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import concurrent.futures
+import dataclasses
+import functools
+import hashlib
+import html
+import json
+import os
+import pathlib
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from absl import logging
+
+from mural_tf.data import pictures
+from mural_tf.errors import UserError
+from mural_tf.files import as_path
+from mural_tf.search import confidence
+from mural_tf.search.fields import Filter, parse_filters
+from mural_tf.search.index import DESCRIPTION, REMOVED, Index, load_index
+from mural_tf.search.items import IMAGES, TEXTS
+from mural_tf.search.pages import SIDE, language_attribute
+from mural_tf.search.queries import Hit, Query, find, leave_out, search, sure_as_json, visible
+from mural_tf.search.server.claims import check_claims
+from mural_tf.search.server.limits import Budget, Limits
+from mural_tf.search.server.rest_json import BadRequest
+
+LONGEST_SENTENCE = 2000  # characters; models read far fewer tokens
+MOST_RESULTS = 1000
+LARGE = 1600  # pixels of the longer side of a picture that is looked at alone
+TEMPLATE = pathlib.Path(__file__).with_name("search_page.html")
+PRECISION_INPUT = """<label>Answers
+<select name="least_precision"><option value="">all</option><option value="0.6">6 of 10 right</option>
+<option value="0.8">8 of 10 right</option></select></label>"""
+
+
+def page_html(
+    languages: Sequence[str] = (), fields: Mapping[str, Sequence[str]] | None = None, knows_how_sure: bool = False
+) -> str:
+    """Returns the page.
+
+    Args:
+      languages: BCP 47 codes that can be chosen there, so that typed text gets the right fonts.
+      fields: of the items, and values that are offered as filters, see `Index.common_values`.
+      knows_how_sure: whether the index does, so that only sure answers can be asked for.
+    """
+    page = TEMPLATE.read_text(encoding="utf-8")
+    codes = [code for code in languages if language_attribute(code)]
+    options = "".join(f'<option value="{html.escape(code)}">{html.escape(code)}</option>' for code in codes)
+    script = page[page.index("<script>") + len("<script>") : page.index("</script>")]
+    digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
+    page = page.replace("{{script_hash}}", digest).replace("{{language_options}}", options)
+    page = page.replace("{{precision_input}}", PRECISION_INPUT if knows_how_sure else "")
+    return page.replace("{{filter_input}}", _filter_input(fields) if fields else "")
+
+
+def _filter_input(fields: Mapping[str, Sequence[str]]) -> str:
+    offered = [f"{name}={value}" for name, values in fields.items() for value in values or [""]]
+    options = "".join(f'<option value="{html.escape(visible(filter))}"></option>' for filter in offered)
+    example = html.escape(visible(f"{next(iter(fields))}=…"))
+    attributes = f'name="filter" list="offered" placeholder="{example}" autocomplete="off" dir="auto"'
+    return f'<label>Only\n<input {attributes}></label>\n<datalist id="offered">{options}</datalist>'
+
+
+def answer(
+    index: Index,
+    embedder,
+    sentence: str = "",
+    k: int = 20,
+    filters: Sequence[Filter] = (),
+    like: int | None = None,
+    picture: bytes = b"",
+    language: str = "",
+    least_precision: float = 0.0,
+) -> dict[str, object]:
+    """Returns the `k` items closest to a sentence in any language, or to a row, or to a picture, as JSON values.
+
+    Args:
+      index, embedder: the model made the index.
+      sentence: at most 2,000 characters.
+      k: 1 to 1,000.
+      filters: see `Index.search`.
+      like: a row of the index, which is not among the hits.
+      picture: encoded.
+      language: of the captions to show, where there are several; otherwise English ones, or the first.
+      least_precision: leave out the hits of a sentence that is answered less surely, see `confidence.Sureness`.
+
+    Returns:
+      {"sentence", "kind", "count", "matching", "index", "hits": [{"rank", "score", "row", "name", "caption",
+      "language", "has_image", "fields"}]}; `matching` items pass the filters; `index` is another text when the rows
+      have changed. For a sentence and without filters, where the index knows: "probability" and "precision", and
+      "left_out": true where these are too small and there are no hits.
+
+    Raises:
+      ValueError: an empty sentence, or what is outside of these bounds.
+    """
+    if len(sentence) > LONGEST_SENTENCE:
+        raise ValueError(f"The sentence has {len(sentence)} characters; at most {LONGEST_SENTENCE} are read.")
+    if not 1 <= k <= MOST_RESULTS:
+        raise ValueError(f"k must be between 1 and {MOST_RESULTS}, got {k}.")
+    if not 0.0 <= least_precision <= 1.0:
+        raise ValueError(f"least_precision must be between 0 and 1, got {least_precision}.")
+    if least_precision and (index.confidence is None or filters):
+        raise ValueError("How sure answers are is not known" + (" with filters." if filters else " of this index."))
+    sure: dict[str, object] = {}
+    if like is not None:
+        hits = _like(index, like, k, filters)
+    elif picture:
+        hits = find(index, _encoded(embedder, picture), [Query(image="picture")], k, filters)[0].hits
+    elif sentence.strip():
+        result = leave_out(search(index, embedder, [Query(sentence)], k, filters), least_precision)[0]
+        hits, sure = result.hits, sure_as_json(result)
+    else:
+        raise ValueError("The sentence is empty: give one in any language.")
+    rows = index.rows(filters)
+    sizes = {"count": index.count, "matching": index.count if rows is None else len(rows)}
+    described = {"sentence": sentence, "kind": index.kind, **sizes, "index": index.created, **sure}
+    return {**described, "hits": [_hit(index, hit, language or "en") for hit in hits]}
+
+
+def _like(index: Index, row: int, k: int, filters: Sequence[Filter]) -> list[Hit]:
+    try:
+        name = index.describe(row).name
+    except IndexError as error:
+        raise ValueError(str(error)) from None
+    vector = index.embeddings[row][None].astype(np.float32)
+    others = [hit for hit in find(index, vector, [Query(image=name)], k + 1, filters)[0].hits if hit.row != row]
+    return [dataclasses.replace(hit, rank=rank) for rank, hit in enumerate(others[:k], start=1)]
+
+
+def _encoded(embedder, picture: bytes) -> np.ndarray:
+    try:
+        return embedder.encode_image([picture])
+    except UserError:
+        raise ValueError("The picture cannot be read: expected a whole JPEG, PNG or WebP.") from None
+
+
+def _hit(index: Index, hit: Hit, language: str) -> dict[str, object]:
+    item = index.describe(hit.row)
+    language, caption = (item.language, item.name) if index.kind == TEXTS else item.caption(language)
+    name = os.path.basename(item.name) if index.kind == IMAGES else ""
+    shown = {"rank": hit.rank, "score": round(hit.score, 4), "row": hit.row, "name": name, "caption": caption}
+    return {**shown, "language": language, "has_image": item.has_image, "fields": item.fields}
+
+
+def thumbnail(index: Index, row: int, side: int = SIDE) -> bytes:
+    """Returns a small JPEG of the image of a row, or of the image that a text describes, without what is not pixels.
+
+    Raises `IndexError` for a row that is not there, `OSError` or `ValueError` if its image is gone or damaged.
+    """
+    return pictures.thumbnail(index.read_image(row), side)
+
+
+DEFAULT_RESULTS = 20
+# A row's picture is another one when the index has changed; the page's addresses of thumbnails change with it.
+CACHED = {"Cache-Control": "private, max-age=3600"}
+
+
+class ServedIndex:
+    """The index in a folder, opened again when the folder holds another one: rows were removed, or it was updated.
+
+    Args:
+      index: as it was opened first.
+      embedder: the model that made it.
+      languages: see `page_html`.
+      folder: where it lies on this machine; "": it stays as it is.
+    """
+
+    def __init__(self, index: Index, embedder, languages: Sequence[str] = (), folder: str | os.PathLike = ""):
+        index.check_model(embedder)
+        self.embedder, self._languages = embedder, languages
+        self._folder = pathlib.Path(folder) if folder and isinstance(as_path(folder), pathlib.Path) else None
+        self._state: list[tuple[int, ...]] | None = None  # it may have changed since it was opened
+        self._use(index)
+
+    def _use(self, index: Index) -> None:
+        self.index, self.page = index, page_html(self._languages, index.common_values(), index.confidence is not None)
+
+    def refresh(self) -> None:
+        """Looks at the folder; an index that cannot be opened, or is another model's, leaves the one that was there."""
+        state = self._look()
+        if state == self._state or not state[0]:  # index.json is not there while an update puts its files in place
+            return
+        self._state = state
+        try:
+            index = load_index(self._folder)
+            index.check_model(self.embedder)
+        except UserError as error:
+            logging.warning("The index has changed and cannot be served; the former one is: %s", error)
+        else:
+            self._use(index)
+
+    def _look(self) -> list[tuple[int, ...]]:
+        """Returns what changes with the files that say what the index holds; () for one that is not there."""
+        return (
+            [_state(self._folder / name) for name in (DESCRIPTION, REMOVED, confidence.FILE)] if self._folder else [()]
+        )
+
+
+def _state(path: pathlib.Path) -> tuple[int, ...]:
+    try:
+        status = path.stat()
+    except OSError:
+        return ()
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+def search_routes(
+    index: Index,
+    embedder,
+    languages: Sequence[str] = (),
+    prefix: str = "/search",
+    limits: Limits | None = None,
+    folder: str | os.PathLike = "",
+) -> list:
+    """Returns the routes of the search page, for `create_app(…, extra_routes=…)`.
+
+    The functions run in a thread, one search at a time, so that other requests go on; thumbnails have threads of their
+    own.
+
+    Args:
+      index: from `mural_tf.search.index.load_index`.
+      embedder: the model that made it, `mural_tf.load(…)`.
+      languages: BCP 47 codes that the page offers, so that typed text gets the right fonts.
+      prefix: where the page is.
+      limits: of pictures that are sent; defaults if None.
+      folder: of the index, to notice that it has changed.
+
+    Raises:
+      UserError: another model made the index.
+    """
+    from aiohttp import web  # only now: the functions above serve others too
+
+    from mural_tf.search.server.bodies import read_body
+
+    served, limits = ServedIndex(index, embedder, languages, folder), limits or Limits()
+    searching = concurrent.futures.ThreadPoolExecutor(1, "search")
+    in_flight = Budget(limits.max_bytes_in_flight, "bytes")
+
+    async def show(request: web.Request) -> web.Response:
+        return web.Response(text=served.page, content_type="text/html")
+
+    async def lead(request: web.Request) -> web.Response:
+        raise web.HTTPFound(prefix)
+
+    async def show_answer(request: web.Request, picture: bytes = b"") -> web.Response:
+        asked = _asked(request.query)
+
+        def ask() -> dict[str, object]:
+            served.refresh()
+            return answer(served.index, embedder, picture=picture, **asked)
+
+        try:
+            found = await _in_thread(searching, ask)
+        except UserError:  # of whoever runs the server: a damaged index, and where it lies
+            raise
+        except ValueError as error:
+            raise BadRequest(str(error)) from None
+        return web.Response(text=json.dumps(found), content_type="application/json")
+
+    async def show_answer_to_picture(request: web.Request) -> web.Response:
+        with in_flight.share() as share:
+            try:
+                body = await asyncio.wait_for(read_body(request, limits, share, is_json=False), limits.body_timeout)
+            except asyncio.TimeoutError:
+                words = f"The picture did not arrive within {limits.body_timeout:g} seconds."
+                raise web.HTTPRequestTimeout(text=words) from None
+            images, pixels = await _in_thread(None, check_claims, [bytes(body)], limits)
+            if not pixels[0]:
+                raise BadRequest("The body is not a picture: expected a JPEG, PNG or WebP.")
+            return await show_answer(request, images[0])
+
+    async def show_image(request: web.Request, side: int) -> web.Response:
+        try:
+            image = await _in_thread(None, thumbnail, served.index, int(request.match_info["row"]), side)
+        except IndexError as error:
+            raise web.HTTPNotFound(text=str(error)) from None
+        except (OSError, ValueError):
+            raise web.HTTPNotFound(text="The image of this row is gone or damaged.") from None
+        return web.Response(body=image, content_type="image/jpeg", headers=CACHED)
+
+    return [
+        web.get("/", lead),
+        web.get(prefix, show),
+        web.get(prefix + "/answer", show_answer),
+        web.post(prefix + "/answer", show_answer_to_picture),
+        web.get(prefix + r"/thumbnail/{row:\d{1,18}}", functools.partial(show_image, side=SIDE)),
+        web.get(prefix + r"/picture/{row:\d{1,18}}", functools.partial(show_image, side=LARGE)),
+    ]
+
+
+def _asked(query: Mapping[str, str]) -> dict[str, object]:
+    """Returns what a request asks, as arguments of `answer`; raises `BadRequest`."""
+    try:
+        asked = {"filters": parse_filters(query.getall("filter", []))}
+    except UserError as error:
+        raise BadRequest(str(error)) from None
+    asked |= {name: query.get(name, "") for name in ("sentence", "language")}
+    for name, kind, default in (("k", int, DEFAULT_RESULTS), ("like", int, None), ("least_precision", float, 0.0)):
+        try:
+            asked[name] = kind(query[name]) if name in query else default
+        except ValueError:
+            raise BadRequest(f"{name} must be a number, got {query[name]!r}.") from None
+    return asked
+
+
+async def _in_thread(executor, function, *arguments):
+    return await asyncio.get_running_loop().run_in_executor(executor, function, *arguments)

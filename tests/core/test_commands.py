@@ -1,0 +1,272 @@
+"""The front of all commands: finding one, its flags and help, mistakes, former names, and `--config.model`."""
+
+import contextlib
+import errno
+import runpy
+import subprocess
+import sys
+
+import forked
+import pytest
+import tensorflow as tf
+from absl import flags
+
+from mural_tf import cli, models
+from mural_tf.commands import COMMANDS
+from mural_tf.config import base_config
+from mural_tf.errors import UserError
+from mural_tf.trust import check_class
+
+FORMER = {
+    "mural_tf.search.server": "serve",
+    "mural_tf.data.convert": "convert",
+    "mural_tf.data.build_vocabulary": "vocabulary",
+    "mural_tf.data.features": "features",
+    "mural_tf.data.translated_captions": "translate",
+    "mural_tf.data.datasets.emoji": "emoji",
+    "mural_tf.pretrained": "import",
+    "mural_tf.training.xla_check": "xla_check",
+    "mural_tf.analysis": "analyse",
+}
+# Calls a module or script as __main__ in one process after the other's flags are gone, and says what it imported.
+ALL_HELP = """
+import contextlib, io, runpy, sys, time
+from absl import flags
+from mural_tf.commands import COMMANDS
+for name in COMMANDS:
+    for flag in list(flags.FLAGS):
+        if flags.FLAGS.find_module_defining_flag(flag) in ("mural_tf.commands", "mural_tf.cli"):
+            delattr(flags.FLAGS, flag)
+    sys.argv = ["mural_tf", *name.split(), "--help"]
+    printed, begun = io.StringIO(), time.process_time()
+    try:
+        with contextlib.redirect_stdout(printed):
+            runpy.run_module("mural_tf", run_name="__main__")
+    except SystemExit as end:
+        assert end.code == 0, end
+    text = printed.getvalue()
+    assert f"python -m mural_tf {name} " in text and "\\n  --" in text, text
+    seconds = time.process_time() - begun
+    assert seconds < 1.0, (name, seconds)
+    assert not {"tensorflow", "aiohttp"} & sys.modules.keys(), name
+"""
+
+
+def run(*arguments):
+    done = subprocess.run([sys.executable, *arguments], cwd=forked.ROOT, capture_output=True, text=True)
+    assert "Traceback" not in done.stderr, done.stderr
+    return done
+
+
+@contextlib.contextmanager
+def without_new_flags():
+    before = set(flags.FLAGS)
+    yield
+    flags.FLAGS.unparse_flags()
+    for name in set(flags.FLAGS) - before:
+        delattr(flags.FLAGS, name)
+
+
+@pytest.fixture
+def no_flags():
+    """Flags that a test defines are gone after it."""
+    with without_new_flags():
+        yield
+
+
+def run_here(commands, *arguments):
+    """Runs a command in this process and returns its exit code; a process would import everything again."""
+    with pytest.MonkeyPatch.context() as patch, without_new_flags():
+        patch.setattr(cli.app, "run", lambda main, flags_parser: sys.exit(main(flags_parser(sys.argv))))
+        patch.setattr(sys, "argv", ["program"])
+        with pytest.raises(SystemExit) as end:
+            cli.run_command(commands, arguments, "mural")
+    return end.value.code or 0
+
+
+def test_help_of_every_command_is_quick_and_shows_an_example_and_flags():
+    done = run("-c", ALL_HELP)
+    assert done.returncode == 0, done.stderr
+
+
+def test_help_lists_the_commands_in_lines():
+    done = run("-m", "mural_tf", "--help")
+    assert done.returncode == 0
+    for name, command in COMMANDS.items():
+        assert f"  {name}  " in done.stdout and command.summary in done.stdout and len(command.summary) < 110
+    of_search = run("-m", "mural_tf", "search")
+    assert of_search.returncode == 1 and "search query" in of_search.stderr and "pretrain" not in of_search.stderr
+
+
+@pytest.mark.parametrize("arguments, found", [
+    (["serve", "--port=1"], ("serve", ["--port=1"])),
+    (["search", "query", "query"], ("search query", ["query"])),
+    (["search", "--top=3", "query", "red"], ("search query", ["--top=3", "red"])),
+    (["import", "align", "--weights=x"], ("import", ["align", "--weights=x"])),
+    (["search", "--help"], ("search", ["--help"])),
+    ([], ("", [])),
+])  # fmt: skip
+def test_the_command_is_found(arguments, found):
+    assert cli.find_command(COMMANDS, arguments) == found
+
+
+@pytest.mark.parametrize("arguments, message", [
+    (["pretain"], "Unknown command 'pretain'; did you mean 'pretrain'?"),
+    (["search", "inde"], "Unknown command 'inde'; did you mean 'index'?"),
+    (["search", "photos"], "Unknown command 'photos': expected index, query, delete."),
+    (["sear"], "did you mean 'search'?"),
+])  # fmt: skip
+def test_unknown_commands_name_the_nearest(arguments, message):
+    with pytest.raises(UserError) as raised:
+        cli.find_command(COMMANDS, arguments)
+    assert message in str(raised.value)
+
+
+@pytest.mark.parametrize("error", [
+    OSError(errno.ENOSPC, "No space left on device", "/data/report.json"),
+    tf.errors.ResourceExhaustedError(None, None, "/data/report.json; No space left on device"),
+    UserError("Cannot write to /data/report.json:\nNo space left on device"),
+])  # fmt: skip
+def test_a_full_disk_is_one_line_wherever_a_command_writes(error):
+    line = cli._one_line(error)
+    assert "No space left on device" in line and "/data/report.json" in line and "\n" not in line
+
+
+@pytest.mark.parametrize("arguments, message", [
+    (["serv"], "Error: Unknown command 'serv'; did you mean 'serve'?"),
+    (["serve", "--prt=3"], "Error: Unknown command line flag 'prt'"),
+    (["serve"], "Error: --export is missing"),
+    (["serve", "--export=x", "again"], "Error: Unexpected argument 'again'"),
+    (["emoji", "--languages=few"], "Error: flag --languages=few: value should be one of <core|all>"),
+    (["shapes", "--output=x", "--images=0"], "Error: flag --images=0: 0 is not "),
+    (["serve", "--export=x", "--port=70000"], "Error: flag --port=70000: 70000 is not "),
+    (["pretrain", "--config=configs/finetune.py", "--config.train.steps=x"], "Error: flag --config.train.steps=x"),
+    (["pretrain", "--config=configs/finetune.py", "--config.trian.steps=1"], "Error: Unknown field"),
+    (["pretrain", "--config=configs/finetune.py"], "Error: --workdir is missing"),
+    (["pretrain", "--config=configs/finetune.py", "--tpu_type=v4-8"], "Error: --tpu_type says what --dry_run is for"),
+    (["pretrain", "--config=configs/none.py"], "Error: --config=configs/none.py: there is no such file, and no "),
+    (["pretrain", "--config=emoji_murl"], "Error: --config=emoji_murl: there is no such file, and no installed "),
+    (["xla_check", "--config=configs/etcl_finetune.py:coco"], "Error: Unknown "),
+])  # fmt: skip
+def test_mistakes_are_one_line(arguments, message):
+    done = run("-m", "mural_tf", *arguments)
+    assert done.returncode == 1 and done.stderr.startswith(message) and done.stderr.count("\n") == 1, done.stderr
+
+
+def test_a_mistake_in_a_configuration_file_keeps_its_stack_trace(tmp_path):
+    (tmp_path / "broken.py").write_text("def get_config():\n    return int('many')\n")
+    command = [sys.executable, "-m", "mural_tf", "xla_check", f"--config={tmp_path / 'broken.py'}"]
+    done = subprocess.run(command, cwd=forked.ROOT, capture_output=True, text=True)
+    assert done.returncode == 1 and "Traceback" in done.stderr and "broken.py" in done.stderr
+
+
+@pytest.mark.parametrize("module", FORMER)
+def test_former_names_name_the_command(module, monkeypatch, capsys):
+    called = []
+    monkeypatch.setattr(cli, "run_command", lambda commands, arguments, program: called.append(arguments))
+    monkeypatch.setattr(sys, "argv", ["program", "--help"])
+    sys.modules.pop(module, None)
+    runpy.run_module(module, run_name="__main__")
+    assert called == [[FORMER[module], "--help"]]
+    assert capsys.readouterr().err == f"python -m {module} is now python -m mural_tf {FORMER[module]}\n"
+    assert any(name.split()[0] == FORMER[module] for name in COMMANDS)
+
+
+@pytest.mark.parametrize("name", ["pretrain", "finetune", "evaluate", "export", "search"])
+def test_scripts_run_the_commands(name, monkeypatch):
+    called = []
+    monkeypatch.setattr(cli, "run_command", lambda commands, arguments, program: called.append(arguments))
+    monkeypatch.setattr(sys, "argv", ["program", "--top=3"])
+    runpy.run_path(str(forked.ROOT / f"run_{name}.py"), run_name="__main__")
+    assert called == [[name, "--top=3"]]
+
+
+def test_a_command_gets_its_flags_and_arguments(capsys):
+    def define():
+        """Adds up."""
+        times = flags.DEFINE_integer("times", 1, "Factor.")
+        return lambda arguments: times.value * sum(map(int, arguments))
+
+    commands = {"add up": cli.Command(define, positional=True)}
+    assert run_here(commands, "add", "--times=2", "up", "3", "4") == 14
+    assert run_here(commands, "add") == 1
+    assert "mural COMMAND … [--help]\n\n  add up  Adds up." in capsys.readouterr().err
+
+
+LOADING = {"catalogue", "finetune", "evaluate", "export", "embed", "search index", "search query", "analyse languages",
+           "analyse doctor", "analyse errors", "import"}  # fmt: skip
+
+
+def test_the_commands_that_load_stored_configurations_have_the_flag_trust():
+    found = set()
+    for name, command in COMMANDS.items():
+        before = set(flags.FLAGS)
+        command.define()
+        defined = set(flags.FLAGS) - before
+        found |= {name} if "trust" in defined else set()
+        for flag in defined:
+            delattr(flags.FLAGS, flag)
+    assert found == LOADING
+
+
+@pytest.mark.parametrize("trust", [False, True])
+def test_the_flag_trust_holds_while_the_command_runs(trust, capsys):
+    def define():
+        """Loads."""
+        cli.define_trust()
+        return lambda arguments: check_class("nobody_s.method:Own", "config.json")
+
+    code = run_here({"load": cli.Command(define)}, "load", *(["--trust"] if trust else []))
+    assert code == (0 if trust else 1) and ("names model=" in capsys.readouterr().err) != trust
+
+
+@pytest.mark.parametrize("arguments, value", [
+    (["--config=a.py", "--config.model=b:C"], "b:C"),
+    (["--config.model", "x", "--config.model=y"], "y"),
+    (["--config.models=b", "-config.model", "z"], "z"),
+    (["--config.model"], ""),
+    ([], ""),
+])  # fmt: skip
+def test_the_last_value_of_a_flag(arguments, value):
+    assert cli.last_value("config.model", arguments) == value
+
+
+def parsed_config(monkeypatch, tmp_path, *arguments):
+    """What `--config` gives for a command line, with a stand-in for the methods' own fields."""
+
+    def mount(config, name):
+        if name == "clip":
+            raise UserError("Unknown model 'clip'.")
+        config.model = name
+        config.method = {"margin": 0.5, "name": name}
+
+    (tmp_path / "made.py").write_text("from mural_tf.config import base_config as get_config\n")
+    monkeypatch.setattr(models, "mount", mount, raising=False)
+    monkeypatch.setattr(sys, "argv", ["program", f"--config={tmp_path / 'made.py'}", *arguments])
+    config = cli.define_config(required=False)
+    cli._parse_flags(sys.argv)
+    return config.value
+
+
+def test_a_method_brings_its_fields_before_they_are_overridden(no_flags, monkeypatch, tmp_path):
+    config = parsed_config(
+        monkeypatch, tmp_path, "--config.method.margin=0.1", "--config.model=my.methods:SigLip", "--config.seed=3"
+    )
+    assert config.model == "my.methods:SigLip" and config.seed == 3
+    assert config.method.to_dict() == {"margin": 0.1, "name": "my.methods:SigLip"}
+    with pytest.raises(AttributeError):
+        config.method.another = 1  # locked, as always
+
+
+def test_the_file_s_own_method_keeps_the_file_s_fields(no_flags, monkeypatch, tmp_path):
+    config = parsed_config(monkeypatch, tmp_path, f"--config.model={base_config().model}")
+    assert config.to_dict() == base_config().to_dict()
+
+
+@pytest.mark.parametrize("arguments, message", [
+    (["--config.model=mine:Own", "--config.method.margn=1"], "^Unknown field.*margn"),
+    (["--config.model=clip"], "^Unknown model 'clip'.$"),
+])  # fmt: skip
+def test_unknown_methods_and_fields_are_mistakes(arguments, message, no_flags, monkeypatch, tmp_path):
+    with pytest.raises(UserError, match=message):
+        parsed_config(monkeypatch, tmp_path, *arguments)

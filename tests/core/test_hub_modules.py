@@ -1,0 +1,387 @@
+"""The exported modules through TF-Hub's own client: run, fine-tune, nest, travel, and come back as towers."""
+
+import functools
+import json
+import pathlib
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import contract
+import numpy as np
+import pytest
+import tensorflow as tf
+from toy_data import SIDE, toy_config, toy_tokenizer
+from toy_export import TEXTS, difference, pixels, toy_model
+
+from mural_tf.backend import keras, tensorflow_hub
+from mural_tf.config import base_config, load_config
+from mural_tf.encoders import build_image_encoder, build_text_encoder
+from mural_tf.encoders import hub as hub_towers
+from mural_tf.errors import UserError
+from mural_tf.export.hub_modules import image_encoder_module, image_settings, text_settings
+from mural_tf.models import build_model, mount
+from mural_tf.runs import finetune
+from mural_tf.text import build_tokenizer
+from mural_tf.text.vocabulary_file import check_saved_model, digest, load_vocabulary, save_vocabulary, seal_saved_model
+
+hub = tensorflow_hub()
+TOLERANCE = 1e-5
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def train(products, variables, steps):
+    """Turns embeddings towards a target, given their products with it; returns the loss of every step."""
+    optimizer, losses = keras.optimizers.legacy.SGD(0.05), []
+    for _ in range(steps):
+        with tf.GradientTape() as tape:
+            loss = -tf.reduce_mean(tf.reduce_sum(products(), axis=1))
+        gradients = tape.gradient(loss, variables)
+        assert all(gradient is not None for gradient in gradients)
+        optimizer.apply_gradients(zip(gradients, variables))
+        losses.append(float(loss))
+    return losses
+
+
+def test_hub_image_module_runs(export, model, config):
+    layer = hub.KerasLayer(str(export / "hub/image_encoder"), trainable=True)
+    images = tf.cast(pixels(config), tf.float32) / 255.0
+    assert difference(layer(images), model.embed_images(images)) <= TOLERANCE
+    assert {v.name for v in layer.trainable_variables} == {v.name for v in model.image_encoder.trainable_variables}
+    loaded = layer.resolved_object
+    assert loaded.regularization_losses == [] and len(loaded.variables) == len(model.image_encoder.variables)
+
+
+@pytest.fixture(scope="module")
+def preprocessor(export):
+    return hub.load(str(export / "hub/text_preprocessor"))
+
+
+def test_hub_text_modules_are_a_text_tower(export, model, config, preprocessor):
+    tokenizer = toy_tokenizer(lower_case=True)
+    tokens = preprocessor(tf.constant(TEXTS))
+    for name, values in tokenizer(tf.constant(TEXTS)).items():
+        np.testing.assert_array_equal(tokens[name], values)
+    pieces = preprocessor.tokenize(tf.constant(TEXTS))
+    assert pieces.to_list() == tokenizer.tokenize(tf.constant(TEXTS)).to_list()
+    for segment in (pieces, pieces.merge_dims(1, 2)):
+        packed = preprocessor.bert_pack_inputs([segment], seq_length=tf.constant(5))
+        np.testing.assert_array_equal(packed["input_word_ids"][0], [2, *tokens["input_word_ids"][0, 1:4], 3])
+        assert packed["input_mask"].shape == (len(TEXTS), 5)
+
+    encoder = hub.load(str(export / "hub/text_encoder"))
+    outputs = encoder(tokens)
+    assert difference(outputs["default"], model.embed_texts(tokens)) <= TOLERANCE
+    assert difference(outputs["text_text"], model.embed_texts(tokens, "text_text")) <= TOLERANCE
+    assert difference(outputs["sentence"], model.text_encoder(dict(tokens))) <= TOLERANCE
+    tower = config.text_tower.copy_and_resolve_references()
+    tower.name, tower.handle = "hub", str(export / "hub/text_encoder")
+    hub_tower = build_text_encoder(tower, tokenizer.vocabulary_size)
+    assert difference(hub_tower(dict(tokens)), model.embed_texts(tokens)) <= TOLERANCE
+    assert len(hub_tower.trainable_variables) == len(model.text_encoder.trainable_variables) + 4  # two heads
+
+    target = tf.math.l2_normalize(tf.ones([len(TEXTS), 80]), axis=-1)
+    reached = [v for v in hub_tower.trainable_variables if "text_text" not in v.name]
+    losses = train(lambda: hub_tower(dict(tokens), training=True) * target, reached, steps=2)
+    assert losses[-1] < losses[0] - 0.01
+
+
+def losses_of_fine_tuning(path, inputs, labels, trainable, epochs):
+    """Cross-entropy on the second half of the examples after training on the first, with a linear head."""
+    keras.utils.set_random_seed(0)
+    half = len(labels) // 2
+    train, test = ({name: x[part] for name, x in inputs.items()} for part in (slice(half), slice(half, None)))
+    keras_inputs = {name: keras.Input(x.shape[1:], dtype=x.dtype, name=name) for name, x in inputs.items()}
+    layer = hub.KerasLayer(str(path), trainable=trainable)
+    if "image" in keras_inputs:
+        embeddings = layer(keras_inputs["image"])
+    else:
+        embeddings = layer(keras_inputs)["default"]
+    outputs = keras.layers.Dense(1, activation="sigmoid")(embeddings)
+    classifier = keras.Model(keras_inputs, outputs)
+    classifier.compile(keras.optimizers.legacy.Adam(3e-3), "binary_crossentropy")
+    classifier.fit(train, labels[:half], batch_size=16, epochs=epochs, verbose=0)
+    assert bool(layer.trainable_variables) == trainable
+    return classifier.evaluate(test, labels[half:], verbose=0)
+
+
+@pytest.mark.slow
+def test_fine_tuning_the_image_encoder_beats_freezing_it(export):
+    draw = np.random.default_rng(0)
+    labels = draw.integers(0, 2, 64)
+    images = draw.uniform(0.3, 0.6, (64, SIDE, SIDE, 3)).astype(np.float32)
+    images[np.arange(64), :, :, np.where(labels, 0, 2)] += 0.2  # reddish or bluish
+    tuned, frozen = (
+        losses_of_fine_tuning(export / "hub/image_encoder", {"image": images}, labels, trainable, epochs=6)
+        for trainable in (True, False)
+    )
+    assert tuned < 0.8 * frozen, (tuned, frozen)
+
+
+@pytest.mark.slow
+def test_fine_tuning_the_text_encoder_beats_freezing_it(export):
+    draw = np.random.default_rng(0)
+    labels = draw.integers(0, 2, 64)
+    preprocessor = hub.load(str(export / "hub/text_preprocessor"))
+    texts = [f"{'thing' if label else 'ding'} w{i % 10} v{i % 7}" for i, label in enumerate(labels)]
+    tokens = {name: x.numpy() for name, x in preprocessor(tf.constant(texts)).items()}
+    tuned, frozen = (
+        losses_of_fine_tuning(export / "hub/text_encoder", tokens, labels, trainable, epochs=20)
+        for trainable in (True, False)
+    )
+    assert tuned < 0.8 * frozen, (tuned, frozen)
+
+
+def test_two_segments_are_packed_as_in_labse(preprocessor):
+    tokenizer = toy_tokenizer(lower_case=True)
+    start, end, pad = (tokenizer.vocabulary.index(piece) for piece in ("[CLS]", "[SEP]", "[PAD]"))
+    first = preprocessor.tokenize(tf.constant(["thing", "thing ding thing ding"]))
+    second = preprocessor.tokenize(tf.constant(["ding", "v"]))
+    thing, ding, v = (tokenizer.vocabulary.index(piece) for piece in ("thing", "ding", "v"))
+    packed = preprocessor.bert_pack_inputs([first, second], seq_length=7)
+    # 4 places for both segments of the second row, given out in turns: 3 for the first, which wants 4, and 1.
+    expected = [[start, thing, end, ding, end, pad, pad], [start, thing, ding, thing, end, v, end]]
+    np.testing.assert_array_equal(packed["input_word_ids"], expected)
+    np.testing.assert_array_equal(packed["input_type_ids"], [[0, 0, 0, 1, 1, 0, 0], [0, 0, 0, 0, 0, 1, 1]])
+    np.testing.assert_array_equal(packed["input_mask"], [[1, 1, 1, 1, 1, 0, 0], [1] * 7])
+    flat = [segment.merge_dims(1, 2) for segment in (first, second)]
+    again = preprocessor.bert_pack_inputs(flat, seq_length=tf.constant(7))
+    np.testing.assert_array_equal(again["input_word_ids"], expected)
+
+
+def test_the_preprocessor_is_a_keras_layer_on_strings(export):
+    texts = keras.Input(shape=(), dtype=tf.string)
+    tokens = hub.KerasLayer(str(export / "hub/text_preprocessor"))(texts)
+    outputs = keras.Model(texts, tokens)(tf.constant(TEXTS))
+    for name, values in toy_tokenizer(lower_case=True)(tf.constant(TEXTS)).items():
+        np.testing.assert_array_equal(outputs[name], values)
+    assets = {path.name for path in (export / "hub/text_preprocessor/assets").iterdir()}
+    assert assets == {"vocabulary.txt", "settings.json"}
+
+
+IN_A_FRESH_PROCESS = """
+import json, sys
+import numpy as np, tensorflow as tf, tensorflow_hub as hub, tensorflow_text
+export, nested = sys.argv[1:]
+texts = tf.constant(json.loads(sys.stdin.read()))
+tokens = hub.load(f"{export}/hub/text_preprocessor")(texts)
+outputs = hub.load(f"{export}/hub/text_encoder")(tokens)["default"]
+images = tf.fill([2, 32, 32, 3], 0.25)
+vectors = hub.load(f"{export}/hub/image_encoder")(images)
+inside = tf.saved_model.load(nested).signatures["serving_default"](text=texts, image=images)
+assert np.abs(inside["text_embedding"] - outputs).max() < 1e-5
+assert np.abs(inside["image_embedding"] - vectors).max() < 1e-5
+assert not [name for name in sys.modules if name.startswith("mural_tf")]
+print(json.dumps(outputs.numpy().tolist()))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not find_spec("pkg_resources"), reason="TF-Hub alone needs setuptools<82 for pkg_resources")
+def test_modules_nest_in_another_saved_model_and_load_without_this_library(export, model, tmp_path):
+    names = ("image_encoder", "text_preprocessor", "text_encoder")
+    module = tf.Module()
+    module.image, module.preprocess, module.text = (hub.load(str(export / "hub" / name)) for name in names)
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string), tf.TensorSpec([None, SIDE, SIDE, 3], tf.float32)])
+    def embed(text, image):
+        return {
+            "text_embedding": module.text(module.preprocess(text))["default"],
+            "image_embedding": module.image(image),
+        }
+
+    tf.saved_model.save(module, str(tmp_path / "nested"), signatures=embed)
+    command = [sys.executable, "-c", IN_A_FRESH_PROCESS, str(export), str(tmp_path / "nested")]
+    run = subprocess.run(command, input=json.dumps(TEXTS), cwd=tmp_path, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    expected = model.embed_texts(toy_tokenizer(lower_case=True)(tf.constant(TEXTS)))
+    assert np.abs(np.array(json.loads(run.stdout)) - expected).max() <= TOLERANCE
+
+
+def test_a_model_trained_with_groups_of_statistics_is_exported_for_any_batch(tmp_path):
+    config = toy_config("")
+    config.image_tower.update(dict(name="resnet", width=80 / 512, depth=0.5, batch_norm_group="16"))
+    model = toy_model(config)
+    module = image_encoder_module(model)
+    assert {layer.group for layer in model.normalization_layers()} == {16}
+    tf.saved_model.save(module, str(tmp_path))  # traces it again
+    assert hub.load(str(tmp_path))(tf.zeros([3, SIDE, SIDE, 3]), training=True).shape == (3, 80)
+
+
+def test_an_exported_image_encoder_is_an_image_tower_that_trains(export, model, config, tmp_path, monkeypatch):
+    monkeypatch.setattr(hub_towers, "load_module", functools.cache(hub_towers.load_module))
+    tower = config.image_tower.copy_and_resolve_references()
+    tower.name, tower.handle = "hub", str(export / "hub/image_encoder")
+    encoder = build_image_encoder(tower)
+    images = tf.cast(pixels(config), tf.float32) / 255.0
+    assert encoder.embedding_size == 80
+    assert difference(encoder(images), model.embed_images(images)) <= TOLERANCE
+    assert len(encoder.trainable_variables) == len(model.image_encoder.trainable_variables)
+
+    target = tf.math.l2_normalize(tf.ones([len(images), 80]), axis=-1)
+    statistics = [v for v in encoder.variables if "moving_mean" in v.name]
+    before = [v.numpy() for v in statistics]
+    losses = train(lambda: encoder(images, training=True) * target, encoder.trainable_variables, steps=5)
+    assert losses[-1] < losses[0] - 0.01
+    assert statistics and all(np.abs(v.numpy() - b).max() > 0 for v, b in zip(statistics, before))
+    tower.frozen = True
+    assert not build_image_encoder(tower).trainable_variables
+    tower.image_size = 48
+    with pytest.raises(UserError, match="does not take images of image_tower.image_size=48 pixels"):
+        build_image_encoder(tower)
+    tower.handle = str(tmp_path)
+    with pytest.raises(UserError, match="could not be loaded"):
+        build_image_encoder(tower)
+
+
+def image_text_loss(model, config):
+    tokens = toy_tokenizer(lower_case=True)(tf.constant(TEXTS[:4]))
+    images, captions = model.embed_images(pixels(config)), model.embed_texts(tokens)
+    ids = {"image_id": tf.range(4), "caption_id": tf.range(4)}
+    return float(model.image_text_loss(images, captions, ids, {"image": (0, 4)}))
+
+
+def test_the_first_loss_is_the_same_from_the_model_its_export_and_its_modules(export, model, config, eager):
+    given = base_config()
+    given.loss.temperature = 1.0  # the model has learned another
+    given.image_tower.precision = given.text_tower.precision = "float32"
+    tuned = finetune._with_source_architecture(given, load_config(export / "config.json"), export)
+    from_export = build_model(tuned, toy_tokenizer().vocabulary_size)
+    finetune._restore_export(from_export, export)
+    tuned = finetune._with_hub_towers(given, export / "hub")
+    assert (tuned.model, tuned.vocabulary.sha256) == ("mural", digest(toy_tokenizer().vocabulary))
+    assert build_tokenizer(tuned, tuned.vocabulary.file).vocabulary == toy_tokenizer().vocabulary
+    from_modules = build_model(tuned, toy_tokenizer().vocabulary_size)
+    finetune._restore_hub(from_modules, export / "hub")
+    expected = image_text_loss(model, config)
+    assert abs(image_text_loss(from_export, config) - expected) < 1e-4
+    assert abs(image_text_loss(from_modules, config) - expected) < 1e-4
+    assert abs(float(from_modules.temperature) - np.exp(-2.0)) < 1e-6
+
+
+@pytest.fixture
+def hub_folder(tmp_path):
+    """What fine-tuning reads of modules before it loads them: those of a SigLIP on pieces of bytes."""
+    config = contract.toy_config("siglip", method__bias=-3.0, loss__temperature=0.2)
+    config.vocabulary.builder = "byte_pair"
+    model, tokenizer = build_model(config, 40), toy_tokenizer(lower_case=True)
+    settings = {"image_encoder": image_settings(model, config), "text_preprocessor": text_settings(tokenizer, config)}
+    for name, values in settings.items():
+        (tmp_path / name / "assets").mkdir(parents=True)
+        (tmp_path / name / "assets/settings.json").write_text(json.dumps(values))
+    save_vocabulary(tokenizer.vocabulary, tmp_path / "text_preprocessor/assets/vocabulary.txt")
+    seal_saved_model(tmp_path / "text_preprocessor")
+    return tmp_path
+
+
+def change_settings(folder, module, **values):
+    path = folder / module / "assets/settings.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+
+def test_modules_say_their_method_and_every_number_it_has_learned(hub_folder):
+    config = finetune._with_hub_towers(base_config(), hub_folder)
+    assert (config.model, config.vocabulary.builder, config.vocabulary.lower_case) == ("siglip", "byte_pair", True)
+    small = contract.toy_config("siglip")
+    small.embedding_size = small.image_tower.projection = 16  # as wide as the text tower: the head is the identity
+    model = build_model(small, 40)
+    finetune._restore_hub(model, hub_folder)
+    assert float(model.bias) == -3.0 and abs(float(model.temperature) - 0.2) < 1e-6
+    given = base_config()
+    given.other_method = True
+    assert finetune._with_hub_towers(given, hub_folder).model == "mural"
+    with pytest.raises(UserError, match="etcl starts from mural"):
+        finetune._with_hub_towers(mount(base_config(), "etcl"), hub_folder)
+    change_settings(hub_folder, "image_encoder", model="globetrotter")  # whose heads no module has
+    assert finetune._with_hub_towers(base_config(), hub_folder).model == "mural"
+    with pytest.raises(UserError, match="globetrotter has heads of its own"):
+        finetune._with_hub_towers(mount(base_config(), "globetrotter"), hub_folder)
+
+
+@pytest.mark.parametrize("module, values, message", [
+    ("image_encoder", {"embedding_size": "80"}, "settings.json: embedding_size is '80', expected a whole number"),
+    ("image_encoder", {"resize": None}, "settings.json: resize is None, expected a whole number"),
+    ("image_encoder", {"model": "nobody_s.method:Own"}, "settings.json names model='nobody_s.method:Own'.*--trust"),
+    ("text_preprocessor", {"lower_case": 1}, "settings.json: lower_case is 1, expected true or false"),
+])  # fmt: skip
+def test_damaged_settings_of_modules_are_one_line(hub_folder, module, values, message):
+    change_settings(hub_folder, module, **values)
+    with pytest.raises(UserError, match=message):
+        finetune._with_hub_towers(base_config(), hub_folder)
+
+
+def test_another_vocabulary_of_modules_is_refused(export, hub_folder):
+    for folder in ("hub/text_preprocessor", "text_encoder/1"):
+        assert check_saved_model(export / folder) == digest(toy_tokenizer().vocabulary)
+    path = hub_folder / "text_preprocessor/assets/vocabulary.txt"
+    save_vocabulary([*load_vocabulary(path)[:-2], "last", "but one"], path)
+    with pytest.raises(UserError, match="vocabulary.txt is not the one"):
+        finetune._with_hub_towers(base_config(), hub_folder)
+
+
+SHAPES = ["--config.data.source=shapes", "--config.train.image_text_batch=16", "--config.train.text_text_batch=16",
+          "--config.train.log_every=5"]  # fmt: skip
+
+
+def run_script(name, *flags):
+    command = [sys.executable, str(ROOT / name), *map(str, flags)]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr[-3000:]
+    return run.stdout
+
+
+@pytest.mark.slow
+def test_fine_tuning_starts_from_a_hub_folder_where_the_model_stood(tmp_path):
+    data = f"--config.data.directory={tmp_path / 'shapes'}"
+    workdir, tuned = tmp_path / "workdir", tmp_path / "tuned"
+    train = ["--config=configs/shapes_smoke.py", data, "--config.train.steps=60"]
+    run_script("run_pretrain.py", *train, f"--workdir={workdir}")
+    hub_folder = (workdir / "export/hub").rename(tmp_path / "hub")  # nothing else is needed
+    tune = ["--config=configs/finetune.py", *SHAPES, data, "--config.train.steps=2"]
+    rate = "--config.optimizer.learning_rate=1e-9"
+    printed = run_script("run_finetune.py", *tune, rate, f"--from={hub_folder}", f"--workdir={tuned}")
+    assert "Starts from the modules in" in printed
+    before, after = (json.loads((folder / "summary.json").read_text())["metrics"] for folder in (workdir, tuned))
+    key = next(key for key in before if key.endswith("all/mean_recall"))
+    assert before[key] == pytest.approx(after[key], abs=1.0)  # nothing was learned and nothing lost
+
+
+@pytest.mark.slow
+def test_a_module_with_labses_interface_is_the_text_tower_of_a_whole_run(tmp_path):
+    data = f"--config.data.directory={tmp_path / 'shapes'}"
+    first = ["--config=configs/shapes_smoke.py", data, "--config.train.steps=5", f"--workdir={tmp_path / 'first'}"]
+    run_script("run_pretrain.py", *first)  # makes the data and a vocabulary
+    vocabulary = tmp_path / "first/vocabulary.txt"
+    tower = toy_config("").text_tower
+    tower.max_length = 32
+    encoder = build_text_encoder(tower, len(load_vocabulary(vocabulary)))
+    tf.saved_model.save(labse(encoder), str(tmp_path / "labse"))
+    flags = ["--config=configs/shapes_smoke.py", data, "--config.train.steps=90", "--config.text_tower.name=hub",
+             f"--config.text_tower.handle={tmp_path / 'labse'}", f"--config.vocabulary.file={vocabulary}"]  # fmt: skip
+    run_script("run_pretrain.py", *flags, f"--workdir={tmp_path / 'second'}")
+    metrics = json.loads((tmp_path / "second/summary.json").read_text())["metrics"]
+    assert next(value for key, value in metrics.items() if key.endswith("all/mean_recall")) > 7.0  # chance is 3.6
+    loaded = tf.saved_model.load(str(tmp_path / "second/export/text_encoder/1"))
+    vectors = loaded.signatures["serving_default"](text=tf.constant(["a red circle", ""]))["embedding"]
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=1e-5)
+
+
+def labse(encoder):
+    """A module with exactly LaBSE's inputs and outputs."""
+
+    def encode(inputs, training=False):
+        state = encoder(inputs, training=training)
+        pooled = tf.math.l2_normalize(state, axis=-1)
+        outputs = {"default": pooled, "pooled_output": pooled}
+        return {**outputs, "sequence_output": state[:, tf.newaxis], "encoder_outputs": [state]}
+
+    module = tf.train.Checkpoint()
+    module.variables = list(encoder.variables)
+    module.trainable_variables = list(encoder.trainable_variables)
+    module.regularization_losses = []
+    module.__call__ = tf.function(encode)
+    names = ("input_word_ids", "input_mask", "input_type_ids")
+    specs = {name: tf.TensorSpec([None, None], tf.int32, name=name) for name in names}
+    for training in (True, False):
+        module.__call__.get_concrete_function(specs, training=training)
+    return module

@@ -1,0 +1,96 @@
+"""The order of the rooms: a file imports only from rooms before its own, no files import each other in a circle.
+
+What runs as a program, `__main__.py` and the code below `if __name__ == "__main__":`, may import any room, as the
+scripts at the top of the repository do.
+"""
+
+import ast
+import pathlib
+
+ROOT = pathlib.Path(__file__).resolve().parents[2] / "mural_tf"
+ROOMS = [
+    "errors", "paths", "files", "remote_folders", "hashes", "text_files", "work", "quiet", "backend", "config", "trust",
+    "losses", "metrics", "text", "encoders", "optimizers", "data", "models", "pretrained", "training", "export",
+    "embedder", "loading", "evaluation", "analysis", "runs", "ingest", "search", "cli", "commands",
+]  # fmt: skip
+
+
+def imported_modules(path):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree.body = [node for node in tree.body if not (isinstance(node, ast.If) and "__main__" in ast.unparse(node.test))]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def room(path):
+    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+
+
+def sources():
+    return [path for path in sorted(ROOT.rglob("*.py")) if path.name != "__main__.py" and path != ROOT / "__init__.py"]
+
+
+def module(path):
+    return ".".join(path.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__")
+
+
+def test_every_file_is_in_a_known_room():
+    assert {room(path) for path in sources()} <= set(ROOMS)
+
+
+def test_imports_go_one_way():
+    wrong = []
+    for path in sources():
+        for name in imported_modules(path):
+            parts = name.split(".")
+            if parts[0] == "mural_tf" and len(parts) > 1 and parts[1] in ROOMS:
+                if ROOMS.index(parts[1]) > ROOMS.index(room(path)):
+                    wrong.append(f"{path.relative_to(ROOT)} imports {name}")
+    assert not wrong, wrong
+
+
+def test_the_wings_have_one_door():
+    """The core imports no wing, and no wing the other: only the commands know both."""
+    wrong = []
+    for path in sources():
+        others = {"ingest", "search"} - {room(path)}
+        for name in imported_modules(path):
+            if room(path) != "commands" and name.startswith("mural_tf.") and name.split(".")[1] in others:
+                wrong.append(f"{path.relative_to(ROOT)} imports {name}")
+    assert not wrong, wrong
+
+
+def test_no_circles():
+    """Imports inside functions count too: they only hide a circle."""
+    files = {module(path): path for path in sources()}
+    packages = {name for name, path in files.items() if path.name == "__init__.py"}
+    left = {
+        name: {other for other in imported_modules(path) if other in files and other != name} - packages
+        for name, path in files.items()
+    }
+    while free := [name for name, others in left.items() if not others & left.keys()]:
+        for name in free:
+            del left[name]
+    assert not left, {name: sorted(others & left.keys()) for name, others in left.items()}
+
+
+def test_addons_and_private_modules_stay_out():
+    """And `backend.py` alone decides what Keras 2, TF-Hub and TensorFlow Text are."""
+    for path in sources():
+        names = list(imported_modules(path))
+        if path.name != "backend.py":
+            assert not {"keras", "tf_keras", "tensorflow_hub", "tensorflow_text"} & set(names), path
+            assert "tf.keras" not in path.read_text(encoding="utf-8"), path
+        assert room(path) == "optimizers" or not any(name.startswith("tensorflow_addons") for name in names), path
+        assert not any(name.startswith(("keras.src", "tensorflow.python")) for name in names), path
+
+
+def test_losses_know_no_replicas_and_metrics_no_tensorflow():
+    for path in (ROOT / "losses").glob("*.py"):
+        assert "distribute" not in path.read_text(encoding="utf-8"), path
+    for path in (ROOT / "metrics").glob("*.py"):
+        assert not any(name.startswith("tensorflow") for name in imported_modules(path)), path

@@ -1,0 +1,266 @@
+"""The scripts as a user runs them: the whole path on the shapes, resuming, fine-tuning, and mistakes."""
+
+import json
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import forked
+import numpy as np
+import pytest
+import tensorflow as tf
+import test_kills
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+# A ResNet of four blocks: traced in half of the time, and the path is the same.
+SMOKE = ["--config=configs/shapes_smoke.py", "--config.train.steps=6", "--config.train.log_every=2",
+         "--config.train.checkpoint_every=4", "--config.train.evaluate_every=4", "--config.evaluation.batch_size=2000",
+         "--config.vocabulary.builder=tokenizers",
+         "--config.image_tower.name=resnet", "--config.image_tower.width=0.15625", "--config.image_tower.depth=0.5",
+         "--config.text_tower.dropout=0.1"]  # fmt: skip
+TINY = ["--config.train.image_text_batch=16", "--config.train.text_text_batch=16"]
+
+
+def run_untraced():
+    """Nothing is traced except exports and input, and that is not optimised: it takes longer than the scripts do."""
+    forked.run_eagerly()
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+
+
+def run(script, *arguments, check=True):
+    done = forked.run_script(script, *arguments, before=run_untraced)
+    if check:
+        assert done.returncode == 0, done.stderr[-3000:]
+    return done
+
+
+def options(workdir, data):
+    return [*SMOKE, *TINY, f"--config.data.directory={data}", f"--workdir={workdir}"]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return tmp_path_factory.mktemp("data") / "shapes"
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory, data):
+    """A run that stopped after two steps: its workdir and process."""
+    workdir = tmp_path_factory.mktemp("run") / "workdir"
+    return workdir, forked.run_script("run_pretrain.py", *options(workdir, data), before=stop_after_step_2)
+
+
+def stop_after_step_2():
+    run_untraced()
+    test_kills.send_at("after step 2", signal.SIGTERM, None)
+
+
+@pytest.fixture(scope="module")
+def trained(stopped, data):
+    """The finished run: its workdir and what it printed."""
+    workdir, _ = stopped
+    return workdir, run("run_pretrain.py", *options(workdir, data)).stdout
+
+
+def run_as_users_do(*arguments):
+    """A process that starts from nothing and traces its steps; returns what it printed."""
+    done = subprocess.run([sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def weights(workdir):
+    checkpoint = tf.train.latest_checkpoint(str(workdir / "checkpoints"))
+    reader = tf.train.load_checkpoint(checkpoint)
+    names = [name for name in reader.get_variable_to_shape_map() if "VARIABLE_VALUE" in name]
+    return {name: reader.get_tensor(name) for name in names if "save_counter" not in name}
+
+
+def rows(workdir):
+    return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_a_signal_saves_and_stops(stopped):
+    """`trained` goes on from it. test_training_log.py compares the weights, test_kills.py whole runs."""
+    workdir, done = stopped
+    assert done.returncode == 0 and "Stopped by SIGTERM" in done.stdout and "Traceback" not in done.stderr, done.stderr
+    assert weights(workdir) and [row["step"] for row in rows(workdir)] == [2]
+
+
+def test_the_whole_path(trained, data):
+    workdir, printed = trained
+    for name in (
+        "config.json",
+        "vocabulary.txt",
+        "metrics.jsonl",
+        "tensorboard",
+        "search-1.png",
+        "report.html",
+        "summary.json",
+    ):
+        assert (workdir / name).exists(), name
+    for name in ("image_encoder/1", "text_encoder/1", "hub/text_preprocessor", "model_card.json"):
+        assert (workdir / "export" / name).exists(), name
+    assert re.search(r"under-resourced +1 +[0-9.]+", printed) and "Next:" in printed and "Found for" in printed
+    last = rows(workdir)[-1]
+    assert last["step"] == 6 and 0 <= last["retrieval/en/mean_recall"] <= 100
+    assert {row["step"] for row in rows(workdir) if "retrieval_dev/en/mean_recall" in row} == {4, 6}
+    assert "train/data_wait_fraction" in rows(workdir)[0]
+
+
+def test_a_finished_run_says_so_and_changes_nothing(trained, data):
+    workdir, _ = trained
+    before = {path: path.stat().st_mtime_ns for path in workdir.rglob("*") if path.is_file()}
+    printed = run_as_users_do("run_pretrain.py", *options(workdir, data))
+    assert "is finished" in printed and "under-resourced" in printed
+    assert before == {path: path.stat().st_mtime_ns for path in workdir.rglob("*") if path.is_file()}
+
+
+@pytest.mark.slow  # test_workers.py traces whole runs in processes
+def test_a_traced_run_from_nothing_to_the_export(data, tmp_path):
+    assert "Found for" in run_as_users_do("run_pretrain.py", *options(tmp_path / "workdir", data))
+    assert (tmp_path / "workdir/export/model_card.json").exists()
+    assert {row["step"] for row in rows(tmp_path / "workdir") if "retrieval_dev/en/mean_recall" in row} == {4, 6}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name,code", [("SIGTERM", 0), ("SIGINT", 130)])
+def test_signals_save_and_stop(data, tmp_path, name, code):
+    command = [sys.executable, "run_pretrain.py", *options(tmp_path / "stopped", data)]
+    command += [
+        "--config.train.steps=100000",
+        "--config.train.checkpoint_every=100000",
+        "--config.train.evaluate_every=0",
+    ]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    while not (tmp_path / "stopped/metrics.jsonl").exists():
+        assert process.poll() is None
+        time.sleep(0.1)
+    process.send_signal(signal.Signals[name])
+    printed, _ = process.communicate(timeout=120)
+    assert process.returncode == code and f"Stopped by {name}" in printed and "Traceback" not in printed, printed
+    assert weights(tmp_path / "stopped")
+
+
+def test_workdir_and_export_embed_alike(trained):
+    import mural_tf
+
+    workdir, _ = trained
+    texts, images = ["a red circle", "", "دایره"], [np.full((40, 30, 3), 200, np.uint8)]
+    one, other = mural_tf.load(workdir), mural_tf.load(workdir / "export")
+    assert np.max(np.abs(one.encode_text(texts) - other.encode_text(texts))) < 1e-5
+    assert np.max(np.abs(one.encode_image(images) - other.encode_image(images))) < 1e-5
+
+
+@pytest.mark.slow  # the parts are tested in test_search.py
+def test_an_index_made_by_the_workdir_is_asked_with_the_export(trained, data, tmp_path):
+    workdir, _ = trained
+    index = ["run_search.py", "index", data, "--split=test", f"--model={workdir}", f"--output={tmp_path / 'index'}"]
+    run(*index, "--approximate=hnsw")
+    query = ["query", "a red circle", "--top=3", "--json=-", f"--model={workdir / 'export'}"]
+    answer = json.loads(run("run_search.py", *query, f"--index={tmp_path / 'index'}").stdout)
+    once = json.loads(run("run_search.py", *query, "--images", data, "--split=test").stdout)
+    hits, again = (found["results"][0]["hits"] for found in (answer, once))
+    assert [hit["name"] for hit in hits] == [hit["name"] for hit in again] and hits[0]["score"] >= hits[2]["score"]
+
+
+@pytest.mark.parametrize("source", ["", pytest.param("export", marks=pytest.mark.slow)])
+def test_finetuning_starts_from_the_trained_weights(trained, data, tmp_path, source):
+    workdir, _ = trained
+    tune = ["--config=configs/finetune.py", "--config.train.steps=1", "--config.train.log_every=1", *TINY,
+            "--config.optimizer.learning_rate=1e-30", "--config.train.export=False", "--config.train.interpolate=False",
+            "--config.image_tower.drop_connect_rate=0.0", "--config.evaluation.batch_size=2000",
+            f"--config.data.directory={data}"]  # fmt: skip
+    printed = run("run_finetune.py", *tune, f"--from={workdir / source}", f"--workdir={tmp_path / 'tuned'}").stdout
+    assert "Starts from the weights of" in printed
+    assert not (tmp_path / "tuned/export").exists() and "SavedModels" not in printed
+    assert f"--model={tmp_path / 'tuned'} --images" in printed  # what to do next works without an export
+    before = {k: v for k, v in weights(workdir).items() if "token_embeddings" in k and "OPTIMIZER" not in k}
+    after = weights(tmp_path / "tuned")
+    assert before
+    for name, value in before.items():  # with no learning rate to speak of nothing moves
+        np.testing.assert_array_equal(value, after[name])
+    trained_rows = [row for row in rows(tmp_path / "tuned") if "train/loss" in row]
+    assert trained_rows and not any("train/loss_text_text" in row for row in trained_rows)  # single-task is the default
+
+
+@pytest.mark.slow
+def test_multi_task_finetuning_on_co_captions(trained, data, tmp_path):
+    workdir, _ = trained
+    tune = ["--config=configs/finetune.py", "--config.train.steps=2", "--config.train.log_every=1", *TINY,
+            "--config.data.text_pairs=co_captions", "--config.loss.text_text_weight=0.1",
+            "--config.image_tower.drop_connect_rate=0.0",
+            "--config.image_tower.frozen=True", "--config.optimizer.text_tower_rate=0.1",
+            f"--config.data.directory={data}"]  # fmt: skip
+    run("run_finetune.py", *tune, f"--from={workdir}", f"--workdir={tmp_path / 'tuned'}")
+    first, *_ = (row for row in rows(tmp_path / "tuned") if "train/loss" in row)
+    assert first["step"] == 1 and first["train/loss_text_text"] > 0
+    one, other = weights(workdir), weights(tmp_path / "tuned")
+    frozen = [name for name in one if "image_encoder" in name and "OPTIMIZER" not in name]
+    assert len(frozen) > 50
+    for name in frozen:
+        np.testing.assert_array_equal(one[name], other[name])
+
+
+def last_line(done):
+    assert done.returncode in (1, 2), done.stdout + done.stderr
+    assert "Traceback" not in done.stderr, done.stderr[-2000:]
+    return done.stderr.strip().splitlines()[-1]
+
+
+@pytest.mark.parametrize("arguments,expected", [
+    (["--config=configs/mural_base.py"], "No data folder given"),
+    (["--config=configs/mural_base.py", "--config.data.directory=/nowhere"], "/nowhere does not exist"),
+    (["--config=configs/nothing.py"], "nothing.py"),
+    (["--config=configs/shapes_smoke.py", "--config.train.stepz=3"], "stepz"),
+    (["--config=configs/shapes_smoke.py", "--config.model=clip"], "Unknown model 'clip'; known: align, "),
+    (["--config=configs/shapes_smoke.py", "--config.optimizer.name=sgd"], "Unknown optimizer.name 'sgd'"),
+    (["--config=configs/shapes_smoke.py", "--config.embedding_size=7"], "--config.embedding_size=80"),
+    (["--config=configs/shapes_smoke.py", "--profile=5"], "--profile=5 cannot be used"),
+    (["--config=configs/shapes_smoke.py", "--tpu=nobody"], "The TPU 'nobody' cannot be used"),
+])  # fmt: skip
+def test_mistakes_of_pretraining_are_one_line(arguments, expected, data, tmp_path):
+    more = SMOKE[-2:] + [f"--config.data.directory={data}"] if "configs/shapes_smoke.py" in arguments[0] else []
+    done = run("run_pretrain.py", *arguments, *more, f"--workdir={tmp_path / 'w'}", check=False)
+    assert expected in last_line(done)
+
+
+@pytest.mark.parametrize("mistake", ["optimizer.name=sgd", "optimizer.mode=both", "model=clip"])
+def test_wrong_names_are_reported_before_data_is_built(mistake, tmp_path):
+    arguments = ["--config=configs/shapes_smoke.py", f"--config.{mistake}", f"--config.data.directory={tmp_path / 'd'}"]
+    assert "Unknown" in last_line(run("run_pretrain.py", *arguments, f"--workdir={tmp_path / 'w'}", check=False))
+    assert not (tmp_path / "d").exists()
+
+
+def test_a_workdir_of_another_configuration_stays_as_it_is(trained, data):
+    workdir, _ = trained
+    before = (workdir / "config.json").read_bytes()
+    done = run("run_pretrain.py", *options(workdir, data), "--config.seed=5", check=False)
+    assert "belongs to another configuration (seed was 0, is 5)" in last_line(done)
+    assert (workdir / "config.json").read_bytes() == before
+
+
+def test_a_folder_that_is_not_a_workdir_is_left_alone(data, tmp_path):
+    (tmp_path / "precious.txt").write_text("mine")
+    assert "neither empty nor a workdir" in last_line(run("run_pretrain.py", *options(tmp_path, data), check=False))
+    assert [path.name for path in tmp_path.iterdir()] == ["precious.txt"]
+
+
+def test_a_missing_workdir_is_reported(tmp_path):
+    done = run("run_export.py", f"--model={tmp_path / 'nothing'}", check=False)
+    assert last_line(done).startswith("Error: The workdir ")
+
+
+def test_damaged_workdirs_are_reported(trained, tmp_path):
+    """test_embedder.py has more."""
+    workdir, _ = trained
+    copy = tmp_path / "copy"
+    shutil.copytree(workdir, copy, ignore=shutil.ignore_patterns("export"))
+    for part in (copy / "checkpoints").glob("*.data-*"):
+        part.write_bytes(part.read_bytes()[:100])
+    search = ["query", "x", "--images", workdir]
+    assert "damaged" in last_line(run("run_search.py", f"--model={copy}", *search, check=False))

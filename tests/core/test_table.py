@@ -1,0 +1,258 @@
+"""The table of methods: one budget, what is measured, what is written."""
+
+import concurrent.futures
+import csv
+import json
+import signal
+import sys
+import threading
+import time
+
+import pytest
+
+from benchmarks import table, table_rows
+from benchmarks.table_files import comma_separated, markdown, summarize, write_table
+from benchmarks.translation import translation_recall
+from mural_tf.data import records
+from mural_tf.data.datasets.emoji.names import UNDER_RESOURCED
+from mural_tf.errors import UserError
+from mural_tf.evaluation.retrieval import HELD_OUT
+
+ALL = (*table_rows.METHODS, *table_rows.ABLATIONS)
+
+
+def test_no_method_sees_more_than_the_budget():
+    budget = (table_rows.STEPS * table_rows.IMAGE_TEXT, table_rows.STEPS * table_rows.TEXT_TEXT)
+    assert table_rows.METHODS[1].name == "MURAL" and table_rows.METHODS[1].pairs(1.0) == budget == (358_400, 716_800)
+    for method in ALL:
+        captions, texts = method.pairs(1.0)
+        assert captions <= budget[0] and texts <= budget[1], method.name
+        assert captions > 0.49 * budget[0] or not method.images, method.name
+    by_name = {method.name: method.pairs(1.0) for method in ALL}
+    assert by_name["MULE"] == budget  # LP's text pairs and the rest
+    assert by_name["ETCL"][0] == 1_100 * 256 + 150 * 512
+
+
+def test_stages_are_what_their_configurations_are():
+    for method in ALL:
+        for stage in method.stages:
+            config = table_rows.load(stage)
+            config.update_from_flattened_dict(dict(stage.overrides))
+            texts = config.train.text_text_batch
+            if stage.config in (
+                "emoji_mural",
+                "emoji_align",
+                "emoji_siglip",
+                "emoji_mule",
+                "emoji_mule_lp",
+                "emoji_embn",
+            ):
+                trains_texts = config.model in ("mural", "mule") and config.loss.text_text_weight > 0
+                assert stage.text_pairs == (texts if trains_texts else 0), method.name
+                with_images = stage.config != "emoji_mule_lp"
+                assert stage.captions == (config.train.image_text_batch if with_images else 0), method.name
+    with pytest.raises(UserError, match="configs/nothing.py does not exist"):
+        table_rows.load(table_rows.Stage("nothing"))
+
+
+def test_commands_and_names(tmp_path):
+    assert len({table.slug(method.name) for method in ALL}) == len(ALL)
+    assert table.slug("EmbN, English") == "embn-english"
+    (mural,) = table.runs_of(table.METHODS[1], 2, 0.1, tmp_path)
+    first = table.command(mural, 0.1, "data")
+    assert first[1] == "run_pretrain.py" and "--config.seed=2" in first and "--config.train.steps=140" in first
+    assert f"--workdir={tmp_path}/seed2/emoji_mural-140" in first
+    languages = next(flag for flag in first if "image_text_languages" in flag)
+    assert "'en'" in languages and not any(f"'{language}'" in languages for language in table.HELD_OUT)
+    before, mule = table.runs_of(table.METHODS[5], 0, 1.0, tmp_path)
+    later = table.command(mule, 1.0, "data")
+    assert later[1:3] == ["run_finetune.py", f"--from={before.workdir}"]
+    assert "--config.train.text_text_batch=384" in later
+    assert "--config.train.log_every=25" in later and "--config.train.log_every=20" in first
+
+
+@pytest.mark.parametrize("steps,interval", [(1_400, 25), (140, 20), (35, 7), (15, 3), (3, 1), (1_009, 25)])
+def test_intervals_divide_a_run(steps, interval):
+    assert table.log_every(steps) == interval
+
+
+def test_methods_share_the_stages_they_begin_with(tmp_path):
+    runs = {run.workdir: run for method in ALL for run in table.runs_of(method, 0, 1.0, tmp_path)}
+    folders = {path.name for path in runs}
+    assert {"emoji_mural-1400", "emoji_mural-1400,image_text_languages=en"} <= folders
+    assert "emoji_mural-1100,image_text_languages=en+emoji_etcl-150,image_text_languages=en-de-fr-cs-zh-ja" in folders
+    stages = {tuple(method.stages[: n + 1]) for method in ALL for n in range(len(method.stages))}
+    assert len(folders) == len(stages)  # no two stages in one folder
+    assert len([name for name in folders if name.startswith("emoji_mural-1100+")]) == 2  # on one first stage
+
+
+def test_runs_wait_for_their_source_and_a_failure_stops_only_what_starts_from_it(tmp_path, capsys):
+    stage = table_rows.Stage("emoji_mural")
+    folders = {name: tmp_path / name for name in "abcde"}
+    sources = {"a": None, "b": "a", "c": "b", "d": None, "e": "d"}
+    runs = [table.Run(stage, 0, folders[name], folders.get(source)) for name, source in sources.items()]
+    together = threading.Barrier(2, timeout=60)  # passed only if a and d run at the same time
+    begun, counted = [], []
+
+    def finish(run):
+        begun.append(run.workdir.name)
+        if run.source is None:
+            together.wait()
+        if run.workdir.name == "b":
+            raise UserError("no space left")
+
+    failed = table.execute(runs, 2, finish, lambda: counted.append(len(begun)))
+    assert set(begun[:2]) == {"a", "d"} and set(begun[2:]) == {"b", "e"}  # not c, which starts from b
+    assert [run.workdir.name for run in failed] == ["b"] and len(counted) == 3
+    assert "Failed, the others go on: no space left" in capsys.readouterr().out
+
+
+def test_a_run_is_trained_and_translated_once_and_its_log_says_why_it_failed(tmp_path, monkeypatch):
+    called = []
+    monkeypatch.setattr(table, "call", lambda arguments, log: called.append((arguments[1], log.name)))
+    (run,) = table.runs_of(table.METHODS[0], 0, 1.0, tmp_path)
+    with pytest.raises(UserError, match="emoji_align-1400 was stopped; the same command goes on"):
+        table.train(run, 1.0, "data")
+    table.translate(run, "data")
+    assert called == [("run_pretrain.py", "emoji_align-1400.log"), ("-m", "emoji_align-1400.log")]
+    table.translation_file(run.workdir).parent.mkdir(parents=True)
+    for file in (run.workdir / "summary.json", table.translation_file(run.workdir)):
+        file.write_text("{}", encoding="utf-8")
+    table.train(run, 1.0, "data")
+    table.translate(run, "data")
+    assert len(called) == 2
+    monkeypatch.undo()
+    script = "import sys; print('begun', flush=True); sys.exit('Error: the disk is full')"
+    with pytest.raises(UserError, match="exit code 1 .*some.log.*: Error: the disk is full"):
+        table.call([sys.executable, "-c", script], tmp_path / "logs" / "some.log")
+    assert "begun" in (tmp_path / "logs" / "some.log").read_text(encoding="utf-8")
+
+
+def test_sigterm_reaches_the_runs(tmp_path):
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        script = "import time; print('begun', flush=True); time.sleep(600)"
+        running = pool.submit(table.call, [sys.executable, "-c", script], tmp_path / "run.log")
+        while not (tmp_path / "run.log").exists() or "begun\n" not in (tmp_path / "run.log").read_text():
+            assert not running.done()
+            time.sleep(0.05)
+        with pytest.raises(KeyboardInterrupt, match="the same command goes on"):
+            table.pass_on(signal.SIGTERM, None)
+        with pytest.raises(UserError, match=f"exit code -{int(signal.SIGTERM)} "):
+            running.result(timeout=60)
+    assert not table._running
+
+
+def row(**values):
+    return {**dict.fromkeys(("well", "under", "none", "en"), 10.0), "parameters": 1000, **values}
+
+
+def test_summaries_and_files(tmp_path):
+    results = {"MURAL": [row(well=40.0), row(well=44.0)], "EmbN": [row(well=None)]}
+    pairs = {"MURAL": (100, 200), "EmbN": (100, 0)}
+    assert summarize(results["MURAL"], "well") == (42.0, pytest.approx(8**0.5))  # deviations -2 and 2, over 2 - 1
+    assert summarize(results["EmbN"], "well") is None and summarize(results["EmbN"], "en") == (10.0, 0.0)
+    text = markdown(results, pairs, ["be"])
+    assert "| MURAL | 42.0 ± 2.8 |" in text and "| EmbN | – |" in text and "| 1,000 |" in text
+    lines = list(csv.DictReader(comma_separated(results, pairs).splitlines()))
+    assert [line["well"] for line in lines] == ["40.0", "44.0", ""] and lines[1]["text_pairs"] == "200"
+    write_table(tmp_path, "table", results, pairs, ["be"])
+    assert json.loads((tmp_path / "table.json").read_text())["results"]["MURAL"][1]["well"] == 44.0
+    assert (tmp_path / "table.md").read_text() == text and (tmp_path / "table.csv").exists()
+
+
+def test_measures_what_a_run_left(tmp_path):
+    recalls = {f"emoji/{language}/mean_recall": 20.0 for language in table_rows.CORE}
+    recalls.update({f"emoji/{language}/mean_recall": 4.0 for language in table.HELD_OUT})
+    recalls["emoji/en/mean_recall"] = 47.0
+    (tmp_path / "evaluation").mkdir()
+    (tmp_path / "summary.json").write_text(json.dumps({"metrics": recalls, "parameters": 7, "step": 100}))
+    seconds = [{"train/processor_seconds_per_step": s} for s in (9.0, 0.2, 0.4, 0.3)] + [{"emoji/en/mean_recall": 1.0}]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(values) + "\n" for values in seconds))
+    languages = [language for language in table_rows.CORE if language != "en"]
+    translation = {"default": dict.fromkeys(languages, 50.0), "text_text": dict.fromkeys(languages, 60.0)}
+    table.translation_file(tmp_path).write_text(json.dumps(translation))
+    mural, labse, english = (table.METHODS[i] for i in (1, 2, 6))
+    found = table.measure(mural, [tmp_path])
+    assert found["well"] == pytest.approx((8 * 20 + 47) / 9) and found["under"] == 20.0 and found["none"] == 4.0
+    assert found["translation_well"] == 50.0 and found["processor_seconds_per_step"] == 0.3 and found["parameters"] == 7
+    assert found["text_head_translation_none"] == 60.0
+    one_head = table_rows.mural("MURAL, one head", ("shared_head", True))
+    assert table.measure(one_head, [tmp_path])["text_head_translation_none"] is None
+    assert table.measure(labse, [tmp_path])["well"] is None
+    found = table.measure(english, [tmp_path])
+    assert found["en"] == 47.0 and found["well"] is None and found["translation_under"] is None
+    assert found["held_out"] is None and found["processor_seconds"] == pytest.approx(30.0)
+    recalls.update({f"emoji/{language}/{HELD_OUT}": 6.0 for language in UNDER_RESOURCED})
+    (tmp_path / "summary.json").write_text(json.dumps({"metrics": recalls, "parameters": 7, "step": 100}))
+    found = table.measure(mural, [tmp_path, tmp_path])  # two stages
+    assert found["held_out"] == 6.0 and found["processor_seconds"] == pytest.approx(60.0)
+    (tmp_path / "metrics.jsonl").write_text("")
+    assert table.measure(mural, [tmp_path])["processor_seconds"] is None
+
+
+def test_the_stage_follows_rows_of_the_table_and_shares_their_runs(tmp_path):
+    runs = {run.workdir: run for method in table_rows.TRANSLATED for run in table.runs_of(method, 0, 1.0, tmp_path)}
+    names = [path.name for path in runs]
+    assert "emoji_mural-1400+emoji_mural_translated-2000" in names
+    assert len(names) == 5 + 4 + 15  # ALIGN, MURAL, ETCL's two stages, Globetrotter; four shorter; a stage each
+    bases = {run.workdir for method in table_rows.METHODS for run in table.runs_of(method, 0, 1.0, tmp_path)}
+    assert len(bases & set(runs)) == 5
+    for method in table_rows.TRANSLATED:
+        config = table_rows.load(method.stages[-1])
+        config.update_from_flattened_dict(dict(method.stages[-1].overrides))  # an unknown field is an error
+    flags_of_run = table.command(runs[next(path for path in runs if path.name == "emoji_align-1400")], 1.0, "d", True)
+    assert "--config.data.emoji_held_out_names=True" in flags_of_run
+    of_words = next(run for run in runs.values() if run.stage.words)
+    config = table.command(of_words, 1.0, "d")[3]
+    assert config == f"--config=configs/emoji_mural_translated.py:words={tmp_path / 'words'}"
+
+
+def test_what_a_run_is_expected_to_take():
+    methods = {method.name: method.stages for method in (*table_rows.ABLATIONS, *table_rows.TRANSLATED)}
+    of_name = {name: table_rows.expected_seconds(stages[-1], 1.0) for name, stages in methods.items()}
+    assert of_name["ALIGN"] == pytest.approx(80 + 1_400 * 0.28)
+    assert of_name["ALIGN, batches of 64"] == pytest.approx(of_name["ALIGN"])  # four times the steps of a quarter
+    assert of_name["ETCL"] == pytest.approx(80 + 150 * 0.28)
+    assert of_name["MURAL, translated, with word by word"] == pytest.approx(80 + 2_000 * 0.09 * 1_024 / 384)
+    assert min(table_rows.expected_seconds(stage, 0.1) for method in table_rows.METHODS for stage in method.stages) > 80
+
+
+def test_rows_have_three_seeds_and_ablations_one():
+    rows = (*table_rows.METHODS, *table_rows.TRANSLATED, *table_rows.ABLATIONS)
+    seeds = {method.name: table_rows.default_seeds(method) for method in rows}
+    assert seeds["Globetrotter"] == seeds["ETCL, translated"] == seeds["MURAL, translated, with word by word"] == 3
+    assert seeds["MURAL, translated, softmax"] == seeds["ALIGN, 1,000 steps, 3,000 translated"] == 1
+    assert {seeds[method.name] for method in table_rows.ABLATIONS} == {1}
+
+
+def test_collects_the_first_seeds_that_are_measured(tmp_path, monkeypatch):
+    monkeypatch.setattr(table, "measure", lambda method, workdirs: workdirs[-1].parent.name)
+    align, mural = table.METHODS[:2]
+    for method, seed in ((align, 0), (align, 1), (mural, 1)):
+        found = table.translation_file(table.runs_of(method, seed, 1.0, tmp_path)[-1].workdir)
+        found.parent.mkdir(parents=True)
+        found.touch()
+    assert table.collect((align, mural), {"ALIGN": 3, "MURAL": 3}, 1.0, tmp_path) == {"ALIGN": ["seed0", "seed1"]}
+
+
+class Parrot:
+    """Encodes the last digit of a text, whatever its language."""
+
+    takes_languages = False
+
+    def encode_text(self, texts, progress=None):
+        import numpy as np
+
+        return np.eye(10, dtype=np.float32)[[int(text[-1]) for text in texts]]
+
+
+def test_translation_recall(tmp_path):
+    images = [
+        records.ImageTextRecord(str(i), b"", [f"en{i}", f"de{i}", f"fr{(i + 1) % 10}"], ["en", "de", "fr"], [""] * 3)
+        for i in range(10)
+    ]
+    records.write_records(tmp_path, records.IMAGE_TEXT, "test", images)
+    found = translation_recall(Parrot(), str(tmp_path), "test")
+    assert found["de"] == 100.0
+    # The right French one ties with eight others behind one that is wrong: mean rank 6, a hit for R@10 alone.
+    assert found["fr"] == pytest.approx(100 / 3)

@@ -1,0 +1,36 @@
+"""Damaged data files: a few of `benchmarks.fuzz_data`'s cases, and with -m slow all 500 of them."""
+
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from benchmarks.fuzz_data import FAILED, run_case
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+QUICK = ("records", "tar", "shard", "tsv", "csv", "json", "parquet", "texts", "index")  # the others load models
+
+
+@pytest.mark.parametrize("kind", QUICK)
+def test_damaged_files_are_counted_or_refused(kind, tmp_path):
+    for seed in (0, 1):
+        verdict = run_case(kind, seed, tmp_path)
+        assert verdict.outcome != FAILED, verdict.detail
+
+
+def test_what_is_lost_in_silence_fails(tmp_path):
+    from benchmarks import fuzz_kinds
+
+    fuzz_kinds.make_tables(tmp_path / "good")
+    lines = (tmp_path / "good/captions.tsv").read_text().splitlines(keepends=True)
+    (tmp_path / "good/half.tsv").write_text("".join(lines[:6]))
+    read = fuzz_kinds.converted("captions:{folder}/half.tsv,images={folder}/images")
+    with pytest.raises(fuzz_kinds.Wrong, match="lost in silence, 6 written"):
+        read(tmp_path / "good", tmp_path / "good", "captions.tsv")
+
+
+@pytest.mark.slow
+def test_five_hundred_damaged_files():
+    done = subprocess.run([sys.executable, "-m", "benchmarks.fuzz_data"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-5000:]

@@ -1,0 +1,564 @@
+"""Embedding by shards: the same bytes however it runs, resumed after a kill, bounded; and indexes made of them."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import time
+import tracemalloc
+
+import google_crc32c
+import numpy as np
+import pytest
+from convert_data import contents
+from object_store import object_store, stored, upload
+from search_data import COLORS, ColorEmbedder, png, write_folder
+from test_convert import alive, children
+
+from mural_tf.data import records, tfrecord
+from mural_tf.errors import UserError
+from mural_tf.search import build, collect, commands, embed
+from mural_tf.search.collect import Seen, Unreadable
+from mural_tf.search.embed import EmbedShard, Settings
+from mural_tf.search.fields import parse_filters
+from mural_tf.search.index import take
+from mural_tf.search.items import IMAGES, TEXTS, Item, from_json
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True)
+def model(monkeypatch, tmp_path):
+    """A model folder, and what is loaded from it."""
+    (tmp_path / "model").mkdir()
+    loaded = ColorEmbedder()
+    monkeypatch.setattr(embed, "load_model", lambda *_: (loaded, take(loaded)))
+    return loaded
+
+
+def write_sources(folder):
+    """Images with two broken ones, a table of texts with repeated ones and a line that is no text."""
+    write_folder(folder / "images")
+    lines = [f"de\tSatz {n % 250}" if n % 2 else f"sentence {n % 250}" for n in range(300)]
+    (folder / "texts.tsv").write_bytes("\n".join(lines).encode() + b"\nen\tbad \xff\n")
+    (folder / "more.txt").write_text("".join(f"sentence {n - n % 8}\n" for n in range(0, 400, 4)))
+    return [str(folder / "texts.tsv"), str(folder / "more.txt")]
+
+
+def run(folder, sources, output="out", **settings):
+    values = {"kind": TEXTS, "workers": 0, "shard_items": 12, "max_skipped_fraction": 1.0, **settings}
+    return embed.embed(str(folder / "model"), sources, folder / output, Settings(**values), progress=False)
+
+
+def rows_of(output):
+    """(item, vector) of all shards, in their order."""
+    names = sorted(path.name for path in output.glob("vectors-*"))
+    for name in names:
+        items = (output / name.replace("vectors", "items")).with_suffix(".jsonl").read_bytes().splitlines(True)
+        yield from zip(map(from_json, items), np.load(output / name))
+
+
+# --- the folder
+
+
+def test_texts(tmp_path, model):
+    output = run(tmp_path, write_sources(tmp_path))
+    found, described = list(rows_of(output)), json.loads((output / "embeddings.json").read_text())
+    expected = {("de", f"Satz {n % 250}") for n in range(1, 300, 2)}
+    expected |= {("", f"sentence {n}") for n in [*range(0, 250, 2), *range(0, 400, 8)]}
+    assert {(item.language, item.name) for item, _ in found} == expected
+    vectors = model.encode_text([item.name for item, _ in found])
+    np.testing.assert_array_equal(vectors, np.array([vector for _, vector in found]))
+    assert described["count"] == len(found) and described["shards"] > 5 and described["embedding_size"] == 3
+    assert described["skipped"] == {"Text that is not UTF-8": {"count": 1, "first": f"{tmp_path}/texts.tsv:301"}}
+    assert described["left_out"]["repeated"]["count"] == 400 - len(found)
+    assert (output / "skipped.tsv").read_text() == f"Text that is not UTF-8\t{tmp_path}/texts.tsv:301\n"
+    assert described["made_by"]["identity"] == str(take(model)) and described["made_by"]["step"] == 7
+    assert "tests" not in embed.describe(output) and f"{len(found):,} texts in" in embed.describe(output)
+    assert sorted(path.name for path in tmp_path.glob(".out*")) == [".out.lock"]
+
+
+def test_manifests(tmp_path):
+    output = run(tmp_path, write_sources(tmp_path))
+    paths = sorted(output.glob("manifest-*"))
+    manifests = [json.loads(path.read_text()) for path in paths]
+    assert [path.name for path in paths] == [f"manifest-{n:05d}-of-{len(paths):05d}.json" for n in range(len(paths))]
+    for manifest in manifests:
+        for part in manifest["parts"]:
+            data = (output / part["name"]).read_bytes()
+            assert part["bytes"] == len(data) and int(part["crc32c"], 16) == google_crc32c.value(data)
+            assert part["records"] == manifest["tally"]["written"]
+    read = [tuple(source) for manifest in manifests for source in manifest["sources"]]
+    assert len(read) == len(set(read)) and {source[0] for source in read} == {f"{tmp_path}/texts.tsv",
+                                                                              f"{tmp_path}/more.txt"}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_images(tmp_path, model, dtype):
+    write_sources(tmp_path)
+    output = run(tmp_path, [str(tmp_path / "images")], kind=IMAGES, dtype=dtype, shard_items=2)
+    found = list(rows_of(output))
+    assert [item.name for item, _ in found] == sorted(COLORS)
+    assert found[0][1].dtype == dtype
+    expected = model.encode_image([png(COLORS[item.name]) for item, _ in found])
+    assert np.abs(expected - np.array([vector for _, vector in found])).max() < (1e-7 if dtype == "float32" else 1e-3)
+    described = json.loads((output / "embeddings.json").read_text())
+    kind = "File that is not an image that Pillow reads"
+    assert described["skipped"] == {kind: {"count": 2, "first": "broken.png"}} and described["shards"] == 3
+
+
+def test_nothing_but_the_input_decides_the_bytes(tmp_path):
+    """Neither the order of sources, a source that is named twice, nor work that is done twice."""
+    sources = write_sources(tmp_path)
+    expected = contents(run(tmp_path, sources, "a"))
+    assert contents(run(tmp_path, sources[::-1], "b")) == expected
+    assert contents(run(tmp_path, sources, "c", beam="--direct_runner_bundle_repeat=1")) == expected
+
+
+@pytest.mark.parametrize("after", [0, 3])
+def test_an_interrupted_run_goes_on(tmp_path, monkeypatch, after):
+    sources, done = write_sources(tmp_path), []
+    whole = contents(run(tmp_path, sources, "whole"))
+    shards = sum(name.startswith("vectors") for name in whole)
+
+    def stopping(self, element, write=EmbedShard.__call__):
+        if len(done) == after:
+            raise KeyboardInterrupt
+        done.append(element[0])
+        return write(self, element)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt, match="run the same command again"):
+        patch.setattr(EmbedShard, "__call__", stopping)
+        run(tmp_path, sources)
+    parts, again = tmp_path / ".out.embedding" / "parts", []
+    assert not (tmp_path / "out").exists() and len(list(parts.glob("*.json"))) == after
+    before = {path: path.stat().st_mtime_ns for path in parts.glob("*.npy")}
+
+    def counting(self, element, write=EmbedShard.__call__):
+        again.append(element[0])
+        assert all(path.stat().st_mtime_ns == mtime for path, mtime in before.items())
+        return write(self, element)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(EmbedShard, "__call__", counting)
+        assert contents(run(tmp_path, sources)) == whole
+    assert not set(again) & set(done) and len(again) + len(done) == shards
+
+
+@pytest.mark.parametrize("after", [0, 5])
+def test_a_kill_while_shards_get_their_names(tmp_path, monkeypatch, after):
+    sources, calls = write_sources(tmp_path), []
+    whole = contents(run(tmp_path, sources, "whole"))
+
+    def stopping(folder, part, name, rename=embed.rename_part):
+        calls.append(name)
+        if len(calls) > after:
+            raise KeyboardInterrupt
+        rename(folder, part, name)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(embed, "rename_part", stopping)
+        run(tmp_path, sources)
+    assert contents(run(tmp_path, sources)) == whole
+
+
+def interrupted(*_):
+    raise KeyboardInterrupt
+
+
+def test_another_model_does_not_go_on(tmp_path, monkeypatch):
+    sources = write_sources(tmp_path)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(embed, "_finish", interrupted)  # no signal: shells start background jobs without SIGINT
+        run(tmp_path, sources)
+    (next((tmp_path / ".out.embedding" / "parts").glob("*.json"))).unlink()
+    other = ColorEmbedder(seed=1)
+    monkeypatch.setattr(embed, "load_model", lambda *_: (other, take(other)))
+    with pytest.raises(UserError, match="unfinished work in .* was made by the model of the finished shards"):
+        run(tmp_path, sources)
+    (tmp_path / "model" / "config.json").write_text("{}")  # the files of the model tell, too
+    with pytest.raises(UserError, match="unfinished work on other sources or with other settings"):
+        run(tmp_path, sources)
+
+
+def test_a_finished_folder_is_left_alone(tmp_path, monkeypatch):
+    sources = write_sources(tmp_path)
+    output = run(tmp_path, sources)
+    monkeypatch.setattr(embed, "load_model", lambda *_: pytest.fail("loaded a model"))
+    assert run(tmp_path, sources, workers=5, max_skipped_fraction=0.9) == output
+    with pytest.raises(UserError, match="holds another set of embeddings, with .*dtype 'float32' instead of 'float16'"):
+        run(tmp_path, sources, dtype="float16")
+    with pytest.raises(UserError, match="exists and holds no set of embeddings"):
+        run(tmp_path, sources, "images")
+
+
+def test_too_much_that_is_unusable(tmp_path, model):
+    (tmp_path / "bad.txt").write_bytes(b"".join(b"good %d\n" % n if n % 10 else b"\xff\n" for n in range(1500)))
+    with pytest.raises(UserError) as error:
+        run(tmp_path, [str(tmp_path / "bad.txt")], max_skipped_fraction=0.05, shard_items=2000)
+    assert "images and texts (" in str(error.value) and f"first at {tmp_path}/bad.txt:" in str(error.value)
+    assert not (tmp_path / "out").exists()
+    assert (
+        len(list(rows_of(run(tmp_path, [str(tmp_path / "bad.txt")], max_skipped_fraction=0.2, shard_items=500))))
+        == 1350
+    )
+
+
+@pytest.mark.parametrize("settings, message", [
+    ({"kind": "sounds"}, "Expected a kind"), ({"dtype": "int8"}, "a dtype of float32, float16"),
+    ({"shard_items": 0}, "shard_items ≥ 1"), ({"workers": -1}, "workers ≥ 0"),
+    ({"max_skipped_fraction": 2.0}, "expected 0 to 1"),
+])  # fmt: skip
+def test_settings_that_cannot_be_meant(settings, message):
+    with pytest.raises(UserError, match=message):
+        Settings(**settings)
+
+
+def test_mistakes(tmp_path):
+    sources = write_sources(tmp_path)
+    with pytest.raises(UserError, match="The model folder .* does not exist"):
+        embed.embed(str(tmp_path / "nothing"), sources, tmp_path / "out", Settings())
+    with pytest.raises(UserError, match="missing does not exist"):
+        run(tmp_path, [str(tmp_path / "missing")])
+    (tmp_path / "empty.txt").write_text("\n")
+    with pytest.raises(UserError, match="Nothing to embed: 0 images and texts read"):
+        run(tmp_path, [str(tmp_path / "empty.txt")])
+
+
+def test_cores_are_shared():
+    cores = len(os.sched_getaffinity(0))
+    assert [Settings(workers=n).worker_threads() for n in (1, 2 * cores)] == [cores, 1]
+    assert Settings(workers=0).worker_threads() == 0 == Settings(beam="--runner=FlinkRunner").worker_threads()
+    assert Settings(workers=3, threads=5).worker_threads() == 5
+
+
+def test_the_command_starts_without_tensorflow():
+    """Its import takes seconds; only workers need it."""
+    program = """
+import sys
+from mural_tf.search import commands, embed
+assert not {"tensorflow", "apache_beam", "faiss"} & set(sys.modules)
+"""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+
+
+# --- cutting files
+
+
+def read_all(kind, groups):
+    found = [entry for group in groups for entry in collect.read(kind, group)]
+    return [entry if isinstance(entry, Unreadable) else entry[0] for entry in found]
+
+
+@pytest.mark.parametrize("items", [1, 7, 10_000])
+def test_parts_of_texts_are_the_whole(tmp_path, items):
+    sources = write_sources(tmp_path)
+    groups = collect.cut_files(TEXTS, collect.list_files(TEXTS, sources), items)
+    assert read_all(TEXTS, groups) == read_all(TEXTS, [[p for g in collect.cut_files(
+        TEXTS, collect.list_files(TEXTS, sources), 10**9) for p in g]])  # fmt: skip
+    assert len(groups) == 1 if items == 10_000 else len(groups) > 5
+    assert all(sum(unit.weight for _, unit in group) <= items or len(group) == 1 for group in groups)
+
+
+@pytest.mark.parametrize("damage", [None, 30, 2_000])
+def test_parts_of_records_are_the_whole(tmp_path, monkeypatch, damage):
+    monkeypatch.setattr(collect, "RECORD_BYTES", 300)
+    rows = [records.ImageTextRecord(f"{n}", png((n, 0, 9)), [f"thing {n}"], ["en"], [""]) for n in range(60)]
+    records.write_records(tmp_path, records.IMAGE_TEXT, "train", rows)
+    (path,) = (tmp_path / records.IMAGE_TEXT).iterdir()
+    if damage is not None:
+        data = bytearray(path.read_bytes())
+        data[damage] ^= 4
+        path.write_bytes(data)
+    files = collect.list_files(IMAGES, [str(tmp_path)])
+    whole = read_all(IMAGES, collect.cut_files(IMAGES, files, 10**9))
+    for items in (1, 5, 17):
+        groups = collect.cut_files(IMAGES, files, items)
+        assert len(groups) > 1 and read_all(IMAGES, groups) == whole
+    assert len(whole) >= 59 and (damage is None) == (len(whole) == 60 and not any(
+        isinstance(entry, Unreadable) for entry in whole))  # fmt: skip
+
+
+def test_a_part_of_a_file_of_records_reads_no_data_before_it(tmp_path):
+    path = tmp_path / "a.tfrecord"
+    path.write_bytes(b"".join(tfrecord.framed(bytes([n]) * 1000) for n in range(50)))
+
+    class Counting:
+        read_bytes = 0
+
+        def __init__(self, name, mode):
+            self.file = open(name, mode, buffering=0)  # noqa: SIM115
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            self.file.close()
+
+        def seek(self, *arguments):
+            return self.file.seek(*arguments)
+
+        def tell(self):
+            return self.file.tell()
+
+        def read(self, size):
+            Counting.read_bytes += size
+            return self.file.read(size)
+
+    found = [data[0] for _, data in tfrecord.read_all(path, print, Counting, 40 * 1016, 45 * 1016)]
+    assert found == [40, 41, 42, 43, 44] and Counting.read_bytes < 5 * 1016 + 60 * tfrecord.FRAME
+
+
+# --- distinct items
+
+
+@pytest.mark.parametrize("recent", [1, 3, 1000])
+def test_seen_against_a_set(monkeypatch, recent):
+    monkeypatch.setattr(Seen, "RECENT", recent)
+    draw, seen, known = random.Random(0), Seen(), set()
+    for _ in range(200):
+        values = [draw.choice([draw.randrange(300), draw.randrange(2**64)]) for _ in range(draw.randrange(8))]
+        if draw.random() < 0.5:
+            found = seen.add_all(np.array(values, np.uint64)).tolist()
+        else:
+            found = [seen.add(value) for value in values]
+        expected = []
+        for value in values:
+            expected.append(value not in known)
+            known.add(value)
+        assert found == expected
+    assert sum(map(len, seen._runs)) + len(seen._recent) == len(known)
+
+
+def test_keys_do_not_run_together():
+    keys = [("a", "bc"), ("ab", "c"), ("a", "b", "c"), ("", "abc"), ("\ud800", "")]
+    assert len({collect.hash_of(key) for key in keys}) == len(keys)
+
+
+# --- indexes of embeddings
+
+
+def index_files_of(folder):
+    found = contents(folder)
+    return {name: data for name, data in found.items() if name not in ("index.json",)}
+
+
+@pytest.mark.parametrize("kind", [IMAGES, TEXTS])
+def test_an_index_of_embeddings_is_the_index_of_their_sources(tmp_path, model, kind):
+    sources = write_sources(tmp_path) if kind == TEXTS else [str(write_sources(tmp_path) and tmp_path / "images")]
+    embedded = run(tmp_path, sources, kind=kind, shard_items=3 if kind == IMAGES else 12)
+    made = build.index_embeddings(embedded, tmp_path / "a")
+    direct = build.build_index(model, sorted(sources), tmp_path / "b", kind, part=10**9)
+    a, b = index_files_of(tmp_path / "a"), index_files_of(tmp_path / "b")
+    assert a.pop("items.offsets.npy") and b.pop("items.offsets.npy")
+    items = [dataclasses.replace(from_json(line), content="") for line in b.pop("items.jsonl").splitlines()]
+    assert list(map(from_json, a.pop("items.jsonl").splitlines())) == items and a == b
+    one, other = (json.loads((tmp_path / name / "index.json").read_text()) for name in "ab")
+    different = {key for key in one if one[key] != other[key]}
+    assert different <= {"sources", "created"} and made.skipped == direct.skipped > 0
+    names = [(item.language, item.name) for item, _ in rows_of(embedded)]
+    assert len(set(names)) == len(made) and (kind == IMAGES or len(names) > len(made))  # some came in two shards
+
+
+def test_an_index_of_embeddings_is_made_once_and_grows(tmp_path, monkeypatch):
+    sources = write_sources(tmp_path)
+    embedded = run(tmp_path, sources[:1])
+    before = build.index_embeddings(embedded, tmp_path / "index")
+    with monkeypatch.context() as patch:
+        patch.setattr(build, "join", lambda *_: pytest.fail("joined again"))
+        assert len(build.index_embeddings(embedded, tmp_path / "index")) == len(before)
+        assert len(build.index_embeddings(embedded, tmp_path / "index", update=True)) == len(before)
+    assert not (tmp_path / "index" / build.BUILDING).exists()
+    embedded.rename(tmp_path / "old")
+    run(tmp_path, sources)
+    grown = build.index_embeddings(embedded, tmp_path / "index", update=True)
+    assert len(grown) > len(before)
+    assert [grown.items[row] for row in range(len(before))] == [before.items[row] for row in range(len(before))]
+    whole = build.index_embeddings(embedded, tmp_path / "whole")
+    assert sorted(whole.items) == sorted(grown.items)
+
+
+def test_embeddings_follow_the_fields_of_a_data_set(tmp_path):
+    rows = [records.ImageTextRecord(name, png(color), [name], ["en"], [""]) for name, color in COLORS.items()]
+    records.write_records(tmp_path / "data", records.IMAGE_TEXT, "test", rows)
+    fields = tmp_path / "data" / "fields.jsonl"
+    fields.write_text('{"image_id": "red.png", "fields": {"brand": "acme"}}\n')
+    acme = parse_filters(["brand=acme"])
+    first = build.index_embeddings(run(tmp_path, [str(tmp_path / "data")], kind=IMAGES), tmp_path / "index")
+    assert [first.items[row] for row in first.rows(acme)] == ["red.png"]
+    fields.write_text('{"image_id": "violet.png", "fields": {"brand": "acme"}}\n')
+    with pytest.raises(UserError, match="another set of embeddings"):
+        run(tmp_path, [str(tmp_path / "data")], kind=IMAGES)
+    (tmp_path / "out").rename(tmp_path / "before")
+    again = run(tmp_path, [str(tmp_path / "data")], kind=IMAGES)
+    second = build.index_embeddings(again, tmp_path / "index", update=True)
+    assert [second.items[row] for row in second.rows(acme)] == ["violet.png"] and len(second) == 4
+    again.rename(tmp_path / "before again")
+    records.write_records(tmp_path / "data", records.IMAGE_TEXT, "test", rows[1:])
+    again = run(tmp_path, [str(tmp_path / "data")], kind=IMAGES)
+    assert len(build.index_embeddings(again, tmp_path / "index", update=True)) == 4
+    assert len(build.index_embeddings(again, tmp_path / "index", update=True, prune=True)) == 3
+
+
+def test_the_command_index_takes_embeddings(tmp_path, monkeypatch, capsys):
+    embedded = run(tmp_path, write_sources(tmp_path))
+    monkeypatch.setattr(commands, "load", lambda path: pytest.fail("loaded a model that nothing needs"))
+    made = commands.index("", [], str(tmp_path / "index"), method="hnsw", embeddings=str(embedded))
+    printed = capsys.readouterr()
+    assert f"{len(made)} texts in" in printed.out and "Recall@10" in printed.out and "1 could not be" in printed.err
+    assert made.approximate.index.ntotal == len(made)
+    with pytest.raises(UserError, match="takes the place of sources"):
+        commands.index("", ["photos"], str(tmp_path / "index"), embeddings=str(embedded))
+    monkeypatch.setattr(commands, "load", lambda path: ColorEmbedder(seed=1))
+    with pytest.raises(UserError, match="was made by the model"):
+        commands.index(str(tmp_path / "model"), [], str(tmp_path / "index"), embeddings=str(embedded))
+
+
+@pytest.mark.parametrize("moment", ["_join", "publish 0", "publish 4"])
+def test_a_kill_while_shards_are_joined(tmp_path, monkeypatch, moment):
+    embedded, count = run(tmp_path, write_sources(tmp_path)), []
+    build.index_embeddings(embedded, tmp_path / "whole")
+
+    def stopping(*arguments, publish=build.publish):
+        if len(count) == int(moment[8:] or 0):
+            raise KeyboardInterrupt
+        count.append(arguments)
+        publish(*arguments)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        if moment == "_join":
+            patch.setattr(build.Parts, "_description", stopping)
+        else:
+            patch.setattr(build, "publish", stopping)
+        build.index_embeddings(embedded, tmp_path / "index")
+    build.index_embeddings(embedded, tmp_path / "index")
+    assert index_files_of(tmp_path / "index") == index_files_of(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("pattern", ["vectors-00001*", "items-00002*", "manifest-00001*", "embeddings.json"])
+def test_damaged_embeddings_are_named(tmp_path, pattern):
+    embedded = run(tmp_path, write_sources(tmp_path))
+    (path,) = embedded.glob(pattern)
+    data = path.read_bytes()
+    flipped = bytearray(data)
+    flipped[-9] ^= 1
+    for content in (data[: len(data) // 2], flipped if pattern[0] in "vi" else b"[]", None):
+        path.unlink() if content is None else path.write_bytes(content)
+        with pytest.raises(UserError, match=f"{path.stem}|holds no embeddings"):
+            build.index_embeddings(embedded, tmp_path / "index")
+    with pytest.raises(UserError, match="holds no embeddings"):
+        build.index_embeddings(tmp_path / "images", tmp_path / "index")
+
+
+def test_joining_holds_a_few_thousand_rows(tmp_path, monkeypatch):
+    """40 MB of vectors in one shard, some of them repeated."""
+    monkeypatch.setattr(build, "ROWS", 2048)
+    (tmp_path / "parts").mkdir()
+    count, width = 10_000, 1024
+    vectors = np.zeros((count, width), np.float32)
+    vectors[:, 0] = 1
+    with embed.ShardFiles(width, "float32") as files:
+        files.add([Item(f"text {n % 7_000}") for n in range(count)], vectors)
+        files.write(tmp_path / "parts", 0)
+    del vectors
+    shard = build.Shard(tmp_path / "parts/000000.vectors.npy", tmp_path / "parts/000000.items.jsonl")
+    tracemalloc.start()
+    try:
+        kept = build.rows_to_keep(TEXTS, [shard])
+        assert build.join([shard], kept, tmp_path, width, "float32") == 7_000
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert np.load(tmp_path / "embeddings.npy", mmap_mode="r").shape == (7_000, width)
+    assert peak < 4 * 2048 * width * 4 < count * width * 4
+
+
+# --- processes
+
+
+PROGRAM = """
+import pathlib, sys
+from mural_tf.search.embed import Settings, embed
+if __name__ == "__main__":
+    settings = Settings(kind="texts", workers=int(sys.argv[3]), shard_items=3, max_skipped_fraction=1.0)
+    embed(sys.argv[1], sys.argv[4:], sys.argv[2], settings, progress=False)
+"""
+
+
+def started(toy, output, workers, sources):
+    command = [sys.executable, "-c", PROGRAM, str(toy.path), str(output), str(workers), *sources]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+
+
+@pytest.mark.slow
+def test_kills_of_processes_and_the_same_command_again(tmp_path, toy):
+    """No worker, one, two, and two that are killed: the same bytes, and finished shards are not touched."""
+    sources = write_sources(tmp_path)
+    for workers in (0, 1, 2):
+        process = started(toy, tmp_path / f"with{workers}", workers, sources)
+        errors = process.communicate(timeout=200)[1]
+        assert process.returncode == 0, errors
+    whole = contents(tmp_path / "with0")
+    assert contents(tmp_path / "with1") == contents(tmp_path / "with2") == whole
+    parts, kept = tmp_path / ".out.embedding" / "parts", {}
+    for victim in ("launcher", "worker", "launcher"):
+        process, before = started(toy, tmp_path / "out", 2, sources), finished(parts)
+        while process.poll() is None and finished(parts).keys() <= before.keys():
+            time.sleep(0.01)
+        assert process.poll() is None  # or there were too few shards for a kill in between
+        everyone = children(process.pid)
+        if victim == "launcher":
+            process.kill()
+            process.wait()
+        else:
+            os.kill(max(everyone), signal.SIGKILL)
+            assert "Error" in process.communicate(timeout=60)[1]
+        deadline = time.time() + 20
+        while any(map(alive, everyone)) and time.time() < deadline:
+            time.sleep(0.05)
+        assert not any(map(alive, everyone))
+        now = finished(parts)
+        assert kept.items() <= now.items() and before.items() <= now.items()
+        kept = now
+    process = started(toy, tmp_path / "out", 2, sources)
+    errors = process.communicate(timeout=200)[1]
+    assert process.returncode == 0, errors
+    assert contents(tmp_path / "out") == whole
+
+
+def finished(parts):
+    """{file: time of its last change} of the finished shards."""
+    numbers = {path.name[:6] for path in parts.glob("*.json")} if parts.exists() else ()
+    return {path.name: path.stat().st_mtime_ns for path in parts.glob("*") if path.name[:6] in numbers}
+
+
+@pytest.mark.slow
+def test_a_bucket_gives_and_takes_the_same_bytes(tmp_path, monkeypatch):
+    sources = tmp_path / "in"
+    rows = [records.ImageTextRecord(name, png(color), ["a"], ["en"], [""]) for name, color in COLORS.items()]
+    records.write_records(sources / "data", records.IMAGE_TEXT, "train", rows)
+    (sources / "texts.tsv").write_text("".join(f"de\tSatz {n}\n" for n in range(300)))
+    with object_store(monkeypatch) as client:
+        upload(client, sources, "in")
+        for kind, name in ((IMAGES, "data"), (TEXTS, "texts.tsv")):
+            expected = contents(run(tmp_path, [str(sources / name)], f"out {kind}", kind=kind))
+            output = embed.embed(
+                str(tmp_path / "model"), [f"s3://bucket/in/{name}"], f"s3://bucket/sets/{kind}",
+                Settings(kind, workers=0, shard_items=12), progress=False,
+            )  # fmt: skip
+            found = stored(client, f"sets/{kind}")
+            assert found.keys() == expected.keys() and set(stored(client, "sets")) >= {
+                f"{kind}/{name}" for name in found
+            }
+            assert all(found[name] == data for name, data in expected.items() if name.startswith("vectors"))
+            made = build.index_embeddings(output, tmp_path / f"index {kind}")
+            assert len(made) == (4 if kind == IMAGES else 300)
+            if kind == IMAGES:
+                assert made.read_image(0) == png(COLORS[made.items[0]])  # from the bucket

@@ -1,0 +1,451 @@
+"""Exact search, sources of images and texts, indexes in folders and what they refuse; with images of one colour."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from search_data import COLORS, ColorEmbedder, png, write_folder
+
+from mural_tf.config import base_config
+from mural_tf.data import records
+from mural_tf.errors import UserError
+from mural_tf.metrics import top_k
+from mural_tf.search import build, collect, commands
+from mural_tf.search import index as index_files
+from mural_tf.search.collect import Unreadable
+from mural_tf.search.index import load_index
+from mural_tf.search.items import IMAGES, TEXTS, Item, from_json, read_image, to_json
+from mural_tf.search.queries import Query, read_queries, search
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return write_folder(tmp_path / "images")
+
+
+@pytest.fixture
+def data(tmp_path):
+    """TFRecords: four images with captions in two languages; the orange one comes twice, with another caption."""
+    rows = [
+        records.ImageTextRecord(name, png(color), [f"thing {name}", f"ding {name}"], ["en", "de"], ["", ""])
+        for name, color in COLORS.items()
+    ]
+    again = records.ImageTextRecord(rows[0].image_id, rows[0].image, ["thing again"], ["en"], [""])
+    records.write_records(tmp_path / "data", records.IMAGE_TEXT, "test", [*rows, again], shards=2)
+    records.write_records(tmp_path / "data", records.IMAGE_TEXT, "dev", [rows[0]])
+    return tmp_path / "data"
+
+
+def in_memory(folder, kind=IMAGES, split=""):
+    return build.index_in_memory(ColorEmbedder(), collect.find(kind, [str(folder)], split), kind)
+
+
+def names(index, query, top=99):
+    return [hit.name for hit in search(index, ColorEmbedder(), [Query(query)], top)[0].hits]
+
+
+# --- exact search
+
+
+@pytest.mark.parametrize("count, k", [(1, 1), (50, 7), (9000, 10), (9000, 5000), (30, 100)])
+@pytest.mark.parametrize("order", ["random", "rising", "ties"])
+def test_top_k_equals_a_full_sort(count, k, order, monkeypatch):
+    random = np.random.default_rng(0)
+    # Small integers: every product is exact, so that ties are ties.
+    rows = random.integers(-2 if order == "ties" else -30, 3 if order == "ties" else 31, (count, 3)).astype(np.float32)
+    queries = random.integers(-2, 3, (5, 3)).astype(np.float32)
+    if order == "rising":
+        rows = rows[np.argsort(rows @ queries[0], kind="stable")]
+    monkeypatch.setattr(top_k, "QUERIES", 2)
+    scores, found = top_k.top_k(queries, rows, k)
+    assert scores.shape == found.shape == (5, min(k, count)) and found.dtype == np.int64
+    for query, score, row in zip(queries, scores, found):
+        expected = np.argsort(-(rows @ query), kind="stable")[:k]
+        np.testing.assert_array_equal(row, expected)
+        np.testing.assert_array_equal(score, (rows @ query)[expected])
+
+
+def test_top_k_leaves_out_masked_rows(monkeypatch):
+    monkeypatch.setattr(top_k, "QUERIES", 5)
+    monkeypatch.setattr(top_k, "BLOCK", 8)
+    random = np.random.default_rng(0)
+    queries, rows = random.integers(-2, 3, (23, 4)), random.integers(-2, 3, (37, 4))
+    scores = (queries @ rows.T).astype(float)
+    scores[np.arange(23), np.arange(23)] = -np.inf
+    own = lambda begin, end: np.arange(begin, end)[:, None] == np.arange(37)  # noqa: E731
+    for k in (1, 6, 36):
+        expected = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+        np.testing.assert_array_equal(top_k.top_k(queries, rows, k, own)[1], expected)
+
+
+def test_every_half_precision_number_is_converted():
+    every = np.arange(2**16, dtype=np.uint16).view(np.float16)
+    every = every[np.isfinite(every)].reshape(-1, 2)[:, ::-1]  # not contiguous
+    converted = top_k.as_float32(every)
+    assert converted.dtype == np.float32
+    np.testing.assert_array_equal(converted.view(np.int32), every.astype(np.float32).view(np.int32))  # -0 too
+
+
+def test_half_precision_rows_are_multiplied_in_single(tmp_path):
+    rows = np.random.default_rng(0).standard_normal((5000, 40)).astype(np.float16)
+    np.save(tmp_path / "rows.npy", rows)
+    mapped = np.load(tmp_path / "rows.npy", mmap_mode="r")
+    queries = np.random.default_rng(1).standard_normal((3, 40)).astype(np.float32)
+    scores, found = top_k.top_k(queries, mapped, 4)
+    full = queries @ rows.astype(np.float32).T
+    np.testing.assert_array_equal(found, np.argsort(-full, axis=1)[:, :4])
+    assert np.abs(scores - -np.sort(-full, axis=1)[:, :4]).max() < 1e-4
+
+
+@pytest.mark.parametrize("queries, k, message", [
+    (np.ones((2, 4)), 1, "Expected queries"), (np.ones(3), 1, "Expected queries"), (np.ones((2, 3)), 0, "at least 1"),
+    (np.full((1, 3), np.nan), 1, "NaN"),
+])  # fmt: skip
+def test_unusable_vectors_are_named(queries, k, message):
+    with pytest.raises(ValueError, match=message):
+        top_k.top_k(queries, np.ones((5, 3), np.float32), k)
+
+
+# --- sources
+
+
+def test_folder_is_ranked_by_cosine(folder):
+    index = in_memory(folder)
+    assert index.skipped == 2  # broken.png, photo.webp
+    hits = search(index, ColorEmbedder(), [Query("red")], 3)[0].hits
+    assert [(hit.rank, hit.name) for hit in hits] == [(1, "red.png"), (2, "a/orange.PNG"), (3, "violet.png")]
+    assert np.abs(np.array([hit.score for hit in hits]) - [1, 0.8, 0.6]).max() < 1e-6
+    assert search(index, ColorEmbedder(), [Query("rot")], 3)[0].hits == hits  # the same thing in another language
+    # purple (3, 0, 4)/5: violet 1, blue 0.8, red 0.6, orange 0.48
+    assert names(index, "purple") == ["violet.png", "blue.png", "red.png", "a/orange.PNG"]
+
+
+def found_names(kind, places, split=""):
+    return [x.name if isinstance(x, Unreadable) else x[0].name for x in collect.find(kind, places, split)]
+
+
+def test_globs_tables_and_files(folder, tmp_path):
+    assert found_names(IMAGES, [f"{folder}/*.png"]) == [str(folder / n) for n in ("blue.png", "broken.png", "red.png",
+                                                                                   "violet.png")]  # fmt: skip
+    assert found_names(IMAGES, [f"{folder}/**/*.PNG"]) == [str(folder / "a/orange.PNG")]
+    table = tmp_path / "table.tsv"
+    table.write_text("images/red.png\tein roter Fleck\tde\n\nimages/missing.png\n", encoding="utf-8")
+    found = [item for item, _ in collect.find(IMAGES, [str(table)])]
+    assert [item.name for item in found] == ["images/red.png", "images/missing.png"]
+    assert found[0].captions == (("de", "ein roter Fleck"),) and found[0].path == str(folder / "red.png")
+    index = build.index_in_memory(ColorEmbedder(), collect.find(IMAGES, [str(table), f"{folder}/red.png"]))
+    assert list(index.items) == ["images/red.png"] and index.skipped == 1  # the same file is indexed once
+
+
+def test_records_are_searched_and_read_again(data):
+    index = in_memory(data, split="test")
+    assert names(index, "red") == ["red.png", "a/orange.PNG", "violet.png", "blue.png"]
+    for row, name in enumerate(index.items):
+        assert index.read_image(row) == png(COLORS[name])
+    assert index.describe(0).captions == (("en", "thing a/orange.PNG"), ("de", "ding a/orange.PNG"))
+    assert len(in_memory(data)) == 4  # every split; orange is in two
+    with pytest.raises(UserError, match="No image_text records of split 'train'"):
+        collect.find(IMAGES, [str(data)], "train")
+
+
+def test_texts_of_records_tables_and_files(data, tmp_path):
+    captions = found_names(TEXTS, [str(data)], "test")
+    assert len(captions) == 9 and "thing again" in captions
+    (tmp_path / "texts.tsv").write_text("en\tred\nde\trot\nno language\n", encoding="utf-8")
+    (tmp_path / "texts.txt").write_text("red\n\npurple\n", encoding="utf-8")
+    found = [item for item, _ in collect.find(TEXTS, [str(tmp_path / "texts.tsv"), str(tmp_path / "texts.txt")])]
+    assert [(item.language, item.name) for item in found] == [
+        ("en", "red"), ("de", "rot"), ("", "no language"), ("", "red"), ("", "purple")
+    ]  # fmt: skip
+    (tmp_path / "texts.txt").write_bytes(b"red\n\xff\xfe\npurple\n" + bytes(20))
+    found = list(collect.find(TEXTS, [str(tmp_path / "texts.txt")]))
+    assert [entry for entry in found if isinstance(entry, Unreadable)] == found[1::2] and len(found) == 4
+    assert found[1][:2] == (f"{tmp_path}/texts.txt:2", "Text that is not UTF-8.")
+
+
+def test_damaged_records_are_listed_and_the_rest_is_indexed(data):
+    shard = sorted((data / "image_text").glob("test-*"))[0]
+    shard.write_bytes(shard.read_bytes()[:-5])
+    found = list(collect.find(IMAGES, [str(data)], "test"))
+    problems = [entry for entry in found if isinstance(entry, Unreadable)]
+    assert len(problems) == 1 and "damaged or cut off" in problems[0].reason and len(found) == 5
+    first = bytearray(shard.read_bytes())
+    first[20] ^= 1  # in the first record, which costs itself alone
+    shard.write_bytes(first)
+    found = list(collect.find(IMAGES, [str(data)], "test"))
+    assert isinstance(found[0], Unreadable) and found[0].reason.startswith("1 x record that does not agree")
+    again = {entry[0].name: read_image(entry[0]) for entry in found if not isinstance(entry, Unreadable)}
+    assert len(again) == 3 and all(image.startswith(b"\x89PNG") for image in again.values())
+    shard.with_name("test-00001-of-00002.tfrecord").unlink()
+    missing = [entry for entry in collect.find(IMAGES, [str(data)], "test") if isinstance(entry, Unreadable)]
+    assert [entry.reason[:18] for entry in missing if "00001-of-00002" in entry.name] == ["Not a regular file"]
+    records.write_records(data, records.TEXT_PAIRS, "test", [records.TextPair("a", "en", "b", "de")])
+    pairs = str(data / "text_pairs/test-00000-of-00001.tfrecord")
+    assert "without an image" in list(collect.find(IMAGES, [pairs]))[0].reason
+
+
+def test_missing_sources_are_named(tmp_path):
+    (tmp_path / "empty").mkdir()
+    for place, message in (("missing", "does not exist"), ("*.jpg", "does not exist"), ("empty", "No images in")):
+        with pytest.raises(UserError, match=message):
+            collect.find(IMAGES, [str(tmp_path / place)])
+    with pytest.raises(UserError, match="Nothing to index"):
+        collect.find(IMAGES, [])
+    (tmp_path / "empty" / "broken.jpg").write_bytes(b"")
+    with pytest.raises(UserError, match="None of the 1 images can be read"):
+        in_memory(tmp_path / "empty")
+
+
+# --- indexes in folders
+
+
+def built(folder, output, embedder=None, **options):
+    return build.build_index(embedder or ColorEmbedder(), [str(folder)], output, **options)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_an_index_is_written_and_read(folder, tmp_path, dtype):
+    index = built(folder, tmp_path / "index", dtype=dtype)
+    assert not (tmp_path / "index/building").exists()
+    memory = in_memory(folder)
+    assert list(index.items) == list(memory.items) == sorted(COLORS)
+    assert index.embeddings.dtype == dtype and np.abs(index.embeddings - memory.embeddings).max() < 5e-4
+    item = dataclasses.replace(index.describe(1), content="")
+    assert item == Item("blue.png", str(folder / "blue.png")) and index.read_image(1) == png((0, 0, 250))
+    scores, rows = index.search(np.array([[1, 0, 0], [0, 0, 1]], np.float32), 2)
+    names = [[index.items[row] for row in line] for line in rows]
+    assert names == [["red.png", "a/orange.PNG"], ["blue.png", "violet.png"]]
+    assert np.abs(scores - [[1, 0.8], [1, 0.8]]).max() < 1e-3
+    skipped = dict(line.split("\t") for line in (tmp_path / "index/skipped.tsv").read_text().splitlines())
+    assert skipped["broken.png"] == skipped["photo.webp"] == "File that is not an image that Pillow reads."
+    for row in (-1, 4):
+        with pytest.raises(IndexError):
+            index.describe(row)
+
+
+def test_an_interrupted_index_goes_on(folder, tmp_path):
+    whole = built(folder, tmp_path / "whole")
+    stopped = ColorEmbedder(fail_after=3)
+    with pytest.raises(KeyboardInterrupt):
+        built(folder, tmp_path / "parts", stopped, part=2)
+    with pytest.raises(UserError, match="interrupted; run the same command again"):
+        load_index(tmp_path / "parts")
+    with pytest.raises(UserError, match="unfinished index .* was made by the model"):
+        built(folder, tmp_path / "parts", ColorEmbedder(seed=1))
+    with pytest.raises(UserError, match="already holds an index of dtype 'float32', not 'float16'"):
+        built(folder, tmp_path / "parts", dtype="float16")
+    going_on = ColorEmbedder()
+    index = built(folder, tmp_path / "parts", going_on, part=2)
+    assert 0 < going_on.encoded < 4
+    assert list(index.items) == list(whole.items) and index.skipped == whole.skipped == 2
+    np.testing.assert_array_equal(index.embeddings, whole.embeddings)
+    assert sorted(os.listdir(tmp_path / "parts")) == sorted(os.listdir(tmp_path / "whole"))
+
+
+def test_a_kill_while_parts_are_put_together_loses_nothing(folder, tmp_path, monkeypatch):
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(build.Parts, "_description", killed)  # everything but index.json is written
+        with pytest.raises(KeyboardInterrupt):
+            built(folder, tmp_path / "index")
+    again = ColorEmbedder()
+    assert len(built(folder, tmp_path / "index", again)) == 4 and again.encoded == 0
+
+
+def test_a_complete_index_is_opened_as_it_is(folder, tmp_path):
+    built(folder, tmp_path / "index")
+    again = ColorEmbedder()
+    assert len(built(folder, tmp_path / "index", again)) == 4 and again.encoded == 0
+    with pytest.raises(UserError, match="kind 'images', not 'texts'"):
+        build.build_index(again, [str(ROOT / "README.md")], tmp_path / "index", kind=TEXTS)
+    with pytest.raises(UserError, match="The index .* was made by the model .*colors at step 7"):
+        built(folder, tmp_path / "index", ColorEmbedder(seed=1))
+
+
+def test_an_index_grows(folder, tmp_path, monkeypatch):
+    built(folder, tmp_path / "index")
+    again = ColorEmbedder()
+    assert len(built(folder, tmp_path / "index", again, update=True)) == 4 and again.encoded == 0  # nothing is new
+    (folder / "broken.png").write_bytes(png((0, 250, 0)))  # repaired
+    (folder / "yellow.png").write_bytes(png((250, 250, 0)))
+    with pytest.raises(KeyboardInterrupt):
+        built(folder, tmp_path / "index", ColorEmbedder(fail_after=1), update=True, part=1)
+    assert len(load_index(tmp_path / "index")) == 4  # in use all the time
+    with monkeypatch.context() as patch:  # everything is encoded, but not joined
+        patch.setattr(build.Parts, "put_together", lambda self: self.missing_on_purpose)
+        with pytest.raises(AttributeError):
+            built(folder, tmp_path / "index", again, update=True)
+    index = built(folder, tmp_path / "index", again, update=True)
+    assert again.encoded == 1 and list(index.items) == [*sorted(COLORS), "broken.png", "yellow.png"]
+    assert index.skipped == 1
+    order = [sorted(index.items).index(name) for name in index.items]
+    np.testing.assert_array_equal(index.embeddings, in_memory(folder).embeddings[order])
+
+
+def test_two_processes_do_not_make_one_index(folder, tmp_path):
+    found = collect.find(IMAGES, [str(folder)])
+    asked = {"kind": IMAGES, "sources": [str(folder)], "split": "", "dtype": "float32"}
+    other = build.Parts(tmp_path / "index", asked, index_files.take(ColorEmbedder()))
+    with pytest.raises(UserError, match="Another process"):
+        built(folder, tmp_path / "index")
+    other.close()
+    assert len(built(folder, tmp_path / "index")) == 4 == sum(1 for x in found if not isinstance(x, Unreadable)) - 2
+
+
+def test_a_folder_of_something_else_is_left_alone(folder, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/precious.txt").write_text("mine")
+    with pytest.raises(UserError, match="neither empty nor an index"):
+        built(folder, tmp_path / "mine")
+    assert os.listdir(tmp_path / "mine") == ["precious.txt"]
+
+
+def test_damaged_indexes_are_reported(folder, tmp_path):
+    built(folder, tmp_path / "index")
+    for name, content in (
+        ("embeddings.npy", b"no"), ("items.jsonl", b"{}\n"), ("index.json", b"{"), ("index.json", b'{"format": 0}')
+    ):  # fmt: skip
+        shutil.copytree(tmp_path / "index", tmp_path / "copy")
+        (tmp_path / "copy" / name).write_bytes(content)
+        with pytest.raises(UserError, match="is damaged|not valid JSON|another format"):
+            load_index(tmp_path / "copy")
+        shutil.rmtree(tmp_path / "copy")
+    with pytest.raises(UserError, match="is not an index"):
+        load_index(folder)
+
+
+def test_items_survive_json():
+    item = Item("bild \ud800\n名", "/x", 12, (("ja", "赤\u2028い"),), "")
+    assert from_json(to_json(item)) == item and to_json(item).count(b"\n") == 1
+
+
+# --- the model's fingerprint
+
+
+def test_fingerprints_tell_models_apart_not_their_rounding():
+    one = index_files.take(ColorEmbedder())
+    close = index_files.Fingerprint(one.probes + np.float32(0.003), "same weights, lower precision")
+    one.check(close, "It")
+    assert one.distance(one) < 1e-6
+    # Unit vectors (1, 0) and (0.8, 0.6): cosine 0.8, so the distance is 0.2.
+    a, b = (index_files.Fingerprint(np.array([[1, 0], v], np.float32)) for v in ([1, 0], [0.8, 0.6]))
+    assert abs(a.distance(b) - 0.2) < 1e-6
+    for other in (index_files.take(ColorEmbedder(seed=1)), a):
+        with pytest.raises(UserError, match="It was made by the model colors at step 7"):
+            one.check(other, "It")
+
+
+# --- queries and commands
+
+
+def test_queries_of_a_table(tmp_path):
+    (tmp_path / "queries.tsv").write_text("sw\tnyekundu\tred.png\ta/orange.PNG\n\nred\n", encoding="utf-8")
+    assert read_queries(tmp_path / "queries.tsv") == [
+        Query("nyekundu", "sw", right=("red.png", "a/orange.PNG")), Query("red")
+    ]  # fmt: skip
+    (tmp_path / "queries.tsv").write_text("sw\t\n")
+    with pytest.raises(UserError, match="line 1: no sentence"):
+        read_queries(tmp_path / "queries.tsv")
+    (tmp_path / "queries.tsv").write_bytes(b"red\n\xff\n")
+    with pytest.raises(UserError, match="queries.tsv:2: text that is not UTF-8"):
+        read_queries(tmp_path / "queries.tsv")
+
+
+def test_images_and_texts_find_each_other(folder, data):
+    images, texts = in_memory(folder), in_memory(data, TEXTS, "test")
+    query = Query(image=str(folder / "violet.png"))
+    mixed = search(images, ColorEmbedder(), [query, Query("red"), query], 1)
+    assert [result.hits[0].name for result in mixed] == ["violet.png", "red.png", "violet.png"]
+    caption = search(texts, ColorEmbedder(), [Query("ding red.png")], 1)[0].hits[0]
+    assert caption.name == "ding red.png" and abs(caption.score - 1) < 1e-6
+    assert texts.read_image(caption.row) == png(COLORS["red.png"])  # a caption knows its image
+
+
+def test_right_answers_are_marked(folder):
+    queries = [Query("red", right=("violet.png", "a/orange.PNG")), Query("red", right=("blue.png",))]
+    marked, missed = search(in_memory(folder), ColorEmbedder(), queries, 3)
+    assert [hit.right for hit in marked.hits] == [False, True, True] and marked.first_right == 2
+    assert missed.first_right is None
+
+
+def run_command(function, monkeypatch, *arguments, embedder=None, **options):
+    monkeypatch.setattr(commands, "load", lambda path: embedder or ColorEmbedder())
+    return function(*arguments, **options)
+
+
+def test_commands_index_and_answer(folder, tmp_path, monkeypatch, capsys):
+    index = str(tmp_path / "index")
+    run_command(commands.index, monkeypatch, str(tmp_path), [str(folder)], index)
+    printed = capsys.readouterr()
+    assert "4 images in" in printed.out and "2 could not be read: see" in printed.err
+    run_command(commands.query, monkeypatch, index, [Query("red")], str(tmp_path), top=2)
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["1", "+1.000", "red.png"] in lines and ["2", "+0.800", "a/orange.PNG"] in lines and len(lines) == 3
+    files = {"html": str(tmp_path / "p.html"), "output": str(tmp_path / "p.png"), "json": "-"}
+    run_command(commands.query, monkeypatch, index, [Query("red")], str(tmp_path), **files)
+    answer = json.loads(capsys.readouterr().out)  # nothing else on stdout
+    assert answer["results"][0]["hits"][0]["path"] == str(folder / "red.png") and answer["count"] == 4
+    assert (tmp_path / "p.html").stat().st_size > 1000 and (tmp_path / "p.png").stat().st_size > 1000
+    with pytest.raises(UserError, match="The index was made by the model"):
+        run_command(commands.query, monkeypatch, index, [Query("red")], str(tmp_path), embedder=ColorEmbedder(seed=1))
+
+
+def test_mistakes_are_reported_before_the_model_is_loaded(folder, tmp_path, monkeypatch):
+    def ask(queries, top=5, **files):
+        monkeypatch.setattr(commands, "load", lambda path: pytest.fail("loaded the model first"))
+        commands.search_once("model", str(folder), queries, top, **files)
+
+    for queries, options, message in (
+        ([Query(" ")], {}, "query is empty"),
+        ([], {}, "Nothing asked"),
+        ([Query(image="missing.png")], {}, "missing.png does not exist"),
+        ([Query("red")], {"top": 0}, "top must be at least 1"),
+        ([Query("red")], {"html": str(tmp_path / "missing/p.html")}, "The folder of --html"),
+        ([Query("red"), Query("rot")], {"output": str(tmp_path / "p.png")}, "results of one query"),
+    ):
+        with pytest.raises(UserError, match=message):
+            ask(queries, **options)
+
+
+def run(script, *arguments):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [sys.executable, str(ROOT / script), *arguments], capture_output=True, text=True, timeout=120, env=environment
+    )
+
+
+@pytest.mark.parametrize("arguments, message", [
+    (["red"], "Error: Unknown command 'red'"), (["query", "red"], "Error: --index is missing"),
+])  # fmt: skip
+def test_script_reports_a_mistake_in_one_line(arguments, message):
+    result = run("run_search.py", *arguments)
+    assert result.returncode == 1
+    assert result.stderr.strip().splitlines()[-1].startswith(message) and "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("tower", ["features", "none"])
+def test_models_without_pictures_have_a_fingerprint(tower):
+    class Model:
+        config = base_config()
+
+        def encode_text(self, texts):
+            return np.eye(len(texts), 8, dtype=np.float32)
+
+        def encode_image(self, images):
+            assert tower == "features"
+            return np.stack([np.frombuffer(image, "<f4") for image in images])
+
+    Model.config.image_tower.update(dict(name=tower, feature_size=8))
+    probes = index_files.take(Model()).probes
+    assert probes.shape == (len(index_files.TEXTS) + (2 if tower == "features" else 0), 8)
+    assert index_files.take(Model()).distance(index_files.take(Model())) < 1e-6

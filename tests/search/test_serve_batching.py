@@ -1,0 +1,114 @@
+"""Batching with a model that counts its runs and fails on some values."""
+
+import asyncio
+import threading
+
+import numpy as np
+import pytest
+
+from mural_tf.errors import UserError
+from mural_tf.search.server.limits import Limits, Overloaded
+from mural_tf.search.server.models import Batcher
+
+
+class Doubler:
+    """y = 2 x, but 13 is an error; remembers the size of every run, and waits for `gate`."""
+
+    def __init__(self):
+        self.runs, self.gate = [], threading.Event()
+        self.gate.set()
+
+    def __call__(self, inputs):
+        self.gate.wait(10)
+        self.runs.append(len(inputs["x"]))
+        if 13 in inputs["x"]:
+            raise ValueError("thirteen")
+        return {"y": 2 * inputs["x"]}
+
+
+def with_batcher(scenario, **limits):
+    """Runs `scenario(batcher, model)` in a loop and returns (its result, sizes of the runs)."""
+    model = Doubler()
+
+    async def main():
+        batcher = Batcher(model, Limits(**{"window": 0.05, "max_batch": 4, **limits}), lambda rows: None)
+        result = await scenario(batcher, model)
+        await batcher.close()
+        return result
+
+    return asyncio.run(main()), model.runs
+
+
+def ask(batcher, *values):
+    return batcher({"x": np.array(values)})
+
+
+def test_requests_share_runs_and_get_their_rows():
+    async def scenario(batcher, model):
+        return await asyncio.gather(ask(batcher, 1), ask(batcher, 2, 3), ask(batcher, 4, 5), ask(batcher, 6))
+
+    answers, runs = with_batcher(scenario)
+    assert [answer["y"].tolist() for answer in answers] == [[2], [4, 6], [8, 10], [12]]
+    assert runs == [4, 2]  # 1 + 2 + 1 rows fit into the first; the second keeps [4, 5]
+
+
+def test_a_request_larger_than_a_batch_is_split_and_an_empty_one_answered():
+    async def scenario(batcher, model):
+        return [(await ask(batcher, *range(10)))["y"].tolist(), (await ask(batcher))["y"].tolist()]
+
+    answers, runs = with_batcher(scenario)
+    assert answers == [[2 * i for i in range(10)], []] and runs == [4, 4, 2, 0]
+
+
+def test_only_rows_of_one_shape_are_put_together():
+    async def scenario(batcher, model):
+        wide = batcher({"x": np.ones([1, 3])})
+        return await asyncio.gather(ask(batcher, 1), wide, ask(batcher, 2))
+
+    answers, runs = with_batcher(scenario)
+    assert [answer["y"].shape for answer in answers] == [(1,), (1, 3), (1,)] and runs == [2, 1]
+
+
+def test_a_failing_request_fails_alone():
+    async def scenario(batcher, model):
+        return await asyncio.gather(ask(batcher, 1), ask(batcher, 13), ask(batcher, 2), return_exceptions=True)
+
+    answers, runs = with_batcher(scenario)
+    assert answers[0]["y"] == 2 and isinstance(answers[1], ValueError) and answers[2]["y"] == 4
+    assert runs == [3, 1, 1, 1]
+
+
+def test_what_comes_while_a_batch_runs_goes_together_and_what_was_given_up_is_not_run():
+    async def scenario(batcher, model):
+        model.gate.clear()
+        first = asyncio.create_task(ask(batcher, 1))
+        await asyncio.sleep(0.2)
+        rest = [asyncio.create_task(ask(batcher, i)) for i in (2, 3, 4)]
+        await asyncio.sleep(0.05)
+        rest[1].cancel()
+        model.gate.set()
+        return (await first)["y"], (await rest[0])["y"], (await rest[2])["y"]
+
+    answers, runs = with_batcher(scenario, window=0.0)
+    assert [int(answer[0]) for answer in answers] == [2, 4, 8] and runs == [1, 2]
+
+
+def test_too_many_waiting_are_refused():
+    async def scenario(batcher, model):
+        model.gate.clear()
+        running = asyncio.create_task(ask(batcher, 1))
+        await asyncio.sleep(0.2)
+        waiting = [asyncio.create_task(ask(batcher, i)) for i in (2, 3)]
+        await asyncio.sleep(0.05)
+        with pytest.raises(Overloaded, match="2 requests wait already"):
+            await ask(batcher, 4)
+        model.gate.set()
+        return len(await asyncio.gather(running, *waiting))
+
+    assert with_batcher(scenario, max_waiting=2)[0] == 3
+
+
+def test_limits_are_checked():
+    with pytest.raises(UserError, match="max_batch=0 must be above 0"):
+        Limits(max_batch=0)
+    assert Limits(window=0).window == 0
