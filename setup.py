@@ -61,7 +61,7 @@ EXTRAS = {
         "matplotlib>=3.7",  # the map, the chart of benchmarks/table.py
     ],
     "serve": [  # python -m mural_tf serve
-        "aiohttp>=3.9",  # HTTP server, router and client in one package, with a parser in C
+        "aiohttp>=3.14",  # HTTP server, router and client in one package, with a parser in C
         "prometheus-client>=0.20",  # /metrics
     ],
     "s3": [f"tensorflow-io==0.36.*; {LINE_2_15}"],  # s3:// for workdirs, data and exports; no release for later lines

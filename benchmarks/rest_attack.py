@@ -1,108 +1,214 @@
-"""Beside `benchmarks.rest_load`, in processes of their own: an attack on a server, and a look at how it bears it.
+"""Attacks on a server that this starts: damaged requests, then bodies that want memory beside a good client.
 
-    python -m benchmarks.rest_attack attack URL rows,pixels PAUSE
-    python -m benchmarks.rest_attack watch URL PID
+    python -m benchmarks.rest_attack --export=exported [--count=2000] [--seed=0] [--seconds=30]
 
-"rows" is four bodies of 28 MB of tiny values, sent at once; "pixels" one of a few megabytes with 64 images of
-8191 x 8191 pixels. Each is sent again PAUSE seconds after its answer. Both print one line of JSON whenever something
-changes, until they are killed.
+1. Requests that the server could have answered, damaged in one way or several: bytes, JSON values of other types, sizes
+   and depths, base64, images, headers, lengths, compressed bodies, clients that leave; each follows from its seed. What
+   must hold: an answer within 30 seconds, which is either right (vectors of length 1) or a JSON error with 4xx or 503.
+2. Four bodies of 28 MB of tiny values and one whose 64 images claim 67 million pixels each, sent again and again at
+   once, beside a client that asks for a text fifty times a second. Printed: the answers to both, the client's latency,
+   and the server's memory, idle and at most; what must hold: no wrong answer, at most 1.5 times idle + 256 MiB.
+
+At the end the server must be well, end on SIGTERM, and have no stack trace in its log.
 """
 
 from __future__ import annotations
 
+import argparse
 import base64
 import collections
+import contextlib
+import gzip
 import http.client
+import io
 import json
+import math
 import pathlib
-import struct
+import random
+import signal
+import socket
+import subprocess
 import sys
+import tempfile
 import threading
 import time
-import urllib.parse
 import zlib
 
-SIZE = 28 * 10**6  # bytes
+import numpy as np
+from PIL import Image
+
+TEXT, IMAGE = "/v1/models/text_encoder:predict", "/v1/models/image_encoder:predict"
+ELSEWHERE = ("/", "/v1/models/x:predict", "/v1/models/text_encoder", "/metrics", "/%ff/../..", "*")
+KINDS = (("RGB", "JPEG"), ("RGB", "PNG"), ("RGBA", "PNG"), ("P", "GIF"), ("L", "BMP"), ("1", "TIFF"))
+SIGNATURES = ("serving_default", "tokens", "image", "text_text", "x", "", "__saved_model_init_op", 3, None)
+NAMES = ("text", "image_bytes", "b64", "input_word_ids", "input_mask", "input_type_ids", "", "é")
+ODD = (None, True, 0, -1, 2**31, 2**63, 10**400, 1e308, -0.0, math.nan, math.inf, "", "a", "\0", "\ud800", "é" * 1000,
+       '"\\', "x" * 10**5, [], {}, [[]], [{}], [None] * 2000, [[0] * 500] + [[]] * 500)  # fmt: skip
+LEFT = "the client left"
+SIZE = 28 * 10**6  # bytes of a large body
 
 
-def tiny_rows(row: str) -> bytes:
-    """A body that is nothing but small values."""
-    return b'{"instances": [' + (row.encode() + b",") * (SIZE // (len(row) + 1)) + b"0]}"
+def picture(draw: random.Random) -> dict:
+    """A small image of any format that the server takes, whole or damaged, as JSON has it."""
+    (mode, kind), buffer = draw.choice(KINDS), io.BytesIO()
+    Image.new(mode, (draw.randint(1, 60), draw.randint(1, 60)), draw.randrange(2)).save(buffer, kind)
+    data = buffer.getvalue() if draw.random() < 0.5 else damaged(draw, buffer.getvalue())
+    return {"b64": base64.b64encode(data).decode()}
 
 
-def tiny_columns() -> bytes:
-    """The same where no row is counted: one input, deeper than rows are."""
-    return b'{"inputs": [[' + b"[]," * (SIZE // 3) + b"[]]]}"
+def damaged(draw: random.Random, data: bytes) -> bytes:
+    """Some bytes changed, removed or doubled, or the end cut off."""
+    data = bytearray(data)
+    for _ in range(draw.randint(1, 8)):
+        place = draw.randrange(len(data) + 1)
+        end = place + draw.choice([1, 10, 1000])
+        data[place:end] = draw.choice([bytes([draw.randrange(256)]), b"", 2 * data[place:end]])
+        if draw.random() < 0.05:
+            del data[place:]
+    return bytes(data)
 
 
-def large_images(count: int = 64, side: int = 8191) -> bytes:
-    """A body of a few megabytes whose images decode to 67 million pixels each."""
-    pack = zlib.compressobj(9)
-    rows = b"".join(pack.compress(bytes(side + 1)) for _ in range(side)) + pack.flush()
-    chunks = ((b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 0, 0, 0, 0)), (b"IDAT", rows), (b"IEND", b""))
-    image = b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data)) for name, data in chunks
-    )
-    return json.dumps({"instances": [{"b64": base64.b64encode(image).decode()}] * count}).encode()
+def value(draw: random.Random, depth: int = 3):
+    """Any JSON value, odd ones above all."""
+    kind = draw.randrange(7 if depth else 4)
+    if kind < 4:
+        return (draw.choice(ODD), draw.choice(["a red heart", 7, 0.5]), picture(draw),
+                {"b64": draw.choice(["", "?", "AAAA", "AAA", "é", 3, None])})[kind]  # fmt: skip
+    if kind == 4:
+        return [value(draw, depth - 1)] * draw.choice([1, 2, 3, 100])
+    values = [value(draw, depth - 1) for _ in range(draw.randint(0, 4))]
+    return values if kind == 5 else dict(zip(draw.sample(NAMES, len(values)), values))
 
 
-# {name of an attack: the (model, body) that are sent at once}
-ATTACKS = {
-    "rows": lambda: [
-        *(("text_encoder", tiny_rows(row)) for row in ("{}", '"a"', '{"":0}')),
-        ("text_encoder", tiny_columns()),
-    ],
-    "pixels": lambda: [("image_encoder", large_images())],
-}
+def request(draw: random.Random) -> tuple[bytes, bool]:
+    """Returns the bytes of a request, and whether the client leaves before the answer."""
+    right = draw.choice([["a red heart", ""], [picture(draw)]])
+    found = {draw.choice(["instances", "inputs"]): right if draw.random() < 0.25 else value(draw)}
+    if draw.random() < 0.4:
+        found["signature_name"] = draw.choice(SIGNATURES)
+    if draw.random() < 0.3:
+        found["on_error"] = draw.choice(["zeros", "raise", "skip", None, [], {}])
+    content, headers = json.dumps(found).encode(), {"Host": "localhost", "Content-Type": "application/json"}
+    if draw.random() < 0.05:
+        content = b"[" * draw.choice([100, 1000, 10**6]) + content
+    if draw.random() < 0.3:
+        content = damaged(draw, content)
+    if draw.random() < 0.1:
+        kind, pack = draw.choice([("gzip", gzip.compress), ("deflate", zlib.compress), ("br", bytes), ("gzip", bytes)])
+        headers["Content-Encoding"] = kind
+        content = pack(draw.choice([content, b" " * 2 * 10**6, b""]))
+    length, leaves = len(content), draw.random() < 0.05
+    if draw.random() < 0.05:
+        length, leaves = length + draw.choice([1, 10**6, 10**12]), True
+    if draw.random() < 0.05:
+        headers["Transfer-Encoding"] = "chunked"
+        content = (b"%x\r\n%s\r\n" % (len(content), content) if content else b"") + b"0\r\n\r\n"
+    else:
+        headers["Content-Length"] = str(length)
+    method = draw.choice(["POST"] * 15 + ["GET", "PUT", "HEAD", "NONSENSE"])
+    if method == "NONSENSE":  # not HTTP: the server hangs up, and forgets its answer if much is unread
+        content = content[:1000]
+    head = f"{method} {draw.choice((TEXT, IMAGE) * 6 + ELSEWHERE)} HTTP/1.1\r\n"
+    raw = (head + "".join(f"{name}: {text}\r\n" for name, text in headers.items()) + "\r\n").encode()
+    if draw.random() < 0.05:
+        raw, leaves = damaged(draw, raw), True  # whatever it claims now, it is complete: nothing may come
+    return raw + content, leaves
 
 
-def attack(url: str, names: str, pause: str) -> None:
-    """Sends; prints {answer's status or error's name: count}."""
-    counts: collections.Counter = collections.Counter()
-    bodies = [body for name in names.split(",") for body in ATTACKS[name]()]
-    whole_lines = threading.Lock()
+def ask(port: int, raw: bytes, leaves: bool = False) -> tuple[int, bytes] | str:
+    """Sends a request; returns status and body of the answer, or `LEFT`. Raises `OSError` if none comes."""
+    with socket.create_connection(("localhost", port), timeout=30) as connection:
+        try:
+            connection.sendall(raw)
+            if leaves:
+                connection.settimeout(0.05)
+            answer = http.client.HTTPResponse(connection, method="HEAD" if raw.startswith(b"HEAD ") else "POST")
+            answer.begin()
+            return answer.status, answer.read()
+        except (OSError, http.client.HTTPException):
+            if leaves:
+                return LEFT
+            raise
 
-    def again(model, body):
-        while True:
-            status = send(url, model, body)
-            with whole_lines:
-                counts[status] += 1
-                print(json.dumps(counts), flush=True)
-            time.sleep(float(pause))
 
-    threads = [threading.Thread(target=again, args=body) for body in bodies]
+def post(path: str, content: bytes) -> bytes:
+    """Returns the bytes of a whole request."""
+    return b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (path.encode(), len(content), content)
+
+
+def verdict(status: int, content: bytes, raw: bytes) -> str:
+    """Returns what is wrong with an answer, "" if nothing is."""
+    if raw.startswith(b"HEAD ") or (status == 200 and b":predict" not in raw[:100]):
+        return ""  # no body; a page other than predictions
+    try:
+        answer = json.loads(content)
+    except ValueError:
+        return f"{status} without JSON: {content[:100]!r}"
+    if status == 200:
+        lengths = np.linalg.norm(np.array(answer.get("predictions", answer.get("outputs")), float), axis=-1)
+        allowed = (np.abs(lengths - 1) < 1e-3) | ((lengths == 0) & (b"zeros" in raw))
+        return "" if lengths.size and allowed.all() else f"200 with vectors of length {lengths}"
+    is_error = isinstance(answer, dict) and isinstance(answer.get("error"), str) and answer["error"]
+    return "" if is_error and (400 <= status < 500 or status == 503) else f"{status}: {content[:200]!r}"
+
+
+def fuzz(port: int, seeds) -> tuple[collections.Counter, list[str]]:
+    """Sends the request of each seed; returns {status: count} and what went wrong."""
+    counts, wrong = collections.Counter(), []
+    for seed in seeds:
+        raw, leaves = request(random.Random(seed))
+        try:
+            answer = ask(port, raw, leaves)
+            problem = "" if answer == LEFT else verdict(*answer, raw)
+            counts[answer if answer == LEFT else answer[0]] += 1
+        except (OSError, http.client.HTTPException) as error:
+            problem = f"no answer: {error!r}"
+        if problem:
+            wrong.append(f"seed {seed}: {problem}")
+            print(" ", wrong[-1], flush=True)
+    return counts, wrong
+
+
+def is_well(port: int) -> bool:
+    """Whether /healthz says ok and a text gets its vector."""
+    raw = post(TEXT, b'{"instances": ["a red heart"]}')
+    return ask(port, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")[0] == 200 and not verdict(*ask(port, raw), raw)
+
+
+def large_bodies() -> list[bytes]:
+    """Requests that would take gigabytes: as Python's objects, or as pixels."""
+    rows = [b'{"instances": [' + (row + b",") * (SIZE // (len(row) + 1)) + b"0]}" for row in (b"{}", b'"a"', b'{"":0}')]
+    columns, side = b'{"inputs": [[' + b"[]," * (SIZE // 3) + b"[]]]}", 8191
+    buffer = io.BytesIO()
+    Image.new("L", (side, side)).save(buffer, "PNG")
+    images = {"instances": [{"b64": base64.b64encode(buffer.getvalue()).decode()}] * 64}
+    return [*(post(TEXT, body) for body in (*rows, columns)), post(IMAGE, json.dumps(images).encode())]
+
+
+def attack(port: int, pid: int, seconds: float, bodies: list[bytes]) -> tuple[dict, np.ndarray, list[str], float]:
+    """Returns {status of an attack: count}, seconds of each good request, what went wrong, the most memory."""
+    counts, times, wrong, most, end = collections.Counter(), [], [], 0.0, time.perf_counter() + seconds
+
+    def again(raw: bytes) -> None:
+        while time.perf_counter() < end:
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                counts[ask(port, raw)[0]] += 1
+
+    threads = [threading.Thread(target=again, args=[raw]) for raw in bodies]
     for thread in threads:
         thread.start()
-
-
-def send(url: str, model: str, body: bytes) -> str:
-    """Returns the status of the answer, or what went wrong."""
-    connection = http.client.HTTPConnection(urllib.parse.urlparse(url).netloc, timeout=120)
-    try:
-        connection.request("POST", f"/v1/models/{model}:predict", body)
-        answer = connection.getresponse()
-        return str(answer.status) if "error" in json.loads(answer.read()) else "no error"
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        return type(error).__name__
-    finally:
-        connection.close()
-
-
-def watch(url: str, pid: str) -> None:
-    """Asks /healthz fifty times a second; prints its worst time and the most memory of the server so far."""
-    worst = {"seconds": 0.0, "memory": 0.0, "asked": 0}
-    while True:
+    good = post(TEXT, b'{"instances": ["a red heart"]}')
+    while time.perf_counter() < end:
         start = time.perf_counter()
-        connection = http.client.HTTPConnection(urllib.parse.urlparse(url).netloc, timeout=60)
-        connection.request("GET", "/healthz")
-        if connection.getresponse().status != 200:
-            sys.exit("/healthz is not well")
-        connection.close()
-        worst["seconds"] = max(worst["seconds"], time.perf_counter() - start)
-        worst["memory"] = max(worst["memory"], resident(int(pid)))
-        worst["asked"] += 1
-        print(json.dumps(worst), flush=True)
+        status, content = ask(port, good)
+        times.append(time.perf_counter() - start)
+        problem = verdict(status, content, good) if status == 200 else f"{status}: {content[:100]!r}"
+        wrong += [problem] if problem else []
+        most = max(most, resident(pid))
         time.sleep(0.02)
+    for thread in threads:
+        thread.join()
+    return dict(counts), np.array(times), wrong, most
 
 
 def resident(pid: int) -> float:
@@ -110,5 +216,43 @@ def resident(pid: int) -> float:
     return 4096.0 * int(pathlib.Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
 
 
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--export", required=True)
+    parser.add_argument("--count", type=int, default=2000, help="of damaged requests")
+    parser.add_argument("--seed", type=int, default=0, help="of the first request; the next has the next")
+    parser.add_argument("--seconds", type=float, default=30.0, help="of the good client, alone and beside the attack")
+    arguments = parser.parse_args()
+    command = [sys.executable, "-m", "mural_tf", "serve", f"--export={arguments.export}", "--port=0"]
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as log:
+        process = subprocess.Popen([*command, "--body_timeout_s=5"], stdout=subprocess.PIPE, stderr=log, text=True)
+        try:
+            line = process.stdout.readline()
+            if not line.startswith("Serving "):
+                sys.exit("The server did not start.")
+            port = int(line.rsplit(":", 1)[1])
+            counts, wrong = fuzz(port, range(arguments.seed, arguments.seed + arguments.count))
+            print(f"{arguments.count} damaged requests: {dict(counts)}; {len(wrong)} wrong answers")
+            idle = resident(process.pid)
+            for name, bodies in (("alone", []), ("beside the attack", large_bodies())):
+                counts, times, problems, most = attack(port, process.pid, arguments.seconds, bodies)
+                p50, p99 = 1000 * np.percentile(times, [50, 99])
+                print(
+                    f"{name}: {len(times)} texts, p50 {p50:.0f} ms, p99 {p99:.0f} ms, {len(problems)} wrong; {counts}"
+                )
+                wrong += problems
+            bound = 1.5 * idle + 2**28
+            print(f"memory {idle / 1e6:.0f} MB idle, {most / 1e6:.0f} MB at most; bound {bound / 1e6:.0f} MB")
+            alive = is_well(port)
+            process.send_signal(signal.SIGTERM)
+            code = process.wait(60)
+        finally:
+            process.kill()
+        log.seek(0)
+        traces = log.read().count("Traceback (most recent call last)")
+    print(f"{traces} stack traces, {'well' if alive else 'NOT WELL'} at the end, exit code {code}")
+    sys.exit(1 if wrong or traces or most > bound or not alive or code else 0)
+
+
 if __name__ == "__main__":
-    {"attack": attack, "watch": watch}[sys.argv[1]](*sys.argv[2:])
+    main()

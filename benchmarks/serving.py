@@ -1,17 +1,14 @@
-"""The exported encoders and the REST server: speed beside Hugging Face in PyTorch, load, memory, malformed requests.
+"""The exported encoders beside Hugging Face in PyTorch, and the REST server under load.
 
     python -m benchmarks.serving --pytorch=/path/to/venv/bin/python
 
 1. Encoders. Ours: an export's signatures, raw strings and JPEG bytes in, vectors out. Theirs: `AlignModel`'s two
-   encoders of the same sizes (BERT-base, EfficientNet-B0) with Hugging Face's fast tokenizer and image processor,
-   padding to the longest of the batch, in every setting of --pytorch_settings, compared in its fastest. Batches of 64
-   in turns, so that a busy machine slows both alike; then single requests.
-   Sentences are English prose of mixed length, from the language reference that comes with Python (or --sentences, one
-   a line); images are drawn, 640 x 480, JPEG. The vocabulary is built from the sentences; both sides read it.
+   encoders of the same sizes (BERT-base, EfficientNet-B0), in every setting of --pytorch_settings, compared in its
+   fastest. Batches of 64 in turns, so that a busy machine slows both alike; then single requests. Sentences are English
+   prose of mixed length, from the language reference that comes with Python; images are drawn, 640 x 480, JPEG. The
+   vocabulary is built from the sentences; both sides read it.
 2. Server. --clients clients keep asking for one text, or one image, each: requests/s, latency, errors; the server's
-   resident memory before and after; then damaged requests, and whether it still answers. With --attack=rows,pixels
-   instead: --clients good clients for --seconds alone, and again beside bodies of 28 MB of tiny rows (four at once)
-   and of 64 images that claim 67 million pixels each: latency of the good ones, wrong answers, memory, /healthz.
+   memory before and after. `benchmarks.rest_attack` is for those who mean harm.
 
 --export serves and measures a model of your own instead of the random one (the comparison is then of unequal models).
 """
@@ -20,45 +17,24 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import base64
 import io
+import json
 import pathlib
 import pydoc_data.topics
 import re
-import signal
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 
 import numpy as np
 from PIL import Image
 
-from benchmarks import rest_load
-from benchmarks.against_transformers import Side
+from benchmarks.rest_attack import resident
 
 SETTINGS = "float32,bfloat16,float32+channels_last,bfloat16+channels_last"
-
-
-def sentences(path: str) -> list[str]:
-    """Real sentences of mixed length, in random order."""
-    if path:
-        lines = pathlib.Path(path).read_text(encoding="utf-8").splitlines()
-        found = [line.strip() for line in lines if line.strip()]
-    else:
-        prose = re.sub(r"[*`]|\n(?! *\n)", " ", "\n\n".join(pydoc_data.topics.topics.values()))
-        found = [" ".join(part.split()) for part in re.split(r"(?<=[.?!])\s|\n", prose)]
-        found = [part for part in found if re.fullmatch(r"[A-Z][\w ,'()-]{8,300}[.?!]", part)]
-    return [found[i] for i in np.random.default_rng(0).permutation(len(found))]
-
-
-def photo(index: int) -> bytes:
-    """A JPEG of 640 x 480 pixels with soft colours and fine detail."""
-    draw = np.random.default_rng(index)
-    coarse = Image.fromarray(draw.integers(0, 255, (6, 8, 3), dtype=np.uint8)).resize((640, 480), Image.BICUBIC)
-    pixels = np.asarray(coarse, np.int16) + draw.normal(0, 6, (480, 640, 1)).astype(np.int16)
-    buffer = io.BytesIO()
-    Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8)).save(buffer, "JPEG", quality=90)
-    return buffer.getvalue()
 
 
 def write_inputs(folder: pathlib.Path, arguments) -> None:
@@ -66,72 +42,119 @@ def write_inputs(folder: pathlib.Path, arguments) -> None:
     from mural_tf.text.learning import build_vocabulary
     from mural_tf.text.vocabulary_file import save_vocabulary
 
-    texts = sentences(arguments.sentences)[: arguments.batch * arguments.batches]
+    prose = re.sub(r"[*`]|\n(?! *\n)", " ", "\n\n".join(pydoc_data.topics.topics.values()))
+    found = [" ".join(part.split()) for part in re.split(r"(?<=[.?!])\s|\n", prose)]
+    found = [part for part in found if re.fullmatch(r"[A-Z][\w ,'()-]{8,300}[.?!]", part)]
+    texts = [found[i] for i in np.random.default_rng(0).permutation(len(found))][: arguments.batch * 4]
     (folder / "texts.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
-    pieces = build_vocabulary(texts, arguments.vocabulary_size, builder="tokenizers", lower_case=True)
-    save_vocabulary(pieces, folder / "vocabulary.txt")
+    save_vocabulary(build_vocabulary(texts, 8000, builder="tokenizers", lower_case=True), folder / "vocabulary.txt")
     (folder / "images").mkdir()
     for i in range(arguments.batch):
-        (folder / "images" / f"{i:03}.jpg").write_bytes(photo(i))
-    lengths = [len(text.split()) for text in texts]
-    print(
-        f"{len(texts)} sentences of {statistics.mean(lengths):.1f} words on average, {min(lengths)} to {max(lengths)}"
-    )
+        draw = np.random.default_rng(i)
+        coarse = Image.fromarray(draw.integers(0, 255, (6, 8, 3), dtype=np.uint8)).resize((640, 480), Image.BICUBIC)
+        pixels = np.asarray(coarse, np.int16) + draw.normal(0, 6, (480, 640, 1)).astype(np.int16)
+        image = Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8))
+        image.save(folder / f"images/{i:03}.jpg", quality=90)
+    print(f"{len(texts)} sentences of {statistics.mean(len(text.split()) for text in texts):.1f} words on average")
+
+
+def build(folder: pathlib.Path, arguments) -> pathlib.Path:
+    """Exports EfficientNet-B0 and BERT-base with random weights."""
+    from mural_tf.config import base_config
+    from mural_tf.export.saved_model import export_model
+    from mural_tf.models import build_model
+    from mural_tf.text import build_tokenizer
+
+    config = base_config()
+    config.model, config.embedding_size, config.vocabulary.lower_case = "align", 320, True
+    config.image_tower.update(dict(width=1.0, depth=1.0, image_size=arguments.pixels, resize=arguments.pixels))
+    if arguments.tiny:
+        config.image_tower.update(dict(width=0.25, depth=0.25))
+        config.text_tower.update(dict(layers=1, hidden_size=32, heads=2, feed_forward_size=64))
+        config.embedding_size = 80
+    tokenizer = build_tokenizer(config, folder / "vocabulary.txt")
+    export_model(build_model(config, tokenizer.vocabulary_size), tokenizer, config, folder / "export")
+    return folder / "export"
 
 
 def compare_encoders(folder: pathlib.Path, export: pathlib.Path, arguments) -> None:
     """Prints items/s at the batch size, ratios over the rounds, and single-request latency of both sides."""
-    options = [f"--inputs={folder}", f"--batch={arguments.batch}", f"--threads={arguments.threads}"]
-    ours = Side([sys.executable, "-m", "benchmarks.serving_ours", f"--export={export}", *options])
-    theirs = Side([arguments.pytorch, "benchmarks/serving_pytorch.py", f"--pixels={arguments.pixels}", *options])
+    sides = {}
+    for name, python in (("ours", sys.executable), ("pytorch", arguments.pytorch)):
+        command = [python, "benchmarks/serving_sides.py", name, f"--inputs={folder}", f"--export={export}"]
+        command += [f"--{name}={getattr(arguments, name)}" for name in ("batch", "pixels", "threads")]
+        sides[name] = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def ask(side: str, case: str, setting: str = "", singles: int = 0) -> dict:
+        process = sides[side]
+        print(json.dumps({"case": case, "setting": setting, "singles": singles}), file=process.stdin, flush=True)
+        return json.loads(process.stdout.readline())
+
     for case in ("text", "image"):
-        settings = arguments.pytorch_settings.split(",")
-        if case == "text":
-            settings = [setting for setting in settings if "channels_last" not in setting]
-        ours.ask(case=case, setting="", rounds=1)
-        times = {s: [theirs.ask(case=case, setting=s, rounds=1)["seconds"] for _ in range(2)][1] for s in settings}
-        for setting, seconds in times.items():
-            print(f"  {case}: PyTorch {setting:24} {seconds:8.2f} s for the items of a round")
-        setting = min(times, key=times.get)
-        rounds = []
-        for _ in range(arguments.rounds):
-            rounds.append([side.ask(case=case, setting=setting, rounds=1) for side in (ours, theirs)])
-        for name, side in (("ours", 0), (f"PyTorch {setting}", 1)):
-            seconds = statistics.median(pair[side]["seconds"] for pair in rounds)
-            processor = statistics.median(pair[side]["processor"] for pair in rounds)
-            items = rounds[0][side]["items"]
-            print(
-                f"  {case}: {name:24} {items / seconds:8.1f} items/s, {1000 * processor / items:.1f} ms processor each"
-            )
-        for key in ("seconds", "processor"):
-            ratios = sorted(pair[1][key] / pair[0][key] for pair in rounds)
-            middle, low, high = statistics.median(ratios), ratios[0], ratios[-1]
-            print(f"  {case}: PyTorch / ours, {key}: {middle:.2f} ({low:.2f} to {high:.2f})")
-        for name, side in (("ours", ours), (f"PyTorch {setting}", theirs)):
-            single = side.ask(case=case, setting=setting, singles=arguments.singles)["milliseconds"]
+        settings = [name for name in arguments.pytorch_settings.split(",") if case == "image" or "+" not in name]
+        ask("ours", case)
+        seconds = {name: [sum(ask("pytorch", case, name)["times"]) for _ in range(2)][1] for name in settings}
+        setting = min(seconds, key=seconds.get)
+        print(f"  {case}: PyTorch's seconds a round: { ({name: round(value, 2) for name, value in seconds.items()}) }")
+        rounds = [{side: ask(side, case, setting) for side in sides} for _ in range(arguments.rounds)]
+        for side in sides:
+            rate = statistics.median(one[side]["items"] / sum(one[side]["times"]) for one in rounds)
+            processor = statistics.median(1000 * one[side]["processor"] / one[side]["items"] for one in rounds)
+            single = 1000 * np.array(ask(side, case, setting, arguments.singles + 10)["times"][10:])
             p50, p99 = np.percentile(single, [50, 99])
-            print(f"  {case}: {name:24} single request p50 {p50:.1f} ms, p99 {p99:.1f} ms", flush=True)
-    ours.close()
-    theirs.close()
+            print(f"  {case}: {side} {rate:.1f} items/s, {processor:.1f} ms processor each; one request p50 {p50:.1f} "
+                  f"ms, p99 {p99:.1f} ms", flush=True)  # fmt: skip
+        ratios = sorted(sum(one["pytorch"]["times"]) / sum(one["ours"]["times"]) for one in rounds)
+        print(
+            f"  {case}: PyTorch {setting} / ours: {statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+        )
+    for process in sides.values():
+        process.stdin.close()
+        process.wait()
 
 
-def load_server(folder: pathlib.Path, export: pathlib.Path, arguments) -> bool:
-    """Prints what the server does under load; returns whether it answered everything as it should."""
+async def load(url: str, model: str, values: list, clients: int, requests: int) -> int:
+    """Every client sends its next request when the one before is answered; prints the speed and returns the errors."""
+    import aiohttp
+
+    milliseconds, errors, numbers = [], 0, iter(range(requests))
+
+    async def client(session):
+        nonlocal errors
+        for i in numbers:
+            start = time.perf_counter()
+            body = {"instances": [values[i % len(values)]]}
+            async with session.post(f"/v1/models/{model}:predict", json=body) as answer:
+                vectors = (await answer.json()).get("predictions", [])
+                errors += answer.status != 200 or not np.isclose(np.linalg.norm(vectors), 1.0, atol=1e-3)
+            milliseconds.append(1000 * (time.perf_counter() - start))
+
+    async with aiohttp.ClientSession(url, connector=aiohttp.TCPConnector(limit=clients)) as session:
+        start = time.perf_counter()
+        await asyncio.gather(*(client(session) for _ in range(clients)))
+    speed, (p50, p99) = requests / (time.perf_counter() - start), np.percentile(milliseconds, [50, 99])
+    words = f"{clients} clients, {requests} requests: {speed:.1f} requests/s, p50 {p50:.0f} ms, p99 {p99:.0f} ms"
+    print(f"  {model}: {words}, {errors} errors", flush=True)
+    return errors
+
+
+def load_server(folder: pathlib.Path, export: pathlib.Path, arguments) -> int:
+    """Prints what the server does under load, after a warm-up; returns the errors."""
     command = [sys.executable, "-m", "mural_tf", "serve", f"--export={export}", "--port=0"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
-        line = process.stdout.readline()
-        if not line.startswith("Serving "):
-            sys.exit("The server did not start; its message stands above.")
+        url, errors = process.stdout.readline().split()[-1], 0
         texts = (folder / "texts.txt").read_text(encoding="utf-8").splitlines()
         images = [path.read_bytes() for path in sorted((folder / "images").iterdir())]
-        good = asyncio.run(rest_load.run(line.split()[-1], process.pid, texts, images, arguments))
-        process.send_signal(signal.SIGTERM)
-        code = process.wait(60)
+        images = [{"b64": base64.b64encode(data).decode()} for data in images]
+        for requests in (10 * arguments.clients, arguments.requests):
+            before = resident(process.pid)
+            errors += asyncio.run(load(url, "text_encoder", texts, arguments.clients, requests))
+            errors += asyncio.run(load(url, "image_encoder", images, arguments.clients, requests // 10))
+        print(f"  memory {before / 1e6:.0f} MB before and {resident(process.pid) / 1e6:.0f} MB after the last two")
     finally:
-        process.kill()
-    print(f"  ended on SIGTERM with code {code}")
-    return good and code == 0
+        process.terminate()
+    return errors + process.wait(60)
 
 
 def main() -> None:
@@ -139,33 +162,22 @@ def main() -> None:
     parser.add_argument("--pytorch", default="", help="Python with torch and transformers; empty: the server alone")
     parser.add_argument("--pytorch_settings", default=SETTINGS)
     parser.add_argument("--export", default="", help="an export to serve instead of a random model")
-    parser.add_argument("--sentences", default="", help="file with one sentence a line")
-    parser.add_argument("--vocabulary_size", type=int, default=8000)
     parser.add_argument("--pixels", type=int, default=224)
     parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--batches", type=int, default=4, help="of texts, in a round")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--singles", type=int, default=200)
     parser.add_argument("--threads", type=int, default=0, help="of each side; 0: its own default")
     parser.add_argument("--clients", type=int, default=32)
     parser.add_argument("--requests", type=int, default=10_000, help="of texts; a tenth as many of images")
-    parser.add_argument("--malformed", type=int, default=1000)
-    parser.add_argument("--attack", default="", help="rows, pixels or both; empty: none")
-    parser.add_argument("--seconds", type=float, default=60.0, help="of good clients, alone and beside the attack")
-    parser.add_argument("--pause", type=float, default=1.0, help="seconds from an answer to the attack to the next")
     parser.add_argument("--tiny", action="store_true", help="small towers of ours alone, to see that it all works")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = pathlib.Path(temporary)
         write_inputs(folder, arguments)
-        export = pathlib.Path(arguments.export or folder / "export")
-        if not arguments.export:
-            build = [f"--build={export}", f"--inputs={folder}", f"--pixels={arguments.pixels}"]
-            build += ["--tiny"] * arguments.tiny
-            subprocess.run([sys.executable, "-m", "benchmarks.serving_ours", *build], check=True)
+        export = pathlib.Path(arguments.export) if arguments.export else build(folder, arguments)
         if arguments.pytorch:
             compare_encoders(folder, export, arguments)
-        sys.exit(0 if load_server(folder, export, arguments) else 1)
+        sys.exit(1 if load_server(folder, export, arguments) else 0)
 
 
 if __name__ == "__main__":

@@ -1,18 +1,24 @@
-"""An application that answers on a free port while a test runs, listened to as the command serve does."""
+"""An application that answers on a free port while a test runs, how tests ask it, and a model that waits for a gate."""
 
 import asyncio
 import contextlib
+import http.client
+import json
 import socket
 import threading
+import time
 import types
 
-from mural_tf.search.server.connections import listening
+import numpy as np
+import tensorflow as tf
+
+from mural_tf.search.server.app import listening
 from mural_tf.search.server.limits import Limits
 
 
 @contextlib.contextmanager
 def running(app, limits=None):
-    """Yields `.port`, `.runner` and `.loop`; the loop is in a thread."""
+    """Yields `.port`, `.runner` and `.loop`; the loop is in a thread, listened to as the command serve does."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
@@ -28,3 +34,41 @@ def running(app, limits=None):
         loop.call_soon_threadsafe(loop.stop)
         thread.join(30)
         loop.close()
+
+
+def ask(port, path, body=None, method=None, headers=None, connection=None):
+    """Returns (status, JSON or bytes, headers) of a request; anything but bytes and text is sent as JSON."""
+    own = connection or http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    body = body if body is None or isinstance(body, (bytes, str)) else json.dumps(body)
+    own.request(method or ("GET" if body is None else "POST"), path, body, headers or {})
+    response = own.getresponse()
+    data = response.read()
+    if connection is None:
+        own.close()
+    is_json = response.headers.get_content_type() == "application/json"
+    return response.status, json.loads(data) if is_json else data, response.headers
+
+
+def until(condition):
+    """Waits until it holds."""
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.01)
+
+
+class Multiplier:
+    """A signature: y = [number · x, number · x, …], `width` times, when its gate is open; remembers its runs' rows."""
+
+    def __init__(self, number=2.0, width=1):
+        self.inputs = {"x": tf.TensorSpec([None], tf.float32)}
+        self.takes_images, self.row_bytes, self.saved_model = False, 4 * width, threading.Lock()
+        self.number, self.width, self.runs = number, width, []
+        self.gate, self.began = threading.Event(), threading.Event()
+        self.gate.set()
+
+    def run(self, inputs):
+        self.runs.append(inputs["x"].tolist())
+        self.began.set()
+        assert self.gate.wait(20)
+        return {"y": np.repeat(self.number * inputs["x"][:, None], self.width, axis=1)}

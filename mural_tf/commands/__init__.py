@@ -413,14 +413,13 @@ def serve():
         port=(8501, "Port to listen on; 0: any free one.", (0, 65535)),
         poll_seconds=(10.0, "Seconds between two looks for a new version in the export; 0: never."),
     )
-    labels = cli.define(labels=([], "Versions with names, which stay loaded: stable=1,canary=2."))
     limit = cli.define(
         max_batch=(64, "Rows in one run of an encoder."),
         batch_window_ms=(2.0, "How long a request waits for others to share a run."),
         max_rows=(1024, "Rows in one request."),
         max_request_mb=(32.0, "Size of a request's body."),
         max_mb_in_flight=(96.0, "Size of all bodies and answers held at once; at least twice --max_request_mb."),
-        max_parsed_mb=(96.0, "Memory that the lists and numbers of one body may take."),
+        max_values=(2_000_000, "Numbers, texts, lists and objects in one body; memory is for about 100 bytes each."),
         max_image_megapixels=(64.0, "Pixels of an image by its header; exports take 67 at most."),
         max_request_megapixels=(128.0, "Pixels of all images of a request; twice as many are held at once."),
         max_waiting=(1024, "Requests that may wait for one signature."),
@@ -433,17 +432,15 @@ def serve():
     def main(_) -> None:
         from mural_tf.search.server.app import serve
         from mural_tf.search.server.limits import Limits
-        from mural_tf.search.server.versions import parse_labels
 
+        same = ("max_batch", "max_rows", "max_values", "max_waiting", "max_connections")
         serve(
             **flag,
-            labels=parse_labels(labels["labels"]),
             limits=Limits(
-                **{name: limit[name] for name in ("max_batch", "max_rows", "max_waiting", "max_connections")},
+                **{name: limit[name] for name in same},
                 window=limit["batch_window_ms"] / 1000.0,
                 max_request_bytes=int(limit["max_request_mb"] * 2**20),
                 max_bytes_in_flight=int(limit["max_mb_in_flight"] * 2**20),
-                max_parsed_bytes=int(limit["max_parsed_mb"] * 2**20),
                 max_image_pixels=int(limit["max_image_megapixels"] * 10**6),
                 max_request_pixels=int(limit["max_request_megapixels"] * 10**6),
                 idle_timeout=limit["idle_timeout_s"],

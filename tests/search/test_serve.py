@@ -8,7 +8,6 @@ import io
 import json
 import os
 import pathlib
-import random
 import re
 import signal
 import socket
@@ -23,15 +22,14 @@ import pytest
 import tensorflow as tf
 from aiohttp import web
 from PIL import Image
+from running_app import ask as ask_server
 from running_app import running
 from toy_export import TEXTS, pictures
 
-from benchmarks.fuzz_requests import fuzz, is_well
+from benchmarks.rest_attack import fuzz, is_well
 from mural_tf.data.pictures import for_the_encoder
-from mural_tf.errors import UserError
 from mural_tf.search.server.app import PREDICT, create_app
-from mural_tf.search.server.claims import first_frame
-from mural_tf.search.server.limits import Limits
+from mural_tf.search.server.limits import Limits, decodable
 from mural_tf.search.server.models import Signature
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -54,10 +52,10 @@ async def broken(request):
 @pytest.fixture(scope="module")
 def server(export):
     """The app on a free port, for all tests."""
-    warmed = []
+    warmed = set()
     with pytest.MonkeyPatch.context() as patch:
         original = Signature.run
-        patch.setattr(Signature, "run", lambda self, inputs: (warmed.append(self), original(self, inputs))[1])
+        patch.setattr(Signature, "run", lambda self, inputs: (warmed.add(self), original(self, inputs))[1])
         app = create_app(export, LIMITS, [web.get("/similarity", similarity), web.get("/broken", broken)])
     with running(app, LIMITS) as test_server:
         test_server.app, test_server.warmed = app, warmed
@@ -66,78 +64,80 @@ def server(export):
 
 @pytest.fixture
 def ask(server):
-    def ask(path, body=None, method=None, headers=None):
-        """Returns (status, JSON or text)."""
-        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
-        if body is not None and not isinstance(body, (bytes, str)):
-            body = json.dumps(body)
-        connection.request(method or ("GET" if body is None else "POST"), path, body, headers or {})
-        response = connection.getresponse()
-        data, kind = response.read(), response.headers.get_content_type()
-        connection.close()
-        return response.status, json.loads(data) if kind == "application/json" else data.decode()
-
-    return ask
+    """`ask(path, body, …)` → (status, JSON or bytes)."""
+    return lambda *arguments, **options: ask_server(server.port, *arguments, **options)[:2]
 
 
 @pytest.fixture(scope="module")
-def direct(export):
-    """{encoder: its signatures}, run without the server."""
-    loaded = {name: tf.saved_model.load(str(export / name / "1")) for name in ("image_encoder", "text_encoder")}
-    yield {name: saved_model.signatures for name, saved_model in loaded.items()}
+def direct(server):
+    """`direct(encoder, signature, name=values, …)`: what the signature computes without the server."""
+    models = server.app[PREDICT].__self__.versions.models
+
+    def run(encoder, signature="serving_default", **inputs):
+        (output,) = models[encoder].signatures[signature].run(inputs).values()
+        return output
+
+    return run
 
 
-def difference(a, b):
-    assert np.shape(a) == np.shape(b)
-    return np.abs(np.asarray(a) - np.asarray(b)).max()
+def assert_close(found, expected):
+    assert np.shape(found) == np.shape(expected)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
 
 
 def b64(data):
     return {"b64": base64.b64encode(data).decode()}
 
 
+def saved(image, kind, **options):
+    buffer = io.BytesIO()
+    image.save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
 def test_texts_in_rows_and_columns(ask, direct):
-    expected = direct["text_encoder"]["serving_default"](text=tf.constant(TEXTS))["embedding"]
-    for body in (
-        {"instances": [{"text": text} for text in TEXTS]},
-        {"instances": TEXTS, "signature_name": "serving_default"},
-        {"instances": [b64(text.encode()) for text in TEXTS]},
+    expected = direct("text_encoder", text=np.array([text.encode() for text in TEXTS], object))
+    for path, body, key in (
+        ("", {"instances": [{"text": text} for text in TEXTS]}, "predictions"),
+        ("", {"instances": TEXTS, "signature_name": "serving_default"}, "predictions"),
+        ("", {"instances": [b64(text.encode()) for text in TEXTS]}, "predictions"),
+        ("/versions/1", {"inputs": TEXTS}, "outputs"),
+        ("/versions/1", {"inputs": {"text": TEXTS}}, "outputs"),
     ):
-        status, answer = ask(TEXT + ":predict", body)
-        assert status == 200 and set(answer) == {"predictions"} and difference(answer["predictions"], expected) < 1e-5
-    for inputs in (TEXTS, {"text": TEXTS}):
-        status, answer = ask(TEXT + "/versions/1:predict", {"inputs": inputs})
-        assert status == 200 and set(answer) == {"outputs"} and difference(answer["outputs"], expected) < 1e-5
-    expected = direct["text_encoder"]["text_text"](text=tf.constant(TEXTS))["text_text_embedding"]
+        status, answer = ask(f"{TEXT}{path}:predict", body)
+        assert status == 200 and set(answer) == {key}
+        assert_close(answer[key], expected)
     status, answer = ask(TEXT + ":predict", {"signature_name": "text_text", "instances": TEXTS})
-    assert status == 200 and difference(answer["predictions"], expected) < 1e-5
+    assert_close(answer["predictions"], direct("text_encoder", "text_text", text=TEXTS))
     assert ask(TEXT + ":predict", json.dumps({"instances": ["x" * 10**5, "a\0b"]}))[0] == 200
 
 
-def test_images_and_inputs_with_several_names(ask, direct):
-    data = pictures()
-    expected = direct["image_encoder"]["serving_default"](image_bytes=tf.constant(data))["embedding"]
-    status, answer = ask(IMAGE + ":predict", {"instances": [{"image_bytes": b64(image)} for image in data]})
-    assert status == 200 and difference(answer["predictions"], expected) < 1e-5
+def test_inputs_with_several_names(ask, direct):
     tokens = {"input_word_ids": [[2, 5, 3]], "input_mask": [[1, 1, 1]], "input_type_ids": [[0, 0, 0]]}
-    expected = direct["text_encoder"]["tokens"](**{k: tf.constant(v) for k, v in tokens.items()})["embedding"]
+    expected = direct("text_encoder", "tokens", **tokens)
     row = {name: value[0] for name, value in tokens.items()}
     for body, key in (({"instances": [row]}, "predictions"), ({"inputs": tokens}, "outputs")):
         status, answer = ask(TEXT + ":predict", {"signature_name": "tokens", **body})
-        assert status == 200 and difference(answer[key], expected) < 1e-5
+        assert status == 200
+        assert_close(answer[key], expected)
 
 
-def test_an_image_that_cannot_be_read_is_named_or_zeros_where_asked_for(ask, direct):
-    good = pictures()[1]  # a JPEG
-    expected = direct["image_encoder"]["serving_default"](image_bytes=tf.constant([good]))["embedding"]
-    for damaged in (b"no image", b"", good[:40], png_of_size(64, 64), pictures()[0][:-40]):
-        rows = [{"image_bytes": b64(image)} for image in (good, damaged)]
-        status, answer = ask(IMAGE + ":predict", {"instances": rows})
+def test_images_that_cannot_be_read_are_named_or_zeros_where_asked_for(ask, direct):
+    good = pictures()
+    expected = direct("image_encoder", image_bytes=good)
+    status, answer = ask(IMAGE + ":predict", {"instances": [{"image_bytes": b64(image)} for image in good]})
+    assert status == 200
+    assert_close(answer["predictions"], expected)
+    gif, webp = (saved(Image.new("RGB", (40, 30), (50, 9, 250)), kind) for kind in ("GIF", "WEBP"))
+    damaged = [b"no image", b"", good[1][:40], png_of_size(64, 64), good[0][:-40], gif[:-10], webp[:-40]]
+    for data in damaged:
+        status, answer = ask(IMAGE + ":predict", {"instances": [b64(good[1]), b64(data)]})
         assert status == 400 and answer["error"].startswith("Row 1 (the first is 0) is not an image"), answer
-        status, answer = ask(IMAGE + ":predict", {"instances": rows, "on_error": "zeros"})
-        assert status == 200 and not np.any(answer["predictions"][1])
-        assert difference(answer["predictions"][:1], expected) < 1e-5
-    status, answer = ask(IMAGE + ":predict", {"inputs": [b64(good)], "on_error": ["zeros"]})
+    rows = [b64(data) for data in (good[1], *damaged)]
+    status, answer = ask(IMAGE + ":predict", {"instances": rows, "on_error": "zeros"})
+    assert status == 200 and not np.any(answer["predictions"][1:])
+    assert_close(answer["predictions"][:1], expected[1:2])
+    status, answer = ask(IMAGE + ":predict", {"inputs": rows[:1], "on_error": ["zeros"]})
     assert status == 400 and "\"on_error\" must be 'raise' or 'zeros', got a list" in answer["error"]
 
 
@@ -151,61 +151,41 @@ def png_of_size(width, height, color=2):
     return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(bytes(100))) + chunk(b"IEND", b"")
 
 
-@pytest.mark.parametrize("sizes, words", [
-    ([(8, 8), (8191, 8191)], "Row 1 (the first is 0) brings it to 67.1 million pixels of one image"),
-    ([(4500, 4500, 6)], "Row 0 (the first is 0) brings it to 81.0 million pixels of one image"),
-    ([(7000, 7000)] * 4, "Row 2 (the first is 0) brings it to 147.0 million pixels of all images of a request"),
-    ([(2**31 - 1, 2**31 - 1)], "million pixels of one image"),
+def gif_of_size(side):
+    """A GIF whose header says 40 x 30 and whose frame says more."""
+    data = bytearray(saved(Image.new("P", (40, 30)), "GIF"))
+    at = data.index(b",\0\0\0\0")  # where its description begins
+    data[at + 5 : at + 9] = 2 * side.to_bytes(2, "little")
+    return bytes(data)
+
+
+@pytest.mark.parametrize("images, words", [
+    ([png_of_size(8, 8), png_of_size(8191, 8191)], "Row 1 (the first is 0) brings it to 67.1 million pixels of one"),
+    ([png_of_size(4500, 4500, 6)], "Row 0 (the first is 0) brings it to 81.0 million pixels of one image"),
+    ([png_of_size(7000, 7000)] * 4, "Row 2 (the first is 0) brings it to 147.0 million pixels of all images of a"),
+    ([png_of_size(2**31 - 1, 2**31 - 1)], "million pixels of one image"),
+    ([gif_of_size(9000)], "million pixels of one image"),
 ])  # fmt: skip
-def test_images_that_claim_too_many_pixels_are_refused_before_decoding(ask, sizes, words):
-    rows = [b64(png_of_size(*size)) for size in sizes]
+def test_images_that_claim_too_many_pixels_are_refused_before_decoding(ask, images, words):
     for extra in ({}, {"on_error": "zeros"}):
-        status, answer = ask(IMAGE + ":predict", {"instances": rows, **extra})
+        status, answer = ask(IMAGE + ":predict", {"instances": [b64(image) for image in images], **extra})
         assert status == 400 and words in answer["error"], answer
 
 
-def test_of_a_gif_only_the_first_frame_is_unpacked(ask, direct):
+def test_other_formats_are_encoded_again_and_of_a_gif_only_the_first_frame_is_unpacked(ask, direct):
     frames = [Image.new("RGB", (40, 30), (50 * i, 9, 250 - 50 * i)) for i in range(5)]
-    for options in ({}, {"transparency": 3, "loop": 0, "comment": b"x" * 600, "disposal": 2}):
-        buffer = io.BytesIO()
-        frames[0].save(buffer, "GIF", save_all=True, append_images=frames[1:], **options)
-        data = buffer.getvalue()
-        assert data.startswith(first_frame(data)[0][:-1]) and len(first_frame(data)[0]) < len(data)
-        expected = direct["image_encoder"]["serving_default"](image_bytes=tf.constant([data]))["embedding"]
-        status, answer = ask(IMAGE + ":predict", {"instances": [b64(data)]})
-        assert status == 200 and difference(answer["predictions"], expected) < 1e-5
-        status, answer = ask(IMAGE + ":predict", {"instances": [b64(data[: len(first_frame(data)[0]) - 5])]})
-        assert status == 400 and "not an image" in answer["error"]
-
-
-def test_an_image_of_a_gif_may_be_larger_than_its_header_says(ask):
-    buffer = io.BytesIO()
-    Image.new("P", (40, 30)).save(buffer, "GIF")
-    data = bytearray(buffer.getvalue())
-    at = data.index(b",\0\0\0\0")  # where its description begins
-    data[at + 5 : at + 9] = 2 * (9000).to_bytes(2, "little")
-    assert first_frame(bytes(data))[1] == 81_000_000
-    status, answer = ask(IMAGE + ":predict", {"instances": [b64(bytes(data))]})
-    assert status == 400 and "million pixels of one image" in answer["error"]
-
-
-@pytest.mark.parametrize("kind, options", [("WEBP", {"lossless": True}), ("TIFF", {})])
-def test_other_formats_are_encoded_again(ask, direct, kind, options):
-    picture, buffer = Image.new("RGB", (40, 30), (200, 60, 20)), io.BytesIO()
-    picture.save(buffer, kind, **options)
-    expected = direct["image_encoder"]["serving_default"](
-        image_bytes=tf.constant([for_the_encoder(buffer.getvalue())])
-    )["embedding"]
-    status, answer = ask(IMAGE + ":predict", {"instances": [b64(buffer.getvalue())]})
-    assert status == 200 and difference(answer["predictions"], expected) < 1e-5
-    status, answer = ask(IMAGE + ":predict", {"instances": [b64(buffer.getvalue()[:-40])]})
-    assert status == 400 and "is not an image that can be read" in answer["error"]
+    gifs = [saved(frames[0], "GIF", save_all=True, append_images=frames[1:], **options) for options in
+            ({}, {"transparency": 3, "loop": 0, "comment": b"x" * 600, "disposal": 2})]  # fmt: skip
+    others = [saved(frames[0], kind, **options) for kind, options in (("WEBP", {"lossless": True}), ("TIFF", {}))]
+    expected = direct("image_encoder", image_bytes=[*gifs, *map(for_the_encoder, others)])
+    status, answer = ask(IMAGE + ":predict", {"instances": [b64(image) for image in [*gifs, *others]]})
+    assert status == 200
+    assert_close(answer["predictions"], expected)
+    assert [Image.open(io.BytesIO(data)).n_frames for data in (*gifs, *decodable(gifs))] == [5, 5, 1, 1]
 
 
 def test_a_jpeg_of_many_scans_is_refused(ask):
-    buffer = io.BytesIO()
-    Image.new("L", (40, 30), 77).save(buffer, "JPEG", progressive=True)
-    good = buffer.getvalue()
+    good = saved(Image.new("L", (40, 30), 77), "JPEG", progressive=True)
     assert ask(IMAGE + ":predict", {"instances": [b64(good)]})[0] == 200
     bomb = good[:-2] + 100 * good[good.rindex(b"\xff\xda") : -2] + good[-2:]
     status, answer = ask(IMAGE + ":predict", {"instances": [b64(good), b64(bomb)]})
@@ -213,14 +193,14 @@ def test_a_jpeg_of_many_scans_is_refused(ask):
 
 
 def test_damaged_requests_get_errors_or_right_answers(server):
-    counts, wrong = fuzz(server.port, range(100))
+    counts, wrong = fuzz(server.port, range(150))
     assert not wrong and counts[200] and counts[400] and is_well(server.port)
 
 
 def test_status_metadata_health_and_metrics(ask):
     status, answer = ask(TEXT)
-    assert status == 200 and answer["model_version_status"][0]["version"] == "1"
-    assert answer["model_version_status"][0]["state"] == "AVAILABLE"
+    state = {"state": "AVAILABLE", "status": {"error_code": "OK", "error_message": ""}}
+    assert status == 200 and answer == {"model_version_status": [{"version": "1", **state}]}
     status, answer = ask(IMAGE + "/versions/1/metadata")
     assert status == 200 and answer["model_spec"] == {"name": "image_encoder", "signature_name": "", "version": "1"}
     definition = answer["metadata"]["signature_def"]["signature_def"]["serving_default"]
@@ -228,40 +208,35 @@ def test_status_metadata_health_and_metrics(ask):
     assert [size["size"] for size in definition["outputs"]["embedding"]["tensor_shape"]["dim"]] == ["-1", "80"]
     assert ask("/healthz") == (200, {"status": "ok"})
     status, text = ask("/metrics")
-    assert status == 200 and 'requests_total{model="text_encoder",status="200"}' in text
-    assert "process_resident_memory_bytes" in text
+    assert status == 200 and b'requests_total{model="text_encoder",status="200"}' in text
+    assert b"process_resident_memory_bytes" in text
 
 
 def test_every_signature_is_warm_before_the_server_listens(server):
-    versions = server.app[PREDICT].__self__.versions
-    models = [versions.find(name).model for name in versions.names]
-    signatures = [signature for model in models for signature in model.signatures.values()]
-    assert len(signatures) == 5
-    assert {id(signature) for signature in signatures} == {id(signature) for signature in server.warmed}
+    models = server.app[PREDICT].__self__.versions.models
+    signatures = {signature for model in models.values() for signature in model.signatures.values()}
+    assert len(signatures) == 5 and signatures == server.warmed
 
 
 def test_a_mounted_route_uses_the_encoders(ask, direct):
-    texts = direct["text_encoder"]["text_text"](text=tf.constant(["thing w1", "ding v1"]))["text_text_embedding"]
+    a, b = direct("text_encoder", "text_text", text=["thing w1", "ding v1"])
     status, answer = ask("/similarity?a=thing+w1&b=ding+v1")
-    assert status == 200 and abs(answer - float(tf.tensordot(texts[0], texts[1], 1))) < 1e-5
+    assert status == 200 and abs(answer - a @ b) < 1e-5
     assert ask("/broken") == (500, {"error": "The server failed on this request; its log says why."})
 
 
 def test_clients_at_once_share_runs_and_get_their_own_answers(ask, direct):
-    def rows():
-        lines = [
-            line for line in ask("/metrics")[1].splitlines() if 'batch_rows_count{model="text_encoder",sig' in line
-        ]
-        return sum(float(line.split()[-1]) for line in lines if "serving_default" in line)
+    def runs():
+        name = b'batch_rows_count{model="text_encoder",signature="serving_default"'
+        return sum(float(line.split()[-1]) for line in ask("/metrics")[1].splitlines() if name in line)
 
     texts = [f"thing w{i}" for i in range(48)]
-    expected = direct["text_encoder"]["serving_default"](text=tf.constant(texts))["embedding"].numpy()
-    before = rows()
+    expected, before = direct("text_encoder", text=texts), runs()
     with concurrent.futures.ThreadPoolExecutor(16) as pool:
         answers = list(pool.map(lambda text: ask(TEXT + ":predict", {"instances": [text]}), texts))
     assert all(status == 200 for status, _ in answers)
-    assert difference([answer["predictions"][0] for _, answer in answers], expected) < 1e-5
-    assert rows() - before < 40  # runs; 48 without batching
+    assert_close([answer["predictions"][0] for _, answer in answers], expected)
+    assert runs() - before < 40  # 48 without batching
 
 
 def test_only_the_request_at_fault_gets_the_error(ask):
@@ -325,10 +300,10 @@ TOKENS = [
 ]
 
 
-@pytest.mark.parametrize("body, status, words", MALFORMED, ids=range(len(MALFORMED)))
-def test_malformed_requests_are_reported(ask, body, status, words):
-    found, answer = ask(TEXT + ":predict", body)
-    assert found == status and set(answer) == {"error"} and words in answer["error"], answer
+def test_malformed_requests_are_reported(ask):
+    for body, status, words in MALFORMED:
+        found, answer = ask(TEXT + ":predict", body)
+        assert found == status and set(answer) == {"error"} and words in answer["error"], (body, answer)
 
 
 def test_malformed_numbers_are_reported(ask):
@@ -375,49 +350,36 @@ def test_packed_bodies_and_slow_ones(ask, server):
     assert ask("/healthz")[0] == 200
 
 
-def test_random_damage_never_brings_it_down(ask):
-    draw = random.Random(0)
-    good = json.dumps({"signature_name": "serving_default", "instances": [{"text": "thing"}, {"b64": "AAAA"}]}).encode()
-    statuses = set()
-    for _ in range(150):
-        body = bytearray(good)
-        for _ in range(draw.randint(1, 8)):
-            body[draw.randrange(len(body))] = draw.randrange(256)
-        statuses.add(ask(TEXT + ":predict", bytes(body[: draw.randint(1, len(body))]))[0])
-    assert statuses <= {200, 400} and 400 in statuses
-    assert ask(TEXT + ":predict", {"instances": ["thing"]})[0] == 200
-
-
 def test_rest_client_as_exported(server, direct, export, tmp_path):
     (tmp_path / "photo.png").write_bytes(pictures()[0])
     command = [sys.executable, str(export / "serving/rest_client.py"), "photo.png", "thing w1", "ding"]
     environment = {"SERVER": f"http://127.0.0.1:{server.port}"}
     run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
-    image = direct["image_encoder"]["serving_default"](image_bytes=tf.constant(pictures()[:1]))["embedding"]
-    text = direct["text_encoder"]["serving_default"](text=tf.constant(["thing w1", "ding"]))["embedding"]
+    (image,) = direct("image_encoder", image_bytes=pictures()[:1])
     values = [float(line.split()[0]) for line in run.stdout.splitlines()]
-    assert difference(values, tf.linalg.matvec(text, image[0])) < 1e-4
+    np.testing.assert_allclose(values, direct("text_encoder", text=["thing w1", "ding"]) @ image, atol=1e-4)
     assert len((export / "serving/rest_client.py").read_text().splitlines()) <= 25
 
 
-def start(*flags):
+def test_the_program_answers_and_ends_on_sigterm(tmp_path):
+    module = tf.Module()
+    spec = [tf.TensorSpec([None], tf.float32, name="x")]
+    module.call = tf.function(lambda x: {"y": 2.0 * x}, input_signature=spec)
+    tf.saved_model.save(module, str(tmp_path / "doubler/1"), signatures=module.call)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "-1"}
-    command = [sys.executable, "-m", "mural_tf", "serve", *flags]
-    return subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-
-
-def test_the_program_answers_and_ends_on_sigterm(export):
-    process = start(f"--export={export}", "--port=0", "--batch_window_ms=1500")
+    command = [sys.executable, "-m", "mural_tf", "serve", f"--export={tmp_path}", "--port=0", "--batch_window_ms=1500"]
+    process = subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
         line = process.stdout.readline()
         assert line.startswith("Serving "), process.stderr.read()
         port = int(line.rsplit(":", 1)[1])
         connection = http.client.HTTPConnection("localhost", port, timeout=30)
-        connection.request("POST", TEXT + ":predict", json.dumps({"instances": ["thing"]}))
+        connection.request("POST", "/v1/models/doubler:predict", json.dumps({"instances": [3]}))
         time.sleep(0.5)  # the request waits for company when the signal comes
         process.send_signal(signal.SIGTERM)
-        assert connection.getresponse().status == 200
+        answer = connection.getresponse()
+        assert answer.status == 200 and json.loads(answer.read()) == {"predictions": [6.0]}
         assert process.wait(30) == 0
     finally:
         process.kill()
@@ -425,10 +387,8 @@ def test_the_program_answers_and_ends_on_sigterm(export):
         socket.create_connection(("localhost", port), timeout=1)
 
 
-def test_help_is_quick_and_mistakes_are_named(tmp_path):
+def test_help_is_quick():
     command = [sys.executable, "-X", "importtime", "-m", "mural_tf", "serve", "--help"]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert "--export" in run.stdout and "--batch_window_ms" in run.stdout
     assert "absl.flags" in run.stderr and not re.search(r"tensorflow|aiohttp|numpy", run.stderr)  # slow imports
-    with pytest.raises(UserError, match="is not an export: expected SavedModels such as"):
-        create_app(tmp_path)

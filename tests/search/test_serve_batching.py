@@ -2,11 +2,12 @@
 
 import asyncio
 import threading
+import weakref
 
 import numpy as np
 import pytest
+from running_app import until
 
-from mural_tf.errors import UserError
 from mural_tf.search.server.limits import Limits, Overloaded
 from mural_tf.search.server.models import Batcher
 
@@ -32,9 +33,7 @@ def with_batcher(scenario, **limits):
 
     async def main():
         batcher = Batcher(model, Limits(**{"window": 0.05, "max_batch": 4, **limits}), lambda rows: None)
-        result = await scenario(batcher, model)
-        await batcher.close()
-        return result
+        return await scenario(batcher, model)
 
     return asyncio.run(main()), model.runs
 
@@ -93,6 +92,16 @@ def test_what_comes_while_a_batch_runs_goes_together_and_what_was_given_up_is_no
     assert [int(answer[0]) for answer in answers] == [2, 4, 8] and runs == [1, 2]
 
 
+def test_what_runs_it_ends_with_its_last_reference():
+    before, found = threading.active_count(), []
+
+    async def scenario(batcher, model):
+        found.append((weakref.ref(batcher), (await ask(batcher, 1))["y"]))
+
+    with_batcher(scenario)
+    until(lambda: found[0][0]() is None and threading.active_count() <= before)
+
+
 def test_too_many_waiting_are_refused():
     async def scenario(batcher, model):
         model.gate.clear()
@@ -106,9 +115,3 @@ def test_too_many_waiting_are_refused():
         return len(await asyncio.gather(running, *waiting))
 
     assert with_batcher(scenario, max_waiting=2)[0] == 3
-
-
-def test_limits_are_checked():
-    with pytest.raises(UserError, match="max_batch=0 must be above 0"):
-        Limits(max_batch=0)
-    assert Limits(window=0).window == 0

@@ -1,12 +1,12 @@
 """The routes: TensorFlow Serving's REST paths, /healthz and /metrics, and whatever else is mounted.
 
-    POST /v1/models/NAME[/versions/N|/labels/L]:predict       see rest_json.py
-    GET  /v1/models/NAME[/versions/N|/labels/L]               the state of each version, or of one
-    GET  /v1/models/NAME[/versions/N|/labels/L]/metadata      its signatures
-    GET  /healthz                                             {"status": "ok"} as soon as everything is loaded
-    GET  /metrics                                             Prometheus' text format
+    POST /v1/models/NAME[/versions/N]:predict       see rest_json.py
+    GET  /v1/models/NAME[/versions/N]               the state of the version
+    GET  /v1/models/NAME[/versions/N]/metadata      its signatures
+    GET  /healthz                                   {"status": "ok"} as soon as everything is loaded
+    GET  /metrics                                   Prometheus' text format
 
-Without a version or a label, the newest that is loaded answers: see versions.py.
+The newest version of an export is served, see `models.Versions`; a path with another number gets a 404.
 
 Every error is `{"error": "…"}`: 4xx if the request is at fault, 503 if there is no room or time for it, 500 if the
 program is at fault. A client that goes away gets nothing, and what it asked for is not computed; /metrics counts it as
@@ -17,14 +17,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import json
 import pathlib
 import signal
 import socket
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
 import numpy as np
 import tensorflow as tf
@@ -36,18 +35,14 @@ from mural_tf.files import read_json
 try:
     import prometheus_client
     from aiohttp import web
-    from prometheus_client import CollectorRegistry, Counter, Histogram
 except ModuleNotFoundError as error:
     raise UserError(f"The server needs {error.name}: pip install 'mural-tf[serve]'.") from None
 
 from mural_tf.export.versions import MODEL_CARD, newest_description
 from mural_tf.loading import load
 from mural_tf.search.index import load_index
-from mural_tf.search.server.bodies import read_body
-from mural_tf.search.server.claims import check_claims, decodable, is_foreign, unreadable
-from mural_tf.search.server.connections import error_response, json_response, listening
-from mural_tf.search.server.limits import Budget, Limits, Overloaded, Share
-from mural_tf.search.server.models import IMAGES, ServedModel
+from mural_tf.search.server.limits import Budget, Limits, Overloaded, claimed_pixels, decodable, is_foreign, read_body
+from mural_tf.search.server.models import IMAGES, ServedModel, Versions
 from mural_tf.search.server.rest_json import (
     PIECE,
     RAISE,
@@ -57,53 +52,23 @@ from mural_tf.search.server.rest_json import (
     parse_body,
     parse_inputs,
     signature_name,
+    unreadable,
 )
 from mural_tf.search.server.search_page import search_routes
-from mural_tf.search.server.versions import Export, Loaded, Versions, load_versions
 
-CONTENT_TYPE = prometheus_client.CONTENT_TYPE_LATEST
-SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
-ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
-
-
-class Monitoring:
-    """What the server counts for Prometheus, in a registry of its own for every app."""
-
-    def __init__(self):
-        self._registry = CollectorRegistry()
-        prometheus_client.ProcessCollector(registry=self._registry)
-        self._requests = Counter("mural_requests", "Requests answered.", ["model", "status"], registry=self._registry)
-        self._seconds = Histogram(
-            "mural_request_seconds",
-            "From the first byte to the answer.",
-            ["model"],
-            buckets=SECONDS,
-            registry=self._registry,
-        )
-        self._rows = Histogram(
-            "mural_batch_rows", "Rows in one run.", ["model", "signature"], buckets=ROWS, registry=self._registry
-        )
-
-    def request(self, model: str, status: int, seconds: float) -> None:
-        """Counts an answer; `model` is "" for a path without one."""
-        self._requests.labels(model, str(status)).inc()
-        self._seconds.labels(model).observe(seconds)
-
-    def run(self, model: str, signature: str, rows: int) -> None:
-        """Counts one run of a model."""
-        self._rows.labels(model, signature).observe(rows)
-
-    def text(self) -> bytes:
-        """Prometheus' text format."""
-        return prometheus_client.generate_latest(self._registry)
-
-
+REQUESTS = prometheus_client.Counter("mural_requests", "Requests answered.", ["model", "status"])
+SECONDS = prometheus_client.Histogram(
+    "mural_request_seconds",
+    "From the first byte to the answer.",
+    ["model"],
+    buckets=(0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0),
+)
 Predict = Callable[..., Awaitable["dict[str, np.ndarray]"]]
 # For other routes: `await request.app[PREDICT]("text_encoder", "serving_default", {"text": array})` shares batches.
 PREDICT: web.AppKey[Predict] = web.AppKey("predict", object)
-SMALL_BODY = 2**16  # bytes; larger ones are parsed in a thread, so that other requests go on
-LARGE_BODY = 2**20  # bytes; larger ones are parsed one at a time, so that only one is in memory as objects
+SMALL_BODY = 2**16  # bytes; larger ones are parsed in a thread, one at a time, so that other requests go on
 CLIENT_LEFT = 499  # as nginx counts it; nobody reads the answer
+LAST_WORDS = 1.0  # seconds that a refused client has to read why
 
 # The graph's own words for what a request may get wrong.
 REQUEST_ERRORS = (tf.errors.InvalidArgumentError, tf.errors.OutOfRangeError, tf.errors.FailedPreconditionError)
@@ -116,7 +81,6 @@ def serve(
     port: int = 8501,
     limits: Limits | None = None,
     poll_seconds: float = 10.0,
-    labels: Mapping[str, int] | None = None,
 ) -> None:
     """Serves an export until SIGTERM or SIGINT: then no new requests are taken, and those that run get their answer.
 
@@ -125,18 +89,33 @@ def serve(
       index: an index made with the same model, searched at /search; empty: no search page.
       host, port: the address to listen on; port 0 is any free one. It is printed when the server is ready.
       limits: of requests; defaults if None.
-      poll_seconds: between two looks for other versions in the export; 0: never.
-      labels: label -> number of a version.
+      poll_seconds: between two looks for another version in the export; 0: never.
 
     Raises:
       UserError: `export` or `index` cannot be served, or the address cannot be listened on.
     """
     limits = limits or Limits()
     listener = _listen(host, port)  # before the models are loaded: a port in use is reported at once
-    source = Export(export)
-    routes = _search_routes(source.folder, index, limits) if index else ()
-    app = app_of_models(load_versions(source, labels), limits, routes, source, poll_seconds, labels)
+    versions = Versions(export, limits)
+    routes = _search_routes(versions.folder, index, limits) if index else ()
+    app = app_of(versions, limits, routes, poll_seconds)
     run(app, listener, limits, f"Serving {export} at http://{host}:{listener.getsockname()[1]}")
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        return socket.create_server(address[:2], family=family)
+    except OSError as error:
+        raise UserError(f"Cannot listen on {host}:{port}: {error.strerror or error}.") from None
+
+
+def _search_routes(export: str | pathlib.Path, index: str | pathlib.Path, limits: Limits) -> list[web.RouteDef]:
+    data = read_json(newest_description(pathlib.Path(export)) / MODEL_CARD).get("training_data")
+    languages = data.get("languages") if isinstance(data, dict) else None
+    if not isinstance(languages, list) or not all(isinstance(code, str) for code in languages):
+        raise UserError(f'{export}/{MODEL_CARD} is damaged: expected {{"training_data": {{"languages": [codes]}}}}.')
+    return search_routes(load_index(index), load(export), languages, limits=limits, folder=index)
 
 
 def run(app: web.Application, listener: socket.socket, limits: Limits, greeting: str) -> None:
@@ -144,8 +123,6 @@ def run(app: web.Application, listener: socket.socket, limits: Limits, greeting:
 
     aiohttp's own `web.run_app` works too, without a limit of connections, and goes on working for clients that left.
     """
-    gc.collect()
-    gc.freeze()  # TensorFlow's objects stay; the collector need not walk over them after every large request
     # The loop waits for Python's lock after every read and write; by default, 5 ms wherever a thread parses a body.
     sys.setswitchinterval(0.0005)
     asyncio.run(_run(app, listener, limits, greeting))
@@ -160,20 +137,56 @@ async def _run(app: web.Application, listener: socket.socket, limits: Limits, gr
         await stop.wait()
 
 
-def _search_routes(export: str | pathlib.Path, index: str | pathlib.Path, limits: Limits) -> list[web.RouteDef]:
-    data = read_json(newest_description(pathlib.Path(export)) / MODEL_CARD).get("training_data")
-    languages = data.get("languages") if isinstance(data, dict) else None
-    if not isinstance(languages, list) or not all(isinstance(code, str) for code in languages):
-        raise UserError(f'{export}/{MODEL_CARD} is damaged: expected {{"training_data": {{"languages": [codes]}}}}.')
-    return search_routes(load_index(index), load(export), languages, limits=limits, folder=index)
+@contextlib.asynccontextmanager
+async def listening(app: web.Application, listener: socket.socket, limits: Limits) -> AsyncIterator[web.AppRunner]:
+    """Serves `app` on a socket inside the context; at its end, requests that run get their answer.
 
+    The handler of a client that goes away is cancelled.
+    """
+    options = {"access_log": None, "keepalive_timeout": limits.idle_timeout}
+    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=limits.shutdown_timeout, **options)
+    await runner.setup()
+    loop = asyncio.get_running_loop()
 
-def _listen(host: str, port: int) -> socket.socket:
+    def connection() -> asyncio.Protocol:
+        is_full = len(runner.server.connections) >= limits.max_connections
+        return _Refused() if is_full else _Connection(runner.server, loop=loop, **options)
+
+    server = await loop.create_server(connection, sock=listener, backlog=limits.max_connections)
     try:
-        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        return socket.create_server(address[:2], family=family)
-    except OSError as error:
-        raise UserError(f"Cannot listen on {host}:{port}: {error.strerror or error}.") from None
+        yield runner
+    finally:
+        server.close()
+        await runner.cleanup()
+
+
+class _Connection(web.RequestHandler):
+    """aiohttp's, but what is not HTTP is answered in JSON and leaves no stack trace in the log."""
+
+    def handle_error(self, request, status=500, exc=None, message=None):
+        if status >= 500:
+            return super().handle_error(request, status, exc, message)
+        response = error_response(status, f"This is not HTTP: {' '.join((message or str(exc)).split())}")
+        response.force_close()
+        return response
+
+    def log_exception(self, *args, **options):
+        # The rest of a body is read after its answer, so that the client can send it; what is wrong there is no news.
+        if not isinstance(options.get("exc_info"), web.RequestPayloadError):
+            super().log_exception(*args, **options)
+
+
+class _Refused(asyncio.Protocol):
+    """One connection too many: a 503, whatever was asked."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        body = json.dumps({"error": "Too many connections; try again later."})
+        head = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json; charset=utf-8\r\n"
+        head += f"Content-Length: {len(body)}\r\nRetry-After: 1\r\nConnection: close\r\n\r\n"
+        transport.write((head + body).encode("ascii"))
+        # Not closed at once: what the client sent is unread, and then its end of the line would forget the answer.
+        transport.write_eof()
+        asyncio.get_running_loop().call_later(LAST_WORDS, transport.abort)
 
 
 def create_app(
@@ -181,7 +194,6 @@ def create_app(
     limits: Limits | None = None,
     extra_routes: Iterable[web.RouteDef] = (),
     poll_seconds: float = 0.0,
-    labels: Mapping[str, int] | None = None,
 ) -> web.Application:
     """Loads an export and returns the application.
 
@@ -190,29 +202,23 @@ def create_app(
       limits: of requests; defaults if None.
       extra_routes: further routes, as `aiohttp.web.get("/search", handler)`; their `web.HTTPException`s and
         `BadRequest`s become JSON errors too, and `request.app[PREDICT]` runs the encoders.
-      poll_seconds, labels: as `serve` takes them.
+      poll_seconds: as `serve` takes it.
 
     Raises:
       UserError: `export` cannot be served.
     """
-    source = Export(export)
-    models = load_versions(source, labels)
-    return app_of_models(models, limits or Limits(), extra_routes, source, poll_seconds, labels)
+    limits = limits or Limits()
+    return app_of(Versions(export, limits), limits, extra_routes, poll_seconds)
 
 
-def app_of_models(
-    models: Iterable[ServedModel],
-    limits: Limits,
-    extra_routes: Iterable[web.RouteDef] = (),
-    export: Export | None = None,
-    poll_seconds: float = 0.0,
-    labels: Mapping[str, int] | None = None,
+def app_of(
+    versions: Versions, limits: Limits, extra_routes: Iterable[web.RouteDef] = (), poll_seconds: float = 0.0
 ) -> web.Application:
-    """Returns the application over models that are loaded; see `create_app`."""
-    server = Server(models, limits, export, poll_seconds, labels)
-    app = web.Application(middlewares=[server.middleware], client_max_size=server.limits.max_request_bytes)
+    """Returns the application over what is loaded; see `create_app`."""
+    server = Server(versions, limits)
+    app = web.Application(middlewares=[server.middleware], client_max_size=limits.max_request_bytes)
     model = r"/v1/models/{name:[^/:]+}"
-    for prefix in (model, model + r"/versions/{version:\d{1,18}}", model + r"/labels/{label:[^/:]+}"):
+    for prefix in (model, model + r"/versions/{version:\d{1,18}}"):
         app.router.add_post(prefix + ":predict", server.predict)
         app.router.add_get(prefix, server.status)
         app.router.add_get(prefix + "/metadata", server.metadata)
@@ -220,45 +226,26 @@ def app_of_models(
     app.router.add_get("/metrics", server.metrics)
     app.add_routes(extra_routes)
     app[PREDICT] = server.run
-    app.on_startup.append(server.start)
-    app.on_cleanup.append(server.close)
+
+    async def watching(app: web.Application) -> AsyncIterator[None]:
+        watch = asyncio.create_task(versions.watch(poll_seconds))
+        yield
+        watch.cancel()
+        await asyncio.gather(watch, return_exceptions=True)
+
+    if poll_seconds:
+        app.cleanup_ctx.append(watching)
     return app
 
 
-class _TooLate(Exception):
-    """A deadline passed; what waited for it is cancelled."""
-
-
 class Server:
-    """Handlers over the versions that are loaded."""
+    """Handlers over what is loaded."""
 
-    def __init__(
-        self,
-        models: Iterable[ServedModel],
-        limits: Limits,
-        export: Export | None,
-        poll_seconds: float,
-        labels: Mapping[str, int] | None,
-    ):
-        self.limits, self.monitoring, self._poll_seconds = limits, Monitoring(), poll_seconds
-        self.versions = Versions(models, limits, self.monitoring.run, export, labels)
+    def __init__(self, versions: Versions, limits: Limits):
+        self.versions, self.limits = versions, limits
         self._bytes = Budget(limits.max_bytes_in_flight, "bytes")
         self._pixels = Budget(2 * limits.max_request_pixels, "pixels")
-        self._decoding = asyncio.Lock()
-        self._watch: asyncio.Task | None = None
-
-    async def start(self, app: web.Application) -> None:
-        """Makes what belongs to the event loop."""
-        self._one_parses, self._few_parse = asyncio.Semaphore(1), asyncio.Semaphore(2)
-        if self._poll_seconds:
-            self._watch = asyncio.get_running_loop().create_task(self.versions.watch(self._poll_seconds))
-
-    async def close(self, app: web.Application) -> None:
-        """Ends the threads."""
-        if self._watch is not None:
-            self._watch.cancel()
-            await asyncio.gather(self._watch, return_exceptions=True)
-        await self.versions.close()
+        self._parsing, self._decoding = asyncio.Lock(), asyncio.Lock()
 
     async def run(
         self, name: str, signature: str, inputs: dict[str, np.ndarray], on_error: str = RAISE
@@ -274,58 +261,50 @@ class Server:
           BadRequest: an image that cannot be read, or that claims too many pixels.
           Overloaded: there is no room for it, or it took longer than `request_timeout`.
         """
-        loaded = self.versions.find(name)
-        with loaded.in_use():
-            return await self._in_time(self._run(loaded, signature, inputs, on_error))
+        return await self._in_time(self._run(self.versions.models[name], signature, inputs, on_error))
 
     async def _in_time(self, work: Awaitable):
         try:
-            return await _before(self.limits.request_timeout, work)
-        except _TooLate:
+            return await asyncio.wait_for(work, self.limits.request_timeout)
+        except asyncio.TimeoutError:
             words = f"No answer within {self.limits.request_timeout:g} seconds"
             raise Overloaded(f"{words}, so the request was dropped; try again later.") from None
 
-    async def _run(self, loaded: Loaded, signature, inputs, on_error) -> dict[str, np.ndarray]:
-        if not loaded.model.signatures[signature].takes_images:
-            return await loaded.batcher(signature)(inputs)
-        size = sum(map(len, inputs[IMAGES]))
-        images, pixels = await _maybe_in_thread(size, check_claims, inputs[IMAGES], self.limits)
-        with self._pixels.share() as share:
-            share.grow(int(pixels.sum()))
+    async def _run(self, model: ServedModel, signature, inputs, on_error) -> dict[str, np.ndarray]:
+        if not model.signatures[signature].takes_images:
+            return await model.batchers[signature](inputs)
+        images = inputs[IMAGES]
+        pixels = await _in_thread(claimed_pixels, images, self.limits)
+        with self._pixels.share() as grow:
+            grow(int(pixels.sum()))
             if on_error == RAISE:
                 _check_read(pixels)
+            images = np.where(pixels, images, b"")
             if any(map(is_foreign, images)):
                 async with self._decoding:  # one request at a time: this takes memory and a processor
                     images = await _in_thread(decodable, images)
-            outputs = await loaded.batcher(signature)({**inputs, IMAGES: images}, pixels)
+            outputs = await model.batchers[signature]({**inputs, IMAGES: images}, pixels)
         if on_error == RAISE:
             _check_read(*outputs.values())
         return outputs
 
     async def predict(self, request: web.Request) -> web.StreamResponse:
         """POST …:predict"""
-        self._loaded(request)  # before the body is read
-        with self._bytes.share() as share:
-            try:
-                body = await _before(self.limits.body_timeout, read_body(request, self.limits, share))
-            except _TooLate:
-                words = f"The body did not arrive within {self.limits.body_timeout:g} seconds."
-                raise web.HTTPRequestTimeout(text=words) from None
-            loaded = self._loaded(request)  # again: a body may take longer than a version is wanted
-            with loaded.in_use():
-                outputs, is_rows = await self._in_time(self._answer(loaded, body, share))
+        self._model(request)  # before the body is read
+        with self._bytes.share() as grow:
+            body = await read_body(request, self.limits, grow)
+            outputs, is_rows = await self._in_time(self._answer(self._model(request), body, grow))
             return await self._send(request, outputs, is_rows)
 
-    async def _answer(self, loaded: Loaded, body: bytearray, share: Share) -> tuple[dict[str, np.ndarray], bool]:
-        model = loaded.model
+    async def _answer(self, model: ServedModel, body: bytearray, grow) -> tuple[dict[str, np.ndarray], bool]:
         if len(body) <= SMALL_BODY:
-            query = self._parse(body, model)
+            parsed = self._parse(body, model)
         else:
-            async with self._one_parses if len(body) > LARGE_BODY else self._few_parse:
-                query = await _in_thread(self._parse, body, model)
-        name, inputs, is_rows, on_error = query
-        share.grow(len(next(iter(inputs.values()))) * model.signatures[name].row_bytes)
-        return await self._run(loaded, name, inputs, on_error), is_rows
+            async with self._parsing:
+                parsed = await _in_thread(self._parse, body, model)
+        name, inputs, is_rows, on_error = parsed
+        grow(len(next(iter(inputs.values()))) * model.signatures[name].row_bytes)
+        return await self._run(model, name, inputs, on_error), is_rows
 
     def _parse(self, body: bytearray, model: ServedModel) -> tuple[str, dict[str, np.ndarray], bool, str]:
         values = parse_body(body)
@@ -341,28 +320,31 @@ class Server:
             return json_response("".join(pieces))
         response = web.StreamResponse(headers={"Content-Type": "application/json; charset=utf-8"})
         await response.prepare(request)
+
+        async def write() -> None:
+            while piece := await _in_thread(next, pieces, ""):
+                await response.write(piece.encode("ascii"))  # returns when the client has taken most of it
+            await response.write_eof()
+
         try:
-            await _before(self.limits.body_timeout, _write(response, pieces))
-        except _TooLate:
+            await asyncio.wait_for(write(), self.limits.body_timeout)
+        except asyncio.TimeoutError:
             request.transport.abort()  # half an answer cannot become an error
             raise ConnectionResetError("The client did not take its answer.") from None
         return response
 
     async def status(self, request: web.Request) -> web.Response:
         """GET /v1/models/NAME"""
-        name, wanted = self._name(request), self._number(request)
-        found = [state for state in self.versions.states(name) if wanted in (None, state[0])]
-        if not found:
-            self._loaded(request)
-        return json_response(json.dumps({"model_version_status": [_state(*state) for state in found]}))
+        state = {"state": "AVAILABLE", "status": {"error_code": "OK", "error_message": ""}}
+        version = {"version": str(self._model(request).version), **state}
+        return json_response(json.dumps({"model_version_status": [version]}))
 
     async def metadata(self, request: web.Request) -> web.Response:
         """GET /v1/models/NAME/metadata"""
-        model = self._loaded(request).model
+        model = self._model(request)
         spec = {"name": model.name, "signature_name": "", "version": str(model.version)}
-        return json_response(
-            json.dumps({"model_spec": spec, "metadata": {"signature_def": {"signature_def": model.metadata}}})
-        )
+        definitions = {"signature_def": {"signature_def": model.metadata}}
+        return json_response(json.dumps({"model_spec": spec, "metadata": definitions}))
 
     async def healthz(self, request: web.Request) -> web.Response:
         """GET /healthz"""
@@ -370,71 +352,73 @@ class Server:
 
     async def metrics(self, request: web.Request) -> web.Response:
         """GET /metrics"""
-        return web.Response(body=self.monitoring.text(), headers={"Content-Type": CONTENT_TYPE})
+        headers = {"Content-Type": prometheus_client.CONTENT_TYPE_LATEST}
+        return web.Response(body=prometheus_client.generate_latest(), headers=headers)
 
-    def _name(self, request: web.Request) -> str:
-        name = request.match_info["name"]
-        if name not in self.versions.names:
-            raise web.HTTPNotFound(text=f"There is no model {name!r}; there are {', '.join(self.versions.names)}.")
-        return name
-
-    def _number(self, request: web.Request) -> int | None:
-        """The version that is asked for by its number or a label; None: the newest."""
-        label, number = request.match_info.get("label"), request.match_info.get("version")
-        if label is None:
-            return None if number is None else int(number)
-        if label not in self.versions.labels:
-            labels = ", ".join(sorted(self.versions.labels)) or "none"
-            raise web.HTTPNotFound(text=f"There is no label {label!r}; there are {labels}.")
-        return self.versions.labels[label]
-
-    def _loaded(self, request: web.Request) -> Loaded:
-        name, number = self._name(request), self._number(request)
-        try:
-            return self.versions.find(name, number)
-        except KeyError:
-            listed = ", ".join(map(str, self.versions.numbers(name)))
-            raise web.HTTPNotFound(text=f"{name} has no version {number} loaded; it has {listed}.") from None
+    def _model(self, request: web.Request) -> ServedModel:
+        models, name, number = self.versions.models, request.match_info["name"], request.match_info.get("version")
+        if name not in models:
+            raise web.HTTPNotFound(text=f"There is no model {name!r}; there are {', '.join(sorted(models))}.")
+        if number is not None and int(number) != models[name].version:
+            served = models[name].version
+            raise web.HTTPNotFound(text=f"{name} has no version {int(number)} loaded; it has {served}.")
+        return models[name]
 
     @web.middleware
     async def middleware(self, request: web.Request, handler) -> web.StreamResponse:
         """Turns every exception into a JSON error and counts the answer."""
-        start = time.perf_counter()
+        start, status = time.perf_counter(), CLIENT_LEFT
         try:
-            response = await handler(request)
+            response = await self._answered(request, handler)
+            status = response.status
+            return response
         except web.HTTPException as error:
-            if error.status < 400:
-                raise
-            response = error_response(error.status, error.text or error.reason)
-        except BadRequest as error:
-            response = error_response(400, str(error))
-        except REQUEST_ERRORS as error:
-            response = error_response(400, " ".join(error.message.split()))
-        except Overloaded as error:
-            response = error_response(503, str(error))
-            response.headers["Retry-After"] = "1"
-        except web.RequestPayloadError as error:
-            response = error_response(400, f"The body cannot be read: {error}.")
-        except asyncio.CancelledError:
-            self._count(request, CLIENT_LEFT, start)
+            status = error.status
             raise
-        except ConnectionError:  # while the body was read, or the answer written
-            response = error_response(CLIENT_LEFT, "The client went away.")
-        except Exception:  # noqa: BLE001 - the server goes on
-            logging.exception("%s %s failed", request.method, request.path)
-            response = error_response(500, "The server failed on this request; its log says why.")
-        self._count(request, response.status, start)
-        return response
+        finally:
+            name = request.match_info.get("name", "")
+            name = name if name in self.versions.models else ""
+            REQUESTS.labels(name, str(status)).inc()
+            SECONDS.labels(name).observe(time.perf_counter() - start)
 
-    def _count(self, request: web.Request, status: int, start: float) -> None:
-        name = request.match_info.get("name", "")
-        self.monitoring.request(name if name in self.versions.names else "", status, time.perf_counter() - start)
+    async def _answered(self, request: web.Request, handler) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except Exception as error:  # noqa: BLE001 - the server goes on
+            if isinstance(error, web.HTTPException) and error.status < 400:
+                raise
+            response = error_response(*self._explained(error, request))
+            # Its frames hold the body and the arrays of the request, in circles, until Python looks for garbage.
+            error.__traceback__ = error.__context__ = None
+            return response
+
+    def _explained(self, error: Exception, request: web.Request) -> tuple[int, str]:
+        """Returns the status and the words that answer a request that ended in an error."""
+        if isinstance(error, web.HTTPException):
+            return error.status, error.text or error.reason
+        if isinstance(error, (BadRequest, Overloaded)):
+            return error.status, str(error)
+        if isinstance(error, REQUEST_ERRORS):
+            return 400, " ".join(error.message.split())
+        if isinstance(error, web.RequestPayloadError):
+            return 400, f"The body cannot be read: {error}."
+        if isinstance(error, ConnectionError):  # while the body was read, or the answer written
+            return CLIENT_LEFT, "The client went away."
+        logging.error("%s %s failed", request.method, request.path, exc_info=error)
+        return 500, "The server failed on this request; its log says why."
 
 
-def _state(number: int, state: str, error: str) -> dict[str, object]:
-    """TensorFlow Serving's JSON of a version's state."""
-    code = "INTERNAL" if error else "OK"
-    return {"version": str(number), "state": state, "status": {"error_code": code, "error_message": error}}
+def json_response(text: str, status: int = 200) -> web.Response:
+    """Returns a response from JSON text."""
+    return web.Response(text=text, status=status, content_type="application/json")
+
+
+def error_response(status: int, message: str) -> web.Response:
+    """Returns {"error": message}."""
+    response = json_response(json.dumps({"error": message}), status)
+    if status == 503:
+        response.headers["Retry-After"] = "1"
+    return response
 
 
 def _check_read(*arrays: np.ndarray) -> None:
@@ -443,31 +427,6 @@ def _check_read(*arrays: np.ndarray) -> None:
         is_read = array.reshape(len(array), -1).any(axis=1)
         if not is_read.all():
             raise unreadable(int(np.argmin(is_read)))
-
-
-async def _write(response: web.StreamResponse, pieces: Iterable[str]) -> None:
-    while piece := await _in_thread(next, pieces, ""):
-        await response.write(piece.encode("ascii"))  # returns when the client has taken most of it
-    await response.write_eof()
-
-
-async def _before(seconds: float, work: Awaitable):
-    """Awaits `work`; cancels it and raises `_TooLate` after so many seconds."""
-    task = asyncio.ensure_future(work)
-    try:
-        done, _ = await asyncio.wait([task], timeout=seconds)
-        if not done:
-            raise _TooLate
-        return task.result()
-    finally:
-        task.cancel()  # does nothing to one that is done
-        with contextlib.suppress(asyncio.CancelledError, Exception):
-            await task  # also to have looked at its error
-
-
-async def _maybe_in_thread(size: int, function: Callable, *arguments):
-    """Calls `function`, in a thread if there is much to do."""
-    return function(*arguments) if size <= SMALL_BODY else await _in_thread(function, *arguments)
 
 
 async def _in_thread(function: Callable, *arguments):

@@ -1,10 +1,18 @@
-"""What the server gives at most: to one request, and to all that are in flight together."""
+"""What the server gives at most: to one request, to its images, and to all requests that are in flight together."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import dataclasses
+import io
+from collections.abc import Callable, Iterator, Sequence
 
+import numpy as np
+
+from mural_tf.data.pictures import MAX_PIXELS, BadImage, for_the_encoder, open_image, turned
 from mural_tf.errors import UserError
+from mural_tf.search.server.rest_json import MARKS, BadRequest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,7 +23,7 @@ class Limits:
     window: float = 0.002  # seconds that a request waits for others to share a run
     max_request_bytes: int = 32 * 2**20  # of a body, unpacked; more is answered with 413
     max_bytes_in_flight: int = 96 * 2**20  # of all bodies and answers that are held; more is answered with 503
-    max_parsed_bytes: int = 96 * 2**20  # of a body as Python's objects, estimated; more is answered with 413
+    max_values: int = 2 * 10**6  # numbers, texts, lists and objects in one body; more is answered with 413
     max_rows: int = 1024  # of one request; more is answered with 400
     max_image_pixels: int = 64 * 10**6  # of one image, by its header; more is answered with 400
     max_request_pixels: int = 128 * 10**6  # of one request; twice as many are in flight, beyond that 503
@@ -44,7 +52,9 @@ class Limits:
 
 
 class Overloaded(Exception):
-    """The server has no room for a request now."""
+    """The server has no room or time for a request now."""
+
+    status = 503  # of HTTP
 
 
 class Budget:
@@ -61,34 +71,123 @@ class Budget:
     def __init__(self, limit: int, what: str):
         self._limit, self._what, self.used = limit, what, 0
 
-    def check(self, amount: int) -> None:
-        """Raises `Overloaded` if a request could not take `amount` now."""
-        if self.used + 2 * amount > self._limit:
-            raise Overloaded(f"Requests in flight hold {self.used} {self._what} already; try again later.")
+    @contextlib.contextmanager
+    def share(self) -> Iterator[Callable[[int], None]]:
+        """Yields `grow(amount)`, which takes more for one request or raises `Overloaded`; at the end all goes back."""
+        held = 0
 
-    def share(self) -> Share:
-        """Returns what one request holds, nothing yet; a context that gives it back."""
-        return Share(self)
+        def grow(amount: int) -> None:
+            nonlocal held
+            others = self.used - held
+            if others + 2 * (held + amount) > self._limit:
+                raise Overloaded(f"Requests in flight hold {others} {self._what} already; try again later.")
+            held, self.used = held + amount, self.used + amount
 
-
-class Share:
-    """What one request holds of a budget."""
-
-    def __init__(self, budget: Budget):
-        self._budget, self._amount = budget, 0
-
-    def grow(self, amount: int) -> None:
-        """Takes more; raises `Overloaded` if there is no room."""
-        self._budget.used -= self._amount
         try:
-            self._budget.check(self._amount + amount)
-            self._amount += amount
+            yield grow
         finally:
-            self._budget.used += self._amount
+            self.used -= held
 
-    def __enter__(self) -> Share:
-        return self
 
-    def __exit__(self, *_) -> None:
-        self._budget.used -= self._amount
-        self._amount = 0
+async def read_body(request, limits: Limits, grow: Callable[[int], None]) -> bytearray:
+    """Returns the body of aiohttp's `request`, unpacked; `grow` of a `Budget` is called with its bytes as they come.
+
+    JSON of tiny values takes up to thirty times its size as Python's objects, so they are bounded before they are made:
+    by the commas, colons and opening brackets that come before them, those in texts included.
+
+    Raises:
+      BadRequest: the body is too large, or does not arrive in time.
+      Overloaded: others hold too much.
+    """
+
+    async def read() -> bytearray:
+        _check(request.content_length or 0, limits.max_request_bytes, "bytes")
+        body, values = bytearray(), 0
+        async for piece in request.content.iter_any():
+            values += sum(map(piece.count, MARKS))
+            _check(len(body) + len(piece), limits.max_request_bytes, "bytes")
+            _check(values, limits.max_values, "numbers, texts, lists and objects, by its commas, colons and brackets")
+            grow(len(piece))
+            body += piece
+        return body
+
+    try:
+        return await asyncio.wait_for(read(), limits.body_timeout)
+    except asyncio.TimeoutError:
+        raise BadRequest(f"The body did not arrive within {limits.body_timeout:g} seconds.", 408) from None
+
+
+def _check(count: int, most: int, what: str) -> None:
+    if count > most:
+        words = f"The body has {count} {what}, or more; at most {most} are taken. Send it in several requests."
+        raise BadRequest(words, 413)
+
+
+# Images.
+
+OF_THE_GRAPH = (b"\xff\xd8", b"\x89PNG", b"BM")  # how the files begin that the exported graph gets as they are
+# Putting transparent pixels on white takes this many times the memory of the same pixels without transparency.
+TRANSPARENT = 4
+# A progressive JPEG has about ten scans. A scan of nothing is 14 bytes, and every scan goes over all pixels.
+MOST_SCANS = 100
+SCAN = b"\xff\xda"  # how one begins; never in the compressed data itself
+
+
+def claimed_pixels(images: Sequence[bytes], limits: Limits) -> np.ndarray:
+    """Returns how many pixels decoding the images of a request takes, by their headers, int64 [B].
+
+    0 is what cannot be read. Raises `BadRequest` if an image, or all of them, would take too much; names the row.
+    """
+    pixels = np.zeros(len(images), np.int64)
+    for row, data in enumerate(images):
+        pixels[row] = _pixels_of(data)
+        if data.startswith(b"\xff\xd8") and data.count(SCAN) > MOST_SCANS:
+            scans = data.count(SCAN)
+            raise BadRequest(f"Row {row} (the first is 0) is a JPEG of {scans} scans; at most {MOST_SCANS} are taken.")
+        for count, most, whose in (
+            (pixels[row], limits.max_image_pixels, "of one image"),
+            (pixels.sum(), limits.max_request_pixels, "of all images of a request"),
+        ):
+            if count > most:
+                raise BadRequest(
+                    f"Row {row} (the first is 0) brings it to {count / 1e6:.1f} million pixels {whose}, by its header "
+                    f"(transparent ones count {TRANSPARENT} times); at most {most / 1e6:g} million are taken."
+                )
+    return pixels
+
+
+def _pixels_of(data: bytes) -> int:
+    try:
+        image = open_image(data)
+    except BadImage as error:
+        return MAX_PIXELS + 1 if "pixels" in str(error) else 0
+    is_transparent = image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info
+    return image.width * image.height * (TRANSPARENT if is_transparent else 1)
+
+
+def is_foreign(data: bytes) -> bool:
+    """Tells whether an image is to be decoded by Pillow before the exported graph gets it."""
+    return bool(data) and not data.startswith(OF_THE_GRAPH)
+
+
+def decodable(images: Sequence[bytes]) -> np.ndarray:
+    """Returns images as the exported graph gets them, objects [B]; what does not decode becomes empty.
+
+    WebP, AVIF, TIFF and others become JPEG. Of a GIF only the first frame is left: the graph would unpack all of them.
+    This decodes; it is for a thread.
+    """
+    made = np.empty(len(images), object)
+    for row, data in enumerate(images):
+        try:
+            made[row] = data
+            if is_foreign(data):
+                made[row] = _first_frame(data) if data.startswith(b"GIF8") else for_the_encoder(data)
+        except BadImage:
+            made[row] = b""
+    return made
+
+
+def _first_frame(gif: bytes) -> bytes:
+    buffer = io.BytesIO()
+    turned(open_image(gif)).save(buffer, "GIF")
+    return buffer.getvalue()

@@ -1,8 +1,11 @@
-"""The SavedModels of an export, ready to answer: all signatures, warmed up, run in batches.
+"""The SavedModels of an export, ready to answer: the newest version of all, warmed up, run in batches.
 
 Requests that arrive together share one run of the model. While a batch runs, requests queue; the next batch takes as
 many as fit. The first request waits a short time for others. A batch that fails is run again request by request, so
 that only the one at fault gets the error. A large request is run part by part, and others come between its parts.
+
+A newer version is loaded beside the one that answers, in a thread; then all models change at once, between two
+requests. A request keeps the version with which its work began; after the last one its memory is freed.
 """
 
 from __future__ import annotations
@@ -10,12 +13,16 @@ from __future__ import annotations
 import asyncio
 import collections
 import concurrent.futures
+import gc
 import inspect
 import pathlib
+import weakref
 from collections.abc import Callable, Iterator
 
 import numpy as np
+import prometheus_client
 import tensorflow as tf
+from absl import logging
 from google.protobuf import json_format
 from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow_serving.apis import prediction_log_pb2
@@ -23,11 +30,18 @@ from tensorflow_serving.apis import prediction_log_pb2
 from mural_tf import backend  # noqa: F401 - registers the tokenizer's operations
 from mural_tf.data.records import untuned
 from mural_tf.encoders.saved_models import load_saved_model
+from mural_tf.errors import UserError
 from mural_tf.export.serving import BATCH_SIZES, WARMUP_FILE
+from mural_tf.export.versions import follow, models_of
+from mural_tf.files import as_path
+from mural_tf.paths import RemotePath
+from mural_tf.remote_folders import local_copy
 from mural_tf.search.server.limits import Limits, Overloaded
 
 IMAGES = "image_bytes"  # the input that takes encoded images
-
+ROWS = prometheus_client.Histogram(
+    "mural_batch_rows", "Rows in one run.", ["model", "signature"], buckets=(1, 2, 4, 8, 16, 32, 64, 128)
+)
 
 Arrays = dict[str, np.ndarray]
 
@@ -41,7 +55,8 @@ class Signature:
       row_bytes: of one row of the outputs.
     """
 
-    def __init__(self, function, takes_images: bool = False):
+    def __init__(self, saved_model, function, takes_images: bool = False):
+        self.saved_model = saved_model  # kept: signatures do not keep variables alive
         self._function, self.takes_images = function, takes_images
         self.inputs: dict[str, tf.TensorSpec] = function.structured_input_signature[1]
         outputs = function.structured_outputs.values()
@@ -57,36 +72,43 @@ class ServedModel:
     """One version of one model.
 
     Args:
-      name: as in the URL.
-      path: of the SavedModel, a folder whose name is the number of the version.
-
-    Raises:
-      UserError: it cannot be loaded.
+      name, version: as in the URL.
+      signatures: {name: `Signature`}.
+      metadata: what /metadata answers with, {name of a signature: its definition}.
+      limits: the server's.
     """
 
-    def __init__(self, name: str, path: pathlib.Path):
-        self.name, self.version = name, int(path.name)
-        self._saved_model = load_saved_model(path)  # kept: signatures do not keep variables alive
-        functions = {key: value for key, value in self._saved_model.signatures.items() if not key.startswith("__")}
-        inputs = [spec for function in functions.values() for spec in function.structured_input_signature[1].items()]
-        has_pixels = any(spec.shape.rank == 4 for _, spec in inputs)  # [B, S, S, 3]; features are [B, F]
-        self.signatures = {
-            key: Signature(function, has_pixels and IMAGES in function.structured_input_signature[1])
-            for key, function in functions.items()
+    def __init__(self, name: str, version: int, signatures: dict[str, Signature], metadata: dict, limits: Limits):
+        self.name, self.version, self.signatures, self.metadata = name, version, signatures, metadata
+        self.batchers = {
+            key: Batcher(signature.run, limits, ROWS.labels(name, key).observe) for key, signature in signatures.items()
         }
-        self.metadata = _signature_definitions(path)
-        self._warm_up(path / WARMUP_FILE)
 
-    def _warm_up(self, path: pathlib.Path) -> None:
-        """Runs what the export says TensorFlow Serving should run first, then every signature that it passes over."""
-        recorded = list(_recorded_requests(path)) if path.is_file() else []
-        for signature, inputs in recorded:
-            self.signatures[signature].run(inputs)
-        for name in self.signatures.keys() - {signature for signature, _ in recorded}:
-            signature = self.signatures[name]
-            fitting = [inputs for _, inputs in recorded if inputs.keys() == signature.inputs.keys()]
-            for inputs in fitting or (_blank_inputs(signature.inputs, rows) for rows in BATCH_SIZES):
-                signature.run(inputs)
+
+def load_model(path: pathlib.Path, limits: Limits) -> ServedModel:
+    """Loads a SavedModel from NAME/VERSION and runs all its signatures once; raises `UserError` if it is damaged."""
+    saved_model = load_saved_model(path)
+    functions = {key: value for key, value in saved_model.signatures.items() if not key.startswith("__")}
+    inputs = [spec for function in functions.values() for spec in function.structured_input_signature[1].items()]
+    has_pixels = any(spec.shape.rank == 4 for _, spec in inputs)  # [B, S, S, 3]; features are [B, F]
+    signatures = {
+        key: Signature(saved_model, function, has_pixels and IMAGES in function.structured_input_signature[1])
+        for key, function in functions.items()
+    }
+    _warm_up(signatures, path / WARMUP_FILE)
+    return ServedModel(path.parent.name, int(path.name), signatures, _signature_definitions(path), limits)
+
+
+def _warm_up(signatures: dict[str, Signature], path: pathlib.Path) -> None:
+    """Runs what the export says TensorFlow Serving should run first, then every signature that it passes over."""
+    recorded = list(_recorded_requests(path)) if path.is_file() else []
+    for name, inputs in recorded:
+        signatures[name].run(inputs)
+    for name in signatures.keys() - {name for name, _ in recorded}:
+        signature = signatures[name]
+        fitting = [inputs for _, inputs in recorded if inputs.keys() == signature.inputs.keys()]
+        for inputs in fitting or (_blank_inputs(signature.inputs, rows) for rows in BATCH_SIZES):
+            signature.run(inputs)
 
 
 def _recorded_requests(path: pathlib.Path) -> Iterator[tuple[str, Arrays]]:
@@ -137,8 +159,7 @@ class Batcher:
     def __init__(self, run: Callable[[Arrays], Arrays], limits: Limits, observe: Callable[[int], None]):
         self._run, self._limits, self._observe = run, limits, observe
         self._waiting: collections.deque[_Waiting] = collections.deque()
-        self._arrived = asyncio.Event()
-        self._executor = concurrent.futures.ThreadPoolExecutor(1)
+        self._executor = concurrent.futures.ThreadPoolExecutor(1)  # ends with its last reference
         self._worker: asyncio.Task | None = None
 
     async def __call__(self, inputs: Arrays, pixels: np.ndarray | None = None) -> Arrays:
@@ -157,8 +178,6 @@ class Batcher:
         """
         if len(self._waiting) >= self._limits.max_waiting:
             raise Overloaded(f"{len(self._waiting)} requests wait already; try again later.")
-        if self._worker is None:
-            self._worker = asyncio.create_task(self._work())
         pixels = np.zeros(_count(inputs), np.int64) if pixels is None else pixels
         outputs = []
         for rows in self._parts(pixels):  # one after the other: others come between them
@@ -179,27 +198,17 @@ class Batcher:
     async def _in_line(self, inputs: Arrays, pixels: int) -> Arrays:
         waiting = _Waiting(inputs, pixels, asyncio.get_running_loop().create_future())
         self._waiting.append(waiting)
-        self._arrived.set()
+        if self._worker is None or self._worker.done():
+            self._worker = asyncio.create_task(self._work())
         return await waiting.future  # which a cancelled call cancels
 
-    async def close(self) -> None:
-        """Stops the worker; to be called when no request waits."""
-        if self._worker is not None:
-            self._worker.cancel()
-            await asyncio.gather(self._worker, return_exceptions=True)
-        # A run goes on although nobody waits for it any more; others must not wait for it.
-        await asyncio.get_running_loop().run_in_executor(None, self._executor.shutdown)
-
     async def _work(self) -> None:
-        while True:
-            await self._arrived.wait()
+        while self._waiting:
             if self._limits.window and sum(part.rows for part in self._waiting) < self._limits.max_batch:
                 await asyncio.sleep(self._limits.window)
             batch = self._take()
             if batch:
                 await self._answer(batch)
-            if not self._waiting:
-                self._arrived.clear()
 
     def _take(self) -> list[_Waiting]:
         """Takes the first request that still has a client, and those after it that fit in one run with it."""
@@ -243,3 +252,98 @@ class Batcher:
         bounds = np.cumsum([part.rows for part in batch])[:-1]
         split = {name: np.split(array, bounds) for name, array in outputs.items()}
         return [{name: arrays[i] for name, arrays in split.items()} for i in range(len(batch))]
+
+
+class Versions:
+    """The newest version of an export, which both encoders have and which can be loaded.
+
+    A number that cannot be loaded is left out, in one line of the log, until its files change.
+
+    Args:
+      export: the folder, here or in a store: there, new versions are copied to this machine as they appear.
+      limits: the server's.
+
+    Attributes:
+      models: {name: `ServedModel`}, all of one version.
+
+    Raises:
+      UserError: there is no such folder, or no version in it that can be loaded.
+    """
+
+    def __init__(self, export: str | pathlib.Path, limits: Limits):
+        self._place, self.folder, self._limits = as_path(export), local_copy(export), limits
+        if not self.folder.is_dir():
+            raise UserError(f"The export {export} does not exist; `python -m mural_tf export` makes one of a workdir.")
+        self.models: dict[str, ServedModel] = {}
+        self._failed: dict[int, tuple] = {}  # number: its files when they could not be loaded
+        self._former: list[weakref.ref] = []  # SavedModels that are no longer served
+        error = None
+        for number in self._numbers():
+            self.models, problem = self._load(number)
+            if self.models:
+                return
+            error = error or problem
+        raise error or UserError(
+            f"{export} is not an export: expected SavedModels such as {export}/text_encoder/1, of one number for all."
+        )
+
+    async def watch(self, seconds: float) -> None:
+        """Looks for another version without end."""
+        trouble = ""
+        while True:
+            await asyncio.sleep(seconds)
+            try:
+                await self._refresh()
+                trouble = ""
+            except Exception as error:  # noqa: BLE001 - a disk or a store that does not answer; what is loaded goes on
+                if str(error) != trouble:
+                    logging.warning("Cannot look for new versions, what is loaded goes on: %s", error)
+                trouble = str(error)
+
+    async def _refresh(self) -> None:
+        models = await asyncio.get_running_loop().run_in_executor(None, self._look)
+        if models:
+            for model in self.models.values():
+                self._former += [weakref.ref(signature.saved_model) for signature in model.signatures.values()]
+            self.models = models
+            logging.warning("%s: version %d is served now.", self._place, next(iter(models.values())).version)
+
+    def _look(self) -> dict[str, ServedModel]:
+        """Loads the newest version that can be loaded; {} if it is the one that is served, or there is none."""
+        if any(former() for former in self._former):
+            gc.collect()  # TensorFlow's objects refer to each other in circles
+        self._former = [former for former in self._former if former()]
+        for number in self._numbers():
+            if any(model.version == number for model in self.models.values()):
+                return {}
+            if self._failed.get(number) != self._files(number):
+                models, _ = self._load(number)
+                if models:
+                    return models
+        return {}
+
+    def _numbers(self) -> list[int]:
+        """Returns the numbers that all models have, the newest first; none when the folder is away."""
+        if isinstance(self._place, RemotePath):
+            follow(self._place, self.folder)
+        found = models_of(self.folder)
+        numbers = [set(found.get(name, ())) for name in found.keys() | self.models.keys()]
+        return sorted(set.intersection(*numbers), reverse=True) if numbers else []
+
+    def _load(self, number: int) -> tuple[dict[str, ServedModel], UserError | None]:
+        """Loads a number of all models and warms them up; ({}, what is wrong) if one of them cannot be loaded."""
+        files, models = self._files(number), {}
+        for name in models_of(self.folder):
+            try:
+                models[name] = load_model(self.folder / name / str(number), self._limits)
+            except Exception as error:  # noqa: BLE001 - whatever a damaged SavedModel raises
+                reason = " ".join(str(error).split()) or type(error).__name__
+                logging.error("Version %d of %s cannot be served and is left out: %s", number, name, reason)
+                self._failed[number] = files
+                return {}, UserError(reason)
+        return models, None
+
+    def _files(self, number: int) -> tuple:
+        """Returns something that changes when a file of a version does."""
+        paths = sorted(self.folder.glob(f"*/{number}/**/*"))
+        return tuple((path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in paths if path.is_file())

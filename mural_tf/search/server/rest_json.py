@@ -14,18 +14,31 @@ import base64
 import binascii
 import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import tensorflow as tf
 
 SIGNATURE = "serving_default"
 RAISE, ZEROS = "raise", "zeros"  # what becomes of an image that cannot be read
+MARKS = (b",", b":", b"[", b"{")  # one of them stands before every value of JSON but the first
 PIECE = 2**14  # numbers of an answer that become text at a time
 
 
 class BadRequest(ValueError):
-    """What is wrong with a request, in words for its sender."""
+    """What is wrong with a request, in words for its sender, and the status of HTTP that says so."""
+
+    def __init__(self, words: str, status: int = 400):
+        super().__init__(words)
+        self.status = status
+
+
+def unreadable(row: int) -> BadRequest:
+    """Returns the error for an image that does not decode."""
+    return BadRequest(
+        f"Row {row} (the first is 0) is not an image that can be read: expected a whole JPEG, PNG, WebP or another "
+        'format that Pillow reads. "on_error": "zeros" in the request gives such rows zeros.'
+    )
 
 
 def parse_body(body: bytes | bytearray) -> dict:
@@ -96,33 +109,21 @@ def _check_rows(rows, place: str, most: int) -> None:
 
 
 def answer_pieces(outputs: Mapping[str, np.ndarray], is_rows: bool) -> Iterator[str]:
-    """Yields the JSON text that answers a request, a few rows at a time."""
+    """Yields the JSON text that answers a request, about `PIECE` numbers at a time.
+
+    Making text holds Python's lock: in one piece, nothing else would run for a second at a million numbers.
+    """
+    if not is_rows and len(outputs) > 1:
+        yield json.dumps({"outputs": {name: array.tolist() for name, array in outputs.items()}})
+        return
     size = max(1, sum(array[:1].size for array in outputs.values()))  # numbers a row
-    rows, step = len(next(iter(outputs.values()))), -(-PIECE // size)
-    if len(outputs) == 1:
-        (array,) = outputs.values()
-        yield '{"predictions": ' if is_rows else '{"outputs": '
-        yield from _list_pieces(rows, step, lambda part: array[part].tolist())
-    elif is_rows:
-        yield '{"predictions": '
-        yield from _list_pieces(rows, step, lambda part: _objects(outputs, part))
-    else:
-        for number, (name, array) in enumerate(outputs.items()):
-            yield (", " if number else '{"outputs": {') + json.dumps(name) + ": "
-            yield from _list_pieces(rows, step, lambda part, array=array: array[part].tolist())
-        yield "}"
-    yield "}"
-
-
-def _list_pieces(count: int, step: int, values: Callable[[slice], list]) -> Iterator[str]:
-    yield "["
+    count, step = len(next(iter(outputs.values()))), -(-PIECE // size)
+    yield '{"predictions": [' if is_rows else '{"outputs": ['
     for start in range(0, count, step):
-        yield (", " if start else "") + json.dumps(values(slice(start, start + step)))[1:-1]
-    yield "]"
-
-
-def _objects(outputs: Mapping[str, np.ndarray], part: slice) -> list[dict]:
-    return [dict(zip(outputs, row)) for row in zip(*(array[part].tolist() for array in outputs.values()))]
+        columns = [array[start : start + step].tolist() for array in outputs.values()]
+        rows = columns[0] if len(columns) == 1 else [dict(zip(outputs, row)) for row in zip(*columns)]
+        yield (", " if start else "") + json.dumps(rows)[1:-1]
+    yield "]}"
 
 
 def _columns(rows, specs) -> dict[str, list]:

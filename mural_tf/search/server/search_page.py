@@ -38,8 +38,7 @@ from mural_tf.search.index import DESCRIPTION, REMOVED, Index, load_index
 from mural_tf.search.items import IMAGES, TEXTS
 from mural_tf.search.pages import SIDE, language_attribute
 from mural_tf.search.queries import Hit, Query, find, leave_out, search, sure_as_json, visible
-from mural_tf.search.server.claims import check_claims
-from mural_tf.search.server.limits import Budget, Limits
+from mural_tf.search.server.limits import Budget, Limits, claimed_pixels, read_body
 from mural_tf.search.server.rest_json import BadRequest
 
 LONGEST_SENTENCE = 2000  # characters; models read far fewer tokens
@@ -248,8 +247,6 @@ def search_routes(
     """
     from aiohttp import web  # only now: the functions above serve others too
 
-    from mural_tf.search.server.bodies import read_body
-
     served, limits = ServedIndex(index, embedder, languages, folder), limits or Limits()
     searching = concurrent.futures.ThreadPoolExecutor(1, "search")
     in_flight = Budget(limits.max_bytes_in_flight, "bytes")
@@ -276,16 +273,12 @@ def search_routes(
         return web.Response(text=json.dumps(found), content_type="application/json")
 
     async def show_answer_to_picture(request: web.Request) -> web.Response:
-        with in_flight.share() as share:
-            try:
-                body = await asyncio.wait_for(read_body(request, limits, share, is_json=False), limits.body_timeout)
-            except asyncio.TimeoutError:
-                words = f"The picture did not arrive within {limits.body_timeout:g} seconds."
-                raise web.HTTPRequestTimeout(text=words) from None
-            images, pixels = await _in_thread(None, check_claims, [bytes(body)], limits)
+        with in_flight.share() as grow:
+            picture = bytes(await read_body(request, limits, grow))
+            pixels = await _in_thread(None, claimed_pixels, [picture], limits)
             if not pixels[0]:
                 raise BadRequest("The body is not a picture: expected a JPEG, PNG or WebP.")
-            return await show_answer(request, images[0])
+            return await show_answer(request, picture)
 
     async def show_image(request: web.Request, side: int) -> web.Response:
         try:
