@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import base64
-import io
 import json
 import pathlib
 import pydoc_data.topics

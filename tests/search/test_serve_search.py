@@ -1,24 +1,22 @@
 """The search page beside the encoders: the page, answers, thumbnails, and what is asked wrongly."""
 
 import contextlib
-import dataclasses
-import http.client
+import functools
 import io
-import json
 import os
-import shutil
 import socket
+import types
 
 import pytest
-from aiohttp import web
 from PIL import Image
+from running_app import ask as ask_server
 from running_app import running
 from search_data import ColorEmbedder, png, write_folder
 
 from mural_tf.errors import UserError
 from mural_tf.search import build, changes, collect
 from mural_tf.search.items import IMAGES
-from mural_tf.search.server.app import app_of_models, serve
+from mural_tf.search.server.app import app_of, serve
 from mural_tf.search.server.limits import Limits
 from mural_tf.search.server.search_page import search_routes
 
@@ -32,84 +30,73 @@ def index(tmp_path_factory):
     return build.index_in_memory(ColorEmbedder(), collect.find(IMAGES, [str(folder / "table.tsv")]))
 
 
-LIMITS = Limits(max_request_bytes=10_000, max_bytes_in_flight=20_000, body_timeout=2)
+LIMITS = Limits(max_request_bytes=10_000, max_bytes_in_flight=20_000, body_timeout=0.5)
 
 
 @contextlib.contextmanager
-def asking(app):
+def asking(index, **options):
+    """Yields `ask(path, body)` → (status, JSON or bytes, headers) over the routes of an index alone."""
+    app = app_of(types.SimpleNamespace(models={}), Limits(), search_routes(index, ColorEmbedder(), **options))
     with running(app) as server:
-
-        def ask(path, body=None):
-            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
-            connection.request("GET" if body is None else "POST", path, body)
-            response = connection.getresponse()
-            return response.status, response.headers.get_content_type(), response.read()
-
-        yield ask
+        yield functools.partial(ask_server, server.port)
 
 
 @pytest.fixture(scope="module")
 def ask(index):
-    routes = search_routes(index, ColorEmbedder(), ["en", "fa"], limits=LIMITS)
-    with asking(app_of_models([], Limits(), routes)) as ask:
+    with asking(index, languages=["en", "fa"], limits=LIMITS) as ask:
+        ask.port = ask.args[0]
         yield ask
 
 
-def names(body):
-    return [hit["name"] for hit in json.loads(body)["hits"]]
+def names(answer):
+    status, found, _ = answer
+    assert status == 200
+    return [hit["name"] for hit in found["hits"]]
 
 
-def test_the_page_offers_the_languages(ask):
-    status, kind, page = ask("/search")
-    assert (status, kind) == (200, "text/html") and b'value="fa"' in page and "{{" not in page.decode()
+def test_the_page_offers_languages_and_fields_and_the_root_leads_to_it(ask):
+    status, page, headers = ask("/search")
+    assert (status, headers.get_content_type()) == (200, "text/html") and "{{" not in page.decode()
+    assert b'value="fa"' in page and b'<option value="brand=acme">' in page
+    assert ask("/")[0] == 302
 
 
 def test_a_sentence_finds_its_picture(ask):
-    status, kind, body = ask("/search/answer?sentence=rot&k=2")
-    assert (status, kind) == (200, "application/json")
-    assert [hit["name"] for hit in json.loads(body)["hits"]] == ["red.png", "orange.PNG"]
-    row = json.loads(body)["hits"][0]["row"]
-    status, kind, image = ask(f"/search/thumbnail/{row}")
-    assert (status, kind) == (200, "image/jpeg")
+    answer = ask("/search/answer?sentence=rot&k=2")
+    assert names(answer) == ["red.png", "orange.PNG"]
+    status, image, headers = ask(f"/search/thumbnail/{answer[1]['hits'][0]['row']}")
+    assert (status, headers.get_content_type()) == (200, "image/jpeg")
     red, green, _ = Image.open(io.BytesIO(image)).convert("RGB").getpixel((2, 2))
     assert red > 200 and green < 50
 
 
-def test_the_root_leads_to_the_page(ask):
-    assert ask("/")[0] == 302 and b'<option value="brand=acme">' in ask("/search")[2]
-
-
 def test_filters_and_rows_as_queries(ask):
-    status, _, body = ask("/search/answer?sentence=rot&filter=brand%3Dacme")
-    assert status == 200 and names(body) == ["red.png", "blue.png"] and json.loads(body)["matching"] == 2
-    assert json.loads(body)["hits"][0]["fields"] == {"brand": "acme"}
-    assert json.loads(body)["hits"][0]["caption"] == "a red spot"
-    row = json.loads(body)["hits"][1]["row"]
-    _, _, body = ask(f"/search/answer?like={row}&k=2")
-    assert names(body) == ["violet.png", "red.png"]  # not itself
-    assert names(ask("/search/answer?sentence=rot&filter=brand%3Dnone")[2]) == []
+    answer = ask("/search/answer?sentence=rot&filter=brand%3Dacme")
+    assert names(answer) == ["red.png", "blue.png"] and answer[1]["matching"] == 2
+    assert answer[1]["hits"][0]["fields"] == {"brand": "acme"} and answer[1]["hits"][0]["caption"] == "a red spot"
+    row = answer[1]["hits"][1]["row"]
+    assert names(ask(f"/search/answer?like={row}&k=2")) == ["violet.png", "red.png"]  # not itself
+    assert names(ask("/search/answer?sentence=rot&filter=brand%3Dnone")) == []
 
 
 def test_a_picture_is_a_query(ask):
-    status, _, body = ask("/search/answer?k=2", png((0, 0, 200)))
-    assert status == 200 and names(body) == ["blue.png", "violet.png"]
-    assert names(ask("/search/answer?filter=brand%3Dacme", png((200, 150, 0)))[2]) == ["red.png", "blue.png"]
+    assert names(ask("/search/answer?k=2", png((0, 0, 200)))) == ["blue.png", "violet.png"]
+    assert names(ask("/search/answer?filter=brand%3Dacme", png((200, 150, 0)))) == ["red.png", "blue.png"]
 
 
-def test_pictures_that_are_none_or_too_much_are_refused(ask):
-    for body in (b"", b"no picture", png((0, 0, 200))[:45]):
-        status, _, answer = ask("/search/answer", body)
-        assert status == 400 and json.loads(answer)["error"]
-    assert ask("/search/answer", bytes(10_001))[0] == 413
+def test_pictures_that_are_none_or_too_much_or_do_not_come_are_refused(ask):
     huge = bytearray(png((0, 0, 0)))
     huge[16:24] = b"\0\0\x40\0" * 2  # 16,384 x 16,384, says its header
-    assert ask("/search/answer", bytes(huge))[0] == 400
-
-
-def test_a_body_that_does_not_come_is_not_waited_for(index):
-    app = web.Application()
-    app.add_routes(search_routes(index, ColorEmbedder(), limits=dataclasses.replace(LIMITS, body_timeout=0.2)))
-    with running(app) as server, socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
+    for body, wanted in (
+        (b"", 400),
+        (b"no", 400),
+        (png((0, 0, 200))[:45], 400),
+        (bytes(huge), 400),
+        (bytes(10_001), 413),
+    ):
+        status, answer, _ = ask("/search/answer", body)
+        assert status == wanted and answer["error"]
+    with socket.create_connection(("127.0.0.1", ask.port), timeout=30) as connection:
         connection.sendall(b"POST /search/answer HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\nhalf")
         assert connection.recv(100).startswith(b"HTTP/1.1 408")
 
@@ -118,53 +105,51 @@ def test_larger_pictures_have_nothing_but_pixels(tmp_path):
     exif = Image.Exif()
     exif[0x010E] = "where I live"
     Image.new("RGB", (2000, 1000), (250, 0, 0)).save(tmp_path / "a.jpg", exif=exif)
-    made = build.index_in_memory(ColorEmbedder(), collect.find(IMAGES, [str(tmp_path)]))
-    app = web.Application()
-    app.add_routes(search_routes(made, ColorEmbedder()))
-    with asking(app) as ask:
-        status, kind, image = ask("/search/picture/0")
-        assert (status, kind) == (200, "image/jpeg") and b"where I live" not in image
+    with asking(build.index_in_memory(ColorEmbedder(), collect.find(IMAGES, [str(tmp_path)]))) as ask:
+        status, image, headers = ask("/search/picture/0")
+        assert (status, headers.get_content_type()) == (200, "image/jpeg") and b"where I live" not in image
         assert Image.open(io.BytesIO(image)).size == (1600, 800)
 
 
 def test_a_changed_index_is_served(tmp_path):
     folder = write_folder(tmp_path / "images")
     made = build.build_index(ColorEmbedder(), [str(folder)], tmp_path / "index")
-    app = web.Application()
-    app.add_routes(search_routes(made, ColorEmbedder(), folder=tmp_path / "index"))
-    with asking(app) as ask:
+    with asking(made, folder=tmp_path / "index") as ask:
         question = "/search/answer?sentence=rot&k=2"
-        assert names(ask(question)[2]) == ["red.png", "orange.PNG"]
+        assert names(ask(question)) == ["red.png", "orange.PNG"]
         changes.remove(tmp_path / "index", ["red.png"])
-        assert names(ask(question)[2]) == ["orange.PNG", "violet.png"]
+        assert names(ask(question)) == ["orange.PNG", "violet.png"]
         (folder / "green.png").write_bytes(png((220, 90, 0)))
         build.build_index(ColorEmbedder(), [str(folder)], tmp_path / "index", update=True)
-        assert names(ask(question)[2]) == ["red.png", "green.png"]
+        assert names(ask(question)) == ["red.png", "green.png"]
         (tmp_path / "index/items.jsonl").unlink()
         os.utime(tmp_path / "index/index.json")
-        assert names(ask(question)[2]) == ["red.png", "green.png"]  # the former one
+        assert names(ask(question)) == ["red.png", "green.png"]  # the former one
 
 
-@pytest.mark.parametrize("path, status", [
-    ("/search/answer", 400), ("/search/answer?sentence=red&k=many", 400), ("/search/answer?sentence=red&k=2000", 400),
-    ("/search/answer?sentence=red&filter=brand", 400), ("/search/answer?like=99", 400), ("/search/answer?like=-1", 400),
-    ("/search/answer?like=x", 400), ("/search/answer?like=1&k=" + "9" * 5000, 400), ("/search/picture/99", 404),
-    ("/search/picture/..%2F..%2Fetc", 404), ("/search/thumbnail/99", 404),
-    ("/search/thumbnail/..%2F..%2Fetc", 404), ("/search/thumbnail/-1", 404),
-])  # fmt: skip
-def test_wrong_questions_get_an_error(ask, path, status):
-    answer, kind, body = ask(path)
-    assert (answer, kind) == (status, "application/json") and json.loads(body)["error"]
+WRONG = {
+    400: ["/search/answer", "/search/answer?sentence=red&k=many", "/search/answer?sentence=red&k=2000",
+          "/search/answer?sentence=red&filter=brand", "/search/answer?like=99", "/search/answer?like=-1",
+          "/search/answer?like=x", "/search/answer?like=1&k=" + "9" * 5000],
+    404: ["/search/picture/99", "/search/picture/..%2F..%2Fetc", "/search/thumbnail/99", "/search/thumbnail/-1",
+          "/search/thumbnail/..%2F..%2Fetc"],
+}  # fmt: skip
+
+
+def test_wrong_questions_get_an_error(ask):
+    for status, paths in WRONG.items():
+        for path in paths:
+            found, answer, _ = ask(path)
+            assert found == status and answer["error"], path
 
 
 def test_errors_name_no_place_of_the_machine(tmp_path):
     made = build.build_index(ColorEmbedder(), [str(write_folder(tmp_path / "images"))], tmp_path / "index")
-    app = app_of_models([], Limits(), search_routes(made, ColorEmbedder()))
-    with (tmp_path / "index/items.jsonl").open("r+b") as file:
-        file.write(b"damaged")
-    with asking(app) as ask:
-        status, _, body = ask("/search/answer?sentence=orange")
-        assert status == 500 and str(tmp_path) not in body.decode()
+    with asking(made) as ask:
+        with (tmp_path / "index/items.jsonl").open("r+b") as file:
+            file.write(b"damaged")
+        status, answer, _ = ask("/search/answer?sentence=orange")
+        assert status == 500 and str(tmp_path) not in answer["error"]
 
 
 def test_an_index_of_another_model_is_refused(index):
@@ -172,28 +157,13 @@ def test_an_index_of_another_model_is_refused(index):
         search_routes(index, ColorEmbedder(seed=1))
 
 
-@pytest.mark.parametrize("card", ["[]", "{", '{"training_data": 3}', '{"training_data": {"languages": [["en"]]}}'])
-def test_a_damaged_model_card_is_named(export, tmp_path, card):
-    (tmp_path / "model_card.json").write_text(card)
-    with pytest.raises(UserError, match="model_card.json"):
-        serve(tmp_path, index="index", port=0)
-
-
-def test_a_damaged_index_is_named(export, tmp_path):
+def test_a_damaged_model_card_or_index_is_named_before_models_are_loaded(index, tmp_path):
+    for card in ("[]", "{", '{"training_data": 3}', '{"training_data": {"languages": [["en"]]}}'):
+        (tmp_path / "model_card.json").write_text(card)
+        with pytest.raises(UserError, match="model_card.json"):
+            serve(tmp_path, index="index", port=0)
+    (tmp_path / "model_card.json").write_text('{"training_data": {"languages": ["en"]}}')
     build.build_index(ColorEmbedder(), [str(write_folder(tmp_path / "images"))], tmp_path / "index")
     (tmp_path / "index/embeddings.npy").write_bytes(b"no")
     with pytest.raises(UserError, match="embeddings.npy is damaged"):
-        serve(export, index=tmp_path / "index", port=0)
-
-
-@pytest.mark.parametrize("name", ["text_encoder/1/saved_model.pb", "image_encoder/1/variables/variables.index",
-                                  "text_encoder/1/assets/vocabulary.txt"])  # fmt: skip
-def test_a_damaged_export_is_named(export, tmp_path, name):
-    shutil.copytree(export, tmp_path / "export")
-    with open(tmp_path / "export" / name, "r+b") as file:
-        file.seek(40)
-        byte = file.read(1)[0]
-        file.seek(40)
-        file.write(bytes([byte ^ 1]))
-    with pytest.raises(UserError, match="is damaged|is not the one that the model was trained with"):
-        serve(tmp_path / "export", port=0)
+        serve(tmp_path, index=tmp_path / "index", port=0)

@@ -30,7 +30,7 @@ import tensorflow as tf
 from absl import logging
 
 from mural_tf.errors import UserError
-from mural_tf.files import read_json
+from mural_tf.files import as_path, read_json
 
 try:
     import prometheus_client
@@ -96,9 +96,8 @@ def serve(
     """
     limits = limits or Limits()
     listener = _listen(host, port)  # before the models are loaded: a port in use is reported at once
-    versions = Versions(export, limits)
-    routes = _search_routes(versions.folder, index, limits) if index else ()
-    app = app_of(versions, limits, routes, poll_seconds)
+    routes = _search_routes(export, index, limits) if index else ()
+    app = create_app(export, limits, routes, poll_seconds)
     run(app, listener, limits, f"Serving {export} at http://{host}:{listener.getsockname()[1]}")
 
 
@@ -111,7 +110,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _search_routes(export: str | pathlib.Path, index: str | pathlib.Path, limits: Limits) -> list[web.RouteDef]:
-    data = read_json(newest_description(pathlib.Path(export)) / MODEL_CARD).get("training_data")
+    data = read_json(newest_description(as_path(export)) / MODEL_CARD).get("training_data")
     languages = data.get("languages") if isinstance(data, dict) else None
     if not isinstance(languages, list) or not all(isinstance(code, str) for code in languages):
         raise UserError(f'{export}/{MODEL_CARD} is damaged: expected {{"training_data": {{"languages": [codes]}}}}.')

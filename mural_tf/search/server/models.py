@@ -271,8 +271,8 @@ class Versions:
     """
 
     def __init__(self, export: str | pathlib.Path, limits: Limits):
-        self._place, self.folder, self._limits = as_path(export), local_copy(export), limits
-        if not self.folder.is_dir():
+        self._place, self._folder, self._limits = as_path(export), local_copy(export), limits
+        if not self._folder.is_dir():
             raise UserError(f"The export {export} does not exist; `python -m mural_tf export` makes one of a workdir.")
         self.models: dict[str, ServedModel] = {}
         self._failed: dict[int, tuple] = {}  # number: its files when they could not be loaded
@@ -325,17 +325,17 @@ class Versions:
     def _numbers(self) -> list[int]:
         """Returns the numbers that all models have, the newest first; none when the folder is away."""
         if isinstance(self._place, RemotePath):
-            follow(self._place, self.folder)
-        found = models_of(self.folder)
+            follow(self._place, self._folder)
+        found = models_of(self._folder)
         numbers = [set(found.get(name, ())) for name in found.keys() | self.models.keys()]
         return sorted(set.intersection(*numbers), reverse=True) if numbers else []
 
     def _load(self, number: int) -> tuple[dict[str, ServedModel], UserError | None]:
         """Loads a number of all models and warms them up; ({}, what is wrong) if one of them cannot be loaded."""
         files, models = self._files(number), {}
-        for name in models_of(self.folder):
+        for name in models_of(self._folder):
             try:
-                models[name] = load_model(self.folder / name / str(number), self._limits)
+                models[name] = load_model(self._folder / name / str(number), self._limits)
             except Exception as error:  # noqa: BLE001 - whatever a damaged SavedModel raises
                 reason = " ".join(str(error).split()) or type(error).__name__
                 logging.error("Version %d of %s cannot be served and is left out: %s", number, name, reason)
@@ -345,5 +345,5 @@ class Versions:
 
     def _files(self, number: int) -> tuple:
         """Returns something that changes when a file of a version does."""
-        paths = sorted(self.folder.glob(f"*/{number}/**/*"))
+        paths = sorted(self._folder.glob(f"*/{number}/**/*"))
         return tuple((path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in paths if path.is_file())
