@@ -3,7 +3,7 @@
     python -m benchmarks.serving --pytorch=/path/to/venv/bin/python
 
 1. Encoders. Ours: an export's signatures, raw strings and JPEG bytes in, vectors out. Theirs: `AlignModel`'s two
-   encoders of the same sizes (BERT-base, EfficientNet-B0), in every setting of --pytorch_settings, compared in its
+   encoders of the same sizes (BERT-base, EfficientNet-B0), in several settings, compared in its
    fastest. Batches of 64 in turns, so that a busy machine slows both alike; then single requests. Sentences are English
    prose of mixed length, from the language reference that comes with Python; images are drawn, 640 x 480, JPEG. The
    vocabulary is built from the sentences; both sides read it.
@@ -31,9 +31,11 @@ import time
 import numpy as np
 from PIL import Image
 
-from benchmarks.rest_attack import resident
+from benchmarks.rest_attack import resident, served
+from benchmarks.serving_sides import BATCH, PIXELS
 
-SETTINGS = "float32,bfloat16,float32+channels_last,bfloat16+channels_last"
+SETTINGS = ("float32", "bfloat16", "float32+channels_last", "bfloat16+channels_last")  # of PyTorch
+SINGLES = 200  # requests
 
 
 def write_inputs(folder: pathlib.Path, arguments) -> None:
@@ -44,11 +46,11 @@ def write_inputs(folder: pathlib.Path, arguments) -> None:
     prose = re.sub(r"[*`]|\n(?! *\n)", " ", "\n\n".join(pydoc_data.topics.topics.values()))
     found = [" ".join(part.split()) for part in re.split(r"(?<=[.?!])\s|\n", prose)]
     found = [part for part in found if re.fullmatch(r"[A-Z][\w ,'()-]{8,300}[.?!]", part)]
-    texts = [found[i] for i in np.random.default_rng(0).permutation(len(found))][: arguments.batch * 4]
+    texts = [found[i] for i in np.random.default_rng(0).permutation(len(found))][: BATCH * 4]
     (folder / "texts.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
     save_vocabulary(build_vocabulary(texts, 8000, builder="tokenizers", lower_case=True), folder / "vocabulary.txt")
     (folder / "images").mkdir()
-    for i in range(arguments.batch):
+    for i in range(BATCH):
         draw = np.random.default_rng(i)
         coarse = Image.fromarray(draw.integers(0, 255, (6, 8, 3), dtype=np.uint8)).resize((640, 480), Image.BICUBIC)
         pixels = np.asarray(coarse, np.int16) + draw.normal(0, 6, (480, 640, 1)).astype(np.int16)
@@ -66,7 +68,7 @@ def build(folder: pathlib.Path, arguments) -> pathlib.Path:
 
     config = base_config()
     config.model, config.embedding_size, config.vocabulary.lower_case = "align", 320, True
-    config.image_tower.update(dict(width=1.0, depth=1.0, image_size=arguments.pixels, resize=arguments.pixels))
+    config.image_tower.update(dict(width=1.0, depth=1.0, image_size=PIXELS, resize=PIXELS))
     if arguments.tiny:
         config.image_tower.update(dict(width=0.25, depth=0.25))
         config.text_tower.update(dict(layers=1, hidden_size=32, heads=2, feed_forward_size=64))
@@ -81,7 +83,6 @@ def compare_encoders(folder: pathlib.Path, export: pathlib.Path, arguments) -> N
     sides = {}
     for name, python in (("ours", sys.executable), ("pytorch", arguments.pytorch)):
         command = [python, "benchmarks/serving_sides.py", name, f"--inputs={folder}", f"--export={export}"]
-        command += [f"--{name}={getattr(arguments, name)}" for name in ("batch", "pixels", "threads")]
         sides[name] = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def ask(side: str, case: str, setting: str = "", singles: int = 0) -> dict:
@@ -90,7 +91,7 @@ def compare_encoders(folder: pathlib.Path, export: pathlib.Path, arguments) -> N
         return json.loads(process.stdout.readline())
 
     for case in ("text", "image"):
-        settings = [name for name in arguments.pytorch_settings.split(",") if case == "image" or "+" not in name]
+        settings = [name for name in SETTINGS if case == "image" or "+" not in name]
         ask("ours", case)
         seconds = {name: [sum(ask("pytorch", case, name)["times"]) for _ in range(2)][1] for name in settings}
         setting = min(seconds, key=seconds.get)
@@ -99,7 +100,7 @@ def compare_encoders(folder: pathlib.Path, export: pathlib.Path, arguments) -> N
         for side in sides:
             rate = statistics.median(one[side]["items"] / sum(one[side]["times"]) for one in rounds)
             processor = statistics.median(1000 * one[side]["processor"] / one[side]["items"] for one in rounds)
-            single = 1000 * np.array(ask(side, case, setting, arguments.singles + 10)["times"][10:])
+            single = 1000 * np.array(ask(side, case, setting, SINGLES + 10)["times"][10:])
             p50, p99 = np.percentile(single, [50, 99])
             print(f"  {case}: {side} {rate:.1f} items/s, {processor:.1f} ms processor each; one request p50 {p50:.1f} "
                   f"ms, p99 {p99:.1f} ms", flush=True)  # fmt: skip
@@ -112,7 +113,7 @@ def compare_encoders(folder: pathlib.Path, export: pathlib.Path, arguments) -> N
         process.wait()
 
 
-async def load(url: str, model: str, values: list, clients: int, requests: int) -> int:
+async def load(port: int, model: str, values: list, clients: int, requests: int) -> int:
     """Every client sends its next request when the one before is answered; prints the speed and returns the errors."""
     import aiohttp
 
@@ -128,7 +129,9 @@ async def load(url: str, model: str, values: list, clients: int, requests: int) 
                 errors += answer.status != 200 or not np.isclose(np.linalg.norm(vectors), 1.0, atol=1e-3)
             milliseconds.append(1000 * (time.perf_counter() - start))
 
-    async with aiohttp.ClientSession(url, connector=aiohttp.TCPConnector(limit=clients)) as session:
+    async with aiohttp.ClientSession(
+        f"http://localhost:{port}", connector=aiohttp.TCPConnector(limit=clients)
+    ) as session:
         start = time.perf_counter()
         await asyncio.gather(*(client(session) for _ in range(clients)))
     speed, (p50, p99) = requests / (time.perf_counter() - start), np.percentile(milliseconds, [50, 99])
@@ -139,33 +142,23 @@ async def load(url: str, model: str, values: list, clients: int, requests: int) 
 
 def load_server(folder: pathlib.Path, export: pathlib.Path, arguments) -> int:
     """Prints what the server does under load, after a warm-up; returns the errors."""
-    command = [sys.executable, "-m", "mural_tf", "serve", f"--export={export}", "--port=0"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        url, errors = process.stdout.readline().split()[-1], 0
-        texts = (folder / "texts.txt").read_text(encoding="utf-8").splitlines()
-        images = [path.read_bytes() for path in sorted((folder / "images").iterdir())]
-        images = [{"b64": base64.b64encode(data).decode()} for data in images]
+    texts, errors = (folder / "texts.txt").read_text(encoding="utf-8").splitlines(), 0
+    images = [path.read_bytes() for path in sorted((folder / "images").iterdir())]
+    images = [{"b64": base64.b64encode(data).decode()} for data in images]
+    with served(export) as (port, process):
         for requests in (10 * arguments.clients, arguments.requests):
             before = resident(process.pid)
-            errors += asyncio.run(load(url, "text_encoder", texts, arguments.clients, requests))
-            errors += asyncio.run(load(url, "image_encoder", images, arguments.clients, requests // 10))
+            errors += asyncio.run(load(port, "text_encoder", texts, arguments.clients, requests))
+            errors += asyncio.run(load(port, "image_encoder", images, arguments.clients, requests // 10))
         print(f"  memory {before / 1e6:.0f} MB before and {resident(process.pid) / 1e6:.0f} MB after the last two")
-    finally:
-        process.terminate()
-    return errors + process.wait(60)
+    return errors
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pytorch", default="", help="Python with torch and transformers; empty: the server alone")
-    parser.add_argument("--pytorch_settings", default=SETTINGS)
     parser.add_argument("--export", default="", help="an export to serve instead of a random model")
-    parser.add_argument("--pixels", type=int, default=224)
-    parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--singles", type=int, default=200)
-    parser.add_argument("--threads", type=int, default=0, help="of each side; 0: its own default")
     parser.add_argument("--clients", type=int, default=32)
     parser.add_argument("--requests", type=int, default=10_000, help="of texts; a tenth as many of images")
     parser.add_argument("--tiny", action="store_true", help="small towers of ours alone, to see that it all works")

@@ -1,6 +1,6 @@
 """The two sides of `benchmarks.serving`, each in a process of its own, which times what its standard input asks for.
 
-    python benchmarks/serving_sides.py ours|pytorch --inputs=FOLDER --batch=64 [--export=FOLDER] [--pixels=224]
+    python benchmarks/serving_sides.py ours|pytorch --inputs=FOLDER [--export=FOLDER]
 
 Nothing of this project is imported on PyTorch's side, so that it runs in an environment of its own: `AlignModel`'s
 encoders with Hugging Face's tokenizer and processor (with torchvision there the faster one, else that on Pillow).
@@ -14,6 +14,9 @@ import pathlib
 import sys
 import time
 
+BATCH = 64
+PIXELS = 224  # of an image's side
+
 
 class Ours:
     """An export's two signatures, from the wire's bytes on."""
@@ -24,8 +27,6 @@ class Ours:
         sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
         from mural_tf import backend  # noqa: F401 - registers the tokenizer's operations
 
-        if arguments.threads:
-            tf.config.threading.set_intra_op_parallelism_threads(arguments.threads)
         self._constant = tf.constant
         self._loaded = {name: tf.saved_model.load(f"{arguments.export}/{name}_encoder/1") for name in ("text", "image")}
 
@@ -42,13 +43,11 @@ class PyTorch:
         from PIL import Image
         from transformers import AlignConfig, AlignModel, BertTokenizerFast, EfficientNetImageProcessor
 
-        if arguments.threads:
-            torch.set_num_threads(arguments.threads)
         self._torch, self._image = torch, Image
         self._tokenizer = BertTokenizerFast(str(arguments.inputs / "vocabulary.txt"))
-        side = {"height": arguments.pixels, "width": arguments.pixels}
+        side = {"height": PIXELS, "width": PIXELS}
         self._processor = EfficientNetImageProcessor(size=side, crop_size=side)
-        vision = dict(width_coefficient=1.0, depth_coefficient=1.0, image_size=arguments.pixels, hidden_dim=320)
+        vision = dict(width_coefficient=1.0, depth_coefficient=1.0, image_size=PIXELS, hidden_dim=320)
         text = dict(vocab_size=len(self._tokenizer))
         self._model = AlignModel(AlignConfig(vision_config=vision, text_config=text, projection_dim=320)).eval()
 
@@ -74,15 +73,13 @@ def main() -> None:
     parser.add_argument("side", choices=("ours", "pytorch"))
     for name in ("inputs", "export"):
         parser.add_argument(f"--{name}", type=pathlib.Path)
-    for name in ("batch", "pixels", "threads"):
-        parser.add_argument(f"--{name}", type=int, default=0)
     arguments = parser.parse_args()
     side = {"ours": Ours, "pytorch": PyTorch}[arguments.side](arguments)
     texts = (arguments.inputs / "texts.txt").read_text(encoding="utf-8").splitlines()
     all_items = {"text": texts, "image": [path.read_bytes() for path in sorted(arguments.inputs.glob("images/*.jpg"))]}
     for line in sys.stdin:  # {"case", "setting", "singles": 0 for all items in batches, or a number of single ones}
         request = json.loads(line)
-        items, size, times = all_items[request["case"]], 1 if request["singles"] else arguments.batch, []
+        items, size, times = all_items[request["case"]], 1 if request["singles"] else BATCH, []
         processor = time.process_time()
         for i in range(0, (request["singles"] or len(items)) * size, size):
             start, first = time.perf_counter(), i % len(items)

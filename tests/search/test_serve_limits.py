@@ -13,7 +13,7 @@ import pytest
 from running_app import Multiplier, ask, running, until
 
 from mural_tf.errors import UserError
-from mural_tf.search.server.app import app_of
+from mural_tf.search.server.app import create_app
 from mural_tf.search.server.limits import Budget, Limits, Overloaded
 from mural_tf.search.server.models import ServedModel
 from mural_tf.search.server.rest_json import MARKS, answer_pieces, parse_body
@@ -33,7 +33,7 @@ def serve(caplog):
     def start(limits=LIMITS, width=1):
         signature = Multiplier(2.0, width)
         model = ServedModel("doubler", 1, {"serving_default": signature}, {}, limits)
-        contexts.append(running(app_of(types.SimpleNamespace(models={"doubler": model}), limits), limits))
+        contexts.append(running(create_app(types.SimpleNamespace(models={"doubler": model}), limits), limits))
         return contexts[-1].__enter__().port, signature
 
     yield start

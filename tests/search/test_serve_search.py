@@ -16,7 +16,7 @@ from search_data import ColorEmbedder, png, write_folder
 from mural_tf.errors import UserError
 from mural_tf.search import build, changes, collect
 from mural_tf.search.items import IMAGES
-from mural_tf.search.server.app import app_of, serve
+from mural_tf.search.server.app import create_app, serve
 from mural_tf.search.server.limits import Limits
 from mural_tf.search.server.search_page import search_routes
 
@@ -36,7 +36,7 @@ LIMITS = Limits(max_request_bytes=10_000, max_bytes_in_flight=20_000, body_timeo
 @contextlib.contextmanager
 def asking(index, **options):
     """Yields `ask(path, body)` → (status, JSON or bytes, headers) over the routes of an index alone."""
-    app = app_of(types.SimpleNamespace(models={}), Limits(), search_routes(index, ColorEmbedder(), **options))
+    app = create_app(types.SimpleNamespace(models={}), Limits(), search_routes(index, ColorEmbedder(), **options))
     with running(app) as server:
         yield functools.partial(ask_server, server.port)
 

@@ -14,7 +14,7 @@ from running_app import Multiplier, ask, running, until
 from mural_tf.errors import UserError
 from mural_tf.export.versions import add_version
 from mural_tf.search.server import models
-from mural_tf.search.server.app import app_of
+from mural_tf.search.server.app import create_app
 from mural_tf.search.server.limits import Limits
 from mural_tf.search.server.models import ServedModel, Versions
 
@@ -88,7 +88,7 @@ def test_two_releases_into_a_loaded_server_fail_no_request_and_the_old_ones_are_
 
     versions = Versions(release.folder, LIMITS)
     first = weakref.ref(versions.models["factor"].signatures["serving_default"].saved_model)
-    with running(app_of(versions, LIMITS, poll_seconds=0.02), LIMITS) as server:
+    with running(create_app(versions, LIMITS, poll_seconds=0.02), LIMITS) as server:
         clients = zip(("factor", "other") * 2, answers)
         threads = [threading.Thread(target=client, args=(server.port, *each)) for each in clients]
         for thread in threads:
@@ -141,7 +141,7 @@ def numbered(tmp_path, monkeypatch):
     """An export, `.port` where it is served, and `.versions`."""
     export = Numbered(tmp_path / "numbered", monkeypatch)
     export.versions = Versions(export.folder, LIMITS)
-    with running(app_of(export.versions, LIMITS, poll_seconds=0.01), LIMITS) as server:
+    with running(create_app(export.versions, LIMITS, poll_seconds=0.01), LIMITS) as server:
         export.port = server.port
         yield export
 

@@ -40,8 +40,18 @@ except ModuleNotFoundError as error:
 
 from mural_tf.export.versions import MODEL_CARD, newest_description
 from mural_tf.loading import load
+from mural_tf.paths import RemotePath
 from mural_tf.search.index import load_index
-from mural_tf.search.server.limits import Budget, Limits, Overloaded, claimed_pixels, decodable, is_foreign, read_body
+from mural_tf.search.server.limits import (
+    Budget,
+    Limits,
+    Overloaded,
+    check_read,
+    claimed_pixels,
+    decodable,
+    is_foreign,
+    read_body,
+)
 from mural_tf.search.server.models import IMAGES, ServedModel, Versions
 from mural_tf.search.server.rest_json import (
     PIECE,
@@ -52,7 +62,6 @@ from mural_tf.search.server.rest_json import (
     parse_body,
     parse_inputs,
     signature_name,
-    unreadable,
 )
 from mural_tf.search.server.search_page import search_routes
 
@@ -165,7 +174,7 @@ class _Connection(web.RequestHandler):
     def handle_error(self, request, status=500, exc=None, message=None):
         if status >= 500:
             return super().handle_error(request, status, exc, message)
-        response = error_response(status, f"This is not HTTP: {' '.join((message or str(exc)).split())}")
+        response = _error_response(status, f"This is not HTTP: {' '.join((message or str(exc)).split())}")
         response.force_close()
         return response
 
@@ -189,7 +198,7 @@ class _Refused(asyncio.Protocol):
 
 
 def create_app(
-    export: str | pathlib.Path,
+    export: str | pathlib.Path | Versions,
     limits: Limits | None = None,
     extra_routes: Iterable[web.RouteDef] = (),
     poll_seconds: float = 0.0,
@@ -197,7 +206,7 @@ def create_app(
     """Loads an export and returns the application.
 
     Args:
-      export: the folder.
+      export: the folder, or what is loaded of it.
       limits: of requests; defaults if None.
       extra_routes: further routes, as `aiohttp.web.get("/search", handler)`; their `web.HTTPException`s and
         `BadRequest`s become JSON errors too, and `request.app[PREDICT]` runs the encoders.
@@ -207,13 +216,7 @@ def create_app(
       UserError: `export` cannot be served.
     """
     limits = limits or Limits()
-    return app_of(Versions(export, limits), limits, extra_routes, poll_seconds)
-
-
-def app_of(
-    versions: Versions, limits: Limits, extra_routes: Iterable[web.RouteDef] = (), poll_seconds: float = 0.0
-) -> web.Application:
-    """Returns the application over what is loaded; see `create_app`."""
+    versions = Versions(export, limits) if isinstance(export, (str, pathlib.Path, RemotePath)) else export
     server = Server(versions, limits)
     app = web.Application(middlewares=[server.middleware], client_max_size=limits.max_request_bytes)
     model = r"/v1/models/{name:[^/:]+}"
@@ -277,14 +280,14 @@ class Server:
         with self._pixels.share() as grow:
             grow(int(pixels.sum()))
             if on_error == RAISE:
-                _check_read(pixels)
+                check_read(pixels)
             images = np.where(pixels, images, b"")
             if any(map(is_foreign, images)):
                 async with self._decoding:  # one request at a time: this takes memory and a processor
                     images = await _in_thread(decodable, images)
             outputs = await model.batchers[signature]({**inputs, IMAGES: images}, pixels)
         if on_error == RAISE:
-            _check_read(*outputs.values())
+            check_read(*outputs.values())
         return outputs
 
     async def predict(self, request: web.Request) -> web.StreamResponse:
@@ -316,7 +319,7 @@ class Server:
     async def _send(self, request: web.Request, outputs: dict[str, np.ndarray], is_rows: bool) -> web.StreamResponse:
         pieces = answer_pieces(outputs, is_rows)
         if sum(array.size for array in outputs.values()) <= PIECE:
-            return json_response("".join(pieces))
+            return web.Response(text="".join(pieces), content_type="application/json")
         response = web.StreamResponse(headers={"Content-Type": "application/json; charset=utf-8"})
         await response.prepare(request)
 
@@ -336,18 +339,18 @@ class Server:
         """GET /v1/models/NAME"""
         state = {"state": "AVAILABLE", "status": {"error_code": "OK", "error_message": ""}}
         version = {"version": str(self._model(request).version), **state}
-        return json_response(json.dumps({"model_version_status": [version]}))
+        return web.json_response({"model_version_status": [version]})
 
     async def metadata(self, request: web.Request) -> web.Response:
         """GET /v1/models/NAME/metadata"""
         model = self._model(request)
         spec = {"name": model.name, "signature_name": "", "version": str(model.version)}
         definitions = {"signature_def": {"signature_def": model.metadata}}
-        return json_response(json.dumps({"model_spec": spec, "metadata": definitions}))
+        return web.json_response({"model_spec": spec, "metadata": definitions})
 
     async def healthz(self, request: web.Request) -> web.Response:
         """GET /healthz"""
-        return json_response(json.dumps({"status": "ok"}))
+        return web.json_response({"status": "ok"})
 
     async def metrics(self, request: web.Request) -> web.Response:
         """GET /metrics"""
@@ -386,7 +389,7 @@ class Server:
         except Exception as error:  # noqa: BLE001 - the server goes on
             if isinstance(error, web.HTTPException) and error.status < 400:
                 raise
-            response = error_response(*self._explained(error, request))
+            response = _error_response(*self._explained(error, request))
             # Its frames hold the body and the arrays of the request, in circles, until Python looks for garbage.
             error.__traceback__ = error.__context__ = None
             return response
@@ -407,25 +410,9 @@ class Server:
         return 500, "The server failed on this request; its log says why."
 
 
-def json_response(text: str, status: int = 200) -> web.Response:
-    """Returns a response from JSON text."""
-    return web.Response(text=text, status=status, content_type="application/json")
-
-
-def error_response(status: int, message: str) -> web.Response:
-    """Returns {"error": message}."""
-    response = json_response(json.dumps({"error": message}), status)
-    if status == 503:
-        response.headers["Retry-After"] = "1"
-    return response
-
-
-def _check_read(*arrays: np.ndarray) -> None:
-    """Raises `BadRequest` for the first row that is all zeros, as `on_error` has them."""
-    for array in arrays:
-        is_read = array.reshape(len(array), -1).any(axis=1)
-        if not is_read.all():
-            raise unreadable(int(np.argmin(is_read)))
+def _error_response(status: int, message: str) -> web.Response:
+    headers = {"Retry-After": "1"} if status == 503 else None
+    return web.json_response({"error": message}, status=status, headers=headers)
 
 
 async def _in_thread(function: Callable, *arguments):

@@ -165,6 +165,18 @@ def _pixels_of(data: bytes) -> int:
     return image.width * image.height * (TRANSPARENT if is_transparent else 1)
 
 
+def check_read(*arrays: np.ndarray) -> None:
+    """Raises `BadRequest` for the first row [B, …] of nothing but zeros: an image that could not be read."""
+    for array in arrays:
+        is_read = array.reshape(len(array), -1).any(axis=1)
+        if not is_read.all():
+            raise BadRequest(
+                f"Row {int(np.argmin(is_read))} (the first is 0) is not an image that can be read: expected a whole "
+                "JPEG, PNG, WebP or another format that Pillow reads. "
+                '"on_error": "zeros" in the request gives such rows zeros.'
+            )
+
+
 def is_foreign(data: bytes) -> bool:
     """Tells whether an image is to be decoded by Pillow before the exported graph gets it."""
     return bool(data) and not data.startswith(OF_THE_GRAPH)

@@ -275,17 +275,13 @@ class Versions:
         if not self._folder.is_dir():
             raise UserError(f"The export {export} does not exist; `python -m mural_tf export` makes one of a workdir.")
         self.models: dict[str, ServedModel] = {}
-        self._failed: dict[int, tuple] = {}  # number: its files when they could not be loaded
+        self._failed: dict[int, tuple[tuple, str]] = {}  # number: its files when they could not be loaded, and why
         self._former: list[weakref.ref] = []  # SavedModels that are no longer served
-        error = None
-        for number in self._numbers():
-            self.models, problem = self._load(number)
-            if self.models:
-                return
-            error = error or problem
-        raise error or UserError(
-            f"{export} is not an export: expected SavedModels such as {export}/text_encoder/1, of one number for all."
-        )
+        self.models = self._load_newer()
+        if not self.models:
+            expected = f"expected SavedModels such as {export}/text_encoder/1, of one number for all"
+            reasons = [reason for _, reason in self._failed.values()]
+            raise UserError(reasons[0] if reasons else f"{export} is not an export: {expected}.")
 
     async def watch(self, seconds: float) -> None:
         """Looks for another version without end."""
@@ -301,25 +297,32 @@ class Versions:
                 trouble = str(error)
 
     async def _refresh(self) -> None:
-        models = await asyncio.get_running_loop().run_in_executor(None, self._look)
+        models = await asyncio.get_running_loop().run_in_executor(None, self._load_newer)
         if models:
             for model in self.models.values():
                 self._former += [weakref.ref(signature.saved_model) for signature in model.signatures.values()]
             self.models = models
             logging.warning("%s: version %d is served now.", self._place, next(iter(models.values())).version)
 
-    def _look(self) -> dict[str, ServedModel]:
-        """Loads the newest version that can be loaded; {} if it is the one that is served, or there is none."""
+    def _load_newer(self) -> dict[str, ServedModel]:
+        """Loads the newest version that can be loaded and warms it up; {} if it is served already, or there is none."""
         if any(former() for former in self._former):
             gc.collect()  # TensorFlow's objects refer to each other in circles
         self._former = [former for former in self._former if former()]
         for number in self._numbers():
             if any(model.version == number for model in self.models.values()):
                 return {}
-            if self._failed.get(number) != self._files(number):
-                models, _ = self._load(number)
-                if models:
-                    return models
+            files, found = self._files(number), {}
+            if number in self._failed and self._failed[number][0] == files:
+                continue
+            try:
+                for name in models_of(self._folder):
+                    found[name] = load_model(self._folder / name / str(number), self._limits)
+                return found
+            except Exception as error:  # noqa: BLE001 - whatever a damaged SavedModel raises
+                reason = " ".join(str(error).split()) or type(error).__name__
+                self._failed[number] = files, reason
+                logging.error("Version %d of %s cannot be served and is left out: %s", number, name, reason)
         return {}
 
     def _numbers(self) -> list[int]:
@@ -329,19 +332,6 @@ class Versions:
         found = models_of(self._folder)
         numbers = [set(found.get(name, ())) for name in found.keys() | self.models.keys()]
         return sorted(set.intersection(*numbers), reverse=True) if numbers else []
-
-    def _load(self, number: int) -> tuple[dict[str, ServedModel], UserError | None]:
-        """Loads a number of all models and warms them up; ({}, what is wrong) if one of them cannot be loaded."""
-        files, models = self._files(number), {}
-        for name in models_of(self._folder):
-            try:
-                models[name] = load_model(self._folder / name / str(number), self._limits)
-            except Exception as error:  # noqa: BLE001 - whatever a damaged SavedModel raises
-                reason = " ".join(str(error).split()) or type(error).__name__
-                logging.error("Version %d of %s cannot be served and is left out: %s", number, name, reason)
-                self._failed[number] = files
-                return {}, UserError(reason)
-        return models, None
 
     def _files(self, number: int) -> tuple:
         """Returns something that changes when a file of a version does."""

@@ -33,14 +33,6 @@ class BadRequest(ValueError):
         self.status = status
 
 
-def unreadable(row: int) -> BadRequest:
-    """Returns the error for an image that does not decode."""
-    return BadRequest(
-        f"Row {row} (the first is 0) is not an image that can be read: expected a whole JPEG, PNG, WebP or another "
-        'format that Pillow reads. "on_error": "zeros" in the request gives such rows zeros.'
-    )
-
-
 def parse_body(body: bytes | bytearray) -> dict:
     """Returns the JSON object of a body; raises `BadRequest` for anything else."""
     try:
