@@ -2,9 +2,9 @@
 
     python -m benchmarks.rest_attack --export=exported [--count=2000] [--seed=0] [--seconds=30]
 
-1. Requests that the server could have answered, damaged (bytes, JSON, base64, images, headers, lengths, compression), or
-   left by their client; each follows from its seed. An answer comes within 30 seconds and is either right (vectors of
-   length 1) or a JSON error with 4xx or 503.
+1. Requests that the server could have answered, damaged (bytes, JSON, base64, images, headers, lengths, compression),
+   or left by their client; each follows from its seed. An answer comes within 30 seconds and is either right (vectors
+   of length 1) or a JSON error with 4xx or 503.
 2. Four bodies of 28 MB of tiny values and one whose 64 images claim 67 million pixels each, again and again, beside a
    client that keeps asking for a text: its answers are right, and memory is at most 1.5 times that of before + 256 MiB.
 

@@ -34,13 +34,8 @@ SCRIPTS += ["e\u0301\u0323", "\u202ething\u0000w1\ufeff"]  # combining marks; di
 
 
 @pytest.fixture(scope="module")
-def path(export):
-    return export
-
-
-@pytest.fixture(scope="module")
-def signatures(path):
-    loaded = {name: tf.saved_model.load(str(path / name / "1")) for name in ENCODERS}
+def signatures(export):
+    loaded = {name: tf.saved_model.load(str(export / name / "1")) for name in ENCODERS}
     yield {name: saved_model.signatures for name, saved_model in loaded.items()}
 
 
@@ -60,9 +55,9 @@ def difference(a, b):
 
 
 @pytest.mark.parametrize("name", ENCODERS)
-def test_every_operation_is_one_that_the_stock_server_links(path, name):
-    assert serving.unlisted_operations(path / name / "1") == set()
-    found = serving.operations(path / name / "1")
+def test_every_operation_is_one_that_the_stock_server_links(export, name):
+    assert serving.unlisted_operations(export / name / "1") == set()
+    found = serving.operations(export / name / "1")
     assert bool(found & serving.TEXT_OPS) == (name == "text_encoder")
     assert "MatMul" in found and ("DecodeImage" in found) == (name == "image_encoder")  # looked into the functions
 
@@ -139,14 +134,14 @@ def test_too_many_tokens_are_reported(signatures):
         signatures["text_encoder"]["tokens"](input_word_ids=ids, input_mask=ids, input_type_ids=ids)
 
 
-def test_serving_files_are_what_the_server_reads(path):
+def test_serving_files_are_what_the_server_reads(export):
     config = model_server_config_pb2.ModelServerConfig()
-    text_format.Parse((path / "serving/models.config").read_text(), config)
+    text_format.Parse((export / "serving/models.config").read_text(), config)
     models = {model.name: model.base_path for model in config.model_config_list.config}
     assert models == {name: f"/models/{name}" for name in ENCODERS}
     for name in ENCODERS:
-        assert (path / name / "1/saved_model.pb").is_file()
-    lines = (path / "serving/batching_parameters.txt").read_text().splitlines()
+        assert (export / name / "1/saved_model.pb").is_file()
+    lines = (export / "serving/batching_parameters.txt").read_text().splitlines()
     assert all(re.fullmatch(r"#.*|[a-z_]+ \{ value: (\d+|true) \}", line) for line in lines)
 
 
@@ -161,9 +156,9 @@ def run_proto(signatures, request):
 
 
 @pytest.mark.parametrize("name", ENCODERS)
-def test_warm_up_requests_run(path, signatures, name):
+def test_warm_up_requests_run(export, signatures, name):
     requests = []
-    for record in tf.data.TFRecordDataset(str(path / name / "1" / WARMUP_FILE)).as_numpy_iterator():
+    for record in tf.data.TFRecordDataset(str(export / name / "1" / WARMUP_FILE)).as_numpy_iterator():
         log = prediction_log_pb2.PredictionLog.FromString(record)
         assert log.WhichOneof("log_type") == "predict_log" and log.predict_log.request.model_spec.name == name
         requests.append(log.predict_log.request)
@@ -172,10 +167,10 @@ def test_warm_up_requests_run(path, signatures, name):
 
 
 @pytest.mark.parametrize("name", ENCODERS)
-def test_rest_and_grpc_examples_round_trip(path, signatures, name):
-    rows = json.loads((path / f"serving/{name}_request.json").read_text(encoding="utf-8"))
-    columns = json.loads((path / f"serving/{name}_columns.json").read_text(encoding="utf-8"))
-    request = predict_pb2.PredictRequest.FromString((path / f"serving/{name}_request.pb").read_bytes())
+def test_rest_and_grpc_examples_round_trip(export, signatures, name):
+    rows = json.loads((export / f"serving/{name}_request.json").read_text(encoding="utf-8"))
+    columns = json.loads((export / f"serving/{name}_columns.json").read_text(encoding="utf-8"))
+    request = predict_pb2.PredictRequest.FromString((export / f"serving/{name}_request.pb").read_bytes())
     ((key, proto),) = request.inputs.items()
     values = list(tf.make_ndarray(proto))
     decoded = [base64.b64decode(v["b64"]) if isinstance(v, dict) else v.encode() for v in columns["inputs"][key]]
@@ -196,13 +191,13 @@ class Servicer(prediction_service_pb2_grpc.PredictionServiceServicer):
 
 
 @pytest.mark.parametrize("as_process", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_grpc_client_as_exported(path, signatures, image, text, tmp_path, monkeypatch, capsys, as_process):
+def test_grpc_client_as_exported(export, signatures, image, text, tmp_path, monkeypatch, capsys, as_process):
     server = grpc.server(concurrent.futures.ThreadPoolExecutor(1))
     prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(Servicer(signatures), server)
     port = server.add_insecure_port("localhost:0")
     server.start()
     (tmp_path / "photo.png").write_bytes(pictures()[0])
-    command = [str(path / "serving/grpc_client.py"), "photo.png", "thing w1", "ding"]
+    command = [str(export / "serving/grpc_client.py"), "photo.png", "thing w1", "ding"]
     environment = {"SERVER": f"localhost:{port}", "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
     assert "mural_tf" not in pathlib.Path(command[0]).read_text()
     if as_process:
@@ -224,28 +219,27 @@ def test_grpc_client_as_exported(path, signatures, image, text, tmp_path, monkey
 def test_exports_compute_in_float32_whatever_training_chose():
     config = toy_config("")
     config.image_tower.update(dict(name="resnet", width=80 / 512, depth=0.5))  # half as many layers to build
-    expected = toy_model(config).embed_images(pixels(config))
     config.image_tower.precision = config.text_tower.precision = "mixed_bfloat16"
-    model = toy_model(config)  # the same seed, hence the same weights
+    model = toy_model(config)
     assert computes_in_bfloat16(model.image_encoder) and computes_in_bfloat16(model.text_encoder)
     exact = in_precision(model, config, toy_tokenizer().vocabulary_size)
     assert not computes_in_bfloat16(exact.image_encoder) and not computes_in_bfloat16(exact.text_encoder)
     assert [v.shape for v in exact.variables] == [v.shape for v in model.variables]
     for ours, theirs in zip(exact.trainable_variables, model.trainable_variables):
         assert difference(ours, theirs) == 0.0, ours.name
-    assert difference(exact.embed_images(pixels(config)), expected) < 1e-6
-    assert difference(model.embed_images(pixels(config)), expected) > 1e-4  # bfloat16's rounding: the test can fail
+    rounding = difference(model.embed_images(pixels(config)), exact.embed_images(pixels(config)))
+    assert 1e-4 < rounding < 0.1
     assert in_precision(model, config, 0, "mixed_bfloat16") is model
     with pytest.raises(UserError, match="Unknown precision 'float16' of an export"):
         in_precision(model, config, 0, "float16")
 
 
 @pytest.mark.slow
-def test_saved_model_cli_works_as_pasted(path, image, text, tmp_path):
+def test_saved_model_cli_works_as_pasted(export, image, text, tmp_path):
     page = (ROOT / "docs/serving.md").read_text(encoding="utf-8")
     (block,) = (part for part in page.split("```")[1::2] if "saved_model_cli run" in part)
     for name in ENCODERS:
-        (tmp_path / name).symlink_to(path / name)
+        (tmp_path / name).symlink_to(export / name)
     (tmp_path / "photo.jpg").write_bytes(pictures()[1])
     environment = {**os.environ, "PATH": f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"}
     printed = []

@@ -239,19 +239,6 @@ def test_clients_at_once_share_runs_and_get_their_own_answers(ask, direct):
     assert runs() - before < 40  # 48 without batching
 
 
-def test_only_the_request_at_fault_gets_the_error(ask):
-    def tokens(word):
-        row = {"input_word_ids": [2, word, 3], "input_mask": [1, 1, 1], "input_type_ids": [0, 0, 0]}
-        return ask(TEXT + ":predict", {"signature_name": "tokens", "instances": [row]})
-
-    with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(tokens, [5, 6, 10**6, 7, 5, -1, 6, 7]))
-    assert [status for status, _ in answers] == [200, 200, 400, 200, 200, 400, 200, 200]
-    wide = {name: [[1] * 9] for name in ("input_word_ids", "input_mask", "input_type_ids")}
-    status, answer = ask(TEXT + ":predict", {"signature_name": "tokens", "inputs": wide})
-    assert status == 400 and "1 to 8 tokens a text" in answer["error"]
-
-
 DEEP = "[" * 100_000
 MALFORMED = [
     (b"", 400, "not JSON"),
@@ -297,6 +284,8 @@ TOKENS = [
     ([[[1]]], "nested more than 2 deep, expected the shape [any, any]"),
     ([[1], [1]], "same number of rows"),
     ([[]], "1 to 8 tokens"),
+    ([[1] * 9], "1 to 8 tokens"),
+    ([[-1]], "indices[0,0] = -1 is not in"),
 ]
 
 
@@ -308,7 +297,7 @@ def test_malformed_requests_are_reported(ask):
 
 def test_malformed_numbers_are_reported(ask):
     for ids, words in TOKENS:
-        good = [[]] if ids == [[]] else [[1]]
+        good = [[1] * len(ids[0])] if words == "1 to 8 tokens" else [[1]]
         body = {
             "signature_name": "tokens",
             "inputs": {"input_word_ids": ids, "input_mask": good, "input_type_ids": good},
