@@ -126,11 +126,7 @@ def write_warmup_requests(folder: pathlib.Path, model: str) -> None:
 
 
 # In the rule `ops_lib` of tensorflow_text 2.15.
-TEXT_OPS = frozenset(
-    """
-    NormalizeUTF8 WordpieceTokenizeWithOffsets
-    """.split()
-)
+TEXT_OPS = frozenset({"NormalizeUTF8", "WordpieceTokenizeWithOffsets"})
 # In the core of TensorFlow 2.15, all of them in `tf.raw_ops`.
 CORE_OPS = frozenset(
     """

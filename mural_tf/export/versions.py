@@ -15,7 +15,6 @@ from __future__ import annotations
 import pathlib
 import shutil
 from collections.abc import Iterable
-from typing import Union
 
 from mural_tf.errors import UserError
 from mural_tf.files import PARTIAL, as_path, copy_file, publish, remove_tree, write_whole
@@ -26,7 +25,7 @@ GRAPH = "saved_model.pb"
 VERSIONS = "versions"
 AUTO = "auto"
 
-Folder = Union[pathlib.Path, RemotePath]
+Folder = pathlib.Path | RemotePath
 
 
 def models_of(export: Folder) -> dict[str, list[int]]:
