@@ -58,20 +58,9 @@ def evaluations_of(
 def _evaluation(workdir: pathlib.Path, row: dict, name: str) -> tuple[dict[str, float], dict[str, object]]:
     numbers = {key: value for key, value in row.items() if key.startswith(f"{name}/")}
     languages = {key.split("/")[1] for key in numbers if key.endswith(_OF_A_LANGUAGE)}
-    said = row.get(EVALUATED, {}).get(name) or _of_report(workdir, row["step"], name, numbers)
+    said = row.get(EVALUATED, {}).get(name) or {}
     data, split = said.get("data", ""), said.get("split", "dev" if name.endswith("_dev") else "")
     return numbers, {"data": data, "split": split, "step": row["step"], "languages": sorted(languages)}
-
-
-def _of_report(workdir: pathlib.Path, step: int, name: str, numbers: dict[str, float]) -> dict[str, str]:
-    for path in sorted((workdir / "evaluation").glob(f"{name}-*.json")):
-        try:
-            report = read_json(path)
-        except UserError:
-            continue
-        if report.get("step") == step and report.get("metrics") == numbers:
-            return {"data": str(report.get("data_dir", "")), "split": str(report.get("split", ""))}
-    return {}
 
 
 PACKAGES = ("tensorflow", "tensorflow-text", "mural-tf")

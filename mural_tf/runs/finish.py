@@ -26,12 +26,7 @@ from mural_tf.models import build_model, method_class
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.remote_folders import shown
 from mural_tf.runs.report_page import NAME as REPORT_PAGE
-from mural_tf.runs.report_page import training_seconds, write_report_page
-from mural_tf.search.build import index_in_memory
-from mural_tf.search.collect import find
-from mural_tf.search.items import IMAGES
-from mural_tf.search.pages import write_contact_sheet
-from mural_tf.search.queries import Query, search
+from mural_tf.runs.report_page import find_examples, training_seconds, write_report_page
 from mural_tf.training.checkpoints import restore_for_inference
 from mural_tf.training.workdir import append_metrics, drop_metrics, has_evaluation, read_metrics
 from mural_tf.trust import names_code
@@ -106,8 +101,6 @@ class SplitEvaluation:
 
 EXPORT = "export"
 SUMMARY = "summary.json"
-# Shown after training on the emoji benchmark: one wish in a well-resourced and one in an under-resourced language.
-EXAMPLE_QUERIES = {"emoji": ("a red heart", "moyo mwekundu"), "shapes": ("a red circle",)}
 
 
 def is_finished(workdir: pathlib.Path) -> bool:
@@ -139,8 +132,9 @@ def finish(measured: MeasuredModel, config: ConfigDict, workdir: pathlib.Path, e
             export_model(measured.at(step), measured.tokenizer, config, workdir / EXPORT, *evaluated)
     embedder = None if evaluation is None else measured.embedder(step)
     with _timed(seconds, "search"):
-        lines = [] if embedder is None else _search(embedder, config, workdir)
-    write_report_page(workdir, config, evaluation, embedder, seconds)
+        searches = {} if embedder is None else find_examples(embedder, config)
+    write_report_page(workdir, config, evaluation, embedder, seconds, searches)
+    lines = [f"{sentence!r}: {', '.join(name for name, _ in found[:3])}, …" for sentence, found in searches.items()]
     trained = [row["train/parameters"] for row in read_metrics(workdir) if "train/parameters" in row]
     summary = {
         "step": step, "split": split, "table": groups, "metrics": metrics, "search": lines,
@@ -155,23 +149,6 @@ def _timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
     begun = time.monotonic()
     yield
     seconds[stage] = time.monotonic() - begun
-
-
-def _search(embedder: Embedder, config: ConfigDict, workdir: pathlib.Path) -> list[str]:
-    """Writes contact sheets of the data's example queries, if it has some; returns a line for each result."""
-    queries = EXAMPLE_QUERIES.get(config.data.source, ())
-    if not queries:
-        return []
-    index = index_in_memory(embedder, find(IMAGES, [config.data.directory], config.evaluation.split))
-    lines = []
-    for number, query in enumerate(queries, start=1):
-        hits = search(index, embedder, [Query(query)], top=10)[0].hits
-        sheet = workdir / f"search-{number}.png"
-        note = write_contact_sheet(sheet, query, hits, {hit.name: index.read_image(hit.row) for hit in hits})
-        if note:
-            logging.warning("%s", note)
-        lines.append(f"{query!r}: {', '.join(hit.name for hit in hits[:3])}, … ({shown(sheet)})")
-    return lines
 
 
 def describe(config: ConfigDict, workdir: pathlib.Path) -> None:
