@@ -51,7 +51,7 @@ def line_chart(series: Mapping[str, Sequence[tuple[float, float]]], title: str) 
 
     Args:
       series: name -> points (x >= 0, y); NaN and infinity are left out.
-      title: says to those who do not see the chart what it shows.
+      title: says to those who do not see the chart what it shows; the last values are added.
     """
     lines = {name: _thinned([point for point in points if is_finite(point[1])]) for name, points in series.items()}
     lines = {name: points for name, points in lines.items() if points}
@@ -68,7 +68,7 @@ def line_chart(series: Mapping[str, Sequence[tuple[float, float]]], title: str) 
         return f"{100 * (high - y) / (high - low):.2f}"
 
     return {
-        "title": title,
+        "title": f"{title}, at last {', '.join(f'{name} {points[-1][1]:.3g}' for name, points in lines.items())}",
         "xs": [(f"{x:,g}", across(x)) for x in ticks(0, right)],
         "ys": [(f"{y:g}", down(y)) for y in ticks(low, high)],
         "lines": [

@@ -118,11 +118,9 @@ def _training_data(config: ConfigDict) -> dict[str, object]:
     except UserError as error:
         logging.warning("The model card does not say what the training data was: %s", error)
         dataset = {}
-    for key in ("name", "sources", "settings", "license", "packages", "counts", "language_groups"):
-        if key in dataset:
-            described[key] = dataset[key]
-    described["languages"] = sorted(languages)
-    return described
+    kept = ("name", "sources", "settings", "license", "packages", "counts", "language_groups")
+    described.update({key: dataset[key] for key in kept if key in dataset})
+    return {**described, "languages": sorted(languages)}
 
 
 def _number(value: float) -> float | None:

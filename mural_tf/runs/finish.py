@@ -156,29 +156,25 @@ def describe(config: ConfigDict, workdir: pathlib.Path) -> None:
     path = workdir / SUMMARY
     summary = read_json(path)
     table, split = (json_field(summary, name, str, path) for name in ("table", "split"))
-    exported = (workdir / EXPORT).exists()
-    trust = " --trust" if names_code(config) else ""
-    source = f"{workdir}{trust}"
-    model = workdir / EXPORT if exported else source
-    lines, data, tuned = [""], config.data.directory, f"{shown(workdir)}_tuned"
-    if table:
-        lines += [f"Mean recall on {data}, split {split}:", table, ""]
-    lines += [f"Found for {line}" for line in json_field(summary, "search", list[str], path)]
-    lines += [
+    found = json_field(summary, "search", list[str], path)
+    export, data, tuned = workdir / EXPORT, config.data.directory, f"{shown(workdir)}_tuned"
+    source = f"{workdir} --trust" if names_code(config) else str(workdir)
+    # Fine-tuning on captions follows a stage only if it is told to; else the stage goes on as itself.
+    change = " --config.other_method=True" if method_class(config.model).starts_from else ""
+    lines = [
+        "",
+        *([f"Mean recall on {data}, split {split}:", table, ""] if table else []),
+        *(f"Found for {line}" for line in found),
         "Written:",
         f"  {workdir / 'checkpoints'}  weights and optimiser",
-        *([f"  {workdir / EXPORT}  both encoders as SavedModels"] if exported else []),
+        *([f"  {export}  both encoders as SavedModels"] if export.exists() else []),
         f"  {workdir / 'metrics.jsonl'}, {workdir / 'tensorboard'}  numbers of every step",
-        *([f"  {page}  a page of all this, to look at or to mail"] if (page := workdir / REPORT_PAGE).exists() else []),
+        f"  {workdir / REPORT_PAGE}  a page of all this, to look at or to mail",
         "Next:",
-        f"  python -m mural_tf search query 'a sentence' --model={model} --images={data} --html=found.html",
+        f"  python -m mural_tf search query 'a sentence' --model={export if export.exists() else source} "
+        f"--images={data} --html=found.html",
         *([f"  python -m mural_tf evaluate --model={source} --data_dir={data} --split={split}"] if table else []),
-        f"  python -m mural_tf finetune --config=finetune{_change(config)} --from={source} --workdir={tuned} "
+        f"  python -m mural_tf finetune --config=finetune{change} --from={source} --workdir={tuned} "
         f"--config.data.directory={data}",
     ]
     print(shown("\n".join(lines)))
-
-
-def _change(config: ConfigDict) -> str:
-    """The flag with which fine-tuning on captions follows a stage, which would go on as itself."""
-    return " --config.other_method=True" if method_class(config.model).starts_from else ""

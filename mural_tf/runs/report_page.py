@@ -6,6 +6,7 @@ It shows the loss and the recall over the steps, the recall in each language bes
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pathlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,7 +15,8 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from mural_tf import pages
-from mural_tf.analysis.errors import Searched, captions_of, encode_captions, evenly, find_queries
+from mural_tf.analysis import errors
+from mural_tf.analysis.errors import captions_of, choose_queries, encode_captions, evenly, find_queries
 from mural_tf.data.pictures import thumbnail_url
 from mural_tf.embedder import Embedder
 from mural_tf.encoders.towers import takes_features
@@ -95,15 +97,12 @@ def training_seconds(rows: Iterable[Mapping]) -> float:
 def _summary(rows: list[dict], evaluation: Evaluation) -> dict[str, object]:
     """The table of groups, with a column of what the model had before where that was measured."""
     source = _of_step(rows, evaluation.name, 0)
-    counts = {**{group: len(members) for group, members in evaluation.groups.items()}, "all": len(evaluation.sizes)}
+    heads = ["group", "languages", "mean recall, %", *(["before this run, %"] if source else [])]
     lines = []
-    for group, count in counts.items():
+    for group, members in {**evaluation.groups, "all": evaluation.sizes}.items():
         key = f"{evaluation.name}/{group}/mean_recall"
-        before = f"{source[key]:.1f}" if is_finite(source.get(key)) else "–"
-        lines.append((group, f"{count:,}", f"{evaluation.metrics[key]:.1f}", before))
-    heads = ["group", "languages", "mean recall, %", "before this run, %"]
-    if not source:
-        heads, lines = heads[:3], [line[:3] for line in lines]
+        numbers = [evaluation.metrics[key], *([source.get(key)] if source else [])]
+        lines.append([group, f"{len(members):,}", *(f"{x:.1f}" if is_finite(x) else "–" for x in numbers)])
     return {"heads": heads, "rows": lines, "split": evaluation.split, "protocol": evaluation.protocol}
 
 
@@ -189,25 +188,20 @@ def _examples(evaluation: Evaluation, embedder: Embedder, config: ConfigDict) ->
     images, kept = embedder.encode_image(pictures, on_error="skip", progress=False)
     if not len(kept):
         return None
+    shown_pictures = [pictures[i] for i in kept]
     best = sorted(evaluation.sizes, key=lambda x: -evaluation.metrics[f"{evaluation.name}/{x}/mean_recall"])
     languages = {}
-    for language in (best[0], best[len(best) // 2], best[-1]):
+    for language in dict.fromkeys((best[0], best[len(best) // 2], best[-1])):
         texts, owners = captions_of(pool, language, wanted[kept])
         if texts:
-            searched = find_queries("text_to_image", [(images, encode_captions(embedder, texts, language))], owners)
-            languages[language] = [
-                _example(one, texts[one.number], [pictures[i] for i in kept]) for one in _found_and_missed(searched)
-            ]
+            made = find_queries("text_to_image", [(images, encode_captions(embedder, texts, language))], owners)
+            found = [one for one in made if one.found[0].rank <= 1]
+            chosen = [*evenly(found, EXAMPLES), *choose_queries(made, EXAMPLES, "wrong")]
+            languages[language] = [_example(one, texts[one.number], shown_pictures) for one in chosen]
     return {"count": len(kept), "total": total, "languages": languages}
 
 
-def _found_and_missed(searched: list[Searched]) -> list[Searched]:
-    found = [one for one in searched if one.found[0].rank <= 1]
-    missed = sorted((one for one in searched if one.found[0].rank > 1), key=lambda one: one.found[0].rank)
-    return [*evenly(found, EXAMPLES), *evenly(missed, EXAMPLES)]
-
-
-def _example(searched: Searched, text: str, pictures: Sequence[bytes]) -> dict[str, object]:
+def _example(searched: errors.Searched, text: str, pictures: Sequence[bytes]) -> dict[str, object]:
     """The first three pictures and, where the right ones are not among them, these behind a gap."""
     rank, first = searched.found[0].rank, searched.found[0].top[:3]
     shown_pictures = [(thumbnail_url(pictures[i], SIDE), i in searched.right) for i in first]
@@ -243,10 +237,9 @@ def _items(value: object) -> Iterable[tuple[str, object]]:
 
 def _settings(workdir: pathlib.Path, config: ConfigDict) -> list[tuple[str, str]]:
     lines = [(name, json.dumps(value, default=list)) for name, value in _flat(config.to_dict())]
-    try:
-        return lines + [(name, str(value)) for name, value in _flat(read_json(workdir / "environment.json"))]
-    except UserError:
-        return lines
+    with contextlib.suppress(UserError):
+        lines += [(name, str(value)) for name, value in _flat(read_json(workdir / "environment.json"))]
+    return lines
 
 
 def _flat(values: Mapping, prefix: str = "") -> Iterator[tuple[str, object]]:
