@@ -18,6 +18,7 @@ class Page(html.parser.HTMLParser):
         source.encode("utf-8")
         self.feed(source)
         assert not self._open
+        self.text = " ".join(self.text.split())  # as it is seen
         loaded = [of["src"] for of in self.all("img", "script") if "src" in of] + [
             of["href"] for of in self.all("link")
         ]

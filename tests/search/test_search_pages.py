@@ -47,7 +47,7 @@ def test_gallery_holds_any_sentence(index, sentence):
     page = gallery_of(index, Query(sentence, 'ar"><i>'))
     assert len(page.all("img")) == 3 and not page.all("i")
     assert page.all("h2") == [{"class": "text", "dir": "auto", "lang": 'ar"><i>'}]
-    shown = sentence.replace("\x00", "\ufffd").replace("\udcff", "?")
+    shown = sentence.replace("\x00", "\ufffd").replace("\udcff", "?").strip()
     assert page.text.count(shown) == 2  # the title and a heading
 
 
