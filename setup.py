@@ -28,7 +28,8 @@ REQUIRED = [
     "absl-py>=1.4",  # flags
     "ml-collections>=0.1.1",  # configuration files with overrides on the command line
     "langcodes>=3.5",  # language tags: iw is he, deu is de; pure Python
-    "pillow>=10",  # drawing, compositing and contact sheets
+    "pillow>=10",  # drawing and compositing
+    "jinja2>=3.1",  # pages: templates that escape what they show; with MarkupSafe, in C
     "google-crc32c>=1.5",  # the checksums of TFRecord files, without TensorFlow; no dependencies, in C
     "tqdm>=4.65",  # progress bars
 ]
@@ -102,8 +103,8 @@ setup(
     packages=find_packages(include=["mural_tf", "mural_tf.*"]),
     entry_points={"console_scripts": ["mural=mural_tf.commands:run_script"]},
     package_data={
-        "mural_tf": ["py.typed"],
-        "mural_tf.search.server": ["search_page.html"],
+        "mural_tf": ["py.typed", "templates/*"],
+        "mural_tf.analysis": ["*.tsv"],
         "mural_tf.evaluation": ["*.tsv"],
         "mural_tf.export": ["clients/*.py"],
     },

@@ -1,4 +1,4 @@
-"""A user's program, checked strictly by tests/core/test_types.py and never run: the names of README.md and the notebook."""
+"""A user's program, checked strictly by tests/core/test_types.py and never run: names of README.md and the notebook."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mural_tf.search.build import index_in_memory
 from mural_tf.search.collect import find
 from mural_tf.search.index import load_index
 from mural_tf.search.items import IMAGES
-from mural_tf.search.pages import write_contact_sheet, write_gallery
+from mural_tf.search.pages import write_gallery
 from mural_tf.search.queries import Query, search
 
 
@@ -44,9 +44,6 @@ def classify(embedder: mural_tf.Embedder, images: list[bytes]) -> list[str]:
 def find_pictures(embedder: mural_tf.Embedder, folder: str) -> list[str]:
     index = index_in_memory(embedder, find(IMAGES, [folder], split="test"))
     results = search(index, embedder, [Query("a red circle")], top=3)
-    write_contact_sheet(
-        "found.png", "", results[0].hits, {hit.name: index.read_image(hit.row) for hit in results[0].hits}
-    )
     write_gallery("found.html", load_index("index"), results)
     recall: float = measure_retrieval(embedder, folder, "test").metrics["retrieval/all/mean_recall"]
     return [f"{hit.name} {hit.score:.2f} {recall}" for hit in results[0].hits]

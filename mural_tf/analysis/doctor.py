@@ -11,11 +11,20 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
+import tensorflow as tf
 
+from mural_tf import loading
+from mural_tf.config import load_config
+from mural_tf.data import records
+from mural_tf.data.streams.targets import pivot_languages
 from mural_tf.errors import UserError
+from mural_tf.evaluation.request import measure_retrieval
+from mural_tf.remote_folders import local_copy
+from mural_tf.text import build_tokenizer
 
 UNKNOWN = 0.1  # share of pieces
 CUT = 0.1  # share of texts
@@ -40,7 +49,7 @@ AFTER_STAGE = "{pairs:,} translation pairs and {distance:.2f} from {pivot} after
 
 
 @dataclasses.dataclass
-class Texts:
+class TextsByLanguage:
     """The texts of a data set by language.
 
     split: language -> image -> its first caption.
@@ -73,10 +82,8 @@ class Language:
     diagnosis: str = ""
 
 
-def read_texts(data_dir: str, split: str) -> Texts:
+def read_texts(data_dir: str, split: str) -> TextsByLanguage:
     """Reads the split, and of training up to `MOST_RECORDS` of each kind; raises `UserError` without such a split."""
-    from mural_tf.data import records
-
     found: dict[str, dict[str, str]] = {}
     for record in records.read_records(data_dir, records.IMAGE_TEXT, split):
         for text, language in zip(record.captions, record.languages):
@@ -89,14 +96,10 @@ def read_texts(data_dir: str, split: str) -> Texts:
             count[language] += 1
             if len(training[language]) < PROFILE_TEXTS:
                 training[language].append(text)
-    return Texts(found, training, *counts.values())
+    return TextsByLanguage(found, training, *counts.values())
 
 
-def _training_texts(data_dir: str, kind: str):
-    import itertools
-
-    from mural_tf.data import records
-
+def _training_texts(data_dir: str, kind: str) -> Iterator[tuple[str, str]]:
     try:
         records.list_files(data_dir, kind, "train")
     except UserError:
@@ -108,7 +111,7 @@ def _training_texts(data_dir: str, kind: str):
             yield from ((record.language_a, record.text_a), (record.language_b, record.text_b))
 
 
-def examine(embedder, tokenizer, texts: Texts, recalls: Mapping[str, float], pivot: str) -> list[Language]:
+def examine(embedder, tokenizer, texts: TextsByLanguage, recalls: Mapping[str, float], pivot: str) -> list[Language]:
     """Returns what is found of each language of the split, with its diagnosis.
 
     Args:
@@ -129,19 +132,18 @@ def examine(embedder, tokenizer, texts: Texts, recalls: Mapping[str, float], piv
         name: dict(zip(of, embedder.encode_text(list(of.values()), progress=False))) for name, of in texts.split.items()
     }
     found = []
-    for name, of in texts.split.items():
-        shared = [image for image in of if image in texts.split[pivot]]
-        cosines = [float(np.dot(vectors[name][image], vectors[pivot][image])) for image in shared]
-        all_pieces = np.concatenate(divided[name][0])
+    for name, (pieces, words) in divided.items():
+        all_pieces = np.concatenate(pieces)
+        cosines = [np.dot(vector, vectors[pivot][x]) for x, vector in vectors[name].items() if x in vectors[pivot]]
         found.append(
             Language(
                 name,
                 captions=texts.captions[name],
                 pairs=texts.pairs[name],
-                pieces_per_word=len(all_pieces) / max(1, divided[name][1]),
+                pieces_per_word=len(all_pieces) / max(1, words),
                 unknown=float(np.mean(all_pieces == unknown)) if len(all_pieces) else 1.0,
-                cut=float(np.mean([len(row) > tokenizer.max_length - 2 for row in divided[name][0]])),
-                distance=1.0 - float(np.mean(cosines)) if cosines else float("nan"),
+                cut=float(np.mean([len(row) > tokenizer.max_length - 2 for row in pieces])),
+                distance=1.0 - float(np.mean(cosines, dtype=np.float64)) if cosines else float("nan"),
                 recall=recalls[name],
                 looks_like=_nearest(name, all_pieces, profiles),
             )
@@ -177,27 +179,23 @@ def describe(found: Sequence[Language], pivot: str, taught: bool = False) -> str
     `taught`: whether the model has had the stage of translations.
     """
     advice = {**ADVICE, **({STAGE: AFTER_STAGE} if taught else {})}
-    titles = ["language", "captions", "pairs", "pieces/word", "unknown", "cut", "distance", "recall", "finding"]
-    rows = [titles]
     ordered = sorted(found, key=lambda language: language.recall)
+    rows = [("language", "captions", "pairs", "pieces/word", "unknown", "cut", "distance", "recall", "finding")]
     for one in ordered:
-        cells = [f"{one.captions:,}", f"{one.pairs:,}", f"{one.pieces_per_word:.1f}", f"{one.unknown:.1%}"]
-        rows.append([one.name, *cells, f"{one.cut:.1%}", f"{one.distance:.2f}", f"{one.recall:.1f}", one.diagnosis])
-    widths = [max(len(row[column]) for row in rows) for column in range(len(titles))]
-    lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths)) for row in rows]
-    lines += [""]
-    for one in ordered:
-        if one.diagnosis != WELL:
-            lines.append(f"{one.name}: {advice[one.diagnosis].format(**dataclasses.asdict(one), pivot=pivot)}.")
-    if lines[-1] == "":
-        lines.append(f"Every language has {BELOW:.0%} of {pivot}'s recall or more.")
-    return "\n".join([*lines, "See docs/languages.md."])
+        texts = (f"{one.captions:,}", f"{one.pairs:,}", f"{one.pieces_per_word:.1f}", f"{one.unknown:.1%}")
+        rows.append((one.name, *texts, f"{one.cut:.1%}", f"{one.distance:.2f}", f"{one.recall:.1f}", one.diagnosis))
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    table = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths)) for row in rows]
+    advised = [
+        f"{one.name}: {advice[one.diagnosis].format(**dataclasses.asdict(one), pivot=pivot)}."
+        for one in ordered
+        if one.diagnosis != WELL
+    ] or [f"Every language has {BELOW:.0%} of {pivot}'s recall or more."]
+    return "\n".join([*table, "", *advised, "See docs/languages.md."])
 
 
 def _pieces(tokenizer, texts: Sequence[str]) -> tuple[list[np.ndarray], int]:
     """The ids of each text's pieces, however many they are, and the number of words of all texts."""
-    import tensorflow as tf
-
     words = tokenizer.tokenize(tf.constant(list(texts)))
     ids = words.merge_dims(1, 2)
     rows = np.split(ids.values.numpy().astype(np.int64), ids.row_splits.numpy()[1:-1])
@@ -224,15 +222,8 @@ def check(model: str, data_dir: str, split: str, languages: Sequence[str], pivot
 
     Raises `UserError` for a model without word pieces beside it, or data without the split or the pivot.
     """
-    from mural_tf.config import load_config
-    from mural_tf.data.streams.targets import pivot_languages
-    from mural_tf.evaluation.request import measure_retrieval
-    from mural_tf.loading import load
-    from mural_tf.remote_folders import local_copy
-    from mural_tf.text import build_tokenizer
-
     folder = local_copy(model)
-    embedder = load(model)
+    embedder = loading.load(model)
     config = load_config(folder / "config.json")
     if config.text_tower.name == "words":
         raise UserError(f"{model} knows whole words of each language; the doctor examines word pieces.")

@@ -14,58 +14,95 @@ canonical correlations of what is left.
 from __future__ import annotations
 
 import csv
+import functools
 import itertools
 import pathlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
+from mural_tf.embedder import Embedder
 from mural_tf.errors import UserError
 from mural_tf.evaluation.parallel import read_parallel
 from mural_tf.files import as_path, whole
 
-# Branches of Indo-European, otherwise families: Glottolog's classification at the depth of [MURAL] Figure 3.
-_FAMILIES = {
-    "Germanic": "en de nl sv da no nb nn is fo lb af yi fy gsw nds ang frr",
-    "Romance": "fr es pt it ro ca gl oc rm ast an sc scn la vec lij lld wa co",
-    "Slavic": "ru uk be pl cs sk sl hr sr bs mk bg hsb dsb csb rue szl",
-    "Baltic": "lt lv lvs ltg",
-    "Celtic": "ga cy gd br gv kw",
-    "Greek": "el",
-    "Albanian": "sq",
-    "Armenian": "hy hyw",
-    "Indo-Aryan": "hi ur bn pa gu mr ne si or as sd kok mai doi sa bho awa ks",
-    "Iranian": "fa tg ku ckb kmr ps os",
-    "Finnic": "fi et vro krl",
-    "Uralic, other": "hu se smn sms smj sma myv mdf udm kv mhr",
-    "Basque": "eu",
-    "Turkic": "tr az uz kk ky tk tt ug ba cv sah crh",
-    "Mongolic": "mn bua",
-    "Semitic": "ar he am ti mt arz",
-    "Cushitic": "so om",
-    "Chadic": "ha",
-    "Bantu": "sw zu xh rw st tn ts ny sn ss nso lg rn ln kln nr ve",
-    "Niger-Congo, other": "yo ig wo ff ak ee tw",
-    "Austronesian": "id ms jv su tl fil ceb mg mi war haw sm to tet ilo bew",
-    "Austroasiatic": "vi km sat",
-    "Kra-Dai": "th lo",
-    "Sino-Tibetan": "zh yue my bo wuu dz cmn brx mni",
-    "Japonic": "ja",
-    "Koreanic": "ko",
-    "Dravidian": "ta te kn ml",
-    "Kartvelian": "ka",
-    "Quechuan": "qu quz",
-    "American, other": "chr gn ay nv",
-    "Constructed": "eo ia ie io",
-    "Creoles": "pcm tpi jam ht",
-}
 UNKNOWN = "other"
-_OF = {code: family for family, codes in _FAMILIES.items() for code in codes.split()}
+
+
+@functools.cache
+def _families() -> dict[str, str]:
+    """Language -> family: branches of Indo-European, otherwise families, as Glottolog has them, at [MURAL]'s depth."""
+    lines = pathlib.Path(__file__).with_name("families.tsv").read_text(encoding="utf-8").splitlines()
+    return {code: family for family, codes in (line.split("\t") for line in lines) for code in codes.split()}
 
 
 def family_of(language: str) -> str:
     """Returns the family of a BCP 47 tag; a script or region is left out ("zh-Hant" is as "zh")."""
-    return _OF.get(language, _OF.get(language.split("-")[0], UNKNOWN))
+    families = _families()
+    return families.get(language) or families.get(language.split("-")[0], UNKNOWN)
+
+
+def map_languages(
+    embedder: Embedder,
+    data_dir: str | pathlib.Path,
+    split: str,
+    languages: Sequence[str],
+    output: str | pathlib.Path,
+    *,
+    variance: float = 0.99,
+    neighbours: int = 0,
+    least_share: float = 0.5,
+) -> tuple[list[str], np.ndarray]:
+    """Measures, draws and writes the map; returns the languages and their similarities, float64 [L, L].
+
+    Args:
+      data_dir, split, languages, least_share: see `read_parallel`.
+      output: folder of the map.
+      variance: see `basis`.
+      neighbours: see `laplacian_eigenmap`.
+
+    Raises:
+      UserError: see `read_parallel` and `laplacian_eigenmap`; too few sentences for SVCCA.
+    """
+    texts, notes = read_parallel(data_dir, split, languages, least_share)
+    chosen, number = list(texts), len(next(iter(texts.values())))
+    embeddings = [embedder.encode_text(sentences, progress=False) for sentences in texts.values()]
+    try:
+        matrix = svcca_matrix(embeddings, variance)
+    except ValueError as error:
+        raise UserError(
+            f"The languages cannot be compared: {error} All {len(chosen)} languages share {number} sentences; fewer "
+            "--languages or a larger --least_share leave more."
+        ) from None
+    points = laplacian_eigenmap(matrix, neighbours)
+    folder = as_path(output)
+    folder.mkdir(parents=True, exist_ok=True)
+    of_matrix = [[language, *(f"{value:.6f}" for value in row)] for language, row in zip(chosen, matrix)]
+    _write_csv(folder / "similarity.csv", [["language", *chosen], *of_matrix])
+    of_points = [[x, family_of(x), *(f"{value:.6f}" for value in point)] for x, point in zip(chosen, points)]
+    _write_csv(folder / "map.csv", [["language", "family", "x", "y"], *of_points])
+    drawn = draw_map(points, chosen, f"{len(chosen)} languages by SVCCA of {number:,} sentences", folder)
+    for line in [*notes, *describe_neighbours(matrix, chosen)]:
+        print(line)
+    print(f"Written: {folder / 'similarity.csv'}, {folder / 'map.csv'}, {', '.join(map(str, drawn))}")
+    return chosen, matrix
+
+
+def _write_csv(path: pathlib.Path, rows: list[list[str]]) -> None:
+    with whole(path) as partial, open(partial, "w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows(rows)
+
+
+def describe_neighbours(matrix: np.ndarray, languages: Sequence[str], count: int = 3) -> list[str]:
+    """Returns a line for each language: the ones most similar to it."""
+    lines = []
+    for language, row in zip(languages, matrix - 2 * np.eye(len(matrix))):
+        nearest = np.argsort(-row, kind="stable")[:count]
+        lines.append(f"{language:8} {', '.join(f'{languages[i]} {row[i]:.2f}' for i in nearest)}")
+    return lines
+
+
+# Similarity.
 
 
 def basis(embeddings: np.ndarray, variance: float = 0.99) -> np.ndarray:
@@ -94,14 +131,10 @@ def basis(embeddings: np.ndarray, variance: float = 0.99) -> np.ndarray:
     return left[:, :kept]
 
 
-def _similarity(a: np.ndarray, b: np.ndarray) -> float:
-    """The mean canonical correlation of two orthonormal bases: the singular values of their product."""
-    return float(np.clip(np.linalg.svd(a.T @ b, compute_uv=False), 0.0, 1.0).mean())
-
-
 def svcca_matrix(embeddings: Sequence[np.ndarray], variance: float = 0.99) -> np.ndarray:
     """Returns float64 [L, L]: the similarity of every two representations [N, D] of the same N sentences.
 
+    It is the mean canonical correlation: of the singular values of two orthonormal bases' product.
     All must be of the same sentences: correlations found in fewer sentences are larger, so that languages with the same
     gaps would look similar.
     """
@@ -110,7 +143,8 @@ def svcca_matrix(embeddings: Sequence[np.ndarray], variance: float = 0.99) -> np
     bases = [basis(rows, variance) for rows in embeddings]
     matrix = np.eye(len(bases))
     for i, j in itertools.combinations(range(len(bases)), 2):
-        matrix[i, j] = matrix[j, i] = _similarity(bases[i], bases[j])
+        correlations = np.linalg.svd(bases[i].T @ bases[j], compute_uv=False)
+        matrix[i, j] = matrix[j, i] = np.clip(correlations, 0.0, 1.0).mean()
     return matrix
 
 
@@ -141,6 +175,11 @@ def laplacian_eigenmap(similarity: np.ndarray, neighbours: int = 0, seed: int = 
     return embedding.fit_transform(weights)
 
 
+# The drawing.
+
+LABEL, MARKER, FAR = 9, 4, 18  # points: a label's height, a marker's radius, from where on a line leads to the label
+
+
 def draw_map(points: np.ndarray, languages: Sequence[str], title: str, folder: pathlib.Path) -> list[pathlib.Path]:
     """Draws `languages` at `points` [L, 2], coloured by family, as languages.png and languages.svg."""
     try:
@@ -153,30 +192,25 @@ def draw_map(points: np.ndarray, languages: Sequence[str], title: str, folder: p
     from matplotlib.textpath import TextPath
 
     families = [family_of(language) for language in languages]
-    shown = sorted(set(families), key=lambda family: (-families.count(family), family))
-    colors = {family: pyplot.get_cmap("tab20")(number % 20) for number, family in enumerate(shown)}
-    markers = {family: "os^DvP"[number // 20 % 6] for number, family in enumerate(shown)}
+    low, high = points.min(axis=0), points.max(axis=0)
+    points = (points - low) / np.where(high > low, high - low, 1.0)
     figure, axes = pyplot.subplots(figsize=(10, 7.5))
-    points = _to_unit_square(points)
-    for family in shown:
-        members = [i for i, other in enumerate(families) if other == family]
-        axes.scatter(*points[members].T, color=colors[family], marker=markers[family], s=44, label=family, zorder=2)
     axes.set_title(title, fontsize=11)
-    axes.set_xticks([])
-    axes.set_yticks([])
+    axes.set(xticks=[], yticks=[])
     axes.margins(0.08)
+    for number, family in enumerate(sorted(set(families), key=lambda family: (-families.count(family), family))):
+        members = [i for i, other in enumerate(families) if other == family]
+        color, marker = pyplot.get_cmap("tab20")(number % 20), "os^DvP"[number // 20 % 6]
+        axes.scatter(*points[members].T, color=color, marker=marker, s=44, label=family, zorder=2)
     axes.autoscale_view()
     places = axes.transData.transform(points) * 72 / figure.dpi  # in points, as sizes of fonts are
     extents = [TextPath((0, 0), language, size=LABEL).get_extents() for language in languages]
-    offsets = label_offsets(places, [(extent.width + 2, LABEL) for extent in extents])
-    for (x, y), offset, language in zip(points, offsets, languages):
-        far = (
-            {"arrowstyle": "-", "linewidth": 0.4, "color": "grey", "shrinkA": 0, "shrinkB": 3}
-            if np.hypot(*offset) > FAR
-            else None
-        )
+    offsets = label_offsets(places, np.array([(extent.width + 2, LABEL) for extent in extents]))
+    line = {"arrowstyle": "-", "linewidth": 0.4, "color": "grey", "shrinkA": 0, "shrinkB": 3}
+    for point, offset, language in zip(points, offsets, languages):
+        arrow = line if np.hypot(*offset) > FAR else None
         options = {"textcoords": "offset points", "fontsize": LABEL, "ha": "center", "va": "center", "zorder": 3}
-        axes.annotate(language, (x, y), offset, arrowprops=far, **options)
+        axes.annotate(language, point, offset, arrowprops=arrow, **options)
     axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
     paths = [folder / "languages.png", folder / "languages.svg"]
     for path in paths:
@@ -186,120 +220,22 @@ def draw_map(points: np.ndarray, languages: Sequence[str], title: str, folder: p
     return paths
 
 
-def _to_unit_square(points: np.ndarray) -> np.ndarray:
-    """Scales both axes to [0, 1]."""
-    low, high = points.min(axis=0), points.max(axis=0)
-    return (points - low) / np.where(high > low, high - low, 1.0)
-
-
-LABEL, MARKER, FAR = 9, 4, 18  # points: a label's height, a marker's radius, from where on a line leads to the label
-
-
-def label_offsets(centres: np.ndarray, sizes: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+def label_offsets(centres: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """Returns where the middle of each label goes, from its marker: as near as covers no marker and no earlier label.
 
-    `centres`: of the markers, [L, 2]; `sizes`: width and height of the labels; all in points.
+    `centres`: of the markers, [L, 2]; `sizes`: width and height of the labels, [L, 2]; all in points, as what is
+    returned, [L, 2].
     """
-    boxes = [(*(centre - MARKER), *(centre + MARKER)) for centre in centres]  # labels are added: left, low, right, high
-    offsets = []
-    for centre, size in zip(centres, np.asarray(sizes)):
-        candidates = [centre + place for place in _places_around(size)]
-        around = [(*(middle - size / 2), *(middle + size / 2)) for middle in candidates]
-        others = np.array(boxes)
-        best = _first_of_least(_overlap(box, others) for box in around)
-        offsets.append(tuple(candidates[best] - centre))
-        boxes.append(around[best])
+    distances = np.array([2, 6, 11, 17, 24, 32, 42, 55, 70, 90])[:, None, None]
+    angles = np.linspace(0, 2 * np.pi, 16, endpoint=False)  # rightwards first
+    directions = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    lows, highs = centres - MARKER, centres + MARKER  # of all that must not be covered; labels are added
+    offsets = np.zeros_like(centres, float)
+    for number, size in enumerate(sizes):
+        tried = (directions * (MARKER + distances + size / 2)).reshape(-1, 2)
+        low, high = (centres[number] + tried + half for half in (-size / 2, size / 2))
+        shared = np.minimum(high[:, None], highs) - np.maximum(low[:, None], lows)
+        best = shared.clip(0).prod(axis=2).sum(axis=1).argmin()  # the first of those that cover nothing, or least
+        offsets[number] = tried[best]
+        lows, highs = np.concatenate([lows, low[best, None]]), np.concatenate([highs, high[best, None]])
     return offsets
-
-
-def _places_around(size: np.ndarray) -> Iterator[np.ndarray]:
-    """Yields middles of a label, rightwards first, farther and farther from (0, 0)."""
-    for distance in (2, 6, 11, 17, 24, 32, 42, 55, 70, 90):
-        for angle in np.linspace(0, 2 * np.pi, 16, endpoint=False):
-            direction = np.array([np.cos(angle), np.sin(angle)])
-            yield direction * (MARKER + distance + size / 2)
-
-
-def _first_of_least(values: Iterable[float]) -> int:
-    """Returns the place of the first 0, or else of the least value."""
-    least, best = np.inf, 0
-    for place, value in enumerate(values):
-        if value < least:
-            least, best = value, place
-        if not value:
-            break
-    return best
-
-
-def _overlap(box: tuple, others: np.ndarray) -> float:
-    """Returns the area that a box shares with others, [N, 4]."""
-    width = np.minimum(box[2], others[:, 2]) - np.maximum(box[0], others[:, 0])
-    height = np.minimum(box[3], others[:, 3]) - np.maximum(box[1], others[:, 1])
-    return float(np.sum(np.maximum(width, 0) * np.maximum(height, 0)))
-
-
-def write_matrix(path: pathlib.Path, matrix: np.ndarray, languages: Sequence[str]) -> None:
-    """Writes similarities [L, L] as CSV with a row and a column for each language."""
-    rows = [["language", *languages]]
-    rows += [[language, *(f"{value:.6f}" for value in row)] for language, row in zip(languages, matrix)]
-    _write_csv(path, rows)
-
-
-def write_points(path: pathlib.Path, points: np.ndarray, languages: Sequence[str]) -> None:
-    """Writes the map's coordinates [L, 2] as CSV: language, family, x, y."""
-    rows = [["language", "family", "x", "y"]]
-    rows += [[x, family_of(x), *(f"{value:.6f}" for value in point)] for x, point in zip(languages, points)]
-    _write_csv(path, rows)
-
-
-def _write_csv(path: pathlib.Path, rows: list[list[str]]) -> None:
-    with whole(path) as partial, open(partial, "w", encoding="utf-8", newline="") as file:
-        csv.writer(file).writerows(rows)
-
-
-def map_languages(
-    embedder,
-    data_dir,
-    split: str,
-    languages,
-    output,
-    variance: float = 0.99,
-    neighbours: int = 0,
-    least_share: float = 0.5,
-) -> tuple[list[str], np.ndarray]:
-    """Measures, draws and writes the map; returns the languages and their similarities [L, L].
-
-    Raises:
-      UserError: see `read_parallel` and `laplacian_eigenmap`; too few sentences for SVCCA.
-    """
-    texts, notes = read_parallel(data_dir, split, languages, least_share)
-    chosen, number = list(texts), len(next(iter(texts.values())))
-    embeddings = [embedder.encode_text(sentences, progress=False) for sentences in texts.values()]
-    try:
-        matrix = svcca_matrix(embeddings, variance)
-    except ValueError as error:
-        raise UserError(
-            f"The languages cannot be compared: {error} All {len(chosen)} languages share {number} sentences; fewer "
-            "--languages or a larger --least_share leave more."
-        ) from None
-    points = laplacian_eigenmap(matrix, neighbours)
-    folder = as_path(output)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_matrix(folder / "similarity.csv", matrix, chosen)
-    write_points(folder / "map.csv", points, chosen)
-    title = f"{len(chosen)} languages by SVCCA of {number:,} sentences"
-    drawn = draw_map(points, chosen, title, folder)
-    for line in [*notes, *describe_neighbours(matrix, chosen)]:
-        print(line)
-    print(f"Written: {folder / 'similarity.csv'}, {folder / 'map.csv'}, {', '.join(map(str, drawn))}")
-    return chosen, matrix
-
-
-def describe_neighbours(matrix: np.ndarray, languages: list[str], count: int = 3) -> list[str]:
-    """Returns a line for each language: the ones most similar to it."""
-    others = matrix - 2 * np.eye(len(matrix))
-    lines = []
-    for language, row in zip(languages, others):
-        nearest = np.argsort(-row, kind="stable")[:count]
-        lines.append(f"{language:8} {', '.join(f'{languages[i]} {row[i]:.2f}' for i in nearest)}")
-    return lines

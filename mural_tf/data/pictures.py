@@ -153,8 +153,11 @@ def thumbnail(data: bytes, side: int) -> bytes:
 
 
 def thumbnail_url(data: bytes, side: int) -> str:
-    """Returns the thumbnail as an URL that holds it, so that a page needs nothing else; raises as `read_picture`."""
-    return "data:image/jpeg;base64," + base64.b64encode(thumbnail(data, side)).decode("ascii")
+    """Returns the thumbnail as an address that holds it, so that a page needs nothing else; "" if it cannot be read."""
+    try:
+        return "data:image/jpeg;base64," + base64.b64encode(thumbnail(data, side)).decode("ascii")
+    except BadImage:
+        return ""
 
 
 # Image files.

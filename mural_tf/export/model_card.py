@@ -37,8 +37,7 @@ def evaluations_of(
 
     Returns:
       `<name>/<language>/…` → number, and name → {"data", "split", "step", "languages"}; numbers of dev only
-      where there are no others. Rows of older workdirs do not say data and split: the file in evaluation/ with the
-      same numbers does, or else they are "".
+      where there are no others. What a row does not say of data and split is "".
     """
     rows = [row for row in read_metrics(workdir) if any(key.endswith("/mean_recall") for key in row)]
     of_step = [row for row in rows if row["step"] == step]
@@ -58,20 +57,8 @@ def evaluations_of(
 def _evaluation(workdir: pathlib.Path, row: dict, name: str) -> tuple[dict[str, float], dict[str, object]]:
     numbers = {key: value for key, value in row.items() if key.startswith(f"{name}/")}
     languages = {key.split("/")[1] for key in numbers if key.endswith(_OF_A_LANGUAGE)}
-    said = row.get(EVALUATED, {}).get(name) or _of_report(workdir, row["step"], name, numbers)
-    data, split = said.get("data", ""), said.get("split", "dev" if name.endswith("_dev") else "")
-    return numbers, {"data": data, "split": split, "step": row["step"], "languages": sorted(languages)}
-
-
-def _of_report(workdir: pathlib.Path, step: int, name: str, numbers: dict[str, float]) -> dict[str, str]:
-    for path in sorted((workdir / "evaluation").glob(f"{name}-*.json")):
-        try:
-            report = read_json(path)
-        except UserError:
-            continue
-        if report.get("step") == step and report.get("metrics") == numbers:
-            return {"data": str(report.get("data_dir", "")), "split": str(report.get("split", ""))}
-    return {}
+    said = {"data": "", "split": "dev" if name.endswith("_dev") else "", **row.get(EVALUATED, {}).get(name, {})}
+    return numbers, {**said, "step": row["step"], "languages": sorted(languages)}
 
 
 PACKAGES = ("tensorflow", "tensorflow-text", "mural-tf")
@@ -131,11 +118,9 @@ def _training_data(config: ConfigDict) -> dict[str, object]:
     except UserError as error:
         logging.warning("The model card does not say what the training data was: %s", error)
         dataset = {}
-    for key in ("name", "sources", "settings", "license", "packages", "counts", "language_groups"):
-        if key in dataset:
-            described[key] = dataset[key]
-    described["languages"] = sorted(languages)
-    return described
+    kept = ("name", "sources", "settings", "license", "packages", "counts", "language_groups")
+    described.update({key: dataset[key] for key in kept if key in dataset})
+    return {**described, "languages": sorted(languages)}
 
 
 def _number(value: float) -> float | None:

@@ -26,12 +26,7 @@ from mural_tf.models import build_model, method_class
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.remote_folders import shown
 from mural_tf.runs.report_page import NAME as REPORT_PAGE
-from mural_tf.runs.report_page import training_seconds, write_report_page
-from mural_tf.search.build import index_in_memory
-from mural_tf.search.collect import find
-from mural_tf.search.items import IMAGES
-from mural_tf.search.pages import write_contact_sheet
-from mural_tf.search.queries import Query, search
+from mural_tf.runs.report_page import find_examples, training_seconds, write_report_page
 from mural_tf.training.checkpoints import restore_for_inference
 from mural_tf.training.workdir import append_metrics, drop_metrics, has_evaluation, read_metrics
 from mural_tf.trust import names_code
@@ -106,8 +101,6 @@ class SplitEvaluation:
 
 EXPORT = "export"
 SUMMARY = "summary.json"
-# Shown after training on the emoji benchmark: one wish in a well-resourced and one in an under-resourced language.
-EXAMPLE_QUERIES = {"emoji": ("a red heart", "moyo mwekundu"), "shapes": ("a red circle",)}
 
 
 def is_finished(workdir: pathlib.Path) -> bool:
@@ -139,8 +132,9 @@ def finish(measured: MeasuredModel, config: ConfigDict, workdir: pathlib.Path, e
             export_model(measured.at(step), measured.tokenizer, config, workdir / EXPORT, *evaluated)
     embedder = None if evaluation is None else measured.embedder(step)
     with _timed(seconds, "search"):
-        lines = [] if embedder is None else _search(embedder, config, workdir)
-    write_report_page(workdir, config, evaluation, embedder, seconds)
+        searches = {} if embedder is None else find_examples(embedder, config)
+    write_report_page(workdir, config, evaluation, embedder, seconds, searches)
+    lines = [f"{sentence!r}: {', '.join(name for name, _ in found[:3])}, …" for sentence, found in searches.items()]
     trained = [row["train/parameters"] for row in read_metrics(workdir) if "train/parameters" in row]
     summary = {
         "step": step, "split": split, "table": groups, "metrics": metrics, "search": lines,
@@ -157,51 +151,30 @@ def _timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
     seconds[stage] = time.monotonic() - begun
 
 
-def _search(embedder: Embedder, config: ConfigDict, workdir: pathlib.Path) -> list[str]:
-    """Writes contact sheets of the data's example queries, if it has some; returns a line for each result."""
-    queries = EXAMPLE_QUERIES.get(config.data.source, ())
-    if not queries:
-        return []
-    index = index_in_memory(embedder, find(IMAGES, [config.data.directory], config.evaluation.split))
-    lines = []
-    for number, query in enumerate(queries, start=1):
-        hits = search(index, embedder, [Query(query)], top=10)[0].hits
-        sheet = workdir / f"search-{number}.png"
-        note = write_contact_sheet(sheet, query, hits, {hit.name: index.read_image(hit.row) for hit in hits})
-        if note:
-            logging.warning("%s", note)
-        lines.append(f"{query!r}: {', '.join(hit.name for hit in hits[:3])}, … ({shown(sheet)})")
-    return lines
-
-
 def describe(config: ConfigDict, workdir: pathlib.Path) -> None:
     """Prints the summary of a finished run and what to do next."""
     path = workdir / SUMMARY
     summary = read_json(path)
     table, split = (json_field(summary, name, str, path) for name in ("table", "split"))
-    exported = (workdir / EXPORT).exists()
-    trust = " --trust" if names_code(config) else ""
-    source = f"{workdir}{trust}"
-    model = workdir / EXPORT if exported else source
-    lines, data, tuned = [""], config.data.directory, f"{shown(workdir)}_tuned"
-    if table:
-        lines += [f"Mean recall on {data}, split {split}:", table, ""]
-    lines += [f"Found for {line}" for line in json_field(summary, "search", list[str], path)]
-    lines += [
+    found = json_field(summary, "search", list[str], path)
+    export, data, tuned = workdir / EXPORT, config.data.directory, f"{shown(workdir)}_tuned"
+    source = f"{workdir} --trust" if names_code(config) else str(workdir)
+    # Fine-tuning on captions follows a stage only if it is told to; else the stage goes on as itself.
+    change = " --config.other_method=True" if method_class(config.model).starts_from else ""
+    lines = [
+        "",
+        *([f"Mean recall on {data}, split {split}:", table, ""] if table else []),
+        *(f"Found for {line}" for line in found),
         "Written:",
         f"  {workdir / 'checkpoints'}  weights and optimiser",
-        *([f"  {workdir / EXPORT}  both encoders as SavedModels"] if exported else []),
+        *([f"  {export}  both encoders as SavedModels"] if export.exists() else []),
         f"  {workdir / 'metrics.jsonl'}, {workdir / 'tensorboard'}  numbers of every step",
-        *([f"  {page}  a page of all this, to look at or to mail"] if (page := workdir / REPORT_PAGE).exists() else []),
+        f"  {workdir / REPORT_PAGE}  a page of all this, to look at or to mail",
         "Next:",
-        f"  python -m mural_tf search query 'a sentence' --model={model} --images={data} --html=found.html",
+        f"  python -m mural_tf search query 'a sentence' --model={export if export.exists() else source} "
+        f"--images={data} --html=found.html",
         *([f"  python -m mural_tf evaluate --model={source} --data_dir={data} --split={split}"] if table else []),
-        f"  python -m mural_tf finetune --config=finetune{_change(config)} --from={source} --workdir={tuned} "
+        f"  python -m mural_tf finetune --config=finetune{change} --from={source} --workdir={tuned} "
         f"--config.data.directory={data}",
     ]
     print(shown("\n".join(lines)))
-
-
-def _change(config: ConfigDict) -> str:
-    """The flag with which fine-tuning on captions follows a stage, which would go on as itself."""
-    return " --config.other_method=True" if method_class(config.model).starts_from else ""

@@ -21,7 +21,7 @@ from mural_tf.search.changes import BUILDING
 from mural_tf.search.fields import Filter
 from mural_tf.search.index import SKIPPED, Index, load_index, read_description
 from mural_tf.search.items import IMAGES
-from mural_tf.search.pages import write_contact_sheet, write_gallery
+from mural_tf.search.pages import write_gallery
 from mural_tf.search.queries import (
     Query,
     Result,
@@ -237,21 +237,19 @@ def query(
     use_exact: bool = False,
     html: str = "",
     json: str = "",
-    output: str = "",
     filters: Sequence[Filter] = (),
     least_precision: float = 0.0,
 ) -> list[Result]:
-    """Asks an index. Prints the hits, or JSON if `json` is "-"; writes the gallery `html` and the contact sheet.
+    """Asks an index. Prints the hits, or JSON if `json` is "-"; writes the page `html`.
 
     Args:
       model: workdir or export; by default the one that made the index, where it was.
       filters: see `Index.search`.
       json: file for the results, or "-" to print them and nothing else.
-      output: PNG file for a contact sheet, of one query.
       least_precision: leave out sentences whose first answer is less sure, see `confidence.Sureness`.
     """
     check_queries(queries, top)
-    _check_outputs(queries, html=html, json="" if json == "-" else json, output=output)
+    _check_outputs(html=html, json="" if json == "-" else json)
     opened = load_index(index_folder, use_exact)
     if least_precision and opened.confidence is None:
         raise UserError(
@@ -263,38 +261,36 @@ def query(
     check_filters(opened, filters)
     embedder = model_of(opened, model)
     found = leave_out(search(opened, embedder, queries, top, filters), least_precision)
-    _show(opened, found, html, json, output)
+    _show(opened, found, html, json)
     return found
 
 
 def search_once(
     model: str, images: str, queries: Sequence[Query], top: int = 10, split: str = "", batch_size: int = 64,
-    html: str = "", json: str = "", output: str = "", filters: Sequence[Filter] = (),
+    html: str = "", json: str = "", filters: Sequence[Filter] = (),
 ) -> list[Result]:  # fmt: skip
     """Searches images exactly without keeping an index."""
     check_queries(queries, top)
     found_images = collect.find(IMAGES, [images], split)
-    _check_outputs(queries, html=html, json="" if json == "-" else json, output=output)
+    _check_outputs(html=html, json="" if json == "-" else json)
     embedder = load(model)
     made = index_in_memory(embedder, found_images, IMAGES, batch_size, progress=True)
     if made.skipped:
         print(f"{made.skipped} of {made.skipped + len(made)} images cannot be read.", file=sys.stderr)
     check_filters(made, filters)
     found = search(made, embedder, queries, top, filters)
-    _show(made, found, html, json, output)
+    _show(made, found, html, json)
     return found
 
 
-def _check_outputs(queries: Sequence[Query], **files: str) -> None:
+def _check_outputs(**files: str) -> None:
     for flag, file in files.items():
         parent = as_path(file).parent
         if file and isinstance(parent, pathlib.Path) and not parent.is_dir():  # stores have no folders to make
             raise UserError(f"The folder of --{flag}={file} does not exist.")
-    if files["output"] and len(queries) > 1:
-        raise UserError("--output draws the results of one query; use --html=FILE for several.")
 
 
-def _show(opened: Index, found: Sequence[Result], html: str, json: str, output: str) -> None:
+def _show(opened: Index, found: Sequence[Result], html: str, json: str) -> None:
     if json == "-":
         print(to_json(opened, found))
     else:
@@ -310,10 +306,6 @@ def _show(opened: Index, found: Sequence[Result], html: str, json: str, output: 
     if html:
         write_gallery(html, opened, found)
         print(f"Written: {html}", file=notes)
-    if output:
-        images = {hit.name: image_or_nothing(opened, hit.row) for hit in found[0].hits}
-        note = write_contact_sheet(output, found[0].query.name, found[0].hits, images)
-        print(f"Written: {output}" + (f" ({note})" if note else ""), file=notes)
 
 
 def remove(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import unicodedata
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -17,7 +16,7 @@ from mural_tf.search import confidence
 from mural_tf.search.confidence import Sureness
 from mural_tf.search.fields import Filter, describe_known
 from mural_tf.search.index import Index
-from mural_tf.text_files import read_lines
+from mural_tf.text_files import read_lines, visible
 
 if TYPE_CHECKING:
     from mural_tf.embedder import Embedder
@@ -193,12 +192,6 @@ def _line(index: Index, hit: Hit, language: str) -> str:
         shown.append(caption if len(caption) <= LONGEST_CAPTION else f"{caption[: LONGEST_CAPTION - 1]}…")
     shown += [f"{name}={value}" for name, value in item.fields.items()]
     return "  ".join([*(" ".join(visible(part).split("\n")) for part in shown), *(["(right)"] if hit.right else [])])
-
-
-def visible(text: str) -> str:
-    """Replaces what neither a page nor a terminal can show: lone surrogates, and control characters but \\t and \\n."""
-    text = text.encode("utf-8", "replace").decode("utf-8")
-    return "".join(c if c in "\t\n" or not unicodedata.category(c) == "Cc" else "\ufffd" for c in text)
 
 
 def to_json(index: Index, results: Sequence[Result]) -> str:

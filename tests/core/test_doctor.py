@@ -40,7 +40,7 @@ class Planted:
                 captions[name], pairs[name] = int(rng.integers(10)), 3 if fault == PAIRS else 100
         swapped = [name for name, fault in faults.items() if fault == LABELS]
         split.update(zip(swapped, [split[name] for name in reversed(swapped)]))
-        self.texts = doctor.Texts(split, training, captions, pairs)
+        self.texts = doctor.TextsByLanguage(split, training, captions, pairs)
         own = np.arange(IMAGES)
         encoded = {name: self.encode_text(list(of.values())) for name, of in split.items()}
         self.recalls = {

@@ -98,7 +98,6 @@ def test_the_whole_path(trained, data):
         "vocabulary.txt",
         "metrics.jsonl",
         "tensorboard",
-        "search-1.png",
         "report.html",
         "summary.json",
     ):

@@ -15,12 +15,9 @@ The page finds its prefix in its own address. Rows, never paths, come in by URLs
 from __future__ import annotations
 
 import asyncio
-import base64
 import concurrent.futures
 import dataclasses
 import functools
-import hashlib
-import html
 import json
 import os
 import pathlib
@@ -29,6 +26,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from absl import logging
 
+from mural_tf import pages
 from mural_tf.data import pictures
 from mural_tf.errors import UserError
 from mural_tf.files import as_path
@@ -36,18 +34,14 @@ from mural_tf.search import confidence
 from mural_tf.search.fields import Filter, parse_filters
 from mural_tf.search.index import DESCRIPTION, REMOVED, Index, load_index
 from mural_tf.search.items import IMAGES, TEXTS
-from mural_tf.search.pages import SIDE, language_attribute
-from mural_tf.search.queries import Hit, Query, find, leave_out, search, sure_as_json, visible
+from mural_tf.search.pages import SIDE
+from mural_tf.search.queries import Hit, Query, find, leave_out, search, sure_as_json
 from mural_tf.search.server.limits import Budget, Limits, claimed_pixels, read_body
 from mural_tf.search.server.rest_json import BadRequest
 
 LONGEST_SENTENCE = 2000  # characters; models read far fewer tokens
 MOST_RESULTS = 1000
 LARGE = 1600  # pixels of the longer side of a picture that is looked at alone
-TEMPLATE = pathlib.Path(__file__).with_name("search_page.html")
-PRECISION_INPUT = """<label>Answers
-<select name="least_precision"><option value="">all</option><option value="0.6">6 of 10 right</option>
-<option value="0.8">8 of 10 right</option></select></label>"""
 
 
 def page_html(
@@ -60,22 +54,14 @@ def page_html(
       fields: of the items, and values that are offered as filters, see `Index.common_values`.
       knows_how_sure: whether the index does, so that only sure answers can be asked for.
     """
-    page = TEMPLATE.read_text(encoding="utf-8")
-    codes = [code for code in languages if language_attribute(code)]
-    options = "".join(f'<option value="{html.escape(code)}">{html.escape(code)}</option>' for code in codes)
-    script = page[page.index("<script>") + len("<script>") : page.index("</script>")]
-    digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
-    page = page.replace("{{script_hash}}", digest).replace("{{language_options}}", options)
-    page = page.replace("{{precision_input}}", PRECISION_INPUT if knows_how_sure else "")
-    return page.replace("{{filter_input}}", _filter_input(fields) if fields else "")
-
-
-def _filter_input(fields: Mapping[str, Sequence[str]]) -> str:
-    offered = [f"{name}={value}" for name, values in fields.items() for value in values or [""]]
-    options = "".join(f'<option value="{html.escape(visible(filter))}"></option>' for filter in offered)
-    example = html.escape(visible(f"{next(iter(fields))}=…"))
-    attributes = f'name="filter" list="offered" placeholder="{example}" autocomplete="off" dir="auto"'
-    return f'<label>Only\n<input {attributes}></label>\n<datalist id="offered">{options}</datalist>'
+    fields = fields or {}
+    return pages.render(
+        "search.html",
+        languages=[code for code in languages if code],
+        filters=[f"{name}={value}" for name, values in fields.items() for value in values or [""]],
+        example=f"{next(iter(fields), '')}=…",
+        knows_how_sure=knows_how_sure,
+    )
 
 
 def answer(

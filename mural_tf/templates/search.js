@@ -1,60 +1,3 @@
-<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; connect-src 'self'; img-src 'self' data:; style-src 'unsafe-inline'; script-src 'sha256-{{script_hash}}'; base-uri 'none'; form-action 'self'">
-<title>Search images in any language</title>
-<link rel="icon" href="data:,">
-<style>
-:root { color-scheme: light dark; }
-* { box-sizing: border-box; }
-body { font-family: system-ui, sans-serif; margin: 1.5rem auto; max-width: 76rem; padding: 0 1rem; line-height: 1.4; }
-h1 { font-size: 1.3rem; }
-form { display: flex; flex-wrap: wrap; gap: .6rem; align-items: end; }
-label { display: grid; font-size: .85rem; gap: .2rem; min-width: 0; }
-label.sentence { flex: 1 1 20rem; }
-label.picture { flex: 0 1 18rem; grid-template-columns: minmax(0, 1fr); }
-input, select, button { font: inherit; max-width: 100%; border-radius: .4rem; border: 1px solid #888; }
-form > button, input, select { font-size: 1.05rem; padding: .5rem .7rem; }
-button { cursor: pointer; }
-ul, ol { list-style: none; padding: 0; }
-ul, .row { display: flex; flex-wrap: wrap; gap: .4rem; margin: .6rem 0 0; }
-ol { margin: 1rem 0; display: grid; gap: 1rem; grid-template-columns: repeat(auto-fill, minmax(min(9.5rem, 100%), 1fr)); }
-ol li { border: 1px solid #8886; border-radius: .5rem; padding: .6rem; min-width: 0; }
-figure { margin: 0; }
-#asked:not(:empty) { display: flex; gap: .8rem; align-items: center; margin-top: 1rem; }
-#asked img { width: 6rem; height: 6rem; }
-img, .missing { width: 100%; height: 10rem; object-fit: contain; background: #fff; border-radius: .3rem; }
-.missing { display: grid; place-items: center; color: #555; }
-p { margin: .3rem 0 0; overflow-wrap: anywhere; }
-.score { font-variant-numeric: tabular-nums; font-weight: 600; }
-.name { font-size: .85rem; opacity: .75; }
-.small { font-size: .85rem; padding: .1rem .5rem; overflow-wrap: anywhere; text-align: start; }
-</style>
-</head>
-<body>
-<main>
-<h1>Search in any language</h1>
-<form role="search">
-<label class="sentence">What do you look for?
-<input name="sentence" type="search" dir="auto" maxlength="2000" autocomplete="off" autofocus></label>
-<label>Language
-<select name="language"><option value="">any</option>{{language_options}}</select></label>
-{{filter_input}}
-{{precision_input}}
-<button>Search</button>
-<label class="picture">Or look for pictures like
-<input name="picture" type="file" accept="image/*"></label>
-</form>
-<ul id="filters"></ul>
-<figure id="asked"></figure>
-<p id="status" role="status" aria-live="polite"></p>
-<ol id="results"></ol>
-<p><button id="more" hidden>Show more</button></p>
-</main>
-<noscript><p>This page needs JavaScript.</p></noscript>
-<script>
 "use strict";
 const STEP = 20, MOST = 1000; // results
 const SIDE = 640; // pixels of a picture that is searched with; models see fewer
@@ -233,6 +176,3 @@ more.addEventListener("click", () => {
 });
 addEventListener("popstate", () => ask(fromAddress(), (history.state || {}).scroll));
 ask(fromAddress());
-</script>
-</body>
-</html>

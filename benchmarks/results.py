@@ -1,0 +1,60 @@
+"""Writes the measurements of docs/results/*.csv into the pages that show them.
+
+    python -m benchmarks.results           # writes the tables anew
+    python -m benchmarks.results --check   # names the pages whose tables are not those of the files; exit code 1
+
+A page names its table by a comment on a line of its own, and the table follows up to the next empty line:
+
+    <!-- table: methods rows=ALIGN|MURAL columns=0,1,2,4 -->
+
+is of docs/results/methods.csv, whose first line names the columns. Without `rows`, the first cells of those that are
+shown, and `columns`, counted from 0, all of it is shown.
+"""
+
+from __future__ import annotations
+
+import csv
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "docs/results"
+TABLE = re.compile(r"^(<!-- table: (\w+)(?: rows=([^>]*?))?(?: columns=([\d,]+))? -->\n)(?:.+\n)*", re.MULTILINE)
+
+
+def table(name: str, rows: str | None = None, columns: str | None = None) -> str:
+    """Returns a file's table in Markdown; columns of numbers are aligned at their end."""
+    with open(RESULTS / f"{name}.csv", encoding="utf-8", newline="") as file:
+        head, *lines = csv.reader(file)
+    if rows:
+        by_name = {line[0]: line for line in lines}
+        lines = [by_name[row] for row in rows.split("|")]
+    shown = [int(number) for number in columns.split(",")] if columns else range(len(head))
+    are_numbers = [all(re.match(r"[-–\d]|$", line[column]) for line in lines) for column in shown]
+    rule = ["---:" if number and column else "---" for column, number in zip(shown, are_numbers)]
+    cells = [[line[column] for column in shown] for line in (head, *lines)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in (cells[0], rule, *cells[1:]))
+
+
+def rendered(text: str) -> str:
+    """Returns a page with the tables that its comments name."""
+    return TABLE.sub(lambda found: found[1] + table(found[2], found[3], found[4]), text)
+
+
+def main() -> int:
+    """Writes the pages, or checks them; returns the exit code."""
+    differ = []
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        text = path.read_text(encoding="utf-8")
+        if rendered(text) != text:
+            differ.append(path)
+            if "--check" not in sys.argv:
+                path.write_text(rendered(text), encoding="utf-8")
+    for path in differ:
+        print(path.relative_to(ROOT))
+    return int("--check" in sys.argv and bool(differ))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,45 @@
+"""A page as tests read it."""
+
+import html.parser
+import re
+
+EMPTY = ("meta", "img", "br", "link", "input", "path")
+
+
+class Page(html.parser.HTMLParser):
+    """The tags of a page with their attributes, and what it says; one that is not closed in order fails.
+
+    A page but the search page runs no script, and none loads anything from elsewhere.
+    """
+
+    def __init__(self, source, has_script=False):
+        super().__init__()
+        self.source, self.tags, self.text, self._open = source, [], "", []
+        source.encode("utf-8")
+        self.feed(source)
+        assert not self._open
+        self.text = " ".join(self.text.split())  # as it is seen
+        loaded = [of["src"] for of in self.all("img", "script") if "src" in of] + [
+            of["href"] for of in self.all("link")
+        ]
+        assert all(address.startswith("data:") for address in loaded)
+        assert not re.search(r"url\(|@import", source) and "default-src 'none'" in source
+        assert self.all("script") == [{}] * has_script
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+        if tag not in EMPTY:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+
+    def handle_endtag(self, tag):
+        assert self._open.pop() == tag
+
+    def handle_data(self, data):
+        if not {"style", "script"} & set(self._open):
+            self.text += data
+
+    def all(self, *names):
+        return [attributes for name, attributes in self.tags if name in names]
