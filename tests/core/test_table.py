@@ -42,14 +42,14 @@ def test_stages_are_what_their_configurations_are():
             if stage.config in (
                 "emoji_mural",
                 "emoji_align",
-                "emoji_siglip",
-                "emoji_mule",
-                "emoji_mule_lp",
-                "emoji_embn",
+                "emoji:siglip",
+                "emoji:mule",
+                "emoji:mule_lp",
+                "emoji:embn",
             ):
                 trains_texts = config.model in ("mural", "mule") and config.loss.text_text_weight > 0
                 assert stage.text_pairs == (texts if trains_texts else 0), method.name
-                with_images = stage.config != "emoji_mule_lp"
+                with_images = stage.config != "emoji:mule_lp"
                 assert stage.captions == (config.train.image_text_batch if with_images else 0), method.name
     with pytest.raises(UserError, match="configs/nothing.py does not exist"):
         table_rows.load(table_rows.Stage("nothing"))
