@@ -94,7 +94,8 @@ def languages_of_means() -> dict[str, frozenset[str]]:
     columns = [column.split("/") for table in published_tables().values() if table.paper == "open_clip"
                for column in table.columns]  # fmt: skip
     benchmarks = {benchmark for benchmark, *_ in columns}
-    return {name: frozenset(row for benchmark, row, *_ in columns if benchmark == name) - {"all"} for name in benchmarks}
+    found = {name: {row for benchmark, row, *_ in columns if benchmark == name} for name in benchmarks}
+    return {name: frozenset(rows - {"all"}) for name, rows in found.items()}
 
 
 def compare(metrics: Mapping[str, float], protocol: ConfigDict | None = None) -> str:
