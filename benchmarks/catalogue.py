@@ -97,10 +97,10 @@ def measure_reading(table: pathlib.Path) -> list[str]:
     """Reads a table into a store, as the command does, and returns what is found, in lines."""
     from tqdm import tqdm
 
-    from mural_tf.ingest.tables.catalogue import Asked, RowTally, Store, fill, understand
+    from mural_tf.ingest.tables.catalogue import RowTally, Store, TableRequest, fill, understand
 
     started = time.perf_counter()
-    understood = understand(Asked(str(table), images=str(table.parent / "photos")))
+    understood = understand(TableRequest(str(table), images=str(table.parent / "photos")))
     looked = time.perf_counter()
     tally = RowTally()
     with tempfile.TemporaryDirectory() as folder:

@@ -233,4 +233,3 @@ def _measure_language(request, result, language: str, prompts: Prompts, images, 
         result.notes.append(f"NOT COMPLETE: {language} names {len(numbers)} of {classes} classes; others are left out.")
     if prompts.templates == ["{}"]:
         result.notes.append(f"{language} has no templates: class names are encoded alone.")
-

@@ -35,7 +35,7 @@ from mural_tf.data.records import find_files, read_records, write_records
 from mural_tf.errors import UserError
 from mural_tf.files import exclusive_lock
 from mural_tf.ingest.tables import catalogue, language_guess, own_tables, table_columns
-from mural_tf.ingest.tables.catalogue import Asked, RowTally, Store, fill, make_data_set, understand
+from mural_tf.ingest.tables.catalogue import RowTally, Store, TableRequest, fill, make_data_set, understand
 from mural_tf.text_files import bounded_lines
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -72,7 +72,7 @@ def wide(count):
 
 def read(table, **asked):
     """Reads a table; returns (what was understood, tally, {picture's name: [(language, text)]})."""
-    understood = understand(Asked(str(table), **asked))
+    understood = understand(TableRequest(str(table), **asked))
     tally = RowTally()
     with contextlib.closing(Store(":memory:")) as store:
         fill(understood, store, tally, tqdm(disable=True))
@@ -88,7 +88,7 @@ def read(table, **asked):
 
 def make(table, output, examine=None):
     """Makes a data set of a table."""
-    return make_data_set(understand(Asked(str(table))), output, examine, progress=False)
+    return make_data_set(understand(TableRequest(str(table))), output, examine, progress=False)
 
 
 def expected(count, languages=("de", "en"), ending="jpg"):
@@ -293,7 +293,7 @@ def test_the_user_says_otherwise(tmp_path):
         ("image", "is not"),
     ]:
         with pytest.raises(UserError, match=message):
-            understand(Asked(str(path), columns=(wrong,)))
+            understand(TableRequest(str(path), columns=(wrong,)))
 
 
 def test_pictures_by_other_names(tmp_path):
@@ -366,7 +366,7 @@ def test_what_is_no_table(tmp_path, name, message):
     write_pictures(tmp_path / "bare", 1)
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match=message):
-        understand(Asked(str(tmp_path / name)))
+        understand(TableRequest(str(tmp_path / name)))
 
 
 # --- languages that nobody says
@@ -426,7 +426,7 @@ def test_without_a_guesser_the_language_is_asked(tmp_path, monkeypatch):
     write_pictures(tmp_path, 2)
     table = write_csv(tmp_path / "t.csv", [["image", "caption"], ["p0.jpg", "a hat"], ["p1.jpg", "a skirt"]])
     with pytest.raises(UserError, match="give --language=de .* pip install lingua-language-detector"):
-        understand(Asked(str(table)))
+        understand(TableRequest(str(table)))
 
 
 @pytest.mark.slow
@@ -671,34 +671,34 @@ def test_two_hundred_mutated_tables(tmp_path, form):
 
 def test_a_model_must_be_named(tmp_path):
     write_pictures(tmp_path, 3)
-    asked = Asked(str(write_csv(tmp_path / "t.csv", wide(3))))
+    request = TableRequest(str(write_csv(tmp_path / "t.csv", wide(3))))
     with pytest.raises(UserError, match="a workdir or an export .* TF-Hub .* import labse .* --from=nothing"):
-        runs.catalogue(asked, tmp_path / "out", "", None)
+        runs.catalogue(request, tmp_path / "out", "", None)
     with pytest.raises(UserError, match="--from=.*/none: there is no such workdir"):
-        runs.catalogue(asked, tmp_path / "out", str(tmp_path / "none"), None)
+        runs.catalogue(request, tmp_path / "out", str(tmp_path / "none"), None)
     assert not (tmp_path / "out").exists()
 
 
 def test_translations_are_looked_for_before_the_table_is_read(tmp_path, export):
     write_pictures(tmp_path, 3)
-    asked = Asked(str(write_csv(tmp_path / "t.csv", wide(3))))
+    request = TableRequest(str(write_csv(tmp_path / "t.csv", wide(3))))
     toy_data.write_toy_data(tmp_path / "toy")
     (tmp_path / "none").mkdir()
     (tmp_path / "labse").mkdir()
     with pytest.raises(UserError, match="--translations=.*/none: there is no text_pairs/train-.*`python -m mural_tf"):
-        runs.catalogue(asked, tmp_path / "out", str(export), None, [str(tmp_path / "toy"), str(tmp_path / "none")])
+        runs.catalogue(request, tmp_path / "out", str(export), None, [str(tmp_path / "toy"), str(tmp_path / "none")])
     config = load_config(export / "config.json")
     config.model = "labse"
     save_config(config, tmp_path / "labse/config.json")
     with pytest.raises(UserError, match="--translations: the stage starts from align or mural .*; .*labse is labse"):
-        runs.catalogue(asked, tmp_path / "out", str(tmp_path / "labse"), None, [str(tmp_path / "toy")])
+        runs.catalogue(request, tmp_path / "out", str(tmp_path / "labse"), None, [str(tmp_path / "toy")])
     assert not (tmp_path / "out").exists()
 
 
 def test_a_dry_run_says_what_is_understood(tmp_path, capsys):
     write_pictures(tmp_path, 3)
     path = write_csv(tmp_path / "t.csv", wide(3), ";")
-    assert runs.catalogue(Asked(str(path)), "", "", None, dry_run=True) is None
+    assert runs.catalogue(TableRequest(str(path)), "", "", None, dry_run=True) is None
     printed = capsys.readouterr().out
     assert "columns separated by ';'" in printed and "captions: title_de (de), title_en (en)" in printed
     assert "fields: brand" in printed and "id: sku" in printed and "--columns=image=" in printed
@@ -706,11 +706,11 @@ def test_a_dry_run_says_what_is_understood(tmp_path, capsys):
 
 def test_a_second_process_is_told_in_one_line(tmp_path):
     write_pictures(tmp_path, 3)
-    asked = Asked(str(write_csv(tmp_path / "t.csv", wide(3))))
+    request = TableRequest(str(write_csv(tmp_path / "t.csv", wide(3))))
     (tmp_path / "out").mkdir()
     with exclusive_lock(tmp_path / "out/catalogue.lock"):
         with pytest.raises(UserError, match="Another process is at work in .*out: wait for it"):
-            runs.catalogue(asked, tmp_path / "out", "nothing", None)
+            runs.catalogue(request, tmp_path / "out", "nothing", None)
 
 
 def test_examples_are_of_different_pictures(tmp_path):

@@ -381,11 +381,16 @@ def _header(cells: Sequence[str]) -> list[str]:
     return names
 
 
+def texts_of(value: Value) -> tuple[str, ...]:
+    """Returns the texts of a value: one, several, or none of a picture."""
+    return () if isinstance(value, bytes) else (value,) if isinstance(value, str) else value
+
+
 def names_picture(value: Value) -> bool:
     """Tells whether a value is a picture, or the name or address of one by its ending."""
     if isinstance(value, bytes):
         return True
-    text = value if isinstance(value, str) else (value or ("",))[0]
+    text = (texts_of(value) or ("",))[0]
     plain = re.split(r"[?#]", text.strip())[0] if "://" in text else text.strip()
     return plain.rpartition(".")[2].lower() in ENDINGS and "." in plain
 
@@ -463,8 +468,7 @@ def _value(value: Any) -> Value:
     if isinstance(value, (str, bytes)):
         return value
     if isinstance(value, (list, tuple)):
-        texts = tuple(text for text in map(_value, value) if isinstance(text, str) and text.strip())
-        return texts
+        return tuple(text for text in map(_value, value) if isinstance(text, str) and text.strip())
     if value is None or value != value:  # NaN, which tables of numbers have where nothing stands
         return ""
     if isinstance(value, float) and value.is_integer():
@@ -482,7 +486,7 @@ def _deep_json(value: dict) -> str:
 def _problem_with(row: Row) -> str:
     """Returns why no text of a row can be used, or ""."""
     for name, value in row.values.items():
-        texts = (name, *(() if isinstance(value, bytes) else (value,) if isinstance(value, str) else value))
+        texts = (name, *texts_of(value))
         if any("\0" in text for text in texts):
             return "text with a null character"
         if not all(map(is_text, texts)):
