@@ -125,6 +125,15 @@ def test_line_breaks_and_quotes_in_cells_and_separators_of_excel(tmp_path):
     assert found == {"p0.jpg": [("en", 'a "red" hat; large')], "p1.jpg": [("de", "eine Hose")]}
 
 
+def test_decimal_commas_separate_no_columns(tmp_path):
+    write_pictures(tmp_path, 6)
+    rows = [[*row, "price" if place == 0 else f"{place},90"] for place, row in enumerate(wide(6))]
+    path = write_csv(tmp_path / "t.csv", rows, ";")
+    path.write_text(path.read_text().replace("p2.jpg;", 'p2.jpg;"'))  # one row is no longer as the others
+    _, tally, found = read(path)
+    assert set(found) == {f"p{i}.jpg" for i in (0, 1, 3, 4, 5)} and tally.skipped.total == 1
+
+
 def test_a_quote_that_nothing_closes_costs_its_row_alone(tmp_path):
     write_pictures(tmp_path, 6)
     path = write_csv(tmp_path / "t.csv", wide(6))

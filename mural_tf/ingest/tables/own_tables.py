@@ -259,8 +259,8 @@ def _find_delimiter(path: pathlib.Path, form: Form) -> Form:
     best = max(range(len(candidates)), key=shares.__getitem__)
     if shares[best] <= 0:
         raise UserError(
-            f"{path} has one column only: expected columns for pictures and captions, separated by one of "
-            f"{' '.join(map(repr, _DELIMITERS))}."
+            f"{path} has one column only, or in its first row: expected columns for pictures and captions, separated by "
+            f"one of {' '.join(map(repr, _DELIMITERS))}."
         )
     return candidates[best]
 
@@ -276,7 +276,10 @@ def _sample_lines(path: pathlib.Path, encoding: str) -> list[str]:
 
 
 def _agreement(lines: Sequence[str], form: Form) -> float:
-    """Returns the share of rows with the most frequent number of columns; 0 if that is one column."""
+    """Returns the share of rows with the most frequent number of columns; 0 if that, or the first row, is one column.
+
+    A decimal comma in every row is none that separates columns: the row with their names has none.
+    """
     lengths: list[int] = []
     reader = _csv_reader(iter(lines), form)
     while True:
@@ -287,7 +290,7 @@ def _agreement(lines: Sequence[str], form: Form) -> float:
         except csv.Error:
             lengths.append(0)
     lengths = [length for length in lengths[:-1] or lengths if length]  # the sample may end within a row
-    if not lengths:
+    if not lengths or lengths[0] == 1:
         return 0.0
     usual = max(set(lengths), key=lambda length: (lengths.count(length), length))
     return lengths.count(usual) / len(lengths) if usual > 1 else 0.0
