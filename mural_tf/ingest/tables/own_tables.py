@@ -259,8 +259,8 @@ def _find_delimiter(path: pathlib.Path, form: Form) -> Form:
     best = max(range(len(candidates)), key=shares.__getitem__)
     if shares[best] <= 0:
         raise UserError(
-            f"{path} has one column only, or in its first row: expected columns for pictures and captions, separated by "
-            f"one of {' '.join(map(repr, _DELIMITERS))}."
+            f"{path} has one column only, or in its first row: expected columns for pictures and captions, separated "
+            f"by one of {' '.join(map(repr, _DELIMITERS))}."
         )
     return candidates[best]
 
