@@ -5,6 +5,7 @@ import concurrent.futures.process
 import contextlib
 import csv
 import gzip
+import importlib
 import io
 import json
 import os
@@ -28,7 +29,6 @@ from object_store import object_store, stored, upload
 from tqdm import tqdm
 
 from benchmarks import damage
-from mural_tf.commands import catalogue as runs
 from mural_tf.config import load_config, save_config
 from mural_tf.data.record_format import IMAGE_TEXT, TEXT_PAIRS, ImageTextRecord, TextPair
 from mural_tf.data.records import find_files, read_records, write_records
@@ -38,6 +38,7 @@ from mural_tf.ingest.tables import catalogue, language_guess, own_tables, table_
 from mural_tf.ingest.tables.catalogue import RowTally, Store, TableRequest, fill, make_data_set, understand
 from mural_tf.text_files import bounded_lines
 
+runs = importlib.import_module("mural_tf.commands.catalogue")  # the package has a function of this name, too
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 COLORS = {"de": ["rote", "blaue", "grüne"], "en": ["red", "blue", "green"], "ja": ["赤い", "青い", "緑の"]}
 THINGS = {"de": ["Jacke", "Hose", "Mütze", "Bluse"], "en": ["jacket", "trousers", "hat", "blouse"],
@@ -98,8 +99,9 @@ def expected(count, languages=("de", "en"), ending="jpg"):
 # --- forms of tables
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "cp1252"])
-@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
+@pytest.mark.parametrize("encoding, delimiter", [
+    ("utf-8", ","), ("utf-8-sig", ";"), ("utf-16", "\t"), ("utf-16-le", "|"), ("cp1252", ";"), ("utf-8", "\t"),
+])  # fmt: skip
 def test_text_of_every_encoding_and_delimiter(tmp_path, encoding, delimiter):
     write_pictures(tmp_path, 4)
     ending = "tsv" if delimiter == "\t" else "csv"
@@ -134,21 +136,17 @@ def test_decimal_commas_separate_no_columns(tmp_path):
     assert set(found) == {f"p{i}.jpg" for i in (0, 1, 3, 4, 5)} and tally.skipped.total == 1
 
 
-def test_a_quote_that_nothing_closes_costs_its_row_alone(tmp_path):
+@pytest.mark.parametrize("opened", [[2], [2, 3]])
+def test_quotes_that_nothing_closes_cost_their_rows_alone(tmp_path, opened):
     write_pictures(tmp_path, 6)
     path = write_csv(tmp_path / "t.csv", wide(6))
-    path.write_text(path.read_text().replace("S2,p2.jpg,", 'S2,p2.jpg,"'))
+    for i in opened:
+        path.write_text(path.read_text().replace(f"S{i},p{i}.jpg,", f'S{i},p{i}.jpg,"'))
     _, tally, found = read(path)
-    assert tally.skipped == {"row with a quote that nothing closes": [1, f"{path}:4"]}
-    assert found == {name: texts for name, texts in expected(6).items() if name != "p2.jpg"}
-
-
-def test_two_quotes_that_nothing_closes(tmp_path):
-    write_pictures(tmp_path, 6)
-    path = write_csv(tmp_path / "t.csv", wide(6))
-    path.write_text(path.read_text().replace("p2.jpg,", 'p2.jpg,"').replace("p3.jpg,", 'p3.jpg,"'))
-    _, tally, found = read(path)
-    assert tally.skipped.total == 2 and set(found) == {"p0.jpg", "p1.jpg", "p4.jpg", "p5.jpg"}
+    kinds = {"row with a quote that nothing closes": [1, f"{path}:4"]}
+    assert tally.skipped.total == len(opened) and (len(opened) > 1 or tally.skipped == kinds)
+    broken = {f"p{i}.jpg" for i in opened}
+    assert found == {name: texts for name, texts in expected(6).items() if name not in broken}
 
 
 def test_json_in_every_form(tmp_path):
