@@ -71,7 +71,8 @@ def stage_folder(stage: Stage, scale: float) -> str:
     """A folder name that says all of a stage: "emoji_mural-1100,image_text_languages=en"."""
     values = {name: value if isinstance(value, tuple) else (value,) for name, value in stage.overrides}
     settings = [f"{name.split('.')[-1]}={'-'.join(map(str, value))}" for name, value in values.items()]
-    return ",".join([f"{stage.config}-{step_count(stage, scale)}", *settings, *["words"] * stage.words])
+    config = stage.config.replace(":", "_")
+    return ",".join([f"{config}-{step_count(stage, scale)}", *settings, *["words"] * stage.words])
 
 
 def execute(runs: Iterable[Run], jobs: int, finish: Callable[[Run], None], after: Callable[[], None]) -> list[Run]:
@@ -134,7 +135,7 @@ def command(run: Run, scale: float, data: str, held_out_names: bool = False) -> 
     fields = {
         "seed": run.seed,
         "data.directory": data,
-        "data.image_text_languages": SEEN if run.stage.config != "emoji_embn" else ("en",),
+        "data.image_text_languages": SEEN if run.stage.config != "emoji:embn" else ("en",),
         "train.steps": steps,
         "train.log_every": log_every(steps),
         "train.checkpoint_every": max(1, min(250, steps)),
@@ -144,10 +145,12 @@ def command(run: Run, scale: float, data: str, held_out_names: bool = False) -> 
     }
     if table_rows.load(run.stage).optimizer.warmup_steps:
         fields["optimizer.warmup_steps"] = max(1, steps // 10)
-    words = f":words={words_folder(run)}" if run.stage.words else ""
+    file, _, arguments = run.stage.config.partition(":")
+    arguments = f"words={words_folder(run)}" if run.stage.words else arguments
+    config = f"configs/{file}.py" + (f":{arguments}" if arguments else "")
     script = ["run_pretrain.py"] if run.source is None else ["run_finetune.py", f"--from={run.source}"]
     flags_of_config = [f"--config.{name}={value}" for name, value in fields.items()]
-    return [sys.executable, *script, f"--config=configs/{run.stage.config}.py{words}", f"--workdir={run.workdir}",
+    return [sys.executable, *script, f"--config={config}", f"--workdir={run.workdir}",
             *flags_of_config]  # fmt: skip
 
 

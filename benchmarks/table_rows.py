@@ -18,7 +18,7 @@ STEPS, IMAGE_TEXT, TEXT_TEXT = 1_400, 256, 512  # emoji_mural's steps and pairs 
 class Stage:
     """One training run.
 
-    config: name of a file in configs/.
+    config: name of a file in configs/, "emoji:mule" with its arguments.
     steps: share of emoji_mural's 1,400 steps.
     captions: image-caption pairs per step, text_pairs: text pairs per step; what the configuration's batches amount to.
     overrides: fields set on the command line.
@@ -58,19 +58,19 @@ def mule(name: str, lp: bool = True, **overrides) -> Method:
     """MULE with a quarter of the text pairs in LP, or all of them in the one stage."""
     fields = tuple((f"method.{key}", value) for key, value in overrides.items())
     if not lp:
-        return Method(name, (Stage("emoji_mule", overrides=fields),))
-    pretraining = Stage("emoji_mule_lp", steps=0.25, captions=0)
+        return Method(name, (Stage("emoji:mule", overrides=fields),))
+    pretraining = Stage("emoji:mule_lp", steps=0.25, captions=0)
     text_pairs = TEXT_TEXT * 3 // 4
     return Method(
         name,
-        (pretraining, Stage("emoji_mule", text_pairs=text_pairs,
+        (pretraining, Stage("emoji:mule", text_pairs=text_pairs,
                             overrides=(("train.text_text_batch", text_pairs), *fields))),
     )  # fmt: skip
 
 
 def globetrotter(name: str, *overrides: tuple[str, object]) -> Method:
     """Globetrotter, which sees captions and no text pairs."""
-    return Method(name, (Stage("emoji_globetrotter", text_pairs=0, overrides=overrides),))
+    return Method(name, (Stage("emoji:globetrotter", text_pairs=0, overrides=overrides),))
 
 
 def in_batches(name: str, config: str, size: int) -> Method:
@@ -83,7 +83,7 @@ def in_batches(name: str, config: str, size: int) -> Method:
 # A triple of ETCL is two image-caption pairs and a text pair. Its stage follows emoji_mural's 1,100 steps.
 TRIPLES = (1_100 / STEPS, 300 / (2 * STEPS))
 MURAL_FIRST = Stage("emoji_mural", steps=TRIPLES[0])
-ETCL_STAGE = Stage("emoji_etcl", steps=TRIPLES[1], captions=2 * IMAGE_TEXT, text_pairs=IMAGE_TEXT)
+ETCL_STAGE = Stage("emoji:etcl", steps=TRIPLES[1], captions=2 * IMAGE_TEXT, text_pairs=IMAGE_TEXT)
 
 # The setting of [ETCL] §3.4: captions in English, then a stage that brings five more languages.
 ENGLISH = ("data.image_text_languages", ("en",))
@@ -109,13 +109,13 @@ def divided(name: str, stage: Stage, steps: int, translations: int) -> Method:
 METHODS = (
     Method("ALIGN", (Stage("emoji_align", text_pairs=0),)),
     mural("MURAL"),
-    Method("LaBSE-style, text only", (Stage("emoji_labse", captions=0),), images=False),
+    Method("LaBSE-style, text only", (Stage("emoji:labse", captions=0),), images=False),
     Method("ETCL", (MURAL_FIRST, ETCL_STAGE)),
     globetrotter("Globetrotter"),
     mule("MULE"),
-    Method("EmbN, English", (Stage("emoji_embn", text_pairs=0),), languages=("en",)),
-    Method("PARALLEL-EmbN", (Stage("emoji_parallel_embn", text_pairs=0),)),
-    Method("SigLIP", (Stage("emoji_siglip", text_pairs=0),)),
+    Method("EmbN, English", (Stage("emoji:embn", text_pairs=0),), languages=("en",)),
+    Method("PARALLEL-EmbN", (Stage("emoji:parallel_embn", text_pairs=0),)),
+    Method("SigLIP", (Stage("emoji:siglip", text_pairs=0),)),
 )
 ABLATIONS = (
     mural("MURAL, text-text weight 0", ("loss.text_text_weight", 0.0), text_pairs=0),
@@ -144,12 +144,12 @@ ABLATIONS = (
     mule("MULE, without NC", neighbourhood_weight=0.0),
     mule("MULE, without LC", language_weight=0.0),
     mule("MULE, without LP", lp=False),
-    Method("MULE EmbN: without NC, LC, LP", (Stage("emoji_mule", text_pairs=0, overrides=(
+    Method("MULE EmbN: without NC, LC, LP", (Stage("emoji:mule", text_pairs=0, overrides=(
         ("loss.text_text_weight", 0.0), ("method.neighbourhood_weight", 0.0), ("method.language_weight", 0.0)
     )),)),
     *(in_batches("ALIGN", "emoji_align", size) for size in (64, 256, 1_024)),
-    Method("SigLIP, bias from -5.5", (Stage("emoji_siglip", text_pairs=0, overrides=(("method.bias", -5.5),)),)),
-    *(in_batches("SigLIP", "emoji_siglip", size) for size in (64, 256, 1_024)),
+    Method("SigLIP, bias from -5.5", (Stage("emoji:siglip", text_pairs=0, overrides=(("method.bias", -5.5),)),)),
+    *(in_batches("SigLIP", "emoji:siglip", size) for size in (64, 256, 1_024)),
 )  # fmt: skip
 
 ALIGN, MURAL, ETCL, GLOBETROTTER = (METHODS[place].stages for place in (0, 1, 3, 4))
@@ -178,10 +178,10 @@ TRANSLATED = (
     *(divided("ALIGN", *ALIGN, *steps) for steps in ((1_300, 2_000), (1_000, 3_000))),
 )
 
-# Processor seconds a step of a whole batch, on the machine of docs/methods_measured.md (emoji_mule_lp: as emoji_labse).
+# Processor seconds a step of a whole batch, on the machine of docs/methods_measured.md (LP: as LaBSE).
 SECONDS = {
-    "emoji_align": 0.28, "emoji_mural": 0.42, "emoji_labse": 0.15, "emoji_etcl": 0.28, "emoji_globetrotter": 0.62,
-    "emoji_mule": 0.31, "emoji_mule_lp": 0.15, "emoji_embn": 0.33, "emoji_parallel_embn": 0.26, "emoji_siglip": 0.28,
+    "emoji_align": 0.28, "emoji_mural": 0.42, "emoji:labse": 0.15, "emoji:etcl": 0.28, "emoji:globetrotter": 0.62,
+    "emoji:mule": 0.31, "emoji:mule_lp": 0.15, "emoji:embn": 0.33, "emoji:parallel_embn": 0.26, "emoji:siglip": 0.28,
     "emoji_mural_translated": 0.09,
 }  # fmt: skip
 SECONDS_AROUND = 80.0  # of start, evaluation and translation
@@ -211,9 +211,10 @@ def slug(name: str) -> str:
 
 def load(stage: Stage):
     """Returns a stage's configuration; raises `UserError` if there is no such file."""
-    if importlib.util.find_spec(f"configs.{stage.config}") is None:
-        raise UserError(f"configs/{stage.config}.py does not exist; choose others with --methods=….")
-    return importlib.import_module(f"configs.{stage.config}").get_config()
+    file, *arguments = stage.config.split(":")
+    if importlib.util.find_spec(f"configs.{file}") is None:
+        raise UserError(f"configs/{file}.py does not exist; choose others with --methods=….")
+    return importlib.import_module(f"configs.{file}").get_config(*arguments)
 
 
 def trains_text_head(stage: Stage) -> bool:

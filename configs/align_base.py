@@ -1,12 +1,16 @@
 """ALIGN-base, the paper's own baseline ([MURAL] §3.2 and A.1): MURAL-base without the text-text task and its head.
 
-Trained on the image-text pairs of all languages; `align_base_en` on the English ones.
+Trained on the image-text pairs of all languages. ALIGN-base-en, on "the English subset": `align_base.py:languages=en`.
 """
 
+from mural_tf.configs.arguments import parse
 from mural_tf.configs.mural_base import get_config as mural_base
 
 
-def get_config():
+def get_config(arguments: str = ""):
+    _, given = parse(arguments, {"align": {"languages": str}})
     config = mural_base()
     config.model = "align"  # one text head, Dense(768 -> 512) [MURAL] A.1
+    if "languages" in given:
+        config.data.image_text_languages = tuple(given["languages"].split("+"))
     return config

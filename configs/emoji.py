@@ -5,6 +5,25 @@
 The first argument is the method; what each takes after it stands in `VARIANTS`. The pairs (MURAL and ALIGN) share
 towers, data, steps, seed and vocabulary; only the text-text task differs. Methods with word vectors share all but the
 text tower.
+
+mural: 25 languages; the demonstration. `mural,languages=all`: every locale that names at least half of the emoji.
+align, siglip: without the text-text task; siglip with the sigmoid loss, and the temperature and bias it starts from.
+labse: mural's text tower and text pairs, without any image.
+etcl: a stage of 150 steps on triples of the training captions, run_finetune.py … --from=WORKDIR_OF_MURAL. Started from
+  mural with --config.train.steps=1100, both together see as many pairs as mural alone: a triple is two image-caption
+  pairs and a text pair. Without its text term alone: --config.loss.text_text_weight=0.
+etcl_image_text: etcl without what is its own, the ablation "+6lang", on twice the batch, so that as many image-caption
+  pairs are seen. For "+xx" add --config.data.image_text_languages="('de',)".
+globetrotter: captions alone. Its bounds: `globetrotter,alpha=pairs` (known pairs: L_t's positives are mural's
+  translation pairs) and `globetrotter,images=none` (the token cloze task alone). Its ablations:
+  --config.loss.text_text_weight=0 (without L_t), --config.loss.image_text_weight=0 (L_x),
+  --config.method.image_image_weight=0 (L_v), --config.method.cloze_weight=0 (L_c); --config.method.alpha=paper; one
+  head: --config.shared_head --config.text_tower.pooling=first.
+mule: several drawings with four captions each make a batch of as many pairs as mural's; text pairs enter as
+  neighbourhood constraints. It may start from the workdir of mule_lp: LP, text pairs on the universal language
+  embedding alone.
+embn: one language, English; another: --config.text_tower.languages="('de',)".
+parallel_embn: one image branch, a sentence branch for each of the 25 languages.
 """
 
 from ml_collections import ConfigDict
@@ -23,6 +42,7 @@ PIECES = {**WORDS, "languages": ("core", "all")}  # core: 25, all: 122, every lo
 VARIANTS = {
     "mural": PIECES,
     "align": PIECES,
+    "siglip": PIECES,
     "etcl": PIECES,
     "etcl_image_text": PIECES,
     "globetrotter": {**PIECES, **globetrotter_resnet18.FIELDS},
@@ -40,7 +60,9 @@ def get_config(arguments: str = "") -> ConfigDict:
     if given.pop("regularization", "weak") == "strong":
         _regularize(config)
     mount(config, {"etcl_image_text": "mural", "mule_lp": "mule"}.get(variant, variant))
-    if variant.startswith("etcl"):
+    if variant == "siglip":
+        config.loss.temperature = 0.1  # t = 10 [SigLIP §3.2]; method.bias is -10
+    elif variant.startswith("etcl"):
         _etcl(config, image_text_alone=variant == "etcl_image_text")
     elif variant == "globetrotter":
         _globetrotter(config, **given)
@@ -122,7 +144,7 @@ def _etcl(config: ConfigDict, image_text_alone: bool) -> None:
     config.loss.text_text_weight = 0.0 if image_text_alone else 1 / 3
     config.train.image_text_batch *= 2 if image_text_alone else 1  # a triple is two image-caption pairs
     config.data.shuffle_buffer = 400_000 if image_text_alone else 100_000  # triples
-    config.optimizer.learning_rate = 1e-3  # a quarter of emoji_mural's peak, linearly to 0 (our choice)
+    config.optimizer.learning_rate = 1e-3  # a quarter of mural's peak, linearly to 0 (our choice)
     config.optimizer.text_text_learning_rate = 1e-3
     config.optimizer.warmup_steps = 0
 

@@ -1,4 +1,4 @@
-"""Small ALIGN, the counterpart of emoji_mural: the same without the text-text task."""
+"""Small ALIGN, `emoji.py:align`, the counterpart of emoji_mural: the same without the text-text task."""
 
 from mural_tf.configs.emoji import get_config as emoji
 

@@ -3,8 +3,9 @@
     python run_finetune.py --config=configs/etcl_b7.py --from=WORKDIR_OF_MURAL --workdir=…
 
 The source is a run of `mural_etcl_reproduction.py`; its towers, heads, temperature and vocabulary count, whatever is
-set here. `etcl_b7.py:image_text` is the same stage with the image-text loss alone ([ETCL] §5), `languages=en+de` takes
-the captions in some languages.
+set here. `etcl_b7.py:image_text` is the same stage with the image-text loss alone, `languages=en+de` takes the captions
+in some languages. Both together are the ablations of [ETCL] §5: "+6lang" (table 7), on multilingual CC3M's six, is
+`image_text,languages=en+de+fr+cs+zh+ja`; "+xx" (table 13), on one further language, `image_text,languages=cs`.
 """
 
 from mural_tf.configs.arguments import parse

@@ -2,11 +2,18 @@
 
     python run_pretrain.py --config=configs/globetrotter_resnet18.py --config.data.directory=… --workdir=…
 
-`globetrotter_resnet18.py:code` (the default) or `:paper` where the two differ; after it `alpha=pairs` for translation
-pairs as positives, or `images=none` for texts alone.
+`globetrotter_resnet18.py:code` (the default) or `:paper` where the two differ: one text head, α of Eq. 2, sums (here
+divided by the number of sentences), λ = 0.2. After it, of §5.1:
 
-What differs from both stands in models/globetrotter.py. The paper's ResNet starts from ImageNet's weights; here it
-starts at random, see encoders/resnet.py.
+alpha=pairs: the upper bound "fully supervised": α is 1 for translation pairs and 0 for all other texts.
+images=none: the baseline "text only": the token cloze task alone, as in BERT.
+adapt=zh: the adaptation to a language that was held out (A.2), run_finetune.py … --from=WORKDIR: one epoch more, with
+  the same losses, on the data of the source and the new language's captions. Departure: the paper computes the features
+  of the other languages beforehand and does not change them; here their captions are trained on too, which keeps them
+  aligned.
+
+What differs from both (L_v counts half, [0, 1] in α alone) stands in models/globetrotter.py. The paper's ResNet starts
+from ImageNet's weights; here it starts at random, see encoders/resnet.py.
 """
 
 from ml_collections import ConfigDict
@@ -19,10 +26,14 @@ FIELDS = {"alpha": ("code", "paper", "pairs"), "images": ("all", "none")}
 
 
 def get_config(arguments: str = ""):
-    variant, given = parse(arguments, {"code": FIELDS, "paper": FIELDS})
+    fields = {**FIELDS, "adapt": str}
+    variant, given = parse(arguments, {"code": fields, "paper": fields})
     config = _code()
     if variant == "paper":
         _follow_paper(config)
+    if "adapt" in given:
+        config.evaluation.groups = ConfigDict({"new": (given.pop("adapt"),)})
+        config.train.steps = (3_150_000 + 78_700) // 800  # an epoch with the new language's captions, §4, B.4
     change(config, **given)
     return config
 

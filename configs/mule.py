@@ -1,8 +1,14 @@
-"""MULE, EmbN and PARALLEL-EmbN on Multi30K: `mule.py:embn,languages=de`.
+"""MULE, EmbN and PARALLEL-EmbN on Multi30K ([MULE], Kim et al., 2020, Table 2a): `mule.py:embn,languages=de`.
 
-The first argument is the method, or `lp`, MULE's pretraining; `languages=en+de+fr+cs` are those of the text tower.
-[MULE] is Kim et al., 2020; "its code" marks what only the released code says. What differs from both stands in
-models/mule.py.
+mule (the default): English, German, French and Czech on features of ResNet-152. The data is a folder of image-text
+  records with the features of `python -m mural_tf features` in place of images.
+lp: MULE's pretraining, which the paper starts from: pairs of sentences about one image, on the universal language
+  embedding alone; word vectors stay as they are. Give its workdir to run_finetune.py --config=configs/mule.py --from=….
+embn: one language in a model, English; several at once, `embn,languages=en+de+fr+cs`, are the row "MULE EmbN".
+parallel_embn: one image branch, a sentence branch for each of four languages.
+
+`languages=en+de+fr+cs` are those of the text tower. "Its code" marks what only the released code says. What differs
+from both stands in models/mule.py.
 """
 
 from ml_collections import ConfigDict

@@ -35,12 +35,12 @@ def train() -> None:
     pretrain(config, "workdir")
 
 
-def embed(path: str) -> dict:
-    """What a workdir or an export makes of the texts and pictures, float32 [N, 16] each."""
+def embed(*paths: str) -> list[dict]:
+    """What workdirs and exports make of the texts and pictures, float32 [N, 16] each."""
     import mural_tf
 
-    embedder = mural_tf.load(path)
-    return {"texts": embedder.encode_text(TEXTS), "images": embedder.encode_image(pictures())}
+    embedders = map(mural_tf.load, paths)
+    return [{"texts": one.encode_text(TEXTS), "images": one.encode_image(pictures())} for one in embedders]
 
 
 def make() -> pathlib.Path:
@@ -60,7 +60,7 @@ def make() -> pathlib.Path:
         for file in files:
             if not file.name.startswith(tuple(early)):
                 archive.write(file)
-        np.savez("embeddings.npz", **embed("workdir"))
+        np.savez("embeddings.npz", **embed("workdir")[0])
         archive.write("embeddings.npz")
     return path
 

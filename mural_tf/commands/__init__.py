@@ -142,10 +142,10 @@ def catalogue():
         if not run["dry_run"]:
             cli.need(output=run["output"])
         from mural_tf.commands.catalogue import catalogue
-        from mural_tf.ingest.tables.catalogue import Asked
+        from mural_tf.ingest.tables.catalogue import TableRequest
 
-        asked = Asked(tables[0], **{name: tuple(v) if isinstance(v, list) else v for name, v in flag.items()})
-        catalogue(asked, run["output"], run["from"], config.value, tuple(run["translations"]), run["dry_run"])
+        request = TableRequest(tables[0], **{name: tuple(v) if isinstance(v, list) else v for name, v in flag.items()})
+        catalogue(request, run["output"], run["from"], config.value, tuple(run["translations"]), run["dry_run"])
 
     return main
 

@@ -30,8 +30,8 @@ from mural_tf.files import as_path, exclusive_lock, json_field, read_json, stora
 from mural_tf.ingest.tables.catalogue import (
     SKIPPED,
     WITHOUT_CAPTIONS,
-    Asked,
     Examine,
+    TableRequest,
     Understood,
     make_data_set,
     understand,
@@ -53,7 +53,7 @@ NO_SOURCE = (
 
 
 def catalogue(
-    asked: Asked,
+    request: TableRequest,
     output: str | os.PathLike,
     source: str,
     config: ConfigDict,
@@ -63,7 +63,7 @@ def catalogue(
     """Makes everything that is not made yet in `output`, and prints what it does; returns the index's folder.
 
     Args:
-      asked: the table and what is known of it.
+      request: the table and what is known of it.
       output: folder, here or in a store.
       source: the model to start from: as `finetune` takes it, or "nothing".
       config: of training; data and evaluation are set here.
@@ -77,7 +77,7 @@ def catalogue(
     Raises:
       UserError: a table that cannot be used, no source, another process at work, or what training raises it for.
     """
-    understood = understand(asked)
+    understood = understand(request)
     print(understood.describe(), flush=True)
     if dry_run:
         return None

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-import pickle
 from collections.abc import Sequence
 
 import numpy as np
@@ -154,14 +153,20 @@ def imagenet(request: Request) -> list[Evaluation]:
     return _classify(request, "imagenet", paths, labels, len(classes), None, expected=50_000)
 
 
+_CIFAR_ROW = 2 + 3 * 32 * 32  # bytes: the coarse label, the fine one, and the image, channel by channel
+
+
 def cifar100(request: Request) -> list[Evaluation]:
-    """CIFAR-100's 10,000 test images, 32 x 32, with its fine labels."""
-    folder = request.folder / "cifar-100-python"
-    names = [name.replace("_", " ") for name in _unpickle(folder / "meta")["fine_label_names"]]
-    data = _unpickle(folder / request.split)
-    images = np.asarray(data["data"], np.uint8).reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)  # [N, 32, 32, 3]
-    labels = np.asarray(data["fine_labels"])
-    return _classify(request, "cifar100", list(images), labels, len(names), names, expected=10_000)
+    """CIFAR-100's 10,000 test images, 32 x 32, with its fine labels, from its binary version."""
+    folder = request.folder / "cifar-100-binary"
+    names = [line.replace("_", " ") for _, line in read_lines(folder / "fine_label_names.txt") if line]
+    path = folder / f"{request.split}.bin"
+    content = np.frombuffer(path.read_bytes(), np.uint8)
+    if not content.size or content.size % _CIFAR_ROW or content.reshape(-1, _CIFAR_ROW)[:, 1].max() >= len(names):
+        raise UserError(f"{path} is not a file of CIFAR-100's binary version with {len(names)} classes.")
+    rows = content.reshape(-1, _CIFAR_ROW)
+    images = rows[:, 2:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)  # [N, 32, 32, 3]
+    return _classify(request, "cifar100", list(images), rows[:, 1], len(names), names, expected=10_000)
 
 
 def sun397(request: Request) -> list[Evaluation]:
@@ -228,28 +233,3 @@ def _measure_language(request, result, language: str, prompts: Prompts, images, 
         result.notes.append(f"NOT COMPLETE: {language} names {len(numbers)} of {classes} classes; others are left out.")
     if prompts.templates == ["{}"]:
         result.notes.append(f"{language} has no templates: class names are encoded alone.")
-
-
-class _PlainUnpickler(pickle.Unpickler):
-    """Reads arrays, lists and strings; a pickle that wants anything else is refused, as it could run any code."""
-
-    ALLOWED = {
-        ("numpy.core.multiarray", "_reconstruct"),
-        ("numpy._core.multiarray", "_reconstruct"),
-        ("numpy", "ndarray"),
-        ("numpy", "dtype"),
-        ("_codecs", "encode"),
-    }
-
-    def find_class(self, module, name):
-        if (module, name) not in self.ALLOWED:
-            raise pickle.UnpicklingError(f"it wants {module}.{name}")
-        return super().find_class(module, name)
-
-
-def _unpickle(path: pathlib.Path) -> dict:
-    try:
-        with open(path, "rb") as file:
-            return _PlainUnpickler(file, encoding="latin1").load()
-    except Exception as error:  # noqa: BLE001 - damaged bytes are instructions that fail in any way
-        raise UserError(f"{path} is not a file of CIFAR-100 ({error}).") from None

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import math
 import pathlib
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ from mural_tf.backend import tf_text
 from mural_tf.encoders import kernels
 from mural_tf.encoders.saved_models import load_saved_model, seal_graph
 from mural_tf.errors import UserError
+from mural_tf.export.signatures import text_variables, traced_once
 from mural_tf.files import json_field, read_json
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.text.language_words import WordTokenizer
@@ -81,16 +81,6 @@ def text_settings(tokenizer: WordPieceTokenizer | WordTokenizer, config: ConfigD
     }
 
 
-@tf.autograph.experimental.do_not_convert  # for Keras' layers: saves seconds, and nothing here needs it
-def traced_once(function: Callable, *inputs) -> tf.types.experimental.ConcreteFunction:
-    """Returns `function` for tensors of these specs, for use in functions that are saved.
-
-    Saving traces every `tf.function` again, which takes seconds for an encoder and forgets what held when it was
-    traced first; a concrete function is called as it is.
-    """
-    return tf.function(function, autograph=False).get_concrete_function(*inputs)
-
-
 @contextlib.contextmanager
 def _without_fusion() -> Iterator[None]:
     """Keeps XLA out of what is traced for training: whoever fine-tunes a module decides what to compile."""
@@ -111,11 +101,6 @@ def _statistics_of_the_batch(model: DualEncoder) -> Iterator[None]:
     finally:
         for layer, group in before:
             layer.group = group
-
-
-def text_variables(model: DualEncoder) -> list[tf.Variable]:
-    """Returns the variables of the text tower and its heads."""
-    return [v for part in (model.text_encoder, *map(model.text_head, model.head_names)) for v in part.variables]
 
 
 def image_encoder_module(model: DualEncoder) -> tf.train.Checkpoint:
@@ -194,10 +179,7 @@ def text_preprocessor_module(tokenizer: WordPieceTokenizer | WordTokenizer) -> t
         for ragged_rank in (1, 2)
         for count in ((1, 2) if pairs else (1,))
     ]
-    traced = {(len(specs), specs[0].ragged_rank): traced_once(pack, specs, length) for specs in segments}
-    bert_pack_inputs = tf.function(
-        lambda inputs, seq_length: traced[len(inputs), inputs[0].ragged_rank](inputs, seq_length), autograph=False
-    )
+    bert_pack_inputs = tf.function(pack, autograph=False)
     for specs in segments:
         bert_pack_inputs.get_concrete_function(specs, seq_length=length)
 
@@ -259,12 +241,7 @@ def restore_from_export(model: DualEncoder, directory: str | pathlib.Path) -> No
 
 
 def _numbers_of_card(path: pathlib.Path) -> dict[str, float]:
-    card = read_json(path)
-    temperature = json_field(card, "temperature", float, path)
-    if not temperature > 0:
-        raise UserError(f"{path}: temperature is {temperature}, expected a positive number.")
-    known = {"log_temperature": math.log(temperature)}  # all that older exports hold
-    return {**known, **json_field(card, "learned_numbers", dict[str, float], path, {})}
+    return json_field(read_json(path), "learned_numbers", dict[str, float], path)
 
 
 def _matched(variables: Sequence[tf.Variable], folder: pathlib.Path) -> list[tuple[tf.Variable, tf.Tensor]]:

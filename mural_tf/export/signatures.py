@@ -6,6 +6,8 @@ others have length 1), any bytes are a text, and an empty batch gives an empty a
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import tensorflow as tf
 from ml_collections import ConfigDict
 
@@ -14,7 +16,6 @@ from mural_tf.data.images import are_plain, prepare_image, prepared_spec, unit_r
 from mural_tf.data.records import untuned
 from mural_tf.encoders.packing import encode_by_length
 from mural_tf.encoders.towers import takes_features
-from mural_tf.export.hub_modules import text_variables, traced_once
 from mural_tf.models.dual_encoder import DualEncoder, image_embeddings
 from mural_tf.text.word_pieces import TOKENS, WordPieceTokenizer
 
@@ -107,6 +108,21 @@ def _fold(convolution, norm, target) -> None:
     shift = (norm.beta - norm.moving_mean * scale).numpy()
     depthwise = isinstance(target, keras.layers.DepthwiseConv2D)
     target.set_weights([kernel * (scale[:, None] if depthwise else scale), shift])
+
+
+@tf.autograph.experimental.do_not_convert  # for Keras' layers: saves seconds, and nothing here needs it
+def traced_once(function: Callable, *inputs) -> tf.types.experimental.ConcreteFunction:
+    """Returns `function` for tensors of these specs, for use in functions that are saved.
+
+    Saving traces every `tf.function` again, which takes seconds for an encoder and forgets what held when it was
+    traced first; a concrete function is called as it is.
+    """
+    return tf.function(function, autograph=False).get_concrete_function(*inputs)
+
+
+def text_variables(model: DualEncoder) -> list[tf.Variable]:
+    """Returns the variables of the text tower and its heads."""
+    return [v for part in (model.text_encoder, *map(model.text_head, model.head_names)) for v in part.variables]
 
 
 # Texts are packed without padding, and attention runs in this many groups of similar length; see `encode_by_length`.

@@ -28,7 +28,7 @@ Departures from its code:
 - L_x compares the captions with one view after the other; in its code a caption's candidates are all 2N views, so that
   the other view of its own image is a negative.
 
-Departures from the paper, in `configs/globetrotter_paper.py` too:
+Departures from the paper, in `configs/globetrotter_resnet18.py:paper` too:
 - L_v is the mean over 2N anchors; Eq. 3 adds them up, where L_t and L_x have N terms: λ1 weighs L_v half as much here;
 - L_c is the mean over all masked tokens of the batch, L_t and L_x are means over sentences; the paper's are sums;
 - the similarities are mapped to [0, 1] (B.1) in α alone. The softmax of all three losses takes the cosine itself, as

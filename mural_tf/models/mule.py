@@ -17,7 +17,7 @@ Departures; "its code" is the released one:
 Beyond the paper:
 
 - `loss.text_text_weight`: the neighbourhood constraints on the text pairs as well. LP, pretraining on sentence pairs,
-  is this task alone on u (`configs/mule_multi30k_lp.py`); MULE then starts from its workdir (run_finetune.py).
+  is this task alone on u (`configs/mule.py:lp`); MULE then starts from its workdir (run_finetune.py).
 - `method.word_vectors_weight`, of the released code: the squared distance of the word vectors to those of the files.
 
 The two last terms compare no embeddings of their own: the classifier looks at the u of all texts that other terms

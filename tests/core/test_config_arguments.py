@@ -37,13 +37,12 @@ def test_unknown_arguments_are_answered_with_what_is_known(text, message):
 
 
 @pytest.mark.parametrize(
-    "variant", ["mural", "align", "etcl", "globetrotter", "labse", "mule", "embn", "parallel_embn"]
+    "variant", ["mural", "align", "siglip", "etcl", "globetrotter", "labse", "mule", "embn", "parallel_embn"]
 )
 def test_emoji_configurations_take_every_method_and_steps(variant):
     config = load(f"emoji:{variant},steps=70")
     assert config.model == variant and config.model in method_names() and config.train.steps == 70
     assert config.optimizer.warmup_steps == (0 if variant == "etcl" else 7)
-    assert load(f"emoji:{variant}").to_dict() == load(f"emoji_{variant}").to_dict()
     strong = load(f"emoji:{variant},regularization=strong")
     assert strong.augmentation.erase == 0.3 and config.augmentation.erase == 0.0
 
@@ -63,12 +62,14 @@ def test_emoji_configurations_take_languages_and_variants_of_methods():
 
 
 def test_arguments_of_the_papers_configurations():
-    assert load("globetrotter_resnet18:paper").to_dict() == load("globetrotter_paper").to_dict()
+    assert load("emoji_align").to_dict() == load("emoji:align").to_dict()
+    assert load("emoji").to_dict() == load("emoji_mural").to_dict()
+    assert load("align_base:languages=en").data.image_text_languages == ("en",)
     assert load("globetrotter_resnet18:paper,alpha=pairs").method.alpha == "pairs"
-    one = load("etcl_plus_language:cs")
+    one = load("etcl_b7:image_text,languages=cs")
     assert one.data.image_text_languages == ("cs",) and one.model == "mural" and one.loss.text_text_weight == 0.0
     assert load("etcl_b7:etcl,languages=en+cs").data.image_text_languages == ("en", "cs")
-    assert load("globetrotter_adapt:zh").evaluation.groups.to_dict() == {"new": ("zh",)}
+    assert load("globetrotter_resnet18:adapt=zh").evaluation.groups.to_dict() == {"new": ("zh",)}
     every = load("mule:embn,languages=en+de+fr+cs")
     assert every.text_tower.languages == ("en", "de", "fr", "cs") and every.method.captions_per_image == 6
     assert load("mule:embn,languages=de").text_tower.languages == ("de",)

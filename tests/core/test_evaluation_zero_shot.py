@@ -1,7 +1,6 @@
 """Zero-shot classification and nearest neighbours on small folders in the data sets' layouts."""
 
 import json
-import pickle
 
 import numpy as np
 import pytest
@@ -97,30 +96,18 @@ def test_unknown_language_is_named(imagenet):
         run("imagenet", imagenet, languages=("sw",))
 
 
-def test_cifar100_pickles(tmp_path):
-    folder = tmp_path / "cifar-100-python"
-    folder.mkdir()
-    data = np.zeros((3, 3072), np.uint8)
-    data[:, 0] = [0, 1, 1]  # red of the first pixel, read as the axis of the image's vector
-    with open(folder / "test", "wb") as file:
-        pickle.dump({"data": data, "fine_labels": [0, 1, 2], "coarse_labels": [0, 0, 0]}, file)
-    with open(folder / "meta", "wb") as file:
-        pickle.dump({"fine_label_names": ["cat", "dog", "fish"]}, file)
-    result = run("cifar100", tmp_path)
-    assert result.metrics["cifar100/en/accuracy@1"] == pytest.approx(200 / 3)
-
-
-def test_pickle_that_runs_code_is_refused(tmp_path):
-    class Evil:
-        def __reduce__(self):
-            return (print, ("no",))
-
-    folder = tmp_path / "cifar-100-python"
-    folder.mkdir()
-    (folder / "test").write_bytes(b"")
-    (folder / "meta").write_bytes(pickle.dumps(Evil()))
-    with pytest.raises(UserError, match="meta is not a file of CIFAR-100 .*print"):
-        run("cifar100", tmp_path)
+def test_cifar100_in_its_binary_version(tmp_path):
+    rows = np.zeros((3, 2 + 3072), np.uint8)
+    rows[:, 1] = [0, 1, 2]  # the fine labels
+    rows[:, 2] = [0, 1, 1]  # red of the first pixel, read as the axis of the image's vector
+    write(tmp_path / "cifar-100-binary/fine_label_names.txt", "cat\ndog\nfish\n")
+    path = tmp_path / "cifar-100-binary/test.bin"
+    path.write_bytes(rows.tobytes())
+    assert run("cifar100", tmp_path).metrics["cifar100/en/accuracy@1"] == pytest.approx(200 / 3)
+    for damaged in (rows.tobytes()[:-1], b"", rows.tobytes().replace(b"\0\2\1", b"\0\3\1")):
+        path.write_bytes(damaged)
+        with pytest.raises(UserError, match="test.bin is not a file of CIFAR-100's binary version with 3 classes"):
+            run("cifar100", tmp_path)
 
 
 def test_sun397_and_food101_layouts(tmp_path):

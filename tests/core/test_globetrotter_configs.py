@@ -35,11 +35,12 @@ def test_globetrotter_has_the_published_sizes():
     layer = 4 * (512 * 512 + 512) + 2 * 512 * 1024 + 1024 + 512 + 4 * 512
     assert rest == 4 * layer + (50 + 2 + 2) * 512  # positions, token types and the norm after them
     assert states == 2 * 512  # for two heads
-    paper = load("globetrotter_paper")  # one head, on the first state
+    paper = load("globetrotter_resnet18:paper")  # one head, on the first state
     assert paper.shared_head and paper.text_tower.pooling == "first"
-    assert not build_image_encoder(load("globetrotter_text_only").image_tower).variables
+    assert not build_image_encoder(load("globetrotter_resnet18:images=none").image_tower).variables
     config = load("globetrotter_resnet18")
-    for name, weight in (("globetrotter_resnet18", 1.0), ("globetrotter_paper", 0.2)):  # λ of its code, and of B.1
+    # λ of its code, and of B.1
+    for name, weight in (("globetrotter_resnet18", 1.0), ("globetrotter_resnet18:paper", 0.2)):
         loss, own = load(name).loss, load(name).method
         assert own.image_image_weight == loss.image_text_weight == own.cloze_weight == weight
         assert loss.text_text_weight == 1.0
@@ -57,8 +58,7 @@ def test_etcl_is_the_reproduced_mural_and_its_stage():
     assert (config.train.image_text_batch, config.train.steps, config.optimizer.learning_rate) == (32_768, 3_000, 1e-4)
     assert config.optimizer.warmup_steps == 0  # straight down from 1e-4
     assert config.loss.image_text_weight == config.loss.text_text_weight == 1 / 3
-    assert load("etcl_plus_language").data.image_text_languages == ("de",)
-    assert len(load("etcl_plus_6lang").data.image_text_languages) == 6
+    assert load("etcl_b7:image_text,languages=cs").data.image_text_languages == ("cs",)
 
 
 def test_etcl_fine_tuning():
@@ -79,10 +79,10 @@ def test_labse_is_the_text_side_of_mural_base():
     assert config.model == "labse"
 
 
-GLOBETROTTERS = ["emoji_globetrotter", "emoji:globetrotter,alpha=pairs", "emoji:globetrotter,images=none"]
+GLOBETROTTERS = ["emoji:globetrotter", "emoji:globetrotter,alpha=pairs", "emoji:globetrotter,images=none"]
 
 
-@pytest.mark.parametrize("name", ["emoji_etcl", *GLOBETROTTERS, "emoji_labse"])
+@pytest.mark.parametrize("name", ["emoji:etcl", *GLOBETROTTERS, "emoji:labse"])
 def test_emoji_sizes_are_those_of_emoji_mural(name):
     config, mural = load(name), load("emoji_mural")
     for key in ("layers", "hidden_size", "heads", "feed_forward_size", "max_length"):
@@ -91,7 +91,7 @@ def test_emoji_sizes_are_those_of_emoji_mural(name):
     assert config.embedding_size == mural.embedding_size and config.seed == mural.seed
     for key in ("image_text_batch", "text_text_batch"):
         assert config.train[key] == mural.train[key]
-    if name == "emoji_etcl":  # after 1,100 steps of emoji_mural; a triple is two image-caption pairs
+    if name == "emoji:etcl":  # after 1,100 steps of emoji_mural; a triple is two image-caption pairs
         assert 1_100 + 2 * config.train.steps == mural.train.steps
     else:
         assert config.train.steps == mural.train.steps

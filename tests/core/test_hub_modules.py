@@ -106,27 +106,17 @@ def losses_of_fine_tuning(path, inputs, labels, trainable, epochs):
 
 
 @pytest.mark.slow
-def test_fine_tuning_the_image_encoder_beats_freezing_it(export):
+@pytest.mark.parametrize("encoder, epochs", [("image_encoder", 6), ("text_encoder", 20)])
+def test_fine_tuning_an_encoder_beats_freezing_it(export, preprocessor, encoder, epochs):
     draw = np.random.default_rng(0)
     labels = draw.integers(0, 2, 64)
     images = draw.uniform(0.3, 0.6, (64, SIDE, SIDE, 3)).astype(np.float32)
     images[np.arange(64), :, :, np.where(labels, 0, 2)] += 0.2  # reddish or bluish
-    tuned, frozen = (
-        losses_of_fine_tuning(export / "hub/image_encoder", {"image": images}, labels, trainable, epochs=6)
-        for trainable in (True, False)
-    )
-    assert tuned < 0.8 * frozen, (tuned, frozen)
-
-
-@pytest.mark.slow
-def test_fine_tuning_the_text_encoder_beats_freezing_it(export):
-    draw = np.random.default_rng(0)
-    labels = draw.integers(0, 2, 64)
-    preprocessor = hub.load(str(export / "hub/text_preprocessor"))
     texts = [f"{'thing' if label else 'ding'} w{i % 10} v{i % 7}" for i, label in enumerate(labels)]
     tokens = {name: x.numpy() for name, x in preprocessor(tf.constant(texts)).items()}
+    inputs = {"image": images} if encoder == "image_encoder" else tokens
     tuned, frozen = (
-        losses_of_fine_tuning(export / "hub/text_encoder", tokens, labels, trainable, epochs=20)
+        losses_of_fine_tuning(export / "hub" / encoder, inputs, labels, trainable, epochs)
         for trainable in (True, False)
     )
     assert tuned < 0.8 * frozen, (tuned, frozen)

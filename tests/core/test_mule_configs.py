@@ -1,10 +1,9 @@
 """The published MULE, EmbN and PARALLEL-EmbN have the parameters of the paper; the emoji ones build."""
 
-import importlib
-
 import forked
 import pytest
 import tensorflow as tf
+from test_paper_configs import load
 
 from mural_tf.config import base_config
 from mural_tf.encoders import build_image_encoder, build_text_encoder
@@ -14,10 +13,6 @@ BRANCH = LSTM + 1024 * 512 + 512  # and the Dense layer on its last state
 PROJECTION = 300 * 512 + 512  # of a language's word vectors
 IMAGE = 2048 * 2048 + 2048 + 2 * 2048 + 2048 * 512 + 512  # Dense, BatchNorm's scale and offset, Dense
 WORDS = 1_000
-
-
-def load(name):
-    return importlib.import_module(f"configs.{name}").get_config()
 
 
 @forked.apart
@@ -34,9 +29,9 @@ def count(config):
 @pytest.mark.parametrize(
     "name,projections,branches",
     [
-        ("mule_multi30k", 4, 1),
-        pytest.param("embn_multi30k", 1, 1, marks=pytest.mark.slow),
-        pytest.param("parallel_embn_multi30k", 4, 4, marks=pytest.mark.slow),
+        ("mule", 4, 1),
+        pytest.param("mule:embn", 1, 1, marks=pytest.mark.slow),
+        pytest.param("mule:parallel_embn", 4, 4, marks=pytest.mark.slow),
     ],
 )
 def test_published_models(name, projections, branches):
@@ -49,14 +44,14 @@ def test_published_models(name, projections, branches):
     # follow from the 300 and 512 that it gives for it: these are 0.15M.
     assert round(BRANCH / 1e6, 1) == 6.8
     assert config.train.image_text_batch == 450 * config.method.captions_per_image
-    assert config.method.captions_per_image == (2 if name.startswith("embn") else 6)
+    assert config.method.captions_per_image == (2 if name == "mule:embn" else 6)
 
 
-@pytest.mark.parametrize("name", ["emoji_mule", "emoji_mule_lp", "emoji_embn", "emoji_parallel_embn"])
+@pytest.mark.parametrize("name", ["emoji:mule", "emoji:mule_lp", "emoji:embn", "emoji:parallel_embn"])
 def test_emoji_models_see_what_emoji_mural_sees(name):
     config, mural = load(name), load("emoji_mural")
     assert config.train.to_dict() == mural.train.to_dict() and config.seed == mural.seed
     assert config.augmentation.to_dict() == mural.augmentation.to_dict()
     assert config.image_tower.width == mural.image_tower.width and config.embedding_size == mural.embedding_size
-    assert config.text_tower.languages == ("en",) if name == "emoji_embn" else len(config.text_tower.languages) == 25
+    assert config.text_tower.languages == ("en",) if name == "emoji:embn" else len(config.text_tower.languages) == 25
     assert config.keys() == base_config().keys()

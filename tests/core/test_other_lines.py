@@ -32,14 +32,15 @@ def made(request, tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    "name", ["workdir", "workdir/export", pytest.param("workdir/export/hub", marks=pytest.mark.slow)]
+    "names", [["workdir", "workdir/export"], pytest.param(["workdir/export/hub"], marks=pytest.mark.slow)]
 )
-def test_it_embeds_alike(made, name):
+def test_it_embeds_alike(made, names):
     folder, expected = made
     # In a process with TensorFlow's optimiser of graphs, as those of the archives: conftest.py turns it off in workers.
-    for kind, found in forked.call(other_lines.embed, str(folder / name)).items():
-        assert found.dtype == np.float32
-        np.testing.assert_allclose(found, expected[kind], rtol=0, atol=1e-6)
+    for embedded in forked.call(other_lines.embed, *(str(folder / name) for name in names)):
+        for kind, found in embedded.items():
+            assert found.dtype == np.float32
+            np.testing.assert_allclose(found, expected[kind], rtol=0, atol=1e-6)
 
 
 @pytest.mark.slow
@@ -51,8 +52,9 @@ def test_it_trains_on(made, tmp_path, monkeypatch):
         file.unlink()
     monkeypatch.chdir(tmp_path)
     other_lines.write_toy_data("toys")
-    before = other_lines.embed("workdir")
+    (before,) = other_lines.embed("workdir")
     other_lines.train()
-    for kind, found in other_lines.embed("workdir").items():
+    (after,) = other_lines.embed("workdir")
+    for kind, found in after.items():
         np.testing.assert_allclose(found, expected[kind], rtol=0, atol=1e-5)
         assert np.abs(before[kind] - expected[kind]).max() > 1e-4

@@ -82,7 +82,7 @@ def test_every_config_has_the_fields_of_the_base(name):
     assert config.model in method_names() and config.to_json()
 
 
-@pytest.mark.parametrize("name", ["align_base", "align_base_en", "mural_base"])
+@pytest.mark.parametrize("name", ["align_base", "align_base:languages=en", "mural_base"])
 def test_base_models(name):
     parts = count(name)
     # Paper: 30M. Ours 27.29M: Keras' B5 has 28.34M trainable parameters without classifier, of which the 1x1 top

@@ -4,27 +4,18 @@ import numpy as np
 import pytest
 
 from mural_tf.evaluation.protocol import CHOICES, default_protocol
-from mural_tf.evaluation.published import (
-    COLUMNS,
-    LANGUAGES,
-    NOT_SAID,
-    PROTOCOLS,
-    ROWS,
-    TITLES,
-    compare,
-    published_cells,
-)
+from mural_tf.evaluation.published import NOT_SAID, compare, languages_of_means, published_tables
+
+TABLES = published_tables()
+LANGUAGES = languages_of_means()
 
 
-def row(paper, table, start, setting=None):
+def row(paper, place, start, setting=None):
     """Returns metric -> value of the row whose name starts so."""
-    found = {}
-    for cell in published_cells():
-        here = (cell.paper, cell.table) == (paper, table) and cell.row.startswith(start)
-        if here and setting in (None, cell.setting):
-            found.setdefault((cell.setting, cell.row), {})[cell.metric] = cell.value
-    assert len(found) == 1, found.keys()
-    return next(iter(found.values()))
+    cells = [cell for cell in TABLES[paper, str(place)].cells if cell.row.startswith(start)]
+    cells = [cell for cell in cells if setting in (None, cell.setting)]
+    assert len({(cell.setting, cell.row) for cell in cells}) == 1, start
+    return {cell.metric: cell.value for cell in cells}
 
 
 def gain(better, worse, metrics=None):
@@ -55,8 +46,8 @@ UNDER = [f"wit/{x}/mean_recall" for x in "tg uz ga be mg ceb ht war".split()]
         # "For XTD, MURAL improves recall@10 by 4% on average".
         (("MURAL", 4, "(6)"), ("MURAL", 4, "(4)"), None, 4.0),
         # "MURAL-large improves mean recall for zero-shot retrieval by 47.7% … over M3P"; "5.9% over UC2".
-        (("MURAL", 2, "(7)"), ("MURAL", 2, "(1)"), COLUMNS["MULE", 2], 47.65),
-        (("MURAL", 2, "(16)"), ("MURAL", 2, "(11)"), COLUMNS["MULE", 2], 5.85),
+        (("MURAL", 2, "(7)"), ("MURAL", 2, "(1)"), TABLES["MULE", "2"].columns, 47.65),
+        (("MURAL", 2, "(16)"), ("MURAL", 2, "(11)"), TABLES["MULE", "2"].columns, 5.85),
         # MULE: "improvement of 4.4% and 7.1% mean recall" for French and Czech; COCO 5.9% Chinese, 1.6% Japanese.
         (("MULE", 2, "(d) MULE EmbN+NC+LC+LP"), ("MULE", 2, "(a) FastText PAR"), ["multi30k/fr/mean_recall"], 4.4),
         (("MULE", 2, "(d) MULE EmbN+NC+LC+LP"), ("MULE", 2, "(a) FastText PAR"), ["multi30k/cs/mean_recall"], 7.1),
@@ -80,8 +71,7 @@ MISPRINTED = {("fine-tuned", "MURAL(reprod.) + ETCL", "coco_5k/all/mean_recall")
 def test_printed_averages_are_means_of_their_rows():
     checked = 0
     for (paper, table), averages in AVERAGES.items():
-        cells = [cell for cell in published_cells() if (cell.paper, cell.table) == (paper, table)]
-        width = len(COLUMNS[paper, table])
+        cells, width = TABLES[paper, str(table)].cells, len(TABLES[paper, str(table)].columns)
         for begin in range(0, len(cells), width):
             line = cells[begin : begin + width]
             for part, average in averages:
@@ -106,11 +96,12 @@ def test_rows_shared_by_two_tables_agree():
             assert copied[metric] == original[metric], (ours, metric)
 
 
-def test_every_table_has_title_columns_and_a_source_for_each_cell():
-    assert TITLES.keys() == COLUMNS.keys() == ROWS.keys()
-    cells = published_cells()
-    assert len({cell.source for cell in cells}) == len(cells)
-    assert all(cell.value is None or 0 <= cell.value <= 100 for cell in cells)
+def test_every_cell_has_one_source_and_is_a_percentage_or_a_rank():
+    for table in TABLES.values():
+        assert table.title and len(set(table.columns)) == len(table.columns), table.name
+        assert len({(cell.setting, cell.row, cell.metric) for cell in table.cells}) == len(table.cells), table.name
+        assert all(cell.value is None or 0 <= cell.value <= 100 for cell in table.cells), table.name
+    assert len(TABLES) == 16 and TABLES["MetaCLIP 2", "abstract"].name == "MetaCLIP 2, abstract"
 
 
 def test_compare_prints_ours_and_differences():
@@ -167,31 +158,29 @@ def test_means_of_single_metrics_are_over_all_languages():
     assert "all/text_to_image/recall@1 " in text and "51.0" in text  # ten of 50 and one of 61
 
 
-def test_open_clips_averages_are_the_means_of_its_languages():
-    for paper, table in COLUMNS:
-        if paper == "open_clip":
-            cells = [cell for cell in published_cells() if (cell.paper, cell.table) == (paper, table)]
-            rows = {cell.row: {} for cell in cells}
-            for cell in cells:
-                rows[cell.row][cell.metric] = cell.value
-            assert len(rows) == 9 and len(LANGUAGES[table.lower()]) == {"XM3600": 36, "XTD": 11}[table]
-            for values in rows.values():
-                for way in ("text_to_image/recall@1", "image_to_text/recall@1"):
-                    mean = np.mean([values[f"{table.lower()}/{x}/{way}"] for x in LANGUAGES[table.lower()]])
-                    assert abs(mean - values[f"{table.lower()}/all/{way}"]) < 0.02
+@pytest.mark.parametrize("place, languages", [("XM3600", 36), ("XTD", 11)])
+def test_open_clips_averages_are_the_means_of_its_languages(place, languages):
+    rows = {}
+    for cell in TABLES["open_clip", place].cells:
+        rows.setdefault(cell.row, {})[cell.metric] = cell.value
+    benchmark = place.lower()
+    assert len(rows) == 9 and len(LANGUAGES[benchmark]) == languages
+    for values in rows.values():
+        for way in ("text_to_image/recall@1", "image_to_text/recall@1"):
+            mean = np.mean([values[f"{benchmark}/{x}/{way}"] for x in LANGUAGES[benchmark]])
+            assert abs(mean - values[f"{benchmark}/all/{way}"]) < 0.02
 
 
 def test_choices_of_protocols_are_known():
-    for place, choices in PROTOCOLS.items():
-        assert place in TITLES
-        for name, value in choices.items():
+    for table in TABLES.values():
+        for name, value in table.protocol.items():
             section, option = name.split(".")
             assert option in default_protocol()[section]
             assert value == NOT_SAID or value in CHOICES.get(name, (value,))
 
 
 def test_wide_tables_are_cut_into_blocks():
-    text = compare({metric: 50.0 for metric in COLUMNS["MURAL", 3]})
+    text = compare({metric: 50.0 for metric in TABLES["MURAL", "3"].columns})
     blocks = text.split("\n\n")
     assert len(blocks) == 3 and all(block.startswith("MURAL Table 3") for block in blocks)  # 17 columns in 8s
     assert "wit/war" in blocks[2] and "26.1 (+23.9)" in blocks[2]

@@ -148,6 +148,9 @@ def test_what_is_there_is_kept(folder, tmp_path):
     with pytest.raises(UserError, match="exists and holds no data set"):
         build_shapes(foreign)
     assert (foreign / "thesis.txt").read_text() == "mine"
+    (foreign / "dataset.json").write_text("{")
+    with pytest.raises(UserError, match="is damaged"):
+        build_shapes(foreign)
 
 
 def test_an_interrupted_build_leaves_nothing_that_looks_finished(tmp_path, monkeypatch):
@@ -159,8 +162,11 @@ def test_an_interrupted_build_leaves_nothing_that_looks_finished(tmp_path, monke
         with pytest.raises(KeyboardInterrupt):
             build_shapes(tmp_path / "shapes", images=20)
     assert not (tmp_path / "shapes").exists()
-    assert build_shapes(tmp_path / "shapes", images=20).is_dir()
-    assert not (tmp_path / ".shapes.partial").exists()
+    killed = tmp_path / ".shapes.partial/image_text"  # what a killed build leaves
+    killed.mkdir(parents=True)
+    (killed / "train-00000-of-00009.tfrecord").write_bytes(b"half a record")
+    made = build_shapes(tmp_path / "shapes", images=20)
+    assert digests(made) == digests(build_shapes(tmp_path / "undisturbed", images=20)) and not killed.exists()
 
 
 def test_wrong_arguments_are_one_message(tmp_path):

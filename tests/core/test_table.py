@@ -19,6 +19,7 @@ from mural_tf.errors import UserError
 from mural_tf.evaluation.retrieval import HELD_OUT
 
 ALL = (*table_rows.METHODS, *table_rows.ABLATIONS)
+WITH_COUNTED_BATCHES = ("emoji_mural", "emoji_align", *map("emoji:{}".format, ("siglip", "mule", "mule_lp", "embn")))
 
 
 def test_no_method_sees_more_than_the_budget():
@@ -39,17 +40,10 @@ def test_stages_are_what_their_configurations_are():
             config = table_rows.load(stage)
             config.update_from_flattened_dict(dict(stage.overrides))
             texts = config.train.text_text_batch
-            if stage.config in (
-                "emoji_mural",
-                "emoji_align",
-                "emoji_siglip",
-                "emoji_mule",
-                "emoji_mule_lp",
-                "emoji_embn",
-            ):
+            if stage.config in WITH_COUNTED_BATCHES:
                 trains_texts = config.model in ("mural", "mule") and config.loss.text_text_weight > 0
                 assert stage.text_pairs == (texts if trains_texts else 0), method.name
-                with_images = stage.config != "emoji_mule_lp"
+                with_images = stage.config != "emoji:mule_lp"
                 assert stage.captions == (config.train.image_text_batch if with_images else 0), method.name
     with pytest.raises(UserError, match="configs/nothing.py does not exist"):
         table_rows.load(table_rows.Stage("nothing"))
@@ -66,7 +60,7 @@ def test_commands_and_names(tmp_path):
     assert "'en'" in languages and not any(f"'{language}'" in languages for language in table.HELD_OUT)
     before, mule = table.runs_of(table.METHODS[5], 0, 1.0, tmp_path)
     later = table.command(mule, 1.0, "data")
-    assert later[1:3] == ["run_finetune.py", f"--from={before.workdir}"]
+    assert later[1:4] == ["run_finetune.py", f"--from={before.workdir}", "--config=configs/emoji.py:mule"]
     assert "--config.train.text_text_batch=384" in later
     assert "--config.train.log_every=25" in later and "--config.train.log_every=20" in first
 

@@ -235,7 +235,9 @@ def _describe(records: dict[str, list[ImageTextRecord]], pairs: list[TextPair]) 
 
 def captions(scene: Scene, language: str) -> tuple[str, ...]:
     """Returns the `WORDINGS` captions of a scene; those in the same place mean the same in every language."""
-    return _GRAMMARS[language](scene)
+    if language in _PLAIN:
+        return _plain(scene, language)
+    return _german(scene) if language == "de" else _english(scene)
 
 
 def _table(words: str) -> dict[str, str]:
@@ -279,63 +281,54 @@ def _german(scene: Scene) -> tuple[str, ...]:
     )
 
 
-_TR = _table(
-    "circle=daire square=kare triangle=üçgen star=yıldız heart=kalp cross=haç ring=halka diamond=eşkenar_dörtgen "
-    "red=kırmızı green=yeşil blue=mavi yellow=sarı orange=turuncu purple=mor brown=kahverengi pink=pembe "
-    "small=küçük big=büyük white=beyaz black=siyah grey=gri"
-)
+# Languages whose words stay as they are: the counts, the words, and the wordings.
+_PLAIN = {
+    "tr": (
+        ("bir", "iki", "üç"),
+        _table(
+            "circle=daire square=kare triangle=üçgen star=yıldız heart=kalp cross=haç ring=halka "
+            "diamond=eşkenar_dörtgen red=kırmızı green=yeşil blue=mavi yellow=sarı orange=turuncu purple=mor "
+            "brown=kahverengi pink=pembe "
+            "small=küçük big=büyük white=beyaz black=siyah grey=gri"
+        ),
+        "{ground} zemin üzerinde {count} {size} {color} {shape}",
+        "{count} {shape}, {size} ve {color}, zemin {ground}",
+    ),
+    "ja": (
+        ("一つ", "二つ", "三つ"),
+        _table(
+            "circle=円 square=正方形 triangle=三角形 star=星 heart=ハート cross=十字 ring=輪 diamond=ひし形 "
+            "red=赤い green=緑の blue=青い yellow=黄色い orange=オレンジ色の purple=紫の brown=茶色の pink=ピンクの "
+            "small=小さい big=大きい white=白 black=黒 grey=灰色"
+        ),
+        "{ground}の背景に{size}{color}{shape}が{count}",
+        "{count}の{size}{color}{shape}、背景は{ground}",
+    ),
+    "fa": (
+        ("یک", "دو", "سه"),
+        _table(
+            "circle=دایره square=مربع triangle=مثلث star=ستاره heart=قلب cross=صلیب ring=حلقه diamond=لوزی "
+            "red=قرمز green=سبز blue=آبی yellow=زرد orange=نارنجی purple=بنفش brown=قهوه‌ای pink=صورتی "
+            "small=کوچک big=بزرگ white=سفید black=سیاه grey=خاکستری"
+        ),
+        "{count} {shape} {size} {color} روی زمینه {ground}",
+        "روی {ground}: {count} {shape}، {size} و {color}",
+    ),
+    "tg": (
+        ("як", "ду", "се"),
+        _table(
+            "circle=доира square=мураббаъ triangle=секунҷа star=ситора heart=дил cross=салиб ring=ҳалқа diamond=ромб "
+            "red=сурх green=сабз blue=кабуд yellow=зард orange=норинҷӣ purple=бунафш brown=қаҳваранг pink=гулобӣ "
+            "small=хурд big=калон white=сафед black=сиёҳ grey=хокистарӣ"
+        ),
+        "{count} {linked} {size}и {color} дар заминаи {ground}",
+        "дар {ground}: {count} {shape}, {size} ва {color}",
+    ),
+}
 
 
-def _turkish(scene: Scene) -> tuple[str, ...]:
-    count = ("bir", "iki", "üç")[scene.count - 1]
-    shape, size, color, ground = _TR[scene.shape], _TR[scene.size], _TR[scene.color], _TR[scene.ground]
-    return (
-        f"{ground} zemin üzerinde {count} {size} {color} {shape}",
-        f"{count} {shape}, {size} ve {color}, zemin {ground}",
-    )
-
-
-_JA = _table(
-    "circle=円 square=正方形 triangle=三角形 star=星 heart=ハート cross=十字 ring=輪 diamond=ひし形 "
-    "red=赤い green=緑の blue=青い yellow=黄色い orange=オレンジ色の purple=紫の brown=茶色の pink=ピンクの "
-    "small=小さい big=大きい white=白 black=黒 grey=灰色"
-)
-
-
-def _japanese(scene: Scene) -> tuple[str, ...]:
-    count = ("一つ", "二つ", "三つ")[scene.count - 1]
-    shape, size, color, ground = _JA[scene.shape], _JA[scene.size], _JA[scene.color], _JA[scene.ground]
-    return (f"{ground}の背景に{size}{color}{shape}が{count}", f"{count}の{size}{color}{shape}、背景は{ground}")
-
-
-_FA = _table(
-    "circle=دایره square=مربع triangle=مثلث star=ستاره heart=قلب cross=صلیب ring=حلقه diamond=لوزی "
-    "red=قرمز green=سبز blue=آبی yellow=زرد orange=نارنجی purple=بنفش brown=قهوه‌ای pink=صورتی "
-    "small=کوچک big=بزرگ white=سفید black=سیاه grey=خاکستری"
-)
-
-
-def _persian(scene: Scene) -> tuple[str, ...]:
-    count = ("یک", "دو", "سه")[scene.count - 1]
-    shape, size, color, ground = _FA[scene.shape], _FA[scene.size], _FA[scene.color], _FA[scene.ground]
-    return (f"{count} {shape} {size} {color} روی زمینه {ground}", f"روی {ground}: {count} {shape}، {size} و {color}")
-
-
-_TG = _table(
-    "circle=доира square=мураббаъ triangle=секунҷа star=ситора heart=дил cross=салиб ring=ҳалқа diamond=ромб "
-    "red=сурх green=сабз blue=кабуд yellow=зард orange=норинҷӣ purple=бунафш brown=қаҳваранг pink=гулобӣ "
-    "small=хурд big=калон white=сафед black=сиёҳ grey=хокистарӣ"
-)
-
-
-def _tajik(scene: Scene) -> tuple[str, ...]:
-    count = ("як", "ду", "се")[scene.count - 1]
-    shape, size, color, ground = _TG[scene.shape], _TG[scene.size], _TG[scene.color], _TG[scene.ground]
-    linked = shape.rstrip("ъ") + "и"  # the suffix that ties a noun to its adjective
-    return (
-        f"{count} {linked} {size}и {color} дар заминаи {ground}",
-        f"дар {ground}: {count} {shape}, {size} ва {color}",
-    )
-
-
-_GRAMMARS = {"en": _english, "de": _german, "tr": _turkish, "ja": _japanese, "fa": _persian, "tg": _tajik}
+def _plain(scene: Scene, language: str) -> tuple[str, ...]:
+    counts, words, *wordings = _PLAIN[language]
+    said = {name: words[getattr(scene, name)] for name in ("shape", "size", "color", "ground")}
+    said["linked"] = said["shape"].rstrip("ъ") + "и"  # Tajik's suffix that ties a noun to its adjective
+    return tuple(wording.format(count=counts[scene.count - 1], **said) for wording in wordings)

@@ -39,7 +39,16 @@ from mural_tf.ingest.source import language_tag
 from mural_tf.ingest.sources.image_store import DownloadedImages
 from mural_tf.ingest.sources.img2dataset import is_download
 from mural_tf.ingest.tables.language_guess import Guess, language_named
-from mural_tf.ingest.tables.own_tables import DOWNLOADS, PICTURES, OwnTable, Row, Value, language_of_caption, open_table
+from mural_tf.ingest.tables.own_tables import (
+    DOWNLOADS,
+    PICTURES,
+    OwnTable,
+    Row,
+    Value,
+    language_of_caption,
+    open_table,
+    texts_of,
+)
 from mural_tf.ingest.tables.table_columns import SAMPLE, Columns, find_columns, parse_choices
 from mural_tf.text_files import Problem, clean
 
@@ -49,7 +58,7 @@ WITHOUT_CAPTIONS = "uncaptioned"  # the split of pictures that can be found, and
 
 
 @dataclasses.dataclass(frozen=True)
-class Asked:
+class TableRequest:
     """What the user says of a table.
 
     Attributes:
@@ -91,7 +100,7 @@ class Pictures:
     def is_there(self, value: Value) -> bool:
         """Tells whether a value leads to a picture."""
         try:
-            return any(self.read(one) is not None for one in ((value,) if isinstance(value, (str, bytes)) else value))
+            return any(self.read(one) is not None for one in _pictures_of(value))
         except BadImage:
             return False
 
@@ -161,7 +170,7 @@ def _stem(value: str) -> str:
 # Understanding a table.
 
 
-class Said(NamedTuple):
+class RowContent(NamedTuple):
     """What a row says.
 
     Attributes:
@@ -194,7 +203,7 @@ class Understood:
       fields: names of further columns of the first rows.
     """
 
-    asked: Asked
+    request: TableRequest
     table: OwnTable
     columns: Columns
     pictures: Pictures
@@ -204,7 +213,9 @@ class Understood:
     def describe(self) -> str:
         """Returns in plain lines what was understood."""
         guessed = "; ".join(guess.describe() for guess in self.guesses.values())
-        say = " or ".join(filter(None, [self.columns.language and f"by {self.columns.language}", self.asked.language]))
+        say = " or ".join(
+            filter(None, [self.columns.language and f"by {self.columns.language}", self.request.language])
+        )
         lines = self.columns.lines(self.fields, say or guessed or "no language")
         at = f", files of {self.pictures.folder}" if self.table.kind != DOWNLOADS else ""
         return "\n".join([self.table.describe(), lines[0] + at, *lines[1:]])
@@ -212,39 +223,38 @@ class Understood:
     def identity(self) -> dict:
         """Returns what makes the data set this one, as JSON values."""
         names = ("columns", "language", "encoding", "image_size")  # where table and pictures lie is no difference
-        values = {name: getattr(self.asked, name) for name in names}
+        values = {name: getattr(self.request, name) for name in names}
         identity = {"name": "catalogue", "format": FORMAT, **values, "files": self.table.identity()}
         return json.loads(json.dumps(identity))
 
-    def say(self, row: Row) -> Said:
+    def content_of(self, row: Row) -> RowContent:
         """Returns what a row says; raises `Unusable`."""
         columns, values = self.columns, row.values
-        pictures = values.get(columns.image, ())
-        pictures = (pictures,) if isinstance(pictures, (str, bytes)) else pictures
+        pictures = _pictures_of(values.get(columns.image, ()))
         if not pictures:
             raise Unusable("row without a picture")
         fields = {name: _text(value) for name, value in values.items() if columns.is_field(name)}
         product = _text(values.get(columns.identity, "")) if columns.identity else ""
         if product:
             fields[columns.identity] = product
-        return Said(pictures, self._captions(values), product, {name: text for name, text in fields.items() if text})
+        return RowContent(
+            pictures, self._captions(values), product, {name: text for name, text in fields.items() if text}
+        )
 
     def _captions(self, values: Mapping[str, Value]) -> list[tuple[str, str, bool]]:
         found = []
         said = _text(values.get(self.columns.language, "")) if self.columns.language else ""
         for name, value in values.items():
             language = self.columns.caption_language(name)
-            if language is None or isinstance(value, bytes):
-                continue
-            texts = [text for text in map(clean, (value,) if isinstance(value, str) else value) if text]
-            for text in texts:
-                found.append((*self._language(language, said, name, text), text))
-        return [(language, text, guessed) for language, guessed, text in found]
+            for text in () if language is None else filter(None, map(clean, texts_of(value))):
+                tag, guessed = self._language(language, said, name, text)
+                found.append((tag, text, guessed))
+        return found
 
     def _language(self, of_column: str, said: str, name: str, text: str) -> tuple[str, bool]:
         """Returns the language of a caption and whether it is guessed."""
-        if of_column or said or self.asked.language:
-            return of_column or _tag(said or self.asked.language), False
+        if of_column or said or self.request.language:
+            return of_column or _tag(said or self.request.language), False
         guess = self.guesses.get(name) or next(iter(self.guesses.values()), None)
         if guess is None:
             raise Unusable("caption without a language")
@@ -264,16 +274,20 @@ def _tag(language: str) -> str:
 
 def _text(value: Value) -> str:
     """Returns a value in one line, "" for what is no text."""
-    return "" if isinstance(value, bytes) else clean(value if isinstance(value, str) else ", ".join(value))
+    return clean(", ".join(texts_of(value)))
 
 
-def understand(asked: Asked) -> Understood:
+def _pictures_of(value: Value) -> Sequence[str | bytes]:
+    return (value,) if isinstance(value, (str, bytes)) else value
+
+
+def understand(request: TableRequest) -> Understood:
     """Looks at a table's first rows; raises `UserError` where they do not say enough."""
-    if asked.language:
-        language_tag(asked.language)
-    choices = parse_choices(asked.columns)
-    table = open_table(asked.table, asked.encoding)
-    pictures = Pictures.of(table, asked.images)
+    if request.language:
+        language_tag(request.language)
+    choices = parse_choices(request.columns)
+    table = open_table(request.table, request.encoding)
+    pictures = Pictures.of(table, request.images)
     rows = list(itertools.islice(table.rows(lambda kind, place: None), SAMPLE))
     names = dict.fromkeys(name for row in rows for name in row.values)
     if table.kind == PICTURES and not choices:
@@ -281,8 +295,8 @@ def understand(asked: Asked) -> Understood:
         columns = Columns("image", named, language_of_others=language_of_caption)
     else:
         columns = find_columns(rows, choices, pictures.is_there)
-    found = Understood(asked, table, columns, pictures, {}, [name for name in names if columns.is_field(name)])
-    if not asked.language:
+    found = Understood(request, table, columns, pictures, {}, [name for name in names if columns.is_field(name)])
+    if not request.language:
         found.guesses = _guesses(columns, rows)
     return found
 
@@ -294,8 +308,8 @@ def _guesses(columns: Columns, rows: Sequence[Row]) -> dict[str, Guess]:
         if columns.language and row.values.get(columns.language):
             continue
         for name, value in row.values.items():
-            if columns.caption_language(name) == "" and not isinstance(value, bytes):
-                texts[name] += [clean(text) for text in ((value,) if isinstance(value, str) else value)]
+            for text in texts_of(value) if columns.caption_language(name) == "" else ():
+                texts[name].append(clean(text))
     return {name: Guess(some) for name, some in texts.items()}
 
 
@@ -358,20 +372,20 @@ class Store:
             ((number,),) = self.select("SELECT number FROM pictures WHERE hash = ?", found.hash)
         self.select("INSERT INTO names VALUES (?, ?, ?)", name, number, problem)
 
-    def add_row(self, pictures: Iterable[int], said: Said) -> bool:
+    def add_row(self, pictures: Iterable[int], content: RowContent) -> bool:
         """Keeps what a row says of its pictures; tells whether that was anything new."""
         self.rows += 1
         news = 0
         for number in pictures:
             first = next(self.select("SELECT fields FROM pictures WHERE number = ?", number))[0]
-            fields = {**said.fields, **(json.loads(first) if first else {})}
+            fields = {**content.fields, **(json.loads(first) if first else {})}
             if first is None or len(fields) > len(json.loads(first)):
                 news += 1
                 text = json.dumps(fields, ensure_ascii=False)
                 self.select("UPDATE pictures SET fields = ? WHERE number = ?", text, number)
-            if said.product:
-                self.select("INSERT OR IGNORE INTO products VALUES (?, ?)", said.product, number)
-            for language, text, guessed in said.captions:
+            if content.product:
+                self.select("INSERT OR IGNORE INTO products VALUES (?, ?)", content.product, number)
+            for language, text, guessed in content.captions:
                 values = (number, language, text, self.rows, guessed)
                 news += self.select("INSERT OR IGNORE INTO captions VALUES (?, ?, ?, ?, ?)", *values).rowcount
         return news > 0
@@ -406,29 +420,29 @@ def _hash(data: bytes) -> bytes:
 
 def fill(understood: Understood, store: Store, tally: RowTally, bar: tqdm) -> None:
     """Reads the table into the store; raises `UserError` if too many rows are unusable."""
-    load = functools.partial(_load, understood.pictures, understood.asked.image_size)
+    load = functools.partial(_load, understood.pictures, understood.request.image_size)
     with concurrent.futures.ThreadPoolExecutor(max(4, os.cpu_count() or 1)) as pool:
         rows = understood.table.rows(tally.skip)
         while block := list(itertools.islice(rows, AT_ONCE)):
-            said = list(_said(understood, block, tally.skip))
-            values = {_name(value): value for _, of_row in said for value in of_row.pictures}
+            contents = list(_contents(understood, block, tally.skip))
+            values = {_name(value): value for _, content in contents for value in content.pictures}
             new = {name: value for name, value in values.items() if store.named(name) is None}
             loaded = pool.map(load, new.values())
             for (name, value), found in zip(new.items(), loaded):
                 store.add_picture(name, value.strip() if isinstance(value, str) else "", found)
-            for place, of_row in said:
-                _add(store, place, of_row, tally)
-            tally.check(understood.asked.max_skipped_fraction)
+            for place, content in contents:
+                _add(store, place, content, tally)
+            tally.check(understood.request.max_skipped_fraction)
             bar.update(tally.read - bar.n)
-    tally.check(understood.asked.max_skipped_fraction, at_end=True)
+    tally.check(understood.request.max_skipped_fraction, at_end=True)
     if not tally.written:
-        raise UserError(f"{understood.asked.table}: no row can be used ({'; '.join(tally.skipped.lines())}).")
+        raise UserError(f"{understood.request.table}: no row can be used ({'; '.join(tally.skipped.lines())}).")
 
 
-def _said(understood: Understood, rows: Iterable[Row], on_problem: Problem) -> Iterator[tuple[str, Said]]:
+def _contents(understood: Understood, rows: Iterable[Row], on_problem: Problem) -> Iterator[tuple[str, RowContent]]:
     for row in rows:
         try:
-            yield row.place, understood.say(row)
+            yield row.place, understood.content_of(row)
         except Unusable as error:
             on_problem(error.kind, f"{row.place} ({error.value})" if error.value else row.place)
 
@@ -437,14 +451,14 @@ def _name(value: str | bytes) -> bytes:
     return _hash(value if isinstance(value, bytes) else f"name\t{value.strip()}".encode())
 
 
-def _add(store: Store, place: str, said: Said, tally: RowTally) -> None:
+def _add(store: Store, place: str, content: RowContent, tally: RowTally) -> None:
     """Keeps what a row says, and counts what became of it."""
-    found = [store.named(_name(value)) for value in said.pictures]
+    found = [store.named(_name(value)) for value in content.pictures]
     numbers = list(dict.fromkeys(number for number, _ in found if number is not None))
     if not numbers:
-        value = next((value for value in said.pictures if isinstance(value, str)), "")
+        value = next((value for value in content.pictures if isinstance(value, str)), "")
         tally.skip(found[0][1], f"{place} ({value})" if value else place)
-    elif store.add_row(numbers, said):
+    elif store.add_row(numbers, content):
         tally.written += 1
         tally.places += [(f"picture of a row that is used with others: {kind}", place) for _, kind in found if kind]
     else:

@@ -259,8 +259,8 @@ def _find_delimiter(path: pathlib.Path, form: Form) -> Form:
     best = max(range(len(candidates)), key=shares.__getitem__)
     if shares[best] <= 0:
         raise UserError(
-            f"{path} has one column only: expected columns for pictures and captions, separated by one of "
-            f"{' '.join(map(repr, _DELIMITERS))}."
+            f"{path} has one column only, or in its first row: expected columns for pictures and captions, separated "
+            f"by one of {' '.join(map(repr, _DELIMITERS))}."
         )
     return candidates[best]
 
@@ -276,7 +276,10 @@ def _sample_lines(path: pathlib.Path, encoding: str) -> list[str]:
 
 
 def _agreement(lines: Sequence[str], form: Form) -> float:
-    """Returns the share of rows with the most frequent number of columns; 0 if that is one column."""
+    """Returns the share of rows with the most frequent number of columns; 0 if that, or the first row, is one column.
+
+    A decimal comma in every row is none that separates columns: the row with their names has none.
+    """
     lengths: list[int] = []
     reader = _csv_reader(iter(lines), form)
     while True:
@@ -287,7 +290,7 @@ def _agreement(lines: Sequence[str], form: Form) -> float:
         except csv.Error:
             lengths.append(0)
     lengths = [length for length in lengths[:-1] or lengths if length]  # the sample may end within a row
-    if not lengths:
+    if not lengths or lengths[0] == 1:
         return 0.0
     usual = max(set(lengths), key=lambda length: (lengths.count(length), length))
     return lengths.count(usual) / len(lengths) if usual > 1 else 0.0
@@ -381,11 +384,16 @@ def _header(cells: Sequence[str]) -> list[str]:
     return names
 
 
+def texts_of(value: Value) -> tuple[str, ...]:
+    """Returns the texts of a value: one, several, or none of a picture."""
+    return () if isinstance(value, bytes) else (value,) if isinstance(value, str) else value
+
+
 def names_picture(value: Value) -> bool:
     """Tells whether a value is a picture, or the name or address of one by its ending."""
     if isinstance(value, bytes):
         return True
-    text = value if isinstance(value, str) else (value or ("",))[0]
+    text = (texts_of(value) or ("",))[0]
     plain = re.split(r"[?#]", text.strip())[0] if "://" in text else text.strip()
     return plain.rpartition(".")[2].lower() in ENDINGS and "." in plain
 
@@ -463,8 +471,7 @@ def _value(value: Any) -> Value:
     if isinstance(value, (str, bytes)):
         return value
     if isinstance(value, (list, tuple)):
-        texts = tuple(text for text in map(_value, value) if isinstance(text, str) and text.strip())
-        return texts
+        return tuple(text for text in map(_value, value) if isinstance(text, str) and text.strip())
     if value is None or value != value:  # NaN, which tables of numbers have where nothing stands
         return ""
     if isinstance(value, float) and value.is_integer():
@@ -482,7 +489,7 @@ def _deep_json(value: dict) -> str:
 def _problem_with(row: Row) -> str:
     """Returns why no text of a row can be used, or ""."""
     for name, value in row.values.items():
-        texts = (name, *(() if isinstance(value, bytes) else (value,) if isinstance(value, str) else value))
+        texts = (name, *texts_of(value))
         if any("\0" in text for text in texts):
             return "text with a null character"
         if not all(map(is_text, texts)):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from mural_tf.errors import UserError
 from mural_tf.ingest.source import language_tag
-from mural_tf.ingest.tables.own_tables import Row, Value, language_of, names_picture
+from mural_tf.ingest.tables.own_tables import Row, Value, language_of, names_picture, texts_of
 
 SAMPLE = 1000  # rows that are looked at
 
@@ -243,7 +243,7 @@ def _with_bases(values: Mapping[str, Sequence[Value]], bases: Sequence[str]) -> 
 
 def _wordiness(values: Sequence[Value]) -> float:
     """Returns how much a column looks like captions: letters, words, and no two alike; 0 if not at all."""
-    texts = [text for value in values for text in ((value,) if isinstance(value, str) else value)]
+    texts = [text for value in values for text in texts_of(value)]
     written = [text for text in texts if sum(map(str.isalpha, text)) > len(text) / 2 and not names_picture(text)]
     if 2 * len(written) < len(texts) or not texts:
         return 0.0

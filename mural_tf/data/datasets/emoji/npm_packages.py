@@ -9,11 +9,8 @@ downloads lies in a hidden folder inside the cache meanwhile. One process at a t
 from __future__ import annotations
 
 import base64
-import concurrent.futures
-import contextlib
 import dataclasses
 import hashlib
-import os
 import pathlib
 import re
 import tarfile
@@ -26,7 +23,9 @@ from mural_tf.errors import UserError
 from mural_tf.files import exclusive_lock, publish, scratch_folder, storage_errors
 
 MAX_MEMBER_BYTES = 64 * 2**20  # no file that we read is larger; a larger one is not what was pinned
-_POLL_SECONDS = 0.2
+# What is said for npm's code of an error.
+_NO_PACKAGE = "E404", "ETARGET", "ENOVERSIONS"
+_NO_NETWORK = re.compile(r"ENOTFOUND|EAI_AGAIN|ECONN|E?TIMEDOUT|ENETUNREACH|EHOSTUNREACH|ERR_SOCKET|E5\d\d")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,21 +58,37 @@ def fetch_packages(
       packages: what to fetch.
       cache: folder of the tarballs; created if missing. Packages fetched before an interruption stay there.
       fetch: `(package, folder) -> tarball` downloads into an empty folder; None is `npm_pack`.
-      progress: show a bar in bytes. It polls what has arrived on disk, against the pinned sizes.
+      progress: show a bar, in bytes, which moves with each package.
 
-    Raises `UserError`: no npm client, no network, no such package, another SHA-512, full disk.
+    Raises:
+      UserError: no npm client, no network, no such package, another SHA-512, full disk.
     """
     cache = pathlib.Path(cache)
     with storage_errors(cache):
         cache.mkdir(parents=True, exist_ok=True)
         with exclusive_lock(cache / ".lock"):
-            missing = [p for p in packages if not _is_verified(cache / p.tarball_name, p)]
-            total = sum(p.size for p in missing)
+            paths = {package: cache / package.tarball_name for package in packages}
+            missing = {p: path for p, path in paths.items() if not path.is_file() or integrity_of(path) != p.integrity}
+            total = sum(package.size for package in missing)
             with tqdm(total=total, unit="B", unit_scale=True, disable=not (progress and missing)) as bar:
-                for package in missing:
+                for package, path in missing.items():
                     bar.set_description(f"Fetching {package}")
-                    _fetch_one(package, cache, fetch or npm_pack, bar)
-    return {p.name: cache / p.tarball_name for p in packages}
+                    _fetch_one(package, path, fetch or npm_pack)
+                    bar.update(package.size)
+    return {package.name: path for package, path in paths.items()}
+
+
+def _fetch_one(package: Package, path: pathlib.Path, fetch: Callable) -> None:
+    """Fetches into a scratch folder, verifies, and moves the tarball to its path; the caller holds the lock."""
+    with scratch_folder(path.parent / "fetching") as folder:
+        tarball = fetch(package, folder)
+        found = integrity_of(tarball)
+        if found != package.integrity:
+            raise UserError(
+                f"{package} failed its integrity check: expected {package.integrity}, the download has {found}. "
+                "It was not kept; the registry or a proxy serves another file than the pinned one."
+            )
+        publish(tarball, path)
 
 
 def npm_pack(package: Package, folder: pathlib.Path) -> pathlib.Path:
@@ -130,9 +145,8 @@ def read_members(tarball: str | pathlib.Path, wanted: Callable[[str], bool]) -> 
                 if path is None or not wanted(path):
                     continue
                 if member.size > MAX_MEMBER_BYTES:
-                    raise UserError(
-                        f"{tarball}: {path} has {member.size} bytes, more than the {MAX_MEMBER_BYTES} allowed."
-                    )
+                    allowed = f"more than the {MAX_MEMBER_BYTES} allowed"
+                    raise UserError(f"{tarball}: {path} has {member.size} bytes, {allowed}.")
                 contents[path] = archive.extractfile(member).read()
     except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
         raise UserError(f"{tarball} is not a readable archive ({error}): delete it and run again.") from None
@@ -148,56 +162,21 @@ def integrity_of(path: str | pathlib.Path) -> str:
     return "sha512-" + base64.b64encode(digest.digest()).decode("ascii")
 
 
-def _is_verified(path: pathlib.Path, package: Package) -> bool:
-    return path.is_file() and integrity_of(path) == package.integrity
-
-
-def _fetch_one(package: Package, cache: pathlib.Path, fetch: Callable, bar: tqdm) -> None:
-    """Fetches into a scratch folder, verifies, and moves the tarball to its final name; the caller holds the lock."""
-    start = bar.n
-    with scratch_folder(cache / "fetching") as folder:
-        with concurrent.futures.ThreadPoolExecutor(1) as pool:
-            job = pool.submit(fetch, package, folder)
-            while not job.done():
-                concurrent.futures.wait([job], timeout=_POLL_SECONDS)
-                bar.update(start + min(_largest_file(folder), package.size) - bar.n)
-            tarball = job.result()
-        found = integrity_of(tarball)
-        if found != package.integrity:
-            raise UserError(
-                f"{package} failed its integrity check: expected {package.integrity}, the download has {found}. "
-                "It was not kept; the registry or a proxy serves another file than the pinned one."
-            )
-        publish(tarball, cache / package.tarball_name)
-    bar.update(start + package.size - bar.n)
-
-
-def _largest_file(folder: pathlib.Path) -> int:
-    """Returns the bytes of the largest file below `folder`: the tarball on its way through npm's own cache."""
-    sizes = [0]
-    for root, _, names in os.walk(folder):
-        for name in names:
-            with contextlib.suppress(OSError):  # npm moved it meanwhile
-                sizes.append(os.stat(os.path.join(root, name)).st_size)
-    return max(sizes)
-
-
 def _explain_failure(package: Package, stderr: str, cache: pathlib.Path) -> str:
     """Returns one sentence for npm's error output, whose first lines are "npm error code E404" or the like."""
-    found = re.search(r"^npm (?:error|ERR!) code (\S+)", stderr, flags=re.MULTILINE)
-    code = found.group(1) if found else "no code"
+    lines = [re.sub(r"^npm (?:error|ERR!)\s*", "", line).strip() for line in stderr.splitlines()]
+    code = next((line.removeprefix("code ") for line in lines if line.startswith("code ")), "no code")
     if code == "ENOSPC":
         return f"The disk of {cache} is full: {package} did not fit. Free space or choose another folder."
-    if code in ("E404", "ETARGET", "ENOVERSIONS"):
+    if code in _NO_PACKAGE:
         return (
             f"The npm registry has no package {package} ({code}): a mirror may lack it; check npm's registry setting."
         )
-    if re.match(r"ENOTFOUND|EAI_AGAIN|ECONN|E?TIMEDOUT|ETIMEDOUT|ENETUNREACH|EHOSTUNREACH|ERR_SOCKET|E5\d\d", code):
+    if _NO_NETWORK.match(code):
         return (
             f"npm could not reach its registry for {package} ({code}): check the network, proxy and npm's registry "
             "setting, then run again; packages already fetched are kept."
         )
-    lines = [re.sub(r"^npm (?:error|ERR!)\s*", "", line).strip() for line in stderr.splitlines()]
     detail = "; ".join([line for line in lines if line and not line.startswith(("code ", "A complete log"))][:2])
     return f"npm could not fetch {package} ({code}): {detail}."
 

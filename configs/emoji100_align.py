@@ -1,7 +1,0 @@
-"""emoji_align on every locale that names at least half of the emoji."""
-
-from mural_tf.configs.emoji import get_config as emoji
-
-
-def get_config():
-    return emoji("align,languages=all")
