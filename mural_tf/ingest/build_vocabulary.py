@@ -3,7 +3,7 @@
     python -m mural_tf vocabulary records:data/mine opus:de-en.txt.zip --output=words.txt --size=250000
 
 The sources are those of `python -m mural_tf convert --list`; images are not needed. Words are counted
-exactly, by language, on Apache Beam: every worker counts its units, and words come together by their hashes.
+exactly, by language: every worker counts its units, and words come together by their hashes.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from mural_tf.hashes import text_hash
 from mural_tf.ingest.convert import in_order
 from mural_tf.ingest.source import PAIR, Reading, Settings, Source
 from mural_tf.text_files import Unit
+from mural_tf.work import Stage, Step
 
 MOST_WORDS = 20_000_000  # distinct ones that a vocabulary is learned from; about 100 bytes each
 WORDS_AT_A_TIME = 1_000_000  # distinct ones that a worker holds
@@ -108,35 +109,6 @@ class AddUp:
         yield path.name
 
 
-@dataclasses.dataclass
-class CountGraph:
-    """Counts the units' words and adds them up."""
-
-    sources: Sequence[Source]
-    units: Sequence[tuple[int, Unit]]
-    lower_case: bool
-    strip_accents: bool
-    folder: pathlib.Path
-
-    def __call__(self, pipeline) -> None:
-        """Adds the steps to a Beam pipeline."""
-        import apache_beam as beam
-
-        from mural_tf.work import Step
-
-        partitions = max(1, min(1024, sum(unit.weight for _, unit in self.units) // BYTES_IN_A_PARTITION))
-        jobs = [(number, index, unit) for number, (index, unit) in enumerate(self.units)]
-        arguments = (self.sources, self.lower_case, self.strip_accents, partitions)
-        (
-            pipeline
-            | "Plan" >> beam.Create(jobs)
-            | "Spread" >> beam.Reshuffle()
-            | "Count words" >> beam.ParDo(Step(CountUnit, *arguments, folder=self.folder))
-            | "By word" >> beam.GroupByKey()
-            | "Add up" >> beam.ParDo(Step(AddUp, self.folder, folder=self.folder))
-        )
-
-
 class WordCounts:
     """The exact counts of a corpus, in files.
 
@@ -214,13 +186,17 @@ def count_sources(
     Raises:
       UserError: too much of the sources is unusable.
     """
-    from mural_tf.work import run
-
     sources = in_order(sources)
     units = [(index, unit) for index, source in enumerate(sources) for unit in source.units(settings.unit_bytes)]
-    graph = CountGraph(sources, units, lower_case, strip_accents, folder)
+    partitions = max(1, min(1024, sum(unit.weight for _, unit in units) // BYTES_IN_A_PARTITION))
+    steps = [
+        Step("Count words", CountUnit, (sources, lower_case, strip_accents, partitions)),
+        Step("Add up", AddUp, (folder,)),
+    ]
+    jobs = [(number, index, unit) for number, (index, unit) in enumerate(units)]
     with tqdm(desc="Counting words", unit=" files", disable=not progress) as bar:
-        run(graph, settings.engine(), folder, lambda: bar.update(len(list(folder.glob("counts-*"))) - bar.n))
+        watch = lambda: bar.update(len(list(folder.glob("counts-*"))) - bar.n)  # noqa: E731
+        settings.engine().run([Stage(jobs, steps)], folder, watch)
     tally = Tally()
     for _, of_unit in json.loads((folder / "tallies.json").read_text(encoding="utf-8")):
         tally.add(Tally(**of_unit))

@@ -1,4 +1,4 @@
-"""Converts sources to a data set: planned, decided, written and finished, on Apache Beam.
+"""Converts sources to a data set: planned, decided, written and finished.
 
 1. *Plan*: files are cut into units, and units grouped into shards; the same files and settings give the same plan.
 2. *Decide*, only where something depends on all data: see decisions.py.
@@ -33,7 +33,7 @@ from mural_tf.data.shards import (
     complete_folder,
     finished,
     join_skipped,
-    manifest_path,
+    missing_shards,
     publish_work,
     rename_part,
     work_in,
@@ -45,11 +45,9 @@ from mural_tf.errors import UserError
 from mural_tf.files import (
     as_path,
     whole,
-    write_whole,
 )
 from mural_tf.hashes import bytes_hash, text_hash
-from mural_tf.ingest.decisions import SAME_IMAGE, SAME_PAIR, SAME_TEXT, Asked, Decide, Keep
-from mural_tf.ingest.decisions import Ask as AskUnit
+from mural_tf.ingest.decisions import ROWS_IN_A_PARTITION, SAME_IMAGE, SAME_PAIR, SAME_TEXT, Ask, Asked, Decide, Keep
 from mural_tf.ingest.filters import Screen, hash_evaluation_images, hash_excluded
 from mural_tf.ingest.source import Pair, Reading, Settings, Source
 from mural_tf.ingest.sources.captioned_sets import Coco, CocoCn, Karpathy, Multi30k
@@ -59,6 +57,7 @@ from mural_tf.ingest.sources.translations import GoogleTranslations, Lines, Opus
 from mural_tf.ingest.sources.web_captions import CaptionsTsv, Cc3m, Cc12m, Coyo, Laion, Uc2
 from mural_tf.ingest.sources.wit import Wit
 from mural_tf.text_files import Unit
+from mural_tf.work import Stage, Step
 
 FORMAT = 3  # raised when the same input would give other bytes than before
 SKIPPED = "skipped.tsv"
@@ -172,8 +171,6 @@ def make_plan(sources: Sequence[Source], settings: Settings, folder: pathlib.Pat
     """
     units = [(index, unit) for index, source in enumerate(sources) for unit in source.units(settings.unit_bytes)]
     rows = sum(unit.weight for _, unit in units) // 100
-    from mural_tf.ingest.decisions import ROWS_IN_A_PARTITION
-
     partitions = max(1, min(1024, rows // ROWS_IN_A_PARTITION))
     asked = Asked(sources, units, settings, folder / "decided", partitions)
     shards: list[list[int]] = []
@@ -215,77 +212,32 @@ def _grouped(numbers: Sequence[int], units: Sequence[tuple[int, Unit]], least: i
     return groups
 
 
-# The graph.
+# The work.
 
 
-@dataclasses.dataclass
-class ConversionGraph:
-    """Decides stage by stage what is not decided yet, then writes the shards that have no manifest."""
-
-    plan: Plan
-    missing: list[int]
-
-    def __call__(self, pipeline) -> None:
-        """Adds the steps to a Beam pipeline."""
-        import apache_beam as beam
-
-        from mural_tf.work import Step
-
-        asked, folder, done = self.plan.asked, self.plan.folder, ()
-        for number, stage in enumerate(asked.stages()):
-            if stage_path(folder, number).is_file():
-                continue
-            name = f"{number + 1} {', '.join(stage)}"
-            kept = (
-                pipeline
-                | f"Plan {name}" >> beam.Create(asked.jobs(stage))
-                | f"Spread {name}" >> beam.Reshuffle()
-                | f"Hash {name}" >> beam.ParDo(Step(AskUnit, asked, stage, folder=folder), *done)
-                | f"By hash {name}" >> beam.GroupByKey()
-                | f"Decide {name}" >> beam.ParDo(Step(Decide, asked, folder=folder))
-                | f"By unit {name}" >> beam.GroupByKey()
-                | f"Keep {name}" >> beam.ParDo(Step(Keep, asked.folder, folder=folder))
-                | f"Count {name}" >> beam.combiners.Count.Globally()
-                | f"Mark {name}" >> beam.ParDo(Step(Mark, folder, number, folder=folder))
-            )
-            done = (beam.pvalue.AsSingleton(kept),)
-        (
-            pipeline
-            | "Plan shards" >> beam.Create(self.missing)
-            | "Spread shards" >> beam.Reshuffle()
-            | "Write" >> beam.ParDo(Step(WriteShard, self.plan, folder=folder), *done)
-        )
-
-
-class Mark:
-    """Notes that a stage is complete."""
-
-    def __init__(self, folder: pathlib.Path, number: int):
-        self.path = stage_path(folder, number)
-
-    def __call__(self, files: int) -> Iterator[int]:
-        """Yields the number of files that the stage wrote."""
-        write_whole(self.path, f"{files}\n")
-        yield files
-
-
-def stage_path(folder: pathlib.Path, number: int) -> pathlib.Path:
-    """The file that says that a stage of decisions is complete."""
-    return folder / "decided" / f"stage-{number}.done"
+def stages_of(plan: Plan, missing: Sequence[int]) -> list[Stage]:
+    """Returns the work: what is not decided yet, stage by stage, then the shards that are missing."""
+    asked, stages = plan.asked, []
+    for number, kinds in enumerate(asked.stages()):
+        name = f"{number + 1} {', '.join(kinds)}"
+        steps = [
+            Step(f"Ask {name}", Ask, (asked, kinds)),
+            Step(f"Decide {name}", Decide, (asked,)),
+            Step(f"Keep {name}", Keep, (asked.folder,)),
+        ]
+        stages.append(Stage(asked.jobs(kinds), steps, asked.folder / f"stage-{number}.done"))
+    return [*stages, Stage(missing, [Step("Write", WriteShard, (plan,))])]
 
 
 def _run(plan: Plan, settings: Settings, progress: bool) -> None:
     """Writes all shards that are missing, with a bar."""
-    from mural_tf.work import run
-
-    names = {path.name for path in (plan.folder / "parts").glob("*.json")}
-    missing = [n for n in range(len(plan.shards)) if manifest_path(plan.folder, n).name not in names]
+    missing = missing_shards(plan.folder, len(plan.shards))
     if not missing:
         return
     sizes = [plan.size_of(number) for number in range(len(plan.shards))]
     with tqdm(total=plan.size, unit="B", unit_scale=True, desc="Converting", disable=not progress) as bar:
         watch = Watch(plan.folder, sizes, settings.max_skipped_fraction, bar, Tally())
-        run(ConversionGraph(plan, missing), settings.engine(), plan.folder, watch)
+        settings.engine().run(stages_of(plan, missing), plan.folder, watch)
 
 
 # Writing a shard.
@@ -487,26 +439,15 @@ def _description(shards: dict[str, Part], tally: Tally) -> dict:
 
 def describe_plan(sources: Sequence[Source], output: str | os.PathLike, settings: Settings) -> str:
     """Returns what a conversion would do: its graph, sizes and flags; nothing is written."""
-    from mural_tf.work import dry_run
-
     sources = in_order(sources)
     for source in sources:
         source.check()
     plan = make_plan(sources, settings, work_folder(as_path(output)))
-    engine = settings.engine()
+    stages = stages_of(plan, range(len(plan.shards)))
     lines = [
-        f"{len(plan.asked.units)} units of {len(sources)} sources, {plan.size:,} bytes, to {len(plan.shards)} shards"
+        f"{len(plan.asked.units)} units of {len(sources)} sources, {plan.size:,} bytes, to {len(plan.shards)} shards",
+        *(f"  {source.KIND}:{source.path}, {len(source.input_files())} files" for source in sources),
+        f"Steps: {' | '.join(step.name for stage in stages for step in stage.steps)}",
+        *settings.engine().describe(),
     ]
-    lines += [f"  {source.KIND}:{source.path}, {len(source.input_files())} files" for source in sources]
-    lines += [f"Steps: {' | '.join(dry_run(ConversionGraph(plan, [*range(len(plan.shards))]), engine))}"]
-    where = (
-        f"{engine.runner} with {' '.join(engine.arguments)}" if engine.runner else f"{engine.workers} processes here"
-    )
-    lines += [f"Runs on: {where}"]
-    container = engine.container
-    lines += (
-        [f"Container: {container}" if container else "Container: none named (--sdk_container_image)"]
-        if engine.runner
-        else []
-    )
     return "\n".join([*lines, f"Output: {output}"])

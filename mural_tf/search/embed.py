@@ -44,7 +44,7 @@ from mural_tf.data.shards import (
     complete_folder,
     finished,
     join_skipped,
-    manifest_path,
+    missing_shards,
     publish_work,
     rename_part,
     work_in,
@@ -67,6 +67,7 @@ from mural_tf.search.collect import Piece, Seen, Unreadable
 from mural_tf.search.index import PROBES, SKIPPED, Fingerprint, take
 from mural_tf.search.items import IMAGES, KINDS, Item, read_image, to_json
 from mural_tf.trust import is_trusting
+from mural_tf.work import Engine, Stage, Step
 
 DESCRIPTION = "embeddings.json"
 MODEL = "model.json"
@@ -95,7 +96,7 @@ class Settings:
       shard_items: in a shard, about; it is what a killed run loses of each worker.
       workers: processes of this machine; 0 works in the calling process.
       threads: of TensorFlow in each worker; 0: the cores of this machine divided by the workers.
-      beam: flags of Apache Beam, to work elsewhere than on this machine; see `ingest.engine.Engine`.
+      beam: flags of Apache Beam, to work elsewhere than on this machine; see `work.Engine`.
       max_skipped_fraction: of what was read; above it the work stops.
     """
 
@@ -123,9 +124,13 @@ class Settings:
         values = {"kind": self.kind, "split": self.split, "dtype": self.dtype}
         return {**values, "batch_size": batch_size, "shard_items": self.shard_items}
 
+    def engine(self) -> Engine:
+        """Returns where the work runs."""
+        return Engine(self.workers, self.beam)
+
     def worker_threads(self) -> int:
         """Returns TensorFlow's threads in a worker; 0 leaves them to it."""
-        if self.threads or "--runner" in self.beam or not self.workers:
+        if self.threads or self.beam or not self.workers:
             return self.threads
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         return max(1, cores // self.workers)
@@ -153,9 +158,7 @@ def embed(
       UserError: unusable sources, too much of them skipped, something else in `output`, unfinished work on
         something else beside it, or a full disk.
     """
-    from mural_tf.work import Engine  # Beam, whose file systems find what is not on this machine
-
-    engine = Engine(settings.workers, settings.beam)
+    settings.engine()  # raises for flags that are none
     if not as_path(model).is_dir():
         raise UserError(f"The model folder {model} does not exist; give a workdir or an export.")
     here = local_copy(model)
@@ -165,7 +168,7 @@ def embed(
     folder = output.parent / f".{output.name}.embedding"
     with work_in(folder, output, identity, restart, DESCRIPTION, "set of embeddings") as unfinished:
         if unfinished:
-            _run(engine, EmbedGraph(collect.absolute(model), shards, folder, settings, is_trusting()), progress)
+            _run(collect.absolute(model), shards, folder, settings, progress)
             _finish(folder, output, identity, len(shards), settings)
     return output
 
@@ -200,52 +203,16 @@ def digest(model: str | os.PathLike) -> str:
     return summed.hexdigest()
 
 
-def _run(engine, graph: EmbedGraph, progress: bool) -> None:
+def _run(model: str, shards: list[list[Piece]], folder: pathlib.Path, settings: Settings, progress: bool) -> None:
     """Makes all shards that are missing, with a bar."""
-    from mural_tf.work import run
-
-    if not graph.jobs():
+    jobs = [(number, shards[number]) for number in missing_shards(folder, len(shards))]
+    if not jobs:
         return
-    sizes = [sum(unit.size for _, unit in pieces) for pieces in graph.shards]
+    sizes = [sum(unit.size for _, unit in pieces) for pieces in shards]
+    step = Step("Embed", make_worker, (model, folder, settings, is_trusting()))
     with tqdm(total=sum(sizes), unit="B", unit_scale=True, desc="Embedding", disable=not progress) as bar:
-        watch = Watch(graph.folder, sizes, graph.settings.max_skipped_fraction, bar, Embedded())
-        run(graph, engine, graph.folder, watch, small_heaps=False)
-
-
-def _names(folder: pathlib.Path) -> set[str]:
-    """The names of a folder's files, in one look at a store."""
-    return {path.name for path in folder.glob("*")}
-
-
-@dataclasses.dataclass
-class EmbedGraph:
-    """Gives every shard that has no manifest to a worker."""
-
-    model: str
-    shards: list[list[Piece]]
-    folder: pathlib.Path
-    settings: Settings
-    trust: bool
-
-    def jobs(self) -> list[tuple[int, list[Piece]]]:
-        """Returns (number, pieces) of the shards that are missing."""
-        names = _names(self.folder / "parts")
-        jobs = enumerate(self.shards)
-        return [(number, pieces) for number, pieces in jobs if manifest_path(self.folder, number).name not in names]
-
-    def __call__(self, pipeline) -> None:
-        """Adds the steps to a Beam pipeline."""
-        import apache_beam as beam
-
-        from mural_tf.work import Step
-
-        arguments = (self.model, self.folder, self.settings, self.trust)
-        (
-            pipeline
-            | "Plan" >> beam.Create(self.jobs())
-            | "Spread" >> beam.Reshuffle()
-            | "Embed" >> beam.ParDo(Step(make_worker, *arguments, folder=self.folder))
-        )
+        watch = Watch(folder, sizes, settings.max_skipped_fraction, bar, Embedded())
+        settings.engine().run([Stage(jobs, [step])], folder, watch)
 
 
 # What a worker does.
