@@ -132,7 +132,7 @@ class _Made:
     def __init__(self, step: Step, folder: pathlib.Path):
         self._step, self._folder, self._work = step, folder, None
 
-    def __call__(self, element, *waited_for) -> Iterator:
+    def call(self, element, *waited_for) -> Iterator:  # Beam's way to wait is an argument more
         with storage_errors(self._folder):
             self._work = self._work or self._step.make(*self._step.arguments)
             yield from self._work(element)
@@ -176,7 +176,7 @@ class _Worker:
         if self._place != (stage, step):
             self._place, self._step = (stage, step), _Made(steps[step], self._folder)
         for whole in self._grouped(step - 1, element) if step else [element]:
-            for found in self._step(whole):
+            for found in self._step.call(whole):
                 if step + 1 < len(steps):
                     self._leave(step, *found)
 
@@ -310,7 +310,7 @@ def add_stages(pipeline, stages: Sequence[Stage], folder: pathlib.Path) -> None:
         for place, step in enumerate(stage.steps):
             if place:
                 found = found | f"Group for {step.name}" >> beam.GroupByKey()
-            found = found | step.name >> beam.FlatMap(_Made(step, folder), *(() if place else waited_for))
+            found = found | step.name >> beam.FlatMap(_Made(step, folder).call, *(() if place else waited_for))
         complete = found | f"Count {number}" >> beam.combiners.Count.Globally()
         if stage.mark:
             complete = complete | f"Mark {number}" >> beam.Map(_Mark(stage.mark))

@@ -30,6 +30,7 @@ from mural_tf.errors import UserError
 from mural_tf.ingest import convert, count
 from mural_tf.ingest.convert import KINDS, WriteShard
 from mural_tf.ingest.source import Filters, Settings, parse_source
+from mural_tf.work import Engine
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -106,6 +107,7 @@ def test_shards_mix_the_sources(tmp_path):
     assert 0.05 < middle.count("fr") / len(middle) < 0.15  # of all, 1 in 11
 
 
+BEAM_TWICE = "--runner=apache_beam.runners.portability.fn_api_runner.FnApiRunner --direct_runner_bundle_repeat=1"
 EVERYTHING = {"shuffle": True, "drop_duplicates": "both", "filters": Filters(max_images_per_text=2)}
 
 
@@ -113,11 +115,10 @@ EVERYTHING = {"shuffle": True, "drop_duplicates": "both", "filters": Filters(max
     {}, EVERYTHING, *[pytest.param({key: value}, marks=pytest.mark.slow) for key, value in EVERYTHING.items()],
 ])  # fmt: skip
 def test_nothing_but_the_input_decides_the_bytes(tmp_path, settings):
-    """Neither the order of sources and of Beam's elements, nor work that is done twice."""
+    """Neither the order of sources and of elements, nor work that is done twice, as Beam does it."""
     sources = write_sources(tmp_path)
     expected = contents(run(sources, tmp_path / "a", **settings))
-    repeat = "--direct_runner_bundle_repeat=1"
-    assert contents(run(sources[::-1], tmp_path / "b", beam=repeat, **settings)) == expected
+    assert contents(run(sources[::-1], tmp_path / "b", beam=BEAM_TWICE, **settings)) == expected
 
 
 @pytest.mark.slow
@@ -418,13 +419,14 @@ def test_a_dry_run_writes_nothing(tmp_path):
     flags = "--runner=FlinkRunner --flink_master=h:1 --sdk_container_image=me/mural:1"
     text = convert.describe_plan(sources, tmp_path / "out", Settings(drop_duplicates="pair", beam=flags))
     assert sorted(tmp_path.rglob("*")) == before
-    assert "3 sources" in text and "Hash 1 duplicate pair" in text and "Write" in text
+    assert "3 sources" in text and "Ask 1 duplicate pair" in text and "Write" in text
     assert "FlinkRunner with --runner=FlinkRunner --flink_master=h:1" in text and "Container: me/mural:1" in text
 
 
-def test_runners_that_would_fetch_programs(tmp_path):
-    with pytest.raises(UserError, match="--runner=DirectRunner would fetch a program"):
-        run(write_sources(tmp_path), tmp_path / "out", beam="--runner=DirectRunner")
+@pytest.mark.parametrize("flags", ["--runner=DirectRunner", "--project=p"])
+def test_runners_of_this_machine(flags):
+    with pytest.raises(UserError, match=f"--beam='{flags}' names no runner of a cluster: .* leave --beam out"):
+        Engine(beam=flags)
 
 
 @pytest.mark.parametrize(
@@ -526,7 +528,7 @@ def test_the_extra_resolves_beside_tensorflow(python, line):
 def test_engines_that_are_none_are_one_line(tmp_path):
     for runner, message in (("Nonsense", "Unexpected pipeline runner: Nonsense"), ("PortableRunner", "Timeout")):
         flags = f"--runner={runner} --job_endpoint=localhost:1 --job_server_timeout=1"
-        with pytest.raises(UserError, match=f"The work ended .{runner}.*{message}.*what is finished is kept") as error:
+        with pytest.raises(UserError, match=f"The engine failed: .*{message}.*what is finished is kept") as error:
             run(write_sources(tmp_path), tmp_path / "out", beam=flags)
         assert "\n" not in str(error.value)
 

@@ -17,7 +17,7 @@ import pytest
 from convert_data import contents
 from object_store import object_store, stored, upload
 from search_data import COLORS, ColorEmbedder, png, write_folder
-from test_convert import alive, children
+from test_convert import BEAM_TWICE, alive, children
 
 from mural_tf.data import records, tfrecord
 from mural_tf.errors import UserError
@@ -116,7 +116,7 @@ def test_nothing_but_the_input_decides_the_bytes(tmp_path):
     sources = write_sources(tmp_path)
     expected = contents(run(tmp_path, sources, "a"))
     assert contents(run(tmp_path, sources[::-1], "b")) == expected
-    assert contents(run(tmp_path, sources, "c", beam="--direct_runner_bundle_repeat=1")) == expected
+    assert contents(run(tmp_path, sources, "c", beam=BEAM_TWICE)) == expected
 
 
 @pytest.mark.parametrize("after", [0, 3])
