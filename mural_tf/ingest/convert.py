@@ -24,21 +24,10 @@ from typing import IO, Any
 import google_crc32c
 from tqdm import tqdm
 
+from mural_tf.data import shards
 from mural_tf.data.dataset_folder import DESCRIPTION
 from mural_tf.data.record_format import IMAGE_TEXT, TEXT_PAIRS, ImageTextRecord, TextPair, serialize
-from mural_tf.data.shards import (
-    Manifest,
-    Part,
-    Watch,
-    complete_folder,
-    finished,
-    join_skipped,
-    missing_shards,
-    publish_work,
-    rename_part,
-    work_in,
-    write_manifest,
-)
+from mural_tf.data.shards import Manifest, Part
 from mural_tf.data.skipped import MINIMUM, Tally
 from mural_tf.data.tfrecord import framed
 from mural_tf.errors import UserError
@@ -93,7 +82,7 @@ def convert(
         source.check()
     identity = describe_input(sources, settings)
     folder = work_folder(output)
-    with work_in(folder, output, identity, restart, DESCRIPTION, "data set") as unfinished:
+    with shards.work_in(folder, output, identity, restart, DESCRIPTION, "data set") as unfinished:
         if unfinished:
             (folder / "decided").mkdir(exist_ok=True)
             plan = make_plan(sources, settings, folder)
@@ -173,11 +162,11 @@ def make_plan(sources: Sequence[Source], settings: Settings, folder: pathlib.Pat
     rows = sum(unit.weight for _, unit in units) // 100
     partitions = max(1, min(1024, rows // ROWS_IN_A_PARTITION))
     asked = Asked(sources, units, settings, folder / "decided", partitions)
-    shards: list[list[int]] = []
+    groups: list[list[int]] = []
     for kind in dict.fromkeys(sources[index].ITEM for index, _ in units):
         numbers = [number for number, (index, _) in enumerate(units) if sources[index].ITEM == kind]
-        shards += _grouped(_mixed(numbers, units, settings.shuffle), units, settings.shard_megabytes * 1_000_000)
-    return Plan(asked, shards, folder)
+        groups += _grouped(_mixed(numbers, units, settings.shuffle), units, settings.shard_megabytes * 1_000_000)
+    return Plan(asked, groups, folder)
 
 
 def _mixed(numbers: Sequence[int], units: Sequence[tuple[int, Unit]], shuffle: bool) -> list[int]:
@@ -231,12 +220,12 @@ def stages_of(plan: Plan, missing: Sequence[int]) -> list[Stage]:
 
 def _run(plan: Plan, settings: Settings, progress: bool) -> None:
     """Writes all shards that are missing, with a bar."""
-    missing = missing_shards(plan.folder, len(plan.shards))
+    missing = shards.missing_shards(plan.folder, len(plan.shards))
     if not missing:
         return
     sizes = [plan.size_of(number) for number in range(len(plan.shards))]
     with tqdm(total=plan.size, unit="B", unit_scale=True, desc="Converting", disable=not progress) as bar:
-        watch = Watch(plan.folder, sizes, settings.max_skipped_fraction, bar, Tally())
+        watch = shards.Watch(plan.folder, sizes, settings.max_skipped_fraction, bar, Tally())
         settings.engine().run(stages_of(plan, missing), plan.folder, watch)
 
 
@@ -269,7 +258,7 @@ class WriteShard:
             tally.check(self.settings.max_skipped_fraction)
         units = [self.plan.asked.units[unit][1] for unit in self.plan.shards[number]]
         manifest = Manifest(tally, sorted(parts, key=lambda part: part.name), [[*unit[:4]] for unit in units])
-        write_manifest(self.plan.folder, number, manifest)
+        shards.write_manifest(self.plan.folder, number, manifest)
         yield number
 
     def _records(self, shard: int, tally: Tally) -> Iterator[tuple[str, str, bytes, int, dict[str, int]]]:
@@ -390,30 +379,30 @@ def finish(plan: Plan, output: pathlib.Path, identity: dict, settings: Settings)
       UserError: a part that is not as its manifest says, too much that was skipped, or nothing to write.
     """
     folder, tally = plan.folder, Tally()
-    manifests = finished(folder, len(plan.shards), tally, settings.max_skipped_fraction)
+    manifests = shards.finished(folder, len(plan.shards), tally, settings.max_skipped_fraction)
     parts: dict[tuple[str, str], list[Part]] = {}
     for part in (part for manifest in manifests for part in manifest.parts):
         parts.setdefault((part.kind, part.split), []).append(part)
     if not parts:
         raise UserError("Nothing to write: " + "; ".join(line.strip() for line in tally.lines()) + ".")
-    complete = complete_folder(folder, output)
-    shards: dict[str, Part] = {}
+    complete = shards.complete_folder(folder, output)
+    files: dict[str, Part] = {}
     for (kind, split), found in sorted(parts.items()):
         (complete / kind).mkdir(parents=True, exist_ok=True)
         for index, part in enumerate(found):
             name = f"{kind}/{split}-{index:05d}-of-{len(found):05d}.tfrecord"
-            rename_part(folder, part, complete / name)
-            shards[name] = part
-    join_skipped(folder, len(plan.shards), complete / SKIPPED)
-    text = json.dumps({**identity, **_description(shards, tally)}, indent=1, ensure_ascii=False) + "\n"
+            shards.rename_part(folder, part, complete / name)
+            files[name] = part
+    shards.join_skipped(folder, len(plan.shards), complete / SKIPPED)
+    text = json.dumps({**identity, **_description(files, tally)}, indent=1, ensure_ascii=False) + "\n"
     (complete / DESCRIPTION).write_text(text, encoding="utf-8")
-    publish_work(folder, output)
+    shards.publish_work(folder, output)
 
 
-def _description(shards: dict[str, Part], tally: Tally) -> dict:
+def _description(files: dict[str, Part], tally: Tally) -> dict:
     """What `dataset.json` says of the records, in the words of the emoji benchmark's."""
     images, pairs, languages = {}, {}, {}
-    for part in shards.values():
+    for part in files.values():
         if part.kind == IMAGE_TEXT:
             counts = images.setdefault(part.split, {"images": 0, "captions": 0})
             counts["images"] += part.records
@@ -426,13 +415,12 @@ def _description(shards: dict[str, Part], tally: Tally) -> dict:
             of_kind[part.split] = of_kind.get(part.split, 0) + count
     described = {
         name: {"bytes": part.bytes, "crc32c": part.crc32c, "records": part.records, "languages": part.languages}
-        for name, part in shards.items()
+        for name, part in files.items()
     }
     return {
         "counts": {"image_text": images, "text_pairs": pairs},
         "languages": dict(sorted(languages.items())),
-        "skipped": {kind: {"count": count, "first": first} for kind, (count, first) in tally.skipped.items()},
-        "left_out": {kind: {"count": count, "first": first} for kind, (count, first) in tally.left_out.items()},
+        **tally.described(),
         "shards": described,
     }
 

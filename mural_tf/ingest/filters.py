@@ -3,7 +3,7 @@
 The filters are those of ALIGN (Jia et al., 2021, §3) and [ETCL] §3.2: sizes of images, lengths of texts, texts on too
 many images and images with too many texts, and images that look like evaluation images.
 
-Similar images are found by `imagehash.phash`: 64 bits, the signs of an image's lowest frequencies. Copies of one
+Similar images are found by a perceptual hash: 64 bits, the signs of an image's lowest frequencies. Copies of one
 picture in another size or JPEG quality differ in a few bits, different pictures in about half of them.
 
 What depends on all data (frequent texts and images, duplicates) is decided before, see decisions.py.
@@ -72,19 +72,20 @@ def usable_bytes(image: bytes, opened: PIL.Image.Image, image_size: int = 0) -> 
 HASHES = "evaluation_hashes.npy"
 BITS = 64
 _ENOUGH = 256  # a JPEG is decoded to at least as many pixels a side: the hash looks at 32
+_SIDE = 32
+_COSINES = np.cos(np.pi * np.outer(np.arange(8), 2 * np.arange(_SIDE) + 1) / (2 * _SIDE))  # [8, 32]
 
 
 def perceptual_hash(image: PIL.Image.Image) -> int:
-    """Returns an opened image's 64 bits, which are of the upright picture; raises `BadImage`."""
-    try:
-        import imagehash
-    except ImportError:
-        raise UserError(
-            "Comparing images with evaluation images needs a package that is not installed: pip install ImageHash "
-            "(or mural-tf[convert])."
-        ) from None
+    """Returns the 64 bits of an opened image, which are of the upright picture; raises `BadImage`.
+
+    With 32 x 32 grey values G and C[k, j] = cos(π k (2j + 1) / 64), a bit is whether one of the 8 x 8 lowest
+    frequencies C G Cᵀ is above their median: what ImageHash's `phash` gives, without SciPy and PyWavelets.
+    """
     image.draft("L", (_ENOUGH, _ENOUGH))
-    bits = imagehash.phash(turned(image)).hash.ravel()
+    small = turned(image).convert("L").resize((_SIDE, _SIDE), PIL.Image.Resampling.LANCZOS)
+    frequencies = np.round(_COSINES @ np.asarray(small, np.float64) @ _COSINES.T, 6)  # [8, 8], exact zeros where flat
+    bits = frequencies > np.median(frequencies)
     return int.from_bytes(np.packbits(bits).tobytes(), "big")
 
 

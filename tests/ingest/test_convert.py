@@ -166,7 +166,7 @@ def test_a_kill_while_shards_get_their_names(small_shards, tmp_path, monkeypatch
     for after in (0, 1, 5):
         calls = []
 
-        def stopping(folder, part, name, rename=convert.rename_part, calls=calls, after=after):
+        def stopping(folder, part, name, rename=shards.rename_part, calls=calls, after=after):
             calls.append(name)
             if len(calls) > after:
                 raise KeyboardInterrupt
@@ -174,7 +174,7 @@ def test_a_kill_while_shards_get_their_names(small_shards, tmp_path, monkeypatch
 
         output = tmp_path / f"out{after}"
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(convert, "rename_part", stopping)
+            patch.setattr(shards, "rename_part", stopping)
             run(sources, output, shard_megabytes=0)
         assert contents(run(sources, output, shard_megabytes=0)) == whole
 

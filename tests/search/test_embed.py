@@ -19,7 +19,7 @@ from object_store import object_store, stored, upload
 from search_data import COLORS, ColorEmbedder, png, write_folder
 from test_convert import BEAM_TWICE, alive, children
 
-from mural_tf.data import records, tfrecord
+from mural_tf.data import records, shards, tfrecord
 from mural_tf.errors import UserError
 from mural_tf.search import build, collect, commands, embed
 from mural_tf.search.collect import Seen, Unreadable
@@ -123,7 +123,7 @@ def test_nothing_but_the_input_decides_the_bytes(tmp_path):
 def test_an_interrupted_run_goes_on(tmp_path, monkeypatch, after):
     sources, done = write_sources(tmp_path), []
     whole = contents(run(tmp_path, sources, "whole"))
-    shards = sum(name.startswith("vectors") for name in whole)
+    count = sum(name.startswith("vectors") for name in whole)
 
     def stopping(self, element, write=EmbedShard.__call__):
         if len(done) == after:
@@ -146,7 +146,7 @@ def test_an_interrupted_run_goes_on(tmp_path, monkeypatch, after):
     with monkeypatch.context() as patch:
         patch.setattr(EmbedShard, "__call__", counting)
         assert contents(run(tmp_path, sources)) == whole
-    assert not set(again) & set(done) and len(again) + len(done) == shards
+    assert not set(again) & set(done) and len(again) + len(done) == count
 
 
 @pytest.mark.parametrize("after", [0, 5])
@@ -154,14 +154,14 @@ def test_a_kill_while_shards_get_their_names(tmp_path, monkeypatch, after):
     sources, calls = write_sources(tmp_path), []
     whole = contents(run(tmp_path, sources, "whole"))
 
-    def stopping(folder, part, name, rename=embed.rename_part):
+    def stopping(folder, part, name, rename=shards.rename_part):
         calls.append(name)
         if len(calls) > after:
             raise KeyboardInterrupt
         rename(folder, part, name)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(embed, "rename_part", stopping)
+        patch.setattr(shards, "rename_part", stopping)
         run(tmp_path, sources)
     assert contents(run(tmp_path, sources)) == whole
 
