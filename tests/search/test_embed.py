@@ -17,7 +17,8 @@ import pytest
 from convert_data import contents
 from object_store import object_store, stored, upload
 from search_data import COLORS, ColorEmbedder, png, write_folder
-from test_convert import BEAM_TWICE, alive, children
+from test_convert import BEAM_TWICE
+from test_work import alive, children
 
 from mural_tf.data import records, shards, tfrecord
 from mural_tf.errors import UserError
