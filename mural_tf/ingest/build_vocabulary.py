@@ -119,15 +119,12 @@ class WordCounts:
     def __init__(self, folder: pathlib.Path):
         self._folder = folder
         self.totals: collections.Counter[str] = collections.Counter()
-        for language, _, count in self._rows():
-            self.totals[language] += count
+        for path in self._files():
+            for language, _, count in _rows_of(path):
+                self.totals[language] += count
 
-    def _rows(self) -> Iterator[tuple[str, str, int]]:
-        for path in sorted(self._folder.glob("counts-*.tsv")):
-            with path.open(encoding="utf-8") as file:
-                for line in file:
-                    language, word, count = line.rstrip("\n").split("\t")
-                    yield language, word, int(count)
+    def _files(self) -> list[pathlib.Path]:
+        return sorted(self._folder.glob("counts-*.tsv"))
 
     def combined(self, temperature: float = 1.0, most: int = MOST_WORDS) -> tuple[collections.Counter, int]:
         """Returns the counts of the most frequent words over all languages, and how many words there are beside them.
@@ -143,17 +140,22 @@ class WordCounts:
         factors = temperature_factors(self.totals, temperature)
         kept: list[tuple[int, Any, str]] = []
         words = 0
-        for path in sorted(self._folder.glob("counts-*.tsv")):  # a word's counts are in one file
+        for path in self._files():  # a word's counts are in one file
             sums: collections.Counter[str] = collections.Counter()
-            with path.open(encoding="utf-8") as file:
-                for line in file:
-                    language, word, count = line.rstrip("\n").split("\t")
-                    sums[word] += round(int(count) * factors[language])
+            for language, word, count in _rows_of(path):
+                sums[word] += round(count * factors[language])
             words += len(sums)
             kept += [(-count, word) for word, count in sums.items()]
             if len(kept) > most:
                 kept = heapq.nsmallest(most, kept)
         return collections.Counter({word: -count for count, word in sorted(kept)}), max(0, words - most)
+
+
+def _rows_of(path: pathlib.Path) -> Iterator[tuple[str, str, int]]:
+    with path.open(encoding="utf-8") as file:
+        for line in file:
+            language, word, count = line.rstrip("\n").split("\t")
+            yield language, word, int(count)
 
 
 def temperature_factors(totals: collections.Counter, temperature: float) -> dict[str, float]:

@@ -36,7 +36,7 @@ from mural_tf.files import (
     whole,
 )
 from mural_tf.hashes import bytes_hash, text_hash
-from mural_tf.ingest.decisions import ROWS_IN_A_PARTITION, SAME_IMAGE, SAME_PAIR, SAME_TEXT, Ask, Asked, Decide, Keep
+from mural_tf.ingest.decisions import ROWS_IN_A_PARTITION, SAME_IMAGE, SAME_PAIR, SAME_TEXT, Ask, Decide, Keep, Request
 from mural_tf.ingest.filters import Screen, hash_evaluation_images, hash_excluded
 from mural_tf.ingest.source import Pair, Reading, Settings, Source
 from mural_tf.ingest.sources.captioned_sets import Coco, CocoCn, Karpathy, Multi30k
@@ -133,23 +133,23 @@ class Plan:
     """What a conversion will do.
 
     Attributes:
-      asked: sources, units, settings and the folder of decisions.
+      request: sources, units, settings and the folder of decisions.
       shards: the units of each shard, by number.
       folder: of the work.
     """
 
-    asked: Asked
+    request: Request
     shards: list[list[int]]
     folder: pathlib.Path
 
     @property
     def size(self) -> int:
         """Bytes that will be read."""
-        return sum(unit.size for _, unit in self.asked.units)
+        return sum(unit.size for _, unit in self.request.units)
 
     def size_of(self, shard: int) -> int:
         """Bytes that will be read for a shard."""
-        return sum(self.asked.units[number][1].size for number in self.shards[shard])
+        return sum(self.request.units[number][1].size for number in self.shards[shard])
 
 
 def make_plan(sources: Sequence[Source], settings: Settings, folder: pathlib.Path) -> Plan:
@@ -161,12 +161,12 @@ def make_plan(sources: Sequence[Source], settings: Settings, folder: pathlib.Pat
     units = [(index, unit) for index, source in enumerate(sources) for unit in source.units(settings.unit_bytes)]
     rows = sum(unit.weight for _, unit in units) // 100
     partitions = max(1, min(1024, rows // ROWS_IN_A_PARTITION))
-    asked = Asked(sources, units, settings, folder / "decided", partitions)
+    request = Request(sources, units, settings, folder / "decided", partitions)
     groups: list[list[int]] = []
     for kind in dict.fromkeys(sources[index].ITEM for index, _ in units):
         numbers = [number for number, (index, _) in enumerate(units) if sources[index].ITEM == kind]
         groups += _grouped(_mixed(numbers, units, settings.shuffle), units, settings.shard_megabytes * 1_000_000)
-    return Plan(asked, groups, folder)
+    return Plan(request, groups, folder)
 
 
 def _mixed(numbers: Sequence[int], units: Sequence[tuple[int, Unit]], shuffle: bool) -> list[int]:
@@ -206,15 +206,15 @@ def _grouped(numbers: Sequence[int], units: Sequence[tuple[int, Unit]], least: i
 
 def stages_of(plan: Plan, missing: Sequence[int]) -> list[Stage]:
     """Returns the work: what is not decided yet, stage by stage, then the shards that are missing."""
-    asked, stages = plan.asked, []
-    for number, kinds in enumerate(asked.stages()):
+    request, stages = plan.request, []
+    for number, kinds in enumerate(request.stages()):
         name = f"{number + 1} {', '.join(kinds)}"
         steps = [
-            Step(f"Ask {name}", Ask, (asked, kinds)),
-            Step(f"Decide {name}", Decide, (asked,)),
-            Step(f"Keep {name}", Keep, (asked.folder,)),
+            Step(f"Ask {name}", Ask, (request, kinds)),
+            Step(f"Decide {name}", Decide, (request,)),
+            Step(f"Keep {name}", Keep, (request.folder,)),
         ]
-        stages.append(Stage(asked.jobs(kinds), steps, asked.folder / f"stage-{number}.done"))
+        stages.append(Stage(request.jobs(kinds), steps, request.folder / f"stage-{number}.done"))
     return [*stages, Stage(missing, [Step("Write", WriteShard, (plan,))])]
 
 
@@ -236,8 +236,8 @@ class WriteShard:
     """Makes a shard of its units; made once in every worker. The same shard gives the same bytes."""
 
     def __init__(self, plan: Plan):
-        self.plan, self.settings = plan, plan.asked.settings
-        self.screen, self.names = Screen(self.settings, plan.asked.folder), plan.asked.names()
+        self.plan, self.settings = plan, plan.request.settings
+        self.screen, self.names = Screen(self.settings, plan.request.folder), plan.request.names()
         same = self.settings.drop_duplicates
         self.kinds = {"text": [SAME_TEXT], "image": [SAME_IMAGE], "both": [SAME_IMAGE, SAME_TEXT]}.get(same, [])
         self.kinds = [SAME_PAIR] if same == "pair" else self.kinds
@@ -256,7 +256,7 @@ class WriteShard:
                 writers[kind, split].add(record, texts, languages)
                 tally.written += texts
             tally.check(self.settings.max_skipped_fraction)
-        units = [self.plan.asked.units[unit][1] for unit in self.plan.shards[number]]
+        units = [self.plan.request.units[unit][1] for unit in self.plan.shards[number]]
         manifest = Manifest(tally, sorted(parts, key=lambda part: part.name), [[*unit[:4]] for unit in units])
         shards.write_manifest(self.plan.folder, number, manifest)
         yield number
@@ -294,12 +294,12 @@ class WriteShard:
 
     def _items(self, shard: int, tally: Tally) -> Iterator[tuple[Source, Any, Reading]]:
         """Yields the items of all units, side by side in proportion to their sizes."""
-        asked = self.plan.asked
+        request = self.plan.request
         queue, streams = [], {}
         for number in self.plan.shards[shard]:
-            index, unit = asked.units[number]
-            reading = Reading(tally, asked.decided(number, self.names))
-            streams[number] = asked.sources[index], asked.sources[index].read(unit, reading), reading
+            index, unit = request.units[number]
+            reading = Reading(tally, request.decided(number, self.names))
+            streams[number] = request.sources[index], request.sources[index].read(unit, reading), reading
             heapq.heappush(queue, (0.0, number))
         while queue:
             place, number = heapq.heappop(queue)
@@ -307,7 +307,7 @@ class WriteShard:
             for count, item in enumerate(items, start=1):
                 yield source, item, reading
                 if count == SIDE_BY_SIDE:
-                    heapq.heappush(queue, (place + count / max(1, asked.units[number][1].weight), number))
+                    heapq.heappush(queue, (place + count / max(1, request.units[number][1].weight), number))
                     break
 
 
@@ -433,7 +433,7 @@ def describe_plan(sources: Sequence[Source], output: str | os.PathLike, settings
     plan = make_plan(sources, settings, work_folder(as_path(output)))
     stages = stages_of(plan, range(len(plan.shards)))
     lines = [
-        f"{len(plan.asked.units)} units of {len(sources)} sources, {plan.size:,} bytes, to {len(plan.shards)} shards",
+        f"{len(plan.request.units)} units of {len(sources)} sources, {plan.size:,} bytes, to {len(plan.shards)} shards",
         *(f"  {source.KIND}:{source.path}, {len(source.input_files())} files" for source in sources),
         f"Steps: {' | '.join(step.name for stage in stages for step in stage.steps)}",
         *settings.engine().describe(),

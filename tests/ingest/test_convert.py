@@ -94,7 +94,7 @@ def test_shards_mix_the_sources(tmp_path):
     sources = [f"opus:{tmp_path}/de-en.txt.zip", f"pairs:{tmp_path}/small.tsv,language_b=fr"]
     settings = Settings(unit_bytes=4_000, shard_megabytes=0)
     parsed = [parse_source(source, KINDS) for source in sources]
-    units = convert.make_plan(parsed, settings, tmp_path).asked.units
+    units = convert.make_plan(parsed, settings, tmp_path).request.units
     order = convert._mixed(range(len(units)), units, shuffle=False)
     small = [place for place, number in enumerate(order) if units[number][0] == 1]
     assert len(units) > 50 and len(small) > 5
