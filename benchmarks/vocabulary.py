@@ -55,8 +55,8 @@ def main() -> None:
             path.write_text(json.dumps(counts))
             for builder, size in itertools.product(arguments.builders, arguments.sizes):
                 processor, _, memory = measure([sys.executable, "-c", LEARN, str(path), str(size), builder])
-                took = f"{processor:7.1f} processor s {memory:7,.0f} MiB"
-                print(f"{builder:15} {words:6.0e} words, {len(counts):,} different, {size:,} pieces: {took}", flush=True)
+                of = f"{words:6.0e} words, {len(counts):,} different, {size:,} pieces"
+                print(f"{builder:15} {of}: {processor:7.1f} processor s {memory:7,.0f} MiB", flush=True)
 
 
 if __name__ == "__main__":

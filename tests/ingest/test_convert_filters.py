@@ -82,8 +82,7 @@ def test_lengths_of_texts(tmp_path):
     }
 
 
-@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
-def test_frequent_texts_and_images(tmp_path, workers):
+def test_frequent_texts_and_images(tmp_path):
     for n in range(6):
         (tmp_path / f"{n}.jpg").write_bytes(image_bytes(n))
     rows = [(f"{n}.jpg", "on three images") for n in range(3)]  # at the bound of 3
@@ -92,7 +91,7 @@ def test_frequent_texts_and_images(tmp_path, workers):
     rows += [("5.jpg", f"text {n}") for n in range(6)]
     rows += [("0.jpg", "on three images")] * 3  # repeats do not count as further images
     filters = Filters(max_images_per_text=3, max_texts_per_image=5)
-    output = run([write_captions(tmp_path, rows)], tmp_path / "out", filters=filters, workers=workers)
+    output = run([write_captions(tmp_path, rows)], tmp_path / "out", filters=filters)
     kept = [(record.image_id, record.captions[0]) for record in images_in(output)]
     assert sorted(kept) == sorted(rows[:3] + rows[7:12] + rows[18:])
     # "on four images" 4 times; the six texts of image 5, five of which are also on image 4, go with the image
@@ -236,12 +235,8 @@ def naive(found, which):
     return kept
 
 
-FAST = (("text", 7, True), ("image", 7, True), ("both", 2, False), ("pair", 2, False))
-
-
-@pytest.mark.parametrize(("which", "shards", "inline"), [
-    pytest.param(which, *cut, marks=[] if (which, *cut) in FAST else pytest.mark.slow)
-    for which in ("text", "image", "both", "pair") for cut in ((1, True), (2, False), (7, True))
+@pytest.mark.parametrize("which, shards, inline", [
+    ("text", 7, True), ("image", 7, True), ("both", 2, False), ("pair", 2, False), ("both", 7, True), ("pair", 1, True),
 ])  # fmt: skip
 def test_duplicates_as_a_dictionary_finds_them(tmp_path, which, shards, inline):
     """Records with images inside, and captions of files, over several units; the first of each stays."""
@@ -305,20 +300,20 @@ def test_no_image_bytes_are_shuffled(tmp_path):
     for source in sources:
         source.check()
     (tmp_path / "work" / "decided").mkdir(parents=True)
-    asked = convert.make_plan(sources, settings, tmp_path / "work").asked
+    request = convert.make_plan(sources, settings, tmp_path / "work").request
     marks = [(tmp_path / f"{n}.jpg").read_bytes()[100:116] for n in range(3)]
     blocks = 0
-    for stage in asked.stages():
+    for stage in request.stages():
         rows = {}
-        for job in asked.jobs(stage):
-            for key, value in Ask(asked, stage)(job):
+        for job in request.jobs(stage):
+            for key, value in Ask(request, stage)(job):
                 rows.setdefault(key, []).append(value)
         for element in rows.items():
-            for target, block in Decide(asked)(element):
+            for target, block in Decide(request)(element):
                 assert not any(mark in data for mark in marks for data in (block, *(d for _, d in element[1])))
-                list(Keep(asked.folder)((target, [block])))
+                list(Keep(request.folder)((target, [block])))
                 blocks += 1
-    assert blocks >= 2 and not any(mark in path.read_bytes() for mark in marks for path in asked.folder.iterdir())
+    assert blocks >= 2 and not any(mark in path.read_bytes() for mark in marks for path in request.folder.iterdir())
 
 
 def write_images(folder):
