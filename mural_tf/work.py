@@ -10,10 +10,10 @@ What a step did is on disk when it returns: engines elsewhere repeat and reorder
 
 from __future__ import annotations
 
-import argparse
 import collections
 import contextlib
 import dataclasses
+import functools
 import itertools
 import logging
 import multiprocessing
@@ -37,7 +37,6 @@ from mural_tf.files import remove_tree, storage_errors, write_whole
 
 BUCKETS = 1024  # files, in each worker, of what waits for the next step: about one for each key of a large conversion
 POLL = 0.2  # seconds between two looks at what is finished
-LOG = "beam.log"
 _OF_THIS_MACHINE = ("DirectRunner", "SwitchingDirectRunner", "InteractiveRunner")  # they fetch a program, or are slow
 
 
@@ -86,8 +85,7 @@ class Engine:
     def __post_init__(self):
         if self.workers < 0:
             raise UserError(f"workers is {self.workers}: expected 0 or more.")
-        runner, _ = self._named
-        if self.beam and (not runner or runner in _OF_THIS_MACHINE):
+        if self.beam and self._flag("runner") in ("", *_OF_THIS_MACHINE):
             raise UserError(
                 f"--beam={self.beam!r} names no runner of a cluster: expected --runner=DataflowRunner, FlinkRunner or "
                 "the like. On this machine leave --beam out: --workers processes do the work."
@@ -95,20 +93,16 @@ class Engine:
         if self.beam:
             _import_beam()
 
-    @property
-    def _named(self) -> tuple[str, str]:
-        parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-        parser.add_argument("--runner", default="")
-        parser.add_argument("--sdk_container_image", default="none named (--sdk_container_image)")
-        found, _ = parser.parse_known_args(shlex.split(self.beam))
-        return found.runner, found.sdk_container_image
+    def _flag(self, name: str) -> str:
+        found = re.search(rf"--{name}[= ](\S+)", self.beam)
+        return found[1] if found else ""
 
     def describe(self) -> list[str]:
         """Returns lines that say where work would run."""
-        runner, container = self._named
         if not self.beam:
             return [f"Runs on: {self.workers} processes here"]
-        return [f"Runs on: {runner} with {self.beam}", f"Container: {container}"]
+        container = self._flag("sdk_container_image") or "none named (--sdk_container_image)"
+        return [f"Runs on: {self._flag('runner')} with {self.beam}", f"Container: {container}"]
 
     def run(self, stages: Sequence[Stage], folder: pathlib.Path, watch: Callable[[], None] = lambda: None) -> None:
         """Goes through all stages that are not complete.
@@ -205,14 +199,18 @@ def _workers(count: int, worker: _Worker) -> Iterator[Callable[[Iterable[tuple]]
         yield lambda calls: (worker(*call) for call in calls)
         return
     context = multiprocessing.get_context("spawn")  # TensorFlow must not be forked
-    ours, theirs = context.Pipe()
+    theirs, ours = context.Pipe(duplex=False)
     pool = futures.ProcessPoolExecutor(count, context, _begin, (theirs, worker))
 
     def each(calls: Iterable[tuple]) -> Iterator[None]:
         calls, running = iter(calls), set()
         while True:
-            with _interrupts_held_back():  # which processes that are started meanwhile never hear of
+            # Processes that are started meanwhile never hear of Ctrl-C: they end with this one.
+            mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
                 running |= {pool.submit(_call, *call) for call in itertools.islice(calls, 2 * count - len(running))}
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             if not running:
                 return
             finished, running = futures.wait(running, POLL, futures.FIRST_COMPLETED)
@@ -231,15 +229,6 @@ def _workers(count: int, worker: _Worker) -> Iterator[Callable[[Iterable[tuple]]
         ours.close()  # which ends the workers, whatever they do
         theirs.close()
         pool.shutdown(cancel_futures=True)
-
-
-@contextlib.contextmanager
-def _interrupts_held_back() -> Iterator[None]:
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _begin(parent: multiprocessing.connection.Connection, worker: _Worker) -> None:
@@ -296,7 +285,7 @@ def _run_on_beam(engine: Engine, stages: Sequence[Stage], folder: pathlib.Path, 
     except UserError:
         raise
     except Exception as error:  # engines have no common one
-        raise UserError(_reason(traceback.format_exc(), folder)) from error
+        raise UserError(_reason(traceback.format_exc())) from error
 
 
 def add_stages(pipeline, stages: Sequence[Stage], folder: pathlib.Path) -> None:
@@ -313,26 +302,20 @@ def add_stages(pipeline, stages: Sequence[Stage], folder: pathlib.Path) -> None:
             found = found | step.name >> beam.FlatMap(_Made(step, folder).call, *(() if place else waited_for))
         complete = found | f"Count {number}" >> beam.combiners.Count.Globally()
         if stage.mark:
-            complete = complete | f"Mark {number}" >> beam.Map(_Mark(stage.mark))
+            complete = complete | f"Mark {number}" >> beam.Map(functools.partial(_mark, stage.mark))
         waited_for = (beam.pvalue.AsSingleton(complete),)
 
 
-class _Mark:
-    def __init__(self, path: pathlib.Path):
-        self._path = path
-
-    def __call__(self, count: int) -> int:
-        write_whole(self._path, "")
-        return count
+def _mark(path: pathlib.Path, count: int) -> int:
+    write_whole(path, "")
+    return count
 
 
-def _reason(log: str, folder: pathlib.Path) -> str:
-    """Returns what a step said, whose error comes as text, or a sentence about an engine that failed by itself."""
+def _reason(log: str) -> str:
+    """Returns what a step said, whose error comes as text, or the last line of an engine that failed by itself."""
     told = re.search(r"UserError: (.+?)(?: \[while running|\n|$)", log)
     if told:
         return told[1]
-    with contextlib.suppress(OSError, UserError):
-        write_whole(folder / LOG, log)
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     last = next((line for line in reversed(lines) if "Error" in line), lines[-1])
-    return f"The engine failed: {last[:500].rstrip('.')}. All it said is in {folder / LOG}; what is finished is kept."
+    return f"The engine failed: {last[:500].rstrip('.')}. Its own log has more; what is finished is kept."

@@ -320,39 +320,37 @@ class PartWriter:
     def __init__(self, folder: pathlib.Path, shard: int, kind: str, split: str, settings: Settings, parts: list[Part]):
         self._folder, self._shard, self._kind, self._split = folder, shard, kind, split
         self._most, self._shuffle, self._parts = settings.shard_megabytes * 1_500_000, settings.shuffle, parts
-        self._index, self._stack = 0, contextlib.ExitStack()
-        self._file: IO[bytes] | None = None
+        self._index, self._stack, self._part = 0, contextlib.ExitStack(), None
 
     def __enter__(self) -> PartWriter:
         return self
 
     def __exit__(self, *failure) -> None:
-        if failure[0] is None and self._file is not None:
+        if failure[0] is None and self._part is not None:
             self._close()
         self._stack.__exit__(*failure)
 
     def add(self, record: bytes, texts: int, languages: dict[str, int]) -> None:
         """Writes one record, or keeps it until the file's records are put into the order of their hashes."""
-        if self._file is None:
+        if self._part is None:
             self._open()
-        data = framed(record)
+        data, part = framed(record), self._part
         if self._shuffle:
             self._kept.append(data)
         else:
             self._write(data)
-        self._size += len(data)
-        self._records, self._texts = self._records + 1, self._texts + texts
-        self._languages.update(languages)
-        if self._most and self._size >= self._most:
+        part.bytes, part.records, part.texts = part.bytes + len(data), part.records + 1, part.texts + texts
+        for language, count in languages.items():
+            part.languages[language] = part.languages.get(language, 0) + count
+        if self._most and part.bytes >= self._most:
             self._close()
 
     def _open(self) -> None:
-        self._name = f"{self._shard:06d}.{self._kind}.{self._split}.{self._index:04d}.tfrecord"
-        partial = self._stack.enter_context(whole(self._folder / self._name))
-        self._file = self._stack.enter_context(partial.open("wb"))
+        name = f"{self._shard:06d}.{self._kind}.{self._split}.{self._index:04d}.tfrecord"
+        self._part, self._index = Part(self._kind, self._split, name, 0, "", 0, 0, {}), self._index + 1
+        partial = self._stack.enter_context(whole(self._folder / name))
+        self._file: IO[bytes] = self._stack.enter_context(partial.open("wb"))
         self._kept: list[bytes] = []
-        self._size = self._records = self._texts = 0
-        self._languages: collections.Counter = collections.Counter()
         self._checksum = google_crc32c.Checksum()
 
     def _write(self, data: bytes) -> None:
@@ -363,10 +361,9 @@ class PartWriter:
         for data in sorted(self._kept, key=bytes_hash):
             self._write(data)
         self._stack.close()
-        checksum, self._file, self._index = self._checksum.hexdigest().decode(), None, self._index + 1
-        languages = dict(sorted(self._languages.items()))
-        values = (self._size, checksum, self._records, self._texts, languages)
-        self._parts.append(Part(self._kind, self._split, self._name, *values))
+        part, self._part = self._part, None
+        part.crc32c, part.languages = self._checksum.hexdigest().decode(), dict(sorted(part.languages.items()))
+        self._parts.append(part)
 
 
 # The end.
