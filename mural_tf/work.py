@@ -32,6 +32,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent import futures
 from typing import Any, NamedTuple
 
+from tqdm import tqdm
+
 from mural_tf.errors import UserError
 from mural_tf.files import remove_tree, storage_errors, write_whole
 
@@ -235,6 +237,7 @@ def _begin(parent: multiprocessing.connection.Connection, worker: _Worker) -> No
     """The start of a process of the pool: it ends when the other end of the connection is closed, or its owner dies."""
     global _worker
     _worker = worker
+    tqdm.set_lock(threading.RLock())  # its own is a semaphore of the system's, which would be left behind
 
     def end_with_parent():
         with contextlib.suppress(EOFError, OSError):
