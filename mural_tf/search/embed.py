@@ -144,21 +144,21 @@ def embed(
         raise UserError(f"The model folder {model} does not exist; give a workdir or an export.")
     here = local_copy(model)
     files = sorted(dict(collect.list_files(settings.kind, sources, settings.split)).items())
-    pieces = collect.cut_files(settings.kind, files, settings.shard_items)
-    output, identity = as_path(output), _identity(here, sources, pieces, settings)
+    groups = collect.cut_files(settings.kind, files, settings.shard_items)
+    output, identity = as_path(output), _identity(here, sources, groups, settings)
     folder = output.parent / f".{output.name}.embedding"
     with shards.work_in(folder, output, identity, restart, DESCRIPTION, "set of embeddings") as unfinished:
         if unfinished:
-            _run(collect.absolute(model), pieces, folder, settings, progress)
-            _finish(folder, output, identity, len(pieces), settings)
+            _run(collect.absolute(model), groups, folder, settings, progress)
+            _finish(folder, output, identity, len(groups), settings)
     return output
 
 
-def _identity(model: pathlib.Path, sources: Sequence[str], shards: Sequence, settings: Settings) -> dict:
+def _identity(model: pathlib.Path, sources: Sequence[str], groups: Sequence, settings: Settings) -> dict:
     """Returns what identifies embeddings, as JSON values."""
     names = sorted(map(collect.absolute, sources))
-    read = hashlib.blake2b(json.dumps(shards).encode(), digest_size=8)
-    for path in collect.side_files(piece.unit.path for pieces in shards for piece in pieces):
+    read = hashlib.blake2b(json.dumps(groups).encode(), digest_size=8)
+    for path in collect.side_files(piece.unit.path for pieces in groups for piece in pieces):
         read.update(path.read_bytes())
     files = read.hexdigest()
     identity = {"name": "embeddings", "format": FORMAT, "sources": names, "files": files, "model": digest(model)}
