@@ -1,11 +1,10 @@
-"""What `embed` costs beside a plain loop over the same captions, and what an index of its vectors takes.
+"""What `embed` costs beside a plain loop over the same captions.
 
     python -m benchmarks.embed --model=exports/emoji_mural                  # 102,400 captions, three times, in turn
-    python -m benchmarks.embed --vectors=1000000                            # an index of a million made vectors, 5 GB
 
 Captions are words of the model's vocabulary, all different. The plain loop is a process that loads the model, reads the
 file and calls `encode_text` with the blocks that `embed` encodes. Both are whole commands, so that starting counts; it
-is measured apart, with few captions. Made vectors are clustered; their index is made exact and with inverted lists.
+is measured apart, with few captions.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ for begin in range(0, len(lines), int(block)):
     np.save(f"{output}-{begin}.npy", vectors)
 """
 FEW = 256  # captions with which starting is measured
-CENTRES, LATENT = 1000, 64
 
 
 def write_captions(path: pathlib.Path, model: str, count: int) -> None:
@@ -71,56 +69,14 @@ def compare(folder: pathlib.Path, model: str, count: int, rounds: int) -> None:
     print(f"embed / loop: median {np.median(ratios):.2f}, {ratios.min():.2f} to {ratios.max():.2f}")
 
 
-class Made:
-    """Gives clustered vectors to texts that are numbers, the same ones to the same text."""
-
-    def __init__(self, size: int):
-        random = np.random.default_rng(0)
-        self._centres = random.standard_normal((CENTRES, LATENT), dtype=np.float32)
-        self._matrix = random.standard_normal((LATENT, size), dtype=np.float32) / 8.0
-
-    def encode_text(self, texts, batch_size=256, progress=None):
-        """Returns float32 [N, D], L2-normalised."""
-        random = np.random.default_rng(int(texts[0]))
-        latents = self._centres[random.integers(0, CENTRES, len(texts))]
-        latents = latents + 0.6 * random.standard_normal(latents.shape, dtype=np.float32)
-        vectors = latents @ self._matrix
-        vectors += 0.3 * random.standard_normal(vectors.shape, dtype=np.float32)
-        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-
-
-def index(folder: pathlib.Path, count: int, size: int) -> None:
-    """Prints what an index of made vectors takes."""
-    from mural_tf.search import embed
-    from mural_tf.search.index import Fingerprint
-
-    made = Made(size)
-    (folder / "model").mkdir()
-    (folder / "numbers.txt").write_text("".join(f"{number}\n" for number in range(count)))
-    embed.load_model = lambda *_: (made, Fingerprint(made.encode_text(["0", "1"])))
-    settings = embed.Settings(kind="texts", workers=0)
-    embeddings = embed.embed(str(folder / "model"), [str(folder / "numbers.txt")], folder / "embeddings", settings)
-    for method in ("none", "inverted_lists"):
-        flags = [f"--embeddings={embeddings}", f"--output={folder / method}", f"--approximate={method}"]
-        processor, seconds, memory = measure([sys.executable, "-m", "mural_tf", "search", "index", *flags])
-        took = f"{processor:.0f} processor s, {seconds:.0f} s, {memory:,.0f} MiB"
-        print(f"index of {count:,} x {size}, approximate={method}: {took}", flush=True)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="", help="an export; without it nothing is embedded")
+    parser.add_argument("--model", required=True, help="an export")
     parser.add_argument("--captions", type=int, default=102_400)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--vectors", type=int, default=0, help="of the index; 0: none is made")
-    parser.add_argument("--size", type=int, default=512, help="numbers in a vector of the index")
-    parser.add_argument("--folder", help="for the index's files, 4 times its vectors")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
-        if arguments.model:
-            compare(pathlib.Path(folder), arguments.model, arguments.captions, arguments.rounds)
-        if arguments.vectors:
-            index(pathlib.Path(folder), arguments.vectors, arguments.size)
+    with tempfile.TemporaryDirectory() as folder:
+        compare(pathlib.Path(folder), arguments.model, arguments.captions, arguments.rounds)
 
 
 if __name__ == "__main__":
