@@ -51,12 +51,11 @@ EXTRAS = {
     "vocabulary": ["tokenizers>=0.19"],  # the fast word-piece builder
     "words": ["nltk>=3.8"],  # IBM Model 1, for the dictionaries of word_by_word; pure Python
     "pretrained": ["safetensors>=0.4"],  # Hugging Face's files of weights
-    "convert": [  # python -m mural_tf convert, vocabulary, embed
-        "apache-beam>=2.65,<2.78",  # distributed data work; not its [gcp], which TensorFlow 2.15's protobuf excludes
+    "convert": [  # python -m mural_tf convert
         f"pyarrow>=14,<21; {LINE_2_15}",  # Parquet; newer ones need NumPy 2
         f"pyarrow>=18; {LINE_2_21}",
-        "ImageHash>=4.3",  # perceptual hashes, to find evaluation images in training data
     ],
+    "beam": ["apache-beam>=2.65,<2.78"],  # --beam=…; not its [gcp], which TensorFlow 2.15's protobuf excludes
     "evaluation": [  # python -m mural_tf analyse languages; benchmarks need nothing more than the package
         "scikit-learn>=1.3",  # Laplacian eigenmaps
         "matplotlib>=3.7",  # the map, the chart of benchmarks/table.py
@@ -81,6 +80,7 @@ EXTRAS["test"] = [
     "boto3>=1.28",  # its client
     "mypy>=1.8",  # the type hints of the public interface
     "scipy>=1.9",  # independent ranks, correlations, canonical correlations
+    "ImageHash>=4.3",  # an independent perceptual hash
     "ir-measures>=0.3",  # independent hit rates
     "pyyaml>=6",  # deploy/'s files
     "kubernetes-validate>=1.30",  # the schema of Kubernetes

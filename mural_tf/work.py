@@ -1,55 +1,74 @@
-"""Runs data work on Apache Beam: in this process, in several on this machine, or on Dataflow, Flink or Spark.
+"""Data work by many: by processes of this machine, or by Apache Beam on Dataflow, Flink and Spark.
 
-A piece of work is a `Graph`: a picklable function from a pipeline to nothing, whose steps are `Step`s. On this machine
-Beam's own runner for tests and small data executes it (`FnApiRunner`; `DirectRunner` fetches a program from the network
-first). It keeps what is shuffled in memory and it waits for a worker that was killed: so graphs shuffle small rows
-only, and several processes run in a group of their own that is watched from here and ended as a whole.
+Work is a list of `Stage`s of picklable functions, which both ways call with the same elements. On this machine that is
+a pool of processes; what one step yields for the next lies on the disk in between, in files by the hash of its key, so
+that memory depends on one key's rows and not on how many keys there are. Beam is imported only where its flags are
+given.
 
-What a step did is on disk when it returns: engines repeat, reorder and count twice.
+What a step did is on disk when it returns: engines elsewhere repeat and reorder elements, and count them twice.
 """
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
+import functools
+import itertools
 import logging
+import multiprocessing
 import os
 import pathlib
 import pickle
-import secrets
+import re
 import shlex
 import signal
-import subprocess
-import sys
 import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent import futures
+from typing import Any, NamedTuple
+
+from tqdm import tqdm
 
 from mural_tf.errors import UserError
-from mural_tf.files import as_path, storage_errors
+from mural_tf.files import remove_tree, storage_errors, write_whole
 
-_level = logging.root.manager.disable
-logging.disable(logging.WARNING)  # Beam warns of clients of Google's that nobody asked for
-try:
-    import apache_beam as beam
-    from apache_beam.io.filesystems import FileSystems
-    from apache_beam.options.pipeline_options import PipelineOptions
-except ImportError:
-    raise UserError(
-        "Conversions, vocabularies and `embed` run on Apache Beam, which is not installed: "
-        "pip install apache-beam (or mural-tf[convert])."
-    ) from None
-finally:
-    logging.disable(_level)
+BUCKETS = 1024  # files, in each worker, of what waits for the next step: about one for each key of a large conversion
+POLL = 0.2  # seconds between two looks at what is finished
+_OF_THIS_MACHINE = ("DirectRunner", "SwitchingDirectRunner", "InteractiveRunner")  # they fetch a program, or are slow
 
-Graph = Callable[["beam.Pipeline"], None]
-FAILED = "failed.txt"
-GRACE = 4.0  # seconds between the end of a worker and that of the work, when all is well
-POLL = 0.2  # seconds between two looks at the workers and at what is finished
-_NO_WORKERS_NEEDED = ("DirectRunner", "BundleBasedDirectRunner", "SwitchingDirectRunner", "InteractiveRunner")
+
+class Step(NamedTuple):
+    """`make(*arguments)`, called in every worker, returns a function from an element to an iterable of what follows."""
+
+    name: str
+    make: Callable[..., Callable[[Any], Iterable]]
+    arguments: tuple = ()
+
+
+@dataclasses.dataclass
+class Stage:
+    """Elements that go through steps. A stage begins when those before it are complete.
+
+    Attributes:
+      elements: of the first step.
+      steps: each but the last yields (key, value), and the next one takes (key, list of all the key's values, in any
+        order). Keys are tuples of texts and whole numbers.
+      mark: a file that says that the stage is complete, and spares going through it again.
+    """
+
+    elements: Sequence
+    steps: Sequence[Step]
+    mark: pathlib.Path | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it was gone through before."""
+        return self.mark is not None and self.mark.is_file()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,296 +77,248 @@ class Engine:
 
     Attributes:
       workers: processes of this machine; 0 works in the calling process.
-      beam: Beam's own flags, such as "--runner=FlinkRunner --flink_master=localhost:8081": then `workers` means
-        nothing. Without --runner they go to the runner of this machine.
+      beam: flags of Apache Beam that name a runner, such as "--runner=FlinkRunner --flink_master=localhost:8081": then
+        `workers` means nothing.
     """
 
     workers: int = 1
     beam: str = ""
 
     def __post_init__(self):
-        FileSystems.set_options(PipelineOptions(self.arguments))  # for files elsewhere that this process looks at
         if self.workers < 0:
             raise UserError(f"workers is {self.workers}: expected 0 or more.")
-        if self.runner in _NO_WORKERS_NEEDED:
+        if self.beam and self._flag("runner") in ("", *_OF_THIS_MACHINE):
             raise UserError(
-                f"--runner={self.runner} would fetch a program from the network, or run in one process only: leave it "
-                "out, and --workers processes of this machine do the work."
+                f"--beam={self.beam!r} names no runner of a cluster: expected --runner=DataflowRunner, FlinkRunner or "
+                "the like. On this machine leave --beam out: --workers processes do the work."
             )
+        if self.beam:
+            _import_beam()
 
-    @property
-    def arguments(self) -> list[str]:
-        """Beam's flags."""
-        return shlex.split(self.beam)
+    def _flag(self, name: str) -> str:
+        found = re.search(rf"--{name}[= ](\S+)", self.beam)
+        return found[1] if found else ""
 
-    @property
-    def runner(self) -> str:
-        """The name of another runner than this machine's, or ""."""
-        return PipelineOptions(self.arguments).get_all_options(drop_default=True).get("runner") or ""
+    def describe(self) -> list[str]:
+        """Returns lines that say where work would run."""
+        if not self.beam:
+            return [f"Runs on: {self.workers} processes here"]
+        container = self._flag("sdk_container_image") or "none named (--sdk_container_image)"
+        return [f"Runs on: {self._flag('runner')} with {self.beam}", f"Container: {container}"]
 
-    @property
-    def container(self) -> str:
-        """The image that workers elsewhere run, or ""."""
-        return PipelineOptions(self.arguments).get_all_options(drop_default=True).get("sdk_container_image") or ""
+    def run(self, stages: Sequence[Stage], folder: pathlib.Path, watch: Callable[[], None] = lambda: None) -> None:
+        """Goes through all stages that are not complete.
 
+        Args:
+          stages: with workers, they are pickled, and the calling script has an `if __name__ == "__main__":`.
+          folder: of the work, seen by all workers.
+          watch: called again and again meanwhile, and at the end; what it raises ends the work.
 
-class Step(beam.DoFn):
-    """A step whose work is a picklable `make`, called once in every worker, that returns a function of an element.
-
-    What a user can put right is written to `folder/failed.txt` on its way up, because engines pass on text at best.
-    """
-
-    def __init__(self, make: Callable[..., Callable[[Any], Iterable]], *arguments, folder: os.PathLike | str):
-        self._make, self._arguments, self._folder = make, arguments, str(folder)
-        self._work = None
-
-    def process(self, element, *waited_for):
-        """Yields what the work yields; what it waited for is not looked at."""
-        del waited_for
-        try:
-            if self._work is None:
-                self._register()
-                self._work = self._make(*self._arguments)
-            with storage_errors(self._folder):
-                yield from self._work(element)
-        except UserError as error:
-            with contextlib.suppress(OSError, UserError):
-                (as_path(self._folder) / FAILED).write_text(str(error), encoding="utf-8")
-            raise
-
-    def _register(self) -> None:
-        """Leaves this process's number where `run` looks for processes that are gone."""
-        folder = os.environ.get(_WORKERS)
-        if folder:
-            pathlib.Path(folder, str(os.getpid())).touch()
+        Raises:
+          UserError: a step raised it, a worker was killed, or an engine elsewhere failed.
+          KeyboardInterrupt: Ctrl-C; no process is left.
+        """
+        (_run_on_beam if self.beam else _run_here)(self, stages, folder, watch)
+        watch()
 
 
-_WORKERS = "MURAL_TF_WORKERS"  # a folder of this machine
+class _Made:
+    """A step in a worker, made with its first element."""
+
+    def __init__(self, step: Step, folder: pathlib.Path):
+        self._step, self._folder, self._work = step, folder, None
+
+    def call(self, element, *waited_for) -> Iterator:  # Beam's way to wait is an argument more
+        with storage_errors(self._folder):
+            self._work = self._work or self._step.make(*self._step.arguments)
+            yield from self._work(element)
 
 
-# Beam's many threads would each keep what they freed: these settings of glibc's give it back at once.
-_SMALL_HEAPS = {"MALLOC_ARENA_MAX": "1", "MALLOC_TRIM_THRESHOLD_": "100000", "MALLOC_MMAP_THRESHOLD_": "65536"}
+# On this machine.
 
 
-def run(
-    graph: Graph,
-    engine: Engine,
-    folder: pathlib.Path,
-    watch: Callable[[], None] = lambda: None,
-    small_heaps: bool = True,
-) -> None:
-    """Runs a graph to its end.
-
-    Args:
-      graph: adds its steps to a pipeline.
-      engine: where.
-      folder: of the work, seen by all workers.
-      watch: called again and again meanwhile; what it raises ends the work.
-      small_heaps: whether the processes of this machine return memory at once; for work that computes, it is dear.
-
-    Raises:
-      UserError: a step raised it, a worker was killed, or the engine failed.
-      KeyboardInterrupt: Ctrl-C; no process is left.
-    """
-    with contextlib.suppress(OSError):
-        (folder / FAILED).unlink(missing_ok=True)
-    if engine.runner:
-        _run_elsewhere(graph, engine, folder, watch)
-    elif engine.workers:
-        _run_in_processes(graph, engine, folder, watch, _SMALL_HEAPS if small_heaps else {})
-    else:
-        with _reported(folder):
-            _run_here(graph, ["--direct_running_mode=in_memory", *engine.arguments])
-    watch()
+def _run_here(engine: Engine, stages: Sequence[Stage], folder: pathlib.Path, watch: Callable[[], None]) -> None:
+    with contextlib.ExitStack() as stack:
+        if isinstance(folder, pathlib.Path):
+            shuffled = folder / "shuffle"  # beside the output, where there is room
+        else:
+            shuffled = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mural-tf-")), "shuffle")
+        stack.callback(remove_tree, shuffled)
+        each, next_look = stack.enter_context(_workers(engine.workers, _Worker(stages, folder, shuffled))), 0.0
+        for number, stage in enumerate(stages):
+            if stage.is_complete:
+                continue
+            remove_tree(shuffled)  # also of a run that was killed
+            elements = stage.elements
+            for step in range(len(stage.steps)):
+                for _ in each((number, step, element) for element in elements):
+                    if time.monotonic() >= next_look:
+                        watch()
+                        next_look = time.monotonic() + POLL
+                elements = sorted({path.name.partition("-")[0] for path in (shuffled / str(step)).glob("*")})
+            if stage.mark:
+                write_whole(stage.mark, "")
 
 
-def dry_run(graph: Graph, engine: Engine) -> list[str]:
-    """Returns the names of a graph's steps and the flags, without running anything."""
-    pipeline = beam.Pipeline(runner=_own_runner(), options=PipelineOptions(engine.arguments))
-    graph(pipeline)
-    return [part.full_label for part in pipeline.transforms_stack[0].parts]
+class _Worker:
+    """What a process does with an element, or with a bucket of what the step before has left."""
 
+    def __init__(self, stages: Sequence[Stage], folder: pathlib.Path, shuffled: pathlib.Path):
+        self._stages, self._folder, self._shuffled = stages, folder, shuffled
+        self._place, self._step = None, None
 
-def _own_runner():
-    from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+    def __call__(self, stage: int, step: int, element) -> None:
+        steps = self._stages[stage].steps
+        if self._place != (stage, step):
+            self._place, self._step = (stage, step), _Made(steps[step], self._folder)
+        for whole in self._grouped(step - 1, element) if step else [element]:
+            for found in self._step.call(whole):
+                if step + 1 < len(steps):
+                    self._leave(step, *found)
 
-    return FnApiRunner()
+    def _leave(self, step: int, key, value) -> None:
+        folder, bucket = self._shuffled / str(step), zlib.crc32(repr(key).encode()) % BUCKETS
+        with storage_errors(self._folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            with open(folder / f"{bucket}-{os.getpid()}", "ab") as file:
+                pickle.dump((key, value), file)
 
-
-def _run_here(graph: Graph, arguments: list[str]) -> None:
-    pipeline = beam.Pipeline(runner=_own_runner(), options=PipelineOptions(arguments))
-    graph(pipeline)
-    pipeline.run().wait_until_finish()
-
-
-def _run_elsewhere(graph: Graph, engine: Engine, folder: pathlib.Path, watch: Callable[[], None]) -> None:
-    with _reported(folder, engine.runner):
-        pipeline = beam.Pipeline(options=PipelineOptions(engine.arguments))
-        graph(pipeline)
-        result = pipeline.run()
-        finished = threading.Event()
-        failures: list[BaseException] = []
-
-        def wait():
-            try:
-                result.wait_until_finish()
-            except BaseException as error:  # noqa: BLE001 - raised again below
-                failures.append(error)
-            finished.set()
-
-        threading.Thread(target=wait, daemon=True).start()
-        try:
-            while not finished.wait(POLL):
-                watch()
-        except BaseException:
-            result.cancel()
-            raise
-        if failures:
-            raise failures[0]
-        if str(result.state) not in ("DONE", "UPDATED"):
-            raise UserError(f"{engine.runner} ended in the state {result.state}: its own pages have the reason.")
+    def _grouped(self, step: int, bucket: str) -> Iterable[tuple]:
+        groups = collections.defaultdict(list)
+        for path in (self._shuffled / str(step)).glob(f"{bucket}-*"):
+            with open(path, "rb") as file, contextlib.suppress(EOFError):
+                while True:
+                    key, value = pickle.load(file)  # noqa: S301 - from our own workers
+                    groups[key].append(value)
+            path.unlink()
+        return groups.items()
 
 
 @contextlib.contextmanager
-def _reported(folder: pathlib.Path, elsewhere: str = "") -> Iterator[None]:
-    """Turns a failure of the engine into what a step wrote about it; of an engine elsewhere, into its first line."""
+def _workers(count: int, worker: _Worker) -> Iterator[Callable[[Iterable[tuple]], Iterator[None]]]:
+    """Gives what calls a worker with each of many arguments and yields now and then; leaves no process behind."""
+    if not count:
+        yield lambda calls: (worker(*call) for call in calls)
+        return
+    context = multiprocessing.get_context("spawn")  # TensorFlow must not be forked
+    theirs, ours = context.Pipe(duplex=False)
+    pool = futures.ProcessPoolExecutor(count, context, _begin, (theirs, worker))
+
+    def each(calls: Iterable[tuple]) -> Iterator[None]:
+        calls, running = iter(calls), set()
+        while True:
+            # Processes that are started meanwhile never hear of Ctrl-C: they end with this one.
+            mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                running |= {pool.submit(_call, *call) for call in itertools.islice(calls, 2 * count - len(running))}
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            if not running:
+                return
+            finished, running = futures.wait(running, POLL, futures.FIRST_COMPLETED)
+            for future in finished:
+                future.result()
+            yield
+
     try:
-        yield
-    except (KeyboardInterrupt, UserError):
-        raise
-    except BaseException as error:
-        text = _told(folder)
-        if text:
-            raise UserError(text) from None
-        if _interrupted(error):
-            raise KeyboardInterrupt from None
-        if elsewhere:
-            raise UserError(_reason(traceback.format_exc(), elsewhere, folder)) from None
-        raise
+        yield each
+    except futures.process.BrokenProcessPool:
+        raise UserError(
+            "A worker was killed, most likely for want of memory: run the same command again with fewer --workers. "
+            "What is finished is kept."
+        ) from None
+    finally:
+        ours.close()  # which ends the workers, whatever they do
+        theirs.close()
+        pool.shutdown(cancel_futures=True)
 
 
-def _interrupted(error: BaseException) -> bool:
-    return isinstance(error, KeyboardInterrupt) or "KeyboardInterrupt" in str(error)
+def _begin(parent: multiprocessing.connection.Connection, worker: _Worker) -> None:
+    """The start of a process of the pool: it ends when the other end of the connection is closed, or its owner dies."""
+    global _worker
+    _worker = worker
+    tqdm.set_lock(threading.RLock())  # its own is a semaphore of the system's, which would be left behind
+
+    def end_with_parent():
+        with contextlib.suppress(EOFError, OSError):
+            parent.recv_bytes()
+        os._exit(1)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
 
 
-def _told(folder: pathlib.Path) -> str:
-    path = folder / FAILED
-    return path.read_text(encoding="utf-8") if path.is_file() else ""
+def _call(*call) -> None:
+    _worker(*call)
 
 
-# Several processes of this machine.
+# Elsewhere.
 
 
-def _run_in_processes(
-    graph: Graph, engine: Engine, folder: pathlib.Path, watch: Callable[[], None], heaps: dict[str, str]
-) -> None:
-    with tempfile.TemporaryDirectory(prefix="mural-tf-") as scratch:
-        workers = pathlib.Path(scratch, "workers")
-        workers.mkdir()
-        log = pathlib.Path(scratch, "log")
-        modes = ["--direct_running_mode=multi_processing", f"--direct_num_workers={engine.workers}"]
-        work = pickle.dumps((graph, [*modes, *engine.arguments]))
-        # Workers find what this process finds.
-        path = os.pathsep.join(dict.fromkeys([*map(os.path.abspath, filter(None, sys.path)), os.getcwd()]))
-        environment = {**heaps, **os.environ, _WORKERS: str(workers), "PYTHONPATH": path}
-        with open(log, "wb") as errors:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "mural_tf.work"],
-                stdin=subprocess.PIPE, stdout=errors, stderr=errors, env=environment, start_new_session=True,
-            )  # fmt: skip
+def _import_beam():
+    level = logging.root.manager.disable
+    logging.disable(logging.WARNING)  # Beam warns of clients of Google's that nobody asked for
+    try:
+        import apache_beam
+    except ImportError:
+        raise UserError("--beam needs Apache Beam, which is not installed: pip install 'mural-tf[beam]'.") from None
+    finally:
+        logging.disable(level)
+    return apache_beam
+
+
+def _run_on_beam(engine: Engine, stages: Sequence[Stage], folder: pathlib.Path, watch: Callable[[], None]) -> None:
+    beam = _import_beam()
+    from apache_beam.options.pipeline_options import PipelineOptions
+    from apache_beam.runners.runner import PipelineState
+
+    try:
+        pipeline = beam.Pipeline(options=PipelineOptions(shlex.split(engine.beam)))
+        add_stages(pipeline, stages, folder)
+        result = pipeline.run()
         try:
-            with contextlib.suppress(BrokenPipeError):
-                process.stdin.write(len(work).to_bytes(8, "little") + work)
-                process.stdin.flush()
-            lost_since, seen = None, set()
-            while process.poll() is None:
-                present = _workers_of(process.pid)
-                seen |= present
-                lost = bool(seen - present) or any(not _is_alive(int(name)) for name in os.listdir(workers))
-                lost_since = (lost_since or time.monotonic()) if lost else None
-                if lost and time.monotonic() - lost_since > GRACE:
-                    raise UserError(
-                        "A worker was killed, most likely for want of memory: run the same command again with fewer "
-                        "--workers. What is finished is kept."
-                    )
+            while not PipelineState.is_terminal(result.state):
                 watch()
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(POLL)
-                if _told(folder):
-                    break
-        finally:
-            _end(process)
-        text = _told(folder)
-        if text:
-            raise UserError(text)
-        if process.returncode:
-            what = f"exit code {process.returncode}"
-            raise UserError(_reason(log.read_text(errors="replace"), what, folder))
+                time.sleep(POLL)
+        except BaseException:
+            result.cancel()
+            raise
+        result.wait_until_finish()  # raises what went wrong
+        if str(result.state) not in ("DONE", "UPDATED"):
+            raise RuntimeError(f"Error: it ended in the state {result.state}: its own pages have the reason")
+    except UserError:
+        raise
+    except Exception as error:  # engines have no common one
+        raise UserError(_reason(traceback.format_exc())) from error
 
 
-def _reason(log: str, what: str, folder: pathlib.Path) -> str:
-    """Returns one sentence about an engine that failed by itself; its whole output is kept."""
-    path = folder / f"engine-{secrets.token_hex(4)}.log"
-    with contextlib.suppress(OSError):
-        path.write_text(log, encoding="utf-8")
+def add_stages(pipeline, stages: Sequence[Stage], folder: pathlib.Path) -> None:
+    """Adds the stages that are not complete to a `beam.Pipeline`."""
+    beam, waited_for = _import_beam(), ()
+    for number, stage in enumerate(stages, start=1):
+        if stage.is_complete:
+            continue
+        found = pipeline | f"Plan {number}" >> beam.Create(list(stage.elements))
+        found = found | f"Spread {number}" >> beam.Reshuffle()
+        for place, step in enumerate(stage.steps):
+            if place:
+                found = found | f"Group for {step.name}" >> beam.GroupByKey()
+            found = found | step.name >> beam.FlatMap(_Made(step, folder).call, *(() if place else waited_for))
+        complete = found | f"Count {number}" >> beam.combiners.Count.Globally()
+        if stage.mark:
+            complete = complete | f"Mark {number}" >> beam.Map(functools.partial(_mark, stage.mark))
+        waited_for = (beam.pvalue.AsSingleton(complete),)
+
+
+def _mark(path: pathlib.Path, count: int) -> int:
+    write_whole(path, "")
+    return count
+
+
+def _reason(log: str) -> str:
+    """Returns what a step said, whose error comes as text, or the last line of an engine that failed by itself."""
+    told = re.search(r"UserError: (.+?)(?: \[while running|\n|$)", log)
+    if told:
+        return told[1]
     lines = [line.strip() for line in log.splitlines() if line.strip()]
-    last = next((line for line in reversed(lines) if "Error" in line), lines[-1] if lines else "no message")
-    return f"The work ended ({what}): {last[:500].rstrip('.')}. Its output is in {path}; what is finished is kept."
-
-
-def _workers_of(session: int) -> set[int]:
-    """Returns Beam's workers in a session, also those that have not begun to work; none where there is no /proc."""
-    found = set()
-    for path in pathlib.Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError, IndexError):
-            state, _, _, of = path.read_text().rpartition(")")[2].split()[:4]
-            if int(of) == session and state != "Z" and b"sdk_worker" in path.with_name("cmdline").read_bytes():
-                found.add(int(path.parent.name))
-    return found
-
-
-def _is_alive(number: int) -> bool:
-    try:
-        os.kill(number, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    try:  # one that is dead and not waited for yet
-        return pathlib.Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return os.path.exists("/proc/self") is False
-
-
-def _end(process: subprocess.Popen) -> None:
-    """Ends the whole group: a worker would wait for its runner for minutes."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    process.stdin.close()
-
-
-def _main() -> None:
-    """The process that `_run_in_processes` starts: it ends with the one that started it, and with its own workers."""
-    size = int.from_bytes(sys.stdin.buffer.read(8), "little")
-    graph, arguments = pickle.loads(sys.stdin.buffer.read(size))  # noqa: S301 - from our own parent
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    logging.getLogger().setLevel(logging.ERROR)
-    try:
-        _run_here(graph, arguments)
-    except BaseException:
-        logging.exception("The pipeline failed.")
-        sys.stderr.flush()
-        os._exit(1)  # Beam's threads would wait for workers
-    os._exit(0)
-
-
-def _end_with_parent() -> None:
-    """Standard input ends when the parent does, however it ends."""
-    sys.stdin.buffer.read()
-    os.killpg(os.getpgid(0), signal.SIGKILL)
-
-
-if __name__ == "__main__":
-    _main()
+    last = next((line for line in reversed(lines) if "Error" in line), lines[-1])
+    return f"The engine failed: {last[:500].rstrip('.')}. Its own log has more; what is finished is kept."

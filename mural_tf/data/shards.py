@@ -64,6 +64,12 @@ def manifest_path(folder: pathlib.Path, number: int) -> pathlib.Path:
     return folder / "parts" / f"{number:06d}.json"
 
 
+def missing_shards(folder: pathlib.Path, count: int) -> list[int]:
+    """Returns the numbers of the shards that are not finished."""
+    names = {path.name for path in (folder / "parts").glob("*.json")}  # one look at a store
+    return [number for number in range(count) if manifest_path(folder, number).name not in names]
+
+
 def places_path(folder: pathlib.Path, number: int) -> pathlib.Path:
     """Kind and place of every item that the shard skipped."""
     return folder / "parts" / f"{number:06d}.skipped.tsv"
@@ -143,8 +149,7 @@ class Watch:
 
     def __call__(self) -> None:
         """Looks for new ones."""
-        names = {path.name for path in (self.folder / "parts").glob("*.json")}
-        for number in [number for number in self.waiting if manifest_path(self.folder, number).name in names]:
+        for number in self.waiting.difference(missing_shards(self.folder, len(self.sizes))):
             self.waiting.discard(number)
             self.tally.add(read_manifest(self.folder, number).tally)
             self.bar.update(self.sizes[number])

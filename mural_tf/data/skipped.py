@@ -174,6 +174,14 @@ class Tally:
         """How much was looked at: all that was written, skipped or left out."""
         return self.written + self.skipped.total + self.left_out.total
 
+    def described(self) -> dict[str, dict]:
+        """What a description says of it: {"skipped": {kind: {"count", "first"}}, "left_out": the same}."""
+        counts = {"skipped": self.skipped, "left_out": self.left_out}
+        return {
+            name: {kind: {"count": count, "first": first} for kind, (count, first) in found.items()}
+            for name, found in counts.items()
+        }
+
     def lines(self) -> list[str]:
         """The report, one line for each kind."""
         lines = [f"{self.read} {self.THINGS} read, {self.written} written, {self.skipped.total} skipped"]

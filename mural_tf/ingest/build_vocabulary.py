@@ -3,7 +3,7 @@
     python -m mural_tf vocabulary records:data/mine opus:de-en.txt.zip --output=words.txt --size=250000
 
 The sources are those of `python -m mural_tf convert --list`; images are not needed. Words are counted
-exactly, by language, on Apache Beam: every worker counts its units, and words come together by their hashes.
+exactly, by language: every worker counts its units, and words come together by their hashes.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from mural_tf.hashes import text_hash
 from mural_tf.ingest.convert import in_order
 from mural_tf.ingest.source import PAIR, Reading, Settings, Source
 from mural_tf.text_files import Unit
+from mural_tf.work import Stage, Step
 
 MOST_WORDS = 20_000_000  # distinct ones that a vocabulary is learned from; about 100 bytes each
 WORDS_AT_A_TIME = 1_000_000  # distinct ones that a worker holds
@@ -108,35 +109,6 @@ class AddUp:
         yield path.name
 
 
-@dataclasses.dataclass
-class CountGraph:
-    """Counts the units' words and adds them up."""
-
-    sources: Sequence[Source]
-    units: Sequence[tuple[int, Unit]]
-    lower_case: bool
-    strip_accents: bool
-    folder: pathlib.Path
-
-    def __call__(self, pipeline) -> None:
-        """Adds the steps to a Beam pipeline."""
-        import apache_beam as beam
-
-        from mural_tf.work import Step
-
-        partitions = max(1, min(1024, sum(unit.weight for _, unit in self.units) // BYTES_IN_A_PARTITION))
-        jobs = [(number, index, unit) for number, (index, unit) in enumerate(self.units)]
-        arguments = (self.sources, self.lower_case, self.strip_accents, partitions)
-        (
-            pipeline
-            | "Plan" >> beam.Create(jobs)
-            | "Spread" >> beam.Reshuffle()
-            | "Count words" >> beam.ParDo(Step(CountUnit, *arguments, folder=self.folder))
-            | "By word" >> beam.GroupByKey()
-            | "Add up" >> beam.ParDo(Step(AddUp, self.folder, folder=self.folder))
-        )
-
-
 class WordCounts:
     """The exact counts of a corpus, in files.
 
@@ -147,15 +119,12 @@ class WordCounts:
     def __init__(self, folder: pathlib.Path):
         self._folder = folder
         self.totals: collections.Counter[str] = collections.Counter()
-        for language, _, count in self._rows():
-            self.totals[language] += count
+        for path in self._files():
+            for language, _, count in _rows_of(path):
+                self.totals[language] += count
 
-    def _rows(self) -> Iterator[tuple[str, str, int]]:
-        for path in sorted(self._folder.glob("counts-*.tsv")):
-            with path.open(encoding="utf-8") as file:
-                for line in file:
-                    language, word, count = line.rstrip("\n").split("\t")
-                    yield language, word, int(count)
+    def _files(self) -> list[pathlib.Path]:
+        return sorted(self._folder.glob("counts-*.tsv"))
 
     def combined(self, temperature: float = 1.0, most: int = MOST_WORDS) -> tuple[collections.Counter, int]:
         """Returns the counts of the most frequent words over all languages, and how many words there are beside them.
@@ -171,17 +140,22 @@ class WordCounts:
         factors = temperature_factors(self.totals, temperature)
         kept: list[tuple[int, Any, str]] = []
         words = 0
-        for path in sorted(self._folder.glob("counts-*.tsv")):  # a word's counts are in one file
+        for path in self._files():  # a word's counts are in one file
             sums: collections.Counter[str] = collections.Counter()
-            with path.open(encoding="utf-8") as file:
-                for line in file:
-                    language, word, count = line.rstrip("\n").split("\t")
-                    sums[word] += round(int(count) * factors[language])
+            for language, word, count in _rows_of(path):
+                sums[word] += round(count * factors[language])
             words += len(sums)
             kept += [(-count, word) for word, count in sums.items()]
             if len(kept) > most:
                 kept = heapq.nsmallest(most, kept)
         return collections.Counter({word: -count for count, word in sorted(kept)}), max(0, words - most)
+
+
+def _rows_of(path: pathlib.Path) -> Iterator[tuple[str, str, int]]:
+    with path.open(encoding="utf-8") as file:
+        for line in file:
+            language, word, count = line.rstrip("\n").split("\t")
+            yield language, word, int(count)
 
 
 def temperature_factors(totals: collections.Counter, temperature: float) -> dict[str, float]:
@@ -214,13 +188,17 @@ def count_sources(
     Raises:
       UserError: too much of the sources is unusable.
     """
-    from mural_tf.work import run
-
     sources = in_order(sources)
     units = [(index, unit) for index, source in enumerate(sources) for unit in source.units(settings.unit_bytes)]
-    graph = CountGraph(sources, units, lower_case, strip_accents, folder)
+    partitions = max(1, min(1024, sum(unit.weight for _, unit in units) // BYTES_IN_A_PARTITION))
+    steps = [
+        Step("Count words", CountUnit, (sources, lower_case, strip_accents, partitions)),
+        Step("Add up", AddUp, (folder,)),
+    ]
+    jobs = [(number, index, unit) for number, (index, unit) in enumerate(units)]
     with tqdm(desc="Counting words", unit=" files", disable=not progress) as bar:
-        run(graph, settings.engine(), folder, lambda: bar.update(len(list(folder.glob("counts-*"))) - bar.n))
+        watch = lambda: bar.update(len(list(folder.glob("counts-*"))) - bar.n)  # noqa: E731
+        settings.engine().run([Stage(jobs, steps)], folder, watch)
     tally = Tally()
     for _, of_unit in json.loads((folder / "tallies.json").read_text(encoding="utf-8")):
         tally.add(Tally(**of_unit))

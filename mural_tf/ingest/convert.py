@@ -1,4 +1,4 @@
-"""Converts sources to a data set: planned, decided, written and finished, on Apache Beam.
+"""Converts sources to a data set: planned, decided, written and finished.
 
 1. *Plan*: files are cut into units, and units grouped into shards; the same files and settings give the same plan.
 2. *Decide*, only where something depends on all data: see decisions.py.
@@ -24,32 +24,19 @@ from typing import IO, Any
 import google_crc32c
 from tqdm import tqdm
 
+from mural_tf.data import shards
 from mural_tf.data.dataset_folder import DESCRIPTION
 from mural_tf.data.record_format import IMAGE_TEXT, TEXT_PAIRS, ImageTextRecord, TextPair, serialize
-from mural_tf.data.shards import (
-    Manifest,
-    Part,
-    Watch,
-    complete_folder,
-    finished,
-    join_skipped,
-    manifest_path,
-    publish_work,
-    rename_part,
-    work_in,
-    write_manifest,
-)
+from mural_tf.data.shards import Manifest, Part
 from mural_tf.data.skipped import MINIMUM, Tally
 from mural_tf.data.tfrecord import framed
 from mural_tf.errors import UserError
 from mural_tf.files import (
     as_path,
     whole,
-    write_whole,
 )
 from mural_tf.hashes import bytes_hash, text_hash
-from mural_tf.ingest.decisions import SAME_IMAGE, SAME_PAIR, SAME_TEXT, Asked, Decide, Keep
-from mural_tf.ingest.decisions import Ask as AskUnit
+from mural_tf.ingest.decisions import ROWS_IN_A_PARTITION, SAME_IMAGE, SAME_PAIR, SAME_TEXT, Ask, Decide, Keep, Request
 from mural_tf.ingest.filters import Screen, hash_evaluation_images, hash_excluded
 from mural_tf.ingest.source import Pair, Reading, Settings, Source
 from mural_tf.ingest.sources.captioned_sets import Coco, CocoCn, Karpathy, Multi30k
@@ -59,6 +46,7 @@ from mural_tf.ingest.sources.translations import GoogleTranslations, Lines, Opus
 from mural_tf.ingest.sources.web_captions import CaptionsTsv, Cc3m, Cc12m, Coyo, Laion, Uc2
 from mural_tf.ingest.sources.wit import Wit
 from mural_tf.text_files import Unit
+from mural_tf.work import Stage, Step
 
 FORMAT = 3  # raised when the same input would give other bytes than before
 SKIPPED = "skipped.tsv"
@@ -94,7 +82,7 @@ def convert(
         source.check()
     identity = describe_input(sources, settings)
     folder = work_folder(output)
-    with work_in(folder, output, identity, restart, DESCRIPTION, "data set") as unfinished:
+    with shards.work_in(folder, output, identity, restart, DESCRIPTION, "data set") as unfinished:
         if unfinished:
             (folder / "decided").mkdir(exist_ok=True)
             plan = make_plan(sources, settings, folder)
@@ -145,23 +133,23 @@ class Plan:
     """What a conversion will do.
 
     Attributes:
-      asked: sources, units, settings and the folder of decisions.
+      request: sources, units, settings and the folder of decisions.
       shards: the units of each shard, by number.
       folder: of the work.
     """
 
-    asked: Asked
+    request: Request
     shards: list[list[int]]
     folder: pathlib.Path
 
     @property
     def size(self) -> int:
         """Bytes that will be read."""
-        return sum(unit.size for _, unit in self.asked.units)
+        return sum(unit.size for _, unit in self.request.units)
 
     def size_of(self, shard: int) -> int:
         """Bytes that will be read for a shard."""
-        return sum(self.asked.units[number][1].size for number in self.shards[shard])
+        return sum(self.request.units[number][1].size for number in self.shards[shard])
 
 
 def make_plan(sources: Sequence[Source], settings: Settings, folder: pathlib.Path) -> Plan:
@@ -172,15 +160,13 @@ def make_plan(sources: Sequence[Source], settings: Settings, folder: pathlib.Pat
     """
     units = [(index, unit) for index, source in enumerate(sources) for unit in source.units(settings.unit_bytes)]
     rows = sum(unit.weight for _, unit in units) // 100
-    from mural_tf.ingest.decisions import ROWS_IN_A_PARTITION
-
     partitions = max(1, min(1024, rows // ROWS_IN_A_PARTITION))
-    asked = Asked(sources, units, settings, folder / "decided", partitions)
-    shards: list[list[int]] = []
+    request = Request(sources, units, settings, folder / "decided", partitions)
+    groups: list[list[int]] = []
     for kind in dict.fromkeys(sources[index].ITEM for index, _ in units):
         numbers = [number for number, (index, _) in enumerate(units) if sources[index].ITEM == kind]
-        shards += _grouped(_mixed(numbers, units, settings.shuffle), units, settings.shard_megabytes * 1_000_000)
-    return Plan(asked, shards, folder)
+        groups += _grouped(_mixed(numbers, units, settings.shuffle), units, settings.shard_megabytes * 1_000_000)
+    return Plan(request, groups, folder)
 
 
 def _mixed(numbers: Sequence[int], units: Sequence[tuple[int, Unit]], shuffle: bool) -> list[int]:
@@ -215,77 +201,32 @@ def _grouped(numbers: Sequence[int], units: Sequence[tuple[int, Unit]], least: i
     return groups
 
 
-# The graph.
+# The work.
 
 
-@dataclasses.dataclass
-class ConversionGraph:
-    """Decides stage by stage what is not decided yet, then writes the shards that have no manifest."""
-
-    plan: Plan
-    missing: list[int]
-
-    def __call__(self, pipeline) -> None:
-        """Adds the steps to a Beam pipeline."""
-        import apache_beam as beam
-
-        from mural_tf.work import Step
-
-        asked, folder, done = self.plan.asked, self.plan.folder, ()
-        for number, stage in enumerate(asked.stages()):
-            if stage_path(folder, number).is_file():
-                continue
-            name = f"{number + 1} {', '.join(stage)}"
-            kept = (
-                pipeline
-                | f"Plan {name}" >> beam.Create(asked.jobs(stage))
-                | f"Spread {name}" >> beam.Reshuffle()
-                | f"Hash {name}" >> beam.ParDo(Step(AskUnit, asked, stage, folder=folder), *done)
-                | f"By hash {name}" >> beam.GroupByKey()
-                | f"Decide {name}" >> beam.ParDo(Step(Decide, asked, folder=folder))
-                | f"By unit {name}" >> beam.GroupByKey()
-                | f"Keep {name}" >> beam.ParDo(Step(Keep, asked.folder, folder=folder))
-                | f"Count {name}" >> beam.combiners.Count.Globally()
-                | f"Mark {name}" >> beam.ParDo(Step(Mark, folder, number, folder=folder))
-            )
-            done = (beam.pvalue.AsSingleton(kept),)
-        (
-            pipeline
-            | "Plan shards" >> beam.Create(self.missing)
-            | "Spread shards" >> beam.Reshuffle()
-            | "Write" >> beam.ParDo(Step(WriteShard, self.plan, folder=folder), *done)
-        )
-
-
-class Mark:
-    """Notes that a stage is complete."""
-
-    def __init__(self, folder: pathlib.Path, number: int):
-        self.path = stage_path(folder, number)
-
-    def __call__(self, files: int) -> Iterator[int]:
-        """Yields the number of files that the stage wrote."""
-        write_whole(self.path, f"{files}\n")
-        yield files
-
-
-def stage_path(folder: pathlib.Path, number: int) -> pathlib.Path:
-    """The file that says that a stage of decisions is complete."""
-    return folder / "decided" / f"stage-{number}.done"
+def stages_of(plan: Plan, missing: Sequence[int]) -> list[Stage]:
+    """Returns the work: what is not decided yet, stage by stage, then the shards that are missing."""
+    request, stages = plan.request, []
+    for number, kinds in enumerate(request.stages()):
+        name = f"{number + 1} {', '.join(kinds)}"
+        steps = [
+            Step(f"Ask {name}", Ask, (request, kinds)),
+            Step(f"Decide {name}", Decide, (request,)),
+            Step(f"Keep {name}", Keep, (request.folder,)),
+        ]
+        stages.append(Stage(request.jobs(kinds), steps, request.folder / f"stage-{number}.done"))
+    return [*stages, Stage(missing, [Step("Write", WriteShard, (plan,))])]
 
 
 def _run(plan: Plan, settings: Settings, progress: bool) -> None:
     """Writes all shards that are missing, with a bar."""
-    from mural_tf.work import run
-
-    names = {path.name for path in (plan.folder / "parts").glob("*.json")}
-    missing = [n for n in range(len(plan.shards)) if manifest_path(plan.folder, n).name not in names]
+    missing = shards.missing_shards(plan.folder, len(plan.shards))
     if not missing:
         return
     sizes = [plan.size_of(number) for number in range(len(plan.shards))]
     with tqdm(total=plan.size, unit="B", unit_scale=True, desc="Converting", disable=not progress) as bar:
-        watch = Watch(plan.folder, sizes, settings.max_skipped_fraction, bar, Tally())
-        run(ConversionGraph(plan, missing), settings.engine(), plan.folder, watch)
+        watch = shards.Watch(plan.folder, sizes, settings.max_skipped_fraction, bar, Tally())
+        settings.engine().run(stages_of(plan, missing), plan.folder, watch)
 
 
 # Writing a shard.
@@ -295,8 +236,8 @@ class WriteShard:
     """Makes a shard of its units; made once in every worker. The same shard gives the same bytes."""
 
     def __init__(self, plan: Plan):
-        self.plan, self.settings = plan, plan.asked.settings
-        self.screen, self.names = Screen(self.settings, plan.asked.folder), plan.asked.names()
+        self.plan, self.settings = plan, plan.request.settings
+        self.screen, self.names = Screen(self.settings, plan.request.folder), plan.request.names()
         same = self.settings.drop_duplicates
         self.kinds = {"text": [SAME_TEXT], "image": [SAME_IMAGE], "both": [SAME_IMAGE, SAME_TEXT]}.get(same, [])
         self.kinds = [SAME_PAIR] if same == "pair" else self.kinds
@@ -315,9 +256,9 @@ class WriteShard:
                 writers[kind, split].add(record, texts, languages)
                 tally.written += texts
             tally.check(self.settings.max_skipped_fraction)
-        units = [self.plan.asked.units[unit][1] for unit in self.plan.shards[number]]
+        units = [self.plan.request.units[unit][1] for unit in self.plan.shards[number]]
         manifest = Manifest(tally, sorted(parts, key=lambda part: part.name), [[*unit[:4]] for unit in units])
-        write_manifest(self.plan.folder, number, manifest)
+        shards.write_manifest(self.plan.folder, number, manifest)
         yield number
 
     def _records(self, shard: int, tally: Tally) -> Iterator[tuple[str, str, bytes, int, dict[str, int]]]:
@@ -353,12 +294,12 @@ class WriteShard:
 
     def _items(self, shard: int, tally: Tally) -> Iterator[tuple[Source, Any, Reading]]:
         """Yields the items of all units, side by side in proportion to their sizes."""
-        asked = self.plan.asked
+        request = self.plan.request
         queue, streams = [], {}
         for number in self.plan.shards[shard]:
-            index, unit = asked.units[number]
-            reading = Reading(tally, asked.decided(number, self.names))
-            streams[number] = asked.sources[index], asked.sources[index].read(unit, reading), reading
+            index, unit = request.units[number]
+            reading = Reading(tally, request.decided(number, self.names))
+            streams[number] = request.sources[index], request.sources[index].read(unit, reading), reading
             heapq.heappush(queue, (0.0, number))
         while queue:
             place, number = heapq.heappop(queue)
@@ -366,7 +307,7 @@ class WriteShard:
             for count, item in enumerate(items, start=1):
                 yield source, item, reading
                 if count == SIDE_BY_SIDE:
-                    heapq.heappush(queue, (place + count / max(1, asked.units[number][1].weight), number))
+                    heapq.heappush(queue, (place + count / max(1, request.units[number][1].weight), number))
                     break
 
 
@@ -379,39 +320,37 @@ class PartWriter:
     def __init__(self, folder: pathlib.Path, shard: int, kind: str, split: str, settings: Settings, parts: list[Part]):
         self._folder, self._shard, self._kind, self._split = folder, shard, kind, split
         self._most, self._shuffle, self._parts = settings.shard_megabytes * 1_500_000, settings.shuffle, parts
-        self._index, self._stack = 0, contextlib.ExitStack()
-        self._file: IO[bytes] | None = None
+        self._index, self._stack, self._part = 0, contextlib.ExitStack(), None
 
     def __enter__(self) -> PartWriter:
         return self
 
     def __exit__(self, *failure) -> None:
-        if failure[0] is None and self._file is not None:
+        if failure[0] is None and self._part is not None:
             self._close()
         self._stack.__exit__(*failure)
 
     def add(self, record: bytes, texts: int, languages: dict[str, int]) -> None:
         """Writes one record, or keeps it until the file's records are put into the order of their hashes."""
-        if self._file is None:
+        if self._part is None:
             self._open()
-        data = framed(record)
+        data, part = framed(record), self._part
         if self._shuffle:
             self._kept.append(data)
         else:
             self._write(data)
-        self._size += len(data)
-        self._records, self._texts = self._records + 1, self._texts + texts
-        self._languages.update(languages)
-        if self._most and self._size >= self._most:
+        part.bytes, part.records, part.texts = part.bytes + len(data), part.records + 1, part.texts + texts
+        for language, count in languages.items():
+            part.languages[language] = part.languages.get(language, 0) + count
+        if self._most and part.bytes >= self._most:
             self._close()
 
     def _open(self) -> None:
-        self._name = f"{self._shard:06d}.{self._kind}.{self._split}.{self._index:04d}.tfrecord"
-        partial = self._stack.enter_context(whole(self._folder / self._name))
-        self._file = self._stack.enter_context(partial.open("wb"))
+        name = f"{self._shard:06d}.{self._kind}.{self._split}.{self._index:04d}.tfrecord"
+        self._part, self._index = Part(self._kind, self._split, name, 0, "", 0, 0, {}), self._index + 1
+        partial = self._stack.enter_context(whole(self._folder / name))
+        self._file: IO[bytes] = self._stack.enter_context(partial.open("wb"))
         self._kept: list[bytes] = []
-        self._size = self._records = self._texts = 0
-        self._languages: collections.Counter = collections.Counter()
         self._checksum = google_crc32c.Checksum()
 
     def _write(self, data: bytes) -> None:
@@ -422,10 +361,9 @@ class PartWriter:
         for data in sorted(self._kept, key=bytes_hash):
             self._write(data)
         self._stack.close()
-        checksum, self._file, self._index = self._checksum.hexdigest().decode(), None, self._index + 1
-        languages = dict(sorted(self._languages.items()))
-        values = (self._size, checksum, self._records, self._texts, languages)
-        self._parts.append(Part(self._kind, self._split, self._name, *values))
+        part, self._part = self._part, None
+        part.crc32c, part.languages = self._checksum.hexdigest().decode(), dict(sorted(part.languages.items()))
+        self._parts.append(part)
 
 
 # The end.
@@ -438,30 +376,30 @@ def finish(plan: Plan, output: pathlib.Path, identity: dict, settings: Settings)
       UserError: a part that is not as its manifest says, too much that was skipped, or nothing to write.
     """
     folder, tally = plan.folder, Tally()
-    manifests = finished(folder, len(plan.shards), tally, settings.max_skipped_fraction)
+    manifests = shards.finished(folder, len(plan.shards), tally, settings.max_skipped_fraction)
     parts: dict[tuple[str, str], list[Part]] = {}
     for part in (part for manifest in manifests for part in manifest.parts):
         parts.setdefault((part.kind, part.split), []).append(part)
     if not parts:
         raise UserError("Nothing to write: " + "; ".join(line.strip() for line in tally.lines()) + ".")
-    complete = complete_folder(folder, output)
-    shards: dict[str, Part] = {}
+    complete = shards.complete_folder(folder, output)
+    files: dict[str, Part] = {}
     for (kind, split), found in sorted(parts.items()):
         (complete / kind).mkdir(parents=True, exist_ok=True)
         for index, part in enumerate(found):
             name = f"{kind}/{split}-{index:05d}-of-{len(found):05d}.tfrecord"
-            rename_part(folder, part, complete / name)
-            shards[name] = part
-    join_skipped(folder, len(plan.shards), complete / SKIPPED)
-    text = json.dumps({**identity, **_description(shards, tally)}, indent=1, ensure_ascii=False) + "\n"
+            shards.rename_part(folder, part, complete / name)
+            files[name] = part
+    shards.join_skipped(folder, len(plan.shards), complete / SKIPPED)
+    text = json.dumps({**identity, **_description(files, tally)}, indent=1, ensure_ascii=False) + "\n"
     (complete / DESCRIPTION).write_text(text, encoding="utf-8")
-    publish_work(folder, output)
+    shards.publish_work(folder, output)
 
 
-def _description(shards: dict[str, Part], tally: Tally) -> dict:
+def _description(files: dict[str, Part], tally: Tally) -> dict:
     """What `dataset.json` says of the records, in the words of the emoji benchmark's."""
     images, pairs, languages = {}, {}, {}
-    for part in shards.values():
+    for part in files.values():
         if part.kind == IMAGE_TEXT:
             counts = images.setdefault(part.split, {"images": 0, "captions": 0})
             counts["images"] += part.records
@@ -474,39 +412,27 @@ def _description(shards: dict[str, Part], tally: Tally) -> dict:
             of_kind[part.split] = of_kind.get(part.split, 0) + count
     described = {
         name: {"bytes": part.bytes, "crc32c": part.crc32c, "records": part.records, "languages": part.languages}
-        for name, part in shards.items()
+        for name, part in files.items()
     }
     return {
         "counts": {"image_text": images, "text_pairs": pairs},
         "languages": dict(sorted(languages.items())),
-        "skipped": {kind: {"count": count, "first": first} for kind, (count, first) in tally.skipped.items()},
-        "left_out": {kind: {"count": count, "first": first} for kind, (count, first) in tally.left_out.items()},
+        **tally.described(),
         "shards": described,
     }
 
 
 def describe_plan(sources: Sequence[Source], output: str | os.PathLike, settings: Settings) -> str:
     """Returns what a conversion would do: its graph, sizes and flags; nothing is written."""
-    from mural_tf.work import dry_run
-
     sources = in_order(sources)
     for source in sources:
         source.check()
     plan = make_plan(sources, settings, work_folder(as_path(output)))
-    engine = settings.engine()
+    stages = stages_of(plan, range(len(plan.shards)))
     lines = [
-        f"{len(plan.asked.units)} units of {len(sources)} sources, {plan.size:,} bytes, to {len(plan.shards)} shards"
+        f"{len(plan.request.units)} units of {len(sources)} sources, {plan.size:,} bytes, to {len(plan.shards)} shards",
+        *(f"  {source.KIND}:{source.path}, {len(source.input_files())} files" for source in sources),
+        f"Steps: {' | '.join(step.name for stage in stages for step in stage.steps)}",
+        *settings.engine().describe(),
     ]
-    lines += [f"  {source.KIND}:{source.path}, {len(source.input_files())} files" for source in sources]
-    lines += [f"Steps: {' | '.join(dry_run(ConversionGraph(plan, [*range(len(plan.shards))]), engine))}"]
-    where = (
-        f"{engine.runner} with {' '.join(engine.arguments)}" if engine.runner else f"{engine.workers} processes here"
-    )
-    lines += [f"Runs on: {where}"]
-    container = engine.container
-    lines += (
-        [f"Container: {container}" if container else "Container: none named (--sdk_container_image)"]
-        if engine.runner
-        else []
-    )
     return "\n".join([*lines, f"Output: {output}"])

@@ -9,11 +9,10 @@ Conversions write the same by themselves.
 from __future__ import annotations
 
 import collections
-import dataclasses
 import json
 import os
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import google_crc32c
 from tqdm import tqdm
@@ -23,6 +22,7 @@ from mural_tf.data.record_format import IMAGE_TEXT, TEXT_PAIRS, ImageTextRecord,
 from mural_tf.data.skipped import CountsByKind
 from mural_tf.errors import UserError
 from mural_tf.files import as_path, open_path, read_json, remove_tree, write_whole
+from mural_tf.work import Engine, Stage, Step
 
 AT_ONCE = 1 << 20  # bytes
 
@@ -74,24 +74,6 @@ def _checksum(path: pathlib.Path) -> tuple[int, str]:
     return size, checksum.hexdigest().decode()
 
 
-@dataclasses.dataclass
-class CountFilesGraph:
-    """Counts the files that are not counted yet."""
-
-    folder: pathlib.Path
-    done: pathlib.Path
-    jobs: Sequence[tuple[int, str]]
-
-    def __call__(self, pipeline) -> None:
-        """Adds the steps to a Beam pipeline."""
-        import apache_beam as beam
-
-        from mural_tf.work import Step
-
-        step = Step(CountFile, self.folder, self.done, folder=self.done)
-        (pipeline | "Plan" >> beam.Create(self.jobs) | "Spread" >> beam.Reshuffle() | "Count" >> beam.ParDo(step))
-
-
 def count_folder(folder: str | os.PathLike, workers: int = 2, beam: str = "", progress: bool = True) -> list[str]:
     """Counts the records of a data set in the project's format and writes `shards` into its `dataset.json`.
 
@@ -108,8 +90,6 @@ def count_folder(folder: str | os.PathLike, workers: int = 2, beam: str = "", pr
     Raises:
       UserError: no such files, or a description that is damaged.
     """
-    from mural_tf.work import Engine, run
-
     folder = as_path(folder)
     names = files_of(folder)
     if not names:
@@ -125,7 +105,7 @@ def count_folder(folder: str | os.PathLike, workers: int = 2, beam: str = "", pr
     jobs = [(number, name) for number, name in enumerate(names) if f"{number}.json" not in finished]
     with tqdm(desc="Counting records", unit=" files", total=len(names), disable=not progress) as bar:
         watch = lambda: bar.update(sum(1 for _ in done.glob("*.json")) - 1 - bar.n)  # noqa: E731
-        run(CountFilesGraph(folder, done, jobs), Engine(workers, beam), done, watch)
+        Engine(workers, beam).run([Stage(jobs, [Step("Count", CountFile, (folder, done))])], done, watch)
     shards, problems = {}, CountsByKind()
     for number in range(len(names)):
         name, found, problems_of_file = json.loads((done / f"{number}.json").read_text(encoding="utf-8"))

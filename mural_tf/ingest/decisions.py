@@ -12,6 +12,7 @@ complete is not gone through again.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import pathlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -50,16 +51,8 @@ class Job(NamedTuple):
     number: int  # of the unit or the shard
 
 
-class Key(NamedTuple):
-    """What rows are brought together by."""
-
-    kind: str
-    source: int  # of those whose images or divisions are apart; else 0
-    partition: int
-
-
 @dataclasses.dataclass
-class Asked:
+class Request:
     """Everything that a conversion reads and asks; travels to workers.
 
     Attributes:
@@ -121,39 +114,36 @@ class Asked:
 
 
 class Ask:
-    """Looks through a job and returns rows of hashes by `Key`; made once in every worker.
+    """Looks through a job and returns rows of hashes; made once in every worker.
 
     A unit is read once: what later stages need of its captions is kept as hashes (`_captions`), unless its images can
     only be found after the first stage.
     """
 
-    def __init__(self, asked: Asked, stage: Sequence[str]):
-        self.asked, self.stage = asked, stage
-        self.screen, self.names = Screen(asked.settings, asked.folder), asked.names()
+    def __init__(self, request: Request, stage: Sequence[str]):
+        self.request, self.stage = request, stage
+        self.screen, self.names = Screen(request.settings, request.folder), request.names()
 
-    def __call__(self, job: Job) -> Iterator[tuple[Key, tuple[bool, bytes]]]:
-        """Yields (key, (whether it is an answer, packed rows))."""
-        ask = {LOCATIONS: self._locations, TRANSLATIONS: self._translations}.get(job.kind, self._unit)
-        for key, block in ask(Job(*job)):
-            yield tuple(key), block  # plain tuples have a coder that is the same everywhere
+    def __call__(self, job: Job) -> Iterator[tuple[tuple[str, int, int], tuple[bool, bytes]]]:
+        """Yields ((kind, source where each has its own images or division, partition), (is an answer, packed rows))."""
+        ask = {LOCATIONS: self._locations, TRANSLATIONS: self._translations}.get(job[0], self._unit)
+        yield from ask(Job(*job))
 
     def _unit(self, job: Job) -> Iterator:
         if set(self.stage) & {SAME_IMAGE, SAME_TEXT, SAME_PAIR}:
             (kind,) = self.stage
             yield from self._asked(kind, 0, self._keys(kind, job), job)
             return
-        source, unit = self.asked.sources[job.source], self.asked.units[job.number][1]
+        source, unit = self.request.sources[job.source], self.request.units[job.number][1]
         rows: dict[str, list] = {kind: [] for kind in self.stage}
         by_language: dict[str, list[int]] = {}
         downloaded, kept = _is_downloaded(source), []
-        keep = bool(self.asked.settings.drop_duplicates) and not downloaded
-        reading, record = Reading(), 0
+        keep = bool(self.request.settings.drop_duplicates) and not downloaded
+        reading, records = Reading(), itertools.count()
         for item in source.read(unit, reading):
             found = list(source.records(item, reading)) if keep else []
-            if keep:
-                for one in found:
-                    kept += self._rows_of(one, reading, record)
-                    record += 1
+            for one in found:
+                kept += self._rows_of(one, reading, next(records))
             if source.ITEM == PAIR:
                 continue
             texts = list(_texts(found) if keep and source.ITEM == FILE else source.texts(item))
@@ -169,10 +159,10 @@ class Ask:
             if TRANSLATIONS in rows:
                 rows[TRANSLATIONS] += [text_hash(key) for _, text in texts for key in keys_of(text)]
         if keep:
-            save_array(path_of(self.asked.folder, CAPTIONS, job.number), np.array(kept, _CAPTION))
+            save_array(path_of(self.request.folder, CAPTIONS, job.number), np.array(kept, _CAPTION))
         for language, hashes in by_language.items():
             block = json.dumps(language).encode() + b"\n" + np.array(hashes, "<u8").tobytes()
-            yield Key(HELD_OUT, job.source, 0), (False, block)
+            yield (HELD_OUT, job.source, 0), (False, block)
         for kind in (TEXTS, IMAGES):
             if kind in rows:
                 yield from self._packed(kind, 0, np.unique(np.array(rows[kind], _TWO)), answer=False)
@@ -188,23 +178,23 @@ class Ask:
 
     def _keys(self, kind: str, job: Job) -> np.ndarray:
         """Returns the keys of what a unit's records would be duplicates by, of those that pass the filters of texts."""
-        decided = self.asked.decided(job.number, self.names)
+        decided = self.request.decided(job.number, self.names)
         rows = self._captions(job)
         wanted = (rows["image"] == 0) | ~np.isin(rows["text_hash"], decided.frequent_texts)
         rows = rows[wanted]
         if kind == SAME_IMAGE:
             return rows["image"][rows["image"] != 0]
-        if self.asked.settings.drop_duplicates == "both":
+        if self.request.settings.drop_duplicates == "both":
             rows = rows[_is_first(rows) & ~np.isin(rows["image"], decided.others(SAME_IMAGE))]
         return rows["pair" if kind == SAME_PAIR else "text"]
 
     def _captions(self, job: Job) -> np.ndarray:
         """Returns the hashes of a unit's captions; makes and keeps them where the first stage could not."""
-        path = path_of(self.asked.folder, CAPTIONS, job.number)
+        path = path_of(self.request.folder, CAPTIONS, job.number)
         if path.name in self.names:
             return read_array(path)
-        source, unit = self.asked.sources[job.source], self.asked.units[job.number][1]
-        reading = Reading(decided=self.asked.decided(job.number, self.names))
+        source, unit = self.request.sources[job.source], self.request.units[job.number][1]
+        reading = Reading(decided=self.request.decided(job.number, self.names))
         found = (one for item in source.read(unit, reading) for one in source.records(item, reading))
         rows = [row for record, one in enumerate(found) for row in self._rows_of(one, reading, record)]
         rows = np.array(rows, _CAPTION)
@@ -224,20 +214,19 @@ class Ask:
         return [(record, image, text, pair, text_hash(caption.text)) for text, pair, caption in keys]
 
     def _locations(self, job: Job) -> Iterator:
-        store = self.asked.sources[job.source].store()
+        store = self.request.sources[job.source].store()
         found = [(text_hash(a), job.number, offset, size) for a, offset, size in store.addresses(job.number)]
         yield from self._packed(LOCATIONS, job.source, np.array(found, _PLACE), answer=True)
 
     def _translations(self, job: Job) -> Iterator:
-        path = self.asked.translations()[job.number]
+        path = self.request.translations()[job.number]
         lines: dict[int, list[str]] = {}
         size = 0
-        for order, (key, language, target) in enumerate(
-            read_translations(path, self.asked.settings.translation_languages)
-        ):
+        found = read_translations(path, self.request.settings.translation_languages)
+        for order, (key, language, target) in enumerate(found):
             value = text_hash(key)
             line = json.dumps([value, job.number, order, language, target], ensure_ascii=False)
-            lines.setdefault(value % self.asked.partitions, []).append(line)
+            lines.setdefault(value % self.request.partitions, []).append(line)
             size += len(line)
             if size > 1 << 26:
                 yield from self._lines(lines)
@@ -246,12 +235,12 @@ class Ask:
 
     def _lines(self, lines: dict[int, list[str]]) -> Iterator:
         for partition, some in lines.items():
-            yield Key(TRANSLATIONS, 0, partition), (True, "\n".join(some).encode())
+            yield (TRANSLATIONS, 0, partition), (True, "\n".join(some).encode())
 
     def _packed(self, kind: str, source: int, table: np.ndarray, answer: bool) -> Iterator:
-        parts = self.asked.partition(table["key"])
+        parts = self.request.partition(table["key"])
         for partition in np.unique(parts):
-            yield Key(kind, source, int(partition)), (answer, table[parts == partition].tobytes())
+            yield (kind, source, int(partition)), (answer, table[parts == partition].tobytes())
 
 
 def _is_first(rows: np.ndarray) -> np.ndarray:
@@ -295,25 +284,25 @@ def keys_of_captioned(kind: str, found: Captioned) -> list[int]:
 class Decide:
     """Decides over all rows of a key."""
 
-    def __init__(self, asked: Asked):
-        self.asked = asked
+    def __init__(self, request: Request):
+        self.request = request
 
-    def __call__(self, element: tuple[Key, Iterable[tuple[bool, bytes]]]) -> Iterator[tuple[tuple[str, int], bytes]]:
-        """Yields ((kind, unit or source or EVERYWHERE), rows)."""
-        key, blocks = Key(*element[0]), list(element[1])
+    def __call__(self, element: tuple[tuple[str, int, int], Iterable]) -> Iterator[tuple[tuple[str, int], bytes]]:
+        """Takes all that `Ask` yields for a key; yields ((kind, unit or source or EVERYWHERE), rows)."""
+        (kind, source, _), blocks = element[0], list(element[1])
         asked, answers = ([data for is_answer, data in blocks if is_answer is wanted] for wanted in (False, True))
-        filters = self.asked.settings.filters
-        if key.kind in (TEXTS, IMAGES):
-            bound = filters.max_images_per_text if key.kind == TEXTS else filters.max_texts_per_image
-            yield (key.kind, EVERYWHERE), _above(_table(asked, _TWO), bound).tobytes()
-        elif key.kind == LOCATIONS:
+        filters = self.request.settings.filters
+        if kind in (TEXTS, IMAGES):
+            bound = filters.max_images_per_text if kind == TEXTS else filters.max_texts_per_image
+            yield (kind, EVERYWHERE), _above(_table(asked, _TWO), bound).tobytes()
+        elif kind == LOCATIONS:
             yield from self._places(_table(asked, _ASKED), _table(answers, _PLACE))
-        elif key.kind == TRANSLATIONS:
+        elif kind == TRANSLATIONS:
             yield from self._translations(_table(asked, _ASKED), answers)
-        elif key.kind == HELD_OUT:
-            yield (HELD_OUT, key.source), self._held_out(key.source, asked)
+        elif kind == HELD_OUT:
+            yield (HELD_OUT, source), self._held_out(source, asked)
         else:
-            yield from self._losers(key.kind, _table(asked, _ASKED))
+            yield from self._losers(kind, _table(asked, _ASKED))
 
     def _losers(self, kind: str, rows: np.ndarray) -> Iterator:
         """Of equal keys, the first unit's stays: the others are told to drop theirs."""
@@ -347,7 +336,7 @@ class Decide:
             name, _, data = block.partition(b"\n")
             hashes.setdefault(json.loads(name), []).append(np.frombuffer(data, "<u8"))
         joined = {language: np.concatenate(parts) for language, parts in sorted(hashes.items())}
-        return self.asked.sources[source].hold_out(joined).as_json().encode()
+        return self.request.sources[source].hold_out(joined).as_json().encode()
 
 
 def _table(blocks: Sequence[bytes], dtype: np.dtype) -> np.ndarray:

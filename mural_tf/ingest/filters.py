@@ -3,7 +3,7 @@
 The filters are those of ALIGN (Jia et al., 2021, §3) and [ETCL] §3.2: sizes of images, lengths of texts, texts on too
 many images and images with too many texts, and images that look like evaluation images.
 
-Similar images are found by `imagehash.phash`: 64 bits, the signs of an image's lowest frequencies. Copies of one
+Similar images are found by a perceptual hash: 64 bits, the signs of an image's lowest frequencies. Copies of one
 picture in another size or JPEG quality differ in a few bits, different pictures in about half of them.
 
 What depends on all data (frequent texts and images, duplicates) is decided before, see decisions.py.
@@ -11,7 +11,6 @@ What depends on all data (frequent texts and images, duplicates) is decided befo
 
 from __future__ import annotations
 
-import collections
 import pathlib
 import re
 from collections.abc import Iterable, Iterator
@@ -70,21 +69,21 @@ def usable_bytes(image: bytes, opened: PIL.Image.Image, image_size: int = 0) -> 
 # Images that look like evaluation images.
 
 HASHES = "evaluation_hashes.npy"
-BITS = 64
 _ENOUGH = 256  # a JPEG is decoded to at least as many pixels a side: the hash looks at 32
+_SIDE = 32
+_COSINES = np.cos(np.pi * np.outer(np.arange(8), 2 * np.arange(_SIDE) + 1) / (2 * _SIDE))  # [8, 32]
 
 
 def perceptual_hash(image: PIL.Image.Image) -> int:
-    """Returns an opened image's 64 bits, which are of the upright picture; raises `BadImage`."""
-    try:
-        import imagehash
-    except ImportError:
-        raise UserError(
-            "Comparing images with evaluation images needs a package that is not installed: pip install ImageHash "
-            "(or mural-tf[convert])."
-        ) from None
+    """Returns the 64 bits of an opened image, which are of the upright picture; raises `BadImage`.
+
+    With 32 x 32 grey values G and C[k, j] = cos(π k (2j + 1) / 64), a bit is whether one of the 8 x 8 lowest
+    frequencies C G Cᵀ is above their median: what ImageHash's `phash` gives, without SciPy and PyWavelets.
+    """
     image.draft("L", (_ENOUGH, _ENOUGH))
-    bits = imagehash.phash(turned(image)).hash.ravel()
+    small = turned(image).convert("L").resize((_SIDE, _SIDE), PIL.Image.Resampling.LANCZOS)
+    frequencies = np.round(_COSINES @ np.asarray(small, np.float64) @ _COSINES.T, 6)  # [8, 8], exact zeros where flat
+    bits = frequencies > np.median(frequencies)
     return int.from_bytes(np.packbits(bits).tobytes(), "big")
 
 
@@ -121,29 +120,13 @@ def _image_files(patterns: Iterable[str]) -> Iterator[pathlib.Path]:
                 yield path
 
 
-class NearDuplicates:
-    """Finds hashes within some bits of a known one.
+_ONES = np.array([bin(number).count("1") for number in range(1 << 16)], np.uint8)
 
-    Two hashes that differ in at most d bits agree in one of d + 1 groups of bits at least: only those that do are
-    compared.
-    """
 
-    def __init__(self, hashes: Iterable[int], distance: int):
-        self.distance = distance
-        edges = [BITS * i // (distance + 1) for i in range(distance + 2)]
-        self._groups = [(low, (1 << (high - low)) - 1) for low, high in zip(edges, edges[1:])]
-        self._tables: list[dict[int, list[int]]] = [collections.defaultdict(list) for _ in self._groups]
-        for value in map(int, hashes):
-            for (low, mask), table in zip(self._groups, self._tables):
-                table[value >> low & mask].append(value)
-
-    def contains(self, value: int) -> bool:
-        """Tells whether a known hash differs from `value` in at most `distance` bits."""
-        for (low, mask), table in zip(self._groups, self._tables):
-            for candidate in table.get(value >> low & mask, ()):
-                if bin(candidate ^ value).count("1") <= self.distance:
-                    return True
-        return False
+def is_near(hashes: np.ndarray, value: int, distance: int) -> bool:
+    """Tells whether one of the hashes, uint64 [N], differs from `value` in at most `distance` bits."""
+    ones = _ONES[(hashes ^ np.uint64(value)).view(np.uint16)].reshape(-1, 4)  # a hash is four numbers of 16 bits
+    return bool((ones.sum(axis=1) <= distance).any())
 
 
 # In these scripts words are not set apart, so each of their characters counts as a unigram: Thai, Lao, Tibetan,
@@ -167,8 +150,7 @@ class Screen:
     def __init__(self, settings: Settings, folder: pathlib.Path):
         self.settings, self.filters = settings, settings.filters
         self.excluded = _load_hashes(folder / EXCLUDED_TEXTS)
-        hashes = _load_hashes(folder / HASHES)
-        self.near_duplicates = NearDuplicates(hashes, settings.hash_distance) if hashes.size else None
+        self.evaluation_hashes = _load_hashes(folder / HASHES)
 
     def accepts_pair(self, pair: Pair, tally: Tally) -> bool:
         """Tells whether a text pair is wanted."""
@@ -215,8 +197,10 @@ class Screen:
             return b"", f"image whose shorter side is not above {filters.above_shorter_side} pixels"
         if filters.max_aspect_ratio and max(size) > filters.max_aspect_ratio * min(size):
             return b"", f"image of an aspect ratio above {filters.max_aspect_ratio:g}"
-        if self.near_duplicates and self.near_duplicates.contains(perceptual_hash(open_image(found.image))):
-            return b"", "image that looks like an evaluation image"
+        if self.evaluation_hashes.size:
+            value = perceptual_hash(open_image(found.image))
+            if is_near(self.evaluation_hashes, value, self.settings.hash_distance):
+                return b"", "image that looks like an evaluation image"
         return usable_bytes(found.image, opened, self.settings.image_size), ""
 
     def reason_against(self, text: str, decided) -> str:

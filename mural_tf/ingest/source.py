@@ -16,6 +16,7 @@ from mural_tf.data.skipped import Tally
 from mural_tf.errors import UserError
 from mural_tf.files import as_path, find
 from mural_tf.text_files import Unit, canonical_language, cut, unpacked_size
+from mural_tf.work import Engine
 
 _cached_language = functools.lru_cache(maxsize=4096)(canonical_language)
 PAIR, IMAGE, FILE = "pair", "image", "file"  # what an item is: its size decides how many go into a block
@@ -281,7 +282,7 @@ class Settings:
       unit_bytes: of records that a worker makes of a part of a file.
       shard_megabytes: of a TFRecord file, about.
       workers: processes; 0 converts in the calling process.
-      beam: flags of Apache Beam, to work elsewhere than on this machine; see `engine.Engine`.
+      beam: flags of Apache Beam, to work elsewhere than on this machine; see `Engine`.
       max_skipped_fraction: of the items read; above it the conversion stops.
     """
 
@@ -318,8 +319,6 @@ class Settings:
         del values["workers"], values["max_skipped_fraction"], values["beam"]
         return values
 
-    def engine(self):
+    def engine(self) -> Engine:
         """Returns where the conversion runs."""
-        from mural_tf.work import Engine  # Beam, only where something is done
-
         return Engine(self.workers, self.beam)

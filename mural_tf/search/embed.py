@@ -30,36 +30,17 @@ import pathlib
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import IO, ClassVar
+from typing import IO, Any, ClassVar
 
 import google_crc32c
 import numpy as np
 from tqdm import tqdm
 
-from mural_tf.data import pictures
-from mural_tf.data.shards import (
-    Manifest,
-    Part,
-    Watch,
-    complete_folder,
-    finished,
-    join_skipped,
-    manifest_path,
-    publish_work,
-    rename_part,
-    work_in,
-    write_manifest,
-)
+from mural_tf.data import pictures, shards
+from mural_tf.data.shards import Manifest, Part
 from mural_tf.data.skipped import Tally
 from mural_tf.errors import UserError
-from mural_tf.files import (
-    as_path,
-    read_array,
-    read_json,
-    save_array,
-    whole,
-    write_whole,
-)
+from mural_tf.files import as_path, read_array, read_json, save_array, whole, write_whole
 from mural_tf.quiet import quiet_imports
 from mural_tf.remote_folders import local_copy
 from mural_tf.search import collect
@@ -67,6 +48,7 @@ from mural_tf.search.collect import Piece, Seen, Unreadable
 from mural_tf.search.index import PROBES, SKIPPED, Fingerprint, take
 from mural_tf.search.items import IMAGES, KINDS, Item, read_image, to_json
 from mural_tf.trust import is_trusting
+from mural_tf.work import Engine, Stage, Step
 
 DESCRIPTION = "embeddings.json"
 MODEL = "model.json"
@@ -95,7 +77,7 @@ class Settings:
       shard_items: in a shard, about; it is what a killed run loses of each worker.
       workers: processes of this machine; 0 works in the calling process.
       threads: of TensorFlow in each worker; 0: the cores of this machine divided by the workers.
-      beam: flags of Apache Beam, to work elsewhere than on this machine; see `ingest.engine.Engine`.
+      beam: flags of Apache Beam, to work elsewhere than on this machine; see `work.Engine`.
       max_skipped_fraction: of what was read; above it the work stops.
     """
 
@@ -123,9 +105,13 @@ class Settings:
         values = {"kind": self.kind, "split": self.split, "dtype": self.dtype}
         return {**values, "batch_size": batch_size, "shard_items": self.shard_items}
 
+    def engine(self) -> Engine:
+        """Returns where the work runs."""
+        return Engine(self.workers, self.beam)
+
     def worker_threads(self) -> int:
         """Returns TensorFlow's threads in a worker; 0 leaves them to it."""
-        if self.threads or "--runner" in self.beam or not self.workers:
+        if self.threads or self.beam or not self.workers:
             return self.threads
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         return max(1, cores // self.workers)
@@ -153,28 +139,26 @@ def embed(
       UserError: unusable sources, too much of them skipped, something else in `output`, unfinished work on
         something else beside it, or a full disk.
     """
-    from mural_tf.work import Engine  # Beam, whose file systems find what is not on this machine
-
-    engine = Engine(settings.workers, settings.beam)
+    settings.engine()  # raises for flags that are none
     if not as_path(model).is_dir():
         raise UserError(f"The model folder {model} does not exist; give a workdir or an export.")
     here = local_copy(model)
     files = sorted(dict(collect.list_files(settings.kind, sources, settings.split)).items())
-    shards = collect.cut_files(settings.kind, files, settings.shard_items)
-    output, identity = as_path(output), _identity(here, sources, shards, settings)
+    groups = collect.cut_files(settings.kind, files, settings.shard_items)
+    output, identity = as_path(output), _identity(here, sources, groups, settings)
     folder = output.parent / f".{output.name}.embedding"
-    with work_in(folder, output, identity, restart, DESCRIPTION, "set of embeddings") as unfinished:
+    with shards.work_in(folder, output, identity, restart, DESCRIPTION, "set of embeddings") as unfinished:
         if unfinished:
-            _run(engine, EmbedGraph(collect.absolute(model), shards, folder, settings, is_trusting()), progress)
-            _finish(folder, output, identity, len(shards), settings)
+            _run(collect.absolute(model), groups, folder, settings, progress)
+            _finish(folder, output, identity, len(groups), settings)
     return output
 
 
-def _identity(model: pathlib.Path, sources: Sequence[str], shards: Sequence, settings: Settings) -> dict:
+def _identity(model: pathlib.Path, sources: Sequence[str], groups: Sequence, settings: Settings) -> dict:
     """Returns what identifies embeddings, as JSON values."""
     names = sorted(map(collect.absolute, sources))
-    read = hashlib.blake2b(json.dumps(shards).encode(), digest_size=8)
-    for path in collect.side_files(piece.unit.path for pieces in shards for piece in pieces):
+    read = hashlib.blake2b(json.dumps(groups).encode(), digest_size=8)
+    for path in collect.side_files(piece.unit.path for pieces in groups for piece in pieces):
         read.update(path.read_bytes())
     files = read.hexdigest()
     identity = {"name": "embeddings", "format": FORMAT, "sources": names, "files": files, "model": digest(model)}
@@ -200,52 +184,16 @@ def digest(model: str | os.PathLike) -> str:
     return summed.hexdigest()
 
 
-def _run(engine, graph: EmbedGraph, progress: bool) -> None:
+def _run(model: str, groups: list[list[Piece]], folder: pathlib.Path, settings: Settings, progress: bool) -> None:
     """Makes all shards that are missing, with a bar."""
-    from mural_tf.work import run
-
-    if not graph.jobs():
+    jobs = [(number, groups[number]) for number in shards.missing_shards(folder, len(groups))]
+    if not jobs:
         return
-    sizes = [sum(unit.size for _, unit in pieces) for pieces in graph.shards]
+    sizes = [sum(unit.size for _, unit in pieces) for pieces in groups]
+    step = Step("Embed", make_worker, (model, folder, settings, is_trusting()))
     with tqdm(total=sum(sizes), unit="B", unit_scale=True, desc="Embedding", disable=not progress) as bar:
-        watch = Watch(graph.folder, sizes, graph.settings.max_skipped_fraction, bar, Embedded())
-        run(graph, engine, graph.folder, watch, small_heaps=False)
-
-
-def _names(folder: pathlib.Path) -> set[str]:
-    """The names of a folder's files, in one look at a store."""
-    return {path.name for path in folder.glob("*")}
-
-
-@dataclasses.dataclass
-class EmbedGraph:
-    """Gives every shard that has no manifest to a worker."""
-
-    model: str
-    shards: list[list[Piece]]
-    folder: pathlib.Path
-    settings: Settings
-    trust: bool
-
-    def jobs(self) -> list[tuple[int, list[Piece]]]:
-        """Returns (number, pieces) of the shards that are missing."""
-        names = _names(self.folder / "parts")
-        jobs = enumerate(self.shards)
-        return [(number, pieces) for number, pieces in jobs if manifest_path(self.folder, number).name not in names]
-
-    def __call__(self, pipeline) -> None:
-        """Adds the steps to a Beam pipeline."""
-        import apache_beam as beam
-
-        from mural_tf.work import Step
-
-        arguments = (self.model, self.folder, self.settings, self.trust)
-        (
-            pipeline
-            | "Plan" >> beam.Create(self.jobs())
-            | "Spread" >> beam.Reshuffle()
-            | "Embed" >> beam.ParDo(Step(make_worker, *arguments, folder=self.folder))
-        )
+        watch = shards.Watch(folder, sizes, settings.max_skipped_fraction, bar, Embedded())
+        settings.engine().run([Stage(jobs, [step])], folder, watch)
 
 
 # What a worker does.
@@ -257,7 +205,7 @@ def make_worker(model: str, folder: pathlib.Path, settings: Settings, trust: boo
     Raises:
       UserError: the model cannot be loaded, or is another one than that of the finished shards.
     """
-    with _LOADING:  # an engine may start several steps in one process: they share the model
+    with _LOADING:  # an engine elsewhere makes a step for each of its threads: they share the model
         embedder, fingerprint = load_model(model, settings.worker_threads(), trust)
     if not (folder / PROBES).is_file():
         write_whole(folder / MODEL, json.dumps({"path": fingerprint.path, "step": fingerprint.step}))
@@ -290,6 +238,7 @@ def load_model(model: str, threads: int, trust: bool) -> tuple:
     return embedder, take(embedder)
 
 
+@dataclasses.dataclass
 class EmbedShard:
     """Encodes a shard and writes its files and, last, its manifest. The same shard gives the same bytes.
 
@@ -305,22 +254,16 @@ class EmbedShard:
       choose: of what is new, yields what is to be encoded; it may add rows to the shard's files itself.
     """
 
-    def __init__(
-        self,
-        embedder,
-        folder: pathlib.Path,
-        kind: str,
-        dtype: str,
-        width: int,
-        batch_size: int,
-        max_skipped_fraction: float = 1.0,
-        seen: Seen | None = None,
-        tell: Callable[[], object] = lambda: None,
-        choose: Callable[[Iterator, ShardFiles], Iterator] = lambda found, files: found,
-    ):
-        self.choose = choose
-        self.embedder, self.folder, self.kind, self.dtype, self.width = embedder, folder, kind, dtype, width
-        self.batch_size, self.max_fraction, self.seen, self.tell = batch_size, max_skipped_fraction, seen, tell
+    embedder: Any
+    folder: pathlib.Path
+    kind: str
+    dtype: str
+    width: int
+    batch_size: int
+    max_skipped_fraction: float = 1.0
+    seen: Seen | None = None
+    tell: Callable[[], object] = lambda: None
+    choose: Callable[[Iterator, ShardFiles], Iterator] = lambda found, files: found
 
     def __call__(self, element: tuple[int, Sequence[Piece]]) -> Iterator[int]:
         """Yields the shard's number."""
@@ -334,10 +277,10 @@ class EmbedShard:
                 for entry in unreadable:
                     tally.skip(entry.kind, entry.name, entry.count)
                 tally.written += len(items)
-                tally.check(self.max_fraction)
+                tally.check(self.max_skipped_fraction)
                 files.add(items, vectors)
             parts = files.write(self.folder / "parts", number)
-        write_manifest(self.folder, number, Manifest(tally, parts, [[*unit[:4]] for _, unit in pieces]))
+        shards.write_manifest(self.folder, number, Manifest(tally, parts, [[*unit[:4]] for _, unit in pieces]))
         yield number
 
     def _new(self, found: Iterable, tally: Tally) -> Iterator:
@@ -449,19 +392,19 @@ def _why(kind: str, item: Item) -> Unreadable:
 def _finish(folder: pathlib.Path, output: pathlib.Path, identity: dict, count: int, settings: Settings) -> None:
     """Turns the folder of finished shards into `output`; every step can be repeated after a kill."""
     tally = Embedded()
-    manifests = finished(folder, count, tally, settings.max_skipped_fraction)
+    manifests = shards.finished(folder, count, tally, settings.max_skipped_fraction)
     if not tally.written:
         raise UserError("Nothing to embed: " + "; ".join(line.strip() for line in tally.lines()) + ".")
-    complete = complete_folder(folder, output)
+    complete = shards.complete_folder(folder, output)
     complete.mkdir(exist_ok=True)
     for number, manifest in enumerate(manifests):
         for part in manifest.parts:
             name = shard_name(part.kind, number, count)
-            rename_part(folder, part, complete / name)
+            shards.rename_part(folder, part, complete / name)
             part.name = name
         text = json.dumps(dataclasses.asdict(manifest), ensure_ascii=False)
         write_whole(complete / shard_name("manifest", number, count), text)
-    join_skipped(folder, count, complete / SKIPPED)
+    shards.join_skipped(folder, count, complete / SKIPPED)
     probes = np.array(read_array(folder / PROBES))
     save_array(complete / PROBES, probes)
     made_by = {**read_json(folder / MODEL), "digest": identity["model"], "identity": str(Fingerprint(probes))}
@@ -471,11 +414,10 @@ def _finish(folder: pathlib.Path, output: pathlib.Path, identity: dict, count: i
         "count": tally.written,
         "embedding_size": int(probes.shape[1]),
         "shards": count,
-        "skipped": {kind: {"count": number, "first": first} for kind, (number, first) in tally.skipped.items()},
-        "left_out": {kind: {"count": number, "first": first} for kind, (number, first) in tally.left_out.items()},
+        **tally.described(),
     }
     write_whole(complete / DESCRIPTION, json.dumps(described, indent=1, ensure_ascii=False) + "\n")
-    publish_work(folder, output)
+    shards.publish_work(folder, output)
 
 
 def shard_name(kind: str, number: int, count: int) -> str:

@@ -5,7 +5,6 @@ import json
 import os
 import pathlib
 import random
-import signal
 import subprocess
 import sys
 import time
@@ -17,9 +16,9 @@ import pytest
 from convert_data import contents
 from object_store import object_store, stored, upload
 from search_data import COLORS, ColorEmbedder, png, write_folder
-from test_convert import alive, children
+from test_convert import BEAM_TWICE
 
-from mural_tf.data import records, tfrecord
+from mural_tf.data import records, shards, tfrecord
 from mural_tf.errors import UserError
 from mural_tf.search import build, collect, commands, embed
 from mural_tf.search.collect import Seen, Unreadable
@@ -116,14 +115,13 @@ def test_nothing_but_the_input_decides_the_bytes(tmp_path):
     sources = write_sources(tmp_path)
     expected = contents(run(tmp_path, sources, "a"))
     assert contents(run(tmp_path, sources[::-1], "b")) == expected
-    assert contents(run(tmp_path, sources, "c", beam="--direct_runner_bundle_repeat=1")) == expected
+    assert contents(run(tmp_path, sources, "c", beam=BEAM_TWICE)) == expected
 
 
-@pytest.mark.parametrize("after", [0, 3])
-def test_an_interrupted_run_goes_on(tmp_path, monkeypatch, after):
-    sources, done = write_sources(tmp_path), []
+def test_an_interrupted_run_goes_on(tmp_path, monkeypatch):
+    sources, done, after = write_sources(tmp_path), [], 3
     whole = contents(run(tmp_path, sources, "whole"))
-    shards = sum(name.startswith("vectors") for name in whole)
+    count = sum(name.startswith("vectors") for name in whole)
 
     def stopping(self, element, write=EmbedShard.__call__):
         if len(done) == after:
@@ -146,22 +144,21 @@ def test_an_interrupted_run_goes_on(tmp_path, monkeypatch, after):
     with monkeypatch.context() as patch:
         patch.setattr(EmbedShard, "__call__", counting)
         assert contents(run(tmp_path, sources)) == whole
-    assert not set(again) & set(done) and len(again) + len(done) == shards
+    assert not set(again) & set(done) and len(again) + len(done) == count
 
 
-@pytest.mark.parametrize("after", [0, 5])
-def test_a_kill_while_shards_get_their_names(tmp_path, monkeypatch, after):
+def test_a_kill_while_shards_get_their_names(tmp_path, monkeypatch):
     sources, calls = write_sources(tmp_path), []
     whole = contents(run(tmp_path, sources, "whole"))
 
-    def stopping(folder, part, name, rename=embed.rename_part):
+    def stopping(folder, part, name, rename=shards.rename_part):
         calls.append(name)
-        if len(calls) > after:
+        if len(calls) > 5:
             raise KeyboardInterrupt
         rename(folder, part, name)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(embed, "rename_part", stopping)
+        patch.setattr(shards, "rename_part", stopping)
         run(tmp_path, sources)
     assert contents(run(tmp_path, sources)) == whole
 
@@ -498,39 +495,24 @@ def started(toy, output, workers, sources):
 
 
 @pytest.mark.slow
-def test_kills_of_processes_and_the_same_command_again(tmp_path, toy):
-    """No worker, one, two, and two that are killed: the same bytes, and finished shards are not touched."""
+def test_processes_with_a_model_and_one_that_is_killed(tmp_path, toy):
+    """No worker, two, and two that are killed with their launcher: the same bytes, finished shards are not touched."""
     sources = write_sources(tmp_path)
-    for workers in (0, 1, 2):
-        process = started(toy, tmp_path / f"with{workers}", workers, sources)
-        errors = process.communicate(timeout=200)[1]
-        assert process.returncode == 0, errors
-    whole = contents(tmp_path / "with0")
-    assert contents(tmp_path / "with1") == contents(tmp_path / "with2") == whole
-    parts, kept = tmp_path / ".out.embedding" / "parts", {}
-    for victim in ("launcher", "worker", "launcher"):
-        process, before = started(toy, tmp_path / "out", 2, sources), finished(parts)
-        while process.poll() is None and finished(parts).keys() <= before.keys():
-            time.sleep(0.01)
-        assert process.poll() is None  # or there were too few shards for a kill in between
-        everyone = children(process.pid)
-        if victim == "launcher":
-            process.kill()
-            process.wait()
-        else:
-            os.kill(max(everyone), signal.SIGKILL)
-            assert "Error" in process.communicate(timeout=60)[1]
-        deadline = time.time() + 20
-        while any(map(alive, everyone)) and time.time() < deadline:
-            time.sleep(0.05)
-        assert not any(map(alive, everyone))
-        now = finished(parts)
-        assert kept.items() <= now.items() and before.items() <= now.items()
-        kept = now
+    process = started(toy, tmp_path / "whole", 0, sources)
+    assert process.communicate(timeout=200)[1] is not None and process.returncode == 0
+    process, parts = started(toy, tmp_path / "out", 2, sources), tmp_path / ".out.embedding" / "parts"
+    while process.poll() is None and not finished(parts):
+        time.sleep(0.01)
+    process.kill()
+    process.communicate(timeout=200)
+    before = finished(parts)
     process = started(toy, tmp_path / "out", 2, sources)
+    while process.poll() is None and finished(parts).keys() <= before.keys():
+        time.sleep(0.01)
+    assert before and before.items() <= finished(parts).items()
     errors = process.communicate(timeout=200)[1]
     assert process.returncode == 0, errors
-    assert contents(tmp_path / "out") == whole
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 
 
 def finished(parts):
