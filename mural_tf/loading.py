@@ -28,7 +28,7 @@ def load(path: str | os.PathLike[str], checkpoint: str = "result", trust: bool =
     single towers must be imported into a workdir first: `python -m mural_tf import`.
 
     `trust`: whether a workdir's config.json may name classes to import and TF-Hub modules to fetch from any place; see
-    docs/security.md.
+    docs/reliability.md.
 
     Raises `UserError` if `path` is none of them, its parts are missing, damaged or do not fit together, or it names
     code without `trust`.

@@ -325,7 +325,7 @@ _ROWS: dict[str, tuple[Cell | None, ...]] = {
         one_line(TRUST),
         one_line(TRUST),
         one_line("embedder.py::test_a_stored_class_is_imported_only_with_trust"),
-        no("an export names no code; its own graph runs, see docs/security.md"),
+        no("an export names no code; its own graph runs, see docs/reliability.md"),
     ),
     "malformed requests": only_serve("serve.py::test_damaged_requests_get_errors_or_right_answers"),
     "an attack on memory": only_serve(

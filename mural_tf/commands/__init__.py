@@ -547,7 +547,7 @@ def import_weights():
 
     align: a folder of Hugging Face's AlignModel. bert: a folder of Hugging Face's BertModel or of Google's
     checkpoints. labse: a folder of Hugging Face's or Sentence-Transformers' LaBSE. efficientnet: an .h5 file of Keras.
-    workdir: one of this project, to give an ALIGN MURAL's second head (--model=mural). See docs/pretrained.md.
+    workdir: one of this project, to give an ALIGN MURAL's second head (--model=mural). See docs/checkpoints.md.
     """
     config = cli.define_config("What the weights do not say; default: MURAL-base.", required=False)
     flag = cli.define(
@@ -574,7 +574,7 @@ def convert():
     python -m mural_tf convert SOURCE … --output=data/mine [--workers=8] [--filters=etcl] …
 
     A SOURCE is KIND:PATH[,OPTION=VALUE…]; --list prints the kinds and their options. Several sources become one data
-    set. A conversion that stopped goes on when the same command is run again. See docs/convert.md.
+    set. A conversion that stopped goes on when the same command is run again. See docs/data.md.
     """
     import dataclasses
 
@@ -586,7 +586,7 @@ def convert():
         restart=(False, "Start again instead of continuing an unfinished conversion."),
         filters=("none", "A set of filters; other flags change single ones.", [*FILTERS]),
     )
-    explanation = "Filter, see --filters and docs/convert.md; 0 is none."
+    explanation = "Filter, see --filters and docs/data.md; 0 is none."
     kinds = {"int": int, "float": float}
     filters = cli.define(
         **{field.name: (kinds[field.type](field.default), explanation) for field in dataclasses.fields(Filters)}
@@ -643,7 +643,7 @@ def vocabulary():
     python -m mural_tf vocabulary records:data/mine opus:de-en.txt.zip --output=words.txt --size=250000
 
     The sources are those of `python -m mural_tf convert --list`; images are not needed. Words are counted by parallel
-    workers in bounded memory, by language. See docs/convert.md.
+    workers in bounded memory, by language. See docs/data.md.
     """
     flag = cli.define(
         output=("", "The vocabulary file.", place),

@@ -1,4 +1,4 @@
-"""Builds a vocabulary from any sources that can be converted, and from converted data sets (docs/convert.md).
+"""Builds a vocabulary from any sources that can be converted, and from converted data sets (docs/data.md).
 
     python -m mural_tf vocabulary records:data/mine opus:de-en.txt.zip --output=words.txt --size=250000
 

@@ -33,7 +33,7 @@ def build_strategy(tpu: str = "") -> tf.distribute.Strategy:
             if "ConfigureDistributedTPU" in str(error):
                 reason = (
                     f"TensorFlow {tf.__version__} here is built without TPU support. On a TPU VM install "
-                    "tensorflow-tpu in its place, see docs/platforms.md"
+                    "tensorflow-tpu in its place, see docs/devices.md"
                 )
             raise UserError(f"The TPU {tpu!r} cannot be used: {reason}. Leave --tpu empty for this machine.") from None
         # By default TPUs round the factors of float32 products to bfloat16. The towers ask for bfloat16 by
@@ -99,7 +99,7 @@ def describe_devices(strategy: tf.distribute.Strategy) -> str:
     if seen and os.environ.get("CUDA_VISIBLE_DEVICES", "0") not in ("", "-1"):
         line += (
             f" An NVIDIA card is in this machine ({', '.join(seen)}), but TensorFlow {tf.__version__} cannot use it: "
-            "install the libraries with pip install 'mural-tf[gpu]'; see docs/platforms.md."
+            "install the libraries with pip install 'mural-tf[gpu]'; see docs/devices.md."
         )
     return line
 

@@ -20,7 +20,7 @@ class CaptionsTsv(CaptionedImages):
     """Any TSV of addresses (or file names) and captions: `captions:mine.tsv,url=0,caption=1,images=downloads/mine`.
 
     Attributes:
-      images: what img2dataset downloaded, or a folder of files; see docs/convert.md.
+      images: what img2dataset downloaded, or a folder of files; see docs/data.md.
       url, caption: numbers of the columns, from 0.
       language: of the captions.
       header: whether the first line names the columns.
@@ -104,7 +104,7 @@ class ParquetCaptions(CaptionedImages):
     """What COYO and LAION share; the names of their columns differ.
 
     Attributes:
-      images: what img2dataset downloaded, or a folder of files; see docs/convert.md.
+      images: what img2dataset downloaded, or a folder of files; see docs/data.md.
       language: of the captions.
       min_clip_similarity: rows that state less are left out; 0 leaves out none.
       split: which the records go to.
@@ -189,7 +189,7 @@ class Coyo(ParquetCaptions):
     """COYO-700M's Parquet metadata and images downloaded from them: `coyo:coyo/part-*.parquet,images=downloads/coyo`.
 
     Attributes:
-      images: what img2dataset downloaded, or a folder of files; see docs/convert.md.
+      images: what img2dataset downloaded, or a folder of files; see docs/data.md.
       language: COYO is English.
       min_clip_similarity: of clip_similarity_vitb32.
       max_watermark_score, max_nsfw_score: upper bounds, of watermark_score and nsfw_score_opennsfw2.
@@ -217,7 +217,7 @@ class Laion(ParquetCaptions):
     """LAION's Parquet metadata and images downloaded from them: `laion:laion/*.parquet,images=downloads/laion`.
 
     Attributes:
-      images: what img2dataset downloaded, or a folder of files; see docs/convert.md.
+      images: what img2dataset downloaded, or a folder of files; see docs/data.md.
       language: of the captions where the column LANGUAGE (2B-multi) is missing or empty.
       min_clip_similarity: of the column similarity.
       allow_unsafe: keep rows whose NSFW is neither UNLIKELY nor empty.

@@ -42,7 +42,7 @@ class Wit(CaptionedImages):
     """WIT as MURAL splits it (A.3): `wit:wit_v1.train.all-*.tsv.gz,images=downloads/wit`.
 
     Reference descriptions only, one record per row; each language is divided into train, dev and test by a hash of the
-    image's address. MURAL's own division was never published. See docs/convert.md.
+    image's address. MURAL's own division was never published. See docs/data.md.
 
     Attributes:
       images: what img2dataset downloaded, or a folder of files.
