@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import pathlib
@@ -33,34 +34,36 @@ from mural_tf.search.queries import (
     to_json,
     to_lines,
 )
-from mural_tf.search.recall import collect_queries
 
 
 def index(
-    model: str,
     names: Sequence[str],
     output: str,
-    kind: str = IMAGES,
-    split: str = "",
-    dtype: str = "float32",
+    *,
+    model: str = "",
+    embeddings: str = "",
     method: str = "auto",
     queries_file: str = "",
+    calibrate: str = "",
     batch_size: int = 64,
     update: bool = False,
-    embeddings: str = "",
-    calibrate: str = "",
     prune: bool = False,
+    **content: str,
 ) -> Index:
     """Makes the index `output` and, where it is large, an approximate one; prints what was done.
 
     Args:
+      names, batch_size: see `build_index`.
       model: a workdir or an export; not needed with `embeddings`, unless their own is not where it was.
+      embeddings: a folder that `embed` made, in place of `names` and `content`.
+      method: of the approximate index, see `approximate.choose`.
+      queries_file: see `read_queries`.
       calibrate: pictures with captions that the model was not trained on, to learn from how sure answers are; by
         default those of the split dev of `names`.
       update: bring a complete index to what its sources hold; without `names` and `embeddings` those it was made of,
         with the model that made it.
-      embeddings: a folder that `embed` made, in place of `names`, `kind`, `split` and `dtype`.
       prune: the update takes out what is in the sources no more.
+      content: kind, split and dtype, see `build_index`.
     """
     if prune and not update:
         raise UserError("--prune takes out what the sources hold no more: it needs --update.")
@@ -69,34 +72,41 @@ def index(
         approximate.import_faiss()
     if embeddings and names:
         raise UserError("--embeddings takes the place of sources: give one or the other.")
-    if calibrate and kind != IMAGES:
+    if calibrate and content.get("kind", IMAGES) != IMAGES:
         raise UserError("--calibrate tells how sure the first image for a sentence is: it needs --kind=images.")
     with local_folder(output) as folder:
         if update and not names and not embeddings:
-            model, names, kind, split, dtype, embeddings = _made_of(folder, model)
-        if not embeddings:
-            collect.list_files(kind, names, split)  # mistakes show before the model is loaded
+            names, content = _made_of(folder)
+            if len(names) == 1 and (as_path(names[0]) / embed.DESCRIPTION).is_file():
+                names, embeddings = [], names[0]
+            else:
+                model = model or read_description(folder)["model"]["path"]
         captioned = [calibrate] if calibrate else list(filter(_has_dev, names))
-        _captioned(captioned)  # and these
-        made, embedder = _index(
-            model, names, folder, kind, split, dtype, method, given, batch_size, update, embeddings, prune
-        )
+        _captioned(captioned)  # mistakes show before the model is loaded
+        if not embeddings:
+            collect.list_files(content.get("kind", IMAGES), names, content.get("split", ""))
+        if embeddings:
+            made = index_embeddings(embeddings, folder, update, prune)
+            embedder = model_of(made, model) if model else LateModel(made)
+        else:
+            embedder, of_update = load(model), dict(update=update, prune=prune)
+            made = build_index(embedder, names, folder, batch_size=batch_size, progress=True, **of_update, **content)
+        print(f"{made.count:,} {made.kind} in {shown(folder)}, made by {made.model.describe()}.")
+        if made.skipped:
+            print(f"{made.skipped:,} could not be read: see {shown(folder)}/{SKIPPED}.", file=sys.stderr)
+        _approximate(made, embedder, folder, method, given)
         answered = [one for one in given if one.right]
         if made.kind == IMAGES and (made.confidence is None or calibrate or answered):
             calibrate_index(made, folder, embedder, captioned, answered, batch_size)
     return made
 
 
-def _made_of(folder: pathlib.Path, model: str) -> tuple[str, list[str], str, str, str, str]:
-    """Returns model, sources, kind, split, dtype and embeddings of an index, also of one whose update was cut short."""
+def _made_of(folder: pathlib.Path) -> tuple[list[str], dict[str, str]]:
+    """Returns the sources of an index, also of one whose update was cut short, and its kind, split and dtype."""
     plan = folder / BUILDING / PLAN
     described = read_json(plan) if plan.exists() else read_description(folder)
-    wanted = {"sources": list[str], "kind": str, "split": str, "dtype": str}
-    sources, kind, split, dtype = (json_field(described, name, of, folder) for name, of in wanted.items())
-    is_embedded = len(sources) == 1 and (as_path(sources[0]) / embed.DESCRIPTION).is_file()
-    if not model and not is_embedded:
-        model = read_description(folder)["model"]["path"]
-    return (model, [], kind, split, dtype, sources[0]) if is_embedded else (model, sources, kind, split, dtype, "")
+    content = {name: json_field(described, name, str, folder) for name in ("kind", "split", "dtype")}
+    return json_field(described, "sources", list[str], folder), content
 
 
 def calibrate_index(
@@ -136,28 +146,6 @@ def _captioned(sources: Sequence[str]) -> list[tuple[str, str]]:
 def _has_dev(source: str) -> bool:
     folder = as_path(source) / IMAGE_TEXT
     return folder.is_dir() and any(folder.glob("dev-*.tfrecord"))
-
-
-def _index(model, names, output, kind, split, dtype, method, given, batch_size, update, embeddings, prune):
-    """Returns the index and its model."""
-    if embeddings:
-        made = index_embeddings(embeddings, output, update, prune)
-        embedder = model_of(made, model) if model else LateModel(made)
-    else:
-        embedder = load(model)
-        made = build_index(embedder, names, output, kind, split, dtype, batch_size, update, progress=True, prune=prune)
-    print(f"{made.count:,} {made.kind} in {shown(output)}, made by {made.model.describe()}.")
-    if made.skipped:
-        print(f"{made.skipped:,} could not be read: see {shown(output)}/{SKIPPED}.", file=sys.stderr)
-    parameters = approximate.choose(len(made), method)
-    there = made.approximate is not None and made.approximate.parameters == parameters
-    if parameters is None or (there and not given):
-        print("Its approximate index is there already." if there else "Searched exactly.")
-        return made, embedder
-    if method == "auto" and not approximate.has_faiss():
-        print("Searched exactly, because faiss is not installed: pip install 'mural-tf[search]'.")
-        return made, embedder
-    return add_approximate(made, embedder, output, parameters, given), embedder
 
 
 def load(model: str):
@@ -204,20 +192,25 @@ def model_of(made: Index, model: str = ""):
     return embedder
 
 
-def add_approximate(
-    made: Index, embedder, output: str, parameters: approximate.Parameters, given: Sequence[Query] = ()
-) -> Index:
+def _approximate(made: Index, embedder, folder: pathlib.Path, method: str, given: Sequence[Query]) -> None:
     """Builds an approximate index beside a complete one, chooses its effort by recall, and prints the report.
 
     One of the same parameters is kept, and its effort is chosen again, for the `given` sentences as well.
     """
-    built = made.approximate
-    if built is None or built.parameters != parameters:
+    parameters, built = approximate.choose(len(made), method), made.approximate
+    is_there = built is not None and built.parameters == parameters
+    if parameters is None or (is_there and not given):
+        print("Its approximate index is there already." if is_there else "Searched exactly.")
+        return
+    if method == "auto" and not approximate.has_faiss():
+        print("Searched exactly, because faiss is not installed: pip install 'mural-tf[search]'.")
+        return
+    if not is_there:
         with tqdm(desc=f"Building {parameters.method}", unit=" vectors", total=len(made)) as bar:
             built = approximate.build(made.embeddings, parameters, bar.update)
-    groups = collect_queries(made, embedder, given)
+    groups = recall.collect_queries(made, embedder, given)
     report = recall.choose_effort(built, made.embeddings, groups)
-    approximate.save(output, built, report)
+    approximate.save(folder, built, report)
     made.approximate = built
     print("\n".join(recall.to_lines(report, built)))
     if made.kind == IMAGES and not any(name.startswith("text") for name in groups):
@@ -226,32 +219,69 @@ def add_approximate(
             "will be asked, --queries=FILE with language[TAB]text a line.",
             file=sys.stderr,
         )
-    return made
+
+
+@dataclasses.dataclass(frozen=True)
+class Outputs:
+    """Where results go: `json`, a file or "-", to print them and nothing else; a page `html`; `output`, a PNG."""
+
+    html: str = ""
+    json: str = ""
+    output: str = ""
+
+    def check(self, queries: Sequence[Query]) -> None:
+        """Raises `UserError` for a folder that is not there, or a contact sheet of several queries."""
+        for flag, file in dataclasses.asdict(self).items():
+            parent = as_path(file).parent
+            if file and isinstance(parent, pathlib.Path) and not parent.is_dir():  # stores have no folders to make
+                raise UserError(f"The folder of --{flag}={file} does not exist.")
+        if self.output and len(queries) > 1:
+            raise UserError("--output draws the results of one query; use --html=FILE for several.")
+
+    def show(self, opened: Index, found: Sequence[Result]) -> None:
+        """Prints and writes the results of an index."""
+        if self.json == "-":
+            print(to_json(opened, found))
+        else:
+            for result in found:
+                print("\n".join(to_lines(opened, result)))
+        notes = sys.stderr if self.json == "-" else sys.stdout
+        if any(result.left_out for result in found):
+            count = sum(result.left_out for result in found)
+            print(f"Left out: {count:,} of {len(found):,} queries, whose first answer is not sure enough.", file=notes)
+        if self.json not in ("", "-"):
+            write_whole(self.json, to_json(opened, found) + "\n")
+            print(f"Written: {self.json}", file=notes)
+        if self.html:
+            write_gallery(self.html, opened, found)
+            print(f"Written: {self.html}", file=notes)
+        if self.output:
+            images = {hit.name: image_or_nothing(opened, hit.row) for hit in found[0].hits}
+            note = write_contact_sheet(self.output, found[0].query.name, found[0].hits, images)
+            print(f"Written: {self.output}" + (f" ({note})" if note else ""), file=notes)
 
 
 def query(
     index_folder: str,
     queries: Sequence[Query],
+    *,
     model: str = "",
     top: int = 10,
     use_exact: bool = False,
-    html: str = "",
-    json: str = "",
-    output: str = "",
     filters: Sequence[Filter] = (),
     least_precision: float = 0.0,
+    **outputs: str,
 ) -> list[Result]:
-    """Asks an index. Prints the hits, or JSON if `json` is "-"; writes the gallery `html` and the contact sheet.
+    """Asks an index and shows the answers.
 
     Args:
       model: workdir or export; by default the one that made the index, where it was.
       filters: see `Index.search`.
-      json: file for the results, or "-" to print them and nothing else.
-      output: PNG file for a contact sheet, of one query.
       least_precision: leave out sentences whose first answer is less sure, see `confidence.Sureness`.
+      outputs: see `Outputs`.
     """
     check_queries(queries, top)
-    _check_outputs(queries, html=html, json="" if json == "-" else json, output=output)
+    Outputs(**outputs).check(queries)
     opened = load_index(index_folder, use_exact)
     if least_precision and opened.confidence is None:
         raise UserError(
@@ -263,57 +293,33 @@ def query(
     check_filters(opened, filters)
     embedder = model_of(opened, model)
     found = leave_out(search(opened, embedder, queries, top, filters), least_precision)
-    _show(opened, found, html, json, output)
+    Outputs(**outputs).show(opened, found)
     return found
 
 
 def search_once(
-    model: str, images: str, queries: Sequence[Query], top: int = 10, split: str = "", batch_size: int = 64,
-    html: str = "", json: str = "", output: str = "", filters: Sequence[Filter] = (),
-) -> list[Result]:  # fmt: skip
-    """Searches images exactly without keeping an index."""
+    model: str,
+    images: str,
+    queries: Sequence[Query],
+    *,
+    top: int = 10,
+    split: str = "",
+    batch_size: int = 64,
+    filters: Sequence[Filter] = (),
+    **outputs: str,
+) -> list[Result]:
+    """Searches images exactly without keeping an index; takes what `query` and `build_index` do."""
     check_queries(queries, top)
     found_images = collect.find(IMAGES, [images], split)
-    _check_outputs(queries, html=html, json="" if json == "-" else json, output=output)
+    Outputs(**outputs).check(queries)
     embedder = load(model)
     made = index_in_memory(embedder, found_images, IMAGES, batch_size, progress=True)
     if made.skipped:
         print(f"{made.skipped} of {made.skipped + len(made)} images cannot be read.", file=sys.stderr)
     check_filters(made, filters)
     found = search(made, embedder, queries, top, filters)
-    _show(made, found, html, json, output)
+    Outputs(**outputs).show(made, found)
     return found
-
-
-def _check_outputs(queries: Sequence[Query], **files: str) -> None:
-    for flag, file in files.items():
-        parent = as_path(file).parent
-        if file and isinstance(parent, pathlib.Path) and not parent.is_dir():  # stores have no folders to make
-            raise UserError(f"The folder of --{flag}={file} does not exist.")
-    if files["output"] and len(queries) > 1:
-        raise UserError("--output draws the results of one query; use --html=FILE for several.")
-
-
-def _show(opened: Index, found: Sequence[Result], html: str, json: str, output: str) -> None:
-    if json == "-":
-        print(to_json(opened, found))
-    else:
-        for result in found:
-            print("\n".join(to_lines(opened, result)))
-    notes = sys.stderr if json == "-" else sys.stdout
-    if any(result.left_out for result in found):
-        count = sum(result.left_out for result in found)
-        print(f"Left out: {count:,} of {len(found):,} queries, whose first answer is not sure enough.", file=notes)
-    if json not in ("", "-"):
-        write_whole(json, to_json(opened, found) + "\n")
-        print(f"Written: {json}", file=notes)
-    if html:
-        write_gallery(html, opened, found)
-        print(f"Written: {html}", file=notes)
-    if output:
-        images = {hit.name: image_or_nothing(opened, hit.row) for hit in found[0].hits}
-        note = write_contact_sheet(output, found[0].query.name, found[0].hits, images)
-        print(f"Written: {output}" + (f" ({note})" if note else ""), file=notes)
 
 
 def remove(

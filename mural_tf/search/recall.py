@@ -17,9 +17,9 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from mural_tf.search import approximate as approximate_search
-from mural_tf.search.approximate import ApproximateIndex
+from mural_tf.search.approximate import ApproximateIndex, forget
 from mural_tf.search.index import Index
-from mural_tf.search.items import IMAGES, forget
+from mural_tf.search.items import IMAGES
 from mural_tf.search.queries import Query
 
 K = 10
