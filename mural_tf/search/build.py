@@ -17,7 +17,7 @@ import os
 import pathlib
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import google_crc32c
@@ -42,7 +42,8 @@ if TYPE_CHECKING:  # TensorFlow, which commands do without until they embed
     from mural_tf.embedder import Embedder
 
 PLAN = "plan.json"
-OF_ONE_STATE = (  # what an index that changes must not keep; the journal is of a removal that was killed
+# What an index that changes must not keep; the journal is of a removal that was killed.
+OF_ONE_STATE = (
     *(index_files.DESCRIPTION, f"{index_files.ITEMS}-journal", approximate.REPORT, approximate.FILE, confidence.FILE),
 )
 
@@ -125,11 +126,6 @@ class Building:
         """Lets other processes go on with the shards."""
         self._lock.close()
 
-    def discard(self) -> None:
-        """Removes the shards."""
-        self.close()
-        shutil.rmtree(self.folder)
-
     def encode(self, embedder, groups: Sequence[Sequence[Piece]], batch_size: int, bar: tqdm) -> None:
         """Makes shards of the pieces that have none, without what earlier shards, or a complete index, hold."""
         if self.is_joined:
@@ -191,7 +187,7 @@ class Building:
             shards = [*self._shards(), *further]
             stays, enters = self._choose(shards)
             if self.complete is not None and stays.sum() == self.complete.count and not any(map(np.any, enters)):
-                self.discard()
+                shutil.rmtree(self.folder)
                 return
             shutil.rmtree(joined, ignore_errors=True)
             joined.mkdir()
@@ -200,7 +196,7 @@ class Building:
             (self.output / name).unlink(missing_ok=True)
         for path in sorted(joined.iterdir(), key=lambda path: (path.name == index_files.DESCRIPTION, path.name)):
             publish(path, self.output / path.name)
-        self.discard()
+        shutil.rmtree(self.folder)
 
     @property
     def is_joined(self) -> bool:
@@ -222,7 +218,7 @@ class Building:
                 for item, vector in zip(items, vectors):
                     key = collect.hash_of(collect.key_of(self.kind, item))
                     row = self._known.number(key)
-                    enters[-1].append(met.add(key) and not (row is not None and self._has(row, item, vector)))
+                    enters[-1].append(met.add(key) and not self._has(row, item, vector))
                     if enters[-1][-1] and row is not None:
                         stays[row] = False
                 if self.complete is not None:
@@ -232,8 +228,10 @@ class Building:
             stays[gone] = False
         return stays, [np.array(rows, bool) for rows in enters]
 
-    def _has(self, row: int, item: Item, vector: np.ndarray) -> bool:
+    def _has(self, row: int | None, item: Item, vector: np.ndarray) -> bool:
         """Tells whether a row of the complete index is this item with this vector."""
+        if row is None:
+            return False
         stored = self.complete.embeddings[row]
         return self.complete.describe(row) == item and bool((vector.astype(stored.dtype) == stored).all())
 
@@ -242,7 +240,7 @@ class Building:
         count, dtype = int(sum(map(np.sum, chosen))), self.asked["dtype"]
         skipped = _join_skipped(shards, folder / index_files.SKIPPED)
         if not count:
-            self.discard()
+            shutil.rmtree(self.folder)
             raise UserError(f"None of the {skipped} {self.kind} can be read.")
         sources = [_blocks_of(self.complete) if self.complete is not None else ()]
         sources += [shard.blocks(self.width) for shard in shards]
@@ -378,17 +376,14 @@ def build_index(
     if dtype not in DTYPES:
         raise UserError(f"Unknown dtype {dtype!r}; known: {', '.join(DTYPES)}.")
     files = collect.list_files(kind, names, split)  # mistakes show before anything is written
-    model = take(embedder)
     asked = {"kind": kind, "sources": [collect.absolute(name) for name in names], "split": split, "dtype": dtype}
-    output = _here(output)
-    complete = _complete(output, asked, model)
-    if complete is not None and not update:
-        return complete
-    with contextlib.closing(Building(output, asked, model, complete, prune)) as building:
+
+    def encode_into(building: Building) -> Sequence[Shard]:
         with tqdm(desc=f"Indexing {kind}", unit=f" {kind}", disable=not progress) as bar:
             building.encode(embedder, collect.cut_files(kind, files, part), batch_size, bar)
-        building.put_together()
-    return index_files.load_index(output)
+        return ()
+
+    return _make(output, asked, take(embedder), update, prune, encode_into)
 
 
 def index_embeddings(
@@ -405,22 +400,31 @@ def index_embeddings(
       UserError: `folder` is not what `embed` makes, or damaged; an index of something else in `output`.
     """
     described, model, shards = open_embeddings(folder)
-    kind, dtype = described["kind"], described["dtype"]
-    asked = {"kind": kind, "sources": [collect.absolute(folder)], "split": described["split"], "dtype": dtype}
-    output = _here(output)
-    complete = _complete(output, asked, model)
-    if complete is not None and not update:
-        return complete
-    with contextlib.closing(Building(output, asked, model, complete, prune)) as building:
-        building.put_together(shards)
-    return index_files.load_index(output)
+    asked = {name: described[name] for name in ("kind", "split", "dtype")} | {"sources": [collect.absolute(folder)]}
+    return _make(output, asked, model, update, prune, lambda building: shards)
 
 
-def _here(output: str | os.PathLike) -> pathlib.Path:
-    output = as_path(output)
+def _make(
+    output: str | os.PathLike,
+    asked: dict,
+    model: Fingerprint,
+    update: bool,
+    prune: bool,
+    fill: Callable[[Building], Sequence[Shard]],
+) -> Index:
+    """Opens the index in a folder, or makes or updates it with the shards that `fill` writes and those it returns."""
+    output, complete = as_path(output), None
     if not isinstance(output, pathlib.Path):
         raise UserError(f"{output}: an index is made on this machine: remote_folders.local_folder gives a folder.")
-    return output
+    if (output / index_files.DESCRIPTION).exists():
+        check_asked(output, index_files.read_description(output), asked)
+        complete = index_files.load_index(output)
+        complete.model.check(model, f"The index {output}")
+        if not update:
+            return complete
+    with contextlib.closing(Building(output, asked, model, complete, prune)) as building:
+        building.put_together(fill(building))
+    return index_files.load_index(output)
 
 
 def open_embeddings(folder: str | os.PathLike) -> tuple[dict, Fingerprint, list[Shard]]:
@@ -430,23 +434,18 @@ def open_embeddings(folder: str | os.PathLike) -> tuple[dict, Fingerprint, list[
     if not path.is_file():
         raise UserError(f"{folder} holds no embeddings: it has no {embed.DESCRIPTION}. Make it with: embed.")
     described = read_json(path)
-    wanted = {"format": int, "kind": str, "split": str, "dtype": str, "shards": int, "made_by": dict}
-    for name, kind in wanted.items():
+    for name, kind in {"kind": str, "split": str, "dtype": str, "shards": int, "made_by": dict}.items():
         json_field(described, name, kind, path)
-    if described["format"] != embed.FORMAT:
+    if described.get("format") != embed.FORMAT:
         raise UserError(f"{path} is of another format than {embed.FORMAT}, which this version reads; embed again.")
-    count = described["shards"]
+    shards, count = [], described["shards"]
     for number in range(count):
         manifest = folder / embed.shard_name("manifest", number, count)
         for part in json_field(read_json(manifest), "parts", list[dict], manifest):
             _check_part(folder / json_field(part, "name", str, manifest), part)
-    shards = [
-        Shard(*(folder / embed.shard_name(kind, number, count) for kind in ("vectors", "items")))
-        for number in range(count)
-    ]
+        shards.append(Shard(*(folder / embed.shard_name(kind, number, count) for kind in ("vectors", "items"))))
     shards[0] = shards[0]._replace(skipped=folder / index_files.SKIPPED)
-    probes = np.array(read_array(folder / index_files.PROBES))
-    made_by = described["made_by"]
+    probes, made_by = np.array(read_array(folder / index_files.PROBES)), described["made_by"]
     return described, Fingerprint(probes, str(made_by.get("path", "")), made_by.get("step")), shards
 
 
@@ -459,13 +458,3 @@ def _check_part(path: pathlib.Path, part: dict) -> None:
                 checksum.update(chunk)
     if checksum.hexdigest().decode() != part.get("crc32c"):
         raise UserError(f"{path} is missing, damaged or another one than its manifest describes: embed again.")
-
-
-def _complete(output: pathlib.Path, asked: dict, model: Fingerprint) -> Index | None:
-    """Returns the complete index in a folder, None if there is none; raises `UserError` if it is another one."""
-    if not (output / index_files.DESCRIPTION).exists():
-        return None
-    check_asked(output, index_files.read_description(output), asked)
-    complete = index_files.load_index(output)
-    complete.model.check(model, f"The index {output}")
-    return complete

@@ -101,7 +101,7 @@ def from_json(line: bytes) -> Item:
     """Reads a line of `to_json`; raises `ValueError` for anything else."""
     try:
         values = parse_object(line)
-        captions = tuple((str(language), str(text)) for language, text in values.pop("captions", ()))
+        captions = tuple((language, text) for language, text in values.pop("captions", ()))
         return Item(captions=captions, **values)
     except TypeError as error:
         raise ValueError(f"not an item: {error}") from None

@@ -149,12 +149,11 @@ def collect_queries(
     texts: dict[str, list[str]] = collections.defaultdict(list)
     if index.kind == IMAGES:
         rows["image"] = _sample(range(len(index)), per_group)
-        found = ((language, text) for row in range(len(index)) for language, text in index.describe(row).captions)
-        texts = _sample_texts(found, per_group)
+        texts = _sample_texts((caption for item in index.table for caption in item.captions), per_group)
     else:
         by_language = collections.defaultdict(list)
-        for row in range(len(index)):
-            by_language[_name(index.describe(row).language)].append(row)
+        for row, item in enumerate(index.table):
+            by_language[_name(item.language)].append(row)
         rows = {name: _sample(own, per_group) for name, own in by_language.items()}
     for query in queries:
         texts[_name(query.language)].append(query.text)

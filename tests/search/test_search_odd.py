@@ -98,7 +98,7 @@ def change(path, edit):
     np.save(path, edit(array))
 
 
-@pytest.mark.parametrize("name", [index_files.EMBEDDINGS, index_files.PROBES])
+@pytest.mark.parametrize("name", [index_files.VECTORS, index_files.PROBES])
 @pytest.mark.parametrize("edit", [
     lambda a: a[:, :2], lambda a: a.astype(np.int32), lambda a: a.astype(np.float64), lambda a: a[0],
     lambda a: a.astype("U"), lambda a: a.view(np.complex64) if a.shape[1] % 2 == 0 else a.astype(np.complex64),
@@ -115,16 +115,16 @@ def test_vectors_of_another_length_are_refused(index, value):
         array[2] = value
         return array
 
-    change(index / index_files.EMBEDDINGS, edit)
+    change(index / index_files.VECTORS, edit)
     with pytest.raises(UserError, match="The vector of row 2 has the length .* instead of 1"):
         load_index(index)
 
 
 def test_vectors_that_were_not_looked_at_are_not_ranked(index, monkeypatch):
     monkeypatch.setattr(index_files, "CHECKED", 2)  # the first and the last
-    array = np.load(index / index_files.EMBEDDINGS)
-    np.save(index / index_files.EMBEDDINGS, array * [[1], [1], [7], [1]])
-    change(index / index_files.EMBEDDINGS, lambda a: a.astype(np.float32))
+    array = np.load(index / index_files.VECTORS)
+    np.save(index / index_files.VECTORS, array * [[1], [1], [7], [1]])
+    change(index / index_files.VECTORS, lambda a: a.astype(np.float32))
     opened = load_index(index)
     with pytest.raises(UserError, match="row 2 has the length 7 instead of 1"):
         search(opened, ColorEmbedder(), [Query("red")], 2)
@@ -132,7 +132,7 @@ def test_vectors_that_were_not_looked_at_are_not_ranked(index, monkeypatch):
 
 def test_flipped_bytes_of_headers_do_not_end_in_a_traceback(index, tmp_path):
     random = np.random.default_rng(0)
-    for name in (index_files.EMBEDDINGS, "items.offsets.npy"):
+    for name in (index_files.VECTORS, "items.offsets.npy"):
         content = (index / name).read_bytes()
         for _ in range(60):
             damaged = bytearray(content)
@@ -143,9 +143,9 @@ def test_flipped_bytes_of_headers_do_not_end_in_a_traceback(index, tmp_path):
             except UserError:
                 pass
         (index / name).write_bytes(content)
-    shutil.copy(index / index_files.EMBEDDINGS, tmp_path / "keep.npy")
+    shutil.copy(index / index_files.VECTORS, tmp_path / "keep.npy")
     for content in (b"", b"PK\3\4", b"\x93NUMPY"):
-        (index / index_files.EMBEDDINGS).write_bytes(content)
+        (index / index_files.VECTORS).write_bytes(content)
         with pytest.raises(UserError, match="is damaged"):
             load_index(index)
 

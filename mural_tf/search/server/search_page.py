@@ -209,9 +209,7 @@ class ServedIndex:
 
     def _look(self) -> list[tuple[int, ...]]:
         """Returns what changes with the files that say what the index holds; () for one that is not there."""
-        return (
-            [_state(self._folder / name) for name in (DESCRIPTION, ITEMS, confidence.FILE)] if self._folder else [()]
-        )
+        return [_state(self._folder / name) for name in (DESCRIPTION, ITEMS, confidence.FILE)] if self._folder else [()]
 
 
 def _state(path: pathlib.Path) -> tuple[int, ...]:
