@@ -332,7 +332,7 @@ def search_query():
 
     Without keeping an index, in a folder or a split of TFRecords:
 
-    python -m mural_tf search query "ein roter Ballon" --model=WORKDIR_OR_EXPORT --images=FOLDER --output=found.png
+    python -m mural_tf search query "ein roter Ballon" --model=WORKDIR_OR_EXPORT --images=FOLDER --html=found.html
     """
     flag = cli.define(
         index=("", "Folder of the index.", place),
@@ -351,7 +351,6 @@ def search_query():
         top=(10, "How many to show."),
         html=("", "Write a page of the results.", place),
         json=("", "Write the results for programs; - prints them.", place),
-        output=("", "PNG file for a contact sheet.", place),
     )
     cli.define_trust()
 

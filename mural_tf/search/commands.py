@@ -22,7 +22,7 @@ from mural_tf.search.changes import BUILDING
 from mural_tf.search.fields import Filter
 from mural_tf.search.index import SKIPPED, Index, load_index, read_description
 from mural_tf.search.items import IMAGES
-from mural_tf.search.pages import write_contact_sheet, write_gallery
+from mural_tf.search.pages import write_gallery
 from mural_tf.search.queries import (
     Query,
     Result,
@@ -223,20 +223,17 @@ def _approximate(made: Index, embedder, folder: pathlib.Path, method: str, given
 
 @dataclasses.dataclass(frozen=True)
 class Outputs:
-    """Where results go: `json`, a file or "-", to print them and nothing else; a page `html`; `output`, a PNG."""
+    """Where results go: `json`, a file or "-", to print them and nothing else; `html`, a page."""
 
     html: str = ""
     json: str = ""
-    output: str = ""
 
-    def check(self, queries: Sequence[Query]) -> None:
-        """Raises `UserError` for a folder that is not there, or a contact sheet of several queries."""
+    def check(self) -> None:
+        """Raises `UserError` for a folder that is not there."""
         for flag, file in dataclasses.asdict(self).items():
             parent = as_path(file).parent
             if file and isinstance(parent, pathlib.Path) and not parent.is_dir():  # stores have no folders to make
                 raise UserError(f"The folder of --{flag}={file} does not exist.")
-        if self.output and len(queries) > 1:
-            raise UserError("--output draws the results of one query; use --html=FILE for several.")
 
     def show(self, opened: Index, found: Sequence[Result]) -> None:
         """Prints and writes the results of an index."""
@@ -255,10 +252,6 @@ class Outputs:
         if self.html:
             write_gallery(self.html, opened, found)
             print(f"Written: {self.html}", file=notes)
-        if self.output:
-            images = {hit.name: image_or_nothing(opened, hit.row) for hit in found[0].hits}
-            note = write_contact_sheet(self.output, found[0].query.name, found[0].hits, images)
-            print(f"Written: {self.output}" + (f" ({note})" if note else ""), file=notes)
 
 
 def query(
@@ -281,7 +274,7 @@ def query(
       outputs: see `Outputs`.
     """
     check_queries(queries, top)
-    Outputs(**outputs).check(queries)
+    Outputs(**outputs).check()
     opened = load_index(index_folder, use_exact)
     if least_precision and opened.confidence is None:
         raise UserError(
@@ -311,7 +304,7 @@ def search_once(
     """Searches images exactly without keeping an index; takes what `query` and `build_index` do."""
     check_queries(queries, top)
     found_images = collect.find(IMAGES, [images], split)
-    Outputs(**outputs).check(queries)
+    Outputs(**outputs).check()
     embedder = load(model)
     made = index_in_memory(embedder, found_images, IMAGES, batch_size, progress=True)
     if made.skipped:
@@ -344,14 +337,9 @@ def remove(
 def is_gone(opened: Index, row: int) -> bool:
     """Tells whether the image of a row is not there any more; a text without one is not gone."""
     item = opened.describe(row)
-    if item.has_image and item.offset < 0:
-        return not as_path(item.path).is_file()
-    return item.has_image and not image_or_nothing(opened, row)
-
-
-def image_or_nothing(opened: Index, row: int) -> bytes:
-    """Returns the encoded image of a row, b"" if it is gone."""
+    if not item.has_image or item.offset < 0:
+        return item.has_image and not as_path(item.path).is_file()
     try:
-        return opened.read_image(row)
+        return not opened.read_image(row)
     except (OSError, ValueError):
-        return b""
+        return True

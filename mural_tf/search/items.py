@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import json
 import os
 import pathlib
@@ -165,7 +166,7 @@ class ItemTable:
         except sqlite3.Error as error:
             raise self._problem(error) from None
         self._database.text_factory = lambda data: data.decode("utf-8", "surrogatepass")
-        self._count = self._ask("SELECT count(*) FROM items")[0][0]
+        self._count = self._ask("SELECT ifnull(max(row), -1) + 1 FROM items")[0][0]
 
     def _problem(self, error: Exception) -> UserError:
         return UserError(f"{self._path} is damaged, or may not be read or written ({error}): make the index again.")
@@ -216,12 +217,12 @@ class ItemTable:
         wanted = collections.defaultdict(list)
         for name, value in filters:
             wanted[name].append(_utf8(value))
-        rows = np.arange(self._count)
+        found = []
         for name, values in wanted.items():
             texts = ", ".join(["CAST(? AS TEXT)"] * len(values))
             question = f"SELECT item FROM fields WHERE name = CAST(? AS TEXT) AND value IN ({texts})"
-            rows = np.intersect1d(rows, _column(self._ask(question, _utf8(name), *values)))
-        return rows
+            found.append(np.sort(_column(self._ask(question, _utf8(name), *values))))
+        return functools.reduce(np.intersect1d, found) if found else np.arange(self._count)
 
     def common_values(self) -> dict[str, list[str]]:
         """Returns the fields of the items and the values of each, the most frequent ones first; [] where they are many.

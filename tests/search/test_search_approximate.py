@@ -1,5 +1,6 @@
 """Approximate search: recall with numbers derived by hand, exact scores, the choice of the effort, files."""
 
+import functools
 import json
 import sys
 
@@ -177,10 +178,10 @@ def test_queries_are_collected_per_modality_and_language(data):
 
 def test_an_index_gets_an_approximate_part_with_its_recall(data, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(commands, "load", lambda path: ColorEmbedder())
-    arguments = (str(tmp_path), [str(data)], str(tmp_path / "index"), IMAGES, "test", "float32")
-    commands.index(*arguments, method="none")
+    index_with = functools.partial(commands.index, [str(data)], str(tmp_path / "index"), model="model", split="test")
+    index_with(method="none")
     assert load_index(tmp_path / "index").approximate is None
-    commands.index(*arguments, method="hnsw")  # the vectors are there: only the graph is added
+    index_with(method="hnsw")  # the vectors are there: only the graph is added
     printed = capsys.readouterr().out
     assert "Recall@10 against exact search" in printed and "text/sw" in printed and "(too few to choose by)" in printed
     report = json.loads((tmp_path / "index/recall.json").read_text())
@@ -191,11 +192,11 @@ def test_an_index_gets_an_approximate_part_with_its_recall(data, tmp_path, monke
     for one, other in zip(index.search(vectors, 5), index.search(vectors, 5, use_exact=True)):
         np.testing.assert_array_equal(one, other)
     assert load_index(tmp_path / "index", use_exact=True).approximate is None
-    commands.index(*arguments, method="hnsw")
+    index_with(method="hnsw")
     assert "there already" in capsys.readouterr().out
     (tmp_path / "queries.tsv").write_text("ga\tdearg\nga\tgorm\n", encoding="utf-8")
     before = (tmp_path / "index/approximate.faiss").read_bytes()
-    commands.index(*arguments, method="hnsw", queries_file=str(tmp_path / "queries.tsv"))  # measured, not built, again
+    index_with(method="hnsw", queries_file=str(tmp_path / "queries.tsv"))  # measured, not built, again
     assert json.loads((tmp_path / "index/recall.json").read_text())["groups"]["text/ga"]["queries"] == 2
     assert (tmp_path / "index/approximate.faiss").read_bytes() == before
     records.write_records(
@@ -209,16 +210,16 @@ def test_without_faiss_a_large_index_is_searched_exactly(data, tmp_path, monkeyp
     monkeypatch.setattr(commands, "load", lambda path: ColorEmbedder())
     monkeypatch.setattr(approximate, "SMALL", 10)
     monkeypatch.setitem(sys.modules, "faiss", None)
-    commands.index("", [str(data)], str(tmp_path / "index"))
+    commands.index([str(data)], str(tmp_path / "index"))
     assert "because faiss is not installed" in capsys.readouterr().out
     assert load_index(tmp_path / "index").approximate is None
     with pytest.raises(UserError, match="pip install"):
-        commands.index("", [str(data)], str(tmp_path / "index"), method="hnsw")
+        commands.index([str(data)], str(tmp_path / "index"), method="hnsw")
 
 
 def test_an_index_without_known_sentences_warns(data, tmp_path, monkeypatch, capsys):
     for i in range(3):
         (tmp_path / f"{i}.png").write_bytes(png((200, 80 * i, 10)))
     monkeypatch.setattr(commands, "load", lambda path: ColorEmbedder())
-    commands.index("", [f"{tmp_path}/*.png"], str(tmp_path / "index"), method="hnsw")
+    commands.index([f"{tmp_path}/*.png"], str(tmp_path / "index"), method="hnsw")
     assert "not measured for sentences" in capsys.readouterr().err

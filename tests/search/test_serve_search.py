@@ -140,7 +140,7 @@ def test_a_changed_index_is_served(tmp_path):
         (folder / "green.png").write_bytes(png((220, 90, 0)))
         build.build_index(ColorEmbedder(), [str(folder)], tmp_path / "index", update=True)
         assert names(ask(question)[2]) == ["red.png", "green.png"]
-        (tmp_path / "index/items.jsonl").unlink()
+        (tmp_path / "index/items.sqlite").unlink()
         os.utime(tmp_path / "index/index.json")
         assert names(ask(question)[2]) == ["red.png", "green.png"]  # the former one
 
@@ -160,8 +160,7 @@ def test_wrong_questions_get_an_error(ask, path, status):
 def test_errors_name_no_place_of_the_machine(tmp_path):
     made = build.build_index(ColorEmbedder(), [str(write_folder(tmp_path / "images"))], tmp_path / "index")
     app = app_of_models([], Limits(), search_routes(made, ColorEmbedder()))
-    with (tmp_path / "index/items.jsonl").open("r+b") as file:
-        file.write(b"damaged")
+    (tmp_path / "index/items.sqlite").write_bytes(b"damaged")
     with asking(app) as ask:
         status, _, body = ask("/search/answer?sentence=orange")
         assert status == 500 and str(tmp_path) not in body.decode()
@@ -181,8 +180,8 @@ def test_a_damaged_model_card_is_named(export, tmp_path, card):
 
 def test_a_damaged_index_is_named(export, tmp_path):
     build.build_index(ColorEmbedder(), [str(write_folder(tmp_path / "images"))], tmp_path / "index")
-    (tmp_path / "index/embeddings.npy").write_bytes(b"no")
-    with pytest.raises(UserError, match="embeddings.npy is damaged"):
+    (tmp_path / "index/vectors.npy").write_bytes(b"no")
+    with pytest.raises(UserError, match="vectors.npy is damaged"):
         serve(export, index=tmp_path / "index", port=0)
 
 
