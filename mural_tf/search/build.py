@@ -15,7 +15,6 @@ import itertools
 import json
 import os
 import pathlib
-import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -282,8 +281,7 @@ class Building:
         ]
 
     def _numbers(self) -> list[int]:
-        names = (path.name for path in (self.folder / "parts").glob("*.json"))
-        return sorted(int(name[:6]) for name in names if re.fullmatch(r"\d{6}\.json", name))
+        return sorted(int(path.stem) for path in (self.folder / "parts").glob("[0-9]" * 6 + ".json"))
 
     def _manifests(self) -> Iterator[Manifest]:
         for number in self._numbers():

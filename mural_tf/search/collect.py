@@ -11,6 +11,7 @@ import glob
 import os
 import pathlib
 import sqlite3
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Union
 
@@ -319,6 +320,7 @@ class Seen:
 
     def __init__(self):
         self._database = sqlite3.connect("", isolation_level=None, check_same_thread=False)  # encoders read in threads
+        weakref.finalize(self, self._database.close)
         table = "CREATE TABLE seen (hash INTEGER PRIMARY KEY, number INTEGER)"  # of 64 bits with a sign
         self._database.executescript(f"PRAGMA journal_mode = OFF; {table}; BEGIN")
 

@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import sqlite3
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -75,6 +76,7 @@ def _read(path: pathlib.Path, state: tuple) -> Callable[[str], dict[str, str]]:
         found = database.execute("SELECT fields FROM fields WHERE image = ?", (image_id,)).fetchone()
         return json.loads(found[0]) if found else {}
 
+    weakref.finalize(fields_of, database.close)
     return fields_of
 
 

@@ -15,6 +15,7 @@ import os
 import pathlib
 import sqlite3
 import threading
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -165,6 +166,7 @@ class ItemTable:
                 self._database = write_items(":memory:", source)
         except sqlite3.Error as error:
             raise self._problem(error) from None
+        weakref.finalize(self, self._database.close)
         self._database.text_factory = lambda data: data.decode("utf-8", "surrogatepass")
         self._count = self._ask("SELECT ifnull(max(row), -1) + 1 FROM items")[0][0]
 

@@ -450,8 +450,8 @@ def test_damaged_embeddings_are_named(tmp_path, pattern):
 
 
 def test_joining_holds_a_few_thousand_rows(tmp_path):
-    """80 MB of vectors in two shards, some of them repeated; those of a shard are mapped."""
-    count, width = 10_000, 1024
+    """100 MB of vectors in two shards, some of them repeated; those of a shard are mapped."""
+    count, width = 12_000, 1024
     vectors = np.zeros((count, width), np.float32)
     vectors[:, 0] = 1
     asked, model = {"kind": TEXTS, "sources": [], "split": "", "dtype": "float32"}, index_files.Fingerprint(vectors[:9])
