@@ -2,7 +2,6 @@
 
     python -m benchmarks.search                                # 1,000,000 x 512, 64 queries: 5 GB, half an hour
     python -m benchmarks.search --count=100000                 # a tenth of it
-    python -m benchmarks.search --index=FOLDER                 # the real vectors of an index, see docs/search.md
     python -m benchmarks.search --count=300000 --what=items    # items.sqlite: filters, common values, removals
 
 Synthetic vectors are clustered, because uniformly random ones have no neighbours to find: 64-dimensional latents, drawn
@@ -56,21 +55,6 @@ def make_vectors(count: int, size: int, queries: int, seed: int = 0) -> dict[str
     return {"rows": draw(count, 0.3, 0.0), "image": draw(queries, 0.3, 0.0), "sentence": draw(queries, 0.6, 0.7)}
 
 
-def real_vectors(folder: str, queries: int) -> dict[str, np.ndarray]:
-    """Returns the vectors of an index and a sample of them as image queries, captions as sentence queries."""
-    import mural_tf
-    from mural_tf.search.index import load_index
-
-    index = load_index(folder, use_exact=True)
-    groups = recall.collect_queries(index, mural_tf.load(index.model.path), per_group=queries)
-    sentences = [group.vectors for name, group in sorted(groups.items()) if name.startswith("text")]
-    vectors = {"rows": np.asarray(index.embeddings, np.float32), "image": groups["image"].vectors}
-    if sentences:
-        order = np.random.default_rng(0).permutation(sum(map(len, sentences)))
-        vectors["sentence"] = np.concatenate(sentences)[order[:queries]]
-    return vectors
-
-
 def fastest(function, runs: int = 5) -> float:
     """Returns the milliseconds of the fastest of several runs after one more."""
     times = []
@@ -96,23 +80,17 @@ def load(folder: pathlib.Path, *names: str) -> list[np.ndarray]:
 
 
 def compare_exact(folder: pathlib.Path) -> tuple[float, float, float, float]:
-    """Times our exact search and faiss's flat index in turn; ours, theirs, ours in half precision, the share alike."""
+    """Times our exact search and faiss's flat index in turn; ours, its peak, theirs, and the share of equal rows."""
     rows, queries = (np.array(values) for values in load(folder, "rows", "image"))
-    flat = approximate.import_faiss().IndexFlatIP(rows.shape[1])
+    top_k.top_k(queries, rows, K)
+    peak, flat = peak_gib(), approximate.import_faiss().IndexFlatIP(rows.shape[1])
     flat.add(rows)
     ours, theirs = [], []
     for _ in range(5):
         ours.append(fastest(lambda: top_k.top_k(queries, rows, K), 1))
         theirs.append(fastest(lambda: flat.search(queries, K), 1))
     same = np.mean(top_k.top_k(queries, rows, K)[1] == flat.search(queries, K)[1])
-    halves = rows.astype(np.float16)
-    return min(ours), min(theirs), fastest(lambda: top_k.top_k(queries, halves, K), 2), float(same)
-
-
-def exact_memory(folder: pathlib.Path) -> float:
-    rows, queries = load(folder, "rows", "image")
-    top_k.top_k(queries, rows, K)
-    return peak_gib()
+    return min(ours), peak, min(theirs), float(same)
 
 
 def build_approximate(folder: pathlib.Path, method: str) -> tuple[float, float, float, dict]:
@@ -175,7 +153,6 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=1_000_000)
     parser.add_argument("--size", type=int, default=512)
     parser.add_argument("--queries", type=int, default=64)
-    parser.add_argument("--index", default="", help="take the vectors of this index instead")
     parser.add_argument("--what", default="items,exact,inverted_lists,hnsw")
     flags = parser.parse_args()
     what = flags.what.split(",")
@@ -185,22 +162,17 @@ def main() -> None:
             apart(time_items, flags.count, folder)
             what.remove("items")
         if what:
-            vectors = flags.index and real_vectors(flags.index, flags.queries)
-            vectors = vectors or make_vectors(flags.count, flags.size, flags.queries)
-            count, size = vectors["rows"].shape
-            for part, values in vectors.items():
+            for part, values in make_vectors(flags.count, flags.size, flags.queries).items():
                 np.save(folder / f"{part}.npy", values)
-            del vectors
-            print(f"{count:,} x {size}, {flags.queries} queries at once, top {K}, {os.cpu_count()} cores", flush=True)
+            print(f"{flags.count:,} x {flags.size}, {flags.queries} queries, {os.cpu_count()} cores", flush=True)
         for method in what:
             show(folder, method)
 
 
 def show(folder: pathlib.Path, method: str) -> None:
     if method == "exact":
-        ours, theirs, halves, same = apart(compare_exact, folder)
-        print(f"exact, ours:        {ours:9.1f} ms, peak {apart(exact_memory, folder):.2f} GiB")
-        print(f"exact, float16:     {halves:9.1f} ms")
+        ours, peak, theirs, same = apart(compare_exact, folder)
+        print(f"exact, ours:        {ours:9.1f} ms, peak {peak:.2f} GiB")
         print(f"exact, faiss flat:  {theirs:9.1f} ms; {100 * same:.1f}% of the rows are the same", flush=True)
         return
     seconds, build_peak, file_size, report = apart(build_approximate, folder, method)
