@@ -9,7 +9,6 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
-import numpy as np
 from tqdm import tqdm
 
 from mural_tf.data.record_format import IMAGE_TEXT
@@ -165,18 +164,8 @@ class LateModel:
     def _embedder(self):
         return model_of(self._made)
 
-    @property
-    def config(self):
-        """The model's."""
-        return self._embedder.config
-
-    def encode_text(self, texts: Sequence[str], **options) -> np.ndarray:
-        """Returns what the model returns."""
-        return self._embedder.encode_text(texts, **options)
-
-    def encode_image(self, images: Sequence[bytes], **options):
-        """Returns what the model returns."""
-        return self._embedder.encode_image(images, **options)
+    def __getattr__(self, name: str):
+        return getattr(self._embedder, name)
 
 
 def model_of(made: Index, model: str = ""):

@@ -234,17 +234,13 @@ def load_index(folder: str | os.PathLike, use_exact: bool = False) -> Index:
     embeddings = read_array(folder / VECTORS)
     probes = read_array(folder / PROBES)
     items = ItemTable(folder / ITEMS)
-    size = description["embedding_size"]
-    for name, array in ((VECTORS, embeddings), (PROBES, probes)):
-        if array.ndim != 2 or array.shape[1] != size or array.dtype not in (np.float32, np.float16):
-            raise UserError(
-                f"{folder / name} holds {array.dtype} {list(array.shape)}: expected float32 or float16 [N, {size}]. "
-                "The index is damaged or put together of several; make it again."
-            )
-    if not len(items) == len(embeddings) == description["count"] > 0:
+    size, count = description["embedding_size"], description["count"]
+    fine = [a.shape[1:] == (size,) and a.dtype in (np.float32, np.float16) for a in (embeddings, probes)]
+    if not (all(fine) and len(items) == len(embeddings) == count > 0):
         raise UserError(
-            f"The index {folder} is damaged: {description['count']} items were written, {len(items)} names and "
-            f"{len(embeddings)} vectors are there; make it again."
+            f"The index {folder} is damaged or put together of several: {count} items with vectors of {size} numbers "
+            f"were written; {len(items)} items, vectors {embeddings.dtype} {list(embeddings.shape)} and probes "
+            f"{probes.dtype} {list(probes.shape)} are there. Make it again."
         )
     check_lengths(embeddings, np.linspace(0, len(embeddings) - 1, min(len(embeddings), CHECKED), dtype=np.int64))
     made_by = description["model"]
@@ -298,12 +294,8 @@ def read_description(folder: str | os.PathLike) -> dict[str, object]:
     description = read_json(path)
     if description.get("format") != FORMAT:
         raise UserError(f"{path} is of another format than {FORMAT}, which this version reads; index again.")
-    for name, kind in _FIELDS.items():
+    numbers = dict.fromkeys(("count", "skipped", "embedding_size"), int)
+    texts = dict.fromkeys(("kind", "split", "dtype", "model.path", "created"), str)
+    for name, kind in {**numbers, **texts, "sources": list[str]}.items():
         json_field(description, name, kind, path)
     return description
-
-
-_FIELDS = {
-    **{"kind": str, "sources": list[str], "split": str, "dtype": str, "count": int, "skipped": int},
-    **{"embedding_size": int, "model.path": str, "created": str},
-}

@@ -87,7 +87,7 @@ def test_a_description_of_other_types_is_refused(index):
     for changes in ({"kind": 5}, {"sources": "a"}, {"count": "4"}, {"count": -1}, {"skipped": None}, {"model": "m"},
                     {"embedding_size": [3]}, {"model": {"path": 5, "step": 1}}, {"format": 0}):  # fmt: skip
         path.write_text(json.dumps({**good, **changes}))
-        with pytest.raises(UserError, match=f"{path}.*{next(iter(changes))}|is damaged: -1 items"):
+        with pytest.raises(UserError, match=f"{path}.*{next(iter(changes))}|put together of several: -1 items"):
             load_index(index)
     for content in (b"[" * 200_000, b"[]", b"5", b"\xff", b"{"):
         path.write_bytes(content)
@@ -106,7 +106,7 @@ def test_arrays_of_another_width_or_type_are_refused(index, name):
     for array in (good[:, :2], good.astype(np.int32), good.astype(np.float64), good[0], good.astype("U"),
                   good.astype(np.complex64), good.astype(object)):  # fmt: skip
         np.save(index / name, array)
-        with pytest.raises(UserError, match="expected float32 or float16|is damaged"):
+        with pytest.raises(UserError, match="is damaged"):
             load_index(index)
 
 
