@@ -2,15 +2,12 @@
 
 import gc
 import os
-import pathlib
-import sys
 
 import pytest
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     import tensorflow

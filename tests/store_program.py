@@ -39,11 +39,10 @@ def main(export):
     assert load(f"{model}/hub").encode_text(["a b"]).shape == (1, ours.embedding_size)
     evaluate_and_report(model, data, "test", output=f"{STORE}/results")
     evaluate_and_report(model, data, "dev", output=f"{STORE}/results")
-    commands.index(model, [data], index, split="test")
-    commands.index(model, [data], index, split="test")
+    commands.index([data], index, model=model, split="test")
+    commands.index([data], index, model=model, split="test")
     found = commands.query(index, [Query("a red circle")], html=f"{STORE}/pages/a.html", json=f"{STORE}/pages/a.json")
     assert found[0].hits and found[0].hits[0].name
-    commands.query(index, [Query("a red circle")], output=f"{STORE}/pages/a.png")
     write_error_page({model: theirs}, data, "test", [], f"{STORE}/pages/errors.html")
     map_languages(theirs, data, "test", [], f"{STORE}/maps")
     cache_features(data, f"{STORE}/features", f"{model}/hub/image_encoder", resize=40, image_size=32)

@@ -370,7 +370,7 @@ def search_query():
             commands.search_once(flag["model"], flag["images"], asked, filters=filters, **options, **shown)
         else:
             options = dict(use_exact=flag["exact"], filters=filters, least_precision=flag["least_precision"])
-            commands.query(flag["index"], asked, flag["model"], **options, **shown)
+            commands.query(flag["index"], asked, model=flag["model"], **options, **shown)
 
     return main
 

@@ -15,6 +15,7 @@ import dataclasses
 import json
 import logging
 import math
+import mmap
 import os
 import pathlib
 
@@ -23,7 +24,6 @@ import numpy as np
 from mural_tf.errors import UserError
 from mural_tf.files import whole, write_whole
 from mural_tf.metrics import top_k
-from mural_tf.search.items import forget
 
 FILE, REPORT = "approximate.faiss", "recall.json"
 LISTS, HNSW = "inverted_lists", "hnsw"
@@ -154,6 +154,13 @@ def exact(
     scores, rows = (np.concatenate(part, axis=1) for part in zip(*found))
     order = np.lexsort((rows, -scores))[:, :k]
     return np.take_along_axis(scores, order, 1), np.take_along_axis(rows, order, 1)
+
+
+def forget(array: np.ndarray) -> None:
+    """Gives the pages of a memory-mapped array back to the system, which reads them again where they are needed."""
+    mapped = getattr(array, "base", None)
+    if isinstance(mapped, mmap.mmap) and hasattr(mapped, "madvise"):
+        mapped.madvise(mmap.MADV_DONTNEED)
 
 
 def build(embeddings: np.ndarray, parameters: Parameters, tell=lambda count: None) -> ApproximateIndex:

@@ -8,38 +8,43 @@ end they are joined, without rows of keys that came earlier, and without holding
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime
+import functools
+import itertools
 import json
 import os
 import pathlib
-import re
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import google_crc32c
 import numpy as np
 from tqdm import tqdm
 
+from mural_tf.data.pictures import read_file
 from mural_tf.data.shards import Manifest, manifest_path, places_path, read_manifest
 from mural_tf.errors import UserError
 from mural_tf.files import as_path, exclusive_lock, json_field, publish, read_json, save_array, whole, write_whole
-from mural_tf.files import read_array as load_array
 from mural_tf.hashes import bytes_hash
 from mural_tf.search import approximate, collect, confidence, embed
 from mural_tf.search import index as index_files
-from mural_tf.search.changes import BUILDING, JOINED, Changes, KnownRows, changing, with_content
-from mural_tf.search.collect import Found, Piece, Seen
+from mural_tf.search.approximate import forget
+from mural_tf.search.changes import BUILDING, JOINED, changing
+from mural_tf.search.collect import Found, Piece, Seen, Unreadable
 from mural_tf.search.embed import DTYPES, EmbedShard, array_header, encode, key_of
-from mural_tf.search.index import Fingerprint, Index, take
-from mural_tf.search.items import IMAGES, Item, forget, from_json, read_array, write_items
+from mural_tf.search.index import Fingerprint, Index, read_array, take
+from mural_tf.search.items import IMAGES, TOGETHER, Item, content_of, from_json, write_items
 
 if TYPE_CHECKING:  # TensorFlow, which commands do without until they embed
     from mural_tf.embedder import Embedder
 
 PLAN = "plan.json"
-OF_ONE_STATE = (index_files.DESCRIPTION, index_files.REMOVED, approximate.REPORT, approximate.FILE, confidence.FILE)
-ROWS = 4096  # that are in memory at a time
+# What an index that changes must not keep; the journal is of a removal that was killed.
+OF_ONE_STATE = (
+    *(index_files.DESCRIPTION, f"{index_files.ITEMS}-journal", approximate.REPORT, approximate.FILE, confidence.FILE),
+)
 
 
 class Shard(NamedTuple):
@@ -49,8 +54,33 @@ class Shard(NamedTuple):
     items: pathlib.Path
     skipped: pathlib.Path | None = None
 
+    def blocks(self, width: int) -> Iterator[tuple[list[Item], np.ndarray]]:
+        """Yields items and their vectors, float32 or float16 [N, width], a few thousand at a time.
 
-class Parts:
+        Raises `UserError` if a file is damaged or holds something else.
+        """
+        vectors = read_array(self.vectors)
+        if vectors.shape[1:] != (width,) or str(vectors.dtype) not in DTYPES:
+            raise UserError(f"{self.vectors} holds {vectors.dtype} {list(vectors.shape)}: expected [N, {width}].")
+        with self.items.open("rb") as lines:
+            for begin in range(0, len(vectors), TOGETHER):
+                block = vectors[begin : begin + TOGETHER]
+                try:
+                    items = [from_json(line) for line in itertools.islice(lines, len(block))]
+                except ValueError as error:
+                    raise UserError(f"{self.items} is damaged ({error}): delete its folder, make it again.") from None
+                yield items, block
+                forget(vectors)
+
+
+def _blocks_of(index: Index) -> Iterator[tuple[list[Item], np.ndarray]]:
+    """Yields the items and vectors of an index as `Shard.blocks` does."""
+    for begin in range(0, len(index), TOGETHER):
+        yield index.table.block(begin, begin + TOGETHER), index.embeddings[begin : begin + TOGETHER]
+        forget(index.embeddings)
+
+
+class Building:
     """The unfinished index in `output`: new, or that of an interrupted run of the same command.
 
     Args:
@@ -58,17 +88,19 @@ class Parts:
       asked: what the index is of: kind, sources, split, dtype.
       model: of its vectors.
       complete: the complete index in `output`, if it is to grow; it stays in use until the shards are joined.
+      prune: the complete index is to lose what the sources do not hold.
 
     Raises:
       UserError: the folder holds something else, or an unfinished index of something else, or another
         process is making it.
     """
 
-    def __init__(self, output: pathlib.Path, asked: dict, model: Fingerprint, complete: Index | None = None):
-        self.output, self.asked, self.model, self.complete = output, asked, model, complete
-        self.folder = output / BUILDING
-        self.gone = np.zeros(0, np.int64)  # rows of the complete index to drop
-        self._lock = contextlib.ExitStack()
+    def __init__(
+        self, output: pathlib.Path, asked: dict, model: Fingerprint, complete: Index | None = None, prune: bool = False
+    ):
+        self.output, self.asked, self.model, self.complete, self.prune = output, asked, model, complete, prune
+        self.folder, self.kind, self.width = output / BUILDING, asked["kind"], model.probes.shape[1]
+        self._seen, self._lock = Seen(), contextlib.ExitStack()
         plan, probes = self.folder / PLAN, self.folder / index_files.PROBES
         foreign = output.exists() and (not output.is_dir() or any(path != self.folder for path in output.iterdir()))
         if foreign and not plan.exists() and complete is None:
@@ -79,60 +111,70 @@ class Parts:
         self._lock.enter_context(exclusive_lock(self.folder / "lock", busy))
         if complete is not None:
             self._lock.enter_context(changing(output))
+            complete.removed = complete.table.removed()  # by now
         (self.folder / "parts").mkdir(exist_ok=True)
         if plan.exists():
             check_asked(output, read_json(plan), asked)
             before = Fingerprint(read_array(probes), "of the interrupted run")
             before.check(model, f"The unfinished index {output}")
-            return
-        save_array(probes, model.probes)
-        write_whole(plan, json.dumps(asked, indent=2) + "\n")
+        else:
+            save_array(probes, model.probes)
+            write_whole(plan, json.dumps(asked, indent=2) + "\n")
 
     def close(self) -> None:
         """Lets other processes go on with the shards."""
         self._lock.close()
 
-    def discard(self) -> None:
-        """Removes the shards."""
-        self.close()
-        shutil.rmtree(self.folder)
-
-    def encode(self, embedder, groups: Sequence[Sequence[Piece]], batch_size: int, bar: tqdm, prune: bool) -> None:
-        """Makes shards of the pieces that have none, without what earlier shards, or a complete index, hold.
-
-        With `prune`, the complete index is to lose what the pieces do not hold.
-        """
-        kind, width = self.asked["kind"], self.model.probes.shape[1]
+    def encode(self, embedder, groups: Sequence[Sequence[Piece]], batch_size: int, bar: tqdm) -> None:
+        """Makes shards of the pieces that have none, without what earlier shards, or a complete index, hold."""
+        if self.is_joined:
+            return
         done = {tuple(source) for manifest in self._manifests() for source in manifest.sources}
         missing = [[piece for piece in group if piece.unit[:4] not in done] for group in groups]
         missing = [group for group in missing if group]
-        seen = Seen()
-        if missing and self.complete is None:
-            for shard in self.shards():
-                bar.update(int(seen.add_all(_hashes(kind, shard.items)).sum()))
-        elif missing or prune:  # what did not change is in no shard
-            for entry in collect.read(kind, (piece for group in groups for piece in group if piece.unit[:4] in done)):
-                bar.update(int(seen.add(collect.hash_of(key_of(kind, entry)))))
-        choose = Changes(self.complete) if self.complete is not None else with_content
-        dtype = self.asked["dtype"]
-        write = EmbedShard(embedder, self.folder, kind, dtype, width, batch_size, 1.0, seen, bar.update, choose)
+        if missing or self.prune:
+            for entry in collect.read(self.kind, (one for group in groups for one in group if one.unit[:4] in done)):
+                bar.update(int(self._seen.add(collect.hash_of(key_of(self.kind, entry)))))
+        write = EmbedShard(
+            *(embedder, self.folder, self.kind, self.asked["dtype"], self.width, batch_size),
+            seen=self._seen,
+            tell=bar.update,
+            choose=self._changed,
+        )
         for number, group in enumerate(missing, start=len(self._numbers())):
             list(write((number, group)))
-        if prune:
-            self.drop_others_than(seen)
 
-    def drop_others_than(self, seen: Seen) -> None:
-        """Lets the complete index lose the rows whose keys were not seen."""
+    def _changed(self, found: Iterable[Found], files: embed.ShardFiles) -> Iterator[Found]:
+        """Of what was found yields what is to be encoded, because it is new or another image, with its `content`.
+
+        What has the image it had, but other captions, fields or another place, goes to the shard with its vector.
+        """
+        for entry in found:
+            if isinstance(entry, Unreadable):
+                yield entry
+                continue
+            item, content = entry
+            if not isinstance(content, str):
+                with contextlib.suppress(OSError, ValueError):  # the encoder will say why
+                    content = content if isinstance(content, bytes) else read_file(content)
+                    item = dataclasses.replace(item, content=content_of(content))
+            row = self._known.number(collect.hash_of(collect.key_of(self.kind, item)))
+            before = None if row is None else self.complete.describe(row)
+            if before is None or before.content != item.content or (self.kind == IMAGES and not item.content):
+                yield item, content
+            elif before != item:
+                files.add([item], self.complete.embeddings[row][None])
+
+    @functools.cached_property
+    def _known(self) -> Seen:
+        """The keys of the complete index and their rows, without the removed ones."""
+        known, removed = Seen(), set()
         if self.complete is not None:
-            self.gone = KnownRows(self.complete).absent(seen)
-
-    def shards(self) -> list[Shard]:
-        """Returns the finished ones."""
-        names = ((self.folder / "parts" / f"{number:06d}", number) for number in self._numbers())
-        return [
-            Shard(name.with_suffix(".vectors.npy"), name.with_suffix(".items.jsonl"), places_path(self.folder, number))
-            for name, number in names
-        ]
+            removed.update(self.complete.removed.tolist())
+            for row, item in enumerate(self.complete.table):
+                if row not in removed:
+                    known.add(collect.hash_of(collect.key_of(self.kind, item)), row)
+        return known
 
     def put_together(self, further: Sequence[Shard] = ()) -> None:
         """Joins the shards, and further ones, and puts the files of the index into its folder; unless nothing is new.
@@ -141,58 +183,79 @@ class Parts:
         """
         joined = self.folder / JOINED
         if not self.is_joined:
-            shards = [*self.shards(), *further]
-            kept = rows_to_keep(self.asked["kind"], shards)
-            if self.complete is not None:
-                kept = self._changed(shards, kept)
-                if not len(self.gone) and not any(rows.any() for rows in kept[1:]):
-                    self.discard()
-                    return
-                shards.insert(0, Shard(self.output / index_files.EMBEDDINGS, self.output / index_files.ITEMS))
+            shards = [*self._shards(), *further]
+            stays, enters = self._choose(shards)
+            if self.complete is not None and stays.sum() == self.complete.count and not any(map(np.any, enters)):
+                shutil.rmtree(self.folder)
+                return
             shutil.rmtree(joined, ignore_errors=True)
             joined.mkdir()
-            self._join(shards, kept, joined)
-        for name in OF_ONE_STATE:  # of an index that changes
+            self._join(shards, [stays, *enters], joined)
+        for name in OF_ONE_STATE:
             (self.output / name).unlink(missing_ok=True)
         for path in sorted(joined.iterdir(), key=lambda path: (path.name == index_files.DESCRIPTION, path.name)):
             publish(path, self.output / path.name)
-        self.discard()
-
-    def _changed(self, shards: Sequence[Shard], kept: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Returns the rows to keep, bool, of the complete index and of the shards that change it."""
-        known = KnownRows(self.complete)
-        stays = np.ones(len(self.complete), bool)
-        stays[self.complete.removed] = stays[self.gone] = False
-        changed = []
-        for shard, rows in zip(shards, kept):
-            before = known.rows(_hashes(self.asked["kind"], shard.items))
-            changed.append(rows & ~self._same(shard, before))
-            stays[before[changed[-1] & (before >= 0)]] = False
-        return [stays, *changed]
-
-    def _same(self, shard: Shard, before: np.ndarray) -> np.ndarray:
-        """Tells of the rows of a shard, bool [N], which are what their rows in the complete index are."""
-        same, width = before >= 0, self.complete.embeddings.shape[1]
-        for row, (line, place) in enumerate(zip(_lines(shard.items), before)):
-            same[row] = same[row] and from_json(line) == self.complete.describe(place)
-        for begin, block in read_blocks(shard.vectors, len(before), width):
-            places = before[begin : begin + len(block)]
-            stored = self.complete.embeddings[np.maximum(places, 0)]
-            same[begin : begin + len(block)] &= (block.astype(stored.dtype) == stored).all(axis=1)
-            forget(self.complete.embeddings)
-        return same
+        shutil.rmtree(self.folder)
 
     @property
     def is_joined(self) -> bool:
         """Whether a killed run has joined the shards already."""
         return (self.folder / JOINED / index_files.DESCRIPTION).exists()
 
-    def _join(self, shards: Sequence[Shard], kept: Sequence[np.ndarray], folder: pathlib.Path) -> None:
-        count = join(shards, kept, folder, self.model.probes.shape[1], self.asked["dtype"])
-        skipped = join_skipped(shards, folder / index_files.SKIPPED)
+    def _choose(self, shards: Sequence[Shard]) -> tuple[np.ndarray, list[np.ndarray]]:
+        """Tells which rows of the complete index stay, bool [N], and which of each shard enter, bool [N] each.
+
+        Of rows with one key the first enters, unless it is what the complete index has; if it enters, that one goes.
+        """
+        stays = np.zeros(len(self.complete) if self.complete is not None else 0, bool)
+        for _, row in self._known:
+            stays[row] = True
+        met, enters = Seen(), []
+        for shard in shards:
+            enters.append([])
+            for items, vectors in shard.blocks(self.width):
+                for item, vector in zip(items, vectors):
+                    key = collect.hash_of(collect.key_of(self.kind, item))
+                    row = self._known.number(key)
+                    enters[-1].append(met.add(key) and not self._has(row, item, vector))
+                    if enters[-1][-1] and row is not None:
+                        stays[row] = False
+                if self.complete is not None:
+                    forget(self.complete.embeddings)
+        if self.prune:
+            gone = [row for key, row in self._known if met.number(key) is None and self._seen.number(key) is None]
+            stays[gone] = False
+        return stays, [np.array(rows, bool) for rows in enters]
+
+    def _has(self, row: int | None, item: Item, vector: np.ndarray) -> bool:
+        """Tells whether a row of the complete index is this item with this vector."""
+        if row is None:
+            return False
+        stored = self.complete.embeddings[row]
+        return self.complete.describe(row) == item and bool((vector.astype(stored.dtype) == stored).all())
+
+    def _join(self, shards: Sequence[Shard], chosen: Sequence[np.ndarray], folder: pathlib.Path) -> None:
+        """Writes the files of the index: the rows chosen, bool [N], of the complete index and of each shard."""
+        count, dtype = int(sum(map(np.sum, chosen))), self.asked["dtype"]
+        skipped = _join_skipped(shards, folder / index_files.SKIPPED)
         if not count:
-            self.discard()
-            raise UserError(f"None of the {skipped} {self.asked['kind']} can be read.")
+            shutil.rmtree(self.folder)
+            raise UserError(f"None of the {skipped} {self.kind} can be read.")
+        sources = [_blocks_of(self.complete) if self.complete is not None else ()]
+        sources += [shard.blocks(self.width) for shard in shards]
+        with whole(folder / index_files.VECTORS) as partial, partial.open("wb") as file:
+            file.write(array_header(count, self.width, dtype))
+
+            def items() -> Iterator[Item]:
+                for blocks, rows in zip(sources, chosen):
+                    left = rows
+                    for found, vectors in blocks:
+                        here, left = left[: len(found)], left[len(found) :]
+                        file.write(np.ascontiguousarray(vectors[here], dtype).tobytes())
+                        yield from itertools.compress(found, here)
+
+            with whole(folder / index_files.ITEMS) as items_file:
+                write_items(items_file, items()).close()
         save_array(folder / index_files.PROBES, self.model.probes)
         write_whole(folder / index_files.DESCRIPTION, self._description(count, skipped))
 
@@ -203,15 +266,22 @@ class Parts:
             **self.asked,
             "count": count,
             "skipped": skipped,
-            "embedding_size": int(self.model.probes.shape[1]),
+            "embedding_size": self.width,
             "model": {"path": path, "step": self.model.step, "identity": str(self.model)},
             "created": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         }
         return json.dumps(description, indent=2, ensure_ascii=False) + "\n"
 
+    def _shards(self) -> list[Shard]:
+        """Returns the finished ones."""
+        names = ((self.folder / "parts" / f"{number:06d}", number) for number in self._numbers())
+        return [
+            Shard(name.with_suffix(".vectors.npy"), name.with_suffix(".items.jsonl"), places_path(self.folder, number))
+            for name, number in names
+        ]
+
     def _numbers(self) -> list[int]:
-        names = (path.name for path in (self.folder / "parts").glob("*.json"))
-        return sorted(int(name[:6]) for name in names if re.fullmatch(r"\d{6}\.json", name))
+        return sorted(int(path.stem) for path in (self.folder / "parts").glob("[0-9]" * 6 + ".json"))
 
     def _manifests(self) -> Iterator[Manifest]:
         for number in self._numbers():
@@ -232,33 +302,7 @@ def check_asked(output: pathlib.Path, before: dict, asked: dict) -> None:
         )
 
 
-# Joining shards.
-
-
-def rows_to_keep(kind: str, shards: Sequence[Shard]) -> list[np.ndarray]:
-    """Tells of the rows of each shard, bool [N], which are the first ones with their keys.
-
-    Memory: 8 bytes an item for the hashes of keys (16 while they are sorted).
-    """
-    seen = Seen()
-    return [seen.add_all(_hashes(kind, shard.items)) for shard in shards]
-
-
-def join(shards: Sequence[Shard], kept: Sequence[np.ndarray], folder: pathlib.Path, width: int, dtype: str) -> int:
-    """Writes the items and vectors of the rows that are kept, a few thousand at a time; returns how many."""
-    count = sum(int(np.count_nonzero(rows)) for rows in kept)
-    lines = (line for shard, rows in zip(shards, kept) for line, is_kept in zip(_lines(shard.items), rows) if is_kept)
-    write_items(folder / index_files.ITEMS, lines)
-    with whole(folder / index_files.EMBEDDINGS) as partial, partial.open("wb") as file:
-        file.write(array_header(count, width, dtype))
-        for shard, rows in zip(shards, kept):
-            for begin, block in read_blocks(shard.vectors, len(rows), width):
-                chosen = block[rows[begin : begin + len(block)]]
-                file.write(np.ascontiguousarray(chosen, dtype).tobytes())
-    return count
-
-
-def join_skipped(shards: Sequence[Shard], path: pathlib.Path) -> int:
+def _join_skipped(shards: Sequence[Shard], path: pathlib.Path) -> int:
     """Writes place[TAB]reason of what the shards could not read, each place once; returns how many."""
     seen, count = Seen(), 0
     with whole(path) as partial, partial.open("wb") as file:
@@ -272,49 +316,6 @@ def join_skipped(shards: Sequence[Shard], path: pathlib.Path) -> int:
                         count += 1
                         file.write(b"%s\t%s.\n" % (place, reason))
     return count
-
-
-def read_blocks(path: pathlib.Path, count: int, width: int) -> Iterator[tuple[int, np.ndarray]]:
-    """Yields (first row, float32 or float16 [N, width]) of the `count` rows of a .npy file, a few thousand at a time.
-
-    Raises:
-      UserError: the file is damaged or holds something else.
-    """
-    with path.open("rb") as file:
-        try:
-            np.lib.format.read_magic(file)
-            shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
-        except Exception as error:  # noqa: BLE001 - NumPy's reader raises many classes on damaged headers
-            raise UserError(f"{path} is damaged ({error}); make it again.") from None
-        if shape != (count, width) or fortran or str(dtype) not in DTYPES:
-            raise UserError(f"{path} holds {dtype} {list(shape)}: expected {' or '.join(DTYPES)} [{count}, {width}].")
-        for begin in range(0, count, ROWS):
-            rows = min(ROWS, count - begin)
-            data = file.read(rows * width * dtype.itemsize)
-            if len(data) < rows * width * dtype.itemsize:
-                raise UserError(f"{path} is damaged (it ends in row {begin + rows}); make it again.")
-            yield begin, np.frombuffer(data, dtype).reshape(rows, width)
-
-
-def _hashes(kind: str, path: pathlib.Path) -> np.ndarray:
-    """Returns the hashes of the keys of a file of items, uint64 [N]."""
-    keys = (collect.hash_of(collect.key_of(kind, item)) for item in _items(path))
-    return np.fromiter(keys, np.uint64)
-
-
-def _items(path: pathlib.Path) -> Iterator[Item]:
-    for number, line in enumerate(_lines(path), start=1):
-        try:
-            yield from_json(line)
-        except (ValueError, TypeError, KeyError) as error:
-            raise UserError(
-                f"Line {number} of {path} is damaged ({error}): delete {path.parent} and make it again."
-            ) from None
-
-
-def _lines(path: pathlib.Path) -> Iterator[bytes]:
-    with path.open("rb") as lines:
-        yield from lines
 
 
 PART = 1024  # items in a shard, about
@@ -344,6 +345,7 @@ def build_index(
     names: Sequence[str],
     output: str | os.PathLike,
     kind: str = IMAGES,
+    *,
     split: str = "",
     dtype: str = "float32",
     batch_size: int = 64,
@@ -372,18 +374,14 @@ def build_index(
     if dtype not in DTYPES:
         raise UserError(f"Unknown dtype {dtype!r}; known: {', '.join(DTYPES)}.")
     files = collect.list_files(kind, names, split)  # mistakes show before anything is written
-    model = take(embedder)
     asked = {"kind": kind, "sources": [collect.absolute(name) for name in names], "split": split, "dtype": dtype}
-    output = _here(output)
-    complete = _complete(output, asked, model)
-    if complete is not None and not update:
-        return complete
-    with contextlib.closing(Parts(output, asked, model, complete)) as parts:
-        if not parts.is_joined:
-            with tqdm(desc=f"Indexing {kind}", unit=f" {kind}", disable=not progress) as bar:
-                parts.encode(embedder, collect.cut_files(kind, files, part), batch_size, bar, prune)
-        parts.put_together()
-    return index_files.load_index(output)
+
+    def encode_into(building: Building) -> Sequence[Shard]:
+        with tqdm(desc=f"Indexing {kind}", unit=f" {kind}", disable=not progress) as bar:
+            building.encode(embedder, collect.cut_files(kind, files, part), batch_size, bar)
+        return ()
+
+    return _make(output, asked, take(embedder), update, prune, encode_into)
 
 
 def index_embeddings(
@@ -400,27 +398,31 @@ def index_embeddings(
       UserError: `folder` is not what `embed` makes, or damaged; an index of something else in `output`.
     """
     described, model, shards = open_embeddings(folder)
-    kind, dtype = described["kind"], described["dtype"]
-    asked = {"kind": kind, "sources": [collect.absolute(folder)], "split": described["split"], "dtype": dtype}
-    output = _here(output)
-    complete = _complete(output, asked, model)
-    if complete is not None and not update:
-        return complete
-    with contextlib.closing(Parts(output, asked, model, complete)) as parts:
-        if prune:
-            seen = Seen()
-            for shard in shards:
-                seen.add_all(_hashes(kind, shard.items))
-            parts.drop_others_than(seen)
-        parts.put_together(shards)
-    return index_files.load_index(output)
+    asked = {name: described[name] for name in ("kind", "split", "dtype")} | {"sources": [collect.absolute(folder)]}
+    return _make(output, asked, model, update, prune, lambda building: shards)
 
 
-def _here(output: str | os.PathLike) -> pathlib.Path:
-    output = as_path(output)
+def _make(
+    output: str | os.PathLike,
+    asked: dict,
+    model: Fingerprint,
+    update: bool,
+    prune: bool,
+    fill: Callable[[Building], Sequence[Shard]],
+) -> Index:
+    """Opens the index in a folder, or makes or updates it with the shards that `fill` writes and those it returns."""
+    output, complete = as_path(output), None
     if not isinstance(output, pathlib.Path):
         raise UserError(f"{output}: an index is made on this machine: remote_folders.local_folder gives a folder.")
-    return output
+    if (output / index_files.DESCRIPTION).exists():
+        check_asked(output, index_files.read_description(output), asked)
+        complete = index_files.load_index(output)
+        complete.model.check(model, f"The index {output}")
+        if not update:
+            return complete
+    with contextlib.closing(Building(output, asked, model, complete, prune)) as building:
+        building.put_together(fill(building))
+    return index_files.load_index(output)
 
 
 def open_embeddings(folder: str | os.PathLike) -> tuple[dict, Fingerprint, list[Shard]]:
@@ -430,23 +432,18 @@ def open_embeddings(folder: str | os.PathLike) -> tuple[dict, Fingerprint, list[
     if not path.is_file():
         raise UserError(f"{folder} holds no embeddings: it has no {embed.DESCRIPTION}. Make it with: embed.")
     described = read_json(path)
-    wanted = {"format": int, "kind": str, "split": str, "dtype": str, "shards": int, "made_by": dict}
-    for name, kind in wanted.items():
+    for name, kind in {"kind": str, "split": str, "dtype": str, "shards": int, "made_by": dict}.items():
         json_field(described, name, kind, path)
-    if described["format"] != embed.FORMAT:
+    if described.get("format") != embed.FORMAT:
         raise UserError(f"{path} is of another format than {embed.FORMAT}, which this version reads; embed again.")
-    count = described["shards"]
+    shards, count = [], described["shards"]
     for number in range(count):
         manifest = folder / embed.shard_name("manifest", number, count)
         for part in json_field(read_json(manifest), "parts", list[dict], manifest):
             _check_part(folder / json_field(part, "name", str, manifest), part)
-    shards = [
-        Shard(*(folder / embed.shard_name(kind, number, count) for kind in ("vectors", "items")))
-        for number in range(count)
-    ]
+        shards.append(Shard(*(folder / embed.shard_name(kind, number, count) for kind in ("vectors", "items"))))
     shards[0] = shards[0]._replace(skipped=folder / index_files.SKIPPED)
-    probes = np.array(load_array(folder / index_files.PROBES))
-    made_by = described["made_by"]
+    probes, made_by = np.array(read_array(folder / index_files.PROBES)), described["made_by"]
     return described, Fingerprint(probes, str(made_by.get("path", "")), made_by.get("step")), shards
 
 
@@ -459,13 +456,3 @@ def _check_part(path: pathlib.Path, part: dict) -> None:
                 checksum.update(chunk)
     if checksum.hexdigest().decode() != part.get("crc32c"):
         raise UserError(f"{path} is missing, damaged or another one than its manifest describes: embed again.")
-
-
-def _complete(output: pathlib.Path, asked: dict, model: Fingerprint) -> Index | None:
-    """Returns the complete index in a folder, None if there is none; raises `UserError` if it is another one."""
-    if not (output / index_files.DESCRIPTION).exists():
-        return None
-    check_asked(output, index_files.read_description(output), asked)
-    complete = index_files.load_index(output)
-    complete.model.check(model, f"The index {output}")
-    return complete

@@ -10,10 +10,10 @@ from __future__ import annotations
 import glob
 import os
 import pathlib
+import sqlite3
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Union
-
-import numpy as np
 
 from mural_tf.data import tfrecord
 from mural_tf.data.pictures import ENDINGS, BadImage, path_below
@@ -21,7 +21,7 @@ from mural_tf.data.record_format import IMAGE_TEXT, TEXT_PAIRS, Example, missing
 from mural_tf.errors import UserError
 from mural_tf.files import as_path, open_path
 from mural_tf.files import find as find_paths
-from mural_tf.hashes import bytes_hash, contains
+from mural_tf.hashes import bytes_hash
 from mural_tf.paths import RemotePath
 from mural_tf.search.fields import fields_by_id, fields_file
 from mural_tf.search.items import IMAGES, KINDS, TEXTS, Item, image_of_record
@@ -312,46 +312,28 @@ def hash_of(key: Iterable[str]) -> int:
 
 
 class Seen:
-    """Hashes that were met, 8 bytes each (16 while runs are merged): of two equal ones only the first is new.
+    """Hashes that were met, and a number with each; in a temporary file where they are many.
 
     Two of N different keys have one hash, so that an item is lost, with a probability of N^2 / 2^65: one in a million
     for six million items, one in forty for a billion.
     """
 
-    RECENT = 1 << 16  # hashes that wait in a set until they are sorted
-
     def __init__(self):
-        self._runs: list[np.ndarray] = []  # each sorted, uint64, each at least twice as long as the next
-        self._recent: set[int] = set()
+        self._database = sqlite3.connect("", isolation_level=None, check_same_thread=False)  # encoders read in threads
+        weakref.finalize(self, self._database.close)
+        table = "CREATE TABLE seen (hash INTEGER PRIMARY KEY, number INTEGER)"  # of 64 bits with a sign
+        self._database.executescript(f"PRAGMA journal_mode = OFF; {table}; BEGIN")
 
-    def add(self, value: int) -> bool:
-        """Tells whether a hash is new."""
-        if value in self._recent or (self._runs and any(contains(run, value) for run in self._runs)):
-            return False
-        self._recent.add(value)
-        if len(self._recent) >= self.RECENT:
-            self._sort_recent()
-        return True
+    def add(self, value: int, number: int = 0) -> bool:
+        """Tells whether a hash, 0 to 2^64 - 1, is new, and keeps its number if it is."""
+        return self._database.execute("INSERT OR IGNORE INTO seen VALUES (?, ?)", (value - 2**63, number)).rowcount > 0
 
-    def add_all(self, hashes: np.ndarray) -> np.ndarray:
-        """Tells of each of several hashes, uint64 [N], whether it is new, bool [N]."""
-        self._sort_recent()
-        values, places = np.unique(hashes, return_index=True)  # the first place of each
-        known = np.zeros(len(values), bool)
-        for run in self._runs:
-            known |= run[np.minimum(np.searchsorted(run, values), len(run) - 1)] == values
-        is_new = np.zeros(len(hashes), bool)
-        is_new[places[~known]] = True
-        self._add_run(values[~known])
-        return is_new
+    def number(self, value: int) -> int | None:
+        """Returns the number of a hash, None if it was not met."""
+        found = self._database.execute("SELECT number FROM seen WHERE hash = ?", (value - 2**63,)).fetchone()
+        return found and found[0]
 
-    def _sort_recent(self) -> None:
-        self._add_run(np.sort(np.fromiter(self._recent, np.uint64, len(self._recent))))
-        self._recent.clear()
-
-    def _add_run(self, run: np.ndarray) -> None:
-        if len(run):
-            self._runs.append(run)
-        while len(self._runs) > 1 and len(self._runs[-2]) < 2 * len(self._runs[-1]):
-            last = self._runs.pop()
-            self._runs[-1] = np.sort(np.concatenate([self._runs[-1], last]), kind="stable")  # merges what is sorted
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        """Yields (hash, number)."""
+        for value, number in self._database.execute("SELECT hash, number FROM seen"):
+            yield value + 2**63, number

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import pathlib
 import sys
 from collections.abc import Sequence
 
-import numpy as np
 from tqdm import tqdm
 
 from mural_tf.data.record_format import IMAGE_TEXT
@@ -33,34 +33,36 @@ from mural_tf.search.queries import (
     to_json,
     to_lines,
 )
-from mural_tf.search.recall import collect_queries
 
 
 def index(
-    model: str,
     names: Sequence[str],
     output: str,
-    kind: str = IMAGES,
-    split: str = "",
-    dtype: str = "float32",
+    *,
+    model: str = "",
+    embeddings: str = "",
     method: str = "auto",
     queries_file: str = "",
+    calibrate: str = "",
     batch_size: int = 64,
     update: bool = False,
-    embeddings: str = "",
-    calibrate: str = "",
     prune: bool = False,
+    **content: str,
 ) -> Index:
     """Makes the index `output` and, where it is large, an approximate one; prints what was done.
 
     Args:
+      names, batch_size: see `build_index`.
       model: a workdir or an export; not needed with `embeddings`, unless their own is not where it was.
+      embeddings: a folder that `embed` made, in place of `names` and `content`.
+      method: of the approximate index, see `approximate.choose`.
+      queries_file: see `read_queries`.
       calibrate: pictures with captions that the model was not trained on, to learn from how sure answers are; by
         default those of the split dev of `names`.
       update: bring a complete index to what its sources hold; without `names` and `embeddings` those it was made of,
         with the model that made it.
-      embeddings: a folder that `embed` made, in place of `names`, `kind`, `split` and `dtype`.
       prune: the update takes out what is in the sources no more.
+      content: kind, split and dtype, see `build_index`.
     """
     if prune and not update:
         raise UserError("--prune takes out what the sources hold no more: it needs --update.")
@@ -69,34 +71,41 @@ def index(
         approximate.import_faiss()
     if embeddings and names:
         raise UserError("--embeddings takes the place of sources: give one or the other.")
-    if calibrate and kind != IMAGES:
+    if calibrate and content.get("kind", IMAGES) != IMAGES:
         raise UserError("--calibrate tells how sure the first image for a sentence is: it needs --kind=images.")
     with local_folder(output) as folder:
         if update and not names and not embeddings:
-            model, names, kind, split, dtype, embeddings = _made_of(folder, model)
-        if not embeddings:
-            collect.list_files(kind, names, split)  # mistakes show before the model is loaded
+            names, content = _made_of(folder)
+            if len(names) == 1 and (as_path(names[0]) / embed.DESCRIPTION).is_file():
+                names, embeddings = [], names[0]
+            else:
+                model = model or read_description(folder)["model"]["path"]
         captioned = [calibrate] if calibrate else list(filter(_has_dev, names))
-        _captioned(captioned)  # and these
-        made, embedder = _index(
-            model, names, folder, kind, split, dtype, method, given, batch_size, update, embeddings, prune
-        )
+        _captioned(captioned)  # mistakes show before the model is loaded
+        if not embeddings:
+            collect.list_files(content.get("kind", IMAGES), names, content.get("split", ""))
+        if embeddings:
+            made = index_embeddings(embeddings, folder, update, prune)
+            embedder = model_of(made, model) if model else LateModel(made)
+        else:
+            embedder, of_update = load(model), dict(update=update, prune=prune)
+            made = build_index(embedder, names, folder, batch_size=batch_size, progress=True, **of_update, **content)
+        print(f"{made.count:,} {made.kind} in {shown(folder)}, made by {made.model.describe()}.")
+        if made.skipped:
+            print(f"{made.skipped:,} could not be read: see {shown(folder)}/{SKIPPED}.", file=sys.stderr)
+        _approximate(made, embedder, folder, method, given)
         answered = [one for one in given if one.right]
         if made.kind == IMAGES and (made.confidence is None or calibrate or answered):
             calibrate_index(made, folder, embedder, captioned, answered, batch_size)
     return made
 
 
-def _made_of(folder: pathlib.Path, model: str) -> tuple[str, list[str], str, str, str, str]:
-    """Returns model, sources, kind, split, dtype and embeddings of an index, also of one whose update was cut short."""
+def _made_of(folder: pathlib.Path) -> tuple[list[str], dict[str, str]]:
+    """Returns the sources of an index, also of one whose update was cut short, and its kind, split and dtype."""
     plan = folder / BUILDING / PLAN
     described = read_json(plan) if plan.exists() else read_description(folder)
-    wanted = {"sources": list[str], "kind": str, "split": str, "dtype": str}
-    sources, kind, split, dtype = (json_field(described, name, of, folder) for name, of in wanted.items())
-    is_embedded = len(sources) == 1 and (as_path(sources[0]) / embed.DESCRIPTION).is_file()
-    if not model and not is_embedded:
-        model = read_description(folder)["model"]["path"]
-    return (model, [], kind, split, dtype, sources[0]) if is_embedded else (model, sources, kind, split, dtype, "")
+    content = {name: json_field(described, name, str, folder) for name in ("kind", "split", "dtype")}
+    return json_field(described, "sources", list[str], folder), content
 
 
 def calibrate_index(
@@ -138,28 +147,6 @@ def _has_dev(source: str) -> bool:
     return folder.is_dir() and any(folder.glob("dev-*.tfrecord"))
 
 
-def _index(model, names, output, kind, split, dtype, method, given, batch_size, update, embeddings, prune):
-    """Returns the index and its model."""
-    if embeddings:
-        made = index_embeddings(embeddings, output, update, prune)
-        embedder = model_of(made, model) if model else LateModel(made)
-    else:
-        embedder = load(model)
-        made = build_index(embedder, names, output, kind, split, dtype, batch_size, update, progress=True, prune=prune)
-    print(f"{made.count:,} {made.kind} in {shown(output)}, made by {made.model.describe()}.")
-    if made.skipped:
-        print(f"{made.skipped:,} could not be read: see {shown(output)}/{SKIPPED}.", file=sys.stderr)
-    parameters = approximate.choose(len(made), method)
-    there = made.approximate is not None and made.approximate.parameters == parameters
-    if parameters is None or (there and not given):
-        print("Its approximate index is there already." if there else "Searched exactly.")
-        return made, embedder
-    if method == "auto" and not approximate.has_faiss():
-        print("Searched exactly, because faiss is not installed: pip install 'mural-tf[search]'.")
-        return made, embedder
-    return add_approximate(made, embedder, output, parameters, given), embedder
-
-
 def load(model: str):
     """Loads a model, and TensorFlow with it."""
     from mural_tf.loading import load as load_model
@@ -177,18 +164,8 @@ class LateModel:
     def _embedder(self):
         return model_of(self._made)
 
-    @property
-    def config(self):
-        """The model's."""
-        return self._embedder.config
-
-    def encode_text(self, texts: Sequence[str], **options) -> np.ndarray:
-        """Returns what the model returns."""
-        return self._embedder.encode_text(texts, **options)
-
-    def encode_image(self, images: Sequence[bytes], **options):
-        """Returns what the model returns."""
-        return self._embedder.encode_image(images, **options)
+    def __getattr__(self, name: str):
+        return getattr(self._embedder, name)
 
 
 def model_of(made: Index, model: str = ""):
@@ -204,20 +181,25 @@ def model_of(made: Index, model: str = ""):
     return embedder
 
 
-def add_approximate(
-    made: Index, embedder, output: str, parameters: approximate.Parameters, given: Sequence[Query] = ()
-) -> Index:
+def _approximate(made: Index, embedder, folder: pathlib.Path, method: str, given: Sequence[Query]) -> None:
     """Builds an approximate index beside a complete one, chooses its effort by recall, and prints the report.
 
     One of the same parameters is kept, and its effort is chosen again, for the `given` sentences as well.
     """
-    built = made.approximate
-    if built is None or built.parameters != parameters:
+    parameters, built = approximate.choose(len(made), method), made.approximate
+    is_there = built is not None and built.parameters == parameters
+    if parameters is None or (is_there and not given):
+        print("Its approximate index is there already." if is_there else "Searched exactly.")
+        return
+    if method == "auto" and not approximate.has_faiss():
+        print("Searched exactly, because faiss is not installed: pip install 'mural-tf[search]'.")
+        return
+    if not is_there:
         with tqdm(desc=f"Building {parameters.method}", unit=" vectors", total=len(made)) as bar:
             built = approximate.build(made.embeddings, parameters, bar.update)
-    groups = collect_queries(made, embedder, given)
+    groups = recall.collect_queries(made, embedder, given)
     report = recall.choose_effort(built, made.embeddings, groups)
-    approximate.save(output, built, report)
+    approximate.save(folder, built, report)
     made.approximate = built
     print("\n".join(recall.to_lines(report, built)))
     if made.kind == IMAGES and not any(name.startswith("text") for name in groups):
@@ -226,30 +208,62 @@ def add_approximate(
             "will be asked, --queries=FILE with language[TAB]text a line.",
             file=sys.stderr,
         )
-    return made
+
+
+@dataclasses.dataclass(frozen=True)
+class Outputs:
+    """Where results go: `json`, a file or "-", to print them and nothing else; `html`, a page."""
+
+    html: str = ""
+    json: str = ""
+
+    def check(self) -> None:
+        """Raises `UserError` for a folder that is not there."""
+        for flag, file in dataclasses.asdict(self).items():
+            parent = as_path(file).parent
+            if file and isinstance(parent, pathlib.Path) and not parent.is_dir():  # stores have no folders to make
+                raise UserError(f"The folder of --{flag}={file} does not exist.")
+
+    def show(self, opened: Index, found: Sequence[Result]) -> None:
+        """Prints and writes the results of an index."""
+        if self.json == "-":
+            print(to_json(opened, found))
+        else:
+            for result in found:
+                print("\n".join(to_lines(opened, result)))
+        notes = sys.stderr if self.json == "-" else sys.stdout
+        if any(result.left_out for result in found):
+            count = sum(result.left_out for result in found)
+            print(f"Left out: {count:,} of {len(found):,} queries, whose first answer is not sure enough.", file=notes)
+        if self.json not in ("", "-"):
+            write_whole(self.json, to_json(opened, found) + "\n")
+            print(f"Written: {self.json}", file=notes)
+        if self.html:
+            write_gallery(self.html, opened, found)
+            print(f"Written: {self.html}", file=notes)
 
 
 def query(
     index_folder: str,
     queries: Sequence[Query],
+    *,
     model: str = "",
     top: int = 10,
     use_exact: bool = False,
-    html: str = "",
-    json: str = "",
     filters: Sequence[Filter] = (),
     least_precision: float = 0.0,
+    **outputs: str,
 ) -> list[Result]:
-    """Asks an index. Prints the hits, or JSON if `json` is "-"; writes the page `html`.
+    """Asks an index and shows the answers.
 
     Args:
       model: workdir or export; by default the one that made the index, where it was.
       filters: see `Index.search`.
-      json: file for the results, or "-" to print them and nothing else.
       least_precision: leave out sentences whose first answer is less sure, see `confidence.Sureness`.
+      outputs: see `Outputs`.
     """
     check_queries(queries, top)
-    _check_outputs(html=html, json="" if json == "-" else json)
+    Outputs(**outputs).check()
     opened = load_index(index_folder, use_exact)
     if least_precision and opened.confidence is None:
         raise UserError(
@@ -261,51 +275,33 @@ def query(
     check_filters(opened, filters)
     embedder = model_of(opened, model)
     found = leave_out(search(opened, embedder, queries, top, filters), least_precision)
-    _show(opened, found, html, json)
+    Outputs(**outputs).show(opened, found)
     return found
 
 
 def search_once(
-    model: str, images: str, queries: Sequence[Query], top: int = 10, split: str = "", batch_size: int = 64,
-    html: str = "", json: str = "", filters: Sequence[Filter] = (),
-) -> list[Result]:  # fmt: skip
-    """Searches images exactly without keeping an index."""
+    model: str,
+    images: str,
+    queries: Sequence[Query],
+    *,
+    top: int = 10,
+    split: str = "",
+    batch_size: int = 64,
+    filters: Sequence[Filter] = (),
+    **outputs: str,
+) -> list[Result]:
+    """Searches images exactly without keeping an index; takes what `query` and `build_index` do."""
     check_queries(queries, top)
     found_images = collect.find(IMAGES, [images], split)
-    _check_outputs(html=html, json="" if json == "-" else json)
+    Outputs(**outputs).check()
     embedder = load(model)
     made = index_in_memory(embedder, found_images, IMAGES, batch_size, progress=True)
     if made.skipped:
         print(f"{made.skipped} of {made.skipped + len(made)} images cannot be read.", file=sys.stderr)
     check_filters(made, filters)
     found = search(made, embedder, queries, top, filters)
-    _show(made, found, html, json)
+    Outputs(**outputs).show(made, found)
     return found
-
-
-def _check_outputs(**files: str) -> None:
-    for flag, file in files.items():
-        parent = as_path(file).parent
-        if file and isinstance(parent, pathlib.Path) and not parent.is_dir():  # stores have no folders to make
-            raise UserError(f"The folder of --{flag}={file} does not exist.")
-
-
-def _show(opened: Index, found: Sequence[Result], html: str, json: str) -> None:
-    if json == "-":
-        print(to_json(opened, found))
-    else:
-        for result in found:
-            print("\n".join(to_lines(opened, result)))
-    notes = sys.stderr if json == "-" else sys.stdout
-    if any(result.left_out for result in found):
-        count = sum(result.left_out for result in found)
-        print(f"Left out: {count:,} of {len(found):,} queries, whose first answer is not sure enough.", file=notes)
-    if json not in ("", "-"):
-        write_whole(json, to_json(opened, found) + "\n")
-        print(f"Written: {json}", file=notes)
-    if html:
-        write_gallery(html, opened, found)
-        print(f"Written: {html}", file=notes)
 
 
 def remove(
@@ -330,14 +326,9 @@ def remove(
 def is_gone(opened: Index, row: int) -> bool:
     """Tells whether the image of a row is not there any more; a text without one is not gone."""
     item = opened.describe(row)
-    if item.has_image and item.offset < 0:
-        return not as_path(item.path).is_file()
-    return item.has_image and not image_or_nothing(opened, row)
-
-
-def image_or_nothing(opened: Index, row: int) -> bytes:
-    """Returns the encoded image of a row, b"" if it is gone."""
+    if not item.has_image or item.offset < 0:
+        return item.has_image and not as_path(item.path).is_file()
     try:
-        return opened.read_image(row)
+        return not opened.read_image(row)
     except (OSError, ValueError):
-        return b""
+        return True

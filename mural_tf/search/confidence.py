@@ -1,6 +1,6 @@
 """How sure an answer is: the probability that the first image found for a sentence is the right one.
 
-    index.confidence.judge(asked)[0]  # Sureness(probability=0.58, precision=0.66)
+    index.confidence.judge(answers)[0]  # Sureness(probability=0.58, precision=0.66)
 
 A cosine says little by itself: the number that is right six times of ten in English is right once in ten in a language
 that the model knows badly, and letters that mean nothing have a closest image too. So captions of pictures that the
@@ -42,7 +42,6 @@ from mural_tf.errors import UserError
 from mural_tf.files import whole
 
 FILE = "confidence.npz"
-FORMAT = 1
 NEIGHBOURS = 10  # answers whose scores are looked at
 FEATURES = ("score", "lead", "characters", "words", "order", "known texts", "hub")
 BUCKETS = 2**13  # of hashed n-grams
@@ -81,7 +80,7 @@ class Sureness:
 
 
 @dataclasses.dataclass(frozen=True)
-class Asked:
+class Answers:
     """Q sentences and what the index answers.
 
     texts: the sentences. vectors: float32 [Q, D], theirs. scores: float32 [Q, K], falling, of the first `NEIGHBOURS`
@@ -93,10 +92,10 @@ class Asked:
     scores: np.ndarray
     first: np.ndarray
 
-    def rows(self, chosen: np.ndarray) -> Asked:
+    def rows(self, chosen: np.ndarray) -> Answers:
         """Returns the sentences of these rows, int64 [R]."""
         texts = [self.texts[row] for row in chosen]
-        return Asked(texts, self.vectors[chosen], self.scores[chosen], self.first[chosen])
+        return Answers(texts, self.vectors[chosen], self.scores[chosen], self.first[chosen])
 
 
 @dataclasses.dataclass
@@ -135,12 +134,12 @@ class Confidence:
     def _known(self) -> np.ndarray:
         return self.known.astype(np.float32)
 
-    def judge(self, asked: Asked) -> list[Sureness]:
+    def judge(self, answers: Answers) -> list[Sureness]:
         """Returns how sure the first answer to each sentence is."""
-        kinds, shown = read_texts(asked.texts, self._profiles)
-        measured = (measure(asked, shown, self._known) - self.center) / self.scale
+        kinds, shown = read_texts(answers.texts, self._profiles)
+        measured = (measure(answers, shown, self._known) - self.center) / self.scale
         odds = design(measured, kinds) @ self.weights
-        familiar = np.array([known_share(text, self.scripts) > 0.5 for text in asked.texts])
+        familiar = np.array([known_share(text, self.scripts) > 0.5 for text in answers.texts])
         probability = np.where(familiar, sigmoid(self.sigmoid[0] + self.sigmoid[1] * odds), 0.0)
         precision = np.where(familiar, self._precision(probability, kinds[:, :-1]), 0.0)
         return [Sureness(float(a), float(b)) for a, b in zip(probability, precision)]
@@ -213,7 +212,7 @@ def read_texts(texts: Sequence[str], profiles: np.ndarray) -> tuple[np.ndarray, 
     return kinds, shown
 
 
-def measure(asked: Asked, shown: np.ndarray, known: np.ndarray, hidden: np.ndarray | None = None) -> np.ndarray:
+def measure(answers: Answers, shown: np.ndarray, known: np.ndarray, hidden: np.ndarray | None = None) -> np.ndarray:
     """Returns `FEATURES` of each sentence, float64 [Q, F].
 
     score: the cosine of the first answer. lead: how much it exceeds the mean of the next nine. characters, words,
@@ -221,18 +220,18 @@ def measure(asked: Asked, shown: np.ndarray, known: np.ndarray, hidden: np.ndarr
     of the first answer with all captions, large for pictures that answer everything (Radovanović et al., 2010).
 
     Args:
-      asked: the sentences.
+      answers: the sentences.
       shown: of `read_texts`.
       known: float32 [M, D], the vectors of captions.
       hidden: bool [Q, M], the captions that are not known to a sentence.
     """
-    score = asked.scores[:, 0].astype(np.float64)
-    others = asked.scores[:, 1:] if asked.scores.shape[1] > 1 else asked.scores
-    near = asked.vectors @ known.T
+    score = answers.scores[:, 0].astype(np.float64)
+    others = answers.scores[:, 1:] if answers.scores.shape[1] > 1 else answers.scores
+    near = answers.vectors @ known.T
     if hidden is not None:
         near[hidden] = -1.0
     closest = np.partition(near, -min(10, near.shape[1]), axis=1)[:, -10:].mean(axis=1)
-    return np.stack([score, score - others.mean(axis=1), *shown.T, closest, asked.first @ known.mean(axis=0)], axis=1)
+    return np.stack([score, score - others.mean(axis=1), *shown.T, closest, answers.first @ known.mean(axis=0)], axis=1)
 
 
 def design(measured: np.ndarray, kinds: np.ndarray) -> np.ndarray:
@@ -286,11 +285,11 @@ def precision_of(probability: np.ndarray, shares: np.ndarray) -> np.ndarray:
     return (total[above] + GRID) / (count[above] + 1.0)
 
 
-def fit(asked: Asked, right: np.ndarray, images: np.ndarray, kinds: Sequence[str], count: int) -> Confidence:
+def fit(answers: Answers, right: np.ndarray, images: np.ndarray, kinds: Sequence[str], count: int) -> Confidence:
     """Fits everything.
 
     Args:
-      asked: captions and noise.
+      answers: captions and noise.
       right: float64 [Q], 1 where the first answer is right.
       images: int64 [Q], the number of each caption's picture; each string of noise has one of its own.
       kinds: [Q], `NOISE` or the kind of each caption.
@@ -300,11 +299,12 @@ def fit(asked: Asked, right: np.ndarray, images: np.ndarray, kinds: Sequence[str
     names = [*sorted(set(kinds) - {NOISE}), NOISE]
     captions = np.flatnonzero(is_caption)
     spread = captions[np.linspace(0, len(captions) - 1, min(len(captions), MOST_KNOWN), dtype=np.int64)]
-    known = asked.vectors[spread].astype(np.float16)
+    known = answers.vectors[spread].astype(np.float16)
     parts = np.random.default_rng(0).permutation(images.max() + 1)[images] % FOLDS  # pictures, not captions
     folds = [np.flatnonzero(parts == part) for part in range(FOLDS)]
-    likely, shown, counts = _read_apart(asked.texts, np.array([names.index(kind) for kind in kinds]), folds, len(names))
-    measured = _measure_apart(asked, shown, known.astype(np.float32), images, images[spread])
+    numbers = np.array([names.index(kind) for kind in kinds])
+    likely, shown, counts = _read_apart(answers.texts, numbers, folds, len(names))
+    measured = _measure_apart(answers, shown, known.astype(np.float32), images, images[spread])
     center, scale = measured.mean(axis=0), np.maximum(measured.std(axis=0), 1e-6)
     columns = design((measured - center) / scale, likely)
     odds = _judge_apart(columns, right, folds)
@@ -315,7 +315,7 @@ def fit(asked: Asked, right: np.ndarray, images: np.ndarray, kinds: Sequence[str
         count=count,
         captions=len(captions),
         images=len(np.unique(images[captions])),
-        scripts=tuple(sorted({script for row in captions for script in scripts_of(asked.texts[row])})),
+        scripts=tuple(sorted({script for row in captions for script in scripts_of(answers.texts[row])})),
         counts=counts,
         known=known,
         center=center,
@@ -336,11 +336,11 @@ def _read_apart(texts: Sequence[str], kinds: np.ndarray, folds: Sequence[np.ndar
     return likely, shown, counts
 
 
-def _measure_apart(asked: Asked, shown, known, images: np.ndarray, owners: np.ndarray) -> np.ndarray:
+def _measure_apart(answers: Answers, shown, known, images: np.ndarray, owners: np.ndarray) -> np.ndarray:
     """Returns `measure` of captions, to which the known captions of their own picture are not known."""
     blocks = np.array_split(np.arange(len(images)), -(-len(images) // 1000))
     return np.concatenate(
-        [measure(asked.rows(rows), shown[rows], known, images[rows, None] == owners) for rows in blocks]
+        [measure(answers.rows(rows), shown[rows], known, images[rows, None] == owners) for rows in blocks]
     )
 
 
@@ -356,15 +356,15 @@ def _judge_apart(columns: np.ndarray, right: np.ndarray, folds: Sequence[np.ndar
 # Asking an index.
 
 
-def ask(index, texts: Sequence[str], vectors: np.ndarray) -> tuple[Asked, np.ndarray]:
+def ask(index, texts: Sequence[str], vectors: np.ndarray) -> tuple[Answers, np.ndarray]:
     """Returns what an index answers to sentences, and the rows of the first answers, int64 [Q]."""
     scores, rows = index.search(vectors, NEIGHBOURS)
     return describe(index, texts, vectors, scores, rows), rows[:, 0]
 
 
-def describe(index, texts: Sequence[str], vectors: np.ndarray, scores: np.ndarray, rows: np.ndarray) -> Asked:
+def describe(index, texts: Sequence[str], vectors: np.ndarray, scores: np.ndarray, rows: np.ndarray) -> Answers:
     """Returns what was asked and found, `NEIGHBOURS` answers or more each."""
-    return Asked(texts, vectors, scores[:, :NEIGHBOURS], np.asarray(index.embeddings[rows[:, 0]], np.float32))
+    return Answers(texts, vectors, scores[:, :NEIGHBOURS], np.asarray(index.embeddings[rows[:, 0]], np.float32))
 
 
 def learn(index, embedder, pictures=None, queries: Sequence = ()) -> Confidence:
@@ -383,22 +383,30 @@ def learn(index, embedder, pictures=None, queries: Sequence = ()) -> Confidence:
     answered = [query for query in queries if query.text and query.right]
     numbers = {query.right: number for number, query in enumerate(answered, start=int(images.max(initial=-1)) + 1)}
     images = np.concatenate([images, np.array([numbers[query.right] for query in answered], np.int64)])
-    _check_enough(images)
+    captions, shown = len(images), len(np.unique(images))
+    if captions < LEAST_CAPTIONS or shown < LEAST_IMAGES:
+        raise UserError(
+            f"{captions:,} captions of {shown:,} pictures are too few: at least {LEAST_CAPTIONS} of {LEAST_IMAGES} "
+            "pictures are needed (--calibrate=DATA, or right answers in --queries=FILE)."
+        )
     texts += [query.text for query in answered]
     kinds += [query.language or _main_script(query.text) for query in answered]
-    asked, rows = ask(index, texts, embedder.encode_text(texts, progress=False))
-    asked, own_right = _with_own(index, asked, own)
+    answers, rows = ask(index, texts, embedder.encode_text(texts, progress=False))
+    answers, own_right = _with_own(index, answers, own)
     right = [index.items[row] in query.right for row, query in zip(rows[len(own) :], answered)]
     right = np.concatenate([own_right, np.array(right, np.float64)])
-    _check_both(right)
-    return _fit_with_noise(index, embedder, asked, right, images, kinds)
+    if not LEAST_RIGHT <= right.sum() <= len(right) - LEAST_RIGHT:
+        raise UserError(
+            f"{int(right.sum()):,} of {len(right):,} captions found their picture first, at least {LEAST_RIGHT} must "
+            f"and {LEAST_RIGHT} must not."
+        )
+    return _fit_with_noise(index, embedder, answers, right, images, kinds)
 
 
 def _captions(pictures) -> tuple[list[str], list[str], np.ndarray, np.ndarray]:
     """Returns texts, kinds, numbers of the pictures and their vectors; up to `MOST_CAPTIONS`, evenly spread."""
-    rows = range(len(pictures)) if pictures is not None else ()
-    found = [(text, language, row) for row in rows for language, text in pictures.describe(row).captions]
-    found = [entry for entry in found if entry[0].strip()]
+    items = enumerate(pictures.table) if pictures is not None else ()
+    found = [(text, language, row) for row, item in items for language, text in item.captions if text.strip()]
     chosen = np.linspace(0, len(found) - 1, min(len(found), MOST_CAPTIONS), dtype=np.int64)
     found = [found[place] for place in chosen]
     images = np.array([row for *_, row in found], np.int64)
@@ -411,53 +419,35 @@ def _main_script(text: str) -> str:
     return found.most_common(1)[0][0] if found else OTHER
 
 
-def _with_own(index, asked: Asked, own: np.ndarray) -> tuple[Asked, np.ndarray]:
+def _with_own(index, answers: Answers, own: np.ndarray) -> tuple[Answers, np.ndarray]:
     """Lets the picture of each of the first captions, [P, D], take part where the index lacks it; tells who was right.
 
     A first answer is right if it is the picture, or looks exactly like it.
     """
     count = len(own)
     if not count:
-        return asked, np.zeros(0)
+        return answers, np.zeros(0)
     distinct, places = np.unique(own, axis=0, return_inverse=True)
     there = index.search(distinct, 1)[0][places.reshape(-1), 0] >= SAME
-    own_score = np.sum(asked.vectors[:count] * own, axis=1)
-    enters = ~there & (own_score > asked.scores[:count, -1])
-    wins = ~there & (own_score > asked.scores[:count, 0])
-    scores, first = asked.scores.copy(), asked.first.copy()
+    own_score = np.sum(answers.vectors[:count] * own, axis=1)
+    enters = ~there & (own_score > answers.scores[:count, -1])
+    wins = ~there & (own_score > answers.scores[:count, 0])
+    scores, first = answers.scores.copy(), answers.first.copy()
     scores[:count][enters, -1] = own_score[enters]
     scores[:count] = -np.sort(-scores[:count], axis=1)
     first[:count][wins] = own[wins]
     right = np.sum(first[:count] * own, axis=1) >= SAME
-    return dataclasses.replace(asked, scores=scores, first=first), right.astype(np.float64)
+    return dataclasses.replace(answers, scores=scores, first=first), right.astype(np.float64)
 
 
-def _check_enough(images: np.ndarray) -> None:
-    captions, pictures = len(images), len(np.unique(images))
-    if captions < LEAST_CAPTIONS or pictures < LEAST_IMAGES:
-        raise UserError(
-            f"{captions:,} captions of {pictures:,} pictures are too few: at least {LEAST_CAPTIONS} of {LEAST_IMAGES} "
-            "pictures are needed (--calibrate=DATA, or right answers in --queries=FILE)."
-        )
-
-
-def _check_both(right: np.ndarray) -> None:
-    answered = int(right.sum())
-    if not LEAST_RIGHT <= answered <= len(right) - LEAST_RIGHT:
-        raise UserError(
-            f"{answered:,} of {len(right):,} captions found their picture first, at least {LEAST_RIGHT} must and "
-            f"{LEAST_RIGHT} must not."
-        )
-
-
-def _fit_with_noise(index, embedder, asked: Asked, right, images, kinds) -> Confidence:
+def _fit_with_noise(index, embedder, answers: Answers, right, images, kinds) -> Confidence:
     often = collections.Counter(kinds)
     kinds = [kind if often[kind] >= LEAST_OF_KIND else OTHER for kind in kinds]
-    noise = noise_like(asked.texts, kinds, round(NOISE_SHARE * len(kinds)))
+    noise = noise_like(answers.texts, kinds, round(NOISE_SHARE * len(kinds)))
     answer, _ = ask(index, noise, embedder.encode_text(noise, progress=False))
-    both = Asked(
-        [*asked.texts, *noise],
-        *(np.concatenate([getattr(asked, name), getattr(answer, name)]) for name in ("vectors", "scores", "first")),
+    both = Answers(
+        [*answers.texts, *noise],
+        *(np.concatenate([getattr(answers, name), getattr(answer, name)]) for name in ("vectors", "scores", "first")),
     )
     right = np.concatenate([right, np.zeros(len(noise))])
     images = np.concatenate([images, images.max() + 1 + np.arange(len(noise))])
@@ -486,7 +476,7 @@ def noise_like(texts: Sequence[str], kinds: Sequence[str], count: int) -> list[s
 def save(folder: str | os.PathLike, confidence: Confidence) -> None:
     """Writes the file into the folder of an index, whole."""
     with whole(pathlib.Path(folder) / FILE) as partial, partial.open("wb") as file:
-        np.savez_compressed(file, format=FORMAT, **dataclasses.asdict(confidence))
+        np.savez_compressed(file, **dataclasses.asdict(confidence))
 
 
 def load(folder: str | os.PathLike, count: int, size: int) -> Confidence | None:
@@ -499,25 +489,12 @@ def load(folder: str | os.PathLike, count: int, size: int) -> Confidence | None:
         return None
     try:
         with np.load(path) as values:  # no pickles
-            if int(values["format"]) != FORMAT:
-                return None
             found = {field.name: values[field.name] for field in dataclasses.fields(Confidence)}
         numbers = {name: int(found[name]) for name in ("count", "captions", "images")}
         confidence = Confidence(**{**found, **numbers, "scripts": tuple(map(str, found["scripts"]))})
-        _check_shapes(confidence, size)
+        if confidence.known.shape[1:] != (size,):
+            raise ValueError(f"known is {list(confidence.known.shape)}, expected [M, {size}]")
     except Exception as error:  # noqa: BLE001 - NumPy's reader raises many classes on damaged files
         reason = str(error) or type(error).__name__
         raise UserError(f"{path} is damaged ({reason}); delete it, or make the index again.") from None
     return confidence if abs(count - confidence.count) <= CHANGED * confidence.count else None
-
-
-def _check_shapes(confidence: Confidence, size: int) -> None:
-    kinds, features = len(confidence.counts), len(FEATURES)
-    wanted = {
-        "counts": (kinds, BUCKETS), "known": (len(confidence.known), size), "center": (features,), "scale": (features,),
-        "weights": (1 + features + 2 * kinds,), "sigmoid": (2,), "precision": (kinds - 1, len(GRID)),
-    }  # fmt: skip
-    for name, shape in wanted.items():
-        array = getattr(confidence, name)
-        if array.shape != shape or array.dtype.kind != "f" or not array.size or not np.isfinite(array).all():
-            raise ValueError(f"{name} is {array.dtype} {list(array.shape)}, expected finite numbers {list(shape)}")

@@ -9,11 +9,10 @@
 A folder of an index, complete when it has `index.json`:
 
     index.json             kind, count, sources, the model's identity
-    embeddings.npy         float32 or float16 [N, D], L2-normalised
-    items.jsonl            one `Item` in each line; items.offsets.npy: where the lines begin
+    vectors.npy            float32 or float16 [N, D], L2-normalised
+    items.sqlite           the items, their captions and fields, and which rows were removed: see `ItemTable`
     model_probes.npy       the model's `Fingerprint`
     skipped.tsv            name[TAB]reason of what could not be read
-    removed.npy            only if some were removed: int64, the rows that no search finds, rising
     approximate.faiss      only if asked for; recall.json: its parameters and measured recall
     confidence.npz         only if captions were there to fit it on: how sure answers are
 """
@@ -30,12 +29,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mural_tf import files
 from mural_tf.errors import UserError
-from mural_tf.files import read_json
+from mural_tf.files import json_field, read_json
 from mural_tf.metrics import top_k
 from mural_tf.remote_folders import local_copy
-from mural_tf.search import approximate, confidence, fields
-from mural_tf.search.items import IMAGES, KINDS, Item, ItemTable, Names, forget, read_array, read_image
+from mural_tf.search import approximate, confidence
+from mural_tf.search.approximate import forget
+from mural_tf.search.fields import Filter
+from mural_tf.search.items import IMAGES, Item, ItemTable, Names, read_image
 
 if TYPE_CHECKING:  # TensorFlow, which commands do without until they embed
     from mural_tf.embedder import Embedder
@@ -117,16 +119,16 @@ def _pictures() -> list[np.ndarray]:
     return [gradient.astype(np.uint8), disc.astype(np.uint8)]
 
 
-DESCRIPTION, EMBEDDINGS, ITEMS, PROBES = "index.json", "embeddings.npy", "items.jsonl", "model_probes.npy"
-SKIPPED, REMOVED = "skipped.tsv", "removed.npy"
-FORMAT = 1
+DESCRIPTION, VECTORS, ITEMS, PROBES = "index.json", "vectors.npy", "items.sqlite", "model_probes.npy"
+SKIPPED = "skipped.tsv"
+FORMAT = 2
 
 
 class Index:
     """Vectors [N, D] and their items; made by `load_index`, or by `build.index_in_memory`.
 
     Attributes:
-      items: the name (path, id or text) of every row.
+      table: the `ItemTable` of the rows. items: their names (path, id or text).
       embeddings: float32 or float16 [N, D], L2-normalised, mostly memory-mapped.
       model: the `Fingerprint` of the model that made them; `str` gives its identity.
       kind: "images" or "texts".
@@ -139,10 +141,11 @@ class Index:
 
     def __init__(
         self,
-        items: Sequence[Item],
+        items: Sequence[Item] | ItemTable,
         embeddings: np.ndarray,
         model: Fingerprint,
         kind: str = IMAGES,
+        *,
         approximate_index: approximate.ApproximateIndex | None = None,
         skipped: int = 0,
         removed: np.ndarray | None = None,
@@ -150,11 +153,12 @@ class Index:
     ):
         if len(items) != len(embeddings) or not len(items):
             raise ValueError(f"Expected as many items as vectors, at least one; got {len(items)}, {len(embeddings)}.")
-        self._items, self.items = items, Names(items)
+        self.table = items if isinstance(items, ItemTable) else ItemTable(items)
+        self.items = Names(self.table)
         self.embeddings, self.model, self.kind = embeddings, model, kind
-        self.approximate, self.skipped = approximate_index, skipped
-        self.removed, self.created = np.zeros(0, np.int64) if removed is None else removed, created
-        self._find = functools.lru_cache(maxsize=8)(functools.partial(fields.rows_of, items))
+        self.approximate, self.skipped, self.created = approximate_index, skipped, created
+        self.removed = self.table.removed() if removed is None else removed
+        self._find = functools.lru_cache(maxsize=8)(self.table.rows_with)
         self.confidence: confidence.Confidence | None = None
 
     def __len__(self) -> int:
@@ -166,15 +170,14 @@ class Index:
         """How many items searches find."""
         return len(self) - len(self.removed)
 
-    def rows(self, filters: Sequence[fields.Filter] = ()) -> np.ndarray | None:
+    def rows(self, filters: Sequence[Filter] = ()) -> np.ndarray | None:
         """Returns the rows of the items that pass filters and are not removed, int64 [K] rising; None for all N."""
         if not filters and not len(self.removed):
             return None
-        rows = self._find(tuple(filters)) if filters else np.arange(len(self))
-        return np.setdiff1d(rows, self.removed, assume_unique=True)
+        return np.setdiff1d(self._find(tuple(filters)), self.removed, assume_unique=True)
 
     def search(
-        self, vectors: np.ndarray, k: int, use_exact: bool = False, filters: Sequence[fields.Filter] = ()
+        self, vectors: np.ndarray, k: int, use_exact: bool = False, filters: Sequence[Filter] = ()
     ) -> tuple[np.ndarray, np.ndarray]:
         """Returns the rows closest to each vector, best first.
 
@@ -205,11 +208,11 @@ class Index:
         """Returns the item of a row: where its image lies, its captions. Raises `IndexError` outside [0, N)."""
         if not 0 <= row < len(self):
             raise IndexError(f"The index has rows 0 to {len(self) - 1}, not {row}.")
-        return self._items[int(row)]
+        return self.table[int(row)]
 
     def common_values(self) -> dict[str, list[str]]:
         """Returns the fields of the items and, where these are few, their values; the most frequent ones first."""
-        return fields.common_values(self._items)
+        return self.table.common_values()
 
     def read_image(self, row: int) -> bytes:
         """Returns the encoded image of a row. Raises `IndexError`, or `OSError` or `ValueError` if it is gone."""
@@ -228,45 +231,38 @@ def load_index(folder: str | os.PathLike, use_exact: bool = False) -> Index:
     """
     folder = local_copy(folder)
     description = read_description(folder)
-    embeddings = read_array(folder / EMBEDDINGS, mmap_mode="r")
+    embeddings = read_array(folder / VECTORS)
     probes = read_array(folder / PROBES)
-    try:
-        items = ItemTable(folder / ITEMS)
-    except (OSError, ValueError) as error:
-        raise UserError(f"The index {folder} is damaged ({error}); make it again.") from None
-    size = description["embedding_size"]
-    for name, array in ((EMBEDDINGS, embeddings), (PROBES, probes)):
-        if array.ndim != 2 or array.shape[1] != size or array.dtype not in (np.float32, np.float16):
-            raise UserError(
-                f"{folder / name} holds {array.dtype} {list(array.shape)}: expected float32 or float16 [N, {size}]. "
-                "The index is damaged or put together of several; make it again."
-            )
-    if not len(items) == len(embeddings) == description["count"]:
+    items = ItemTable(folder / ITEMS)
+    size, count = description["embedding_size"], description["count"]
+    fine = [a.shape[1:] == (size,) and a.dtype in (np.float32, np.float16) for a in (embeddings, probes)]
+    if not (all(fine) and len(items) == len(embeddings) == count > 0):
         raise UserError(
-            f"The index {folder} is damaged: {description['count']} items were written, {len(items)} names and "
-            f"{len(embeddings)} vectors are there; make it again."
+            f"The index {folder} is damaged or put together of several: {count} items with vectors of {size} numbers "
+            f"were written; {len(items)} items, vectors {embeddings.dtype} {list(embeddings.shape)} and probes "
+            f"{probes.dtype} {list(probes.shape)} are there. Make it again."
         )
     check_lengths(embeddings, np.linspace(0, len(embeddings) - 1, min(len(embeddings), CHECKED), dtype=np.int64))
-    model = Fingerprint(
-        probes.astype(np.float32, copy=False), description["model"]["path"], description["model"]["step"]
+    made_by = description["model"]
+    index = Index(
+        items,
+        embeddings,
+        Fingerprint(probes.astype(np.float32, copy=False), made_by["path"], made_by.get("step")),
+        description["kind"],
+        approximate_index=None if use_exact else approximate.load(folder, len(embeddings)),
+        skipped=description["skipped"],
+        created=description["created"],
     )
-    approximate_index = None if use_exact else approximate.load(folder, len(embeddings))
-    removed = read_removed(folder, len(embeddings))
-    kind, skipped, created = description["kind"], description["skipped"], str(description.get("created", ""))
-    index = Index(items, embeddings, model, kind, approximate_index, skipped, removed, created)
     index.confidence = confidence.load(folder, index.count, size)
     return index
 
 
-def read_removed(folder: pathlib.Path, count: int) -> np.ndarray:
-    """Returns the rows that were removed from an index of `count` rows, int64 rising; raises `UserError` if damaged."""
-    if not (folder / REMOVED).exists():
-        return np.zeros(0, np.int64)
-    rows = read_array(folder / REMOVED)
-    rises = rows.dtype == np.int64 and rows.ndim == 1 and (np.diff(rows, prepend=-1, append=count) > 0).all()
-    if not rises:
-        raise UserError(f"{folder / REMOVED} is damaged: expected rising rows below {count}; make the index again.")
-    return rows
+def read_array(path: pathlib.Path) -> np.ndarray:
+    """Returns an array of a .npy file, mapped where it is on this machine; raises `UserError` if there is none."""
+    try:
+        return np.asanyarray(files.read_array(path))
+    except Exception as error:  # noqa: BLE001 - NumPy's reader raises many classes on damaged headers
+        raise UserError(f"{path} is damaged ({str(error) or type(error).__name__}); make the index again.") from None
 
 
 CHECKED = 2**16  # vectors whose length is checked when an index is opened, evenly spread; others when they are found
@@ -298,21 +294,8 @@ def read_description(folder: str | os.PathLike) -> dict[str, object]:
     description = read_json(path)
     if description.get("format") != FORMAT:
         raise UserError(f"{path} is of another format than {FORMAT}, which this version reads; index again.")
-    model = description.get("model")
-    fits = {
-        "kind": description.get("kind") in KINDS,
-        "sources": isinstance(description.get("sources"), list),
-        "count": _is_count(description.get("count")),
-        "skipped": _is_count(description.get("skipped")),
-        "embedding_size": _is_count(description.get("embedding_size")),
-        "model": isinstance(model, dict) and isinstance(model.get("path"), str),
-        "model.step": isinstance(model, dict) and (model.get("step") is None or _is_count(model["step"])),
-    }
-    wrong = [name for name, fine in fits.items() if not fine]
-    if wrong:
-        raise UserError(f"{path} is damaged: {', '.join(wrong)} missing or of another type; make the index again.")
+    numbers = dict.fromkeys(("count", "skipped", "embedding_size"), int)
+    texts = dict.fromkeys(("kind", "split", "dtype", "model.path", "created"), str)
+    for name, kind in {**numbers, **texts, "sources": list[str]}.items():
+        json_field(description, name, kind, path)
     return description
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

@@ -1,17 +1,21 @@
 """What an index finds: images in files or TFRecords, and texts. Items know where their image lies, not its bytes.
 
-An `ItemTable` is a JSON-lines file with an array of its lines' offsets, so that an index of millions of items opens at
-once and reads only the items that are asked for.
+`ItemTable` keeps those of an index in one SQLite file, so that an index of millions of items opens at once and reads
+only what is asked for. Its tables are to be asked by others too: `items` (a row each, in the order of the vectors),
+`texts` (captions), `fields` (a name and a value each) and `removed` (rows that no search finds).
 """
 
 from __future__ import annotations
 
-import array
+import collections
 import dataclasses
+import functools
 import json
-import mmap
 import os
 import pathlib
+import sqlite3
+import threading
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -21,8 +25,8 @@ from mural_tf.data import tfrecord
 from mural_tf.data.pictures import read_file
 from mural_tf.data.record_format import Example
 from mural_tf.errors import UserError
-from mural_tf.files import save_array, whole
 from mural_tf.hashes import bytes_hash
+from mural_tf.search.fields import Filter
 from mural_tf.text_files import parse_object
 
 KINDS = IMAGES, TEXTS = "images", "texts"
@@ -57,9 +61,6 @@ class Item:
         return next((c for c in self.captions if c[0] == language), self.captions[0] if self.captions else ("", ""))
 
 
-_DEFAULTS = vars(Item(""))
-
-
 def read_image(item: Item) -> bytes:
     """Returns the encoded image of an item. Raises `OSError` or `ValueError` if it is not there any more."""
     if not item.path:
@@ -89,67 +90,7 @@ def image_of_record(serialized: bytes, path: str) -> bytes:
     raise ValueError(f"{path} holds records without an image (feature {' or '.join(IMAGE_FEATURES)}).")
 
 
-class ItemTable(Sequence[Item]):
-    """The items of a JSON-lines file written by `write_items`, read when they are asked for."""
-
-    def __init__(self, path: str | os.PathLike):
-        self._path, self._starts = path, read_array(_starts_of(path), mmap_mode="r")  # [N + 1]
-        if self._starts.dtype != np.int64 or self._starts.ndim != 1 or not len(self._starts):
-            raise UserError(f"{_starts_of(path)} holds {self._starts.dtype} {list(self._starts.shape)}: it is damaged.")
-        self._file = open(path, "rb")  # noqa: SIM115 - lives as long as the table
-        size = os.path.getsize(path)
-        if size != int(self._starts[-1]):
-            raise UserError(f"{path} has {size} bytes instead of {self._starts[-1]}: the index is damaged.")
-        self._lines = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
-
-    def __len__(self) -> int:
-        return len(self._starts) - 1
-
-    def __getitem__(self, row: int) -> Item:
-        row = range(len(self))[row]  # IndexError outside; negative rows count from the end
-        try:
-            return from_json(self.line(row))
-        except ValueError as error:
-            raise UserError(f"Line {row + 1} of {self._path} is damaged ({error}): make the index again.") from None
-
-    def rows_holding(self, name: str, value: str) -> Iterator[int]:
-        """Yields the rows, rising, in whose lines `to_json` may have written "name": "value"; few others."""
-        wanted = f"{json.dumps(name)}: {json.dumps(value)}".encode()
-        place = self._lines.find(wanted)
-        while place >= 0:
-            row = int(np.searchsorted(self._starts, place, side="right")) - 1
-            if not 0 <= row < len(self) or self._starts[row + 1] <= place:
-                raise UserError(f"{_starts_of(self._path)} is damaged: make the index again.")
-            yield row
-            place = self._lines.find(wanted, int(self._starts[row + 1]))
-
-    def line(self, row: int) -> bytes:
-        """Returns the line of a row as it was written."""
-        return self._lines[self._starts[row] : self._starts[row + 1]]
-
-
-class Names(Sequence[str]):
-    """The names of a sequence of items: `names[row]`."""
-
-    def __init__(self, items: Sequence[Item]):
-        self._items = items
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def __getitem__(self, row: int) -> str:
-        return self._items[row].name
-
-
-def write_items(path: str | os.PathLike, lines: Iterable[bytes]) -> int:
-    """Writes lines of `to_json` and the table of their offsets; returns how many."""
-    path = pathlib.Path(path)
-    starts = array.array("q", [0])  # 8 bytes an item
-    with whole(path) as partial, open(partial, "wb") as file:
-        for line in lines:
-            starts.append(starts[-1] + file.write(line))
-    save_array(_starts_of(path), np.frombuffer(starts, np.int64))
-    return len(starts) - 1
+_DEFAULTS = vars(Item(""))
 
 
 def to_json(item: Item) -> bytes:
@@ -160,45 +101,163 @@ def to_json(item: Item) -> bytes:
 
 def from_json(line: bytes) -> Item:
     """Reads a line of `to_json`; raises `ValueError` for anything else."""
-    values = parse_object(line)
-    captions = values.pop("captions", [])
-    if not isinstance(captions, list) or not all(map(_is_pair_of_texts, captions)):
-        raise ValueError("captions that are not pairs of texts")
-    if not is_fields(values.get("fields", {})):
-        raise ValueError("fields that are not texts by name")
-    types = {"name": str, "path": str, "offset": int, "language": str, "fields": dict, "content": str}
-    wrong = [name for name, value in values.items() if not isinstance(value, types.get(name, ()))]
-    if wrong or "name" not in values:
-        raise ValueError(f"{wrong[0] if wrong else 'name'} is missing, unknown or of another type")
-    return Item(captions=tuple(map(tuple, captions)), **values)
-
-
-def is_fields(value: object) -> bool:
-    """Tells whether something that was parsed is an object of texts."""
-    return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
-
-
-def _is_pair_of_texts(value: object) -> bool:
-    return isinstance(value, list) and len(value) == 2 and all(isinstance(text, str) for text in value)
-
-
-def read_array(path: pathlib.Path, **options) -> np.ndarray:
-    """Returns an array of a .npy file; raises `UserError` if there is none."""
     try:
-        array = np.load(path, **options)
-    except Exception as error:  # noqa: BLE001 - NumPy's reader raises many classes on damaged headers
-        raise UserError(f"{path} is damaged ({str(error) or type(error).__name__}); make the index again.") from None
-    if not isinstance(array, np.ndarray):
-        raise UserError(f"{path} is damaged (an archive of arrays); make the index again.")
-    return array
+        values = parse_object(line)
+        captions = tuple((language, text) for language, text in values.pop("captions", ()))
+        return Item(captions=captions, **values)
+    except TypeError as error:
+        raise ValueError(f"not an item: {error}") from None
 
 
-def forget(array: np.ndarray) -> None:
-    """Gives the pages of a memory-mapped array back to the system, which reads them again where they are needed."""
-    mapped = getattr(array, "base", None)
-    if isinstance(mapped, mmap.mmap) and hasattr(mapped, "madvise"):
-        mapped.madvise(mmap.MADV_DONTNEED)
+SCHEMA = """
+CREATE TABLE items (row INTEGER PRIMARY KEY, name TEXT, path TEXT, offset INTEGER, language TEXT, content TEXT);
+CREATE TABLE texts (item INTEGER, language TEXT, text TEXT);
+CREATE TABLE fields (item INTEGER, name TEXT, value TEXT);
+CREATE TABLE removed (row INTEGER PRIMARY KEY);
+CREATE INDEX texts_of_items ON texts (item);
+CREATE INDEX fields_of_items ON fields (item);
+CREATE INDEX items_by_field ON fields (name, value, item);
+"""
+TOGETHER = 4096  # items that are in memory at a time
+LOOKED_AT = 10_000  # items, evenly spread, that say which fields and values there are
+FEW = 50  # values of a field that are offered; one of more is taken for a text or a number
 
 
-def _starts_of(path: str | os.PathLike) -> pathlib.Path:
-    return pathlib.Path(path).with_suffix(".offsets.npy")
+def write_items(path: str | os.PathLike, items: Iterable[Item]) -> sqlite3.Connection:
+    """Writes a new file for `ItemTable`, ":memory:" for one that is in memory, and returns the connection to it.
+
+    A file is not complete before the connection is closed: it needs a temporary name, see `files.whole`.
+    """
+    database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    database.executescript(f"PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; {SCHEMA} BEGIN")
+    text = "CAST(? AS TEXT)"  # bytes, because names of files may hold what is no UTF-8
+    for row, item in enumerate(items):
+        values = row, _utf8(item.name), _utf8(item.path), item.offset, _utf8(item.language), item.content
+        database.execute(f"INSERT INTO items VALUES (?, {text}, {text}, ?, {text}, ?)", values)
+        for table, pairs in (("texts", item.captions), ("fields", item.fields.items())):
+            rows = ((row, _utf8(first), _utf8(second)) for first, second in pairs)
+            database.executemany(f"INSERT INTO {table} VALUES (?, {text}, {text})", rows)
+    database.execute("COMMIT")
+    return database
+
+
+def _utf8(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+class ItemTable:
+    """The items of an index, read when they are asked for, by any thread; closed when nothing refers to it.
+
+    Every method raises `UserError`, one line, if the file is damaged.
+
+    Args:
+      source: a file that `write_items` made; several processes may read it while one removes rows. Or items.
+    """
+
+    def __init__(self, source: str | os.PathLike | Sequence[Item]):
+        self._lock = threading.Lock()
+        self._path = source if isinstance(source, (str, os.PathLike)) else "The index in memory"
+        try:
+            if isinstance(source, (str, os.PathLike)):
+                # Not read-only: what a process that was killed while it removed rows has left is undone by the next.
+                uri = f"{pathlib.Path(source).absolute().as_uri()}?mode=rw"
+                self._database = sqlite3.connect(uri, uri=True, check_same_thread=False, isolation_level=None)
+            else:
+                self._database = write_items(":memory:", source)
+        except sqlite3.Error as error:
+            raise self._problem(error) from None
+        weakref.finalize(self, self._database.close)
+        self._database.text_factory = lambda data: data.decode("utf-8", "surrogatepass")
+        self._count = self._ask("SELECT ifnull(max(row), -1) + 1 FROM items")[0][0]
+
+    def _problem(self, error: Exception) -> UserError:
+        return UserError(f"{self._path} is damaged, or may not be read or written ({error}): make the index again.")
+
+    def _ask(self, question: str, *values) -> list[tuple]:
+        try:
+            with self._lock:
+                return self._database.execute(question, values).fetchall()
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            raise self._problem(error) from None
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, row: int) -> Item:
+        return self.block(row, row + 1)[0]
+
+    def __iter__(self) -> Iterator[Item]:
+        for begin in range(0, self._count, TOGETHER):
+            yield from self.block(begin, begin + TOGETHER)
+
+    def block(self, begin: int, end: int) -> list[Item]:
+        """Returns the items of the rows from `begin` to before `end`, in order."""
+        of_rows = "WHERE item >= ? AND item < ? ORDER BY item, rowid", int(begin), int(end)
+        captions, fields = collections.defaultdict(list), collections.defaultdict(dict)
+        for row, language, text in self._ask(f"SELECT item, language, text FROM texts {of_rows[0]}", *of_rows[1:]):
+            captions[row].append((language, text))
+        for row, name, value in self._ask(f"SELECT item, name, value FROM fields {of_rows[0]}", *of_rows[1:]):
+            fields[row][name] = value
+        found = self._ask("SELECT * FROM items WHERE row >= ? AND row < ? ORDER BY row", *of_rows[1:])
+        return [
+            Item(name, path, offset, tuple(captions[row]), language, fields[row], content)
+            for row, name, path, offset, language, content in found
+        ]
+
+    def names(self) -> Iterator[str]:
+        """Yields what is shown of each row."""
+        for begin in range(0, self._count, TOGETHER):
+            rows = begin, begin + TOGETHER
+            yield from (name for (name,) in self._ask("SELECT name FROM items WHERE row >= ? AND row < ?", *rows))
+
+    def name(self, row: int) -> str:
+        """Returns what is shown of a row."""
+        return self._ask("SELECT name FROM items WHERE row = ?", int(row))[0][0]
+
+    def rows_with(self, filters: Sequence[Filter]) -> np.ndarray:
+        """Returns the rows, int64 [K] rising, that have one of the values wanted of every field that is named."""
+        wanted = collections.defaultdict(list)
+        for name, value in filters:
+            wanted[name].append(_utf8(value))
+        found = []
+        for name, values in wanted.items():
+            texts = ", ".join(["CAST(? AS TEXT)"] * len(values))
+            question = f"SELECT item FROM fields WHERE name = CAST(? AS TEXT) AND value IN ({texts})"
+            found.append(np.sort(_column(self._ask(question, _utf8(name), *values))))
+        return functools.reduce(np.intersect1d, found) if found else np.arange(self._count)
+
+    def common_values(self) -> dict[str, list[str]]:
+        """Returns the fields of the items and the values of each, the most frequent ones first; [] where they are many.
+
+        Only `LOOKED_AT` items are looked at.
+        """
+        known = collections.defaultdict(list)
+        counts = "SELECT name, value FROM fields WHERE item % ? = 0 GROUP BY name, value"
+        for name, value in self._ask(f"{counts} ORDER BY name, count(*) DESC, min(item)", -(-len(self) // LOOKED_AT)):
+            known[name].append(value)
+        return {name: values if len(values) <= FEW else [] for name, values in known.items()}
+
+    def removed(self) -> np.ndarray:
+        """Returns the rows that no search finds, int64 [K] rising."""
+        return _column(self._ask("SELECT row FROM removed ORDER BY row"))
+
+    def remove(self, rows: np.ndarray) -> None:
+        """Lets no search find these rows, int64 [K]; a process that is killed meanwhile has removed all or none."""
+        self._ask("INSERT OR IGNORE INTO removed SELECT value FROM json_each(?)", json.dumps(rows.tolist()))
+
+
+def _column(found: list[tuple]) -> np.ndarray:
+    return np.fromiter((value for (value,) in found), np.int64, len(found))
+
+
+class Names(Sequence[str]):
+    """The names of the items of a table: `names[row]`."""
+
+    def __init__(self, items: ItemTable):
+        self._items = items
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __getitem__(self, row: int) -> str:
+        return self._items.name(range(len(self))[row])  # IndexError outside; negative rows count from the end

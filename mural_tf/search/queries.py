@@ -136,30 +136,21 @@ def find(
     """Returns the `top` items closest to the vectors [Q, D] of queries, of those that pass the filters."""
     judged = index.confidence is not None and not filters  # it was learnt from answers from the whole index
     scores, rows = index.search(vectors, max(top, confidence.NEIGHBOURS if judged else 0), filters=filters)
-    sure = judge(index, queries, vectors, scores, rows) if judged else [None] * len(queries)
-    results = []
-    for query, query_sure, query_scores, query_rows in zip(queries, sure, scores[:, :top], rows[:, :top]):
-        names = [index.items[row] for row in query_rows]
-        hits = (
-            Hit(rank, float(score), name, int(row), name in query.right)
-            for rank, (score, row, name) in enumerate(zip(query_scores, query_rows, names), start=1)
-        )
-        results.append(Result(query, tuple(hits), query_sure))
-    return results
-
-
-def judge(
-    index: Index, queries: Sequence[Query], vectors: np.ndarray, scores: np.ndarray, rows: np.ndarray
-) -> list[Sureness | None]:
-    """Returns how sure the first of `confidence.NEIGHBOURS` answers or more is; None of an image."""
-    texts = [number for number, query in enumerate(queries) if not query.image]
-    found: list[Sureness | None] = [None] * len(queries)
+    texts = [number for number, query in enumerate(queries) if judged and not query.image]
+    sure: dict[int, Sureness] = {}
     if texts:
         sentences = [queries[number].text for number in texts]
-        asked = confidence.describe(index, sentences, vectors[texts], scores[texts], rows[texts])
-        for number, sure in zip(texts, index.confidence.judge(asked)):
-            found[number] = sure
-    return found
+        answers = confidence.describe(index, sentences, vectors[texts], scores[texts], rows[texts])
+        sure = dict(zip(texts, index.confidence.judge(answers)))
+    results = []
+    for number, query in enumerate(queries):
+        found = zip(scores[number, :top].tolist(), rows[number, :top].tolist())
+        hits = []
+        for rank, (score, row) in enumerate(found, start=1):
+            name = index.items[row]
+            hits.append(Hit(rank, score, name, row, name in query.right))
+        results.append(Result(query, tuple(hits), sure.get(number)))
+    return results
 
 
 def leave_out(results: Sequence[Result], least_precision: float) -> list[Result]:

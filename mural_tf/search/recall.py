@@ -17,9 +17,9 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from mural_tf.search import approximate as approximate_search
-from mural_tf.search.approximate import ApproximateIndex
+from mural_tf.search.approximate import ApproximateIndex, forget
 from mural_tf.search.index import Index
-from mural_tf.search.items import IMAGES, forget
+from mural_tf.search.items import IMAGES
 from mural_tf.search.queries import Query
 
 K = 10
@@ -149,12 +149,11 @@ def collect_queries(
     texts: dict[str, list[str]] = collections.defaultdict(list)
     if index.kind == IMAGES:
         rows["image"] = _sample(range(len(index)), per_group)
-        found = ((language, text) for row in range(len(index)) for language, text in index.describe(row).captions)
-        texts = _sample_texts(found, per_group)
+        texts = _sample_texts((caption for item in index.table for caption in item.captions), per_group)
     else:
         by_language = collections.defaultdict(list)
-        for row in range(len(index)):
-            by_language[_name(index.describe(row).language)].append(row)
+        for row, item in enumerate(index.table):
+            by_language[_name(item.language)].append(row)
         rows = {name: _sample(own, per_group) for name, own in by_language.items()}
     for query in queries:
         texts[_name(query.language)].append(query.text)

@@ -27,13 +27,13 @@ def test_everything_lies_in_a_store(tmp_path, monkeypatch):
     exported = {path.relative_to(export).as_posix() for path in export.rglob("*") if path.is_file()}
     assert {name.removeprefix("export/") for name in found["models"]} == exported
     assert set(found["indexes"]) == {
-        f"of shapes/{name}" for name in ("index.json", "embeddings.npy", "items.jsonl", "items.offsets.npy",
-                                         "model_probes.npy", "skipped.tsv")
-    }  # fmt: skip
+        f"of shapes/{name}"
+        for name in ("index.json", "items.sqlite", "vectors.npy", "model_probes.npy", "skipped.tsv")
+    }
     assert b'"path": "s3://bucket/models/export"' in found["indexes"]["of shapes/index.json"]
     results = {"metrics.jsonl", "evaluation/retrieval-test.json", "evaluation/retrieval-dev.json"}
     assert set(found["results"]) == results and found["results"]["metrics.jsonl"].count(b"\n") == 2
-    assert set(found["pages"]) == {"a.html", "a.json", "a.png", "errors.html"}
+    assert set(found["pages"]) == {"a.html", "a.json", "errors.html"}
     assert set(found["maps"]) == {"similarity.csv", "map.csv", "languages.png", "languages.svg"}
     assert "dataset.json" in found["features"] and any(name.endswith(".tfrecord") for name in found["features"])
     assert not [path for path in tmp_path.iterdir() if path.name not in ("toy", "temporary")]

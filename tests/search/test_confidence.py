@@ -229,7 +229,7 @@ def test_a_file_gives_back_what_was_learnt(tmp_path):
 def test_a_damaged_file_is_named(tmp_path):
     _, index = world()
     confidence.save(tmp_path, index.confidence)
-    with pytest.raises(UserError, match="confidence.npz is damaged .known is float16 .600, 16., expected .*delete it"):
+    with pytest.raises(UserError, match="confidence.npz is damaged .known is .600, 16., expected .*delete it"):
         confidence.load(tmp_path, 300, SIZE + 1)
     path = tmp_path / confidence.FILE
     whole = path.read_bytes()
@@ -347,7 +347,7 @@ def index_command(monkeypatch):
     monkeypatch.setattr(commands, "load", lambda model: ColorEmbedder())
     for name in ("LEAST_CAPTIONS", "LEAST_IMAGES", "LEAST_RIGHT"):
         monkeypatch.setattr(confidence, name, 1)
-    return functools.partial(commands.index, "model", method="none", split="test")
+    return functools.partial(commands.index, model="model", method="none", split="test")
 
 
 def test_an_index_learns_from_the_dev_split_of_its_data(data, tmp_path, capsys, index_command, monkeypatch):
@@ -383,6 +383,6 @@ def test_queries_left_out_are_counted(data, tmp_path, capsys, index_command):
     output = str(tmp_path / "index")
     index_command([data], output)
     capsys.readouterr()
-    found = commands.query(output, [Query("red"), Query("красный")], str(tmp_path), least_precision=0.01)
+    found = commands.query(output, [Query("red"), Query("красный")], model=str(tmp_path), least_precision=0.01)
     assert [result.left_out for result in found] == [False, True]
     assert "Left out: 1 of 2 queries" in capsys.readouterr().out

@@ -1,5 +1,6 @@
 """Embedding by shards: the same bytes however it runs, resumed after a kill, bounded; and indexes made of them."""
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -21,11 +22,12 @@ from test_convert import BEAM_TWICE
 from mural_tf.data import records, shards, tfrecord
 from mural_tf.errors import UserError
 from mural_tf.search import build, collect, commands, embed
+from mural_tf.search import index as index_files
 from mural_tf.search.collect import Seen, Unreadable
 from mural_tf.search.embed import EmbedShard, Settings
 from mural_tf.search.fields import parse_filters
 from mural_tf.search.index import take
-from mural_tf.search.items import IMAGES, TEXTS, Item, from_json
+from mural_tf.search.items import IMAGES, TEXTS, TOGETHER, Item, from_json
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -315,22 +317,14 @@ def test_a_part_of_a_file_of_records_reads_no_data_before_it(tmp_path):
 # --- distinct items
 
 
-@pytest.mark.parametrize("recent", [1, 3, 1000])
-def test_seen_against_a_set(monkeypatch, recent):
-    monkeypatch.setattr(Seen, "RECENT", recent)
-    draw, seen, known = random.Random(0), Seen(), set()
-    for _ in range(200):
-        values = [draw.choice([draw.randrange(300), draw.randrange(2**64)]) for _ in range(draw.randrange(8))]
-        if draw.random() < 0.5:
-            found = seen.add_all(np.array(values, np.uint64)).tolist()
-        else:
-            found = [seen.add(value) for value in values]
-        expected = []
-        for value in values:
-            expected.append(value not in known)
-            known.add(value)
-        assert found == expected
-    assert sum(map(len, seen._runs)) + len(seen._recent) == len(known)
+def test_seen_against_a_dictionary():
+    draw, seen, known = random.Random(0), Seen(), {}
+    for number in range(1000):
+        value = draw.choice([draw.randrange(300), draw.randrange(2**64), 2**64 - 1])
+        assert seen.number(value) == known.get(value)
+        assert seen.add(value, number) == (value not in known)
+        known.setdefault(value, number)
+    assert dict(seen) == known
 
 
 def test_keys_do_not_run_together():
@@ -353,9 +347,8 @@ def test_an_index_of_embeddings_is_the_index_of_their_sources(tmp_path, model, k
     made = build.index_embeddings(embedded, tmp_path / "a")
     direct = build.build_index(model, sorted(sources), tmp_path / "b", kind, part=10**9)
     a, b = index_files_of(tmp_path / "a"), index_files_of(tmp_path / "b")
-    assert a.pop("items.offsets.npy") and b.pop("items.offsets.npy")
-    items = [dataclasses.replace(from_json(line), content="") for line in b.pop("items.jsonl").splitlines()]
-    assert list(map(from_json, a.pop("items.jsonl").splitlines())) == items and a == b
+    assert list(made.table) == [dataclasses.replace(item, content="") for item in direct.table]
+    assert a.pop("items.sqlite") and b.pop("items.sqlite") and a == b
     one, other = (json.loads((tmp_path / name / "index.json").read_text()) for name in "ab")
     different = {key for key in one if one[key] != other[key]}
     assert different <= {"sources", "created"} and made.skipped == direct.skipped > 0
@@ -368,7 +361,7 @@ def test_an_index_of_embeddings_is_made_once_and_grows(tmp_path, monkeypatch):
     embedded = run(tmp_path, sources[:1])
     before = build.index_embeddings(embedded, tmp_path / "index")
     with monkeypatch.context() as patch:
-        patch.setattr(build, "join", lambda *_: pytest.fail("joined again"))
+        patch.setattr(build.Building, "_join", lambda *_: pytest.fail("joined again"))
         assert len(build.index_embeddings(embedded, tmp_path / "index")) == len(before)
         assert len(build.index_embeddings(embedded, tmp_path / "index", update=True)) == len(before)
     assert not (tmp_path / "index" / build.BUILDING).exists()
@@ -406,15 +399,15 @@ def test_embeddings_follow_the_fields_of_a_data_set(tmp_path):
 def test_the_command_index_takes_embeddings(tmp_path, monkeypatch, capsys):
     embedded = run(tmp_path, write_sources(tmp_path))
     monkeypatch.setattr(commands, "load", lambda path: pytest.fail("loaded a model that nothing needs"))
-    made = commands.index("", [], str(tmp_path / "index"), method="hnsw", embeddings=str(embedded))
+    made = commands.index([], str(tmp_path / "index"), method="hnsw", embeddings=str(embedded))
     printed = capsys.readouterr()
     assert f"{len(made)} texts in" in printed.out and "Recall@10" in printed.out and "1 could not be" in printed.err
     assert made.approximate.index.ntotal == len(made)
     with pytest.raises(UserError, match="takes the place of sources"):
-        commands.index("", ["photos"], str(tmp_path / "index"), embeddings=str(embedded))
+        commands.index(["photos"], str(tmp_path / "index"), embeddings=str(embedded))
     monkeypatch.setattr(commands, "load", lambda path: ColorEmbedder(seed=1))
     with pytest.raises(UserError, match="was made by the model"):
-        commands.index(str(tmp_path / "model"), [], str(tmp_path / "index"), embeddings=str(embedded))
+        commands.index([], str(tmp_path / "index"), model=str(tmp_path / "model"), embeddings=str(embedded))
 
 
 @pytest.mark.parametrize("moment", ["_join", "publish 0", "publish 4"])
@@ -430,7 +423,7 @@ def test_a_kill_while_shards_are_joined(tmp_path, monkeypatch, moment):
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         if moment == "_join":
-            patch.setattr(build.Parts, "_description", stopping)
+            patch.setattr(build.Building, "_description", stopping)
         else:
             patch.setattr(build, "publish", stopping)
         build.index_embeddings(embedded, tmp_path / "index")
@@ -453,27 +446,27 @@ def test_damaged_embeddings_are_named(tmp_path, pattern):
         build.index_embeddings(tmp_path / "images", tmp_path / "index")
 
 
-def test_joining_holds_a_few_thousand_rows(tmp_path, monkeypatch):
-    """40 MB of vectors in one shard, some of them repeated."""
-    monkeypatch.setattr(build, "ROWS", 2048)
-    (tmp_path / "parts").mkdir()
-    count, width = 10_000, 1024
+def test_joining_holds_a_few_thousand_rows(tmp_path):
+    """100 MB of vectors in two shards, some of them repeated; those of a shard are mapped."""
+    count, width = 12_000, 1024
     vectors = np.zeros((count, width), np.float32)
     vectors[:, 0] = 1
-    with embed.ShardFiles(width, "float32") as files:
-        files.add([Item(f"text {n % 7_000}") for n in range(count)], vectors)
-        files.write(tmp_path / "parts", 0)
-    del vectors
-    shard = build.Shard(tmp_path / "parts/000000.vectors.npy", tmp_path / "parts/000000.items.jsonl")
-    tracemalloc.start()
-    try:
-        kept = build.rows_to_keep(TEXTS, [shard])
-        assert build.join([shard], kept, tmp_path, width, "float32") == 7_000
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert np.load(tmp_path / "embeddings.npy", mmap_mode="r").shape == (7_000, width)
-    assert peak < 4 * 2048 * width * 4 < count * width * 4
+    asked, model = {"kind": TEXTS, "sources": [], "split": "", "dtype": "float32"}, index_files.Fingerprint(vectors[:9])
+    with contextlib.closing(build.Building(tmp_path / "index", asked, model)) as building:
+        for number in range(2):
+            with embed.ShardFiles(width, "float32") as files:
+                files.add([Item(f"text {n % 7_000 + 2_000 * number}") for n in range(count)], vectors)
+                files.write(building.folder / "parts", number)
+            (building.folder / "parts" / f"{number:06d}.json").touch()
+        del vectors
+        tracemalloc.start()
+        try:
+            building.put_together()
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert np.load(tmp_path / "index/vectors.npy", mmap_mode="r").shape == (9_000, width)
+    assert peak < 2.5 * TOGETHER * width * 4 < count * width * 4
 
 
 # --- processes

@@ -122,7 +122,7 @@ def test_a_changed_index_is_served(tmp_path):
         (folder / "green.png").write_bytes(png((220, 90, 0)))
         build.build_index(ColorEmbedder(), [str(folder)], tmp_path / "index", update=True)
         assert names(ask(question)) == ["red.png", "green.png"]
-        (tmp_path / "index/items.jsonl").unlink()
+        (tmp_path / "index/items.sqlite").unlink()
         os.utime(tmp_path / "index/index.json")
         assert names(ask(question)) == ["red.png", "green.png"]  # the former one
 
@@ -146,8 +146,7 @@ def test_wrong_questions_get_an_error(ask):
 def test_errors_name_no_place_of_the_machine(tmp_path):
     made = build.build_index(ColorEmbedder(), [str(write_folder(tmp_path / "images"))], tmp_path / "index")
     with asking(made) as ask:
-        with (tmp_path / "index/items.jsonl").open("r+b") as file:
-            file.write(b"damaged")
+        (tmp_path / "index/items.sqlite").write_bytes(b"damaged")
         status, answer, _ = ask("/search/answer?sentence=orange")
         assert status == 500 and str(tmp_path) not in answer["error"]
 
@@ -164,6 +163,6 @@ def test_a_damaged_model_card_or_index_is_named_before_models_are_loaded(index, 
             serve(tmp_path, index="index", port=0)
     (tmp_path / "model_card.json").write_text('{"training_data": {"languages": ["en"]}}')
     build.build_index(ColorEmbedder(), [str(write_folder(tmp_path / "images"))], tmp_path / "index")
-    (tmp_path / "index/embeddings.npy").write_bytes(b"no")
-    with pytest.raises(UserError, match="embeddings.npy is damaged"):
+    (tmp_path / "index/vectors.npy").write_bytes(b"no")
+    with pytest.raises(UserError, match="vectors.npy is damaged"):
         serve(tmp_path, index=tmp_path / "index", port=0)

@@ -32,7 +32,7 @@ from mural_tf.errors import UserError
 from mural_tf.files import as_path
 from mural_tf.search import confidence
 from mural_tf.search.fields import Filter, parse_filters
-from mural_tf.search.index import DESCRIPTION, REMOVED, Index, load_index
+from mural_tf.search.index import DESCRIPTION, ITEMS, Index, load_index
 from mural_tf.search.items import IMAGES, TEXTS
 from mural_tf.search.pages import SIDE
 from mural_tf.search.queries import Hit, Query, find, leave_out, search, sure_as_json
@@ -194,9 +194,7 @@ class ServedIndex:
 
     def _look(self) -> list[tuple[int, ...]]:
         """Returns what changes with the files that say what the index holds; () for one that is not there."""
-        return (
-            [_state(self._folder / name) for name in (DESCRIPTION, REMOVED, confidence.FILE)] if self._folder else [()]
-        )
+        return [_state(self._folder / name) for name in (DESCRIPTION, ITEMS, confidence.FILE)] if self._folder else [()]
 
 
 def _state(path: pathlib.Path) -> tuple[int, ...]:
