@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
-import importlib.util
 import os
 import posixpath
 import re
@@ -178,8 +177,15 @@ class RemotePath:
     def _ask(self, what: Callable):
         """Calls `what` with the store's client, which remembers no names: others write there, too."""
         check_scheme(self.address)
+        scheme = self.address.partition("://")[0]
+        try:
+            store = fsspec.filesystem(scheme, use_listings_cache=False)
+        except ImportError as error:
+            raise UserError(
+                f"{self.address}: {scheme}:// needs {CLIENTS[scheme]}: pip install 'mural-tf[{scheme}]' ({error})."
+            ) from None
         with failures_of(self.address):
-            return what(fsspec.filesystem(self.address.partition("://")[0], use_listings_cache=False))
+            return what(store)
 
 
 def _matcher(pattern: str) -> Callable[[str], object]:
@@ -221,17 +227,12 @@ def failures_of(name: str) -> Iterator[None]:
 
 
 def check_scheme(name: str) -> None:
-    """Raises `UserError`, without importing anything, for a name of a scheme that no client here reads.
+    """Raises `UserError`, without importing anything, for a name of a scheme that no client reads.
 
     A client that a program has registered with fsspec and loaded is taken as well.
     """
-    scheme = name.partition("://")[0]
-    if scheme in fsspec.registry:
-        return
-    if scheme not in CLIENTS:
+    if name.partition("://")[0] not in (*CLIENTS, *fsspec.registry):
         raise UserError(f"{name}: no file system is installed that reads it; expected gs://, s3:// or a local path.")
-    if importlib.util.find_spec(CLIENTS[scheme]) is None:
-        raise UserError(f"{name}: no file system is installed that reads it: pip install 'mural-tf[{scheme}]'.")
 
 
 def let_tensorflow_read(name: str) -> None:
@@ -247,6 +248,6 @@ def let_tensorflow_read(name: str) -> None:
             import tensorflow_io  # noqa: F401 - registers s3://
     if colon and scheme not in tf.io.gfile.get_registered_schemes():
         raise UserError(
-            f"{name}: TensorFlow {tf.__version__} cannot read {scheme}:// by itself, as training does; copy the data to "
-            "this machine, or mount the bucket as a folder."
+            f"{name}: TensorFlow {tf.__version__} cannot read {scheme}:// by itself, as training does; copy the data "
+            "to this machine, or mount the bucket as a folder."
         )
