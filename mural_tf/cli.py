@@ -54,6 +54,23 @@ class Command:
         return inspect.getdoc(self.define).splitlines()[0]
 
 
+def command(positional: bool = False, **entries) -> Callable[[Callable[..., int | None]], Command]:
+    """Makes a command of a function that takes the values of its flags by name, after the arguments if `positional`.
+
+    `entries` are those of `define`. The function's docstring describes the command.
+    """
+
+    def command_of(main: Callable[..., int | None]) -> Command:
+        def define_flags() -> Callable[[list[str]], int | None]:
+            flag = define(**entries)
+            return lambda arguments: main(*([arguments] if positional else []), **flag)
+
+        define_flags.__doc__, define_flags.__module__ = main.__doc__, main.__module__
+        return Command(define_flags, positional)
+
+    return command_of
+
+
 def run_command(commands: Mapping[str, Command], arguments: Sequence[str], program: str) -> None:
     """Runs the command that the arguments begin with, and exits as `run` does; never returns.
 
@@ -197,9 +214,10 @@ def define(**entries: tuple) -> Flags:
     An entry is the flag's default, its help and, if only some values are allowed, a list of the choices, the least
     number, a tuple of the least and the largest, or a function that raises `UserError` for others: `place` or `here`
     for what names files and folders. The default's type is the flag's; a list is given as "a,b", the
-    flag of a tuple may be repeated, and a default of None means a text that must be given.
+    flag of a tuple may be repeated, and a default of None means a text that must be given. A function in place of an
+    entry defines its flag itself: `define_config`, `define_trust`.
     """
-    return Flags({name: _define(name, *entry) for name, entry in entries.items()})
+    return Flags({name: entry() if callable(entry) else _define(name, *entry) for name, entry in entries.items()})
 
 
 def _define(name: str, default, help_text: str, allowed=None) -> flags.FlagHolder:
@@ -235,9 +253,10 @@ def handle(flag: str, value: str | None) -> None:
         place(flag, value)
 
 
-def define_trust() -> None:
+def define_trust() -> flags.FlagHolder:
     """Defines `--trust` of a command that loads models; `run` says it to all that the command calls."""
-    define(trust=(False, "Let a stored config.json name classes to import and TF-Hub modules to fetch from any place."))
+    what = "Let a stored config.json name classes to import and TF-Hub modules to fetch from any place."
+    return flags.DEFINE_bool("trust", False, what)
 
 
 def define_config(
