@@ -80,10 +80,6 @@ class RemotePath:
         """The same name with another ending."""
         return self.parent / (self.stem + suffix)
 
-    def expanduser(self) -> RemotePath:
-        """Itself: no store has home folders."""
-        return self
-
     def relative_to(self, folder: RemotePath) -> str:
         """The name below a folder."""
         return self.address[len(str(folder)) + 1 :]

@@ -66,13 +66,6 @@ def trained(stopped, data):
     return workdir, run("run_pretrain.py", *options(workdir, data)).stdout
 
 
-def run_as_users_do(*arguments):
-    """A process that starts from nothing and traces its steps; returns what it printed."""
-    done = subprocess.run([sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
-
-
 def weights(workdir):
     checkpoint = tf.train.latest_checkpoint(str(workdir / "checkpoints"))
     reader = tf.train.load_checkpoint(checkpoint)
@@ -110,13 +103,6 @@ def test_a_finished_run_says_so_and_changes_nothing(trained, data):
     printed = run("run_pretrain.py", *options(workdir, data)).stdout
     assert "is finished" in printed and "under-resourced" in printed
     assert before == {path: path.stat().st_mtime_ns for path in workdir.rglob("*") if path.is_file()}
-
-
-@pytest.mark.slow  # test_workers.py traces whole runs in processes
-def test_a_traced_run_from_nothing_to_the_export(data, tmp_path):
-    assert "Found for" in run_as_users_do("run_pretrain.py", *options(tmp_path / "workdir", data))
-    assert (tmp_path / "workdir/export/model_card.json").exists()
-    assert {row["step"] for row in rows(tmp_path / "workdir") if "retrieval_dev/en/mean_recall" in row} == {4, 6}
 
 
 @pytest.mark.slow
