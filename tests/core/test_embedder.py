@@ -1,5 +1,6 @@
 """`Embedder` and `load`: in memory, from a workdir, from an export; and every way in which a folder can be wrong."""
 
+import doctest
 import functools
 import io
 import json
@@ -259,6 +260,11 @@ def test_workdir_equals_the_model_in_memory(workdir):
     assert encoded.shape == (5, embedder.embedding_size)
     assert np.abs(np.linalg.norm(encoded, axis=1) - 1).max() < 1e-5
     assert np.abs(encoded[0] - encoded[2]).max() > 1e-3  # different texts, different vectors
+
+
+def test_the_example_of_load_runs(workdir):
+    results = doctest.testmod(loading, extraglobs={"folder": workdir[0]})
+    assert results.attempted == 2 and not results.failed
 
 
 def damaged(workdir, tmp_path, change):
