@@ -163,7 +163,8 @@ def test_a_run_in_a_store_is_killed_and_goes_on(tmp_path, monkeypatch):
     flags = ["--config.train.steps=30", "--config.train.checkpoint_every=10", "--config.train.log_every=10",
              "--config.train.image_text_batch=16", "--config.train.text_text_batch=16",
              "--config.train.evaluate_every=0", "--config.vocabulary.builder=tokenizers",
-             "--config.image_tower.name=resnet", "--config.image_tower.width=0.15625", "--config.image_tower.depth=0.5"]  # fmt: skip
+             "--config.image_tower.name=resnet", "--config.image_tower.width=0.15625",
+             "--config.image_tower.depth=0.5"]  # fmt: skip
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
 
     def command(workdir, data):
