@@ -32,6 +32,7 @@ REQUIRED = [
     "jinja2>=3.1",  # pages: templates that escape what they show; with MarkupSafe, in C
     "google-crc32c>=1.5",  # the checksums of TFRecord files, without TensorFlow; no dependencies, in C
     "tqdm>=4.65",  # progress bars
+    "fsspec>=2024.2",  # files in stores; pure Python without dependencies, its clients are the extras gs and s3
 ]
 EXTRAS = {
     "gpu": [  # CUDA's libraries for NVIDIA cards, from pip
@@ -64,27 +65,31 @@ EXTRAS = {
         "aiohttp>=3.14",  # HTTP server, router and client in one package, with a parser in C
         "prometheus-client>=0.20",  # /metrics
     ],
-    "s3": [f"tensorflow-io==0.36.*; {LINE_2_15}"],  # s3:// for workdirs, data and exports; no release for later lines
+    "gs": ["gcsfs>=2024.2"],  # gs:// for workdirs, data, exports, indexes
+    "s3": [
+        "s3fs>=2024.2",  # s3:// for the same
+        f"tensorflow-io==0.36.*; {LINE_2_15}",  # what TensorFlow itself reads there; no release for later lines
+    ],
     "notebook": [  # notebooks/, with whatever shows notebooks
         "ipykernel>=6",
         "nbclient>=0.6",  # runs one from top to bottom
     ],
 }
 EXTRAS["test"] = [
-    *sorted({requirement for name, extra in EXTRAS.items() for requirement in extra if name != "gpu"}),
+    *sorted({requirement for name, extra in EXTRAS.items() for requirement in extra if name not in ("gpu", "gs")}),
     "pytest>=7",
     "pytest-xdist>=3.8",  # both cores; from 3.8 on files keep the order that tests/conftest.py gives them
     "ruff>=0.4",
     "uv>=0.4",  # tests that extras resolve
     "moto[server]>=5",  # an object store in another process
-    "boto3>=1.28",  # its client
+    "boto3>=1.28",  # its client; installers take one whose botocore is the one that s3fs allows
     "mypy>=1.8",  # the type hints of the public interface
     "scipy>=1.9",  # independent ranks, correlations, canonical correlations
     "ImageHash>=4.3",  # an independent perceptual hash
     "ir-measures>=0.3",  # independent hit rates
     "pyyaml>=6",  # deploy/'s files
     "kubernetes-validate>=1.30",  # the schema of Kubernetes
-    "compose-spec>=0.2; python_version >= '3.10'",  # the schema of Compose
+    "compose-spec>=0.2",  # the schema of Compose
     "eccv-caption==0.1.0",  # MS-COCO's test ids, folds and Crisscrossed positives, with metrics of its own
 ]
 # Tests only, large: the models that imported weights are compared with.
@@ -108,7 +113,7 @@ setup(
         "mural_tf.evaluation": ["*.tsv"],
         "mural_tf.export": ["clients/*.py"],
     },
-    python_requires=">=3.9,<3.14",
+    python_requires=">=3.10,<3.14",
     install_requires=REQUIRED,
     extras_require=EXTRAS,
 )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
+import importlib.util
 import inspect
 import logging as python_logging
 import os
@@ -51,6 +52,23 @@ class Command:
     def summary(self) -> str:
         """One line for the list of commands."""
         return inspect.getdoc(self.define).splitlines()[0]
+
+
+def command(positional: bool = False, **entries) -> Callable[[Callable[..., int | None]], Command]:
+    """Makes a command of a function that takes the values of its flags by name, after the arguments if `positional`.
+
+    `entries` are those of `define`. The function's docstring describes the command.
+    """
+
+    def command_of(main: Callable[..., int | None]) -> Command:
+        def define_flags() -> Callable[[list[str]], int | None]:
+            flag = define(**entries)
+            return lambda arguments: main(*([arguments] if positional else []), **flag)
+
+        define_flags.__doc__, define_flags.__module__ = main.__doc__, main.__module__
+        return Command(define_flags, positional)
+
+    return command_of
 
 
 def run_command(commands: Mapping[str, Command], arguments: Sequence[str], program: str) -> None:
@@ -129,7 +147,7 @@ def run(main: Callable[[Sequence[str]], int | None], positional: bool = False) -
     line on stderr and exit code 1; `--verbosity=1` shows the stack trace as well. Any other exception is a bug and
     keeps its stack trace.
     """
-    quiet_imports()  # what goes wrong arrives as an exception anyway
+    quiet_imports()
     # Read by TensorFlow's C++ side at its import: oneDNN's kernels are faster on processors
     # without AVX512-VNNI as well, where TensorFlow leaves them off: the figures are in docs/training.md.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
@@ -196,9 +214,10 @@ def define(**entries: tuple) -> Flags:
     An entry is the flag's default, its help and, if only some values are allowed, a list of the choices, the least
     number, a tuple of the least and the largest, or a function that raises `UserError` for others: `place` or `here`
     for what names files and folders. The default's type is the flag's; a list is given as "a,b", the
-    flag of a tuple may be repeated, and a default of None means a text that must be given.
+    flag of a tuple may be repeated, and a default of None means a text that must be given. A function in place of an
+    entry defines its flag itself: `define_config`, `define_trust`.
     """
-    return Flags({name: _define(name, *entry) for name, entry in entries.items()})
+    return Flags({name: entry() if callable(entry) else _define(name, *entry) for name, entry in entries.items()})
 
 
 def _define(name: str, default, help_text: str, allowed=None) -> flags.FlagHolder:
@@ -234,9 +253,10 @@ def handle(flag: str, value: str | None) -> None:
         place(flag, value)
 
 
-def define_trust() -> None:
+def define_trust() -> flags.FlagHolder:
     """Defines `--trust` of a command that loads models; `run` says it to all that the command calls."""
-    define(trust=(False, "Let a stored config.json name classes to import and TF-Hub modules to fetch from any place."))
+    what = "Let a stored config.json name classes to import and TF-Hub modules to fetch from any place."
+    return flags.DEFINE_bool("trust", False, what)
 
 
 def define_config(
@@ -249,11 +269,17 @@ def define_config(
     `--config.model=NAME` (a method, or "package.module:Class" of one elsewhere) brings the fields of this method,
     below `config.method`, so that other flags may override them. `default` names the one without `--config`.
     """
-    holder = config_flags.DEFINE_config_file("config", default and find_config(default), help_text)
+    holder = config_flags.DEFINE_config_file("config", None, help_text)
     flags.FLAGS["config"].parser = _ConfigParser(flags.FLAGS["config"].parser)
+    if default:
+        flags.FLAGS.set_default("config", default)
     if required:
         flags.mark_flag_as_required("config")
     return holder
+
+
+class _ConfigFailure(Exception):
+    """What a configuration file raised; absl would take it for a mistake in the flag's value."""
 
 
 class _ConfigParser(flags.ArgumentParser):
@@ -267,16 +293,32 @@ class _ConfigParser(flags.ArgumentParser):
         self._reader = reader
 
     def parse(self, path: str) -> ConfigDict:
-        config = self._reader.parse(find_config(path))
-        of_file = config.model  # a file that could not be loaded raises here
-        name = last_value("config.model", sys.argv[1:])
-        if name and name != of_file:
-            with config.unlocked():
-                _mount(config, name)
+        try:
+            config = _read_config(find_config(path))
+            name = last_value("config.model", sys.argv[1:])
+            if name and name != config.model:
+                from mural_tf.models import mount  # imports TensorFlow: only where the command line names a method
+
+                with config.unlocked():
+                    mount(config, name)
+        except Exception as error:
+            raise _ConfigFailure from error
+        config.lock()
         return config
 
     def flag_type(self) -> str:
         return self._reader.flag_type()
+
+
+def _read_config(path: str) -> ConfigDict:
+    """Returns what the `get_config` of "FILE.py[:ARGUMENTS]" returns."""
+    file, colon, arguments = path.partition(":")
+    spec = importlib.util.spec_from_file_location("config", file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    if colon and not inspect.signature(module.get_config).parameters:
+        raise UserError(f"--config={path}: this configuration takes no arguments; give --config={file}.")
+    return module.get_config(arguments) if colon else module.get_config()
 
 
 def find_config(path: str) -> str:
@@ -298,12 +340,6 @@ def find_config(path: str) -> str:
     return file + colon + arguments
 
 
-def _mount(config: ConfigDict, name: str) -> None:
-    from mural_tf.models import mount  # imports TensorFlow: only where the command line names a method
-
-    mount(config, name)
-
-
 def last_value(flag: str, arguments: Sequence[str]) -> str:
     """Returns the last value of a flag on a command line, given as --flag=value or --flag value, "" if none."""
     value = ""
@@ -319,32 +355,14 @@ def _mistakes_in_flags() -> Iterator[None]:
     """Raises `UserError` for flags that absl or ml_collections refuse, also while they are defined."""
     try:
         yield
+    except _ConfigFailure as failure:  # a `UserError`, or a bug in the file
+        raise failure.__cause__ from None
     except flags.Error as error:
-        original = _original(error)
-        if original is not None:
-            raise original from None
         missing = re.search(r"Flag --(\S+) must have a value other than None", str(error))
         raise UserError(_missing(missing[1]) if missing else f"{error} (--help lists the flags)") from error
-    except (AttributeError, KeyError, TypeError) as error:
-        last = error.__traceback__
-        while last.tb_next is not None:
-            last = last.tb_next
-        if "ml_collections" not in last.tb_frame.f_code.co_filename:
-            raise  # a mistake inside the configuration file
+    except (AttributeError, KeyError, TypeError) as error:  # ml_collections', for --config.x
         reason = str(error).strip("'\"").replace("\\n", " ").replace("\\'", "'")
         raise UserError(f"Unknown field, or a value of another type, in the flags: {reason}") from error
-
-
-def _original(error: flags.Error) -> BaseException | None:
-    """Returns what a configuration raised, if that is why a flag was refused: a `UserError`, or a bug in its file."""
-    causes = []
-    while error is not None:
-        causes.append(error)
-        error = error.__context__
-    own = [cause for cause in causes if "Error whilst parsing config file" not in str(cause)]  # ml_collections' words
-    if own[0] is not causes[0]:
-        return own[0]
-    return next((cause for cause in own if isinstance(cause, UserError)), None)
 
 
 @contextlib.contextmanager
@@ -371,8 +389,6 @@ def _one_line(error: Exception) -> str | None:
     if isinstance(error, OSError) and error.strerror:
         name = f": {os.fspath(error.filename)!r}" if error.filename is not None else ""
         return f"{error.strerror}{name}. Check the path, its permissions and the free space on its disk."
-    if isinstance(error, OSError) and "Configuration is not available" in str(error):  # from ml_collections
-        return f"The --config file could not be loaded: {str(error).splitlines()[-1].strip()}"
     tensorflow = sys.modules.get("tensorflow")  # TensorFlow reports failed file operations by classes of its own
     if tensorflow is not None and isinstance(error, tensorflow.errors.OpError):
         full = isinstance(error, tensorflow.errors.ResourceExhaustedError) and "No space left" in error.message

@@ -7,13 +7,12 @@ import sys
 import time
 import urllib.request
 
-from mural_tf import paths as remote
-
 
 @contextlib.contextmanager
 def object_store(monkeypatch):
-    """Gives the client of a store with an empty bucket: `s3://bucket/…` is in it for Beam and TensorFlow alike."""
+    """Gives the client of a store with an empty bucket: `s3://bucket/…` is in it for fsspec and TensorFlow alike."""
     import boto3
+    import s3fs
 
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -34,9 +33,9 @@ def object_store(monkeypatch):
                 urllib.request.urlopen(address, timeout=5).close()
                 break
             time.sleep(0.1)
-        remote._s3.cache_clear()  # of another store
         client = boto3.client("s3")
         client.create_bucket(Bucket="bucket")
+        s3fs.S3FileSystem.clear_instance_cache()  # of another store
         yield client
     finally:
         server.kill()

@@ -1,28 +1,45 @@
-"""The commands of `python -m mural_tf`: each is a function that defines its flags and returns its main function.
+"""The commands of `python -m mural_tf`: each is a function that takes what its flags say and calls the library.
 
-A docstring is the command's help, its first line the line in the list of commands. Main functions take what the flags
-say, call the library and return an exit code; they import what they need themselves, so that `--help` stays fast.
+A docstring is the command's help, its first line the line in the list of commands. The functions import what they need
+themselves, so that `--help` stays fast. Where flags depend on more than their defaults, the function defines them and
+returns the one that takes the other arguments.
 """
 
 from __future__ import annotations
 
 import os
+import pathlib
 import sys
 
 from absl import flags
 
 from mural_tf import cli
-from mural_tf.cli import Command, Flags, handle, here, place
+from mural_tf.cli import Command, handle, here, place
 from mural_tf.errors import UserError
 from mural_tf.remote_folders import remove_copies
 
 PROGRAM = "python -m mural_tf"
+# Flags of several commands.
+MODEL = (None, "Workdir or export.", place)
+SPLIT = ("test", "Split of the TFRecords.")
 FILTER = "name=value: only items with this field. May be repeated: other values of a field add, other fields narrow."
 CHECKPOINT = ("result", "Which of the workdir's weights: its result, those of the last step, or dev's best.",
               ["result", "latest", "best"])  # fmt: skip
 
 
-def pretrain():
+TRAINING = dict(
+    config=cli.define_config,
+    workdir=("", "Folder for checkpoints, metrics and exports; made if missing.", place),
+    tpu=("", 'Empty: this machine; "local": this TPU VM; else a TPU\'s name or address.'),
+    debug_nans=(False, "Stop at the first operation that yields NaN or infinity; slow."),
+    profile=("", "START,STOP: write a TensorBoard profile of these steps, counted from 1."),
+    dry_run=(False, "Train nothing: print sizes, memory, what the input needs, steps a second and hours."),
+    tpu_type=("", "With --dry_run: v4-32, v5litepod-64, gpu:a100x8, …; default: here, this machine."),
+)
+
+
+@cli.command(**TRAINING)
+def pretrain(config, dry_run, tpu_type, **training):
     """Trains a model from scratch; the same command again resumes.
 
     python -m mural_tf pretrain --config=configs/emoji_mural.py --workdir=workdirs/emoji_mural
@@ -31,73 +48,75 @@ def pretrain():
     file of configs/ arguments, --config.optimizer.learning_rate=1e-3 overrides a field of it. --dry_run trains nothing
     and says what a run would need and how long it would take, here or with --tpu_type=v4-32 there.
     """
-    config, flag, dry_run = cli.define_config(), _define_training(), _define_dry_run()
+    if _is_dry(dry_run, tpu_type):
+        from mural_tf.runs.dry_run import dry_run as print_forecast
 
-    def main(_) -> None:
-        if _is_dry(dry_run):
-            from mural_tf.runs.dry_run import dry_run as print_forecast
+        print_forecast(config, tpu_type or "here")
+        return
+    cli.need(workdir=training["workdir"])
+    from mural_tf.runs.pretrain import pretrain
 
-            print_forecast(config.value, dry_run["tpu_type"] or "here")
-            return
-        cli.need(workdir=flag["workdir"])
-        from mural_tf.runs.pretrain import pretrain
-
-        pretrain(config.value, **flag)
-
-    return main
+    pretrain(config, **training)
 
 
-def finetune():
+@cli.command(
+    **TRAINING,
+    **{"from": (None, "A workdir, an export, or a TF-Hub handle or folder for the text tower.", handle)},
+    trust=cli.define_trust,
+)
+def finetune(config, dry_run, tpu_type, trust, **training):
     """Trains a trained model further; the same command again resumes.
 
     python -m mural_tf finetune --config=configs/finetune.py --config.data.directory=DATA --from=WORKDIR --workdir=NEW
     """
-    config, flag, dry_run = cli.define_config(), _define_training(), _define_dry_run()
-    source = cli.define(
-        **{"from": (None, "A workdir, an export, or a TF-Hub handle or folder for the text tower.", handle)}
-    )
-    cli.define_trust()
+    source = training.pop("from")
+    if _is_dry(dry_run, tpu_type):
+        from mural_tf.runs.dry_run import dry_run as print_forecast
+        from mural_tf.runs.finetune import starting_point
 
-    def main(_) -> None:
-        if _is_dry(dry_run):
-            from mural_tf.runs.dry_run import dry_run as print_forecast
-            from mural_tf.runs.finetune import starting_point
+        resolved, _ = starting_point(config, source)
+        print_forecast(resolved, tpu_type or "here", restored=True)
+        return
+    cli.need(workdir=training["workdir"])
+    from mural_tf.runs.finetune import finetune
 
-            resolved, _ = starting_point(config.value, source["from"])
-            print_forecast(resolved, dry_run["tpu_type"] or "here", restored=True)
-            return
-        cli.need(workdir=flag["workdir"])
-        from mural_tf.runs.finetune import finetune
-
-        finetune(config.value, source["from"], **flag)
-
-    return main
+    finetune(config, source, **training)
 
 
-def _define_training() -> Flags:
-    """The flags of both kinds of training, by the names of their arguments."""
-    return cli.define(
-        workdir=("", "Folder for checkpoints, metrics and exports; made if missing.", place),
-        tpu=("", 'Empty: this machine; "local": this TPU VM; else a TPU\'s name or address.'),
-        debug_nans=(False, "Stop at the first operation that yields NaN or infinity; slow."),
-        profile=("", "START,STOP: write a TensorBoard profile of these steps, counted from 1."),
-    )
-
-
-def _define_dry_run() -> Flags:
-    return cli.define(
-        dry_run=(False, "Train nothing: print sizes, memory, what the input needs, steps a second and hours."),
-        tpu_type=("", "With --dry_run: v4-32, v5litepod-64, gpu:a100x8, …; default: here, this machine."),
-    )
-
-
-def _is_dry(flag: Flags) -> bool:
-    if flag["tpu_type"] and not flag["dry_run"]:
+def _is_dry(dry_run: bool, tpu_type: str) -> bool:
+    if tpu_type and not dry_run:
         raise UserError("--tpu_type says what --dry_run is for; a TPU to train on is named with --tpu.")
-    return flag["dry_run"]
+    return dry_run
 
 
-def catalogue():
+def _catalogue_config():
+    from_nothing = cli.last_value("from", sys.argv[1:]) == "nothing"
+    return cli.define_config(required=False, default="catalogue" if from_nothing else "finetune")
+
+
+@cli.command(
+    positional=True,
+    config=_catalogue_config,
+    images=("", "Folder of the pictures, or img2dataset's output. Default: the table's folder.", place),
+    columns=(
+        [],
+        "What columns hold: image=NAME,caption=NAME,caption.de=NAME,language=NAME,id=NAME; + joins names.",
+    ),
+    language=("", "BCP 47 code of captions that name none. Default: it is guessed."),
+    encoding=("", "Of text files: utf-8, cp1252, shift_jis, … Default: it is found."),
+    image_size=(512, "Shrink pictures whose shorter side is longer than this; 0 keeps them.", 0),
+    max_skipped_fraction=(0.5, "Stop when a larger share of the rows is unusable."),
+    output=("", "Folder for everything that is made.", place),
+    **{"from": ("", "Model to start from: workdir, export or TF-Hub handle; or nothing.", handle)},
+    translations=(
+        [],
+        "Data folders with translation pairs, learned in a stage at the end: languages the table lacks are found.",
+        place,
+    ),
+    dry_run=(False, "Print what is understood of the table, and do nothing."),
+    trust=cli.define_trust,
+)
+def catalogue(tables, config, output, translations, dry_run, trust, **flag):
     """Makes a multilingual search of your own table of pictures and captions: data set, fine-tuning, index, page.
 
     python -m mural_tf catalogue products.csv --images=photos --output=shop --from=workdirs/emoji_mural
@@ -109,48 +128,43 @@ def catalogue():
     configs/finetune.py says; --config.train.steps=100 overrides a field. The same command goes on where it stopped. See
     docs/your_own_data.md.
     """
-    from_nothing = cli.last_value("from", sys.argv[1:]) == "nothing"
-    config = cli.define_config(required=False, default="catalogue" if from_nothing else "finetune")
-    flag = cli.define(
-        images=("", "Folder of the pictures, or img2dataset's output. Default: the table's folder.", place),
-        columns=(
-            [],
-            "What columns hold: image=NAME,caption=NAME,caption.de=NAME,language=NAME,id=NAME; + joins names.",
-        ),
-        language=("", "BCP 47 code of captions that name none. Default: it is guessed."),
-        encoding=("", "Of text files: utf-8, cp1252, shift_jis, … Default: it is found."),
-        image_size=(512, "Shrink pictures whose shorter side is longer than this; 0 keeps them.", 0),
-        max_skipped_fraction=(0.5, "Stop when a larger share of the rows is unusable."),
-    )
-    run = cli.define(
-        output=("", "Folder for everything that is made.", place),
-        **{"from": ("", "Model to start from: workdir, export or TF-Hub handle; or nothing.", handle)},
-        translations=(
-            [],
-            "Data folders with translation pairs, learned in a stage at the end: languages the table lacks are found.",
-            place,
-        ),
-        dry_run=(False, "Print what is understood of the table, and do nothing."),
-    )
-    cli.define_trust()
+    if len(tables) != 1:
+        raise UserError(
+            f"Expected one TABLE, a file, a pattern in quotes or a folder: got {' '.join(tables) or 'none'}."
+        )
+    if not dry_run:
+        cli.need(output=output)
+    from mural_tf.commands.catalogue import catalogue
+    from mural_tf.ingest.tables.catalogue import TableRequest
 
-    def main(tables: list[str]) -> None:
-        if len(tables) != 1:
-            raise UserError(
-                f"Expected one TABLE, a file, a pattern in quotes or a folder: got {' '.join(tables) or 'none'}."
-            )
-        if not run["dry_run"]:
-            cli.need(output=run["output"])
-        from mural_tf.commands.catalogue import catalogue
-        from mural_tf.ingest.tables.catalogue import TableRequest
-
-        request = TableRequest(tables[0], **{name: tuple(v) if isinstance(v, list) else v for name, v in flag.items()})
-        catalogue(request, run["output"], run["from"], config.value, tuple(run["translations"]), run["dry_run"])
-
-    return main
+    source = flag.pop("from")
+    request = TableRequest(tables[0], **{name: tuple(v) if isinstance(v, list) else v for name, v in flag.items()})
+    catalogue(request, output, source, config, tuple(translations), dry_run)
 
 
-def evaluate():
+def _define_protocol():
+    from ml_collections import config_flags
+
+    from mural_tf.evaluation.protocol import default_protocol
+
+    return config_flags.DEFINE_config_dict("protocol", default_protocol(), "Choices of the protocol.")
+
+
+@cli.command(
+    model=("", "Workdir or export to evaluate.", place),
+    data_dir=("", "Folder of the benchmark's files, or of TFRecords.", place),
+    split=("", "Choose on dev, report test. Default: the benchmark's test."),
+    languages=([], "Evaluate these languages only, for example en,de. Default: all."),
+    benchmark=("retrieval", "Name of a benchmark, see --list, or all."),
+    output=("", "Folder for the numbers. Default: the model's workdir.", place),
+    checkpoint=CHECKPOINT,
+    batch_size=(128, "Images, or texts, encoded at a time.", 1),
+    compare=(False, "Print the papers' numbers beside ours, with the differences."),
+    list=(False, "List the benchmarks and end."),
+    protocol=_define_protocol,
+    trust=cli.define_trust,
+)
+def evaluate(compare, list, trust, **flag):
     """Evaluates a model on a benchmark: prints a table and keeps the numbers.
 
     python -m mural_tf evaluate --model=WORKDIR_OR_EXPORT --data_dir=DATA --split=test
@@ -163,73 +177,43 @@ def evaluate():
     where to get them. Choices of a protocol are --protocol.NAME=VALUE: see mural_tf/evaluation/protocol.py and
     docs/evaluation.md.
     """
-    from ml_collections import config_flags
+    if list:
+        from mural_tf.evaluation.benchmarks import describe_catalogue
 
-    from mural_tf.evaluation.protocol import default_protocol
+        print(describe_catalogue())
+        return
+    if not flag["model"] or not flag["data_dir"]:
+        raise UserError("Give --model=WORKDIR_OR_EXPORT and --data_dir=FOLDER, or --list for the benchmarks.")
+    from mural_tf.evaluation.report import evaluate_and_report
 
-    flag = cli.define(
-        model=("", "Workdir or export to evaluate.", place),
-        data_dir=("", "Folder of the benchmark's files, or of TFRecords.", place),
-        split=("", "Choose on dev, report test. Default: the benchmark's test."),
-        languages=([], "Evaluate these languages only, for example en,de. Default: all."),
-        benchmark=("retrieval", "Name of a benchmark, see --list, or all."),
-        output=("", "Folder for the numbers. Default: the model's workdir.", place),
-        checkpoint=CHECKPOINT,
-        batch_size=(128, "Images, or texts, encoded at a time.", 1),
-    )
-    printed = cli.define(
-        compare=(False, "Print the papers' numbers beside ours, with the differences."),
-        list=(False, "List the benchmarks and end."),
-    )
-    protocol = config_flags.DEFINE_config_dict("protocol", default_protocol(), "Choices of the protocol.")
-    cli.define_trust()
-
-    def main(_) -> None:
-        if printed["list"]:
-            from mural_tf.evaluation.benchmarks import describe_catalogue
-
-            print(describe_catalogue())
-            return
-        if not flag["model"] or not flag["data_dir"]:
-            raise UserError("Give --model=WORKDIR_OR_EXPORT and --data_dir=FOLDER, or --list for the benchmarks.")
-        from mural_tf.evaluation.report import evaluate_and_report
-
-        evaluate_and_report(**flag, protocol=protocol.value, published=printed["compare"])
-
-    return main
+    evaluate_and_report(**flag, published=compare)
 
 
-def export():
+@cli.command(
+    model=(None, "Workdir to export a checkpoint of.", place),
+    output=("", "Folder for the export. Default: export/ in the workdir.", place),
+    checkpoint=CHECKPOINT,
+    precision=("float32", "What the exported encoders compute in.", ["float32", "mixed_bfloat16"]),
+    variants=([], "Also write TensorFlow Lite encoders with weights in float16, int8, and measure what they lose."),
+    languages=([], "Languages to measure the variants in. Default: all of the data's."),
+    overwrite=(False, "Replace an export that is already there."),
+    version=("", "Add a version to the export, which keeps the others: a number, or auto for the next one."),
+    trust=cli.define_trust,
+)
+def export(model, output, variants, languages, trust, **options):
     """Exports a trained model for TensorFlow Serving and TF-Hub.
 
     python -m mural_tf export --model=workdirs/emoji_mural --output=exports/emoji_mural [--version=auto]
     """
-    flag = cli.define(
-        model=(None, "Workdir to export a checkpoint of.", place),
-        output=("", "Folder for the export. Default: export/ in the workdir.", place),
-        checkpoint=CHECKPOINT,
-        precision=("float32", "What the exported encoders compute in.", ["float32", "mixed_bfloat16"]),
-        variants=([], "Also write TensorFlow Lite encoders with weights in float16, int8, and measure what they lose."),
-        languages=([], "Languages to measure the variants in. Default: all of the data's."),
-        overwrite=(False, "Replace an export that is already there."),
-        version=("", "Add a version to the export, which keeps the others: a number, or auto for the next one."),
-    )
-    cli.define_trust()
+    from mural_tf.export.saved_model import export_workdir
 
-    def main(_) -> None:
-        from mural_tf.export.saved_model import export_workdir
+    path = export_workdir(model, output, **options)
+    print(f"Exported to {path}")
+    if variants:
+        from mural_tf.runs.variants import describe, export_variants
 
-        model, checkpoint = flag["model"], flag["checkpoint"]
-        options = {name: flag[name] for name in ("overwrite", "checkpoint", "precision", "version")}
-        path = export_workdir(model, flag["output"], **options)
-        print(f"Exported to {path}")
-        if flag["variants"]:
-            from mural_tf.runs.variants import describe, export_variants
-
-            report = export_variants(model, path, flag["variants"], checkpoint, flag["languages"] or None)
-            print(f"{describe(report)}\nWritten to {path}/tflite")
-
-    return main
+        report = export_variants(model, path, variants, options["checkpoint"], languages or None)
+        print(f"{describe(report)}\nWritten to {path}/tflite")
 
 
 def embed():
@@ -451,90 +435,83 @@ def serve():
     return main
 
 
-def analyse_languages():
+@cli.command(
+    model=MODEL,
+    head=("", "Head of the text tower, text_text for example. Default: image_text."),
+    data_dir=(None, "Folder of aligned files, or of TFRecords.", place),
+    split=SPLIT,
+    languages=([], "These languages only. Default: all with --least_share of the sentences."),
+    least_share=(0.5, "Share of the sentences that a language must have."),
+    output=(None, "Folder for the map.", place),
+    variance=(0.99, "Share of variance that SVCCA keeps."),
+    neighbours=(0, "Edges of each language in the map's graph; 0: all.", 0),
+    trust=cli.define_trust,
+)
+def analyse_languages(model, head, trust, **flag):
     """Draws a map of the languages that a text tower sees as similar.
 
     python -m mural_tf analyse languages --model=WORKDIR --data_dir=DATA --output=FOLDER
     """
-    flag = cli.define(
-        data_dir=(None, "Folder of aligned files, or of TFRecords.", place),
-        split=("test", "Split of the TFRecords."),
-        languages=([], "These languages only. Default: all with --least_share of the sentences."),
-        least_share=(0.5, "Share of the sentences that a language must have."),
-        output=(None, "Folder for the map.", place),
-        variance=(0.99, "Share of variance that SVCCA keeps."),
-        neighbours=(0, "Edges of each language in the map's graph; 0: all.", 0),
-    )
-    tower = cli.define(
-        model=(None, "Workdir or export.", place),
-        head=("", "Head of the text tower, text_text for example. Default: image_text."),
-    )
-    cli.define_trust()
+    from mural_tf.analysis.languages import map_languages
+    from mural_tf.loading import load
 
-    def main(_) -> None:
-        from mural_tf.analysis.languages import map_languages
-        from mural_tf.loading import load
-
-        embedder = load(tower["model"])
-        map_languages(embedder.with_text_head(tower["head"]) if tower["head"] else embedder, **flag)
-
-    return main
+    embedder = load(model)
+    map_languages(embedder.with_text_head(head) if head else embedder, **flag)
 
 
-def analyse_errors():
+@cli.command(
+    model=MODEL,
+    other=("", "Second workdir or export, shown beside the first.", place),
+    data_dir=(None, "Folder of image-text TFRecords.", place),
+    split=SPLIT,
+    languages=([], "Languages, for example en,sw. Default: all."),
+    queries=(20, "Queries for each language and direction.", 1),
+    show=("wrong", "Which queries.", ["wrong", "worse", "all"]),
+    output=(None, "HTML file.", place),
+    seed=(0, "Of the choice with --show=all."),
+    trust=cli.define_trust,
+)
+def analyse_errors(model, other, trust, **flag):
     """Makes a page of queries and what one or two models found for them.
 
     python -m mural_tf analyse errors --model=WORKDIR --data_dir=DATA --languages=sw --output=errors.html
     """
-    model = cli.define(
-        model=(None, "Workdir or export.", place),
-        other=("", "Second workdir or export, shown beside the first.", place),
-    )
-    flag = cli.define(
-        data_dir=(None, "Folder of image-text TFRecords.", place),
-        split=("test", "Split of the TFRecords."),
-        languages=([], "Languages, for example en,sw. Default: all."),
-        queries=(20, "Queries for each language and direction.", 1),
-        show=("wrong", "Which queries.", ["wrong", "worse", "all"]),
-        output=(None, "HTML file.", place),
-        seed=(0, "Of the choice with --show=all."),
-    )
-    cli.define_trust()
+    if flag["show"] == "worse" and not other:
+        raise UserError("--show=worse compares two models: name the second with --other.")
+    from mural_tf.analysis.errors import write_error_page
+    from mural_tf.loading import load
 
-    def main(_) -> None:
-        if flag["show"] == "worse" and not model["other"]:
-            raise UserError("--show=worse compares two models: name the second with --other.")
-        from mural_tf.analysis.errors import write_error_page
-        from mural_tf.loading import load
-
-        write_error_page({path: load(path) for path in model.values() if path}, **flag)
-
-    return main
+    write_error_page({path: load(path) for path in (model, other) if path}, **flag)
 
 
-def analyse_doctor():
+@cli.command(
+    model=MODEL,
+    data=(None, "Folder of TFRecords, with what the model was trained on.", place),
+    split=SPLIT,
+    languages=([], "Languages, for example am,sw. Default: all."),
+    pivot=("", "Language to compare with. Default: the one with most training captions."),
+    trust=cli.define_trust,
+)
+def analyse_doctor(data, trust, **flag):
     """Says which languages a model knows badly, why, and what would help.
 
     python -m mural_tf analyse doctor --model=WORKDIR_OR_EXPORT --data=DATA
     """
-    flag = cli.define(
-        model=(None, "Workdir or export.", place),
-        split=("test", "Split of the TFRecords."),
-        languages=([], "Languages, for example am,sw. Default: all."),
-        pivot=("", "Language to compare with. Default: the one with most training captions."),
-    )
-    data = cli.define(data=(None, "Folder of TFRecords, with what the model was trained on.", place))
-    cli.define_trust()
+    from mural_tf.analysis.doctor import check
 
-    def main(_) -> None:
-        from mural_tf.analysis.doctor import check
-
-        print(check(data_dir=data["data"], **flag))
-
-    return main
+    print(check(data_dir=data, **flag))
 
 
-def import_weights():
+@cli.command(
+    positional=True,
+    config=lambda: cli.define_config("What the weights do not say; default: MURAL-base.", required=False),
+    weights=(None, "The folder or file of the weights.", place),
+    workdir=(None, "Folder to write; it must be empty or not there yet.", place),
+    onto=("", "A workdir that gives everything that the weights do not.", place),
+    model=("", "Method. Default: align for align, else the config's.", ["", "align", "mural"]),
+    trust=cli.define_trust,
+)
+def import_weights(kinds, model, trust, **flag):
     """Turns trained weights from elsewhere into a workdir.
 
     It can be evaluated, fine-tuned, exported and searched with.
@@ -549,23 +526,11 @@ def import_weights():
     checkpoints. labse: a folder of Hugging Face's or Sentence-Transformers' LaBSE. efficientnet: an .h5 file of Keras.
     workdir: one of this project, to give an ALIGN MURAL's second head (--model=mural). See docs/checkpoints.md.
     """
-    config = cli.define_config("What the weights do not say; default: MURAL-base.", required=False)
-    flag = cli.define(
-        weights=(None, "The folder or file of the weights.", place),
-        workdir=(None, "Folder to write; it must be empty or not there yet.", place),
-        onto=("", "A workdir that gives everything that the weights do not.", place),
-    )
-    method = cli.define(model=("", "Method. Default: align for align, else the config's.", ["", "align", "mural"]))
-    cli.define_trust()
+    if len(kinds) > 1:
+        raise UserError(f"One kind of weights at a time: got {' '.join(kinds)}.")
+    from mural_tf.runs.import_pretrained import import_into_workdir
 
-    def main(kinds: list[str]) -> None:
-        if len(kinds) > 1:
-            raise UserError(f"One kind of weights at a time: got {' '.join(kinds)}.")
-        from mural_tf.runs.import_pretrained import import_into_workdir
-
-        import_into_workdir(kinds[0] if kinds else "", config=config.value, method=method["model"], **flag)
-
-    return main
+    import_into_workdir(kinds[0] if kinds else "", method=model, **flag)
 
 
 def convert():
@@ -671,192 +636,160 @@ def vocabulary():
     return main
 
 
-def count():
+@cli.command(
+    positional=True,
+    workers=(2, "Processes that count; 0 counts in this one.", 0),
+    beam=("", "Flags of Apache Beam, to count elsewhere: see `convert`."),
+)
+def count(folders, **flag):
     """Adds to a data set's dataset.json what its files hold: bytes, checksums, records and texts by language.
 
     python -m mural_tf count data/mine --workers=8
 
     For folders that another program wrote; conversions do it by themselves. Training then need not count at its start.
     """
-    flag = cli.define(
-        workers=(2, "Processes that count; 0 counts in this one.", 0),
-        beam=("", "Flags of Apache Beam, to count elsewhere: see `convert`."),
-    )
+    if len(folders) != 1:
+        raise UserError("Expected one folder of TFRecords.")
+    from mural_tf.ingest.count import count_folder
 
-    def main(folders: list[str]) -> None:
-        if len(folders) != 1:
-            raise UserError("Expected one folder of TFRecords.")
-        from mural_tf.ingest.count import count_folder
-
-        print("\n".join(count_folder(folders[0], **flag)))
-
-    return main
+    print("\n".join(count_folder(folders[0], **flag)))
 
 
-def features():
+@cli.command(
+    data_dir=(None, "Folder of image-text records.", place),
+    output=(None, "Folder for the features; it appears when it is complete.", place),
+    encoder=(None, "Folder or TF-Hub handle of the image encoder, a reusable SavedModel.", handle),
+    resize=(256, "Pixels; the side to which images are resized.", 1),
+    image_size=(224, "Pixels; the side of the centre that the encoder sees.", 1),
+    batch_size=(64, "Images encoded at a time.", 1),
+)
+def features(**flag):
     """Computes the features of a data set's images once, to train on them in place of the images.
 
     python -m mural_tf features --data_dir=data/multi30k --output=data/multi30k_features --encoder=FOLDER
     """
-    flag = cli.define(
-        data_dir=(None, "Folder of image-text records.", place),
-        output=(None, "Folder for the features; it appears when it is complete.", place),
-        encoder=(None, "Folder or TF-Hub handle of the image encoder, a reusable SavedModel.", handle),
-        resize=(256, "Pixels; the side to which images are resized.", 1),
-        image_size=(224, "Pixels; the side of the centre that the encoder sees.", 1),
-        batch_size=(64, "Images encoded at a time.", 1),
-    )
+    from mural_tf.ingest.features import cache_features, describe_features
 
-    def main(_) -> None:
-        from mural_tf.ingest.features import cache_features, describe_features
-
-        print(describe_features(cache_features(**flag)))
-
-    return main
+    print(describe_features(cache_features(**flag)))
 
 
-def translate():
+@cli.command(
+    data_dir=(None, "A data folder with image-text records.", place),
+    translations=(None, "A data folder with text pairs, one side of which is a caption.", place),
+    output=(None, "Folder for the data set; it appears when it is complete.", place),
+)
+def translate(**flag):
     """Adds known translations to the captions of a data set, as ETCL's triples and translate-train need them.
 
     python -m mural_tf translate --data_dir=data/cc3m --translations=data/cc3m_de --output=data/cc3m_en_de
 
     The translations are text pairs of a data folder, one side of which is a caption word for word.
     """
-    flag = cli.define(
-        data_dir=(None, "A data folder with image-text records.", place),
-        translations=(None, "A data folder with text pairs, one side of which is a caption.", place),
-        output=(None, "Folder for the data set; it appears when it is complete.", place),
-    )
+    from mural_tf.ingest.translated_captions import build_translated, describe_translated
 
-    def main(_) -> None:
-        from mural_tf.ingest.translated_captions import build_translated, describe_translated
-
-        print(describe_translated(build_translated(**flag)))
-
-    return main
+    print(describe_translated(build_translated(**flag)))
 
 
-def word_by_word():
+@cli.command(
+    data_dir=(None, "A data folder with text pairs.", place),
+    output=(None, "Folder for the pairs; it appears when it is complete.", place),
+    languages=([], "Languages to translate into; default: all that have pairs with the pivot."),
+    pivot=("en", "The language whose texts are translated."),
+    copies=(4, "Translations of each text; equal ones are written once.", 1),
+    max_pairs=(20_000, "Pairs that a language's dictionary is learnt from; more are sampled.", 1),
+    max_texts=(100_000, "Texts that are translated; more are sampled.", 1),
+    seed=(0, "Chooses among the words of an entry."),
+)
+def word_by_word(**flag):
     """Translates texts word by word, with a dictionary learnt from text pairs, to train on beside them.
 
     python -m mural_tf word_by_word --data_dir=data/mine --output=data/mine_words --languages=sw,am
     """
-    flag = cli.define(
-        data_dir=(None, "A data folder with text pairs.", place),
-        output=(None, "Folder for the pairs; it appears when it is complete.", place),
-        languages=([], "Languages to translate into; default: all that have pairs with the pivot."),
-        pivot=("en", "The language whose texts are translated."),
-        copies=(4, "Translations of each text; equal ones are written once.", 1),
-        max_pairs=(20_000, "Pairs that a language's dictionary is learnt from; more are sampled.", 1),
-        max_texts=(100_000, "Texts that are translated; more are sampled.", 1),
-        seed=(0, "Chooses among the words of an entry."),
-    )
+    from mural_tf.ingest.word_by_word import build_word_by_word, describe_word_by_word
 
-    def main(_) -> None:
-        from mural_tf.ingest.word_by_word import build_word_by_word, describe_word_by_word
-
-        print(describe_word_by_word(build_word_by_word(**flag)))
-
-    return main
+    print(describe_word_by_word(build_word_by_word(**flag)))
 
 
-def emoji():
+@cli.command(
+    output=(None, "Folder for the data set; it appears when the build is complete.", place),
+    languages=("core", "25 languages, or all that name half of the emoji (122).", ["core", "all"]),
+    seed=(0, "Chooses the 3% of captions per under-resourced language."),
+    keyword_captions=(False, "Also use CLDR's keywords as training captions."),
+    held_out_names=(False, "Leave a fifth of the test's names out of training, see docs/data.md."),
+    cache=("", "Folder for the fetched packages, 250 MB; empty: emoji_packages beside --output.", here),
+)
+def emoji(output, cache, **flag):
     """Builds the emoji benchmark: real pictures, captions and translations in a hundred languages.
 
     python -m mural_tf emoji --output=data/emoji_core --languages=core
     """
-    flag = cli.define(
-        output=(None, "Folder for the data set; it appears when the build is complete.", place),
-        languages=("core", "25 languages, or all that name half of the emoji (122).", ["core", "all"]),
-        seed=(0, "Chooses the 3% of captions per under-resourced language."),
-        keyword_captions=(False, "Also use CLDR's keywords as training captions."),
-        held_out_names=(False, "Leave a fifth of the test's names out of training, see docs/data.md."),
-    )
-    cache = cli.define(
-        cache=("", "Folder for the fetched packages, 250 MB; empty: emoji_packages beside --output.", here)
-    )
+    from mural_tf.data.dataset_folder import describe
+    from mural_tf.data.datasets.emoji.benchmark import build_emoji
+    from mural_tf.files import as_path
 
-    def main(_) -> None:
-        import pathlib
-
-        from mural_tf.data.dataset_folder import describe
-        from mural_tf.data.datasets.emoji.benchmark import build_emoji
-        from mural_tf.files import as_path
-
-        output = as_path(flag["output"])
-        if not cache["cache"] and not isinstance(output, pathlib.Path):
-            raise UserError(f"--output={output} is in a store: name a folder of this machine with --cache.")
-        packages = cache["cache"] or output.parent / "emoji_packages"
-        print(describe(build_emoji(cache=packages, **flag)))
-
-    return main
+    folder = as_path(output)
+    if not cache and not isinstance(folder, pathlib.Path):
+        raise UserError(f"--output={output} is in a store: name a folder of this machine with --cache.")
+    print(describe(build_emoji(output=output, cache=cache or folder.parent / "emoji_packages", **flag)))
 
 
-def shapes():
+@cli.command(
+    output=(None, "Folder for the data set.", place),
+    seed=(0, "Chooses the scenes of each split, the drawings and the captioned 3%."),
+    images=(2_000, "Training pictures.", 1),
+    image_size=(48, "Side of a picture in pixels.", 16),
+)
+def shapes(**flag):
     """Builds the shapes data set: drawn pictures with captions in six languages, without any download.
 
     python -m mural_tf shapes --output=data/shapes
     """
-    flag = cli.define(
-        output=(None, "Folder for the data set.", place),
-        seed=(0, "Chooses the scenes of each split, the drawings and the captioned 3%."),
-        images=(2_000, "Training pictures.", 1),
-        image_size=(48, "Side of a picture in pixels.", 16),
-    )
+    from mural_tf.data.dataset_folder import describe
+    from mural_tf.data.datasets.shapes import build_shapes
 
-    def main(_) -> None:
-        from mural_tf.data.dataset_folder import describe
-        from mural_tf.data.datasets.shapes import build_shapes
-
-        print(describe(build_shapes(**flag, progress=True)))
-
-    return main
+    print(describe(build_shapes(**flag, progress=True)))
 
 
-def xla_check():
+@cli.command(
+    config=cli.define_config,
+    batch=(2, "Images, captions and text pairs."),
+    vocabulary_size=(0, "Word pieces; 0: the configuration's bound."),
+    compile=(False, "Compile and run one step too."),
+)
+def xla_check(config, batch, vocabulary_size, compile):
     """Tells what of a configuration's training step a TPU would refuse.
 
     python -m mural_tf xla_check --config=configs/mural_base.py --batch=2 --compile
     """
-    config = cli.define_config()
-    flag = cli.define(
-        batch=(2, "Images, captions and text pairs."),
-        vocabulary_size=(0, "Word pieces; 0: the configuration's bound."),
-        compile=(False, "Compile and run one step too."),
-    )
+    from mural_tf.training.tpu_check import check
 
-    def main(_) -> None:
-        from mural_tf.training.tpu_check import check
-
-        check(config.value, flag["vocabulary_size"] or config.value.vocabulary.size, flag["batch"], flag["compile"])
-
-    return main
+    check(config, vocabulary_size or config.vocabulary.size, batch, compile)
 
 
 COMMANDS = {
-    "pretrain": Command(pretrain),
-    "finetune": Command(finetune),
-    "catalogue": Command(catalogue, positional=True),
-    "evaluate": Command(evaluate),
-    "export": Command(export),
+    "pretrain": pretrain,
+    "finetune": finetune,
+    "catalogue": catalogue,
+    "evaluate": evaluate,
+    "export": export,
     "embed": Command(embed, positional=True),
     "search index": Command(search_index, positional=True),
     "search query": Command(search_query, positional=True),
     "search delete": Command(search_delete, positional=True),
     "serve": Command(serve),
-    "analyse languages": Command(analyse_languages),
-    "analyse errors": Command(analyse_errors),
-    "analyse doctor": Command(analyse_doctor),
-    "import": Command(import_weights, positional=True),
+    "analyse languages": analyse_languages,
+    "analyse errors": analyse_errors,
+    "analyse doctor": analyse_doctor,
+    "import": import_weights,
     "convert": Command(convert, positional=True),
     "vocabulary": Command(vocabulary, positional=True),
-    "count": Command(count, positional=True),
-    "features": Command(features),
-    "translate": Command(translate),
-    "word_by_word": Command(word_by_word),
-    "emoji": Command(emoji),
-    "shapes": Command(shapes),
-    "xla_check": Command(xla_check),
+    "count": count,
+    "features": features,
+    "translate": translate,
+    "word_by_word": word_by_word,
+    "emoji": emoji,
+    "shapes": shapes,
+    "xla_check": xla_check,
 }
 
 

@@ -83,7 +83,8 @@ def catalogue(
         return None
     if not source:
         raise UserError(NO_SOURCE)
-    _check_source(source)
+    if source != NOTHING and "://" not in source and not as_path(source).exists():
+        raise UserError(f"--from={source}: there is no such workdir, export or module.")
     if translations:
         _check_translations(translations, source)
     folder = as_path(output)
@@ -92,12 +93,6 @@ def catalogue(
     busy = f"Another process is at work in {output}: wait for it, or choose another folder."
     with exclusive_lock(folder / "catalogue.lock", busy):
         return _make(understood, folder, source, config, translations)
-
-
-def _check_source(source: str) -> None:
-    """Raises `UserError` for a model that is not there, before the table is read."""
-    if source != NOTHING and "://" not in source and not as_path(source).exists():
-        raise UserError(f"--from={source}: there is no such workdir, export or module.")
 
 
 def _check_translations(translations: Sequence[str], source: str) -> None:
@@ -135,7 +130,8 @@ def _make(
     report = {"table": understood.describe().splitlines(), **report_of(data)}
     write_whole(folder / REPORT, json.dumps(report, indent=1, ensure_ascii=False) + "\n")
     print("\n".join([describe(data), *report_lines(report)]), flush=True)
-    _check_splits(report, data)
+    if "train" not in report["pictures"]:
+        raise UserError(f"{data}: no picture with a caption is left to train on: give more rows.")
     if not _train(source, _for_data(config, data, source, report), folder / WORKDIR):
         return None
     if translations and not _teach(translations, folder):
@@ -207,11 +203,6 @@ def report_lines(report: Mapping) -> list[str]:
 
 
 # Training.
-
-
-def _check_splits(report: Mapping, data: pathlib.Path) -> None:
-    if "train" not in report["pictures"]:
-        raise UserError(f"{data}: no picture with a caption is left to train on: give more rows.")
 
 
 def _for_data(config: ConfigDict, data: pathlib.Path, source: str, report: Mapping) -> ConfigDict:
@@ -334,8 +325,8 @@ def _examples(data: pathlib.Path) -> list:
 def next_lines(folder: pathlib.Path) -> list[str]:
     """Returns what there is now, and commands that go on from there, as a shell takes them."""
     queries = _examples(folder / DATA)
-    index, workdir, data = (quoted(path) for path in (folder / INDEX, _trained(folder), folder / DATA))
-    model = quoted(_model_of(folder))
+    places = (folder / INDEX, _trained(folder), folder / DATA, _model_of(folder), folder / "errors.html")
+    index, workdir, data, model, errors = (shlex.quote(str(path)) for path in places)
     text = shlex.quote(queries[0].text if queries else "a sentence")
     lines = ["", "Written:", f"  {folder / REPORT}  what was read"]
     skipped = folder / DATA / SKIPPED
@@ -347,11 +338,5 @@ def next_lines(folder: pathlib.Path) -> list[str]:
     split = "test" if list((folder / DATA / "image_text").glob("test-*")) else "dev" if queries else ""
     if split:
         lines.append(f"  python -m mural_tf evaluate --model={workdir} --data_dir={data} --split={split}")
-        errors = quoted(folder / "errors.html")
         lines.append(f"  python -m mural_tf analyse errors --model={workdir} --data_dir={data} --output={errors}")
     return lines
-
-
-def quoted(path: pathlib.Path) -> str:
-    """Returns a path as a shell takes it."""
-    return shlex.quote(str(path))

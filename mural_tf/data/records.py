@@ -42,6 +42,7 @@ from mural_tf.data.skipped import (
 )
 from mural_tf.errors import UserError
 from mural_tf.files import as_path, json_field, read_json
+from mural_tf.paths import let_tensorflow_read
 
 REQUESTS = 32  # to an object store at a time
 
@@ -113,7 +114,7 @@ def find_files(directory: str | pathlib.Path, kind: str, split: str) -> list[str
     directory = str(directory)
     if not directory:
         raise UserError("No data folder given: set --config.data.directory to a folder of TFRecords.")
-    as_path(directory).is_dir()  # registers s3://, and says what is missing for schemes that nothing here reads
+    let_tensorflow_read(directory)
     if not tf.io.gfile.isdir(directory):
         raise UserError(f"The data folder {directory} does not exist.")
     files = tf.io.gfile.glob(f"{directory}/{kind}/{split}-*.tfrecord")

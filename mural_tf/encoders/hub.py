@@ -24,7 +24,7 @@ from mural_tf.encoders.layers import current_pass
 from mural_tf.encoders.saved_models import check_graph
 from mural_tf.encoders.towers import finish_tower
 from mural_tf.errors import UserError
-from mural_tf.paths import SCHEMES
+from mural_tf.paths import CLIENTS
 from mural_tf.remote_folders import local_copy
 from mural_tf.text.word_pieces import TOKENS
 
@@ -119,7 +119,7 @@ def load_module(handle: str, tower: str, interface: str):
             f"{tower}.name='hub' needs {tower}.handle: a TF-Hub handle such as https://tfhub.dev/google/LaBSE/2, or a "
             "local folder with a SavedModel."
         )
-    if handle.startswith(tuple(f"{scheme}://" for scheme in SCHEMES)):
+    if handle.startswith(tuple(f"{scheme}://" for scheme in CLIENTS)):
         return load_module(str(local_copy(handle)), tower, interface)
     if "://" not in handle and not pathlib.Path(handle).is_dir():
         raise UserError(f"{tower}.handle={handle!r} is neither a local folder nor a URL.")

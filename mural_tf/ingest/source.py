@@ -7,8 +7,8 @@ import difflib
 import functools
 import inspect
 import pathlib
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Callable, ClassVar, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 

@@ -12,11 +12,10 @@ import collections
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Optional
 
 import tensorflow as tf
 
-Shape = tuple[Optional[int], ...]
+Shape = tuple[int | None, ...]
 
 
 @dataclasses.dataclass(frozen=True)

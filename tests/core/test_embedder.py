@@ -1,5 +1,6 @@
 """`Embedder` and `load`: in memory, from a workdir, from an export; and every way in which a folder can be wrong."""
 
+import doctest
 import functools
 import io
 import json
@@ -54,8 +55,7 @@ def png(color, size=(8, 8)):
 class ColorModel:
     """Maps an image to its mean colour and a text to its numbers of a, b and c, L2-normalised."""
 
-    def __init__(self):
-        self.batches = []
+    batches = []  # the shapes of what was encoded
 
     def embed_images(self, images):
         return tf.math.l2_normalize(tf.reduce_mean(tf.cast(images, tf.float32), [1, 2]), axis=-1)
@@ -77,12 +77,10 @@ def _longest(texts):
     return tf.maximum(tf.reduce_max(tf.strings.length(texts)), 1)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def color_embedder():
-    config = small_config()
-    model = ColorModel()
-    embedder = Embedder.from_model(model, byte_tokenizer, config)
-    embedder.model = model
+    embedder = Embedder.from_model(ColorModel(), byte_tokenizer, small_config())
+    embedder.encode_text("traced")
     return embedder
 
 
@@ -158,11 +156,12 @@ def test_error_of_a_generator_reaches_the_caller(color_embedder):
 
 def test_texts_keep_their_order_and_are_batched_by_length(color_embedder):
     texts = ["c" * 9, "a", "b" * 5, "", "a", "a" * 8, "ü c", "bb"]
+    ColorModel.batches.clear()
     embeddings = color_embedder.encode_text(texts, batch_size=3)
     a, b, c = np.eye(3)
     assert np.abs(embeddings - [c, a, b, 0 * a, a, a, c, b]).max() < 1e-6
     # "a" once, sorted by bytes: "", a, bb | ü c (4 bytes), bbbbb, aaaaaaaa | ccccccccc
-    assert color_embedder.model.batches == [(3, 2), (3, 8), (1, 9)]
+    assert ColorModel.batches == [(3, 2), (3, 8), (1, 9)]
 
 
 def test_nothing_gives_an_empty_matrix(color_embedder):
@@ -261,6 +260,11 @@ def test_workdir_equals_the_model_in_memory(workdir):
     assert encoded.shape == (5, embedder.embedding_size)
     assert np.abs(np.linalg.norm(encoded, axis=1) - 1).max() < 1e-5
     assert np.abs(encoded[0] - encoded[2]).max() > 1e-3  # different texts, different vectors
+
+
+def test_the_example_of_load_runs(workdir):
+    results = doctest.testmod(loading, extraglobs={"folder": workdir[0]})
+    assert results.attempted == 2 and not results.failed
 
 
 def damaged(workdir, tmp_path, change):

@@ -4,11 +4,11 @@ import json
 import pathlib
 import shutil
 
+import fsspec
 import numpy as np
 import pytest
 
 import mural_tf
-from mural_tf import paths as remote
 from mural_tf.errors import UserError
 from mural_tf.export import versions as published
 from mural_tf.export.versions import add_version, choose_number, follow, models_of, newest_description, newest_version
@@ -62,36 +62,9 @@ def test_a_version_that_is_killed_while_it_appears_is_passed_over(tmp_path, monk
         choose_number(export, "next")
 
 
-class Folder:
-    """The file system of a store, in a folder; of a name as `s3://…/NAME`."""
-
-    def __init__(self, folder):
-        self._folder = folder
-
-    def _path(self, name):
-        return self._folder / name.partition("://")[2]
-
-    def open(self, name, mode):
-        self._path(name).parent.mkdir(parents=True, exist_ok=True)
-        return self._path(name).open(f"{mode}b")
-
-    def is_file(self, name):
-        return self._path(name).is_file()
-
-    def is_dir(self, name):
-        return bool(self.walk(name))
-
-    def walk(self, name):
-        found = [path.relative_to(self._folder) for path in self._path(name).rglob("*") if path.is_file()]
-        return sorted(f"s3://{path}" for path in found)
-
-    def remove(self, name):
-        self._path(name).unlink()
-
-
 def test_a_store_gets_the_graphs_and_the_card_last_and_is_followed(tmp_path, monkeypatch):
-    system, store, order = Folder(tmp_path / "store"), as_path("s3://bucket/export"), []
-    monkeypatch.setattr(remote, "_system", lambda name: system)
+    fsspec.filesystem("memory").store.clear()
+    store, order = as_path("memory://bucket/export"), []
     copy = published.copy_file
     monkeypatch.setattr(published, "copy_file", lambda a, b: (order.append(str(b)), copy(a, b))[1])
     local = tmp_path / "local"

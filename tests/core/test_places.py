@@ -3,17 +3,12 @@
 A new flag or field that takes a text fails here until it says what it is: a place, or one of the texts below.
 """
 
-import contextlib
-import io
-import os
-import sys
-
-import forked
 import pytest
 from absl import flags
 from ml_collections import ConfigDict
+from test_commands import run_here, without_new_flags
 
-from mural_tf.commands import COMMANDS, run
+from mural_tf.commands import COMMANDS
 from mural_tf.config import base_config
 from mural_tf.errors import UserError
 from mural_tf.evaluation.protocol import default_protocol
@@ -54,9 +49,9 @@ WORKS = {
 }
 
 
-@forked.apart
-def test_every_flag_is_settled():
-    for command in COMMANDS:
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_flag_is_settled(command):
+    with without_new_flags():
         found = text_flags(command)
         here = HERE.get(command, set())
         assert set(found) - TEXTS == WORKS[command] | here, (command, sorted(found))
@@ -74,17 +69,16 @@ def test_every_flag_is_settled():
 
 
 def text_flags(command):
-    """Defines a command's flags, without those of the command before, and returns those that take texts."""
-    own = ("mural_tf.commands", "mural_tf.cli")
-    for name in list(flags.FLAGS):
-        if flags.FLAGS.find_module_defining_flag(name) in own:
-            delattr(flags.FLAGS, name)
+    """Defines a command's flags and returns those that take texts."""
+    before = set(flags.FLAGS)
     COMMANDS[command].define()
     kinds = ("string", "multi string", "comma separated list of strings", "")
-    names = [name for name in flags.FLAGS if flags.FLAGS.find_module_defining_flag(name) in own and "." not in name]
-    found = {name: flags.FLAGS[name] for name in names if not isinstance(flags.FLAGS[name].default, (bool, int, float))}
-    enums = {name for name, flag in found.items() if isinstance(flag.parser, flags.EnumParser)}
-    return {name: flag for name, flag in found.items() if name not in enums and flag.flag_type() in kinds}
+    found = {name: flags.FLAGS[name] for name in set(flags.FLAGS) - before if "." not in name}
+    return {
+        name: flag for name, flag in found.items()
+        if not isinstance(flag.default, (bool, int, float)) and not isinstance(flag.parser, flags.EnumParser)
+        and flag.flag_type() in kinds
+    }  # fmt: skip
 
 
 def check(flag, value):
@@ -145,16 +139,9 @@ def test_fields_are_refused_before_anything_is_written(tmp_path, monkeypatch, na
     ["search", "index", "hdfx://b/x", "--model=.", "--output=out", "--approximate=none"],
     ["shapes", "--output=hdfx://b/x"],
 ])  # fmt: skip
-def test_a_command_that_is_refused_writes_nothing(tmp_path, words):
-    code, errors = forked.call(refused, words, tmp_path)
-    assert code == 1 and errors.count("\n") == 1 and "no file system is installed that reads it" in errors, errors
+def test_a_command_that_is_refused_writes_nothing(tmp_path, monkeypatch, capsys, words):
+    monkeypatch.chdir(tmp_path)
+    assert run_here(COMMANDS, *words) == 1
+    errors = capsys.readouterr().err
+    assert errors.count("\n") == 1 and "no file system is installed that reads it" in errors, errors
     assert not list(tmp_path.iterdir())
-
-
-def refused(words, folder):
-    """Runs a command in a folder and returns its exit code and what it printed as errors."""
-    os.chdir(folder)
-    sys.argv = ["mural_tf", *words]
-    with contextlib.redirect_stderr(io.StringIO()) as errors, pytest.raises(SystemExit) as end:
-        run()
-    return end.value.code, errors.getvalue()

@@ -1,110 +1,102 @@
-"""Runs in a store on its bad days: failed, slow and dropped answers, no permission, no room. Checkpoints stay whole."""
+"""Folders in a store on its bad days: failed, slow and dropped answers, no permission, no room. What is there is whole.
 
-import json
+The store's client and server are real; what trains in such a folder is in test_remote_folders.py.
+"""
+
 import os
-import pathlib
-import subprocess
-import sys
+import shutil
+import tempfile
 
 import pytest
-import tensorflow as tf
+import s3fs
 from object_store import object_store, stored
 from store_proxy import DROP, proxy_before
 
-from mural_tf.data.datasets.shapes import build_shapes
-
-PROGRAM = """
-import sys
 from mural_tf import remote_folders
-remote_folders.EVERY, remote_folders.LEASE = 0.5, 3.0
-from mural_tf.commands import run
-sys.argv[1:] = ["pretrain", "--config=shapes_smoke", *sys.argv[1:]]
-run()
-"""
-SMALL = ["--config.train.steps=30", "--config.train.checkpoint_every=10", "--config.train.log_every=10",
-         "--config.train.image_text_batch=16", "--config.train.text_text_batch=16", "--config.train.export=False",
-         "--config.vocabulary.builder=tokenizers"]  # fmt: skip
-pytestmark = pytest.mark.slow
+from mural_tf.errors import UserError
+from mural_tf.remote_folders import local_copy, local_folder, share
+
+FOLDER = "s3://bucket/run"
+
+
+@pytest.fixture(scope="module")
+def store():
+    """A proxy and the client of the store behind it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(remote_folders, "EVERY", 0.2)
+        patch.setattr(remote_folders, "LEASE", 0.5)
+        with object_store(patch) as client, proxy_before(os.environ["S3_ENDPOINT"], patch) as proxy:
+            s3fs.S3FileSystem.clear_instance_cache()  # it goes to the proxy from now on
+            yield proxy, client
 
 
 @pytest.fixture
-def train(tmp_path, monkeypatch):
-    """Gives a proxy, the store's client, and what runs the training command to its end."""
-    pytest.importorskip("tensorflow_io", reason="s3:// needs tensorflow-io")
-    build_shapes(tmp_path / "data")
-    (tmp_path / "here").mkdir()
-    program = [sys.executable, "-c", PROGRAM, *SMALL, f"--config.data.directory={tmp_path / 'data'}"]
-
-    def run(workdir="s3://bucket/run"):
-        environment = {**os.environ, "PYTHONPATH": str(pathlib.Path(__file__).resolve().parents[2])}
-        command = [*program, f"--workdir={workdir}"]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=tmp_path / "here")
-        assert "Traceback" not in done.stderr and not list((tmp_path / "here").iterdir()), done.stderr
-        return done
-
-    with object_store(monkeypatch) as client, proxy_before(os.environ["S3_ENDPOINT"], monkeypatch) as proxy:
-        yield run, proxy, client
+def proxy(store):
+    """The proxy before an empty folder."""
+    proxy, client = store
+    for name in stored(client, "run"):
+        client.delete_object(Bucket="bucket", Key=f"run/{name}")
+    yield proxy
+    proxy.rule = lambda method, path, number: None
 
 
-def test_bad_days_are_lived_through(train):
-    run, proxy, client = train
+def save(folder, step):
+    """Writes what a checkpoint consists of; returns {name: content}."""
+    written = {f"checkpoints/ckpt-{step}.{end}": os.urandom(999) for end in ("data-00000-of-00001", "index")}
+    for name, content in written.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(content)
+    share(folder)
+    return written
+
+
+def test_bad_days_are_lived_through(proxy, store):
+    proxy.requests.clear()
     proxy.rule = lambda method, path, number: {1: 503, 4: DROP, 8: 0.2, 11: 500}.get(number % 13)
-    done = run()
-    assert done.returncode == 0, done.stderr
+    with local_folder(FOLDER) as folder:
+        written = {**save(folder, 10), **save(folder, 20), **save(folder, 30)}
+    assert {name: local_copy(f"{FOLDER}/{name}").read_bytes() for name in written} == written
     assert {answer for _, _, answer in proxy.requests} == {None, 503, 500, DROP, 0.2}
-    assert {"summary.json", "checkpoints/ckpt-30.index"} <= set(stored(client, "run"))
-
-
-def rows_of_training(content: bytes) -> dict[int, dict]:
-    """The rows of metrics.jsonl by step, without those of evaluations."""
-    rows = [json.loads(line) for line in content.decode().splitlines()]
-    return {row["step"]: row for row in rows if "train/loss" in row}
+    proxy.rule = lambda method, path, number: None
+    assert stored(store[1], "run") == written
 
 
 @pytest.mark.parametrize("status, refused", [(403, ""), (507, "ckpt-20.index")])
-def test_a_store_that_takes_nothing_more_keeps_the_last_checkpoint(train, tmp_path, status, refused):
+def test_a_store_that_takes_nothing_more_keeps_the_last_checkpoint(proxy, store, status, refused):
     """From the first checkpoint on all writes, or that of the second one's index, which makes it whole."""
-    run, proxy, client = train
-    saved = []
-
-    def rule(method, path, number):
-        answer = status if saved and method in ("PUT", "POST") and refused in path else None
-        if method == "PUT" and path.endswith("ckpt-10.index"):
-            saved.append(path)
-        return answer
-
-    proxy.rule = rule
-    done = run()
-    assert done.returncode == 1
-    last = done.stderr.strip().splitlines()[-1]
-    assert last.startswith("Error: Cannot write to s3://bucket/run: ") and "is kept: copy it there" in last, last
-    found = stored(client, "run")
-    indexes = {name for name in found if name.endswith(".index")}
-    assert indexes == {"checkpoints/ckpt-10.index"} and "summary.json" not in found
-    assert not refused or "checkpoints/ckpt-20.data-00000-of-00001" in found
-    for name in ("ckpt-10.index", "ckpt-10.data-00000-of-00001"):
-        (tmp_path / name).write_bytes(found[f"checkpoints/{name}"])
-    reader = tf.train.load_checkpoint(str(tmp_path / "ckpt-10"))
-    assert all(reader.get_tensor(name) is not None for name in reader.get_variable_to_shape_map())
+    with pytest.raises(UserError) as error:
+        with local_folder(FOLDER) as folder:
+            first = save(folder, 10)
+            proxy.rule = lambda method, path, number: status if method in ("PUT", "POST") and refused in path else None
+            save(folder, 20)
+    message = str(error.value)
+    assert message.startswith("Cannot write to s3://bucket/run: ") and f"{folder}, which is kept" in message, message
+    assert (folder / "checkpoints/ckpt-20.index").exists()
+    shutil.rmtree(folder)
     proxy.rule = lambda method, path, number: None
-    again = run()
-    assert again.returncode == 0, again.stderr
-    after = stored(client, "run")
-    assert {"summary.json", "checkpoints/ckpt-30.index"} <= set(after)
-    one, two = (rows_of_training(files["metrics.jsonl"]) for files in (found, after))
-    assert list(two) == [10, 20, 30] and two[10] == one[10]  # times and all: it went on from the tenth
-    assert two[30] != one.get(30)
+    found = stored(store[1], "run")
+    assert first.items() <= found.items() and "checkpoints/ckpt-20.index" not in found
+    assert not refused or "checkpoints/ckpt-20.data-00000-of-00001" in found
+    with local_folder(FOLDER) as folder:
+        assert all((folder / name).read_bytes() == content for name, content in first.items())
 
 
-@pytest.mark.parametrize("methods, reason", [
-    (("GET", "HEAD", "PUT", "POST", "DELETE"), "AccessDenied"),
-    (("PUT", "POST"), "AccessDenied"),
-    (("GET", "HEAD"), "what is written there is not found again"),
-])  # fmt: skip
-def test_a_bucket_without_permission_is_one_line(train, methods, reason):
-    run, proxy, client = train
+@pytest.mark.parametrize("methods", [("GET", "HEAD", "PUT", "POST", "DELETE"), ("PUT", "POST"), ("GET", "HEAD")])
+def test_a_bucket_without_permission_is_one_line(proxy, store, methods, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     proxy.rule = lambda method, path, number: 403 if method in methods else None
-    done = run()
-    assert done.returncode == 1 and done.stderr.count("\n") == 1 and reason in done.stderr, done.stderr
-    assert done.stderr.startswith("Error: Cannot read and write s3://bucket/run: ")
-    assert set(stored(client, "run")) <= {"in_use.lock"}
+    message = "^Cannot read and write s3://bucket/run: (Forbidden|AccessDenied|Access Denied).*your permissions"
+    with pytest.raises(UserError, match=message), local_folder(FOLDER):
+        pass
+    assert not list(tmp_path.iterdir())
+    proxy.rule = lambda method, path, number: None
+    assert not stored(store[1], "run")
+
+
+def test_a_bucket_that_is_not_there_is_one_line(store):
+    for place in ("s3://nobucket/run", "s3://nobucket"):
+        with pytest.raises(UserError, match="The specified bucket does not exist|does not exist, is empty"):
+            local_copy(place)
+    with pytest.raises(UserError, match="Cannot read and write s3://nobucket/run: The specified bucket does not exist"):
+        with local_folder("s3://nobucket/run"):
+            pass

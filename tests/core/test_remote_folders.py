@@ -1,196 +1,137 @@
 """Workdirs in an object store: kept in step, taken by one run at a time, killed and resumed."""
 
-import io
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
 
+import fsspec
 import numpy as np
 import pytest
 from object_store import object_store, stored, upload
 
 from mural_tf import files, remote_folders
 from mural_tf.errors import UserError
+from mural_tf.paths import RemotePath
 from mural_tf.remote_folders import Mirror, local_folder, shown
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
-class Upload(io.BytesIO):
-    """What is written is there when it is closed."""
-
-    def __init__(self, path):
-        super().__init__()
-        self.path = path
-
-    def close(self):
-        if not self.closed:
-            self.path.write_bytes(self.getvalue())
-        super().close()
-
-
-class Store:
-    """A folder with the methods of `RemotePath` that a mirror uses, which notes what happens to it."""
-
-    def __init__(self, folder, log=None, name=""):
-        self.folder, self.log, self.name = folder, [] if log is None else log, name
-
-    def __truediv__(self, name):
-        return Store(self.folder, self.log, f"{self.name}/{name}".strip("/"))
-
-    def __str__(self):
-        return f"xx://store/{self.name}".rstrip("/")
-
-    def files(self):
-        return [self / str(p.relative_to(self.folder)) for p in sorted(self.folder.rglob("*")) if p.is_file()]
-
-    def relative_to(self, store):
-        return self.name
-
-    def open(self, mode):
-        return Upload(self) if mode == "wb" else (self.folder / self.name).open(mode)
-
-    def read_text(self):
-        return (self.folder / self.name).read_text()
-
-    def write_bytes(self, data):
-        if "full" in self.log:
-            raise OSError("no space")
-        self.log.append(self.name)
-        (self.folder / self.name).parent.mkdir(parents=True, exist_ok=True)
-        whole = self.folder.with_name(f"{threading.get_ident()}.new")  # as a store: all of it, or what was there
-        whole.write_bytes(data)
-        whole.replace(self.folder / self.name)
-
-    def write_text(self, text):
-        self.write_bytes(text.encode())
-
-    def unlink(self, missing_ok=False):
-        self.log.append(f"-{self.name}")
-        (self.folder / self.name).unlink(missing_ok=missing_ok)
-
-
 @pytest.fixture
 def folders(tmp_path, monkeypatch):
+    """A folder here, one in fsspec's store in memory, and a list of what happens there: names, "-name" if deleted."""
+    fsspec.filesystem("memory").store.clear()
     monkeypatch.setattr(remote_folders, "EVERY", 0.05)
     monkeypatch.setattr(remote_folders, "LEASE", 0.3)
-    (tmp_path / "store").mkdir()
     (tmp_path / "local").mkdir()
-    return tmp_path / "local", Store(tmp_path / "store")
+    store, log = RemotePath("memory://bucket/store"), []
+    unlink, copy_file = RemotePath.unlink, files.copy_file
+
+    def copy(source, target):
+        if "full" in log:
+            raise OSError("no space")
+        log.extend([target.relative_to(store)] if isinstance(target, RemotePath) else [])
+        copy_file(source, target)
+
+    def delete(path, missing_ok=False):
+        log.append(f"-{path.relative_to(store)}")
+        unlink(path, missing_ok)
+
+    for module in (files, remote_folders):
+        monkeypatch.setattr(module, "copy_file", copy)
+    monkeypatch.setattr(RemotePath, "unlink", delete)
+    return tmp_path / "local", store, log
+
+
+def write(folder, *names):
+    for name in names:
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(name)
 
 
 def test_what_says_that_others_are_complete_comes_after_them(folders):
-    local, store = folders
+    local, store, log = folders
+    data, index = "checkpoints/ckpt-5.data-00000-of-00001", "checkpoints/ckpt-5.index"
+    write(local, "summary.json", index, data, "checkpoints/checkpoint", "metrics.jsonl")
+    write(local, ".hidden", "a.partial", "in_use.lock")
     mirror = Mirror(local, store)
-    (local / "checkpoints").mkdir()
-    names = ["summary.json", "checkpoints/ckpt-5.index", "checkpoints/ckpt-5.data-00000-of-00001",
-             "checkpoints/checkpoint", "metrics.jsonl", ".hidden", "a.partial", "in_use.lock"]  # fmt: skip
-    for name in names:
-        (local / name).write_text(name)
     mirror.push()
-    assert (
-        store.log == ["metrics.jsonl", names[2], names[1], names[3], "summary.json"]
-        or store.log.index(names[2]) < store.log.index(names[1]) < store.log.index("summary.json") == len(store.log) - 1
-    )
-    assert set(store.log) == set(names[:5])
-    store.log.clear()
+    assert log == [data, "metrics.jsonl", index, "checkpoints/checkpoint", "summary.json"]
+    log.clear()
     mirror.push()
-    assert store.log == []  # nothing changed
+    assert log == []  # nothing changed
     (local / "metrics.jsonl").write_text("more")
-    (local / names[1]).unlink()
+    (local / index).unlink()
     mirror.push()
-    assert store.log == ["metrics.jsonl", f"-{names[1]}"]
+    assert log == ["metrics.jsonl", f"-{index}"]
+    write(local, "ckpt-9.index")
+    mirror.push()
+    assert len(log) == 2  # it waits for its data
+    write(local, "ckpt-9.data-00000-of-00001")
+    mirror.push()
+    assert log[2:] == ["ckpt-9.data-00000-of-00001", "ckpt-9.index"]
 
 
 def test_an_export_that_did_not_arrive_whole_is_made_again(folders, tmp_path):
-    local, store = folders
-    (local / "export").mkdir()
-    for name in ("model_card.json", "config.json", "vocabulary.txt"):
-        (local / "export" / name).write_text(name)
+    local, store, log = folders
+    write(local, "export/model_card.json", "export/config.json", "export/vocabulary.txt")
     Mirror(local, store).push()
-    assert store.log[-1] == "export/model_card.json"
-    (store.folder / "in_use.lock").write_text("{}")
-    for count, complete in enumerate((True, False)):
-        again = tmp_path / f"again{count}"
+    assert log[-1] == "export/model_card.json"
+    for complete in (True, False):
+        again = tmp_path / f"again{complete}"
         again.mkdir()
         Mirror(again, store).pull()
         assert (again / "export").exists() == complete
-        (store.folder / "export/model_card.json").unlink(missing_ok=True)
-
-
-def test_what_cannot_be_found_again_is_not_taken_for_an_empty_folder(folders):
-    """A store's client says that there is no file where it may not look."""
-    local, store = folders
-    store.files = list
-    with pytest.raises(UserError, match="Cannot read and write xx://store: what is written there is not found again"):
-        Mirror(local, store).begin()
-    assert not list(local.iterdir())
+        (store / "export/model_card.json").unlink(missing_ok=True)
 
 
 def test_what_says_that_a_folder_is_complete_goes_first_and_comes_last(folders):
-    local, store = folders
-    for name in ("dataset.json", "image_text/old.tfrecord"):
-        (store / name).write_text("old")
-    for name in ("dataset.json", "image_text/new.tfrecord", "zebra.txt"):
-        (local / name).parent.mkdir(exist_ok=True)
-        (local / name).write_text("new")
-    store.log.clear()
-    files._upload(local, store, "dataset.json")
-    assert store.log == [
+    _, store, log = folders
+    write(store, "dataset.json", "image_text/old.tfrecord")
+    with files.whole_folder(store, "dataset.json") as partial:
+        write(partial, "dataset.json", "image_text/new.tfrecord", "zebra.txt")
+    assert log == [
         "-dataset.json", "-image_text/old.tfrecord", "image_text/new.tfrecord", "zebra.txt", "dataset.json",
     ]  # fmt: skip
 
 
-def test_an_index_waits_for_its_data(folders):
-    local, store = folders
-    (local / "ckpt-5.index").write_text("index")
-    mirror = Mirror(local, store)
-    mirror.push()
-    assert store.log == []
-    (local / "ckpt-5.data-00000-of-00001").write_text("data")
-    mirror.push()
-    assert store.log == ["ckpt-5.data-00000-of-00001", "ckpt-5.index"]
-
-
 def test_one_run_at_a_time(folders, tmp_path):
-    local, store = folders
+    local, store, _ = folders
     first = Mirror(local, store)
     first.begin()
-    (local / "metrics.jsonl").write_text("row")
-    (tmp_path / "second").mkdir()
-    with pytest.raises(UserError, match="is in use by another run .process"):
-        Mirror(tmp_path / "second", store).begin()
-    first._stop.set()  # it is killed: nothing is renewed from now on
+    write(local, "metrics.jsonl")
+    with pytest.raises(UserError, match="is in use by another run .process"), local_folder(store):
+        pass
+    first._stop.set()  # it is killed: nothing is written from now on
     first._thread.join()
-    (tmp_path / "third").mkdir()
-    third = Mirror(tmp_path / "third", store)
-    third.begin()  # waits for a sign of it, and goes on
-    third.end()
-    assert not (store.folder / "in_use.lock").exists()
-    first.end()
+    with local_folder(store) as second:  # waits for a sign of it, and goes on
+        with pytest.raises(UserError, match="was taken by another run .process .*, which is kept"):
+            first.end()
+        assert (store / "in_use.lock").exists()
+    assert not (store / "in_use.lock").exists() and not second.exists()
 
 
 @pytest.mark.parametrize("handler, expected", [(lambda *_: None, [signal.SIGTERM]), (signal.SIG_DFL, [])])
 def test_a_store_that_cannot_be_written_keeps_what_is_here(folders, monkeypatch, handler, expected):
     """A run that takes signals is asked to stop; elsewhere SIGTERM would end all before anything can say why."""
-    local, store = folders
-    stopped = []
+    _, store, log = folders
+    stopped, end = [], threading.Event()
     monkeypatch.setattr(remote_folders.os, "kill", lambda pid, number: stopped.append(number))
-    monkeypatch.setattr(remote_folders.signal, "getsignal", lambda number: handler)
-    mirror = Mirror(local, store)
-    mirror.begin()
-    (local / "metrics.jsonl").write_text("row")
-    store.log.append("full")
-    mirror._thread.join(30)
-    assert stopped == expected and not mirror._thread.is_alive()
-    with pytest.raises(UserError, match="no space. Everything that is saved lies in .*local, which is kept"):
-        remote_folders._end(mirror, local)
-    assert (local / "metrics.jsonl").read_text() == "row"
+    monkeypatch.setattr(remote_folders.signal, "getsignal", lambda number: end.set() or handler)
+    with pytest.raises(UserError, match="no space. Everything that is saved lies in .*, which is kept") as error:
+        with local_folder(store) as local:
+            write(local, "metrics.jsonl")
+            log.append("full")
+            assert end.wait(30)
+    assert stopped == expected and str(local) in str(error.value)
+    assert (local / "metrics.jsonl").read_text() == "metrics.jsonl"
+    shutil.rmtree(local)
 
 
 def test_names_as_the_user_knows_them(tmp_path, monkeypatch):
@@ -219,7 +160,11 @@ def test_a_run_in_a_store_is_killed_and_goes_on(tmp_path, monkeypatch):
 
     build_shapes(tmp_path / "data")
     (tmp_path / "program.py").write_text(PROGRAM)
-    flags = ["--config.train.steps=60", "--config.train.checkpoint_every=10", "--config.train.log_every=10"]
+    flags = ["--config.train.steps=30", "--config.train.checkpoint_every=10", "--config.train.log_every=10",
+             "--config.train.image_text_batch=16", "--config.train.text_text_batch=16",
+             "--config.train.evaluate_every=0", "--config.vocabulary.builder=tokenizers",
+             "--config.image_tower.name=resnet", "--config.image_tower.width=0.15625",
+             "--config.image_tower.depth=0.5"]  # fmt: skip
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
 
     def command(workdir, data):
@@ -252,9 +197,9 @@ def test_a_run_in_a_store_is_killed_and_goes_on(tmp_path, monkeypatch):
         assert {"config.json", "summary.json", "metrics.jsonl", "export/config.json"} <= set(found)
         assert "in_use.lock" not in found
         rows = [json.loads(line)["step"] for line in found["metrics.jsonl"].decode().splitlines()]
-        assert sorted(set(rows)) == list(range(10, 61, 10))
-        ours = (tmp_path / "w/checkpoints/ckpt-60.data-00000-of-00001").read_bytes()
-        theirs = found["checkpoints/ckpt-60.data-00000-of-00001"]
+        assert sorted(set(rows)) == [10, 20, 30]
+        ours = (tmp_path / "w/checkpoints/ckpt-30.data-00000-of-00001").read_bytes()
+        theirs = found["checkpoints/ckpt-30.data-00000-of-00001"]
         assert np.array_equal(np.frombuffer(ours, np.uint8), np.frombuffer(theirs, np.uint8))
         assert not (tmp_path / "s3:").exists()
         finished = subprocess.run(remote, env=environment, capture_output=True, text=True)

@@ -12,31 +12,23 @@ PUBLIC = ["mural_tf/__init__.py", "mural_tf/embedder.py", "mural_tf/loading.py",
 OPTIONS = ["--strict", "--allow-untyped-decorators", "--ignore-missing-imports", "--follow-imports=silent"]
 
 
-def check(*files, cache):
-    command = [sys.executable, "-m", "mypy", *OPTIONS, f"--cache-dir={cache}", *map(str, files)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+MISTAKES = [
+    "mural_tf.load(1)",
+    "mural_tf.load('a').encode_text('one text', size=3)",
+    "mural_tf.load('a').encode_image([1.5])",
+    "mural_tf.load('a').encode_image([], on_error='ignore')",
+    "mural_tf.load('a').encode_image(['a.jpg']).no_such_name",
+]
 
 
 @pytest.mark.slow
-def test_the_public_interface_and_a_users_program_pass_strictly(tmp_path):
+def test_the_public_interface_and_a_users_program_pass_strictly_and_mistakes_are_found(tmp_path):
+    """Names that were `Any` would let the mistakes pass."""
     pytest.importorskip("mypy", reason="needs mypy: pip install 'mural-tf[test]'")
-    done = check(*PUBLIC, "tests/typed_use.py", cache=tmp_path / "cache")
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-@pytest.mark.slow
-def test_mistakes_of_a_users_program_are_found(tmp_path):
-    """Names that were `Any` would let them pass."""
-    pytest.importorskip("mypy", reason="needs mypy: pip install 'mural-tf[test]'")
-    mistakes = [
-        "mural_tf.load(1)",
-        "mural_tf.load('a').encode_text('one text', size=3)",
-        "mural_tf.load('a').encode_image([1.5])",
-        "mural_tf.load('a').encode_image([], on_error='ignore')",
-        "mural_tf.load('a').encode_image(['a.jpg']).no_such_name",
-    ]
-    program = tmp_path / "program.py"
-    program.write_text("import mural_tf\n" + "\n".join(mistakes) + "\n", encoding="utf-8")
-    printed = check(program, cache=tmp_path / "cache").stdout
-    found = {int(line.split(":")[1]) for line in printed.splitlines() if ": error:" in line}
-    assert found == set(range(2, 2 + len(mistakes))), printed
+    wrong = tmp_path / "wrong.py"
+    wrong.write_text("import mural_tf\n" + "\n".join(MISTAKES) + "\n", encoding="utf-8")
+    command = [sys.executable, "-m", "mypy", *OPTIONS, f"--cache-dir={tmp_path / 'cache'}", *PUBLIC]
+    done = subprocess.run([*command, "tests/typed_use.py", wrong], cwd=ROOT, capture_output=True, text=True)
+    errors = [line for line in done.stdout.splitlines() if ": error:" in line]
+    assert all("wrong.py" in line for line in errors), done.stdout + done.stderr
+    assert {int(line.split(":")[1]) for line in errors} == set(range(2, 2 + len(MISTAKES))), done.stdout

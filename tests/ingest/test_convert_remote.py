@@ -63,8 +63,3 @@ def test_a_bucket_gives_and_takes_the_same_bytes(tmp_path, monkeypatch, workers)
             run(["opus:s3://bucket/missing*.zip"], tmp_path / "none", workers=0)
         with pytest.raises(UserError, match="Cannot write to s3://nobucket"):
             run(sources(tmp_path / "in"), "s3://nobucket/out", workers=workers)
-
-
-def test_schemes_that_nothing_here_reads(tmp_path):
-    with pytest.raises(UserError, match="hdfx://b/a.zip: no file system is installed that reads it"):
-        run(["opus:hdfx://b/a.zip"], tmp_path / "out")
