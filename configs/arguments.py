@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Union
 
 from mural_tf.errors import UserError
 
-Field = Union[type, Sequence[str]]  # int, str, or the values to choose from
+Field = type | Sequence[str]  # int, str, or the values to choose from
 
 
 def parse(text: str, variants: Mapping[str, Mapping[str, Field]]) -> tuple[str, dict]:

@@ -13,7 +13,7 @@ import pathlib
 import sqlite3
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple, Union
+from typing import NamedTuple
 
 from mural_tf.data import tfrecord
 from mural_tf.data.pictures import ENDINGS, BadImage, path_below
@@ -52,7 +52,7 @@ class Piece(NamedTuple):
     unit: Unit
 
 
-Found = Union[tuple[Item, object], Unreadable]
+Found = tuple[Item, object] | Unreadable
 
 
 def find(kind: str, sources: Sequence[str], split: str = "") -> Iterator[Found]:

@@ -19,7 +19,7 @@ import json
 import pathlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Union
+from typing import Any, NamedTuple
 
 from mural_tf.data.pictures import ENDINGS
 from mural_tf.errors import UserError
@@ -40,7 +40,7 @@ from mural_tf.text_files import (
     unpacked_size,
 )
 
-Value = Union[str, bytes, tuple[str, ...]]
+Value = str | bytes | tuple[str, ...]
 CSV, JSON_LINES, JSON, PARQUET = "CSV", "JSON lines", "JSON", "Parquet"
 DOWNLOADS, PICTURES = "img2dataset's output", "pictures with texts beside them"
 _FORMS = {".csv": CSV, ".tsv": CSV, ".tab": CSV, ".txt": CSV, ".jsonl": JSON_LINES, ".ndjson": JSON_LINES}
