@@ -270,7 +270,9 @@ class _ConfigParser(flags.ArgumentParser):
         config = self._reader.parse(find_config(path))
         of_file = config.model  # a file that could not be loaded raises here
         name = last_value("config.model", sys.argv[1:])
-        if name and name != of_file:
+        if not name and any(argument.lstrip("-").startswith("config.method.") for argument in sys.argv[1:]):
+            name = of_file  # a file need not mount the method whose fields it leaves as they are
+        if name and (name != of_file or not config.method):
             with config.unlocked():
                 _mount(config, name)
         return config

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import math
 import pathlib
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -259,12 +258,7 @@ def restore_from_export(model: DualEncoder, directory: str | pathlib.Path) -> No
 
 
 def _numbers_of_card(path: pathlib.Path) -> dict[str, float]:
-    card = read_json(path)
-    temperature = json_field(card, "temperature", float, path)
-    if not temperature > 0:
-        raise UserError(f"{path}: temperature is {temperature}, expected a positive number.")
-    known = {"log_temperature": math.log(temperature)}  # all that older exports hold
-    return {**known, **json_field(card, "learned_numbers", dict[str, float], path, {})}
+    return json_field(read_json(path), "learned_numbers", dict[str, float], path)
 
 
 def _matched(variables: Sequence[tf.Variable], folder: pathlib.Path) -> list[tuple[tf.Variable, tf.Tensor]]:

@@ -56,6 +56,10 @@ class EmbN(DualEncoder):
         super().__init__(image_encoder, text_encoder, config, **kwargs)
         self._check()
 
+    @classmethod
+    def has_image_text_head(cls):
+        return False  # its text tower ends where images are
+
     def build_head(self, name):
         return Columns(0, self.embedding_size, name=f"{name}_head", dtype="float32")
 
@@ -64,17 +68,16 @@ class EmbN(DualEncoder):
         """The settings that all triplet losses share."""
         return dict(margin=self.options.margin, distance=self.options.distance, top=self.options.top)
 
-    def image_text_loss(self, image, caption, ids, rows):
+    def image_text_loss(self, image, caption, ids):
         """L_triplet, of every sentence with its image."""
         return image_sentence_loss(
-            image,
+            image.values,
             caption,
-            tf.range(tf.shape(caption)[0]) // self.options.captions_per_image,
+            tf.range(caption.total) // self.options.captions_per_image,
             ids["image_id"],
             ids["caption_language_id"],
             sentence_factor=self.options.sentence_factor,
             structure_factor=self.options.structure_factor,
-            rows=rows["caption"],
             **self.triplets,
         )
 
