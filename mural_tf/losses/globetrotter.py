@@ -56,8 +56,8 @@ def nt_xent(pairs: Pairs, temperature: tf.Tensor | float, *, anchors: str = "bot
 
 def _sum_over_anchors(pairs: Pairs, temperature) -> tf.Tensor:
     """Of the left side."""
-    siblings = pairs.within_left
-    to_own_side = tf.where(siblings.is_negative, siblings.cosines / temperature, float("-inf"))
+    to_own_side = pairs.cosines_to(pairs.left) / temperature
+    to_own_side = tf.where(pairs.within_left.is_negative, to_own_side, float("-inf"))
     to_other_side = pairs.cosines / temperature
     positive = pairs.of_partner(to_other_side)
     to_other_side = tf.where(pairs.is_candidate, to_other_side, float("-inf"))

@@ -57,7 +57,7 @@ class Pairs:
     """Pairs: row i of the left side belongs to row i of the right; left rows are queries, all right ones candidates.
 
     Args:
-      left, right: [N, D], any float type, L2-normalised; as tensors, or `Rows`, of which the left one's are the queries.
+      left, right: [N, D], any float type, L2-normalised; tensors, or `Rows`, of which the left one's are the queries.
       same: any number of integer ids. Of ids [N], two pairs that share one (the same image, the same text) are not
         each other's negatives. Of two ids (left [N], right [N]), l_i and r_j are not each other's negatives where left
         i and right j are equal (a text that stands left in one pair and right in another).
@@ -85,9 +85,18 @@ class Pairs:
         return self.right.total
 
     @functools.cached_property
+    def queries(self) -> tf.Tensor:
+        """float32 [R, D] for any type of the towers."""
+        return tf.cast(self.left.own, tf.float32)
+
+    @functools.cached_property
     def cosines(self) -> tf.Tensor:
-        """Of every query and candidate: float32 [R, N] for any type of the towers."""
-        return tf.matmul(tf.cast(self.left.own, tf.float32), tf.cast(self.right.values, tf.float32), transpose_b=True)
+        """Of every query and candidate: float32 [R, N]."""
+        return self.cosines_to(self.right)
+
+    def cosines_to(self, side: Rows) -> tf.Tensor:
+        """Of every query and every row of a side: float32 [R, N]."""
+        return tf.matmul(self.queries, tf.cast(side.values, tf.float32), transpose_b=True)
 
     @property
     def own_cosines(self) -> tf.Tensor:

@@ -14,6 +14,7 @@ from typing import ClassVar
 import tensorflow as tf
 
 from mural_tf.backend import keras
+from mural_tf.data.streams.image_groups import ImageGroups
 from mural_tf.encoders.words import vectors_of_vocabulary
 from mural_tf.errors import UserError
 from mural_tf.losses.mule import DISTANCES, image_sentence_loss
@@ -40,8 +41,7 @@ class EmbN(DualEncoder):
 
     title = "EmbN, an embedding network with triplets for one language (Wang et al., 2019), as MULE's baseline"
     fields = dict(
-        captions_per_image=0,  # captions of each image in a batch; they are drawn again in every epoch
-        captions_per_language=1,  # then at most so many in one language; 2 en, 2 de, 1 fr, 1 cs in [MULE]
+        **ImageGroups.fields,
         distance="euclidean",  # of unit vectors, as the released code; or "cosine", 1 - cos, as the paper
         margin=0.05,  # in the unit of the distance; the released code's, the paper gives none
         top=10,  # most violated constraints an anchor [MULE]

@@ -29,7 +29,7 @@ class Etcl(Mural):
     """
 
     title = "ETCL: MURAL enhanced with triples of an image and two texts"
-    starts_from = "a MURAL, or goes on as ETCL"
+    starts_from = "mural or etcl"
     embeddings = {
         "image": Embedding("image"),
         "caption_a": Embedding("text_a", head="image_text"),

@@ -39,6 +39,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from mural_tf.data.streams.captions import ClozeCaptions
 from mural_tf.encoders.layers import ClozeHead, MlpHead
 from mural_tf.errors import UserError
 from mural_tf.losses.contrastive import contrastive_loss
@@ -67,8 +68,7 @@ class Globetrotter(LearnedTemperature):
     fields = dict(
         image_image_weight=0.0,  # λ1 of L_v, two views of one image
         view_anchors="both",  # L_v: every view is an anchor; "first": those of the first views, as in its code
-        cloze_weight=0.0,  # λ3 of L_c, masked tokens
-        cloze_share=0.15,  # of the tokens that are to be predicted
+        **ClozeCaptions.fields,  # the weight λ3 of L_c, masked tokens, and their share
         alpha="code",  # α, see losses/globetrotter.py; "paper"; "pairs": text pairs instead (supervised)
         alpha_margin=0.4,  # m of α
         alpha_divided=True,  # L_t divided by the sum of α, or else by the number of captions

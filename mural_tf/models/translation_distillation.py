@@ -25,8 +25,10 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from mural_tf.data.streams.pipeline import fingerprint, pivots_of, stream_items, stream_settings
-from mural_tf.data.streams.targets import FOUND, MEAN, TargetTable, Texts, embed_all, mean_by_group
+from mural_tf.data.streams.pipeline import stream_items
+from mural_tf.data.streams.stream import fingerprint
+from mural_tf.data.streams.targets import TargetTable, Texts, embed_all, mean_by_group
+from mural_tf.data.streams.text_text import FOUND, MEAN, pivots_of
 from mural_tf.encoders import build_text_encoder
 from mural_tf.encoders.packing import encode_by_length
 from mural_tf.errors import UserError
@@ -158,7 +160,7 @@ class TranslationDistillation(LearnedTemperature):
         """Embeds all targets, if they are cached; then they are added to batches by the ids of texts or groups."""
         if not self.options.cached:
             return None
-        pivots = pivots_of(stream_settings(config))
+        pivots = pivots_of(config.data, self.options.pivot)
         texts = Texts(self.embedding_size)
         makers = {"text_target": self._text_members, "caption_target": self._caption_members}
         members = {name: makers[name](config, tokenizer, texts, pivots) for name in self.vector_parts}

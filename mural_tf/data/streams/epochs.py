@@ -25,7 +25,6 @@ import tensorflow as tf
 from ml_collections import ConfigDict
 
 from mural_tf.data import records
-from mural_tf.data.images import are_plain
 from mural_tf.data.skipped import CHECK_EVERY, DEVIATIONS, KINDS, NOT_AN_EXAMPLE, UNREADABLE_IMAGE
 from mural_tf.data.streams.record_files import CYCLE, RecordFiles, read_group
 from mural_tf.errors import UserError
@@ -317,7 +316,7 @@ def usable_items(
 
     Args:
       items: of `endless_items`.
-      decode: from (item, position, plain), see `Stream` in pipeline.py, to what the item becomes; `None`: it stays.
+      decode: from (item, position) to what the item becomes, as `Stream.decode`; `None`: it stays.
       stream: its name, for the error, from which `unusable` reads it.
       max_skipped_fraction: of the records read; see `_too_many`.
       used: how many items were used before.
@@ -367,17 +366,11 @@ def _decode_block(places: tf.Tensor, items: dict[str, tf.Tensor], decode: Callab
         rows = tf.range(tf.size(places))
         return dict(items), rows, {**found, "problem": items["problem"]}
 
-    def decode_all(plain):
-        def decode_one(row, place, item):
-            return {**decode(item, positions(place), plain), "row": row}
+    def decode_one(row, place, item):
+        return {**decode(item, positions(place)), "row": row}
 
-        numbered = tf.data.Dataset.from_tensor_slices((tf.range(tf.size(places)), places, items))
-        return _together(numbered.map(decode_one).ignore_errors())
-
-    if "image" in items:
-        decoded = tf.cond(are_plain(items["image"]), lambda: decode_all(True), lambda: decode_all(False))
-    else:
-        decoded = decode_all(True)
+    numbered = tf.data.Dataset.from_tensor_slices((tf.range(tf.size(places)), places, items))
+    decoded = _together(numbered.map(decode_one).ignore_errors())
     rows = decoded.pop("row")
     problem = tf.fill(tf.shape(places), UNREADABLE_IMAGE)
     return decoded, rows, {**found, "problem": tf.tensor_scatter_nd_update(problem, rows[:, None], decoded["problem"])}

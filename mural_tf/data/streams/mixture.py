@@ -49,6 +49,20 @@ def training_sources(data: ConfigDict) -> list[Source]:
     return sources
 
 
+def sources_of(data: ConfigDict, kind: str) -> list[tuple[Source, list[str]]]:
+    """Returns the sources with training records of a kind, each with its files as tallies number them.
+
+    Raises `UserError` if no source has files of this kind, or one has no training data of any kind.
+    """
+    sources = training_sources(data)
+    if len(sources) == 1:
+        return [(sources[0], sources[0].files(kind))]
+    found = [(source, records.find_files(source.directory, kind, "train")) for source in sources]
+    if not any(files for _, files in found):
+        raise UserError(f"None of data.sources ({', '.join(data.sources)}) has {kind} records of split 'train'.")
+    return [(source, files) for source, files in found if files]
+
+
 def _named(name: str, value) -> Source:
     known = dict(directory=str, weight=(int, float), format=str)
     values = value.to_dict() if isinstance(value, ConfigDict) else value
