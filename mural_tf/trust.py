@@ -1,7 +1,7 @@
 """Whose code may run: a stored configuration does not get to choose it.
 
-A config.json may come with a model from anywhere, and its fields name code: `model` and `method.heads_of` a Python class
-to import ("package.module:Class"), a tower's `handle` a TF-Hub module to fetch, which is a program too. What the user
+A config.json may come with a model from anywhere, and its fields name code: `model` and `method.heads_of` a class to
+import ("package.module:Class"), a tower's `handle` a TF-Hub module to fetch, which is a program too. What the user
 names on the command line or in a configuration of their own is theirs; what such a file names is used only if it comes
 with this package, lies in a local folder or at a known host, or if the user trusts whoever made the file (`--trust`,
 `mural_tf.load(path, trust=True)`, `with trusting():`). docs/security.md says what else loading does.

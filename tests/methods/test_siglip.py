@@ -109,7 +109,10 @@ def test_blocks_have_the_gradients_of_the_whole_matrix(ids, compiled):
 
     @tf.function(jit_compile=compiled)
     def in_blocks():
-        return value_and_gradients(lambda left, right, *given: sigmoid_loss(Pairs(left, right, ids), *given, block=4), inputs)
+        def loss(left, right, *given):
+            return sigmoid_loss(Pairs(left, right, ids), *given, block=4)
+
+        return value_and_gradients(loss, inputs)
 
     value, gradients = in_blocks()
     expected, expected_gradients = value_and_gradients(lambda *given: whole_matrix(*given, ids), inputs)

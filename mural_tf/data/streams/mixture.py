@@ -16,7 +16,6 @@ import tensorflow as tf
 from ml_collections import ConfigDict
 
 from mural_tf.data import records
-from mural_tf.data.streams.epochs import rebatched, unbatched
 from mural_tf.errors import UserError
 
 FORMATS = ("mural", "img2dataset")
@@ -89,7 +88,7 @@ def mixed(
       size: items in a batch.
     """
     if len(usable) == 1:
-        return rebatched(usable[0], size)
+        return usable[0].rebatch(size, drop_remainder=True)
     slots = np.repeat(np.arange(len(weights)), _shares(weights, DRAWS))
 
     def draws(cycle):
@@ -99,7 +98,7 @@ def mixed(
 
     chosen = tf.data.Dataset.range(used // DRAWS, np.iinfo(np.int64).max).flat_map(draws).skip(used % DRAWS)
     numbered = [
-        tf.data.Dataset.zip({"source": tf.data.Dataset.from_tensors(np.int64(number)).repeat(), "item": unbatched(one)})
+        tf.data.Dataset.zip({"source": tf.data.Dataset.from_tensors(np.int64(number)).repeat(), "item": one.unbatch()})
         for number, one in enumerate(usable)
     ]
     drawn = tf.data.Dataset.choose_from_datasets(numbered, chosen).batch(size, drop_remainder=True)
