@@ -18,7 +18,7 @@ from mural_tf.config import load_config
 from mural_tf.data import records
 from mural_tf.data.streams import targets
 from mural_tf.data.streams.pipeline import training_batches
-from mural_tf.data.streams.text_text import parse_co_captions, with_pivot
+from mural_tf.data.streams.text_text import parse_co_captions, pivot_languages, with_pivot
 from mural_tf.errors import UserError
 from mural_tf.export import signatures
 from mural_tf.losses.pairs import Pairs
@@ -173,7 +173,7 @@ def test_starts_from_a_trained_model_without_its_head_for_texts(tmp_path, method
 
 def test_what_cannot_work_is_reported(tmp_path):
     source = toy_data.toy_config(tmp_path, "labse")
-    with pytest.raises(UserError, match="translation_distillation starts from align or mural .*is labse"):
+    with pytest.raises(UserError, match="starts from a model with an image-text head; .*is labse"):
         _with_source_architecture(toy_data.toy_config(tmp_path, METHOD), source, tmp_path)
     with pytest.raises(UserError, match="needs a trained model to learn from: run_finetune.py --from"):
         contract.build(contract.toy_config(METHOD)).begin(None, restored=False)
@@ -258,12 +258,12 @@ def test_an_id_without_a_target_ends_the_run():
 ])  # fmt: skip
 def test_which_languages_are_pivots(pivot, expected):
     captions = {"en": 10, "fr": 10, "de": 5, "sw": 4, "": 50}
-    assert targets.pivot_languages(pivot, lambda: captions, lambda: {"fr": 3, "en": 2, "de": 9}) == expected
+    assert pivot_languages(pivot, lambda: captions, lambda: {"fr": 3, "en": 2, "de": 9}) == expected
 
 
 def test_captions_without_a_language_have_no_pivot():
     with pytest.raises(UserError, match="No caption says its language: name the targets' with --config.method.pivot"):
-        targets.pivot_languages("", lambda: {"": 4}, dict)
+        pivot_languages("", lambda: {"": 4}, dict)
 
 
 @pytest.mark.slow
