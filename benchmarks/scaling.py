@@ -42,6 +42,7 @@ def serve(devices: int) -> None:
     import tensorflow as tf
 
     from mural_tf.losses.contrastive import contrastive_loss
+    from mural_tf.losses.pairs import Pairs
 
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * devices)
@@ -66,8 +67,8 @@ def serve(devices: int) -> None:
             else:  # the same products without communication: the own rows stand in for the others'
                 whole = [tf.tile(value, [devices, 1]) for value in values]
             image, caption, text_a, text_b = whole
-            loss = contrastive_loss(image, caption, 0.07, rows=(first, rows))
-            loss += contrastive_loss(text_a, text_b, 0.01, margin=0.3, rows=(first, rows))
+            loss = contrastive_loss(Pairs(image, caption, rows=(first, rows)), 0.07)
+            loss += contrastive_loss(Pairs(text_a, text_b, rows=(first, rows)), 0.01, margin=0.3)
         return tf.add_n([tf.reduce_sum(gradient) for gradient in tape.gradient(loss, values)])
 
     values = strategy.experimental_distribute_values_from_function(embeddings)

@@ -296,7 +296,9 @@ class _ConfigParser(flags.ArgumentParser):
         try:
             config = _read_config(find_config(path))
             name = last_value("config.model", sys.argv[1:])
-            if name and name != config.model:
+            if not name and any(argument.lstrip("-").startswith("config.method.") for argument in sys.argv[1:]):
+                name = config.model  # a file need not mount the method whose fields it leaves as they are
+            if name and (name != config.model or not config.method):
                 from mural_tf.models import mount  # imports TensorFlow: only where the command line names a method
 
                 with config.unlocked():

@@ -118,8 +118,6 @@ def _loss() -> ConfigDict:
             text_text_weight=0.1,  # w_t2t, Eq. 1; [MURAL A.1] finds 0.1 : 1 best; 0: image-text alone, in fine-tuning
             temperature=1.0,  # initial value of the learned image-text temperature [MURAL §3.1]
             temperature_range=(0.01, 2.0),  # our choice: the learned value cannot leave it
-            text_text_temperature=0.01,  # fixed [MURAL §3.1]
-            text_text_margin=0.3,  # subtracted from the positive's cosine [MURAL §3.1]
             label_smoothing=0.0,  # of the image-text softmax; 0.1 in [ETCL]
             mask_duplicates=True,  # the same image or text twice in a batch is not a negative (our choice)
         )

@@ -1,10 +1,10 @@
 """Whose code may run: a stored configuration does not get to choose it.
 
-A config.json may come with a model from anywhere, and two of its fields name code: `model` a Python class to import
-("package.module:Class"), a tower's `handle` a TF-Hub module to fetch, which is a program too. What the user names on
-the command line or in a configuration of their own is theirs; what such a file names is used only if it comes with
-this package, lies in a local folder or at a known host, or if the user trusts whoever made the file
-(`--trust`, `mural_tf.load(path, trust=True)`, `with trusting():`). docs/reliability.md says what else loading does.
+A config.json may come with a model from anywhere, and its fields name code: `model` and `method.heads_of` a class to
+import ("package.module:Class"), a tower's `handle` a TF-Hub module to fetch, which is a program too. What the user
+names on the command line or in a configuration of their own is theirs; what such a file names is used only if it comes
+with this package, lies in a local folder or at a known host, or if the user trusts whoever made the file (`--trust`,
+`mural_tf.load(path, trust=True)`, `with trusting():`). docs/reliability.md says what else loading does.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ def is_trusting() -> bool:
 
 def names_code(config: ConfigDict) -> bool:
     """Tells whether a model of this configuration, once stored, can be loaded by those alone who trust it."""
-    return is_from_outside(config.model) or any(is_fetched(handle) for handle in _handles(config).values())
+    from_outside = is_from_outside(config.model) or is_from_outside(config.method.get("heads_of", ""))
+    return from_outside or any(is_fetched(handle) for handle in _handles(config).values())
 
 
 def check_stored(stored: ConfigDict, path: pathlib.Path, given: ConfigDict | None = None) -> None:
@@ -53,7 +54,8 @@ def check_stored(stored: ConfigDict, path: pathlib.Path, given: ConfigDict | Non
       path: for the message.
       given: the user's own configuration, if there is one; what that names too is the user's choice.
     """
-    check_class(stored.model, path, given)
+    for name in (stored.model, stored.method.get("heads_of", "")):
+        check_class(name, path, given)
     check_handles(stored, path, given)
 
 

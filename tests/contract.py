@@ -8,7 +8,7 @@ import toy_data
 
 from mural_tf.backend import keras
 from mural_tf.config import base_config
-from mural_tf.data.streams.masking import mask_tokens
+from mural_tf.data.streams.captions import mask_tokens
 from mural_tf.models import build_model, complete, method_names, mount
 from mural_tf.text.language_words import WordTokenizer
 from mural_tf.training.fit import compile_model

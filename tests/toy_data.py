@@ -66,8 +66,7 @@ def first_items(config, tokenizer, stream: str) -> dict[str, tf.Tensor]:
 
 
 def stream_of(config, tokenizer, stream: str) -> pipeline.Stream:
-    texts = pipeline.Texts(tokenizer.on_device_in_scope(), "max_length")
-    return pipeline._STREAMS[stream](pipeline.stream_settings(config), texts)
+    return pipeline.stream_of(stream, config, pipeline.Texts(tokenizer.on_device_in_scope(), "max_length"))
 
 
 def stream_batch(config, tokenizer, *streams: str, epoch: int = 0) -> dict:
@@ -80,7 +79,7 @@ def stream_batch(config, tokenizer, *streams: str, epoch: int = 0) -> dict:
         stream, items = stream_of(config, tokenizer, name), first_items(config, tokenizer, name)
         rows = [{key: values[i] for key, values in items.items()} for i in range(stream.size)]
         if stream.decode is not None:
-            rows = [stream.decode(row, tf.constant([epoch, i], tf.int64), False) for i, row in enumerate(rows)]
+            rows = [stream.decode(row, tf.constant([epoch, i], tf.int64)) for i, row in enumerate(rows)]
         together = {key: tf.stack([row[key] for row in rows]) for key in rows[0]}
         batch.update(stream.finish(together, tf.constant([config.seed + epoch, 0], tf.int64)))
     return batch

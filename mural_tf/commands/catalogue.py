@@ -98,7 +98,9 @@ def catalogue(
 def _check_translations(translations: Sequence[str], source: str) -> None:
     """Raises `UserError` for a folder without text pairs to train on, or a source whose method has no such stage."""
     from mural_tf.data import records
+    from mural_tf.models import method_class
     from mural_tf.models.translation_distillation import TranslationDistillation
+    from mural_tf.trust import check_class
 
     for name in translations:
         if not records.find_files(name, records.TEXT_PAIRS, "train"):
@@ -106,10 +108,13 @@ def _check_translations(translations: Sequence[str], source: str) -> None:
                 f"--translations={name}: there is no {records.TEXT_PAIRS}/train-*.tfrecord; expected a data folder as "
                 "`python -m mural_tf convert` makes it of translation pairs, or the one that the source was trained on."
             )
-    folder, known = _described_folder(source), TranslationDistillation.starts_from
-    model = "" if folder is None else load_config(folder / "config.json").model
-    if model and model not in known:
-        raise UserError(f"--translations: the stage starts from {' or '.join(known)}; {source} is {model}.")
+    folder = _described_folder(source)
+    if folder is None:
+        return
+    model, stage = load_config(folder / "config.json").model, TranslationDistillation
+    check_class(model, folder / "config.json")
+    if not stage.may_start_from(method_class(model)):
+        raise UserError(f"--translations: the stage starts from {stage.starts_from}; {source} is {model}.")
 
 
 def _described_folder(source: str) -> pathlib.Path | None:

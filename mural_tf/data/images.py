@@ -22,15 +22,12 @@ from mural_tf.data.pictures import MAX_PIXELS
 from mural_tf.encoders.towers import takes_features
 
 
-def decode_image(data: tf.Tensor, plain: bool = False) -> tf.Tensor:
+def decode_image(data: tf.Tensor) -> tf.Tensor:
     """Decodes one JPEG, PNG, BMP or (the first frame of a) GIF, a string scalar, to uint8 RGB [H, W, 3].
 
     Grey becomes RGB, transparent pixels go on white, and a JPEG is turned upright as its EXIF data say. Raises
-    `tf.errors.InvalidArgumentError` for anything else, and for more than `MAX_PIXELS` before they are decoded. `plain`
-    is what `are_plain` has said of it: there is nothing to look at.
+    `tf.errors.InvalidArgumentError` for anything else, and for more than `MAX_PIXELS` before they are decoded.
     """
-    if plain:
-        return tf.ensure_shape(_decode(data), [None, None, 3])
     # The second one is a function of its own, because all operations of a branch that is not taken cost time, too.
     image = tf.cond(_is_plain(data), lambda: _decode(data), lambda: _decode_any(data))
     return tf.ensure_shape(image, [None, None, 3])
@@ -57,7 +54,9 @@ def _decode_any(data: tf.Tensor) -> tf.Tensor:
     return turned_upright(image, orientation)
 
 
-# Most files begin in one of a few ways that say at once that they hold few enough pixels, in RGB and upright.
+# Most files begin in one of a few ways that say at once that they hold few enough pixels, in RGB and upright. Looking
+# for these, instead of reading every header, halves the time: 192 for 421 microseconds a JPEG of 64 pixels a side,
+# 1,038 for 1,697 at 346.
 
 _SMALL = 2 ** (MAX_PIXELS.bit_length() // 2)  # two sides below this have at most `MAX_PIXELS`
 
@@ -96,23 +95,14 @@ _MASKS, _PLAIN = _plain_headers()
 
 
 def _is_plain(data: tf.Tensor) -> tf.Tensor:
-    """Tells, bool […], of images, string […], whether there is nothing to look at.
+    """Tells, a bool scalar, of an image, a string scalar, whether there is nothing to look at.
 
     They are PNG or JPEG, RGB, of small sides and without EXIF data.
     """
     length = _MASKS.shape[1]
-    header = tf.io.decode_raw(tf.strings.substr(data, 0, length), tf.uint8, fixed_length=length)  # […, L]
-    fits = tf.equal(tf.bitwise.bitwise_and(header[..., tf.newaxis, :], _MASKS), _PLAIN)
-    return tf.reduce_any(tf.reduce_all(fits, axis=-1), axis=-1)
-
-
-def are_plain(data: tf.Tensor) -> tf.Tensor:
-    """Tells, bool, whether all images of a batch, string [B], can be decoded with `plain`.
-
-    For data sets within a graph: each of their functions is prepared again for every batch, which takes the longer the
-    more operations there are.
-    """
-    return tf.reduce_all(_is_plain(data))
+    header = tf.io.decode_raw(tf.strings.substr(data, 0, length), tf.uint8, fixed_length=length)  # [L]
+    fits = tf.equal(tf.bitwise.bitwise_and(header, _MASKS), _PLAIN)
+    return tf.reduce_any(tf.reduce_all(fits, axis=-1))
 
 
 # What the header of any other file says.
@@ -404,17 +394,14 @@ def decode_features(data: tf.Tensor, size: int) -> tf.Tensor:
         return tf.ensure_shape(tf.io.decode_raw(data, tf.float32), [size])
 
 
-def read_image(data: tf.Tensor, tower: ConfigDict, usable: tf.Tensor, plain: bool = False) -> tf.Tensor:
-    """Returns uint8 [R, R, 3] or float32 [F] for training; zeros where `usable`, a bool scalar, is false.
-
-    `plain` is as in `decode_image`.
-    """
+def read_image(data: tf.Tensor, tower: ConfigDict, usable: tf.Tensor) -> tf.Tensor:
+    """Returns uint8 [R, R, 3] or float32 [F] for training; zeros where `usable`, a bool scalar, is false."""
     if takes_features(tower):
         size = tower.feature_size
         return tf.cond(usable, lambda: decode_features(data, size), lambda: tf.zeros([size]))
     side = tower.resize
     blank = tf.zeros([side, side, 3], tf.uint8)
-    return tf.cond(usable, lambda: resize_image(decode_image(data, plain), side), lambda: blank)
+    return tf.cond(usable, lambda: resize_image(decode_image(data), side), lambda: blank)
 
 
 def finish_images(images: tf.Tensor, tower: ConfigDict, augmentation: ConfigDict, seed: tf.Tensor) -> tf.Tensor:
@@ -422,11 +409,11 @@ def finish_images(images: tf.Tensor, tower: ConfigDict, augmentation: ConfigDict
     return images if takes_features(tower) else augment_images(images, tower.image_size, augmentation, seed)
 
 
-def prepare_image(data: tf.Tensor, tower: ConfigDict, plain: bool = False) -> tf.Tensor:
-    """Returns uint8 [S, S, 3] or float32 [F] as evaluation takes it; `plain` is as in `decode_image`."""
+def prepare_image(data: tf.Tensor, tower: ConfigDict) -> tf.Tensor:
+    """Returns uint8 [S, S, 3] or float32 [F] as evaluation takes it."""
     if takes_features(tower):
         return decode_features(data, tower.feature_size)
-    return evaluation_image(decode_image(data, plain), tower.resize, tower.image_size)
+    return evaluation_image(decode_image(data), tower.resize, tower.image_size)
 
 
 def prepared_spec(tower: ConfigDict) -> tf.TensorSpec:

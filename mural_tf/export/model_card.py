@@ -91,7 +91,7 @@ def describe_model(
             "strip_accents": bool(config.vocabulary.strip_accents),
         },
         "embeddings": "float32, L2-normalised; similarity is the dot product",
-        "temperature": float(model.temperature.numpy()),
+        **{name: float(value.numpy()) for name, value in model.state_logs().items()},  # such as the temperature
         "learned_numbers": numbers_of(model),
         "training_data": _training_data(config),
         "evaluations": {name: {**found, "data": _folder_name(found)} for name, found in (evaluations or {}).items()},

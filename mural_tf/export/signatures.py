@@ -12,10 +12,9 @@ import tensorflow as tf
 from ml_collections import ConfigDict
 
 from mural_tf.backend import keras
-from mural_tf.data.images import are_plain, prepare_image, prepared_spec, unit_range
+from mural_tf.data.images import prepare_image, prepared_spec, unit_range
 from mural_tf.data.records import untuned
 from mural_tf.encoders.packing import encode_by_length
-from mural_tf.encoders.towers import takes_features
 from mural_tf.models.dual_encoder import DualEncoder, image_embeddings
 from mural_tf.text.word_pieces import TOKENS, WordPieceTokenizer
 
@@ -31,16 +30,10 @@ def decode_batch(data: tf.Tensor, tower: ConfigDict) -> tuple[tf.Tensor, tf.Tens
     them. Those that could not be decoded, and the last one, are zeros. A graph cannot catch an error, but tf.data can
     leave out what fails.
     """
-    if takes_features(tower):
-        return _decode_batch(data, tower, plain=False)
-    return tf.cond(are_plain(data), lambda: _decode_batch(data, tower, True), lambda: _decode_batch(data, tower, False))
-
-
-def _decode_batch(data: tf.Tensor, tower: ConfigDict, plain: bool) -> tuple[tf.Tensor, tf.Tensor]:
     count, spec = tf.size(data, out_type=tf.int64), prepared_spec(tower)
 
     def decode(index, image):
-        return index, prepare_image(image, tower, plain)
+        return index, prepare_image(image, tower)
 
     examples = tf.data.Dataset.from_tensor_slices((tf.range(count), data))
     decoded = examples.map(decode, num_parallel_calls=DECODED_AT_ONCE).ignore_errors()

@@ -31,57 +31,36 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from mural_tf.losses.contrastive import Matches, Rows, both_sides, share_id
+from mural_tf.losses.pairs import Pairs, Rows
 
 ANCHORS = ("both", "first")
 DEFINITIONS = ("code", "paper")
 RESCALED = (0.75, 1.25)  # the authors' code
 
 
-def nt_xent(
-    first: tf.Tensor,
-    second: tf.Tensor,
-    temperature: tf.Tensor | float,
-    *,
-    anchors: str = "both",
-    matches: Matches = (),
-    rows: Rows | None = None,
-) -> tf.Tensor:
-    """Returns the mean over anchors a of -log( exp(cos(a, a')/τ) / sum_{b ≠ a} exp(cos(a, b)/τ) ).
+def nt_xent(pairs: Pairs, temperature: tf.Tensor | float, *, anchors: str = "both") -> tf.Tensor:
+    """Returns the mean over anchors a of -log( exp(cos(a, a')/τ) / sum_{b ≠ a} exp(cos(a, b)/τ) ), a float32 scalar.
 
     Args:
-      first, second: [N, D], any float type, L2-normalised; row i of each is a view of image i.
+      pairs: of N images' first and second views; of some rows the result is their part of the whole. Images that share
+        an id are not each other's negatives.
       temperature: τ > 0.
-      anchors: "both": each of the 2N views is an anchor (the paper); "first": those of `first` (the authors' code).
-      matches: any number of integer ids, as of `contrastive_loss`: of ids [N], images that share one are not each
-        other's negatives; of two (first [N], second [N]), views that share one are not.
-      rows: the images to sum over, as (first row, count); the result is still divided by the number of all anchors.
-
-    Returns:
-      float32 scalar.
+      anchors: "both": each of the 2N views is an anchor (the paper); "first": those of the first side (its code).
     """
     if anchors not in ANCHORS:
         raise ValueError(f"anchors={anchors!r}: expected one of {', '.join(ANCHORS)}.")
-    views = [tf.cast(view, tf.float32) for view in (first, second)]
-    total = tf.shape(first)[0]
-    begin, count = (0, total) if rows is None else rows
-    sides = (0, 1) if anchors == "both" else (0,)
-    loss = tf.add_n([_one_side(views, side, temperature, matches, begin, count) for side in sides])
-    return loss / tf.cast(len(sides) * total, tf.float32)
+    sides = (pairs, pairs.reversed) if anchors == "both" else (pairs,)
+    loss = tf.add_n([_sum_over_anchors(side, temperature) for side in sides])
+    return loss / tf.cast(len(sides) * pairs.total, tf.float32)
 
 
-def _one_side(views, side: int, temperature, matches, begin, count) -> tf.Tensor:
-    """Sum over the anchors of one side."""
-    anchors = views[side][begin : begin + count]  # [R, D]
-    total = tf.shape(views[0])[0]
-    own = tf.equal(tf.range(begin, begin + count)[:, None], tf.range(total)[None, :])  # [R, N]
-    ids = [both_sides(ids)[:: -1 if side else 1] for ids in matches]  # of the anchors' side, and of the other
-    same = tf.logical_or(own, share_id(tuple(mine for mine, _ in ids), own, (begin, count)))
-    to_own_side = tf.where(same, float("-inf"), tf.matmul(anchors, views[side], transpose_b=True) / temperature)
-    to_other_side = tf.matmul(anchors, views[1 - side], transpose_b=True) / temperature
-    positive = tf.reduce_sum(tf.where(own, to_other_side, 0.0), axis=1)
-    same = tf.logical_and(share_id(tuple(ids), own, (begin, count)), tf.logical_not(own))
-    to_other_side = tf.where(same, float("-inf"), to_other_side)
+def _sum_over_anchors(pairs: Pairs, temperature) -> tf.Tensor:
+    """Of the left side."""
+    to_own_side = pairs.cosines_to(pairs.left) / temperature
+    to_own_side = tf.where(pairs.within_left.is_negative, to_own_side, float("-inf"))
+    to_other_side = pairs.cosines / temperature
+    positive = pairs.of_partner(to_other_side)
+    to_other_side = tf.where(pairs.is_candidate, to_other_side, float("-inf"))
     normaliser = tf.reduce_logsumexp(tf.concat([to_own_side, to_other_side], axis=1), axis=1)
     return tf.reduce_sum(normaliser - positive)
 
@@ -117,36 +96,23 @@ def transitive_weights(
 
 
 def transitive_loss(
-    sentences: tf.Tensor,
-    weights: tf.Tensor,
-    temperature: tf.Tensor | float,
-    *,
-    divided: bool = True,
-    rows: Rows | None = None,
+    sentences: Rows | tf.Tensor, weights: tf.Tensor, temperature: tf.Tensor | float, *, divided: bool = True
 ) -> tf.Tensor:
-    """Returns L_t.
+    """Returns L_t, a float32 scalar, 0 where Σα is 0.
 
     Args:
-      sentences: [N, D], any float type, L2-normalised.
+      sentences: [N, D], any float type, L2-normalised; of some rows the result is their part of the whole.
       weights: α, float [N, N]; its diagonal is not used.
       temperature: τ > 0.
       divided: by Σα (code), else by N (paper).
-      rows: the sentences to sum over, as (first, count); the result is still divided by the whole Σα or N.
-
-    Returns:
-      float32 scalar, 0 where Σα is 0.
     """
-    sentences = tf.cast(sentences, tf.float32)
-    total = tf.shape(sentences)[0]
-    first, count = (0, total) if rows is None else rows
-    own = tf.equal(tf.range(first, first + count)[:, None], tf.range(total)[None, :])  # [R, N]
-    cosines = tf.matmul(sentences[first : first + count], sentences, transpose_b=True)
-    logits = tf.where(own, float("-inf"), cosines / temperature)
-    logarithms = tf.where(own, 0.0, tf.nn.log_softmax(logits, axis=1))
+    pairs = Pairs(sentences, sentences)
+    logits = tf.where(pairs.is_positive, float("-inf"), pairs.cosines / temperature)
+    logarithms = tf.where(pairs.is_positive, 0.0, tf.nn.log_softmax(logits, axis=1))
     weights = tf.stop_gradient(tf.cast(weights, tf.float32))
-    loss = -tf.reduce_sum(weights[first : first + count] * logarithms)
+    loss = -tf.reduce_sum(pairs.left.own_of(weights) * logarithms)
     if not divided:
-        return loss / tf.cast(total, tf.float32)
+        return loss / tf.cast(pairs.total, tf.float32)
     return tf.math.divide_no_nan(loss, tf.reduce_sum(weights) - tf.linalg.trace(weights))
 
 
@@ -162,12 +128,10 @@ def cloze_sums(logits: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor) -> tf.
     return tf.stack([tf.reduce_sum(losses * weights, axis=1), tf.reduce_sum(weights, axis=1)], axis=1)
 
 
-def cloze_loss(sums: tf.Tensor, rows: Rows | None = None) -> tf.Tensor:
+def cloze_loss(sums: Rows | tf.Tensor) -> tf.Tensor:
     """Returns the mean cross-entropy over all places, float32 scalar; 0 where there are none.
 
-    Args:
-      sums: float32 [N, 2], what `cloze_sums` gives of all texts.
-      rows: the texts to sum over, as (first, count); the result is still divided by the number of all places.
+    sums: float32 [N, 2], what `cloze_sums` gives of all texts; of some rows the result is their part of the whole.
     """
-    first, count = (0, tf.shape(sums)[0]) if rows is None else rows
-    return tf.math.divide_no_nan(tf.reduce_sum(sums[first : first + count, 0]), tf.reduce_sum(sums[:, 1]))
+    sums = Rows.of(sums)
+    return tf.math.divide_no_nan(tf.reduce_sum(sums.own[:, 0]), tf.reduce_sum(sums.values[:, 1]))

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from mural_tf.losses.contrastive import Matches, Rows, mirrored, share_id
+from mural_tf.losses.pairs import Pairs, Rows
 
 DISTANCES = ("euclidean", "cosine")
 SMALLEST_SQUARE = 1e-8  # of a Euclidean distance: the square root has no gradient at 0
@@ -75,7 +75,7 @@ def top_violations(
 
 def image_sentence_loss(
     images: tf.Tensor,
-    sentences: tf.Tensor,
+    sentences: Rows | tf.Tensor,
     owners: tf.Tensor,
     image_ids: tf.Tensor,
     languages: tf.Tensor,
@@ -85,7 +85,6 @@ def image_sentence_loss(
     top: int = 10,
     sentence_factor: float = 1.5,
     structure_factor: float = 0.05,
-    rows: Rows | None = None,
 ) -> tf.Tensor:
     """Returns the matching loss, the mean over the sentences s (with image v) of the batch of
 
@@ -98,43 +97,40 @@ def image_sentence_loss(
 
     Args:
       images: [I, D], L2-normalised.
-      sentences: [S, D], L2-normalised.
+      sentences: [S, D], L2-normalised; of some rows the result is their part of the whole.
       owners: int32 [S], the row of each sentence's image.
       image_ids: [I] integers; images of one id are not each other's negatives.
       languages: integers [S]; -1: there is no sentence in this row.
       margin, distance, top: as in `top_violations` and `distances`.
-      rows: the sentences to sum over, as (first, count); the result is still divided by the number of all sentences,
-        so parts add up to the whole. `None`: all.
 
     Returns:
       float32 scalar.
     """
-    first, count = (0, tf.shape(sentences)[0]) if rows is None else rows
-    mine = slice(first, first + count)
-    anchors, own, language = sentences[mine], tf.gather(images, owners[mine]), languages[mine]
+    mine = Rows.of(sentences)
+    anchors, sentences, language = mine.own, mine.values, mine.own_of(languages)
+    own = tf.gather(images, mine.own_of(owners))
     ids_of_sentences = tf.gather(image_ids, owners)  # [S]
-    same_image = tf.equal(ids_of_sentences[mine, None], ids_of_sentences[None, :])  # [R, S]
-    same_language = tf.logical_and(tf.equal(language[:, None], languages[None, :]), (language >= 0)[:, None])
+    same_image = mine.share_id(ids_of_sentences, ids_of_sentences)  # [R, S]
+    same_language = tf.logical_and(mine.share_id(languages, languages), (language >= 0)[:, None])
     is_negative = tf.logical_and(same_language, tf.logical_not(same_image))  # [R, S]
     to_own = paired_distances(anchors, own, distance)  # [R]
 
-    other_images = tf.not_equal(ids_of_sentences[mine, None], image_ids[None, :])  # [R, I]
+    other_images = tf.logical_not(mine.share_id(ids_of_sentences, image_ids))  # [R, I]
     losses = sentence_factor * top_violations(to_own, distances(anchors, images, distance), other_images, margin, top)
     losses += top_violations(to_own, distances(own, sentences, distance), is_negative, margin, top)
     if structure_factor:
         between = distances(anchors, sentences, distance)  # [R, S]
-        itself = tf.equal(tf.range(first, first + count)[:, None], tf.range(tf.shape(sentences)[0])[None, :])
+        itself = mine.is_own_row(tf.range(mine.total))
         is_positive = tf.logical_and(tf.logical_and(same_language, same_image), tf.logical_not(itself))
         farthest = tf.reduce_max(tf.where(is_positive, between, 0.0), axis=1)
         has_positive = tf.reduce_any(is_positive, axis=1)
         structure = top_violations(farthest, between, is_negative, margin, top)
         losses += structure_factor * tf.where(has_positive, structure, 0.0)
-    present = tf.reduce_sum(tf.cast(languages >= 0, tf.float32))
-    return tf.reduce_sum(tf.where(language >= 0, losses, 0.0)) / tf.maximum(present, 1.0)
+    return _mean_of_present(tf.where(language >= 0, losses, 0.0), languages >= 0)
 
 
 def caption_neighbourhood(
-    sentences: tf.Tensor,
+    sentences: Rows | tf.Tensor,
     image_ids: tf.Tensor,
     languages: tf.Tensor,
     slots: int,
@@ -142,78 +138,66 @@ def caption_neighbourhood(
     margin: float = 0.05,
     distance: str = "euclidean",
     top: int = 10,
-    rows: Rows | None = None,
 ) -> tf.Tensor:
     """Returns the mean over all (anchor, other language) that have a positive.
 
     Args:
-      sentences: [S, D], L2-normalised; `slots` rows in succession are about one image.
+      sentences: [S, D], L2-normalised; `slots` rows in succession are about one image. Of some rows the result is
+        their part of the whole.
       image_ids: [S] integers, the image of each sentence.
       languages: integers [S]; -1: there is no sentence in this row.
       slots: rows for each image.
       margin, distance, top: as in `top_violations` and `distances`.
-      rows: the anchors to sum over, as (first, count); the result is still divided by the number of all, so parts add
-        up to the whole. `None`: all.
 
     Returns:
       float32 scalar.
     """
-    first, count = (0, tf.shape(sentences)[0]) if rows is None else rows
-    mine = slice(first, first + count)
+    mine = Rows.of(sentences)
     if slots == 1:
-        return 0.0 * tf.reduce_sum(tf.cast(sentences[mine], tf.float32))  # no two sentences about one image
+        return 0.0 * tf.reduce_sum(tf.cast(mine.own, tf.float32))  # no two sentences about one image
     turned = [_roll(languages, slots, shift) for shift in range(1, slots)]
-    partners = [_roll(sentences, slots, shift) for shift in range(1, slots)]
-    apart = tf.stack([paired_distances(sentences, partner, distance) for partner in partners], axis=1)  # [S, slots - 1]
-    chosen = _farthest_of_each_language(apart, tf.stack(turned, axis=1), languages)  # [S, slots - 1]
-    between = distances(sentences[mine], sentences, distance)  # [R, S]
-    other_image = tf.not_equal(image_ids[mine, None], image_ids[None, :])
+    partners = [_roll(mine.values, slots, shift) for shift in range(1, slots)]
+    apart = tf.stack([paired_distances(mine.values, partner, distance) for partner in partners], axis=1)
+    chosen = _farthest_of_each_language(apart, tf.stack(turned, axis=1), languages)  # as `apart`, [S, slots - 1]
+    between = distances(mine.own, mine.values, distance)  # [R, S]
+    own = slice(mine.first, mine.first + mine.count)
+    other_image = tf.logical_not(mine.share_id(image_ids, image_ids))
     total = tf.zeros([])
     for index, language in enumerate(turned):
-        is_negative = tf.logical_and(other_image, tf.equal(language[mine, None], languages[None, :]))
-        losses = top_violations(apart[mine, index], between, is_negative, margin, top)
-        total += tf.reduce_sum(tf.where(chosen[mine, index], losses, 0.0))
+        is_negative = tf.logical_and(other_image, mine.share_id(language, languages))
+        losses = top_violations(apart[own, index], between, is_negative, margin, top)
+        total += tf.reduce_sum(tf.where(chosen[own, index], losses, 0.0))
     return total / tf.maximum(tf.reduce_sum(tf.cast(chosen, tf.float32)), 1.0)
 
 
 def pair_neighbourhood(
-    left: tf.Tensor,
-    right: tf.Tensor,
+    pairs: Pairs,
     left_languages: tf.Tensor,
     right_languages: tf.Tensor,
     *,
-    matches: Matches = (),
     margin: float = 0.05,
     distance: str = "euclidean",
     top: int = 10,
-    rows: Rows | None = None,
 ) -> tf.Tensor:
     """Returns the constraint for sentence pairs that mean the same, the mean over pairs of both directions' sum.
 
     A pair's negatives are the other pairs' sentences in the language of the positive.
 
     Args:
-      left, right: [P, D], L2-normalised; row i of each is a pair.
+      pairs: of P; of some queries the result is their part of the whole.
       left_languages, right_languages: integers [P].
-      matches: integer ids, of both sides or of each, as in `contrastive_loss`; equal ids are not negatives.
-      margin, distance, top, rows: as in `caption_neighbourhood`.
+      margin, distance, top: as in `top_violations` and `distances`.
 
     Returns:
       float32 scalar.
     """
-    total = tf.shape(left)[0]
-    first, count = (0, total) if rows is None else rows
-    mine = slice(first, first + count)
-    other = tf.not_equal(tf.range(first, first + count)[:, None], tf.range(total)[None, :])  # [R, P]
-    apart = paired_distances(left[mine], right[mine], distance)  # [R]
+    apart = _of_cosines(pairs.own_cosines, distance)  # [R]
     losses = tf.zeros([])
-    directions = (left, right, right_languages, matches), (right, left, left_languages, mirrored(matches))
-    for anchors, candidates, languages, ids in directions:
-        foreign = tf.logical_and(other, tf.logical_not(share_id(ids, other, (first, count))))
-        is_negative = tf.logical_and(foreign, tf.equal(languages[mine, None], languages[None, :]))
-        between = distances(anchors[mine], candidates, distance)
+    for direction, languages in ((pairs, right_languages), (pairs.reversed, left_languages)):
+        is_negative = tf.logical_and(direction.is_negative, direction.left.share_id(languages, languages))
+        between = _of_cosines(direction.cosines, distance)
         losses += tf.reduce_sum(top_violations(apart, between, is_negative, margin, top))
-    return losses / tf.cast(total, tf.float32)
+    return losses / tf.cast(pairs.total, tf.float32)
 
 
 def _roll(values: tf.Tensor, slots: int, shift: int) -> tf.Tensor:
@@ -242,22 +226,21 @@ def reverse_gradient(x: tf.Tensor) -> tf.Tensor:
     return tf.identity(x), lambda upstream: -upstream
 
 
-def language_loss(logits: tf.Tensor, languages: tf.Tensor, rows: Rows | None = None) -> tf.Tensor:
-    """Returns the mean cross-entropy, -log softmax(logits)[language], of the sentences there are.
+def language_loss(logits: Rows | tf.Tensor, languages: tf.Tensor) -> tf.Tensor:
+    """Returns the mean cross-entropy, -log softmax(logits)[language], of the sentences there are, a float32 scalar.
 
     Args:
-      logits: [S, L], any float type.
+      logits: [S, L], any float type; of some rows the result is their part of the whole.
       languages: integers [S], 0 to L - 1; -1: there is no sentence in this row.
-      rows: the sentences to sum over, as (first, count); the result is still divided by the number of all sentences,
-        so parts add up to the whole. `None`: all.
-
-    Returns:
-      float32 scalar.
     """
-    first, count = (0, tf.shape(logits)[0]) if rows is None else rows
-    mine = languages[first : first + count]
+    logits = Rows.of(logits)
+    mine = logits.own_of(languages)
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(
-        labels=tf.maximum(mine, 0), logits=tf.cast(logits[first : first + count], tf.float32)
+        labels=tf.maximum(mine, 0), logits=tf.cast(logits.own, tf.float32)
     )
-    present = tf.reduce_sum(tf.cast(languages >= 0, tf.float32))
-    return tf.reduce_sum(tf.where(mine >= 0, losses, 0.0)) / tf.maximum(present, 1.0)
+    return _mean_of_present(tf.where(mine >= 0, losses, 0.0), languages >= 0)
+
+
+def _mean_of_present(losses: tf.Tensor, is_present: tf.Tensor) -> tf.Tensor:
+    """Sums losses, [R], over the number of sentences there are, of bool [S]."""
+    return tf.reduce_sum(losses) / tf.maximum(tf.reduce_sum(tf.cast(is_present, tf.float32)), 1.0)

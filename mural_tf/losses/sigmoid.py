@@ -19,49 +19,38 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from mural_tf.losses.contrastive import Matches, Rows, mirrored, share_id
+from mural_tf.losses.pairs import Pairs
 
 BLOCK = 1_024  # columns
 
 
 def sigmoid_loss(
-    left: tf.Tensor,
-    right: tf.Tensor,
-    temperature: tf.Tensor | float,
-    bias: tf.Tensor | float,
-    *,
-    matches: Matches = (),
-    rows: Rows | None = None,
-    block: int = BLOCK,
+    pairs: Pairs, temperature: tf.Tensor | float, bias: tf.Tensor | float, *, block: int = BLOCK
 ) -> tf.Tensor:
-    """Returns L. It has first derivatives only.
+    """Returns L, a float32 scalar. It has first derivatives only.
 
     Args:
-      left, right: [N, D], any float type, L2-normalised; row i of each is a pair.
+      pairs: of N; of some queries the result is their part of the whole.
       temperature: scalar τ > 0 that divides the cosines.
       bias: scalar b, added to every cosine after the division.
-      matches: any number of integer ids that say which pairs are not negatives, as in `contrastive_loss`.
-      rows: the rows of `left` to sum over, as (first, count); the result is still divided by N, so that parts add up
-        to the whole. `None`: all.
       block: columns that are compared at a time.
-
-    Returns:
-      float32 scalar.
     """
-    total = left.shape[0] or tf.shape(left)[0]
-    first, count = (0, total) if rows is None else rows
+    left, right = pairs.left, pairs.right.values
+    total = right.shape[0] or tf.shape(right)[0]
     width = min(block, total) if isinstance(total, int) else tf.minimum(block, total)
-    queries = tf.cast(left[first : first + count], tf.float32)
+    queries = tf.cast(left.own, tf.float32)
     blocks = _in_blocks(tf.cast(right, tf.float32), width)  # [K, C, D]
-    ids = [(own, _in_blocks(others, width)) for others, own in mirrored(matches)]
+    ids = [(own, _in_blocks(others, width)) for own, others in pairs.same]
 
     def summed(index, queries, candidates, scale, bias) -> tf.Tensor:
         """The sum over one block of columns, [R, C]."""
         logits = tf.matmul(queries, candidates, transpose_b=True) * scale + bias
         column = index * width + tf.range(width)
-        is_positive = tf.equal(tf.range(first, first + count)[:, None], column[None, :])
-        is_match = share_id(tuple((own, others[index]) for own, others in ids), is_positive, (first, count))
-        is_asked = tf.logical_or(is_positive, tf.logical_not(is_match)) & (column < total)[None, :]
+        is_positive = left.is_own_row(column)
+        is_asked = tf.ones_like(is_positive)
+        for own, others in ids:
+            is_asked = tf.logical_and(is_asked, tf.logical_not(left.share_id(own, others[index])))
+        is_asked = tf.logical_or(is_positive, is_asked) & (column < total)[None, :]
         losses = tf.nn.softplus(tf.where(is_positive, -logits, logits))  # -log sigmoid(z logit)
         return tf.reduce_sum(tf.where(is_asked, losses, 0.0))
 

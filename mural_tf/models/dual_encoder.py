@@ -4,7 +4,7 @@ A method is a subclass with
 
     embeddings  {name: `Embedding`}: which part of a batch, by which tower and head
     tasks       {name: `Task`}: the stream that feeds it, and the embeddings that it compares
-    <task>_loss(*compared embeddings, ids, rows)  for each task: its loss over the whole global batch
+    <task>_loss(*compared, ids)  for each task: its loss of what it compares, `Rows` of the whole global batch
     fields      {name: default} of the settings that are its own; they mount below `config.method`
 
 and everything else follows: the parts of a batch that are needed, their way through the towers (each tower once), the
@@ -26,7 +26,7 @@ from mural_tf.data.images import unit_range
 from mural_tf.encoders.layers import BatchNormalization
 from mural_tf.encoders.packing import encode_by_length, stack_ids
 from mural_tf.errors import UserError
-from mural_tf.losses.contrastive import Rows, in_batch_recall
+from mural_tf.losses.pairs import Pairs, Rows, in_batch_recall
 from mural_tf.models.step import StepGuard, TrainingStep, WeightAverage
 from mural_tf.text.word_pieces import TOKENS
 
@@ -74,7 +74,7 @@ class DualEncoder(keras.Model):
     tasks: Mapping[str, Task] = {}
     fields: ClassVar[Mapping] = {}
     title: ClassVar[str] = ""  # of the model card: the method and its paper; by default the docstring's first line
-    starts_from: ClassVar[tuple[str, ...]] = ()  # methods whose trained weights this one's stage begins with
+    starts_from: ClassVar[str] = ""  # of a stage: what trained models it begins with, in words; see `may_start_from`
     sized_by: ClassVar[str] = "captions"  # what fine-tuning's batch and steps follow from; or `TEXT_PAIRS`
     log_names: tuple[str, ...] = ()  # of `measures`
     vector_parts: tuple[str, ...] = ()  # entries of a batch, float32 [B, embedding_size], that `completer` adds
@@ -94,15 +94,6 @@ class DualEncoder(keras.Model):
         self.shared_head = config.shared_head
         side = config.image_size
         self.image_shape = (side, side, 3) if image_encoder.input_shape[1] is None else image_encoder.input_shape[1:]
-        _check_temperature(self.loss_config)
-        low, high = (math.log(bound) for bound in self.loss_config.temperature_range)
-        self.log_temperature = self.add_weight(  # log τ keeps τ positive; the constraint keeps it in its range
-            name="log_temperature",
-            shape=(),
-            initializer=keras.initializers.Constant(math.log(self.loss_config.temperature)),
-            constraint=lambda value: tf.clip_by_value(value, low, high),
-            trainable=True,
-        )
         for name in self.head_names:
             setattr(self, f"{name}_head", self.build_head(name))
         self._batch_spec = None
@@ -113,6 +104,17 @@ class DualEncoder(keras.Model):
         self.meters: dict[str, keras.metrics.Metric] = {}
 
     # What follows from the two tables.
+
+    @classmethod
+    def has_image_text_head(cls) -> bool:
+        """Tells whether a head of the text tower, "image_text", brings texts to where images are."""
+        table = {} if isinstance(cls.embeddings, property) else cls.embeddings  # such a method has to say
+        return any(embedding.head == "image_text" for embedding in table.values())
+
+    @classmethod
+    def may_start_from(cls, source: type[DualEncoder]) -> bool:
+        """Tells whether this stage may begin with the weights of a trained model of the class `source`."""
+        return not cls.starts_from
 
     def loss_weights(self) -> dict[str, float]:
         """Returns {task: weight} of the tasks that are on, those whose `<task>_weight` is not 0.
@@ -170,8 +172,8 @@ class DualEncoder(keras.Model):
         """The width of what a head, or a function of `Embedding.made_by`, gives."""
         return self.embedding_size
 
-    def measures(self, embeddings: dict, ids: dict, rows: dict[str, Rows]) -> dict[str, tf.Tensor]:
-        """Returns {name of `log_names`: scalar} to log; arguments and summing as of `objective`."""
+    def measures(self, embeddings: dict[str, Rows], ids: dict) -> dict[str, tf.Tensor]:
+        """Returns {name of `log_names`: scalar} to log, which add up over replicas; arguments as of losses."""
         return {}
 
     def begin(self, tokenizer, restored: bool) -> None:
@@ -192,10 +194,9 @@ class DualEncoder(keras.Model):
         }
 
     def weights_by_part(self) -> dict[str, tf.Module | tf.Variable]:
-        """Returns what a trained model consists of, by name: towers, heads, temperature. Checkpoints hold these."""
+        """Returns what a trained model consists of, by name: towers, heads, numbers. Checkpoints hold these."""
         heads = {f"{name}_head": self.text_head(name) for name in self.head_names}
-        towers = {"image_encoder": self.image_encoder, "text_encoder": self.text_encoder}
-        return {**towers, **heads, "log_temperature": self.log_temperature}
+        return {"image_encoder": self.image_encoder, "text_encoder": self.text_encoder, **heads}
 
     def training_parts(self) -> dict[str, tf.Module | tf.Variable]:
         """Returns what a compiled model needs for the rest of its training alone, by name, such as a teacher.
@@ -233,7 +234,7 @@ class DualEncoder(keras.Model):
         return self.head_names[0] if self.shared_head else head
 
     def objective(
-        self, embeddings: dict, ids: dict, rows: dict[str, Rows]
+        self, embeddings: dict, ids: dict, rows: dict[str, tuple]
     ) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
         """Returns {task: weighted loss}, the terms of [MURAL] Eq. 1, and the logs {name: scalar}.
 
@@ -244,23 +245,24 @@ class DualEncoder(keras.Model):
             parts add up to the whole.
         """
         weights = self.loss_weights()
+        sides = {name: Rows.of(values, rows[name]) for name, values in embeddings.items()}
         losses = {
-            task: getattr(self, f"{task}_loss")(*(embeddings[name] for name in self.tasks[task].compares), ids, rows)
+            task: getattr(self, f"{task}_loss")(*(sides[name] for name in self.tasks[task].compares), ids)
             for task in weights
         }
         weighted = {task: weights[task] * loss for task, loss in losses.items()}
         logs = {**{f"loss_{task}": loss for task, loss in losses.items()}, "loss": tf.add_n(list(weighted.values()))}
         for task, (query, candidate) in self.compared_pairs().items():
-            logs[f"recall@1_{task}"] = in_batch_recall(embeddings[query], embeddings[candidate], rows[query])
-        logs.update(self.measures(embeddings, ids, rows))
+            logs[f"recall@1_{task}"] = in_batch_recall(Pairs(sides[query], sides[candidate]))
+        logs.update(self.measures(sides, ids))
         return weighted, logs
 
     def compared_pairs(self) -> dict[str, tuple[str, str]]:
         """Returns {task: (query, candidate)} of the tasks that are on and compare two embeddings."""
         return {task: self.tasks[task].pair for task in self.loss_weights() if self.tasks[task].pair}
 
-    def matches(self, ids: dict, *names) -> tuple:
-        """Returns the ids that keep true matches out of the negatives; none without `loss.mask_duplicates`.
+    def same(self, ids: dict, *names) -> tuple:
+        """Returns the ids by which `Pairs` keeps true matches out of the negatives; none without `mask_duplicates`.
 
         A name stands for ids that both sides of a pair share; two names for the ids of its left and right side, which
         are looked up across.
@@ -269,24 +271,19 @@ class DualEncoder(keras.Model):
             return ()
         return tuple(ids[name] if isinstance(name, str) else tuple(ids[side] for side in name) for name in names)
 
-    def text_matches(self, ids: dict) -> tuple:
+    def same_texts(self, ids: dict) -> tuple:
         """Returns the ids that say which text pairs are not negatives.
 
         Those of pairs that all say the same ("text_group_id": captions of one image, translations of one sentence), and
         those of equal texts, on one side or across.
         """
-        return self.matches(ids, "text_group_id", "text_a_id", "text_b_id", ("text_a_id", "text_b_id"))
-
-    # What evaluation and export use.
-
-    @property
-    def temperature(self) -> tf.Tensor:
-        """The learned image-text temperature, a scalar within `loss.temperature_range`."""
-        return tf.exp(self.log_temperature)
+        return self.same(ids, "text_group_id", "text_a_id", "text_b_id", ("text_a_id", "text_b_id"))
 
     def state_logs(self) -> dict[str, tf.Tensor]:
         """Returns {name: scalar} of learned numbers that are logged in every step."""
-        return {"temperature": self.temperature}
+        return {}
+
+    # What evaluation and export use.
 
     def embed_images(self, images: tf.Tensor, training: bool = False) -> tf.Tensor:
         """Maps images, uint8 or float in [0, 1] [B, S, S, 3], or features to L2-normalised float32 [B, D]."""
@@ -401,18 +398,41 @@ class DualEncoder(keras.Model):
         return results
 
 
+class LearnedTemperature(DualEncoder):
+    """Base of methods with a temperature τ by which cosines of images and texts are divided, learned or fixed."""
+
+    def __init__(self, image_encoder: keras.Model, text_encoder: keras.Model, config: ConfigDict, **kwargs):
+        super().__init__(image_encoder, text_encoder, config, **kwargs)
+        bounds, initial = tuple(config.loss.temperature_range), config.loss.temperature
+        if len(bounds) != 2 or not all(0 < value < math.inf for value in (*bounds, initial)) or bounds[0] > bounds[1]:
+            raise UserError(
+                f"loss.temperature={initial} and loss.temperature_range={bounds}: expected numbers above 0, the "
+                "range's the smaller and the larger one."
+            )
+        low, high = map(math.log, bounds)
+        self.log_temperature = self.add_weight(  # log τ keeps τ positive; the constraint keeps it in its range
+            name="log_temperature",
+            shape=(),
+            initializer=keras.initializers.Constant(math.log(initial)),
+            constraint=lambda value: tf.clip_by_value(value, low, high),
+            trainable=True,
+        )
+
+    @property
+    def temperature(self) -> tf.Tensor:
+        """The learned temperature, a scalar within `loss.temperature_range`."""
+        return tf.exp(self.log_temperature)
+
+    def state_logs(self):
+        return {**super().state_logs(), "temperature": self.temperature}
+
+    def weights_by_part(self):
+        return {**super().weights_by_part(), "log_temperature": self.log_temperature}
+
+
 def trainable_parameters(model: DualEncoder) -> int:
     """Returns how many numbers training may change: no averages of BatchNorm and no bookkeeping."""
     return sum(variable.shape.num_elements() for variable in model.trainable_variables)
-
-
-def _check_temperature(loss: ConfigDict) -> None:
-    values = (*loss.temperature_range, loss.temperature)
-    if len(values) != 3 or not all(0 < value < math.inf for value in values) or values[0] > values[1]:
-        raise UserError(
-            f"loss.temperature={loss.temperature} and loss.temperature_range={tuple(loss.temperature_range)}: expected "
-            "numbers above 0, the range's the smaller and the larger one."
-        )
 
 
 def image_embeddings(tower: keras.Model, images: tf.Tensor, training: bool = False) -> tf.Tensor:

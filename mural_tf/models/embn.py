@@ -14,6 +14,7 @@ from typing import ClassVar
 import tensorflow as tf
 
 from mural_tf.backend import keras
+from mural_tf.data.streams.image_groups import ImageGroups
 from mural_tf.encoders.words import vectors_of_vocabulary
 from mural_tf.errors import UserError
 from mural_tf.losses.mule import DISTANCES, image_sentence_loss
@@ -40,8 +41,7 @@ class EmbN(DualEncoder):
 
     title = "EmbN, an embedding network with triplets for one language (Wang et al., 2019), as MULE's baseline"
     fields = dict(
-        captions_per_image=0,  # captions of each image in a batch; they are drawn again in every epoch
-        captions_per_language=1,  # then at most so many in one language; 2 en, 2 de, 1 fr, 1 cs in [MULE]
+        **ImageGroups.fields,
         distance="euclidean",  # of unit vectors, as the released code; or "cosine", 1 - cos, as the paper
         margin=0.05,  # in the unit of the distance; the released code's, the paper gives none
         top=10,  # most violated constraints an anchor [MULE]
@@ -56,6 +56,10 @@ class EmbN(DualEncoder):
         super().__init__(image_encoder, text_encoder, config, **kwargs)
         self._check()
 
+    @classmethod
+    def has_image_text_head(cls):
+        return False  # its text tower ends where images are
+
     def build_head(self, name):
         return Columns(0, self.embedding_size, name=f"{name}_head", dtype="float32")
 
@@ -64,17 +68,16 @@ class EmbN(DualEncoder):
         """The settings that all triplet losses share."""
         return dict(margin=self.options.margin, distance=self.options.distance, top=self.options.top)
 
-    def image_text_loss(self, image, caption, ids, rows):
+    def image_text_loss(self, image, caption, ids):
         """L_triplet, of every sentence with its image."""
         return image_sentence_loss(
-            image,
+            image.values,
             caption,
-            tf.range(tf.shape(caption)[0]) // self.options.captions_per_image,
+            tf.range(caption.total) // self.options.captions_per_image,
             ids["image_id"],
             ids["caption_language_id"],
             sentence_factor=self.options.sentence_factor,
             structure_factor=self.options.structure_factor,
-            rows=rows["caption"],
             **self.triplets,
         )
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from mural_tf.losses.contrastive import contrastive_loss
+from mural_tf.losses.pairs import Pairs
 from mural_tf.models.dual_encoder import Embedding, Task
 from mural_tf.models.mural import Mural
 
@@ -28,7 +29,7 @@ class Etcl(Mural):
     """
 
     title = "ETCL: MURAL enhanced with triples of an image and two texts"
-    starts_from = ("mural", "etcl")
+    starts_from = "mural or etcl"
     embeddings = {
         "image": Embedding("image"),
         "caption_a": Embedding("text_a", head="image_text"),
@@ -41,21 +42,19 @@ class Etcl(Mural):
         "text_text": Task("triples", ("text_a", "text_b"), pair=("text_a", "text_b")),
     }
 
-    def image_text_loss(self, image, caption_a, caption_b, ids, rows):
-        """L(I, A) + L(B, I); triples that share the image or that text are not each other's negatives."""
-        temperature = self.temperature
-        return tf.add_n([
-            contrastive_loss(
-                image,
-                caption,
-                temperature,
-                label_smoothing=self.loss_config.label_smoothing,
-                matches=self.matches(ids, "image_id", f"text_{side}_id"),
-                rows=rows["image"],
-            )
-            for side, caption in (("a", caption_a), ("b", caption_b))
-        ])  # fmt: skip
+    @classmethod
+    def may_start_from(cls, source):
+        return issubclass(source, Mural)
 
-    def text_matches(self, ids):
+    def image_text_loss(self, image, caption_a, caption_b, ids):
+        """L(I, A) + L(B, I); triples that share the image or that text are not each other's negatives."""
+        temperature, smoothing = self.temperature, self.loss_config.label_smoothing
+        pairs = [
+            Pairs(image, caption, self.same(ids, "image_id", text))
+            for caption, text in ((caption_a, "text_a_id"), (caption_b, "text_b_id"))
+        ]
+        return tf.add_n([contrastive_loss(side, temperature, label_smoothing=smoothing) for side in pairs])
+
+    def same_texts(self, ids):
         """Of L(A, B): triples of one image, and equal texts, on one side or across."""
-        return self.matches(ids, "image_id", "text_a_id", "text_b_id", ("text_a_id", "text_b_id"))
+        return self.same(ids, "image_id", "text_a_id", "text_b_id", ("text_a_id", "text_b_id"))

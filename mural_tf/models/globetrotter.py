@@ -39,6 +39,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from mural_tf.data.streams.captions import ClozeCaptions
 from mural_tf.encoders.layers import ClozeHead, MlpHead
 from mural_tf.errors import UserError
 from mural_tf.losses.contrastive import contrastive_loss
@@ -51,12 +52,13 @@ from mural_tf.losses.globetrotter import (
     transitive_loss,
     transitive_weights,
 )
-from mural_tf.models.dual_encoder import DualEncoder, Embedding, Task
+from mural_tf.losses.pairs import Pairs
+from mural_tf.models.dual_encoder import Embedding, LearnedTemperature, Task
 
 VIEWS = ("view_0", "view_1")
 
 
-class Globetrotter(DualEncoder):
+class Globetrotter(LearnedTemperature):
     """Batches hold `view_0`, `view_1`, `image_id`, `caption` (tokens), `caption_id` and `cloze` (masked tokens).
 
     With `method.alpha="pairs"` also `text_a`, `text_b` and their ids. Without image terms, captions alone.
@@ -66,8 +68,7 @@ class Globetrotter(DualEncoder):
     fields = dict(
         image_image_weight=0.0,  # λ1 of L_v, two views of one image
         view_anchors="both",  # L_v: every view is an anchor; "first": those of the first views, as in its code
-        cloze_weight=0.0,  # λ3 of L_c, masked tokens
-        cloze_share=0.15,  # of the tokens that are to be predicted
+        **ClozeCaptions.fields,  # the weight λ3 of L_c, masked tokens, and their share
         alpha="code",  # α, see losses/globetrotter.py; "paper"; "pairs": text pairs instead (supervised)
         alpha_margin=0.4,  # m of α
         alpha_divided=True,  # L_t divided by the sum of α, or else by the number of captions
@@ -130,54 +131,44 @@ class Globetrotter(DualEncoder):
         """L_t."""
         return self._supervised_loss(*compared) if self.options.alpha == "pairs" else self._transitive_loss(*compared)
 
-    def _transitive_loss(self, sentence, view_0, caption, ids, rows):
-        alpha, divided = self._alpha(view_0, caption), self.options.alpha_divided
-        return transitive_loss(sentence, alpha, self.fixed_temperature, divided=divided, rows=rows["sentence"])
+    def _transitive_loss(self, sentence, view_0, caption, ids):
+        alpha = self._alpha(view_0, caption)
+        return transitive_loss(sentence, alpha, self.fixed_temperature, divided=self.options.alpha_divided)
 
-    def _supervised_loss(self, text_a, text_b, ids, rows):
+    def _supervised_loss(self, text_a, text_b, ids):
         """L_t with α = 1 for the other side of a text pair and 0 for all other texts."""
-        matches = self.text_matches(ids)  # our choice, as for L_v and L_x
-        return nt_xent(text_a, text_b, self.fixed_temperature, matches=matches, rows=rows["text_a"])
+        pairs = Pairs(text_a, text_b, self.same_texts(ids))  # our choice, as for L_v and L_x
+        return nt_xent(pairs, self.fixed_temperature)
 
-    def image_image_loss(self, view_0, view_1, ids, rows):
+    def image_image_loss(self, view_0, view_1, ids):
         """L_v."""
-        return nt_xent(
-            view_0,
-            view_1,
-            self.fixed_temperature,
-            anchors=self.options.view_anchors,
-            matches=self.matches(ids, "image_id"),
-            rows=rows["view_0"],
-        )
+        pairs = Pairs(view_0, view_1, self.same(ids, "image_id"))
+        return nt_xent(pairs, self.fixed_temperature, anchors=self.options.view_anchors)
 
-    def image_text_loss(self, view_0, view_1, caption, ids, rows):
+    def image_text_loss(self, view_0, view_1, caption, ids):
         """L_x."""
-        matches = self.matches(ids, "image_id", "caption_id")
-        losses = [
-            contrastive_loss(view, caption, self.fixed_temperature, matches=matches, rows=rows["view_0"])
-            for view in (view_0, view_1)
-        ]
+        same = self.same(ids, "image_id", "caption_id")
+        losses = [contrastive_loss(Pairs(view, caption, same), self.fixed_temperature) for view in (view_0, view_1)]
         return tf.add_n(losses) / len(losses)
 
-    def cloze_loss(self, cloze, ids, rows):
+    def cloze_loss(self, cloze, ids):
         """L_c."""
-        return cloze_loss(cloze, rows["cloze"])
+        return cloze_loss(cloze)
 
     def _alpha(self, view_0, caption) -> tf.Tensor:
-        return transitive_weights(view_0, caption, self.options.alpha, self.options.alpha_margin)
+        return transitive_weights(view_0.values, caption.values, self.options.alpha, self.options.alpha_margin)
 
     @property
     def log_names(self):
         return ("alpha_above_zero",) if "sentence" in self.used else ()
 
-    def measures(self, embeddings, ids, rows):
+    def measures(self, embeddings, ids):
         """The share of pairs of captions with α above 0, of all i ≠ j."""
         if "sentence" not in embeddings:
             return {}
-        first, count = rows["sentence"]
         alpha = self._alpha(embeddings["view_0"], embeddings["caption"])
         total = tf.cast(tf.shape(alpha)[0], tf.float32)
-        positives = tf.reduce_sum(tf.cast(alpha[first : first + count] > 0, tf.float32))
+        positives = tf.reduce_sum(tf.cast(embeddings["sentence"].own_of(alpha) > 0, tf.float32))
         return {"alpha_above_zero": tf.math.divide_no_nan(positives, total * (total - 1.0))}
 
     def weights_by_part(self):

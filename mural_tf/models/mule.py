@@ -31,6 +31,7 @@ import tensorflow as tf
 from mural_tf.backend import keras
 from mural_tf.errors import UserError
 from mural_tf.losses.mule import caption_neighbourhood, language_loss, pair_neighbourhood, reverse_gradient
+from mural_tf.losses.pairs import Pairs
 from mural_tf.models.dual_encoder import Embedding, Task
 from mural_tf.models.embn import Columns, EmbN
 
@@ -113,49 +114,35 @@ class Mule(EmbN):
 
     def neighbourhood_loss(self, *compared):
         """L_LM on the captions of a batch, added up over the levels."""
-        *levels, ids, rows = compared
+        *levels, ids = compared
         slots = self.options.captions_per_image
-        images, languages = tf.repeat(ids["image_id"], slots), ids["caption_language_id"]
-        mine = rows[self._at_levels("caption")[0]]
-        return tf.add_n([
-            caption_neighbourhood(captions, images, languages, slots, rows=mine, **self.triplets)
-            for captions in levels
-        ])  # fmt: skip
+        about = tf.repeat(ids["image_id"], slots), ids["caption_language_id"], slots
+        return tf.add_n([caption_neighbourhood(captions, *about, **self.triplets) for captions in levels])
 
     def text_text_loss(self, *compared):
         """L_LM on text pairs, added up over the levels."""
-        *levels, ids, rows = compared
+        *levels, ids = compared
         count = len(levels) // 2
-        return tf.add_n([
-            pair_neighbourhood(
-                left,
-                right,
-                ids["text_a_language_id"],
-                ids["text_b_language_id"],
-                matches=self.text_matches(ids),
-                rows=rows[self._at_levels("text_a")[0]],
-                **self.triplets,
-            )
-            for left, right in zip(levels[:count], levels[count:])
-        ])  # fmt: skip
+        languages = ids["text_a_language_id"], ids["text_b_language_id"]
+        at_levels = [Pairs(left, right, self.same_texts(ids)) for left, right in zip(levels[:count], levels[count:])]
+        return tf.add_n([pair_neighbourhood(pairs, *languages, **self.triplets) for pairs in at_levels])
 
     def language_loss(self, *compared):
         """L_LC, the mean over the sentences of all parts of the batch."""
-        *words, ids, rows = compared
+        *words, ids = compared
         total, present = tf.zeros([]), tf.zeros([])
         for name, embeddings in zip(self.tasks["language"].compares, words):
             languages = ids[f"{name.removesuffix('_words')}_language_id"]
-            logits = self.language_classifier(reverse_gradient(embeddings))
+            logits = embeddings._replace(values=self.language_classifier(reverse_gradient(embeddings.values)))
             count = tf.reduce_sum(tf.cast(languages >= 0, tf.float32))
-            total += count * language_loss(logits, languages, rows[name])
+            total += count * language_loss(logits, languages)
             present += count
         return total / tf.maximum(present, 1.0)
 
-    def word_vectors_loss(self, words, ids, rows):
+    def word_vectors_loss(self, words, ids):
         """The squared distance to the files' vectors; of it this replica's share, as of every loss."""
-        (name,) = self.tasks["word_vectors"].compares
         moved = tf.reduce_sum(tf.square(self.word_vectors - self.original_vectors))
-        return moved * tf.cast(rows[name][1] / tf.shape(words)[0], tf.float32)
+        return moved * tf.cast(words.count / words.total, tf.float32)
 
     def weights_by_part(self):
         parts = {**super().weights_by_part(), "language_classifier": self.language_classifier}

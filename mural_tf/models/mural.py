@@ -8,6 +8,7 @@ The text tower is shared; each task has its own single-layer projection head, or
 from __future__ import annotations
 
 from mural_tf.losses.contrastive import contrastive_loss
+from mural_tf.losses.pairs import Pairs
 from mural_tf.models.align import Align
 from mural_tf.models.dual_encoder import DualEncoder, Embedding, Task
 
@@ -15,19 +16,17 @@ from mural_tf.models.dual_encoder import DualEncoder, Embedding, Task
 class TextText(DualEncoder):
     """Text-text matching. Batches hold `text_a`, `text_b` (tokens of one length) and their ids."""
 
+    fields = dict(
+        text_text_temperature=0.01,  # fixed [MURAL §3.1]
+        text_text_margin=0.3,  # subtracted from the positive's cosine [MURAL §3.1]
+    )
     embeddings = {"text_a": Embedding("text_a", head="text_text"), "text_b": Embedding("text_b", head="text_text")}
     tasks = {"text_text": Task("text_text", ("text_a", "text_b"), pair=("text_a", "text_b"))}
 
-    def text_text_loss(self, text_a, text_b, ids, rows):
+    def text_text_loss(self, text_a, text_b, ids):
         """L_r2l + L_l2r, with a fixed temperature and an additive margin."""
-        return contrastive_loss(
-            text_a,
-            text_b,
-            self.loss_config.text_text_temperature,
-            margin=self.loss_config.text_text_margin,
-            matches=self.text_matches(ids),
-            rows=rows["text_a"],
-        )
+        pairs = Pairs(text_a, text_b, self.same_texts(ids))
+        return contrastive_loss(pairs, self.options.text_text_temperature, margin=self.options.text_text_margin)
 
     def variable_groups(self):
         return {**super().variable_groups(), "text_text_head": self.text_text_head.trainable_variables}

@@ -12,6 +12,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from mural_tf.backend import keras
+from mural_tf.losses.pairs import Pairs
 from mural_tf.losses.sigmoid import sigmoid_loss
 from mural_tf.models.align import Align
 
@@ -29,16 +30,10 @@ class Siglip(Align):
         initial = keras.initializers.Constant(self.options.bias)
         self.bias = self.add_weight(name="bias", shape=(), initializer=initial, trainable=True)
 
-    def image_text_loss(self, image, caption, ids, rows):
+    def image_text_loss(self, image, caption, ids):
         """The sum over all pairs, with the learned temperature and bias."""
-        return sigmoid_loss(
-            image,
-            caption,
-            self.temperature,
-            self.bias,
-            matches=self.matches(ids, "image_id", "caption_id"),
-            rows=rows["image"],
-        )
+        pairs = Pairs(image, caption, self.same(ids, "image_id", "caption_id"))
+        return sigmoid_loss(pairs, self.temperature, self.bias)
 
     def weights_by_part(self):
         return {**super().weights_by_part(), "bias": self.bias}

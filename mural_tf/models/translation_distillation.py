@@ -25,18 +25,19 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from mural_tf.data.streams.pipeline import fingerprint, pivots_of, stream_items, stream_settings
-from mural_tf.data.streams.targets import FOUND, MEAN, TargetTable, Texts, embed_all, mean_by_group
+from mural_tf.data.streams.pipeline import stream_items
+from mural_tf.data.streams.stream import fingerprint
+from mural_tf.data.streams.targets import TargetTable, Texts, embed_all, mean_by_group
+from mural_tf.data.streams.text_text import FOUND, MEAN, pivots_of
 from mural_tf.encoders import build_text_encoder
 from mural_tf.encoders.packing import encode_by_length
 from mural_tf.errors import UserError
 from mural_tf.losses.contrastive import contrastive_loss
-from mural_tf.losses.distillation import cosine_loss
+from mural_tf.losses.pairs import Pairs
 from mural_tf.models import method_class
-from mural_tf.models.dual_encoder import TEXT_PAIRS, DualEncoder, Embedding, Task
+from mural_tf.models.dual_encoder import TEXT_PAIRS, Embedding, LearnedTemperature, Task
 from mural_tf.text.word_pieces import TOKENS
 
-HEADS = ("align", "mural", "etcl", "siglip", "globetrotter")  # methods with a head of texts for images
 LOSSES = ("cosine", "softmax")
 FIRST = "embeddings_and_first"
 TRAINED = ("all", FIRST)
@@ -44,11 +45,11 @@ FIRST_LAYERS = ("embeddings", "layer_0")  # of the BERT tower
 TARGETS = {"caption_target": "caption", "text_target": "text_a"}  # target: the text that it is an embedding of
 
 
-class TranslationDistillation(DualEncoder):
+class TranslationDistillation(LearnedTemperature):
     """Batches hold `text_a`, the side in a pivot language, `text_b`, `caption` (tokens) and their ids; and targets."""
 
     title = "Translation distillation: translations taught in the images' space (after Reimers and Gurevych, 2020)"
-    starts_from = (*HEADS, "translation_distillation")
+    starts_from = "a model with an image-text head"
     sized_by = TEXT_PAIRS
     fields = dict(
         # The language of each pair's side that is the target; pairs without it are left out. "": of the languages with
@@ -77,10 +78,18 @@ class TranslationDistillation(DualEncoder):
             self._hold_what_follows_the_first_layer()
 
     def build_head(self, name):
-        owner = self.options.heads_of
-        if owner not in HEADS:
-            raise UserError(f"Unknown method.heads_of {owner!r}; known: {', '.join(HEADS)}.")
-        return method_class(owner).build_head(self, name)
+        owner = method_class(self.options.heads_of)
+        if not owner.has_image_text_head():
+            raise UserError(f"method.heads_of={self.options.heads_of!r}: expected a method with an image-text head.")
+        return owner.build_head(self, name)
+
+    @classmethod
+    def has_image_text_head(cls):
+        return True
+
+    @classmethod
+    def may_start_from(cls, source):
+        return source.has_image_text_head()
 
     def _check(self) -> None:
         options = self.options
@@ -151,7 +160,7 @@ class TranslationDistillation(DualEncoder):
         """Embeds all targets, if they are cached; then they are added to batches by the ids of texts or groups."""
         if not self.options.cached:
             return None
-        pivots = pivots_of(stream_settings(config))
+        pivots = pivots_of(config.data, self.options.pivot)
         texts = Texts(self.embedding_size)
         makers = {"text_target": self._text_members, "caption_target": self._caption_members}
         members = {name: makers[name](config, tokenizer, texts, pivots) for name in self.vector_parts}
@@ -192,22 +201,22 @@ class TranslationDistillation(DualEncoder):
 
     # The losses.
 
-    def translation_loss(self, text_b, target, ids, rows):
+    def translation_loss(self, text_b, target, ids):
         """L(y, T(x))."""
-        return self._distance(text_b, target, self.text_matches(ids), rows["text_b"])
+        return self._distance(Pairs(text_b, target, self.same_texts(ids)))
 
-    def pivot_loss(self, text_a, target, ids, rows):
+    def pivot_loss(self, text_a, target, ids):
         """L(x, T(x))."""
-        return self._distance(text_a, target, self.text_matches(ids), rows["text_a"])
+        return self._distance(Pairs(text_a, target, self.same_texts(ids)))
 
-    def captions_loss(self, caption, target, ids, rows):
+    def captions_loss(self, caption, target, ids):
         """L(c, T(c))."""
-        return self._distance(caption, target, self.matches(ids, "caption_id"), rows["caption"])
+        return self._distance(Pairs(caption, target, self.same(ids, "caption_id")))
 
-    def _distance(self, embeddings, targets, matches, rows) -> tf.Tensor:
+    def _distance(self, pairs: Pairs) -> tf.Tensor:
         if self.options.loss == "cosine":
-            return cosine_loss(embeddings, targets, rows=rows)
-        return contrastive_loss(embeddings, targets, self.options.softmax_temperature, matches=matches, rows=rows)
+            return pairs.mean(1.0 - pairs.own_cosines)
+        return contrastive_loss(pairs, self.options.softmax_temperature)
 
     def begin(self, tokenizer, restored):
         """Raises `UserError` if there is nothing to learn from."""

@@ -122,12 +122,12 @@ def _with_source_architecture(config: ConfigDict, source: ConfigDict, folder: pa
         kept.update(inherited(config, source, tower, INHERITED))
         config[tower].update(source[tower].to_dict())
         config[tower].update(kept)
-    if _goes_on_as(source.model, config, folder):
-        check_class(source.model, folder / "config.json", given=config)
+    if _goes_on_as(source.model, config, folder / "config.json"):
         mount(config, source.model)
         config.shared_head = source.shared_head
     elif "heads_of" in config.method:  # a stage whose head is the source's
         config.method.heads_of = source.method.get("heads_of", source.model)
+        check_class(config.method.heads_of, folder / "config.json", given=config)
         config.shared_head = source.shared_head
     config.embedding_size = source.embedding_size
     config.vocabulary.update(source.vocabulary.to_dict())
@@ -135,12 +135,17 @@ def _with_source_architecture(config: ConfigDict, source: ConfigDict, folder: pa
     return config
 
 
-def _goes_on_as(source: str, config: ConfigDict, folder: pathlib.Path) -> bool:
+def _goes_on_as(source: str, config: ConfigDict, path: pathlib.Path) -> bool:
     """Tells whether fine-tuning goes on as the source's method; raises `UserError` for a stage that cannot."""
-    starts_from = method_class(config.model).starts_from  # of a stage, such as ETCL; the others go on as what they were
-    if starts_from and source not in starts_from:
-        raise UserError(f"{config.model} starts from {' or '.join(starts_from)}; {folder} is {source}.")
-    return not starts_from and not config.other_method
+    method = method_class(config.model)
+    if config.other_method and not method.starts_from:
+        return False
+    check_class(source, path, given=config)
+    if not method.starts_from:  # no stage, such as ETCL: goes on as what the source was
+        return True
+    if not method.may_start_from(method_class(source)):
+        raise UserError(f"{config.model} starts from {method.starts_from}; {path.parent} is {source}.")
+    return False
 
 
 def _with_hub_towers(config: ConfigDict, folder: pathlib.Path) -> ConfigDict:
@@ -151,8 +156,7 @@ def _with_hub_towers(config: ConfigDict, folder: pathlib.Path) -> ConfigDict:
     sizes = {name: json_field(image, name, int, path) for name in ("image_size", "resize")}
     config.image_tower.update(dict(name="hub", handle=shown(folder / "image_encoder"), projection=0, **sizes))
     model = json_field(image, "model", str, path, "")  # older modules do not say
-    if model and _goes_on_as(model, config, folder):
-        check_class(model, path, given=config)
+    if model and _goes_on_as(model, config, path):
         if _has_plain_heads(model):
             mount(config, model)
     if not _has_plain_heads(config.method.get("heads_of", config.model)):

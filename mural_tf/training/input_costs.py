@@ -16,7 +16,7 @@ import tensorflow as tf
 from ml_collections import ConfigDict
 
 from mural_tf.data import records
-from mural_tf.data.images import are_plain, finish_images, read_image
+from mural_tf.data.images import finish_images, read_image
 from mural_tf.data.records import parse_image_text, parse_img2dataset, parse_text_pair, untuned
 from mural_tf.data.streams.mixture import Source
 from mural_tf.data.streams.pipeline import batch_size, part_name, stream_sources, training_batches
@@ -167,9 +167,8 @@ def _sizes(parse: Callable, record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf
 def _image_seconds(config: ConfigDict, sample: _Sample) -> dict[str, float]:
     """Returns processor seconds to decode and to augment an image."""
     tower, images = config.image_tower, tf.stack(sample.images)
-    plain = bool(are_plain(images))
     encoded = tf.data.Dataset.from_tensor_slices(images)
-    decoded = encoded.map(lambda data: read_image(data, tower, tf.constant(True), plain))
+    decoded = encoded.map(lambda data: read_image(data, tower, tf.constant(True)))
     seconds = _seconds_of(decoded.batch(32), min(32, len(images)))
     pictures = next(iter(untuned(decoded.batch(64))))
 

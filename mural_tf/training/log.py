@@ -147,8 +147,9 @@ class TrainingLog(keras.callbacks.Callback):
             return
         self._last_line = now
         left = self.seconds_left()
+        temperature = f"temperature {values['temperature']:.4f}, " if "temperature" in values else ""
         print(
-            f"Step {self.step} of {self.steps}: loss {values['loss']:.4f}, temperature {values['temperature']:.4f}, "
+            f"Step {self.step} of {self.steps}: loss {values['loss']:.4f}, {temperature}"
             f"{values['pairs_per_second']:.0f} pairs/s" + (f", about {duration(left)} left." if left else "."),
             flush=True,
         )

@@ -6,7 +6,7 @@ import tensorflow as tf
 import toy_data
 
 from mural_tf.config import base_config
-from mural_tf.data.streams.masking import mask_tokens
+from mural_tf.data.streams.captions import mask_tokens
 from mural_tf.data.streams.pipeline import batch_size, training_batches
 from mural_tf.data.streams.views import augment_views, blur, random_crop
 from mural_tf.errors import UserError

@@ -228,7 +228,7 @@ def image_text_loss(model, config):
     tokens = toy_tokenizer(lower_case=True)(tf.constant(TEXTS[:4]))
     images, captions = model.embed_images(pixels(config)), model.embed_texts(tokens)
     ids = {"image_id": tf.range(4), "caption_id": tf.range(4)}
-    return float(model.image_text_loss(images, captions, ids, {"image": (0, 4)}))
+    return float(model.image_text_loss(images, captions, ids))
 
 
 def test_the_first_loss_is_the_same_from_the_model_its_export_and_its_modules(export, model, config, eager):

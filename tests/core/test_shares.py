@@ -13,7 +13,7 @@ from mural_tf.config import load_config, save_config
 from mural_tf.data import records
 from mural_tf.data.records import parse_text_pair
 from mural_tf.data.skipped import EMPTY_TEXT, KINDS, UNREADABLE_FILE
-from mural_tf.data.streams.epochs import ALL, Share, endless_items, place_of_last, start_of, unbatched, usable_items
+from mural_tf.data.streams.epochs import ALL, Share, endless_items, place_of_last, start_of, usable_items
 from mural_tf.data.streams.mixture import mixed, training_sources
 from mural_tf.data.streams.pipeline import stream_sources, training_batches
 from mural_tf.errors import UserError
@@ -47,7 +47,7 @@ def usable(folder, after=None, share=ALL, **changes):
     files = records.list_files(folder, records.TEXT_PAIRS, "train")
     after = start_of(0) if after is None else after
     items = endless_items(files, parse_text_pair, data, 5, after, data.text_text_languages, "language_b", share)
-    return unbatched(usable_items(items, None, "text_text", 0.9, int(after[2])))
+    return usable_items(items, None, "text_text", 0.9, int(after[2])).unbatch()
 
 
 def taken(items, count):

@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from mural_tf.losses.contrastive import contrastive_loss, in_batch_softmax
+from mural_tf.losses.pairs import Pairs
 
 
 def unit_rows(seed, *shape):
@@ -40,34 +41,34 @@ def test_value_derived_by_hand():
     # Two orthogonal pairs, τ = 1/2: logits are 2 on the diagonal and 0 off it, so each row and each column costs
     # log(e^2 + e^0) - 2 = log(1 + e^-2); both directions: 2 log(1 + e^-2).
     eye = tf.eye(2)
-    np.testing.assert_allclose(contrastive_loss(eye, eye, 0.5), 2 * math.log(1 + math.exp(-2.0)), atol=1e-6)
+    np.testing.assert_allclose(contrastive_loss(Pairs(eye, eye), 0.5), 2 * math.log(1 + math.exp(-2.0)), atol=1e-6)
 
 
 def test_margin_derived_by_hand():
     # Margin 0.3 before τ = 0.1 turns the diagonal's 10 into 7: log(1 + e^-7) a direction. Subtracted after the
     # division it would be 9.7.
     eye = tf.eye(2)
-    loss = in_batch_softmax(eye, eye, 0.1, margin=0.3)
+    loss = in_batch_softmax(Pairs(eye, eye), 0.1, margin=0.3)
     np.testing.assert_allclose(loss, math.log1p(math.exp(-7.0)), atol=1e-6)
 
 
 def test_label_smoothing_derived_by_hand():
     # Logits 1 and 0, ε = 0.2: targets 0.9 and 0.1, so the row costs log(e + 1) - 0.9.
     eye = tf.eye(2)
-    loss = in_batch_softmax(eye, eye, 1.0, label_smoothing=0.2)
+    loss = in_batch_softmax(Pairs(eye, eye), 1.0, label_smoothing=0.2)
     np.testing.assert_allclose(loss, math.log(math.e + 1) - 0.9, atol=1e-6)
 
 
 def test_identical_embeddings_give_log_n():
     same = tf.ones([7, 3]) / math.sqrt(3.0)
-    np.testing.assert_allclose(contrastive_loss(same, same, 0.01), 2 * math.log(7), atol=1e-5)
+    np.testing.assert_allclose(contrastive_loss(Pairs(same, same), 0.01), 2 * math.log(7), atol=1e-5)
 
 
 def test_a_duplicate_is_not_a_negative():
     # Pairs 0 and 1 are one image: each has only pair 2 left as a negative. With orthogonal embeddings and τ = 1 rows
     # 0 and 1 cost log(1 + e^-1), row 2 log(1 + 2 e^-1).
     eye = tf.eye(3)
-    loss = in_batch_softmax(eye, eye, 1.0, matches=(tf.constant([5, 5, 6]),))
+    loss = in_batch_softmax(Pairs(eye, eye, (tf.constant([5, 5, 6]),)), 1.0)
     expected = (2 * math.log1p(math.exp(-1)) + math.log1p(2 * math.exp(-1))) / 3
     np.testing.assert_allclose(loss, expected, atol=1e-6)
 
@@ -77,9 +78,8 @@ def test_a_duplicate_is_not_a_negative():
 def test_equals_the_loop(margin, smoothing, masked):
     left, right = unit_rows(0, 9, 5), unit_rows(1, 9, 5)
     ids = (np.array([1, 2, 3, 1, 5, 6, 7, 8, 9]), np.array([1, 2, 3, 4, 5, 6, 2, 2, 9])) if masked else ()
-    loss = contrastive_loss(
-        left, right, 0.2, margin=margin, label_smoothing=smoothing, matches=tuple(tf.constant(i) for i in ids)
-    )
+    pairs = Pairs(left, right, tuple(tf.constant(i) for i in ids))
+    loss = contrastive_loss(pairs, 0.2, margin=margin, label_smoothing=smoothing)
     expected = loop_oracle(left, right, 0.2, margin, smoothing, ids) + loop_oracle(
         right, left, 0.2, margin, smoothing, ids
     )
@@ -95,9 +95,9 @@ def test_ids_across_the_sides_equal_the_loop_in_both_directions(others):
     there, back = (*others, ACROSS), (*others, ACROSS[::-1])
     expected = loop_oracle(left, right, 0.2, 0.3, 0.1, there), loop_oracle(right, left, 0.2, 0.3, 0.1, back)
     options = dict(margin=0.3, label_smoothing=0.1)
-    np.testing.assert_allclose(in_batch_softmax(left, right, 0.2, matches=there, **options), expected[0], atol=2e-5)
-    np.testing.assert_allclose(in_batch_softmax(right, left, 0.2, matches=back, **options), expected[1], atol=2e-5)
-    parts = [contrastive_loss(left, right, 0.2, matches=there, rows=rows, **options) for rows in ((0, 4), (4, 5))]
+    np.testing.assert_allclose(in_batch_softmax(Pairs(left, right, there), 0.2, **options), expected[0], atol=2e-5)
+    np.testing.assert_allclose(in_batch_softmax(Pairs(right, left, back), 0.2, **options), expected[1], atol=2e-5)
+    parts = [contrastive_loss(Pairs(left, right, there, rows), 0.2, **options) for rows in ((0, 4), (4, 5))]
     np.testing.assert_allclose(sum(parts), sum(expected), atol=4e-5)
     assert abs(sum(expected) - 2 * expected[0]) > 1e-3  # the directions differ
 
@@ -109,7 +109,7 @@ def test_parts_over_rows_add_up_with_their_gradients():
 
     def value_and_gradients(rows):
         with tf.GradientTape() as tape:
-            loss = tf.add_n([contrastive_loss(left, right, temperature, matches=ids, rows=r) for r in rows])
+            loss = tf.add_n([contrastive_loss(Pairs(left, right, ids, r), temperature) for r in rows])
         return loss, tape.gradient(loss, [left, right, temperature])
 
     whole, whole_gradients = value_and_gradients([None])
@@ -122,7 +122,7 @@ def test_parts_over_rows_add_up_with_their_gradients():
 def test_gradients_are_finite_where_candidates_are_masked():
     left = tf.Variable(unit_rows(4, 4, 3))
     with tf.GradientTape() as tape:
-        loss = contrastive_loss(left, left, 0.01, label_smoothing=0.1, matches=(tf.constant([1, 1, 1, 1]),))
+        loss = contrastive_loss(Pairs(left, left, (tf.constant([1, 1, 1, 1]),)), 0.01, label_smoothing=0.1)
     assert np.all(np.isfinite(tape.gradient(loss, left)))
     np.testing.assert_allclose(loss, 0.0, atol=1e-6)  # nothing but the positive is left in any row
 
@@ -130,7 +130,7 @@ def test_gradients_are_finite_where_candidates_are_masked():
 def test_similarity_is_float32_in_mixed_precision():
     left, right = unit_rows(5, 6, 64), unit_rows(6, 6, 64)
     rounded = [tf.cast(x, tf.bfloat16) for x in (left, right)]
-    loss = contrastive_loss(*rounded, 0.01)
-    expected = contrastive_loss(*[tf.cast(x, tf.float32) for x in rounded], 0.01)
+    loss = contrastive_loss(Pairs(*rounded), 0.01)
+    expected = contrastive_loss(Pairs(*[tf.cast(x, tf.float32) for x in rounded]), 0.01)
     assert loss.dtype == tf.float32
     assert float(abs(loss - expected)) < 1e-5

@@ -8,7 +8,7 @@ import toy_data
 from contract import losses_of
 
 from mural_tf.data import records
-from mural_tf.data.streams.captions import draw_captions
+from mural_tf.data.streams.image_groups import draw_captions
 from mural_tf.data.streams.pipeline import training_batches
 from mural_tf.encoders.words import read_vectors
 from mural_tf.errors import UserError

@@ -15,10 +15,11 @@ from test_contrastive_loss import loop_oracle, unit_rows
 from mural_tf.backend import keras
 from mural_tf.config import save_config
 from mural_tf.data import records
-from mural_tf.data.streams.captions import parse_triples, swap_texts
 from mural_tf.data.streams.pipeline import training_batches
+from mural_tf.data.streams.triples import parse_triples, swap_texts
 from mural_tf.errors import UserError
 from mural_tf.ingest.translated_captions import build_translated
+from mural_tf.losses.pairs import Rows
 from mural_tf.models import build_model, mount
 from mural_tf.models.etcl import Etcl
 from mural_tf.runs.finetune import _with_source_architecture
@@ -31,16 +32,14 @@ def triple_losses(
     text_ids=(None, None), rows=None,
 ):  # fmt: skip
     """What `Etcl` makes of these embeddings: L(I, A) + L(B, I), and L(A, B)."""
-    settings = types.SimpleNamespace(
-        label_smoothing=label_smoothing, text_text_temperature=text_temperature, text_text_margin=text_margin,
-        mask_duplicates=image_ids is not None,
-    )  # fmt: skip
-    model = types.SimpleNamespace(temperature=temperature, loss_config=settings)
-    model.matches = functools.partial(Etcl.matches, model)
-    model.text_matches = functools.partial(Etcl.text_matches, model)
+    settings = types.SimpleNamespace(label_smoothing=label_smoothing, mask_duplicates=image_ids is not None)
+    options = types.SimpleNamespace(text_text_temperature=text_temperature, text_text_margin=text_margin)
+    model = types.SimpleNamespace(temperature=temperature, loss_config=settings, options=options)
+    model.same = functools.partial(Etcl.same, model)
+    model.same_texts = functools.partial(Etcl.same_texts, model)
     ids = {"image_id": image_ids, "text_a_id": text_ids[0], "text_b_id": text_ids[1]}
-    rows = {"image": rows, "text_a": rows}
-    return Etcl.image_text_loss(model, image, *captions, ids, rows), Etcl.text_text_loss(model, *texts, ids, rows)
+    image, left = Rows.of(image, rows), Rows.of(texts[0], rows)
+    return Etcl.image_text_loss(model, image, *captions, ids), Etcl.text_text_loss(model, left, texts[1], ids)
 
 
 def eq_4(image, a, b, **options):

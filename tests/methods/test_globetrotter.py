@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import toy_data
-from contract import losses_of, rows_of
+from contract import losses_of
 
 from mural_tf.backend import keras
 from mural_tf.data.images import decode_image
@@ -15,6 +15,7 @@ from mural_tf.export.hub_modules import restore_from_export
 from mural_tf.export.saved_model import export_model
 from mural_tf.loading import load
 from mural_tf.losses.globetrotter import nt_xent, transitive_loss, transitive_weights
+from mural_tf.losses.pairs import Pairs, Rows
 from mural_tf.models import build_model
 from mural_tf.training.fit import compile_model
 
@@ -94,7 +95,7 @@ def test_one_head():
 def test_losses_are_those_of_the_embeddings(shared):
     model, _, batch, embeddings = shared
     losses, first, second = losses_of(model, embeddings, batch), embeddings["view_0"], embeddings["view_1"]
-    np.testing.assert_allclose(losses["image_image"], nt_xent(first, second, 0.1), rtol=1e-5)
+    np.testing.assert_allclose(losses["image_image"], nt_xent(Pairs(first, second), 0.1), rtol=1e-5)
     alpha = transitive_weights(first, embeddings["caption"], "code", 0.4)
     np.testing.assert_allclose(losses["text_text"], transitive_loss(embeddings["sentence"], alpha, 0.1), rtol=1e-5)
     expected = 0.0
@@ -103,7 +104,7 @@ def test_losses_are_those_of_the_embeddings(shared):
         for logits in (cosines, cosines.T):
             expected += np.mean(np.log(np.sum(np.exp(logits), axis=1)) - np.diag(logits)) / 2
     np.testing.assert_allclose(losses["image_text"], expected, rtol=1e-5)
-    share = model.measures(embeddings, batch, rows_of(embeddings))["alpha_above_zero"]
+    share = model.measures({name: Rows.of(value) for name, value in embeddings.items()}, batch)["alpha_above_zero"]
     np.testing.assert_allclose(share, np.count_nonzero(alpha) / (16 * 15), rtol=1e-5)
 
 
@@ -142,9 +143,10 @@ def test_fully_supervised():
     batch = contract.batch_of(model, config, 16)
     embeddings = model.encode(batch, training=False)
     batch["text_a_id"] = tf.concat([batch["text_b_id"][1:], batch["text_a_id"][1:2]], axis=0)  # texts on both sides
+    texts = embeddings["text_a"], embeddings["text_b"]
     ids = [batch[name] for name in ("text_group_id", "text_a_id", "text_b_id")]
-    expected = nt_xent(embeddings["text_a"], embeddings["text_b"], 0.1, matches=(*ids, tuple(ids[1:])))
-    assert abs(expected - nt_xent(embeddings["text_a"], embeddings["text_b"], 0.1)) > 1e-3
+    expected = nt_xent(Pairs(*texts, (*ids, tuple(ids[1:]))), 0.1)
+    assert abs(expected - nt_xent(Pairs(*texts), 0.1)) > 1e-3
     np.testing.assert_allclose(losses_of(model, embeddings, batch)["text_text"], expected, rtol=1e-5)
     assert model.log_names == () and model.streams == ("views", "text_text")
 

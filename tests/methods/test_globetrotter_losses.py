@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from mural_tf.losses.globetrotter import cloze_loss, cloze_sums, nt_xent, transitive_loss, transitive_weights
+from mural_tf.losses.pairs import Pairs, Rows
 
 
 def unit_rows(seed, *shape):
@@ -38,22 +39,22 @@ def nt_xent_loop(first, second, temperature, anchors="both", ids=None):
 def test_nt_xent_derived_by_hand():
     # Two orthogonal images, both views alike, τ = 1/2: an anchor sees its other view at e^2 and two views of the other
     # image at e^0: log(e^2 + 2) - 2.
-    np.testing.assert_allclose(nt_xent(tf.eye(2), tf.eye(2), 0.5), math.log(math.exp(2) + 2) - 2, atol=1e-6)
+    np.testing.assert_allclose(nt_xent(Pairs(tf.eye(2), tf.eye(2)), 0.5), math.log(math.exp(2) + 2) - 2, atol=1e-6)
 
 
 def test_nt_xent_of_identical_embeddings_is_the_logarithm_of_the_candidates():
     same = tf.ones([7, 4]) / 2.0
-    np.testing.assert_allclose(nt_xent(same, same, 0.1), math.log(13), atol=1e-5)  # 2 * 7 - 1
+    np.testing.assert_allclose(nt_xent(Pairs(same, same), 0.1), math.log(13), atol=1e-5)  # 2 * 7 - 1
 
 
 @pytest.mark.parametrize("anchors", ["both", "first"])
 @pytest.mark.parametrize("ids", [None, [1, 2, 1, 4, 5, 2]])
 def test_nt_xent_equals_the_loop(anchors, ids):
     first, second = unit_rows(0, 6, 5), unit_rows(1, 6, 5)
-    matches = () if ids is None else (tf.constant(ids),)
-    found = nt_xent(first, second, 0.3, anchors=anchors, matches=matches)
+    same = () if ids is None else (tf.constant(ids),)
+    found = nt_xent(Pairs(first, second, same), 0.3, anchors=anchors)
     np.testing.assert_allclose(found, nt_xent_loop(first, second, 0.3, anchors, ids), atol=1e-5)
-    parts = [nt_xent(first, second, 0.3, anchors=anchors, matches=matches, rows=r) for r in ((0, 2), (2, 4))]
+    parts = [nt_xent(Pairs(first, second, same, r), 0.3, anchors=anchors) for r in ((0, 2), (2, 4))]
     np.testing.assert_allclose(sum(parts), found, atol=1e-6)
 
 
@@ -67,7 +68,7 @@ def test_nt_xent_knows_a_text_on_either_side():
         others = [b for b in range(8) if b != a and (b == partner or ids[a] != ids[b])]
         terms = {b: math.exp(views[a] @ views[b] / 0.3) for b in others}
         losses.append(-math.log(terms[partner] / sum(terms.values())))
-    found = nt_xent(first, second, 0.3, matches=((tf.constant(left), tf.constant(right)),))
+    found = nt_xent(Pairs(first, second, ((tf.constant(left), tf.constant(right)),)), 0.3)
     np.testing.assert_allclose(found, np.mean(losses), atol=1e-5)
 
 
@@ -144,7 +145,7 @@ def test_transitive_loss_equals_the_loop():
     total, weight = loss_loop(sentences, alpha, 0.2)
     np.testing.assert_allclose(transitive_loss(sentences, alpha, 0.2), total / weight, rtol=1e-5)
     np.testing.assert_allclose(transitive_loss(sentences, alpha, 0.2, divided=False), total / 9, rtol=1e-5)
-    parts = [transitive_loss(sentences, alpha, 0.2, rows=rows) for rows in ((0, 4), (4, 5))]
+    parts = [transitive_loss(Rows.of(sentences, rows), alpha, 0.2) for rows in ((0, 4), (4, 5))]
     np.testing.assert_allclose(sum(parts), total / weight, rtol=1e-5)
 
 
@@ -158,7 +159,7 @@ def test_known_pairs_make_it_nt_xent():
     first, second = unit_rows(11, 5, 4), unit_rows(12, 5, 4)
     alpha = np.kron([[0, 1], [1, 0]], np.eye(5))  # 1 for the other side of the pair, 0 for all other texts
     found = transitive_loss(np.concatenate([first, second]), alpha, 0.1)
-    np.testing.assert_allclose(found, nt_xent(first, second, 0.1), atol=1e-5)
+    np.testing.assert_allclose(found, nt_xent(Pairs(first, second), 0.1), atol=1e-5)
 
 
 @pytest.mark.parametrize("definition", ["code", "paper"])
@@ -187,11 +188,12 @@ def test_cloze_derived_by_hand_and_by_loop():
     ]
     sums = cloze_sums(logits, targets, weights)
     np.testing.assert_allclose(cloze_loss(sums), np.sum(losses) / np.sum(weights), rtol=1e-5)
-    np.testing.assert_allclose(cloze_loss(sums, (0, 1)) + cloze_loss(sums, (1, 3)), cloze_loss(sums), rtol=1e-5)
+    parts = [cloze_loss(Rows.of(sums, rows)) for rows in ((0, 1), (1, 3))]
+    np.testing.assert_allclose(sum(parts), cloze_loss(sums), rtol=1e-5)
 
 
 def test_unknown_names_are_reported():
     with pytest.raises(ValueError, match="expected one of code, paper"):
         transitive_weights(tf.eye(2), tf.eye(2), "book")
     with pytest.raises(ValueError, match="expected one of both, first"):
-        nt_xent(tf.eye(2), tf.eye(2), 1.0, anchors="second")
+        nt_xent(Pairs(tf.eye(2), tf.eye(2)), 1.0, anchors="second")

@@ -15,6 +15,7 @@ from mural_tf.data.streams.pipeline import training_batches
 from mural_tf.encoders import build_text_encoder
 from mural_tf.errors import UserError
 from mural_tf.losses.mule import caption_neighbourhood, image_sentence_loss, pair_neighbourhood
+from mural_tf.losses.pairs import Pairs
 from mural_tf.models.mule import Mule
 from mural_tf.models.step import compute_gradients
 
@@ -66,7 +67,7 @@ def test_losses_are_eq_4(mule):
     np.testing.assert_allclose(losses["neighbourhood"], expected, rtol=1e-5)
     sides = [batch[f"text_{side}_language_id"] for side in "ab"]
     expected = sum(
-        pair_neighbourhood(embeddings[f"text_a{layer}"], embeddings[f"text_b{layer}"], *sides)
+        pair_neighbourhood(Pairs(embeddings[f"text_a{layer}"], embeddings[f"text_b{layer}"]), *sides)
         for layer in ("", "_words")
     )
     np.testing.assert_allclose(losses["text_text"], expected, rtol=1e-5)

@@ -1,14 +1,17 @@
-"""Fine-tuning that continues as another method: parts that the source lacks are new."""
+"""Fine-tuning that continues as another method: parts that the source lacks are new; stages ask the source's class."""
 
+import contract
 import numpy as np
 import pytest
 import toy_data
 
 from mural_tf.backend import keras
 from mural_tf.errors import UserError
-from mural_tf.models import build_model
+from mural_tf.models import build_model, method_class, method_names
+from mural_tf.runs.finetune import _with_source_architecture
 from mural_tf.training.checkpoints import restore_for_inference, training_checkpoints
 from mural_tf.training.fit import compile_model
+from mural_tf.trust import check_stored
 
 
 @pytest.mark.slow
@@ -31,3 +34,29 @@ def test_mural_starts_from_align(tmp_path):
     for part in ("image_encoder", "text_encoder", "image_text_head"):
         for one, other in zip(getattr(align, part).variables, getattr(mural, part).variables):
             np.testing.assert_array_equal(one, other)
+
+
+def test_a_method_from_outside_enters_the_stage_of_translations(tmp_path):
+    stage, source = contract.toy_config("translation_distillation"), contract.toy_config(contract.OUTSIDE)
+    config = _with_source_architecture(stage, source, tmp_path)
+    assert (config.model, config.method.heads_of) == ("translation_distillation", contract.OUTSIDE)
+    model = contract.build(config)
+    assert np.isfinite(model.train_step(contract.batch_of(model, config))["loss"])
+
+
+def test_stages_ask_the_source_for_what_they_need(tmp_path):
+    stage = method_class("translation_distillation")
+    names = {name for name in method_names() if stage.may_start_from(method_class(name))}
+    assert names == {"align", "mural", "etcl", "siglip", "globetrotter", "translation_distillation"}
+    assert {n for n in method_names() if method_class("etcl").may_start_from(method_class(n))} == {"mural", "etcl"}
+    config = contract.toy_config("translation_distillation")
+    with pytest.raises(UserError, match="starts from a model with an image-text head; .* is mule"):
+        _with_source_architecture(config, contract.toy_config("mule"), tmp_path)
+
+
+def test_a_stored_stage_does_not_choose_the_code_of_its_head(tmp_path):
+    stored = contract.toy_config("translation_distillation", method__heads_of="never_imported:Method")
+    with pytest.raises(UserError, match="names model='never_imported:Method', a class that would be imported"):
+        check_stored(stored, tmp_path / "config.json")
+    with pytest.raises(UserError, match="names model='never_imported:Method'"):
+        _with_source_architecture(contract.toy_config("translation_distillation"), stored, tmp_path)

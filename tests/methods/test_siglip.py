@@ -15,6 +15,7 @@ import mural_tf.losses
 import mural_tf.models
 from mural_tf.export import hub_modules
 from mural_tf.export.model_card import describe_model
+from mural_tf.losses.pairs import Pairs
 from mural_tf.losses.sigmoid import sigmoid_loss
 from mural_tf.optimizers.rates import is_decayed
 
@@ -72,23 +73,23 @@ def test_value_derived_by_hand():
     # Two orthogonal pairs, τ = 1/2, b = -1: logits are 2 - 1 = 1 on the diagonal and 0 - 1 = -1 off it. A pair costs
     # -log sigmoid(1), and a negative -log sigmoid(-(-1)), the same: log(1 + e^-1) each. Four of them over N = 2.
     eye = tf.eye(2)
-    np.testing.assert_allclose(sigmoid_loss(eye, eye, 0.5, -1.0), 2 * math.log1p(math.exp(-1)), atol=1e-6)
+    np.testing.assert_allclose(sigmoid_loss(Pairs(eye, eye), 0.5, -1.0), 2 * math.log1p(math.exp(-1)), atol=1e-6)
 
 
 def test_the_paper_s_beginning_derived_by_hand():
     # t = 10, b = -10, equal embeddings: every logit is 0, so each of the N questions of a row costs log 2. With
     # orthogonal ones negatives cost log(1 + e^-10), and positives, at 10 - 10 = 0, log 2.
     same = tf.ones([7, 4]) / 2.0
-    np.testing.assert_allclose(sigmoid_loss(same, same, 0.1, -10.0), 7 * math.log(2), atol=1e-5)
+    np.testing.assert_allclose(sigmoid_loss(Pairs(same, same), 0.1, -10.0), 7 * math.log(2), atol=1e-5)
     expected = math.log(2) + 6 * math.log1p(math.exp(-10))
-    np.testing.assert_allclose(sigmoid_loss(tf.eye(7), tf.eye(7), 0.1, -10.0), expected, atol=1e-6)
+    np.testing.assert_allclose(sigmoid_loss(Pairs(tf.eye(7), tf.eye(7)), 0.1, -10.0), expected, atol=1e-6)
 
 
 def test_a_duplicate_drops_out():
     # Orthogonal embeddings, τ = 1, b = 0: positives cost log(1 + e^-1), the six negatives log 2. Pairs 0 and 1 are one
     # image, so two of the six drop out.
     eye = tf.eye(3)
-    loss = sigmoid_loss(eye, eye, 1.0, 0.0, matches=(tf.constant([5, 5, 6]),))
+    loss = sigmoid_loss(Pairs(eye, eye, (tf.constant([5, 5, 6]),)), 1.0, 0.0)
     np.testing.assert_allclose(loss, (3 * math.log1p(math.exp(-1)) + 4 * math.log(2)) / 3, atol=1e-6)
 
 
@@ -96,7 +97,7 @@ def test_a_duplicate_drops_out():
 @pytest.mark.parametrize("ids", [NO_IDS, IDS])
 def test_equals_the_loop(block, ids):
     left, right = unit_rows(0, PAIRS, SIZE), unit_rows(1, PAIRS, SIZE)
-    loss = sigmoid_loss(left, right, 0.3, -1.5, matches=as_tensors(ids), block=block)
+    loss = sigmoid_loss(Pairs(left, right, as_tensors(ids)), 0.3, -1.5, block=block)
     np.testing.assert_allclose(loss, loop_oracle(left, right, 0.3, -1.5, ids), rtol=1e-6)
     assert abs(loop_oracle(left, right, 0.3, -1.5, IDS) - loop_oracle(left, right, 0.3, -1.5)) > 0.1
 
@@ -108,7 +109,10 @@ def test_blocks_have_the_gradients_of_the_whole_matrix(ids, compiled):
 
     @tf.function(jit_compile=compiled)
     def in_blocks():
-        return value_and_gradients(lambda *given: sigmoid_loss(*given, matches=ids, block=4), inputs)
+        def loss(left, right, *given):
+            return sigmoid_loss(Pairs(left, right, ids), *given, block=4)
+
+        return value_and_gradients(loss, inputs)
 
     value, gradients = in_blocks()
     expected, expected_gradients = value_and_gradients(lambda *given: whole_matrix(*given, ids), inputs)
@@ -122,8 +126,8 @@ def test_parts_over_rows_add_up_with_their_gradients():
     inputs, ids = variables(), as_tensors(IDS)
 
     def over(parts):
-        def losses(*given):
-            return tf.add_n([sigmoid_loss(*given, matches=ids, rows=rows, block=4) for rows in parts])
+        def losses(left, right, *given):
+            return tf.add_n([sigmoid_loss(Pairs(left, right, ids, rows), *given, block=4) for rows in parts])
 
         return value_and_gradients(losses, inputs)
 
@@ -137,7 +141,7 @@ def test_parts_over_rows_add_up_with_their_gradients():
 def test_a_batch_of_unknown_size_has_the_same_loss():
     spec = tf.TensorSpec([None, SIZE])
     function = tf.function(
-        lambda left, right: sigmoid_loss(left, right, 0.3, -1.5, block=4), input_signature=[spec] * 2
+        lambda left, right: sigmoid_loss(Pairs(left, right), 0.3, -1.5, block=4), input_signature=[spec] * 2
     )
     for count in (3, 8, 11):
         left, right = unit_rows(0, count, SIZE), unit_rows(1, count, SIZE)
@@ -162,7 +166,9 @@ def test_no_array_holds_all_pairs():
     ids = (tf.range(pairs) // 2,)
 
     def largest(width):
-        return largest_array(lambda *given: sigmoid_loss(*given, matches=ids, rows=rows, block=width), pairs)
+        return largest_array(
+            lambda left, right, *given: sigmoid_loss(Pairs(left, right, ids, rows), *given, block=width), pairs
+        )
 
     assert largest(pairs) == rows[1] * pairs
     assert largest(block) == rows[1] * block
@@ -189,12 +195,10 @@ def test_an_export_s_card_gives_the_bias_back(tmp_path, monkeypatch):
     model.log_temperature.assign(-2.0)
     card = describe_model(model, config)
     monkeypatch.setattr(hub_modules, "_matched", lambda *_: [])  # of the towers
-    for numbers, expected in [(card["learned_numbers"], -3.25), ({}, -10.0)]:  # {}: of exports that have only τ
-        other.bias.assign(-10.0)
-        (tmp_path / "model_card.json").write_text(json.dumps({**card, "learned_numbers": numbers}))
-        hub_modules.restore_from_export(other, tmp_path)
-        assert float(other.bias) == expected
-        np.testing.assert_allclose(other.log_temperature, -2.0, rtol=1e-6)
+    (tmp_path / "model_card.json").write_text(json.dumps(card))
+    hub_modules.restore_from_export(other, tmp_path)
+    assert float(other.bias) == -3.25
+    np.testing.assert_allclose(other.log_temperature, -2.0, rtol=1e-6)
 
 
 def test_the_guide_writes_the_same_method(tmp_path, monkeypatch):

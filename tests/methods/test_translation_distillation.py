@@ -2,6 +2,7 @@
 
 import os
 import signal
+import types
 
 import contract
 import forked
@@ -16,12 +17,13 @@ from mural_tf.backend import keras
 from mural_tf.config import load_config
 from mural_tf.data import records
 from mural_tf.data.streams import targets
-from mural_tf.data.streams.captions import parse_co_captions, with_pivot
 from mural_tf.data.streams.pipeline import training_batches
+from mural_tf.data.streams.text_text import parse_co_captions, pivot_languages, with_pivot
 from mural_tf.errors import UserError
 from mural_tf.export import signatures
-from mural_tf.losses.distillation import cosine_loss
+from mural_tf.losses.pairs import Pairs
 from mural_tf.models import build_model, complete
+from mural_tf.models.translation_distillation import TranslationDistillation
 from mural_tf.runs import finish
 from mural_tf.runs.finetune import _with_source_architecture, finetune
 from mural_tf.runs.pretrain import pretrain
@@ -44,9 +46,10 @@ def test_value_derived_by_hand():
         tf.constant([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]]),
         tf.constant([[0.0, 1.0], [0.0, 1.0], [-0.6, -0.8]]),
     )
-    np.testing.assert_allclose(cosine_loss(embeddings, targets), 1.0, rtol=1e-6)
-    parts = [cosine_loss(embeddings, targets, rows=rows) for rows in ((0, 2), (2, 1))]
-    np.testing.assert_allclose(parts, [1 / 3, 2 / 3], rtol=1e-6)
+    model = types.SimpleNamespace(options=types.SimpleNamespace(loss="cosine"))
+    whole, *parts = [Pairs(embeddings, targets, rows=rows) for rows in (None, (0, 2), (2, 1))]
+    found = [float(TranslationDistillation._distance(model, pairs)) for pairs in (whole, *parts)]
+    np.testing.assert_allclose(found, [1.0, 1 / 3, 2 / 3], rtol=1e-6)
 
 
 @pytest.mark.parametrize("loss", ["cosine", "softmax"])
@@ -170,7 +173,7 @@ def test_starts_from_a_trained_model_without_its_head_for_texts(tmp_path, method
 
 def test_what_cannot_work_is_reported(tmp_path):
     source = toy_data.toy_config(tmp_path, "labse")
-    with pytest.raises(UserError, match="translation_distillation starts from align or mural .*is labse"):
+    with pytest.raises(UserError, match="starts from a model with an image-text head; .*is labse"):
         _with_source_architecture(toy_data.toy_config(tmp_path, METHOD), source, tmp_path)
     with pytest.raises(UserError, match="needs a trained model to learn from: run_finetune.py --from"):
         contract.build(contract.toy_config(METHOD)).begin(None, restored=False)
@@ -180,7 +183,7 @@ def test_what_cannot_work_is_reported(tmp_path):
     for pivot in ("mean", "en+de"):
         with pytest.raises(UserError, match="is a mean over texts of many records.*set method.cached=True"):
             contract.build(contract.toy_config(METHOD, method__pivot=pivot))
-    with pytest.raises(UserError, match="Unknown method.heads_of 'mule'; known: align, mural"):
+    with pytest.raises(UserError, match="method.heads_of='mule': expected a method with an image-text head"):
         contract.build(contract.toy_config(METHOD, method__heads_of="mule"))
     with pytest.raises(UserError, match="Unknown method.trained 'last'; known: all, embeddings_and_first"):
         contract.build(contract.toy_config(METHOD, method__trained="last"))
@@ -255,12 +258,12 @@ def test_an_id_without_a_target_ends_the_run():
 ])  # fmt: skip
 def test_which_languages_are_pivots(pivot, expected):
     captions = {"en": 10, "fr": 10, "de": 5, "sw": 4, "": 50}
-    assert targets.pivot_languages(pivot, lambda: captions, lambda: {"fr": 3, "en": 2, "de": 9}) == expected
+    assert pivot_languages(pivot, lambda: captions, lambda: {"fr": 3, "en": 2, "de": 9}) == expected
 
 
 def test_captions_without_a_language_have_no_pivot():
     with pytest.raises(UserError, match="No caption says its language: name the targets' with --config.method.pivot"):
-        targets.pivot_languages("", lambda: {"": 4}, dict)
+        pivot_languages("", lambda: {"": 4}, dict)
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ from mural_tf.losses.mule import (
     reverse_gradient,
     top_violations,
 )
+from mural_tf.losses.pairs import Pairs, Rows
 
 
 def at(*degrees):
@@ -111,7 +112,9 @@ def test_image_sentence_loss_is_the_naive_one(kind, top, rows):
     images, sentences = random_unit(5, 4, 0), random_unit(15, 4, 1)
     settings = dict(margin=0.4, distance=kind, top=top, sentence_factor=1.5, structure_factor=0.3)
     parts = [(0, 6), (6, 9)] if rows else [None]
-    found = sum(image_sentence_loss(images, sentences, OWNERS, IDS, LANGUAGES, rows=part, **settings) for part in parts)
+    found = sum(
+        image_sentence_loss(images, Rows.of(sentences, part), OWNERS, IDS, LANGUAGES, **settings) for part in parts
+    )
     expected = naive_image_sentence(images, sentences, OWNERS, IDS, LANGUAGES, 0.4, kind, top, 1.5, 0.3)
     assert expected > 0.1
     np.testing.assert_allclose(found, expected, rtol=1e-5)
@@ -136,7 +139,9 @@ def naive_caption_neighbourhood(sentences, ids, languages, margin, kind, top):
 def test_caption_neighbourhood_is_the_naive_one(kind, top, rows):
     sentences, ids = random_unit(15, 4, 2), IDS[OWNERS]
     settings = dict(margin=0.3, distance=kind, top=top)
-    found = sum(caption_neighbourhood(sentences, ids, LANGUAGES, 3, rows=part, **settings) for part in rows or [None])
+    found = sum(
+        caption_neighbourhood(Rows.of(sentences, part), ids, LANGUAGES, 3, **settings) for part in rows or [None]
+    )
     expected = naive_caption_neighbourhood(sentences, ids, LANGUAGES, 0.3, kind, top)
     assert expected > 0.1
     np.testing.assert_allclose(found, expected, rtol=1e-5)
@@ -167,9 +172,10 @@ def test_pair_neighbourhood_is_the_naive_one():
         rivals = [j for j in range(6) if languages[j] == languages[i] and ids[j] != ids[i]]
         negatives = [distance_of(a[i], b[j], "euclidean") for j in rivals]
         total += naive_top(distance_of(a[i], b[i], "euclidean"), negatives, 0.2, 2)
-    arguments, settings = (left, right, left_languages, right_languages), dict(matches=(ids,), margin=0.2, top=2)
-    np.testing.assert_allclose(pair_neighbourhood(*arguments, **settings), total / 6, rtol=1e-5)
-    parts = [pair_neighbourhood(*arguments, rows=rows, **settings) for rows in ((0, 2), (2, 4))]
+    parts = [
+        pair_neighbourhood(Pairs(left, right, (ids,), rows), left_languages, right_languages, margin=0.2, top=2)
+        for rows in ((0, 2), (2, 4))
+    ]
     np.testing.assert_allclose(sum(parts), total / 6, rtol=1e-5)
     assert total > 0.1
 
@@ -189,10 +195,11 @@ def test_pair_neighbourhood_looks_across_sides():
             ]  # fmt: skip
             negatives = [distance_of(a[i], b[j], "euclidean") for j in rivals]
             total += naive_top(distance_of(a[i], b[i], "euclidean"), negatives, 0.5, 2)
-    settings = dict(matches=(group, texts), margin=0.5, top=2)
-    parts = [pair_neighbourhood(left, right, *languages, rows=rows, **settings) for rows in ((0, 1), (1, 5))]
+    settings = dict(margin=0.5, top=2)
+    pairs = [Pairs(left, right, (group, texts), rows) for rows in ((0, 1), (1, 5))]
+    parts = [pair_neighbourhood(part, *languages, **settings) for part in pairs]
     np.testing.assert_allclose(sum(parts), total / 6, rtol=1e-5)
-    without = pair_neighbourhood(left, right, *languages, matches=(group,), margin=0.5, top=2)
+    without = pair_neighbourhood(Pairs(left, right, (group,)), *languages, **settings)
     assert abs(float(without) - total / 6) > 0.01
 
 
@@ -201,7 +208,7 @@ def test_language_loss_by_hand():
     logits = np.log(np.array([[1.0, 3.0]] * 3, np.float32))
     expected = (math.log(4 / 3) + math.log(4)) / 2
     np.testing.assert_allclose(language_loss(logits, np.array([1, 0, -1])), expected, rtol=1e-6)
-    parts = [language_loss(logits, np.array([1, 0, -1]), rows=rows) for rows in ((0, 1), (1, 2))]
+    parts = [language_loss(Rows.of(logits, rows), np.array([1, 0, -1])) for rows in ((0, 1), (1, 2))]
     np.testing.assert_allclose(sum(parts), expected, rtol=1e-6)
 
 

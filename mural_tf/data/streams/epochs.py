@@ -25,7 +25,6 @@ import tensorflow as tf
 from ml_collections import ConfigDict
 
 from mural_tf.data import records
-from mural_tf.data.images import are_plain
 from mural_tf.data.skipped import CHECK_EVERY, DEVIATIONS, KINDS, NOT_AN_EXAMPLE, UNREADABLE_IMAGE
 from mural_tf.data.streams.record_files import CYCLE, RecordFiles, read_group
 from mural_tf.errors import UserError
@@ -150,7 +149,7 @@ def endless_items(
             order = order[share.pipeline :: share.pipelines]
             blocks = _blocks(reader, parse, order, Begin.of(begin))
         items = blocks.scan(begin, lambda begin, block: _placed(begin, block, copies, language_key, seeds, size))
-        items = unbatched(items).skip(window * size - begin[0])
+        items = items.unbatch().skip(window * size - begin[0])
         windows = items.window(size).prefetch(1).enumerate(window)  # the next one fills while one is used
         items = windows.flat_map(lambda number, window: _shuffled(number, window, size, seeds))
         end = tf.data.Dataset.from_tensors(("", _end_marker(items.element_spec[1])))
@@ -236,7 +235,7 @@ def _parse_block(block: dict[str, tf.Tensor], parse: Callable) -> dict[str, tf.T
 
     records_read = tf.size(block["problem"])
     numbered = tf.data.Dataset.from_tensor_slices((tf.range(records_read), block["serialized"]))
-    items = _together(unbatched(numbered.map(parse_one).ignore_errors()))
+    items = _together(numbered.map(parse_one).ignore_errors().unbatch())
     seen = tf.math.unsorted_segment_sum(tf.ones_like(items["number"]), items["number"], records_read)
 
     def repaired():
@@ -253,33 +252,6 @@ def _parse_block(block: dict[str, tf.Tensor], parse: Callable) -> dict[str, tf.T
     items = tf.cond(is_whole, lambda: items, repaired)
     number = items.pop("number")
     return {**items, **{name: tf.gather(block[name], number) for name in ("file", "byte", "lost")}}
-
-
-# `Dataset.unbatch` and `Dataset.rebatch` do the same with a function more, which every start pays for.
-
-
-def unbatched(blocks: tf.data.Dataset) -> tf.data.Dataset:
-    """Returns the elements of blocks, {name: [elements, …]}, one by one."""
-    elements = tf.nest.map_structure(lambda spec: tf.TensorSpec(spec.shape[1:], spec.dtype), blocks.element_spec)
-    variant = tf.raw_ops.UnbatchDataset(input_dataset=tf.data.experimental.to_variant(blocks), **_outputs(elements))
-    return tf.data.experimental.from_variant(variant, elements)
-
-
-def rebatched(blocks: tf.data.Dataset, size: int) -> tf.data.Dataset:
-    """Returns the elements of blocks, {name: [elements, …]}, in blocks of `size`; the rest at the end is dropped."""
-    spec = tf.nest.map_structure(lambda spec: tf.TensorSpec([size, *spec.shape[1:]], spec.dtype), blocks.element_spec)
-    variant = tf.raw_ops.RebatchDatasetV2(
-        input_dataset=tf.data.experimental.to_variant(blocks),
-        batch_sizes=tf.constant(size, tf.int64),
-        drop_remainder=True,
-        **_outputs(spec),
-    )
-    return tf.data.experimental.from_variant(variant, spec)
-
-
-def _outputs(spec) -> dict:
-    specs = tf.nest.flatten(spec)
-    return {"output_types": [one.dtype for one in specs], "output_shapes": [one.shape for one in specs]}
 
 
 def _together(elements: tf.data.Dataset) -> dict[str, tf.Tensor]:
@@ -317,7 +289,7 @@ def usable_items(
 
     Args:
       items: of `endless_items`.
-      decode: from (item, position, plain), see `Stream` in pipeline.py, to what the item becomes; `None`: it stays.
+      decode: from (item, position) to what the item becomes, as `Stream.decode`; `None`: it stays.
       stream: its name, for the error, from which `unusable` reads it.
       max_skipped_fraction: of the records read; see `_too_many`.
       used: how many items were used before.
@@ -367,17 +339,11 @@ def _decode_block(places: tf.Tensor, items: dict[str, tf.Tensor], decode: Callab
         rows = tf.range(tf.size(places))
         return dict(items), rows, {**found, "problem": items["problem"]}
 
-    def decode_all(plain):
-        def decode_one(row, place, item):
-            return {**decode(item, positions(place), plain), "row": row}
+    def decode_one(row, place, item):
+        return {**decode(item, positions(place)), "row": row}
 
-        numbered = tf.data.Dataset.from_tensor_slices((tf.range(tf.size(places)), places, items))
-        return _together(numbered.map(decode_one).ignore_errors())
-
-    if "image" in items:
-        decoded = tf.cond(are_plain(items["image"]), lambda: decode_all(True), lambda: decode_all(False))
-    else:
-        decoded = decode_all(True)
+    numbered = tf.data.Dataset.from_tensor_slices((tf.range(tf.size(places)), places, items))
+    decoded = _together(numbered.map(decode_one).ignore_errors())
     rows = decoded.pop("row")
     problem = tf.fill(tf.shape(places), UNREADABLE_IMAGE)
     return decoded, rows, {**found, "problem": tf.tensor_scatter_nd_update(problem, rows[:, None], decoded["problem"])}

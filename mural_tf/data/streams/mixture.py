@@ -16,7 +16,6 @@ import tensorflow as tf
 from ml_collections import ConfigDict
 
 from mural_tf.data import records
-from mural_tf.data.streams.epochs import rebatched, unbatched
 from mural_tf.errors import UserError
 
 FORMATS = ("mural", "img2dataset")
@@ -49,6 +48,20 @@ def training_sources(data: ConfigDict) -> list[Source]:
     return sources
 
 
+def sources_of(data: ConfigDict, kind: str) -> list[tuple[Source, list[str]]]:
+    """Returns the sources with training records of a kind, each with its files as tallies number them.
+
+    Raises `UserError` if no source has files of this kind, or one has no training data of any kind.
+    """
+    sources = training_sources(data)
+    if len(sources) == 1:
+        return [(sources[0], sources[0].files(kind))]
+    found = [(source, records.find_files(source.directory, kind, "train")) for source in sources]
+    if not any(files for _, files in found):
+        raise UserError(f"None of data.sources ({', '.join(data.sources)}) has {kind} records of split 'train'.")
+    return [(source, files) for source, files in found if files]
+
+
 def _named(name: str, value) -> Source:
     known = dict(directory=str, weight=(int, float), format=str)
     values = value.to_dict() if isinstance(value, ConfigDict) else value
@@ -75,7 +88,7 @@ def mixed(
       size: items in a batch.
     """
     if len(usable) == 1:
-        return rebatched(usable[0], size)
+        return usable[0].rebatch(size, drop_remainder=True)
     slots = np.repeat(np.arange(len(weights)), _shares(weights, DRAWS))
 
     def draws(cycle):
@@ -85,7 +98,7 @@ def mixed(
 
     chosen = tf.data.Dataset.range(used // DRAWS, np.iinfo(np.int64).max).flat_map(draws).skip(used % DRAWS)
     numbered = [
-        tf.data.Dataset.zip({"source": tf.data.Dataset.from_tensors(np.int64(number)).repeat(), "item": unbatched(one)})
+        tf.data.Dataset.zip({"source": tf.data.Dataset.from_tensors(np.int64(number)).repeat(), "item": one.unbatch()})
         for number, one in enumerate(usable)
     ]
     drawn = tf.data.Dataset.choose_from_datasets(numbered, chosen).batch(size, drop_remainder=True)

@@ -1,8 +1,8 @@
 """Texts whose embeddings are what others are taught: which they are, and one vector for each.
 
-A pivot language names the side of a text pair that is the target. Several name what a whole group of pairs ("say all
-the same") is taught: the mean of the group's texts in them. Vectors are made once, before the first step, in an order
-that follows from the data, so that a run that goes on elsewhere has the very same ones.
+Several pivot languages name what a whole group of pairs ("say all the same") is taught: the mean of the group's texts
+in them. Vectors are made once, before the first step, in an order that follows from the data, so that a run that goes
+on elsewhere has the very same ones.
 """
 
 from __future__ import annotations
@@ -14,32 +14,8 @@ import tensorflow as tf
 
 from mural_tf.errors import UserError
 
-# Of the languages with at least half as many captions as the one with most: that with most text pairs; or all of them.
-FOUND, MEAN = "", "mean"
 TEXTS = 2048  # embedded at a time
 MOST_BYTES = 2**31  # of vectors, and of texts
-
-
-def pivot_languages(pivot: str, captions: Callable[[], dict], pairs: Callable[[], dict]) -> tuple[str, ...]:
-    """Returns the languages that `pivot` stands for: itself, "en+de", or what the data says for `FOUND` and `MEAN`.
-
-    Args:
-      pivot: as of a method's `pivot`.
-      captions, pairs: count items by language; asked only where they are needed.
-
-    Raises `UserError` where no caption says its language.
-    """
-    if pivot not in (FOUND, MEAN):
-        return tuple(dict.fromkeys(pivot.split("+")))
-    counts = {language: count for language, count in captions().items() if language}
-    if not counts:
-        raise UserError("No caption says its language: name the targets' with --config.method.pivot=en.")
-    most = max(counts.values())
-    known = sorted(language for language, count in counts.items() if 2 * count >= most)
-    if pivot == MEAN:
-        return tuple(known)
-    of_pairs = pairs() if len(known) > 1 else {}
-    return (min(known, key=lambda language: (-of_pairs.get(language, 0), -counts[language])),)
 
 
 class TargetTable:

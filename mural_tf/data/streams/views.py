@@ -1,4 +1,6 @@
-"""Two augmented views of every image, after SimCLR (Chen et al., 2020), and [Globetrotter] §3.3.
+"""Two augmented views of an image, after SimCLR (Chen et al., 2020), and [Globetrotter] §3.3, and a caption.
+
+"view_0", "view_1", "image_id", "caption" (tokens), "caption_id"; with a cloze task "cloze" (`captions.py`).
 
 A view is a random crop resized to the tower's size, a flip, a colour distortion, and a Gaussian blur:
 
@@ -18,10 +20,22 @@ import tensorflow as tf
 from ml_collections import ConfigDict
 
 from mural_tf.data.images import augment_images, resample
+from mural_tf.data.streams.captions import ClozeCaptions
+from mural_tf.data.streams.stream import with_rows
 from mural_tf.errors import UserError
 
 ASPECT = (3 / 4, 4 / 3)
 BLUR_REACH = 2.0  # the kernel reaches this many of the largest standard deviation
+
+
+class Views(ClozeCaptions):
+    """Images come as two views."""
+
+    def finish(self, items, seed):
+        settings = self.settings
+        views = augment_views(items["image"], settings.image_tower.image_size, settings.augmentation, seed)
+        first, second = with_rows(items["image"], views)
+        return {"view_0": first, "view_1": second, **self.cloze_caption(items, seed)}
 
 
 def augment_views(

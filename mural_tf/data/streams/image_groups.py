@@ -1,0 +1,109 @@
+"""An image and several of its captions, in several languages, as one item.
+
+Of I = train.image_text_batch / N images, with N the captions per image: "image", "image_id", and of I N captions, an
+image's in succession, "caption" (tokens), "caption_id" and "caption_language_id", the tokenizer's, -1 in empty places.
+
+In every epoch each image draws N of its captions, no caption twice and at most `captions_per_language` in a language;
+an image with fewer leaves places empty.
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from mural_tf.data.records import parse_image_text
+from mural_tf.data.streams.stream import Settings, Stream, Texts, fingerprint
+from mural_tf.errors import UserError
+from mural_tf.text.language_words import tag_language
+
+
+class ImageGroups(Stream):
+    """Groups of captions in `data.image_text_languages`, or else in the tokenizer's languages."""
+
+    fields = dict(
+        captions_per_image=0,  # captions of each image in a batch; they are drawn again in every epoch
+        captions_per_language=1,  # then at most so many in one language; 2 en, 2 de, 1 fr, 1 cs in [MULE]
+    )
+
+    def __init__(self, settings: Settings, texts: Texts):
+        places, batch, tokenizer = settings.own.captions_per_image, settings.batch, texts.tokenizer
+        if batch % places or not tokenizer.takes_languages or settings.data.format != "mural":
+            raise UserError(
+                f"method.captions_per_image={places} must divide train.image_text_batch={batch}, and needs "
+                "text_tower.name='words' and data.format='mural'."
+            )
+        super().__init__(settings, texts)
+        languages = tuple(settings.data.image_text_languages) or tokenizer.languages
+        self.parse, self.languages = group_parser(languages), ()
+        self.without = f"No training image has a caption in {', '.join(languages)}."
+
+    @classmethod
+    def items_of(cls, batch, own):
+        return batch // own.captions_per_image
+
+    def decode(self, item, position):
+        own, seed = self.settings.own, self.item_seed(position)
+        drawn = draw_captions(*captions_of(item), own.captions_per_image, own.captions_per_language, seed)
+        return {**super().decode(item, position), **dict(zip(("caption", "language"), drawn))}
+
+    def finish(self, items, seed):
+        captions, of = (tf.reshape(items[name], [-1]) for name in ("caption", "language"))  # [I N]
+        tokens = self.texts.tokens(tag_language(captions, of))
+        return {
+            "image": self.images(items, seed),
+            "image_id": fingerprint(items["image_id"]),
+            "caption": tokens,
+            "caption_id": fingerprint(captions),
+            "caption_language_id": tf.where(tf.not_equal(captions, ""), tokens["input_type_ids"][:, 0], -1),
+        }
+
+
+def group_parser(languages: tuple[str, ...]):
+    """Returns the parser of a record into one item, or none, with the captions in `languages` as one string."""
+
+    def parse(serialized):
+        item = parse_image_text(serialized)
+        usable = tf.reduce_any(tf.equal(item["language"][:, None], tf.constant(languages)[None, :]), axis=1)
+        chosen = tf.logical_and(usable, tf.equal(item["problem"], ""))
+        captions = tf.stack([tf.boolean_mask(item[key], chosen) for key in ("caption", "language")])  # [2, captions]
+        group = {
+            "image_id": item["image_id"][:1],
+            "image": item["image"][:1],
+            "captions": tf.io.serialize_tensor(captions)[None],
+            "language": tf.constant([""]),
+            "problem": tf.where(tf.reduce_any(chosen), "", tf.boolean_mask(item["problem"], usable)[:1]),
+        }
+        count = tf.cast(tf.reduce_any(usable), tf.int32)  # an image without these languages is left out
+        return {name: value[:count] for name, value in group.items()}
+
+    return parse
+
+
+def captions_of(item: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the captions of an item and their languages, string [N] each; one empty caption of an unusable item."""
+    captions = tf.cond(
+        tf.equal(item["problem"], ""),
+        lambda: tf.ensure_shape(tf.io.parse_tensor(item["captions"], tf.string), [2, None]),
+        lambda: tf.fill([2, 1], ""),
+    )
+    return captions[0], captions[1]
+
+
+def draw_captions(
+    captions: tf.Tensor, languages: tf.Tensor, slots: int, per_language: int, seed: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Draws `slots` of the captions, string [N], at most `per_language` in each language, without repetition.
+
+    Returns captions and their languages, string [slots] both, "" in places that stay empty. The same seed, int [2],
+    draws the same.
+    """
+    order = tf.argsort(tf.random.stateless_uniform(tf.shape(captions), seed))
+    captions, languages = tf.gather(captions, order), tf.gather(languages, order)
+    place = tf.range(tf.size(order))
+    before = tf.logical_and(place[None, :] < place[:, None], tf.equal(languages[:, None], languages[None, :]))
+    kept = tf.reduce_sum(tf.cast(before, tf.int32), axis=1) < per_language
+    empty = tf.fill([slots], "")
+    return tuple(
+        tf.ensure_shape(tf.concat([tf.boolean_mask(values, kept), empty], axis=0)[:slots], [slots])
+        for values in (captions, languages)
+    )

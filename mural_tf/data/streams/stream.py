@@ -1,0 +1,142 @@
+"""A stream: one kind of items, its way from records to the entries of a batch.
+
+Each is a file of this folder, found by its name, whose class says what differs: how a record is parsed into items, what
+decoding makes of one, what finishing makes of a batch of them. A method names the streams that feed its tasks.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar
+
+import numpy as np
+import tensorflow as tf
+from ml_collections import ConfigDict
+
+from mural_tf.data.images import finish_images, read_image
+from mural_tf.data.records import IMAGE_TEXT, parse_image_text, parse_img2dataset
+from mural_tf.text.language_words import tag_language
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What a stream needs to know of a configuration; `data`, `image_tower` and `augmentation` are its branches.
+
+    batch: texts, or pairs of them, in a batch.
+    own: the stream's `fields` as the method has them; the stream's defaults where it has none.
+    """
+
+    data: ConfigDict
+    image_tower: ConfigDict
+    augmentation: ConfigDict
+    seed: int
+    batch: int
+    own: ConfigDict
+
+
+class Stream:
+    """Base of all streams; as it stands, an image and one of its captions.
+
+    Attributes:
+      fields: {name: default} of a method's settings that the stream reads; the method has them among its own.
+      batch_field: of `config.train`, the size of a batch.
+      order: two streams that run side by side have two orders.
+      without: the error where no record holds such an item.
+      languages: those of the items to take; empty: all.
+      language_key: the entry with an item's language.
+      size: items in a batch.
+    """
+
+    fields: ClassVar[Mapping] = {}
+    batch_field: ClassVar[str] = "image_text_batch"
+    order: ClassVar[int] = 0
+    without = "There is no record."
+    language_key = "language"
+
+    def __init__(self, settings: Settings, texts: Texts):
+        self.settings, self.texts = settings, texts
+        data = settings.data
+        self.languages: Sequence[str] = data.image_text_languages
+        self.size = self.items_of(settings.batch, settings.own)
+        self.parse: Callable = caption_parser(data.format, data.default_language)
+
+    @classmethod
+    def kind(cls, data: ConfigDict) -> str:
+        """The kind of records that hold its items."""
+        return IMAGE_TEXT
+
+    @classmethod
+    def items_of(cls, batch: int, own: ConfigDict) -> int:
+        """How many items hold so many texts."""
+        return batch
+
+    def decode(self, item: dict, position: tf.Tensor) -> dict:
+        """What an item, {name: scalar} of `parse`, at a position, int64 [2], is in a batch; its image is decoded.
+
+        A class where this is `None` takes items as they are.
+        """
+        usable = tf.equal(item["problem"], "")
+        return {**item, "image": read_image(item["image"], self.settings.image_tower, usable)}
+
+    def finish(self, items: dict, seed: tf.Tensor) -> dict:
+        """Makes the entries of a batch of its items, {name: [B, …]}; `seed`, int64 [2], is the batch's."""
+        return {"image": self.images(items, seed), **self.caption(items)}
+
+    # What several streams share.
+
+    def item_seed(self, position: tf.Tensor) -> tf.Tensor:
+        """int64 [2] for one item's draws, which differ in every epoch."""
+        return tf.stack([tf.cast(self.settings.seed, tf.int64) * 2**20 + position[0], position[1]])
+
+    def images(self, items: dict, seed: tf.Tensor) -> tf.Tensor:
+        """What the image tower sees."""
+        images = finish_images(items["image"], self.settings.image_tower, self.settings.augmentation, seed)
+        return with_rows(items["image"], images)
+
+    def caption(self, items: dict) -> dict:
+        """Ids and tokens."""
+        ids = {name: fingerprint(items[of]) for name, of in (("image_id", "image_id"), ("caption_id", "caption"))}
+        return {**ids, "caption": self.texts.tokens(items["caption"])}
+
+    def text_pair(self, items: dict) -> dict:
+        """Tokens of one width, and ids, of the items' `text_a` and `text_b`."""
+        sides, tagged = [items["text_a"], items["text_b"]], self.texts.tokenizer.takes_languages
+        ids = {f"text_{side}_id": fingerprint(strings) for side, strings in zip("ab", sides)}
+        if tagged:
+            sides = [tag_language(strings, items[f"language_{side}"]) for side, strings in zip("ab", sides)]
+        tokens = self.texts.tokens(tf.concat(sides, axis=0))
+        if tagged:
+            languages = tf.split(tokens["input_type_ids"][:, 0], 2)
+            ids.update({f"text_{side}_language_id": language for side, language in zip("ab", languages)})
+        halves = {name: tf.split(value, 2) for name, value in tokens.items()}
+        return {**ids, **{f"text_{side}": {n: half[i] for n, half in halves.items()} for i, side in enumerate("ab")}}
+
+
+class Texts:
+    """The tokenizer as one function for all streams: tracing it takes a large part of the start."""
+
+    def __init__(self, tokenizer, pad: str):
+        self.tokenizer = tokenizer
+        self._tokens = tf.function(
+            lambda texts: tokenizer(texts, pad=pad), [tf.TensorSpec([None], tf.string)], autograph=False
+        )
+
+    def tokens(self, texts: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Tokenizes string [B]: int32 [B, T] each, B as static as it was."""
+        return with_rows(texts, self._tokens(texts))
+
+
+def caption_parser(format: str, default_language: str) -> Callable:
+    """Returns the parser of a record of this `data.format` into an item for each caption."""
+    return parse_image_text if format == "mural" else parse_img2dataset(default_language)
+
+
+def with_rows(of: tf.Tensor, values):
+    """States the number of rows, which tokenizing and resampling forget."""
+    return tf.nest.map_structure(lambda v: tf.ensure_shape(v, of.shape[:1] + v.shape[1:]), values)
+
+
+def fingerprint(strings: tf.Tensor) -> tf.Tensor:
+    """Returns an int64 id for each string."""
+    return tf.strings.to_hash_bucket_fast(strings, np.iinfo(np.int64).max)

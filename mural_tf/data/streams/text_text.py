@@ -1,0 +1,232 @@
+"""Text pairs: "text_a", "text_b" (tokens of one width), "text_a_id", "text_b_id" and "text_group_id".
+
+The last is the same of pairs that all say the same (of one image, of one group). A tokenizer that takes languages adds
+"text_a_language_id" and "text_b_language_id". Pairs come from files of them, or are two captions of one image:
+
+    files                          text-pair records
+    co_captions                    each caption with the image's next one, in any languages ([MURAL] A.1)
+    co_captions_across_languages   captions of different languages, for constraints between languages ([MULE] Eq. 1)
+
+The captions of an image are often in few languages (Multi30K: five English, five German, one French, one Czech), so
+that half of all co-captions have one language, and rare languages hardly meet. Across languages, every pair of an
+image's languages is equally likely, and a caption of each is drawn, again in every epoch.
+`data.language_temperature` changes nothing there.
+
+With `method.pivot` the side "text_a" of every pair is in a pivot language, and pairs without one are left out.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+from collections.abc import Callable, Sequence
+
+import tensorflow as tf
+from ml_collections import ConfigDict
+
+from mural_tf.data.records import (
+    IMAGE_TEXT,
+    TEXT_PAIRS,
+    either_problem,
+    parse_image_text,
+    parse_text_pair,
+)
+from mural_tf.data.streams.epochs import SIDES, count_languages, stated_languages
+from mural_tf.data.streams.mixture import sources_of
+from mural_tf.data.streams.stream import Settings, Stream, Texts, caption_parser, fingerprint
+from mural_tf.errors import UserError
+
+FILES, CO_CAPTIONS, ACROSS_LANGUAGES = SOURCES = ("files", "co_captions", "co_captions_across_languages")
+# Of the languages with at least half as many captions as the one with most: that with most text pairs; or all of them.
+FOUND, MEAN = "", "mean"
+
+
+class TextText(Stream):
+    """Text pairs of `data.text_pairs`."""
+
+    fields = dict(pivot=None)  # see `pivot_languages`; `None`: any language
+    batch_field = "text_text_batch"
+    order = 1
+    language_key = "language_b"
+
+    def __init__(self, settings: Settings, texts: Texts):
+        super().__init__(settings, texts)
+        source, pivot = settings.data.text_pairs, settings.own.pivot
+        self.languages = settings.data.text_text_languages
+        if source not in SOURCES:
+            raise UserError(f"Unknown data.text_pairs {source!r}; known: {', '.join(SOURCES)}.")
+        if pivot is not None and source == ACROSS_LANGUAGES:
+            raise UserError(f"data.text_pairs={source} draws languages, and a target is in those of method.pivot: use "
+                            f"{FILES} or {CO_CAPTIONS}.")  # fmt: skip
+        self.without = f"No image has two captions for data.text_pairs={source}: it needs images with several captions"
+        self.parse = parse_text_pair if source == FILES else parse_co_captions
+        self.decode = None
+        if source == ACROSS_LANGUAGES:
+            self._drawn_among, self.languages = self.languages, ()
+            self.parse, self.decode = across_languages_parser(self._drawn_among), self._draw
+            self.without += ", in different languages (one of data.text_text_languages, if set)"
+        self.without += "."
+        if pivot is not None:
+            pivots = pivots_of(settings.data, pivot)
+            self.parse = with_pivot(self.parse, pivots)
+            self.without = f"No text pair has one side in method.pivot={'+'.join(pivots)} and one in another language."
+
+    @classmethod
+    def kind(cls, data):
+        return TEXT_PAIRS if data.text_pairs == FILES else IMAGE_TEXT
+
+    def _draw(self, item, position):
+        return draw_across_languages(item, self._drawn_among, self.item_seed(position))
+
+    def finish(self, items, seed):
+        return {**self.text_pair(items), "text_group_id": fingerprint(items["group_id"])}
+
+
+def parse_co_captions(serialized: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Parses one image-text record into text pairs: each caption with the image's next one, {name: [captions]}."""
+    item = parse_image_text(serialized)
+    several = tf.size(item["caption"]) > 1
+    count = tf.where(several, tf.size(item["caption"]), 0)  # a single caption has no partner
+    one = {name: item[name][:count] for name in ("caption", "language", "problem")}
+    pair = {"group_id": _image(item)[:count]}
+    for side, shift in (("a", 0), ("b", -1)):
+        pair[f"text_{side}"] = tf.roll(one["caption"], shift, axis=0)
+        pair[f"language_{side}"] = tf.roll(one["language"], shift, axis=0)
+    return {**pair, "problem": either_problem(one["problem"], tf.roll(one["problem"], -1, axis=0))}
+
+
+def with_pivot(parse: Callable, pivots: Sequence[str]) -> Callable:
+    """Returns the parser of those pairs of `parse` with a side in one of the languages `pivots`, which is `text_a`.
+
+    The two sides differ in language; where both are pivots the pair stays as it is.
+    """
+
+    def parse_with_pivot(serialized):
+        items = parse(serialized)
+        sides = [items[f"language_{side}"] for side in "ab"]
+        is_pivot = [tf.reduce_any(tf.equal(side[:, None], tf.constant(list(pivots))), axis=1) for side in sides]
+        swapped = dict(items)
+        for name in ("text", "language"):
+            a, b = items[f"{name}_a"], items[f"{name}_b"]
+            swapped[f"{name}_a"] = tf.where(is_pivot[0], a, b)
+            swapped[f"{name}_b"] = tf.where(is_pivot[0], b, a)
+        kept = tf.logical_and(tf.logical_or(*is_pivot), tf.not_equal(*sides))
+        return {name: tf.boolean_mask(values, kept) for name, values in swapped.items()}
+
+    return parse_with_pivot
+
+
+def across_languages_parser(languages: Sequence[str] = ()):
+    """Returns the parser of an image-text record into as many pairs, still to be drawn, as there are captions.
+
+    An item holds all of the image's captions and their languages as one string. `languages` are those of the second
+    text, if any are named; an image without such a pair is left out.
+    """
+
+    def parse(serialized):
+        item = parse_image_text(serialized)
+        named = tf.logical_and(tf.equal(item["problem"], ""), tf.not_equal(item["language"], ""))
+        captions = tf.stack([tf.boolean_mask(item[name], named) for name in ("caption", "language")])  # [2, named]
+        has_pair = tf.size(language_pairs(tf.unique(captions[1]).y, languages)) > 0
+        count = tf.where(has_pair, tf.size(item["caption"]), 0)
+        pair = {"text_a": item["caption"], "problem": item["problem"], "group_id": _image(item)}
+        pair["language_b"] = tf.zeros_like(item["language"])  # not yet known
+        pair["captions"] = tf.fill(tf.shape(item["caption"]), tf.io.serialize_tensor(captions))
+        return {name: value[:count] for name, value in pair.items()}
+
+    return parse
+
+
+def draw_across_languages(
+    item: dict[str, tf.Tensor], languages: Sequence[str], seed: tf.Tensor
+) -> dict[str, tf.Tensor]:
+    """Draws the two texts of an item of `across_languages_parser`, deterministically in `seed`, int [2].
+
+    The pair of languages is drawn first, evenly among those of the image, then a caption of each.
+    """
+
+    def draw():
+        captions, of = tf.unstack(tf.ensure_shape(tf.io.parse_tensor(item["captions"], tf.string), [2, None]))
+        pairs = language_pairs(tf.unique(of).y, languages)
+        seeds = tf.unstack(tf.random.experimental.stateless_split(seed, 2))
+        chosen = pairs[tf.random.stateless_uniform([], seeds[0], 0, tf.shape(pairs)[0], tf.int32)]  # [2]
+        scores = tf.random.stateless_uniform([2, tf.size(of)], seeds[1])
+        rows = tf.argmax(tf.where(tf.equal(of[None, :], chosen[:, None]), scores, -1.0), axis=1)
+        return tf.gather(captions, rows), chosen
+
+    nothing = tf.fill([2], "")
+    texts, of = tf.cond(tf.equal(item["problem"], ""), draw, lambda: (nothing, nothing))
+    drawn = {"text_a": texts[0], "text_b": texts[1], "language_a": of[0], "language_b": of[1]}
+    return {**drawn, "group_id": item["group_id"], "problem": item["problem"]}
+
+
+def language_pairs(languages: tf.Tensor, second: Sequence[str] = ()) -> tf.Tensor:
+    """Returns all ordered pairs of different languages, string [L] → string [pairs, 2], the second among `second`."""
+    is_pair = tf.not_equal(languages[:, None], languages[None, :])
+    if second:
+        among = tf.reduce_any(tf.equal(languages[:, None], tf.constant(list(second))[None, :]), axis=1)
+        is_pair = tf.logical_and(is_pair, among[None, :])
+    return tf.gather(languages, tf.where(is_pair))
+
+
+def _image(item: dict[str, tf.Tensor]) -> tf.Tensor:
+    """What captions of one image have in common, string [captions]: its id, or all of them where it has none."""
+    together = tf.strings.reduce_join(item["caption"], separator="\t")
+    return tf.where(tf.equal(item["image_id"], ""), together, item["image_id"])
+
+
+# The languages of targets.
+
+
+def pivots_of(data: ConfigDict, pivot: str) -> tuple[str, ...]:
+    """Returns the languages that `method.pivot` stands for in this data; those of captions that are trained alone."""
+
+    def captions():
+        counts = collections.Counter()
+        for source, files in sources_of(data, IMAGE_TEXT):
+            counts.update(_captions_by_language(tuple(files), source.format, data.default_language))
+        return {name: n for name, n in counts.items() if name in (data.image_text_languages or counts)}
+
+    def pairs():  # with a side in each language; nothing where the pairs are captions
+        counts = collections.Counter()
+        for _, files in sources_of(data, TEXT_PAIRS) if data.text_pairs == FILES else ():
+            counts.update(_pairs_by_language(tuple(files)))
+        return counts
+
+    return pivot_languages(pivot, captions, pairs)
+
+
+def pivot_languages(pivot: str, captions: Callable[[], dict], pairs: Callable[[], dict]) -> tuple[str, ...]:
+    """Returns the languages that `pivot` stands for: itself, "en+de", or what the data says for `FOUND` and `MEAN`.
+
+    Args:
+      pivot: as of a method's `pivot`.
+      captions, pairs: count items by language; asked only where they are needed.
+
+    Raises `UserError` where no caption says its language.
+    """
+    if pivot not in (FOUND, MEAN):
+        return tuple(dict.fromkeys(pivot.split("+")))
+    counts = {language: count for language, count in captions().items() if language}
+    if not counts:
+        raise UserError("No caption says its language: name the targets' with --config.method.pivot=en.")
+    most = max(counts.values())
+    known = sorted(language for language, count in counts.items() if 2 * count >= most)
+    if pivot == MEAN:
+        return tuple(known)
+    of_pairs = pairs() if len(known) > 1 else {}
+    return (min(known, key=lambda language: (-of_pairs.get(language, 0), -counts[language])),)
+
+
+@functools.lru_cache(maxsize=8)  # every start of the input asks again
+def _captions_by_language(files: tuple[str, ...], format: str, default_language: str) -> dict[str, int]:
+    parse = caption_parser(format, default_language)
+    return stated_languages(files, parse, "language") or count_languages(files, parse, "language")
+
+
+@functools.lru_cache(maxsize=8)
+def _pairs_by_language(files: tuple[str, ...]) -> dict[str, int]:
+    sides = [stated_languages(files, parse_text_pair, key) for key in SIDES]
+    if None in sides:
+        return count_languages(files, parse_text_pair, *SIDES)
+    return {name: sum(side.get(name, 0) for side in sides) for name in {**sides[0], **sides[1]}}

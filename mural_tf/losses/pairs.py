@@ -1,0 +1,143 @@
+"""What every loss over a batch starts from: rows of a global batch, and pairs of them.
+
+Each replica holds all embeddings of the global batch and answers for some rows of it: its sums over these, divided by
+numbers of the whole batch, add up over the replicas to the loss of one device.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import tensorflow as tf
+
+ROUNDING = 1e-6  # by which two computations of one cosine may differ
+Same = tuple  # of integer ids: [N] for both sides of pairs, or a tuple of two [N], the left side's and the right's
+
+
+class Rows(NamedTuple):
+    """The rows of a global batch, and those of them that are answered for here.
+
+    values: [N, …]; first, count: the rows answered for, R = count of them.
+    """
+
+    values: tf.Tensor
+    first: tf.Tensor | int
+    count: tf.Tensor | int
+
+    @classmethod
+    def of(cls, values: tf.Tensor | Rows, rows: tuple | None = None) -> Rows:
+        """Makes one of a tensor [N, …] and (first, count), `None`: all; what is one already stays."""
+        return values if isinstance(values, Rows) else cls(values, *(rows or (0, tf.shape(values)[0])))
+
+    @property
+    def total(self) -> tf.Tensor:
+        """N, an int32 scalar."""
+        return tf.shape(self.values)[0]
+
+    @property
+    def own(self) -> tf.Tensor:
+        """[R, …]."""
+        return self.own_of(self.values)
+
+    def own_of(self, others: tf.Tensor) -> tf.Tensor:
+        """The same rows of another tensor [N, …]: [R, …]."""
+        return others[self.first : self.first + self.count]
+
+    def is_own_row(self, columns: tf.Tensor) -> tf.Tensor:
+        """Tells which of so many columns, int32 [C], has each row's number: bool [R, C]."""
+        return tf.equal(tf.range(self.first, self.first + self.count)[:, None], columns[None, :])
+
+    def share_id(self, ids: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
+        """Tells which rows have the id, of integers [N], that another has among [C]: bool [R, C]."""
+        return tf.equal(self.own_of(ids)[:, None], others[None, :])
+
+
+class Pairs:
+    """Pairs: row i of the left side belongs to row i of the right; left rows are queries, all right ones candidates.
+
+    Args:
+      left, right: [N, D], any float type, L2-normalised; tensors, or `Rows`, of which the left one's are the queries.
+      same: any number of integer ids. Of ids [N], two pairs that share one (the same image, the same text) are not
+        each other's negatives. Of two ids (left [N], right [N]), l_i and r_j are not each other's negatives where left
+        i and right j are equal (a text that stands left in one pair and right in another).
+      rows: the queries to sum over, as (first, count), where `left` does not say; `None`: all.
+    """
+
+    def __init__(self, left: tf.Tensor | Rows, right: tf.Tensor | Rows, same: Same = (), rows: tuple | None = None):
+        self.left = Rows.of(left, rows)
+        self.right = self.left._replace(values=right.values if isinstance(right, Rows) else right)
+        self.same = tuple(ids if isinstance(ids, tuple) else (ids, ids) for ids in same)
+
+    @property
+    def reversed(self) -> Pairs:
+        """The other direction, from right to left."""
+        return Pairs(self.right, self.left, tuple(ids[::-1] for ids in self.same))
+
+    @property
+    def within_left(self) -> Pairs:
+        """The left side with itself."""
+        return Pairs(self.left, self.left, tuple(left for left, _ in self.same))
+
+    @functools.cached_property
+    def total(self) -> tf.Tensor:
+        """N, an int32 scalar."""
+        return self.right.total
+
+    @functools.cached_property
+    def queries(self) -> tf.Tensor:
+        """float32 [R, D] for any type of the towers."""
+        return tf.cast(self.left.own, tf.float32)
+
+    @functools.cached_property
+    def cosines(self) -> tf.Tensor:
+        """Of every query and candidate: float32 [R, N]."""
+        return self.cosines_to(self.right)
+
+    def cosines_to(self, side: Rows) -> tf.Tensor:
+        """Of every query and every row of a side: float32 [R, N]."""
+        return tf.matmul(self.queries, tf.cast(side.values, tf.float32), transpose_b=True)
+
+    @property
+    def own_cosines(self) -> tf.Tensor:
+        """Of every query and its partner: float32 [R]."""
+        sides = (tf.cast(side.values, tf.float32) for side in (self.left, self.right))
+        return self.left.own_of(tf.reduce_sum(tf.multiply(*sides), axis=1))
+
+    @functools.cached_property
+    def is_positive(self) -> tf.Tensor:
+        """Tells which candidate is a query's partner: bool [R, N]."""
+        return self.left.is_own_row(tf.range(self.total))
+
+    @functools.cached_property
+    def is_candidate(self) -> tf.Tensor:
+        """Tells which candidates a query chooses from, its partner and its negatives: bool [R, N]."""
+        shared = tf.zeros_like(self.is_positive)
+        for queries, candidates in self.same:
+            shared = tf.logical_or(shared, self.left.share_id(queries, candidates))
+        return tf.logical_or(self.is_positive, tf.logical_not(shared))
+
+    @property
+    def is_negative(self) -> tf.Tensor:
+        """Tells which candidates a query is to be told apart from: bool [R, N]."""
+        return tf.logical_and(self.is_candidate, tf.logical_not(self.is_positive))
+
+    def of_partner(self, values: tf.Tensor) -> tf.Tensor:
+        """Of values for each candidate, [R, N], those of the queries' partners: [R]."""
+        return tf.reduce_sum(tf.where(self.is_positive, values, 0.0), axis=1)
+
+    def mean(self, losses: tf.Tensor) -> tf.Tensor:
+        """Sums the queries' losses, [R], and divides by N: parts of a batch add up to the mean."""
+        return tf.reduce_sum(losses) / tf.cast(self.total, tf.float32)
+
+
+def in_batch_recall(pairs: Pairs) -> tf.Tensor:
+    """Returns the share of queries whose own partner no candidate beats: R@1 within the batch, mean of both directions.
+
+    Parts add up to the whole. Equal candidates are hits, not misses: the same text twice in a batch is not an error.
+    """
+    own, hits = tf.stop_gradient(pairs.own_cosines), 0.0
+    for direction in (pairs, pairs.reversed):
+        best = tf.reduce_max(tf.stop_gradient(direction.cosines), axis=1)
+        hits += tf.reduce_sum(tf.cast(own >= best - ROUNDING, tf.float32))
+    return hits / (2.0 * tf.cast(pairs.total, tf.float32))
