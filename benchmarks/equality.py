@@ -3,44 +3,34 @@
     python -m benchmarks.equality write FOLDER      # keeps what today's code computes
     python -m benchmarks.equality compare FOLDER    # computes again; exit code 1 and one line for every difference
 
-The project is deterministic, so a rewrite that should change nothing can be held to equality. Five parts, chosen with
-`--only` by the beginnings of their names:
+The project is deterministic, so a rewrite that should change nothing can be held to equality. Three parts, chosen with
+`--only` by the beginnings of their names, and with `--methods=mural,mule_lp` by method or variant:
 
     losses   of every method and variant, on one fixed batch: losses, logs, gradients and BatchNorm's moments in one
              pass and in four chunks; embeddings; logs and all variables after one training step
     keys     names, shapes and types in the checkpoint of every method and variant
-    shapes   configs/shapes_smoke.py for 30 steps: every tensor of its checkpoint, and metrics.jsonl without times
     export   of three methods: signatures, and what the SavedModels and TF-Hub modules give on fixed inputs
-    configs  every file of configs/, resolved; what was kept is read by `load_config`, as an old workdir's would be
-
-`--methods=mural,mule_lp` takes a method with its variants, or a single variant, in losses, keys and export.
 
 Weights and batches are drawn here, by name, so that neither the order in which a model is built nor the data pipeline
-matters to losses and exports; the weights that a model is built with are compared on their own ("initial/…").
-One thread computes. Numbers still depend on the processor and on TensorFlow's version: compare where you wrote.
-
-A rewrite may move things on purpose. Everything that depends on the project's interface is in the first half of this
-file; fields and files that moved are named in `MOVED_FIELDS` and `MOVED_CONFIGS`.
+matters; the weights that a model is built with are compared on their own ("initial/…"). One thread computes. Numbers
+still depend on the processor and on TensorFlow's version: compare where you wrote. A rewrite may move fields on
+purpose: then change their names in the variants below.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
-import importlib
 import io
 import json
 import os
 import pathlib
 import sys
 import tempfile
-import time
 import zlib
 from collections.abc import Iterator
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 
 import numpy as np
@@ -48,59 +38,33 @@ import tensorflow as tf
 from ml_collections import ConfigDict
 
 from mural_tf.backend import keras
-from mural_tf.config import RENAMED, base_config, load_config, save_config
+from mural_tf.config import base_config
 from mural_tf.encoders.kernels import set_fusion
 from mural_tf.export.saved_model import export_model
-from mural_tf.models import build_model, complete, mount
+from mural_tf.models import build_model, mount
 from mural_tf.models.step import compute_gradients, global_losses
-from mural_tf.runs.pretrain import pretrain
 from mural_tf.text.language_words import WordTokenizer
 from mural_tf.text.word_pieces import WordPieceTokenizer
 from mural_tf.training.checkpoints import list_checkpoints, training_checkpoints
 from mural_tf.training.fit import compile_model
 
-PARTS = ("losses", "keys", "shapes", "export", "configs")
-
-# {"loss.alpha": "method.alpha"}: where fields that this file sets are now.
-MOVED_FIELDS = {old: new for old, (new, _) in RENAMED.items()}
-# {"emoji_labse": "emoji:labse"}: what gives the configuration that once was this file, or file and argument.
-MOVED_CONFIGS = {
-    "emoji_globetrotter_supervised": "emoji:globetrotter,alpha=pairs",
-    "emoji_globetrotter_text_only": "emoji:globetrotter,images=none",
-}
-
-CONFIG_ARGUMENTS = {  # of files of configs/ whose `get_config` takes one
-    "etcl_finetune": ("flickr30k", "mscoco"),
-    "etcl_plus_language": ("de", "cs"),
-    "globetrotter_adapt": ("en", "zh"),
-}
-TIMES = ("seconds_per_step", "pairs_per_second", "data_wait_fraction")  # end the names of a row's timing fields
+PARTS = ("losses", "keys", "export")
 SEED = (3, 4)  # of the draws in the fixed batch's passes
 CHUNKS = 4
 
 # What depends on the project's interface -----------------------------------------------------------------------------
 
 
-def put(config: ConfigDict, key: str, value) -> None:
-    """Sets one field by its old name, "loss.alpha"; `MOVED_FIELDS` says where it is now."""
-    if key == "model":
-        mount(config, value)
-        return
-    if config.model not in RENAMED.get(key, ("", (config.model,)))[1]:
-        return  # a field that this method never read
-    *branches, field = MOVED_FIELDS.get(key, key).split(".")
-    for branch in branches:
-        config = config[branch]
-    if field not in config:
-        raise KeyError(f"{key} is not a field of the configuration: name its new place in MOVED_FIELDS.")
-    config[field] = value
-
-
-def configured(fields: dict) -> ConfigDict:
-    """Returns the default configuration with these fields."""
-    config = base_config()
-    for key, value in fields.items():
-        put(config, key, value)
+def configured(variant: dict) -> ConfigDict:
+    """Returns the default configuration of a method with a variant's fields; those that it lacks are left out."""
+    config = mount(base_config(), variant["model"])
+    for key, value in variant.items():
+        branch, _, field = key.rpartition(".")
+        for place in (branch,) if branch not in ("loss", "method") else ("loss", "method"):
+            if place and field in config[place]:
+                config[place][field] = value
+        if not branch and key != "model":
+            config[key] = value
     return config
 
 
@@ -113,32 +77,27 @@ def built(config: ConfigDict, vocabulary_size: int):
     return model
 
 
-def evaluated(model, batch: dict) -> dict:
-    """Embeddings of the batch without dropout, and the losses and logs that follow from them."""
+def losses(model, batch: dict) -> dict[str, np.ndarray]:
+    """The part "losses" of one model."""
+    values = prefixed("initial", named(own_variables(model)))
+    draw_weights(model)
     embeddings = model.encode(batch, training=False)
     totals, logs = global_losses(model, embeddings, batch, model.optimizers)
-    return {**prefixed("embedding", embeddings), **prefixed("total", totals), **prefixed("log", logs)}
-
-
-def passed(model, batch: dict, chunks: int) -> dict:
-    """Logs, gradients by optimiser and variable, and BatchNorm's moments of one batch in training."""
-    found = compute_gradients(model, batch, tf.constant(SEED, tf.int32), chunks, model.optimizers)
-    values = prefixed("log", found.logs)
+    for kind, found in (("embedding", embeddings), ("total", totals), ("log", logs)):
+        values.update(prefixed(f"evaluated/{kind}", found))
     names = unique_names(model.trainable_variables)
-    for optimizer, gradients in found.by_optimizer.items():
-        reached = {name: gradient for name, gradient in zip(names, gradients) if gradient is not None}
-        values.update(prefixed(f"gradient/{optimizer}", reached))
-    for layer, moments in found.moments.items():
-        values.update(prefixed(f"moments/{layer.name}", dict(zip(("mean", "variance"), moments))))
-    return values
-
-
-def stepped(model, batch: dict) -> dict:
-    """Takes one training step; returns its logs and all variables of the model and its optimisers after it."""
-    values = prefixed("log", model.train_step(batch))
-    values.update(prefixed("variable", named(own_variables(model))))
+    for chunks in (1, CHUNKS):
+        found = compute_gradients(model, batch, tf.constant(SEED, tf.int32), chunks, model.optimizers)
+        values.update(prefixed(f"chunks_{chunks}/log", found.logs))
+        for optimizer, gradients in found.by_optimizer.items():
+            reached = {name: gradient for name, gradient in zip(names, gradients) if gradient is not None}
+            values.update(prefixed(f"chunks_{chunks}/gradient/{optimizer}", reached))
+        for layer, moments in found.moments.items():
+            values.update(prefixed(f"chunks_{chunks}/moments/{layer.name}", dict(zip(("mean", "variance"), moments))))
+    values.update(prefixed("step/log", model.train_step(batch)))
+    values.update(prefixed("step/variable", named(own_variables(model))))
     for name, optimizer in model.optimizers.items():
-        values.update(prefixed(f"optimizer_{name}", named(optimizer.variables())))
+        values.update(prefixed(f"step/optimizer_{name}", named(optimizer.variables())))
     return values
 
 
@@ -148,230 +107,172 @@ def own_variables(model) -> list[tf.Variable]:
     return [variable for variable in model.variables if variable.ref() not in sums]
 
 
-def drawn_variables(model) -> list[tf.Variable]:
-    """The variables that are given other values than those they are built with: all that embeddings depend on."""
+def checkpoint_keys(model) -> dict:
+    """The part "keys" of one model: {key: [type, shape]} of everything in its checkpoint."""
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoints = training_checkpoints(model, pathlib.Path(folder), keep=1)
+        checkpoints.save(1)
+        checkpoints.wait()
+        reader = tf.train.load_checkpoint(list_checkpoints(pathlib.Path(folder) / "checkpoints")[-1])
+    types = reader.get_variable_to_dtype_map()
+    return {key: [types[key].name, shape] for key, shape in sorted(reader.get_variable_to_shape_map().items())}
+
+
+def draw_weights(model) -> None:
+    """Gives each variable values that follow from its name; none is 0 or 1, as biases and moving averages are."""
     fixed = [v for v in model.non_trainable_variables if "moving_" in v.name or "original_vectors" in v.name]
-    return [v for v in model.trainable_variables if "log_temperature" not in v.name] + fixed
+    drawn = [v for v in model.trainable_variables if "log_temperature" not in v.name] + fixed
+    for name, variable in named(drawn).items():
+        draw, shape = np.random.default_rng(zlib.crc32(name.encode())), tuple(variable.shape)
+        if len(shape) < 2:
+            positive = "gamma" in name or "variance" in name
+            value = draw.uniform(0.5, 1.5, shape) if positive else draw.normal(scale=0.1, size=shape)
+        else:
+            inputs = np.prod(shape[:-1]) if shape[-1] > 1 else np.prod(shape[:-2])
+            value = draw.normal(scale=inputs**-0.5, size=shape)
+        variable.assign(value.astype(np.float32))
 
 
-def checkpoint_path(model, workdir: pathlib.Path) -> str:
-    """Saves the model as training does and returns the checkpoint's path."""
-    checkpoints = training_checkpoints(model, workdir, keep=1)
-    checkpoints.save(1)
-    checkpoints.wait()
-    return last_checkpoint(workdir)
-
-
-def last_checkpoint(workdir: pathlib.Path) -> str:
-    """Returns the path of a workdir's last checkpoint."""
-    return list_checkpoints(workdir / "checkpoints")[-1]
-
-
-def trained(config: ConfigDict, workdir: pathlib.Path) -> list[dict]:
-    """Trains in `workdir` and returns the rows of its metrics."""
-    keras.backend.clear_session()
-    pretrain(config, workdir)
-    return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-
-
-def word_pieces() -> WordPieceTokenizer:
-    """A tokenizer of a hundred word pieces."""
+def tokenizer_of(variant: dict):
+    """A tokenizer of a hundred word pieces, or of twenty words in each of two languages."""
+    if has_words(variant):
+        words = [f"{language}\t{word}{i}" for language, word in (("en", "w"), ("de", "v")) for i in range(WORDS)]
+        return WordTokenizer(["[PAD]", "en\t[UNK]", "de\t[UNK]", *words], LANGUAGES, max_length=LENGTH)
     words = ["thing", "ding", "w", "v", *(f"##{i}" for i in range(91))]
     return WordPieceTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words], max_length=LENGTH)
 
 
-def whole_words() -> WordTokenizer:
-    """A tokenizer of twenty words in each of two languages."""
-    words = [f"{language}\t{word}{i}" for language, word in (("en", "w"), ("de", "v")) for i in range(WORDS)]
-    return WordTokenizer(["[PAD]", "en\t[UNK]", "de\t[UNK]", *words], LANGUAGES, max_length=LENGTH)
-
-
-def resolved(name: str) -> ConfigDict:
-    """Returns a configuration by the name of its old file, with ":argument" if it takes one."""
-    file, _, argument = MOVED_CONFIGS.get(name, name).partition(":")
-    get_config = importlib.import_module(f"configs.{file}").get_config
-    return complete(get_config(argument) if argument else get_config())
-
-
-def config_names() -> list[str]:
-    """Returns the name of every configuration there is, without those that files share but do not resolve."""
-    names = []
-    for path in sorted(pathlib.Path("configs").glob("*.py")):
-        if hasattr(importlib.import_module(f"configs.{path.stem}"), "get_config"):
-            arguments = CONFIG_ARGUMENTS.get(path.stem)
-            names += [f"{path.stem}:{argument}" for argument in arguments] if arguments else [path.stem]
-    return names
-
-
-def read_config(path: pathlib.Path) -> dict:
-    """Returns {field: value} of a kept configuration as `load_config` reads it.
-
-    Without the groups of languages that it did not have: `load_config` adds the file's groups to the default ones.
-    """
-    groups = json.loads(path.read_text(encoding="utf-8"))["evaluation"]["groups"]
-    branch = MOVED_FIELDS.get("evaluation.groups", "evaluation.groups") + "."
-    fields = flat(load_config(path).to_dict())
-    return {k: v for k, v in fields.items() if not k.startswith(branch) or k[len(branch) :] in groups}
-
-
-# Methods and variants ------------------------------------------------------------------------------------------------
+# Methods and variants, by fields in which they differ from the default configuration ---------------------------------
 
 SIDE, LENGTH, FEATURES, WORDS = 32, 8, 12, 20
 LANGUAGES = ("en", "de")
 EXAMPLES = 16
 
+
+def under(branch: str, **fields) -> dict:
+    """{"branch.field": value}."""
+    return {f"{branch}.{name}": value for name, value in fields.items()}
+
+
 SMALL = {
-    "image_tower.width": 0.25,
-    "image_tower.depth": 0.25,
-    "image_tower.image_size": SIDE,
-    "image_tower.resize": SIDE + 8,
-    "image_tower.batch_norm_momentum": 0.5,
-    "image_tower.precision": "float32",
-    "text_tower.precision": "float32",
-    "text_tower.layers": 1,
-    "text_tower.hidden_size": 32,
-    "text_tower.heads": 2,
-    "text_tower.feed_forward_size": 64,
-    "text_tower.max_length": LENGTH,
-    "text_tower.dropout": 0.1,
-    "text_tower.length_groups": 2,
     "embedding_size": 80,
-    "loss.temperature": 0.1,
-    "optimizer.name": "adamw",
-    "optimizer.learning_rate": 3e-3,
-    "optimizer.text_text_learning_rate": 1e-3,
-    "optimizer.warmup_steps": 2,
-    "train.steps": 30,
-    "train.image_text_batch": EXAMPLES,
-    "train.text_text_batch": EXAMPLES,
+    **under("image_tower", width=0.25, depth=0.25, image_size=SIDE, resize=SIDE + 8, batch_norm_momentum=0.5),
+    **under("text_tower", layers=1, hidden_size=32, heads=2, feed_forward_size=64, max_length=LENGTH, dropout=0.1),
+    **under("text_tower", length_groups=2, precision="float32"),
+    **under("image_tower", precision="float32"),
+    **under("loss", temperature=0.1),
+    **under("optimizer", name="adamw", learning_rate=3e-3, text_text_learning_rate=1e-3, warmup_steps=2),
+    **under("train", steps=30, image_text_batch=EXAMPLES, text_text_batch=EXAMPLES),
 }
 DEEP = {  # draws in both towers, and an optimiser and a step as in pretraining
-    "image_tower.depth": 0.6,
-    "image_tower.drop_connect_rate": 0.5,
-    "image_tower.batch_norm_group": "4",
-    "text_tower.layers": 2,
-    "text_tower.token_embedding_size": 16,
-    "loss.label_smoothing": 0.1,
-    "optimizer.name": "lamb",
-    "optimizer.clip_norm": 1.0,
-    "optimizer.image_tower_rate": 0.5,
+    **under("image_tower", depth=0.6, drop_connect_rate=0.5, batch_norm_group="4"),
+    **under("text_tower", layers=2, token_embedding_size=16),
+    **under("loss", label_smoothing=0.1),
+    **under("optimizer", name="lamb", clip_norm=1.0, image_tower_rate=0.5),
 }
-TRIPLES = {"loss.image_text_weight": 1 / 3, "loss.text_text_weight": 1 / 3, "train.micro_batches": CHUNKS}
+TRIPLES = {
+    **under("loss", image_text_weight=1 / 3, text_text_weight=1 / 3),
+    **under("train", micro_batches=CHUNKS),
+}
 VIEWS = {
-    "image_tower.head_size": 80,
-    "text_tower.pooling": "first_and_mean",
-    "loss.text_text_weight": 1.0,
-    "loss.image_image_weight": 0.3,
-    "loss.image_text_weight": 0.2,
-    "loss.cloze_weight": 0.4,
+    **under("image_tower", head_size=80),
+    **under("text_tower", pooling="first_and_mean"),
+    **under("loss", text_text_weight=1.0, image_text_weight=0.2),
+    **under("method", image_image_weight=0.3, cloze_weight=0.4),
 }
 ONE_HEAD = {
     "shared_head": True,
-    "text_tower.pooling": "first",
-    "loss.alpha": "paper",
-    "loss.alpha_divided": False,
-    "loss.alpha_margin": 0.5,  # with less, nearly every pair here is a positive
-    "loss.view_anchors": "first",
-    "loss.mask_duplicates": False,
+    **under("text_tower", pooling="first"),
+    **under("loss", mask_duplicates=False),
+    # With a smaller margin, nearly every pair here is a positive.
+    **under("method", alpha="paper", alpha_divided=False, alpha_margin=0.5, view_anchors="first"),
 }
-TEXT_ONLY = {"image_tower.name": "none", "image_tower.projection": 80, "image_tower.head_size": 0}
-CLOZE_ONLY = {f"loss.{task}_weight": 0.0 for task in ("text_text", "image_image", "image_text")}
+TEXT_ONLY = under("image_tower", name="none", projection=80, head_size=0)
+CLOZE_ONLY = {
+    **under("loss", text_text_weight=0.0, image_text_weight=0.0),
+    **under("method", image_image_weight=0.0),
+}
 WORD_VECTORS = {
-    "image_tower.name": "features",
-    "image_tower.feature_size": FEATURES,
-    "image_tower.branch_size": 32,
-    "image_tower.projection": 24,
     "embedding_size": 24,
-    "text_tower.name": "words",
-    "text_tower.languages": LANGUAGES,
-    "text_tower.word_size": 16,
-    "text_tower.language_size": 20,
-    "text_tower.hidden_size": 24,
-    "text_tower.projection": 24,
-    "loss.text_text_weight": 0.0,
-    "data.captions_per_image": 2,
-    "mule.language_weight": 0.1,
-    "optimizer.decay_rate": 0.5,
-    "optimizer.decay_steps": 1,
+    **under("image_tower", name="features", feature_size=FEATURES, branch_size=32, projection=24),
+    **under("text_tower", name="words", languages=LANGUAGES, word_size=16, language_size=20),
+    **under("text_tower", hidden_size=24, projection=24),
+    **under("loss", text_text_weight=0.0),
+    **under("method", captions_per_image=2, language_weight=0.1),
+    **under("optimizer", decay_rate=0.5, decay_steps=1),
 }
 TEXT_PAIRS = {
-    "loss.text_text_weight": 1.0,
-    "text_tower.word_vectors": "vectors/{language}.vec",  # never read: only `begin` does
-    "mule.word_vector_weight": 0.5,
-    "text_tower.recurrent": "gru",
-    "train.micro_batches": CHUNKS,
+    **under("loss", text_text_weight=1.0),
+    **under("text_tower", word_vectors="vectors/{language}.vec", recurrent="gru"),  # read by `begin` only
+    **under("method", word_vectors_weight=0.5),
+    **under("train", micro_batches=CHUNKS),
 }
 LP = {
-    "loss.image_text_weight": 0.0,
-    "loss.text_text_weight": 1.0,
-    "mule.neighbourhood_weight": 0.0,
-    "mule.neighbourhood_levels": ("words",),
-    "mule.language_weight": 0.0,
-    "text_tower.frozen_words": True,
+    **under("loss", image_text_weight=0.0, text_text_weight=1.0),
+    **under("method", neighbourhood_weight=0.0, neighbourhood_levels=("words",), language_weight=0.0),
+    **under("text_tower", frozen_words=True),
 }
-PARALLEL = {"text_tower.language_branches": "parallel", "mule.distance": "cosine"}
+PARALLEL = {**under("text_tower", language_branches="parallel"), **under("method", distance="cosine")}
+STILL = {"image_tower.drop_connect_rate": 0.0, "text_tower.dropout": 0.0}  # modules may train without any draw
+IMAGE_TEXT = under("loss", text_text_weight=0.0)
+TEXT_TEXT = under("loss", text_text_weight=1.0)
+SHARED = {"shared_head": True}
 
 
-@dataclasses.dataclass
-class Variant:
-    """A method and the fields in which this use of it differs from the default configuration."""
+def variant_of(method: str, *fields: dict) -> dict:
+    """A method with the fields of this use of it."""
+    made = {"model": method, **SMALL, **(WORD_VECTORS if method in ("mule", "embn", "parallel_embn") else {})}
+    for some in fields:
+        made.update(some)
+    return made
 
-    method: str
-    fields: dict
 
-    def __init__(self, method: str, *fields: dict):
-        self.method = method
-        words = WORD_VECTORS if method in ("mule", "embn", "parallel_embn") else {}
-        self.fields = {"model": method, **SMALL, **words}
-        for some in fields:
-            self.fields.update(some)
-
-    @property
-    def has_words(self) -> bool:
-        """Whether its texts are words of languages, and its images features."""
-        return self.fields.get("text_tower.name") == "words"
+def has_words(variant: dict) -> bool:
+    """Whether its texts are words of languages, and its images features."""
+    return variant.get("text_tower.name") == "words"
 
 
 VARIANTS = {
-    "align": Variant("align", {"optimizer.name": "adam", "text_tower.length_groups": 1}),
-    "mural": Variant("mural", DEEP),
-    "mural_shared_head": Variant("mural", {"shared_head": True}),
-    "mural_per_task": Variant("mural", {"optimizer.mode": "per_task", "optimizer.clip_norm": 0.5}),
-    "mural_image_text": Variant("mural", {"loss.text_text_weight": 0.0, "image_tower.frozen": True}),
-    "etcl": Variant("etcl", TRIPLES),
-    "etcl_image_text": Variant("etcl", TRIPLES, {"loss.text_text_weight": 0.0}),
-    "etcl_shared_head": Variant("etcl", TRIPLES, {"shared_head": True, "loss.mask_duplicates": False}),
-    "labse": Variant("labse", TEXT_ONLY, {"loss.text_text_weight": 1.0, "text_tower.pooler": True}),
-    "globetrotter": Variant("globetrotter", DEEP, VIEWS),
-    "globetrotter_paper": Variant("globetrotter", VIEWS, ONE_HEAD),
-    "globetrotter_pairs": Variant("globetrotter", VIEWS, {"loss.alpha": "pairs", "image_tower.name": "resnet"}),
-    "globetrotter_text_only": Variant("globetrotter", VIEWS, TEXT_ONLY, CLOZE_ONLY),
-    "mule": Variant("mule"),
-    "mule_text_pairs": Variant("mule", TEXT_PAIRS),
-    "mule_lp": Variant("mule", LP),
-    "embn": Variant("embn"),
-    "embn_one_language": Variant("embn", {"text_tower.languages": LANGUAGES[:1], "data.captions_per_image": 1}),
-    "parallel_embn": Variant("parallel_embn", PARALLEL),
+    "align": variant_of("align", under("optimizer", name="adam"), under("text_tower", length_groups=1)),
+    "mural": variant_of("mural", DEEP),
+    "mural_shared_head": variant_of("mural", SHARED),
+    "mural_per_task": variant_of("mural", under("optimizer", mode="per_task", clip_norm=0.5)),
+    "mural_image_text": variant_of("mural", IMAGE_TEXT, under("image_tower", frozen=True)),
+    "etcl": variant_of("etcl", TRIPLES),
+    "etcl_image_text": variant_of("etcl", TRIPLES, IMAGE_TEXT),
+    "etcl_shared_head": variant_of("etcl", TRIPLES, SHARED, under("loss", mask_duplicates=False)),
+    "labse": variant_of("labse", TEXT_ONLY, TEXT_TEXT, under("text_tower", pooler=True)),
+    "globetrotter": variant_of("globetrotter", DEEP, VIEWS),
+    "globetrotter_paper": variant_of("globetrotter", VIEWS, ONE_HEAD),
+    "globetrotter_pairs": variant_of(
+        "globetrotter", VIEWS, under("method", alpha="pairs"), under("image_tower", name="resnet")
+    ),
+    "globetrotter_text_only": variant_of("globetrotter", VIEWS, TEXT_ONLY, CLOZE_ONLY),
+    "mule": variant_of("mule"),
+    "mule_text_pairs": variant_of("mule", TEXT_PAIRS),
+    "mule_lp": variant_of("mule", LP),
+    "embn": variant_of("embn"),
+    "embn_one_language": variant_of(
+        "embn", under("text_tower", languages=LANGUAGES[:1]), under("method", captions_per_image=1)
+    ),
+    "parallel_embn": variant_of("parallel_embn", PARALLEL),
 }
-STILL = {"image_tower.drop_connect_rate": 0.0, "text_tower.dropout": 0.0}  # modules may train without any draw
 EXPORTED = {
-    "mural": Variant("mural", DEEP, STILL),
-    "globetrotter": Variant("globetrotter", VIEWS, STILL),
-    "mule": Variant("mule", STILL, {"loss.text_text_weight": 1.0}),
+    "mural": variant_of("mural", DEEP, STILL),
+    "globetrotter": variant_of("globetrotter", VIEWS, STILL),
+    "mule": variant_of("mule", STILL, TEXT_TEXT),
 }
 
-# Fixed batches and weights -------------------------------------------------------------------------------------------
+# Fixed batches -------------------------------------------------------------------------------------------------------
 
 
-def fixed_batch(variant: Variant) -> dict:
+def fixed_batch(variant: dict) -> dict:
     """What any method of the variant's kind takes from a batch, with repeated ids, in tensors."""
     draw = np.random.default_rng(0)
-    batch = word_batch(draw, variant.fields) if variant.has_words else piece_batch(draw)
+    batch = word_batch(draw, variant) if has_words(variant) else piece_batch(draw)
     for name in ("text_a", "text_b"):
         batch[f"{name}_id"] = repeated_ids(draw, EXAMPLES)
     batch["text_group_id"] = np.arange(EXAMPLES)
-    for _ in range(6):
-        draw.integers(0, 99, (EXAMPLES, 2))  # keeps what is drawn next
     return tf.nest.map_structure(tf.constant, batch)
 
 
@@ -388,10 +289,10 @@ def piece_batch(draw: np.random.Generator) -> dict:
     return {**batch, "image_id": repeated_ids(draw, EXAMPLES), "caption_id": repeated_ids(draw, EXAMPLES)}
 
 
-def word_batch(draw: np.random.Generator, fields: dict) -> dict:
+def word_batch(draw: np.random.Generator, variant: dict) -> dict:
     """Features of half as many images, and texts of words; one place of a caption is empty."""
-    images, languages = EXAMPLES // 2, len(fields["text_tower.languages"])
-    captions = images * fields["data.captions_per_image"]
+    images, languages = EXAMPLES // 2, len(variant["text_tower.languages"])
+    captions = images * variant["method.captions_per_image"]
     batch = {
         "image": draw.normal(size=(images, FEATURES)).astype(np.float32),
         "image_id": repeated_ids(draw, images),
@@ -432,120 +333,10 @@ def random_words(draw: np.random.Generator, language: np.ndarray) -> dict:
     return {"input_word_ids": ids * mask, "input_mask": mask, "input_type_ids": types}
 
 
-def draw_weights(model) -> None:
-    """Gives each variable values that follow from its name; none is 0 or 1, as biases and moving averages are."""
-    for name, variable in named(drawn_variables(model)).items():
-        draw, shape = np.random.default_rng(zlib.crc32(name.encode())), tuple(variable.shape)
-        if len(shape) < 2:
-            positive = "gamma" in name or "variance" in name
-            value = draw.uniform(0.5, 1.5, shape) if positive else draw.normal(scale=0.1, size=shape)
-        else:
-            inputs = np.prod(shape[:-1]) if shape[-1] > 1 else np.prod(shape[:-2])
-            value = draw.normal(scale=inputs**-0.5, size=shape)
-        variable.assign(value.astype(np.float32))
-
-
-# The five parts, each of which yields (name of a file, what it holds: arrays or values for JSON) ---------------------
-
-
-def losses_and_keys(parts: list[str], methods: list[str]) -> Iterator[tuple[str, dict]]:
-    """The parts "losses" and "keys", for which each model is built once."""
-    for name, variant in chosen(VARIANTS, methods).items():
-        config = configured(variant.fields)
-        model = built(config, tokenizer_of(variant).vocabulary_size)
-        if "keys" in parts:
-            with tempfile.TemporaryDirectory() as folder:
-                yield f"keys/{name}.json", checkpoint_keys(checkpoint_path(model, pathlib.Path(folder)))
-        if "losses" in parts:
-            before = set_fusion("off")  # compiling for every shape takes longer than all the rest
-            yield f"losses/{name}.npz", numbers_of(model, fixed_batch(variant))
-            set_fusion(before)
-
-
-def numbers_of(model, batch: dict) -> dict[str, np.ndarray]:
-    """What the part "losses" keeps of one model."""
-    values = prefixed("initial", named(own_variables(model)))
-    draw_weights(model)
-    values.update(prefixed("evaluated", evaluated(model, batch)))
-    for chunks in (1, CHUNKS):
-        values.update(prefixed(f"chunks_{chunks}", passed(model, batch, chunks)))
-    values.update(prefixed("step", stepped(model, batch)))
-    return values
-
-
-def checkpoint_keys(path: str) -> dict:
-    """{key: [type, shape]} of everything in a checkpoint."""
-    reader = tf.train.load_checkpoint(path)
-    types = reader.get_variable_to_dtype_map()
-    return {key: [types[key].name, shape] for key, shape in sorted(reader.get_variable_to_shape_map().items())}
-
-
-def shapes() -> Iterator[tuple[str, dict]]:
-    """The part "shapes"."""
-    with tempfile.TemporaryDirectory() as folder:
-        workdir, config = pathlib.Path(folder) / "run", resolved("shapes_smoke")
-        for key, value in (("steps", 30), ("log_every", 10), ("checkpoint_every", 15), ("export", False)):
-            put(config, f"train.{key}", value)
-        put(config, "data.directory", f"{folder}/data")
-        with silent():
-            rows = trained(config, workdir)
-        reader = tf.train.load_checkpoint(last_checkpoint(workdir))
-        types = reader.get_variable_to_dtype_map()
-        yield "shapes/weights.npz", {k: reader.get_tensor(k) for k, kind in types.items() if kind != tf.string}
-        rows = [{k: v for k, v in row.items() if not k.endswith(TIMES)} for row in rows]
-        yield "shapes/metrics.json", {f"row {place}": row for place, row in enumerate(rows)}
-
-
-def exports(methods: list[str]) -> Iterator[tuple[str, dict]]:
-    """The part "export"."""
-    for name, variant in chosen(EXPORTED, methods).items():
-        config, tokenizer = configured(variant.fields), tokenizer_of(variant)
-        model = built(config, tokenizer.vocabulary_size)
-        draw_weights(model)
-        with tempfile.TemporaryDirectory() as folder, silent():
-            path = export_model(model, tokenizer, config, pathlib.Path(folder) / "export")
-            signatures, values = {}, {}
-            for encoder in ("image_encoder", "text_encoder"):
-                served(path / encoder / "1", encoder, variant, signatures, values)
-            module_values(path / "hub", variant, signatures, values)
-        yield f"export/{name}.json", signatures
-        yield f"export/{name}.npz", values
-
-
-def served(path: pathlib.Path, encoder: str, variant: Variant, signatures: dict, values: dict) -> None:
-    """Adds one SavedModel's signatures and what they give."""
-    loaded = tf.saved_model.load(str(path))
-    for name, function in loaded.signatures.items():
-        inputs = function.structured_input_signature[1]
-        signatures[f"{encoder}/{name}/inputs"] = described(inputs)
-        signatures[f"{encoder}/{name}/outputs"] = described(function.structured_outputs)
-        fixed = {key: inputs_of(variant)[key] for key in inputs}
-        values.update(prefixed(f"{encoder}/{name}", function(**fixed)))
-
-
-def module_values(folder: pathlib.Path, variant: Variant, signatures: dict, values: dict) -> None:
-    """Adds what the TF-Hub modules give, not training and training, and their variables' names and shapes."""
-    preprocessor = tf.saved_model.load(str(folder / "text_preprocessor"))
-    tokens = preprocessor(inputs_of(variant)["text"])
-    pieces = preprocessor.tokenize(inputs_of(variant)["text"])
-    values.update(prefixed("hub/tokens", tokens))
-    lengths = pieces.merge_dims(1, 2).row_lengths()
-    values.update(prefixed("hub/pieces", {"ids": pieces.flat_values, "lengths": lengths}))
-    for encoder, inputs in (("image_encoder", inputs_of(variant)["image"]), ("text_encoder", tokens)):
-        module = tf.saved_model.load(str(folder / encoder))
-        signatures[f"hub/{encoder}/variables"] = described(named(module.variables))
-        signatures[f"hub/{encoder}/trainable"] = sorted(named(module.trainable_variables))
-        for training in (False, True):
-            found = module(inputs, training=training)
-            found = found if isinstance(found, dict) else {"embedding": found}
-            values.update(prefixed(f"hub/{encoder}/training {training}", found))
-        values.update(prefixed(f"hub/{encoder}/after training", named(module.variables)))
-
-
-def inputs_of(variant: Variant) -> dict[str, tf.Tensor]:
+def inputs_of(variant: dict) -> dict[str, tf.Tensor]:
     """Inputs of every signature by name; one picture is damaged, one text is empty, one too long."""
     draw = np.random.default_rng(1)
-    if variant.has_words:
+    if has_words(variant):
         image = draw.normal(size=(4, FEATURES)).astype(np.float32)
         encoded = [row.tobytes() for row in image]
         tokens, text = random_words(draw, np.array([0, 1, 1, 0])), ["<en> w1 w2", "", "v3 v4 x", "<de> v0 " * 9]
@@ -558,26 +349,47 @@ def inputs_of(variant: Variant) -> dict[str, tf.Tensor]:
     return {name: tf.constant(value) for name, value in inputs.items()}
 
 
-def configs(names: list[str]) -> Iterator[tuple[str, dict]]:
-    """The part "configs": {field: value} of each configuration; one that is gone gives nothing."""
-    for name in names:
-        try:
-            yield f"configs/{name}.json", flat(resolved(name).to_dict())
-        except (ModuleNotFoundError, AttributeError) as error:
-            yield f"configs/{name}.json", {"gone": f"{error}; name its new place in MOVED_CONFIGS"}
+# Exports -------------------------------------------------------------------------------------------------------------
+
+
+def export(variant: dict) -> tuple[dict, dict]:
+    """The part "export" of one model: (signatures, what they give)."""
+    config, tokenizer = configured(variant), tokenizer_of(variant)
+    model, signatures, values = built(config, tokenizer.vocabulary_size), {}, {}
+    draw_weights(model)
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+        path = export_model(model, tokenizer, config, pathlib.Path(folder) / "export")
+        for encoder in ("image_encoder", "text_encoder"):
+            for name, function in tf.saved_model.load(str(path / encoder / "1")).signatures.items():
+                inputs = function.structured_input_signature[1]
+                signatures[f"{encoder}/{name}/inputs"] = described(inputs)
+                signatures[f"{encoder}/{name}/outputs"] = described(function.structured_outputs)
+                fixed = {key: inputs_of(variant)[key] for key in inputs}
+                values.update(prefixed(f"{encoder}/{name}", function(**fixed)))
+        module_values(path / "hub", inputs_of(variant), signatures, values)
+    return signatures, values
+
+
+def module_values(folder: pathlib.Path, fixed: dict, signatures: dict, values: dict) -> None:
+    """Adds what the TF-Hub modules give, not training and training, and their variables' names and shapes."""
+    preprocessor = tf.saved_model.load(str(folder / "text_preprocessor"))
+    tokens = preprocessor(fixed["text"])
+    pieces = preprocessor.tokenize(fixed["text"])
+    values.update(prefixed("hub/tokens", tokens))
+    lengths = pieces.merge_dims(1, 2).row_lengths()
+    values.update(prefixed("hub/pieces", {"ids": pieces.flat_values, "lengths": lengths}))
+    for encoder, inputs in (("image_encoder", fixed["image"]), ("text_encoder", tokens)):
+        module = tf.saved_model.load(str(folder / encoder))
+        signatures[f"hub/{encoder}/variables"] = described(named(module.variables))
+        signatures[f"hub/{encoder}/trainable"] = sorted(named(module.trainable_variables))
+        for training in (False, True):
+            found = module(inputs, training=training)
+            found = found if isinstance(found, dict) else {"embedding": found}
+            values.update(prefixed(f"hub/{encoder}/training {training}", found))
+        values.update(prefixed(f"hub/{encoder}/after training", named(module.variables)))
 
 
 # Names and arrays ----------------------------------------------------------------------------------------------------
-
-
-def chosen(variants: dict[str, Variant], methods: list[str]) -> dict[str, Variant]:
-    """The variants of `--methods`; all if that is empty."""
-    return {name: v for name, v in variants.items() if not methods or name in methods or v.method in methods}
-
-
-def tokenizer_of(variant: Variant):
-    """The tokenizer of the variant's kind of texts."""
-    return whole_words() if variant.has_words else word_pieces()
 
 
 def prefixed(prefix: str, values: dict) -> dict[str, np.ndarray]:
@@ -604,39 +416,42 @@ def described(tensors: dict) -> dict:
     return {name: [value.dtype.name, list(value.shape)] for name, value in sorted(tensors.items())}
 
 
-def flat(values: dict, prefix: str = "") -> dict:
-    """{"a.b": value} of a tree of dictionaries; an empty one counts as a value."""
-    found = {}
-    for key, value in values.items():
-        found.update(flat(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {prefix + key: value})
-    return found
-
-
-@contextlib.contextmanager
-def silent() -> Iterator[None]:
-    """Keeps what the project prints from the screen."""
-    with contextlib.redirect_stdout(io.StringIO()):
-        yield
-
-
 # Keeping and comparing -----------------------------------------------------------------------------------------------
+
+
+def contents(parts: list[str], methods: list[str]) -> Iterator[tuple[str, dict]]:
+    """Computes the chosen parts: (name of a file, the arrays or values for JSON that it holds)."""
+
+    def chosen(variants: dict) -> dict:
+        return {name: v for name, v in variants.items() if not methods or {name, v["model"]} & set(methods)}
+
+    for name, variant in chosen(VARIANTS).items() if {"losses", "keys"} & set(parts) else ():
+        model = built(configured(variant), tokenizer_of(variant).vocabulary_size)
+        if "keys" in parts:
+            yield f"keys/{name}.json", checkpoint_keys(model)
+        if "losses" in parts:
+            before = set_fusion("off")  # compiling for every shape takes longer than all the rest
+            yield f"losses/{name}.npz", losses(model, fixed_batch(variant))
+            set_fusion(before)
+    for name, variant in chosen(EXPORTED).items() if "export" in parts else ():
+        signatures, values = export(variant)
+        yield f"export/{name}.json", signatures
+        yield f"export/{name}.npz", values
 
 
 def keep(path: pathlib.Path, content: dict) -> None:
     """Writes one file of a folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    if path.parent.name == "configs":
-        save_config(resolved(path.stem), path)
-    elif path.suffix == ".npz":
+    if path.suffix == ".npz":
         np.savez(path, **content)
     else:
         path.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def kept(path: pathlib.Path) -> dict:
-    """Reads what `keep` wrote."""
-    if path.parent.name == "configs":
-        return read_config(path)
+    """Reads what `keep` wrote; nothing where there is nothing."""
+    if not path.exists():
+        return {}
     if path.suffix == ".npz":
         with np.load(path) as values:
             return dict(values)
@@ -646,72 +461,19 @@ def kept(path: pathlib.Path) -> dict:
 def differences(before: dict, after: dict) -> Iterator[str]:
     """Yields a line for every entry in which two files' contents differ."""
     for name in [*before, *(name for name in after if name not in before)]:
-        if name not in after:
-            yield f"{name}: gone"
-        elif name not in before:
-            yield f"{name}: new"
-        elif isinstance(before[name], np.ndarray):
-            yield from (f"{name}: {text}" for text in array_difference(before[name], after[name]))
-        elif as_json(before[name]) != as_json(after[name]):
-            yield f"{name}: {as_json(before[name])} became {as_json(after[name])}"
-
-
-def as_json(value) -> str:
-    """A value as its file has it, so that a tuple is a list."""
-    return json.dumps(value, default=list, sort_keys=True)
-
-
-def array_difference(before: np.ndarray, after: np.ndarray) -> Iterator[str]:
-    """Yields how two arrays differ, if they do."""
-    if (before.dtype, before.shape) != (after.dtype, after.shape):
-        yield f"{before.dtype} {list(before.shape)} became {after.dtype} {list(after.shape)}"
-    elif not np.array_equal(before, after, equal_nan=before.dtype.kind == "f"):
-        apart = np.abs(before.astype(np.float64) - after.astype(np.float64))
-        largest = np.max(np.abs(before.astype(np.float64)))
-        yield f"{np.count_nonzero(apart)} of {apart.size} differ, by up to {np.max(apart):.3g} (largest {largest:.3g})"
-
-
-def contents(parts: list[str], methods: list[str], names: list[str]) -> Iterator[tuple[str, dict]]:
-    """Computes the chosen parts; `names` are those of the configurations."""
-    if {"losses", "keys"} & set(parts):
-        yield from losses_and_keys(parts, methods)
-    if "shapes" in parts:
-        yield from shapes()
-    if "export" in parts:
-        yield from exports(methods)
-    if "configs" in parts:
-        yield from configs(names)
-
-
-def write(folder: pathlib.Path, parts: list[str], methods: list[str]) -> int:
-    """Keeps the chosen parts in the folder; returns the exit code."""
-    count = 0
-    for name, content in contents(parts, methods, config_names()):
-        keep(folder / name, content)
-        count += 1
-    print(f"Kept {count} files in {folder}; {time.process_time():.0f} s of processor time.")
-    return 0
-
-
-def compare(folder: pathlib.Path, parts: list[str], methods: list[str]) -> int:
-    """Compares the chosen parts with the folder's; returns the exit code."""
-    entries, found, seen = 0, 0, set()
-    names = sorted(path.stem for path in (folder / "configs").glob("*.json"))
-    for name, content in contents(parts, methods, names):
-        seen.add(name)
-        before = kept(folder / name) if (folder / name).exists() else {}
-        entries += len(before)
-        for line in differences(before, content) if before else [f"not in {folder}"]:
-            found += 1
-            print(f"{name} {line}", flush=True)
-    if not methods:
-        for path in sorted(path for part in parts for path in (folder / part).glob("*.*")):
-            if str(path.relative_to(folder)) not in seen:
-                found += 1
-                print(f"{path.relative_to(folder)} is not computed any more")
-    what = f"{entries:,} entries of {len(seen)} files; {time.process_time():.0f} s of processor time"
-    print(f"{found} differences in {what}." if found or not entries else f"Equal: {what}.")
-    return 1 if found or not entries else 0
+        if name not in after or name not in before:
+            yield f"{name}: {'new' if name in after else 'gone'}"
+        elif not isinstance(before[name], np.ndarray):
+            if before[name] != after[name]:
+                yield f"{name}: {before[name]} became {after[name]}"
+        elif (before[name].dtype, before[name].shape) != (after[name].dtype, after[name].shape):
+            one, other = before[name], after[name]
+            yield f"{name}: {one.dtype} {list(one.shape)} became {other.dtype} {list(other.shape)}"
+        elif not np.array_equal(before[name], after[name], equal_nan=before[name].dtype.kind == "f"):
+            apart = np.abs(before[name].astype(np.float64) - after[name].astype(np.float64))
+            largest = np.max(np.abs(before[name].astype(np.float64)))
+            count = f"{np.count_nonzero(apart)} of {apart.size}"
+            yield f"{name}: {count} differ, by up to {np.max(apart):.3g} (largest {largest:.3g})"
 
 
 def main() -> None:
@@ -721,15 +483,26 @@ def main() -> None:
     parser.add_argument("--only", default="", help=f"beginnings of parts, with commas: {', '.join(PARTS)}")
     parser.add_argument("--methods", default="", help="methods or variants, with commas; empty: all")
     arguments = parser.parse_args()
-    beginnings = tuple(arguments.only.split(","))
-    parts = [part for part in PARTS if part.startswith(beginnings)]
+    parts = [part for part in PARTS if part.startswith(tuple(arguments.only.split(",")))]
     methods = [method for method in arguments.methods.split(",") if method]
-    unknown = set(methods) - {*VARIANTS, *(variant.method for variant in VARIANTS.values())}
-    if not parts or unknown:
-        parser.error(f"no part {arguments.only!r}" if not parts else f"no method or variant {', '.join(unknown)}")
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
-    sys.exit({"write": write, "compare": compare}[arguments.command](arguments.folder, parts, methods))
+    files = entries = found = 0
+    for name, content in contents(parts, methods):
+        files += 1
+        if arguments.command == "write":
+            keep(arguments.folder / name, content)
+            continue
+        before = kept(arguments.folder / name)
+        entries += len(before)
+        for line in differences(before, content):
+            found += 1
+            print(f"{name} {line}", flush=True)
+    if arguments.command == "write":
+        print(f"Kept {files} files in {arguments.folder}.")
+    else:
+        print(f"{found or 'No'} differences in {entries:,} entries of {files} files.")
+        sys.exit(1 if found or not entries else 0)
 
 
 if __name__ == "__main__":
