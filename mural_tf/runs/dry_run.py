@@ -96,7 +96,8 @@ def _speed(found: Forecast) -> Iterator[str]:
     yield f"\nSeconds of a step, {'measured' if here else 'from published peaks and assumptions'}"
     yield from _table((name, f"{value:.4f}  {_reason(found, name)}") for name, value in found.seconds.items())
     if found.step:
-        yield f"  Whole steps, input included: {found.step[0]:.4f}, and {found.step[1]:.4f} of the processors."
+        of_processors = f"{found.step.processor:.4f} of the processors"
+        yield f"  Whole steps, input included: {found.step.elapsed:.4f}, and {of_processors}."
         if os.getloadavg()[0] > BUSY * found.machine.processors:
             yield f"  Other programs are busy here (load {os.getloadavg()[0]:.1f}): alone, steps would take less."
     elif here:

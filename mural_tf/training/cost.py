@@ -1,8 +1,8 @@
 """What a run would need and how long it would take, on this machine or on one that is not there.
 
-Parameters, products and kept activations are read off the graphs of the built model (`graph_costs.py`). Here the input
-pipeline, each tower and a few steps are measured; they leave nothing behind. Elsewhere a step takes the time that
-published peaks, times the shares of them in `ASSUMED`, allow, and the input what it takes the processors here.
+Parameters, products and kept activations are read off the graphs of the built model (`graph_costs.py`). What the input
+takes the processors is measured here (`input_costs.py`), and for `--tpu_type=here` each tower and a few steps, which
+leave nothing behind. On other machines a step takes what published peaks, times the shares of them in `ASSUMED`, allow.
 `runs/dry_run.py` prints it all.
 """
 
@@ -15,18 +15,13 @@ import os
 import pathlib
 import re
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 
-import numpy as np
 import tensorflow as tf
 from ml_collections import ConfigDict
 
-from mural_tf.data import records
-from mural_tf.data.images import are_plain, finish_images, prepared_spec, read_image
-from mural_tf.data.streams.mixture import Source
-from mural_tf.data.streams.pipeline import batch_size, part_name, stream_sources, training_batches
-from mural_tf.data.streams.views import augment_views
+from mural_tf.data.images import prepared_spec
+from mural_tf.data.streams.pipeline import batch_size, training_batches
 from mural_tf.encoders.kernels import compile_first_quietly, compiles_fused, fast_precision, set_fusion
 from mural_tf.encoders.layers import forward_pass
 from mural_tf.errors import UserError
@@ -34,10 +29,10 @@ from mural_tf.models import build_model, complete
 from mural_tf.models.dual_encoder import TEXT_PAIRS, DualEncoder, trainable_parameters
 from mural_tf.optimizers import check_optimizer
 from mural_tf.text import build_tokenizer
-from mural_tf.text.language_words import tag_language
 from mural_tf.text.word_pieces import TOKENS
 from mural_tf.training.fit import captions_per_image, check_batches, compile_model
 from mural_tf.training.graph_costs import Costs, gradient_costs
+from mural_tf.training.input_costs import InputCosts, Seconds, masks_of, measure_input, seconds_of, width_in_groups
 from mural_tf.training.prepare import SOURCES, check_data, existing_vocabulary, sampled_vocabulary
 from mural_tf.training.strategy import as_compiled
 from mural_tf.training.workdir import threads
@@ -45,7 +40,6 @@ from mural_tf.training.workdir import threads
 IMAGES, TEXTS, LOSSES, REST = "image tower", "text tower", "losses", "everything else"
 TOWERS = (IMAGES, TEXTS)
 ACTIVATIONS, GRADIENTS = "activations", "gradients"  # in memory
-STAGES = ("read", "decode", "augment", "tokenise")  # of the input
 FREE = 0.1  # share of a replica's memory that is left to the compiler and what is not counted
 LAUNCH = 0.002  # seconds, assumed: no step is shorter, however small the model
 ASSUMED = {  # shares of the published peaks and bandwidths that a run reaches
@@ -55,9 +49,8 @@ ASSUMED = {  # shares of the published peaks and bandwidths that a run reaches
     "memory": 0.5,  # of its bandwidth, by the optimiser
     "exchange": 0.5,  # of the bandwidth between replicas
 }
-WARM_UP, SECONDS, STAGE_SECONDS = 8.0, 15.0, 2.0  # of steps that are not counted, of those that are, of other measuring
+WARM_UP, SECONDS, TOWER_SECONDS = 8.0, 15.0, 2.0  # of steps that are not counted, of those that are, and of a tower
 LONGEST_STEP = 20.0  # seconds above which whole steps are not tried
-SAMPLE, SMALLEST_BATCH = 256, 256  # records that stages run on; items of the batches that the pipeline is measured by
 
 # Machines, by published numbers; none was measured. A replica is what TensorFlow calls a core: a TensorCore of a v3, a
 # chip of later TPUs, a GPU. TPUs: cloud.google.com/tpu/docs/v3, v4, v5e, v5p, v6e; the exchange is the pod's all-reduce
@@ -129,45 +122,6 @@ def find_machine(name: str) -> Machine:
     return Machine(name, replicas, hosts, alone or processors, memory * 1e9, peak, bandwidth * 1e9, exchange * 1e9)
 
 
-class Seconds(tuple):
-    """Of one call: (elapsed, of the processor, all threads together)."""
-
-    @property
-    def used(self) -> float:
-        """What the call takes whatever else the machine does: of the processor where it computes, else elapsed."""
-        return self[0 if tf.config.list_logical_devices("GPU") else 1]
-
-
-@dataclasses.dataclass(frozen=True)
-class Stream:
-    """What a stream reads of a source: there are `files`, `records` and `bytes`; an epoch has `items`, of which a
-    global batch has `drawn`; records and items may be `estimated`."""
-
-    files: int
-    records: float
-    bytes: float
-    items: float
-    drawn: float
-    estimated: bool
-
-
-@dataclasses.dataclass(frozen=True)
-class InputCosts:
-    """Processor seconds for a global batch, by stage and of the whole pipeline, and what the measuring has seen.
-
-    tokens, width: mean number of a text's tokens, and of the places that a batch has for them.
-    streams: {stream, or stream/source: what there is of it}.
-    batch: one of the measured batches, {name: tensor}, smaller than those of training where these are large.
-    """
-
-    stages: dict[str, float]
-    whole: float
-    tokens: float
-    width: float
-    streams: dict[str, Stream]
-    batch: dict
-
-
 @dataclasses.dataclass(frozen=True)
 class Forecast:
     """All that is printed. Bytes, seconds, and operations of one replica.
@@ -206,7 +160,7 @@ class Forecast:
     @property
     def seconds_per_step(self) -> float:
         """Of the replicas, or of the hosts where these are slower."""
-        return self.step[0] if self.step else max(sum(self.seconds.values()), self.host_seconds)
+        return self.step.elapsed if self.step else max(sum(self.seconds.values()), self.host_seconds)
 
     @property
     def fits(self) -> bool:
@@ -321,6 +275,16 @@ def _forecast(config: ConfigDict, machine: Machine, tokenizer, restored: bool) -
     return _measured(model, found, tokenizer, pad)
 
 
+def _length(config: ConfigDict, costs: InputCosts | None, pad: str) -> int:
+    """Returns the tokens of a text that are computed."""
+    tower = config.text_tower
+    if costs is None or (pad == "max_length" and tower.length_groups == 1):
+        return tower.max_length
+    if tower.length_groups > 1 and config.train.jit:
+        return round(width_in_groups(masks_of(costs.batch), tower.length_groups, config.train.compiled_lengths))
+    return max(round(costs.tokens if tower.length_groups > 1 else costs.width), 2)
+
+
 def check_chunks(rows: Mapping[str, int], machine: Machine, chunks: int) -> None:
     """Raises `UserError` where `train.micro_batches` does not divide a replica's rows of a part."""
     for part, count in rows.items():
@@ -371,18 +335,17 @@ def batch_specs(model: DualEncoder, config: ConfigDict, image_text: int, text_te
 
 
 def batch_values(specs: Mapping) -> dict:
-    """Returns a batch of such specs: black images, full texts of one token, and ids that all differ."""
-    batch = tf.nest.map_structure(lambda spec: tf.cast(tf.fill(spec.shape, spec.dtype == tf.int32), spec.dtype), specs)
-    for name, spec in specs.items():
-        if name.endswith("_id"):
-            batch[name] = (
-                tf.zeros_like(batch[name]) if "language" in name else tf.range(spec.shape[0], dtype=spec.dtype)
-            )
-        elif isinstance(spec, dict):
-            batch[name]["input_type_ids"] = tf.zeros_like(batch[name]["input_type_ids"])
-            if "weights" in spec:
-                batch[name]["weights"] = tf.ones_like(batch[name]["weights"])
-    return batch
+    """Returns a batch of such specs: even images, full texts of one token and language, and ids that all differ."""
+
+    def values(name, spec):
+        if isinstance(spec, dict):
+            return {each: values(each, one) for each, one in spec.items()}
+        if spec.dtype == tf.int64:
+            return tf.range(spec.shape[0], dtype=tf.int64)
+        is_language = name == "input_type_ids" or name.endswith("_language_id")
+        return (tf.zeros if is_language else tf.ones)(spec.shape, spec.dtype)
+
+    return values("", dict(specs))
 
 
 def parameters(model: DualEncoder) -> dict[str, int]:
@@ -511,19 +474,19 @@ def _measured(model: DualEncoder, found: Forecast, tokenizer, pad: str) -> Forec
         share = there * found.machine.replicas / sum(found.rows[part] for part in parts)
         once, whole = (sum(operations_of(found.work[tower], number).values()) for number in (1, chunks))
         again = whole / (chunks * once) if once else 1.0  # in chunks it runs forward twice
-        measured = _seconds_of(_pass(model, batch, tower), 1, STAGE_SECONDS)
-        times[tower] = Seconds(again * value / share for value in measured)
-    seconds, step = {tower: each[0] for tower, each in times.items()}, None
+        measured = seconds_of(_pass(model, batch, tower), 1, TOWER_SECONDS)
+        times[tower] = Seconds(*(again * value / share for value in measured))
+    seconds, step = {tower: each.elapsed for tower, each in times.items()}, None
     is_small = found.fits and sum(seconds.values()) <= LONGEST_STEP
     if tokenizer is not None and found.machine.replicas == 1 and is_small:
         print("Measuring steps …", flush=True)
         batches = iter(training_batches(config, tokenizer, streams=model.streams, pad=pad))
         train = model.make_train_function()
-        _seconds_of(lambda: train(batches), 1, WARM_UP)  # new shapes are still compiled
-        step = _seconds_of(lambda: train(batches), config.train.steps_per_execution, SECONDS)
+        seconds_of(lambda: train(batches), 1, WARM_UP)  # new shapes are still compiled
+        step = seconds_of(lambda: train(batches), config.train.steps_per_execution, SECONDS)
         # By what each of them uses: how much others leave to this process changes from one measuring to the next.
-        seconds = {tower: step[0] * min(each.used / step.used, 1.0) for tower, each in times.items()}
-        seconds[REST] = max(step[0] - sum(seconds.values()), 0.0)
+        seconds = {tower: step.elapsed * min(each.used / step.used, 1.0) for tower, each in times.items()}
+        seconds[REST] = max(step.elapsed - sum(seconds.values()), 0.0)
     return dataclasses.replace(found, seconds=seconds, step=step)
 
 
@@ -541,158 +504,3 @@ def _pass(model: DualEncoder, batch: dict, tower: str) -> Callable:
         return [tf.reduce_sum(getattr(each, "values", each)) for each in gradients] or [total]
 
     return run
-
-
-def _seconds_of(call: Callable, size: int, limit: float) -> Seconds:
-    """Returns what each of the `size` things of a call takes: calls for `limit` seconds, after one without counting."""
-    tf.nest.map_structure(np.asarray, call())
-    begun, processor, done = time.monotonic(), time.process_time(), 0
-    while time.monotonic() - begun < limit or not done:
-        tf.nest.map_structure(np.asarray, call())
-        done += size
-    return Seconds(((time.monotonic() - begun) / done, (time.process_time() - processor) / done))
-
-
-# The data and the host. Times are of the processor, so that other programs on the machine disturb them little.
-
-
-def measure_input(config: ConfigDict, tokenizer, streams: Sequence[str], pad: str) -> InputCosts:
-    """Measures for about 20 seconds; raises `UserError` if the data cannot be read."""
-    stages, found, group = dict.fromkeys(STAGES, 0.0), {}, captions_per_image(config)
-    train, factor = config.train, 1  # a batch costs in proportion to its size: large ones are measured in parts
-    sizes = (train.image_text_batch // group, train.text_text_batch)
-    while max(sizes) >= 2 * factor * SMALLEST_BATCH and not any(size % (2 * factor) for size in sizes):
-        factor *= 2
-    smaller = config.copy_and_resolve_references()
-    smaller.train.update(
-        dict(image_text_batch=train.image_text_batch // factor, text_text_batch=train.text_text_batch // factor)
-    )
-    try:
-        for stream in streams:
-            sources = stream_sources(config.data, stream)
-            for source, files in sources:
-                share = source.weight / sum(each.weight for each, _ in sources)
-                seconds, described = _measure_source(config, tokenizer, stream, source, files, share)
-                found[part_name(stream, source)] = described
-                for stage, value in seconds.items():
-                    stages[stage] += value
-        batches = iter(training_batches(smaller, tokenizer, streams=streams, pad=pad))
-        batch = next(batches)
-        whole = factor * _seconds_of(lambda: next(batches) and (), 1, 3 * STAGE_SECONDS)[1]
-    except tf.errors.OpError as error:
-        reason = error.message.split("\n\t [[")[0].splitlines()[0]
-        raise UserError(f"The data in {config.data.directory} cannot be read: {reason}") from None
-    masks = _masks(batch)
-    texts = max(sum(mask.shape[0] for mask in masks), 1)
-    tokens, width = (sum(int(of(mask)) for mask in masks) / texts for of in (tf.reduce_sum, tf.size))
-    return InputCosts(stages, whole, tokens, width, found, batch)
-
-
-def _masks(batch: dict) -> list[tf.Tensor]:
-    return [value[TOKENS[1]] for value in batch.values() if isinstance(value, dict) and TOKENS[1] in value]
-
-
-def _length(config: ConfigDict, costs: InputCosts | None, pad: str) -> int:
-    """Returns the tokens of a text that are computed."""
-    tower = config.text_tower
-    if costs is None or (pad == "max_length" and tower.length_groups == 1):
-        return tower.max_length
-    if tower.length_groups > 1 and config.train.jit:
-        return round(width_in_groups(_masks(costs.batch), tower.length_groups, config.train.compiled_lengths))
-    return max(round(costs.tokens if tower.length_groups > 1 else costs.width), 2)
-
-
-def width_in_groups(masks: Sequence[tf.Tensor], groups: int, lengths: Sequence[int]) -> float:
-    """Mean number of places of a text that are computed where `groups` of a batch run at known lengths."""
-    counts, width = np.concatenate([mask.numpy().sum(axis=1) for mask in masks]), max(mask.shape[1] for mask in masks)
-    longest = [part[-1] for part in np.array_split(np.sort(counts), groups) if len(part)]
-    return float(np.mean([min((n for n in lengths if most <= n < width), default=width) for most in longest]))
-
-
-def _measure_source(
-    config: ConfigDict, tokenizer, stream: str, source: Source, files: Sequence[str], share: float
-) -> tuple[dict[str, float], Stream]:
-    """Returns processor seconds a global batch by stage, each run by itself, and what the source has for the stream.
-
-    `share` of the stream's items are drawn from it. Where `data.cache` keeps the records in memory nothing is read.
-    """
-    parse, of_pairs = _parser(config, source, files), f"/{records.TEXT_PAIRS}/" in files[0]
-
-    def sizes(record):
-        """Bytes in the file, items, and a number that needs all that parsing finds."""
-        item = parse(record)
-        lengths = tf.add_n([tf.reduce_sum(tf.strings.length(value)) for value in item.values()])
-        return tf.stack([tf.strings.length(record) + 16, tf.size(item["problem"]), lengths])
-
-    raw = tf.data.TFRecordDataset(files)
-    counts = np.array(list(raw.take(SAMPLE).map(sizes).as_numpy_iterator()))
-    if not len(counts) or not counts[:, 1].any():
-        raise UserError(f"{files[0]} holds no record to measure.")
-    record_bytes, items = counts[:, :2].mean(axis=0)
-    items = 1.0 if stream in ("triples", "image_groups") else float(items)  # else a record has an item a caption
-    found = [item for item in raw.take(SAMPLE).map(parse)]
-    sides = ("_a", "_b") if of_pairs else ("",)
-    texts, languages = (
-        tf.concat([item[name + side] for item in found for side in sides], axis=0)[:SAMPLE]
-        for name in ("text" if of_pairs else "caption", "language")
-    )
-    texts = tag_language(texts, languages) if tokenizer.takes_languages else texts
-    drawn = share * batch_size(config, stream)
-    of_item, of_batch = {}, drawn / (captions_per_image(config) if stream == "image_groups" else 1)
-    if not config.data.cache:
-        of_item["read"] = _per_item(raw.map(sizes).repeat().batch(64), 64) / items
-    if not of_pairs and stream not in ("captions", "text_text"):
-        of_item.update(_image_seconds(config, stream, tf.stack([item["image"][0] for item in found])))
-    seconds = {stage: value * of_batch for stage, value in of_item.items()}
-    tokens = _per_item(tf.data.Dataset.from_tensors(texts).map(tokenizer).repeat(), len(texts))
-    seconds["tokenise"] = tokens * drawn * (2 if stream in ("triples", "text_text") else 1)
-    return seconds, _describe(source, stream, files, drawn, record_bytes, items)
-
-
-def _parser(config: ConfigDict, source: Source, files: Sequence[str]) -> Callable:
-    if f"/{records.TEXT_PAIRS}/" in files[0]:
-        return records.parse_text_pair
-    if source.format == "mural":
-        return records.parse_image_text
-    return records.parse_img2dataset(config.data.default_language)
-
-
-def _image_seconds(config: ConfigDict, stream: str, images: tf.Tensor) -> dict[str, float]:
-    """Returns processor seconds to decode and to augment an image."""
-    tower, plain = config.image_tower, bool(are_plain(images))
-    encoded = tf.data.Dataset.from_tensor_slices(images)
-    decoded = encoded.map(lambda data: read_image(data, tower, tf.constant(True), plain)).batch(32)
-
-    def augment(seed):
-        if stream == "views":
-            return augment_views(pictures, tower.image_size, config.augmentation, tf.stack([seed, 0]))
-        return finish_images(pictures, tower, config.augmentation, tf.stack([seed, 0]))
-
-    pictures = next(iter(decoded))
-    size = len(pictures)
-    return {
-        "decode": _per_item(decoded.repeat(), min(32, len(images))),
-        "augment": _per_item(tf.data.Dataset.counter().map(augment), size),
-    }
-
-
-def _per_item(dataset: tf.data.Dataset, size: int) -> float:
-    """Returns processor seconds for each of the `size` things in an element of an endless data set."""
-    elements = iter(records.untuned(dataset))
-    return _seconds_of(lambda: next(elements) is None, size, STAGE_SECONDS)[1]
-
-
-def _describe(
-    source: Source, stream: str, files: Sequence[str], drawn: float, record_bytes: float, items: float
-) -> Stream:
-    """Returns what `dataset.json` says of files, or an estimate by their sizes and the measured records."""
-    described = records.describe_shards(source.directory.rstrip("/"))
-    shards = [described.get(file[len(source.directory.rstrip("/")) + 1 :], {}) for file in files]
-    if not all({"records", "bytes", "languages"} <= shard.keys() for shard in shards):
-        size = float(sum(tf.io.gfile.stat(file).length for file in files))
-        count = size / record_bytes
-        return Stream(len(files), count, size, count * items, drawn, estimated=True)
-    count, size = (float(sum(shard[key] for shard in shards)) for key in ("records", "bytes"))
-    texts = float(sum(sum(shard["languages"].values()) for shard in shards))
-    of_texts = stream not in ("triples", "image_groups")
-    return Stream(len(files), count, size, texts if of_texts else count, drawn, estimated=False)

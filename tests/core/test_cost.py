@@ -13,7 +13,7 @@ import toy_data
 
 from mural_tf.errors import UserError
 from mural_tf.runs.dry_run import describe
-from mural_tf.training import cost
+from mural_tf.training import cost, input_costs
 from mural_tf.training.graph_costs import gradient_costs
 
 FLOAT = 4
@@ -87,9 +87,10 @@ def data(tmp_path_factory):
 
 @pytest.fixture
 def quick(monkeypatch):
-    for name in ("STAGE_SECONDS", "SECONDS", "WARM_UP"):
+    for name in ("TOWER_SECONDS", "SECONDS", "WARM_UP"):
         monkeypatch.setattr(cost, name, 0.0)
-    monkeypatch.setattr(cost, "SAMPLE", 8)
+    monkeypatch.setattr(input_costs, "STAGE_SECONDS", 0.0)
+    monkeypatch.setattr(input_costs, "SAMPLE", 8)
 
 
 @pytest.fixture
@@ -104,8 +105,8 @@ def config(data):
 def test_texts_that_are_computed_at_known_lengths():
     """16 texts of 1 to 16 tokens among 20 places, in groups of four: 4, 8, 12 and 16 tokens are the longest."""
     masks = [tf.constant(np.tri(16, 20, dtype=np.int32))]
-    assert cost.width_in_groups(masks, 4, (5, 8)) == (5 + 8 + 20 + 20) / 4
-    assert cost.width_in_groups(masks, 4, (16, 40)) == 16 and cost.width_in_groups(masks, 1, ()) == 20
+    assert input_costs.width_in_groups(masks, 4, (5, 8)) == (5 + 8 + 20 + 20) / 4
+    assert input_costs.width_in_groups(masks, 4, (16, 40)) == 16 and input_costs.width_in_groups(masks, 1, ()) == 20
 
 
 def test_the_forecast_for_a_tpu(config, data, quick):
@@ -152,15 +153,15 @@ def test_counts_come_from_the_description_where_it_has_them(config, data, tmp_pa
         name: dict(directory=str(tmp_path / "described"), weight=w, format="mural") for name, w in (("a", 1), ("b", 3))
     }
     config.data.sources, config.image_tower.name = sources, "resnet"
-    found = cost.measure_input(config, toy_data.toy_tokenizer(), ("image_text", "text_text"), "longest").streams
-    assert found["image_text/a"] == cost.Stream(2, 14, 2e9, 28, 4, estimated=False)
+    found = input_costs.measure_input(config, toy_data.toy_tokenizer(), ("image_text", "text_text"), "longest").streams
+    assert found["image_text/a"] == input_costs.Stream(2, 14, 2e9, 28, 4, estimated=False)
     assert found["image_text/b"].drawn == 12 and found["text_text/a"].estimated  # the latter are not described
 
 
 @pytest.mark.slow  # whole steps are traced
 def test_the_forecast_for_this_machine(config, quick, monkeypatch):
     found = cost.forecast(config, "here")
-    assert found.step[1] > 0 and found.seconds_per_step == found.step[0]
+    assert found.step.processor > 0 and found.seconds_per_step == found.step.elapsed
     assert set(found.seconds) == {"image tower", "text tower", "everything else"}
     monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
     assert "Whole steps, input included" in describe(found) and "Other programs" not in describe(found)
