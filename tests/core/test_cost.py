@@ -109,8 +109,13 @@ def test_texts_that_are_computed_at_known_lengths():
     assert input_costs.width_in_groups(masks, 4, (16, 40)) == 16 and input_costs.width_in_groups(masks, 1, ()) == 20
 
 
-def test_the_forecast_for_a_tpu(config, data, quick):
-    """Of data that a run would find; what follows from the numbers is looked at in changed copies."""
+def test_the_forecast_for_a_tpu(config, data, monkeypatch):
+    """The data is there, its measuring is given; what follows from the numbers is looked at in changed copies."""
+    stages = dict(read=0.1, decode=4.0, augment=2.0, tokenise=0.5)
+    streams = {"image_text": input_costs.Stream(2, 48.0, 1e4, 96.0, 16, estimated=True)}
+    batch = {"caption": {"input_mask": tf.ones([4, 8], tf.int32)}}
+    given = input_costs.InputCosts(stages, whole=7.0, tokens=5.0, width=8.0, streams=streams, batch=batch)
+    monkeypatch.setattr(cost, "measure_input", lambda *_: given)
     before = sorted(path.name for path in data.rglob("*"))
     config.text_tower.length_groups = 4
     config.image_tower.batch_norm_group = "8"  # more than a replica has
@@ -119,43 +124,42 @@ def test_the_forecast_for_a_tpu(config, data, quick):
     assert found.rows == {"image": 16, "caption": 16, "text_a": 16, "text_b": 16}
     assert found.config.image_tower.precision == "float32" and found.fits
     assert set(found.seconds) == {"image tower", "text tower", "losses", "launch", "optimiser", "exchange"}
-    layer = 3 * 2 * found.config.text_tower.max_length * (32 * 96 + 32 * 32 + 2 * 32 * 64)  # only [CLS] leaves
+    layer = 3 * 2 * 8 * (32 * 96 + 32 * 32 + 2 * 32 * 64)  # bounds of a text's products, 8 tokens: only [CLS] leaves
     texts = 3 * 16 / 4 / 2  # of a chunk of a replica
     operations = sum(found.work["text tower"].forward.values()) + sum(found.work["text tower"].backward.values())
     assert 0.3 * texts * layer < operations < 1.5 * texts * layer
-    assert set(found.input.stages) == {"read", "decode", "augment", "tokenise"}
-    assert min(found.input.stages.values()) > 0 and 2 < found.input.tokens <= found.input.width <= 16
-    size = sum(path.stat().st_size for path in data.glob("image_text/*"))
-    stream = found.input.streams["image_text"]
-    assert (stream.files, stream.bytes, stream.drawn, stream.estimated) == (2, size, 16, True)
-    assert stream.items == pytest.approx(96, rel=0.1) and stream.records == stream.items / 2
-    busy = dataclasses.replace(found, input=dataclasses.replace(found.input, whole=7.0))
-    assert busy.limit == "host" and busy.seconds_per_step == 7.0 / 240
-    text = describe(busy)
+    assert found.limit == "host" and found.seconds_per_step == 7.0 / 240
+    text = describe(found)
     assert "(assumed)" in text and "v4-8: 4 replicas, 1 host of 240 processors" in text and "Limited by: " in text
-    assert "epochs in 30 steps" in text and "one of 2 chunks" in text and "240.0 processors like these" in text
+    assert "5.00 epochs in 30 steps" in text and "one of 2 chunks" in text and "240.0 processors like these" in text
     too_large = describe(dataclasses.replace(found, memory={**found.memory, "activations": 1e12}))
     assert "does not fit into the memory of a replica" in too_large and "Limited by: memory" in too_large
     enough = dataclasses.replace(found, memory={**found.memory, "activations": 2e10})
     assert enough.least_chunks() == 2
-    none = describe(dataclasses.replace(found, input=None))
-    assert "none is there to look at" in none
+    alone = dataclasses.replace(found, input=None)
+    assert "none is there to look at" in describe(alone) and alone.seconds_per_step == sum(found.seconds.values())
 
 
-def test_counts_come_from_the_description_where_it_has_them(config, data, tmp_path, quick):
+def test_what_the_input_costs(config, data, tmp_path, quick):
+    """Of two sources in the proportion 1 : 3, of which the first has a description; counts of the other are estimates.
+
+    A record has two captions, which are two items.
+    """
     shutil.copytree(data, tmp_path / "described")
     shards = {
         f"image_text/train-0000{place}-of-00002.tfrecord": dict(bytes=10**9, records=7, languages=dict(en=5, de=9))
         for place in range(2)
     }
     (tmp_path / "described/dataset.json").write_text(json.dumps({"shards": shards}))
-    sources = {
-        name: dict(directory=str(tmp_path / "described"), weight=w, format="mural") for name, w in (("a", 1), ("b", 3))
-    }
-    config.data.sources, config.image_tower.name = sources, "resnet"
-    found = input_costs.measure_input(config, toy_data.toy_tokenizer(), ("image_text", "text_text"), "longest").streams
-    assert found["image_text/a"] == input_costs.Stream(2, 14, 2e9, 28, 4, estimated=False)
-    assert found["image_text/b"].drawn == 12 and found["text_text/a"].estimated  # the latter are not described
+    folders = {"a": (str(tmp_path / "described"), 1), "b": (str(data), 3)}
+    config.data.sources = {name: dict(directory=d, weight=w, format="mural") for name, (d, w) in folders.items()}
+    costs = input_costs.measure_input(config, toy_data.toy_tokenizer(), ("image_text",), "longest")
+    assert set(costs.stages) == {"read", "decode", "augment", "tokenise"} and min(costs.stages.values()) > 0
+    assert costs.whole > 0 and 2 < costs.tokens <= costs.width <= 16
+    assert costs.streams["image_text/a"] == input_costs.Stream(2, 14, 2e9, 28, 4, estimated=False)
+    other, size = costs.streams["image_text/b"], sum(path.stat().st_size for path in data.glob("image_text/*"))
+    assert (other.files, other.bytes, other.drawn, other.estimated) == (2, size, 12, True)
+    assert other.items == pytest.approx(96, rel=0.1) and other.records == other.items / 2
 
 
 @pytest.mark.slow  # whole steps are traced
