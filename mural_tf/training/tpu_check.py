@@ -3,19 +3,23 @@
     python -m mural_tf xla_check --config=configs/mural_base.py --batch=2 --compile
 
 Traces the step with static shapes, lists every operation of its graph, and names those that no XLA backend compiles,
-that handle strings or Python, or whose output sizes depend on data. XLA's list is TensorFlow's own: an operation counts
-as compilable if it is registered for XLA on CPU and on GPU alike, which is how those that every backend has, TPUs
-included, are registered. `--compile` then compiles and runs one step on this CPU.
+that handle strings or Python, or whose output sizes depend on data. XLA's list is TensorFlow's own, read through its
+C API, since Python has no public one: an operation counts as compilable if it is registered for XLA on CPU and on GPU
+alike, which is how those that every backend has, TPUs included, are registered. `--compile` then compiles and runs one
+step on this CPU.
 """
 
 from __future__ import annotations
 
 import collections
+import ctypes
+import pathlib
 import time
+from collections.abc import Iterable
 
 import tensorflow as tf
 from ml_collections import ConfigDict
-from tensorflow.python.framework.kernels import get_registered_kernels_for_op  # TensorFlow has no public list
+from tensorflow.core.framework import kernel_def_pb2
 
 from mural_tf.data.skipped import KINDS
 from mural_tf.data.streams.epochs import PLACE
@@ -64,20 +68,39 @@ def _nodes(graph_def) -> list:
 
 def find_problems(graph_def) -> list[str]:
     """Returns one line for each operation type that a TPU would refuse."""
-    tf.function(lambda x: x + 1.0, jit_compile=True)(tf.constant(1.0))  # XLA registers its kernels at first use
     functions = {function.signature.name for function in graph_def.library.function}
-    problems = []
-    for name, count in sorted(operations(graph_def).items()):
-        if name in functions or name in FRAME:
-            continue
+    counts = {name: n for name, n in sorted(operations(graph_def).items()) if name not in FRAME | functions}
+    problems, devices = [], kernels(counts)
+    for name, count in counts.items():
         if name in SIZE_DEPENDS_ON_DATA:
             problems.append(f"{name} ({count}): the size of its output depends on data")
-        elif not {kernel.device_type for kernel in get_registered_kernels_for_op(name).kernel} >= BACKENDS:
+        elif not devices[name] >= BACKENDS:
             problems.append(f"{name} ({count}): XLA does not compile it")
     strings = {
         n.op for n in _nodes(graph_def) if any(value.type == tf.string.as_datatype_enum for value in n.attr.values())
     }
     return problems + [f"{name}: handles strings" for name in sorted(strings)]
+
+
+def kernels(names: Iterable[str]) -> dict[str, set[str]]:
+    """Returns {operation: device types for which it is registered, such as "CPU" and "XLA_CPU_JIT"}."""
+    tf.function(lambda x: x + 1.0, jit_compile=True)(tf.constant(1.0))  # XLA registers its kernels at first use
+    library = ctypes.CDLL(str(next(pathlib.Path(tf.sysconfig.get_lib()).glob("libtensorflow_cc.so*"))))
+    library.TF_NewStatus.restype = ctypes.c_void_p
+    library.TF_GetRegisteredKernelsForOp.restype = ctypes.POINTER(_Buffer)
+    library.TF_GetRegisteredKernelsForOp.argtypes = [ctypes.c_char_p, ctypes.c_void_p]
+    status, found = library.TF_NewStatus(), {}
+    for name in names:
+        buffer = library.TF_GetRegisteredKernelsForOp(name.encode(), status).contents
+        listed = kernel_def_pb2.KernelList.FromString(ctypes.string_at(buffer.data, buffer.length))
+        found[name] = {kernel.device_type for kernel in listed.kernel}
+    return found
+
+
+class _Buffer(ctypes.Structure):
+    """TF_Buffer of TensorFlow's C API."""
+
+    _fields_ = [("data", ctypes.c_void_p), ("length", ctypes.c_size_t), ("deallocator", ctypes.c_void_p)]
 
 
 def check(config: ConfigDict, vocabulary_size: int, batch: int, compile_step: bool) -> None:
