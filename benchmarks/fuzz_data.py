@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import argparse
 import collections
-import contextlib
+import concurrent.futures
 import multiprocessing
 import os
 import pathlib
 import random
 import resource
 import shutil
+import signal
 import sys
 import tempfile
 import traceback
@@ -78,8 +79,8 @@ def make_good(name: str, root: pathlib.Path) -> pathlib.Path:
     return good
 
 
-def work(connection, root: str) -> None:
-    """Answers (kind, seed) with "ready" as soon as the case's limit of time begins, and then with its `Verdict`."""
+def begin() -> None:
+    """What a process does before its first case."""
     os.environ.update(TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="-1")
     import tensorflow as tf
     from absl import logging
@@ -87,51 +88,45 @@ def work(connection, root: str) -> None:
     logging.set_verbosity(logging.FATAL)
     warnings.simplefilter("ignore")
     tf.config.run_functions_eagerly(True)  # the graphs of models are not what is read
-    with contextlib.suppress(EOFError):
-        while True:
-            name, seed = connection.recv()
-            make_good(name, pathlib.Path(root))
-            connection.send("ready")
-            verdict = run_case(name, seed, pathlib.Path(root))
-            used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-            if used > GIGABYTES:
-                connection.send(Verdict(FAILED, f"{used:.1f} GB of memory; {verdict.detail}"))
-                return  # the next process begins with little again
-            connection.send(verdict)
+
+
+def work(name: str, seed: int, root: str) -> Verdict:
+    """Runs a case in this process, which it ends where that took too much memory."""
+    signal.alarm(SECONDS)
+    verdict = run_case(name, seed, pathlib.Path(root))
+    signal.alarm(0)
+    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    return verdict if used <= GIGABYTES else Verdict(FAILED, f"{used:.1f} GB of memory; {verdict.detail}")
 
 
 class Worker:
     """The process that runs cases, another one whenever it is gone."""
 
     def __init__(self, root: str):
-        self._root, self._process = root, None
+        self._root, self._pool = root, None
 
     def run(self, name: str, seed: int) -> Verdict:
-        """Runs one case in the process, for `SECONDS` at most."""
-        if self._process is None or not self._process.is_alive():
+        """Runs one case in the process, which a signal ends after `SECONDS`."""
+        if self._pool is None:
             context = multiprocessing.get_context("spawn")
-            self._connection, theirs = context.Pipe()
-            self._process = context.Process(target=work, args=(theirs, self._root), daemon=True)
-            self._process.start()
-            theirs.close()
+            self._pool = concurrent.futures.ProcessPoolExecutor(1, mp_context=context, initializer=begin)
+            self._made = set()
         try:
-            self._connection.send((name, seed))
-            self._connection.recv()
-            if self._connection.poll(SECONDS):
-                return self._connection.recv()
-            self.close()
-            return Verdict(FAILED, f"no end after {SECONDS} seconds")
-        except (EOFError, OSError):
-            self._process.join()
-            return Verdict(FAILED, f"the process died with {self._process.exitcode}")
+            if name not in self._made:
+                self._pool.submit(make_good, name, pathlib.Path(self._root)).result()
+                self._made.add(name)
+            verdict = self._pool.submit(work, name, seed, self._root).result()
+        except concurrent.futures.process.BrokenProcessPool:
+            verdict = Verdict(FAILED, f"the process died, or had no end after {SECONDS} seconds")
+        if verdict.outcome == FAILED:
+            self.close()  # the next process begins with little again
+        return verdict
 
     def close(self) -> None:
         """Ends the process."""
-        if self._process is not None:
-            self._connection.close()  # it ends by itself, unless it hangs
-            self._process.join(5)
-            self._process.kill()
-            self._process.join()
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
 
 
 def table(counts: dict[str, collections.Counter]) -> str:

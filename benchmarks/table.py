@@ -10,7 +10,7 @@ method may leave pairs unused (ALIGN sees no text pair) but not see more; what i
 trained by run_pretrain.py, its later stages by run_finetune.py, and evaluated as they evaluate. No method sees an
 image-caption pair in the languages of HELD_OUT; text pairs in them it may see. The rows of --translated go beyond the
 budget, by a stage of translations; they have the processor time of all stages beside the recalls, and three seeds,
-ablations of the stage one. The command says how many hours it will take.
+ablations of the stage one.
 --held_out_names trains and measures on the build with held-out names, which has a column more.
 
 A run is a folder below --output, with what it printed in a .log beside it. --jobs run at a time, each on its share of
@@ -317,20 +317,8 @@ def main(_) -> None:
 
     def write() -> None:
         write_table(folder, name, collect(chosen, seeds, scale, folder / "runs"), pairs, HELD_OUT)
-        left, seconds = unfinished(), time.monotonic() - begun
-        if left:
-            print(f"About {left / max(expected - left, 1.0) * seconds / 3600:.1f} hours left.", flush=True)
 
-    def unfinished() -> float:
-        waiting = (run for run in runs.values() if not (run.workdir / "summary.json").exists())
-        return sum(table_rows.expected_seconds(run.stage, scale) for run in waiting)
-
-    expected, begun, cores = unfinished(), time.monotonic(), os.cpu_count() or 1
-    print(
-        f"{len(runs)} runs, {JOBS.value} at a time: about {expected / cores / 3600:.1f} hours on {cores} processors "
-        f"like those of docs/methods_measured.md. What they print is in {folder / 'runs'}/*/*.log",
-        flush=True,
-    )
+    print(f"{len(runs)} runs, {JOBS.value} at a time. What they print is in {folder / 'runs'}/*/*.log", flush=True)
     failed = execute(runs.values(), JOBS.value, finish, write)
     if (folder / f"{name}.md").exists():
         print((folder / f"{name}.md").read_text(encoding="utf-8"))

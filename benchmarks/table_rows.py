@@ -178,14 +178,6 @@ TRANSLATED = (
     *(divided("ALIGN", *ALIGN, *steps) for steps in ((1_300, 2_000), (1_000, 3_000))),
 )
 
-# Processor seconds a step of a whole batch, on the machine of docs/methods_measured.md (LP: as LaBSE).
-SECONDS = {
-    "emoji_align": 0.28, "emoji_mural": 0.42, "emoji:labse": 0.15, "emoji:etcl": 0.28, "emoji:globetrotter": 0.62,
-    "emoji:mule": 0.31, "emoji:mule_lp": 0.15, "emoji:embn": 0.33, "emoji:parallel_embn": 0.26, "emoji:siglip": 0.28,
-    "emoji_mural_translated": 0.09,
-}  # fmt: skip
-SECONDS_AROUND = 80.0  # of start, evaluation and translation
-
 
 def step_count(stage: Stage, scale: float) -> int:
     """Steps of a stage when the budget is `scale` times the full one."""
@@ -195,13 +187,6 @@ def step_count(stage: Stage, scale: float) -> int:
 def default_seeds(method: Method) -> int:
     """Three, of ablations one."""
     return 3 if method in METHODS + STAGED else 1
-
-
-def expected_seconds(stage: Stage, scale: float) -> float:
-    """Processor seconds of a stage's run, by what others took; a batch of another size takes them in proportion."""
-    size = stage.captions / IMAGE_TEXT if ("train.image_text_batch", stage.captions) in stage.overrides else 1.0
-    size *= 1_024 / 384 if stage.words else 1.0
-    return SECONDS_AROUND + step_count(stage, scale) * SECONDS[stage.config] * size
 
 
 def slug(name: str) -> str:

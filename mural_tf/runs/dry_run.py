@@ -2,20 +2,18 @@
 
     python run_pretrain.py --config=configs/mural_base.py --config.data.directory=DATA --dry_run --tpu_type=v4-32
 
-The forecast itself is made in `training/forecast.py`.
+The forecast itself is made in `training/cost.py`.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from ml_collections import ConfigDict
 
-from mural_tf.training.forecast import ASSUMED, FREE, Forecast, forecast, least_chunks
-from mural_tf.training.machines import HERE
-from mural_tf.training.step_work import TOWERS, tower_operations
+from mural_tf.training.cost import ASSUMED, FREE, HERE, Forecast, forecast
 
 BUSY = 2.5  # load for each processor, above what this program makes by itself
 
@@ -27,7 +25,7 @@ def dry_run(config: ConfigDict, tpu_type: str = HERE, restored: bool = False) ->
 
 def describe(found: Forecast) -> str:
     """Returns a forecast in lines."""
-    parts = (_head, _parameters, _memory, _data, _host, _speed, _verdict)
+    parts = (_head, _memory, _data, _host, _speed, _verdict)
     return "\n".join(line for part in parts for line in part(found))
 
 
@@ -52,11 +50,8 @@ def _head(found: Forecast) -> Iterator[str]:
     replicas = f"{machine.replicas} replica{'s' * (machine.replicas > 1)}"
     yield f"Dry run of {found.config.model} on {where}: {replicas}, {hosts}."
     yield "Nothing is trained and nothing is written."
-
-
-def _parameters(found: Forecast) -> Iterator[str]:
     yield f"\nParameters: {sum(found.parameters.values()):,}"
-    yield from _table(((name, f"{count:,}") for name, count in found.parameters.items()))
+    yield from _table((name, f"{count:,}") for name, count in found.parameters.items())
 
 
 def _memory(found: Forecast) -> Iterator[str]:
@@ -69,12 +64,12 @@ def _memory(found: Forecast) -> Iterator[str]:
 
 
 def _data(found: Forecast) -> Iterator[str]:
-    if not found.streams:
+    if found.input is None:
         yield "\nData: none is there to look at (data.directory); nothing can be said of epochs and of the host."
         return
     yield "\nData"
     steps = found.config.train.steps
-    for name, stream in found.streams.items():
+    for name, stream in found.input.streams.items():
         about = "about " if stream.estimated else ""
         epochs = f"{steps * stream.drawn / stream.items:,.2f} epochs in {steps:,} steps" if stream.items else ""
         yield (
@@ -88,24 +83,21 @@ def _host(found: Forecast) -> Iterator[str]:
     if costs is None:
         return
     yield "\nInput: processor seconds a global batch, measured on this machine"
-    rest = costs.whole - sum(costs.stages.values())
-    stages = {**costs.stages, "shuffling, batching and the rest": max(rest, 0.0)}
+    rest = max(costs.whole - sum(costs.stages.values()), 0.0)
+    stages = {**costs.stages, "shuffling, batching and the rest": rest}
     yield from _table((name, f"{seconds:.3f}") for name, seconds in stages.items())
     yield f"  The whole pipeline takes {costs.whole:.3f}; texts have {costs.tokens:.1f} tokens on average."
-    if found.seconds_per_step:
-        needed, there = costs.whole / found.seconds_per_step, machine.hosts * machine.processors
-        yield f"  To keep up with the steps below it needs {needed:.1f} processors like these; {there:,} are there."
+    needed, there = costs.whole / found.seconds_per_step, machine.hosts * machine.processors
+    yield f"  To keep up with the steps below it needs {needed:.1f} processors like these; {there:,} are there."
 
 
 def _speed(found: Forecast) -> Iterator[str]:
-    if not found.seconds:
-        return
-    here, total = found.times is not None, sum(found.seconds.values())
+    here, total = found.machine.name == HERE, sum(found.seconds.values())
     yield f"\nSeconds of a step, {'measured' if here else 'from published peaks and assumptions'}"
     yield from _table((name, f"{value:.4f}  {_reason(found, name)}") for name, value in found.seconds.items())
-    if here and found.times.step is not None:
-        step = found.times.step
-        yield f"  Whole steps, input included: {step.elapsed:.4f}, and {step.processor:.4f} of the processors."
+    if found.step:
+        of_processors = f"{found.step.processor:.4f} of the processors"
+        yield f"  Whole steps, input included: {found.step.elapsed:.4f}, and {of_processors}."
         if os.getloadavg()[0] > BUSY * found.machine.processors:
             yield f"  Other programs are busy here (load {os.getloadavg()[0]:.1f}): alone, steps would take less."
     elif here:
@@ -117,42 +109,33 @@ def _speed(found: Forecast) -> Iterator[str]:
 
 def _reason(found: Forecast, name: str) -> str:
     """What a part's time comes from."""
-    if found.times is not None:
-        if name not in found.times.efficiency:
-            return "losses, optimiser, TensorFlow's own time"
-        work = _operations(found, name)
-        peaks = ", ".join(f"{dtype} {found.times.peak[dtype] / 1e9:,.0f} GFLOP/s" for dtype in work)
-        return (
-            f"{_giga(work)}, efficiency {found.times.efficiency[name]:.2f} of the measured peak, a processor: {peaks}"
-        )
+    machine, here = found.machine, found.machine.name == HERE
     if name in found.work:
-        work, peak = _operations(found, name), found.machine.peak
-        peaks = ", ".join(f"{dtype} {peak.get(dtype, 0.0) / 1e12:,.0f} TFLOP/s" for dtype in work)
-        return f"{_giga(work)}, efficiency {ASSUMED[name]:.2f} (assumed) of {peaks}"
+        operations = found.operations(name)
+        total = sum(operations.values())
+        work = f"{total / 1e9:,.1f} GFLOP a replica"
+        if here:
+            return f"{work}, {total / 1e9 / found.seconds[name]:,.0f} GFLOP/s"
+        kinds = [dtype for dtype, count in operations.items() if count > 0.001 * total]
+        peaks = ", ".join(f"{dtype} {machine.peak.get(dtype, 0.0) / 1e12:,.0f} TFLOP/s" for dtype in kinds)
+        return f"{work}, efficiency {ASSUMED[name]:.2f} (assumed) of {peaks}"
+    if here:
+        return "losses, optimiser, TensorFlow's own time"
     if name == "launch":
         return "assumed: no step is shorter"
-    of, bandwidth = {"optimiser": ("memory", "bandwidth"), "exchange": ("exchange", "exchange")}[name]
-    return f"efficiency {ASSUMED[of]:.2f} (assumed) of {getattr(found.machine, bandwidth) / 1e9:,.0f} GB/s"
-
-
-def _operations(found: Forecast, name: str) -> dict[str, float]:
-    operations = tower_operations(found.work[name], found.chunks if name in TOWERS else 1)
-    return {dtype: count for dtype, count in operations.items() if count > 0.001 * sum(operations.values())}
-
-
-def _giga(operations: Mapping[str, float]) -> str:
-    return f"{sum(operations.values()) / 1e9:,.1f} GFLOP a replica"
+    of, bandwidth = ("memory", machine.bandwidth) if name == "optimiser" else ("exchange", machine.exchange)
+    return f"efficiency {ASSUMED[of]:.2f} (assumed) of {bandwidth / 1e9:,.0f} GB/s"
 
 
 def _verdict(found: Forecast) -> Iterator[str]:
     seconds, steps = found.seconds_per_step, found.config.train.steps
     if not found.fits:
-        chunks = least_chunks(found)
+        chunks = found.least_chunks()
         remedy = "it needs smaller batches, a smaller model, or more replicas"
         if chunks:
             remedy = f"--config.train.micro_batches={chunks} makes it fit"
         yield f"\nIt does not fit into the memory of a replica: {remedy}."
-    elif seconds:
+    else:
         yield (
             f"\n{_number(1 / seconds)} steps a second; {steps:,} steps take {_number(steps * seconds / 3600)} hours, "
             "without start, evaluation and checkpoints."

@@ -22,7 +22,7 @@ from mural_tf.pretrained.importers import SOURCES, configure
 from mural_tf.remote_folders import local_copy, local_folder, shown
 from mural_tf.text import build_tokenizer
 from mural_tf.text.vocabulary_file import digest, save_vocabulary
-from mural_tf.training.checkpoints import Checkpoints, has_checkpoint, load_trained
+from mural_tf.training.checkpoints import has_checkpoint, load_trained, save_weights
 from mural_tf.training.prepare import check_places, find_vocabulary, prepare_data
 from mural_tf.training.workdir import open_workdir
 
@@ -73,10 +73,7 @@ def _import(source, weights, workdir: pathlib.Path, config, method, onto) -> Non
     config.vocabulary.sha256 = digest(pieces)
     open_workdir(workdir, config)
     save_vocabulary(pieces, workdir / "vocabulary.txt")
-    parts = tf.train.Checkpoint(**model.weights_by_part())
-    checkpoints = Checkpoints(tf.train.Checkpoint(model=parts), workdir / "checkpoints", keep=1)
-    checkpoints.save(0)
-    checkpoints.wait()
+    save_weights(model, workdir / "checkpoints", 0)
     print(f"Imported {weights} into {shown(workdir)}: {config.model} with {trainable_parameters(model):,} parameters.")
     if fresh:
         print(

@@ -141,15 +141,7 @@ def caption_counts(data: ConfigDict) -> dict[str, int]:
 
     Raises `UserError` if there are none.
     """
-    counts: collections.Counter[str] = collections.Counter()
-    for source, _ in stream_sources(data, "image_text"):
-        for language, count in _counts_of(source, records.IMAGE_TEXT).items():
-            counts[language or data.default_language] += count
-    wanted = data.image_text_languages
-    chosen = {language: count for language, count in counts.items() if count and (not wanted or language in wanted)}
-    if not chosen:
-        raise UserError(f"{data.directory} has no training captions{f' in {list(wanted)}' if wanted else ''}.")
-    return chosen
+    return _chosen_counts(data, "image_text", records.IMAGE_TEXT, data.image_text_languages, "captions")
 
 
 def pair_counts(data: ConfigDict) -> dict[str, int]:
@@ -159,13 +151,17 @@ def pair_counts(data: ConfigDict) -> dict[str, int]:
     """
     if data.text_pairs != "files":
         return caption_counts(data)
+    return _chosen_counts(data, TEXT_PAIRS, records.TEXT_PAIRS, data.text_text_languages, "text pairs")
+
+
+def _chosen_counts(data: ConfigDict, stream: str, kind: str, wanted, what: str) -> dict[str, int]:
     counts: collections.Counter[str] = collections.Counter()
-    for source, _ in stream_sources(data, TEXT_PAIRS):
-        counts.update(_counts_of(source, records.TEXT_PAIRS))
-    wanted = data.text_text_languages
+    for source, _ in stream_sources(data, stream):
+        for language, count in _counts_of(source, kind).items():
+            counts[language or data.default_language] += count
     chosen = {language: count for language, count in counts.items() if count and (not wanted or language in wanted)}
     if not chosen:
-        raise UserError(f"{data.directory} has no training text pairs{f' in {list(wanted)}' if wanted else ''}.")
+        raise UserError(f"{data.directory} has no training {what}{f' in {list(wanted)}' if wanted else ''}.")
     return chosen
 
 
@@ -195,22 +191,18 @@ class TunedEvaluation(SplitEvaluation):
         if evaluation is None:
             return None
         tuned = caption_counts(self._config.data)
-        metrics = dict(evaluation.metrics)
-        own = tuple(evaluation.sizes)
         others = self._measure_others(evaluation, step)
-        metrics.update(others)
-        rows = [*own, *dict.fromkeys(key.split("/")[1] for key in others)]
-        groups = dict(evaluation.groups)
-        for name, members in {
-            TUNED: tuple(row for row in rows if row in tuned),
-            OTHERS: tuple(row for row in rows if row not in tuned),
-        }.items():
-            if members:
-                groups[name] = members
-                for metric in ("mean_recall", HELD_OUT):
-                    values = [metrics.get(f"{evaluation.name}/{row}/{metric}") for row in members]
-                    if None not in values:
-                        metrics[f"{evaluation.name}/{name}/{metric}"] = float(np.mean(values))
+        metrics, groups = {**evaluation.metrics, **others}, dict(evaluation.groups)
+        rows = [*evaluation.sizes, *dict.fromkeys(key.split("/")[1] for key in others)]
+        for name in (TUNED, OTHERS):
+            members = tuple(row for row in rows if (row in tuned) == (name == TUNED))
+            if not members:
+                continue
+            groups[name] = members
+            for metric in ("mean_recall", HELD_OUT):
+                values = [metrics.get(f"{evaluation.name}/{row}/{metric}") for row in members]
+                if None not in values:
+                    metrics[f"{evaluation.name}/{name}/{metric}"] = float(np.mean(values))
         evaluation.metrics, evaluation.groups = metrics, groups
         return evaluation
 
@@ -256,8 +248,7 @@ def mix(
     Prints and writes what each share reached, and measures the source on the split of the result too, as a row of step
     0. Without a dev split the tuned weights stay.
     """
-    step = config.train.steps
-    model = measured.at(step)
+    step, model = config.train.steps, measured.at(config.train.steps)
     variables = _variables(model)
     tuned = [variable.numpy() for variable in variables]
     initialize(model)
@@ -275,8 +266,8 @@ def mix(
             print("No mix with the source's weights: the data has no dev split to choose by.", flush=True)
             break
         best = max(best, (evaluate.score(evaluation), share))
-        groups = {name: evaluation.metrics.get(f"{evaluation.name}/{name}/mean_recall") for name in (TUNED, OTHERS)}
-        rows.append({"share": share, **{name: value for name, value in groups.items() if value is not None}})
+        recalls = {name: evaluation.metrics.get(f"{evaluation.name}/{name}/mean_recall") for name in (TUNED, OTHERS)}
+        rows.append({"share": share, **{name: value for name, value in recalls.items() if value is not None}})
     _assign(variables, source, tuned, best[1])
     save_result(model, workdir, step)
     write_whole(workdir / MIXES, json.dumps({"chosen": best[1], "mixes": rows}, indent=2) + "\n")

@@ -26,7 +26,7 @@ from ml_collections import ConfigDict
 
 from mural_tf.config import load_config
 from mural_tf.errors import UserError
-from mural_tf.files import publish, write_whole
+from mural_tf.files import json_field, publish, read_json, write_whole
 from mural_tf.models import build_model
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.text import build_tokenizer
@@ -205,12 +205,9 @@ class BestCheckpoint:
         folder = workdir / FOLDERS["best"]
         self._checkpoints = Checkpoints(tf.train.Checkpoint(model=_weights(model)), folder, keep=1)
         self._record = folder / "best.json"
-        try:
-            self.value = float(json.loads(self._record.read_text(encoding="utf-8"))["value"])
-        except FileNotFoundError:
-            self.value = float("-inf")
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise UserError(f"{self._record} is damaged ({error}): remove {folder}.") from None
+        self.value = float("-inf")
+        if self._record.exists():
+            self.value = json_field(read_json(self._record), "value", float, self._record)
 
     def offer(self, step: int, value: float) -> None:
         """Keeps the present weights if `value`, larger being better, is above all before; returns when written."""
@@ -257,13 +254,9 @@ def restore_for_inference(
         which = "latest"
     folder = pathlib.Path(workdir) / FOLDERS[which]
     paths = list_checkpoints(folder)
-    if not paths and which == "best":
-        raise UserError(
-            f"{workdir} has no best checkpoint: expected one in {folder}. It is kept when training evaluates, with "
-            "train.evaluate_every above 0."
-        )
     if not paths:
-        raise UserError(f"{workdir} has no checkpoint yet: expected one in {folder}.")
+        hint = " It is kept when training evaluates, with train.evaluate_every above 0." if which == "best" else ""
+        raise UserError(f"{workdir} has no {'best ' if hint else ''}checkpoint yet: expected one in {folder}.{hint}")
 
     def held(path):
         return tf.train.Checkpoint(model=_present_weights(model, path) if partly else _weights(model))
@@ -273,7 +266,12 @@ def restore_for_inference(
 
 def save_result(model: DualEncoder, workdir: pathlib.Path, step: int) -> None:
     """Keeps a model's weights as the run's result; returns when they are written."""
-    checkpoints = Checkpoints(tf.train.Checkpoint(model=_weights(model)), workdir / FOLDERS["result"], keep=1)
+    save_weights(model, workdir / FOLDERS["result"], step)
+
+
+def save_weights(model: DualEncoder, folder: pathlib.Path, step: int) -> None:
+    """Writes a checkpoint of the weights alone, the only one in its folder; returns when it is written."""
+    checkpoints = Checkpoints(tf.train.Checkpoint(model=_weights(model)), folder, keep=1)
     checkpoints.save(step)
     checkpoints.wait()
 

@@ -12,6 +12,7 @@ from ml_collections import ConfigDict
 from mural_tf.data.records import describe_files, missing_shards
 from mural_tf.data.skipped import SkippedRecords
 from mural_tf.data.streams.epochs import ALL, Share, unusable
+from mural_tf.data.streams.image_groups import captions_per_image
 from mural_tf.data.streams.pipeline import batch_size, part_name, stream_sources, training_batches
 from mural_tf.errors import UserError
 from mural_tf.models.dual_encoder import DualEncoder
@@ -200,7 +201,7 @@ def _fit_intervals(model, batches, parts: list[tuple[int, int]], callbacks) -> N
 
 def check_batches(config: ConfigDict, replicas: int, where: str) -> None:
     """Raises `UserError` if the replicas cannot share the batches evenly."""
-    for name, group in (("image_text_batch", config.method.get("captions_per_image", 1)), ("text_text_batch", 1)):
+    for name, group in (("image_text_batch", captions_per_image(config)), ("text_text_batch", 1)):
         if config.train[name] % (replicas * group):
             shared = "1 replica" if replicas == 1 else f"{replicas} replicas"
             groups = f", and method.captions_per_image={group}" if group > 1 else ""

@@ -15,7 +15,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import tensorflow as tf
 
-Shape = tuple[int | None, ...]
+SAME_MEMORY = {"Identity", "IdentityN", "Reshape", "Squeeze", "ExpandDims", "StopGradient"}
+NOT_KEPT = {"Const", "ReadVariableOp", "Placeholder"}  # there anyway
+CONVOLUTIONS = {  # which of (inputs, then the output) are the filters, and the values that they were moved over
+    "Conv2D": (1, -1),
+    "Conv2DBackpropInput": (1, 2),
+    "Conv2DBackpropFilter": (-1, 2),
+    "DepthwiseConv2dNative": (1, -1),
+    "DepthwiseConv2dNativeBackpropInput": (1, 2),
+    "DepthwiseConv2dNativeBackpropFilter": (-1, 2),
+}
+PRODUCTS = {"MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", *CONVOLUTIONS}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,26 +56,7 @@ def gradient_costs(
       groups: {group: names of outputs}; what several groups need counts in each.
       variables: for which gradients are taken; none: for the inputs of a floating type.
     """
-    graph, outputs, ends, gradients = _trace(function, specs, groups, variables)
-    library = {each.signature.name: each for each in graph.as_graph_def(add_shapes=True).library.function}
-    forward = graph.get_operations()[: ends[0]]
-    weights = {tensor.op for tensor in graph.inputs if tensor.dtype == tf.resource}
-    inputs = {tensor.op for tensor in graph.inputs} - weights
-    of_weights = _reached_from(weights, forward) - _reached_from(inputs, forward)
-    costs = {}
-    for place, (group, names) in enumerate(groups.items()):
-        needed = _needed_by([outputs[name].op for name in names])
-        mine = [operation for operation in forward if operation in needed]
-        needed = _needed_by([gradient.op for gradient in gradients[group]])
-        after = [each for each in graph.get_operations()[ends[place] : ends[place + 1]] if each in needed]
-        kept, copies = _kept(set(mine), after, of_weights)
-        costs[group] = Costs(_products(mine, library), _products(after, library), kept, copies)
-    return costs
-
-
-def _trace(function, specs, groups, variables):
-    """Returns the graph, outputs, the number of operations after the forward pass and each group, and gradients."""
-    outputs, ends, gradients = {}, [], {}
+    outputs, ends, gradients = {}, [], {}  # ends: operations after the forward pass, and after each group's gradient
 
     @tf.autograph.experimental.do_not_convert
     def run(*inputs):
@@ -81,10 +72,23 @@ def _trace(function, specs, groups, variables):
             ends.append(len(graph.get_operations()))
 
     graph = tf.function(run, autograph=False).get_concrete_function(*specs).graph
-    return graph, outputs, ends, gradients
-
-
-# What is kept.
+    products = _Products(graph.as_graph_def(add_shapes=True))
+    operations = graph.get_operations()
+    weights = {tensor.op for tensor in graph.inputs if tensor.dtype == tf.resource}
+    examples = {tensor.op for tensor in graph.inputs} - weights
+    of_weights = _reached_from(weights, operations[: ends[0]]) - _reached_from(examples, operations[: ends[0]])
+    costs = {}
+    for group, begin, end in zip(groups, ends, ends[1:]):
+        needed = _needed_by(outputs[name].op for name in groups[group])
+        forward = {operation for operation in operations[: ends[0]] if operation in needed}
+        needed = _needed_by(gradient.op for gradient in gradients[group])
+        backward = [operation for operation in operations[begin:end] if operation in needed]
+        read = {_source(value).ref() for each in backward for value in each.inputs if value.op in forward}
+        kept = [value for value in (each.deref() for each in read) if value.op.type not in NOT_KEPT]
+        copies = sum(_bytes(value) for value in kept if value.op in of_weights)
+        whole = sum(map(_bytes, kept))
+        costs[group] = Costs(products.of(forward), products.of(backward), whole - copies, copies)
+    return costs
 
 
 def _reached_from(sources: set, operations: Iterable) -> set:
@@ -107,19 +111,6 @@ def _needed_by(targets: Iterable) -> set:
     return needed
 
 
-def _kept(forward: set, backward: Iterable, of_weights: set) -> tuple[int, int]:
-    """Returns bytes of the tensors of `forward` that `backward` reads: of those of examples, and of weights alone."""
-    read = {_source(value).ref() for operation in backward for value in operation.inputs if value.op in forward}
-    values = [reference.deref() for reference in read]
-    values = [value for value in values if value.op.type not in NOT_KEPT]
-    copies = sum(_bytes(value) for value in values if value.op in of_weights)
-    return sum(map(_bytes, values)) - copies, copies
-
-
-SAME_MEMORY = {"Identity", "IdentityN", "Reshape", "Squeeze", "ExpandDims", "StopGradient"}
-NOT_KEPT = {"Const", "ReadVariableOp", "Placeholder"}  # there anyway
-
-
 def _source(value: tf.Tensor) -> tf.Tensor:
     """Returns the tensor in whose memory this one lies."""
     while value.op.type in SAME_MEMORY:
@@ -128,105 +119,61 @@ def _source(value: tf.Tensor) -> tf.Tensor:
 
 
 def _bytes(value: tf.Tensor) -> int:
-    if value.dtype in (tf.resource, tf.variant, tf.string) or None in (value.shape.rank, *(value.shape or ())):
+    if value.dtype in (tf.resource, tf.variant, tf.string) or not value.shape.is_fully_defined():
         return 0
     return value.shape.num_elements() * value.dtype.size
 
 
-# Operations.
+class _Products:
+    """Counts the operations of products in a graph, with those of the functions that it calls; loops turn once."""
+
+    def __init__(self, graph_def):
+        self._functions = {function.signature.name: function for function in graph_def.library.function}
+        self._nodes = {node.name: node for node in graph_def.node}
+        self._shapes = _shapes(graph_def.node)
+
+    def of(self, operations: Iterable) -> dict[str, float]:
+        """Returns {dtype: operations} of operations of the graph."""
+        return dict(self._count([self._nodes[operation.name] for operation in operations], self._shapes))
+
+    def _count(self, nodes: Iterable, shapes: Mapping[str, list]) -> collections.Counter[str]:
+        found: collections.Counter[str] = collections.Counter()
+        for node in nodes:
+            inputs = [_of_input(name, shapes) for name in node.input if not name.startswith("^")]
+            if node.op in PRODUCTS:
+                count = 2.0 * _multiplications(node, [*inputs, *shapes[node.name][:1]])
+                found[tf.as_dtype(node.attr["T"].type).name] += count
+                continue
+            called = [name for a in node.attr.values() for name in (a.func.name, *(each.name for each in a.list.func))]
+            for function in (self._functions[name] for name in called if name in self._functions):
+                arguments = {a.name: [shape] for a, shape in zip(function.signature.input_arg, inputs)}
+                found.update(self._count(function.node_def, {**arguments, **_shapes(function.node_def)}))
+        return found
 
 
-def _products(operations: Sequence, library: Mapping) -> dict[str, float]:
-    """Returns {dtype: operations} of the products among operations of a graph, those in functions included."""
-    found: collections.Counter[str] = collections.Counter()
-    for operation in operations:
-        inputs = [tuple(value.shape) if value.shape.rank is not None else () for value in operation.inputs]
-        output = operation.outputs[0].shape if operation.outputs else ()
-        found.update(_of_node(operation.node_def, inputs, output, library))
-    return dict(found)
+def _shapes(nodes: Iterable) -> dict[str, list]:
+    """Returns {node: shapes of its outputs}, each a tuple; -1 for sizes that are not known."""
+    return {n.name: [tuple(d.size for d in s.dim) for s in n.attr["_output_shapes"].list.shape] or [()] for n in nodes}
 
 
-def _of_node(node, inputs: Sequence[Shape], output: Iterable[int], library: Mapping) -> dict[str, float]:
-    """Returns a node's operations by dtype, or those of the functions that it names; loops count as one turn."""
-    if node.op in FACTORS:
-        return {tf.as_dtype(node.attr["T"].type).name: _count(node, inputs, output)}
-    found: collections.Counter[str] = collections.Counter()
-    for value in node.attr.values():
-        for name in (value.func.name, *(each.name for each in value.list.func)):
-            if name in library:
-                found.update(_of_function(library[name], inputs, library))
-    return found
+def _of_input(name: str, shapes: Mapping[str, list]) -> tuple[int, ...]:
+    node, *port = name.split(":")  # "node:2" in a graph; "node:output:0" in a function, of which the first is taken
+    return shapes.get(node, [()])[int(port[0]) if len(port) == 1 else 0]
 
 
-def _of_function(function, inputs: Sequence[Shape], library: Mapping) -> collections.Counter[str]:
-    shapes = dict(zip((argument.name for argument in function.signature.input_arg), inputs))
-    shapes.update({node.name: _shape(node.attr) for node in function.node_def})
-    found: collections.Counter[str] = collections.Counter()
-    for node in function.node_def:
-        taken = [shapes.get(name.split(":")[0], ()) for name in node.input if not name.startswith("^")]
-        found.update(_of_node(node, taken, _shape(node.attr), library))
-    return found
-
-
-def _shape(attributes) -> Shape:
-    """Returns what TensorFlow wrote of the first output's shape; `None` for sizes that are not known."""
-    shapes = attributes["_output_shapes"].list.shape
-    return tuple(each.size if each.size >= 0 else None for each in shapes[0].dim) if shapes else ()
-
-
-def _count(node, inputs: Sequence[Shape], output: Iterable[int]) -> float:
-    output = tuple(output)
-    if None in output or any(None in shape or not shape for shape in inputs[:2]):
-        return 0.0  # a size that depends on data
-    return 2.0 * FACTORS[node.op](node, inputs, output)
-
-
-def _matrix_product(node, inputs, output) -> int:
-    transposed = node.attr["transpose_a"].b or node.attr["adj_x"].b
-    return math.prod(output) * inputs[0][-2 if transposed else -1]
-
-
-def _convolution(filters: int, positions: int):
-    """Multiplications of a convolution with filters [k, k, in, out]: one of each for every output position.
-
-    The arguments say which of (inputs, then the output) are the filters and the output's values.
-    """
-
-    def count(node, inputs, output) -> int:
-        shapes = [*inputs, output]
-        return math.prod(shapes[filters]) * math.prod(shapes[positions][:-1])
-
-    return count
-
-
-def _depthwise(filters: int, positions: int):
-    """The same of filters [k, k, in, multiplier], each of which sees one channel."""
-
-    def count(node, inputs, output) -> int:
-        shapes = [*inputs, output]
-        return math.prod(shapes[filters][:2]) * math.prod(shapes[positions])
-
-    return count
-
-
-def _einsum(node, inputs, output) -> int:
-    letters = node.attr["equation"].s.decode().split("->")[0].split(",")
-    if "..." in "".join(letters):
+def _multiplications(node, shapes: Sequence[tuple[int, ...]]) -> int:
+    """Of a product with these shapes of inputs and output; 0 where a size depends on data."""
+    output = shapes[-1]
+    if -1 in output or any(-1 in shape or not shape for shape in shapes[:2]):
         return 0
-    sizes = {letter: size for term, shape in zip(letters, inputs) for letter, size in zip(term, shape)}
-    return math.prod(sizes.values())
-
-
-FACTORS = {  # multiplications of each kind of product: of (node, shapes of inputs, shape of output)
-    "MatMul": _matrix_product,
-    "BatchMatMul": _matrix_product,
-    "BatchMatMulV2": _matrix_product,
-    "BatchMatMulV3": _matrix_product,
-    "Einsum": _einsum,
-    "Conv2D": _convolution(1, -1),
-    "Conv2DBackpropInput": _convolution(1, 2),
-    "Conv2DBackpropFilter": _convolution(-1, 2),
-    "DepthwiseConv2dNative": _depthwise(1, -1),
-    "DepthwiseConv2dNativeBackpropInput": _depthwise(1, 2),
-    "DepthwiseConv2dNativeBackpropFilter": _depthwise(-1, 2),
-}
+    if node.op == "Einsum":
+        letters = node.attr["equation"].s.decode().split("->")[0].split(",")
+        sizes = {letter: size for term, shape in zip(letters, shapes) for letter, size in zip(term, shape)}
+        return 0 if "." in sizes else math.prod(sizes.values())
+    if node.op not in CONVOLUTIONS:
+        transposed = node.attr["transpose_a"].b or node.attr["adj_x"].b
+        return math.prod(output) * shapes[0][-2 if transposed else -1]
+    filters, values = (shapes[place] for place in CONVOLUTIONS[node.op])
+    if node.op.startswith("Depthwise"):  # [k, k, in, multiplier]: each filter sees one channel
+        return math.prod(filters[:2]) * math.prod(values)
+    return math.prod(filters) * math.prod(values[:-1])

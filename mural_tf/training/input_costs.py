@@ -7,9 +7,9 @@ of the processor, all threads together, so that other programs on the machine di
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import time
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -17,32 +17,61 @@ from ml_collections import ConfigDict
 
 from mural_tf.data import records
 from mural_tf.data.images import finish_images, read_image
-from mural_tf.data.records import parse_image_text, parse_img2dataset, parse_text_pair, untuned
+from mural_tf.data.streams.image_groups import captions_per_image
 from mural_tf.data.streams.mixture import Source
-from mural_tf.data.streams.pipeline import batch_size, part_name, stream_sources, training_batches
+from mural_tf.data.streams.pipeline import batch_size, items_in_batch, part_name, stream_sources, training_batches
 from mural_tf.data.streams.views import augment_views
 from mural_tf.errors import UserError
 from mural_tf.text.language_words import tag_language
 from mural_tf.text.word_pieces import TOKENS
 
-SECONDS = 2.0  # of each stage
-PIPELINE_SECONDS = 6.0  # of all together
-SAMPLE = 256  # items that the stages run on
-SMALLEST_BATCH = 256  # of the pipeline that is measured; a batch costs in proportion to its size
-WITHOUT_IMAGES = ("captions", "text_text")
-TEXTS = {"triples": 2, "text_text": 2}  # of an item; 1 of others
-ITEM_A_TEXT = ("image_text", "views", "captions", "text_text")  # a record has as many items as captions, or one pair
 STAGES = ("read", "decode", "augment", "tokenise")
+STAGE_SECONDS = 2.0  # of each; three times as many of the whole pipeline
+SAMPLE = 256  # records that stages run on
+SMALLEST_BATCH = 256  # of the pipeline that is measured
+
+
+class Seconds(NamedTuple):
+    """Of one call: elapsed, and of the processor, all threads together."""
+
+    elapsed: float
+    processor: float
+
+    @property
+    def used(self) -> float:
+        """What the call takes whatever else the machine does: of the processor where it computes, else elapsed."""
+        return self.elapsed if tf.config.list_logical_devices("GPU") else self.processor
+
+
+def seconds_of(call: Callable, size: int, limit: float) -> Seconds:
+    """Returns what each of the `size` things of a call takes: calls for `limit` seconds, after one without counting."""
+    tf.nest.map_structure(np.asarray, call())
+    begun, processor, done = time.monotonic(), time.process_time(), 0
+    while time.monotonic() - begun < limit or not done:
+        tf.nest.map_structure(np.asarray, call())
+        done += size
+    return Seconds((time.monotonic() - begun) / done, (time.process_time() - processor) / done)
+
+
+@dataclasses.dataclass(frozen=True)
+class Stream:
+    """What a stream reads of a source: there are `files`, `records` and `bytes`; an epoch has `items`, of which a
+    global batch has `drawn`; records and items may be `estimated`."""
+
+    files: int
+    records: float
+    bytes: float
+    items: float
+    drawn: float
+    estimated: bool
 
 
 @dataclasses.dataclass(frozen=True)
 class InputCosts:
-    """Processor seconds for one global batch, and what the measuring has seen.
+    """Processor seconds for a global batch, by stage and of the whole pipeline, and what the measuring has seen.
 
-    stages: {stage: seconds}; where `data.cache` keeps the records in memory nothing is read.
-    whole: seconds of the pipeline with all stages and what lies between them.
     tokens, width: mean number of a text's tokens, and of the places that a batch has for them.
-    record_bytes, items: {stream, or stream/source: mean bytes in the file, and items, of a record}.
+    streams: {stream, or stream/source: what there is of it}.
     batch: one of the measured batches, {name: tensor}, smaller than those of training where these are large.
     """
 
@@ -50,182 +79,138 @@ class InputCosts:
     whole: float
     tokens: float
     width: float
-    record_bytes: dict[str, float]
-    items: dict[str, float]
+    streams: dict[str, Stream]
     batch: dict
-
-    def width_in_groups(self, groups: int, lengths: Sequence[int]) -> float:
-        """Mean number of places of a text that are computed where `groups` of the batch run at known lengths."""
-        counts = np.concatenate([tf.reduce_sum(mask, axis=1).numpy() for mask in _masks(self.batch)])
-        width = max(mask.shape[1] for mask in _masks(self.batch))
-        longest = [part[-1] for part in np.array_split(np.sort(counts), groups) if len(part)]
-        return float(
-            np.mean([min((length for length in lengths if most <= length < width), default=width) for most in longest])
-        )
 
 
 def measure_input(config: ConfigDict, tokenizer, streams: Sequence[str], pad: str) -> InputCosts:
     """Measures for about 20 seconds; raises `UserError` if the data cannot be read."""
+    stages, found, group = dict.fromkeys(STAGES, 0.0), {}, captions_per_image(config)
+    train, factor = config.train, 1  # a batch costs in proportion to its size: large ones are measured in parts
+    sizes = (train.image_text_batch // group, train.text_text_batch)
+    while max(sizes) >= 2 * factor * SMALLEST_BATCH and not any(size % (2 * factor) for size in sizes):
+        factor *= 2
+    smaller = config.copy_and_resolve_references()
+    smaller.train.update(
+        dict(image_text_batch=train.image_text_batch // factor, text_text_batch=train.text_text_batch // factor)
+    )
     try:
-        return _measure(config, tokenizer, streams, pad)
+        for stream in streams:
+            sources = stream_sources(config.data, stream)
+            for source, files in sources:
+                share = source.weight / sum(each.weight for each, _ in sources)
+                seconds, described = _measure_source(config, tokenizer, stream, source, files, share)
+                found[part_name(stream, source)] = described
+                for stage, value in seconds.items():
+                    stages[stage] += value
+        batches = iter(training_batches(smaller, tokenizer, streams=streams, pad=pad))
+        batch = next(batches)
+        whole = factor * seconds_of(lambda: next(batches) and (), 1, 3 * STAGE_SECONDS)[1]
     except tf.errors.OpError as error:
         reason = error.message.split("\n\t [[")[0].splitlines()[0]
         raise UserError(f"The data in {config.data.directory} cannot be read: {reason}") from None
+    masks = masks_of(batch)
+    texts = max(sum(mask.shape[0] for mask in masks), 1)
+    tokens, width = (sum(int(of(mask)) for mask in masks) / texts for of in (tf.reduce_sum, tf.size))
+    return InputCosts(stages, whole, tokens, width, found, batch)
 
 
-def _measure(config: ConfigDict, tokenizer, streams: Sequence[str], pad: str) -> InputCosts:
-    samples = [sample for stream in streams for sample in _samples(config, stream)]
-    stages = dict.fromkeys(STAGES, 0.0)
-    for sample in samples:
-        if not config.data.cache:
-            stages["read"] += sample.seconds_to_read * sample.items_of_batch / sample.items
-        if sample.images:
-            for stage, seconds in _image_seconds(config, sample).items():
-                stages[stage] += seconds * sample.items_of_batch
-    sentences = [each for sample in samples for each in sample.sentences(tokenizer)]
-    tokenised = tf.data.Dataset.from_tensors(tf.stack(sentences)).map(lambda values: tokenizer(values, pad=pad))
-    stages["tokenise"] = sum(sample.texts_of_batch for sample in samples) * _seconds_of(tokenised, len(sentences))
-    whole, batch = _seconds_of_pipeline(config, tokenizer, streams, pad)
-    return InputCosts(
-        stages,
-        whole,
-        *_tokens_of_a_text(batch),
-        {sample.name: sample.record_bytes for sample in samples},
-        {sample.name: sample.items for sample in samples},
-        batch,
-    )
+def masks_of(batch: dict) -> list[tf.Tensor]:
+    """The masks of a batch's texts, int32 [B, T] each."""
+    return [value[TOKENS[1]] for value in batch.values() if isinstance(value, dict) and TOKENS[1] in value]
 
 
-def _samples(config: ConfigDict, stream: str) -> list[_Sample]:
-    sources = stream_sources(config.data, stream)
-    whole = sum(source.weight for source, _ in sources)
-    return [_Sample(config, stream, source, files, source.weight / whole) for source, files in sources]
+def width_in_groups(masks: Sequence[tf.Tensor], groups: int, lengths: Sequence[int]) -> float:
+    """Mean number of places of a text that are computed where `groups` of a batch run at known lengths."""
+    counts, width = np.concatenate([mask.numpy().sum(axis=1) for mask in masks]), max(mask.shape[1] for mask in masks)
+    longest = [part[-1] for part in np.array_split(np.sort(counts), groups) if len(part)]
+    return float(np.mean([min((n for n in lengths if most <= n < width), default=width) for most in longest]))
 
 
-class _Sample:
-    """The first records of a source for a stream, and what reading them costs.
+def _measure_source(
+    config: ConfigDict, tokenizer, stream: str, source: Source, files: Sequence[str], share: float
+) -> tuple[dict[str, float], Stream]:
+    """Returns processor seconds a global batch by stage, each run by itself, and what the source has for the stream.
 
-    Args:
-      share: of the stream's items that are drawn from this source.
-
-    Attributes:
-      images, texts, languages: lists of bytes, of up to `SAMPLE` items.
-      items, record_bytes: means of a record.
-      items_of_batch, texts_of_batch: in a global batch.
-      seconds_to_read: processor seconds for a record, parsing included.
+    `share` of the stream's items are drawn from it. Where `data.cache` keeps the records in memory nothing is read.
     """
+    parse, of_pairs = _parser(config, source, files), f"/{records.TEXT_PAIRS}/" in files[0]
 
-    def __init__(self, config: ConfigDict, stream: str, source: Source, files: list[str], share: float):
-        self.name, self.stream = part_name(stream, source), stream
-        group = config.method.get("captions_per_image", 1) if stream == "image_groups" else 1
-        self.items_of_batch = share * batch_size(config, stream) / group
-        self.texts_of_batch = share * batch_size(config, stream) * TEXTS.get(stream, 1)
-        self.images, self.texts, self.languages = [], [], []
-        parse = _parser(config, source, files)
-        self._count(parse, files)
-        reading = tf.data.TFRecordDataset(files).map(lambda record: _sizes(parse, record)).repeat().batch(64)
-        self.seconds_to_read = _seconds_of(reading, 64, repeats=False)
-        self._keep(parse, files)
+    def sizes(record):
+        """Bytes in the file, items, and a number that needs all that parsing finds."""
+        item = parse(record)
+        lengths = tf.add_n([tf.reduce_sum(tf.strings.length(value)) for value in item.values()])
+        return tf.stack([tf.strings.length(record) + 16, tf.size(item["problem"]), lengths])
 
-    def _count(self, parse: Callable, files: Sequence[str]) -> None:
-        counts = tf.data.TFRecordDataset(files).take(SAMPLE).map(lambda record: _sizes(parse, record))
-        sizes = [(int(size), int(items)) for size, items, _ in counts.as_numpy_iterator()]
-        if not sum(items for _, items in sizes):
-            raise UserError(f"{files[0]} holds no record to measure.")
-        self.record_bytes, items = (sum(values) / len(sizes) for values in zip(*sizes))
-        self.items = items if self.stream in ITEM_A_TEXT else 1.0
-
-    def _keep(self, parse: Callable, files: Sequence[str]) -> None:
-        for item in tf.data.TFRecordDataset(files).take(SAMPLE).map(parse):
-            for text, language in (("caption", "language"), ("text_a", "language_a"), ("text_b", "language_b")):
-                if text in item:
-                    self.texts += item[text].numpy().tolist()
-                    self.languages += item[language].numpy().tolist()
-            if self.stream not in WITHOUT_IMAGES:
-                self.images.append(item["image"].numpy()[0])
-
-    def sentences(self, tokenizer) -> list[tf.Tensor]:
-        """The texts as the tokenizer takes them."""
-        if not tokenizer.takes_languages:
-            return self.texts[:SAMPLE]
-        return list(tag_language(tf.constant(self.texts[:SAMPLE]), tf.constant(self.languages[:SAMPLE])))
+    raw = tf.data.TFRecordDataset(files)
+    counts = np.array(list(raw.take(SAMPLE).map(sizes).as_numpy_iterator()))
+    if not len(counts) or not counts[:, 1].any():
+        raise UserError(f"{files[0]} holds no record to measure.")
+    record_bytes, items = counts[:, :2].mean(axis=0)
+    items = 1.0 if stream in ("triples", "image_groups") else float(items)  # else a record has an item a caption
+    found = [item for item in raw.take(SAMPLE).map(parse)]
+    sides = ("_a", "_b") if of_pairs else ("",)
+    texts, languages = (
+        tf.concat([item[name + side] for item in found for side in sides], axis=0)[:SAMPLE]
+        for name in ("text" if of_pairs else "caption", "language")
+    )
+    texts = tag_language(texts, languages) if tokenizer.takes_languages else texts
+    drawn = share * batch_size(config, stream)
+    of_item, of_batch = {}, share * items_in_batch(config, stream)
+    if not config.data.cache:
+        of_item["read"] = _per_item(raw.map(sizes).repeat().batch(64), 64) / items
+    if not of_pairs and stream not in ("captions", "text_text"):
+        of_item.update(_image_seconds(config, stream, tf.stack([item["image"][0] for item in found])))
+    seconds = {stage: value * of_batch for stage, value in of_item.items()}
+    tokens = _per_item(tf.data.Dataset.from_tensors(texts).map(tokenizer).repeat(), len(texts))
+    seconds["tokenise"] = tokens * drawn * (2 if stream in ("triples", "text_text") else 1)
+    return seconds, _describe(source, stream, files, drawn, record_bytes, items)
 
 
 def _parser(config: ConfigDict, source: Source, files: Sequence[str]) -> Callable:
     if f"/{records.TEXT_PAIRS}/" in files[0]:
-        return parse_text_pair
-    return parse_image_text if source.format == "mural" else parse_img2dataset(config.data.default_language)
+        return records.parse_text_pair
+    if source.format == "mural":
+        return records.parse_image_text
+    return records.parse_img2dataset(config.data.default_language)
 
 
-def _sizes(parse: Callable, record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Returns bytes in the file, items, and a number that needs all that parsing finds."""
-    item = parse(record)
-    lengths = [tf.reduce_sum(tf.strings.length(value)) for value in item.values()]
-    return tf.strings.length(record) + 16, tf.size(item["problem"]), tf.add_n(lengths)
-
-
-def _image_seconds(config: ConfigDict, sample: _Sample) -> dict[str, float]:
+def _image_seconds(config: ConfigDict, stream: str, images: tf.Tensor) -> dict[str, float]:
     """Returns processor seconds to decode and to augment an image."""
-    tower, images = config.image_tower, tf.stack(sample.images)
+    tower = config.image_tower
     encoded = tf.data.Dataset.from_tensor_slices(images)
-    decoded = encoded.map(lambda data: read_image(data, tower, tf.constant(True)))
-    seconds = _seconds_of(decoded.batch(32), min(32, len(images)))
-    pictures = next(iter(untuned(decoded.batch(64))))
+    decoded = encoded.map(lambda data: read_image(data, tower, tf.constant(True))).batch(32)
 
-    def augment(pictures, seed):
-        if sample.stream == "views":
-            return augment_views(pictures, tower.image_size, config.augmentation, seed)
-        return finish_images(pictures, tower, config.augmentation, seed)
+    def augment(seed):
+        if stream == "views":
+            return augment_views(pictures, tower.image_size, config.augmentation, tf.stack([seed, 0]))
+        return finish_images(pictures, tower, config.augmentation, tf.stack([seed, 0]))
 
-    seeds = tf.data.Dataset.counter().map(lambda place: tf.stack([place, 0]))
-    batches = tf.data.Dataset.zip((tf.data.Dataset.from_tensors(pictures).repeat(), seeds)).map(augment)
-    return {"decode": seconds, "augment": _seconds_of(batches, len(pictures), repeats=False)}
-
-
-def _seconds_of(dataset: tf.data.Dataset, size: int, repeats: bool = True) -> float:
-    """Returns processor seconds for each of the `size` things in an element."""
-    elements = iter(untuned(dataset.repeat() if repeats else dataset))
-    next(elements)
-    begun, processor, done = time.monotonic(), time.process_time(), 0
-    while time.monotonic() - begun < SECONDS or not done:
-        next(elements)
-        done += size
-    return (time.process_time() - processor) / done
+    pictures = next(iter(decoded))
+    size = len(pictures)
+    return {
+        "decode": _per_item(decoded.repeat(), min(32, len(images))),
+        "augment": _per_item(tf.data.Dataset.counter().map(augment), size),
+    }
 
 
-def _seconds_of_pipeline(config: ConfigDict, tokenizer, streams, pad: str) -> tuple[float, dict]:
-    """Returns processor seconds of the whole pipeline for a global batch, and a measured batch."""
-    smaller, factor = _smaller_batches(config)
-    batches = iter(training_batches(smaller, tokenizer, streams=streams, pad=pad))
-    batch = next(batches)
-    begun, processor, done = time.monotonic(), time.process_time(), 0
-    while time.monotonic() - begun < PIPELINE_SECONDS or not done:
-        batch, done = next(batches), done + 1
-    return factor * (time.process_time() - processor) / done, batch
+def _per_item(dataset: tf.data.Dataset, size: int) -> float:
+    """Returns processor seconds for each of the `size` things in an element of an endless data set."""
+    elements = iter(records.untuned(dataset))
+    return seconds_of(lambda: next(elements) is None, size, STAGE_SECONDS)[1]
 
 
-def _smaller_batches(config: ConfigDict) -> tuple[ConfigDict, int]:
-    """Returns a configuration with batches of about `SMALLEST_BATCH`, and how many of them make one of training."""
-    train, group = config.train, config.method.get("captions_per_image", 1)
-    sizes = (train.image_text_batch // group, train.text_text_batch)
-    factors = itertools.takewhile(
-        lambda factor: max(sizes) >= factor * SMALLEST_BATCH and not any(size % factor for size in sizes),
-        (2**power for power in itertools.count()),
-    )
-    factor = max(factors, default=1)
-    smaller = config.copy_and_resolve_references()
-    smaller.train.image_text_batch //= factor
-    smaller.train.text_text_batch //= factor
-    return smaller, factor
-
-
-def _masks(batch: dict) -> list[tf.Tensor]:
-    return [value[TOKENS[1]] for value in batch.values() if isinstance(value, dict) and TOKENS[1] in value]
-
-
-def _tokens_of_a_text(batch: dict) -> tuple[float, float]:
-    """Returns the mean number of tokens, and of tokens and padding."""
-    masks = _masks(batch)
-    texts = max(sum(mask.shape[0] for mask in masks), 1)
-    tokens, places = (sum(int(of(mask)) for mask in masks) for of in (tf.reduce_sum, tf.size))
-    return tokens / texts, places / texts
+def _describe(
+    source: Source, stream: str, files: Sequence[str], drawn: float, record_bytes: float, items: float
+) -> Stream:
+    """Returns what `dataset.json` says of files, or an estimate by their sizes and the measured records."""
+    described = records.describe_shards(source.directory.rstrip("/"))
+    shards = [described.get(file[len(source.directory.rstrip("/")) + 1 :], {}) for file in files]
+    if not all({"records", "bytes", "languages"} <= shard.keys() for shard in shards):
+        size = float(sum(tf.io.gfile.stat(file).length for file in files))
+        count = size / record_bytes
+        return Stream(len(files), count, size, count * items, drawn, estimated=True)
+    count, size = (float(sum(shard[key] for shard in shards)) for key in ("records", "bytes"))
+    texts = float(sum(sum(shard["languages"].values()) for shard in shards))
+    of_texts = stream not in ("triples", "image_groups")
+    return Stream(len(files), count, size, texts if of_texts else count, drawn, estimated=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from ml_collections import ConfigDict
 
@@ -103,14 +103,8 @@ def existing_vocabulary(config: ConfigDict) -> pathlib.Path | None:
 def sampled_vocabulary(config: ConfigDict, folder: pathlib.Path) -> pathlib.Path:
     """Builds a vocabulary of the first texts alone, in `folder`: to measure with, not to train with."""
     texts = itertools.islice(_training_texts_by_language(config.data), SAMPLED_TEXTS)
-    size, path = min(config.vocabulary.size, SAMPLED_PIECES), folder / "vocabulary.txt"
-    settings = config.vocabulary
-    if takes_languages(config.text_tower):
-        pieces = build_words(texts, config.text_tower.languages, size, settings.lower_case, settings.strip_accents)
-    else:
-        options = dict(builder=settings.builder, lower_case=settings.lower_case, strip_accents=settings.strip_accents)
-        pieces = build_vocabulary((text for _, text in texts), size, **options)
-    save_vocabulary(pieces, path)
+    path = folder / "vocabulary.txt"
+    save_vocabulary(_learned(config, texts, min(config.vocabulary.size, SAMPLED_PIECES)), path)
     return path
 
 
@@ -127,22 +121,22 @@ def _languages_of_words(config: ConfigDict) -> tuple[str, ...]:
 
 def _built_vocabulary(config: ConfigDict) -> pathlib.Path:
     settings, languages, path = config.vocabulary, _languages_of_words(config), _path_beside_data(config)
-    if not path.exists() and languages:
-        print(f"Collecting up to {settings.size} words in {len(languages)} languages …", flush=True)
-        texts = _training_texts_by_language(config.data)
-        words = build_words(texts, languages, settings.size, settings.lower_case, settings.strip_accents)
-        save_vocabulary(words, path)
     if not path.exists():
-        print(f"Building a vocabulary of up to {settings.size} word pieces ({settings.builder}) …", flush=True)
-        pieces = build_vocabulary(
-            (text for _, text in _training_texts_by_language(config.data)),
-            settings.size,
-            builder=settings.builder,
-            lower_case=settings.lower_case,
-            strip_accents=settings.strip_accents,
-        )
-        save_vocabulary(pieces, path)
+        what = f"Building a vocabulary of up to {settings.size} word pieces ({settings.builder}) …"
+        if languages:
+            what = f"Collecting up to {settings.size} words in {len(languages)} languages …"
+        print(what, flush=True)
+        save_vocabulary(_learned(config, _training_texts_by_language(config.data), settings.size), path)
     return path
+
+
+def _learned(config: ConfigDict, texts: Iterable[tuple[str, str]], size: int) -> list[str]:
+    """Returns the word pieces, or the words, of (language, text)."""
+    settings, languages = config.vocabulary, _languages_of_words(config)
+    casing = dict(lower_case=settings.lower_case, strip_accents=settings.strip_accents)
+    if languages:
+        return build_words(texts, languages, size, **casing)
+    return build_vocabulary((text for _, text in texts), size, builder=settings.builder, **casing)
 
 
 def _training_texts_by_language(data: ConfigDict) -> Iterator[tuple[str, str]]:
@@ -157,10 +151,11 @@ def _training_texts_by_language(data: ConfigDict) -> Iterator[tuple[str, str]]:
 
 
 def _texts_of(directory: str) -> Iterator[tuple[str, str]]:
-    if records.find_files(directory, records.IMAGE_TEXT, "train"):
-        for record in records.read_records(directory, records.IMAGE_TEXT, "train", skip_damaged=True):
-            yield from zip(record.languages, record.captions)
-    if records.find_files(directory, records.TEXT_PAIRS, "train"):
-        for pair in records.read_records(directory, records.TEXT_PAIRS, "train", skip_damaged=True):
-            yield pair.language_a, pair.text_a
-            yield pair.language_b, pair.text_b
+    for kind in (records.IMAGE_TEXT, records.TEXT_PAIRS):
+        if not records.find_files(directory, kind, "train"):
+            continue
+        for record in records.read_records(directory, kind, "train", skip_damaged=True):
+            if kind == records.IMAGE_TEXT:
+                yield from zip(record.languages, record.captions)
+            else:
+                yield from ((record.language_a, record.text_a), (record.language_b, record.text_b))

@@ -152,9 +152,8 @@ def data_changes(workdir: pathlib.Path, step: int, data: dict) -> list[str]:
     old, new = entries[-1]["files"], data["files"]
     changes = [f"{name} is missing" for name in sorted(old.keys() - new.keys())]
     changes += [f"{name} is new" for name in sorted(new.keys() - old.keys())]
-    changes += [
-        f"{n} had {old[n]:,} bytes, has {new[n]:,}" for n in sorted(old.keys() & new.keys()) if old[n] != new[n]
-    ]
+    both = sorted(old.keys() & new.keys())
+    changes += [f"{name} had {old[name]:,} bytes, has {new[name]:,}" for name in both if old[name] != new[name]]
     if not changes and entries[-1]["dataset"] != data["dataset"]:
         changes = ["its description, dataset.json, is another one"]
     return changes
@@ -170,15 +169,13 @@ def note_data(workdir: pathlib.Path, step: int, data: dict) -> None:
 
 
 def _data_entries(workdir: pathlib.Path) -> list[dict]:
-    if not (workdir / TRAINED_ON).exists():
-        return []
     path = workdir / TRAINED_ON
+    if not path.exists():
+        return []
     try:
-        entries = json.loads(path.read_text(encoding="utf-8"))
-        for entry in check_json(entries, list[dict], "what was trained on", path):
-            for name, kind in (("from_step", int), ("files", dict[str, int]), ("dataset", str)):
-                json_field(entry, name, kind, path)
-        return entries
+        entries = check_json(json.loads(path.read_text(encoding="utf-8")), list[dict], "what was trained on", path)
+        kinds = {"from_step": int, "files": dict[str, int], "dataset": str}
+        return [{name: json_field(entry, name, kind, path) for name, kind in kinds.items()} for entry in entries]
     except (ValueError, RecursionError):
         message = f"{path} is damaged. Remove it: then whether the data changed is not checked at this start."
         raise UserError(message) from None

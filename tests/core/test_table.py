@@ -201,16 +201,6 @@ def test_the_stage_follows_rows_of_the_table_and_shares_their_runs(tmp_path):
     assert config == f"--config=configs/emoji_mural_translated.py:words={tmp_path / 'words'}"
 
 
-def test_what_a_run_is_expected_to_take():
-    methods = {method.name: method.stages for method in (*table_rows.ABLATIONS, *table_rows.TRANSLATED)}
-    of_name = {name: table_rows.expected_seconds(stages[-1], 1.0) for name, stages in methods.items()}
-    assert of_name["ALIGN"] == pytest.approx(80 + 1_400 * 0.28)
-    assert of_name["ALIGN, batches of 64"] == pytest.approx(of_name["ALIGN"])  # four times the steps of a quarter
-    assert of_name["ETCL"] == pytest.approx(80 + 150 * 0.28)
-    assert of_name["MURAL, translated, with word by word"] == pytest.approx(80 + 2_000 * 0.09 * 1_024 / 384)
-    assert min(table_rows.expected_seconds(stage, 0.1) for method in table_rows.METHODS for stage in method.stages) > 80
-
-
 def test_rows_have_three_seeds_and_ablations_one():
     rows = (*table_rows.METHODS, *table_rows.TRANSLATED, *table_rows.ABLATIONS)
     seeds = {method.name: table_rows.default_seeds(method) for method in rows}

@@ -43,10 +43,10 @@ def test_texts_in_groups_of_length(capsys, request, compiled):
     step, example = trace_step(config, 100, batch=2)
     refused = find_problems(step.get_concrete_function(example).graph.as_graph_def())
     assert any("depends on data" in problem for problem in refused), refused
-    config.train.compiled_lengths = ()
-    check(config, 100, 2, compile_step=False)
+    config.train.update(dict(compiled_lengths=(), jit=True))
+    assert as_compiled(config, tf.distribute.get_strategy()).text_tower.length_groups == 1
     assert "text_tower.length_groups=2 counts as 1" in capsys.readouterr().out
-    config.train.compiled_lengths = (4, 8)
+    config.train.update(dict(compiled_lengths=(4, 8), jit=False))
     if not compiled:  # then the step is traced as ever, but run without XLA, as test_by_length.py runs it
         request.getfixturevalue("eager")
     check(config, 100, 4, compile_step=True)

@@ -697,7 +697,7 @@ def test_translations_are_looked_for_before_the_table_is_read(tmp_path, export):
     config = load_config(export / "config.json")
     config.model = "labse"
     save_config(config, tmp_path / "labse/config.json")
-    with pytest.raises(UserError, match="--translations: the stage starts from a model with an image-text head; .*labse "):
+    with pytest.raises(UserError, match="the stage starts from a model with an image-text head; .*labse is labse"):
         runs.catalogue(request, tmp_path / "out", str(tmp_path / "labse"), None, [str(tmp_path / "toy")])
     assert not (tmp_path / "out").exists()
 

@@ -10,6 +10,7 @@ an image with fewer leaves places empty.
 from __future__ import annotations
 
 import tensorflow as tf
+from ml_collections import ConfigDict
 
 from mural_tf.data.records import parse_image_text
 from mural_tf.data.streams.stream import Settings, Stream, Texts, fingerprint
@@ -107,3 +108,8 @@ def draw_captions(
         tf.ensure_shape(tf.concat([tf.boolean_mask(values, kept), empty], axis=0)[:slots], [slots])
         for values in (captions, languages)
     )
+
+
+def captions_per_image(config: ConfigDict) -> int:
+    """Returns how many captions of an image a batch holds: of a method that takes these groups, else 1."""
+    return config.method.get("captions_per_image", 1)
