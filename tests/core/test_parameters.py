@@ -9,10 +9,10 @@ CASES = [
     ("mural", {"loss__text_text_weight": 0.0}, {"text_text_head"}),
     ("mural", {"shared_head": True}, {"text_text_head"}),
     ("align", {}, set()),
-    ("labse", {}, {"log_temperature"}),
+    ("labse", {}, set()),
     ("globetrotter", {}, {"log_temperature"}),
-    ("embn", {}, {"log_temperature"}),
-    ("mule", {"method__language_weight": 0.0}, {"language_classifier", "log_temperature"}),
+    ("embn", {}, set()),
+    ("mule", {"method__language_weight": 0.0}, {"language_classifier"}),
 ]
 
 

@@ -403,7 +403,7 @@ def drawn(across, positions, **changes):
 
     @tf.function(autograph=False)
     def draw(position):
-        item = decode({name: tf.gather(values, position[1]) for name, values in items.items()}, position, True)
+        item = decode({name: tf.gather(values, position[1]) for name, values in items.items()}, position)
         return [tf.stack([item[f"{name}_{side}"] for name in ("language", "text")]) for side in "ab"]
 
     found = [draw(tf.constant(position, tf.int64)) for position in positions]

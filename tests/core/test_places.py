@@ -19,7 +19,7 @@ from mural_tf.training.prepare import HANDLES, PLACES
 
 # Texts that name nothing; `config` is a file of Python, which is run: it must be on this machine.
 TEXTS = {"split", "languages", "pivot", "protocol", "tpu", "profile", "beam", "language", "host", "head", "variants",
-         "translation_languages", "config", "benchmark", "tpu_type", "version", "labels", "filter",
+         "translation_languages", "config", "benchmark", "tpu_type", "version", "filter",
          "columns", "encoding"}  # fmt: skip
 HERE = {"emoji": {"cache"}}  # on this machine only: npm writes there
 WORKS = {
@@ -30,7 +30,7 @@ WORKS = {
     "export": {"model", "output"},
     "embed": {"input", "model", "output"},
     "search index": {"model", "output", "embeddings", "queries", "calibrate"},
-    "search query": {"index", "model", "images", "image", "queries", "html", "json", "output"},
+    "search query": {"index", "model", "images", "image", "queries", "html", "json"},
     "search delete": {"index"},
     "serve": {"export", "index"},
     "analyse languages": {"data_dir", "output", "model"},

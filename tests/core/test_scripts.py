@@ -229,12 +229,12 @@ def test_a_missing_workdir_is_reported(tmp_path):
     assert last_line(done).startswith("Error: The workdir ")
 
 
-def test_damaged_workdirs_are_reported(trained, tmp_path):
+def test_damaged_workdirs_are_reported(trained, data, tmp_path):
     """test_embedder.py has more."""
     workdir, _ = trained
     copy = tmp_path / "copy"
     shutil.copytree(workdir, copy, ignore=shutil.ignore_patterns("export"))
     for part in (copy / "checkpoints").glob("*.data-*"):
         part.write_bytes(part.read_bytes()[:100])
-    search = ["query", "x", "--images", workdir]
+    search = ["query", "x", f"--images={data}"]
     assert "damaged" in last_line(run("run_search.py", f"--model={copy}", *search, check=False))
