@@ -28,7 +28,7 @@ import numpy as np
 
 from mural_tf.metrics import top_k
 from mural_tf.search import approximate, items, recall
-from mural_tf.search.fields import parse_filters
+from mural_tf.search.items import parse_filters
 
 K = 10
 

@@ -341,7 +341,7 @@ def search_query():
     def main(sentences: list[str]) -> None:
         cli.need(**{name: flag[name] for name in (("images", "model") if flag["images"] else ("index",))})
         from mural_tf.search import commands
-        from mural_tf.search.fields import parse_filters
+        from mural_tf.search.items import parse_filters
         from mural_tf.search.queries import Query, read_queries
 
         asked = [Query(text, flag["language"]) for text in sentences] + [Query(image=name) for name in flag["image"]]
@@ -377,7 +377,7 @@ def search_delete():
 
     def main(names: list[str]) -> None:
         from mural_tf.search import commands
-        from mural_tf.search.fields import parse_filters
+        from mural_tf.search.items import parse_filters
 
         commands.remove(flag["index"], names, parse_filters(flag["filter"]), flag["gone"], flag["dry_run"])
 

@@ -23,8 +23,7 @@ from mural_tf.files import as_path, open_path
 from mural_tf.files import find as find_paths
 from mural_tf.hashes import bytes_hash
 from mural_tf.paths import RemotePath
-from mural_tf.search.fields import fields_by_id, fields_file
-from mural_tf.search.items import IMAGES, KINDS, TEXTS, Item, image_of_record
+from mural_tf.search.items import IMAGES, KINDS, TEXTS, Item, fields_by_id, fields_file, image_of_record
 from mural_tf.text_files import WHOLE, Unit, cut, read_lines, unpacked_size
 
 TABLE, RECORDS = ".tsv", ".tfrecord"
@@ -306,8 +305,12 @@ def key_of(kind: str, item: Item) -> tuple[str, str]:
     return (os.path.dirname(item.path), item.name) if item.offset >= 0 else ("", item.path)
 
 
-def hash_of(key: Iterable[str]) -> int:
-    """Returns 64 bits that stand for a key."""
+def hash_of(kind: str, entry: Found | Item) -> int:
+    """Returns 64 bits that stand for the key of an item, or of an entry of `read`."""
+    if isinstance(entry, Unreadable):
+        key = entry.key
+    else:
+        key = key_of(kind, entry if isinstance(entry, Item) else entry[0])
     return bytes_hash("\0".join(key).encode("utf-8", "surrogatepass"))
 
 

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib.util
 import itertools
 import pathlib
 import sys
 from collections.abc import Sequence
 
-from tqdm import tqdm
-
 from mural_tf.data.record_format import IMAGE_TEXT
 from mural_tf.errors import UserError
 from mural_tf.files import as_path, json_field, read_json, write_whole
 from mural_tf.remote_folders import local_folder, shown
-from mural_tf.search import approximate, changes, collect, confidence, embed, recall
+from mural_tf.search import approximate, collect, confidence, embed
+from mural_tf.search import index as index_files
 from mural_tf.search.build import PLAN, build_index, index_embeddings, index_in_memory
-from mural_tf.search.changes import BUILDING
-from mural_tf.search.fields import Filter
-from mural_tf.search.index import SKIPPED, Index, load_index, read_description
-from mural_tf.search.items import IMAGES
-from mural_tf.search.pages import write_gallery
+from mural_tf.search.index import BUILDING, SKIPPED, Index, load_index, read_description
+from mural_tf.search.items import IMAGES, Filter
 from mural_tf.search.queries import (
     Query,
     Result,
@@ -32,6 +29,7 @@ from mural_tf.search.queries import (
     search,
     to_json,
     to_lines,
+    write_gallery,
 )
 
 
@@ -191,17 +189,16 @@ def _approximate(made: Index, embedder, folder: pathlib.Path, method: str, given
     if parameters is None or (is_there and not given):
         print("Its approximate index is there already." if is_there else "Searched exactly.")
         return
-    if method == "auto" and not approximate.has_faiss():
+    if method == "auto" and not importlib.util.find_spec("faiss"):
         print("Searched exactly, because faiss is not installed: pip install 'mural-tf[search]'.")
         return
     if not is_there:
-        with tqdm(desc=f"Building {parameters.method}", unit=" vectors", total=len(made)) as bar:
-            built = approximate.build(made.embeddings, parameters, bar.update)
-    groups = recall.collect_queries(made, embedder, given)
-    report = recall.choose_effort(built, made.embeddings, groups)
+        built = approximate.build(made.embeddings, parameters, progress=True)
+    groups = approximate.collect_queries(made, embedder, given)
+    report = approximate.choose_effort(built, made.embeddings, groups)
     approximate.save(folder, built, report)
     made.approximate = built
-    print("\n".join(recall.to_lines(report, built)))
+    print("\n".join(approximate.to_lines(report, built)))
     if made.kind == IMAGES and not any(name.startswith("text") for name in groups):
         print(
             "Warning: recall was not measured for sentences, because none is known: give some in the languages that "
@@ -318,7 +315,7 @@ def remove(
 
     with local_folder(index_folder) as folder:
         check_filters(load_index(folder, use_exact=True), filters)
-        count, of = changes.remove(folder, names, filters, is_wanted, dry_run)
+        count, of = index_files.remove(folder, names, filters, is_wanted, dry_run)
         kind = read_description(folder)["kind"]
     print(f"{count:,} of {of:,} {kind} {'would be' if dry_run else 'are'} removed from {shown(index_folder)}.")
 

@@ -15,10 +15,10 @@ from search_data import ColorEmbedder, png
 from mural_tf.data import records
 from mural_tf.errors import UserError
 from mural_tf.search import commands, confidence
-from mural_tf.search.fields import Filter
+from mural_tf.search.items import Filter
 from mural_tf.search.index import Index, load_index, take
 from mural_tf.search.items import IMAGES, Item
-from mural_tf.search.pages import page_html
+from mural_tf.search.queries import page_html
 from mural_tf.search.queries import Query, leave_out, search, to_json, to_lines
 from mural_tf.search.server import search_page
 

@@ -25,7 +25,7 @@ from mural_tf.search import build, collect, commands, embed
 from mural_tf.search import index as index_files
 from mural_tf.search.collect import Seen, Unreadable
 from mural_tf.search.embed import EmbedShard, Settings
-from mural_tf.search.fields import parse_filters
+from mural_tf.search.items import parse_filters
 from mural_tf.search.index import take
 from mural_tf.search.items import IMAGES, TEXTS, TOGETHER, Item, from_json
 

@@ -16,7 +16,7 @@ from mural_tf.search.approximate import HNSW, LISTS, Parameters
 from mural_tf.search.index import load_index
 from mural_tf.search.items import IMAGES, TEXTS
 from mural_tf.search.queries import Query
-from mural_tf.search.recall import Group, collect_queries
+from mural_tf.search.approximate import Group, collect_queries
 
 
 def clustered(count, size=16, clusters=40, seed=0):

@@ -16,7 +16,7 @@ from mural_tf.errors import UserError
 from mural_tf.metrics import top_k
 from mural_tf.search import approximate, build, changes, collect, commands, fields, index
 from mural_tf.search.approximate import LISTS, exact
-from mural_tf.search.fields import Filter, parse_filters
+from mural_tf.search.items import Filter, parse_filters
 from mural_tf.search.index import Index, load_index, take
 from mural_tf.search.items import IMAGES, TEXTS, Item, ItemTable
 from mural_tf.search.queries import Query, search, to_json, to_lines

@@ -31,11 +31,9 @@ from mural_tf.data import pictures
 from mural_tf.errors import UserError
 from mural_tf.files import as_path
 from mural_tf.search import confidence
-from mural_tf.search.fields import Filter, parse_filters
 from mural_tf.search.index import DESCRIPTION, ITEMS, Index, load_index
-from mural_tf.search.items import IMAGES, TEXTS
-from mural_tf.search.pages import SIDE
-from mural_tf.search.queries import Hit, Query, find, leave_out, search, sure_as_json
+from mural_tf.search.items import IMAGES, TEXTS, Filter, parse_filters
+from mural_tf.search.queries import SIDE, Hit, Query, find, leave_out, search, sure_as_json
 from mural_tf.search.server.limits import Budget, Limits, claimed_pixels, read_body
 from mural_tf.search.server.rest_json import BadRequest
 
