@@ -1,14 +1,12 @@
 """The REST server against TensorFlow Serving's paths and JSON, many clients at once, and everything malformed."""
 
 import base64
-import concurrent.futures
 import gzip
 import http.client
 import io
 import json
 import os
 import pathlib
-import re
 import signal
 import socket
 import struct
@@ -225,20 +223,6 @@ def test_a_mounted_route_uses_the_encoders(ask, direct):
     assert ask("/broken") == (500, {"error": "The server failed on this request; its log says why."})
 
 
-def test_clients_at_once_share_runs_and_get_their_own_answers(ask, direct):
-    def runs():
-        name = b'batch_rows_count{model="text_encoder",signature="serving_default"'
-        return sum(float(line.split()[-1]) for line in ask("/metrics")[1].splitlines() if name in line)
-
-    texts = [f"thing w{i}" for i in range(48)]
-    expected, before = direct("text_encoder", text=texts), runs()
-    with concurrent.futures.ThreadPoolExecutor(16) as pool:
-        answers = list(pool.map(lambda text: ask(TEXT + ":predict", {"instances": [text]}), texts))
-    assert all(status == 200 for status, _ in answers)
-    assert_close([answer["predictions"][0] for _, answer in answers], expected)
-    assert runs() - before < 40  # 48 without batching
-
-
 DEEP = "[" * 100_000
 MALFORMED = [
     (b"", 400, "not JSON"),
@@ -329,7 +313,8 @@ def test_packed_bodies_and_slow_ones(ask, server):
     assert ask(TEXT + ":predict", packed, headers={"Content-Encoding": "gzip"})[0] == 200
     bomb = gzip.compress(b" " * 2**26)
     assert ask(TEXT + ":predict", bomb, headers={"Content-Encoding": "gzip"})[0] in (413, 400)  # 400: aiohttp 3.13
-    assert ask(TEXT + ":predict", packed[:20], headers={"Content-Encoding": "gzip"})[0] == 400
+    for body in (packed[:20], b" " * 10**6, b" " * 10**6, b" " * 10**6):  # the answer comes before all of it is sent
+        assert ask(TEXT + ":predict", body, headers={"Content-Encoding": "gzip"})[0] == 400
     with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
         connection.sendall(f"POST {TEXT}:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{{".encode())
         assert b" 408 " in connection.recv(1000)
@@ -374,10 +359,3 @@ def test_the_program_answers_and_ends_on_sigterm(tmp_path):
         process.kill()
     with pytest.raises(OSError):
         socket.create_connection(("localhost", port), timeout=1)
-
-
-def test_help_is_quick():
-    command = [sys.executable, "-X", "importtime", "-m", "mural_tf", "serve", "--help"]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert "--export" in run.stdout and "--batch_window_ms" in run.stdout
-    assert "absl.flags" in run.stderr and not re.search(r"tensorflow|aiohttp|numpy", run.stderr)  # slow imports

@@ -178,10 +178,20 @@ class _Connection(web.RequestHandler):
         response.force_close()
         return response
 
+    is_unreadable = False  # the body; its rest may still come
+
     def log_exception(self, *args, **options):
         # The rest of a body is read after its answer, so that the client can send it; what is wrong there is no news.
-        if not isinstance(options.get("exc_info"), web.RequestPayloadError):
+        self.is_unreadable = isinstance(options.get("exc_info"), web.RequestPayloadError)
+        if not self.is_unreadable:
             super().log_exception(*args, **options)
+
+    def force_close(self):
+        transport = self.transport
+        if self.is_unreadable and transport is not None:
+            self.transport = None  # or it would be closed at once
+            _close_after_last_words(transport)
+        super().force_close()
 
 
 class _Refused(asyncio.Protocol):
@@ -192,9 +202,13 @@ class _Refused(asyncio.Protocol):
         head = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json; charset=utf-8\r\n"
         head += f"Content-Length: {len(body)}\r\nRetry-After: 1\r\nConnection: close\r\n\r\n"
         transport.write((head + body).encode("ascii"))
-        # Not closed at once: what the client sent is unread, and then its end of the line would forget the answer.
-        transport.write_eof()
-        asyncio.get_running_loop().call_later(LAST_WORDS, transport.abort)
+        _close_after_last_words(transport)
+
+
+def _close_after_last_words(transport: asyncio.Transport) -> None:
+    """Not at once: while what the client sent is unread, its end of the line would be reset and forget the answer."""
+    transport.write_eof()
+    asyncio.get_running_loop().call_later(LAST_WORDS, transport.abort)
 
 
 def create_app(

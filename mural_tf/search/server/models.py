@@ -25,13 +25,11 @@ import tensorflow as tf
 from absl import logging
 from google.protobuf import json_format
 from tensorflow.core.protobuf import saved_model_pb2
-from tensorflow_serving.apis import prediction_log_pb2
 
 from mural_tf import backend  # noqa: F401 - registers the tokenizer's operations
-from mural_tf.data.records import untuned
 from mural_tf.encoders.saved_models import load_saved_model
 from mural_tf.errors import UserError
-from mural_tf.export.serving import BATCH_SIZES, WARMUP_FILE
+from mural_tf.export.serving import BATCH_SIZES
 from mural_tf.export.versions import follow, models_of
 from mural_tf.files import as_path
 from mural_tf.paths import RemotePath
@@ -95,34 +93,19 @@ def load_model(path: pathlib.Path, limits: Limits) -> ServedModel:
         key: Signature(saved_model, function, has_pixels and IMAGES in function.structured_input_signature[1])
         for key, function in functions.items()
     }
-    _warm_up(signatures, path / WARMUP_FILE)
+    for signature in signatures.values():
+        _warm_up(signature)
     return ServedModel(path.parent.name, int(path.name), signatures, _signature_definitions(path), limits)
 
 
-def _warm_up(signatures: dict[str, Signature], path: pathlib.Path) -> None:
-    """Runs what the export says TensorFlow Serving should run first, then every signature that it passes over."""
-    recorded = list(_recorded_requests(path)) if path.is_file() else []
-    for name, inputs in recorded:
-        signatures[name].run(inputs)
-    for name in signatures.keys() - {name for name, _ in recorded}:
-        signature = signatures[name]
-        fitting = [inputs for _, inputs in recorded if inputs.keys() == signature.inputs.keys()]
-        for inputs in fitting or (_blank_inputs(signature.inputs, rows) for rows in BATCH_SIZES):
-            signature.run(inputs)
-
-
-def _recorded_requests(path: pathlib.Path) -> Iterator[tuple[str, Arrays]]:
-    """Yields (signature, inputs) of a warm-up file."""
-    for record in untuned(tf.data.TFRecordDataset(str(path))).as_numpy_iterator():
-        request = prediction_log_pb2.PredictionLog.FromString(record).predict_log.request
-        yield request.model_spec.signature_name, {k: tf.make_ndarray(tensor) for k, tensor in request.inputs.items()}
-
-
-def _blank_inputs(specs: dict[str, tf.TensorSpec], rows: int) -> Arrays:
-    """Returns zeros, or empty strings; a dimension of any size is 1."""
-    shapes = {name: [rows, *(size or 1 for size in spec.shape[1:])] for name, spec in specs.items()}
-    empty = {name: b"" if spec.dtype == tf.string else 0 for name, spec in specs.items()}
-    return {name: np.full(shapes[name], empty[name], spec.dtype.as_numpy_dtype) for name, spec in specs.items()}
+def _warm_up(signature: Signature) -> None:
+    """Runs zeros, or empty strings, of all the sizes that an export warms up for."""
+    for rows in BATCH_SIZES:
+        inputs = {}
+        for name, spec in signature.inputs.items():
+            shape = [rows, *(size or 1 for size in spec.shape[1:])]
+            inputs[name] = np.full(shape, b"" if spec.dtype == tf.string else 0, spec.dtype.as_numpy_dtype)
+        signature.run(inputs)
 
 
 def _signature_definitions(path: pathlib.Path) -> dict:
