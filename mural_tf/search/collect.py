@@ -8,6 +8,7 @@ yielded as `Unreadable`. Workers read `Piece`s, files or parts of them; `find` r
 from __future__ import annotations
 
 import glob
+import itertools
 import os
 import pathlib
 import sqlite3
@@ -155,12 +156,12 @@ def _files_of_folder(kind: str, folder: pathlib.Path, split: str) -> list[tuple[
         names = [str(shard) for shard in shards]
         return [(name, name) for name in sorted([*names, *missing_shards(names)])]  # `_read` names the missing
     endings = ENDINGS if kind == IMAGES else ()
-    found = []
-    for path in folder.rglob("*"):
-        ending = path.suffix.lower()
-        is_record_file = ending == RECORDS and path.parent.name != TEXT_PAIRS  # those hold no images
-        if ending[1:] in endings or is_record_file:
-            found.append((str(path.relative_to(folder)), str(path)))
+    found = [
+        (str(path.relative_to(folder)), str(path))
+        for path in folder.rglob("*")
+        if path.suffix.lower()[1:] in endings
+        or (path.suffix.lower() == RECORDS and path.parent.name != TEXT_PAIRS)  # those hold no images
+    ]
     return [(path, name) for name, path in sorted(found)]
 
 
@@ -191,21 +192,19 @@ def _read_table(unit: Unit) -> Iterator[Found]:
     """Lines of path[TAB]caption[TAB]language of the caption[TAB]fields; a missing file shows when it is read."""
     folder, columns = as_path(unit.path).parent, _columns(unit, OF_IMAGES)
     for line in _lines(unit):
-        if isinstance(line, Unreadable):
+        cells = [] if isinstance(line, Unreadable) else line.split("\t")
+        if not cells:
             yield line
-            continue
-        cells = line.split("\t")
-        if cells == columns:
-            continue
-        name, caption, language = [*cells, "", ""][:3]
-        path = folder / name
-        captions = ((language, caption),) if caption else ()
-        try:
-            path_below(folder, name)  # the table may be anybody's, and what it names will be shown
-        except BadImage as error:
-            yield Unreadable(name, f"{str(error).capitalize()}.", (unit.path, name))
-        else:
-            yield Item(name, absolute(str(path)), captions=captions, fields=_fields(columns, cells, OF_IMAGES)), path
+        elif cells != columns:
+            name, caption, language = [*cells, "", ""][:3]
+            path, captions = folder / name, ((language, caption),) if caption else ()
+            try:
+                path_below(folder, name)  # the table may be anybody's, and what it names will be shown
+            except BadImage as error:
+                yield Unreadable(name, f"{str(error).capitalize()}.", (unit.path, name))
+            else:
+                fields = _fields(columns, cells, OF_IMAGES)
+                yield Item(name, absolute(str(path)), captions=captions, fields=fields), path
 
 
 def _read_texts(unit: Unit) -> Iterator[Found]:
@@ -240,36 +239,26 @@ def _lines(unit: Unit) -> Iterator[str | Unreadable]:
     """Yields the lines that hold something, and those that cannot be read."""
     problems: list[tuple[str, str]] = []
     part = unit.part(unpacked_size(as_path(unit.path))) if unit.parts > 1 else WHOLE
-    for _, line in read_lines(unit.path, lambda *problem: problems.append(problem), part):
+    lines = read_lines(unit.path, lambda *problem: problems.append(problem), part)
+    for _, line in itertools.chain(lines, [(0, None)]):
         if line is not None and line.strip():
             yield line
-        if problems:
-            yield from _bad_lines(unit.path, problems)
-    yield from _bad_lines(unit.path, problems)
-
-
-def _bad_lines(file: str, problems: list[tuple[str, str]]) -> Iterator[Unreadable]:
-    """Yields what `read_lines` has reported since the last call."""
-    for reason, place in problems:
-        yield Unreadable(place, f"{reason[0].upper()}{reason[1:]}.", (file, place))
-    problems.clear()
+        for reason, place in problems:
+            yield Unreadable(place, f"{reason[0].upper()}{reason[1:]}.", (unit.path, place))
+        problems.clear()
 
 
 def _read_records(kind: str, unit: Unit) -> Iterator[Found]:
     """Items of the records that are whole; what is lost between them stands, with its number, where it was."""
     path, lost, fields_of = unit.path, [], fields_by_id(fields_file(unit.path))
     part = unit.part(as_path(path).stat().st_size) if unit.parts > 1 else WHOLE
-    for offset, serialized in tfrecord.read_all(path, lambda *problem: lost.append(problem), open_path, *part):
-        yield from _unreadable_records(path, lost)
-        yield from _read_record(kind, path, offset - tfrecord.HEADER, serialized, fields_of)
-    yield from _unreadable_records(path, lost)
-
-
-def _unreadable_records(path: str, lost: list[tuple[str, str, int]]) -> Iterator[Unreadable]:
-    """Yields what `tfrecord.read_all` has reported since the last call."""
-    for problem, place, count in lost:
-        yield Unreadable(place, f"{count} x {problem}.", (path, place), count)
-    lost.clear()
+    found = tfrecord.read_all(path, lambda *problem: lost.append(problem), open_path, *part)
+    for offset, serialized in itertools.chain(found, [(0, None)]):
+        for problem, place, count in lost:
+            yield Unreadable(place, f"{count} x {problem}.", (path, place), count)
+        lost.clear()
+        if serialized is not None:
+            yield from _read_record(kind, path, offset - tfrecord.HEADER, serialized, fields_of)
 
 
 def _read_record(kind: str, path: str, offset: int, serialized: bytes, fields_of) -> Iterator[Found]:

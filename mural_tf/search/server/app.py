@@ -30,7 +30,7 @@ import tensorflow as tf
 from absl import logging
 
 from mural_tf.errors import UserError
-from mural_tf.files import as_path, read_json
+from mural_tf.files import as_path, json_field, read_json
 
 try:
     import prometheus_client
@@ -119,10 +119,8 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _search_routes(export: str | pathlib.Path, index: str | pathlib.Path, limits: Limits) -> list[web.RouteDef]:
-    data = read_json(newest_description(as_path(export)) / MODEL_CARD).get("training_data")
-    languages = data.get("languages") if isinstance(data, dict) else None
-    if not isinstance(languages, list) or not all(isinstance(code, str) for code in languages):
-        raise UserError(f'{export}/{MODEL_CARD} is damaged: expected {{"training_data": {{"languages": [codes]}}}}.')
+    card = newest_description(as_path(export)) / MODEL_CARD
+    languages = json_field(read_json(card), "training_data.languages", list[str], card)
     return search_routes(load_index(index), load(export), languages, limits=limits, folder=index)
 
 

@@ -178,8 +178,9 @@ class ServedIndex:
 
     def refresh(self) -> None:
         """Looks at the folder; an index that cannot be opened, or is another model's, leaves the one that was there."""
-        state = self._look()
-        if state == self._state or not state[0]:  # index.json is not there while an update puts its files in place
+        names = (DESCRIPTION, ITEMS, confidence.FILE) if self._folder else ()
+        state = [_state(self._folder / name) for name in names]
+        if state == self._state or not any(state[:1]):  # index.json is away while an update puts its files in place
             return
         self._state = state
         try:
@@ -190,12 +191,9 @@ class ServedIndex:
         else:
             self._use(index)
 
-    def _look(self) -> list[tuple[int, ...]]:
-        """Returns what changes with the files that say what the index holds; () for one that is not there."""
-        return [_state(self._folder / name) for name in (DESCRIPTION, ITEMS, confidence.FILE)] if self._folder else [()]
-
 
 def _state(path: pathlib.Path) -> tuple[int, ...]:
+    """Returns what changes with a file; () if it is not there."""
     try:
         status = path.stat()
     except OSError:
