@@ -26,7 +26,6 @@ import math
 import mmap
 import os
 import pathlib
-import time
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -307,37 +306,25 @@ def choose_effort(
       target: 0..1.
 
     Returns:
-      JSON values: k, target, reached, groups -> {queries, recall}, the efforts tried with each group's recall, and
-      milliseconds a query of the exact search (all of a group at once) and the approximate one (20 at once).
+      JSON values: k, target, reached, groups -> {queries, recall}, and the efforts tried with each group's recall.
     """
-    truth, exact_time = {}, 0.0
-    for name, group in groups.items():
-        start = time.perf_counter()
-        truth[name] = group.others(*exact(group.vectors, embeddings, group.wanted))
-        exact_time += time.perf_counter() - start
+    truth = {name: group.others(*exact(group.vectors, embeddings, group.wanted)) for name, group in groups.items()}
     choosing = [name for name, group in groups.items() if len(group.vectors) >= ENOUGH] or list(groups)
     tried, measured = [], {}
     for effort in approximate.parameters.efforts:
         approximate.effort = effort
-        start = time.perf_counter()
         measured = {name: _measure(approximate, embeddings, group, truth[name]) for name, group in groups.items()}
-        seconds = time.perf_counter() - start
         worst = min(choosing, key=measured.get)
         recalls = {name: round(value, 4) for name, value in measured.items()}
         tried.append({"effort": effort, "worst": worst, "recall": recalls})
         if measured[worst] >= target:
             break
-    queries = sum(len(group.vectors) for group in groups.values())
     return {
         "k": K,
         "target": target,
         "reached": measured[worst] >= target,
         "groups": {name: {"queries": len(group.vectors), "recall": recalls[name]} for name, group in groups.items()},
         "tried": tried,
-        "milliseconds_per_query": {
-            "exact": round(1e3 * exact_time / queries, 3),
-            "approximate": round(1e3 * seconds / queries, 3),
-        },
     }
 
 
@@ -352,10 +339,8 @@ def _measure(approximate: ApproximateIndex, embeddings: np.ndarray, group: Group
 def to_lines(report: Mapping, approximate: ApproximateIndex) -> list[str]:
     """Returns the report as lines to print, the worst groups first."""
     parameters = approximate.parameters
-    times = report["milliseconds_per_query"]
     lines = [
-        f"Approximate: {parameters.method} of size {parameters.size}, effort {approximate.effort}; "
-        f"{times['approximate']:.2f} ms a query, exact {times['exact']:.2f} ms.",
+        f"Approximate: {parameters.method} of size {parameters.size}, effort {approximate.effort}.",
         f"Recall@{report['k']} against exact search (at least {report['target']} "
         + ("in every group):" if report["reached"] else "was not reached at the largest effort):"),
     ]

@@ -216,10 +216,6 @@ class Index:
             raise IndexError(f"The index has rows 0 to {len(self) - 1}, not {row}.")
         return self.table[int(row)]
 
-    def common_values(self) -> dict[str, list[str]]:
-        """Returns the fields of the items and, where these are few, their values; the most frequent ones first."""
-        return self.table.common_values()
-
     def read_image(self, row: int) -> bytes:
         """Returns the encoded image of a row. Raises `IndexError`, or `OSError` or `ValueError` if it is gone."""
         return read_image(self.describe(row))

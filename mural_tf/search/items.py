@@ -16,7 +16,7 @@ import pathlib
 import sqlite3
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -135,14 +135,6 @@ def parse_filters(texts: Iterable[str]) -> tuple[Filter, ...]:
             raise UserError(f"The filter {text!r} is not of the form name=value, such as brand=acme.")
         filters.append(Filter(name.strip(), value.strip()))
     return tuple(dict.fromkeys(filters))
-
-
-def describe_known(known: Mapping[str, Sequence[str]], filters: Sequence[Filter]) -> str:
-    """Returns what the user of filters that nothing passes may want to know of `Index.common_values`."""
-    unknown = [name for name, _ in filters if name not in known]
-    if unknown:
-        return f"fields are {', '.join(known)}" if known else "no item has fields"
-    return "; ".join(f"{name} is {', '.join(known[name]) or 'of many values'}" for name, _ in filters)
 
 
 def fields_file(record_file: str | os.PathLike) -> pathlib.Path | None:

@@ -23,7 +23,7 @@ from mural_tf.files import as_path, write_whole
 from mural_tf.search import confidence
 from mural_tf.search.confidence import Sureness
 from mural_tf.search.index import Index
-from mural_tf.search.items import IMAGES, Filter, Item, describe_known
+from mural_tf.search.items import IMAGES, Filter, Item
 from mural_tf.text_files import read_lines, visible
 
 if TYPE_CHECKING:
@@ -79,9 +79,14 @@ def check_queries(queries: Sequence[Query], top: int) -> None:
 
 def check_filters(index: Index, filters: Sequence[Filter]) -> None:
     """Raises `UserError` for filters that no item passes, and says what there is."""
-    if filters and not len(index.rows(filters)):
-        asked = ", ".join(map(str, filters))
-        raise UserError(f"No item of the index has {asked}: {describe_known(index.common_values(), filters)}.")
+    if not filters or len(index.rows(filters)):
+        return
+    known = index.table.common_values()
+    if any(name not in known for name, _ in filters):
+        there_is = f"fields are {', '.join(known)}" if known else "no item has fields"
+    else:
+        there_is = "; ".join(f"{name} is {', '.join(known[name]) or 'of many values'}" for name, _ in filters)
+    raise UserError(f"No item of the index has {', '.join(map(str, filters))}: {there_is}.")
 
 
 def encode_queries(embedder: Embedder, queries: Sequence[Query]) -> np.ndarray:

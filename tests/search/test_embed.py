@@ -5,7 +5,6 @@ import dataclasses
 import json
 import os
 import pathlib
-import random
 import subprocess
 import sys
 import time
@@ -22,7 +21,7 @@ from mural_tf.errors import UserError
 from mural_tf.search import build, collect, commands, embed
 from mural_tf.search import index as index_files
 from mural_tf.search import items as items_file
-from mural_tf.search.collect import Seen, Unreadable
+from mural_tf.search.collect import Unreadable
 from mural_tf.search.embed import Settings, ShardWriter
 from mural_tf.search.index import take
 from mural_tf.search.items import IMAGES, TEXTS, TOGETHER, Item, from_json, parse_filters
@@ -233,16 +232,6 @@ def test_parts_of_records_are_the_whole(tmp_path, monkeypatch, damage):
 
 
 # --- distinct items
-
-
-def test_seen_against_a_dictionary():
-    draw, seen, known = random.Random(0), Seen(), {}
-    for number in range(1000):
-        value = draw.choice([draw.randrange(300), draw.randrange(2**64), 2**64 - 1])
-        assert seen.number(value) == known.get(value)
-        assert seen.add(value, number) == (value not in known)
-        known.setdefault(value, number)
-    assert dict(seen) == known
 
 
 # --- indexes of embeddings

@@ -77,21 +77,6 @@ def test_a_failing_request_fails_alone():
     assert runs == [3, 1, 1, 1]
 
 
-def test_what_comes_while_a_batch_runs_goes_together_and_what_was_given_up_is_not_run():
-    async def scenario(batcher, model):
-        model.gate.clear()
-        first = asyncio.create_task(ask(batcher, 1))
-        await asyncio.sleep(0.2)
-        rest = [asyncio.create_task(ask(batcher, i)) for i in (2, 3, 4)]
-        await asyncio.sleep(0.05)
-        rest[1].cancel()
-        model.gate.set()
-        return (await first)["y"], (await rest[0])["y"], (await rest[2])["y"]
-
-    answers, runs = with_batcher(scenario, window=0.0)
-    assert [int(answer[0]) for answer in answers] == [2, 4, 8] and runs == [1, 2]
-
-
 def test_what_runs_it_ends_with_its_last_reference():
     before, found = threading.active_count(), []
 

@@ -93,7 +93,7 @@ def test_what_is_counted_bounds_the_memory_of_the_values(value):
     assert len(parsed["instances"]) == 5000 and used < 100 * sum(map(body.count, MARKS))
 
 
-@pytest.mark.parametrize("value", ["[]", '"a"', "{}", '{"":0}', "1", "null"])
+@pytest.mark.parametrize("value", ["[]", "1"])
 def test_tiny_values_are_refused_long_before_the_body_is_there(serve, value):
     port, signature = serve(Limits(max_values=20_000))
     for beginning in ('{"instances": [', '{"inputs": [['):

@@ -49,7 +49,7 @@ def page_html(
 
     Args:
       languages: BCP 47 codes that can be chosen there, so that typed text gets the right fonts.
-      fields: of the items, and values that are offered as filters, see `Index.common_values`.
+      fields: of the items, and values that are offered as filters, see `ItemTable.common_values`.
       knows_how_sure: whether the index does, so that only sure answers can be asked for.
     """
     fields = fields or {}
@@ -174,7 +174,8 @@ class ServedIndex:
         self._use(index)
 
     def _use(self, index: Index) -> None:
-        self.index, self.page = index, page_html(self._languages, index.common_values(), index.confidence is not None)
+        self.index = index
+        self.page = page_html(self._languages, index.table.common_values(), index.confidence is not None)
 
     def refresh(self) -> None:
         """Looks at the folder; an index that cannot be opened, or is another model's, leaves the one that was there."""
