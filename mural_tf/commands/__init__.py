@@ -240,7 +240,7 @@ def embed():
         workers=(1, "Processes, each with the model; 0 embeds in this one.", 0),
         threads=(0, "TensorFlow's threads in a worker; 0: this machine's cores divided by --workers.", 0),
         beam=("", "Flags of Apache Beam, to work elsewhere: '--runner=DataflowRunner --project=…'."),
-        max_skipped_fraction=(0.01, "Stop when a larger share of the images or texts is unusable."),
+        max_skipped_fraction=(0.01, "Stop when a larger share of the images or texts is unusable.", (0.0, 1.0)),
     )
     cli.define_trust()
 

@@ -40,7 +40,6 @@ from mural_tf.search.items import IMAGES, read_image
 
 FILE, REPORT = "approximate.faiss", "recall.json"
 LISTS, HNSW = "inverted_lists", "hnsw"
-METHODS = ("none", "auto", LISTS, HNSW)
 SMALL = 20_000  # items up to which an exact search takes milliseconds and "auto" builds nothing
 LARGE = 500_000  # with more items "auto" takes inverted lists: a graph takes longer to build
 SMALLEST_LIST = 39  # vectors in a cell on average, the fewest that faiss's k-means takes without a warning
@@ -75,10 +74,10 @@ def choose(count: int, method: str = "auto") -> Parameters | None:
 
     Cells are the power of two nearest to 4 sqrt(count), as in faiss's guidelines, fewer for small indexes; a
     graph has 32 links per node.
-    Raises `UserError` for an unknown method, or fewer vectors than inverted lists can be learnt from.
+    Raises `UserError` for fewer vectors than inverted lists can be learnt from.
+
+    `method`: "none", "auto", `LISTS` or `HNSW`.
     """
-    if method not in METHODS:
-        raise UserError(f"Unknown approximate method {method!r}; known: {', '.join(METHODS)}.")
     if method == "none" or count < 2 or (method == "auto" and count <= SMALL):
         return None
     if method == HNSW or (method == "auto" and count < LARGE):

@@ -45,7 +45,7 @@ from mural_tf.remote_folders import local_copy
 from mural_tf.search import collect
 from mural_tf.search.collect import Found, Piece, Seen, Unreadable
 from mural_tf.search.index import PROBES, SKIPPED, Fingerprint, take
-from mural_tf.search.items import IMAGES, KINDS, Item, read_image, to_json
+from mural_tf.search.items import IMAGES, Item, read_image, to_json
 from mural_tf.trust import is_trusting
 from mural_tf.work import Engine, Stage, Step
 
@@ -66,7 +66,7 @@ class Embedded(Tally):
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """How to embed. The fields of `identity` decide the bytes written; the others do not.
+    """How to embed.
 
     Attributes:
       kind: "images" or "texts".
@@ -89,14 +89,6 @@ class Settings:
     threads: int = 0
     beam: str = ""
     max_skipped_fraction: float = 0.01
-
-    def __post_init__(self):
-        if self.kind not in KINDS or self.dtype not in DTYPES:
-            raise UserError(f"Expected a kind of {', '.join(KINDS)}, a dtype of {', '.join(DTYPES)}.")
-        if self.shard_items < 1 or min(self.workers, self.threads, self.batch_size) < 0:
-            raise UserError("Expected shard_items ≥ 1, workers ≥ 0, threads ≥ 0 and batch_size ≥ 0.")
-        if not 0 <= self.max_skipped_fraction <= 1:
-            raise UserError(f"max_skipped_fraction is {self.max_skipped_fraction}: expected 0 to 1.")
 
     def worker_threads(self) -> int:
         """Returns TensorFlow's threads in a worker; 0 leaves them to it."""

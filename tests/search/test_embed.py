@@ -161,16 +161,6 @@ def test_too_much_that_is_unusable(tmp_path, model):
     )
 
 
-@pytest.mark.parametrize("settings, message", [
-    ({"kind": "sounds"}, "Expected a kind"), ({"dtype": "int8"}, "a dtype of float32, float16"),
-    ({"shard_items": 0}, "shard_items ≥ 1"), ({"workers": -1}, "workers ≥ 0"),
-    ({"max_skipped_fraction": 2.0}, "expected 0 to 1"),
-])  # fmt: skip
-def test_settings_that_cannot_be_meant(settings, message):
-    with pytest.raises(UserError, match=message):
-        Settings(**settings)
-
-
 def test_mistakes(tmp_path):
     sources = write_sources(tmp_path)
     with pytest.raises(UserError, match="The model folder .* does not exist"):

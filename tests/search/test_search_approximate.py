@@ -122,8 +122,6 @@ def test_parameters_follow_the_size():
     assert Parameters(HNSW, 32).efforts[:5] == [40, 60, 80, 120, 160] and Parameters(HNSW, 32).efforts[-1] == 5120
     with pytest.raises(UserError, match="too few"):
         approximate.choose(999, LISTS)
-    with pytest.raises(UserError, match="known: none, auto"):
-        approximate.choose(10, "scann")
 
 
 def test_saved_and_loaded_find_the_same(built, tmp_path):

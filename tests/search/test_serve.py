@@ -225,7 +225,7 @@ def test_a_mounted_route_uses_the_encoders(ask, direct):
 
 DEEP = "[" * 100_000
 MALFORMED = [
-    (b"", 400, "not JSON"),
+    (b"", 400, "not JSON that"),
     (b"\xff\xfe", 400, "not UTF-8"),
     (b"[]", 400, "Expected a JSON object"),
     (DEEP, 400, ""),
@@ -237,7 +237,7 @@ MALFORMED = [
     ({"instances": [{"text": "a"}, {"words": "b"}]}, 400, "\"instances\"[1] has the keys ['words']"),
     ({"instances": [{"b64": "?"}]}, 400, "not base64"),
     ({"instances": []}, 400, '"instances" is empty'),
-    ('{"instances": [' + "9" * 5000 + "]}", 400, "not JSON"),
+    ('{"instances": [' + "9" * 5000 + "]}", 400, "not JSON that"),
     ({"instances": [["a", "b"]]}, 400, "nested more than 1 deep, expected the shape [any]"),
     ({"instances": [["a"], "b"]}, 400, "ragged"),
     ('{"instances": ["\\ud800"]}', 400, "surrogate"),

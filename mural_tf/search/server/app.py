@@ -58,10 +58,9 @@ from mural_tf.search.server.rest_json import (
     RAISE,
     BadRequest,
     answer_pieces,
-    on_error,
+    options,
     parse_body,
     parse_inputs,
-    signature_name,
 )
 from mural_tf.search.server.search_page import search_routes
 
@@ -323,10 +322,10 @@ class Server:
     def _parse(self, body: bytearray, model: ServedModel) -> tuple[str, dict[str, np.ndarray], bool, str]:
         values = parse_body(body)
         body.clear()
-        name = signature_name(values)
+        name, on_error = options(values)
         if name not in model.signatures:
             raise BadRequest(f"{model.name} has no signature {name!r}; it has {', '.join(sorted(model.signatures))}.")
-        return name, *parse_inputs(values, model.signatures[name].inputs, self.limits.max_rows), on_error(values)
+        return name, *parse_inputs(values, model.signatures[name].inputs, self.limits.max_rows), on_error
 
     async def _send(self, request: web.Request, outputs: dict[str, np.ndarray], is_rows: bool) -> web.StreamResponse:
         pieces = answer_pieces(outputs, is_rows)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import concurrent.futures
+import dataclasses
 import gc
 import inspect
 import pathlib
@@ -119,11 +120,22 @@ def _signature_definitions(path: pathlib.Path) -> dict:
     return {name: json_format.MessageToDict(value, **options) for name, value in definitions.items()}
 
 
+@dataclasses.dataclass
 class _Waiting:
-    def __init__(self, inputs: Arrays, pixels: int, future: asyncio.Future):
-        self.inputs, self.pixels, self.future = inputs, pixels, future
-        self.rows = _count(inputs)
-        self.shape = {name: array.shape[1:] for name, array in inputs.items()}  # only equal ones can be concatenated
+    """Rows that wait for a run, and how many pixels their images have."""
+
+    inputs: Arrays
+    pixels: int
+    future: asyncio.Future
+
+    @property
+    def rows(self) -> int:
+        return _count(self.inputs)
+
+    @property
+    def shape(self) -> dict[str, tuple[int, ...]]:
+        """Of a row; only equal ones can be concatenated."""
+        return {name: array.shape[1:] for name, array in self.inputs.items()}
 
 
 def _count(inputs: Arrays) -> int:
@@ -189,24 +201,23 @@ class Batcher:
         while self._waiting:
             if self._limits.window and sum(part.rows for part in self._waiting) < self._limits.max_batch:
                 await asyncio.sleep(self._limits.window)
-            batch = self._take()
-            if batch:
+            if batch := self._take():
                 await self._answer(batch)
 
     def _take(self) -> list[_Waiting]:
         """Takes the first request that still has a client, and those after it that fit in one run with it."""
         batch, rows, pixels, left = [], 0, 0, collections.deque()
-        while self._waiting:
-            part = self._waiting.popleft()
+        for part in self._waiting:
+            rows_with, pixels_with = rows + part.rows, pixels + part.pixels
             if part.future.done():
                 continue
             if not batch or (
-                rows + part.rows <= self._limits.max_batch
-                and pixels + part.pixels <= self._limits.max_image_pixels
+                rows_with <= self._limits.max_batch
+                and pixels_with <= self._limits.max_image_pixels
                 and part.shape == batch[0].shape
             ):
                 batch.append(part)
-                rows, pixels = rows + part.rows, pixels + part.pixels
+                rows, pixels = rows_with, pixels_with
             else:
                 left.append(part)
         self._waiting = left
