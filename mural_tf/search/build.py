@@ -27,7 +27,6 @@ from mural_tf.data.pictures import read_file
 from mural_tf.data.shards import manifest_path, places_path, read_manifest
 from mural_tf.errors import UserError
 from mural_tf.files import as_path, exclusive_lock, json_field, publish, read_json, save_array, whole, write_whole
-from mural_tf.hashes import bytes_hash
 from mural_tf.search import approximate, collect, confidence, embed
 from mural_tf.search import index as index_files
 from mural_tf.search.approximate import forget
@@ -92,7 +91,7 @@ class Building:
     ):
         self.output, self.asked, self.model, self.complete, self.prune = output, asked, model, complete, prune
         self.folder, self.kind, self.width = output / BUILDING, asked["kind"], model.probes.shape[1]
-        self._seen, self._lock = Seen(), contextlib.ExitStack()
+        self._seen, self._lock = Seen(self.kind), contextlib.ExitStack()
         plan, probes = self.folder / PLAN, self.folder / index_files.PROBES
         foreign = output.exists() and (not output.is_dir() or any(path != self.folder for path in output.iterdir()))
         if foreign and not plan.exists() and complete is None:
@@ -126,7 +125,7 @@ class Building:
         missing = [group for group in missing if group]
         if missing or self.prune:
             for entry in collect.read(self.kind, (one for group in groups for one in group if one.unit[:4] in done)):
-                bar.update(int(self._seen.add(collect.hash_of(self.kind, entry))))
+                bar.update(int(self._seen.add(entry)))
         for number, group in enumerate(missing, start=len(self._numbers())):
             shard = ShardWriter(self.kind, self.asked["dtype"], self.width)
             found = shard.distinct(collect.read(self.kind, group), self._seen)
@@ -148,7 +147,7 @@ class Building:
                 with contextlib.suppress(OSError, ValueError):  # the encoder will say why
                     content = content if isinstance(content, bytes) else read_file(content)
                     item = dataclasses.replace(item, content=content_of(content))
-            row = self._known.number(collect.hash_of(self.kind, item))
+            row = self._known.number(item)
             before = None if row is None else self.complete.describe(row)
             if before is None or before.content != item.content or (self.kind == IMAGES and not item.content):
                 yield item, content
@@ -158,12 +157,12 @@ class Building:
     @functools.cached_property
     def _known(self) -> Seen:
         """The keys of the complete index and their rows, without the removed ones."""
-        known, removed = Seen(), set()
+        known, removed = Seen(self.kind), set()
         if self.complete is not None:
             removed.update(self.complete.removed.tolist())
             for row, item in enumerate(self.complete.table):
                 if row not in removed:
-                    known.add(collect.hash_of(self.kind, item), row)
+                    known.add(item, row)
         return known
 
     def put_together(self, further: Sequence[Shard] = ()) -> None:
@@ -198,23 +197,22 @@ class Building:
         Of rows with one key the first enters, unless it is what the complete index has; if it enters, that one goes.
         """
         stays = np.zeros(len(self.complete) if self.complete is not None else 0, bool)
-        for _, row in self._known:
-            stays[row] = True
-        met, enters = Seen(), []
+        stays[list(self._known.numbers())] = True
+        met, enters = Seen(self.kind), []
         for shard in shards:
             enters.append([])
             for items, vectors in shard.blocks(self.width):
                 for item, vector in zip(items, vectors):
-                    key = collect.hash_of(self.kind, item)
-                    row = self._known.number(key)
-                    enters[-1].append(met.add(key) and not self._has(row, item, vector))
+                    row = self._known.number(item)
+                    enters[-1].append(met.add(item) and not self._has(row, item, vector))
                     if enters[-1][-1] and row is not None:
                         stays[row] = False
                 if self.complete is not None:
                     forget(self.complete.embeddings)
         if self.prune:
-            gone = [row for key, row in self._known if met.number(key) is None and self._seen.number(key) is None]
-            stays[gone] = False
+            for row in np.flatnonzero(stays).tolist():
+                item = self.complete.describe(row)
+                stays[row] = met.number(item) is not None or self._seen.number(item) is not None
         return stays, [np.array(rows, bool) for rows in enters]
 
     def _has(self, row: int | None, item: Item, vector: np.ndarray) -> bool:
@@ -295,16 +293,16 @@ def check_asked(output: pathlib.Path, before: dict, asked: dict) -> None:
 
 def _join_skipped(shards: Sequence[Shard], path: pathlib.Path) -> int:
     """Writes place[TAB]reason of what the shards could not read, each place once; returns how many."""
-    seen, count = Seen(), 0
+    seen = set()
     with whole(path) as partial, partial.open("wb") as file:
         for shard in shards:
             lines = shard.skipped.read_bytes().splitlines() if shard.skipped and shard.skipped.is_file() else ()
             for line in lines:
                 reason, _, place = line.partition(b"\t")
-                if seen.add(bytes_hash(place)):
-                    count += 1
+                if place not in seen:
+                    seen.add(place)
                     file.write(b"%s\t%s.\n" % (place, reason))
-    return count
+    return len(seen)
 
 
 PART = 1024  # items in a shard, about
@@ -321,8 +319,8 @@ def index_in_memory(
 
     Raises `UserError` if nothing can be read.
     """
-    seen = Seen()
-    distinct = (entry for entry in found if seen.add(collect.hash_of(kind, entry)))
+    seen = Seen(kind)
+    distinct = (entry for entry in found if seen.add(entry))
     items, embeddings, skipped = encode(embedder, distinct, kind, batch_size, progress)
     if not items:
         raise UserError(f"None of the {len(skipped)} {kind} can be read.")

@@ -22,7 +22,6 @@ from mural_tf.data.record_format import IMAGE_TEXT, TEXT_PAIRS, Example, missing
 from mural_tf.errors import UserError
 from mural_tf.files import as_path, open_path
 from mural_tf.files import find as find_paths
-from mural_tf.hashes import bytes_hash
 from mural_tf.paths import RemotePath
 from mural_tf.search.items import IMAGES, KINDS, TEXTS, Item, fields_by_id, fields_file, image_of_record
 from mural_tf.text_files import WHOLE, Unit, cut, read_lines, unpacked_size
@@ -294,38 +293,31 @@ def key_of(kind: str, item: Item) -> tuple[str, str]:
     return (os.path.dirname(item.path), item.name) if item.offset >= 0 else ("", item.path)
 
 
-def hash_of(kind: str, entry: Found | Item) -> int:
-    """Returns 64 bits that stand for the key of an item, or of an entry of `read`."""
-    if isinstance(entry, Unreadable):
-        key = entry.key
-    else:
-        key = key_of(kind, entry if isinstance(entry, Item) else entry[0])
-    return bytes_hash("\0".join(key).encode("utf-8", "surrogatepass"))
-
-
 class Seen:
-    """Hashes that were met, and a number with each; in a temporary file where they are many.
+    """Keys that were met of items of a kind, and a number with each; in a temporary file where they are many."""
 
-    Two of N different keys have one hash, so that an item is lost, with a probability of N^2 / 2^65: one in a million
-    for six million items, one in forty for a billion.
-    """
-
-    def __init__(self):
+    def __init__(self, kind: str):
+        self._kind = kind
         self._database = sqlite3.connect("", isolation_level=None, check_same_thread=False)  # encoders read in threads
         weakref.finalize(self, self._database.close)
-        table = "CREATE TABLE seen (hash INTEGER PRIMARY KEY, number INTEGER)"  # of 64 bits with a sign
+        table = "CREATE TABLE seen (key BLOB PRIMARY KEY, number INTEGER) WITHOUT ROWID"
         self._database.executescript(f"PRAGMA journal_mode = OFF; {table}; BEGIN")
 
-    def add(self, value: int, number: int = 0) -> bool:
-        """Tells whether a hash, 0 to 2^64 - 1, is new, and keeps its number if it is."""
-        return self._database.execute("INSERT OR IGNORE INTO seen VALUES (?, ?)", (value - 2**63, number)).rowcount > 0
+    def _key(self, entry: Found | Item) -> bytes:
+        item = entry if isinstance(entry, (Item, Unreadable)) else entry[0]
+        key = item.key if isinstance(item, Unreadable) else key_of(self._kind, item)
+        return "\0".join(key).encode("utf-8", "surrogatepass")
 
-    def number(self, value: int) -> int | None:
-        """Returns the number of a hash, None if it was not met."""
-        found = self._database.execute("SELECT number FROM seen WHERE hash = ?", (value - 2**63,)).fetchone()
+    def add(self, entry: Found | Item, number: int = 0) -> bool:
+        """Tells whether the key of an item, or of an entry of `read`, is new, and keeps its number if it is."""
+        values = self._key(entry), number
+        return self._database.execute("INSERT OR IGNORE INTO seen VALUES (?, ?)", values).rowcount > 0
+
+    def number(self, entry: Found | Item) -> int | None:
+        """Returns the number of a key, None if it was not met."""
+        found = self._database.execute("SELECT number FROM seen WHERE key = ?", (self._key(entry),)).fetchone()
         return found and found[0]
 
-    def __iter__(self) -> Iterator[tuple[int, int]]:
-        """Yields (hash, number)."""
-        for value, number in self._database.execute("SELECT hash, number FROM seen"):
-            yield value + 2**63, number
+    def numbers(self) -> Iterator[int]:
+        """Yields the number of each key."""
+        yield from (number for (number,) in self._database.execute("SELECT number FROM seen"))

@@ -213,7 +213,7 @@ def embed_shard(
     """Encodes a shard and writes it; the same pieces give the same bytes. Yields its number."""
     shard = ShardWriter(settings.kind, settings.dtype, width)
     batch_size = settings.batch_size or BATCH[settings.kind]
-    found = shard.distinct(collect.read(settings.kind, pieces), Seen())
+    found = shard.distinct(collect.read(settings.kind, pieces), Seen(settings.kind))
     shard.encode(embedder, found, batch_size, settings.max_skipped_fraction)
     shard.write(folder, number, pieces)
     yield number
@@ -255,7 +255,7 @@ class ShardWriter:
     def distinct(self, found: Iterable[Found], seen: Seen) -> Iterator[Found]:
         """Leaves out of what was found what was met before, and counts it."""
         for entry in found:
-            if seen.add(collect.hash_of(self.kind, entry)):
+            if seen.add(entry):
                 yield entry
             else:
                 self.tally.left_out.add("repeated", entry.name if isinstance(entry, Unreadable) else entry[0].name)

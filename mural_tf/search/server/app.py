@@ -130,16 +130,16 @@ def run(app: web.Application, listener: socket.socket, limits: Limits, greeting:
     """
     # The loop waits for Python's lock after every read and write; by default, 5 ms wherever a thread parses a body.
     sys.setswitchinterval(0.0005)
-    asyncio.run(_run(app, listener, limits, greeting))
 
+    async def main() -> None:
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        async with listening(app, listener, limits):
+            print(greeting, flush=True)
+            await stop.wait()
 
-async def _run(app: web.Application, listener: socket.socket, limits: Limits, greeting: str) -> None:
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with listening(app, listener, limits):
-        print(greeting, flush=True)
-        await stop.wait()
+    asyncio.run(main())
 
 
 @contextlib.asynccontextmanager

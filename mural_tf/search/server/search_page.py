@@ -106,7 +106,11 @@ def answer(
     if like is not None:
         hits = _like(index, like, k, filters)
     elif picture:
-        hits = find(index, _encoded(embedder, picture), [Query(image="picture")], k, filters)[0].hits
+        try:
+            vector = embedder.encode_image([picture])
+        except UserError:
+            raise ValueError("The picture cannot be read: expected a whole JPEG, PNG or WebP.") from None
+        hits = find(index, vector, [Query(image="picture")], k, filters)[0].hits
     elif sentence.strip():
         result = leave_out(search(index, embedder, [Query(sentence)], k, filters), least_precision)[0]
         hits, sure = result.hits, sure_as_json(result)
@@ -126,13 +130,6 @@ def _like(index: Index, row: int, k: int, filters: Sequence[Filter]) -> list[Hit
     vector = index.embeddings[row][None].astype(np.float32)
     others = [hit for hit in find(index, vector, [Query(image=name)], k + 1, filters)[0].hits if hit.row != row]
     return [dataclasses.replace(hit, rank=rank) for rank, hit in enumerate(others[:k], start=1)]
-
-
-def _encoded(embedder, picture: bytes) -> np.ndarray:
-    try:
-        return embedder.encode_image([picture])
-    except UserError:
-        raise ValueError("The picture cannot be read: expected a whole JPEG, PNG or WebP.") from None
 
 
 def _hit(index: Index, hit: Hit, language: str) -> dict[str, object]:
