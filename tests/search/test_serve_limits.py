@@ -229,3 +229,14 @@ def test_what_is_not_http_gets_a_json_error(serve, line):
             answer += piece
     head, _, body = answer.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.") and b" 400 " in head and "not HTTP" in json.loads(body)["error"]
+
+
+def test_a_client_that_still_sends_a_body_that_cannot_be_read_gets_the_answer(serve):
+    port, _ = serve()
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+        head = f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nContent-Length: 300000\r\n\r\n"
+        connection.sendall(head.encode() + b" " * 1000)
+        for _ in range(3):  # a connection that was closed at once would be reset
+            time.sleep(0.1)
+            connection.sendall(b" " * 1000)
+        assert b" 400 " in connection.recv(1000)
