@@ -231,22 +231,20 @@ class Building:
             raise UserError(f"None of the {skipped} {self.kind} can be read.")
         sources = [self.complete.blocks() if self.complete is not None else ()]
         sources += [shard.blocks(self.width) for shard in shards]
-        with whole(folder / index_files.VECTORS) as partial:
-            joined = np.lib.format.open_memmap(partial, "w+", self.asked["dtype"], (count, self.width))
+        dtype = np.dtype(self.asked["dtype"])
+        header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (count, self.width)}
+        with whole(folder / index_files.VECTORS) as partial, partial.open("wb") as file:
+            np.lib.format.write_array_header_1_0(file, header)
 
             def items() -> Iterator[Item]:
-                end = 0
                 for blocks, rows in zip(sources, chosen):
                     for found, vectors in blocks:
                         here, rows = rows[: len(found)], rows[len(found) :]
-                        begin, end = end, end + int(here.sum())
-                        joined[begin:end] = vectors[here]
-                        forget(joined)
+                        file.write(vectors[here].astype(dtype).tobytes())
                         yield from itertools.compress(found, here)
 
             with whole(folder / index_files.ITEMS) as items_file:
                 write_items(items_file, items()).close()
-            joined.flush()
         save_array(folder / index_files.PROBES, self.model.probes)
         write_whole(folder / index_files.DESCRIPTION, self._description(count, skipped))
 
