@@ -61,13 +61,9 @@ class Fingerprint:
     path: str = ""
     step: int | None = None
 
-    @property
-    def identity(self) -> str:
+    def __str__(self) -> str:
         """Twelve hexadecimal digits to show to people; `distance` is what decides."""
         return hashlib.sha256(np.round(self.probes, 2).astype("<f4").tobytes()).hexdigest()[:12]
-
-    def __str__(self) -> str:
-        return self.identity
 
     def distance(self, other: Fingerprint) -> float:
         """Returns the largest 1 - cosine of two models' vectors of a probe; 2 if their sizes differ."""
@@ -88,7 +84,7 @@ class Fingerprint:
     def describe(self) -> str:
         """Returns where the model was, for messages."""
         step = f" at step {self.step}" if self.step is not None else ""
-        return f"{self.path or '(in memory)'}{step} [{self.identity}]"
+        return f"{self.path or '(in memory)'}{step} [{self}]"
 
 
 def take(embedder: Embedder) -> Fingerprint:
