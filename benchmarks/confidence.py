@@ -60,7 +60,7 @@ def report(pictures, index, embedder, least: float) -> None:
     texts = texts.tolist()
     asked, first = confidence.ask(index, texts, embedder.encode_text(texts, progress=False))
     right = (first == rows).astype(float)
-    sure = _judge(fitted, asked)
+    sure = fitted.judge(asked)
     probability = np.array([one.probability for one in sure])
     english = languages == "en"
     bound = threshold(asked.scores[english, 0], right[english], least)
@@ -77,14 +77,8 @@ def report(pictures, index, embedder, least: float) -> None:
         print(f"{language:8}{_share(right[own]):>14}" + "".join(f"{cell:>20}" for cell in cells))
     for name, strings in noise().items():
         answers, _ = confidence.ask(index, strings, embedder.encode_text(strings, progress=False))
-        refused = np.mean([not one.reaches(least) for one in _judge(fitted, answers)])
+        refused = np.mean([not one.reaches(least) for one in fitted.judge(answers)])
         print(f"{name:24} {refused:.3f} refused, at the raw cosine {np.mean(answers.scores[:, 0] < bound):.3f}")
-
-
-def _judge(fitted, asked):
-    """Returns how sure the answers are, judged a thousand sentences at a time."""
-    blocks = np.array_split(np.arange(len(asked.texts)), -(-len(asked.texts) // 1000))
-    return [one for rows in blocks for one in fitted.judge(asked.rows(rows))]
 
 
 def _share(right) -> str:

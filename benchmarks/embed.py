@@ -17,6 +17,7 @@ import tempfile
 import numpy as np
 
 from benchmarks.convert import measure
+from mural_tf.search.embed import BLOCK
 
 LOOP = """
 import sys, numpy as np
@@ -41,30 +42,31 @@ def write_captions(path: pathlib.Path, model: str, count: int) -> None:
             file.write(" ".join(random.choice(words, random.integers(2, 13))) + f" {number}\n")
 
 
+def processor_seconds(kind: str, model: str, texts: pathlib.Path, output: pathlib.Path) -> float:
+    """Returns what one command takes."""
+    command = [sys.executable, "-c", LOOP, model, str(texts), str(output), str(BLOCK)]
+    if kind == "embed":
+        flags = [f"--model={model}", f"--input={texts}", f"--output={output}", "--workers=1"]
+        command = [sys.executable, "-m", "mural_tf", "embed", "--kind=texts", *flags]
+    seconds, _, memory = measure(command)
+    print(f"{kind:6} {texts.name:9} {seconds:6.1f} processor s, {memory:,.0f} MiB", flush=True)
+    return seconds
+
+
 def compare(folder: pathlib.Path, model: str, count: int, rounds: int) -> None:
     """Prints the rates of both, in turn."""
-    from mural_tf.search.embed import BLOCK
-
     rates: dict[str, list[float]] = {"loop": [], "embed": []}
     sizes = {"few": FEW, "many": count}
     for size, captions in sizes.items():
         write_captions(folder / f"{size}.txt", model, captions)
     for turn in range(rounds):
         for kind, found in rates.items():
-            spent = {}
-            for size in sizes:
-                texts, output = folder / f"{size}.txt", folder / f"{kind}-{size}-{turn}"
-                command = [sys.executable, "-c", LOOP, model, str(texts), str(output), str(BLOCK)]
-                if kind == "embed":
-                    flags = [f"--model={model}", f"--input={texts}", f"--output={output}", "--workers=1"]
-                    command = [sys.executable, "-m", "mural_tf", "embed", "--kind=texts", *flags]
-                spent[size] = measure(command)
-            found.append((count - FEW) / (spent["many"][0] - spent["few"][0]))
-            print(
-                f"{kind:6} {spent['many'][0]:6.1f} processor s ({spent['few'][0]:.1f} to start), "
-                f"{spent['many'][2]:,.0f} MiB; {found[-1]:,.0f} texts a processor second without its start",
-                flush=True,
+            few, many = (
+                processor_seconds(kind, model, folder / f"{size}.txt", folder / f"{kind}-{size}-{turn}")
+                for size in sizes
             )
+            found.append((count - FEW) / (many - few))
+            print(f"{kind:6} {found[-1]:,.0f} texts a processor second without its start", flush=True)
     ratios = np.array(rates["embed"]) / np.array(rates["loop"])
     print(f"embed / loop: median {np.median(ratios):.2f}, {ratios.min():.2f} to {ratios.max():.2f}")
 

@@ -1,8 +1,7 @@
-"""Time, memory and recall of search: exact, faiss's flat index, approximate structures; and filters and removals.
+"""Time, memory and recall of approximate search beside the exact one.
 
     python -m benchmarks.search                                # 1,000,000 x 512, 64 queries: 5 GB, half an hour
     python -m benchmarks.search --count=100000                 # a tenth of it
-    python -m benchmarks.search --count=300000 --what=items    # items.sqlite: filters, common values, removals
 
 Synthetic vectors are clustered, because uniformly random ones have no neighbours to find: 64-dimensional latents, drawn
 around count/100 centres of unequal sizes (the i-th is drawn in proportion to 1/i) with a spread of 0.6, are mapped to
@@ -10,7 +9,7 @@ the full size by one random matrix, get noise of 0.3 there, and are L2-normalise
 sentence queries are moved by one common vector (the gap between the modalities) and get noise of 0.6.
 
 Every structure is measured in a process of its own, the fastest of several runs; peak memory is its maximum resident
-set, the vectors included. Our exact search and faiss's flat one are timed in turn in one process.
+set, the vectors included.
 """
 
 from __future__ import annotations
@@ -27,8 +26,7 @@ import time
 import numpy as np
 
 from mural_tf.metrics import top_k
-from mural_tf.search import approximate, items, recall
-from mural_tf.search.fields import parse_filters
+from mural_tf.search import approximate
 
 K = 10
 
@@ -75,40 +73,28 @@ def apart(function, *arguments):
         return pool.submit(function, *arguments).result()
 
 
-def load(folder: pathlib.Path, *names: str) -> list[np.ndarray]:
-    return [np.load(folder / f"{name}.npy", mmap_mode="r" if name == "rows" else None) for name in names]
-
-
-def compare_exact(folder: pathlib.Path) -> tuple[float, float, float, float]:
-    """Times our exact search and faiss's flat index in turn; ours, its peak, theirs, and the share of equal rows."""
-    rows, queries = (np.array(values) for values in load(folder, "rows", "image"))
-    top_k.top_k(queries, rows, K)
-    peak, flat = peak_gib(), approximate.import_faiss().IndexFlatIP(rows.shape[1])
-    flat.add(rows)
-    ours, theirs = [], []
-    for _ in range(5):
-        ours.append(fastest(lambda: top_k.top_k(queries, rows, K), 1))
-        theirs.append(fastest(lambda: flat.search(queries, K), 1))
-    same = np.mean(top_k.top_k(queries, rows, K)[1] == flat.search(queries, K)[1])
-    return min(ours), peak, min(theirs), float(same)
+def load(folder: pathlib.Path) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Returns the rows, mapped, and the queries of each kind."""
+    queries = {path.stem: np.load(path) for path in folder.glob("*.npy") if path.stem != "rows"}
+    return np.load(folder / "rows.npy", mmap_mode="r"), queries
 
 
 def build_approximate(folder: pathlib.Path, method: str) -> tuple[float, float, float, dict]:
     """Builds a structure and chooses its effort; the vectors stay in a mapped file, as in an index."""
-    (rows,) = load(folder, "rows")
+    rows, queries = load(folder)
     start = time.perf_counter()
     built = approximate.build(rows, approximate.choose(len(rows), method))
     seconds, peak = time.perf_counter() - start, peak_gib()
-    queries = {path.stem: np.load(path) for path in folder.glob("*.npy") if path.stem != "rows"}
-    report = recall.choose_effort(built, rows, {name: recall.Group(vectors) for name, vectors in queries.items()})
+    report = approximate.choose_effort(
+        built, rows, {name: approximate.Group(vectors) for name, vectors in queries.items()}
+    )
     approximate.save(folder, built, report)
     return seconds, peak, (folder / approximate.FILE).stat().st_size / 2**30, report
 
 
 def ask_approximate(folder: pathlib.Path) -> tuple[dict[str, tuple[float, float]], float, float]:
     """Times a saved structure in a process that only asks, next to the exact search."""
-    (rows,) = load(folder, "rows")
-    queries = {path.stem: np.load(path) for path in folder.glob("*.npy") if path.stem != "rows"}
+    rows, queries = load(folder)
     loaded = approximate.load(folder, len(rows))
     times = {}
     for name, vectors in queries.items():
@@ -119,62 +105,23 @@ def ask_approximate(folder: pathlib.Path) -> tuple[dict[str, tuple[float, float]
     return times, fastest(lambda: top_k.top_k(queries["image"], rows, K), 3), peak
 
 
-def time_items(count: int, folder: pathlib.Path) -> None:
-    """Times the file of items: `count` with two captions and three fields each."""
-
-    def item(n: int) -> items.Item:
-        fields = {"brand": f"brand {n % 40}", "color": f"color {n % 5}", "price": str(n)}
-        captions = (("en", f"shoe number {n} of brand {n % 40}"), ("de", f"Schuh Nummer {n}"))
-        return items.Item(f"{n}.jpg", f"/pictures/{n}.jpg", captions=captions, fields=fields, content=f"{n:016x}")
-
-    start = time.perf_counter()
-    items.write_items(folder / "items.sqlite", map(item, range(count))).close()
-    size = (folder / "items.sqlite").stat().st_size / 2**20
-    print(f"{count:,} items: written in {time.perf_counter() - start:.1f} s, {size:.0f} MiB")
-    print(f"opened:                    {fastest(lambda: items.ItemTable(folder / 'items.sqlite')):8.1f} ms")
-    table = items.ItemTable(folder / "items.sqlite")
-    for filters in (["brand=brand 7"], ["color=color 1"], ["brand=brand 7", "color=color 2"], ["price=77"]):
-        found, shown = parse_filters(filters), " ".join(filters)
-        took = fastest(lambda found=found: table.rows_with(found))
-        print(f"{shown:26} {took:8.1f} ms, {len(table.rows_with(found)):,} rows")
-    some = np.random.default_rng(0).permutation(count)[:1000]
-    print(f"1,000 items in any order:  {fastest(lambda: [table[row] for row in some]):8.1f} ms")
-    print(f"all items, in order:       {fastest(lambda: sum(1 for _ in table), 1):8.1f} ms")
-    print(f"common values:             {fastest(table.common_values):8.1f} ms")
-    for number in (1, 1000, count // 10):
-        start = time.perf_counter()
-        table.remove(np.arange(number, 2 * number))
-        print(f"{number:>8,} rows removed:     {1e3 * (time.perf_counter() - start):8.1f} ms")
-    print(f"peak memory:               {peak_gib():8.2f} GiB", flush=True)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=1_000_000)
     parser.add_argument("--size", type=int, default=512)
     parser.add_argument("--queries", type=int, default=64)
-    parser.add_argument("--what", default="items,exact,inverted_lists,hnsw")
+    parser.add_argument("--what", default="inverted_lists,hnsw")
     flags = parser.parse_args()
-    what = flags.what.split(",")
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        if "items" in what:
-            apart(time_items, flags.count, folder)
-            what.remove("items")
-        if what:
-            for part, values in make_vectors(flags.count, flags.size, flags.queries).items():
-                np.save(folder / f"{part}.npy", values)
-            print(f"{flags.count:,} x {flags.size}, {flags.queries} queries, {os.cpu_count()} cores", flush=True)
-        for method in what:
+        for part, values in make_vectors(flags.count, flags.size, flags.queries).items():
+            np.save(folder / f"{part}.npy", values)
+        print(f"{flags.count:,} x {flags.size}, {flags.queries} queries, {os.cpu_count()} cores", flush=True)
+        for method in flags.what.split(","):
             show(folder, method)
 
 
 def show(folder: pathlib.Path, method: str) -> None:
-    if method == "exact":
-        ours, peak, theirs, same = apart(compare_exact, folder)
-        print(f"exact, ours:        {ours:9.1f} ms, peak {peak:.2f} GiB")
-        print(f"exact, faiss flat:  {theirs:9.1f} ms; {100 * same:.1f}% of the rows are the same", flush=True)
-        return
     seconds, build_peak, file_size, report = apart(build_approximate, folder, method)
     times, slow, ask_peak = apart(ask_approximate, folder)
     reached = "" if report["reached"] else " (the largest; the aimed recall was not reached)"

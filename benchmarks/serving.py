@@ -1,23 +1,20 @@
-"""The exported encoders beside Hugging Face in PyTorch, and the REST server under load.
+"""The exported encoders beside Hugging Face in PyTorch.
 
     python -m benchmarks.serving --pytorch=/path/to/venv/bin/python
 
-1. Encoders. Ours: an export's signatures, raw strings and JPEG bytes in, vectors out. Theirs: `AlignModel`'s two
-   encoders of the same sizes (BERT-base, EfficientNet-B0), in several settings, compared in its
-   fastest. Batches of 64 in turns, so that a busy machine slows both alike; then single requests. Sentences are English
-   prose of mixed length, from the language reference that comes with Python; images are drawn, 640 x 480, JPEG. The
-   vocabulary is built from the sentences; both sides read it.
-2. Server. --clients clients keep asking for one text, or one image, each: requests/s, latency, errors; the server's
-   memory before and after. `benchmarks.rest_attack` is for those who mean harm.
-
---export serves and measures a model of your own instead of the random one (the comparison is then of unequal models).
+Ours: an export's signatures, raw strings and JPEG bytes in, vectors out. Theirs: `AlignModel`'s two encoders of equal
+sizes (BERT-base, EfficientNet-B0), in several settings, compared in its fastest. Batches of 64 in turns, so that a busy
+machine slows both alike; then single requests. Sentences are English prose of mixed length, from the language reference
+that comes with Python; images are drawn, 640 x 480, JPEG. The vocabulary is built from the sentences; both sides read
+it. PyTorch's side imports nothing of this project: it needs torch, transformers, NumPy and Pillow (with torchvision the
+faster processor). `benchmarks.rest_attack` measures the server.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
-import base64
+import contextlib
+import io
 import json
 import pathlib
 import pydoc_data.topics
@@ -31,14 +28,13 @@ import time
 import numpy as np
 from PIL import Image
 
-from benchmarks.rest_attack import resident, served
-from benchmarks.serving_sides import BATCH, PIXELS
-
+BATCH = 64
+PIXELS = 224  # of an image's side
 SETTINGS = ("float32", "bfloat16", "float32+channels_last", "bfloat16+channels_last")  # of PyTorch
 SINGLES = 200  # requests
 
 
-def write_inputs(folder: pathlib.Path, arguments) -> None:
+def write_inputs(folder: pathlib.Path) -> None:
     """Writes what both sides read: texts.txt, vocabulary.txt, images/*.jpg."""
     from mural_tf.text.learning import build_vocabulary
     from mural_tf.text.vocabulary_file import save_vocabulary
@@ -59,7 +55,7 @@ def write_inputs(folder: pathlib.Path, arguments) -> None:
     print(f"{len(texts)} sentences of {statistics.mean(len(text.split()) for text in texts):.1f} words on average")
 
 
-def build(folder: pathlib.Path, arguments) -> pathlib.Path:
+def build(folder: pathlib.Path) -> pathlib.Path:
     """Exports EfficientNet-B0 and BERT-base with random weights."""
     from mural_tf.config import base_config
     from mural_tf.export.saved_model import export_model
@@ -69,20 +65,82 @@ def build(folder: pathlib.Path, arguments) -> pathlib.Path:
     config = base_config()
     config.model, config.embedding_size, config.vocabulary.lower_case = "align", 320, True
     config.image_tower.update(dict(width=1.0, depth=1.0, image_size=PIXELS, resize=PIXELS))
-    if arguments.tiny:
-        config.image_tower.update(dict(width=0.25, depth=0.25))
-        config.text_tower.update(dict(layers=1, hidden_size=32, heads=2, feed_forward_size=64))
-        config.embedding_size = 80
     tokenizer = build_tokenizer(config, folder / "vocabulary.txt")
     export_model(build_model(config, tokenizer.vocabulary_size), tokenizer, config, folder / "export")
     return folder / "export"
+
+
+class Ours:
+    """An export's two signatures, from the wire's bytes on."""
+
+    def __init__(self, inputs: pathlib.Path, export: str):
+        import tensorflow as tf
+
+        from mural_tf import backend  # noqa: F401 - registers the tokenizer's operations
+
+        self._constant = tf.constant
+        self._loaded = {name: tf.saved_model.load(f"{export}/{name}_encoder/1") for name in ("text", "image")}
+
+    def encode(self, case: str, items: list, setting: str) -> None:
+        signature, name = self._loaded[case].signatures["serving_default"], {"text": "text", "image": "image_bytes"}
+        signature(**{name[case]: self._constant(items)})["embedding"].numpy()
+
+
+class PyTorch:
+    """`AlignModel` in a setting: a dtype, then perhaps "+channels_last"."""
+
+    def __init__(self, inputs: pathlib.Path, export: str):
+        import torch
+        from PIL import Image
+        from transformers import AlignConfig, AlignModel, BertTokenizerFast, EfficientNetImageProcessor
+
+        self._torch, self._image = torch, Image
+        self._tokenizer = BertTokenizerFast(str(inputs / "vocabulary.txt"))
+        side = {"height": PIXELS, "width": PIXELS}
+        self._processor = EfficientNetImageProcessor(size=side, crop_size=side)
+        vision = dict(width_coefficient=1.0, depth_coefficient=1.0, image_size=PIXELS, hidden_dim=320)
+        text = dict(vocab_size=len(self._tokenizer))
+        self._model = AlignModel(AlignConfig(vision_config=vision, text_config=text, projection_dim=320)).eval()
+
+    def encode(self, case: str, items: list, setting: str) -> None:
+        torch, parts = self._torch, setting.split("+")
+        layout = torch.channels_last if "channels_last" in parts else torch.contiguous_format
+        self._model.to(memory_format=layout)
+        autocast = torch.autocast("cpu", torch.bfloat16) if parts[0] == "bfloat16" else contextlib.nullcontext()
+        with torch.inference_mode(), autocast:
+            if case == "text":
+                tokens = self._tokenizer(items, padding="longest", truncation=True, max_length=64, return_tensors="pt")
+                output = self._model.get_text_features(**tokens)
+            else:
+                images = [self._image.open(io.BytesIO(data)).convert("RGB") for data in items]
+                pixels = self._processor(images, return_tensors="pt")["pixel_values"]
+                output = self._model.get_image_features(pixel_values=pixels.contiguous(memory_format=layout))
+            vectors = output if isinstance(output, torch.Tensor) else output.pooler_output
+            torch.nn.functional.normalize(vectors.float(), dim=-1).numpy()
+
+
+def answer_as(side: str, inputs: pathlib.Path, export: str) -> None:
+    """Is one side, in a process of its own: times what standard input asks for, a JSON object a line."""
+    encoder = {"ours": Ours, "pytorch": PyTorch}[side](inputs, export)
+    texts = (inputs / "texts.txt").read_text(encoding="utf-8").splitlines()
+    all_items = {"text": texts, "image": [path.read_bytes() for path in sorted(inputs.glob("images/*.jpg"))]}
+    for line in sys.stdin:  # {"case", "setting", "singles": 0 for all items in batches, or a number of single ones}
+        request = json.loads(line)
+        items, size, times = all_items[request["case"]], 1 if request["singles"] else BATCH, []
+        processor = time.process_time()
+        for i in range(0, (request["singles"] or len(items)) * size, size):
+            start, first = time.perf_counter(), i % len(items)
+            encoder.encode(request["case"], items[first : first + size], request["setting"])
+            times.append(time.perf_counter() - start)
+        answer = {"times": times, "processor": time.process_time() - processor, "items": len(items)}
+        print(json.dumps(answer), flush=True)
 
 
 def compare_encoders(folder: pathlib.Path, export: pathlib.Path, arguments) -> None:
     """Prints items/s at the batch size, ratios over the rounds, and single-request latency of both sides."""
     sides = {}
     for name, python in (("ours", sys.executable), ("pytorch", arguments.pytorch)):
-        command = [python, "benchmarks/serving_sides.py", name, f"--inputs={folder}", f"--export={export}"]
+        command = [python, "-m", "benchmarks.serving", f"--side={name}", f"--inputs={folder}", f"--export={export}"]
         sides[name] = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def ask(side: str, case: str, setting: str = "", singles: int = 0) -> dict:
@@ -113,63 +171,20 @@ def compare_encoders(folder: pathlib.Path, export: pathlib.Path, arguments) -> N
         process.wait()
 
 
-async def load(port: int, model: str, values: list, clients: int, requests: int) -> int:
-    """Every client sends its next request when the one before is answered; prints the speed and returns the errors."""
-    import aiohttp
-
-    milliseconds, errors, numbers = [], 0, iter(range(requests))
-
-    async def client(session):
-        nonlocal errors
-        for i in numbers:
-            start = time.perf_counter()
-            body = {"instances": [values[i % len(values)]]}
-            async with session.post(f"/v1/models/{model}:predict", json=body) as answer:
-                vectors = (await answer.json()).get("predictions", [])
-                errors += answer.status != 200 or not np.isclose(np.linalg.norm(vectors), 1.0, atol=1e-3)
-            milliseconds.append(1000 * (time.perf_counter() - start))
-
-    async with aiohttp.ClientSession(
-        f"http://localhost:{port}", connector=aiohttp.TCPConnector(limit=clients)
-    ) as session:
-        start = time.perf_counter()
-        await asyncio.gather(*(client(session) for _ in range(clients)))
-    speed, (p50, p99) = requests / (time.perf_counter() - start), np.percentile(milliseconds, [50, 99])
-    words = f"{clients} clients, {requests} requests: {speed:.1f} requests/s, p50 {p50:.0f} ms, p99 {p99:.0f} ms"
-    print(f"  {model}: {words}, {errors} errors", flush=True)
-    return errors
-
-
-def load_server(folder: pathlib.Path, export: pathlib.Path, arguments) -> int:
-    """Prints what the server does under load, after a warm-up; returns the errors."""
-    texts, errors = (folder / "texts.txt").read_text(encoding="utf-8").splitlines(), 0
-    images = [path.read_bytes() for path in sorted((folder / "images").iterdir())]
-    images = [{"b64": base64.b64encode(data).decode()} for data in images]
-    with served(export) as (port, process):
-        for requests in (10 * arguments.clients, arguments.requests):
-            before = resident(process.pid)
-            errors += asyncio.run(load(port, "text_encoder", texts, arguments.clients, requests))
-            errors += asyncio.run(load(port, "image_encoder", images, arguments.clients, requests // 10))
-        print(f"  memory {before / 1e6:.0f} MB before and {resident(process.pid) / 1e6:.0f} MB after the last two")
-    return errors
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pytorch", default="", help="Python with torch and transformers; empty: the server alone")
-    parser.add_argument("--export", default="", help="an export to serve instead of a random model")
+    parser.add_argument("--pytorch", default=sys.executable, help="Python with torch and transformers")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--clients", type=int, default=32)
-    parser.add_argument("--requests", type=int, default=10_000, help="of texts; a tenth as many of images")
-    parser.add_argument("--tiny", action="store_true", help="small towers of ours alone, to see that it all works")
+    for name in ("side", "inputs", "export"):
+        parser.add_argument(f"--{name}", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.side:
+        answer_as(arguments.side, pathlib.Path(arguments.inputs), arguments.export)
+        return
     with tempfile.TemporaryDirectory() as temporary:
         folder = pathlib.Path(temporary)
-        write_inputs(folder, arguments)
-        export = pathlib.Path(arguments.export) if arguments.export else build(folder, arguments)
-        if arguments.pytorch:
-            compare_encoders(folder, export, arguments)
-        sys.exit(1 if load_server(folder, export, arguments) else 0)
+        write_inputs(folder)
+        compare_encoders(folder, build(folder), arguments)
 
 
 if __name__ == "__main__":

@@ -15,8 +15,7 @@ from mural_tf.search.build import index_in_memory
 from mural_tf.search.collect import find
 from mural_tf.search.index import load_index
 from mural_tf.search.items import IMAGES
-from mural_tf.search.pages import write_gallery
-from mural_tf.search.queries import Query, search
+from mural_tf.search.queries import Query, search, write_gallery
 
 
 def encode(path: str | pathlib.Path) -> npt.NDArray[np.float32]:

@@ -240,7 +240,7 @@ def embed():
         workers=(1, "Processes, each with the model; 0 embeds in this one.", 0),
         threads=(0, "TensorFlow's threads in a worker; 0: this machine's cores divided by --workers.", 0),
         beam=("", "Flags of Apache Beam, to work elsewhere: '--runner=DataflowRunner --project=…'."),
-        max_skipped_fraction=(0.01, "Stop when a larger share of the images or texts is unusable."),
+        max_skipped_fraction=(0.01, "Stop when a larger share of the images or texts is unusable.", (0.0, 1.0)),
     )
     cli.define_trust()
 
@@ -341,7 +341,7 @@ def search_query():
     def main(sentences: list[str]) -> None:
         cli.need(**{name: flag[name] for name in (("images", "model") if flag["images"] else ("index",))})
         from mural_tf.search import commands
-        from mural_tf.search.fields import parse_filters
+        from mural_tf.search.items import parse_filters
         from mural_tf.search.queries import Query, read_queries
 
         asked = [Query(text, flag["language"]) for text in sentences] + [Query(image=name) for name in flag["image"]]
@@ -377,7 +377,7 @@ def search_delete():
 
     def main(names: list[str]) -> None:
         from mural_tf.search import commands
-        from mural_tf.search.fields import parse_filters
+        from mural_tf.search.items import parse_filters
 
         commands.remove(flag["index"], names, parse_filters(flag["filter"]), flag["gone"], flag["dry_run"])
 

@@ -264,8 +264,7 @@ def _index(folder: pathlib.Path, config: ConfigDict) -> pathlib.Path:
     from mural_tf.runs.report_page import NAME as RUN_PAGE
     from mural_tf.search.build import build_index
     from mural_tf.search.commands import calibrate_index
-    from mural_tf.search.pages import write_gallery
-    from mural_tf.search.queries import search
+    from mural_tf.search.queries import search, write_gallery
 
     embedder = load(str(_model_of(folder)))
     with local_folder(folder / INDEX) as place:

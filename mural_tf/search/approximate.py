@@ -6,28 +6,40 @@ Two structures, both over 8-bit codes of the vectors (a quarter of float32):
 - hnsw (Malkov and Yashunin, 2018): a graph of neighbours, walked with a queue of length `effort` (`efSearch`).
 
 The candidates, four times as many as asked for, are scored again with the stored vectors: scores are exact, and only
-the candidates approximate. What recall an `effort` gives is measured in `mural_tf.search.recall`.
+the candidates approximate.
+
+What recall an `effort` gives is measured for every kind of query separately. An index that finds nearly all neighbours
+of an image's vector may miss those of a sentence's: sentences lie elsewhere in the space than the images that the
+structure was built on, and sentences of one language elsewhere than another's. So the effort is chosen for the worst.
 """
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import dataclasses
+import heapq
+import itertools
 import json
 import logging
 import math
 import mmap
 import os
 import pathlib
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
+from tqdm import tqdm
 
 from mural_tf.errors import UserError
 from mural_tf.files import whole, write_whole
 from mural_tf.metrics import top_k
+from mural_tf.search.items import IMAGES, read_image
 
 FILE, REPORT = "approximate.faiss", "recall.json"
 LISTS, HNSW = "inverted_lists", "hnsw"
-METHODS = ("none", "auto", LISTS, HNSW)
 SMALL = 20_000  # items up to which an exact search takes milliseconds and "auto" builds nothing
 LARGE = 500_000  # with more items "auto" takes inverted lists: a graph takes longer to build
 SMALLEST_LIST = 39  # vectors in a cell on average, the fewest that faiss's k-means takes without a warning
@@ -62,10 +74,10 @@ def choose(count: int, method: str = "auto") -> Parameters | None:
 
     Cells are the power of two nearest to 4 sqrt(count), as in faiss's guidelines, fewer for small indexes; a
     graph has 32 links per node.
-    Raises `UserError` for an unknown method, or fewer vectors than inverted lists can be learnt from.
+    Raises `UserError` for fewer vectors than inverted lists can be learnt from.
+
+    `method`: "none", "auto", `LISTS` or `HNSW`.
     """
-    if method not in METHODS:
-        raise UserError(f"Unknown approximate method {method!r}; known: {', '.join(METHODS)}.")
     if method == "none" or count < 2 or (method == "auto" and count <= SMALL):
         return None
     if method == HNSW or (method == "auto" and count < LARGE):
@@ -76,16 +88,19 @@ def choose(count: int, method: str = "auto") -> Parameters | None:
     return Parameters(LISTS, 2 ** min(most, round(math.log2(4 * math.sqrt(count)))))
 
 
+@dataclasses.dataclass
 class ApproximateIndex:
     """A faiss index and how hard to look in it.
 
     Attributes:
+      index: of faiss.
       parameters: how it was built.
       effort: cells visited, or length of the queue.
     """
 
-    def __init__(self, index, parameters: Parameters, effort: int):
-        self.index, self.parameters, self.effort = index, parameters, effort
+    index: Any
+    parameters: Parameters
+    effort: int
 
     def search(
         self, vectors: np.ndarray, k: int, embeddings: np.ndarray, among: np.ndarray | None = None
@@ -163,12 +178,10 @@ def forget(array: np.ndarray) -> None:
         mapped.madvise(mmap.MADV_DONTNEED)
 
 
-def build(embeddings: np.ndarray, parameters: Parameters, tell=lambda count: None) -> ApproximateIndex:
+def build(embeddings: np.ndarray, parameters: Parameters, progress: bool = False) -> ApproximateIndex:
     """Builds over L2-normalised embeddings [N, D]; deterministic sample.
 
     Memory, beyond the structure itself: the sample, and one block of embeddings that are memory-mapped.
-
-    `tell(count)` hears of vectors added.
     """
     faiss = import_faiss()
     count, size = embeddings.shape
@@ -189,11 +202,9 @@ def build(embeddings: np.ndarray, parameters: Parameters, tell=lambda count: Non
         forget(embeddings)
     index.train(sample)
     del sample, chosen
-    for begin in range(0, count, BLOCK):
-        block = np.asarray(embeddings[begin : begin + BLOCK], np.float32)
-        index.add(block)
+    for begin in tqdm(range(0, count, BLOCK), f"Building {parameters.method}", disable=not progress):
+        index.add(np.asarray(embeddings[begin : begin + BLOCK], np.float32))
         forget(embeddings)
-        tell(len(block))
     return ApproximateIndex(index, parameters, parameters.efforts[-1])
 
 
@@ -227,15 +238,6 @@ def load(folder: str | os.PathLike, count: int) -> ApproximateIndex | None:
     return ApproximateIndex(index, parameters, effort)
 
 
-def has_faiss() -> bool:
-    """Tells whether faiss can be imported."""
-    try:
-        import_faiss()
-    except UserError:
-        return False
-    return True
-
-
 def import_faiss():
     """Imports faiss, or raises `UserError` that says how to install it."""
     logging.getLogger("faiss.loader").setLevel(logging.WARNING)  # it logs which of its libraries it looks for
@@ -247,3 +249,166 @@ def import_faiss():
             "give --approximate=none to `index`, --exact to `query`."
         ) from None
     return faiss
+
+
+# Recall.
+
+K = 10
+TARGET = 0.95
+TOGETHER = 20  # queries that are measured together: the system maps 100 kB and more around each of their candidates
+ENOUGH = 20  # groups of at least as many queries take part in the choice of the effort
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """Queries of one modality and language: vectors [Q, D]; `own`: int64 [Q], their own rows, which do not count."""
+
+    vectors: np.ndarray
+    own: np.ndarray | None = None
+
+    @property
+    def wanted(self) -> int:
+        """How many results are asked for."""
+        return K if self.own is None else K + 1
+
+    def others(self, scores: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Drops a query itself from its results, or the last result if it is not among them: scores [Q, K]."""
+        if self.own is None:
+            return scores
+        is_own = rows == self.own[:, None]
+        is_own[~is_own.any(axis=1), -1] = True
+        return scores[~is_own].reshape(len(scores), -1)
+
+
+def recall(scores: np.ndarray, exact_scores: np.ndarray) -> float:
+    """Returns the mean share of the exact results that were found, 0..1.
+
+    A result counts if it scores at least what the last exact one does, so that one tied row is as good as another.
+
+    Args:
+      scores: exact dot products of what was found, [Q, K].
+      exact_scores: those of the exact results, [Q, K], falling.
+    """
+    rounding = 1e-6  # the same product, taken in another order
+    return float(np.mean(scores >= exact_scores[:, -1:] - rounding))
+
+
+def choose_effort(
+    approximate: ApproximateIndex, embeddings: np.ndarray, groups: Mapping[str, Group], target: float = TARGET
+) -> dict[str, object]:
+    """Sets the smallest effort whose recall@10 reaches `target` in every group, and returns a report.
+
+    Args:
+      approximate: its `effort` is changed.
+      embeddings: [N, D], what it was built on.
+      groups: name ("image", "text/sw") -> queries; groups of fewer than 20 are reported, but do not choose.
+      target: 0..1.
+
+    Returns:
+      JSON values: k, target, reached, groups -> {queries, recall}, and the efforts tried with each group's recall.
+    """
+    truth = {name: group.others(*exact(group.vectors, embeddings, group.wanted)) for name, group in groups.items()}
+    choosing = [name for name, group in groups.items() if len(group.vectors) >= ENOUGH] or list(groups)
+    tried, measured = [], {}
+    for effort in approximate.parameters.efforts:
+        approximate.effort = effort
+        measured = {name: _measure(approximate, embeddings, group, truth[name]) for name, group in groups.items()}
+        worst = min(choosing, key=measured.get)
+        recalls = {name: round(value, 4) for name, value in measured.items()}
+        tried.append({"effort": effort, "worst": worst, "recall": recalls})
+        if measured[worst] >= target:
+            break
+    return {
+        "k": K,
+        "target": target,
+        "reached": measured[worst] >= target,
+        "groups": {name: {"queries": len(group.vectors), "recall": recalls[name]} for name, group in groups.items()},
+        "tried": tried,
+    }
+
+
+def _measure(approximate: ApproximateIndex, embeddings: np.ndarray, group: Group, truth: np.ndarray) -> float:
+    found = []
+    for begin in range(0, len(group.vectors), TOGETHER):
+        found.append(approximate.search(group.vectors[begin : begin + TOGETHER], group.wanted, embeddings))
+        forget(embeddings)
+    return recall(group.others(*map(np.concatenate, zip(*found))), truth)
+
+
+def to_lines(report: Mapping, approximate: ApproximateIndex) -> list[str]:
+    """Returns the report as lines to print, the worst groups first."""
+    parameters = approximate.parameters
+    lines = [
+        f"Approximate: {parameters.method} of size {parameters.size}, effort {approximate.effort}.",
+        f"Recall@{report['k']} against exact search (at least {report['target']} "
+        + ("in every group):" if report["reached"] else "was not reached at the largest effort):"),
+    ]
+    for name, group in sorted(report["groups"].items(), key=lambda entry: entry[1]["recall"]):
+        few = "  (too few to choose by)" if group["queries"] < ENOUGH else ""
+        lines.append(f"  {name:20} {group['recall']:.3f}  of {group['queries']} queries{few}")
+    return lines
+
+
+PER_GROUP = 100  # queries: 1,000 neighbours to find
+
+
+def collect_queries(index, embedder, queries: Sequence = (), per_group: int = PER_GROUP) -> dict[str, Group]:
+    """Returns "image" and "text/<language>" ("text" where none is known) -> their queries.
+
+    In an index of images the images ask for their neighbours, and captions from the records and `queries` for images;
+    in one of texts, texts ask for their neighbours, and the images they describe for texts.
+    """
+    rows: dict[str, list[int]] = collections.defaultdict(list)
+    texts: dict[str, list[str]] = collections.defaultdict(list)
+    if index.kind == IMAGES:
+        rows["image"] = _sample(range(len(index)), per_group)
+        texts = _sample_texts((caption for item in index.table for caption in item.captions), per_group)
+    else:
+        by_language = collections.defaultdict(list)
+        for row, item in enumerate(index.table):
+            by_language[_name(item.language)].append(row)
+        rows = {name: _sample(own, per_group) for name, own in by_language.items()}
+    for query in queries:
+        texts[_name(query.language)].append(query.text)
+    groups = {name: Group(np.asarray(index.embeddings[own], np.float32), np.array(own)) for name, own in rows.items()}
+    for name, sentences in sorted(texts.items()):
+        groups[f"{name} (given)" if name in groups else name] = Group(embedder.encode_text(sentences))
+    if index.kind != IMAGES:
+        images = _described_images(index, per_group)
+        if images:
+            groups["image"] = Group(embedder.encode_image(images, on_error="skip")[0])
+    return {name: group for name, group in groups.items() if len(group.vectors)}
+
+
+def _name(language: str) -> str:
+    return f"text/{language}" if language else "text"
+
+
+def _sample(rows: Sequence[int], count: int) -> list[int]:
+    """Returns up to `count` of the rows, spread evenly."""
+    if len(rows) <= count:
+        return list(rows)
+    return [rows[i * len(rows) // count] for i in range(count)]
+
+
+def _sample_texts(captions: Iterable[tuple[str, str]], count: int) -> dict[str, list[str]]:
+    """Returns up to `count` texts per language: those with the smallest checksums, whatever their order."""
+    kept: dict[str, set[tuple[int, str]]] = collections.defaultdict(set)
+    for language, text in captions:
+        entries = kept[_name(language)]
+        entries.add((-zlib.crc32(text.encode("utf-8", "replace")), text))
+        if len(entries) > 100 * count:
+            kept[_name(language)] = set(heapq.nlargest(count, entries))
+    chosen = {name: sorted(text for _, text in heapq.nlargest(count, entries)) for name, entries in kept.items()}
+    return collections.defaultdict(list, chosen)
+
+
+def _described_images(index, count: int) -> list[bytes]:
+    """Returns the distinct images that a sample of the texts describes, as far as they can be read."""
+    items = [index.describe(row) for row in _sample(range(len(index)), 4 * count)]
+    distinct = {(item.path, item.offset): item for item in items if item.has_image}
+    images = []
+    for item in itertools.islice(distinct.values(), count):
+        with contextlib.suppress(OSError, ValueError):
+            images.append(read_image(item))
+    return images

@@ -24,17 +24,15 @@ import numpy as np
 from tqdm import tqdm
 
 from mural_tf.data.pictures import read_file
-from mural_tf.data.shards import Manifest, manifest_path, places_path, read_manifest
+from mural_tf.data.shards import manifest_path, places_path, read_manifest
 from mural_tf.errors import UserError
 from mural_tf.files import as_path, exclusive_lock, json_field, publish, read_json, save_array, whole, write_whole
-from mural_tf.hashes import bytes_hash
 from mural_tf.search import approximate, collect, confidence, embed
 from mural_tf.search import index as index_files
 from mural_tf.search.approximate import forget
-from mural_tf.search.changes import BUILDING, JOINED, changing
 from mural_tf.search.collect import Found, Piece, Seen, Unreadable
-from mural_tf.search.embed import DTYPES, EmbedShard, array_header, encode, key_of
-from mural_tf.search.index import Fingerprint, Index, read_array, take
+from mural_tf.search.embed import DTYPES, ShardWriter, encode
+from mural_tf.search.index import BUILDING, JOINED, Fingerprint, Index, changing, read_array, take
 from mural_tf.search.items import IMAGES, TOGETHER, Item, content_of, from_json, write_items
 
 if TYPE_CHECKING:  # TensorFlow, which commands do without until they embed
@@ -73,13 +71,6 @@ class Shard(NamedTuple):
                 forget(vectors)
 
 
-def _blocks_of(index: Index) -> Iterator[tuple[list[Item], np.ndarray]]:
-    """Yields the items and vectors of an index as `Shard.blocks` does."""
-    for begin in range(0, len(index), TOGETHER):
-        yield index.table.block(begin, begin + TOGETHER), index.embeddings[begin : begin + TOGETHER]
-        forget(index.embeddings)
-
-
 class Building:
     """The unfinished index in `output`: new, or that of an interrupted run of the same command.
 
@@ -100,7 +91,7 @@ class Building:
     ):
         self.output, self.asked, self.model, self.complete, self.prune = output, asked, model, complete, prune
         self.folder, self.kind, self.width = output / BUILDING, asked["kind"], model.probes.shape[1]
-        self._seen, self._lock = Seen(), contextlib.ExitStack()
+        self._seen, self._lock = Seen(self.kind), contextlib.ExitStack()
         plan, probes = self.folder / PLAN, self.folder / index_files.PROBES
         foreign = output.exists() and (not output.is_dir() or any(path != self.folder for path in output.iterdir()))
         if foreign and not plan.exists() and complete is None:
@@ -129,27 +120,25 @@ class Building:
         """Makes shards of the pieces that have none, without what earlier shards, or a complete index, hold."""
         if self.is_joined:
             return
-        done = {tuple(source) for manifest in self._manifests() for source in manifest.sources}
+        done = {tuple(source) for number in self._numbers() for source in self._sources(number)}
         missing = [[piece for piece in group if piece.unit[:4] not in done] for group in groups]
         missing = [group for group in missing if group]
         if missing or self.prune:
             for entry in collect.read(self.kind, (one for group in groups for one in group if one.unit[:4] in done)):
-                bar.update(int(self._seen.add(collect.hash_of(key_of(self.kind, entry)))))
-        write = EmbedShard(
-            *(embedder, self.folder, self.kind, self.asked["dtype"], self.width, batch_size),
-            seen=self._seen,
-            tell=bar.update,
-            choose=self._changed,
-        )
+                bar.update(int(self._seen.add(entry)))
         for number, group in enumerate(missing, start=len(self._numbers())):
-            list(write((number, group)))
+            shard = ShardWriter(self.kind, self.asked["dtype"], self.width)
+            found = shard.distinct(collect.read(self.kind, group), self._seen)
+            shard.encode(embedder, self._changed(found, shard, bar), batch_size)
+            shard.write(self.folder, number, group)
 
-    def _changed(self, found: Iterable[Found], files: embed.ShardFiles) -> Iterator[Found]:
+    def _changed(self, found: Iterable[Found], shard: ShardWriter, bar: tqdm) -> Iterator[Found]:
         """Of what was found yields what is to be encoded, because it is new or another image, with its `content`.
 
         What has the image it had, but other captions, fields or another place, goes to the shard with its vector.
         """
         for entry in found:
+            bar.update()
             if isinstance(entry, Unreadable):
                 yield entry
                 continue
@@ -158,22 +147,22 @@ class Building:
                 with contextlib.suppress(OSError, ValueError):  # the encoder will say why
                     content = content if isinstance(content, bytes) else read_file(content)
                     item = dataclasses.replace(item, content=content_of(content))
-            row = self._known.number(collect.hash_of(collect.key_of(self.kind, item)))
+            row = self._known.number(item)
             before = None if row is None else self.complete.describe(row)
             if before is None or before.content != item.content or (self.kind == IMAGES and not item.content):
                 yield item, content
             elif before != item:
-                files.add([item], self.complete.embeddings[row][None])
+                shard.add([item], self.complete.embeddings[row][None])
 
     @functools.cached_property
     def _known(self) -> Seen:
         """The keys of the complete index and their rows, without the removed ones."""
-        known, removed = Seen(), set()
+        known, removed = Seen(self.kind), set()
         if self.complete is not None:
             removed.update(self.complete.removed.tolist())
             for row, item in enumerate(self.complete.table):
                 if row not in removed:
-                    known.add(collect.hash_of(collect.key_of(self.kind, item)), row)
+                    known.add(item, row)
         return known
 
     def put_together(self, further: Sequence[Shard] = ()) -> None:
@@ -183,7 +172,7 @@ class Building:
         """
         joined = self.folder / JOINED
         if not self.is_joined:
-            shards = [*self._shards(), *further]
+            shards = [*map(self._shard, self._numbers()), *further]
             stays, enters = self._choose(shards)
             if self.complete is not None and stays.sum() == self.complete.count and not any(map(np.any, enters)):
                 shutil.rmtree(self.folder)
@@ -208,23 +197,22 @@ class Building:
         Of rows with one key the first enters, unless it is what the complete index has; if it enters, that one goes.
         """
         stays = np.zeros(len(self.complete) if self.complete is not None else 0, bool)
-        for _, row in self._known:
-            stays[row] = True
-        met, enters = Seen(), []
+        stays[list(self._known.numbers())] = True
+        met, enters = Seen(self.kind), []
         for shard in shards:
             enters.append([])
             for items, vectors in shard.blocks(self.width):
                 for item, vector in zip(items, vectors):
-                    key = collect.hash_of(collect.key_of(self.kind, item))
-                    row = self._known.number(key)
-                    enters[-1].append(met.add(key) and not self._has(row, item, vector))
+                    row = self._known.number(item)
+                    enters[-1].append(met.add(item) and not self._has(row, item, vector))
                     if enters[-1][-1] and row is not None:
                         stays[row] = False
                 if self.complete is not None:
                     forget(self.complete.embeddings)
         if self.prune:
-            gone = [row for key, row in self._known if met.number(key) is None and self._seen.number(key) is None]
-            stays[gone] = False
+            for row in np.flatnonzero(stays).tolist():
+                item = self.complete.describe(row)
+                stays[row] = met.number(item) is not None or self._seen.number(item) is not None
         return stays, [np.array(rows, bool) for rows in enters]
 
     def _has(self, row: int | None, item: Item, vector: np.ndarray) -> bool:
@@ -236,22 +224,23 @@ class Building:
 
     def _join(self, shards: Sequence[Shard], chosen: Sequence[np.ndarray], folder: pathlib.Path) -> None:
         """Writes the files of the index: the rows chosen, bool [N], of the complete index and of each shard."""
-        count, dtype = int(sum(map(np.sum, chosen))), self.asked["dtype"]
+        count = int(sum(map(np.sum, chosen)))
         skipped = _join_skipped(shards, folder / index_files.SKIPPED)
         if not count:
             shutil.rmtree(self.folder)
             raise UserError(f"None of the {skipped} {self.kind} can be read.")
-        sources = [_blocks_of(self.complete) if self.complete is not None else ()]
+        sources = [self.complete.blocks() if self.complete is not None else ()]
         sources += [shard.blocks(self.width) for shard in shards]
+        dtype = np.dtype(self.asked["dtype"])
+        header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (count, self.width)}
         with whole(folder / index_files.VECTORS) as partial, partial.open("wb") as file:
-            file.write(array_header(count, self.width, dtype))
+            np.lib.format.write_array_header_1_0(file, header)
 
             def items() -> Iterator[Item]:
                 for blocks, rows in zip(sources, chosen):
-                    left = rows
                     for found, vectors in blocks:
-                        here, left = left[: len(found)], left[len(found) :]
-                        file.write(np.ascontiguousarray(vectors[here], dtype).tobytes())
+                        here, rows = rows[: len(found)], rows[len(found) :]
+                        file.write(vectors[here].astype(dtype).tobytes())
                         yield from itertools.compress(found, here)
 
             with whole(folder / index_files.ITEMS) as items_file:
@@ -272,24 +261,22 @@ class Building:
         }
         return json.dumps(description, indent=2, ensure_ascii=False) + "\n"
 
-    def _shards(self) -> list[Shard]:
-        """Returns the finished ones."""
-        names = ((self.folder / "parts" / f"{number:06d}", number) for number in self._numbers())
-        return [
-            Shard(name.with_suffix(".vectors.npy"), name.with_suffix(".items.jsonl"), places_path(self.folder, number))
-            for name, number in names
-        ]
-
     def _numbers(self) -> list[int]:
+        """Returns those of the finished shards."""
         return sorted(int(path.stem) for path in (self.folder / "parts").glob("[0-9]" * 6 + ".json"))
 
-    def _manifests(self) -> Iterator[Manifest]:
-        for number in self._numbers():
-            try:
-                yield read_manifest(self.folder, number)
-            except (ValueError, TypeError, KeyError) as error:
-                path = manifest_path(self.folder, number)
-                raise UserError(f"{path} is damaged ({error}): delete {self.folder} and index again.") from None
+    def _shard(self, number: int) -> Shard:
+        name = self.folder / "parts" / f"{number:06d}"
+        skipped = places_path(self.folder, number)
+        return Shard(name.with_suffix(".vectors.npy"), name.with_suffix(".items.jsonl"), skipped)
+
+    def _sources(self, number: int) -> list[list]:
+        """Returns what a finished shard was made of."""
+        try:
+            return read_manifest(self.folder, number).sources
+        except (ValueError, TypeError, KeyError) as error:
+            path = manifest_path(self.folder, number)
+            raise UserError(f"{path} is damaged ({error}): delete {self.folder} and index again.") from None
 
 
 def check_asked(output: pathlib.Path, before: dict, asked: dict) -> None:
@@ -304,18 +291,16 @@ def check_asked(output: pathlib.Path, before: dict, asked: dict) -> None:
 
 def _join_skipped(shards: Sequence[Shard], path: pathlib.Path) -> int:
     """Writes place[TAB]reason of what the shards could not read, each place once; returns how many."""
-    seen, count = Seen(), 0
+    seen = set()
     with whole(path) as partial, partial.open("wb") as file:
         for shard in shards:
-            if shard.skipped is None or not shard.skipped.is_file():
-                continue
-            with shard.skipped.open("rb") as lines:
-                for line in lines:
-                    reason, _, place = line.rstrip(b"\n").partition(b"\t")
-                    if seen.add(bytes_hash(place)):
-                        count += 1
-                        file.write(b"%s\t%s.\n" % (place, reason))
-    return count
+            lines = shard.skipped.read_bytes().splitlines() if shard.skipped and shard.skipped.is_file() else ()
+            for line in lines:
+                reason, _, place = line.partition(b"\t")
+                if place not in seen:
+                    seen.add(place)
+                    file.write(b"%s\t%s.\n" % (place, reason))
+    return len(seen)
 
 
 PART = 1024  # items in a shard, about
@@ -332,8 +317,8 @@ def index_in_memory(
 
     Raises `UserError` if nothing can be read.
     """
-    seen = Seen()
-    distinct = (entry for entry in found if seen.add(collect.hash_of(key_of(kind, entry))))
+    seen = Seen(kind)
+    distinct = (entry for entry in found if seen.add(entry))
     items, embeddings, skipped = encode(embedder, distinct, kind, batch_size, progress)
     if not items:
         raise UserError(f"None of the {len(skipped)} {kind} can be read.")
@@ -376,12 +361,12 @@ def build_index(
     files = collect.list_files(kind, names, split)  # mistakes show before anything is written
     asked = {"kind": kind, "sources": [collect.absolute(name) for name in names], "split": split, "dtype": dtype}
 
-    def encode_into(building: Building) -> Sequence[Shard]:
+    def fill(building: Building) -> None:
         with tqdm(desc=f"Indexing {kind}", unit=f" {kind}", disable=not progress) as bar:
             building.encode(embedder, collect.cut_files(kind, files, part), batch_size, bar)
-        return ()
+        building.put_together()
 
-    return _make(output, asked, take(embedder), update, prune, encode_into)
+    return _make(output, asked, take(embedder), update, prune, fill)
 
 
 def index_embeddings(
@@ -399,7 +384,7 @@ def index_embeddings(
     """
     described, model, shards = open_embeddings(folder)
     asked = {name: described[name] for name in ("kind", "split", "dtype")} | {"sources": [collect.absolute(folder)]}
-    return _make(output, asked, model, update, prune, lambda building: shards)
+    return _make(output, asked, model, update, prune, lambda building: building.put_together(shards))
 
 
 def _make(
@@ -408,9 +393,9 @@ def _make(
     model: Fingerprint,
     update: bool,
     prune: bool,
-    fill: Callable[[Building], Sequence[Shard]],
+    fill: Callable[[Building], None],
 ) -> Index:
-    """Opens the index in a folder, or makes or updates it with the shards that `fill` writes and those it returns."""
+    """Opens the index in a folder, or lets `fill` make or update it."""
     output, complete = as_path(output), None
     if not isinstance(output, pathlib.Path):
         raise UserError(f"{output}: an index is made on this machine: remote_folders.local_folder gives a folder.")
@@ -421,7 +406,7 @@ def _make(
         if not update:
             return complete
     with contextlib.closing(Building(output, asked, model, complete, prune)) as building:
-        building.put_together(fill(building))
+        fill(building)
     return index_files.load_index(output)
 
 
@@ -440,19 +425,10 @@ def open_embeddings(folder: str | os.PathLike) -> tuple[dict, Fingerprint, list[
     for number in range(count):
         manifest = folder / embed.shard_name("manifest", number, count)
         for part in json_field(read_json(manifest), "parts", list[dict], manifest):
-            _check_part(folder / json_field(part, "name", str, manifest), part)
+            file = folder / json_field(part, "name", str, manifest)
+            if not file.is_file() or f"{google_crc32c.value(file.read_bytes()):08x}" != part.get("crc32c"):
+                raise UserError(f"{file} is missing, damaged or another one than its manifest describes: embed again.")
         shards.append(Shard(*(folder / embed.shard_name(kind, number, count) for kind in ("vectors", "items"))))
     shards[0] = shards[0]._replace(skipped=folder / index_files.SKIPPED)
     probes, made_by = np.array(read_array(folder / index_files.PROBES)), described["made_by"]
     return described, Fingerprint(probes, str(made_by.get("path", "")), made_by.get("step")), shards
-
-
-def _check_part(path: pathlib.Path, part: dict) -> None:
-    """Raises `UserError` unless a file has the checksum that its manifest says."""
-    checksum = google_crc32c.Checksum()
-    if path.is_file():
-        with path.open("rb") as file:
-            while chunk := file.read(1 << 20):
-                checksum.update(chunk)
-    if checksum.hexdigest().decode() != part.get("crc32c"):
-        raise UserError(f"{path} is missing, damaged or another one than its manifest describes: embed again.")

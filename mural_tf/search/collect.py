@@ -8,6 +8,7 @@ yielded as `Unreadable`. Workers read `Piece`s, files or parts of them; `find` r
 from __future__ import annotations
 
 import glob
+import itertools
 import os
 import pathlib
 import sqlite3
@@ -21,10 +22,8 @@ from mural_tf.data.record_format import IMAGE_TEXT, TEXT_PAIRS, Example, missing
 from mural_tf.errors import UserError
 from mural_tf.files import as_path, open_path
 from mural_tf.files import find as find_paths
-from mural_tf.hashes import bytes_hash
 from mural_tf.paths import RemotePath
-from mural_tf.search.fields import fields_by_id, fields_file
-from mural_tf.search.items import IMAGES, KINDS, TEXTS, Item, image_of_record
+from mural_tf.search.items import IMAGES, KINDS, TEXTS, Item, fields_by_id, fields_file, image_of_record
 from mural_tf.text_files import WHOLE, Unit, cut, read_lines, unpacked_size
 
 TABLE, RECORDS = ".tsv", ".tfrecord"
@@ -156,12 +155,12 @@ def _files_of_folder(kind: str, folder: pathlib.Path, split: str) -> list[tuple[
         names = [str(shard) for shard in shards]
         return [(name, name) for name in sorted([*names, *missing_shards(names)])]  # `_read` names the missing
     endings = ENDINGS if kind == IMAGES else ()
-    found = []
-    for path in folder.rglob("*"):
-        ending = path.suffix.lower()
-        is_record_file = ending == RECORDS and path.parent.name != TEXT_PAIRS  # those hold no images
-        if ending[1:] in endings or is_record_file:
-            found.append((str(path.relative_to(folder)), str(path)))
+    found = [
+        (str(path.relative_to(folder)), str(path))
+        for path in folder.rglob("*")
+        if path.suffix.lower()[1:] in endings
+        or (path.suffix.lower() == RECORDS and path.parent.name != TEXT_PAIRS)  # those hold no images
+    ]
     return [(path, name) for name, path in sorted(found)]
 
 
@@ -192,21 +191,19 @@ def _read_table(unit: Unit) -> Iterator[Found]:
     """Lines of path[TAB]caption[TAB]language of the caption[TAB]fields; a missing file shows when it is read."""
     folder, columns = as_path(unit.path).parent, _columns(unit, OF_IMAGES)
     for line in _lines(unit):
-        if isinstance(line, Unreadable):
+        cells = [] if isinstance(line, Unreadable) else line.split("\t")
+        if not cells:
             yield line
-            continue
-        cells = line.split("\t")
-        if cells == columns:
-            continue
-        name, caption, language = [*cells, "", ""][:3]
-        path = folder / name
-        captions = ((language, caption),) if caption else ()
-        try:
-            path_below(folder, name)  # the table may be anybody's, and what it names will be shown
-        except BadImage as error:
-            yield Unreadable(name, f"{str(error).capitalize()}.", (unit.path, name))
-        else:
-            yield Item(name, absolute(str(path)), captions=captions, fields=_fields(columns, cells, OF_IMAGES)), path
+        elif cells != columns:
+            name, caption, language = [*cells, "", ""][:3]
+            path, captions = folder / name, ((language, caption),) if caption else ()
+            try:
+                path_below(folder, name)  # the table may be anybody's, and what it names will be shown
+            except BadImage as error:
+                yield Unreadable(name, f"{str(error).capitalize()}.", (unit.path, name))
+            else:
+                fields = _fields(columns, cells, OF_IMAGES)
+                yield Item(name, absolute(str(path)), captions=captions, fields=fields), path
 
 
 def _read_texts(unit: Unit) -> Iterator[Found]:
@@ -241,36 +238,26 @@ def _lines(unit: Unit) -> Iterator[str | Unreadable]:
     """Yields the lines that hold something, and those that cannot be read."""
     problems: list[tuple[str, str]] = []
     part = unit.part(unpacked_size(as_path(unit.path))) if unit.parts > 1 else WHOLE
-    for _, line in read_lines(unit.path, lambda *problem: problems.append(problem), part):
+    lines = read_lines(unit.path, lambda *problem: problems.append(problem), part)
+    for _, line in itertools.chain(lines, [(0, None)]):
         if line is not None and line.strip():
             yield line
-        if problems:
-            yield from _bad_lines(unit.path, problems)
-    yield from _bad_lines(unit.path, problems)
-
-
-def _bad_lines(file: str, problems: list[tuple[str, str]]) -> Iterator[Unreadable]:
-    """Yields what `read_lines` has reported since the last call."""
-    for reason, place in problems:
-        yield Unreadable(place, f"{reason[0].upper()}{reason[1:]}.", (file, place))
-    problems.clear()
+        for reason, place in problems:
+            yield Unreadable(place, f"{reason[0].upper()}{reason[1:]}.", (unit.path, place))
+        problems.clear()
 
 
 def _read_records(kind: str, unit: Unit) -> Iterator[Found]:
     """Items of the records that are whole; what is lost between them stands, with its number, where it was."""
     path, lost, fields_of = unit.path, [], fields_by_id(fields_file(unit.path))
     part = unit.part(as_path(path).stat().st_size) if unit.parts > 1 else WHOLE
-    for offset, serialized in tfrecord.read_all(path, lambda *problem: lost.append(problem), open_path, *part):
-        yield from _unreadable_records(path, lost)
-        yield from _read_record(kind, path, offset - tfrecord.HEADER, serialized, fields_of)
-    yield from _unreadable_records(path, lost)
-
-
-def _unreadable_records(path: str, lost: list[tuple[str, str, int]]) -> Iterator[Unreadable]:
-    """Yields what `tfrecord.read_all` has reported since the last call."""
-    for problem, place, count in lost:
-        yield Unreadable(place, f"{count} x {problem}.", (path, place), count)
-    lost.clear()
+    found = tfrecord.read_all(path, lambda *problem: lost.append(problem), open_path, *part)
+    for offset, serialized in itertools.chain(found, [(0, None)]):
+        for problem, place, count in lost:
+            yield Unreadable(place, f"{count} x {problem}.", (path, place), count)
+        lost.clear()
+        if serialized is not None:
+            yield from _read_record(kind, path, offset - tfrecord.HEADER, serialized, fields_of)
 
 
 def _read_record(kind: str, path: str, offset: int, serialized: bytes, fields_of) -> Iterator[Found]:
@@ -306,34 +293,31 @@ def key_of(kind: str, item: Item) -> tuple[str, str]:
     return (os.path.dirname(item.path), item.name) if item.offset >= 0 else ("", item.path)
 
 
-def hash_of(key: Iterable[str]) -> int:
-    """Returns 64 bits that stand for a key."""
-    return bytes_hash("\0".join(key).encode("utf-8", "surrogatepass"))
-
-
 class Seen:
-    """Hashes that were met, and a number with each; in a temporary file where they are many.
+    """Keys that were met of items of a kind, and a number with each; in a temporary file where they are many."""
 
-    Two of N different keys have one hash, so that an item is lost, with a probability of N^2 / 2^65: one in a million
-    for six million items, one in forty for a billion.
-    """
-
-    def __init__(self):
+    def __init__(self, kind: str):
+        self._kind = kind
         self._database = sqlite3.connect("", isolation_level=None, check_same_thread=False)  # encoders read in threads
         weakref.finalize(self, self._database.close)
-        table = "CREATE TABLE seen (hash INTEGER PRIMARY KEY, number INTEGER)"  # of 64 bits with a sign
+        table = "CREATE TABLE seen (key BLOB PRIMARY KEY, number INTEGER) WITHOUT ROWID"
         self._database.executescript(f"PRAGMA journal_mode = OFF; {table}; BEGIN")
 
-    def add(self, value: int, number: int = 0) -> bool:
-        """Tells whether a hash, 0 to 2^64 - 1, is new, and keeps its number if it is."""
-        return self._database.execute("INSERT OR IGNORE INTO seen VALUES (?, ?)", (value - 2**63, number)).rowcount > 0
+    def _key(self, entry: Found | Item) -> bytes:
+        item = entry if isinstance(entry, (Item, Unreadable)) else entry[0]
+        key = item.key if isinstance(item, Unreadable) else key_of(self._kind, item)
+        return "\0".join(key).encode("utf-8", "surrogatepass")
 
-    def number(self, value: int) -> int | None:
-        """Returns the number of a hash, None if it was not met."""
-        found = self._database.execute("SELECT number FROM seen WHERE hash = ?", (value - 2**63,)).fetchone()
+    def add(self, entry: Found | Item, number: int = 0) -> bool:
+        """Tells whether the key of an item, or of an entry of `read`, is new, and keeps its number if it is."""
+        values = self._key(entry), number
+        return self._database.execute("INSERT OR IGNORE INTO seen VALUES (?, ?)", values).rowcount > 0
+
+    def number(self, entry: Found | Item) -> int | None:
+        """Returns the number of a key, None if it was not met."""
+        found = self._database.execute("SELECT number FROM seen WHERE key = ?", (self._key(entry),)).fetchone()
         return found and found[0]
 
-    def __iter__(self) -> Iterator[tuple[int, int]]:
-        """Yields (hash, number)."""
-        for value, number in self._database.execute("SELECT hash, number FROM seen"):
-            yield value + 2**63, number
+    def numbers(self) -> Iterator[int]:
+        """Yields the number of each key."""
+        yield from (number for (number,) in self._database.execute("SELECT number FROM seen"))

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
+import importlib.util
 import itertools
 import pathlib
 import sys
 from collections.abc import Sequence
 
-from tqdm import tqdm
-
 from mural_tf.data.record_format import IMAGE_TEXT
 from mural_tf.errors import UserError
 from mural_tf.files import as_path, json_field, read_json, write_whole
 from mural_tf.remote_folders import local_folder, shown
-from mural_tf.search import approximate, changes, collect, confidence, embed, recall
+from mural_tf.search import approximate, collect, confidence, embed
+from mural_tf.search import index as index_files
 from mural_tf.search.build import PLAN, build_index, index_embeddings, index_in_memory
-from mural_tf.search.changes import BUILDING
-from mural_tf.search.fields import Filter
-from mural_tf.search.index import SKIPPED, Index, load_index, read_description
-from mural_tf.search.items import IMAGES
-from mural_tf.search.pages import write_gallery
+from mural_tf.search.index import BUILDING, SKIPPED, Index, load_index, read_description
+from mural_tf.search.items import IMAGES, Filter
 from mural_tf.search.queries import (
     Query,
     Result,
@@ -32,6 +28,7 @@ from mural_tf.search.queries import (
     search,
     to_json,
     to_lines,
+    write_gallery,
 )
 
 
@@ -158,14 +155,10 @@ class LateModel:
     """The model of an index, which is loaded when it is asked for something: for nothing but vectors it is not."""
 
     def __init__(self, made: Index):
-        self._made = made
-
-    @functools.cached_property
-    def _embedder(self):
-        return model_of(self._made)
+        self._load = functools.cache(lambda: model_of(made))
 
     def __getattr__(self, name: str):
-        return getattr(self._embedder, name)
+        return getattr(self._load(), name)
 
 
 def model_of(made: Index, model: str = ""):
@@ -191,17 +184,16 @@ def _approximate(made: Index, embedder, folder: pathlib.Path, method: str, given
     if parameters is None or (is_there and not given):
         print("Its approximate index is there already." if is_there else "Searched exactly.")
         return
-    if method == "auto" and not approximate.has_faiss():
+    if method == "auto" and not importlib.util.find_spec("faiss"):
         print("Searched exactly, because faiss is not installed: pip install 'mural-tf[search]'.")
         return
     if not is_there:
-        with tqdm(desc=f"Building {parameters.method}", unit=" vectors", total=len(made)) as bar:
-            built = approximate.build(made.embeddings, parameters, bar.update)
-    groups = recall.collect_queries(made, embedder, given)
-    report = recall.choose_effort(built, made.embeddings, groups)
+        built = approximate.build(made.embeddings, parameters, progress=True)
+    groups = approximate.collect_queries(made, embedder, given)
+    report = approximate.choose_effort(built, made.embeddings, groups)
     approximate.save(folder, built, report)
     made.approximate = built
-    print("\n".join(recall.to_lines(report, built)))
+    print("\n".join(approximate.to_lines(report, built)))
     if made.kind == IMAGES and not any(name.startswith("text") for name in groups):
         print(
             "Warning: recall was not measured for sentences, because none is known: give some in the languages that "
@@ -210,37 +202,27 @@ def _approximate(made: Index, embedder, folder: pathlib.Path, method: str, given
         )
 
 
-@dataclasses.dataclass(frozen=True)
-class Outputs:
-    """Where results go: `json`, a file or "-", to print them and nothing else; `html`, a page."""
+def check_outputs(html: str = "", json: str = "") -> None:
+    """Raises `UserError` for a file in a folder that is not there."""
+    for flag, file in {"html": html, "json": json}.items():
+        parent = as_path(file).parent
+        if file and isinstance(parent, pathlib.Path) and not parent.is_dir():  # stores have no folders to make
+            raise UserError(f"The folder of --{flag}={file} does not exist.")
 
-    html: str = ""
-    json: str = ""
 
-    def check(self) -> None:
-        """Raises `UserError` for a folder that is not there."""
-        for flag, file in dataclasses.asdict(self).items():
-            parent = as_path(file).parent
-            if file and isinstance(parent, pathlib.Path) and not parent.is_dir():  # stores have no folders to make
-                raise UserError(f"The folder of --{flag}={file} does not exist.")
-
-    def show(self, opened: Index, found: Sequence[Result]) -> None:
-        """Prints and writes the results of an index."""
-        if self.json == "-":
-            print(to_json(opened, found))
-        else:
-            for result in found:
-                print("\n".join(to_lines(opened, result)))
-        notes = sys.stderr if self.json == "-" else sys.stdout
-        if any(result.left_out for result in found):
-            count = sum(result.left_out for result in found)
-            print(f"Left out: {count:,} of {len(found):,} queries, whose first answer is not sure enough.", file=notes)
-        if self.json not in ("", "-"):
-            write_whole(self.json, to_json(opened, found) + "\n")
-            print(f"Written: {self.json}", file=notes)
-        if self.html:
-            write_gallery(self.html, opened, found)
-            print(f"Written: {self.html}", file=notes)
+def show(opened: Index, found: Sequence[Result], html: str = "", json: str = "") -> None:
+    """Prints the results of an index and writes them: `json`, a file or "-" to print nothing else; `html`, a page."""
+    notes = sys.stderr if json == "-" else sys.stdout
+    print(to_json(opened, found) if json == "-" else "\n".join(line for one in found for line in to_lines(opened, one)))
+    left_out = sum(result.left_out for result in found)
+    if left_out:
+        print(f"Left out: {left_out:,} of {len(found):,} queries, whose first answer is not sure enough.", file=notes)
+    if json not in ("", "-"):
+        write_whole(json, to_json(opened, found) + "\n")
+        print(f"Written: {json}", file=notes)
+    if html:
+        write_gallery(html, opened, found)
+        print(f"Written: {html}", file=notes)
 
 
 def query(
@@ -260,10 +242,10 @@ def query(
       model: workdir or export; by default the one that made the index, where it was.
       filters: see `Index.search`.
       least_precision: leave out sentences whose first answer is less sure, see `confidence.Sureness`.
-      outputs: see `Outputs`.
+      outputs: html and json, see `show`.
     """
     check_queries(queries, top)
-    Outputs(**outputs).check()
+    check_outputs(**outputs)
     opened = load_index(index_folder, use_exact)
     if least_precision and opened.confidence is None:
         raise UserError(
@@ -275,7 +257,7 @@ def query(
     check_filters(opened, filters)
     embedder = model_of(opened, model)
     found = leave_out(search(opened, embedder, queries, top, filters), least_precision)
-    Outputs(**outputs).show(opened, found)
+    show(opened, found, **outputs)
     return found
 
 
@@ -293,14 +275,14 @@ def search_once(
     """Searches images exactly without keeping an index; takes what `query` and `build_index` do."""
     check_queries(queries, top)
     found_images = collect.find(IMAGES, [images], split)
-    Outputs(**outputs).check()
+    check_outputs(**outputs)
     embedder = load(model)
     made = index_in_memory(embedder, found_images, IMAGES, batch_size, progress=True)
     if made.skipped:
         print(f"{made.skipped} of {made.skipped + len(made)} images cannot be read.", file=sys.stderr)
     check_filters(made, filters)
     found = search(made, embedder, queries, top, filters)
-    Outputs(**outputs).show(made, found)
+    show(made, found, **outputs)
     return found
 
 
@@ -318,7 +300,7 @@ def remove(
 
     with local_folder(index_folder) as folder:
         check_filters(load_index(folder, use_exact=True), filters)
-        count, of = changes.remove(folder, names, filters, is_wanted, dry_run)
+        count, of = index_files.remove(folder, names, filters, is_wanted, dry_run)
         kind = read_description(folder)["kind"]
     print(f"{count:,} of {of:,} {kind} {'would be' if dry_run else 'are'} removed from {shown(index_folder)}.")
 

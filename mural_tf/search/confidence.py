@@ -29,7 +29,6 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
-import itertools
 import os
 import pathlib
 import unicodedata
@@ -92,10 +91,11 @@ class Answers:
     scores: np.ndarray
     first: np.ndarray
 
-    def rows(self, chosen: np.ndarray) -> Answers:
-        """Returns the sentences of these rows, int64 [R]."""
-        texts = [self.texts[row] for row in chosen]
-        return Answers(texts, self.vectors[chosen], self.scores[chosen], self.first[chosen])
+    def with_others(self, others: Answers) -> Answers:
+        """Returns these sentences and others."""
+        names = ("vectors", "scores", "first")
+        both = (np.concatenate([getattr(self, name), getattr(others, name)]) for name in names)
+        return Answers([*self.texts, *others.texts], *both)
 
 
 @dataclasses.dataclass
@@ -130,14 +130,10 @@ class Confidence:
     def _profiles(self) -> np.ndarray:
         return log_shares(self.counts)
 
-    @functools.cached_property
-    def _known(self) -> np.ndarray:
-        return self.known.astype(np.float32)
-
     def judge(self, answers: Answers) -> list[Sureness]:
         """Returns how sure the first answer to each sentence is."""
         kinds, shown = read_texts(answers.texts, self._profiles)
-        measured = (measure(answers, shown, self._known) - self.center) / self.scale
+        measured = (measure(answers, shown, self.known.astype(np.float32)) - self.center) / self.scale
         odds = design(measured, kinds) @ self.weights
         familiar = np.array([known_share(text, self.scripts) > 0.5 for text in answers.texts])
         probability = np.where(familiar, sigmoid(self.sigmoid[0] + self.sigmoid[1] * odds), 0.0)
@@ -147,11 +143,7 @@ class Confidence:
     def _precision(self, probability: np.ndarray, kinds: np.ndarray) -> np.ndarray:
         """Reads the tables of the kinds, weighted by the probability, [Q, K - 1], that a text is of each."""
         shares = kinds / np.maximum(kinds.sum(axis=1, keepdims=True), 1e-12)
-        place = probability * (len(GRID) - 1)
-        below = np.minimum(place.astype(np.int64), len(GRID) - 2)
-        part = (place - below)[:, None]
-        table = self.precision.T
-        return np.sum(shares * (table[below] * (1.0 - part) + table[below + 1] * part), axis=1)
+        return sum(share * np.interp(probability, GRID, table) for share, table in zip(shares.T, self.precision))
 
 
 # What a sentence shows.
@@ -286,7 +278,7 @@ def precision_of(probability: np.ndarray, shares: np.ndarray) -> np.ndarray:
 
 
 def fit(answers: Answers, right: np.ndarray, images: np.ndarray, kinds: Sequence[str], count: int) -> Confidence:
-    """Fits everything.
+    """Fits everything. What is learnt of a picture's captions is measured by what the other folds know.
 
     Args:
       answers: captions and noise.
@@ -295,27 +287,33 @@ def fit(answers: Answers, right: np.ndarray, images: np.ndarray, kinds: Sequence
       kinds: [Q], `NOISE` or the kind of each caption.
       count: of the items of the index.
     """
-    is_caption = np.array([kind != NOISE for kind in kinds])
+    texts = answers.texts
     names = [*sorted(set(kinds) - {NOISE}), NOISE]
-    captions = np.flatnonzero(is_caption)
+    numbers = np.array([names.index(kind) for kind in kinds])
+    captions = np.flatnonzero(numbers < len(names) - 1)
     spread = captions[np.linspace(0, len(captions) - 1, min(len(captions), MOST_KNOWN), dtype=np.int64)]
     known = answers.vectors[spread].astype(np.float16)
     parts = np.random.default_rng(0).permutation(images.max() + 1)[images] % FOLDS  # pictures, not captions
     folds = [np.flatnonzero(parts == part) for part in range(FOLDS)]
-    numbers = np.array([names.index(kind) for kind in kinds])
-    likely, shown, counts = _read_apart(answers.texts, numbers, folds, len(names))
-    measured = _measure_apart(answers, shown, known.astype(np.float32), images, images[spread])
+    counted = [count_grams([texts[row] for row in fold], numbers[fold], len(names)) for fold in folds]
+    counts = np.sum(counted, axis=0)
+    likely, shown = np.zeros((len(texts), len(names))), np.zeros((len(texts), 3))
+    for fold, own in zip(folds, counted):
+        likely[fold], shown[fold] = read_texts([texts[row] for row in fold], log_shares(counts - own))
+    measured = measure(answers, shown, known.astype(np.float32), hidden=images[:, None] == images[spread])
     center, scale = measured.mean(axis=0), np.maximum(measured.std(axis=0), 1e-6)
     columns = design((measured - center) / scale, likely)
-    odds = _judge_apart(columns, right, folds)
-    scaled = np.stack([np.ones(len(captions)), odds[captions]], axis=1)
-    curve = fit_logistic(scaled, right[captions], 1e-3)
-    probability = sigmoid(scaled @ curve)
+    odds = np.zeros(len(right))
+    for fold in folds:
+        others = np.setdiff1d(np.arange(len(right)), fold)
+        odds[fold] = columns[fold] @ fit_logistic(columns[others], right[others], PENALTY)
+    curve = fit_logistic(np.stack([np.ones(len(captions)), odds[captions]], axis=1), right[captions], 1e-3)
+    probability = sigmoid(curve[0] + curve[1] * odds[captions])
     return Confidence(
         count=count,
         captions=len(captions),
         images=len(np.unique(images[captions])),
-        scripts=tuple(sorted({script for row in captions for script in scripts_of(answers.texts[row])})),
+        scripts=tuple(sorted({script for row in captions for script in scripts_of(texts[row])})),
         counts=counts,
         known=known,
         center=center,
@@ -324,33 +322,6 @@ def fit(answers: Answers, right: np.ndarray, images: np.ndarray, kinds: Sequence
         sigmoid=curve,
         precision=np.stack([precision_of(probability, shares) for shares in likely[captions, :-1].T]),
     )
-
-
-def _read_apart(texts: Sequence[str], kinds: np.ndarray, folds: Sequence[np.ndarray], count: int):
-    """Returns `read_texts` of each fold by the n-grams of the others, and the counts of all."""
-    counted = [count_grams([texts[row] for row in fold], kinds[fold], count) for fold in folds]
-    counts = np.sum(counted, axis=0)
-    likely, shown = np.zeros((len(texts), count)), np.zeros((len(texts), 3))
-    for fold, own in zip(folds, counted):
-        likely[fold], shown[fold] = read_texts([texts[row] for row in fold], log_shares(counts - own))
-    return likely, shown, counts
-
-
-def _measure_apart(answers: Answers, shown, known, images: np.ndarray, owners: np.ndarray) -> np.ndarray:
-    """Returns `measure` of captions, to which the known captions of their own picture are not known."""
-    blocks = np.array_split(np.arange(len(images)), -(-len(images) // 1000))
-    return np.concatenate(
-        [measure(answers.rows(rows), shown[rows], known, images[rows, None] == owners) for rows in blocks]
-    )
-
-
-def _judge_apart(columns: np.ndarray, right: np.ndarray, folds: Sequence[np.ndarray]) -> np.ndarray:
-    """Returns the log-odds of each fold by a regression on the others, float64 [N]."""
-    odds = np.zeros(len(right))
-    for fold in folds:
-        others = np.setdiff1d(np.arange(len(right)), fold)
-        odds[fold] = columns[fold] @ fit_logistic(columns[others], right[others], PENALTY)
-    return odds
 
 
 # Asking an index.
@@ -400,7 +371,17 @@ def learn(index, embedder, pictures=None, queries: Sequence = ()) -> Confidence:
             f"{int(right.sum()):,} of {len(right):,} captions found their picture first, at least {LEAST_RIGHT} must "
             f"and {LEAST_RIGHT} must not."
         )
-    return _fit_with_noise(index, embedder, answers, right, images, kinds)
+    often = collections.Counter(kinds)
+    kinds = [kind if often[kind] >= LEAST_OF_KIND else OTHER for kind in kinds]
+    noise = noise_like(texts, kinds, round(NOISE_SHARE * len(kinds)))
+    refused, _ = ask(index, noise, embedder.encode_text(noise, progress=False))
+    return fit(
+        answers.with_others(refused),
+        np.concatenate([right, np.zeros(len(noise))]),
+        np.concatenate([images, images.max() + 1 + np.arange(len(noise))]),
+        [*kinds, *[NOISE] * len(noise)],
+        index.count,
+    )
 
 
 def _captions(pictures) -> tuple[list[str], list[str], np.ndarray, np.ndarray]:
@@ -438,20 +419,6 @@ def _with_own(index, answers: Answers, own: np.ndarray) -> tuple[Answers, np.nda
     first[:count][wins] = own[wins]
     right = np.sum(first[:count] * own, axis=1) >= SAME
     return dataclasses.replace(answers, scores=scores, first=first), right.astype(np.float64)
-
-
-def _fit_with_noise(index, embedder, answers: Answers, right, images, kinds) -> Confidence:
-    often = collections.Counter(kinds)
-    kinds = [kind if often[kind] >= LEAST_OF_KIND else OTHER for kind in kinds]
-    noise = noise_like(answers.texts, kinds, round(NOISE_SHARE * len(kinds)))
-    answer, _ = ask(index, noise, embedder.encode_text(noise, progress=False))
-    both = Answers(
-        [*answers.texts, *noise],
-        *(np.concatenate([getattr(answers, name), getattr(answer, name)]) for name in ("vectors", "scores", "first")),
-    )
-    right = np.concatenate([right, np.zeros(len(noise))])
-    images = np.concatenate([images, images.max() + 1 + np.arange(len(noise))])
-    return fit(both, right, images, [*kinds, *itertools.repeat(NOISE, len(noise))], index.count)
 
 
 def noise_like(texts: Sequence[str], kinds: Sequence[str], count: int) -> list[str]:

@@ -27,10 +27,9 @@ import itertools
 import json
 import os
 import pathlib
-import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import IO, Any, ClassVar
+from typing import ClassVar
 
 import google_crc32c
 import numpy as np
@@ -44,9 +43,9 @@ from mural_tf.files import as_path, read_array, read_json, save_array, whole, wr
 from mural_tf.quiet import quiet_imports
 from mural_tf.remote_folders import local_copy
 from mural_tf.search import collect
-from mural_tf.search.collect import Piece, Seen, Unreadable
+from mural_tf.search.collect import Found, Piece, Seen, Unreadable
 from mural_tf.search.index import PROBES, SKIPPED, Fingerprint, take
-from mural_tf.search.items import IMAGES, KINDS, Item, read_image, to_json
+from mural_tf.search.items import IMAGES, Item, read_image, to_json
 from mural_tf.trust import is_trusting
 from mural_tf.work import Engine, Stage, Step
 
@@ -67,7 +66,7 @@ class Embedded(Tally):
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """How to embed. The fields of `identity` decide the bytes written; the others do not.
+    """How to embed.
 
     Attributes:
       kind: "images" or "texts".
@@ -90,24 +89,6 @@ class Settings:
     threads: int = 0
     beam: str = ""
     max_skipped_fraction: float = 0.01
-
-    def __post_init__(self):
-        if self.kind not in KINDS or self.dtype not in DTYPES:
-            raise UserError(f"Expected a kind of {', '.join(KINDS)}, a dtype of {', '.join(DTYPES)}.")
-        if self.shard_items < 1 or min(self.workers, self.threads, self.batch_size) < 0:
-            raise UserError("Expected shard_items ≥ 1, workers ≥ 0, threads ≥ 0 and batch_size ≥ 0.")
-        if not 0 <= self.max_skipped_fraction <= 1:
-            raise UserError(f"max_skipped_fraction is {self.max_skipped_fraction}: expected 0 to 1.")
-
-    def identity(self) -> dict:
-        """Returns what decides the bytes, beside the model and the sources."""
-        batch_size = self.batch_size or BATCH[self.kind]
-        values = {"kind": self.kind, "split": self.split, "dtype": self.dtype}
-        return {**values, "batch_size": batch_size, "shard_items": self.shard_items}
-
-    def engine(self) -> Engine:
-        """Returns where the work runs."""
-        return Engine(self.workers, self.beam)
 
     def worker_threads(self) -> int:
         """Returns TensorFlow's threads in a worker; 0 leaves them to it."""
@@ -139,7 +120,7 @@ def embed(
       UserError: unusable sources, too much of them skipped, something else in `output`, unfinished work on
         something else beside it, or a full disk.
     """
-    settings.engine()  # raises for flags that are none
+    engine = Engine(settings.workers, settings.beam)  # raises for flags that are none
     if not as_path(model).is_dir():
         raise UserError(f"The model folder {model} does not exist; give a workdir or an export.")
     here = local_copy(model)
@@ -149,20 +130,28 @@ def embed(
     folder = output.parent / f".{output.name}.embedding"
     with shards.work_in(folder, output, identity, restart, DESCRIPTION, "set of embeddings") as unfinished:
         if unfinished:
-            _run(collect.absolute(model), groups, folder, settings, progress)
+            _run(engine, collect.absolute(model), groups, folder, settings, progress)
             _finish(folder, output, identity, len(groups), settings)
     return output
 
 
 def _identity(model: pathlib.Path, sources: Sequence[str], groups: Sequence, settings: Settings) -> dict:
-    """Returns what identifies embeddings, as JSON values."""
-    names = sorted(map(collect.absolute, sources))
+    """Returns what decides the bytes of embeddings, as JSON values."""
     read = hashlib.blake2b(json.dumps(groups).encode(), digest_size=8)
     for path in collect.side_files(piece.unit.path for pieces in groups for piece in pieces):
         read.update(path.read_bytes())
-    files = read.hexdigest()
-    identity = {"name": "embeddings", "format": FORMAT, "sources": names, "files": files, "model": digest(model)}
-    return {**identity, **settings.identity()}
+    return {
+        "name": "embeddings",
+        "format": FORMAT,
+        "sources": sorted(map(collect.absolute, sources)),
+        "files": read.hexdigest(),
+        "model": digest(model),
+        "kind": settings.kind,
+        "split": settings.split,
+        "dtype": settings.dtype,
+        "batch_size": settings.batch_size or BATCH[settings.kind],
+        "shard_items": settings.shard_items,
+    }
 
 
 _PARTS_OF_MODELS = (
@@ -184,7 +173,9 @@ def digest(model: str | os.PathLike) -> str:
     return summed.hexdigest()
 
 
-def _run(model: str, groups: list[list[Piece]], folder: pathlib.Path, settings: Settings, progress: bool) -> None:
+def _run(
+    engine: Engine, model: str, groups: list[list[Piece]], folder: pathlib.Path, settings: Settings, progress: bool
+) -> None:
     """Makes all shards that are missing, with a bar."""
     jobs = [(number, groups[number]) for number in shards.missing_shards(folder, len(groups))]
     if not jobs:
@@ -193,13 +184,13 @@ def _run(model: str, groups: list[list[Piece]], folder: pathlib.Path, settings: 
     step = Step("Embed", make_worker, (model, folder, settings, is_trusting()))
     with tqdm(total=sum(sizes), unit="B", unit_scale=True, desc="Embedding", disable=not progress) as bar:
         watch = shards.Watch(folder, sizes, settings.max_skipped_fraction, bar, Embedded())
-        settings.engine().run([Stage(jobs, [step])], folder, watch)
+        engine.run([Stage(jobs, [step])], folder, watch)
 
 
 # What a worker does.
 
 
-def make_worker(model: str, folder: pathlib.Path, settings: Settings, trust: bool) -> EmbedShard:
+def make_worker(model: str, folder: pathlib.Path, settings: Settings, trust: bool) -> Callable:
     """Returns what embeds a shard; called once in every worker.
 
     Raises:
@@ -212,9 +203,20 @@ def make_worker(model: str, folder: pathlib.Path, settings: Settings, trust: boo
         save_array(folder / PROBES, fingerprint.probes)
     before = Fingerprint(np.array(read_array(folder / PROBES)), "of the finished shards")
     before.check(fingerprint, f"The unfinished work in {folder}")
-    batch_size = settings.batch_size or BATCH[settings.kind]
     width = fingerprint.probes.shape[1]
-    return EmbedShard(embedder, folder, settings.kind, settings.dtype, width, batch_size, settings.max_skipped_fraction)
+    return lambda element: embed_shard(embedder, folder, settings, width, *element)
+
+
+def embed_shard(
+    embedder, folder: pathlib.Path, settings: Settings, width: int, number: int, pieces: Sequence[Piece]
+) -> Iterator[int]:
+    """Encodes a shard and writes it; the same pieces give the same bytes. Yields its number."""
+    shard = ShardWriter(settings.kind, settings.dtype, width)
+    batch_size = settings.batch_size or BATCH[settings.kind]
+    found = shard.distinct(collect.read(settings.kind, pieces), Seen(settings.kind))
+    shard.encode(embedder, found, batch_size, settings.max_skipped_fraction)
+    shard.write(folder, number, pieces)
+    yield number
 
 
 _LOADING = threading.Lock()
@@ -238,116 +240,66 @@ def load_model(model: str, threads: int, trust: bool) -> tuple:
     return embedder, take(embedder)
 
 
-@dataclasses.dataclass
-class EmbedShard:
-    """Encodes a shard and writes its files and, last, its manifest. The same shard gives the same bytes.
+class ShardWriter:
+    """The rows of one shard, in memory until they are written.
 
     Args:
-      embedder: anything with `Embedder`'s `encode_image` and `encode_text`.
-      folder: of the work; shards are written to `parts` in it.
       kind, dtype: of the vectors.
       width: D.
-      batch_size: of one run of the encoder.
-      max_skipped_fraction: of a shard, as far as it holds enough to tell.
-      seen: keys that are left out, and to which those of the shard are added; by default each shard has its own.
-      tell: hears of each item that is new.
-      choose: of what is new, yields what is to be encoded; it may add rows to the shard's files itself.
     """
 
-    embedder: Any
-    folder: pathlib.Path
-    kind: str
-    dtype: str
-    width: int
-    batch_size: int
-    max_skipped_fraction: float = 1.0
-    seen: Seen | None = None
-    tell: Callable[[], object] = lambda: None
-    choose: Callable[[Iterator, ShardFiles], Iterator] = lambda found, files: found
+    def __init__(self, kind: str, dtype: str, width: int):
+        self.kind, self.items, self.tally = kind, [], Embedded()
+        self._vectors = [np.zeros((0, width), dtype)]
 
-    def __call__(self, element: tuple[int, Sequence[Piece]]) -> Iterator[int]:
-        """Yields the shard's number."""
-        number, pieces = element
-        tally = Embedded()
-        with ShardFiles(self.width, self.dtype) as files:
-            new = self.choose(self._new(collect.read(self.kind, pieces), tally), files)
-            for first in new:
-                block = itertools.chain([first], itertools.islice(new, BLOCK - 1))
-                items, vectors, unreadable = encode(self.embedder, block, self.kind, self.batch_size)
-                for entry in unreadable:
-                    tally.skip(entry.kind, entry.name, entry.count)
-                tally.written += len(items)
-                tally.check(self.max_skipped_fraction)
-                files.add(items, vectors)
-            parts = files.write(self.folder / "parts", number)
-        shards.write_manifest(self.folder, number, Manifest(tally, parts, [[*unit[:4]] for _, unit in pieces]))
-        yield number
-
-    def _new(self, found: Iterable, tally: Tally) -> Iterator:
-        """Leaves out what was found before."""
-        seen = Seen() if self.seen is None else self.seen
+    def distinct(self, found: Iterable[Found], seen: Seen) -> Iterator[Found]:
+        """Leaves out of what was found what was met before, and counts it."""
         for entry in found:
-            if seen.add(collect.hash_of(key_of(self.kind, entry))):
-                self.tell()
+            if seen.add(entry):
                 yield entry
             else:
-                tally.left_out.add("repeated", entry.name if isinstance(entry, Unreadable) else entry[0].name)
-
-
-def key_of(kind: str, entry) -> tuple[str, ...]:
-    """Returns the key of an entry of `collect.read`."""
-    return entry.key if isinstance(entry, Unreadable) else collect.key_of(kind, entry[0])
-
-
-class ShardFiles:
-    """Takes a shard's vectors and items block by block, so that a shard may be larger than the memory."""
-
-    def __init__(self, width: int, dtype: str):
-        self._width, self._dtype, self._count = width, dtype, 0
-        self._languages: collections.Counter[str] = collections.Counter()
-
-    def __enter__(self) -> ShardFiles:
-        self._vectors, self._items = tempfile.TemporaryFile(), tempfile.TemporaryFile()
-        return self
-
-    def __exit__(self, *failure) -> None:
-        self._vectors.close()
-        self._items.close()
+                self.tally.left_out.add("repeated", entry.name if isinstance(entry, Unreadable) else entry[0].name)
 
     def add(self, items: Sequence[Item], vectors: np.ndarray) -> None:
         """Adds rows: their items, and float32 [N, D]."""
-        self._vectors.write(np.ascontiguousarray(vectors, self._dtype).tobytes())
-        self._items.writelines(map(to_json, items))
-        self._languages.update(item.language for item in items if item.language)
-        self._count += len(items)
+        self.items += items
+        self._vectors.append(vectors.astype(self._vectors[0].dtype))
 
-    def write(self, folder: pathlib.Path, number: int) -> list[Part]:
-        """Writes the files, each whole; returns their descriptions."""
-        header = array_header(self._count, self._width, self._dtype)
-        return [
-            self._part("items", folder / f"{number:06d}.items.jsonl", b"", self._items),
-            self._part("vectors", folder / f"{number:06d}.vectors.npy", header, self._vectors),
-        ]
+    def encode(self, embedder, found: Iterator[Found], batch_size: int, max_skipped_fraction: float = 1.0) -> None:
+        """Adds what was found; raises `UserError` if too much of it cannot be read, as far as that can be told."""
+        for first in found:
+            block = itertools.chain([first], itertools.islice(found, BLOCK - 1))
+            items, vectors, unreadable = encode(embedder, block, self.kind, batch_size)
+            for entry in unreadable:
+                self.tally.skip(entry.kind, entry.name, entry.count)
+            self.tally.written += len(items)
+            self.tally.check(max_skipped_fraction)
+            self.add(items, vectors)
 
-    def _part(self, kind: str, path: pathlib.Path, header: bytes, content: IO[bytes]) -> Part:
-        checksum, size = google_crc32c.Checksum(header), len(header) + content.tell()
-        content.seek(0)
-        with whole(path) as partial, partial.open("wb") as file:
-            file.write(header)
-            while chunk := content.read(1 << 20):
-                file.write(chunk)
-                checksum.update(chunk)
-        languages = dict(sorted(self._languages.items()))
-        return Part(kind, "", path.name, size, checksum.hexdigest().decode(), self._count, self._count, languages)
-
-
-def array_header(count: int, width: int, dtype: str) -> bytes:
-    """Returns what stands in a .npy file before the numbers of an array [count, width]."""
-    header = io.BytesIO()
-    description = np.lib.format.dtype_to_descr(np.dtype(dtype))
-    values = {"descr": description, "fortran_order": False, "shape": (count, width)}
-    np.lib.format.write_array_header_1_0(header, values)
-    return header.getvalue()
+    def write(self, folder: pathlib.Path, number: int, pieces: Sequence[Piece]) -> None:
+        """Writes the shard's files, each whole, and last the manifest of what was read."""
+        vectors = io.BytesIO()
+        np.save(vectors, np.concatenate(self._vectors))
+        files = {"items.jsonl": b"".join(map(to_json, self.items)), "vectors.npy": vectors.getvalue()}
+        languages = collections.Counter(item.language for item in self.items if item.language)
+        parts = []
+        for name, content in files.items():
+            path = folder / "parts" / f"{number:06d}.{name}"
+            with whole(path) as partial:
+                partial.write_bytes(content)
+            parts.append(
+                Part(
+                    kind=name.partition(".")[0],
+                    split="",
+                    name=path.name,
+                    bytes=len(content),
+                    crc32c=f"{google_crc32c.value(content):08x}",
+                    records=len(self.items),
+                    texts=len(self.items),
+                    languages=dict(sorted(languages.items())),
+                )
+            )
+        shards.write_manifest(folder, number, Manifest(self.tally, parts, [[*unit[:4]] for _, unit in pieces]))
 
 
 def encode(embedder, found: Iterable, kind: str, batch_size: int, progress: bool | None = False):

@@ -19,25 +19,25 @@ A folder of an index, complete when it has `index.json`:
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mural_tf import files
 from mural_tf.errors import UserError
-from mural_tf.files import json_field, read_json
+from mural_tf.files import exclusive_lock, json_field, read_json
 from mural_tf.metrics import top_k
 from mural_tf.remote_folders import local_copy
 from mural_tf.search import approximate, confidence
 from mural_tf.search.approximate import forget
-from mural_tf.search.fields import Filter
-from mural_tf.search.items import IMAGES, Item, ItemTable, Names, read_image
+from mural_tf.search.items import IMAGES, TOGETHER, Filter, Item, ItemTable, Names, read_image
 
 if TYPE_CHECKING:  # TensorFlow, which commands do without until they embed
     from mural_tf.embedder import Embedder
@@ -61,13 +61,9 @@ class Fingerprint:
     path: str = ""
     step: int | None = None
 
-    @property
-    def identity(self) -> str:
+    def __str__(self) -> str:
         """Twelve hexadecimal digits to show to people; `distance` is what decides."""
         return hashlib.sha256(np.round(self.probes, 2).astype("<f4").tobytes()).hexdigest()[:12]
-
-    def __str__(self) -> str:
-        return self.identity
 
     def distance(self, other: Fingerprint) -> float:
         """Returns the largest 1 - cosine of two models' vectors of a probe; 2 if their sizes differ."""
@@ -88,7 +84,7 @@ class Fingerprint:
     def describe(self) -> str:
         """Returns where the model was, for messages."""
         step = f" at step {self.step}" if self.step is not None else ""
-        return f"{self.path or '(in memory)'}{step} [{self.identity}]"
+        return f"{self.path or '(in memory)'}{step} [{self}]"
 
 
 def take(embedder: Embedder) -> Fingerprint:
@@ -204,15 +200,17 @@ class Index:
         check_lengths(self.embeddings, np.unique(rows))
         return scores, rows
 
+    def blocks(self) -> Iterator[tuple[list[Item], np.ndarray]]:
+        """Yields the items and vectors of all rows, a few thousand at a time."""
+        for begin in range(0, len(self), TOGETHER):
+            yield self.table.block(begin, begin + TOGETHER), self.embeddings[begin : begin + TOGETHER]
+            forget(self.embeddings)
+
     def describe(self, row: int) -> Item:
         """Returns the item of a row: where its image lies, its captions. Raises `IndexError` outside [0, N)."""
         if not 0 <= row < len(self):
             raise IndexError(f"The index has rows 0 to {len(self) - 1}, not {row}.")
         return self.table[int(row)]
-
-    def common_values(self) -> dict[str, list[str]]:
-        """Returns the fields of the items and, where these are few, their values; the most frequent ones first."""
-        return self.table.common_values()
 
     def read_image(self, row: int) -> bytes:
         """Returns the encoded image of a row. Raises `IndexError`, or `OSError` or `ValueError` if it is gone."""
@@ -288,7 +286,7 @@ def read_description(folder: str | os.PathLike) -> dict[str, object]:
     """Returns index.json. Raises `UserError` as `load_index` does."""
     path = pathlib.Path(folder) / DESCRIPTION
     if not path.exists():
-        begun = (path.parent / "building").is_dir()
+        begun = (path.parent / BUILDING).is_dir()
         hint = "its indexing was interrupted; run the same command again" if begun else "make it with: index IMAGES…"
         raise UserError(f"{path.parent} is not an index: it has no {DESCRIPTION} ({hint}).")
     description = read_json(path)
@@ -299,3 +297,62 @@ def read_description(folder: str | os.PathLike) -> dict[str, object]:
     for name, kind in {**numbers, **texts, "sources": list[str]}.items():
         json_field(description, name, kind, path)
     return description
+
+
+# Rows that searches find no more.
+
+BUILDING, JOINED = "building", "joined"  # folders of an index that is being made
+
+
+def changing(folder: pathlib.Path) -> contextlib.AbstractContextManager[None]:
+    """Holds a complete index against other processes that change it; raises `UserError` if one has it."""
+    return exclusive_lock(folder / DESCRIPTION, f"Another process is changing the index {folder}; wait for it.")
+
+
+def remove(
+    folder: pathlib.Path,
+    names: Sequence[str] = (),
+    filters: Sequence[Filter] = (),
+    is_wanted: Callable[[Index, int], bool] = lambda index, row: True,
+    dry_run: bool = False,
+) -> tuple[int, int]:
+    """Takes rows out of the index in a folder; returns how many, of how many.
+
+    A row that is removed stays in the vectors until the index is updated: `items.sqlite` says that it is gone. So
+    neither the vectors nor the approximate index need be written again for a product that is sold out. A killed
+    process has removed all rows or none.
+
+    Args:
+      names: the rows of these names; or none, and
+      filters: those that pass, see `Index.search`; none for all items.
+      is_wanted: of these, tells which rows to remove.
+      dry_run: count only.
+
+    Raises:
+      UserError: no such item, or nothing would be left; an index that is damaged, being changed, or was being changed
+        when a process was killed.
+    """
+    read_description(folder)  # says that there is none
+    with changing(folder):
+        if (folder / BUILDING / JOINED).exists():
+            raise UserError(f"An update of the index {folder} was interrupted; run that command again first.")
+        index = load_index(folder, use_exact=True)
+        rows = _named(index, names) if names else index.rows(filters)
+        rows = np.arange(len(index)) if rows is None else rows
+        rows = np.array([row for row in rows.tolist() if is_wanted(index, row)], np.int64)
+        if len(rows) == index.count:
+            raise UserError(f"Nothing of the {index.count:,} {index.kind} would be left: delete {folder} itself.")
+        if len(rows) and not dry_run:
+            index.table.remove(rows)
+    return len(rows), index.count
+
+
+def _named(index: Index, names: Sequence[str]) -> np.ndarray:
+    """Returns the rows of items of these names; raises `UserError` for one that there is not."""
+    wanted, removed = set(names), set(index.removed.tolist())
+    rows = {row: name for row, name in enumerate(index.table.names()) if name in wanted and row not in removed}
+    unknown = sorted(wanted - set(rows.values()))
+    if unknown:
+        more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
+        raise UserError(f"The index has no {unknown[0]!r}{more}: names are as `search query` shows them. None removed.")
+    return np.array(list(rows), np.int64)

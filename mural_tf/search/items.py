@@ -16,7 +16,8 @@ import pathlib
 import sqlite3
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -25,9 +26,10 @@ from mural_tf.data import tfrecord
 from mural_tf.data.pictures import read_file
 from mural_tf.data.record_format import Example
 from mural_tf.errors import UserError
+from mural_tf.files import as_path
 from mural_tf.hashes import bytes_hash
-from mural_tf.search.fields import Filter
-from mural_tf.text_files import parse_object
+from mural_tf.remote_folders import local_copy
+from mural_tf.text_files import bounded_lines, is_text, parse_object
 
 KINDS = IMAGES, TEXTS = "images", "texts"
 IMAGE_FEATURES = ("image", "jpg")  # of the project's records and of img2dataset's
@@ -108,6 +110,81 @@ def from_json(line: bytes) -> Item:
     except TypeError as error:
         raise ValueError(f"not an item: {error}") from None
 
+
+# Fields.
+
+FIELDS = "fields.jsonl"  # beside dataset.json: a line {"image_id": …, "fields": {name: text}} an image
+
+
+class Filter(NamedTuple):
+    """Finds only items whose field `name` is `value`."""
+
+    name: str
+    value: str
+
+    def __str__(self) -> str:
+        return f"{self.name}={self.value}"
+
+
+def parse_filters(texts: Iterable[str]) -> tuple[Filter, ...]:
+    """Returns the filters that "name=value" stand for; raises `UserError` for anything else."""
+    filters = []
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not (equals and name.strip()):
+            raise UserError(f"The filter {text!r} is not of the form name=value, such as brand=acme.")
+        filters.append(Filter(name.strip(), value.strip()))
+    return tuple(dict.fromkeys(filters))
+
+
+def fields_file(record_file: str | os.PathLike) -> pathlib.Path | None:
+    """Returns the file of fields of the data set that a file of records belongs to, None if it has none."""
+    path = as_path(record_file).parent.parent / FIELDS
+    return path if path.is_file() else None
+
+
+def fields_by_id(path: pathlib.Path | None) -> Callable[[str], dict[str, str]]:
+    """Returns a function from an image's id to its fields in a data set's file of fields, if it has one.
+
+    Of several lines of one id the last counts. Raises `UserError` for a line that is damaged.
+    """
+    if path is None:
+        return lambda image_id: {}
+    state = path.stat()
+    return _fields_of_file(path, (state.st_size, getattr(state, "st_mtime_ns", 0)))
+
+
+@functools.lru_cache(maxsize=4)
+def _fields_of_file(path: pathlib.Path, state: tuple) -> Callable[[str], dict[str, str]]:
+    database = sqlite3.connect("", isolation_level=None, check_same_thread=False)  # a temporary file where it is large
+    database.executescript("PRAGMA journal_mode = OFF; CREATE TABLE fields (image PRIMARY KEY, fields); BEGIN")
+    with open(local_copy(path), "rb") as file:
+        database.executemany("INSERT OR REPLACE INTO fields VALUES (?, ?)", _lines_of_fields(path, file))
+
+    def fields_of(image_id: str) -> dict[str, str]:
+        found = database.execute("SELECT fields FROM fields WHERE image = ?", (image_id,)).fetchone()
+        return json.loads(found[0]) if found else {}
+
+    weakref.finalize(fields_of, database.close)
+    return fields_of
+
+
+def _lines_of_fields(path: pathlib.Path, file: Iterable[bytes]) -> Iterator[tuple[str, str]]:
+    for number, line in enumerate(bounded_lines(file), start=1):
+        if line is None or line.strip():
+            try:
+                values = parse_object(line or b"")
+            except ValueError:
+                values = {}
+            image_id, fields = values.get("image_id"), values.get("fields")
+            is_fine = is_text(image_id) and isinstance(fields, dict)
+            if not (is_fine and all(isinstance(text, str) for text in fields.values())):
+                expected = '{"image_id": text, "fields": {name: text, …}}'
+                raise UserError(f"{path}, line {number}: expected a line {expected}; correct it, or make it again.")
+            yield image_id, json.dumps({name: text for name, text in fields.items() if text})
+
+
+# The table.
 
 SCHEMA = """
 CREATE TABLE items (row INTEGER PRIMARY KEY, name TEXT, path TEXT, offset INTEGER, language TEXT, content TEXT);

@@ -1,21 +1,29 @@
-"""What is asked, sentences in any language or images, and what is found, for people and as JSON for programs."""
+"""What is asked, sentences in any language or images, and what is found: in lines, as JSON, and as a page of HTML.
+
+On the page every text from outside is escaped and has its own direction, and its language where that is known, so that
+browsers order right-to-left scripts and choose the right Han glyphs.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import os
-from collections.abc import Sequence
+import pathlib
+import re
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mural_tf import pages
+from mural_tf.data.pictures import read_file, thumbnail_url
 from mural_tf.errors import UserError
-from mural_tf.files import as_path
+from mural_tf.files import as_path, write_whole
 from mural_tf.search import confidence
 from mural_tf.search.confidence import Sureness
-from mural_tf.search.fields import Filter, describe_known
 from mural_tf.search.index import Index
+from mural_tf.search.items import IMAGES, Filter, Item
 from mural_tf.text_files import read_lines, visible
 
 if TYPE_CHECKING:
@@ -71,9 +79,14 @@ def check_queries(queries: Sequence[Query], top: int) -> None:
 
 def check_filters(index: Index, filters: Sequence[Filter]) -> None:
     """Raises `UserError` for filters that no item passes, and says what there is."""
-    if filters and not len(index.rows(filters)):
-        asked = ", ".join(map(str, filters))
-        raise UserError(f"No item of the index has {asked}: {describe_known(index.common_values(), filters)}.")
+    if not filters or len(index.rows(filters)):
+        return
+    known = index.table.common_values()
+    if any(name not in known for name, _ in filters):
+        there_is = f"fields are {', '.join(known)}" if known else "no item has fields"
+    else:
+        there_is = "; ".join(f"{name} is {', '.join(known[name]) or 'of many values'}" for name, _ in filters)
+    raise UserError(f"No item of the index has {', '.join(map(str, filters))}: {there_is}.")
 
 
 def encode_queries(embedder: Embedder, queries: Sequence[Query]) -> np.ndarray:
@@ -235,3 +248,63 @@ def describe_hit(index: Index, hit: Hit) -> dict[str, object]:
 
 def _present(values: dict) -> dict:
     return {key: value for key, value in values.items() if value not in ("", [], (), {})}
+
+
+# The page: one HTML file with the pictures in it.
+
+SIDE = 240  # pixels of the longer side of an image
+ADDRESS = re.compile(r"https?://[^\s\"'<>`\\]+")
+
+
+def write_gallery(path: str | os.PathLike, index: Index, results: Sequence[Result], links: Mapping = {}) -> None:
+    """Writes the page whole or not at all; images that are gone leave an empty frame with their name."""
+    write_whole(path, page_html(index, results, links))
+
+
+def page_html(index: Index, results: Sequence[Result], links: Mapping[str, str] = {}) -> str:
+    """Returns the page of all results, a section a query, with `links` {words: address} at its foot."""
+    return pages.render(
+        "results.html",
+        title=results[0].query.name if len(results) == 1 else f"{len(results)} queries",
+        kind=index.kind,
+        count=index.count,
+        model=index.model.describe(),
+        results=[_section(index, result) for result in results],
+        links=links,
+        is_address=ADDRESS.fullmatch,
+    )
+
+
+def _section(index: Index, result: Result) -> dict[str, object]:
+    query, notes = result.query, []
+    if query.right:
+        place = result.first_right
+        notes.append(f"First right answer: rank {place}." if place else "No right answer among these.")
+    if result.sure:
+        notes.append(f"{describe_sure(result).removeprefix(', ').capitalize()}.")
+    asked = thumbnail_url(read_file(query.image), SIDE) if query.image else None
+    hits = [_hit(index, hit, query.language or "en") for hit in result.hits]
+    return {"query": query, "asked": asked, "notes": notes, "hits": hits}
+
+
+def _hit(index: Index, hit: Hit, language: str) -> dict[str, object]:
+    """What is shown of an item: `words` are an image's caption, or the text that was found."""
+    item = index.describe(hit.row)
+    shown = {"rank": hit.rank, "score": hit.score, "right": hit.right, "fields": item.fields, "picture": "", "link": ""}
+    if index.kind != IMAGES:
+        return {**shown, "words": item.name, "language": item.language, "name": ""}
+    caption_language, words = item.caption(language)
+    try:
+        shown["picture"] = thumbnail_url(index.read_image(hit.row), SIDE)
+    except (OSError, ValueError):
+        pass  # it is gone
+    if shown["picture"]:
+        shown["link"] = _link(item)
+    return {**shown, "words": words, "language": caption_language, "name": item.name}
+
+
+def _link(item: Item) -> str:
+    """The address of an image's file, where it is one of its own on this machine; otherwise ""."""
+    path = as_path(item.path)
+    is_file = item.offset < 0 and isinstance(path, pathlib.Path) and path.is_absolute()
+    return path.as_uri() if is_file else ""

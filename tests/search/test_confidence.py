@@ -1,25 +1,19 @@
 """How sure answers are: the regression, what it learns of two made-up languages, files, and what is shown."""
 
-import asyncio
 import functools
 import json
 import zlib
 
-import browser
 import numpy as np
 import pytest
-from aiohttp import web
-from running_app import running
 from search_data import ColorEmbedder, png
 
 from mural_tf.data import records
 from mural_tf.errors import UserError
 from mural_tf.search import commands, confidence
-from mural_tf.search.fields import Filter
 from mural_tf.search.index import Index, load_index, take
-from mural_tf.search.items import IMAGES, Item
-from mural_tf.search.pages import page_html
-from mural_tf.search.queries import Query, leave_out, search, to_json, to_lines
+from mural_tf.search.items import IMAGES, Filter, Item
+from mural_tf.search.queries import Query, leave_out, page_html, search, to_json, to_lines
 from mural_tf.search.server import search_page
 
 SIZE = 16
@@ -299,34 +293,6 @@ def test_the_page_names_what_cannot_be_demanded(known, precision, message):
     with pytest.raises(ValueError, match=message):
         chosen = index if known else model.index(np.arange(30))
         search_page.answer(chosen, model, "kalo", least_precision=precision)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(browser.PROGRAM is None, reason="no Chromium is installed: the search page was not driven")
-def test_the_page_in_a_browser_shows_what_is_sure_enough(tmp_path):
-    model, index = world()
-    surest, least = surest_and_least(model)
-    app = web.Application()
-    app.add_routes(search_page.search_routes(index, model))
-
-    async def use(url):
-        async with browser.open_page(url, tmp_path / "profile") as page:
-            await page.until("document.readyState === 'complete'")
-            await page.type("input[name=sentence]", least.text)
-            await page.until("document.querySelectorAll('#results > li').length === 20")
-            assert "closest first: the first is right with " in (await page.text("#status"))[0]
-            await page.look("document.querySelector('select[name=least_precision]').value = '0.6'")
-            await page.click("form > button")
-            await page.until("document.querySelector('#status').innerText.startsWith('No answer is sure enough')")
-            assert "least_precision=0.6" in await page.look("location.search")
-            assert await page.look("document.querySelectorAll('#results > li').length") == 0
-            await page.type("input[name=sentence]", surest.text)
-            await page.until("document.querySelectorAll('#results > li').length === 20")
-            await page.back()
-            await page.until("document.querySelector('#status').innerText.startsWith('No answer is sure enough')")
-
-    with running(app) as server:
-        asyncio.run(use(f"http://127.0.0.1:{server.port}/search"))
 
 
 # --- commands

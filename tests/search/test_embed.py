@@ -5,29 +5,26 @@ import dataclasses
 import json
 import os
 import pathlib
-import random
 import subprocess
 import sys
 import time
 import tracemalloc
 
-import google_crc32c
 import numpy as np
 import pytest
 from convert_data import contents
 from object_store import object_store, stored, upload
 from search_data import COLORS, ColorEmbedder, png, write_folder
-from test_convert import BEAM_TWICE
 
-from mural_tf.data import records, shards, tfrecord
+from mural_tf.data import records
 from mural_tf.errors import UserError
 from mural_tf.search import build, collect, commands, embed
 from mural_tf.search import index as index_files
-from mural_tf.search.collect import Seen, Unreadable
-from mural_tf.search.embed import EmbedShard, Settings
-from mural_tf.search.fields import parse_filters
+from mural_tf.search import items as items_file
+from mural_tf.search.collect import Unreadable
+from mural_tf.search.embed import Settings, ShardWriter
 from mural_tf.search.index import take
-from mural_tf.search.items import IMAGES, TEXTS, TOGETHER, Item, from_json
+from mural_tf.search.items import IMAGES, TEXTS, TOGETHER, Item, from_json, parse_filters
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -83,21 +80,6 @@ def test_texts(tmp_path, model):
     assert sorted(path.name for path in tmp_path.glob(".out*")) == [".out.lock"]
 
 
-def test_manifests(tmp_path):
-    output = run(tmp_path, write_sources(tmp_path))
-    paths = sorted(output.glob("manifest-*"))
-    manifests = [json.loads(path.read_text()) for path in paths]
-    assert [path.name for path in paths] == [f"manifest-{n:05d}-of-{len(paths):05d}.json" for n in range(len(paths))]
-    for manifest in manifests:
-        for part in manifest["parts"]:
-            data = (output / part["name"]).read_bytes()
-            assert part["bytes"] == len(data) and int(part["crc32c"], 16) == google_crc32c.value(data)
-            assert part["records"] == manifest["tally"]["written"]
-    read = [tuple(source) for manifest in manifests for source in manifest["sources"]]
-    assert len(read) == len(set(read)) and {source[0] for source in read} == {f"{tmp_path}/texts.tsv",
-                                                                              f"{tmp_path}/more.txt"}  # fmt: skip
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_images(tmp_path, model, dtype):
     write_sources(tmp_path)
@@ -113,11 +95,10 @@ def test_images(tmp_path, model, dtype):
 
 
 def test_nothing_but_the_input_decides_the_bytes(tmp_path):
-    """Neither the order of sources, a source that is named twice, nor work that is done twice."""
+    """Not the order of sources."""
     sources = write_sources(tmp_path)
     expected = contents(run(tmp_path, sources, "a"))
     assert contents(run(tmp_path, sources[::-1], "b")) == expected
-    assert contents(run(tmp_path, sources, "c", beam=BEAM_TWICE)) == expected
 
 
 def test_an_interrupted_run_goes_on(tmp_path, monkeypatch):
@@ -125,44 +106,28 @@ def test_an_interrupted_run_goes_on(tmp_path, monkeypatch):
     whole = contents(run(tmp_path, sources, "whole"))
     count = sum(name.startswith("vectors") for name in whole)
 
-    def stopping(self, element, write=EmbedShard.__call__):
+    def stopping(shard, folder, number, pieces, write=ShardWriter.write):
         if len(done) == after:
             raise KeyboardInterrupt
-        done.append(element[0])
-        return write(self, element)
+        done.append(number)
+        write(shard, folder, number, pieces)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt, match="run the same command again"):
-        patch.setattr(EmbedShard, "__call__", stopping)
+        patch.setattr(ShardWriter, "write", stopping)
         run(tmp_path, sources)
     parts, again = tmp_path / ".out.embedding" / "parts", []
     assert not (tmp_path / "out").exists() and len(list(parts.glob("*.json"))) == after
     before = {path: path.stat().st_mtime_ns for path in parts.glob("*.npy")}
 
-    def counting(self, element, write=EmbedShard.__call__):
-        again.append(element[0])
+    def counting(shard, folder, number, pieces, write=ShardWriter.write):
+        again.append(number)
         assert all(path.stat().st_mtime_ns == mtime for path, mtime in before.items())
-        return write(self, element)
+        write(shard, folder, number, pieces)
 
     with monkeypatch.context() as patch:
-        patch.setattr(EmbedShard, "__call__", counting)
+        patch.setattr(ShardWriter, "write", counting)
         assert contents(run(tmp_path, sources)) == whole
     assert not set(again) & set(done) and len(again) + len(done) == count
-
-
-def test_a_kill_while_shards_get_their_names(tmp_path, monkeypatch):
-    sources, calls = write_sources(tmp_path), []
-    whole = contents(run(tmp_path, sources, "whole"))
-
-    def stopping(folder, part, name, rename=shards.rename_part):
-        calls.append(name)
-        if len(calls) > 5:
-            raise KeyboardInterrupt
-        rename(folder, part, name)
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(shards, "rename_part", stopping)
-        run(tmp_path, sources)
-    assert contents(run(tmp_path, sources)) == whole
 
 
 def interrupted(*_):
@@ -184,17 +149,6 @@ def test_another_model_does_not_go_on(tmp_path, monkeypatch):
         run(tmp_path, sources)
 
 
-def test_a_finished_folder_is_left_alone(tmp_path, monkeypatch):
-    sources = write_sources(tmp_path)
-    output = run(tmp_path, sources)
-    monkeypatch.setattr(embed, "load_model", lambda *_: pytest.fail("loaded a model"))
-    assert run(tmp_path, sources, workers=5, max_skipped_fraction=0.9) == output
-    with pytest.raises(UserError, match="holds another set of embeddings, with .*dtype 'float32' instead of 'float16'"):
-        run(tmp_path, sources, dtype="float16")
-    with pytest.raises(UserError, match="exists and holds no set of embeddings"):
-        run(tmp_path, sources, "images")
-
-
 def test_too_much_that_is_unusable(tmp_path, model):
     (tmp_path / "bad.txt").write_bytes(b"".join(b"good %d\n" % n if n % 10 else b"\xff\n" for n in range(1500)))
     with pytest.raises(UserError) as error:
@@ -207,16 +161,6 @@ def test_too_much_that_is_unusable(tmp_path, model):
     )
 
 
-@pytest.mark.parametrize("settings, message", [
-    ({"kind": "sounds"}, "Expected a kind"), ({"dtype": "int8"}, "a dtype of float32, float16"),
-    ({"shard_items": 0}, "shard_items ≥ 1"), ({"workers": -1}, "workers ≥ 0"),
-    ({"max_skipped_fraction": 2.0}, "expected 0 to 1"),
-])  # fmt: skip
-def test_settings_that_cannot_be_meant(settings, message):
-    with pytest.raises(UserError, match=message):
-        Settings(**settings)
-
-
 def test_mistakes(tmp_path):
     sources = write_sources(tmp_path)
     with pytest.raises(UserError, match="The model folder .* does not exist"):
@@ -226,13 +170,6 @@ def test_mistakes(tmp_path):
     (tmp_path / "empty.txt").write_text("\n")
     with pytest.raises(UserError, match="Nothing to embed: 0 images and texts read"):
         run(tmp_path, [str(tmp_path / "empty.txt")])
-
-
-def test_cores_are_shared():
-    cores = len(os.sched_getaffinity(0))
-    assert [Settings(workers=n).worker_threads() for n in (1, 2 * cores)] == [cores, 1]
-    assert Settings(workers=0).worker_threads() == 0 == Settings(beam="--runner=FlinkRunner").worker_threads()
-    assert Settings(workers=3, threads=5).worker_threads() == 5
 
 
 def test_the_command_starts_without_tensorflow():
@@ -284,52 +221,7 @@ def test_parts_of_records_are_the_whole(tmp_path, monkeypatch, damage):
         isinstance(entry, Unreadable) for entry in whole))  # fmt: skip
 
 
-def test_a_part_of_a_file_of_records_reads_no_data_before_it(tmp_path):
-    path = tmp_path / "a.tfrecord"
-    path.write_bytes(b"".join(tfrecord.framed(bytes([n]) * 1000) for n in range(50)))
-
-    class Counting:
-        read_bytes = 0
-
-        def __init__(self, name, mode):
-            self.file = open(name, mode, buffering=0)  # noqa: SIM115
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *_):
-            self.file.close()
-
-        def seek(self, *arguments):
-            return self.file.seek(*arguments)
-
-        def tell(self):
-            return self.file.tell()
-
-        def read(self, size):
-            Counting.read_bytes += size
-            return self.file.read(size)
-
-    found = [data[0] for _, data in tfrecord.read_all(path, print, Counting, 40 * 1016, 45 * 1016)]
-    assert found == [40, 41, 42, 43, 44] and Counting.read_bytes < 5 * 1016 + 60 * tfrecord.FRAME
-
-
 # --- distinct items
-
-
-def test_seen_against_a_dictionary():
-    draw, seen, known = random.Random(0), Seen(), {}
-    for number in range(1000):
-        value = draw.choice([draw.randrange(300), draw.randrange(2**64), 2**64 - 1])
-        assert seen.number(value) == known.get(value)
-        assert seen.add(value, number) == (value not in known)
-        known.setdefault(value, number)
-    assert dict(seen) == known
-
-
-def test_keys_do_not_run_together():
-    keys = [("a", "bc"), ("ab", "c"), ("a", "b", "c"), ("", "abc"), ("\ud800", "")]
-    assert len({collect.hash_of(key) for key in keys}) == len(keys)
 
 
 # --- indexes of embeddings
@@ -446,27 +338,28 @@ def test_damaged_embeddings_are_named(tmp_path, pattern):
         build.index_embeddings(tmp_path / "images", tmp_path / "index")
 
 
-def test_joining_holds_a_few_thousand_rows(tmp_path):
-    """100 MB of vectors in two shards, some of them repeated; those of a shard are mapped."""
-    count, width = 12_000, 1024
+def test_joining_holds_a_few_thousand_rows(tmp_path, monkeypatch):
+    """10 MB of vectors in two shards, some of them repeated; those of a shard are mapped."""
+    count, width, together = 1_200, 1024, TOGETHER // 10
+    for module in (build, index_files, items_file):
+        monkeypatch.setattr(module, "TOGETHER", together)
     vectors = np.zeros((count, width), np.float32)
     vectors[:, 0] = 1
     asked, model = {"kind": TEXTS, "sources": [], "split": "", "dtype": "float32"}, index_files.Fingerprint(vectors[:9])
     with contextlib.closing(build.Building(tmp_path / "index", asked, model)) as building:
         for number in range(2):
-            with embed.ShardFiles(width, "float32") as files:
-                files.add([Item(f"text {n % 7_000 + 2_000 * number}") for n in range(count)], vectors)
-                files.write(building.folder / "parts", number)
-            (building.folder / "parts" / f"{number:06d}.json").touch()
-        del vectors
+            shard = ShardWriter(TEXTS, "float32", width)
+            shard.add([Item(f"text {n % 700 + 200 * number}") for n in range(count)], vectors)
+            shard.write(building.folder, number, [])
+        del vectors, shard
         tracemalloc.start()
         try:
             building.put_together()
             peak = tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
-    assert np.load(tmp_path / "index/vectors.npy", mmap_mode="r").shape == (9_000, width)
-    assert peak < 2.5 * TOGETHER * width * 4 < count * width * 4
+    assert np.load(tmp_path / "index/vectors.npy", mmap_mode="r").shape == (900, width)
+    assert peak < 2.5 * together * width * 4 < count * width * 4
 
 
 # --- processes

@@ -252,18 +252,6 @@ def test_an_interrupted_index_goes_on(shared, tmp_path):
     assert sorted(os.listdir(tmp_path / "parts")) == sorted(os.listdir(place))
 
 
-def test_a_kill_while_parts_are_put_together_loses_nothing(shared, tmp_path, monkeypatch):
-    def killed(*_):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(build.Building, "_description", killed)  # everything but index.json is written
-        with pytest.raises(KeyboardInterrupt):
-            built(shared[0], tmp_path / "index")
-    again = ColorEmbedder()
-    assert len(built(shared[0], tmp_path / "index", again)) == 4 and again.encoded == 0
-
-
 def test_a_complete_index_is_opened_as_it_is(shared, tmp_path):
     folder, _, _, place = shared
     again = ColorEmbedder()
@@ -273,26 +261,6 @@ def test_a_complete_index_is_opened_as_it_is(shared, tmp_path):
         build.build_index(again, [str(tmp_path / "texts.txt")], place, kind=TEXTS)
     with pytest.raises(UserError, match="The index .* was made by the model .*colors at step 7"):
         built(folder, place, ColorEmbedder(seed=1))
-
-
-def test_an_index_grows(folder, tmp_path, monkeypatch):
-    built(folder, tmp_path / "index")
-    again = ColorEmbedder()
-    assert len(built(folder, tmp_path / "index", again, update=True)) == 4 and again.encoded == 0  # nothing is new
-    (folder / "broken.png").write_bytes(png((0, 250, 0)))  # repaired
-    (folder / "yellow.png").write_bytes(png((250, 250, 0)))
-    with pytest.raises(KeyboardInterrupt):
-        built(folder, tmp_path / "index", ColorEmbedder(fail_after=1), update=True, part=1)
-    assert len(load_index(tmp_path / "index")) == 4  # in use all the time
-    with monkeypatch.context() as patch:  # everything is encoded, but not joined
-        patch.setattr(build.Building, "put_together", lambda self: self.missing_on_purpose)
-        with pytest.raises(TypeError):
-            built(folder, tmp_path / "index", again, update=True)
-    index = built(folder, tmp_path / "index", again, update=True)
-    assert again.encoded == 1 and list(index.items) == [*sorted(COLORS), "broken.png", "yellow.png"]
-    assert index.skipped == 1
-    order = [sorted(index.items).index(name) for name in index.items]
-    np.testing.assert_array_equal(index.embeddings, in_memory(folder).embeddings[order])
 
 
 def test_two_processes_do_not_make_one_index(shared, tmp_path):
@@ -377,13 +345,6 @@ def test_images_and_texts_find_each_other(shared, data):
     caption = search(texts, ColorEmbedder(), [Query("ding red.png")], 1)[0].hits[0]
     assert caption.name == "ding red.png" and abs(caption.score - 1) < 1e-6
     assert texts.read_image(caption.row) == png(COLORS["red.png"])  # a caption knows its image
-
-
-def test_right_answers_are_marked(shared):
-    queries = [Query("red", right=("violet.png", "a/orange.PNG")), Query("red", right=("blue.png",))]
-    marked, missed = search(shared[1], ColorEmbedder(), queries, 3)
-    assert [hit.right for hit in marked.hits] == [False, True, True] and marked.first_right == 2
-    assert missed.first_right is None
 
 
 def test_commands_index_and_answer(shared, tmp_path, monkeypatch, capsys):

@@ -11,12 +11,11 @@ from search_data import ColorEmbedder, png
 from mural_tf.data import records
 from mural_tf.errors import UserError
 from mural_tf.metrics import top_k
-from mural_tf.search import approximate, build, collect, commands, recall
-from mural_tf.search.approximate import HNSW, LISTS, Parameters
+from mural_tf.search import approximate, build, collect, commands
+from mural_tf.search.approximate import HNSW, LISTS, Group, Parameters, collect_queries
 from mural_tf.search.index import load_index
 from mural_tf.search.items import IMAGES, TEXTS
 from mural_tf.search.queries import Query
-from mural_tf.search.recall import Group, collect_queries
 
 
 def clustered(count, size=16, clusters=40, seed=0):
@@ -45,13 +44,13 @@ def test_recall_counts_what_scores_as_the_exact_results():
     truth = np.array([[0.9, 0.8, 0.7, 0.6], [0.5, 0.5, 0.5, 0.5]])
     found = np.array([[0.9, 0.7, 0.6, 0.55], [0.5, 0.5, 0.4, 0.4]])
     # The first finds .9, .7, .6 of its four, the second two of four (any of the rows tied at .5): (3/4 + 2/4) / 2.
-    assert abs(recall.recall(found, truth) - 0.625) < 1e-12
+    assert abs(approximate.recall(found, truth) - 0.625) < 1e-12
 
 
 def test_a_query_does_not_find_itself():
     scores = np.array([[1.0, 0.8, 0.6], [0.9, 0.8, 0.7], [1.0, 1.0, 0.2]])
     rows = np.array([[4, 1, 2], [7, 8, 9], [3, 5, 6]])
-    kept = recall._without_own(scores, rows, np.array([4, 0, 5]))  # first, not among them, second of a tie
+    kept = Group(scores, np.array([4, 0, 5])).others(scores, rows)  # first, not among them, second of a tie
     np.testing.assert_array_equal(kept, [[0.8, 0.6], [0.9, 0.8], [1.0, 0.2]])
 
 
@@ -61,7 +60,7 @@ def test_scores_are_exact_and_nearly_all_is_found(built):
     products = np.einsum("qd,qkd->qk", QUERIES.astype(np.float64), EMBEDDINGS[rows].astype(np.float64))
     assert np.abs(scores - products).max() < 1e-6 and (np.diff(scores) <= 0).all()
     assert rows.dtype == np.int64 and all(len(set(line)) == 10 for line in rows)
-    assert recall.recall(scores, top_k.top_k(QUERIES, EMBEDDINGS, 10)[0]) > 0.97
+    assert approximate.recall(scores, top_k.top_k(QUERIES, EMBEDDINGS, 10)[0]) > 0.97
 
 
 def test_one_cell_finds_less_than_all_but_never_too_few():
@@ -70,7 +69,7 @@ def test_one_cell_finds_less_than_all_but_never_too_few():
     truth = top_k.top_k(queries, EMBEDDINGS, 10)[0]
     recalls = []
     for index.effort in (64, 8, 1):
-        recalls.append(recall.recall(index.search(queries, 10, EMBEDDINGS)[0], truth))
+        recalls.append(approximate.recall(index.search(queries, 10, EMBEDDINGS)[0], truth))
     assert recalls[0] > recalls[1] > recalls[2] and recalls[2] < 0.9
     rows = index.search(QUERIES[:3], 1000, EMBEDDINGS)[1]  # more than a cell holds are found exactly
     np.testing.assert_array_equal(rows, top_k.top_k(QUERIES[:3], EMBEDDINGS, 1000)[1])
@@ -98,7 +97,7 @@ def test_the_effort_suits_the_worst_language():
     easy, hard = np.tile(np.eye(16)[0], (30, 1)), np.tile(np.eye(16)[1], (30, 1))
     groups = {"image": Group(easy.astype(np.float32)), "text/sw": Group(hard.astype(np.float32))}
     index = Scripted()
-    report = recall.choose_effort(index, EMBEDDINGS, groups)
+    report = approximate.choose_effort(index, EMBEDDINGS, groups)
     assert index.effort == 8 and report["reached"]
     tried = [(tried["effort"], *tried["recall"].values(), tried["worst"]) for tried in report["tried"]]
     assert tried == [
@@ -106,9 +105,9 @@ def test_the_effort_suits_the_worst_language():
     ]  # fmt: skip
     assert report["groups"] == {name: {"queries": 30, "recall": 1.0} for name in groups}
     groups["text/sw"] = Group(hard[:5].astype(np.float32))  # too few to choose by
-    report = recall.choose_effort(index, EMBEDDINGS, groups)
+    report = approximate.choose_effort(index, EMBEDDINGS, groups)
     assert index.effort == 2 and report["groups"]["text/sw"]["recall"] == 0.0
-    assert any("text/sw" in line and "too few" in line for line in recall.to_lines(report, index))
+    assert any("text/sw" in line and "too few" in line for line in approximate.to_lines(report, index))
 
 
 def test_parameters_follow_the_size():
@@ -123,8 +122,6 @@ def test_parameters_follow_the_size():
     assert Parameters(HNSW, 32).efforts[:5] == [40, 60, 80, 120, 160] and Parameters(HNSW, 32).efforts[-1] == 5120
     with pytest.raises(UserError, match="too few"):
         approximate.choose(999, LISTS)
-    with pytest.raises(UserError, match="known: none, auto"):
-        approximate.choose(10, "scann")
 
 
 def test_saved_and_loaded_find_the_same(built, tmp_path):
@@ -139,12 +136,6 @@ def test_saved_and_loaded_find_the_same(built, tmp_path):
     (tmp_path / approximate.FILE).write_bytes(b"damaged")
     with pytest.raises(UserError, match="is damaged"):
         approximate.load(tmp_path, 3000)
-
-
-def test_missing_faiss_says_how_to_install_it(monkeypatch):
-    monkeypatch.setitem(sys.modules, "faiss", None)
-    with pytest.raises(UserError, match=r"pip install 'mural-tf\[search\]'"):
-        approximate.build(EMBEDDINGS, PARAMETERS[1])
 
 
 @pytest.fixture

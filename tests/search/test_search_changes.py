@@ -14,11 +14,10 @@ from test_search_approximate import EMBEDDINGS, PARAMETERS, QUERIES, build_once
 from mural_tf.data import records
 from mural_tf.errors import UserError
 from mural_tf.metrics import top_k
-from mural_tf.search import approximate, build, changes, collect, commands, fields, index
+from mural_tf.search import approximate, build, collect, commands, index
 from mural_tf.search.approximate import LISTS, exact
-from mural_tf.search.fields import Filter, parse_filters
 from mural_tf.search.index import Index, load_index, take
-from mural_tf.search.items import IMAGES, TEXTS, Item, ItemTable
+from mural_tf.search.items import FIELDS, IMAGES, TEXTS, Filter, Item, ItemTable, parse_filters
 from mural_tf.search.queries import Query, search, to_json, to_lines
 
 TABLE = [
@@ -99,7 +98,7 @@ def data(tmp_path):
 
 def write_fields(data, of_images):
     lines = (json.dumps({"image_id": name, "fields": of_image}) for name, of_image in of_images.items())
-    (data / fields.FILE).write_text("\n".join(lines) + "\n\n", encoding="utf-8")
+    (data / FIELDS).write_text("\n".join(lines) + "\n\n", encoding="utf-8")
 
 
 @pytest.mark.parametrize("kind", [IMAGES, TEXTS])
@@ -116,7 +115,7 @@ def test_a_data_set_has_a_file_of_fields(data, kind):
 def test_a_damaged_file_of_fields_is_named_before_anything_is_made(data, tmp_path):
     for line in ("5", "{", '{"image_id": 5, "fields": {}}', '{"image_id": "a"}',
                  '{"image_id": "a", "fields": {"b": 1}}', "[" * 50_000):  # fmt: skip
-        (data / fields.FILE).write_text('{"image_id": "a", "fields": {}}\n' + line + "\n")
+        (data / FIELDS).write_text('{"image_id": "a", "fields": {}}\n' + line + "\n")
         with pytest.raises(UserError, match=r"fields.jsonl, line 2: expected a line .*image_id"):
             build.build_index(ColorEmbedder(), [str(data)], tmp_path / "index")
     assert not (tmp_path / "index").exists()
@@ -251,7 +250,7 @@ def test_pruning_takes_out_what_the_sources_hold_no_more(table, made, monkeypatc
     if is_killed:
         with monkeypatch.context() as patch:  # everything is encoded, but not joined
             patch.setattr(build.Building, "put_together", lambda self: self.missing_on_purpose)
-            with pytest.raises(TypeError):
+            with pytest.raises(AttributeError):
                 update(table, made, prune=True, part=1)
     after = update(table, made, prune=True, part=1)
     assert sorted(after.items) == ["blue.png", "red.png", "violet.png", "yellow.png"]
@@ -277,21 +276,21 @@ def test_the_command_updates_from_what_the_index_was_made_of(table, made, monkey
 
 
 def test_removed_rows_are_not_found(made):
-    assert changes.remove(made, ["red.png"]) == (1, 4)
+    assert index.remove(made, ["red.png"]) == (1, 4)
     opened = load_index(made)
     assert names(opened) == ["a/orange.PNG", "violet.png", "blue.png"] and opened.count == 3
     assert names(opened, "red", Filter("brand", "acme")) == ["blue.png"]
-    assert changes.remove(made, filters=parse_filters(["brand=zeta"])) == (1, 3)
+    assert index.remove(made, filters=parse_filters(["brand=zeta"])) == (1, 3)
     assert names(load_index(made)) == ["violet.png", "blue.png"]
     with pytest.raises(UserError, match="no 'red.png'"):
-        changes.remove(made, ["blue.png", "red.png"])
+        index.remove(made, ["blue.png", "red.png"])
     assert load_index(made).count == 2
     with pytest.raises(UserError, match="Nothing of the 2 images would be left"):
-        changes.remove(made, ["blue.png", "violet.png"])
+        index.remove(made, ["blue.png", "violet.png"])
 
 
 def test_what_is_still_in_the_sources_comes_back_with_an_update(table, made):
-    changes.remove(made, ["red.png", "blue.png"])
+    index.remove(made, ["red.png", "blue.png"])
     table.write_text("\n".join(line for line in TABLE if not line.startswith("blue")), encoding="utf-8")
     after = update(table, made)
     assert sorted(after.items) == ["a/orange.PNG", "red.png", "violet.png"] and not len(after.removed)
@@ -304,15 +303,15 @@ def test_removed_rows_stay_removed_when_an_update_is_cut_short(table, made):
     (table.parent / "violet.png").write_bytes(png((150, 0, 201)))
     with pytest.raises(KeyboardInterrupt):
         update(table, made, ColorEmbedder(fail_after=1), part=1)
-    changes.remove(made, ["red.png"])
+    index.remove(made, ["red.png"])
     assert sorted(update(table, made, part=1).items) == ["a/orange.PNG", "blue.png", "violet.png", "yellow.png"]
 
 
 def test_two_processes_do_not_change_one_index(table, made):
     (table.parent / "red.png").write_bytes(png((250, 0, 1)))
-    with changes.changing(made):
+    with index.changing(made):
         with pytest.raises(UserError, match="Another process is changing the index"):
-            changes.remove(made, ["red.png"])
+            index.remove(made, ["red.png"])
         with pytest.raises(UserError, match="Another process is changing the index"):
             update(table, made)
     assert names(update(table, made))[0] == "red.png"
@@ -325,8 +324,8 @@ def test_a_joined_update_goes_first(table, made, monkeypatch):
         with pytest.raises(TypeError):
             update(table, made)
     with pytest.raises(UserError, match="was interrupted; run that command again first"):
-        changes.remove(made, ["red.png"])
-    assert len(update(table, made)) == 4 and changes.remove(made, ["red.png"]) == (1, 4)
+        index.remove(made, ["red.png"])
+    assert len(update(table, made)) == 4 and index.remove(made, ["red.png"]) == (1, 4)
 
 
 def killed_while_removing(folder):
@@ -354,7 +353,7 @@ def test_a_removal_that_is_killed_has_not_been(table, made):
 def test_readers_go_on_while_rows_are_removed_and_the_index_is_updated(table, made):
     reader, first = load_index(made), load_index(made)
     first.describe(0)
-    changes.remove(made, ["red.png"])
+    index.remove(made, ["red.png"])
     (table.parent / "blue.png").write_bytes(png((250, 250, 0)))
     assert len(update(table, made)) == 4
     for opened in (reader, first):

@@ -13,9 +13,8 @@ from mural_tf.errors import UserError
 from mural_tf.search import build, collect
 from mural_tf.search import index as index_files
 from mural_tf.search.collect import Unreadable
-from mural_tf.search.fields import parse_filters
 from mural_tf.search.index import load_index
-from mural_tf.search.items import IMAGES, TEXTS, from_json
+from mural_tf.search.items import IMAGES, TEXTS, from_json, parse_filters
 from mural_tf.search.queries import Query, read_queries, search
 
 

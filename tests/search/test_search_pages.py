@@ -11,10 +11,10 @@ from PIL import Image
 from search_data import COLORS, ColorEmbedder, png, write_folder
 
 from mural_tf.data.pictures import thumbnail
-from mural_tf.search import build, collect, pages
+from mural_tf.search import build, collect
 from mural_tf.search.index import Index, take
 from mural_tf.search.items import IMAGES, TEXTS, Item
-from mural_tf.search.queries import Query, search
+from mural_tf.search.queries import SIDE, Query, page_html, search
 
 SENTENCES = ["ein roter Ballon", "赤い風船", "नमस्ते दुनिया", "بالون أحمر", "လေပူဖောင်း", "🎈", "x" * 500, "a\x00b\n",
              "\udcff", "<script>alert(1)</script>\"'&", "</title><img src=x>"]  # fmt: skip
@@ -27,7 +27,7 @@ def index(tmp_path_factory):
 
 
 def gallery_of(index, *queries):
-    return Page(pages.page_html(index, search(index, ColorEmbedder(), list(queries), 3)))
+    return Page(page_html(index, search(index, ColorEmbedder(), list(queries), 3)))
 
 
 def test_gallery_shows_images_in_order_with_their_texts(index):
@@ -86,11 +86,11 @@ def test_thumbnails_are_small_upright_and_on_white():
     exif[0x0112] = 6  # to be turned by a quarter
     buffer = io.BytesIO()
     image.save(buffer, "PNG", exif=exif)
-    shown = Image.open(io.BytesIO(thumbnail(buffer.getvalue(), pages.SIDE)))
+    shown = Image.open(io.BytesIO(thumbnail(buffer.getvalue(), SIDE)))
     assert shown.size == (120, 240) and shown.format == "JPEG" and np.array(shown).min() > 250
     for data in (b"", b"no image", png(COLORS["red.png"])[:45]):
         with pytest.raises(ValueError, match="empty|not an image|does not decode"):
-            thumbnail(data, pages.SIDE)
+            thumbnail(data, SIDE)
 
 
 def test_gallery_shows_the_image_that_was_asked_for(index):

@@ -54,22 +54,6 @@ def test_answers_of_texts(tmp_path):
         search_page.thumbnail(index, 0)
 
 
-@pytest.mark.parametrize("sentence, k, message", [
-    ("  ", 5, "empty"), ("red", 0, "between 1 and 1000"), ("red", 1001, "between 1 and 1000"), ("x" * 2001, 5, "2001"),
-])  # fmt: skip
-def test_unusable_questions_are_named(index, sentence, k, message):
-    with pytest.raises(ValueError, match=message):
-        search_page.answer(index, ColorEmbedder(), sentence, k)
-
-
-def test_thumbnails_of_rows(index):
-    image = np.array(Image.open(io.BytesIO(search_page.thumbnail(index, 2)))).astype(int)
-    assert np.abs(image - [250, 0, 0]).max() < 8
-    for row in (-1, 4, 10**12):
-        with pytest.raises(IndexError, match="rows 0 to 3"):
-            search_page.thumbnail(index, row)
-
-
 def test_page_allows_its_own_script_only():
     hostile = '"><script>alert(1)</script>'
     page = Page(search_page.page_html(["sw", hostile, ""], {"brand": [hostile, "é"], "size": []}), has_script=True)

@@ -6,25 +6,20 @@ import weakref
 
 import numpy as np
 import pytest
-from running_app import until
+from running_app import Multiplier, until
 
 from mural_tf.search.server.limits import Limits, Overloaded
 from mural_tf.search.server.models import Batcher
 
 
-class Doubler:
-    """y = 2 x, but 13 is an error; remembers the size of every run, and waits for `gate`."""
+class Doubler(Multiplier):
+    """y = 2 x, but 13 is an error; remembers the rows of every run, and waits for its gate."""
 
-    def __init__(self):
-        self.runs, self.gate = [], threading.Event()
-        self.gate.set()
-
-    def __call__(self, inputs):
-        self.gate.wait(10)
-        self.runs.append(len(inputs["x"]))
+    def run(self, inputs):
+        doubled = super().run(inputs)["y"]
         if 13 in inputs["x"]:
             raise ValueError("thirteen")
-        return {"y": 2 * inputs["x"]}
+        return {"y": doubled[:, 0]}
 
 
 def with_batcher(scenario, **limits):
@@ -32,10 +27,10 @@ def with_batcher(scenario, **limits):
     model = Doubler()
 
     async def main():
-        batcher = Batcher(model, Limits(**{"window": 0.05, "max_batch": 4, **limits}), lambda rows: None)
+        batcher = Batcher(model.run, Limits(**{"window": 0.05, "max_batch": 4, **limits}), lambda rows: None)
         return await scenario(batcher, model)
 
-    return asyncio.run(main()), model.runs
+    return asyncio.run(main()), [len(rows) for rows in model.runs]
 
 
 def ask(batcher, *values):
@@ -75,21 +70,6 @@ def test_a_failing_request_fails_alone():
     answers, runs = with_batcher(scenario)
     assert answers[0]["y"] == 2 and isinstance(answers[1], ValueError) and answers[2]["y"] == 4
     assert runs == [3, 1, 1, 1]
-
-
-def test_what_comes_while_a_batch_runs_goes_together_and_what_was_given_up_is_not_run():
-    async def scenario(batcher, model):
-        model.gate.clear()
-        first = asyncio.create_task(ask(batcher, 1))
-        await asyncio.sleep(0.2)
-        rest = [asyncio.create_task(ask(batcher, i)) for i in (2, 3, 4)]
-        await asyncio.sleep(0.05)
-        rest[1].cancel()
-        model.gate.set()
-        return (await first)["y"], (await rest[0])["y"], (await rest[2])["y"]
-
-    answers, runs = with_batcher(scenario, window=0.0)
-    assert [int(answer[0]) for answer in answers] == [2, 4, 8] and runs == [1, 2]
 
 
 def test_what_runs_it_ends_with_its_last_reference():

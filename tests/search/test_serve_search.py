@@ -14,7 +14,8 @@ from running_app import running
 from search_data import ColorEmbedder, png, write_folder
 
 from mural_tf.errors import UserError
-from mural_tf.search import build, changes, collect
+from mural_tf.search import build, collect
+from mural_tf.search import index as index_files
 from mural_tf.search.items import IMAGES
 from mural_tf.search.server.app import create_app, serve
 from mural_tf.search.server.limits import Limits
@@ -117,7 +118,7 @@ def test_a_changed_index_is_served(tmp_path):
     with asking(made, folder=tmp_path / "index") as ask:
         question = "/search/answer?sentence=rot&k=2"
         assert names(ask(question)) == ["red.png", "orange.PNG"]
-        changes.remove(tmp_path / "index", ["red.png"])
+        index_files.remove(tmp_path / "index", ["red.png"])
         assert names(ask(question)) == ["orange.PNG", "violet.png"]
         (folder / "green.png").write_bytes(png((220, 90, 0)))
         build.build_index(ColorEmbedder(), [str(folder)], tmp_path / "index", update=True)
@@ -130,7 +131,8 @@ def test_a_changed_index_is_served(tmp_path):
 WRONG = {
     400: ["/search/answer", "/search/answer?sentence=red&k=many", "/search/answer?sentence=red&k=2000",
           "/search/answer?sentence=red&filter=brand", "/search/answer?like=99", "/search/answer?like=-1",
-          "/search/answer?like=x", "/search/answer?like=1&k=" + "9" * 5000],
+          "/search/answer?like=x", "/search/answer?like=1&k=" + "9" * 5000,
+          "/search/answer?sentence=++", "/search/answer?sentence=red&k=0", "/search/answer?sentence=" + "x" * 2001],
     404: ["/search/picture/99", "/search/picture/..%2F..%2Fetc", "/search/thumbnail/99", "/search/thumbnail/-1",
           "/search/thumbnail/..%2F..%2Fetc"],
 }  # fmt: skip

@@ -30,7 +30,7 @@ import tensorflow as tf
 from absl import logging
 
 from mural_tf.errors import UserError
-from mural_tf.files import as_path, read_json
+from mural_tf.files import as_path, json_field, read_json
 
 try:
     import prometheus_client
@@ -58,10 +58,9 @@ from mural_tf.search.server.rest_json import (
     RAISE,
     BadRequest,
     answer_pieces,
-    on_error,
+    options,
     parse_body,
     parse_inputs,
-    signature_name,
 )
 from mural_tf.search.server.search_page import search_routes
 
@@ -119,10 +118,8 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _search_routes(export: str | pathlib.Path, index: str | pathlib.Path, limits: Limits) -> list[web.RouteDef]:
-    data = read_json(newest_description(as_path(export)) / MODEL_CARD).get("training_data")
-    languages = data.get("languages") if isinstance(data, dict) else None
-    if not isinstance(languages, list) or not all(isinstance(code, str) for code in languages):
-        raise UserError(f'{export}/{MODEL_CARD} is damaged: expected {{"training_data": {{"languages": [codes]}}}}.')
+    card = newest_description(as_path(export)) / MODEL_CARD
+    languages = json_field(read_json(card), "training_data.languages", list[str], card)
     return search_routes(load_index(index), load(export), languages, limits=limits, folder=index)
 
 
@@ -133,16 +130,16 @@ def run(app: web.Application, listener: socket.socket, limits: Limits, greeting:
     """
     # The loop waits for Python's lock after every read and write; by default, 5 ms wherever a thread parses a body.
     sys.setswitchinterval(0.0005)
-    asyncio.run(_run(app, listener, limits, greeting))
 
+    async def main() -> None:
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        async with listening(app, listener, limits):
+            print(greeting, flush=True)
+            await stop.wait()
 
-async def _run(app: web.Application, listener: socket.socket, limits: Limits, greeting: str) -> None:
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with listening(app, listener, limits):
-        print(greeting, flush=True)
-        await stop.wait()
+    asyncio.run(main())
 
 
 @contextlib.asynccontextmanager
@@ -178,10 +175,20 @@ class _Connection(web.RequestHandler):
         response.force_close()
         return response
 
+    is_unreadable = False  # the body; its rest may still come
+
     def log_exception(self, *args, **options):
         # The rest of a body is read after its answer, so that the client can send it; what is wrong there is no news.
-        if not isinstance(options.get("exc_info"), web.RequestPayloadError):
+        self.is_unreadable = isinstance(options.get("exc_info"), web.RequestPayloadError)
+        if not self.is_unreadable:
             super().log_exception(*args, **options)
+
+    def force_close(self):
+        transport = self.transport
+        if self.is_unreadable and transport is not None:
+            self.transport = None  # or it would be closed at once
+            _close_after_last_words(transport)
+        super().force_close()
 
 
 class _Refused(asyncio.Protocol):
@@ -192,9 +199,13 @@ class _Refused(asyncio.Protocol):
         head = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json; charset=utf-8\r\n"
         head += f"Content-Length: {len(body)}\r\nRetry-After: 1\r\nConnection: close\r\n\r\n"
         transport.write((head + body).encode("ascii"))
-        # Not closed at once: what the client sent is unread, and then its end of the line would forget the answer.
-        transport.write_eof()
-        asyncio.get_running_loop().call_later(LAST_WORDS, transport.abort)
+        _close_after_last_words(transport)
+
+
+def _close_after_last_words(transport: asyncio.Transport) -> None:
+    """Not at once: while what the client sent is unread, its end of the line would be reset and forget the answer."""
+    transport.write_eof()
+    asyncio.get_running_loop().call_later(LAST_WORDS, transport.abort)
 
 
 def create_app(
@@ -311,10 +322,10 @@ class Server:
     def _parse(self, body: bytearray, model: ServedModel) -> tuple[str, dict[str, np.ndarray], bool, str]:
         values = parse_body(body)
         body.clear()
-        name = signature_name(values)
+        name, on_error = options(values)
         if name not in model.signatures:
             raise BadRequest(f"{model.name} has no signature {name!r}; it has {', '.join(sorted(model.signatures))}.")
-        return name, *parse_inputs(values, model.signatures[name].inputs, self.limits.max_rows), on_error(values)
+        return name, *parse_inputs(values, model.signatures[name].inputs, self.limits.max_rows), on_error
 
     async def _send(self, request: web.Request, outputs: dict[str, np.ndarray], is_rows: bool) -> web.StreamResponse:
         pieces = answer_pieces(outputs, is_rows)

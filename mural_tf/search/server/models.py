@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import concurrent.futures
+import dataclasses
 import gc
 import inspect
 import pathlib
@@ -25,13 +26,11 @@ import tensorflow as tf
 from absl import logging
 from google.protobuf import json_format
 from tensorflow.core.protobuf import saved_model_pb2
-from tensorflow_serving.apis import prediction_log_pb2
 
 from mural_tf import backend  # noqa: F401 - registers the tokenizer's operations
-from mural_tf.data.records import untuned
 from mural_tf.encoders.saved_models import load_saved_model
 from mural_tf.errors import UserError
-from mural_tf.export.serving import BATCH_SIZES, WARMUP_FILE
+from mural_tf.export.serving import BATCH_SIZES
 from mural_tf.export.versions import follow, models_of
 from mural_tf.files import as_path
 from mural_tf.paths import RemotePath
@@ -95,34 +94,19 @@ def load_model(path: pathlib.Path, limits: Limits) -> ServedModel:
         key: Signature(saved_model, function, has_pixels and IMAGES in function.structured_input_signature[1])
         for key, function in functions.items()
     }
-    _warm_up(signatures, path / WARMUP_FILE)
+    for signature in signatures.values():
+        _warm_up(signature)
     return ServedModel(path.parent.name, int(path.name), signatures, _signature_definitions(path), limits)
 
 
-def _warm_up(signatures: dict[str, Signature], path: pathlib.Path) -> None:
-    """Runs what the export says TensorFlow Serving should run first, then every signature that it passes over."""
-    recorded = list(_recorded_requests(path)) if path.is_file() else []
-    for name, inputs in recorded:
-        signatures[name].run(inputs)
-    for name in signatures.keys() - {name for name, _ in recorded}:
-        signature = signatures[name]
-        fitting = [inputs for _, inputs in recorded if inputs.keys() == signature.inputs.keys()]
-        for inputs in fitting or (_blank_inputs(signature.inputs, rows) for rows in BATCH_SIZES):
-            signature.run(inputs)
-
-
-def _recorded_requests(path: pathlib.Path) -> Iterator[tuple[str, Arrays]]:
-    """Yields (signature, inputs) of a warm-up file."""
-    for record in untuned(tf.data.TFRecordDataset(str(path))).as_numpy_iterator():
-        request = prediction_log_pb2.PredictionLog.FromString(record).predict_log.request
-        yield request.model_spec.signature_name, {k: tf.make_ndarray(tensor) for k, tensor in request.inputs.items()}
-
-
-def _blank_inputs(specs: dict[str, tf.TensorSpec], rows: int) -> Arrays:
-    """Returns zeros, or empty strings; a dimension of any size is 1."""
-    shapes = {name: [rows, *(size or 1 for size in spec.shape[1:])] for name, spec in specs.items()}
-    empty = {name: b"" if spec.dtype == tf.string else 0 for name, spec in specs.items()}
-    return {name: np.full(shapes[name], empty[name], spec.dtype.as_numpy_dtype) for name, spec in specs.items()}
+def _warm_up(signature: Signature) -> None:
+    """Runs zeros, or empty strings, of all the sizes that an export warms up for."""
+    for rows in BATCH_SIZES:
+        inputs = {}
+        for name, spec in signature.inputs.items():
+            shape = [rows, *(size or 1 for size in spec.shape[1:])]
+            inputs[name] = np.full(shape, b"" if spec.dtype == tf.string else 0, spec.dtype.as_numpy_dtype)
+        signature.run(inputs)
 
 
 def _signature_definitions(path: pathlib.Path) -> dict:
@@ -136,11 +120,22 @@ def _signature_definitions(path: pathlib.Path) -> dict:
     return {name: json_format.MessageToDict(value, **options) for name, value in definitions.items()}
 
 
+@dataclasses.dataclass
 class _Waiting:
-    def __init__(self, inputs: Arrays, pixels: int, future: asyncio.Future):
-        self.inputs, self.pixels, self.future = inputs, pixels, future
-        self.rows = _count(inputs)
-        self.shape = {name: array.shape[1:] for name, array in inputs.items()}  # only equal ones can be concatenated
+    """Rows that wait for a run, and how many pixels their images have."""
+
+    inputs: Arrays
+    pixels: int
+    future: asyncio.Future
+
+    @property
+    def rows(self) -> int:
+        return _count(self.inputs)
+
+    @property
+    def shape(self) -> dict[str, tuple[int, ...]]:
+        """Of a row; only equal ones can be concatenated."""
+        return {name: array.shape[1:] for name, array in self.inputs.items()}
 
 
 def _count(inputs: Arrays) -> int:
@@ -206,24 +201,23 @@ class Batcher:
         while self._waiting:
             if self._limits.window and sum(part.rows for part in self._waiting) < self._limits.max_batch:
                 await asyncio.sleep(self._limits.window)
-            batch = self._take()
-            if batch:
+            if batch := self._take():
                 await self._answer(batch)
 
     def _take(self) -> list[_Waiting]:
         """Takes the first request that still has a client, and those after it that fit in one run with it."""
         batch, rows, pixels, left = [], 0, 0, collections.deque()
-        while self._waiting:
-            part = self._waiting.popleft()
+        for part in self._waiting:
+            rows_with, pixels_with = rows + part.rows, pixels + part.pixels
             if part.future.done():
                 continue
             if not batch or (
-                rows + part.rows <= self._limits.max_batch
-                and pixels + part.pixels <= self._limits.max_image_pixels
+                rows_with <= self._limits.max_batch
+                and pixels_with <= self._limits.max_image_pixels
                 and part.shape == batch[0].shape
             ):
                 batch.append(part)
-                rows, pixels = rows + part.rows, pixels + part.pixels
+                rows, pixels = rows_with, pixels_with
             else:
                 left.append(part)
         self._waiting = left

@@ -39,29 +39,21 @@ def parse_body(body: bytes | bytearray) -> dict:
         values = json.loads(body.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise BadRequest(f"The body is not UTF-8 ({error.reason} at byte {error.start}).") from None
-    except ValueError as error:  # also a number of thousands of digits
-        raise BadRequest(f"The body is not JSON: {error}.") from None
-    except RecursionError:
-        raise BadRequest("The body is nested too deeply.") from None
+    except (ValueError, RecursionError) as error:  # also a number of thousands of digits, or lists in lists in lists
+        raise BadRequest(f"The body is not JSON that can be read: {error}.") from None
     if not isinstance(values, dict):
         raise BadRequest(f'Expected a JSON object with "instances" or "inputs", got {_kind(values)}.')
     return values
 
 
-def signature_name(values: dict) -> str:
-    """Returns the signature that a request asks for."""
-    name = values.get("signature_name", "")
+def options(values: dict) -> tuple[str, str]:
+    """Returns the signature that a request asks for, and what it wants for an image that cannot be read."""
+    name, on_error = values.get("signature_name", ""), values.get("on_error", RAISE)
     if not isinstance(name, str):
         raise BadRequest(f'"signature_name" must be a string, got {_kind(name)}.')
-    return name or SIGNATURE
-
-
-def on_error(values: dict) -> str:
-    """Returns what a request wants for an image that cannot be read, `RAISE` or `ZEROS`."""
-    wanted = values.get("on_error", RAISE)
-    if wanted not in (RAISE, ZEROS):
-        raise BadRequest(f'"on_error" must be {RAISE!r} or {ZEROS!r}, got {_kind(wanted)} that is neither.')
-    return wanted
+    if on_error not in (RAISE, ZEROS):
+        raise BadRequest(f'"on_error" must be {RAISE!r} or {ZEROS!r}, got {_kind(on_error)} that is neither.')
+    return name or SIGNATURE, on_error
 
 
 def parse_inputs(values: dict, specs: Mapping[str, tf.TensorSpec], max_rows: int) -> tuple[dict[str, np.ndarray], bool]:

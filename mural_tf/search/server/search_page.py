@@ -31,11 +31,9 @@ from mural_tf.data import pictures
 from mural_tf.errors import UserError
 from mural_tf.files import as_path
 from mural_tf.search import confidence
-from mural_tf.search.fields import Filter, parse_filters
 from mural_tf.search.index import DESCRIPTION, ITEMS, Index, load_index
-from mural_tf.search.items import IMAGES, TEXTS
-from mural_tf.search.pages import SIDE
-from mural_tf.search.queries import Hit, Query, find, leave_out, search, sure_as_json
+from mural_tf.search.items import IMAGES, TEXTS, Filter, parse_filters
+from mural_tf.search.queries import SIDE, Hit, Query, find, leave_out, search, sure_as_json
 from mural_tf.search.server.limits import Budget, Limits, claimed_pixels, read_body
 from mural_tf.search.server.rest_json import BadRequest
 
@@ -51,7 +49,7 @@ def page_html(
 
     Args:
       languages: BCP 47 codes that can be chosen there, so that typed text gets the right fonts.
-      fields: of the items, and values that are offered as filters, see `Index.common_values`.
+      fields: of the items, and values that are offered as filters, see `ItemTable.common_values`.
       knows_how_sure: whether the index does, so that only sure answers can be asked for.
     """
     fields = fields or {}
@@ -108,7 +106,11 @@ def answer(
     if like is not None:
         hits = _like(index, like, k, filters)
     elif picture:
-        hits = find(index, _encoded(embedder, picture), [Query(image="picture")], k, filters)[0].hits
+        try:
+            vector = embedder.encode_image([picture])
+        except UserError:
+            raise ValueError("The picture cannot be read: expected a whole JPEG, PNG or WebP.") from None
+        hits = find(index, vector, [Query(image="picture")], k, filters)[0].hits
     elif sentence.strip():
         result = leave_out(search(index, embedder, [Query(sentence)], k, filters), least_precision)[0]
         hits, sure = result.hits, sure_as_json(result)
@@ -128,13 +130,6 @@ def _like(index: Index, row: int, k: int, filters: Sequence[Filter]) -> list[Hit
     vector = index.embeddings[row][None].astype(np.float32)
     others = [hit for hit in find(index, vector, [Query(image=name)], k + 1, filters)[0].hits if hit.row != row]
     return [dataclasses.replace(hit, rank=rank) for rank, hit in enumerate(others[:k], start=1)]
-
-
-def _encoded(embedder, picture: bytes) -> np.ndarray:
-    try:
-        return embedder.encode_image([picture])
-    except UserError:
-        raise ValueError("The picture cannot be read: expected a whole JPEG, PNG or WebP.") from None
 
 
 def _hit(index: Index, hit: Hit, language: str) -> dict[str, object]:
@@ -176,12 +171,14 @@ class ServedIndex:
         self._use(index)
 
     def _use(self, index: Index) -> None:
-        self.index, self.page = index, page_html(self._languages, index.common_values(), index.confidence is not None)
+        self.index = index
+        self.page = page_html(self._languages, index.table.common_values(), index.confidence is not None)
 
     def refresh(self) -> None:
         """Looks at the folder; an index that cannot be opened, or is another model's, leaves the one that was there."""
-        state = self._look()
-        if state == self._state or not state[0]:  # index.json is not there while an update puts its files in place
+        names = (DESCRIPTION, ITEMS, confidence.FILE) if self._folder else ()
+        state = [_state(self._folder / name) for name in names]
+        if state == self._state or not any(state[:1]):  # index.json is away while an update puts its files in place
             return
         self._state = state
         try:
@@ -192,12 +189,9 @@ class ServedIndex:
         else:
             self._use(index)
 
-    def _look(self) -> list[tuple[int, ...]]:
-        """Returns what changes with the files that say what the index holds; () for one that is not there."""
-        return [_state(self._folder / name) for name in (DESCRIPTION, ITEMS, confidence.FILE)] if self._folder else [()]
-
 
 def _state(path: pathlib.Path) -> tuple[int, ...]:
+    """Returns what changes with a file; () if it is not there."""
     try:
         status = path.stat()
     except OSError:
