@@ -283,10 +283,6 @@ class Img2dataset(ShardSource):
         """Returns the shards."""
         return find_shards(self.path)
 
-    def check(self) -> None:
-        """Checks the language."""
-        language_tag(self.language)
-
     def records(self, item: pathlib.Path, reading: Reading) -> Iterable[Captioned]:
         """Yields what a shard holds."""
         tally = reading.tally
