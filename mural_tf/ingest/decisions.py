@@ -24,7 +24,7 @@ from mural_tf.files import find, read_array, save_array, write_whole
 from mural_tf.hashes import bytes_hash, contains, text_hash
 from mural_tf.ingest.filters import Screen
 from mural_tf.ingest.source import FILE, PAIR, Captioned, Pair, Reading, Settings, Source, Text
-from mural_tf.ingest.sources.image_store import CaptionedImages, DownloadedImages
+from mural_tf.ingest.sources.img2dataset import CaptionedImages, DownloadedImages
 from mural_tf.ingest.sources.wit import HeldOut, Wit, image_hash
 from mural_tf.ingest.translated_captions import keys_of, read_translations
 from mural_tf.text_files import Unit

@@ -9,9 +9,15 @@ from typing import Any, ClassVar
 
 from mural_tf.errors import UserError
 from mural_tf.files import as_path
-from mural_tf.ingest.parquet import UnreadableParquet, open_parquet, read_rows
 from mural_tf.ingest.source import Reading, Text, language_tag, lines_of
-from mural_tf.ingest.sources.image_store import TYPICAL_IMAGE, CaptionedImages, ImageItem
+from mural_tf.ingest.sources.img2dataset import (
+    TYPICAL_IMAGE,
+    CaptionedImages,
+    ImageItem,
+    UnreadableParquet,
+    open_parquet,
+    read_rows,
+)
 from mural_tf.text_files import Unit, clean, cut, is_text
 
 

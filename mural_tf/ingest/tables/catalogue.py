@@ -36,8 +36,7 @@ from mural_tf.hashes import text_hash
 from mural_tf.ingest.count import describe_file, files_of
 from mural_tf.ingest.filters import usable_bytes
 from mural_tf.ingest.source import language_tag
-from mural_tf.ingest.sources.image_store import DownloadedImages
-from mural_tf.ingest.sources.img2dataset import is_download
+from mural_tf.ingest.sources.img2dataset import DownloadedImages, is_download
 from mural_tf.ingest.tables.language_guess import Guess, language_named
 from mural_tf.ingest.tables.own_tables import (
     DOWNLOADS,
