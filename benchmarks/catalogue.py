@@ -29,13 +29,13 @@ def write_shop(folder: pathlib.Path, packages: pathlib.Path, count: int, seed: i
     """Writes pictures and table; returns the table."""
     from PIL import Image
 
-    from mural_tf.data.datasets.emoji import benchmark, drawings, names
+    from mural_tf.data.datasets.emoji import benchmark, names
     from mural_tf.data.datasets.emoji.npm_packages import fetch_packages
 
     tarballs = fetch_packages(benchmark.PACKAGES, packages)
     named = names.read_emoji_names(tarballs["cldr-annotations-full"], tarballs["cldr-annotations-derived-full"])
     emoji = set.intersection(*(set(named[language]) for language in LANGUAGES))
-    drawn = drawings.draw_all([(style, tarballs[style.package]) for style in drawings.TRAINING_STYLES], emoji)
+    drawn = benchmark.draw_all([(style, tarballs[style.package]) for style in benchmark.TRAINING_STYLES], emoji)
     draw, photos = random.Random(seed), folder / "photos"
     products = [(style, key) for style in drawn for key in sorted(drawn[style])]
     draw.shuffle(products)

@@ -94,6 +94,28 @@ def count_records(languages: Sequence[str], image_text: Mapping[str, Sequence], 
     return {"counts": totals, "languages": per_language}
 
 
+def counts_of(files: Mapping[str, dict]) -> dict[str, dict]:
+    """Returns the "counts" and "languages" of `dataset.json` from what it says of each file.
+
+    Args:
+      files: "kind/split-…" -> "records", and "languages": texts by language, text pairs by "a b".
+    """
+    images, pairs, languages = {}, {}, {}
+    for name, file in files.items():
+        kind, split = name.split("/")[0], name.split("/")[1].rsplit("-", 3)[0]
+        if kind == "image_text":
+            counts = images.setdefault(split, {"images": 0, "captions": 0})
+            counts["images"] += file["records"]
+            counts["captions"] += sum(file["languages"].values())
+        else:
+            pairs[split] = pairs.get(split, 0) + file["records"]
+        for language, count in file["languages"].items():
+            language = "-".join(sorted(language.split(" ")))  # of a pair, in either direction
+            of_kind = languages.setdefault(language, {}).setdefault(kind, {})
+            of_kind[split] = of_kind.get(split, 0) + count
+    return {"counts": {"image_text": images, "text_pairs": pairs}, "languages": dict(sorted(languages.items()))}
+
+
 def describe(folder: pathlib.Path) -> str:
     """Returns what `dataset.json` says of a data set's records, and of what a conversion did not take into it."""
     path = folder / DESCRIPTION

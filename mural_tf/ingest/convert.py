@@ -25,16 +25,13 @@ import google_crc32c
 from tqdm import tqdm
 
 from mural_tf.data import shards
-from mural_tf.data.dataset_folder import DESCRIPTION
+from mural_tf.data.dataset_folder import DESCRIPTION, counts_of
 from mural_tf.data.record_format import IMAGE_TEXT, TEXT_PAIRS, ImageTextRecord, TextPair, serialize
 from mural_tf.data.shards import Manifest, Part
 from mural_tf.data.skipped import MINIMUM, Tally
 from mural_tf.data.tfrecord import framed
 from mural_tf.errors import UserError
-from mural_tf.files import (
-    as_path,
-    whole,
-)
+from mural_tf.files import as_path, whole
 from mural_tf.hashes import bytes_hash, text_hash
 from mural_tf.ingest.decisions import ROWS_IN_A_PARTITION, SAME_IMAGE, SAME_PAIR, SAME_TEXT, Ask, Decide, Keep, Request
 from mural_tf.ingest.filters import Screen, hash_evaluation_images, hash_excluded
@@ -391,35 +388,14 @@ def finish(plan: Plan, output: pathlib.Path, identity: dict, settings: Settings)
             shards.rename_part(folder, part, complete / name)
             files[name] = part
     shards.join_skipped(folder, len(plan.shards), complete / SKIPPED)
-    text = json.dumps({**identity, **_description(files, tally)}, indent=1, ensure_ascii=False) + "\n"
-    (complete / DESCRIPTION).write_text(text, encoding="utf-8")
-    shards.publish_work(folder, output)
-
-
-def _description(files: dict[str, Part], tally: Tally) -> dict:
-    """What `dataset.json` says of the records, in the words of the emoji benchmark's."""
-    images, pairs, languages = {}, {}, {}
-    for part in files.values():
-        if part.kind == IMAGE_TEXT:
-            counts = images.setdefault(part.split, {"images": 0, "captions": 0})
-            counts["images"] += part.records
-            counts["captions"] += part.texts
-        else:
-            pairs[part.split] = pairs.get(part.split, 0) + part.records
-        for language, count in part.languages.items():
-            language = "-".join(sorted(language.split(" ")))  # of a pair, in either direction
-            of_kind = languages.setdefault(language, {}).setdefault(part.kind, {})
-            of_kind[part.split] = of_kind.get(part.split, 0) + count
     described = {
         name: {"bytes": part.bytes, "crc32c": part.crc32c, "records": part.records, "languages": part.languages}
         for name, part in files.items()
     }
-    return {
-        "counts": {"image_text": images, "text_pairs": pairs},
-        "languages": dict(sorted(languages.items())),
-        **tally.described(),
-        "shards": described,
-    }
+    description = {**identity, **counts_of(described), **tally.described(), "shards": described}
+    text = json.dumps(description, indent=1, ensure_ascii=False) + "\n"
+    (complete / DESCRIPTION).write_text(text, encoding="utf-8")
+    shards.publish_work(folder, output)
 
 
 def describe_plan(sources: Sequence[Source], output: str | os.PathLike, settings: Settings) -> str:

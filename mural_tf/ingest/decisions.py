@@ -12,7 +12,6 @@ complete is not gone through again.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 import pathlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -23,8 +22,8 @@ import numpy as np
 from mural_tf.files import find, read_array, save_array, write_whole
 from mural_tf.hashes import bytes_hash, contains, text_hash
 from mural_tf.ingest.filters import Screen
-from mural_tf.ingest.source import FILE, PAIR, Captioned, Pair, Reading, Settings, Source, Text
-from mural_tf.ingest.sources.image_store import CaptionedImages, DownloadedImages
+from mural_tf.ingest.source import PAIR, Captioned, Pair, Reading, Settings, Source, Text
+from mural_tf.ingest.sources.img2dataset import CaptionedImages, DownloadedImages
 from mural_tf.ingest.sources.wit import HeldOut, Wit, image_hash
 from mural_tf.ingest.translated_captions import keys_of, read_translations
 from mural_tf.text_files import Unit
@@ -116,8 +115,7 @@ class Request:
 class Ask:
     """Looks through a job and returns rows of hashes; made once in every worker.
 
-    A unit is read once: what later stages need of its captions is kept as hashes (`_captions`), unless its images can
-    only be found after the first stage.
+    For duplicates a unit is read once: what the last stage needs of its captions is kept as hashes (`_captions`).
     """
 
     def __init__(self, request: Request, stage: Sequence[str]):
@@ -137,16 +135,11 @@ class Ask:
         source, unit = self.request.sources[job.source], self.request.units[job.number][1]
         rows: dict[str, list] = {kind: [] for kind in self.stage}
         by_language: dict[str, list[int]] = {}
-        downloaded, kept = _is_downloaded(source), []
-        keep = bool(self.request.settings.drop_duplicates) and not downloaded
-        reading, records = Reading(), itertools.count()
+        downloaded, reading = _is_downloaded(source), Reading()
         for item in source.read(unit, reading):
-            found = list(source.records(item, reading)) if keep else []
-            for one in found:
-                kept += self._rows_of(one, reading, next(records))
             if source.ITEM == PAIR:
                 continue
-            texts = list(_texts(found) if keep and source.ITEM == FILE else source.texts(item))
+            texts = list(source.texts(item))
             if HELD_OUT in rows and isinstance(source, Wit) and source.is_divided:
                 for image, text in texts:
                     by_language.setdefault(text.language, []).append(int(image_hash(source.salt, image)))
@@ -158,8 +151,6 @@ class Ask:
                 rows.get(IMAGES, []).extend((image, text & _HALF) for text, image in pairs)
             if TRANSLATIONS in rows:
                 rows[TRANSLATIONS] += [text_hash(key) for _, text in texts for key in keys_of(text)]
-        if keep:
-            save_array(path_of(self.request.folder, CAPTIONS, job.number), np.array(kept, _CAPTION))
         for language, hashes in by_language.items():
             block = json.dumps(language).encode() + b"\n" + np.array(hashes, "<u8").tobytes()
             yield (HELD_OUT, job.source, 0), (False, block)
@@ -189,7 +180,7 @@ class Ask:
         return rows["pair" if kind == SAME_PAIR else "text"]
 
     def _captions(self, job: Job) -> np.ndarray:
-        """Returns the hashes of a unit's captions; makes and keeps them where the first stage could not."""
+        """Returns the hashes of a unit's captions, which are kept for a later stage."""
         path = path_of(self.request.folder, CAPTIONS, job.number)
         if path.name in self.names:
             return read_array(path)
@@ -251,12 +242,6 @@ def _is_first(rows: np.ndarray) -> np.ndarray:
 
 def _is_downloaded(source: Source) -> bool:
     return isinstance(source, CaptionedImages) and isinstance(source.store(), DownloadedImages)
-
-
-def _texts(found: Iterable[Captioned | Pair]) -> Iterator[tuple[str, Text]]:
-    for one in found:
-        if isinstance(one, Captioned):
-            yield from ((one.image_id, text) for text in one.texts)
 
 
 def key_of_text(text: Text) -> int:

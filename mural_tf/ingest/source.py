@@ -15,7 +15,7 @@ import numpy as np
 from mural_tf.data.skipped import Tally
 from mural_tf.errors import UserError
 from mural_tf.files import as_path, find
-from mural_tf.text_files import Unit, canonical_language, cut, unpacked_size
+from mural_tf.text_files import Unit, canonical_language, cut, read_lines, unpacked_size
 from mural_tf.work import Engine
 
 _cached_language = functools.lru_cache(maxsize=4096)(canonical_language)
@@ -112,6 +112,10 @@ class Source:
 
     def check(self) -> None:
         """Raises `UserError` for options that cannot be meant, before anything is read."""
+        for name in ("language", "language_a", "language_b"):
+            code = getattr(self, name, None)
+            if code is not None and column_number(code) is None:
+                language_tag(code)
 
     def units(self, unit_bytes: int) -> list[Unit]:
         """Returns what workers read; `unit_bytes` of records each, about."""
@@ -162,6 +166,20 @@ class ShardSource(Source):
         """Yields the file."""
         del reading
         yield as_path(unit.path)
+
+
+def lines_of(unit: Unit, reading: Reading, header: bool) -> Iterator[tuple[str, str]]:
+    """Yields (line, place) of a unit of a text file, without its header; the lines that can be read."""
+    path = as_path(unit.path)
+    for number, line in read_lines(path, reading.problem, unit.part(unpacked_size(path))):
+        if line is not None and not (header and number == 1):
+            yield line, f"{path}:{number}"
+
+
+def column_number(option: str) -> int | None:
+    """Returns the number in "column 2", `None` for anything else, which is a language's code."""
+    name, _, number = option.partition(" ")
+    return int(number) if name == "column" and number.isdigit() else None
 
 
 def find_files(pattern: str) -> list[pathlib.Path]:

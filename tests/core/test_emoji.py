@@ -13,8 +13,14 @@ from PIL import Image
 
 from mural_tf.data import records
 from mural_tf.data.datasets.emoji import benchmark
-from mural_tf.data.datasets.emoji.benchmark import PACKAGES, UNDER_RESOURCED, WELL_RESOURCED, build_emoji
-from mural_tf.data.datasets.emoji.drawings import TRAINING_STYLES, draw
+from mural_tf.data.datasets.emoji.benchmark import (
+    PACKAGES,
+    TRAINING_STYLES,
+    UNDER_RESOURCED,
+    WELL_RESOURCED,
+    build_emoji,
+    draw,
+)
 from mural_tf.data.datasets.emoji.names import EmojiName, key_of_code_points, key_of_text, read_emoji_names
 from mural_tf.errors import UserError
 

@@ -34,7 +34,7 @@ from mural_tf.data.record_format import IMAGE_TEXT, TEXT_PAIRS, ImageTextRecord,
 from mural_tf.data.records import find_files, read_records, write_records
 from mural_tf.errors import UserError
 from mural_tf.files import exclusive_lock
-from mural_tf.ingest.tables import catalogue, language_guess, own_tables, table_columns
+from mural_tf.ingest.tables import catalogue, own_tables, table_columns
 from mural_tf.ingest.tables.catalogue import RowTally, Store, TableRequest, fill, make_data_set, understand
 from mural_tf.text_files import bounded_lines
 
@@ -392,16 +392,16 @@ class FakeDetector:
 
 @pytest.fixture
 def detector(monkeypatch):
-    monkeypatch.setattr(language_guess, "_detector", FakeDetector)
-    monkeypatch.setattr(language_guess, "_tag", lambda language: language)
+    monkeypatch.setattr(table_columns, "_detector", FakeDetector)
+    monkeypatch.setattr(table_columns, "_tag", lambda language: language)
 
 
 def test_languages_are_guessed_from_many_captions(detector):
-    guess = language_guess.Guess(["ein Hut"] * 60 + ["a hat"] * 40)
+    guess = table_columns.Guess(["ein Hut"] * 60 + ["a hat"] * 40)
     assert set(guess.shares) == {"de", "en"} and guess("ein Rock") == "de" and guess("a skirt") == "en"
-    alone = language_guess.Guess(["ein Hut"] * 20)
+    alone = table_columns.Guess(["ein Hut"] * 20)
     assert set(alone.shares) == {"de"} and alone("a hat") == "de" and alone.describe() == "guessed: de 100%"
-    assert language_guess.Guess([])("a hat") == "und"
+    assert table_columns.Guess([])("a hat") == "und"
 
 
 def test_guessed_languages_are_marked(tmp_path, detector):
@@ -439,7 +439,7 @@ def test_without_a_guesser_the_language_is_asked(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_lingua_knows_a_column_of_two_languages():
     pytest.importorskip("lingua", reason="needs lingua: pip install 'mural-tf[catalogue]'")
-    guess = language_guess.Guess([title(i, language) for i in range(12) for language in ("de", "en")])
+    guess = table_columns.Guess([title(i, language) for i in range(12) for language in ("de", "en")])
     assert set(guess.shares) == {"de", "en"} and guess("blaue Mütze") == "de" and guess("blue hat") == "en"
 
 

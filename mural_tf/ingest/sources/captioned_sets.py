@@ -7,6 +7,7 @@ from several captions of an image. `caption_group` is shared by captions that tr
 from __future__ import annotations
 
 import dataclasses
+import functools
 import pathlib
 from collections.abc import Iterable, Iterator
 from typing import ClassVar
@@ -17,10 +18,13 @@ from mural_tf.data.skipped import Tally
 from mural_tf.errors import UserError
 from mural_tf.files import as_path
 from mural_tf.ingest.source import Reading, Text, find_files
-from mural_tf.ingest.sources.image_store import TYPICAL_IMAGE, CaptionedImages, ImageItem
+from mural_tf.ingest.sources.img2dataset import TYPICAL_IMAGE, CaptionedImages, ImageItem
 from mural_tf.text_files import MOST_PARTS, Unit
 
 RECORD_SPLITS = {"val": "dev"}  # what the project calls the splits of others; the rest keep their names
+
+
+BYTES_FOR_AN_IMAGE = 600  # in the JSON and text files of such sets, for all captions of an image
 
 
 class CaptionedSet(CaptionedImages):
@@ -42,15 +46,17 @@ class CaptionedSet(CaptionedImages):
 
     def read(self, unit: Unit, reading: Reading) -> Iterator[ImageItem]:
         """Yields one item per image, in the order of its first caption; the same text and language only once."""
-        items, tally = _read_all(self)
+        items, tally = self._all
         if unit.number == 0:
             reading.tally.add(tally)
             reading.tally.places += tally.places
         for number in unit.share(len(items)):
             yield items[number]
 
-    def read_all(self, reading: Reading) -> list[ImageItem]:
-        """Returns the items of all units."""
+    @functools.cached_property
+    def _all(self) -> tuple[list[ImageItem], Tally]:
+        """The items of all units, and what was wrong; kept, for reading takes longer than a unit's records."""
+        reading = Reading()
         items: dict[tuple[str, str], ImageItem] = {}
         seen: set[tuple[str, str, str]] = set()
         for caption, group, split in self.captions(reading):
@@ -62,23 +68,7 @@ class CaptionedSet(CaptionedImages):
             item = items.setdefault((split, image_id), ImageItem(caption.image_file, image_id, [], split))
             group = group or f"{image_id}:{caption.language}:{len(item.texts)}"
             item.texts.append(Text(caption.caption, caption.language, group, caption.location))
-        return list(items.values())
-
-
-# In the JSON and text files of such sets, for all captions of an image.
-BYTES_FOR_AN_IMAGE = 600
-_last_read: tuple[str, tuple[list[ImageItem], Tally]] | None = None
-
-
-def _read_all(source: CaptionedSet) -> tuple[list[ImageItem], Tally]:
-    """Returns a set's items and what was wrong; kept for the next unit, for it takes longer than a unit's records."""
-    global _last_read
-    stamps = [(str(path), path.stat().st_size) for path in source.input_files()]
-    key = repr((type(source).__name__, dataclasses.asdict(source), stamps))
-    if _last_read is None or _last_read[0] != key:
-        reading = Reading()
-        _last_read = key, (source.read_all(reading), reading.tally)
-    return _last_read[1]
+        return list(items.values()), reading.tally
 
 
 @dataclasses.dataclass

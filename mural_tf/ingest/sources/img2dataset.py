@@ -1,4 +1,4 @@
-"""Image-text pairs downloaded by img2dataset, in any of its output formats, read sample by sample.
+"""Image-text pairs downloaded by img2dataset, in any of its output formats, read sample by sample or by address.
 
     webdataset   00000.tar with 000000000.jpg, .txt, .json
     files        00000/000000000.jpg, .txt, .json
@@ -11,6 +11,7 @@ The metadata (JSON or columns) hold url, caption, and whatever `save_additional_
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import pathlib
 import tarfile
@@ -25,12 +26,12 @@ from mural_tf.data.record_format import Example
 from mural_tf.data.skipped import Tally
 from mural_tf.errors import UserError
 from mural_tf.files import as_path, open_path
-from mural_tf.ingest.parquet import UnreadableParquet, column_names, read_rows
-from mural_tf.ingest.source import Captioned, Reading, ShardSource, Text, language_tag
-from mural_tf.text_files import Problem, clean, decode, is_text, parse_object
+from mural_tf.ingest.source import IMAGE, Captioned, Reading, ShardSource, Source, Text, language_tag
+from mural_tf.text_files import Problem, clean, decode, is_text, parse_object, unpacked_size
 
 NOT_REGULAR = "not a regular file"
 NOT_TEXT = "name that is not text"
+ROWS = 1024  # of Parquet that are read at a time
 
 
 class Sample(NamedTuple):
@@ -80,7 +81,7 @@ def find_shards(directory: str | pathlib.Path) -> list[pathlib.Path]:
 def _may_hold_images(path: pathlib.Path) -> bool:
     """A file that cannot be read is reported when it is read."""
     try:
-        return _image_column(column_names(path)) is not None
+        return _image_column(open_parquet(path).schema_arrow.names) is not None
     except UnreadableParquet:
         return True
 
@@ -223,7 +224,7 @@ def parse_example(record: bytes) -> tuple[dict[str, Any], str]:
 
 def _from_parquet(shard: pathlib.Path, on_problem: Problem, images: bool) -> Iterator[Sample]:
     try:
-        image_column = _image_column(column_names(shard))
+        image_column = _image_column(open_parquet(shard).schema_arrow.names)
     except UnreadableParquet as error:
         on_problem("Parquet file that cannot be read", str(error))
         return
@@ -283,10 +284,6 @@ class Img2dataset(ShardSource):
         """Returns the shards."""
         return find_shards(self.path)
 
-    def check(self) -> None:
-        """Checks the language."""
-        language_tag(self.language)
-
     def records(self, item: pathlib.Path, reading: Reading) -> Iterable[Captioned]:
         """Yields what a shard holds."""
         tally = reading.tally
@@ -326,3 +323,198 @@ class Img2dataset(ShardSource):
             tally.skip("empty caption", place)
             return None
         return Text(caption, language, "", place)
+
+
+# Parquet files of any kind, read by row group, in bounded memory.
+
+
+class UnreadableParquet(UserError):
+    """A file that is no Parquet, or damaged from its beginning; the message names it."""
+
+
+def open_parquet(path: pathlib.Path):
+    """Returns the file as pyarrow sees it; raises `UnreadableParquet`, or `UserError` if pyarrow is not installed."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise UserError(
+            f"Reading {path} needs a package that is not installed: pip install pyarrow (or mural-tf[convert])."
+        ) from None
+    path = as_path(path)
+    if not path.is_file():  # a pipe would wait for its other end
+        raise UnreadableParquet(f"{path} is not a regular file.")
+    try:
+        return pyarrow.parquet.ParquetFile(path if isinstance(path, pathlib.Path) else path.open("rb"))
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
+        raise UnreadableParquet(f"{path} is not a readable Parquet file: {error}") from None
+
+
+def read_rows(
+    path: pathlib.Path, columns: Sequence[str] | None, on_problem: Problem, groups: Sequence[int] | None = None
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields (number from 0, row) in memory bounded by the rows read at a time.
+
+    With `groups`, only of these row groups. Rows may hold any values: the types of columns are whatever the file says.
+    Text that is not UTF-8 costs its row, and damage the rest of its row group.
+    """
+    import pyarrow
+
+    file, end = open_parquet(path), 0
+    for group in range(file.num_row_groups):
+        number, end = end, end + file.metadata.row_group(group).num_rows
+        if groups is not None and group not in groups:
+            continue
+        try:
+            for batch in file.iter_batches(batch_size=ROWS, columns=columns, row_groups=[group]):
+                for row in _rows(batch):
+                    if row is None:
+                        on_problem("row with values that cannot be read", f"{path}, row {number}")
+                    else:
+                        yield number, row
+                    number += 1
+        except (pyarrow.ArrowException, OSError):
+            for lost in range(number, end):
+                on_problem("row in a damaged part of a Parquet file", f"{path}, row {lost}")
+
+
+def _rows(batch) -> list[dict[str, Any] | None]:
+    try:
+        return batch.to_pylist()
+    except (ValueError, ArithmeticError):  # text that is not UTF-8, dates beyond Python's: which rows are it?
+        rows = (batch.slice(index, 1) for index in range(batch.num_rows))
+        return [_row_or_none(row) for row in rows]
+
+
+def _row_or_none(batch) -> dict[str, Any] | None:
+    try:
+        return batch.to_pylist()[0]
+    except (ValueError, ArithmeticError):
+        return None
+
+
+# Images by file name or address, for sources whose captions name them.
+
+# Bytes of an image as img2dataset stores it, about: how much a caption's record will weigh.
+TYPICAL_IMAGE = 32_000
+
+
+class ImageFolder:
+    """Image files by name: below the folder as named, or directly in it."""
+
+    def __init__(self, directory: pathlib.Path):
+        self.directory = directory
+
+    def get(self, name: str, decided: Any = None) -> bytes | None:
+        """Returns the file's content, `None` if there is none; raises `BadImage` if it may not be read."""
+        del decided
+        for candidate in (name, os.path.basename(name)):
+            try:
+                return read_file(path_below(self.directory, candidate.lstrip("/")))
+            except OSError:
+                continue
+        return None
+
+
+class DownloadedImages:
+    """Images by the address that img2dataset downloaded them from (formats webdataset, files and tfrecord).
+
+    Where an image lies is decided over all shards (decisions.py): by the first one that has its address.
+    """
+
+    def __init__(self, directory: pathlib.Path):
+        self.shards = find_shards(directory)
+        if self.shards[0].suffix == ".parquet":
+            raise UserError(
+                f"{directory}: img2dataset's Parquet output cannot be searched by address. Use it by itself "
+                f"(img2dataset:{directory}), or download as webdataset."
+            )
+
+    def addresses(self, number: int) -> Iterator[tuple[str, int, int]]:
+        """Yields (address, offset, size) of what a shard holds; in a folder the offset is the file's number."""
+        shard = self.shards[number]
+        # Damage shows when the images are looked for: they will be missing.
+        for order, sample in enumerate(read_samples(shard, lambda kind, place, count=1: None, images=False)):
+            address = sample.metadata.get("url")
+            if address and is_text(address):
+                yield address, *(sample.where if shard.suffix else (_number_of(shard, sample.key, order), 0))
+
+    def get(self, name: str, decided: Any) -> bytes | None:
+        """Returns the image's content, `None` if it was not downloaded; raises `BadImage` if it may not be read."""
+        found = decided.location(name)
+        if found is None:
+            return None
+        number, offset, size = found
+        shard = self.shards[number]
+        if shard.is_dir():
+            return read_file(path_below(shard, _images_of(shard)[offset].name))
+        with shard.open("rb") as file:
+            file.seek(offset)
+            content = file.read(size)
+        return content if shard.suffix == ".tar" else parse_example(content)[0].get("image")
+
+
+@functools.lru_cache(maxsize=16)
+def _images_of(shard: pathlib.Path) -> list[pathlib.Path]:
+    return sorted(path for path in shard.iterdir() if path.suffix.lower()[1:] in ENDINGS)
+
+
+def _number_of(shard: pathlib.Path, key: str, order: int) -> int:
+    """The place of a sample's image among the images of its folder; those without metadata have no sample."""
+    images = _images_of(shard)
+    return next((i for i in range(order, len(images)) if images[i].stem == key), order)
+
+
+class ImageItem(NamedTuple):
+    """An image to look for, with its captions."""
+
+    image_file: str
+    image_id: str
+    texts: Sequence[Text]
+    split: str = "train"
+
+
+@dataclasses.dataclass
+class CaptionedImages(Source):
+    """Base of sources whose captions name images that lie elsewhere; a family gives `read`."""
+
+    ITEM: ClassVar[str] = IMAGE
+    images: str = ""
+    split: str = "train"
+
+    def check(self) -> None:
+        """Finds the images: files of a folder, or img2dataset's output."""
+        if not self.images or not as_path(self.images).is_dir():
+            raise UserError(
+                f"{self.KIND}:{self.path} needs images=FOLDER, with image files or img2dataset's output"
+                + (f"; {self.images} is not a folder." if self.images else ".")
+            )
+        super().check()
+        self._store = None
+        self.store()
+
+    def store(self) -> ImageFolder | DownloadedImages:
+        """Returns where the images are."""
+        if getattr(self, "_store", None) is None:
+            folder = as_path(self.images)
+            self._store = DownloadedImages(folder) if is_download(folder) else ImageFolder(folder)
+        return self._store
+
+    def weight(self, path: pathlib.Path) -> int:
+        """A line has some 150 bytes, and an image."""
+        return unpacked_size(path) * TYPICAL_IMAGE // 150
+
+    def records(self, item: ImageItem, reading: Reading) -> Iterable[Captioned]:
+        """Yields the image with its captions, if it is there."""
+        try:
+            image, problem = self.store().get(item.image_file, reading.decided), "missing image"
+        except BadImage as error:
+            image, problem = None, str(error)
+        if image is None:
+            reading.tally.skip(problem, f"{item.texts[0].place} ({item.image_file})", len(item.texts))
+        else:
+            yield Captioned(item.image_id, image, item.texts, item.split)
+
+    def texts(self, item: ImageItem) -> Iterable[tuple[str, Text]]:
+        """Yields (image id, caption)."""
+        return ((item.image_id, text) for text in item.texts)

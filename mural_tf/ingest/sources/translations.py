@@ -6,6 +6,7 @@ Google's machine translations of captions, translation memories (TMX), tables.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import math
@@ -18,12 +19,11 @@ from typing import IO, ClassVar, NamedTuple
 
 from mural_tf.errors import UserError
 from mural_tf.files import as_path
-from mural_tf.ingest.source import Pair, Reading, Source, find_files, language_tag
+from mural_tf.ingest.source import Pair, Reading, Source, column_number, find_files, language_tag, lines_of
 from mural_tf.text_files import (
     DAMAGED,
     LONGEST_LINE,
     TOO_LONG,
-    WHOLE,
     Part,
     Unit,
     bounded_lines,
@@ -34,7 +34,6 @@ from mural_tf.text_files import (
     is_text,
     open_binary,
     parse_object,
-    read_lines,
     skip_lines,
     skip_to,
     unpacked_size,
@@ -44,23 +43,57 @@ _NOTHING = object()
 
 
 class LinePair(NamedTuple):
-    """Line i of two aligned files, still as bytes: decoding them is the workers' part. `None`: too long a line."""
+    """Line i of two aligned files, and of their scores if used, still as bytes; `None`: too long a line."""
 
-    line_a: bytes | None
-    language_a: str
-    line_b: bytes | None
-    language_b: str
-    score: bytes | None
+    lines: tuple[bytes | None, ...]
+    languages: tuple[str, str]
     place: str
     split: str
 
 
+class AlignedFiles(NamedTuple):
+    """Two files whose lines belong together, with the languages' codes."""
+
+    path_a: pathlib.Path
+    path_b: pathlib.Path
+    codes: tuple[str, str]
+    split: str
+
+
 class AlignedSource(Source):
-    """Two files or zip members side by side, line i with line i; a family says which."""
+    """Two files side by side, plain or compressed, line i with line i; a family says which by `pairs`."""
 
     min_score = 0.0
 
-    def _tags(self, codes: tuple[str, str], place: str, reading: Reading) -> tuple[str, str] | None:
+    def pairs(self) -> Iterator[AlignedFiles]:
+        """Yields the pairs of files; a second file may be missing."""
+        raise NotImplementedError
+
+    def files(self) -> list[pathlib.Path]:
+        """Returns the first file of every pair."""
+        return [pair.path_a for pair in self.pairs()]
+
+    def input_files(self) -> list[pathlib.Path]:
+        """Returns both files of every pair."""
+        return [path for pair in self.pairs() for path in (pair.path_a, pair.path_b) if path.exists()]
+
+    def weight(self, path: pathlib.Path) -> int:
+        """The partner's lines are about as long."""
+        return 2 * super().weight(path)
+
+    def read(self, unit: Unit, reading: Reading) -> Iterator[LinePair]:
+        """Yields the aligned lines of a pair of files, or of a part of it."""
+        pair = next(pair for pair in self.pairs() if str(pair.path_a) == unit.path)
+        of_file = reading if unit.number == 0 else Reading()  # what is wrong with the whole file is said once
+        languages = self.tags(pair.codes, str(pair.path_a), of_file)
+        if languages is not None and not pair.path_b.exists():
+            of_file.problem("aligned file without its partner", str(pair.path_b))
+        elif languages is not None:
+            with open_binary(pair.path_a) as (a, _), open_binary(pair.path_b) as (b, _):
+                files, part = {str(pair.path_a): a, str(pair.path_b): b}, unit.part(unpacked_size(pair.path_a))
+                yield from read_aligned_lines(files, languages, reading, pair.split, part)
+
+    def tags(self, codes: tuple[str, str], place: str, reading: Reading) -> tuple[str, str] | None:
         """Returns the pair's language tags, or `None` (reported to `reading`) if one is unknown or not asked for."""
         try:
             tags = language_tag(codes[0]), language_tag(codes[1])
@@ -75,73 +108,66 @@ class AlignedSource(Source):
     def records(self, item: LinePair, reading: Reading) -> Iterable[Pair]:
         """Yields the pair, unless a side is empty or not text, or its score is too low."""
         tally = reading.tally
-        if item.line_a is None or item.line_b is None:
+        line_a, line_b, *scores = item.lines
+        if line_a is None or line_b is None:
             tally.skip(TOO_LONG, item.place)
             return
         try:
-            text_a, text_b = clean(decode(item.line_a)), clean(decode(item.line_b))
+            text_a, text_b = clean(decode(line_a)), clean(decode(line_b))
         except UnicodeDecodeError:
             tally.skip("text that is not UTF-8", item.place)
             return
         if not text_a or not text_b:
             tally.skip("empty text", item.place)
-        elif item.score is not None and not _is_number(item.score):
+        elif scores and not _is_number(scores[0]):
             tally.skip("score that is not a number", item.place)
-        elif item.score is not None and float(item.score) < self.min_score:
+        elif scores and float(scores[0]) < self.min_score:
             tally.leave_out("score below min_score", item.place)
         else:
-            yield Pair(text_a, item.language_a, text_b, item.language_b, "", item.place, item.split)
+            yield Pair(text_a, item.languages[0], text_b, item.languages[1], "", item.place, item.split)
 
 
 def read_aligned_lines(
-    names: tuple[str, str],
-    files: tuple[IO[bytes], IO[bytes]],
-    languages: tuple[str, str],
-    reading: Reading,
-    scores: IO[bytes] | None = None,
-    split: str = "train",
-    part: Part = WHOLE,
+    files: dict[str, IO[bytes]], languages: tuple[str, str], reading: Reading, split: str, part: Part
 ) -> Iterator[LinePair]:
-    """Yields line i of one file with line i of the other (and line i of `scores`), in bounded memory.
+    """Yields line i of two files, and of a third one with scores, in bounded memory.
 
     A line ends with \\n alone: U+2028, U+0085 and lone carriage returns occur inside sentences. Where one file ends
-    before the other, the rest is a problem: nothing says which lines are missing. With a part, only lines that begin in
-    that part of the first file; what is wrong before it is the problem of another part.
+    before the other, the rest is a problem: nothing says which lines are missing.
+
+    Args:
+      files: by name.
+      languages: of the first two.
+      reading: where problems are counted.
+      split: of the pairs.
+      part: only lines that begin in this part of the first file; what is wrong before it is another part's problem.
     """
-    number, content_of_part = 0, part.begin == 0
-    streams = [buffered(file) for file in (*files, scores) if file is not None]
+    names, number, content_of_part = list(files), 0, part.begin == 0
+    streams = [buffered(file) for file in files.values()]
     try:
         passed, part = skip_to(streams[0], part)
         content_of_part = not any([skip_lines(stream, passed) for stream in streams[1:]])
-        last = part.end is None
         lines_of = [bounded_lines(streams[0], part), *map(bounded_lines, streams[1:])]
-        for number, lines in enumerate(_side_by_side(lines_of, last), start=passed + 1):
+        together = itertools.zip_longest(*lines_of, fillvalue=_NOTHING)
+        for number, lines in enumerate(together, start=passed + 1):
+            if lines[0] is _NOTHING and part.end is not None:
+                return  # behind the part the others go on
             if _NOTHING in lines:
-                shorter = [*names, "the scores"][lines.index(_NOTHING)]
                 if content_of_part:
-                    reading.problem("aligned file with fewer lines than its partner", f"{shorter}:{number}")
+                    place = f"{names[lines.index(_NOTHING)]}:{number}"
+                    reading.problem("aligned file with fewer lines than its partner", place)
                 return
             if number == 1:
-                lines = [line and line.removeprefix(b"\xef\xbb\xbf") for line in lines]
-            score = (lines[2] or b"") if scores is not None else None
-            yield LinePair(lines[0], languages[0], lines[1], languages[1], score, f"{names[0]}:{number}", split)
+                lines = tuple(line and line.removeprefix(b"\xef\xbb\xbf") for line in lines)
+            yield LinePair(lines, languages, f"{names[0]}:{number}", split)
     except (*DAMAGED, zipfile.BadZipFile):
         if content_of_part:
             reading.problem("file that is damaged or cut off: what follows is lost", f"{names[0]}:{number + 1}")
 
 
-def _side_by_side(parts: Sequence[Iterator], last: bool) -> Iterator[tuple]:
-    """Yields lines that belong together; where the first file goes on behind its part, the others do, too."""
-    for line in parts[0]:
-        yield (line, *(next(part, _NOTHING) for part in parts[1:]))
-    rest = tuple(next(part, _NOTHING) for part in parts[1:]) if last else ()
-    if any(line is not _NOTHING for line in rest):
-        yield (_NOTHING, *rest)
-
-
-def _is_number(text: bytes) -> bool:
+def _is_number(text: bytes | None) -> bool:
     try:
-        return math.isfinite(float(text))
+        return math.isfinite(float(text or b""))
     except ValueError:
         return False
 
@@ -168,39 +194,43 @@ class Opus(AlignedSource):
             with path.open("rb") as file, zipfile.ZipFile(file) as archive:
                 return int(sum(member.file_size for member in archive.infolist()) * self.GROWTH)
         except (zipfile.BadZipFile, OSError, ValueError):
-            return super().weight(path)  # what is wrong is said where the file is read
+            return Source.weight(self, path)  # what is wrong is said where the file is read
+
+    def files(self) -> list[pathlib.Path]:
+        """Returns the zips."""
+        return find_files(self.path)
+
+    input_files = files
 
     def read(self, unit: Unit, reading: Reading) -> Iterator[LinePair]:
         """Yields the aligned lines of a zip, or of a part of it."""
-        path = as_path(unit.path)
-        unheard = reading if unit.number == 0 else Reading()  # what is wrong with the whole file is said once
+        of_file = reading if unit.number == 0 else Reading()
         try:
-            with path.open("rb") as file, zipfile.ZipFile(file) as archive:
-                yield from self._read_archive(unit, archive, reading, unheard)
+            with as_path(unit.path).open("rb") as file, zipfile.ZipFile(file) as archive:
+                yield from self._read_archive(unit, archive, reading, of_file)
         except UserError:
             raise
         except (zipfile.BadZipFile, OSError, EOFError, ValueError):
-            unheard.problem("file that is not a zip or is cut off", str(path))
+            of_file.problem("file that is not a zip or is cut off", unit.path)
         except (RuntimeError, NotImplementedError) as error:  # a password; a compression that Python lacks
-            unheard.problem("zip that cannot be unpacked", f"{path} ({error})")
+            of_file.problem("zip that cannot be unpacked", f"{unit.path} ({error})")
 
-    def _read_archive(self, unit: Unit, archive: zipfile.ZipFile, reading: Reading, unheard: Reading):
-        path = unit.path
+    def _read_archive(self, unit: Unit, archive: zipfile.ZipFile, reading: Reading, of_file: Reading):
         found = aligned_names(archive.namelist())
         if found is None:
-            unheard.problem("zip without aligned files NAME.a-b.a and NAME.a-b.b", path)
+            of_file.problem("zip without aligned files NAME.a-b.a and NAME.a-b.b", unit.path)
             return
         members, codes, scores = found
-        languages = self._tags(codes, path, unheard)
+        languages = self.tags(codes, unit.path, of_file)
         if languages is None:
             return
         if scores is None and self.min_score:
-            raise UserError(f"{path} holds no .scores: leave out min_score for this corpus.")
-        part = unit.part(archive.getinfo(members[0]).file_size)
-        with archive.open(members[0]) as a, archive.open(members[1]) as b:
-            score_file = archive.open(scores) if self.min_score else None
-            names = (f"{path}!{members[0]}", f"{path}!{members[1]}")
-            yield from read_aligned_lines(names, (a, b), languages, reading, score_file, part=part)
+            raise UserError(f"{unit.path} holds no .scores: leave out min_score for this corpus.")
+        with contextlib.ExitStack() as stack:
+            names = (*members, scores) if self.min_score else members
+            files = {f"{unit.path}!{name}": stack.enter_context(archive.open(name)) for name in names}
+            part = unit.part(archive.getinfo(members[0]).file_size)
+            yield from read_aligned_lines(files, languages, reading, "train", part)
 
 
 def aligned_names(names: Sequence[str]) -> tuple[tuple[str, str], tuple[str, str], str | None] | None:
@@ -226,49 +256,8 @@ def _splits(pair: str) -> Iterator[tuple[str, str]]:
         yield "-".join(parts[:middle]), "-".join(parts[middle:])
 
 
-class AlignedFiles(NamedTuple):
-    """Two files whose lines belong together, with the languages' codes."""
-
-    path_a: pathlib.Path
-    path_b: pathlib.Path
-    codes: tuple[str, str]
-    split: str
-
-
-class PairsOfFiles(AlignedSource):
-    """Aligned files, plain or compressed; a family gives `pairs`."""
-
-    def pairs(self) -> Iterator[AlignedFiles]:
-        """Yields the pairs of files; a second file may be missing."""
-        raise NotImplementedError
-
-    def files(self) -> list[pathlib.Path]:
-        """Returns the first file of every pair."""
-        return [pair.path_a for pair in self.pairs()]
-
-    def input_files(self) -> list[pathlib.Path]:
-        """Returns both files of every pair."""
-        return [path for pair in self.pairs() for path in (pair.path_a, pair.path_b) if path.exists()]
-
-    def weight(self, path: pathlib.Path) -> int:
-        """The partner's lines are about as long."""
-        return 2 * super().weight(path)
-
-    def read(self, unit: Unit, reading: Reading) -> Iterator[LinePair]:
-        """Yields the aligned lines of a pair of files, or of a part of it."""
-        pair = next(pair for pair in self.pairs() if str(pair.path_a) == unit.path)
-        unheard = reading if unit.number == 0 else Reading()
-        languages = self._tags(pair.codes, str(pair.path_a), unheard)
-        if languages is not None and not pair.path_b.exists():
-            unheard.problem("aligned file without its partner", str(pair.path_b))
-        elif languages is not None:
-            with open_binary(pair.path_a) as (a, _), open_binary(pair.path_b) as (b, _):
-                names, part = (str(pair.path_a), str(pair.path_b)), unit.part(unpacked_size(pair.path_a))
-                yield from read_aligned_lines(names, (a, b), languages, reading, split=pair.split, part=part)
-
-
 @dataclasses.dataclass
-class Opus100(PairsOfFiles):
+class Opus100(AlignedSource):
     """OPUS-100: `opus100:opus-100-corpus/v1.0` with `supervised/de-en/opus.de-en-train.de` and so on.
 
     Attributes:
@@ -282,14 +271,13 @@ class Opus100(PairsOfFiles):
 
     def pairs(self) -> Iterator[AlignedFiles]:
         """Yields the files of the splits."""
-        unknown = set(self.splits) - {"train", "dev", "test", "zero-shot"}
+        groups = {**dict.fromkeys(("train", "dev", "test"), "supervised"), "zero-shot": "zero-shot"}
+        unknown = set(self.splits) - set(groups)
         if unknown:
-            raise UserError(f"OPUS-100 has no split {unknown.pop()}: it has train, dev, test and zero-shot.")
-        groups = [g for g, wanted in (("supervised", {"train", "dev", "test"}), ("zero-shot", {"zero-shot"}))
-                  if wanted & set(self.splits)]  # fmt: skip
-        folders = sorted(folder for group in groups for folder in as_path(self.path).glob(f"{group}/*-*"))
+            raise UserError(f"OPUS-100 has no split {unknown.pop()}: it has {', '.join(groups)}.")
+        folders = [(folder, name) for name in self.splits for folder in as_path(self.path).glob(f"{groups[name]}/*-*")]
         found = False
-        for folder, name in itertools.product(folders, self.splits):
+        for folder, name in sorted(folders, key=lambda entry: entry[0]):
             split = "test" if name == "zero-shot" else name
             codes = tuple(folder.name.split("-")[:2])
             path_a, path_b = (folder / f"opus.{folder.name}-{split}.{code}" for code in codes)
@@ -304,7 +292,7 @@ class Opus100(PairsOfFiles):
 
 
 @dataclasses.dataclass
-class Lines(PairsOfFiles):
+class Lines(AlignedSource):
     """Any two aligned files: `lines:corpus.en,partner=corpus.de,language_a=en,language_b=de`; .gz, .bz2, .xz too.
 
     Attributes:
@@ -320,10 +308,6 @@ class Lines(PairsOfFiles):
     language_b: str = ""
     split: str = "train"
 
-    def check(self) -> None:
-        """Checks the languages."""
-        language_tag(self.language_a), language_tag(self.language_b)
-
     def pairs(self) -> Iterator[AlignedFiles]:
         """Yields the two files."""
         files = find_files(self.path)
@@ -333,7 +317,7 @@ class Lines(PairsOfFiles):
 
 
 @dataclasses.dataclass
-class Tatoeba(PairsOfFiles):
+class Tatoeba(AlignedSource):
     """LASER's Tatoeba test: `tatoeba:LASER/data/tatoeba/v1` with `tatoeba.deu-eng.deu` and `.eng`, as text pairs.
 
     It is a benchmark: its pairs go to the split "test". OPUS's Tatoeba corpus for training is `opus:`; remove these
@@ -364,10 +348,7 @@ class LineSource(Source):
 
     def read(self, unit: Unit, reading: Reading) -> Iterator[tuple[str, str]]:
         """Yields (line, place)."""
-        path = as_path(unit.path)
-        for number, line in read_lines(path, reading.problem, unit.part(unpacked_size(path))):
-            if line is not None and not (self.header and number == 1):
-                yield line, f"{path}:{number}"
+        return lines_of(unit, reading, self.header)
 
 
 class Translation(NamedTuple):
@@ -554,39 +535,28 @@ class PairsTsv(LineSource):
     header: bool = False
     split: str = "train"
 
-    def check(self) -> None:
-        """Checks the languages."""
-        for language in (self.language_a, self.language_b):
-            if _column(language) is None:
-                language_tag(language)
-
     def records(self, item: tuple[str, str], reading: Reading) -> Iterable[Pair]:
         """Yields the line's pair."""
         (line, place), tally = item, reading.tally
         fields = line.split("\t")
-        needed = [self.text_a, self.text_b]
-        needed += [c for c in (_column(self.language_a), _column(self.language_b)) if c is not None]
-        if max(needed) >= len(fields):
+        try:
+            text_a, text_b = clean(fields[self.text_a]), clean(fields[self.text_b])
+            codes = [_code(language, fields) for language in (self.language_a, self.language_b)]
+        except IndexError:
             tally.skip("row with the wrong number of columns", place)
             return
-        text_a, text_b = clean(fields[self.text_a]), clean(fields[self.text_b])
         if not text_a or not text_b:
             tally.skip("empty text", place)
             return
         try:
-            languages = [_language(language, fields) for language in (self.language_a, self.language_b)]
+            languages = [language_tag(code) for code in codes]
         except UserError:
             tally.skip("unknown language", place)
             return
         yield Pair(text_a, languages[0], text_b, languages[1], "", place, self.split)
 
 
-def _column(language: str) -> int | None:
-    """The number in "column 2", `None` for a language code."""
-    name, _, number = language.partition(" ")
-    return int(number) if name == "column" and number.isdigit() else None
-
-
-def _language(language: str, fields: list[str]) -> str:
-    column = _column(language)
-    return language_tag(language if column is None else fields[column])
+def _code(language: str, fields: list[str]) -> str:
+    """Returns a language's code, or what stands in the column that "column 2" names."""
+    column = column_number(language)
+    return language if column is None else fields[column]

@@ -9,10 +9,16 @@ from typing import Any, ClassVar
 
 from mural_tf.errors import UserError
 from mural_tf.files import as_path
-from mural_tf.ingest.parquet import UnreadableParquet, open_parquet, read_rows
-from mural_tf.ingest.source import Reading, Text, language_tag
-from mural_tf.ingest.sources.image_store import TYPICAL_IMAGE, CaptionedImages, ImageItem
-from mural_tf.text_files import Unit, canonical_language, clean, cut, is_text, read_lines, unpacked_size
+from mural_tf.ingest.source import Reading, Text, language_tag, lines_of
+from mural_tf.ingest.sources.img2dataset import (
+    TYPICAL_IMAGE,
+    CaptionedImages,
+    ImageItem,
+    UnreadableParquet,
+    open_parquet,
+    read_rows,
+)
+from mural_tf.text_files import Unit, clean, cut, is_text
 
 
 @dataclasses.dataclass
@@ -35,12 +41,9 @@ class CaptionsTsv(CaptionedImages):
 
     def read(self, unit: Unit, reading: Reading) -> Iterator[ImageItem]:
         """Yields one item per line."""
-        language, path = canonical_language(self.language), as_path(unit.path)
-        for number, line in read_lines(path, reading.problem, unit.part(unpacked_size(path))):
-            if line is None or (self.header and number == 1):
-                continue
+        language = language_tag(self.language)
+        for line, place in lines_of(unit, reading, self.header):
             fields = line.split("\t")
-            place = f"{path}:{number}"
             if len(fields) <= max(self.url, self.caption):
                 reading.problem("row with the wrong number of columns", place)
                 continue

@@ -20,7 +20,7 @@ from mural_tf.data.caption_files import Caption, checked
 from mural_tf.errors import UserError
 from mural_tf.hashes import contains, text_hash
 from mural_tf.ingest.source import Reading, Text, language_tag
-from mural_tf.ingest.sources.image_store import TYPICAL_IMAGE, CaptionedImages, ImageItem
+from mural_tf.ingest.sources.img2dataset import TYPICAL_IMAGE, CaptionedImages, ImageItem
 from mural_tf.text_files import (
     LONGEST_LINE,
     Problem,

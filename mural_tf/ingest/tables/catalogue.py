@@ -26,7 +26,7 @@ from urllib.parse import unquote, urlsplit
 from PIL import Image
 from tqdm import tqdm
 
-from mural_tf.data.dataset_folder import build_folder
+from mural_tf.data.dataset_folder import build_folder, counts_of
 from mural_tf.data.pictures import ENDINGS, BadImage, open_image, path_below, read_file, turned
 from mural_tf.data.record_format import IMAGE_TEXT, TEXT_PAIRS, ImageTextRecord, TextPair
 from mural_tf.data.skipped import Tally
@@ -36,9 +36,7 @@ from mural_tf.hashes import text_hash
 from mural_tf.ingest.count import describe_file, files_of
 from mural_tf.ingest.filters import usable_bytes
 from mural_tf.ingest.source import language_tag
-from mural_tf.ingest.sources.image_store import DownloadedImages
-from mural_tf.ingest.sources.img2dataset import is_download
-from mural_tf.ingest.tables.language_guess import Guess, language_named
+from mural_tf.ingest.sources.img2dataset import DownloadedImages, is_download
 from mural_tf.ingest.tables.own_tables import (
     DOWNLOADS,
     PICTURES,
@@ -49,7 +47,7 @@ from mural_tf.ingest.tables.own_tables import (
     open_table,
     texts_of,
 )
-from mural_tf.ingest.tables.table_columns import SAMPLE, Columns, find_columns, parse_choices
+from mural_tf.ingest.tables.table_columns import SAMPLE, Columns, Guess, find_columns, language_named, parse_choices
 from mural_tf.text_files import Problem, clean
 
 FORMAT = 1  # raised when the same table would give other records than before
@@ -510,33 +508,11 @@ def held_out(count: int) -> int:
     return min(LARGEST_SPLIT, max(round(SHARE * count), min(50, count // 5), int(count > 2)))
 
 
-@dataclasses.dataclass
-class Made:
-    """What was made of a table: counts for `dataset.json`."""
-
-    images: dict[str, dict[str, int]] = dataclasses.field(default_factory=dict)
-    languages: dict[str, dict[str, dict[str, int]]] = dataclasses.field(default_factory=dict)
-    pairs: int = 0
-
-    def add(self, split: str, languages: Sequence[str]) -> None:
-        """Counts a picture and its captions."""
-        counts = self.images.setdefault(split, {"images": 0, "captions": 0})
-        counts["images"] += 1
-        counts["captions"] += len(languages)
-        for language in languages:
-            self.add_text(language, IMAGE_TEXT, split)
-
-    def add_text(self, language: str, kind: str, split: str) -> None:
-        """Counts a caption or a pair in a language."""
-        of_kind = self.languages.setdefault(language, {}).setdefault(kind, {})
-        of_kind[split] = of_kind.get(split, 0) + 1
-
-
 class Writer:
     """Writes records, translation pairs and fields of what is in a store, in the order of its groups."""
 
     def __init__(self, store: Store, folder: pathlib.Path):
-        self.store, self.folder, self.made = store, folder, Made()
+        self.store, self.folder = store, folder
         self._names: collections.Counter = collections.Counter()
         self._ids: dict[int, str] = {}
         counts = store.select(
@@ -545,8 +521,8 @@ class Writer:
         order = [language for language, _ in counts]
         self._rank = {language: place for place, language in enumerate(sorted(order, key=lambda tag: tag != "en"))}
 
-    def write(self) -> Made:
-        """Writes everything and returns the counts."""
+    def write(self) -> None:
+        """Writes everything."""
         from mural_tf.data.records import write_records  # with TensorFlow
 
         groups = find_groups(self.store)
@@ -560,30 +536,26 @@ class Writer:
                 bare += [number for number in numbers if number not in captioned]
                 numbers = [number for number in numbers if number in captioned]
                 if numbers:
-                    write_records(
-                        self.folder, IMAGE_TEXT, split, self._records(numbers, split, fields), self._shards(numbers)
-                    )
+                    write_records(self.folder, IMAGE_TEXT, split, self._records(numbers, fields), self._shards(numbers))
             if bare:
-                records = self._records(bare, WITHOUT_CAPTIONS, fields)
+                records = self._records(bare, fields)
                 write_records(self.folder, IMAGE_TEXT, WITHOUT_CAPTIONS, records, self._shards(bare))
         train = [number for group in parts["train"] for number in group.pictures if number in captioned]
         if any(True for _ in self._pairs(train)):
-            self.made.pairs = write_records(self.folder, TEXT_PAIRS, "train", self._counted(self._pairs(train)))
-        return self.made
+            write_records(self.folder, TEXT_PAIRS, "train", self._pairs(train))
 
     def _shards(self, numbers: Sequence[int]) -> int:
         """Returns into how many files records go: of some 64 MB."""
         ((count, size),) = self.store.select("SELECT count(*), sum(length(image)) FROM pictures")
         return max(1, round(size / max(1, count) * len(numbers) / 64_000_000))
 
-    def _records(self, numbers: Sequence[int], split: str, fields) -> Iterator[ImageTextRecord]:
+    def _records(self, numbers: Sequence[int], fields) -> Iterator[ImageTextRecord]:
         for number in numbers:
             ((image, shown, text),) = self.store.select(
                 "SELECT image, name, fields FROM pictures WHERE number = ?", number
             )
             name = self._ids[number] = self._new_name(number, shown)
             captions = self._captions(number)
-            self.made.add(split, [caption.language for caption in captions])
             if text != "{}":
                 fields.write(json.dumps({"image_id": name, "fields": json.loads(text)}, ensure_ascii=False) + "\n")
             texts, languages, groups = zip(*captions) if captions else ((), (), ())
@@ -634,11 +606,6 @@ class Writer:
         first_of_each = list({caption.language: caption for caption in reversed(captions)}.values())
         return several or ([first_of_each] if len(first_of_each) > 1 else [])
 
-    def _counted(self, pairs: Iterable[TextPair]) -> Iterator[TextPair]:
-        for pair in pairs:
-            self.made.add_text("-".join(sorted([pair.language_a, pair.language_b])), TEXT_PAIRS, "train")
-            yield pair
-
 
 class Caption(NamedTuple):
     """A caption; those of one group say the same."""
@@ -672,7 +639,7 @@ def make_data_set(
             with contextlib.closing(Store(folder / "rows.sqlite")) as store:
                 with tqdm(desc="Reading", unit=" rows", disable=not progress) as bar:
                     fill(understood, store, tally, bar)
-                made = Writer(store, folder).write()
+                Writer(store, folder).write()
                 languages = _languages(store, examine)
         except sqlite3.Error as error:
             raise UserError(f"Cannot write to {output}: {error}. Check the free space, then run again.") from None
@@ -683,7 +650,9 @@ def make_data_set(
         if not (folder / FIELDS).stat().st_size:
             (folder / FIELDS).unlink()
         shards = {name: describe_file(folder, name)[0] for name in files_of(folder)}
-        return {**_description(tally, made, languages), "shards": shards}
+        rows = {"read": tally.read, "used": tally.written, "skipped": tally.skipped.total}
+        rows["left_out"] = tally.left_out.total
+        return {**counts_of(shards), **tally.described(), "rows": rows, "captions": languages, "shards": shards}
 
     return build_folder(output, understood.identity(), write)
 
@@ -699,18 +668,3 @@ def _languages(store: Store, examine: Examine | None) -> dict[str, dict[str, int
             counts.update(examine(block))
         found[language] = {"captions": captions, "guessed": int(guessed), "pictures": pictures, **counts}
     return found
-
-
-def _description(tally: RowTally, made: Made, languages: dict) -> dict:
-    """What `dataset.json` says, in the words of conversions, and of the rows."""
-    kinds = {"skipped": tally.skipped, "left_out": tally.left_out}
-    return {
-        "counts": {"image_text": made.images, "text_pairs": {"train": made.pairs} if made.pairs else {}},
-        "languages": dict(sorted(made.languages.items())),
-        **{
-            name: {kind: {"count": count, "first": first} for kind, (count, first) in counts.items()}
-            for name, counts in kinds.items()
-        },
-        "rows": {"read": tally.read, "used": tally.written, **{name: counts.total for name, counts in kinds.items()}},
-        "captions": languages,
-    }

@@ -24,9 +24,15 @@ from typing import Any, NamedTuple
 from mural_tf.data.pictures import ENDINGS
 from mural_tf.errors import UserError
 from mural_tf.files import as_path
-from mural_tf.ingest.parquet import UnreadableParquet, open_parquet, read_rows
 from mural_tf.ingest.source import find_files, language_tag
-from mural_tf.ingest.sources.img2dataset import find_shards, is_download, read_samples
+from mural_tf.ingest.sources.img2dataset import (
+    UnreadableParquet,
+    find_shards,
+    is_download,
+    open_parquet,
+    read_rows,
+    read_samples,
+)
 from mural_tf.text_files import (
     DAMAGED,
     LONGEST_LINE,
