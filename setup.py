@@ -5,7 +5,8 @@ import re
 
 from setuptools import find_packages, setup
 
-# Two lines of TensorFlow, chosen by the Python that installs: 2.15, the last one with Keras 2 inside; and today's, with Keras 2 as the package tf_keras.
+# Two lines of TensorFlow, chosen by the Python that installs: 2.15, the last one with Keras 2 inside; and today's, with
+# Keras 2 as the package tf_keras.
 LINE_2_15, LINE_2_21 = 'python_version < "3.12"', 'python_version >= "3.12"'
 REQUIRED = [
     f"tensorflow==2.15.*; {LINE_2_15}",

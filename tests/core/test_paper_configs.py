@@ -11,7 +11,7 @@ import tensorflow as tf
 from mural_tf.backend import keras
 from mural_tf.config import base_config
 from mural_tf.encoders import build_image_encoder, build_text_encoder
-from mural_tf.models import method_names, mount
+from mural_tf.models import complete, method_names, mount
 
 FOLDER = pathlib.Path(__file__).resolve().parents[2] / "configs"
 FILES = sorted(path.stem for path in FOLDER.glob("*.py") if "def get_config" in path.read_text(encoding="utf-8"))
@@ -77,7 +77,8 @@ def count(name):
 
 @pytest.mark.parametrize("name", FILES)
 def test_every_config_has_the_fields_of_the_base(name):
-    config, reference = load(name), mount(base_config(), load(name).model)
+    config = complete(load(name))
+    reference = mount(base_config(), config.model)
     assert fields(config) == fields(reference)
     assert config.model in method_names() and config.to_json()
 
