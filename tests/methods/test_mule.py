@@ -82,13 +82,12 @@ def test_the_universal_embedding_is_the_mean_of_projected_words(mule):
 
 def test_parts_and_masks_give_the_same(folder):
     tokens = mule_data.tokenizer()(tf.constant(["<de> ding v1", "<en> thing w2 w3", "<en> thing", "<de> x"]))
-    for method in ("mule", "parallel_embn"):
-        found = []
-        for groups in (1, 2):
-            config = mule_data.config(folder, method)
-            config.text_tower.length_groups = groups
-            found.append(build(config).embed_texts(tokens).numpy())
-        np.testing.assert_allclose(*found, atol=1e-6)
+    found = []
+    for groups in (1, 2):
+        config = mule_data.config(folder, "parallel_embn")  # whose languages have branches of their own, too
+        config.text_tower.length_groups = groups
+        found.append(build(config).embed_texts(tokens).numpy())
+    np.testing.assert_allclose(*found, atol=1e-6)
 
 
 def test_the_reversed_gradient_reaches_words_with_the_other_sign_and_no_sentence_branch(mule):
