@@ -22,7 +22,7 @@ from mural_tf.config import load_config
 from mural_tf.data import records
 from mural_tf.data.streams.text_text import pivot_languages
 from mural_tf.errors import UserError
-from mural_tf.evaluation.request import measure_retrieval
+from mural_tf.evaluation.retrieval import measure_retrieval
 from mural_tf.remote_folders import local_copy
 from mural_tf.text import build_tokenizer
 

@@ -116,16 +116,12 @@ def claimed_pixels(data: tf.Tensor) -> tf.Tensor:
     return _described(data)[0]
 
 
-def exif_orientation(data: tf.Tensor) -> tf.Tensor:
-    """Returns how a JPEG, a string scalar, is to be turned by its EXIF data: int32, 1 (it is upright) to 8.
+def _described(data: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns `claimed_pixels`, and how a JPEG is to be turned by its EXIF data: int32, 1 (it is upright) to 8.
 
     Cameras write this tag instead of turning the pixels (Exif 2.3, §4.6.4). 1 for all other formats, and for EXIF data
-    that are damaged: viewers show these as they are. Raises as `claimed_pixels`.
+    that are damaged: viewers show these as they are.
     """
-    return _described(data)[1]
-
-
-def _described(data: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     is_jpeg = tf.equal(tf.strings.substr(data, 0, 2), b"\xff\xd8")
     return tf.cond(is_jpeg, lambda: _described_jpeg(data), lambda: (_claimed_by_others(data), tf.constant(1)))
 

@@ -290,19 +290,12 @@ def check_length(word_ids: tf.Tensor, max_length: int) -> None:
 
 
 def _check(config: ConfigDict, vocabulary_size: int) -> None:
-    for name in ("layers", "hidden_size", "heads", "feed_forward_size", "max_length"):
-        if config[name] < 1:
-            raise UserError(f"text_tower.{name}={config[name]} must be at least 1.")
     if config.hidden_size % config.heads:
         divisors = [n for n in range(1, 65) if config.hidden_size % n == 0]
         nearest = min(divisors, key=lambda n: abs(n - config.heads))
         raise UserError(
             f"text_tower.hidden_size={config.hidden_size} is not divisible by text_tower.heads={config.heads}; "
             f"the nearest number of heads that divides it is {nearest}."
-        )
-    if config.token_embedding_size < 0:
-        raise UserError(
-            f"text_tower.token_embedding_size={config.token_embedding_size} must be 0 (hidden_size) or a positive size."
         )
     if config.pooling not in POOLINGS:
         raise UserError(f"Unknown text_tower.pooling {config.pooling!r}; known: {', '.join(POOLINGS)}.")

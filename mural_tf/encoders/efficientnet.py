@@ -238,19 +238,9 @@ class _Builder:
 
 def check_settings(config: ConfigDict) -> None:
     """Raises `UserError` for a setting out of range that EfficientNet and ResNet share."""
-    if config.width <= 0 or config.depth <= 0:
-        raise UserError(
-            f"image_tower.width={config.width} and image_tower.depth={config.depth} must be above 0; "
-            "EfficientNet-B0 and ResNet-18 have 1.0 and 1.0."
-        )
     if config.normalization not in NORMALIZATIONS:
         known = ", ".join(NORMALIZATIONS)
         raise UserError(f"Unknown image_tower.normalization {config.normalization!r}: expected {known}.")
-    if not 0 <= config.drop_connect_rate < 1:
-        raise UserError(f"image_tower.drop_connect_rate={config.drop_connect_rate} must be at least 0 and below 1.")
-    if not 0 <= config.batch_norm_momentum < 1:
-        raise UserError(f"image_tower.batch_norm_momentum={config.batch_norm_momentum} must be at least 0 and below 1.")
-    if config.projection < 0:
-        raise UserError(
-            f"image_tower.projection={config.projection} must be 0 (none) or the size of the projected embedding."
-        )
+    for name in ("drop_connect_rate", "batch_norm_momentum"):
+        if not 0 <= config[name] < 1:
+            raise UserError(f"image_tower.{name}={config[name]} must be at least 0 and below 1.")

@@ -1,9 +1,8 @@
 """SavedModels on disk: sealed when they are written, checked when they are loaded.
 
 TensorFlow stores a checksum with every variable, but none with the graph: a bit that changed in one of its constants
-gives another model, whose vectors look right. So the SHA-256 of the graph and the assets lies beside them, in the
-format of `sha256sum`. The vocabulary has a digest of its own (`text/vocabulary_file.py`). SavedModels that were made
-before there were digests, or elsewhere, have none and are not checked.
+gives another model, whose vectors look right. So the SHA-256 of the graph and the assets, the vocabulary among them,
+lies beside them, in the format of `sha256sum`. SavedModels that were made elsewhere have none and are not checked.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import pathlib
 import tensorflow as tf
 
 from mural_tf.errors import UserError
-from mural_tf.text.vocabulary_file import NAME, check_saved_model
 
 DIGESTS = "assets.extra/saved_model.sha256"  # TensorFlow passes over this folder
 
@@ -43,16 +41,15 @@ def check_graph(folder: str | pathlib.Path) -> None:
 
 def _lines(folder: pathlib.Path) -> list[str]:
     names = [pathlib.Path("saved_model.pb"), *(path.relative_to(folder) for path in sorted(folder.glob("assets/*")))]
-    files = [name for name in names if name.name != NAME and (folder / name).is_file()]
+    files = [name for name in names if (folder / name).is_file()]
     return [f"{hashlib.sha256((folder / name).read_bytes()).hexdigest()}  {name}" for name in files]
 
 
 def load_saved_model(folder: str | pathlib.Path):
     """Loads a SavedModel, which must be kept as long as its signatures.
 
-    Raises `UserError` if it is damaged, or its vocabulary, graph or assets are not what it was saved with.
+    Raises `UserError` if it is damaged, or its graph or assets are not what it was saved with.
     """
-    check_saved_model(folder)
     check_graph(folder)
     try:
         return tf.saved_model.load(str(folder))

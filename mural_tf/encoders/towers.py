@@ -111,7 +111,7 @@ def build_no_image(config: ConfigDict) -> keras.Model:
 
     Raises `UserError` if `image_tower.projection`, which must be the embedding size, is not set.
     """
-    if config.projection <= 0:
+    if config.projection < 1:
         raise UserError(
             f"image_tower.name=none with image_tower.projection={config.projection}: set it to embedding_size."
         )

@@ -141,9 +141,8 @@ def _check(config: ConfigDict) -> None:
         raise UserError(
             f"Unknown text_tower.language_branches {config.language_branches!r}: expected one of {', '.join(BRANCHES)}."
         )
-    for name in ("projection", "word_size", "language_size", "hidden_size"):
-        if config[name] < 1:
-            raise UserError(f"text_tower.{name}={config[name]} must be at least 1 with word vectors.")
+    if config.projection < 1:
+        raise UserError(f"text_tower.projection={config.projection} must be at least 1 with word vectors.")
 
 
 MOST_BROKEN_LINES = 0.01  # share of a file above which it is not taken for one of vectors

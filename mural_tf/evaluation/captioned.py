@@ -17,8 +17,7 @@ from mural_tf import text_files
 from mural_tf.data import caption_files
 from mural_tf.data.caption_files import Caption
 from mural_tf.errors import UserError
-from mural_tf.evaluation.request import Request
-from mural_tf.evaluation.retrieval import CaptionedImages, Evaluation
+from mural_tf.evaluation.retrieval import CaptionedImages, Evaluation, Request
 from mural_tf.files import json_field
 from mural_tf.text_files import canonical_language
 

@@ -23,8 +23,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from mural_tf.errors import UserError
-from mural_tf.evaluation.request import Request
-from mural_tf.evaluation.retrieval import Evaluation
+from mural_tf.evaluation.retrieval import Evaluation, Request
 from mural_tf.metrics import ranking
 from mural_tf.metrics.correlation import bootstrap_spearman
 from mural_tf.text_files import clean, read_lines

@@ -27,8 +27,7 @@ import numpy as np
 
 from mural_tf.errors import UserError
 from mural_tf.evaluation.parallel import read_parallel
-from mural_tf.evaluation.request import Request
-from mural_tf.evaluation.retrieval import Evaluation
+from mural_tf.evaluation.retrieval import Evaluation, Request
 from mural_tf.metrics import ranking
 from mural_tf.metrics.procrustes import align
 from mural_tf.metrics.top_k import top_k

@@ -14,8 +14,7 @@ from mural_tf.errors import UserError
 from mural_tf.evaluation import benchmarks
 from mural_tf.evaluation.protocol import check_protocol, default_protocol
 from mural_tf.evaluation.published import compare
-from mural_tf.evaluation.request import Request
-from mural_tf.evaluation.retrieval import HELD_OUT, Evaluation
+from mural_tf.evaluation.retrieval import HELD_OUT, Evaluation, Request
 from mural_tf.files import as_path, storage_errors, write_whole
 from mural_tf.loading import load
 from mural_tf.metrics.ranking import CUTOFFS

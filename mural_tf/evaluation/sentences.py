@@ -12,8 +12,7 @@ import re
 import numpy as np
 
 from mural_tf.errors import UserError
-from mural_tf.evaluation.request import Request
-from mural_tf.evaluation.retrieval import Evaluation, add_groups
+from mural_tf.evaluation.retrieval import Evaluation, Request, add_groups
 from mural_tf.metrics import ranking
 from mural_tf.metrics.correlation import spearman
 from mural_tf.text_files import read_lines

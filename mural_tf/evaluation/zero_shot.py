@@ -22,8 +22,7 @@ import numpy as np
 
 from mural_tf.embedder import PLACES, class_embeddings, fill_templates
 from mural_tf.errors import UserError
-from mural_tf.evaluation.request import Request
-from mural_tf.evaluation.retrieval import Evaluation, add_groups
+from mural_tf.evaluation.retrieval import Evaluation, Request, add_groups
 from mural_tf.files import check_json, read_json
 from mural_tf.metrics import ranking
 from mural_tf.metrics.ranking import CUTOFFS

@@ -26,7 +26,6 @@ from mural_tf.export.signatures import text_variables, traced_once
 from mural_tf.files import json_field, read_json
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.text.language_words import WordTokenizer
-from mural_tf.text.vocabulary_file import seal_saved_model
 from mural_tf.text.word_pieces import TOKENS, WordPieceTokenizer
 
 IMAGE_ENCODER = "hub/image_encoder"
@@ -56,7 +55,6 @@ def save_hub_modules(
                     module.settings = tf.saved_model.Asset(str(path))
                 tf.saved_model.save(module, str(directory / name))
             seal_graph(directory / name)
-    seal_saved_model(directory / TEXT_PREPROCESSOR)
 
 
 def image_settings(model: DualEncoder, config: ConfigDict) -> dict[str, object]:

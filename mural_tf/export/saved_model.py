@@ -55,7 +55,7 @@ from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.paths import RemotePath
 from mural_tf.remote_folders import local_copy
 from mural_tf.text import build_tokenizer
-from mural_tf.text.vocabulary_file import digest, seal_saved_model
+from mural_tf.text.vocabulary_file import digest
 from mural_tf.text.word_pieces import WordPieceTokenizer
 from mural_tf.training.checkpoints import load_trained
 
@@ -207,7 +207,6 @@ def _write(model, tokenizer, config: ConfigDict, directory: pathlib.Path, evalua
         write_warmup_requests(folder, name)
         _check_operations(folder)
         seal_graph(folder)
-    seal_saved_model(directory / TEXT_ENCODER / version)
     save_hub_modules(model, tokenizer, config, described)
     write_serving_files(directory / "serving")
     card = {"version": int(version), **describe_model(model, config, *evaluated)}

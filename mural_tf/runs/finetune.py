@@ -15,6 +15,7 @@ import tensorflow as tf
 from ml_collections import ConfigDict
 
 from mural_tf.config import base_config, load_config
+from mural_tf.encoders.saved_models import check_graph
 from mural_tf.errors import UserError
 from mural_tf.export.versions import newest_description
 from mural_tf.files import as_path, json_field, read_json
@@ -23,7 +24,7 @@ from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.remote_folders import local_copy, shown
 from mural_tf.runs.pretrain import train_and_finish
 from mural_tf.runs.tuning import inherited, settings_by_data
-from mural_tf.text.vocabulary_file import check_saved_model
+from mural_tf.text.vocabulary_file import digest, read_lines
 from mural_tf.training.checkpoints import restore_for_inference
 from mural_tf.trust import check_class, check_handles
 
@@ -171,7 +172,8 @@ def _with_hub_towers(config: ConfigDict, folder: pathlib.Path) -> ConfigDict:
         config.vocabulary[name] = json_field(text, name, bool, path)
     config.vocabulary.builder = json_field(text, "builder", str, path, config.vocabulary.builder)
     config.vocabulary.file = shown(path.parent / "vocabulary.txt")
-    config.vocabulary.sha256 = check_saved_model(folder / "text_preprocessor")
+    check_graph(folder / "text_preprocessor")
+    config.vocabulary.sha256 = digest(read_lines(path.parent / "vocabulary.txt"))
     return config
 
 

@@ -18,7 +18,7 @@ from mural_tf.encoders.towers import has_images
 from mural_tf.errors import UserError
 from mural_tf.evaluation import report
 from mural_tf.evaluation.report import Evaluation
-from mural_tf.evaluation.request import measure_retrieval
+from mural_tf.evaluation.retrieval import measure_retrieval
 from mural_tf.export.model_card import evaluations_of
 from mural_tf.export.saved_model import export_model
 from mural_tf.files import json_field, read_json, write_whole

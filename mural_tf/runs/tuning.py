@@ -27,8 +27,7 @@ from mural_tf.data.streams.mixture import Source
 from mural_tf.data.streams.pipeline import stream_sources
 from mural_tf.errors import UserError
 from mural_tf.evaluation.report import metrics_row
-from mural_tf.evaluation.request import measure_retrieval
-from mural_tf.evaluation.retrieval import HELD_OUT, Evaluation, read_pool
+from mural_tf.evaluation.retrieval import HELD_OUT, Evaluation, measure_retrieval, read_pool
 from mural_tf.files import as_path, open_path, write_whole
 from mural_tf.models import method_class
 from mural_tf.models.dual_encoder import TEXT_PAIRS, DualEncoder

@@ -28,7 +28,7 @@ from ml_collections import ConfigDict
 
 from mural_tf.data.images import prepare_image, unit_range
 from mural_tf.errors import UserError
-from mural_tf.evaluation.request import measure_retrieval
+from mural_tf.evaluation.retrieval import measure_retrieval
 from mural_tf.export.saved_model import in_precision
 from mural_tf.files import as_path, whole_folder
 from mural_tf.models.dual_encoder import DualEncoder

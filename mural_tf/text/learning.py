@@ -24,6 +24,11 @@ from mural_tf.text.words import split_words
 
 BUILDERS = ("tensorflow_text", "tokenizers", "byte_pair")
 MOST_OCCURRENCES = 100_000_000  # words that the `tokenizers` builder is given
+ITERATIONS = 3  # of tensorflow_text's tool at every threshold
+# Characters in a piece of tensorflow_text's tool. Its time for a word grows with the third power of its length, so
+# longer words are cut into parts of this length before it sees them (its own default of 50 drops words that are longer
+# still). Texts in scripts without spaces are the ones concerned.
+LONGEST_PIECE = 12
 
 
 def build_vocabulary(
@@ -54,8 +59,6 @@ def learn_vocabulary(
     *,
     max_characters: int | None = None,
     max_words: int | None = None,
-    max_piece_length: int = 12,
-    iterations: int = 3,
 ) -> list[str]:
     """Learns pieces from words and how often they occur; the same counts give the same list.
 
@@ -69,10 +72,6 @@ def learn_vocabulary(
         cost two pieces, with and without "##".
       max_words: distinct words that tensorflow_text's tool sees, the most frequent ones; its time and memory grow
         with them. Default: the larger of 30,000 and 4 * `size`.
-      max_piece_length: characters in a piece. The tool's time for a word grows with the third power of its length,
-        so longer words are cut into parts of this length before it sees them (its own default of 50 drops words that
-        are longer still). Texts in scripts without spaces are the ones concerned.
-      iterations: rounds of tensorflow_text's tool at every threshold.
 
     Raises:
       UserError: unknown builder, a size without room for characters, no words in the texts, or the
@@ -87,14 +86,8 @@ def learn_vocabulary(
     if builder == "tokenizers":
         return _learn_with_tokenizers(counts, size, list(reserved), max_characters)
     max_words = max_words or max(30_000, 4 * size)
-    return _learn_with_tensorflow_text(
-        _most_frequent(_cut_words(counts, max_piece_length), max_words),
-        size,
-        list(reserved),
-        max_characters,
-        max_piece_length,
-        iterations,
-    )
+    words = _most_frequent(_cut_words(counts, LONGEST_PIECE), max_words)
+    return _learn_with_tensorflow_text(words, size, list(reserved), max_characters)
 
 
 def _check_request(size: int, builder: str, reserved: Sequence[str]) -> None:
@@ -126,12 +119,7 @@ def _most_frequent(counts: dict[str, int], limit: int) -> list[tuple[str, int]]:
 
 
 def _learn_with_tensorflow_text(
-    counts: list[tuple[str, int]],
-    size: int,
-    reserved: list[str],
-    max_characters: int,
-    max_piece_length: int,
-    iterations: int,
+    counts: list[tuple[str, int]], size: int, reserved: list[str], max_characters: int
 ) -> list[str]:
     """Runs tensorflow_text's learner with a short search for the threshold, then keeps the `size` best pieces.
 
@@ -154,9 +142,9 @@ def _learn_with_tensorflow_text(
             reserved_tokens=reserved,
             lower_thresh=threshold,
             upper_thresh=threshold,
-            num_iterations=iterations,
+            num_iterations=ITERATIONS,
             max_input_tokens=-1,
-            max_token_length=max_piece_length,
+            max_token_length=LONGEST_PIECE,
             max_unique_chars=max_characters,
             joiner=SUFFIX_INDICATOR,
         )

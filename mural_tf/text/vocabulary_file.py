@@ -1,8 +1,8 @@
 """The vocabulary file: one entry per line, whose number is its id; BERT's and LaBSE's files work as they are.
 
 A line that changed or moved gives other ids, and a model answers them all with vectors that look right. So a digest of
-the lines travels with every model: as `vocabulary.sha256` in the configuration of workdirs and exports, and beside each
-SavedModel that has a vocabulary (`DIGEST`). Models that were made before have none, and are not checked.
+the lines travels with every model, as `vocabulary.sha256` in the configuration of workdirs and exports; a SavedModel's
+vocabulary is an asset, see `encoders/saved_models.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from mural_tf.files import as_path, whole
 RESERVED_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 SUFFIX_INDICATOR = "##"
 NAME = "vocabulary.txt"  # in workdirs, exports and the assets of SavedModels
-DIGEST = "assets.extra/vocabulary.sha256"  # of a SavedModel; TensorFlow passes over this folder
 
 
 def save_vocabulary(vocabulary: Sequence[str], path: str | pathlib.Path) -> None:
@@ -49,27 +48,6 @@ def check_digest(vocabulary: Iterable[str], expected: str, path: str | pathlib.P
             f"The vocabulary {path} is not the one that the model was trained with: its SHA-256 is {found}, expected "
             f"{expected}. Lines were changed, moved, added or lost: copy the file again from where it came from."
         )
-
-
-def seal_saved_model(folder: str | pathlib.Path) -> None:
-    """Writes the digest of a SavedModel's vocabulary beside it, in the format of `sha256sum`."""
-    folder = pathlib.Path(folder)
-    (folder / DIGEST).parent.mkdir(exist_ok=True)
-    line = f"{digest(read_lines(folder / 'assets' / NAME))}  assets/{NAME}\n"
-    (folder / DIGEST).write_text(line, encoding="utf-8")
-
-
-def check_saved_model(folder: str | pathlib.Path) -> str:
-    """Returns the digest that `seal_saved_model` wrote, "" if none did.
-
-    Raises `UserError` if the vocabulary of the SavedModel is another one.
-    """
-    folder = pathlib.Path(folder)
-    if not (folder / DIGEST).is_file():
-        return ""
-    expected = (folder / DIGEST).read_text(encoding="utf-8", errors="replace").partition(" ")[0]
-    check_digest(read_lines(folder / "assets" / NAME), expected or "nothing", folder / "assets" / NAME)
-    return expected
 
 
 def load_vocabulary(path: str | pathlib.Path) -> list[str]:

@@ -10,7 +10,7 @@ from fake_embedder import FakeEmbedder, one_hot
 from mural_tf.errors import UserError
 from mural_tf.evaluation.benchmarks import run_benchmark
 from mural_tf.evaluation.protocol import default_protocol
-from mural_tf.evaluation.request import Request
+from mural_tf.evaluation.retrieval import Request
 
 
 def run(name, folder, split="", languages=(), embedder=None, **options):

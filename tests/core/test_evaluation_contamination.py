@@ -5,8 +5,7 @@ import types
 
 import pytest
 
-from mural_tf.evaluation.benchmarks import CATALOGUE
-from mural_tf.evaluation.contamination import contamination_notes
+from mural_tf.evaluation.benchmarks import CATALOGUE, contamination_notes
 
 
 def model(folder, sources=(), name="converted", path=""):

@@ -9,7 +9,7 @@ from fake_embedder import FakeEmbedder
 from mural_tf.errors import UserError
 from mural_tf.evaluation.benchmarks import run_benchmark
 from mural_tf.evaluation.protocol import default_protocol
-from mural_tf.evaluation.request import Request
+from mural_tf.evaluation.retrieval import Request
 
 stats = pytest.importorskip("scipy.stats")
 IMAGES, CAPTIONS = 12, 60

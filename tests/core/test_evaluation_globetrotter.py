@@ -9,7 +9,7 @@ from mural_tf.evaluation.benchmarks import run_benchmark
 from mural_tf.evaluation.globetrotter import count_words, pair_words, words_of
 from mural_tf.evaluation.parallel import read_parallel
 from mural_tf.evaluation.protocol import default_protocol
-from mural_tf.evaluation.request import Request
+from mural_tf.evaluation.retrieval import Request
 
 
 def write(folder, **texts):

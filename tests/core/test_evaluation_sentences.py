@@ -8,7 +8,7 @@ from test_evaluation_cxc import TwoHeads
 from mural_tf.errors import UserError
 from mural_tf.evaluation.benchmarks import run_benchmark
 from mural_tf.evaluation.protocol import default_protocol
-from mural_tf.evaluation.request import Request
+from mural_tf.evaluation.retrieval import Request
 from mural_tf.evaluation.sentences import LASER_83, MUSE_14, XTREME_36
 
 stats = pytest.importorskip("scipy.stats")

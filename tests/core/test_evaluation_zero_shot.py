@@ -10,7 +10,7 @@ from mural_tf.embedder import class_embeddings
 from mural_tf.errors import UserError
 from mural_tf.evaluation.benchmarks import run_benchmark
 from mural_tf.evaluation.protocol import default_protocol
-from mural_tf.evaluation.request import Request
+from mural_tf.evaluation.retrieval import Request
 
 AXIS = {name: np.eye(4)[i] for i, name in enumerate(["cat", "dog", "fish", "tree"])}
 

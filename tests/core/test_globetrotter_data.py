@@ -7,7 +7,7 @@ import toy_data
 
 from mural_tf.config import base_config
 from mural_tf.data.streams.captions import mask_tokens
-from mural_tf.data.streams.pipeline import batch_size, training_batches
+from mural_tf.data.streams.pipeline import training_batches
 from mural_tf.data.streams.views import augment_views, blur, random_crop
 from mural_tf.errors import UserError
 
@@ -159,20 +159,3 @@ def test_batches_of_views_and_masked_texts(tmp_path):
     assert np.mean(batch["view_0"] != batch["view_1"]) > 0.5
     masked = batch["cloze"]["weights"].sum(axis=1)
     assert np.all(masked > 0) and np.any(batch["cloze"]["input_word_ids"] != batch["caption"]["input_word_ids"])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("streams", [("views", "text_text"), ("triples",), ("captions",)])
-def test_streams_resume_at_the_very_next_item(tmp_path, streams):
-    config = prepared(tmp_path)
-
-    def batches(count, places=None):
-        dataset = training_batches(config, toy_data.toy_tokenizer(), places, streams)
-        return list(dataset.take(count).as_numpy_iterator())
-
-    whole = batches(6)  # of 40 captions, 20 triples and 20 pairs, 16 in each batch: over the ends of epochs
-    assert batch_size(config, streams[0]) == 16
-    for one, other in zip(whole[3:], batches(3, {name: whole[2][f"{name}_place"][0] for name in streams})):
-        assert one.keys() == other.keys()
-        for name in one.keys() - {"data_wait_seconds", *(f"{name}_tally" for name in streams)}:
-            tf.nest.map_structure(np.testing.assert_array_equal, one[name], other[name])

@@ -9,12 +9,12 @@ from PIL import Image, ImageOps
 
 from mural_tf.config import base_config
 from mural_tf.data.images import (
+    _described,
     _is_plain,
     augment_images,
     claimed_pixels,
     decode_image,
     evaluation_image,
-    exif_orientation,
     read_image,
     resize_image,
 )
@@ -172,7 +172,7 @@ def test_photographs_are_turned_as_pillow_turns_them(orientation, order):
     lying = Image.fromarray(tf.io.decode_image(data).numpy())
     lying.getexif()[0x0112] = Image.open(io.BytesIO(data)).getexif()[0x0112]
     np.testing.assert_array_equal(decode_image(tf.constant(data)), np.array(ImageOps.exif_transpose(lying)))
-    assert int(exif_orientation(tf.constant(data))) == orientation
+    assert int(_described(tf.constant(data))[1]) == orientation
 
 
 @pytest.mark.parametrize("data, orientation", [
@@ -189,7 +189,7 @@ def test_photographs_are_turned_as_pillow_turns_them(orientation, order):
     (b"", 1),
 ])  # fmt: skip
 def test_exif_data_in_odd_places_and_damaged(data, orientation):
-    assert int(exif_orientation(tf.constant(data))) == orientation
+    assert int(_described(tf.constant(data))[1]) == orientation
     if data:
         assert decode_image(tf.constant(data)).shape == ((13, 7, 3) if orientation >= 5 else (7, 13, 3))
 

@@ -77,7 +77,8 @@ def count(name):
 
 @pytest.mark.parametrize("name", FILES)
 def test_every_config_has_the_fields_of_the_base(name):
-    config, reference = complete(load(name)), mount(base_config(), load(name).model)
+    config = complete(load(name))
+    reference = mount(base_config(), config.model)
     assert fields(config) == fields(reference)
     assert config.model in method_names() and config.to_json()
 

@@ -9,8 +9,7 @@ from mural_tf.data import records
 from mural_tf.errors import UserError
 from mural_tf.evaluation import report
 from mural_tf.evaluation.protocol import default_protocol
-from mural_tf.evaluation.request import measure_retrieval
-from mural_tf.evaluation.retrieval import HELD_OUT
+from mural_tf.evaluation.retrieval import HELD_OUT, measure_retrieval
 
 
 class FakeEmbedder:

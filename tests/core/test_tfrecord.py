@@ -32,22 +32,24 @@ def read(paths, **options):
     return read_group(RecordFiles.of([str(path) for path in paths]), group, **options)
 
 
-@pytest.fixture(scope="module")
-def in_graph():
-    """A function from the path of a file to (records, problems) as `in_python` gives them."""
+def in_graph(paths):
+    """(records, problems) of each file, as `in_python` gives them; one graph for all of them."""
+    files = RecordFiles.of([str(path) for path in paths])
 
-    specs = [tf.TensorSpec([1], tf.string), tf.TensorSpec([1], tf.int64)]
-    read_files = tf.function(
-        lambda *files: read_group(RecordFiles(*files, False), tf.zeros([1], tf.int64)), specs, autograph=False
-    )
+    def read_one(number, name, size):
+        elements = read_group(RecordFiles(name[None], size[None], False), tf.zeros([1], tf.int64))
+        return elements.map(lambda element: (number, element))
 
-    def read_one(path):
-        files = RecordFiles.of([str(path)])
-        elements = list(read_files(files.names, files.sizes).as_numpy_iterator())
-        whole = [(int(e["byte"]), e["serialized"]) for e in elements if not e["problem"]]
-        return whole, [(e["problem"].decode(), int(e["byte"]), int(e["lost"])) for e in elements if e["problem"]]
-
-    return read_one
+    read = tf.data.Dataset.from_tensor_slices((files.names, files.sizes)).enumerate()
+    read = read.flat_map(lambda number, file: read_one(number, *file))
+    found = [([], []) for _ in paths]
+    for number, e in read.as_numpy_iterator():
+        whole, problems = found[number]
+        if e["problem"]:
+            problems.append((e["problem"].decode(), int(e["byte"]), int(e["lost"])))
+        else:
+            whole.append((int(e["byte"]), e["serialized"]))
+    return found
 
 
 def test_records_and_their_places(tmp_path):
@@ -106,23 +108,24 @@ def damage(name, data, records):
     return bytes(data)
 
 
-@pytest.mark.parametrize(
-    ("fault", "whole", "lost"),
-    [("none", 100, 0), ("data", 99, 1), ("length", 99, 1), ("both", 98, 2), ("stretch", 80, 20), ("cut", 40, 1),
-     ("garbage", 0, 1), ("empty", 0, 0)],
-)  # fmt: skip
-def test_the_graph_reads_behind_damage_as_python_does(tmp_path, in_graph, fault, whole, lost):
+FAULTS = {  # fault: how many records are left and lost
+    "none": (100, 0), "data": (99, 1), "length": (99, 1), "both": (98, 2), "stretch": (80, 20), "cut": (40, 1),
+    "garbage": (0, 1), "empty": (0, 0),
+}  # fmt: skip
+
+
+def test_the_graph_reads_behind_damage_as_python_does(tmp_path):
     draw = np.random.default_rng(0)
     records = [draw.bytes(int(size)) for size in draw.integers(50, 60, 100)]
-    path = write(tmp_path / "a.tfrecord", records)
-    path.write_bytes(b"" if fault == "empty" else damage(fault, path.read_bytes(), records))
-    found, problems = in_python(path)
-    assert len(found) == whole and {data for _, data in found} <= {*records}
-    assert sum(count for _, _, count in problems) == lost
-    of_graph, problems_of_graph = in_graph(path)
-    assert of_graph == found
-    places = [(kind, int(re.search(r"byte (\d+)", place)[1]), count) for kind, place, count in problems]
-    assert problems_of_graph == places
+    paths = [write(tmp_path / f"{fault}.tfrecord", records) for fault in FAULTS]
+    for path, fault in zip(paths, FAULTS):
+        path.write_bytes(b"" if fault == "empty" else damage(fault, path.read_bytes(), records))
+    for path, (fault, (whole, lost)), of_graph in zip(paths, FAULTS.items(), in_graph(paths)):
+        found, problems = in_python(path)
+        assert len(found) == whole and {data for _, data in found} <= {*records}, fault
+        assert sum(count for _, _, count in problems) == lost, fault
+        places = [(kind, int(re.search(r"byte (\d+)", place)[1]), count) for kind, place, count in problems]
+        assert of_graph == (found, places), fault
 
 
 def test_the_graph_takes_files_in_turn_past_one_that_is_damaged(tmp_path):

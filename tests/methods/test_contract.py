@@ -24,6 +24,11 @@ most_methods_slowly = pytest.mark.parametrize(
     "method", ["mural", *(pytest.param(method, marks=pytest.mark.slow) for method in OTHERS)]
 )
 
+methods_with_parts_of_their_own = pytest.mark.parametrize("method", [  # of the others a faster one has all
+    pytest.param(method, marks=[pytest.mark.slow] * (method in ("align", "etcl", "labse", "embn", "parallel_embn")))
+    for method in contract.METHODS
+])  # fmt: skip
+
 
 @pytest.fixture(scope="module")
 def made():
@@ -89,21 +94,18 @@ def test_parts_of_a_batch_add_up(made, method):
     assert contract.largest_difference(one, two) < 1e-5 * contract.scale(one)
 
 
-REPLICATED = ("mural", "mule")  # of the others, what differs between replicas is their losses' parts, see above
-
-
 def gradients_on_two_devices() -> dict:
-    """What `_gradients` gives of some methods, their batch divided over two replicas."""
+    """What `_gradients` gives of a batch that is divided over two replicas."""
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
     sums = tf.distribute.ReductionToOneDevice()  # the default one traces a function for each sum
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], cross_device_ops=sums)
-    return {method: _gradients(strategy, method) for method in REPLICATED}
+    return _gradients(strategy)
 
 
-def _gradients(strategy, method: str) -> dict:
-    """Logs, gradients and BatchNorm's moments of the method's batch."""
-    config = contract.toy_config(method, text_tower__dropout=0.0, image_tower__batch_norm_group="global")
+def _gradients(strategy) -> dict:
+    """MURAL's logs, gradients and BatchNorm's moments; other methods differ in their losses' parts, see above."""
+    config = contract.toy_config(text_tower__dropout=0.0, image_tower__batch_norm_group="global")
     with strategy.scope():
         model = contract.build(config)
     batch, replicas = contract.batch_of(model, config), strategy.num_replicas_in_sync
@@ -125,13 +127,10 @@ def _gradients(strategy, method: str) -> dict:
 
 def test_replicas_have_the_gradients_of_one_device():
     """With examples that share ids across replicas, and BatchNorm over all of them."""
-    two = forked.call(gradients_on_two_devices)
-    for method in REPLICATED:
-        expected = _gradients(tf.distribute.get_strategy(), method)
-        assert set(expected) == set(two[method]) and len(expected) > 5
-        for name, value in expected.items():
-            bound = 1e-4 * max(1.0, np.max(np.abs(value)))
-            assert np.max(np.abs(value - two[method][name])) < bound, (method, name)
+    two, expected = forked.call(gradients_on_two_devices), _gradients(tf.distribute.get_strategy())
+    assert set(expected) == set(two) and len(expected) > 5
+    for name, value in expected.items():
+        assert np.max(np.abs(value - two[name])) < 1e-4 * max(1.0, np.max(np.abs(value))), name
 
 
 def stopped_and_resumed(method, steps, folder):
@@ -156,7 +155,7 @@ def state(model):
     return [*model.variables, *(v for one in model.optimizers.values() for v in one.variables()), model.steps_taken]
 
 
-@every_method
+@methods_with_parts_of_their_own
 def test_a_checkpoint_holds_all_that_a_step_follows_from(method, eager, tmp_path):
     model, again, _ = stopped_and_resumed(method, 1, tmp_path)
     assert len(state(model)) == len(state(again)) > 3 * len(model.trainable_variables)
@@ -177,10 +176,7 @@ def test_resuming_is_not_having_stopped(method, tmp_path):
     assert int(again.steps_taken) == 3
 
 
-@pytest.mark.parametrize("method", [  # those whose towers another one has are slow
-    pytest.param(method, marks=pytest.mark.slow if method in ("align", "etcl", "siglip", "embn") else ())
-    for method in contract.METHODS
-])  # fmt: skip
+@methods_with_parts_of_their_own
 def test_what_is_exported_computes_what_the_model_does(made, method):
     config, model, batch = made[method]
     tokenizer = contract.tokenizer(config)

@@ -102,23 +102,6 @@ def test_ids_across_the_sides_equal_the_loop_in_both_directions(others):
     assert abs(sum(expected) - 2 * expected[0]) > 1e-3  # the directions differ
 
 
-def test_parts_over_rows_add_up_with_their_gradients():
-    left, right = tf.Variable(unit_rows(2, 8, 4)), tf.Variable(unit_rows(3, 8, 4))
-    temperature = tf.Variable(0.3)
-    ids = (tf.constant([1, 2, 3, 1, 5, 6, 7, 8]),)
-
-    def value_and_gradients(rows):
-        with tf.GradientTape() as tape:
-            loss = tf.add_n([contrastive_loss(Pairs(left, right, ids, r), temperature) for r in rows])
-        return loss, tape.gradient(loss, [left, right, temperature])
-
-    whole, whole_gradients = value_and_gradients([None])
-    parts, part_gradients = value_and_gradients([(0, 2), (2, 2), (4, 4)])
-    np.testing.assert_allclose(parts, whole, atol=1e-6)
-    for a, b in zip(part_gradients, whole_gradients):
-        assert np.max(np.abs(a - b)) < 1e-6
-
-
 def test_gradients_are_finite_where_candidates_are_masked():
     left = tf.Variable(unit_rows(4, 4, 3))
     with tf.GradientTape() as tape:

@@ -14,7 +14,7 @@ from mural_tf.encoders.words import read_vectors
 from mural_tf.errors import UserError
 from mural_tf.ingest.features import cache_features
 from mural_tf.losses.mule import image_sentence_loss
-from mural_tf.optimizers.build import StaircaseDecay
+from mural_tf.optimizers import StaircaseDecay
 
 
 def build(config):
@@ -63,23 +63,6 @@ def test_a_language_trains_its_own_branch_alone(tmp_path):
     moved = {variable.name for gradient, variable in pairs if np.any(gradient)}
     assert any("sentence_branch_de" in name for name in moved) and any("language_de" in name for name in moved)
     assert not any("_en" in name for name in moved), moved
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["embn", "parallel_embn"])
-def test_overfits_16_images(tmp_path, method):
-    config = mule_data.config(mule_data.write(tmp_path, 16), method)
-    config.method.margin = 0.2
-    config.train.update(dict(steps=80, image_text_batch=32))
-    model = build(config)
-    model.fit(batches(config, model), steps_per_epoch=80, verbose=0)
-    batch = next(iter(batches(config, model)))
-    similarity = model.embed_images(batch["image"]).numpy() @ model.embed_texts(batch["caption"]).numpy().T
-    for language in (0, 1):
-        mine = batch["caption_language_id"].numpy() == language
-        owners = (np.arange(32) // 2)[mine]
-        assert np.array_equal(np.argmax(similarity[:, mine], axis=0), owners)
-        assert np.array_equal(owners[np.argmax(similarity[:, mine], axis=1)], np.arange(16))
 
 
 def test_image_branch_on_a_frozen_tower(tmp_path):
@@ -139,15 +122,6 @@ def test_the_captions_of_a_group_follow_from_its_place(tmp_path):
     groups = [toy_data.stream_batch(config, tokenizer, "image_groups", epoch=n) for n in (0, 0, 1)]
     texts = [group["caption"]["input_word_ids"].numpy().tolist() for group in groups]
     assert texts[0] == texts[1] != texts[2]
-
-
-@pytest.mark.slow
-def test_groups_resume_at_the_very_next_one(tmp_path):
-    config = group_config(tmp_path)
-    first, second = training_batches(config, mule_data.tokenizer(), streams=("image_groups",)).take(2)
-    places = {"image_groups": first["image_groups_place"].numpy()[0]}
-    resumed = training_batches(config, mule_data.tokenizer(), places, streams=("image_groups",))
-    np.testing.assert_array_equal(next(iter(resumed))["caption"]["input_word_ids"], second["caption"]["input_word_ids"])
 
 
 def test_draws_captions_without_repetition():

@@ -100,21 +100,11 @@ def test_every_term_reaches_both_of_its_sides():
     assert to_image is None and all(np.abs(gradient).max() > 1e-3 for gradient in to_texts)
 
 
-def test_parts_over_rows_add_up():
-    image, a, b = (unit_rows(seed, 8, 4) for seed in range(3))
-    parts = [eq_4(image, a, b, rows=rows) for rows in ((0, 3), (3, 5))]
-    np.testing.assert_allclose(sum(parts), eq_4(image, a, b), atol=1e-6)
-
-
 def build(config):
     keras.utils.set_random_seed(0)
     model = build_model(config, toy_data.toy_tokenizer().vocabulary_size)
     compile_model(model, config)
     return model
-
-
-def batches(model, config):
-    return iter(training_batches(config, toy_data.toy_tokenizer(), streams=model.streams))
 
 
 @pytest.fixture
@@ -250,17 +240,3 @@ def test_translations_from_text_pairs_make_triples(tmp_path):
     with pytest.raises(UserError, match="None of the 8 captions"):
         build_translated(tmp_path / "plain", tmp_path / "other", tmp_path / "failed")
     assert not (tmp_path / "failed").exists()
-
-
-@pytest.mark.slow  # 20 s
-def test_overfits_16_triples(config):
-    config.loss.update(dict(image_text_weight=1 / 3, text_text_weight=1 / 3))
-    config.train.steps = 100
-    model = build(config)
-    model.fit(batches(model, config), steps_per_epoch=100, verbose=0)
-    batch = next(batches(model, config))
-    found = model.encode(batch, training=False)
-    for one, other in (("image", "caption_a"), ("image", "caption_b"), ("text_a", "text_b")):
-        similarity = found[one].numpy() @ found[other].numpy().T
-        for axis in (0, 1):
-            assert np.all(np.argmax(similarity, axis=axis) == np.arange(16)), (one, other)

@@ -192,32 +192,6 @@ def test_states_of_packed_and_masked_texts_are_those_of_padded_ones(shared):
         assert np.abs(states[row, 1 : mask[row].sum()].mean(axis=0) - padded[row, 16:]).max() < 1e-6
 
 
-def accuracy(one, other):
-    similarity = one.numpy() @ other.numpy().T
-    return np.mean([np.argmax(similarity, axis=axis) == np.arange(len(similarity)) for axis in (0, 1)])
-
-
-@pytest.mark.slow  # 20 s
-def test_overfits_16_captions(config):
-    config.train.steps = 150
-    model = build(config)
-    model.fit(batches(model, config), steps_per_epoch=150, verbose=0)
-    batch = next(batches(model, config))
-    found = model.encode(batch, training=False)
-    assert accuracy(found["view_0"], found["caption"]) == 1.0
-
-
-@pytest.mark.slow
-def test_text_only_dual_encoder_overfits_16_pairs(folder):
-    config = toy_data.toy_config(folder, "labse")
-    config.train.steps = 60
-    model = build(config)
-    assert not model.image_encoder.variables and model.streams == ("text_text",)
-    model.fit(batches(model, config), steps_per_epoch=60, verbose=0)
-    batch = next(batches(model, config))
-    assert accuracy(model.embed_texts(batch["text_a"]), model.embed_texts(batch["text_b"])) == 1.0
-
-
 @pytest.mark.slow  # half a minute each
 @pytest.mark.parametrize("method", ["globetrotter", "labse"])
 def test_an_export_is_the_model_and_can_be_taken_out_again(folder, tmp_path, method):

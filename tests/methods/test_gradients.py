@@ -1,6 +1,5 @@
 """Micro-batches: two passes over chunks give the gradient of the full batch; accumulation does not."""
 
-import functools
 
 import contract
 import numpy as np
@@ -9,7 +8,6 @@ import tensorflow as tf
 import toy_data
 
 from mural_tf.backend import keras
-from mural_tf.data.streams.pipeline import training_batches
 from mural_tf.encoders.layers import forward_pass
 from mural_tf.errors import UserError
 from mural_tf.models import build_model
@@ -17,31 +15,6 @@ from mural_tf.models.step import chunk_seed, compute_gradients, global_losses
 from mural_tf.training.fit import compile_model
 
 SEED = tf.constant([3, 4], tf.int32)
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return toy_data.write_toy_data(tmp_path_factory.mktemp("toy"))
-
-
-def build(data, method="mural", frozen=True, micro_batches=1, **optimizer):
-    config = toy_data.toy_config(data, method)
-    config.image_tower.frozen = frozen
-    config.text_tower.dropout = 0.0
-    config.loss.label_smoothing = 0.1
-    config.train.update(dict(text_text_batch=32, micro_batches=micro_batches))
-    config.optimizer.update(optimizer)
-    keras.utils.set_random_seed(0)
-    model = build_model(config, toy_data.toy_tokenizer().vocabulary_size)
-    compile_model(model, config)
-    return model, first_batch(data, method, model.streams, 32)
-
-
-@functools.cache
-def first_batch(data, method, streams, text_text_batch):
-    config = toy_data.toy_config(data, method)
-    config.train.text_text_batch = text_text_batch
-    return next(iter(training_batches(config, toy_data.toy_tokenizer(), streams=streams)))
 
 
 def gradients(model, batch, chunks, seed=SEED):
@@ -60,18 +33,6 @@ def scale(values):
 
 def part_of(batch, chunk, chunks):
     return tf.nest.map_structure(lambda value: tf.split(value, chunks)[chunk], batch)
-
-
-@pytest.mark.slow  # test_contract.py has every method with small towers
-@pytest.mark.parametrize("method,chunks", [("align", 2), ("mural", 16), ("etcl", 4), ("globetrotter", 4), ("labse", 2)])
-def test_two_passes_give_the_full_gradient(data, method, chunks):
-    model, batch = build(data, method)
-    one, two = gradients(model, batch, 1), gradients(model, batch, chunks)
-    expected, found = one["by_optimizer"]["joint"], two["by_optimizer"]["joint"]
-    assert scale(expected) > 0.02
-    assert largest_difference(expected, found) < 2e-5 * scale(expected)
-    for name, value in one["logs"].items():
-        assert abs(float(value - two["logs"][name])) < 1e-5 * max(1.0, abs(float(value))), name
 
 
 SAME_IN_BOTH = dict(text_tower__dropout=0.0, image_tower__batch_norm_group="2")

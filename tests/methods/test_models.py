@@ -1,8 +1,4 @@
-"""MURAL and ALIGN: what a step computes, that it learns, and that several replicas compute the same."""
-
-import os
-import subprocess
-import sys
+"""MURAL and ALIGN: what a step computes and what it moves."""
 
 import contract
 import numpy as np
@@ -12,7 +8,6 @@ import toy_data
 from contract import losses_of
 
 from mural_tf.backend import keras
-from mural_tf.data.streams.pipeline import training_batches
 from mural_tf.errors import UserError
 from mural_tf.models import build_model
 from mural_tf.training.fit import compile_model
@@ -23,10 +18,6 @@ def build(config):
     model = build_model(config, toy_data.toy_tokenizer().vocabulary_size)
     compile_model(model, config)
     return model
-
-
-def batches(config):
-    return iter(training_batches(config, toy_data.toy_tokenizer()))
 
 
 @pytest.fixture
@@ -98,76 +89,6 @@ def test_gradient_clipping_bounds_the_step():
 def test_wrong_embedding_size_is_reported():
     with pytest.raises(UserError, match="embedding_size=24"):
         contract.build(contract.toy_config(embedding_size=64))
-
-
-@pytest.mark.slow  # test_contract.py learns a handful with small towers
-@pytest.mark.parametrize("mode", ["joint", "per_task"])
-def test_overfits_64_pairs(tmp_path, mode):
-    images = toy_data.image_text_records(64)
-    for image in images:
-        image.captions, image.languages, image.caption_groups = image.captions[:1], ["en"], ["g"]
-    config = toy_data.toy_config(toy_data.write_toy_data(tmp_path, images))
-    config.optimizer.mode = mode
-    config.train.update(dict(steps=150, image_text_batch=64, text_text_batch=64))
-    model = build(config)
-    model.fit(batches(config), steps_per_epoch=150, verbose=0)
-    # BatchNorm's running statistics see the same 64 pictures in every step, so inference must agree with training.
-    batch = next(batches(config))
-    similarity = model.embed_images(batch["image"]).numpy() @ model.embed_texts(batch["caption"]).numpy().T
-    assert np.mean(np.argmax(similarity, axis=1) == np.arange(64)) == 1.0
-    assert np.mean(np.argmax(similarity, axis=0) == np.arange(64)) == 1.0
-    pairs = (
-        model.embed_texts(batch["text_a"], "text_text").numpy()
-        @ model.embed_texts(batch["text_b"], "text_text").numpy().T
-    )
-    assert np.mean(np.argmax(pairs, axis=1) == np.arange(64)) == 1.0
-
-
-REPLICAS = """
-import sys, numpy as np, tensorflow as tf, toy_data
-from mural_tf.backend import keras
-from mural_tf.models import build_model, mount
-from mural_tf.training.fit import compile_model
-from mural_tf.data.streams.pipeline import training_batches
-replicas, folder, out, model_name = int(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4]
-cpu = tf.config.list_physical_devices("CPU")[0]
-tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * replicas)
-strategy = tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(replicas)])
-config = toy_data.toy_config(folder, model_name)
-config.image_tower.batch_norm_momentum = 0.0
-config.image_tower.frozen = True  # BatchNorm over each replica's rows would differ by definition
-config.loss.label_smoothing = 0.1
-config.optimizer.clip_norm = 1.0
-with strategy.scope():
-    keras.utils.set_random_seed(0)
-    model = build_model(config, toy_data.toy_tokenizer().vocabulary_size)
-    compile_model(model, config)
-dataset = training_batches(config, toy_data.toy_tokenizer(), streams=model.streams)
-logs = model.fit(strategy.experimental_distribute_dataset(dataset), steps_per_epoch=3, verbose=0).history
-np.savez(out, loss=logs["loss"][0], norm=logs["gradient_norm"][0],
-         **{str(i): v.numpy() for i, v in enumerate(model.trainable_variables)})
-"""
-
-
-@pytest.mark.slow  # test_replicas.py compares gradients, test_workers.py whole runs of two processes
-@pytest.mark.parametrize("model_name", ["align", "mural"])
-def test_two_replicas_train_as_one(tmp_path, model_name):
-    images = toy_data.image_text_records(32)
-    images[1].image = images[0].image
-    images[1].image_id = images[0].image_id  # a duplicate that may fall on another replica than its twin
-    toy_data.write_toy_data(tmp_path, images, toy_data.text_pairs(40))
-    results = []
-    for replicas in (1, 2):
-        out = tmp_path / f"{replicas}.npz"
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-        command = [sys.executable, "-c", REPLICAS, str(replicas), str(tmp_path), str(out), model_name]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr[-3000:]
-        results.append(np.load(out))
-    one, two = results
-    assert set(one.files) == set(two.files)
-    for name in one.files:
-        assert np.max(np.abs(one[name] - two[name])) < 2e-4, name
 
 
 def test_a_model_that_does_not_fit_into_memory_is_one_line(tmp_path, monkeypatch):

@@ -11,7 +11,6 @@ import toy_data
 from contract import losses_of, rows_of
 
 from mural_tf.data import records
-from mural_tf.data.streams.pipeline import training_batches
 from mural_tf.encoders import build_text_encoder
 from mural_tf.errors import UserError
 from mural_tf.losses.mule import caption_neighbourhood, image_sentence_loss, pair_neighbourhood
@@ -42,15 +41,6 @@ def mule(folder):
     """The model with all losses and its first batch; tests that change it build their own."""
     config = mule_data.config(folder)
     return build(config), the_batch(folder)
-
-
-def largest_difference(one, other):
-    assert [g is None for g in one] == [g is None for g in other]
-    return max(float(tf.reduce_max(tf.abs(a - b))) for a, b in zip(one, other) if a is not None)
-
-
-def scale(values):
-    return max(float(tf.reduce_max(tf.abs(value))) for value in values if value is not None)
 
 
 def test_losses_are_eq_4(mule):
@@ -92,13 +82,12 @@ def test_the_universal_embedding_is_the_mean_of_projected_words(mule):
 
 def test_parts_and_masks_give_the_same(folder):
     tokens = mule_data.tokenizer()(tf.constant(["<de> ding v1", "<en> thing w2 w3", "<en> thing", "<de> x"]))
-    for method in ("mule", "parallel_embn"):
-        found = []
-        for groups in (1, 2):
-            config = mule_data.config(folder, method)
-            config.text_tower.length_groups = groups
-            found.append(build(config).embed_texts(tokens).numpy())
-        np.testing.assert_allclose(*found, atol=1e-6)
+    found = []
+    for groups in (1, 2):
+        config = mule_data.config(folder, "parallel_embn")  # whose languages have branches of their own, too
+        config.text_tower.length_groups = groups
+        found.append(build(config).embed_texts(tokens).numpy())
+    np.testing.assert_allclose(*found, atol=1e-6)
 
 
 def test_the_reversed_gradient_reaches_words_with_the_other_sign_and_no_sentence_branch(mule):
@@ -121,19 +110,6 @@ def test_the_reversed_gradient_reaches_words_with_the_other_sign_and_no_sentence
         assert gradient is None or not np.any(gradient)
 
 
-@pytest.mark.parametrize("method", ["mule", pytest.param("parallel_embn", marks=pytest.mark.slow)])
-def test_two_passes_give_the_full_gradient(folder, method):
-    config = mule_data.config(folder, method)
-    config.image_tower.batch_norm_group = "4"  # the same groups in both
-    model, batch = build(config), the_batch(folder)
-    one, two = (compute_gradients(model, batch, SEED, chunks) for chunks in (1, 2))
-    expected, found = one.by_optimizer["joint"], two.by_optimizer["joint"]
-    assert scale(expected) > 0.01
-    assert largest_difference(expected, found) < 5e-5 * scale(expected)
-    for name, value in one.logs.items():
-        assert abs(float(value - two.logs[name])) < 1e-5, name
-
-
 def test_lp_trains_the_projections_alone(folder):
     config = mule_data.config(folder)
     config.loss.image_text_weight = config.method.neighbourhood_weight = config.method.language_weight = 0.0
@@ -145,25 +121,6 @@ def test_lp_trains_the_projections_alone(folder):
         gradients = compute_gradients(model, batch, SEED, chunks).by_optimizer["joint"]
         reached = {v.name for g, v in zip(gradients, model.trainable_variables) if g is not None and np.any(g)}
         assert reached and all("language_en" in name or "language_de" in name for name in reached), reached
-
-
-@pytest.mark.slow
-def test_overfits_16_images_in_two_languages(tmp_path):
-    config = mule_data.config(mule_data.write(tmp_path, 16))
-    config.method.margin = 0.2
-    config.train.update(dict(steps=80, image_text_batch=32))
-    model = build(config)
-    batches = training_batches(config, mule_data.tokenizer(), streams=model.streams)
-    model.fit(batches, steps_per_epoch=80, verbose=0)
-    batch = next(iter(batches))
-    similarity = model.embed_images(batch["image"]).numpy() @ model.embed_texts(batch["caption"]).numpy().T
-    languages, owners = batch["caption_language_id"].numpy(), np.arange(32) // 2
-    for language in (0, 1):
-        mine = similarity[:, languages == language]
-        assert np.array_equal(np.argmax(mine, axis=1), np.argsort(owners[languages == language]))
-        assert np.array_equal(np.argmax(mine, axis=0), owners[languages == language])
-    texts = [model.embed_texts(batch[f"text_{side}"], "words").numpy() for side in "ab"]
-    assert np.array_equal(np.argmax(texts[0] @ texts[1].T, axis=1), np.arange(16))
 
 
 def vector_files(folder, size: int = 16):

@@ -62,9 +62,3 @@ def test_embeddings_that_nearly_agree_are_refined():
     assert distance(aligned) < 0.05 * distance(turned)
     for name in turned:  # rotations keep all angles
         np.testing.assert_allclose(aligned[name] @ aligned[name].T, words @ words.T, atol=1e-9)
-
-
-def test_mutual_neighbours_by_hand():
-    a, b = np.array([[1.0, 0], [0.6, 0.8]]), np.array([[1.0, 0], [0.8, 0.6]])
-    # Nearest of a0 is b0, of a1 b1 (.96 against .6); nearest of b0 is a0, of b1 a1 (.96 against .8).
-    assert mutual_neighbours(a, b, 1).tolist() == [[0, 0], [1, 1]]

@@ -44,17 +44,6 @@ def test_ranks_equal_a_naive_sort_with_ties(chunk):
     np.testing.assert_array_equal(ranking.ranks(queries, candidates, positives, chunk=chunk), expected)
 
 
-@pytest.mark.parametrize("chunk", [64, 100, 300])
-def test_ranks_equal_a_naive_sort_on_real_valued_embeddings(chunk):
-    random = np.random.default_rng(1)
-    queries = random.standard_normal((300, 32), dtype=np.float32)
-    candidates = random.standard_normal((517, 32), dtype=np.float32)
-    positives = [random.choice(517, 1 + i % 5, replace=False) for i in range(300)]
-    scores = queries.astype(np.float64) @ candidates.T.astype(np.float64)
-    expected = [sorted_rank(row, list(p)) for row, p in zip(scores, positives)]
-    np.testing.assert_array_equal(ranking.ranks(queries, candidates, positives, chunk=chunk), expected)
-
-
 @pytest.mark.parametrize("size", [64, 300, 512])
 def test_identical_candidates_tie_wherever_they_are(size):
     # A collapsed model: every rank is the middle of the pool, 1 + (C - 1) / 2, although BLAS rounds columns unequally.

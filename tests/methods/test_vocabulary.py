@@ -12,11 +12,9 @@ from mural_tf.text import learning as vocabulary_module
 from mural_tf.text.learning import build_vocabulary, count_words
 from mural_tf.text.vocabulary_file import (
     RESERVED_TOKENS,
-    check_saved_model,
     digest,
     load_vocabulary,
     save_vocabulary,
-    seal_saved_model,
 )
 from mural_tf.text.word_pieces import WordPieceTokenizer
 
@@ -128,21 +126,6 @@ def test_a_digest_is_of_the_lines_and_their_order(tmp_path):
     assert digest(load_vocabulary(tmp_path / "vocabulary.txt")) == digest(pieces)
     others = [[], ["a"], ["##ß", "a"], ["a##ß"], ["a", "##ß", ""], ["q", "##ß"]]
     assert len({digest(pieces), *(digest([*RESERVED_TOKENS, *last]) for last in others)}) == 7
-
-
-def test_a_saved_model_is_checked_against_its_own_digest(tmp_path):
-    path = tmp_path / "assets/vocabulary.txt"
-    path.parent.mkdir()
-    save_vocabulary([*RESERVED_TOKENS, "a", "b"], path)
-    assert check_saved_model(tmp_path) == ""  # made before there were digests
-    seal_saved_model(tmp_path)
-    assert check_saved_model(tmp_path) == digest([*RESERVED_TOKENS, "a", "b"])
-    save_vocabulary([*RESERVED_TOKENS, "b", "a"], path)
-    with pytest.raises(UserError, match=f"{path} is not the one that the model was trained with"):
-        check_saved_model(tmp_path)
-    (tmp_path / "assets.extra/vocabulary.sha256").write_bytes(b"")
-    with pytest.raises(UserError, match="is not the one"):
-        check_saved_model(tmp_path)
 
 
 def test_bert_files_load_as_they_are(tmp_path):
