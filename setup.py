@@ -5,17 +5,18 @@ import re
 
 from setuptools import find_packages, setup
 
-# Two lines of TensorFlow, chosen by the Python that installs: 2.15, the last one with Keras 2 inside; and today's, with
-# Keras 2 as the package tf_keras.
+# Two lines of TensorFlow, chosen by the Python that installs: 2.15, the last one with Keras 2 inside and the one that
+# TensorFlow Addons has wheels for; and today's, with Keras 2 as the package tf_keras.
 LINE_2_15, LINE_2_21 = 'python_version < "3.12"', 'python_version >= "3.12"'
 REQUIRED = [
     f"tensorflow==2.15.*; {LINE_2_15}",
     f"tensorflow>=2.20,<2.22; {LINE_2_21}",  # the first with wheels for Python 3.13
-    f"keras==2.15.*; {LINE_2_15}",  # `tf.keras`
+    f"keras==2.15.*; {LINE_2_15}",  # `tf.keras`, which TFA needs
     f"keras>=3.10; {LINE_2_21}",  # `tf.keras` of users; this project takes tf_keras
     f"tf_keras>=2.20,<2.22; {LINE_2_21}",  # Keras 2, which hub.KerasLayer and TPUStrategy need
     f"tensorflow-text==2.15.*; {LINE_2_15}",  # the tokenizer, in the graph
     f"tensorflow-text>=2.20,<2.22; {LINE_2_21}",
+    f"tensorflow-addons==0.23.0; {LINE_2_15}",  # LAMB; ended with TF 2.15. Later lines take optimizers/lamb.py
     "tensorflow-hub==0.16.1",  # Hub text towers
     f"tensorflow-serving-api==2.15.*; {LINE_2_15}",  # the protos of requests and warm-up files
     f"tensorflow-serving-api>=2.19,<2.22; {LINE_2_21}",

@@ -1,13 +1,7 @@
-"""LAMB, Adam and AdamW with a learning rate of its own for any variable, on Keras' optimisers of before 2.11.
+"""LAMB, Adam and AdamW with a learning rate of its own for any variable.
 
-Adam is Keras' with TensorFlow's fused kernel; AdamW adds the decoupled decay θ ← θ - rate · λ · θ (Loshchilov & Hutter,
-2019) before each Adam step. LAMB is Algorithm 2 of You et al. (2020) with bias correction:
-
-    m ← β1 m + (1 - β1) g          v ← β2 v + (1 - β2) g²
-    u = m / (1 - β1^t) / (√(v / (1 - β2^t)) + ε) + λ θ
-    θ ← θ - rate · ‖θ‖ / ‖u‖ · u        (the quotient is 1 where a norm is 0)
-
-Keras 3's `Lamb` is another algorithm: it decays outside of the quotient and adapts every variable.
+LAMB is in `lamb.py`. Adam is Keras' with TensorFlow's fused
+kernel; AdamW adds the decoupled decay θ ← θ - rate · λ · θ (Loshchilov & Hutter, 2019) before each Adam step.
 """
 
 from __future__ import annotations
@@ -20,6 +14,7 @@ import tensorflow as tf
 
 from mural_tf.backend import keras
 from mural_tf.encoders.kernels import compiles_fused
+from mural_tf.optimizers.lamb import LAMB
 
 COMPILED_FROM = 4_000_000  # parameters in a variable from which its LAMB update is compiled
 # Biases, the scale and offset of normalisation layers, and the temperature: no weight decay, and no layer adaptation,
@@ -85,7 +80,7 @@ class _VariableRates:
         return self._resource_apply_dense(dense, handle, **kwargs)
 
 
-class Lamb(_VariableRates, keras.optimizers.legacy.Optimizer):
+class Lamb(_VariableRates, LAMB):
     """LAMB with per-variable rates; decay and layer adaptation leave out `NOT_DECAYED`.
 
     Its update of a variable is a dozen operations, each a pass over memory. Of token tables, which hold most of the
@@ -93,67 +88,17 @@ class Lamb(_VariableRates, keras.optimizers.legacy.Optimizer):
     would be compiled on its own.
     """
 
-    def __init__(
-        self,
-        learning_rate=0.001,
-        beta_1: float = 0.9,
-        beta_2: float = 0.999,
-        epsilon: float = 1e-6,
-        weight_decay: float = 0.0,
-        name: str = "LAMB",
-        **kwargs,
-    ):
-        super().__init__(name, **kwargs)
-        self._numbers = {"learning_rate": learning_rate, "beta_1": beta_1, "beta_2": beta_2}
-        self._numbers.update({"weight_decay": weight_decay, "decay": self._initial_decay})
-        for key, value in self._numbers.items():
-            self._set_hyper(key, value)
-        self.epsilon = epsilon
-
-    def _create_slots(self, var_list):
-        for slot in ("m", "v"):
-            for var in var_list:
-                self.add_slot(var, slot)
-
-    def _prepare_local(self, var_device, var_dtype, apply_state):
-        super()._prepare_local(var_device, var_dtype, apply_state)
-        state = apply_state[var_device, var_dtype]
-        step = tf.cast(self.iterations + 1, var_dtype)
-        for name in ("beta_1", "beta_2"):
-            beta = tf.identity(self._get_hyper(name, var_dtype))
-            state.update({f"{name}_t": beta, f"{name}_power": tf.pow(beta, step), f"one_minus_{name}_t": 1 - beta})
-        state["weight_decay"] = tf.identity(self._get_hyper("weight_decay", var_dtype))
-        state["epsilon"] = tf.convert_to_tensor(self.epsilon, var_dtype)
-
     def _update(self, grad, var, apply_state):
-        ((_, state),) = apply_state.items()
         if var.shape.num_elements() < COMPILED_FROM or not compiles_fused():
-            return self._step(grad, var, state)
+            return super()._update(grad, var, apply_state)
+        ((key, scaled),) = apply_state.items()
 
         @tf.function(jit_compile=True, autograph=False)
-        def update(grad, state):
-            self._step(grad, var, state)
-            return state["lr_t"]
+        def update(grad, coefficients):
+            LAMB._resource_apply_dense(self, grad, var, {key: coefficients})
+            return coefficients["lr_t"]
 
-        return update(grad, {name: tf.convert_to_tensor(value) for name, value in state.items()})
-
-    def _step(self, grad, var, state):
-        first, second = self.get_slot(var, "m"), self.get_slot(var, "v")
-        first = first.assign(first * state["beta_1_t"] + grad * state["one_minus_beta_1_t"])
-        second = second.assign(second * state["beta_2_t"] + (grad * grad) * state["one_minus_beta_2_t"])
-        root = tf.sqrt(second / (1.0 - state["beta_2_power"]))
-        update = first / (1.0 - state["beta_1_power"]) / (root + state["epsilon"])
-        quotient = 1.0
-        if is_decayed(var):
-            update += state["weight_decay"] * var
-            norm, of_update = tf.norm(var, ord=2), tf.norm(update, ord=2)
-            both = tf.logical_and(norm > 0, of_update > 0)
-            quotient = tf.where(both, norm / of_update, 1.0)
-        return var.assign(var - quotient * state["lr_t"] * update)
-
-    def get_config(self):
-        numbers = {name: self._serialize_hyperparameter(name) for name in self._numbers}
-        return {**super().get_config(), **numbers, "epsilon": self.epsilon}
+        return update(grad, {name: tf.convert_to_tensor(value) for name, value in scaled.items()})
 
 
 class Adam(_VariableRates, keras.optimizers.legacy.Adam):

@@ -260,7 +260,7 @@ def package_versions(names: Sequence[str]) -> dict[str, str]:
 
 def _environment() -> dict:
     """Package versions and, in a checkout, the git revision."""
-    names = ("tensorflow", "keras", "tf-keras", "tensorflow-text", "tensorflow-hub")
+    names = ("tensorflow", "keras", "tf-keras", "tensorflow-text", "tensorflow-addons", "tensorflow-hub")
     names += ("protobuf", "numpy", "mural-tf")
     versions = package_versions(names)
     root = pathlib.Path(__file__).resolve().parents[2]

@@ -79,13 +79,14 @@ def test_no_circles():
     assert not left, {name: sorted(others & left.keys()) for name, others in left.items()}
 
 
-def test_private_modules_stay_out():
+def test_addons_and_private_modules_stay_out():
     """And `backend.py` alone decides what Keras 2, TF-Hub and TensorFlow Text are."""
     for path in sources():
         names = list(imported_modules(path))
         if path.name != "backend.py":
             assert not {"keras", "tf_keras", "tensorflow_hub", "tensorflow_text"} & set(names), path
             assert "tf.keras" not in path.read_text(encoding="utf-8"), path
+        assert room(path) == "optimizers" or not any(name.startswith("tensorflow_addons") for name in names), path
         assert not any(name.startswith(("keras.src", "tensorflow.python")) for name in names), path
 
 
