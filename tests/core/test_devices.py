@@ -78,6 +78,16 @@ def test_a_tensorflow_without_tpus_says_what_to_install(monkeypatch):
         strategies.build_strategy("local")
 
 
+def test_a_pod_is_not_trained_with_folders_of_one_host(monkeypatch):
+    pod, one = (tf.distribute.TPUStrategy.__new__(tf.distribute.TPUStrategy) for _ in range(2))
+    hosts = {id(pod): 4, id(one): 1}
+    monkeypatch.setattr(strategies, "input_pipelines", lambda strategy: hosts[id(strategy)])
+    with pytest.raises(UserError, match="^data/mine: folders of this machine, but this TPU has 4 hosts"):
+        strategies.check_places_of_pod(pod, ["gs://b/run", "data/mine"])
+    strategies.check_places_of_pod(pod, ["gs://b/run", "gs://b/data"])
+    strategies.check_places_of_pod(one, ["run", "data/mine"])
+
+
 @pytest.mark.parametrize("method", ["align", pytest.param("mural", marks=pytest.mark.slow)])
 def test_a_step_that_is_compiled_whole_is_the_step(method):
     """XLA rounds otherwise: the losses of three steps agree to 1e-4 of their size."""
