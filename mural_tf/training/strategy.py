@@ -152,7 +152,7 @@ def check_places_of_pod(strategy: tf.distribute.Strategy, places: Sequence[str |
     hosts = input_pipelines(strategy) if isinstance(strategy, tf.distribute.TPUStrategy) else 1
     if hosts > 1 and here:
         raise UserError(
-            f"{', '.join(here)}: folders of this machine, but this TPU has {hosts} hosts, which read the data and write "
+            f"{', '.join(here)}: folders of this machine, but this TPU has {hosts} hosts, which read data and write "
             "checkpoints. Name places in a store: --workdir=gs://…, --config.data.directory=gs://…."
         )
 
