@@ -3,33 +3,30 @@
     python -m benchmarks.fuzz_data [--count=500] [--seed=0] [--only=tfrecord,tar,…]
 
 Every case is one good file with one or two kinds of damage, drawn from the kind's name and a seed. What must hold:
-nothing but a `UserError` of one line, or all that was not used is counted as skipped (`fuzz_kinds.py` says what that
-is for each kind); no more than a minute, and no more than 3 GB. Everything is on this machine, in a temporary folder.
-Cases run in a process of their own, which is replaced if one brings it down. What fails is printed with the command
-that repeats it.
+nothing but a `UserError` of one line, or all that was not used is counted as skipped (`fuzz_kinds.py` says what that is
+for each kind); no more than a minute, and 3 GB for all of them. Everything is on this machine, in a temporary folder.
+What fails is printed with the command that repeats it; where a case ends the process, that is the last line.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
-import concurrent.futures
+import faulthandler
 import json
-import multiprocessing
 import os
 import pathlib
 import random
 import re
 import resource
 import shutil
-import signal
 import sys
 import tempfile
 import traceback
 import warnings
 from typing import NamedTuple
 
-SECONDS, GIGABYTES = 60, 3.0
+SECONDS, GIGABYTES = 60, 3
 OUTCOMES = USED, COUNTED, REFUSED, FAILED = "all used", "skipped and counted", "refused with one line", "FAILED"
 NUMBERS = (b"1e400", b"-1", b"0", b"99999999999999999999999999", b"9223372036854775808", b"NaN", b"-Infinity")
 VALUES = (None, True, -1, 0, 7, 0.5, 2**40, 10**30, 1e308, float("nan"), "", "x", "\ud800", "../../x", "a\0b", [], {},
@@ -135,7 +132,7 @@ def run_case(name: str, seed: int, root: pathlib.Path) -> Verdict:
             way(draw, data)
             how.append(way.__name__)
     file.write_bytes(data)
-    signal.alarm(SECONDS)
+    faulthandler.dump_traceback_later(SECONDS, exit=True)
     try:
         used, skipped = kind.read(copy, good, what)
         outcome, said = (COUNTED if skipped else USED), f"{used} used, {skipped} skipped"
@@ -144,44 +141,16 @@ def run_case(name: str, seed: int, root: pathlib.Path) -> Verdict:
         outcome = REFUSED if said else FAILED
     except Exception:  # noqa: BLE001 - which are what is looked for
         outcome, said = FAILED, traceback.format_exc()
-    signal.alarm(0)
+    faulthandler.cancel_dump_traceback_later()
     shutil.rmtree(copy)
     return Verdict(outcome, f"{what}, {' and '.join(how)}: {said}")
 
 
-def begin() -> None:
-    """What a process does before its first case."""
+def main() -> None:
     os.environ.update(TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="-1")
     import tensorflow as tf
     from absl import logging
 
-    logging.set_verbosity(logging.FATAL)
-    warnings.simplefilter("ignore")
-    tf.config.run_functions_eagerly(True)  # the graphs of models are not what is read
-
-
-def run_and_weigh(name: str, seed: int, root: pathlib.Path) -> Verdict:
-    """Runs a case in a process of its own, whose memory counts."""
-    verdict = run_case(name, seed, root)
-    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    return verdict if used <= GIGABYTES else Verdict(FAILED, f"{used:.1f} GB of memory; {verdict.detail}")
-
-
-def verdicts(cases: list[tuple[str, int]], root: pathlib.Path):
-    """Yields what became of each (kind, seed); the next case has another process where one failed."""
-    context, left = multiprocessing.get_context("spawn"), collections.deque(cases)
-    while left:
-        with concurrent.futures.ProcessPoolExecutor(1, mp_context=context, initializer=begin) as pool:
-            verdict = None
-            while left and (verdict is None or verdict.outcome != FAILED):
-                try:
-                    verdict = pool.submit(run_and_weigh, *left.popleft(), root).result()
-                except concurrent.futures.process.BrokenProcessPool:
-                    verdict = Verdict(FAILED, f"the process died, or had no end after {SECONDS} seconds")
-                yield verdict
-
-
-def main() -> None:
     from benchmarks.fuzz_kinds import KINDS
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -192,14 +161,20 @@ def main() -> None:
     names = arguments.only.split(",")
     if unknown := set(names) - set(KINDS):
         parser.error(f"unknown kinds {', '.join(sorted(unknown))}; known: {', '.join(KINDS)}")
-    cases = [(names[case % len(names)], arguments.seed + case) for case in range(arguments.count)]
+    tf.config.run_functions_eagerly(True)  # the graphs of models are not what is read
+    logging.set_verbosity(logging.FATAL)
+    warnings.simplefilter("ignore")
+    resource.setrlimit(resource.RLIMIT_DATA, (GIGABYTES * 2**30,) * 2)
     counts = {name: collections.Counter() for name in names}
     with tempfile.TemporaryDirectory(prefix="fuzz_data-") as root:
-        for (name, seed), verdict in zip(cases, verdicts(cases, pathlib.Path(root))):
+        for case in range(arguments.count):
+            name, seed = names[case % len(names)], arguments.seed + case
+            again = f"python -m benchmarks.fuzz_data --only={name} --seed={seed} --count=1"
+            print(again, end="\r", flush=True)  # what is read if the process dies
+            verdict = run_case(name, seed, pathlib.Path(root))
             counts[name][verdict.outcome] += 1
             if verdict.outcome == FAILED:
-                print(f"\nFAILED: {name}, seed {seed}: {verdict.detail}")
-                print(f"again: python -m benchmarks.fuzz_data --only={name} --seed={seed} --count=1", flush=True)
+                print(f"FAILED: {again}\n{verdict.detail}", flush=True)
     for name, found in counts.items():
         print(f"{name:10}", ", ".join(f"{found[outcome]} {outcome}" for outcome in OUTCOMES))
     sys.exit(1 if any(found[FAILED] for found in counts.values()) else 0)
