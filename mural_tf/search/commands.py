@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from tqdm import tqdm
 
 from mural_tf.data.record_format import IMAGE_TEXT
-from mural_tf.errors import UserError
+from mural_tf.errors import UserError, install_extra
 from mural_tf.files import as_path, json_field, read_json, write_whole
 from mural_tf.remote_folders import local_folder, shown
 from mural_tf.search import approximate, changes, collect, confidence, embed, recall
@@ -192,7 +192,7 @@ def _approximate(made: Index, embedder, folder: pathlib.Path, method: str, given
         print("Its approximate index is there already." if is_there else "Searched exactly.")
         return
     if method == "auto" and not approximate.has_faiss():
-        print("Searched exactly, because faiss is not installed: pip install 'mural-tf[search]'.")
+        print(f"Searched exactly, because faiss is not installed: {install_extra('search')}.")
         return
     if not is_there:
         with tqdm(desc=f"Building {parameters.method}", unit=" vectors", total=len(made)) as bar:

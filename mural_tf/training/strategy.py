@@ -11,7 +11,7 @@ from typing import TypeVar
 import tensorflow as tf
 from ml_collections import ConfigDict
 
-from mural_tf.errors import UserError
+from mural_tf.errors import UserError, install_extra
 from mural_tf.files import as_path
 from mural_tf.paths import RemotePath
 
@@ -101,7 +101,7 @@ def describe_devices(strategy: tf.distribute.Strategy) -> str:
     if seen and os.environ.get("CUDA_VISIBLE_DEVICES", "0") not in ("", "-1"):
         line += (
             f" An NVIDIA card is in this machine ({', '.join(seen)}), but TensorFlow {tf.__version__} cannot use it: "
-            "install the libraries with pip install 'mural-tf[gpu]'; see docs/devices.md."
+            f"install the libraries with {install_extra('gpu')}; see docs/devices.md."
         )
     return line
 

@@ -129,7 +129,7 @@ def test_a_wheel_trains_evaluates_exports_searches_and_serves(installed, tmp_pat
 @pytest.mark.slow
 def test_the_notebook_runs_from_a_wheel(installed, tmp_path):
     for name in ("ipykernel", "nbclient", "nbformat"):
-        pytest.importorskip(name, reason=f"needs {name}: pip install 'mural-tf[notebook]'")
+        pytest.importorskip(name, reason=f"needs {name}: pip install -e '.[notebook]'")
     import nbclient
     import nbformat
 

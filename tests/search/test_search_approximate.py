@@ -143,7 +143,7 @@ def test_saved_and_loaded_find_the_same(built, tmp_path):
 
 def test_missing_faiss_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "faiss", None)
-    with pytest.raises(UserError, match=r"pip install 'mural-tf\[search\]'"):
+    with pytest.raises(UserError, match=r"pip install -e '.\[search\]'"):
         approximate.build(EMBEDDINGS, PARAMETERS[1])
 
 

@@ -15,7 +15,7 @@ from tqdm import tqdm
 from mural_tf.data.datasets.emoji.names import key_of_code_points
 from mural_tf.data.datasets.emoji.npm_packages import read_members
 from mural_tf.data.pictures import on_white
-from mural_tf.errors import UserError
+from mural_tf.errors import UserError, install_extra
 
 IMAGE_SIZE = 64  # pixels
 _ZERO_WIDTH_JOINER = "200d"
@@ -97,7 +97,7 @@ def _render_svg(content: bytes) -> bytes:
         import resvg_py
     except ImportError:
         raise UserError(
-            "Drawing OpenMoji's SVG files needs resvg-py, which is not installed: run pip install 'mural-tf[demo]'."
+            f"Drawing OpenMoji's SVG files needs resvg-py, which is not installed: run {install_extra('demo')}."
         ) from None
     svg = content.decode("utf-8")
     rendered = resvg_py.svg_to_bytes(svg_string=svg, width=IMAGE_SIZE, height=IMAGE_SIZE, skip_system_fonts=True)
