@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
 import faulthandler
 import json
 import os
@@ -76,11 +77,13 @@ def not_text(draw: random.Random, data: bytearray) -> None:
 def other_value(draw: random.Random, data: bytearray) -> None:
     """The JSON, or one line of JSON Lines, is right, but some value in it is missing, another, or deep."""
     lines = bytes(data).splitlines(keepends=True)
-    try:
-        root, chosen = {"": json.loads(bytes(data))}, slice(None)
-    except ValueError:
-        place = draw.randrange(len(lines))
-        root, chosen = {"": json.loads(lines[place])}, slice(place, place + 1)
+    place = draw.randrange(len(lines))
+    for chosen in (slice(None), slice(place, place + 1)):
+        with contextlib.suppress(ValueError):
+            root = {"": json.loads(b"".join(lines[chosen]))}
+            break
+    else:
+        return  # no JSON
     parent, key = draw.choice(list(places(root)))
     parent[key] = draw.choice(VALUES)
     if draw.random() < 0.15 and parent is not root:
