@@ -105,6 +105,10 @@ setup(
     long_description=(HERE / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
+    project_urls={
+        "MURAL": "https://arxiv.org/abs/2109.05125",
+        "ALIGN": "https://arxiv.org/abs/2102.05918",
+    },
     packages=find_packages(include=["mural_tf", "mural_tf.*"]),
     entry_points={"console_scripts": ["mural=mural_tf.commands:run_script"]},
     package_data={

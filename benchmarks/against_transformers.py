@@ -3,7 +3,7 @@
     python -m benchmarks.against_transformers --pytorch=/path/to/venv/bin/python
 
 EfficientNet-B0 at 128 pixels and BERT-base (30,522 word pieces), 32 pairs; forward, backward and AdamW on both sides
-(`torch.optim.AdamW(fused=True)`). PyTorch runs every setting of --pytorch_settings and is compared in its fastest.
+(`torch.optim.AdamW(fused=True)`). PyTorch runs every one of SETTINGS and is compared in its fastest.
 Cases, the last three of captions with lengths like Multi30K's (15 word pieces on average, and [CLS] and [SEP]):
 
     full             all 64 tokens real
@@ -28,7 +28,7 @@ import sys
 
 import numpy as np
 
-SETTINGS = "float32,float32+channels_last,bfloat16,bfloat16+channels_last"
+SETTINGS = ("float32", "float32+channels_last", "bfloat16", "bfloat16+channels_last")
 
 
 def caption_lengths(count: int) -> list[int]:
@@ -85,18 +85,14 @@ class Side:
         self.process.wait()
 
 
-def fastest_setting(side: Side, settings: list[str], case: str, trials: int) -> str:
-    """Prints each PyTorch setting's times and returns the one with the least median elapsed time."""
-    times = {setting: [] for setting in settings}
-    for trial in range(trials + 1):  # the first round warms up
-        for setting in settings:
-            answer = side.ask(case=case, setting=setting)
-            if trial:
-                times[setting].append((answer["elapsed"], answer["processor"]))
-    for setting, values in times.items():
-        elapsed, processor = (statistics.median(column) for column in zip(*values))
-        print(f"  PyTorch {setting:24} {elapsed:8.2f} s elapsed {processor:8.2f} s processor", flush=True)
-    return min(settings, key=lambda setting: statistics.median(v[0] for v in times[setting]))
+def fastest_setting(side: Side, case: str) -> str:
+    """Prints each PyTorch setting's seconds, after a step that warms up, and returns the fastest."""
+    seconds = {}
+    for setting in SETTINGS:
+        side.ask(case=case, setting=setting)
+        seconds[setting] = side.ask(case=case, setting=setting)["elapsed"]
+        print(f"  PyTorch {setting:24} {seconds[setting]:8.2f} s", flush=True)
+    return min(seconds, key=seconds.get)
 
 
 def compare(case: str, lengths: list[int], sides: dict[str, Side], settings: dict[str, str], arguments) -> None:
@@ -126,31 +122,21 @@ def compare(case: str, lengths: list[int], sides: dict[str, Side], settings: dic
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pytorch", default=sys.executable, help="Python with torch and transformers")
-    parser.add_argument("--pytorch_settings", default=SETTINGS, help="also: float16, and +compile")
-    for tower in ("image", "text"):
-        parser.add_argument(f"--{tower}_precision", default="auto", help="of ours: auto, float32 or mixed_bfloat16")
     parser.add_argument("--cases", default="full,captions,captions_sorted,captions_64")
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--pixels", type=int, default=128)
-    parser.add_argument("--threads", type=int, default=0, help="of each side; 0: its own default")
-    parser.add_argument("--trials", type=int, default=1, help="timed steps of each PyTorch setting before the rounds")
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
-    cases = cases_of(arguments.batch)
-    options = [f"--pixels={arguments.pixels}", f"--threads={arguments.threads}"]
-    of_side = {side: json.dumps({case: cases[case][side] for case in cases}) for side in ("ours", "PyTorch")}
-    precisions = {tower: getattr(arguments, f"{tower}_precision") for tower in ("image", "text")}
-    ours = [sys.executable, "-m", "benchmarks.step_ours", *options, f"--cases={of_side['ours']}"]
-    ours += [f"--{tower}_precision={precision}" for tower, precision in precisions.items()]
-    pytorch = [arguments.pytorch, "benchmarks/step_pytorch.py", *options, f"--cases={of_side['PyTorch']}"]
-    sides = {"ours": Side(ours), "PyTorch": Side(pytorch)}
+    cases, sides = cases_of(arguments.batch), {}
+    for name, python in (("ours", sys.executable), ("PyTorch", arguments.pytorch)):
+        lengths = json.dumps({case: cases[case][name] for case in cases})
+        options = [f"--pixels={arguments.pixels}", f"--cases={lengths}"]
+        sides[name] = Side([python, "benchmarks/step_sides.py", name.lower(), *options])
     for case in arguments.cases.split(","):
         lengths = [length for batch in cases[case]["ours"] for length in batch]
         print(f"{case}: {len(lengths)} pairs, {np.mean(lengths):.1f} tokens on average, at most {max(lengths)}")
-        settings = arguments.pytorch_settings.split(",")
-        if len(settings) > 1:
-            settings = [fastest_setting(sides["PyTorch"], settings, case, arguments.trials)]
-        compare(case, lengths, sides, {"ours": "/".join(precisions.values()), "PyTorch": settings[0]}, arguments)
+        settings = {"ours": "", "PyTorch": fastest_setting(sides["PyTorch"], case)}
+        compare(case, lengths, sides, settings, arguments)
     for side in sides.values():
         side.close()
 

@@ -9,7 +9,7 @@ The project is deterministic, so a rewrite that should change nothing can be hel
     losses   of every method and variant, on one fixed batch: losses, logs, gradients and BatchNorm's moments in one
              pass and in four chunks; embeddings; logs and all variables after one training step
     keys     names, shapes and types in the checkpoint of every method and variant
-    export   of three methods: signatures, and what the SavedModels and TF-Hub modules give on fixed inputs
+    export   of three methods: signatures, and what the SavedModels give on fixed inputs
 
 Weights and batches are drawn here, by name, so that neither the order in which a model is built nor the data pipeline
 matters; the weights that a model is built with are compared on their own ("initial/…"). One thread computes. Numbers
@@ -188,10 +188,6 @@ ONE_HEAD = {
     **under("method", alpha="paper", alpha_divided=False, alpha_margin=0.5, view_anchors="first"),
 }
 TEXT_ONLY = under("image_tower", name="none", projection=80, head_size=0)
-CLOZE_ONLY = {
-    **under("loss", text_text_weight=0.0, image_text_weight=0.0),
-    **under("method", image_image_weight=0.0),
-}
 WORD_VECTORS = {
     "embedding_size": 24,
     **under("image_tower", name="features", feature_size=FEATURES, branch_size=32, projection=24),
@@ -213,7 +209,6 @@ LP = {
     **under("text_tower", frozen_words=True),
 }
 PARALLEL = {**under("text_tower", language_branches="parallel"), **under("method", distance="cosine")}
-STILL = {"image_tower.drop_connect_rate": 0.0, "text_tower.dropout": 0.0}  # modules may train without any draw
 IMAGE_TEXT = under("loss", text_text_weight=0.0)
 TEXT_TEXT = under("loss", text_text_weight=1.0)
 SHARED = {"shared_head": True}
@@ -235,11 +230,9 @@ def has_words(variant: dict) -> bool:
 VARIANTS = {
     "align": variant_of("align", under("optimizer", name="adam"), under("text_tower", length_groups=1)),
     "mural": variant_of("mural", DEEP),
-    "mural_shared_head": variant_of("mural", SHARED),
     "mural_per_task": variant_of("mural", under("optimizer", mode="per_task", clip_norm=0.5)),
     "mural_image_text": variant_of("mural", IMAGE_TEXT, under("image_tower", frozen=True)),
     "etcl": variant_of("etcl", TRIPLES),
-    "etcl_image_text": variant_of("etcl", TRIPLES, IMAGE_TEXT),
     "etcl_shared_head": variant_of("etcl", TRIPLES, SHARED, under("loss", mask_duplicates=False)),
     "labse": variant_of("labse", TEXT_ONLY, TEXT_TEXT, under("text_tower", pooler=True)),
     "globetrotter": variant_of("globetrotter", DEEP, VIEWS),
@@ -247,20 +240,16 @@ VARIANTS = {
     "globetrotter_pairs": variant_of(
         "globetrotter", VIEWS, under("method", alpha="pairs"), under("image_tower", name="resnet")
     ),
-    "globetrotter_text_only": variant_of("globetrotter", VIEWS, TEXT_ONLY, CLOZE_ONLY),
     "mule": variant_of("mule"),
     "mule_text_pairs": variant_of("mule", TEXT_PAIRS),
     "mule_lp": variant_of("mule", LP),
     "embn": variant_of("embn"),
-    "embn_one_language": variant_of(
-        "embn", under("text_tower", languages=LANGUAGES[:1]), under("method", captions_per_image=1)
-    ),
     "parallel_embn": variant_of("parallel_embn", PARALLEL),
 }
 EXPORTED = {
-    "mural": variant_of("mural", DEEP, STILL),
-    "globetrotter": variant_of("globetrotter", VIEWS, STILL),
-    "mule": variant_of("mule", STILL, TEXT_TEXT),
+    "mural": variant_of("mural", DEEP),
+    "globetrotter": variant_of("globetrotter", VIEWS),
+    "mule": variant_of("mule", TEXT_TEXT),
 }
 
 # Fixed batches -------------------------------------------------------------------------------------------------------
@@ -366,27 +355,7 @@ def export(variant: dict) -> tuple[dict, dict]:
                 signatures[f"{encoder}/{name}/outputs"] = described(function.structured_outputs)
                 fixed = {key: inputs_of(variant)[key] for key in inputs}
                 values.update(prefixed(f"{encoder}/{name}", function(**fixed)))
-        module_values(path / "hub", inputs_of(variant), signatures, values)
     return signatures, values
-
-
-def module_values(folder: pathlib.Path, fixed: dict, signatures: dict, values: dict) -> None:
-    """Adds what the TF-Hub modules give, not training and training, and their variables' names and shapes."""
-    preprocessor = tf.saved_model.load(str(folder / "text_preprocessor"))
-    tokens = preprocessor(fixed["text"])
-    pieces = preprocessor.tokenize(fixed["text"])
-    values.update(prefixed("hub/tokens", tokens))
-    lengths = pieces.merge_dims(1, 2).row_lengths()
-    values.update(prefixed("hub/pieces", {"ids": pieces.flat_values, "lengths": lengths}))
-    for encoder, inputs in (("image_encoder", fixed["image"]), ("text_encoder", tokens)):
-        module = tf.saved_model.load(str(folder / encoder))
-        signatures[f"hub/{encoder}/variables"] = described(named(module.variables))
-        signatures[f"hub/{encoder}/trainable"] = sorted(named(module.trainable_variables))
-        for training in (False, True):
-            found = module(inputs, training=training)
-            found = found if isinstance(found, dict) else {"embedding": found}
-            values.update(prefixed(f"hub/{encoder}/training {training}", found))
-        values.update(prefixed(f"hub/{encoder}/after training", named(module.variables)))
 
 
 # Names and arrays ----------------------------------------------------------------------------------------------------

@@ -22,9 +22,9 @@ BATCH = flags.DEFINE_integer("batch", 2048, "Global batch of either task.")
 SIZE = flags.DEFINE_integer("embedding_size", 512, "Embedding size.")
 DEVICES = flags.DEFINE_list("devices", ["1", "2", "4", "8"], "Numbers of logical devices.")
 ROUNDS = flags.DEFINE_integer("rounds", 5, "Turns of each number of devices.")
-STEPS = flags.DEFINE_integer("steps", 3, "Steps a turn.")
 WORKER = flags.DEFINE_integer("worker", 0, "Used by the benchmark itself.")
 
+STEPS = 3  # a turn
 EMBEDDINGS = 4  # image, caption and both texts of a pair
 
 
@@ -70,9 +70,9 @@ def serve(devices: int) -> None:
         for gather in (True, False):
             run[gather]()  # also traces, the first time
             begun = time.monotonic()
-            for _ in range(STEPS.value):
+            for _ in range(STEPS):
                 tf.nest.map_structure(lambda v: v.numpy(), strategy.experimental_local_results(run[gather]()))
-            seconds.append((time.monotonic() - begun) / STEPS.value)
+            seconds.append((time.monotonic() - begun) / STEPS)
         print(json.dumps({"seconds": seconds}), flush=True)
 
 

@@ -15,8 +15,8 @@ ablations of the stage one.
 
 A run is a folder below --output, with what it printed in a .log beside it. --jobs run at a time, each on its share of
 the cores: small towers leave two threads waiting for each other. The same command goes on where it stopped, and
-finished runs are kept; Ctrl-C and SIGTERM let the runs save first. Written: table.md, table.csv, table.json and
-table.png (with matplotlib), or ablations.* for the second list.
+finished runs are kept; Ctrl-C lets the runs save first. Written: table.md, table.json and table.png (with matplotlib),
+or ablations.* for the second list.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ import dataclasses
 import json
 import os
 import pathlib
-import signal
 import statistics
 import subprocess
 import sys
@@ -44,7 +43,6 @@ from mural_tf.evaluation.retrieval import HELD_OUT as HELD_OUT_NAMES
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 QUICK = 0.1  # of the budget
-_running: set[subprocess.Popen] = set()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,30 +74,25 @@ def stage_folder(stage: Stage, scale: float) -> str:
 
 
 def execute(runs: Iterable[Run], jobs: int, finish: Callable[[Run], None], after: Callable[[], None]) -> list[Run]:
-    """Calls `finish` for every run, `jobs` at a time and none before its source's, and `after` each time one ended.
+    """Calls `finish` for every run, `jobs` at a time, all first stages before the second ones, and `after` after each.
 
     Returns the runs that ended with a `UserError`, which is printed; what starts from them is left out.
     """
-    waiting, running, ended, failed = list(runs), {}, {None}, []
+    ended, failed, left = {None}, [], list(runs)
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        while True:
-            ready = [run for run in waiting if run.source in ended]
-            for run in ready[: jobs - len(running)]:
-                waiting.remove(run)
-                running[pool.submit(finish, run)] = run
-            if not running:
-                return failed
-            done, _ = concurrent.futures.wait(running, return_when=concurrent.futures.FIRST_COMPLETED)
-            for future in done:
-                run = running.pop(future)
+        while ready := [run for run in left if run.source in ended]:
+            left = [run for run in left if run not in ready]
+            begun = {pool.submit(finish, run): run for run in ready}
+            for future in concurrent.futures.as_completed(begun):
                 try:
                     future.result()
                 except UserError as error:
                     print(f"Failed, the others go on: {error}", flush=True)
-                    failed.append(run)
+                    failed.append(begun[future])
                 else:
-                    ended.add(run.workdir)
+                    ended.add(begun[future].workdir)
                     after()
+    return failed
 
 
 def train(run: Run, scale: float, data: str, held_out_names: bool = False) -> None:
@@ -115,10 +108,8 @@ def train(run: Run, scale: float, data: str, held_out_names: bool = False) -> No
 
 def translate(run: Run, data: str) -> None:
     """Measures translation where it is not measured yet."""
-    found = translation_file(run.workdir)
-    if not found.exists():
-        flags_of_run = [f"--model={run.workdir}", f"--data_dir={data}", f"--output={found}"]
-        call([sys.executable, "-m", "benchmarks.translation", *flags_of_run], log_of(run))
+    if not (found := translation_file(run.workdir)).exists():
+        call([sys.executable, "-m", "benchmarks.translation", str(run.workdir), data, str(found)], log_of(run))
 
 
 def translation_file(workdir: pathlib.Path) -> pathlib.Path:
@@ -169,24 +160,14 @@ def log_every(steps: int) -> int:
 
 
 def call(arguments: list[str], log: pathlib.Path) -> None:
-    """Runs a command in this folder; raises `UserError` if it fails. Ctrl-C and SIGTERM reach it too."""
+    """Runs a command in this folder; raises `UserError` if it fails. Ctrl-C reaches it too."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a", encoding="utf-8") as file:
         print("$", " ".join(arguments[1:]), file=file, flush=True)
-        with subprocess.Popen(arguments, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT) as process:
-            _running.add(process)
-            code = process.wait()
-            _running.remove(process)
+        code = subprocess.call(arguments, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT)
     if code:
         last = log.read_text(encoding="utf-8", errors="replace").rstrip().splitlines()[-1]
         raise UserError(f"{arguments[1]} ended with exit code {code} ({log}): {last}")
-
-
-def pass_on(number: int, frame) -> None:
-    """Handles SIGTERM: the commands that run get it too, save and end; then this one ends as by Ctrl-C."""
-    for process in _running.copy():
-        process.send_signal(number)
-    raise KeyboardInterrupt("Stopped; what ran is saved, and the same command goes on.")
 
 
 def collect(
@@ -239,13 +220,9 @@ def measure(method: Method, workdirs: Sequence[pathlib.Path]) -> dict:
             row[f"{column}_{name}"] = mean([language for language in groups[name] if language != "en"], asked.get)
     row["parameters"] = summary["parameters"]
     row["processor_seconds_per_step"] = processor_seconds_per_step(workdir)
-    row["processor_seconds"] = sum_of(processor_seconds(one) for one in workdirs)
+    of_stages = [processor_seconds(one) for one in workdirs]
+    row["processor_seconds"] = None if None in of_stages else sum(of_stages)
     return row
-
-
-def sum_of(values: Iterable[float | None]) -> float | None:
-    values = list(values)
-    return None if None in values else sum(values)
 
 
 def processor_seconds(workdir: pathlib.Path) -> float | None:
@@ -262,8 +239,8 @@ def processor_seconds_per_step(workdir: pathlib.Path) -> float | None:
     """
     rows = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     column = "train/processor_seconds_per_step"
-    seconds = [row[column] for row in rows if column in row]
-    return statistics.median(seconds[1:]) if len(seconds) > 1 else None
+    seconds = [row[column] for row in rows if column in row][1:]
+    return statistics.median(seconds) if seconds else None
 
 
 def chosen_methods() -> tuple[Method, ...]:
@@ -302,7 +279,6 @@ def main(_) -> None:
     ]
     runs = {run.workdir: run for method in by_method for run in method}
     last = {method[-1].workdir for method in by_method}
-    signal.signal(signal.SIGTERM, pass_on)
     config = table_rows.load(METHODS[0].stages[0])
     config.data.directory, config.data.emoji_held_out_names = data, HELD_OUT_BUILD.value
     prepare_data(config)  # before two runs do it at once

@@ -1,9 +1,7 @@
-"""Writes the table of methods: Markdown, CSV, JSON and a bar chart."""
+"""Writes the table of methods: Markdown, JSON and a bar chart."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import pathlib
 import statistics
@@ -37,7 +35,7 @@ def write_table(
     pairs: Mapping[str, tuple[int, int]],
     held_out: Sequence[str],
 ) -> None:
-    """Writes <name>.md, .csv, .json and, where matplotlib is installed, .png.
+    """Writes <name>.md, .json and, where matplotlib is installed, .png.
 
     Args:
       folder: made if missing.
@@ -48,7 +46,6 @@ def write_table(
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / f"{name}.json", json.dumps({"results": results, "pairs": pairs}, indent=1) + "\n")
     write_whole(folder / f"{name}.md", markdown(results, pairs, held_out))
-    write_whole(folder / f"{name}.csv", comma_separated(results, pairs))
     write_chart(folder / f"{name}.png", results)
 
 
@@ -81,24 +78,12 @@ def markdown(results: Mapping, pairs: Mapping, held_out: Sequence[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def comma_separated(results: Mapping, pairs: Mapping) -> str:
-    """One row a method and seed, full precision."""
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(["method", "seed", *COLUMNS, "image_caption_pairs", "text_pairs"])
-    for method, rows in results.items():
-        for seed, row in enumerate(rows):
-            values = ["" if row.get(column) is None else row[column] for column in COLUMNS]
-            writer.writerow([method, seed, *values, *pairs[method]])
-    return file.getvalue()
-
-
 def write_chart(path: pathlib.Path, results: Mapping) -> None:
     """Draws the mean recall of each method that has one; says so and draws nothing where matplotlib is missing."""
     try:
         import matplotlib
     except ImportError:
-        print("No chart: pip install 'mural-tf[evaluation]' brings matplotlib.")
+        print("No chart: matplotlib is not installed.")
         return
     matplotlib.use("Agg")
     from matplotlib import pyplot

@@ -1,9 +1,9 @@
 """Translation retrieval with a trained model: the captions of one image in two languages find each other.
 
-    python -m benchmarks.translation --model=WORKDIR --data_dir=data/emoji_core --split=test --output=translation.json
+    python -m benchmarks.translation WORKDIR data/emoji_core translation.json
 
 Per head of the text tower ("default": the one that embeds everywhere else; MURAL's "text_text") and language but
-English: the mean recall (R@1, 5, 10, both directions) between the captions of the split in it and their English ones,
+English: the mean recall (R@1, 5, 10, both directions) between the test split's captions in it and their English ones,
 one caption an image, pool: the images captioned in both.
 """
 
@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import json
 import pathlib
+import sys
 
-from absl import flags
-
-from mural_tf import cli
 from mural_tf.errors import UserError
 from mural_tf.files import write_whole
 
@@ -58,24 +56,18 @@ def translation_recall(embedder, data_dir: str, split: str) -> dict[str, float]:
     return results
 
 
-def main(_) -> None:
+def main() -> None:
     from mural_tf.loading import load
 
-    embedder = load(MODEL.value)
+    workdir, data_dir, output = sys.argv[1:]
+    embedder = load(workdir)
     heads = {"default": embedder}
     if "text_text" in embedder.text_heads:
         heads["text_text"] = embedder.with_text_head("text_text")
-    results = {name: translation_recall(head, DATA_DIR.value, SPLIT.value) for name, head in heads.items()}
-    text = json.dumps(results, indent=1)
-    if OUTPUT.value:
-        pathlib.Path(OUTPUT.value).parent.mkdir(parents=True, exist_ok=True)
-        write_whole(OUTPUT.value, text + "\n")
-    print(text)
+    results = {name: translation_recall(head, data_dir, "test") for name, head in heads.items()}
+    pathlib.Path(output).parent.mkdir(parents=True, exist_ok=True)
+    write_whole(output, json.dumps(results, indent=1) + "\n")
 
 
 if __name__ == "__main__":
-    MODEL = flags.DEFINE_string("model", None, "Workdir or export.", required=True)
-    DATA_DIR = flags.DEFINE_string("data_dir", None, "Folder of image-text TFRecords.", required=True)
-    SPLIT = flags.DEFINE_string("split", "test", "Split; make choices on dev and report test.")
-    OUTPUT = flags.DEFINE_string("output", "", "JSON file for the numbers.")
-    cli.run(main)
+    main()

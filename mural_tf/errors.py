@@ -1,4 +1,4 @@
-"""The one error for what users can correct."""
+"""The one error for what users can correct, and how they install what is missing."""
 
 from __future__ import annotations
 
@@ -9,3 +9,8 @@ class UserError(ValueError):
     The message says what was received, what was expected and what to do; scripts print it in one line, without a
     stack trace, and end with exit code 1.
     """
+
+
+def install_extra(name: str) -> str:
+    """Returns the command that installs an extra of this package, which lies in no package index."""
+    return f"pip install -e '.[{name}]' in a checkout of this package"

@@ -18,7 +18,7 @@ from typing import IO, NamedTuple
 
 import fsspec
 
-from mural_tf.errors import UserError
+from mural_tf.errors import UserError, install_extra
 
 CLIENTS = {"gs": "gcsfs", "s3": "s3fs"}  # scheme, and extra -> fsspec's client
 BLOCK = 2**23  # bytes that are read ahead, and sent at a time
@@ -178,7 +178,7 @@ class RemotePath:
             store = fsspec.filesystem(scheme, use_listings_cache=False)
         except ImportError as error:
             raise UserError(
-                f"{self.address}: {scheme}:// needs {CLIENTS[scheme]}: pip install 'mural-tf[{scheme}]' ({error})."
+                f"{self.address}: {scheme}:// needs {CLIENTS[scheme]}: {install_extra(scheme)} ({error})."
             ) from None
         with failures_of(self.address):
             return what(store)

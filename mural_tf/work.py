@@ -34,7 +34,7 @@ from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
-from mural_tf.errors import UserError
+from mural_tf.errors import UserError, install_extra
 from mural_tf.files import remove_tree, storage_errors, write_whole
 
 BUCKETS = 1024  # files, in each worker, of what waits for the next step: about one for each key of a large conversion
@@ -260,7 +260,7 @@ def _import_beam():
     try:
         import apache_beam
     except ImportError:
-        raise UserError("--beam needs Apache Beam, which is not installed: pip install 'mural-tf[beam]'.") from None
+        raise UserError(f"--beam needs Apache Beam, which is not installed: {install_extra('beam')}.") from None
     finally:
         logging.disable(level)
     return apache_beam

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mural_tf.embedder import Embedder
-from mural_tf.errors import UserError
+from mural_tf.errors import UserError, install_extra
 from mural_tf.evaluation.parallel import read_parallel
 from mural_tf.files import as_path, whole
 
@@ -163,7 +163,7 @@ def laplacian_eigenmap(similarity: np.ndarray, neighbours: int = 0, seed: int = 
     try:
         from sklearn.manifold import SpectralEmbedding
     except ImportError:
-        raise UserError("The map needs scikit-learn: pip install 'mural-tf[evaluation]'.") from None
+        raise UserError(f"The map needs scikit-learn: {install_extra('evaluation')}.") from None
     if len(similarity) < 4:
         raise UserError(f"A map needs at least four languages; got {len(similarity)}.")
     weights = np.array(similarity, np.float64)
@@ -185,7 +185,7 @@ def draw_map(points: np.ndarray, languages: Sequence[str], title: str, folder: p
     try:
         import matplotlib
     except ImportError:
-        raise UserError("Drawing needs matplotlib: pip install 'mural-tf[evaluation]'.") from None
+        raise UserError(f"Drawing needs matplotlib: {install_extra('evaluation')}.") from None
     matplotlib.use("Agg")
     matplotlib.set_loglevel("warning")  # it logs its font cache
     from matplotlib import pyplot

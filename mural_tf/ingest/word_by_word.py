@@ -23,7 +23,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 
 from mural_tf.data.dataset_folder import DESCRIPTION, build_folder
-from mural_tf.errors import UserError
+from mural_tf.errors import UserError, install_extra
 from mural_tf.files import as_path, json_field, read_json
 from mural_tf.text_files import canonical_language
 
@@ -55,7 +55,7 @@ def learn_dictionary(pairs: Sequence[tuple[str, str]]) -> dict[str, Entry]:
     try:
         from nltk.translate import AlignedSent, IBMModel1
     except ImportError:
-        raise UserError("The dictionary needs NLTK, which is not installed: pip install 'mural-tf[words]'.") from None
+        raise UserError(f"The dictionary needs NLTK, which is not installed: {install_extra('words')}.") from None
     sides = [(words_of(a), words_of(b)) for a, b in pairs]
     sides = [(a, b) for a, b in sides if a and b]
     if not sides:

@@ -12,6 +12,7 @@ import tensorflow as tf
 from ml_collections import ConfigDict
 
 from mural_tf.backend import keras
+from mural_tf.data.streams.mixture import training_sources
 from mural_tf.encoders.kernels import compile_first_quietly, compiles_fused, set_fusion
 from mural_tf.errors import UserError
 from mural_tf.models import build_model, complete
@@ -28,6 +29,7 @@ from mural_tf.training.prepare import check_places, prepare_data, prepare_tokeni
 from mural_tf.training.strategy import (
     as_compiled,
     build_strategy,
+    check_places_of_pod,
     chief_first,
     describe_devices,
     is_chief,
@@ -72,6 +74,8 @@ def train_and_finish(
     _check_sizes(config)
     steps = parse_profile(profile, config.train.steps)
     strategy = build_strategy(tpu)  # several workers must be set up before TensorFlow does anything else
+    sources = training_sources(config.data) if config.data.sources else (config.data,)
+    check_places_of_pod(strategy, [workdir, *(source.directory for source in sources)])
     with local_folder(workdir, is_chief(strategy)) as folder, StopSignals() as signals:
         writes = is_chief(strategy) and not is_finished(folder)
         try:

@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from mural_tf.errors import UserError
+from mural_tf.errors import UserError, install_extra
 from mural_tf.files import whole, write_whole
 from mural_tf.metrics import top_k
 from mural_tf.search.items import IMAGES, read_image
@@ -245,7 +245,7 @@ def import_faiss():
         import faiss
     except ImportError:
         raise UserError(
-            "Approximate search needs faiss, which is not installed: pip install 'mural-tf[search]'. To search exactly "
+            f"Approximate search needs faiss, which is not installed: {install_extra('search')}. To search exactly "
             "give --approximate=none to `index`, --exact to `query`."
         ) from None
     return faiss

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from mural_tf.data.record_format import IMAGE_TEXT
-from mural_tf.errors import UserError
+from mural_tf.errors import UserError, install_extra
 from mural_tf.files import as_path, json_field, read_json, write_whole
 from mural_tf.remote_folders import local_folder, shown
 from mural_tf.search import approximate, collect, confidence, embed
@@ -185,7 +185,7 @@ def _approximate(made: Index, embedder, folder: pathlib.Path, method: str, given
         print("Its approximate index is there already." if is_there else "Searched exactly.")
         return
     if method == "auto" and not importlib.util.find_spec("faiss"):
-        print("Searched exactly, because faiss is not installed: pip install 'mural-tf[search]'.")
+        print(f"Searched exactly, because faiss is not installed: {install_extra('search')}.")
         return
     if not is_there:
         built = approximate.build(made.embeddings, parameters, progress=True)

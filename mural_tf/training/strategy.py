@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import tensorflow as tf
 from ml_collections import ConfigDict
 
-from mural_tf.errors import UserError
+from mural_tf.errors import UserError, install_extra
+from mural_tf.files import as_path
+from mural_tf.paths import RemotePath
 
 Result = TypeVar("Result")
 
@@ -99,7 +101,7 @@ def describe_devices(strategy: tf.distribute.Strategy) -> str:
     if seen and os.environ.get("CUDA_VISIBLE_DEVICES", "0") not in ("", "-1"):
         line += (
             f" An NVIDIA card is in this machine ({', '.join(seen)}), but TensorFlow {tf.__version__} cannot use it: "
-            "install the libraries with pip install 'mural-tf[gpu]'; see docs/devices.md."
+            f"install the libraries with {install_extra('gpu')}; see docs/devices.md."
         )
     return line
 
@@ -142,6 +144,17 @@ def input_pipelines(strategy: tf.distribute.Strategy) -> int:
     if isinstance(strategy, tf.distribute.TPUStrategy):
         return strategy.extended.num_hosts
     return workers(strategy)
+
+
+def check_places_of_pod(strategy: tf.distribute.Strategy, places: Sequence[str | os.PathLike]) -> None:
+    """Raises `UserError` for a folder of this machine where a TPU has several hosts: the others do not see it."""
+    here = [str(place) for place in places if not isinstance(as_path(place), RemotePath)]
+    hosts = input_pipelines(strategy) if isinstance(strategy, tf.distribute.TPUStrategy) else 1
+    if hosts > 1 and here:
+        raise UserError(
+            f"{', '.join(here)}: folders of this machine, but this TPU has {hosts} hosts, which read data and write "
+            "checkpoints. Name places in a store: --workdir=gs://…, --config.data.directory=gs://…."
+        )
 
 
 def is_chief(strategy: tf.distribute.Strategy) -> bool:

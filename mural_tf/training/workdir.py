@@ -258,21 +258,26 @@ def package_versions(names: Sequence[str]) -> dict[str, str]:
     return installed
 
 
+def _revision(root: pathlib.Path) -> str:
+    """Returns the git revision of a checkout; "" where the folder is none, though it may lie in another one's."""
+    if not (root / ".git").exists():
+        return ""
+    try:
+        command = ["git", "-C", str(root), "describe", "--always", "--dirty"]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+
+
 def _environment() -> dict:
-    """Package versions and, in a checkout, the git revision."""
+    """Package versions and, in a checkout of this package, the git revision."""
     names = ("tensorflow", "keras", "tf-keras", "tensorflow-text", "tensorflow-addons", "tensorflow-hub")
     names += ("protobuf", "numpy", "mural-tf")
     versions = package_versions(names)
-    root = pathlib.Path(__file__).resolve().parents[2]
-    try:
-        command = ["git", "-C", str(root), "describe", "--always", "--dirty"]
-        revision = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        revision = ""
     return {
         "python": platform.python_version(),
         "packages": versions,
-        "revision": revision,
+        "revision": _revision(pathlib.Path(__file__).resolve().parents[2]),
         "processor": platform.machine(),
         "threads": threads(),
     }

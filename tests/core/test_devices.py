@@ -62,7 +62,7 @@ def test_a_card_that_tensorflow_cannot_use_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr(strategies, "nvidia_cards", lambda: ["NVIDIA H100"])
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     said = strategies.describe_devices(tf.distribute.get_strategy())
-    assert said.startswith("Devices: CPU, ") and "NVIDIA H100" in said and "mural-tf[gpu]" in said
+    assert said.startswith("Devices: CPU, ") and "NVIDIA H100" in said and "-e '.[gpu]'" in said
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")  # as the user wants it
     assert "NVIDIA" not in strategies.describe_devices(tf.distribute.get_strategy())
 
@@ -76,6 +76,16 @@ def test_a_tensorflow_without_tpus_says_what_to_install(monkeypatch):
     monkeypatch.setattr(tf.distribute.cluster_resolver, "TPUClusterResolver", resolver)
     with pytest.raises(UserError, match="is built without TPU support. On a TPU VM install tensorflow-tpu"):
         strategies.build_strategy("local")
+
+
+def test_a_pod_is_not_trained_with_folders_of_one_host(monkeypatch):
+    pod, one = (tf.distribute.TPUStrategy.__new__(tf.distribute.TPUStrategy) for _ in range(2))
+    hosts = {id(pod): 4, id(one): 1}
+    monkeypatch.setattr(strategies, "input_pipelines", lambda strategy: hosts[id(strategy)])
+    with pytest.raises(UserError, match="^data/mine: folders of this machine, but this TPU has 4 hosts"):
+        strategies.check_places_of_pod(pod, ["gs://b/run", "data/mine"])
+    strategies.check_places_of_pod(pod, ["gs://b/run", "gs://b/data"])
+    strategies.check_places_of_pod(one, ["run", "data/mine"])
 
 
 @pytest.mark.parametrize("method", ["align", pytest.param("mural", marks=pytest.mark.slow)])

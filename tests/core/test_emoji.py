@@ -277,7 +277,7 @@ def test_half_transparent_svg_blends_with_white():
 
 def test_missing_resvg_names_the_pip_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "resvg_py", None)  # makes the import fail
-    with pytest.raises(UserError, match=r"pip install 'mural-tf\[demo\]'"):
+    with pytest.raises(UserError, match=r"pip install -e '.\[demo\]'"):
         draw(SVG, ".svg")
 
 

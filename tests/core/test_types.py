@@ -24,7 +24,7 @@ MISTAKES = [
 @pytest.mark.slow
 def test_the_public_interface_and_a_users_program_pass_strictly_and_mistakes_are_found(tmp_path):
     """Names that were `Any` would let the mistakes pass."""
-    pytest.importorskip("mypy", reason="needs mypy: pip install 'mural-tf[test]'")
+    pytest.importorskip("mypy", reason="needs mypy: pip install -e '.[test]'")
     wrong = tmp_path / "wrong.py"
     wrong.write_text("import mural_tf\n" + "\n".join(MISTAKES) + "\n", encoding="utf-8")
     command = [sys.executable, "-m", "mypy", *OPTIONS, f"--cache-dir={tmp_path / 'cache'}", *PUBLIC]

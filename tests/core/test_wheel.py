@@ -31,6 +31,15 @@ def test_the_package_imports_nothing_that_only_a_checkout_has():
         )
 
 
+@pytest.mark.parametrize("name", ["server", "worker"])
+def test_images_are_built_of_the_sources_alone(name):
+    """No environment, data or workdirs lie in a layer, whatever lies beside the sources."""
+    copied = re.findall(r"^COPY (.*) \S+$", (ROOT / f"deploy/Dockerfile.{name}").read_text("utf-8"), re.M)
+    assert sorted(" ".join(copied).split()) == sorted(SOURCES)
+    ignored = (ROOT / ".dockerignore").read_text("utf-8").splitlines()
+    assert ignored[1] == "*" and {line[1:] for line in ignored if line[0] == "!"} == set(SOURCES)
+
+
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
     """The environment of processes that find the package in a folder that a wheel was installed into, and only there.
@@ -120,7 +129,7 @@ def test_a_wheel_trains_evaluates_exports_searches_and_serves(installed, tmp_pat
 @pytest.mark.slow
 def test_the_notebook_runs_from_a_wheel(installed, tmp_path):
     for name in ("ipykernel", "nbclient", "nbformat"):
-        pytest.importorskip(name, reason=f"needs {name}: pip install 'mural-tf[notebook]'")
+        pytest.importorskip(name, reason=f"needs {name}: pip install -e '.[notebook]'")
     import nbclient
     import nbformat
 

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import subprocess
 
 import numpy as np
 import pytest
@@ -16,6 +17,15 @@ from mural_tf.runs.pretrain import pretrain
 from mural_tf.training import fit, workdir
 from mural_tf.training.data_progress import DataProgress
 from mural_tf.training.workdir import data_changes, lock_workdir, note_data, open_workdir
+
+
+def test_the_revision_is_that_of_this_package(tmp_path):
+    """Not of a repository that an environment lies in."""
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    author = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run(["git", "-C", str(tmp_path), *author, "commit", "-q", "--allow-empty", "-m", "first"], check=True)
+    (tmp_path / "venv/lib").mkdir(parents=True)
+    assert workdir._revision(tmp_path) and not workdir._revision(tmp_path / "venv/lib")
 
 
 def with_seed(seed):

