@@ -19,6 +19,7 @@ import json
 import pathlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+import numpy as np
 import tensorflow as tf
 from absl import logging
 
@@ -63,7 +64,7 @@ def untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
 
 IMAGE_TEXT_FEATURES = {
-    "image_id": tf.io.FixedLenFeature([], tf.string, default_value=""),
+    "image_id": tf.io.FixedLenFeature([], tf.string, default_value=""),  # "": see `_image_id`
     "image": tf.io.FixedLenFeature([], tf.string),  # JPEG or PNG bytes
     "caption": tf.io.VarLenFeature(tf.string),  # UTF-8
     "language": tf.io.VarLenFeature(tf.string),  # BCP 47
@@ -215,7 +216,7 @@ def parse_image_text(serialized: tf.Tensor) -> dict[str, tf.Tensor]:
     count = tf.maximum(tf.size(captions), 1)  # a record without captions is one item with an empty caption
     captions = tf.cond(tf.size(captions) > 0, lambda: captions, lambda: tf.constant([""]))
     item = {
-        "image_id": tf.repeat(parsed["image_id"], count),
+        "image_id": tf.repeat(_image_id(parsed["image_id"], parsed["image"]), count),
         "image": tf.repeat(parsed["image"], count),
         "caption": captions,
         "language": _padded(tf.sparse.to_dense(parsed["language"]), count),
@@ -233,7 +234,7 @@ def parse_text_pair(serialized: tf.Tensor) -> dict[str, tf.Tensor]:
 
 
 def parse_img2dataset(language: str):
-    """img2dataset's TFRecords: `jpg` and `txt`, with `key` as the image's id."""
+    """img2dataset's TFRecords: `jpg` and `txt`, with `key` as the image's id; see `_image_id`."""
     features = {
         "jpg": tf.io.FixedLenFeature([], tf.string),
         "txt": tf.io.FixedLenFeature([], tf.string, default_value=""),
@@ -242,7 +243,7 @@ def parse_img2dataset(language: str):
 
     def parse(serialized):
         parsed = {name: value[None] for name, value in tf.io.parse_single_example(serialized, features).items()}
-        item = {"image_id": parsed["key"], "image": parsed["jpg"], "caption": parsed["txt"]}
+        item = {"image_id": _image_id(parsed["key"], parsed["jpg"]), "image": parsed["jpg"], "caption": parsed["txt"]}
         return {
             **item,
             "language": tf.constant([language]),
@@ -250,6 +251,12 @@ def parse_img2dataset(language: str):
         }
 
     return parse
+
+
+def _image_id(ids: tf.Tensor, images: tf.Tensor) -> tf.Tensor:
+    """Returns ids, string of any shape, with a hash of the image's bytes for "": or all such were one image."""
+    of_bytes = tf.strings.as_string(tf.strings.to_hash_bucket_fast(images, np.iinfo(np.int64).max))
+    return tf.where(tf.equal(ids, ""), of_bytes, ids)
 
 
 def either_problem(one: tf.Tensor, other: tf.Tensor) -> tf.Tensor:

@@ -8,6 +8,7 @@ SIGTERM and Ctrl-C end a run cleanly: after the current step, or immediately if 
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import re
@@ -219,33 +220,41 @@ class Forecast(_Callback):
 
 
 class AtChance(_Callback):
-    """Says once when a run that should have learned something finds no more matches than by guessing.
+    """Says when a task that should have learned something finds no more matches than by guessing, or its loss is 0.
 
     Args:
-      batches: {task: examples in its global batch}.
-      warmup_steps: before which nothing is expected.
+      batches: {task: examples in its global batch} of the tasks with an in-batch recall.
+      warmup_steps: before which nothing is expected of a recall.
     """
 
     def __init__(self, log: TrainingLog, batches: dict[str, int], warmup_steps: int):
         super().__init__()
         self.log, self.batches, self.warmup_steps = log, batches, warmup_steps
-        self._intervals = 0
+        self._intervals: collections.Counter[str] = collections.Counter()
 
     def on_epoch_end(self, epoch, logs=None):
-        recalls = {task: float((logs or {}).get(f"recall@1_{task}", 1.0)) for task in self.batches}
-        stuck = bool(recalls) and all(recalls[task] < 2.0 / count for task, count in self.batches.items())
-        self._intervals = self._intervals + 1 if stuck and self.log.step > self.warmup_steps else 0
-        if self._intervals == 3 and self.log.writes:
-            found = ", ".join(
-                f"{task} {recalls[task]:.4f} (1 in {n:,} by guessing)" for task, n in self.batches.items()
-            )
-            print(
-                f"Step {self.log.step}: after the warm-up the run still finds no more than by guessing: in-batch "
-                f"recall {found}; the loss stands near ln N. Likely causes: optimizer.learning_rate is too high or 0, "
-                "the captions do not belong to the images, or the temperature stands at its bound.",
-                file=sys.stderr,
-                flush=True,
-            )
+        for name, value in (logs or {}).items():
+            kind, _, task = name.partition("_")
+            if kind == "loss" and task:
+                message = (
+                    f"{name} is exactly 0, and teaches nothing: it has learned all, or nothing in a batch counts as "
+                    "negative, as in a batch of one pair or where all images have one image_id."
+                )
+                self._look(name, float(value) == 0.0, message)
+            if task in self.batches and kind == "recall@1":
+                recall, count = float(value), self.batches[task]
+                message = (
+                    "after the warm-up the run still finds no more than by guessing: in-batch recall "
+                    f"{task} {recall:.4f} (1 in {count:,} by guessing); the loss stands near ln N. Likely causes: "
+                    "optimizer.learning_rate is too high or 0, the captions do not belong to the images, or the "
+                    "temperature stands at its bound."
+                )
+                self._look(name, recall < 2.0 / count and self.log.step > self.warmup_steps, message)
+
+    def _look(self, name: str, is_stuck: bool, message: str) -> None:
+        self._intervals[name] = self._intervals[name] + 1 if is_stuck else 0
+        if self._intervals[name] == 3 and self.log.writes:
+            print(f"Step {self.log.step}: {message}", file=sys.stderr, flush=True)
 
 
 class Profile(_Callback):

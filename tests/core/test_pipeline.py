@@ -12,7 +12,7 @@ import toy_data
 from contract import losses_of
 
 from mural_tf.data import records
-from mural_tf.data.records import parse_image_text
+from mural_tf.data.records import parse_image_text, parse_img2dataset
 from mural_tf.data.skipped import DAMAGED_RECORD, KINDS, UNREADABLE_IMAGE, SkippedRecords
 from mural_tf.data.streams.epochs import (
     END_OF_EPOCH,
@@ -27,7 +27,10 @@ from mural_tf.data.streams.epochs import (
     unusable,
     usable_items,
 )
+from mural_tf.data.streams.image_groups import group_parser
 from mural_tf.data.streams.pipeline import training_batches
+from mural_tf.data.streams.text_text import across_languages_parser, parse_co_captions
+from mural_tf.data.streams.triples import parse_triples
 from mural_tf.errors import UserError
 from mural_tf.text.language_words import WordTokenizer, build_words
 from mural_tf.training.fit import rows_of_replicas
@@ -444,6 +447,25 @@ def test_captions_of_one_image_are_not_each_others_negatives(tmp_path, method):
     if method == "mule":
         embeddings["image"], others["image_id"] = embeddings["image"][:8], tf.range(8)
     assert losses_of(model, embeddings, {**others, **batch})["text_text"] < 1e-5
+
+
+@pytest.mark.parametrize("parse", [
+    parse_image_text, parse_triples(), group_parser(("en", "de")), parse_co_captions, across_languages_parser(),
+    parse_img2dataset("en"),
+])  # fmt: skip
+def test_an_image_without_an_id_is_known_by_its_bytes(parse):
+    """Else all of a batch would be one image, and nothing would be a negative."""
+
+    def ids(picture, name=b""):
+        lists = {"caption": [b"a", b"b"], "language": [b"en", b"de"], "caption_group": [b"g", b"g"]}
+        one = {"image_id": name, "key": name, "image": picture, "jpg": picture, "txt": b"a"}
+        feature = {**lists, **{key: [value] for key, value in one.items()}}
+        feature = {k: tf.train.Feature(bytes_list=tf.train.BytesList(value=v)) for k, v in feature.items()}
+        found = parse(tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString())
+        return set((found["image_id"] if "image_id" in found else found["group_id"]).numpy().tolist())
+
+    assert len(ids(b"one") | ids(b"other")) == 2 and ids(b"one") == ids(b"one")
+    assert ids(b"one", b"name") == {b"name"}
 
 
 def test_img2dataset_records(tmp_path):

@@ -178,10 +178,20 @@ def test_a_run_at_chance_says_so_once(log, capsys):
             chance.on_epoch_end(0, {"recall@1_image_text": image_text, "recall@1_text_text": text_text})
         return capsys.readouterr().err
 
-    assert not after(10, 20) and not after(30, 40) and not after(50, image_text=0.5) and not after(60, 70)
-    said = after(80)
+    assert not after(10, 20) and not after(30, 40) and not after(50, image_text=0.5, text_text=0.5) and not after(60)
+    assert not after(70, text_text=0.5)
+    said = after(80, text_text=0.5)  # though the other task learns
     assert "Step 80" in said and "image_text 0.0100 (1 in 100 by guessing)" in said and "learning_rate" in said
-    assert not after(90, 100)
+    assert "text_text" not in said and not after(90, text_text=0.5)
+    assert "text_text 0.0200" in after(100, 110, 120)
+
+
+def test_a_loss_of_exactly_zero_is_said_once(log, capsys):
+    chance = AtChance(log, {"image_text": 100}, warmup_steps=1000)
+    for log.step, loss in enumerate([0.0, 0.0, 0.1, 0.0, 0.0, 0.0, 0.0]):
+        chance.on_epoch_end(0, {"recall@1_image_text": 0.3, "loss_image_text": np.float32(loss), "loss_mlm": 1.0})
+        said = capsys.readouterr().err
+        assert ("Step 5: loss_image_text is exactly 0" in said) == (log.step == 5) and "mlm" not in said
 
 
 def test_a_process_that_does_not_write_leaves_nothing(log, tmp_path, capsys):

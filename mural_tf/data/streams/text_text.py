@@ -88,7 +88,7 @@ def parse_co_captions(serialized: tf.Tensor) -> dict[str, tf.Tensor]:
     several = tf.size(item["caption"]) > 1
     count = tf.where(several, tf.size(item["caption"]), 0)  # a single caption has no partner
     one = {name: item[name][:count] for name in ("caption", "language", "problem")}
-    pair = {"group_id": _image(item)[:count]}
+    pair = {"group_id": item["image_id"][:count]}
     for side, shift in (("a", 0), ("b", -1)):
         pair[f"text_{side}"] = tf.roll(one["caption"], shift, axis=0)
         pair[f"language_{side}"] = tf.roll(one["language"], shift, axis=0)
@@ -129,7 +129,7 @@ def across_languages_parser(languages: Sequence[str] = ()):
         captions = tf.stack([tf.boolean_mask(item[name], named) for name in ("caption", "language")])  # [2, named]
         has_pair = tf.size(language_pairs(tf.unique(captions[1]).y, languages)) > 0
         count = tf.where(has_pair, tf.size(item["caption"]), 0)
-        pair = {"text_a": item["caption"], "problem": item["problem"], "group_id": _image(item)}
+        pair = {"text_a": item["caption"], "problem": item["problem"], "group_id": item["image_id"]}
         pair["language_b"] = tf.zeros_like(item["language"])  # not yet known
         pair["captions"] = tf.fill(tf.shape(item["caption"]), tf.io.serialize_tensor(captions))
         return {name: value[:count] for name, value in pair.items()}
@@ -167,12 +167,6 @@ def language_pairs(languages: tf.Tensor, second: Sequence[str] = ()) -> tf.Tenso
         among = tf.reduce_any(tf.equal(languages[:, None], tf.constant(list(second))[None, :]), axis=1)
         is_pair = tf.logical_and(is_pair, among[None, :])
     return tf.gather(languages, tf.where(is_pair))
-
-
-def _image(item: dict[str, tf.Tensor]) -> tf.Tensor:
-    """What captions of one image have in common, string [captions]: its id, or all of them where it has none."""
-    together = tf.strings.reduce_join(item["caption"], separator="\t")
-    return tf.where(tf.equal(item["image_id"], ""), together, item["image_id"])
 
 
 # The languages of targets.
