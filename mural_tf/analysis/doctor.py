@@ -20,7 +20,7 @@ import tensorflow as tf
 from mural_tf import loading
 from mural_tf.config import load_config
 from mural_tf.data import records
-from mural_tf.data.streams.targets import pivot_languages
+from mural_tf.data.streams.text_text import pivot_languages
 from mural_tf.errors import UserError
 from mural_tf.evaluation.request import measure_retrieval
 from mural_tf.remote_folders import local_copy
