@@ -99,7 +99,7 @@ class DualEncoder(keras.Model):
         self._batch_spec = None
         self.compiled_lengths: tuple[int, ...] = ()
         self.average: WeightAverage | None = None
-        self.progress = None  # in the data: what `note`s every batch that is trained, see training/data_progress.py
+        self.progress = None  # in the data: what `note`s every batch that is trained, see training/checkpoints.py
         self.optimizers: dict[str, keras.optimizers.Optimizer] = {}
         self.meters: dict[str, keras.metrics.Metric] = {}
 

@@ -69,12 +69,12 @@ def _data(found: Forecast) -> Iterator[str]:
         return
     yield "\nData"
     steps = found.config.train.steps
-    for name, stream in found.input.streams.items():
-        about = "about " if stream.estimated else ""
-        epochs = f"{steps * stream.drawn / stream.items:,.2f} epochs in {steps:,} steps" if stream.items else ""
+    for name, size in found.input.sizes.items():
+        about = "about " if size.estimated else ""
+        epochs = f"{steps * size.drawn / size.items:,.2f} epochs in {steps:,} steps" if size.items else ""
         yield (
-            f"  {name}: {about}{stream.records:,.0f} records in {stream.files:,} files, {_gb(stream.bytes)}; "
-            f"{about}{stream.items:,.0f} items an epoch, {epochs}"
+            f"  {name}: {about}{size.records:,.0f} records in {size.files:,} files, {_gb(size.bytes)}; "
+            f"{about}{size.items:,.0f} items an epoch, {epochs}"
         )
 
 
@@ -82,11 +82,8 @@ def _host(found: Forecast) -> Iterator[str]:
     costs, machine = found.input, found.machine
     if costs is None:
         return
-    yield "\nInput: processor seconds a global batch, measured on this machine"
-    rest = max(costs.whole - sum(costs.stages.values()), 0.0)
-    stages = {**costs.stages, "shuffling, batching and the rest": rest}
-    yield from _table((name, f"{seconds:.3f}") for name, seconds in stages.items())
-    yield f"  The whole pipeline takes {costs.whole:.3f}; texts have {costs.tokens:.1f} tokens on average."
+    yield f"\nInput: {costs.whole:.3f} processor seconds a global batch, measured on this machine"
+    yield f"  Texts have {costs.tokens:.1f} tokens on average."
     needed, there = costs.whole / found.seconds_per_step, machine.hosts * machine.processors
     yield f"  To keep up with the steps below it needs {needed:.1f} processors like these; {there:,} are there."
 

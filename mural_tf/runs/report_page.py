@@ -26,7 +26,7 @@ from mural_tf.files import as_path, read_json, write_whole
 from mural_tf.metrics.top_k import top_k
 from mural_tf.pages import is_finite, line_chart
 from mural_tf.remote_folders import shown
-from mural_tf.training.log import duration
+from mural_tf.training.callbacks import duration
 from mural_tf.training.workdir import read_metrics
 
 NAME = "report.html"

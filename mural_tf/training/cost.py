@@ -1,9 +1,9 @@
 """What a run would need and how long it would take, on this machine or on one that is not there.
 
 Parameters, products and kept activations are read off the graphs of the built model (`graph_costs.py`). What the input
-takes the processors is measured here (`input_costs.py`), and for `--tpu_type=here` each tower and a few steps, which
-leave nothing behind. On other machines a step takes what published peaks, times the shares of them in `ASSUMED`, allow.
-`runs/dry_run.py` prints it all.
+takes the processors is measured here, and for `--tpu_type=here` each tower and a few steps, which leave nothing behind.
+On other machines a step takes what published peaks, times the shares of them in `ASSUMED`, allow. `runs/dry_run.py`
+prints it all.
 """
 
 from __future__ import annotations
@@ -15,14 +15,20 @@ import os
 import pathlib
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 from ml_collections import ConfigDict
 
+from mural_tf.data import records
 from mural_tf.data.images import prepared_spec
 from mural_tf.data.streams.image_groups import captions_per_image
-from mural_tf.data.streams.pipeline import batch_size, training_batches
+from mural_tf.data.streams.mixture import Source
+from mural_tf.data.streams.pipeline import batch_size, part_name, stream_sources, training_batches
+from mural_tf.data.tfrecord import FRAME
 from mural_tf.encoders.kernels import compile_first_quietly, compiles_fused, fast_precision, set_fusion
 from mural_tf.encoders.layers import forward_pass
 from mural_tf.errors import UserError
@@ -33,7 +39,6 @@ from mural_tf.text import build_tokenizer
 from mural_tf.text.word_pieces import TOKENS
 from mural_tf.training.fit import check_batches, compile_model
 from mural_tf.training.graph_costs import Costs, gradient_costs
-from mural_tf.training.input_costs import InputCosts, Seconds, masks_of, measure_input, seconds_of, width_in_groups
 from mural_tf.training.prepare import SOURCES, check_data, existing_vocabulary, sampled_vocabulary
 from mural_tf.training.strategy import as_compiled
 from mural_tf.training.workdir import threads
@@ -52,6 +57,9 @@ ASSUMED = {  # shares of the published peaks and bandwidths that a run reaches
 }
 WARM_UP, SECONDS, TOWER_SECONDS = 8.0, 15.0, 2.0  # of steps that are not counted, of those that are, and of a tower
 LONGEST_STEP = 20.0  # seconds above which whole steps are not tried
+INPUT_SECONDS = 6.0  # for which the input is measured, in batches of `SMALLEST_BATCH` or more
+SMALLEST_BATCH = 256
+SAMPLE = 256  # records by which the others are estimated
 
 # Machines, by published numbers; none was measured. A replica is what TensorFlow calls a core: a TensorCore of a v3, a
 # chip of later TPUs, a GPU. TPUs: cloud.google.com/tpu/docs/v3, v4, v5e, v5p, v6e; the exchange is the pod's all-reduce
@@ -121,6 +129,47 @@ def find_machine(name: str) -> Machine:
     hosts = 1 if alone else -(-replicas // per_host)
     peak = {"bfloat16": bfloat16 * 1e12, "float32": float32 * 1e12}
     return Machine(name, replicas, hosts, alone or processors, memory * 1e9, peak, bandwidth * 1e9, exchange * 1e9)
+
+
+class Seconds(NamedTuple):
+    """Of one call: elapsed, and of the processor, all threads together: other programs disturb that little."""
+
+    elapsed: float
+    processor: float
+
+    @property
+    def used(self) -> float:
+        """What the call takes whatever else the machine does: of the processor where it computes, else elapsed."""
+        return self.elapsed if tf.config.list_logical_devices("GPU") else self.processor
+
+
+@dataclasses.dataclass(frozen=True)
+class SourceSize:
+    """What a stream reads of a source: there are `files`, `records` and `bytes`; an epoch has `items`, of which a
+    global batch has `drawn`; records and items may be `estimated`."""
+
+    files: int
+    records: float
+    bytes: float
+    items: float
+    drawn: float
+    estimated: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class InputCosts:
+    """Processor seconds that the pipeline takes for a global batch, and what the measuring has seen.
+
+    tokens, width: mean number of a text's tokens, and of the places that a batch has for them.
+    sizes: {stream, or stream/source: what there is of it}.
+    batch: one of the measured batches, {name: tensor}, smaller than those of training where these are large.
+    """
+
+    whole: float
+    tokens: float
+    width: float
+    sizes: dict[str, SourceSize]
+    batch: dict
 
 
 @dataclasses.dataclass(frozen=True)
@@ -294,6 +343,86 @@ def check_chunks(rows: Mapping[str, int], machine: Machine, chunks: int) -> None
                 f"train.micro_batches={chunks} does not divide the {count // machine.replicas} examples of {part!r} on "
                 f"one of {machine.name}'s {machine.replicas} replicas."
             )
+
+
+# What a batch costs the host, measured on this machine.
+
+
+def seconds_of(call: Callable, size: int, limit: float) -> Seconds:
+    """Returns what each of the `size` things of a call takes: calls for `limit` seconds, after one without counting."""
+    tf.nest.map_structure(np.asarray, call())
+    begun, processor, done = time.monotonic(), time.process_time(), 0
+    while time.monotonic() - begun < limit or not done:
+        tf.nest.map_structure(np.asarray, call())
+        done += size
+    return Seconds((time.monotonic() - begun) / done, (time.process_time() - processor) / done)
+
+
+def measure_input(config: ConfigDict, tokenizer, streams: Sequence[str], pad: str) -> InputCosts:
+    """Measures the pipeline of training; raises `UserError` if the data cannot be read."""
+    group, train, factor = captions_per_image(config), config.train, 1
+    sizes = (train.image_text_batch // group, train.text_text_batch)
+    # A batch costs in proportion to its size: large ones are measured in parts.
+    while max(sizes) >= 2 * factor * SMALLEST_BATCH and not any(size % (2 * factor) for size in sizes):
+        factor *= 2
+    smaller = config.copy_and_resolve_references()
+    smaller.train.update(
+        dict(image_text_batch=train.image_text_batch // factor, text_text_batch=train.text_text_batch // factor)
+    )
+    found = {}
+    try:
+        for stream in streams:
+            sources = stream_sources(config.data, stream)
+            weights = sum(source.weight for source, _ in sources)
+            for source, files in sources:
+                drawn = source.weight / weights * batch_size(config, stream)
+                found[part_name(stream, source)] = _size_of(config, stream, source, files, drawn)
+        batches = iter(training_batches(smaller, tokenizer, streams=streams, pad=pad))
+        batch = next(batches)
+        whole = factor * seconds_of(lambda: next(batches) and (), 1, INPUT_SECONDS).processor
+    except tf.errors.OpError as error:
+        reason = error.message.split("\n\t [[")[0].splitlines()[0]
+        raise UserError(f"The data in {config.data.directory} cannot be read: {reason}") from None
+    masks = masks_of(batch)
+    texts = max(sum(mask.shape[0] for mask in masks), 1)
+    tokens, width = (sum(int(of(mask)) for mask in masks) / texts for of in (tf.reduce_sum, tf.size))
+    return InputCosts(whole, tokens, width, found, batch)
+
+
+def _size_of(config: ConfigDict, stream: str, source: Source, files: Sequence[str], drawn: float) -> SourceSize:
+    """Returns what `dataset.json` says of files, or an estimate by their sizes and the first records."""
+    folder, of_texts = source.directory.rstrip("/"), stream not in ("triples", "image_groups")
+    described = records.describe_shards(folder)
+    shards = [described.get(file[len(folder) + 1 :], {}) for file in files]
+    if all({"records", "bytes", "languages"} <= shard.keys() for shard in shards):
+        count, size = (float(sum(shard[key] for shard in shards)) for key in ("records", "bytes"))
+        texts = float(sum(sum(shard["languages"].values()) for shard in shards))
+        return SourceSize(len(files), count, size, texts if of_texts else count, drawn, estimated=False)
+    parse = records.parse_img2dataset(config.data.default_language)
+    if source.format == "mural":
+        of_pairs = f"/{records.TEXT_PAIRS}/" in files[0]
+        parse = records.parse_text_pair if of_pairs else records.parse_image_text
+    raw = tf.data.TFRecordDataset(files).take(SAMPLE)
+    sampled = raw.map(lambda record: tf.stack([tf.strings.length(record) + FRAME, tf.size(parse(record)["problem"])]))
+    counts = np.array(list(sampled.as_numpy_iterator()))
+    if not len(counts) or not counts[:, 1].any():
+        raise UserError(f"{files[0]} holds no record to measure.")
+    of_record, texts = counts.mean(axis=0)
+    size = float(sum(tf.io.gfile.stat(file).length for file in files))
+    items = float(texts) if of_texts else 1.0
+    return SourceSize(len(files), size / of_record, size, size / of_record * items, drawn, estimated=True)
+
+
+def masks_of(batch: dict) -> list[tf.Tensor]:
+    """The masks of a batch's texts, int32 [B, T] each."""
+    return [value[TOKENS[1]] for value in batch.values() if isinstance(value, dict) and TOKENS[1] in value]
+
+
+def width_in_groups(masks: Sequence[tf.Tensor], groups: int, lengths: Sequence[int]) -> float:
+    """Mean number of places of a text that are computed where `groups` of a batch run at known lengths."""
+    counts, width = np.concatenate([mask.numpy().sum(axis=1) for mask in masks]), max(mask.shape[1] for mask in masks)
+    longest = [part[-1] for part in np.array_split(np.sort(counts), groups) if len(part)]
+    return float(np.mean([min((n for n in lengths if most <= n < width), default=width) for most in longest]))
 
 
 # What a step is made of, at the sizes that each replica would see.

@@ -26,10 +26,9 @@ from mural_tf.training.callbacks import (
     SaveCheckpoints,
     StopAfterStep,
     StopSignals,
+    TrainingLog,
 )
-from mural_tf.training.checkpoints import training_checkpoints
-from mural_tf.training.data_progress import DataProgress
-from mural_tf.training.log import TrainingLog
+from mural_tf.training.checkpoints import DataProgress, training_checkpoints
 from mural_tf.training.strategy import compiles_steps, input_pipelines, is_chief, sum_over_workers, workers
 from mural_tf.training.workdir import data_changes, drop_metrics, note_data, read_metrics
 

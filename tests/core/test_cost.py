@@ -13,7 +13,7 @@ import toy_data
 
 from mural_tf.errors import UserError
 from mural_tf.runs.dry_run import describe
-from mural_tf.training import cost, input_costs
+from mural_tf.training import cost
 from mural_tf.training.graph_costs import gradient_costs
 
 FLOAT = 4
@@ -87,10 +87,9 @@ def data(tmp_path_factory):
 
 @pytest.fixture
 def quick(monkeypatch):
-    for name in ("TOWER_SECONDS", "SECONDS", "WARM_UP"):
+    for name in ("TOWER_SECONDS", "SECONDS", "WARM_UP", "INPUT_SECONDS"):
         monkeypatch.setattr(cost, name, 0.0)
-    monkeypatch.setattr(input_costs, "STAGE_SECONDS", 0.0)
-    monkeypatch.setattr(input_costs, "SAMPLE", 8)
+    monkeypatch.setattr(cost, "SAMPLE", 8)
 
 
 @pytest.fixture
@@ -105,16 +104,15 @@ def config(data):
 def test_texts_that_are_computed_at_known_lengths():
     """16 texts of 1 to 16 tokens among 20 places, in groups of four: 4, 8, 12 and 16 tokens are the longest."""
     masks = [tf.constant(np.tri(16, 20, dtype=np.int32))]
-    assert input_costs.width_in_groups(masks, 4, (5, 8)) == (5 + 8 + 20 + 20) / 4
-    assert input_costs.width_in_groups(masks, 4, (16, 40)) == 16 and input_costs.width_in_groups(masks, 1, ()) == 20
+    assert cost.width_in_groups(masks, 4, (5, 8)) == (5 + 8 + 20 + 20) / 4
+    assert cost.width_in_groups(masks, 4, (16, 40)) == 16 and cost.width_in_groups(masks, 1, ()) == 20
 
 
 def test_the_forecast_for_a_tpu(config, data, monkeypatch):
     """The data is there, its measuring is given; what follows from the numbers is looked at in changed copies."""
-    stages = dict(read=0.1, decode=4.0, augment=2.0, tokenise=0.5)
-    streams = {"image_text": input_costs.Stream(2, 48.0, 1e4, 96.0, 16, estimated=True)}
+    sizes = {"image_text": cost.SourceSize(2, 48.0, 1e4, 96.0, 16, estimated=True)}
     batch = {"caption": {"input_mask": tf.ones([4, 8], tf.int32)}}
-    given = input_costs.InputCosts(stages, whole=7.0, tokens=5.0, width=8.0, streams=streams, batch=batch)
+    given = cost.InputCosts(whole=7.0, tokens=5.0, width=8.0, sizes=sizes, batch=batch)
     monkeypatch.setattr(cost, "measure_input", lambda *_: given)
     before = sorted(path.name for path in data.rglob("*"))
     config.text_tower.length_groups = 4
@@ -153,11 +151,10 @@ def test_what_the_input_costs(config, data, tmp_path, quick):
     (tmp_path / "described/dataset.json").write_text(json.dumps({"shards": shards}))
     folders = {"a": (str(tmp_path / "described"), 1), "b": (str(data), 3)}
     config.data.sources = {name: dict(directory=d, weight=w, format="mural") for name, (d, w) in folders.items()}
-    costs = input_costs.measure_input(config, toy_data.toy_tokenizer(), ("image_text",), "longest")
-    assert set(costs.stages) == {"read", "decode", "augment", "tokenise"} and min(costs.stages.values()) > 0
+    costs = cost.measure_input(config, toy_data.toy_tokenizer(), ("image_text",), "longest")
     assert costs.whole > 0 and 2 < costs.tokens <= costs.width <= 16
-    assert costs.streams["image_text/a"] == input_costs.Stream(2, 14, 2e9, 28, 4, estimated=False)
-    other, size = costs.streams["image_text/b"], sum(path.stat().st_size for path in data.glob("image_text/*"))
+    assert costs.sizes["image_text/a"] == cost.SourceSize(2, 14, 2e9, 28, 4, estimated=False)
+    other, size = costs.sizes["image_text/b"], sum(path.stat().st_size for path in data.glob("image_text/*"))
     assert (other.files, other.bytes, other.drawn, other.estimated) == (2, size, 12, True)
     assert other.items == pytest.approx(96, rel=0.1) and other.records == other.items / 2
 

@@ -23,7 +23,7 @@ COMMAND = ["--config=configs/shapes_smoke.py", "--config.train.steps=30", "--con
 def send_at(moment, number, workdir, delay=0.0):
     """Makes this process send itself a signal at one moment of its life, or so many seconds after it."""
     from mural_tf.runs import finish
-    from mural_tf.training import log
+    from mural_tf.training import callbacks
 
     def now(name):
         if name == moment and delay:
@@ -47,7 +47,7 @@ def send_at(moment, number, workdir, delay=0.0):
         return str(path.relative_to(workdir)) if workdir in path.parents else path.name
 
     around(os, "replace", relative)
-    around(log.TrainingLog, "on_train_batch_end", lambda self, batch, logs=None: f"step {self.step + batch + 1}")
+    around(callbacks.TrainingLog, "on_train_batch_end", lambda self, batch, logs=None: f"step {self.step + batch + 1}")
     around(finish, "measure_retrieval", lambda e, *_, name, **__: f"{name} {e.step}")
     around(finish, "append_metrics", lambda _, row: "last row")
     around(tf.saved_model, "save", lambda _, path, *__: "export " + relative(None, path).split(".export.partial/")[-1])

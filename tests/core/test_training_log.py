@@ -20,12 +20,20 @@ from mural_tf.models import build_model
 from mural_tf.models.labse import Labse
 from mural_tf.models.mural import Mural
 from mural_tf.models.step import StepGuard
-from mural_tf.training import log as log_module
+from mural_tf.training import callbacks
 from mural_tf.training import workdir as workdir_module
-from mural_tf.training.callbacks import AtChance, Forecast, Intervals, StopRequested, StopSignals, parse_profile
-from mural_tf.training.data_progress import DataProgress
+from mural_tf.training.callbacks import (
+    AtChance,
+    Forecast,
+    Intervals,
+    StopRequested,
+    StopSignals,
+    TrainingLog,
+    duration,
+    parse_profile,
+)
+from mural_tf.training.checkpoints import DataProgress
 from mural_tf.training.fit import compile_model, fit
-from mural_tf.training.log import TrainingLog, duration
 from mural_tf.training.workdir import append_metrics, drop_metrics, read_metrics
 
 TOKENIZER = toy_data.toy_tokenizer()
@@ -47,7 +55,7 @@ def test_time_left_is_measured_without_the_first_interval(tmp_path, monkeypatch)
     """The first interval, which compiles, took 50 s; the 20 steps after it 30 s: 180 steps are 270 s."""
     log = TrainingLog(tmp_path, 0, 210, 1, None)
     now = [50.0]
-    monkeypatch.setattr(log_module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(callbacks.time, "monotonic", lambda: now[0])
     log._measured_from, log.step = (10, 50.0), 10
     assert log.seconds_left() is None
     log.step, now[0] = 30, 80.0
@@ -161,7 +169,7 @@ def test_every_number_of_the_step_is_written(log, tmp_path, capsys):
 
 def test_waiting_is_not_measured_by_a_clock_that_was_set(log, tmp_path, monkeypatch):
     clock = iter([(0.0, 0.0, 100.0), (2.0, 1.0, 3702.0)])  # an hour forward meanwhile
-    monkeypatch.setattr(log_module, "_clocks", lambda: next(clock))
+    monkeypatch.setattr(callbacks, "_clocks", lambda: next(clock))
     with log:
         log.on_epoch_begin(0)
         log.on_train_batch_end(4)
