@@ -25,6 +25,7 @@ import sys
 import tempfile
 import traceback
 import warnings
+from collections.abc import Sequence
 from typing import NamedTuple
 
 SECONDS, GIGABYTES = 60, 3
@@ -107,6 +108,17 @@ LINES = (*BINARY, swapped_lines, huge_number, not_text)
 JSON = (*LINES, *[other_value] * len(LINES))
 
 
+def damaged(draw: random.Random, good: bytes, ways: Sequence) -> tuple[bytes, str]:
+    """Returns the bytes after one, seldom two, of the `ways`, and the names of these."""
+    data, how = bytearray(good), []
+    for _ in range(draw.choice([1, 1, 1, 2])):
+        left = [way for way in ways if data and not (how and way is other_value)]
+        for way in draw.sample(left, min(1, len(left))):
+            way(draw, data)
+            how.append(way.__name__)
+    return bytes(data), " and ".join(how)
+
+
 class Verdict(NamedTuple):
     """What became of a case: one of `OUTCOMES`, and what was damaged and how or what it said."""
 
@@ -128,12 +140,7 @@ def run_case(name: str, seed: int, root: pathlib.Path) -> Verdict:
         kind.make(good)
     shutil.copytree(good, copy)
     file = draw.choice(sorted(path for pattern in kind.files for path in copy.glob(pattern)))
-    what, how, data = str(file.relative_to(copy)), [], bytearray(file.read_bytes())
-    for _ in range(draw.choice([1, 1, 1, 2])):
-        ways = [way for way in kind.ways if data and not (how and way is other_value)]
-        for way in draw.sample(ways, min(1, len(ways))):
-            way(draw, data)
-            how.append(way.__name__)
+    what, (data, how) = str(file.relative_to(copy)), damaged(draw, file.read_bytes(), kind.ways)
     file.write_bytes(data)
     faulthandler.dump_traceback_later(SECONDS, exit=True)
     try:
@@ -146,7 +153,7 @@ def run_case(name: str, seed: int, root: pathlib.Path) -> Verdict:
         outcome, said = FAILED, traceback.format_exc()
     faulthandler.cancel_dump_traceback_later()
     shutil.rmtree(copy)
-    return Verdict(outcome, f"{what}, {' and '.join(how)}: {said}")
+    return Verdict(outcome, f"{what}, {how}: {said}")
 
 
 def main() -> None:
