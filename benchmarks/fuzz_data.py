@@ -12,111 +12,22 @@ from __future__ import annotations
 
 import argparse
 import collections
-import contextlib
 import faulthandler
-import json
 import os
 import pathlib
 import random
-import re
 import resource
 import shutil
 import sys
 import tempfile
 import traceback
 import warnings
-from collections.abc import Sequence
 from typing import NamedTuple
+
+from benchmarks.damage import damaged
 
 SECONDS, GIGABYTES = 60, 3
 OUTCOMES = USED, COUNTED, REFUSED, FAILED = "all used", "skipped and counted", "refused with one line", "FAILED"
-NUMBERS = (b"1e400", b"-1", b"0", b"99999999999999999999999999", b"9223372036854775808", b"NaN", b"-Infinity")
-VALUES = (None, True, -1, 0, 7, 0.5, 2**40, 10**30, 1e308, float("nan"), "", "x", "\ud800", "../../x", "a\0b", [], {},
-          [1, "a"], {"a": None}, ["x"] * 50, [[]])  # fmt: skip
-
-
-def flipped_bits(draw: random.Random, data: bytearray) -> None:
-    """One to three bits."""
-    for _ in range(draw.randint(1, 3)):
-        data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
-
-
-def cut_off(draw: random.Random, data: bytearray) -> None:
-    """The end is missing, sometimes all."""
-    del data[draw.choice([0, draw.randrange(len(data)), draw.randrange(len(data)), len(data) - 1]) :]
-
-
-def changed_stretch(draw: random.Random, data: bytearray) -> None:
-    """A stretch, sometimes the first, is missing, there twice, empty, or something else; or something precedes it."""
-    place = draw.choice([0, draw.randrange(len(data)), draw.randrange(len(data))])
-    stretch = bytes(data[place : place + draw.choice([1, 2, 12, 64, 512, 5000])])
-    other = draw.randbytes(len(stretch))
-    data[place : place + len(stretch)] = draw.choice([b"", 2 * stretch, bytes(len(stretch)), other, other + stretch])
-
-
-def swapped_lines(draw: random.Random, data: bytearray) -> None:
-    """Two lines have changed places."""
-    lines = bytes(data).split(b"\n")
-    a, b = draw.randrange(len(lines)), draw.randrange(len(lines))
-    lines[a], lines[b] = lines[b], lines[a]
-    data[:] = b"\n".join(lines)
-
-
-def huge_number(draw: random.Random, data: bytearray) -> None:
-    """A number, if there is one, has become an impossible one."""
-    if found := list(re.finditer(rb"-?\d+(\.\d+)?", data)):
-        chosen = draw.choice(found)
-        data[chosen.start() : chosen.end()] = draw.choice(NUMBERS)
-
-
-def not_text(draw: random.Random, data: bytearray) -> None:
-    """A line holds what is not UTF-8, or separators and control characters that editors put there."""
-    place = draw.randrange(len(data) + 1)
-    data[place:place] = draw.choice([b"\xff\xfe", b"\xed\xa0\x80", b"\0", b"\xc2\x85", b"\xe2\x80\xa8", b"\r", b'"'])
-
-
-def other_value(draw: random.Random, data: bytearray) -> None:
-    """The JSON, or one line of JSON Lines, is right, but some value in it is missing, another, or deep."""
-    lines = bytes(data).splitlines(keepends=True)
-    place = draw.randrange(len(lines))
-    for chosen in (slice(None), slice(place, place + 1)):
-        with contextlib.suppress(ValueError):
-            root = {"": json.loads(b"".join(lines[chosen]))}
-            break
-    else:
-        return  # no JSON
-    parent, key = draw.choice(list(places(root)))
-    parent[key] = draw.choice(VALUES)
-    if draw.random() < 0.15 and parent is not root:
-        del parent[key]
-    text = json.dumps(root[""])
-    deep = "[" * 200_000 + "]" * 200_000 if draw.random() < 0.1 else "[[]]"
-    lines[chosen] = [text.replace("[[]]", deep).encode() + b"\n"]
-    data[:] = b"".join(lines)
-
-
-def places(value):
-    """Every (container, key) below a value of JSON."""
-    for key in list(value) if isinstance(value, dict) else range(len(value)):
-        yield value, key
-        if isinstance(value[key], (dict, list)):
-            yield from places(value[key])
-
-
-BINARY = (flipped_bits, cut_off, changed_stretch, changed_stretch, changed_stretch)
-LINES = (*BINARY, swapped_lines, huge_number, not_text)
-JSON = (*LINES, *[other_value] * len(LINES))
-
-
-def damaged(draw: random.Random, good: bytes, ways: Sequence) -> tuple[bytes, str]:
-    """Returns the bytes after one, seldom two, of the `ways`, and the names of these."""
-    data, how = bytearray(good), []
-    for _ in range(draw.choice([1, 1, 1, 2])):
-        left = [way for way in ways if data and not (how and way is other_value)]
-        for way in draw.sample(left, min(1, len(left))):
-            way(draw, data)
-            how.append(way.__name__)
-    return bytes(data), " and ".join(how)
 
 
 class Verdict(NamedTuple):
@@ -131,7 +42,7 @@ def run_case(name: str, seed: int, root: pathlib.Path) -> Verdict:
 
     Ends the process where that takes more than `SECONDS`.
     """
-    from benchmarks.fuzz_kinds import KINDS
+    from benchmarks.fuzz_kinds import KINDS  # with TensorFlow
     from mural_tf.errors import UserError
 
     kind, draw = KINDS[name], random.Random(f"{name} {seed}")

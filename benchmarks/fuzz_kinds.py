@@ -26,7 +26,7 @@ import convert_data
 import search_data
 import toy_data
 
-from benchmarks.fuzz_data import BINARY, JSON, LINES
+from benchmarks.damage import BINARY, JSON, LINES
 from mural_tf.config import save_config
 from mural_tf.data import dataset_folder, records, tfrecord
 from mural_tf.data.streams.pipeline import training_batches

@@ -28,7 +28,7 @@ from absl import flags
 from object_store import object_store, stored, upload
 from tqdm import tqdm
 
-from benchmarks import fuzz_data
+from benchmarks import damage
 from mural_tf.config import load_config, save_config
 from mural_tf.data.record_format import IMAGE_TEXT, TEXT_PAIRS, ImageTextRecord, TextPair
 from mural_tf.data.records import find_files, read_records, write_records
@@ -634,8 +634,8 @@ def mutate(folder, form, seed):
     draw = random.Random(f"{form} {seed}")
     path = good_table(folder, form)
     good = path.read_bytes()
-    ways = {"parquet": fuzz_data.BINARY, "json": fuzz_data.JSON, "jsonl": fuzz_data.JSON}.get(form, fuzz_data.LINES)
-    content, how = fuzz_data.damaged(draw, good, ways)
+    ways = {"parquet": damage.BINARY, "json": damage.JSON, "jsonl": damage.JSON}.get(form, damage.LINES)
+    content, how = damage.damaged(draw, good, ways)
     path.write_bytes(content)
     try:
         _, tally, found = read(path, max_skipped_fraction=1.0)
