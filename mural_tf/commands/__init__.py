@@ -216,7 +216,24 @@ def export(model, output, variants, languages, trust, **options):
         print(f"{describe(report)}\nWritten to {path}/tflite")
 
 
-def embed():
+@cli.command(
+    positional=True,
+    input=((), "Folder, pattern, TFRecords, table or text file; may be repeated.", place),
+    model=(None, "Workdir or export; every worker reads this folder.", place),
+    output=(None, "Folder for the embeddings; it appears when they are complete.", place),
+    restart=(False, "Start again instead of going on with a run that stopped."),
+    kind=("images", "What of the inputs to embed.", ["images", "texts"]),
+    split=("", "Only this split of folders of TFRecords."),
+    dtype=("float32", "Type of the stored vectors.", ["float32", "float16"]),
+    batch_size=(0, "Images, or texts, in one run of the encoder; 0: 64 images, 256 texts.", 0),
+    shard_items=(16_384, "Items in a shard, about; each worker of a killed run loses one shard.", 1),
+    workers=(1, "Processes, each with the model; 0 embeds in this one.", 0),
+    threads=(0, "TensorFlow's threads in a worker; 0: this machine's cores divided by --workers.", 0),
+    beam=("", "Flags of Apache Beam, to work elsewhere: '--runner=DataflowRunner --project=…'."),
+    max_skipped_fraction=(0.01, "Stop when a larger share of the images or texts is unusable.", (0.0, 1.0)),
+    trust=cli.define_trust,
+)
+def embed(named, input, model, output, restart, trust, **settings):
     """Embeds images or texts on many processes or machines: shards of vectors, and what they are vectors of.
 
     python -m mural_tf embed --input=DATA --input='photos/**/*.jpg' --model=EXPORT --output=FOLDER [--workers=8]
@@ -225,38 +242,39 @@ def embed():
     Inputs are what `search index` takes; they may also be named without --input. The same command goes on where it
     was interrupted. See docs/search.md.
     """
-    lists = cli.define(input=((), "Folder, pattern, TFRecords, table or text file; may be repeated.", place))
-    flag = cli.define(
-        model=(None, "Workdir or export; every worker reads this folder.", place),
-        output=(None, "Folder for the embeddings; it appears when they are complete.", place),
-        restart=(False, "Start again instead of going on with a run that stopped."),
-    )
-    settings = cli.define(
-        kind=("images", "What of the inputs to embed.", ["images", "texts"]),
-        split=("", "Only this split of folders of TFRecords."),
-        dtype=("float32", "Type of the stored vectors.", ["float32", "float16"]),
-        batch_size=(0, "Images, or texts, in one run of the encoder; 0: 64 images, 256 texts.", 0),
-        shard_items=(16_384, "Items in a shard, about; each worker of a killed run loses one shard.", 1),
-        workers=(1, "Processes, each with the model; 0 embeds in this one.", 0),
-        threads=(0, "TensorFlow's threads in a worker; 0: this machine's cores divided by --workers.", 0),
-        beam=("", "Flags of Apache Beam, to work elsewhere: '--runner=DataflowRunner --project=…'."),
-        max_skipped_fraction=(0.01, "Stop when a larger share of the images or texts is unusable.", (0.0, 1.0)),
-    )
-    cli.define_trust()
+    sources = [*input, *named]
+    if not sources:
+        raise UserError("Nothing to embed: name folders, patterns, TFRecords or tables with --input.")
+    from mural_tf.search.embed import Settings, describe, embed
 
-    def main(named: list[str]) -> None:
-        sources = [*lists["input"], *named]
-        if not sources:
-            raise UserError("Nothing to embed: name folders, patterns, TFRecords or tables with --input.")
-        from mural_tf.search.embed import Settings, describe, embed
-
-        output = embed(flag["model"], sources, flag["output"], Settings(**settings), flag["restart"])
-        print(describe(output))
-
-    return main
+    print(describe(embed(model, sources, output, Settings(**settings), restart)))
 
 
-def search_index():
+@cli.command(
+    positional=True,
+    model=("", "Workdir or export. With --embeddings by default the one that made them, where it was.", place),
+    output=(None, "Folder of the index.", place),
+    kind=("images", "What of the sources to index.", ["images", "texts"]),
+    split=("", "Only this split of folders of TFRecords."),
+    dtype=("float32", "Type of the stored vectors.", ["float32", "float16"]),
+    batch_size=(64, "Images encoded at a time.", 1),
+    update=(False, "Bring a complete index to what its sources hold by now: these, or those it was made of."),
+    prune=(False, "With --update: also take out what the sources hold no more."),
+    embeddings=("", "A folder that the command embed has made, in place of sources, kind, split and dtype.", place),
+    approximate=(
+        "auto",
+        "Structure for approximate search; auto chooses by size, small ones are searched exactly.",
+        ["auto", "none", "inverted_lists", "hnsw"],
+    ),
+    queries=("", "TSV of language, sentence and perhaps right answers: recall, and how sure answers are.", place),
+    calibrate=(
+        "",
+        "Captioned pictures to learn from how sure answers are; default: the sources' dev.",
+        place,
+    ),
+    trust=cli.define_trust,
+)
+def search_index(sources, approximate, queries, trust, **flag):
     """Indexes images, or texts, to be asked often.
 
     python -m mural_tf search index FOLDER 'photos/**/*.jpg' DATA table.tsv --model=WORKDIR_OR_EXPORT --output=INDEX
@@ -269,44 +287,32 @@ def search_index():
 
     docs/search.md has the rest.
     """
-    flag = cli.define(
-        model=("", "Workdir or export. With --embeddings by default the one that made them, where it was.", place),
-        output=(None, "Folder of the index.", place),
-        kind=("images", "What of the sources to index.", ["images", "texts"]),
-        split=("", "Only this split of folders of TFRecords."),
-        dtype=("float32", "Type of the stored vectors.", ["float32", "float16"]),
-        batch_size=(64, "Images encoded at a time.", 1),
-        update=(False, "Bring a complete index to what its sources hold by now: these, or those it was made of."),
-        prune=(False, "With --update: also take out what the sources hold no more."),
-        embeddings=("", "A folder that the command embed has made, in place of sources, kind, split and dtype.", place),
-    )
-    search = cli.define(
-        approximate=(
-            "auto",
-            "Structure for approximate search; auto chooses by size, small ones are searched exactly.",
-            ["auto", "none", "inverted_lists", "hnsw"],
-        ),
-        queries=("", "TSV of language, sentence and perhaps right answers: recall, and how sure answers are.", place),
-        calibrate=(
-            "",
-            "Captioned pictures to learn from how sure answers are; default: the sources' dev.",
-            place,
-        ),
-    )
-    cli.define_trust()
+    if not flag["embeddings"] and (sources or not flag["update"]):
+        cli.need(model=flag["model"])
+    from mural_tf.search import commands
 
-    def main(sources: list[str]) -> None:
-        if not flag["embeddings"] and (sources or not flag["update"]):
-            cli.need(model=flag["model"])
-        from mural_tf.search import commands
-
-        asked = dict(queries_file=search["queries"], calibrate=search["calibrate"])
-        commands.index(names=sources, method=search["approximate"], **asked, **flag)
-
-    return main
+    commands.index(names=sources, method=approximate, queries_file=queries, **flag)
 
 
-def search_query():
+@cli.command(
+    positional=True,
+    index=("", "Folder of the index.", place),
+    model=("", "Workdir or export. Default: the model that made the index.", place),
+    images=("", "Search this folder, glob or data set, without an index.", place),
+    split=("", "Only this split of a folder of TFRecords."),
+    image=((), "An image to search with; may be repeated.", place),
+    queries=("", "TSV of language, sentence and names of right answers, to ask as well.", place),
+    filter=((), FILTER),
+    language=("", "BCP 47 code of the sentences, for fonts on the page."),
+    exact=(False, "Compare with everything, although the index is approximate."),
+    batch_size=(64, "Images encoded at a time.", 1),
+    least_precision=(0.0, "Leave out what is less sure: 0.6 answers what is right in 6 of 10 cases.", (0.0, 1.0)),
+    top=(10, "How many to show."),
+    html=("", "Write a page of the results.", place),
+    json=("", "Write the results for programs; - prints them.", place),
+    trust=cli.define_trust,
+)
+def search_query(sentences, index, model, images, language, least_precision, trust, **flag):
     """Finds images, or texts, by a sentence in any language or by an image.
 
     python -m mural_tf search query "ein roter Ballon" --index=INDEX --html=found.html
@@ -318,48 +324,30 @@ def search_query():
 
     python -m mural_tf search query "ein roter Ballon" --model=WORKDIR_OR_EXPORT --images=FOLDER --html=found.html
     """
-    flag = cli.define(
-        index=("", "Folder of the index.", place),
-        model=("", "Workdir or export. Default: the model that made the index.", place),
-        images=("", "Search this folder, glob or data set, without an index.", place),
-        split=("", "Only this split of a folder of TFRecords."),
-        image=((), "An image to search with; may be repeated.", place),
-        queries=("", "TSV of language, sentence and names of right answers, to ask as well.", place),
-        filter=((), FILTER),
-        language=("", "BCP 47 code of the sentences, for fonts on the page."),
-        exact=(False, "Compare with everything, although the index is approximate."),
-        batch_size=(64, "Images encoded at a time.", 1),
-        least_precision=(0.0, "Leave out what is less sure: 0.6 answers what is right in 6 of 10 cases.", (0.0, 1.0)),
-    )
-    shown = cli.define(
-        top=(10, "How many to show."),
-        html=("", "Write a page of the results.", place),
-        json=("", "Write the results for programs; - prints them.", place),
-    )
-    cli.define_trust()
+    cli.need(**(dict(images=images, model=model) if images else dict(index=index)))
+    if images and least_precision:
+        raise UserError("--least_precision needs an index, which knows how sure answers are: --index=INDEX.")
+    from mural_tf.search import commands
+    from mural_tf.search.items import parse_filters
+    from mural_tf.search.queries import Query, read_queries
 
-    def main(sentences: list[str]) -> None:
-        cli.need(**{name: flag[name] for name in (("images", "model") if flag["images"] else ("index",))})
-        from mural_tf.search import commands
-        from mural_tf.search.items import parse_filters
-        from mural_tf.search.queries import Query, read_queries
-
-        asked = [Query(text, flag["language"]) for text in sentences] + [Query(image=name) for name in flag["image"]]
-        asked += read_queries(flag["queries"]) if flag["queries"] else []
-        filters = parse_filters(flag["filter"])
-        if flag["images"]:
-            options = dict(split=flag["split"], batch_size=flag["batch_size"])
-            if flag["least_precision"]:
-                raise UserError("--least_precision needs an index, which knows how sure answers are: --index=INDEX.")
-            commands.search_once(flag["model"], flag["images"], asked, filters=filters, **options, **shown)
-        else:
-            options = dict(use_exact=flag["exact"], filters=filters, least_precision=flag["least_precision"])
-            commands.query(flag["index"], asked, model=flag["model"], **options, **shown)
-
-    return main
+    asked = [Query(text, language) for text in sentences] + [Query(image=name) for name in flag["image"]]
+    asked += read_queries(flag["queries"]) if flag["queries"] else []
+    common = dict(filters=parse_filters(flag["filter"]), **{name: flag[name] for name in ("top", "html", "json")})
+    if images:
+        commands.search_once(model, images, asked, split=flag["split"], batch_size=flag["batch_size"], **common)
+    else:
+        commands.query(index, asked, model=model, use_exact=flag["exact"], least_precision=least_precision, **common)
 
 
-def search_delete():
+@cli.command(
+    positional=True,
+    index=(None, "Folder of the index.", place),
+    filter=((), FILTER),
+    gone=(False, "Only images that are not there any more."),
+    dry_run=(False, "Remove nothing, only say how many it would be."),
+)
+def search_delete(names, index, filter, gone, dry_run):
     """Takes images, or texts, out of an index, without making it again.
 
     python -m mural_tf search delete shoe-17.jpg shoe-18.jpg --index=INDEX
@@ -368,71 +356,53 @@ def search_delete():
 
     What is still in the sources comes back with the next `search index --update`.
     """
-    flag = cli.define(
-        index=(None, "Folder of the index.", place),
-        filter=((), FILTER),
-        gone=(False, "Only images that are not there any more."),
-        dry_run=(False, "Remove nothing, only say how many it would be."),
-    )
+    from mural_tf.search import commands
+    from mural_tf.search.items import parse_filters
 
-    def main(names: list[str]) -> None:
-        from mural_tf.search import commands
-        from mural_tf.search.items import parse_filters
-
-        commands.remove(flag["index"], names, parse_filters(flag["filter"]), flag["gone"], flag["dry_run"])
-
-    return main
+    commands.remove(index, names, parse_filters(filter), gone, dry_run)
 
 
-def serve():
+@cli.command(
+    export=(None, "Export to serve, made by the command export.", place),
+    index=("", "Index made with the same model, searched at /search.", place),
+    host=("localhost", "Address to listen on; 0.0.0.0: every network."),
+    port=(8501, "Port to listen on; 0: any free one.", (0, 65535)),
+    poll_seconds=(10.0, "Seconds between two looks for a new version in the export; 0: never."),
+    max_batch=(64, "Rows in one run of an encoder."),
+    batch_window_ms=(2.0, "How long a request waits for others to share a run."),
+    max_rows=(1024, "Rows in one request."),
+    max_request_mb=(32.0, "Size of a request's body."),
+    max_mb_in_flight=(96.0, "Size of all bodies and answers held at once; at least twice --max_request_mb."),
+    max_values=(2_000_000, "Numbers, texts, lists and objects in one body; memory is for about 100 bytes each."),
+    max_image_megapixels=(64.0, "Pixels of an image by its header; exports take 67 at most."),
+    max_request_megapixels=(128.0, "Pixels of all images of a request; twice as many are held at once."),
+    max_waiting=(1024, "Requests that may wait for one signature."),
+    max_connections=(512, "Connections open at once."),
+    idle_timeout_s=(75.0, "How long a connection is kept without a request."),
+    body_timeout_s=(60.0, "How long a client may take to send a body, or to take an answer."),
+    request_timeout_s=(60.0, "How long a request may take from its body to its answer."),
+)
+def serve(export, index, host, port, poll_seconds, **limit):
     """Serves an export over HTTP, with TensorFlow Serving's REST paths and JSON.
 
     python -m mural_tf serve --export=exports/emoji_mural --port=8501
     """
-    flag = cli.define(
-        export=(None, "Export to serve, made by the command export.", place),
-        index=("", "Index made with the same model, searched at /search.", place),
-        host=("localhost", "Address to listen on; 0.0.0.0: every network."),
-        port=(8501, "Port to listen on; 0: any free one.", (0, 65535)),
-        poll_seconds=(10.0, "Seconds between two looks for a new version in the export; 0: never."),
+    from mural_tf.search.server.app import serve
+    from mural_tf.search.server.limits import Limits
+
+    same = ("max_batch", "max_rows", "max_values", "max_waiting", "max_connections")
+    limits = Limits(
+        **{name: limit[name] for name in same},
+        window=limit["batch_window_ms"] / 1000.0,
+        max_request_bytes=int(limit["max_request_mb"] * 2**20),
+        max_bytes_in_flight=int(limit["max_mb_in_flight"] * 2**20),
+        max_image_pixels=int(limit["max_image_megapixels"] * 10**6),
+        max_request_pixels=int(limit["max_request_megapixels"] * 10**6),
+        idle_timeout=limit["idle_timeout_s"],
+        body_timeout=limit["body_timeout_s"],
+        request_timeout=limit["request_timeout_s"],
     )
-    limit = cli.define(
-        max_batch=(64, "Rows in one run of an encoder."),
-        batch_window_ms=(2.0, "How long a request waits for others to share a run."),
-        max_rows=(1024, "Rows in one request."),
-        max_request_mb=(32.0, "Size of a request's body."),
-        max_mb_in_flight=(96.0, "Size of all bodies and answers held at once; at least twice --max_request_mb."),
-        max_values=(2_000_000, "Numbers, texts, lists and objects in one body; memory is for about 100 bytes each."),
-        max_image_megapixels=(64.0, "Pixels of an image by its header; exports take 67 at most."),
-        max_request_megapixels=(128.0, "Pixels of all images of a request; twice as many are held at once."),
-        max_waiting=(1024, "Requests that may wait for one signature."),
-        max_connections=(512, "Connections open at once."),
-        idle_timeout_s=(75.0, "How long a connection is kept without a request."),
-        body_timeout_s=(60.0, "How long a client may take to send a body, or to take an answer."),
-        request_timeout_s=(60.0, "How long a request may take from its body to its answer."),
-    )
-
-    def main(_) -> None:
-        from mural_tf.search.server.app import serve
-        from mural_tf.search.server.limits import Limits
-
-        same = ("max_batch", "max_rows", "max_values", "max_waiting", "max_connections")
-        serve(
-            **flag,
-            limits=Limits(
-                **{name: limit[name] for name in same},
-                window=limit["batch_window_ms"] / 1000.0,
-                max_request_bytes=int(limit["max_request_mb"] * 2**20),
-                max_bytes_in_flight=int(limit["max_mb_in_flight"] * 2**20),
-                max_image_pixels=int(limit["max_image_megapixels"] * 10**6),
-                max_request_pixels=int(limit["max_request_megapixels"] * 10**6),
-                idle_timeout=limit["idle_timeout_s"],
-                body_timeout=limit["body_timeout_s"],
-                request_timeout=limit["request_timeout_s"],
-            ),
-        )
-
-    return main
+    serve(export, index=index, host=host, port=port, poll_seconds=poll_seconds, limits=limits)
 
 
 @cli.command(
@@ -602,7 +572,19 @@ def convert():
     return main
 
 
-def vocabulary():
+@cli.command(
+    positional=True,
+    output=("", "The vocabulary file.", place),
+    size=(250_000, "Word pieces, reserved ones included; at most.", 8),
+    builder=("tensorflow_text", "What learns the word pieces.", ["tensorflow_text", "tokenizers"]),
+    temperature=(1.0, "A language with share p of all words counts as p^(1/temperature); inf: as any other."),
+    lower_case=(False, "Lower case; give training the same value."),
+    strip_accents=(False, "Drop non-spacing marks; give training the same value."),
+    max_words_in_memory=(20_000_000, "Distinct words that are held; about 100 bytes each.", 1),
+    workers=(2, "Processes that count; 0 counts in this one.", 0),
+    max_skipped_fraction=(0.01, "Stop when a larger share of the texts is unusable."),
+)
+def vocabulary(sources, workers, max_skipped_fraction, **flag):
     """Builds a vocabulary from any sources that can be converted, and from converted data sets.
 
     python -m mural_tf vocabulary records:data/mine opus:de-en.txt.zip --output=words.txt --size=250000
@@ -610,30 +592,14 @@ def vocabulary():
     The sources are those of `python -m mural_tf convert --list`; images are not needed. Words are counted by parallel
     workers in bounded memory, by language. See docs/data.md.
     """
-    flag = cli.define(
-        output=("", "The vocabulary file.", place),
-        size=(250_000, "Word pieces, reserved ones included; at most.", 8),
-        builder=("tensorflow_text", "What learns the word pieces.", ["tensorflow_text", "tokenizers"]),
-        temperature=(1.0, "A language with share p of all words counts as p^(1/temperature); inf: as any other."),
-        lower_case=(False, "Lower case; give training the same value."),
-        strip_accents=(False, "Drop non-spacing marks; give training the same value."),
-        max_words_in_memory=(20_000_000, "Distinct words that are held; about 100 bytes each.", 1),
-    )
-    numbers = cli.define(
-        workers=(2, "Processes that count; 0 counts in this one.", 0),
-        max_skipped_fraction=(0.01, "Stop when a larger share of the texts is unusable."),
-    )
+    if not sources or not flag["output"]:
+        raise UserError("Expected sources, KIND:PATH[,OPTION=VALUE…], and --output=FILE.")
+    from mural_tf.ingest.build_vocabulary import build_vocabulary
+    from mural_tf.ingest.convert import KINDS
+    from mural_tf.ingest.source import Settings, parse_source
 
-    def main(sources: list[str]) -> None:
-        if not sources or not flag["output"]:
-            raise UserError("Expected sources, KIND:PATH[,OPTION=VALUE…], and --output=FILE.")
-        from mural_tf.ingest.build_vocabulary import build_vocabulary
-        from mural_tf.ingest.convert import KINDS
-        from mural_tf.ingest.source import Settings, parse_source
-
-        build_vocabulary([parse_source(text, KINDS) for text in sources], settings=Settings(**numbers), **flag)
-
-    return main
+    settings = Settings(workers=workers, max_skipped_fraction=max_skipped_fraction)
+    build_vocabulary([parse_source(text, KINDS) for text in sources], settings=settings, **flag)
 
 
 @cli.command(
@@ -772,17 +738,17 @@ COMMANDS = {
     "catalogue": catalogue,
     "evaluate": evaluate,
     "export": export,
-    "embed": Command(embed, positional=True),
-    "search index": Command(search_index, positional=True),
-    "search query": Command(search_query, positional=True),
-    "search delete": Command(search_delete, positional=True),
-    "serve": Command(serve),
+    "embed": embed,
+    "search index": search_index,
+    "search query": search_query,
+    "search delete": search_delete,
+    "serve": serve,
     "analyse languages": analyse_languages,
     "analyse errors": analyse_errors,
     "analyse doctor": analyse_doctor,
     "import": import_weights,
     "convert": Command(convert, positional=True),
-    "vocabulary": Command(vocabulary, positional=True),
+    "vocabulary": vocabulary,
     "count": count,
     "features": features,
     "translate": translate,

@@ -141,10 +141,61 @@ class Request:
         views: Mapping[str, Sequence[np.ndarray]] | None = None,
         held_out: Collection[str] = (),
     ) -> list[Evaluation]:
-        """Measures image-text retrieval (see `measure_pool`), on translated captions if the protocol names some."""
+        """Encodes every image and caption once and measures retrieval on the whole pool or on parts of it.
+
+        Captions are translated first if the protocol names translations.
+
+        Args:
+          pool: what to search and to search with.
+          name: first part of the keys, if there are no views.
+          groups: group -> languages, for group means.
+          views: name -> parts, each the image numbers of one smaller pool; a view's numbers are means over its parts.
+            MS-COCO 1K is a view of five parts.
+          held_out: ids of images whose captions are measured once more, apart from the others: see `HELD_OUT`.
+
+        Returns:
+          One evaluation for each view.
+
+        Raises:
+          UserError: a language that the pool does not hold (said before any image is encoded), no image that
+            can be read, or a larger share missing than the protocol's `max_missing`.
+        """
         if self.protocol.translations:
             translate_pool(pool, self.protocol.translations, self.protocol.max_missing)
-        return measure_pool(self, pool, name, groups, views, held_out)
+        embedder, progress = self.embedder, self.progress
+        chosen = choose_languages(pool, self.languages)
+        wanted = sorted({owner for language in chosen for owner in pool.owners[language]})
+        images, kept = self.encode(pool.read(wanted))
+        ids = list(pool.image_numbers)
+        missing = [ids[number] for number in np.delete(np.array(wanted), kept)]
+        missing_notes = check_missing(missing, len(wanted), pool.where, self.protocol.max_missing)
+        place = np.full(len(pool.image_numbers), -1)
+        place[np.array(wanted)[kept]] = np.arange(len(kept))
+
+        views = views or {name: [np.arange(len(place))]}
+        results = {view: Evaluation(view, self.split, "", {}, {}) for view in views}
+        for language in tqdm(chosen, desc="Evaluating", unit="language", disable=not progress):
+            owners = place[pool.owners[language]]
+            texts = [text for text, owner in zip(pool.texts[language], owners) if owner >= 0]
+            owners = owners[owners >= 0]
+            if not texts:  # its only images cannot be read
+                continue
+            said = {"language": language} if getattr(embedder, "takes_languages", False) else {}
+            text_embeddings = embedder.encode_text(texts, batch_size=self.batch_size, progress=False, **said)
+            for view, parts in views.items():
+                places = [place[part] for part in parts]
+                _measure_view(results[view], language, images, text_embeddings, owners, texts, places)
+                marked = np.isin(owners, place[[pool.image_numbers[i] for i in held_out if i in pool.image_numbers]])
+                if marked.any():
+                    recall = _recall_of(images[np.unique(owners)], text_embeddings, owners, marked)
+                    results[view].metrics[f"{view}/{language}/{HELD_OUT}"] = recall
+        for view, result in results.items():
+            add_groups(result, groups or {})
+            if all(f"{view}/{language}/{HELD_OUT}" in result.metrics for language in result.sizes):
+                add_groups(result, groups or {}, HELD_OUT)
+            result.notes = [*missing_notes, *pool.notes, *result.notes]
+            result.protocol = _protocol(len(kept), len(wanted), pool.empty, result.sizes, len(views[view]))
+        return list(results.values())
 
     def measure_records(self, name: str) -> list[Evaluation]:
         """Measures image-text retrieval on a folder of image-text TFRecords."""
@@ -200,73 +251,12 @@ def measure_retrieval(
     Recalls are in percent, ranks count from 1. Keys: `<name>/<language>/image_to_text/recall@1`, `@5`, `@10`,
     `.../mean_rank`, `.../median_rank`, the same for `text_to_image`, `<name>/<language>/mean_recall`,
     `<name>/<group>/mean_recall` and `<name>/all/mean_recall`. Arguments are as in `Request`, `name` begins the keys;
-    raises as `measure_pool`.
+    raises as `Request.measure`.
     """
     protocol = default_protocol()
     protocol.max_missing = 1.0
     request = Request(embedder, as_path(data_dir), split, protocol, tuple(languages or ()), batch_size)
     return request.measure_records(name)[0]
-
-
-def measure_pool(
-    request: Request,
-    pool: CaptionedImages,
-    name: str,
-    groups: Mapping[str, Sequence[str]] | None = None,
-    views: Mapping[str, Sequence[np.ndarray]] | None = None,
-    held_out: Collection[str] = (),
-) -> list[Evaluation]:
-    """Encodes every image and caption once and measures retrieval on the whole pool or on parts of it.
-
-    Args:
-      request: the `Request`: with which model, in which languages (none: all that the pool holds).
-      pool: what to search and to search with.
-      name: first part of the keys, if there are no views.
-      groups: group -> languages, for group means.
-      views: name -> parts, each the image numbers of one smaller pool; a view's numbers are means over its parts.
-        MS-COCO 1K is a view of five parts.
-      held_out: ids of images whose captions are measured once more, apart from the others: see `HELD_OUT`.
-
-    Returns:
-      One evaluation for each view.
-
-    Raises:
-      UserError: a language that the pool does not hold (said before any image is encoded), no image that
-        can be read, or a larger share missing than the protocol's `max_missing`.
-    """
-    embedder, progress = request.embedder, request.progress
-    chosen = choose_languages(pool, request.languages)
-    wanted = sorted({owner for language in chosen for owner in pool.owners[language]})
-    images, kept = request.encode(pool.read(wanted))
-    ids = list(pool.image_numbers)
-    missing = [ids[number] for number in np.delete(np.array(wanted), kept)]
-    missing_notes = check_missing(missing, len(wanted), pool.where, request.protocol.max_missing)
-    place = np.full(len(pool.image_numbers), -1)
-    place[np.array(wanted)[kept]] = np.arange(len(kept))
-
-    views = views or {name: [np.arange(len(place))]}
-    results = {view: Evaluation(view, request.split, "", {}, {}) for view in views}
-    for language in tqdm(chosen, desc="Evaluating", unit="language", disable=not progress):
-        owners = place[pool.owners[language]]
-        texts = [text for text, owner in zip(pool.texts[language], owners) if owner >= 0]
-        owners = owners[owners >= 0]
-        if not texts:  # its only images cannot be read
-            continue
-        said = {"language": language} if getattr(embedder, "takes_languages", False) else {}
-        text_embeddings = embedder.encode_text(texts, batch_size=request.batch_size, progress=False, **said)
-        for view, parts in views.items():
-            _measure_view(results[view], language, images, text_embeddings, owners, texts, [place[p] for p in parts])
-            marked = np.isin(owners, place[[pool.image_numbers[i] for i in held_out if i in pool.image_numbers]])
-            if marked.any():
-                recall = _recall_of(images[np.unique(owners)], text_embeddings, owners, marked)
-                results[view].metrics[f"{view}/{language}/{HELD_OUT}"] = recall
-    for view, result in results.items():
-        add_groups(result, groups or {})
-        if all(f"{view}/{language}/{HELD_OUT}" in result.metrics for language in result.sizes):
-            add_groups(result, groups or {}, HELD_OUT)
-        result.notes = [*missing_notes, *pool.notes, *result.notes]
-        result.protocol = _protocol(len(kept), len(wanted), pool.empty, result.sizes, len(views[view]))
-    return list(results.values())
 
 
 def choose_languages(pool: CaptionedImages, languages: Sequence[str] | None) -> list[str]:

@@ -24,7 +24,6 @@ from mural_tf.models import build_model, mount
 from mural_tf.models.etcl import Etcl
 from mural_tf.runs.finetune import _with_source_architecture
 from mural_tf.training.checkpoints import restore_for_inference, training_checkpoints
-from mural_tf.training.fit import compile_model
 
 
 def triple_losses(
@@ -98,13 +97,6 @@ def test_every_term_reaches_both_of_its_sides():
     assert all(np.abs(gradient).max() > 1e-3 for gradient in tape.gradient(image_text, [image, a, b]))
     to_image, *to_texts = tape.gradient(text_text, [image, a, b])
     assert to_image is None and all(np.abs(gradient).max() > 1e-3 for gradient in to_texts)
-
-
-def build(config):
-    keras.utils.set_random_seed(0)
-    model = build_model(config, toy_data.toy_tokenizer().vocabulary_size)
-    compile_model(model, config)
-    return model
 
 
 @pytest.fixture

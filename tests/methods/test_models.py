@@ -7,22 +7,8 @@ import tensorflow as tf
 import toy_data
 from contract import losses_of
 
-from mural_tf.backend import keras
 from mural_tf.errors import UserError
 from mural_tf.models import build_model
-from mural_tf.training.fit import compile_model
-
-
-def build(config):
-    keras.utils.set_random_seed(0)
-    model = build_model(config, toy_data.toy_tokenizer().vocabulary_size)
-    compile_model(model, config)
-    return model
-
-
-@pytest.fixture
-def config(tmp_path):
-    return toy_data.toy_config(toy_data.write_toy_data(tmp_path))
 
 
 def test_loss_is_eq_1():

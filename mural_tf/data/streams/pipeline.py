@@ -109,12 +109,6 @@ def batch_size(config: ConfigDict, stream: str) -> int:
     return config.train[stream_class(stream).batch_field]
 
 
-def items_in_batch(config: ConfigDict, stream: str) -> int:
-    """Returns how many items, such as images with their texts, of a stream a global batch holds."""
-    kind = stream_class(stream)
-    return kind.items_of(batch_size(config, stream), _own_fields(config, kind))
-
-
 def stream_sources(data: ConfigDict, stream: str) -> list[tuple[Source, list[str]]]:
     """Returns the sources that have items of a stream, as `sources_of` those of a kind of records; raises as that."""
     return sources_of(data, stream_class(stream).kind(data))

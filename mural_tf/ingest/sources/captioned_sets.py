@@ -22,8 +22,6 @@ from mural_tf.ingest.sources.img2dataset import TYPICAL_IMAGE, CaptionedImages, 
 from mural_tf.text_files import MOST_PARTS, Unit
 
 RECORD_SPLITS = {"val": "dev"}  # what the project calls the splits of others; the rest keep their names
-
-
 BYTES_FOR_AN_IMAGE = 600  # in the JSON and text files of such sets, for all captions of an image
 
 
