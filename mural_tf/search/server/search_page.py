@@ -209,8 +209,8 @@ def search_routes(
 ) -> list:
     """Returns the routes of the search page, for `create_app(…, extra_routes=…)`.
 
-    The functions run in a thread, one search at a time, so that other requests go on; thumbnails have threads of their
-    own.
+    Sentences are answered in a thread, one at a time, so that other requests go on, and pictures in another, because
+    one may take seconds; thumbnails have threads of their own.
 
     Args:
       index: from `mural_tf.search.index.load_index`.
@@ -226,7 +226,7 @@ def search_routes(
     from aiohttp import web  # only now: the functions above serve others too
 
     served, limits = ServedIndex(index, embedder, languages, folder), limits or Limits()
-    searching = concurrent.futures.ThreadPoolExecutor(1, "search")
+    sentences, pictures = (concurrent.futures.ThreadPoolExecutor(1, name) for name in ("sentences", "pictures"))
     in_flight = Budget(limits.max_bytes_in_flight, "bytes")
 
     async def show(request: web.Request) -> web.Response:
@@ -243,7 +243,7 @@ def search_routes(
             return answer(served.index, embedder, picture=picture, **asked)
 
         try:
-            found = await _in_thread(searching, ask)
+            found = await _in_thread(pictures if picture else sentences, ask)
         except UserError:  # of whoever runs the server: a damaged index, and where it lies
             raise
         except ValueError as error:
@@ -252,7 +252,7 @@ def search_routes(
 
     async def show_answer_to_picture(request: web.Request) -> web.Response:
         with in_flight.share() as grow:
-            picture = bytes(await read_body(request, limits, grow))
+            picture = bytes((await read_body(request, limits, grow))[0])
             pixels = await _in_thread(None, claimed_pixels, [picture], limits)
             if not pixels[0]:
                 raise BadRequest("The body is not a picture: expected a JPEG, PNG or WebP.")
