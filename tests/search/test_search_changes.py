@@ -107,7 +107,9 @@ def test_a_data_set_has_a_file_of_fields(data, kind):
     assert [item.fields for item in found if item.name == "red.png"] == [{"brand": "acme"}]
     assert [item.fields for item in found if item.name == "blue.png"] == [{"brand": "zeta"}]  # nothing is no field
     assert not any(item.fields for item in found if item.name == "violet.png")
-    write_fields(data, {"violet.png": {"brand": "new"}})
+    lines = [("violet.png", "old"), ("blue.png", "other"), ("violet.png", "new")]  # of one id the last counts
+    lines = [json.dumps({"image_id": name, "fields": {"brand": brand}}) for name, brand in lines]
+    (data / FIELDS).write_text("\n".join(lines), encoding="utf-8")
     found = {item.name: item.fields for item, _ in collect.find(kind, [str(data)])}
     assert found["violet.png"] == {"brand": "new"} and not found["red.png"]
 
@@ -130,7 +132,9 @@ def test_filters_narrow_and_add():
     of_rows = [{"brand": "acme", "color": "red"}, {"brand": "zeta", "color": "red"}, {"brand": "acme"}, {},
                *({name: value} for name, value in OTHER)]  # fmt: skip
     rows = ItemTable([Item(f'red.png "brand": "acme" {n}', captions=(("en", '"brand": "acme"'),), fields=of_row)
-                      for n, of_row in enumerate(of_rows)])  # fmt: skip
+                      for n, of_row in enumerate(of_rows)]
+                     + [Item("brand=acme"), Item("acme", captions=(("brand", "acme"),), fields={"shade": "acme"}),
+                        Item("brand", language="acme", fields={"acme": "brand", "color": "brand=acme"})])  # fmt: skip
 
     def found(*texts):
         return rows.rows_with(parse_filters(texts)).tolist()

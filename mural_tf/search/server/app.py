@@ -20,6 +20,7 @@ import contextlib
 import gc
 import json
 import pathlib
+import re
 import signal
 import socket
 import sys
@@ -78,6 +79,7 @@ PREDICT: web.AppKey[Predict] = web.AppKey("predict", object)
 SMALL_BODY = 2**16  # bytes; larger ones are parsed in a thread, one at a time, so that other requests go on
 MANY_VALUES = 10**5  # in a body; those that hold more wait for each other only
 CLIENT_LEFT = 499  # as nginx counts it; nobody reads the answer
+PAIR = re.compile("[a-z]{2,3}-[a-z]{2,3}")  # cs-en; not pt-BR, zh-Hant
 LAST_WORDS = 1.0  # seconds that a refused client has to read why
 
 # The graph's own words for what a request may get wrong.
@@ -121,8 +123,10 @@ def _listen(host: str, port: int) -> socket.socket:
 
 def _search_routes(export: str | pathlib.Path, index: str | pathlib.Path, limits: Limits) -> list[web.RouteDef]:
     card = newest_description(as_path(export)) / MODEL_CARD
-    languages = json_field(read_json(card), "training_data.languages", list[str], card)
-    return search_routes(load_index(index), load(export), languages, limits=limits, folder=index)
+    listed = json_field(read_json(card), "training_data.languages", list[str], card)
+    # Some are pairs of languages that translations were in.
+    languages = {name for code in listed for name in (code.split("-") if PAIR.fullmatch(code) else [code])}
+    return search_routes(load_index(index), load(export), sorted(languages), limits=limits, folder=index)
 
 
 def run(app: web.Application, listener: socket.socket, limits: Limits, greeting: str) -> None:
@@ -132,8 +136,8 @@ def run(app: web.Application, listener: socket.socket, limits: Limits, greeting:
     """
     # The loop waits for Python's lock after every read and write; by default, 5 ms wherever a thread parses a body.
     sys.setswitchinterval(0.0005)
-    # The lists of a large body make Python look for garbage, among all of TensorFlow's objects: nothing else runs for up
-    # to a second. What is loaded by now is not looked at.
+    # The lists of a large body make Python look for garbage, among all of TensorFlow's objects: nothing else runs for a
+    # part of a second. What is loaded by now is not looked at.
     gc.freeze()
 
     async def main() -> None:

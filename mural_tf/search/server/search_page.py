@@ -149,6 +149,7 @@ def thumbnail(index: Index, row: int, side: int = SIDE) -> bytes:
 
 
 DEFAULT_RESULTS = 20
+ASKED = ("sentence", "like", "k", "filter", "language", "least_precision")
 # A row's picture is another one when the index has changed; the page's addresses of thumbnails change with it.
 CACHED = {"Cache-Control": "private, max-age=3600"}
 
@@ -279,6 +280,11 @@ def search_routes(
 
 def _asked(query: Mapping[str, str]) -> dict[str, object]:
     """Returns what a request asks, as arguments of `answer`; raises `BadRequest`."""
+    unknown = sorted(set(query) - set(ASKED))
+    if unknown:
+        raise BadRequest(f"Nothing is known of {unknown[0]!r}; a search takes {', '.join(ASKED)}.")
+    if query.get("sentence") and "like" in query:
+        raise BadRequest("Give a sentence, or a row that results shall be like; not both.")
     try:
         asked = {"filters": parse_filters(query.getall("filter", []))}
     except UserError as error:
