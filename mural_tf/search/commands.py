@@ -90,6 +90,8 @@ def index(
         print(f"{made.count:,} {made.kind} in {shown(folder)}, made by {made.model.describe()}.")
         if made.skipped:
             print(f"{made.skipped:,} could not be read: see {shown(folder)}/{SKIPPED}.", file=sys.stderr)
+        if made.gone:
+            print(f"{made.gone:,} of them are in the sources no more; --prune takes them out.")
         _approximate(made, embedder, folder, method, given)
         answered = [one for one in given if one.right]
         if made.kind == IMAGES and (made.confidence is None or calibrate or answered):

@@ -132,6 +132,7 @@ class Index:
       skipped: how many images could not be read.
       removed: int64, rising: rows that no search finds.
       created: when it was made or updated, "" in memory.
+      gone: how many rows the update that has just been had kept although no source holds them any more.
       confidence: a `Confidence`, or None: nothing is known about how sure answers are.
     """
 
@@ -152,7 +153,7 @@ class Index:
         self.table = items if isinstance(items, ItemTable) else ItemTable(items)
         self.items = Names(self.table)
         self.embeddings, self.model, self.kind = embeddings, model, kind
-        self.approximate, self.skipped, self.created = approximate_index, skipped, created
+        self.approximate, self.skipped, self.created, self.gone = approximate_index, skipped, created, 0
         self.removed = self.table.removed() if removed is None else removed
         self._find = functools.lru_cache(maxsize=8)(self.table.rows_with)
         self.confidence: confidence.Confidence | None = None

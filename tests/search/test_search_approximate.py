@@ -113,6 +113,7 @@ def test_the_effort_suits_the_worst_language():
 def test_parameters_follow_the_size():
     assert approximate.choose(1000) is None and approximate.choose(1, HNSW) is None
     assert approximate.choose(10**7, "none") is None
+    assert approximate.choose(50_000) is None
     assert approximate.choose(10**5).method == HNSW and approximate.choose(10**7).method == LISTS
     # 4 sqrt(10^6) = 4000, nearest power of two 4096
     assert approximate.choose(10**6, LISTS) == Parameters(LISTS, 4096)

@@ -259,7 +259,8 @@ def test_pruning_takes_out_what_the_sources_hold_no_more(table, made, monkeypatc
     after = update(table, made, prune=True, part=1)
     assert sorted(after.items) == ["blue.png", "red.png", "violet.png", "yellow.png"]
     table.write_text("\n".join(TABLE[:3]), encoding="utf-8")
-    assert sorted(update(table, made).items) == sorted(after.items)
+    kept = update(table, made)
+    assert sorted(kept.items) == sorted(after.items) and kept.gone == 2
     encoder = ColorEmbedder()
     assert sorted(update(table, made, encoder, prune=True).items) == ["blue.png", "red.png"] and not encoder.encoded
     with pytest.raises(UserError, match="it needs --update"):
@@ -271,7 +272,11 @@ def test_the_command_updates_from_what_the_index_was_made_of(table, made, monkey
     (table.parent / "yellow.png").write_bytes(png((250, 250, 0)))
     table.write_text("\n".join([*TABLE, "yellow.png"]), encoding="utf-8")
     commands.index([], str(made), update=True)
-    assert "5 images in" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "5 images in" in printed and "no more" not in printed
+    table.write_text("\n".join(TABLE), encoding="utf-8")
+    commands.index([], str(made), update=True)
+    assert "1 of them are in the sources no more; --prune takes them out." in capsys.readouterr().out
     with pytest.raises(UserError, match="is not an index"):
         commands.index([], str(table.parent), update=True)
 

@@ -164,7 +164,8 @@ async def use_the_page(url, tmp_path):
         await page.until(f"document.querySelector('#status').innerText === '{nothing}'")
         await page.look("window.fetch = () => Promise.reject(new TypeError('Failed to fetch'))")
         await page.type(SENTENCE, "red")
-        await page.until("document.querySelector('#status').innerText.startsWith('No answer: the server does not answer')")
+        no_answer = "No answer: the server does not answer"
+        await page.until(f"document.querySelector('#status').innerText.startsWith('{no_answer}')")
 
 
 def webp(color):
