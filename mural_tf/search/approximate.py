@@ -40,8 +40,8 @@ from mural_tf.search.items import IMAGES, read_image
 
 FILE, REPORT = "approximate.faiss", "recall.json"
 LISTS, HNSW = "inverted_lists", "hnsw"
-# Items up to which an exact search takes about ten milliseconds. There "auto" builds nothing: a structure would save some
-# of them, and be built again with every update.
+# Items up to which an exact search takes about ten milliseconds. There "auto" builds nothing: a structure would save
+# some of them, and be built again with every update.
 SMALL = 50_000
 LARGE = 500_000  # with more items "auto" takes inverted lists: a graph takes longer to build
 SMALLEST_LIST = 39  # vectors in a cell on average, the fewest that faiss's k-means takes without a warning
