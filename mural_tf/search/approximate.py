@@ -15,10 +15,8 @@ structure was built on, and sentences of one language elsewhere than another's. 
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import dataclasses
-import heapq
 import itertools
 import json
 import logging
@@ -26,8 +24,7 @@ import math
 import mmap
 import os
 import pathlib
-import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -257,7 +254,6 @@ def import_faiss():
 
 K = 10
 TARGET = 0.95
-TOGETHER = 20  # queries that are measured together: the system maps 100 kB and more around each of their candidates
 ENOUGH = 20  # groups of at least as many queries take part in the choice of the effort
 
 
@@ -314,7 +310,11 @@ def choose_effort(
     tried, measured = [], {}
     for effort in approximate.parameters.efforts:
         approximate.effort = effort
-        measured = {name: _measure(approximate, embeddings, group, truth[name]) for name, group in groups.items()}
+        measured = {}
+        for name, group in groups.items():
+            found = group.others(*approximate.search(group.vectors, group.wanted, embeddings))
+            measured[name] = recall(found, truth[name])
+            forget(embeddings)
         worst = min(choosing, key=measured.get)
         recalls = {name: round(value, 4) for name, value in measured.items()}
         tried.append({"effort": effort, "worst": worst, "recall": recalls})
@@ -327,14 +327,6 @@ def choose_effort(
         "groups": {name: {"queries": len(group.vectors), "recall": recalls[name]} for name, group in groups.items()},
         "tried": tried,
     }
-
-
-def _measure(approximate: ApproximateIndex, embeddings: np.ndarray, group: Group, truth: np.ndarray) -> float:
-    found = []
-    for begin in range(0, len(group.vectors), TOGETHER):
-        found.append(approximate.search(group.vectors[begin : begin + TOGETHER], group.wanted, embeddings))
-        forget(embeddings)
-    return recall(group.others(*map(np.concatenate, zip(*found))), truth)
 
 
 def to_lines(report: Mapping, approximate: ApproximateIndex) -> list[str]:
@@ -360,19 +352,15 @@ def collect_queries(index, embedder, queries: Sequence = (), per_group: int = PE
     In an index of images the images ask for their neighbours, and captions from the records and `queries` for images;
     in one of texts, texts ask for their neighbours, and the images they describe for texts.
     """
-    rows: dict[str, list[int]] = collections.defaultdict(list)
-    texts: dict[str, list[str]] = collections.defaultdict(list)
+    rows, texts = {}, {}
     if index.kind == IMAGES:
-        rows["image"] = _sample(range(len(index)), per_group)
-        texts = _sample_texts((caption for item in index.table for caption in item.captions), per_group)
+        rows["image"] = _sample(np.arange(len(index)), per_group)
+        texts = {_name(language): found for language, found in index.table.captions(per_group).items()}
     else:
-        by_language = collections.defaultdict(list)
-        for row, item in enumerate(index.table):
-            by_language[_name(item.language)].append(row)
-        rows = {name: _sample(own, per_group) for name, own in by_language.items()}
+        rows = {_name(language): _sample(own, per_group) for language, own in index.table.rows_by_language().items()}
     for query in queries:
-        texts[_name(query.language)].append(query.text)
-    groups = {name: Group(np.asarray(index.embeddings[own], np.float32), np.array(own)) for name, own in rows.items()}
+        texts.setdefault(_name(query.language), []).append(query.text)
+    groups = {name: Group(np.asarray(index.embeddings[own], np.float32), own) for name, own in rows.items()}
     for name, sentences in sorted(texts.items()):
         groups[f"{name} (given)" if name in groups else name] = Group(embedder.encode_text(sentences))
     if index.kind != IMAGES:
@@ -386,28 +374,14 @@ def _name(language: str) -> str:
     return f"text/{language}" if language else "text"
 
 
-def _sample(rows: Sequence[int], count: int) -> list[int]:
+def _sample(rows: np.ndarray, count: int) -> np.ndarray:
     """Returns up to `count` of the rows, spread evenly."""
-    if len(rows) <= count:
-        return list(rows)
-    return [rows[i * len(rows) // count] for i in range(count)]
-
-
-def _sample_texts(captions: Iterable[tuple[str, str]], count: int) -> dict[str, list[str]]:
-    """Returns up to `count` texts per language: those with the smallest checksums, whatever their order."""
-    kept: dict[str, set[tuple[int, str]]] = collections.defaultdict(set)
-    for language, text in captions:
-        entries = kept[_name(language)]
-        entries.add((-zlib.crc32(text.encode("utf-8", "replace")), text))
-        if len(entries) > 100 * count:
-            kept[_name(language)] = set(heapq.nlargest(count, entries))
-    chosen = {name: sorted(text for _, text in heapq.nlargest(count, entries)) for name, entries in kept.items()}
-    return collections.defaultdict(list, chosen)
+    return rows[np.linspace(0, len(rows) - 1, min(len(rows), count), dtype=np.int64)]
 
 
 def _described_images(index, count: int) -> list[bytes]:
     """Returns the distinct images that a sample of the texts describes, as far as they can be read."""
-    items = [index.describe(row) for row in _sample(range(len(index)), 4 * count)]
+    items = [index.describe(row) for row in _sample(np.arange(len(index)), 4 * count)]
     distinct = {(item.path, item.offset): item for item in items if item.has_image}
     images = []
     for item in itertools.islice(distinct.values(), count):
