@@ -7,6 +7,8 @@
    of length 1) or a JSON error with 4xx or 503.
 2. Four bodies of 28 MB of tiny values and one whose 64 images claim 67 million pixels each, again and again, beside a
    client that keeps asking for a text: its answers are right, and memory is at most 1.5 times that of before + 256 MiB.
+3. The same beside eight clients with the largest requests that are allowed: a text of 20 MB, 1,024 rows, 62 million
+   pixels as PNG and as WebP, two of each.
 
 At the end the server is well, ends on SIGTERM, and has no stack trace in its log.
 """
@@ -181,6 +183,18 @@ def large_bodies() -> list[bytes]:
     return [*(post(TEXT, body) for body in (*rows, columns)), post(IMAGE, json.dumps(images).encode())]
 
 
+def allowed_bodies() -> list[bytes]:
+    """The largest requests that a server answers by default."""
+    picture, encoded = Image.new("RGB", (7900, 7900), (3, 90, 200)), []
+    for kind in ("PNG", "WEBP"):
+        buffer = io.BytesIO()
+        picture.save(buffer, kind)
+        encoded.append({"b64": base64.b64encode(buffer.getvalue()).decode()})
+    texts = ["a red heart " * (20 * 10**6 // 12)], ["a red heart"] * 1024
+    rows = [(TEXT, found) for found in texts] + [(IMAGE, [data]) for data in encoded]
+    return 2 * [post(path, json.dumps({"instances": found}).encode()) for path, found in rows]
+
+
 def attack(port: int, pid: int, seconds: float, bodies: list[bytes]) -> tuple[dict, np.ndarray, list[str], float]:
     """Returns {status of an attack: count}, seconds of each good request, what went wrong, the most memory."""
     counts, times, wrong, most, end = collections.Counter(), [], [], 0.0, time.perf_counter() + seconds
@@ -240,7 +254,8 @@ def main() -> None:
         counts, wrong = fuzz(port, range(arguments.seed, arguments.seed + arguments.count))
         print(f"{arguments.count} damaged requests: {dict(counts)}; {len(wrong)} wrong answers")
         idle = resident(process.pid)
-        for name, bodies in (("alone", []), ("beside the attack", large_bodies())):
+        attacks = {"beside the attack": large_bodies(), "beside what is allowed": allowed_bodies()}
+        for name, bodies in {"alone": [], **attacks}.items():
             counts, times, problems, most = attack(port, process.pid, arguments.seconds, bodies)
             p50, p99 = 1000 * np.percentile(times, [50, 99])
             print(f"{name}: {len(times)} texts, p50 {p50:.0f} ms, p99 {p99:.0f} ms, {len(problems)} wrong")
