@@ -302,7 +302,7 @@ class Server:
                 check_read(pixels)
             images = np.where(pixels, images, b"")
             if any(map(is_foreign, images)):
-                async with self._decoding[self.limits.is_large(len(images), pixels.sum())]:
+                async with self._decoding[self.limits.is_large(len(images), int(pixels.sum()))]:
                     images = await _in_thread(decodable, images)
             outputs = await model.run(signature, {**inputs, IMAGES: images}, pixels)
         if on_error == RAISE:
