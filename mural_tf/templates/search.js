@@ -119,9 +119,11 @@ async function ask(state, scroll) {
     return;
   }
   status.textContent = "Searching …";
+  results.style.opacity = further ? 1 : 0.4; // what is there answers another question
   try {
     const body = await fetchAnswer(state);
     if (mine !== answers) return;
+    results.style.opacity = 1;
     current.index = body.index;
     if (!further) results.replaceChildren();
     results.append(...body.hits.slice(results.children.length).map(result));
@@ -132,6 +134,7 @@ async function ask(state, scroll) {
     if (scroll !== undefined) scrollTo(0, scroll);
   } catch (error) {
     if (mine !== answers) return;
+    results.style.opacity = 1;
     results.replaceChildren();
     status.textContent = "No answer: " + error.message;
   }
