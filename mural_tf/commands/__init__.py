@@ -264,7 +264,7 @@ def embed(named, input, model, output, restart, trust, **settings):
     approximate=(
         "auto",
         "Structure for approximate search; auto chooses by size, small ones are searched exactly.",
-        ["auto", "none", "inverted_lists", "hnsw"],
+        ["auto", "none", "inverted_lists"],
     ),
     queries=("", "TSV of language, sentence and perhaps right answers: recall, and how sure answers are.", place),
     calibrate=(

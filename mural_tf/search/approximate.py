@@ -1,12 +1,8 @@
 """Approximate search with faiss: a few candidates are found by compressed vectors, then scored exactly.
 
-Two structures, both over 8-bit codes of the vectors (a quarter of float32):
-
-- inverted lists: k-means cells, of which each query visits the closest `effort` (faiss's `nprobe`);
-- hnsw (Malkov and Yashunin, 2018): a graph of neighbours, walked with a queue of length `effort` (`efSearch`).
-
-The candidates, four times as many as asked for, are scored again with the stored vectors: scores are exact, and only
-the candidates approximate.
+Inverted lists over 8-bit codes of the vectors (a quarter of float32): k-means cells, of which each query visits the
+closest `effort` (faiss's `nprobe`). The candidates, four times as many as asked for, are scored again with the stored
+vectors: scores are exact, and only the candidates approximate.
 
 What recall an `effort` gives is measured for every kind of query separately. An index that finds nearly all neighbours
 of an image's vector may miss those of a sentence's: sentences lie elsewhere in the space than the images that the
@@ -36,11 +32,10 @@ from mural_tf.metrics import top_k
 from mural_tf.search.items import IMAGES, read_image
 
 FILE, REPORT = "approximate.faiss", "recall.json"
-LISTS, HNSW = "inverted_lists", "hnsw"
+LISTS = "inverted_lists"
 # Items up to which an exact search takes about ten milliseconds. There "auto" builds nothing: a structure would save
 # some of them, and be built again with every update.
 SMALL = 50_000
-LARGE = 500_000  # with more items "auto" takes inverted lists: a graph takes longer to build
 SMALLEST_LIST = 39  # vectors in a cell on average, the fewest that faiss's k-means takes without a warning
 TRAINING_PER_LIST = 64  # vectors that k-means sees per cell; faiss advises up to 256
 OVERSAMPLING = 4  # candidates scored again per result
@@ -48,43 +43,23 @@ BLOCK = 65_536  # vectors added at a time
 SAMPLED = 1024  # vectors of the sample read at a time: the system maps 64 kB around each
 
 
-@dataclasses.dataclass(frozen=True)
-class Parameters:
-    """`size`: cells of inverted lists, or links per node of a graph. `construction`: the graph's queue while built."""
+def choose(count: int, method: str = "auto") -> int | None:
+    """Returns how many cells suit an index of `count` vectors, None where exact search is best.
 
-    method: str
-    size: int
-    construction: int = 0
+    They are the power of two nearest to 4 sqrt(count), as in faiss's guidelines, fewer for small indexes.
 
-    @property
-    def efforts(self) -> list[int]:
-        """The values of `effort` to try, rising: powers of two times the first one, and the middle between them.
-
-        Those of inverted lists end with all cells; those of a graph begin with the candidates of ten results, because a
-        queue cannot be shorter than the result.
-        """
-        first, last = (1, self.size) if self.method == LISTS else (10 * OVERSAMPLING, 5120)
-        doubled = [first << i for i in range(int(math.log2(last / first)) + 1)]
-        return sorted({*doubled, *(effort * 3 // 2 for effort in doubled[:-1])})
-
-
-def choose(count: int, method: str = "auto") -> Parameters | None:
-    """Returns parameters for an index of `count` vectors, None where exact search is best.
-
-    Cells are the power of two nearest to 4 sqrt(count), as in faiss's guidelines, fewer for small indexes; a
-    graph has 32 links per node.
-    Raises `UserError` for fewer vectors than inverted lists can be learnt from.
-
-    `method`: "none", "auto", `LISTS` or `HNSW`.
+    `method`: "none", "auto" or `LISTS`.
     """
     if method == "none" or count < 2 or (method == "auto" and count <= SMALL):
         return None
-    if method == HNSW or (method == "auto" and count < LARGE):
-        return Parameters(HNSW, 32, 100)
-    if count < 1000:
-        raise UserError(f"{count} items are too few for inverted lists (1,000): search them exactly.")
-    most = math.floor(math.log2(count / SMALLEST_LIST))
-    return Parameters(LISTS, 2 ** min(most, round(math.log2(4 * math.sqrt(count)))))
+    most = math.floor(math.log2(max(1, count / SMALLEST_LIST)))
+    return 2 ** min(most, round(math.log2(4 * math.sqrt(count))))
+
+
+def efforts(cells: int) -> list[int]:
+    """Returns the values of `effort` to try, rising to all cells: powers of two, and the middle between them."""
+    doubled = [1 << i for i in range(cells.bit_length())]
+    return sorted({*doubled, *(effort * 3 // 2 for effort in doubled[:-1])})
 
 
 @dataclasses.dataclass
@@ -93,12 +68,12 @@ class ApproximateIndex:
 
     Attributes:
       index: of faiss.
-      parameters: how it was built.
-      effort: cells visited, or length of the queue.
+      cells: how many it has.
+      effort: cells visited.
     """
 
     index: Any
-    parameters: Parameters
+    cells: int
     effort: int
 
     def search(
@@ -120,7 +95,7 @@ class ApproximateIndex:
             return exact(vectors, embeddings, k, among)
         k = min(k, count)
         candidates = min(OVERSAMPLING * k, count)
-        parameters = self._search_parameters(candidates, len(embeddings), among)
+        parameters = self._search_parameters(len(embeddings), among)
         _, rows = self.index.search(vectors, candidates, params=parameters)  # [Q, C]
         scores = np.empty(rows.shape, np.float32)
         for query, found in enumerate(rows):
@@ -133,7 +108,7 @@ class ApproximateIndex:
             scores[lacking], rows[lacking] = exact(vectors[lacking], embeddings, k, among)
         return scores, rows
 
-    def _search_parameters(self, candidates: int, count: int, among: np.ndarray | None):
+    def _search_parameters(self, count: int, among: np.ndarray | None):
         faiss = import_faiss()
         effort, only = self.effort, {}
         if among is not None:
@@ -142,9 +117,7 @@ class ApproximateIndex:
             wanted = np.zeros(count, bool)
             wanted[among] = True
             only["sel"] = faiss.IDSelectorBitmap(np.packbits(wanted, bitorder="little"))
-        if self.parameters.method == LISTS:
-            return faiss.SearchParametersIVF(nprobe=min(effort, self.parameters.size), **only)
-        return faiss.SearchParametersHNSW(efSearch=max(effort, candidates), **only)
+        return faiss.SearchParametersIVF(nprobe=min(effort, self.cells), **only)
 
 
 def exact(
@@ -177,23 +150,16 @@ def forget(array: np.ndarray) -> None:
         mapped.madvise(mmap.MADV_DONTNEED)
 
 
-def build(embeddings: np.ndarray, parameters: Parameters, progress: bool = False) -> ApproximateIndex:
+def build(embeddings: np.ndarray, cells: int, progress: bool = False) -> ApproximateIndex:
     """Builds over L2-normalised embeddings [N, D]; deterministic sample.
 
     Memory, beyond the structure itself: the sample, and one block of embeddings that are memory-mapped.
     """
     faiss = import_faiss()
     count, size = embeddings.shape
-    metric = faiss.METRIC_INNER_PRODUCT
-    if parameters.method == LISTS:
-        index = faiss.index_factory(size, f"IVF{parameters.size},SQ8", metric)
-        index.cp.niter = 10
-        wanted = TRAINING_PER_LIST * parameters.size
-    else:
-        index = faiss.index_factory(size, f"HNSW{parameters.size}_SQ8", metric)
-        index.hnsw.efConstruction = parameters.construction
-        wanted = BLOCK
-    chosen = np.sort(np.random.default_rng(0).permutation(count)[:wanted])
+    index = faiss.index_factory(size, f"IVF{cells},SQ8", faiss.METRIC_INNER_PRODUCT)
+    index.cp.niter = 10
+    chosen = np.sort(np.random.default_rng(0).permutation(count)[: TRAINING_PER_LIST * cells])
     sample = np.empty((len(chosen), size), np.float32)
     for begin in range(0, len(chosen), SAMPLED):
         rows = chosen[begin : begin + SAMPLED]
@@ -201,10 +167,10 @@ def build(embeddings: np.ndarray, parameters: Parameters, progress: bool = False
         forget(embeddings)
     index.train(sample)
     del sample, chosen
-    for begin in tqdm(range(0, count, BLOCK), f"Building {parameters.method}", disable=not progress):
+    for begin in tqdm(range(0, count, BLOCK), "Building inverted lists", disable=not progress):
         index.add(np.asarray(embeddings[begin : begin + BLOCK], np.float32))
         forget(embeddings)
-    return ApproximateIndex(index, parameters, parameters.efforts[-1])
+    return ApproximateIndex(index, cells, cells)
 
 
 def save(folder: str | os.PathLike, approximate: ApproximateIndex, report: dict) -> None:
@@ -212,7 +178,7 @@ def save(folder: str | os.PathLike, approximate: ApproximateIndex, report: dict)
     folder = pathlib.Path(folder)
     with whole(folder / FILE) as partial:
         import_faiss().write_index(approximate.index, str(partial))
-    values = {**dataclasses.asdict(approximate.parameters), "effort": approximate.effort, **report}
+    values = {"lists": approximate.cells, "effort": approximate.effort, **report}
     write_whole(folder / REPORT, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
 
 
@@ -225,8 +191,7 @@ def load(folder: str | os.PathLike, count: int) -> ApproximateIndex | None:
     try:
         values = json.loads((folder / REPORT).read_text(encoding="utf-8"))
         index = faiss.read_index(str(folder / FILE))
-        parameters = Parameters(values["method"], int(values["size"]), int(values["construction"]))
-        effort = int(values["effort"])
+        cells, effort = int(values["lists"]), int(values["effort"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[-1]
         raise UserError(
@@ -234,7 +199,7 @@ def load(folder: str | os.PathLike, count: int) -> ApproximateIndex | None:
         ) from None
     if index.ntotal != count:
         raise UserError(f"{folder / FILE} holds {index.ntotal} vectors, the index {count}; index again.")
-    return ApproximateIndex(index, parameters, effort)
+    return ApproximateIndex(index, cells, effort)
 
 
 def import_faiss():
@@ -308,7 +273,7 @@ def choose_effort(
     truth = {name: group.others(*exact(group.vectors, embeddings, group.wanted)) for name, group in groups.items()}
     choosing = [name for name, group in groups.items() if len(group.vectors) >= ENOUGH] or list(groups)
     tried, measured = [], {}
-    for effort in approximate.parameters.efforts:
+    for effort in efforts(approximate.cells):
         approximate.effort = effort
         measured = {}
         for name, group in groups.items():
@@ -331,9 +296,8 @@ def choose_effort(
 
 def to_lines(report: Mapping, approximate: ApproximateIndex) -> list[str]:
     """Returns the report as lines to print, the worst groups first."""
-    parameters = approximate.parameters
     lines = [
-        f"Approximate: {parameters.method} of size {parameters.size}, effort {approximate.effort}.",
+        f"Approximate: {approximate.effort} of {approximate.cells} inverted lists are visited.",
         f"Recall@{report['k']} against exact search (at least {report['target']} "
         + ("in every group):" if report["reached"] else "was not reached at the largest effort):"),
     ]

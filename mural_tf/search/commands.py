@@ -179,18 +179,18 @@ def model_of(made: Index, model: str = ""):
 def _approximate(made: Index, embedder, folder: pathlib.Path, method: str, given: Sequence[Query]) -> None:
     """Builds an approximate index beside a complete one, chooses its effort by recall, and prints the report.
 
-    One of the same parameters is kept, and its effort is chosen again, for the `given` sentences as well.
+    One of as many cells is kept, and its effort is chosen again, for the `given` sentences as well.
     """
-    parameters, built = approximate.choose(len(made), method), made.approximate
-    is_there = built is not None and built.parameters == parameters
-    if parameters is None or (is_there and not given):
+    cells, built = approximate.choose(len(made), method), made.approximate
+    is_there = built is not None and built.cells == cells
+    if cells is None or (is_there and not given):
         print("Its approximate index is there already." if is_there else "Searched exactly.")
         return
     if method == "auto" and not importlib.util.find_spec("faiss"):
         print(f"Searched exactly, because faiss is not installed: {install_extra('search')}.")
         return
     if not is_there:
-        built = approximate.build(made.embeddings, parameters, progress=True)
+        built = approximate.build(made.embeddings, cells, progress=True)
     groups = approximate.collect_queries(made, embedder, given)
     report = approximate.choose_effort(built, made.embeddings, groups)
     approximate.save(folder, built, report)

@@ -9,13 +9,13 @@ import sys
 import numpy as np
 import pytest
 from search_data import COLORS, ColorEmbedder, png, write_folder
-from test_search_approximate import EMBEDDINGS, PARAMETERS, QUERIES, build_once
+from test_search_approximate import EMBEDDINGS, QUERIES, build_once
 
 from mural_tf.data import records
 from mural_tf.errors import UserError
 from mural_tf.metrics import top_k
 from mural_tf.search import approximate, build, collect, commands, index
-from mural_tf.search.approximate import LISTS, exact
+from mural_tf.search.approximate import exact
 from mural_tf.search.index import Index, load_index, take
 from mural_tf.search.items import FIELDS, IMAGES, TEXTS, Filter, Item, ItemTable, parse_filters
 from mural_tf.search.queries import Query, search, to_json, to_lines
@@ -388,16 +388,15 @@ def test_the_command_delete(made, table, monkeypatch, capsys):
 # --- approximate
 
 
-@pytest.mark.parametrize("parameters", PARAMETERS, ids=lambda parameters: parameters.method)
-def test_approximate_search_finds_the_rows_that_are_left(parameters, monkeypatch):
+def test_approximate_search_finds_the_rows_that_are_left(monkeypatch):
     monkeypatch.setattr(approximate, "SMALL", 100)
     vectors, queries = EMBEDDINGS, QUERIES[:40]
     brands = [Item("", fields={"brand": "acme" if n % 4 else "zeta", "few": str(n % 50)}) for n in range(3000)]
     searched = []
     monkeypatch.setattr(approximate, "exact", lambda *of: searched.append(len(of[3])) or exact(*of))
     removed = np.unique(top_k.top_k(queries, vectors, 2)[1])  # the best ones
-    built = build_once(parameters)
-    built.effort = 8 if parameters.method == LISTS else 60
+    built = build_once()
+    built.effort = 8
     opened = Index(brands, vectors, take(ColorEmbedder()), approximate_index=built, removed=removed)
     for filters in ((), (Filter("brand", "acme"),), (Filter("brand", "zeta"),), (Filter("few", "7"),)):
         scores, rows = opened.search(queries, 10, filters=filters)
