@@ -319,8 +319,9 @@ class Versions:
             gc.collect()  # TensorFlow's objects refer to each other in circles
             gc.freeze()
         self._former = [former for former in self._former if former()]
+        served = {name: model.version for name, model in self.models.items()}
         for number in self._numbers():
-            if any(model.version == number for model in self.models.values()):
+            if served == dict.fromkeys(models_of(self._folder), number):
                 return {}
             files, found = self._files(number), {}
             if number in self._failed and self._failed[number][0] == files:
