@@ -1,14 +1,14 @@
 """A small search page: plain functions that any HTTP server can mount, and their routes beside the encoders.
 
     GET  /                                        leads to the page
-    GET  <prefix>                                 page_html(languages, fields)
-    GET  <prefix>/answer?sentence=…&k=…           answer(index, embedder, sentence, k) as JSON
-    GET  <prefix>/answer?sentence=…&least_precision=0.6  no hits unless so many of the answers as sure are right
-    GET  <prefix>/answer?like=<row>&filter=brand=acme    closest to a row; filters may be repeated, everywhere
-    POST <prefix>/answer?k=…                      the same for the picture that is the body
-    GET  <prefix>/thumbnail/<row>, …/picture/<row>       thumbnail(index, row[, LARGE]), image/jpeg
+    GET  /search                                  page_html(languages, fields)
+    GET  /search/answer?sentence=…&k=…            answer(index, embedder, sentence, k) as JSON
+    GET  /search/answer?sentence=…&least_precision=0.6   no hits unless so many of the answers as sure are right
+    GET  /search/answer?like=<row>&filter=brand=acme     closest to a row; filters may be repeated, everywhere
+    POST /search/answer?k=…                       the same for the picture that is the body
+    GET  /search/thumbnail/<row>, …/picture/<row>        thumbnail(index, row[, LARGE]), image/jpeg
 
-The page finds its prefix in its own address. Rows, never paths, come in by URLs, and no path of the machine goes out.
+The page finds its place in its own address, behind a proxy too. Rows, never paths, come in by URLs, and no path of the machine goes out.
 `python -m mural_tf serve --export=… --index=…` mounts the routes at /search.
 """
 
@@ -204,7 +204,6 @@ def search_routes(
     index: Index,
     embedder,
     languages: Sequence[str] = (),
-    prefix: str = "/search",
     limits: Limits | None = None,
     folder: str | os.PathLike = "",
 ) -> list:
@@ -217,7 +216,6 @@ def search_routes(
       index: from `mural_tf.search.index.load_index`.
       embedder: the model that made it, `mural_tf.load(…)`.
       languages: BCP 47 codes that the page offers, so that typed text gets the right fonts.
-      prefix: where the page is.
       limits: of pictures that are sent; defaults if None.
       folder: of the index, to notice that it has changed.
 
@@ -234,7 +232,7 @@ def search_routes(
         return web.Response(text=served.page, content_type="text/html")
 
     async def lead(request: web.Request) -> web.Response:
-        raise web.HTTPFound(prefix)
+        raise web.HTTPFound("/search")
 
     async def show_answer(request: web.Request, picture: bytes = b"") -> web.Response:
         asked = _asked(request.query)
@@ -270,11 +268,11 @@ def search_routes(
 
     return [
         web.get("/", lead),
-        web.get(prefix, show),
-        web.get(prefix + "/answer", show_answer),
-        web.post(prefix + "/answer", show_answer_to_picture),
-        web.get(prefix + r"/thumbnail/{row:\d{1,18}}", functools.partial(show_image, side=SIDE)),
-        web.get(prefix + r"/picture/{row:\d{1,18}}", functools.partial(show_image, side=LARGE)),
+        web.get("/search", show),
+        web.get("/search/answer", show_answer),
+        web.post("/search/answer", show_answer_to_picture),
+        web.get(r"/search/thumbnail/{row:\d{1,18}}", functools.partial(show_image, side=SIDE)),
+        web.get(r"/search/picture/{row:\d{1,18}}", functools.partial(show_image, side=LARGE)),
     ]
 
 
