@@ -8,7 +8,8 @@
     POST /search/answer?k=…                       the same for the picture that is the body
     GET  /search/thumbnail/<row>, …/picture/<row>        thumbnail(index, row[, LARGE]), image/jpeg
 
-The page finds its place in its own address, behind a proxy too. Rows, never paths, come in by URLs, and no path of the machine goes out.
+The page finds its place in its own address, behind a proxy too. Rows, never paths, come in by URLs, and no path of the
+machine goes out.
 `python -m mural_tf serve --export=… --index=…` mounts the routes at /search.
 """
 
