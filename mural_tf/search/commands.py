@@ -297,22 +297,8 @@ def remove(
     if names and (filters or gone):
         raise UserError("Give names, or --filter and --gone, which say which items; not both.")
 
-    def is_wanted(opened: Index, row: int) -> bool:
-        return not gone or is_gone(opened, row)
-
     with local_folder(index_folder) as folder:
         check_filters(load_index(folder, use_exact=True), filters)
-        count, of = index_files.remove(folder, names, filters, is_wanted, dry_run)
+        count, of = index_files.remove(folder, names, filters, gone, dry_run)
         kind = read_description(folder)["kind"]
     print(f"{count:,} of {of:,} {kind} {'would be' if dry_run else 'are'} removed from {shown(index_folder)}.")
-
-
-def is_gone(opened: Index, row: int) -> bool:
-    """Tells whether the image of a row is not there any more; a text without one is not gone."""
-    item = opened.describe(row)
-    if not item.has_image or item.offset < 0:
-        return item.has_image and not as_path(item.path).is_file()
-    try:
-        return not opened.read_image(row)
-    except (OSError, ValueError):
-        return True
