@@ -6,7 +6,10 @@
    or left by their client; each follows from its seed. An answer comes within 30 seconds and is either right (vectors
    of length 1) or a JSON error with 4xx or 503.
 2. Four bodies of 28 MB of tiny values and one whose 64 images claim 67 million pixels each, again and again, beside a
-   client that keeps asking for a text: its answers are right, and memory is at most 1.5 times that of before + 256 MiB.
+   client that keeps asking for a text or a small picture: its answers are right, and memory is at most 1.5 times that
+   of before + 256 MiB.
+3. The same client beside eight with the largest requests that are allowed: a text of 20 MB, 1,024 rows, 62 million
+   pixels as PNG and as WebP, two of each.
 
 At the end the server is well, ends on SIGTERM, and has no stack trace in its log.
 """
@@ -181,9 +184,28 @@ def large_bodies() -> list[bytes]:
     return [*(post(TEXT, body) for body in (*rows, columns)), post(IMAGE, json.dumps(images).encode())]
 
 
+def allowed_bodies() -> list[bytes]:
+    """The largest requests that a server answers by default."""
+    texts = ["a red heart " * (20 * 10**6 // 12)], ["a red heart"] * 1024
+    return 2 * [*(post(TEXT, json.dumps({"instances": found}).encode()) for found in texts), *pictures(7900)]
+
+
+def pictures(side: int) -> list[bytes]:
+    """A request of one picture as PNG, and one as WebP."""
+    found = []
+    for kind in ("PNG", "WEBP"):
+        buffer = io.BytesIO()
+        Image.new("RGB", (side, side), (3, 90, 200)).save(buffer, kind)
+        row = {"b64": base64.b64encode(buffer.getvalue()).decode()}
+        found.append(post(IMAGE, json.dumps({"instances": [row]}).encode()))
+    return found
+
+
 def attack(port: int, pid: int, seconds: float, bodies: list[bytes]) -> tuple[dict, np.ndarray, list[str], float]:
     """Returns {status of an attack: count}, seconds of each good request, what went wrong, the most memory."""
     counts, times, wrong, most, end = collections.Counter(), [], [], 0.0, time.perf_counter() + seconds
+
+    ordinary = [GOOD, *pictures(64)]
 
     def again(raw: bytes) -> None:
         while time.perf_counter() < end:
@@ -194,10 +216,10 @@ def attack(port: int, pid: int, seconds: float, bodies: list[bytes]) -> tuple[di
     for thread in threads:
         thread.start()
     while time.perf_counter() < end:
-        start = time.perf_counter()
-        status, content = ask(port, GOOD)
+        start, raw = time.perf_counter(), ordinary[len(times) % len(ordinary)]
+        status, content = ask(port, raw)
         times.append(time.perf_counter() - start)
-        problem = verdict(status, content, GOOD) if status == 200 else f"{status}: {content[:100]!r}"
+        problem = verdict(status, content, raw) if status == 200 else f"{status}: {content[:100]!r}"
         wrong += [problem] if problem else []
         most = max(most, resident(pid))
         time.sleep(0.02)
@@ -240,16 +262,17 @@ def main() -> None:
         counts, wrong = fuzz(port, range(arguments.seed, arguments.seed + arguments.count))
         print(f"{arguments.count} damaged requests: {dict(counts)}; {len(wrong)} wrong answers")
         idle = resident(process.pid)
-        for name, bodies in (("alone", []), ("beside the attack", large_bodies())):
+        bound, is_large = 1.5 * idle + 2**28, False
+        attacks = {"beside the attack": large_bodies(), "beside what is allowed": allowed_bodies()}
+        for name, bodies in {"alone": [], **attacks}.items():
             counts, times, problems, most = attack(port, process.pid, arguments.seconds, bodies)
             p50, p99 = 1000 * np.percentile(times, [50, 99])
-            print(f"{name}: {len(times)} texts, p50 {p50:.0f} ms, p99 {p99:.0f} ms, {len(problems)} wrong")
-            print(f"  answers to the attack: {counts}")
+            print(f"{name}: {len(times)} texts and pictures, p50 {p50:.0f} ms, p99 {p99:.0f} ms, {len(problems)} wrong")
+            print(f"  answers to the attack: {counts}; memory {most / 1e6:.0f} MB at most, {idle / 1e6:.0f} before")
             wrong += problems
-        bound = 1.5 * idle + 2**28
-        print(f"memory {idle / 1e6:.0f} MB before, {most / 1e6:.0f} MB at most; bound {bound / 1e6:.0f} MB")
+            is_large |= name == "beside the attack" and most > bound
         alive = is_well(port)
-    sys.exit(1 if wrong or most > bound or not alive else 0)
+    sys.exit(1 if wrong or is_large or not alive else 0)
 
 
 if __name__ == "__main__":

@@ -8,8 +8,8 @@ around count/100 centres of unequal sizes (the i-th is drawn in proportion to 1/
 the full size by one random matrix, get noise of 0.3 there, and are L2-normalised. Image queries are drawn alike;
 sentence queries are moved by one common vector (the gap between the modalities) and get noise of 0.6.
 
-Every structure is measured in a process of its own, the fastest of several runs; peak memory is its maximum resident
-set, the vectors included.
+Building and asking are measured in processes of their own, the fastest of several runs; peak memory is the maximum
+resident set, the vectors included.
 """
 
 from __future__ import annotations
@@ -79,11 +79,11 @@ def load(folder: pathlib.Path) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     return np.load(folder / "rows.npy", mmap_mode="r"), queries
 
 
-def build_approximate(folder: pathlib.Path, method: str) -> tuple[float, float, float, dict]:
+def build_approximate(folder: pathlib.Path) -> tuple[float, float, float, dict]:
     """Builds a structure and chooses its effort; the vectors stay in a mapped file, as in an index."""
     rows, queries = load(folder)
     start = time.perf_counter()
-    built = approximate.build(rows, approximate.choose(len(rows), method))
+    built = approximate.build(rows, approximate.choose(len(rows), approximate.LISTS))
     seconds, peak = time.perf_counter() - start, peak_gib()
     report = approximate.choose_effort(
         built, rows, {name: approximate.Group(vectors) for name, vectors in queries.items()}
@@ -110,22 +110,20 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=1_000_000)
     parser.add_argument("--size", type=int, default=512)
     parser.add_argument("--queries", type=int, default=64)
-    parser.add_argument("--what", default="inverted_lists,hnsw")
     flags = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         for part, values in make_vectors(flags.count, flags.size, flags.queries).items():
             np.save(folder / f"{part}.npy", values)
         print(f"{flags.count:,} x {flags.size}, {flags.queries} queries, {os.cpu_count()} cores", flush=True)
-        for method in flags.what.split(","):
-            show(folder, method)
+        show(folder)
 
 
-def show(folder: pathlib.Path, method: str) -> None:
-    seconds, build_peak, file_size, report = apart(build_approximate, folder, method)
+def show(folder: pathlib.Path) -> None:
+    seconds, build_peak, file_size, report = apart(build_approximate, folder)
     times, slow, ask_peak = apart(ask_approximate, folder)
     reached = "" if report["reached"] else " (the largest; the aimed recall was not reached)"
-    print(f"{method}: built in {seconds:.0f} s, peak {build_peak:.2f} GiB, file {file_size:.2f} GiB, "
+    print(f"inverted lists: built in {seconds:.0f} s, peak {build_peak:.2f} GiB, file {file_size:.2f} GiB, "
           f"asking {ask_peak:.2f} GiB, effort {report['tried'][-1]['effort']}{reached}")  # fmt: skip
     for name, (batch, single) in times.items():
         found = report["groups"][name]["recall"]

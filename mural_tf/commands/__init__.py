@@ -264,7 +264,7 @@ def embed(named, input, model, output, restart, trust, **settings):
     approximate=(
         "auto",
         "Structure for approximate search; auto chooses by size, small ones are searched exactly.",
-        ["auto", "none", "inverted_lists", "hnsw"],
+        ["auto", "none", "inverted_lists"],
     ),
     queries=("", "TSV of language, sentence and perhaps right answers: recall, and how sure answers are.", place),
     calibrate=(
@@ -373,7 +373,7 @@ def search_delete(names, index, filter, gone, dry_run):
     max_rows=(1024, "Rows in one request."),
     max_request_mb=(32.0, "Size of a request's body."),
     max_mb_in_flight=(96.0, "Size of all bodies and answers held at once; at least twice --max_request_mb."),
-    max_values=(2_000_000, "Numbers, texts, lists and objects in one body; memory is for about 100 bytes each."),
+    max_values=(1_000_000, "Numbers, texts, lists and objects in one body; memory is for about 100 bytes each."),
     max_image_megapixels=(64.0, "Pixels of an image by its header; exports take 67 at most."),
     max_request_megapixels=(128.0, "Pixels of all images of a request; twice as many are held at once."),
     max_waiting=(1024, "Requests that may wait for one signature."),

@@ -1,12 +1,8 @@
 """Approximate search with faiss: a few candidates are found by compressed vectors, then scored exactly.
 
-Two structures, both over 8-bit codes of the vectors (a quarter of float32):
-
-- inverted lists: k-means cells, of which each query visits the closest `effort` (faiss's `nprobe`);
-- hnsw (Malkov and Yashunin, 2018): a graph of neighbours, walked with a queue of length `effort` (`efSearch`).
-
-The candidates, four times as many as asked for, are scored again with the stored vectors: scores are exact, and only
-the candidates approximate.
+Inverted lists over 8-bit codes of the vectors (a quarter of float32): k-means cells, of which each query visits the
+closest `effort` (faiss's `nprobe`). The candidates, four times as many as asked for, are scored again with the stored
+vectors: scores are exact, and only the candidates approximate.
 
 What recall an `effort` gives is measured for every kind of query separately. An index that finds nearly all neighbours
 of an image's vector may miss those of a sentence's: sentences lie elsewhere in the space than the images that the
@@ -15,10 +11,8 @@ structure was built on, and sentences of one language elsewhere than another's. 
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import dataclasses
-import heapq
 import itertools
 import json
 import logging
@@ -26,8 +20,7 @@ import math
 import mmap
 import os
 import pathlib
-import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,9 +32,10 @@ from mural_tf.metrics import top_k
 from mural_tf.search.items import IMAGES, read_image
 
 FILE, REPORT = "approximate.faiss", "recall.json"
-LISTS, HNSW = "inverted_lists", "hnsw"
-SMALL = 20_000  # items up to which an exact search takes milliseconds and "auto" builds nothing
-LARGE = 500_000  # with more items "auto" takes inverted lists: a graph takes longer to build
+LISTS = "inverted_lists"
+# Items up to which an exact search takes about ten milliseconds. There "auto" builds nothing: a structure would save
+# some of them, and be built again with every update.
+SMALL = 50_000
 SMALLEST_LIST = 39  # vectors in a cell on average, the fewest that faiss's k-means takes without a warning
 TRAINING_PER_LIST = 64  # vectors that k-means sees per cell; faiss advises up to 256
 OVERSAMPLING = 4  # candidates scored again per result
@@ -49,43 +43,23 @@ BLOCK = 65_536  # vectors added at a time
 SAMPLED = 1024  # vectors of the sample read at a time: the system maps 64 kB around each
 
 
-@dataclasses.dataclass(frozen=True)
-class Parameters:
-    """`size`: cells of inverted lists, or links per node of a graph. `construction`: the graph's queue while built."""
+def choose(count: int, method: str = "auto") -> int | None:
+    """Returns how many cells suit an index of `count` vectors, None where exact search is best.
 
-    method: str
-    size: int
-    construction: int = 0
+    They are the power of two nearest to 4 sqrt(count), as in faiss's guidelines, fewer for small indexes.
 
-    @property
-    def efforts(self) -> list[int]:
-        """The values of `effort` to try, rising: powers of two times the first one, and the middle between them.
-
-        Those of inverted lists end with all cells; those of a graph begin with the candidates of ten results, because a
-        queue cannot be shorter than the result.
-        """
-        first, last = (1, self.size) if self.method == LISTS else (10 * OVERSAMPLING, 5120)
-        doubled = [first << i for i in range(int(math.log2(last / first)) + 1)]
-        return sorted({*doubled, *(effort * 3 // 2 for effort in doubled[:-1])})
-
-
-def choose(count: int, method: str = "auto") -> Parameters | None:
-    """Returns parameters for an index of `count` vectors, None where exact search is best.
-
-    Cells are the power of two nearest to 4 sqrt(count), as in faiss's guidelines, fewer for small indexes; a
-    graph has 32 links per node.
-    Raises `UserError` for fewer vectors than inverted lists can be learnt from.
-
-    `method`: "none", "auto", `LISTS` or `HNSW`.
+    `method`: "none", "auto" or `LISTS`.
     """
     if method == "none" or count < 2 or (method == "auto" and count <= SMALL):
         return None
-    if method == HNSW or (method == "auto" and count < LARGE):
-        return Parameters(HNSW, 32, 100)
-    if count < 1000:
-        raise UserError(f"{count} items are too few for inverted lists (1,000): search them exactly.")
-    most = math.floor(math.log2(count / SMALLEST_LIST))
-    return Parameters(LISTS, 2 ** min(most, round(math.log2(4 * math.sqrt(count)))))
+    most = math.floor(math.log2(max(1, count / SMALLEST_LIST)))
+    return 2 ** min(most, round(math.log2(4 * math.sqrt(count))))
+
+
+def efforts(cells: int) -> list[int]:
+    """Returns the values of `effort` to try, rising to all cells: powers of two, and the middle between them."""
+    doubled = [1 << i for i in range(cells.bit_length())]
+    return sorted({*doubled, *(effort * 3 // 2 for effort in doubled[:-1])})
 
 
 @dataclasses.dataclass
@@ -94,12 +68,12 @@ class ApproximateIndex:
 
     Attributes:
       index: of faiss.
-      parameters: how it was built.
-      effort: cells visited, or length of the queue.
+      cells: how many it has.
+      effort: cells visited.
     """
 
     index: Any
-    parameters: Parameters
+    cells: int
     effort: int
 
     def search(
@@ -121,7 +95,7 @@ class ApproximateIndex:
             return exact(vectors, embeddings, k, among)
         k = min(k, count)
         candidates = min(OVERSAMPLING * k, count)
-        parameters = self._search_parameters(candidates, len(embeddings), among)
+        parameters = self._search_parameters(len(embeddings), among)
         _, rows = self.index.search(vectors, candidates, params=parameters)  # [Q, C]
         scores = np.empty(rows.shape, np.float32)
         for query, found in enumerate(rows):
@@ -134,7 +108,7 @@ class ApproximateIndex:
             scores[lacking], rows[lacking] = exact(vectors[lacking], embeddings, k, among)
         return scores, rows
 
-    def _search_parameters(self, candidates: int, count: int, among: np.ndarray | None):
+    def _search_parameters(self, count: int, among: np.ndarray | None):
         faiss = import_faiss()
         effort, only = self.effort, {}
         if among is not None:
@@ -143,9 +117,7 @@ class ApproximateIndex:
             wanted = np.zeros(count, bool)
             wanted[among] = True
             only["sel"] = faiss.IDSelectorBitmap(np.packbits(wanted, bitorder="little"))
-        if self.parameters.method == LISTS:
-            return faiss.SearchParametersIVF(nprobe=min(effort, self.parameters.size), **only)
-        return faiss.SearchParametersHNSW(efSearch=max(effort, candidates), **only)
+        return faiss.SearchParametersIVF(nprobe=min(effort, self.cells), **only)
 
 
 def exact(
@@ -178,23 +150,16 @@ def forget(array: np.ndarray) -> None:
         mapped.madvise(mmap.MADV_DONTNEED)
 
 
-def build(embeddings: np.ndarray, parameters: Parameters, progress: bool = False) -> ApproximateIndex:
+def build(embeddings: np.ndarray, cells: int, progress: bool = False) -> ApproximateIndex:
     """Builds over L2-normalised embeddings [N, D]; deterministic sample.
 
     Memory, beyond the structure itself: the sample, and one block of embeddings that are memory-mapped.
     """
     faiss = import_faiss()
     count, size = embeddings.shape
-    metric = faiss.METRIC_INNER_PRODUCT
-    if parameters.method == LISTS:
-        index = faiss.index_factory(size, f"IVF{parameters.size},SQ8", metric)
-        index.cp.niter = 10
-        wanted = TRAINING_PER_LIST * parameters.size
-    else:
-        index = faiss.index_factory(size, f"HNSW{parameters.size}_SQ8", metric)
-        index.hnsw.efConstruction = parameters.construction
-        wanted = BLOCK
-    chosen = np.sort(np.random.default_rng(0).permutation(count)[:wanted])
+    index = faiss.index_factory(size, f"IVF{cells},SQ8", faiss.METRIC_INNER_PRODUCT)
+    index.cp.niter = 10
+    chosen = np.sort(np.random.default_rng(0).permutation(count)[: TRAINING_PER_LIST * cells])
     sample = np.empty((len(chosen), size), np.float32)
     for begin in range(0, len(chosen), SAMPLED):
         rows = chosen[begin : begin + SAMPLED]
@@ -202,10 +167,10 @@ def build(embeddings: np.ndarray, parameters: Parameters, progress: bool = False
         forget(embeddings)
     index.train(sample)
     del sample, chosen
-    for begin in tqdm(range(0, count, BLOCK), f"Building {parameters.method}", disable=not progress):
+    for begin in tqdm(range(0, count, BLOCK), "Building inverted lists", disable=not progress):
         index.add(np.asarray(embeddings[begin : begin + BLOCK], np.float32))
         forget(embeddings)
-    return ApproximateIndex(index, parameters, parameters.efforts[-1])
+    return ApproximateIndex(index, cells, cells)
 
 
 def save(folder: str | os.PathLike, approximate: ApproximateIndex, report: dict) -> None:
@@ -213,7 +178,7 @@ def save(folder: str | os.PathLike, approximate: ApproximateIndex, report: dict)
     folder = pathlib.Path(folder)
     with whole(folder / FILE) as partial:
         import_faiss().write_index(approximate.index, str(partial))
-    values = {**dataclasses.asdict(approximate.parameters), "effort": approximate.effort, **report}
+    values = {"lists": approximate.cells, "effort": approximate.effort, **report}
     write_whole(folder / REPORT, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
 
 
@@ -226,8 +191,7 @@ def load(folder: str | os.PathLike, count: int) -> ApproximateIndex | None:
     try:
         values = json.loads((folder / REPORT).read_text(encoding="utf-8"))
         index = faiss.read_index(str(folder / FILE))
-        parameters = Parameters(values["method"], int(values["size"]), int(values["construction"]))
-        effort = int(values["effort"])
+        cells, effort = int(values["lists"]), int(values["effort"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[-1]
         raise UserError(
@@ -235,7 +199,7 @@ def load(folder: str | os.PathLike, count: int) -> ApproximateIndex | None:
         ) from None
     if index.ntotal != count:
         raise UserError(f"{folder / FILE} holds {index.ntotal} vectors, the index {count}; index again.")
-    return ApproximateIndex(index, parameters, effort)
+    return ApproximateIndex(index, cells, effort)
 
 
 def import_faiss():
@@ -255,7 +219,6 @@ def import_faiss():
 
 K = 10
 TARGET = 0.95
-TOGETHER = 20  # queries that are measured together: the system maps 100 kB and more around each of their candidates
 ENOUGH = 20  # groups of at least as many queries take part in the choice of the effort
 
 
@@ -310,9 +273,13 @@ def choose_effort(
     truth = {name: group.others(*exact(group.vectors, embeddings, group.wanted)) for name, group in groups.items()}
     choosing = [name for name, group in groups.items() if len(group.vectors) >= ENOUGH] or list(groups)
     tried, measured = [], {}
-    for effort in approximate.parameters.efforts:
+    for effort in efforts(approximate.cells):
         approximate.effort = effort
-        measured = {name: _measure(approximate, embeddings, group, truth[name]) for name, group in groups.items()}
+        measured = {}
+        for name, group in groups.items():
+            found = group.others(*approximate.search(group.vectors, group.wanted, embeddings))
+            measured[name] = recall(found, truth[name])
+            forget(embeddings)
         worst = min(choosing, key=measured.get)
         recalls = {name: round(value, 4) for name, value in measured.items()}
         tried.append({"effort": effort, "worst": worst, "recall": recalls})
@@ -327,19 +294,10 @@ def choose_effort(
     }
 
 
-def _measure(approximate: ApproximateIndex, embeddings: np.ndarray, group: Group, truth: np.ndarray) -> float:
-    found = []
-    for begin in range(0, len(group.vectors), TOGETHER):
-        found.append(approximate.search(group.vectors[begin : begin + TOGETHER], group.wanted, embeddings))
-        forget(embeddings)
-    return recall(group.others(*map(np.concatenate, zip(*found))), truth)
-
-
 def to_lines(report: Mapping, approximate: ApproximateIndex) -> list[str]:
     """Returns the report as lines to print, the worst groups first."""
-    parameters = approximate.parameters
     lines = [
-        f"Approximate: {parameters.method} of size {parameters.size}, effort {approximate.effort}.",
+        f"Approximate: {approximate.effort} of {approximate.cells} inverted lists are visited.",
         f"Recall@{report['k']} against exact search (at least {report['target']} "
         + ("in every group):" if report["reached"] else "was not reached at the largest effort):"),
     ]
@@ -358,19 +316,15 @@ def collect_queries(index, embedder, queries: Sequence = (), per_group: int = PE
     In an index of images the images ask for their neighbours, and captions from the records and `queries` for images;
     in one of texts, texts ask for their neighbours, and the images they describe for texts.
     """
-    rows: dict[str, list[int]] = collections.defaultdict(list)
-    texts: dict[str, list[str]] = collections.defaultdict(list)
+    rows, texts = {}, {}
     if index.kind == IMAGES:
-        rows["image"] = _sample(range(len(index)), per_group)
-        texts = _sample_texts((caption for item in index.table for caption in item.captions), per_group)
+        rows["image"] = _sample(np.arange(len(index)), per_group)
+        texts = {_name(language): found for language, found in index.table.captions(per_group).items()}
     else:
-        by_language = collections.defaultdict(list)
-        for row, item in enumerate(index.table):
-            by_language[_name(item.language)].append(row)
-        rows = {name: _sample(own, per_group) for name, own in by_language.items()}
+        rows = {_name(language): _sample(own, per_group) for language, own in index.table.rows_by_language().items()}
     for query in queries:
-        texts[_name(query.language)].append(query.text)
-    groups = {name: Group(np.asarray(index.embeddings[own], np.float32), np.array(own)) for name, own in rows.items()}
+        texts.setdefault(_name(query.language), []).append(query.text)
+    groups = {name: Group(np.asarray(index.embeddings[own], np.float32), own) for name, own in rows.items()}
     for name, sentences in sorted(texts.items()):
         groups[f"{name} (given)" if name in groups else name] = Group(embedder.encode_text(sentences))
     if index.kind != IMAGES:
@@ -384,28 +338,14 @@ def _name(language: str) -> str:
     return f"text/{language}" if language else "text"
 
 
-def _sample(rows: Sequence[int], count: int) -> list[int]:
+def _sample(rows: np.ndarray, count: int) -> np.ndarray:
     """Returns up to `count` of the rows, spread evenly."""
-    if len(rows) <= count:
-        return list(rows)
-    return [rows[i * len(rows) // count] for i in range(count)]
-
-
-def _sample_texts(captions: Iterable[tuple[str, str]], count: int) -> dict[str, list[str]]:
-    """Returns up to `count` texts per language: those with the smallest checksums, whatever their order."""
-    kept: dict[str, set[tuple[int, str]]] = collections.defaultdict(set)
-    for language, text in captions:
-        entries = kept[_name(language)]
-        entries.add((-zlib.crc32(text.encode("utf-8", "replace")), text))
-        if len(entries) > 100 * count:
-            kept[_name(language)] = set(heapq.nlargest(count, entries))
-    chosen = {name: sorted(text for _, text in heapq.nlargest(count, entries)) for name, entries in kept.items()}
-    return collections.defaultdict(list, chosen)
+    return rows[np.linspace(0, len(rows) - 1, min(len(rows), count), dtype=np.int64)]
 
 
 def _described_images(index, count: int) -> list[bytes]:
     """Returns the distinct images that a sample of the texts describes, as far as they can be read."""
-    items = [index.describe(row) for row in _sample(range(len(index)), 4 * count)]
+    items = [index.describe(row) for row in _sample(np.arange(len(index)), 4 * count)]
     distinct = {(item.path, item.offset): item for item in items if item.has_image}
     images = []
     for item in itertools.islice(distinct.values(), count):

@@ -92,6 +92,7 @@ class Building:
         self.output, self.asked, self.model, self.complete, self.prune = output, asked, model, complete, prune
         self.folder, self.kind, self.width = output / BUILDING, asked["kind"], model.probes.shape[1]
         self._seen, self._lock = Seen(self.kind), contextlib.ExitStack()
+        self.gone = 0  # rows that stay although the sources hold them no more
         plan, probes = self.folder / PLAN, self.folder / index_files.PROBES
         foreign = output.exists() and (not output.is_dir() or any(path != self.folder for path in output.iterdir()))
         if foreign and not plan.exists() and complete is None:
@@ -123,7 +124,7 @@ class Building:
         done = {tuple(source) for number in self._numbers() for source in self._sources(number)}
         missing = [[piece for piece in group if piece.unit[:4] not in done] for group in groups]
         missing = [group for group in missing if group]
-        if missing or self.prune:
+        if missing or self.complete is not None:
             for entry in collect.read(self.kind, (one for group in groups for one in group if one.unit[:4] in done)):
                 bar.update(int(self._seen.add(entry)))
         for number, group in enumerate(missing, start=len(self._numbers())):
@@ -197,7 +198,7 @@ class Building:
         Of rows with one key the first enters, unless it is what the complete index has; if it enters, that one goes.
         """
         stays = np.zeros(len(self.complete) if self.complete is not None else 0, bool)
-        stays[list(self._known.numbers())] = True
+        stays[[row for _, row in self._known.entries()]] = True
         met, enters = Seen(self.kind), []
         for shard in shards:
             enters.append([])
@@ -209,10 +210,11 @@ class Building:
                         stays[row] = False
                 if self.complete is not None:
                     forget(self.complete.embeddings)
+        gone = [row for key, row in self._known.entries() if not (met.holds(key) or self._seen.holds(key))]
         if self.prune:
-            for row in np.flatnonzero(stays).tolist():
-                item = self.complete.describe(row)
-                stays[row] = met.number(item) is not None or self._seen.number(item) is not None
+            stays[gone] = False
+        else:
+            self.gone = len(gone)
         return stays, [np.array(rows, bool) for rows in enters]
 
     def _has(self, row: int | None, item: Item, vector: np.ndarray) -> bool:
@@ -407,7 +409,9 @@ def _make(
             return complete
     with contextlib.closing(Building(output, asked, model, complete, prune)) as building:
         fill(building)
-    return index_files.load_index(output)
+    made = index_files.load_index(output)
+    made.gone = building.gone
+    return made
 
 
 def open_embeddings(folder: str | os.PathLike) -> tuple[dict, Fingerprint, list[Shard]]:

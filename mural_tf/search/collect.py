@@ -318,6 +318,10 @@ class Seen:
         found = self._database.execute("SELECT number FROM seen WHERE key = ?", (self._key(entry),)).fetchone()
         return found and found[0]
 
-    def numbers(self) -> Iterator[int]:
-        """Yields the number of each key."""
-        yield from (number for (number,) in self._database.execute("SELECT number FROM seen"))
+    def entries(self) -> Iterator[tuple[bytes, int]]:
+        """Yields each key and its number."""
+        yield from self._database.execute("SELECT key, number FROM seen")
+
+    def holds(self, key: bytes) -> bool:
+        """Tells whether a key of `entries` was met."""
+        return self._database.execute("SELECT 1 FROM seen WHERE key = ?", (key,)).fetchone() is not None

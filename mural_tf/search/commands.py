@@ -90,6 +90,8 @@ def index(
         print(f"{made.count:,} {made.kind} in {shown(folder)}, made by {made.model.describe()}.")
         if made.skipped:
             print(f"{made.skipped:,} could not be read: see {shown(folder)}/{SKIPPED}.", file=sys.stderr)
+        if made.gone:
+            print(f"{made.gone:,} of them are in the sources no more; --prune takes them out.")
         _approximate(made, embedder, folder, method, given)
         answered = [one for one in given if one.right]
         if made.kind == IMAGES and (made.confidence is None or calibrate or answered):
@@ -177,18 +179,18 @@ def model_of(made: Index, model: str = ""):
 def _approximate(made: Index, embedder, folder: pathlib.Path, method: str, given: Sequence[Query]) -> None:
     """Builds an approximate index beside a complete one, chooses its effort by recall, and prints the report.
 
-    One of the same parameters is kept, and its effort is chosen again, for the `given` sentences as well.
+    One of as many cells is kept, and its effort is chosen again, for the `given` sentences as well.
     """
-    parameters, built = approximate.choose(len(made), method), made.approximate
-    is_there = built is not None and built.parameters == parameters
-    if parameters is None or (is_there and not given):
+    cells, built = approximate.choose(len(made), method), made.approximate
+    is_there = built is not None and built.cells == cells
+    if cells is None or (is_there and not given):
         print("Its approximate index is there already." if is_there else "Searched exactly.")
         return
     if method == "auto" and not importlib.util.find_spec("faiss"):
         print(f"Searched exactly, because faiss is not installed: {install_extra('search')}.")
         return
     if not is_there:
-        built = approximate.build(made.embeddings, parameters, progress=True)
+        built = approximate.build(made.embeddings, cells, progress=True)
     groups = approximate.collect_queries(made, embedder, given)
     report = approximate.choose_effort(built, made.embeddings, groups)
     approximate.save(folder, built, report)
@@ -295,22 +297,8 @@ def remove(
     if names and (filters or gone):
         raise UserError("Give names, or --filter and --gone, which say which items; not both.")
 
-    def is_wanted(opened: Index, row: int) -> bool:
-        return not gone or is_gone(opened, row)
-
     with local_folder(index_folder) as folder:
         check_filters(load_index(folder, use_exact=True), filters)
-        count, of = index_files.remove(folder, names, filters, is_wanted, dry_run)
+        count, of = index_files.remove(folder, names, filters, gone, dry_run)
         kind = read_description(folder)["kind"]
     print(f"{count:,} of {of:,} {kind} {'would be' if dry_run else 'are'} removed from {shown(index_folder)}.")
-
-
-def is_gone(opened: Index, row: int) -> bool:
-    """Tells whether the image of a row is not there any more; a text without one is not gone."""
-    item = opened.describe(row)
-    if not item.has_image or item.offset < 0:
-        return item.has_image and not as_path(item.path).is_file()
-    try:
-        return not opened.read_image(row)
-    except (OSError, ValueError):
-        return True

@@ -91,12 +91,6 @@ class Answers:
     scores: np.ndarray
     first: np.ndarray
 
-    def with_others(self, others: Answers) -> Answers:
-        """Returns these sentences and others."""
-        names = ("vectors", "scores", "first")
-        both = (np.concatenate([getattr(self, name), getattr(others, name)]) for name in names)
-        return Answers([*self.texts, *others.texts], *both)
-
 
 @dataclasses.dataclass
 class Confidence:
@@ -362,6 +356,10 @@ def learn(index, embedder, pictures=None, queries: Sequence = ()) -> Confidence:
         )
     texts += [query.text for query in answered]
     kinds += [query.language or _main_script(query.text) for query in answered]
+    often = collections.Counter(kinds)
+    kinds = [kind if often[kind] >= LEAST_OF_KIND else OTHER for kind in kinds]
+    noise = noise_like(texts, kinds, round(NOISE_SHARE * len(kinds)))
+    texts += noise
     answers, rows = ask(index, texts, embedder.encode_text(texts, progress=False))
     answers, own_right = _with_own(index, answers, own)
     right = [index.items[row] in query.right for row, query in zip(rows[len(own) :], answered)]
@@ -371,12 +369,8 @@ def learn(index, embedder, pictures=None, queries: Sequence = ()) -> Confidence:
             f"{int(right.sum()):,} of {len(right):,} captions found their picture first, at least {LEAST_RIGHT} must "
             f"and {LEAST_RIGHT} must not."
         )
-    often = collections.Counter(kinds)
-    kinds = [kind if often[kind] >= LEAST_OF_KIND else OTHER for kind in kinds]
-    noise = noise_like(texts, kinds, round(NOISE_SHARE * len(kinds)))
-    refused, _ = ask(index, noise, embedder.encode_text(noise, progress=False))
     return fit(
-        answers.with_others(refused),
+        answers,
         np.concatenate([right, np.zeros(len(noise))]),
         np.concatenate([images, images.max() + 1 + np.arange(len(noise))]),
         [*kinds, *[NOISE] * len(noise)],

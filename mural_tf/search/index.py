@@ -25,14 +25,14 @@ import functools
 import hashlib
 import os
 import pathlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mural_tf import files
 from mural_tf.errors import UserError
-from mural_tf.files import exclusive_lock, json_field, read_json
+from mural_tf.files import as_path, exclusive_lock, json_field, read_json
 from mural_tf.metrics import top_k
 from mural_tf.remote_folders import local_copy
 from mural_tf.search import approximate, confidence
@@ -132,6 +132,7 @@ class Index:
       skipped: how many images could not be read.
       removed: int64, rising: rows that no search finds.
       created: when it was made or updated, "" in memory.
+      gone: how many rows the update that has just been had kept although no source holds them any more.
       confidence: a `Confidence`, or None: nothing is known about how sure answers are.
     """
 
@@ -152,7 +153,7 @@ class Index:
         self.table = items if isinstance(items, ItemTable) else ItemTable(items)
         self.items = Names(self.table)
         self.embeddings, self.model, self.kind = embeddings, model, kind
-        self.approximate, self.skipped, self.created = approximate_index, skipped, created
+        self.approximate, self.skipped, self.created, self.gone = approximate_index, skipped, created, 0
         self.removed = self.table.removed() if removed is None else removed
         self._find = functools.lru_cache(maxsize=8)(self.table.rows_with)
         self.confidence: confidence.Confidence | None = None
@@ -313,7 +314,7 @@ def remove(
     folder: pathlib.Path,
     names: Sequence[str] = (),
     filters: Sequence[Filter] = (),
-    is_wanted: Callable[[Index, int], bool] = lambda index, row: True,
+    gone: bool = False,
     dry_run: bool = False,
 ) -> tuple[int, int]:
     """Takes rows out of the index in a folder; returns how many, of how many.
@@ -325,7 +326,7 @@ def remove(
     Args:
       names: the rows of these names; or none, and
       filters: those that pass, see `Index.search`; none for all items.
-      is_wanted: of these, tells which rows to remove.
+      gone: of these only rows whose image is not there any more.
       dry_run: count only.
 
     Raises:
@@ -339,12 +340,24 @@ def remove(
         index = load_index(folder, use_exact=True)
         rows = _named(index, names) if names else index.rows(filters)
         rows = np.arange(len(index)) if rows is None else rows
-        rows = np.array([row for row in rows.tolist() if is_wanted(index, row)], np.int64)
+        if gone:
+            rows = np.array([row for row in rows.tolist() if _is_gone(index, row)], np.int64)
         if len(rows) == index.count:
             raise UserError(f"Nothing of the {index.count:,} {index.kind} would be left: delete {folder} itself.")
         if len(rows) and not dry_run:
             index.table.remove(rows)
     return len(rows), index.count
+
+
+def _is_gone(index: Index, row: int) -> bool:
+    """Tells whether the image of a row is not there any more; a text without one is not gone."""
+    item = index.describe(row)
+    if not item.has_image or item.offset < 0:
+        return item.has_image and not as_path(item.path).is_file()
+    try:
+        return not index.read_image(row)
+    except (OSError, ValueError):
+        return True
 
 
 def _named(index: Index, names: Sequence[str]) -> np.ndarray:

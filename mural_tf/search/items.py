@@ -303,6 +303,21 @@ class ItemTable:
             found.append(np.sort(_column(self._ask(question, _utf8(name), *values))))
         return functools.reduce(np.intersect1d, found) if found else np.arange(self._count)
 
+    def captions(self, count: int) -> dict[str, list[str]]:
+        """Returns up to `count` different captions of each language, always the same ones."""
+        found = collections.defaultdict(list)
+        shuffled = "row_number() OVER (PARTITION BY language ORDER BY min(rowid) * 2654435761 % 4294967296)"
+        texts = f"SELECT language, text, {shuffled} AS place FROM texts GROUP BY language, text"
+        for language, text in self._ask(f"SELECT language, text FROM ({texts}) WHERE place <= ?", count):
+            found[language].append(text)
+        return dict(found)
+
+    def rows_by_language(self) -> dict[str, np.ndarray]:
+        """Returns the rows of each language, int64 [K] rising."""
+        languages = self._ask("SELECT DISTINCT language FROM items")
+        question = "SELECT row FROM items WHERE language = CAST(? AS TEXT) ORDER BY row"
+        return {language: _column(self._ask(question, _utf8(language))) for (language,) in languages}
+
     def common_values(self) -> dict[str, list[str]]:
         """Returns the fields of the items and the values of each, the most frequent ones first; [] where they are many.
 

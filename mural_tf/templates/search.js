@@ -99,7 +99,9 @@ async function fetchAnswer(state) {
   if (state.sentence && state.least_precision) query.set("least_precision", state.least_precision);
   for (const filter of state.filters) query.append("filter", filter);
   const bytes = state.picture && Uint8Array.from(atob(state.picture.split(",")[1]), (letter) => letter.charCodeAt(0));
-  const response = await fetch(prefix + "/answer?" + query, bytes ? { method: "POST", body: bytes } : {});
+  const response = await fetch(prefix + "/answer?" + query, bytes ? { method: "POST", body: bytes } : {}).catch(() => {
+    throw new Error("the server does not answer; ask again when it is back.");
+  });
   const body = await response.json().catch(() => ({}));
   if (!response.ok) throw new Error(body.error || "The server answered " + response.status + ".");
   return body;
@@ -117,18 +119,22 @@ async function ask(state, scroll) {
     return;
   }
   status.textContent = "Searching …";
+  results.style.opacity = further ? 1 : 0.4; // what is there answers another question
   try {
     const body = await fetchAnswer(state);
     if (mine !== answers) return;
+    results.style.opacity = 1;
     current.index = body.index;
     if (!further) results.replaceChildren();
     results.append(...body.hits.slice(results.children.length).map(result));
     status.textContent = (body.left_out ? "No answer is sure enough" :
+      !body.matching ? "Nothing passes " + state.filters.join(" and ") + ": take a filter away" :
       body.hits.length + " of " + body.matching + " " + body.kind + ", the closest first") + howSure(body);
     more.hidden = body.hits.length < state.k || body.hits.length >= Math.min(body.matching, MOST);
     if (scroll !== undefined) scrollTo(0, scroll);
   } catch (error) {
     if (mine !== answers) return;
+    results.style.opacity = 1;
     results.replaceChildren();
     status.textContent = "No answer: " + error.message;
   }

@@ -138,7 +138,7 @@ def test_workdir_and_export_embed_alike(trained):
 def test_an_index_made_by_the_workdir_is_asked_with_the_export(trained, data, tmp_path):
     workdir, _ = trained
     index = ["run_search.py", "index", data, "--split=test", f"--model={workdir}", f"--output={tmp_path / 'index'}"]
-    run(*index, "--approximate=hnsw")
+    run(*index, "--approximate=inverted_lists")
     query = ["query", "a red circle", "--top=3", "--json=-", f"--model={workdir / 'export'}"]
     answer = json.loads(run("run_search.py", *query, f"--index={tmp_path / 'index'}").stdout)
     once = json.loads(run("run_search.py", *query, "--images", data, "--split=test").stdout)

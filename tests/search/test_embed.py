@@ -291,7 +291,7 @@ def test_embeddings_follow_the_fields_of_a_data_set(tmp_path):
 def test_the_command_index_takes_embeddings(tmp_path, monkeypatch, capsys):
     embedded = run(tmp_path, write_sources(tmp_path))
     monkeypatch.setattr(commands, "load", lambda path: pytest.fail("loaded a model that nothing needs"))
-    made = commands.index([], str(tmp_path / "index"), method="hnsw", embeddings=str(embedded))
+    made = commands.index([], str(tmp_path / "index"), method="inverted_lists", embeddings=str(embedded))
     printed = capsys.readouterr()
     assert f"{len(made)} texts in" in printed.out and "Recall@10" in printed.out and "1 could not be" in printed.err
     assert made.approximate.index.ntotal == len(made)

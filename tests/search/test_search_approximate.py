@@ -12,7 +12,7 @@ from mural_tf.data import records
 from mural_tf.errors import UserError
 from mural_tf.metrics import top_k
 from mural_tf.search import approximate, build, collect, commands
-from mural_tf.search.approximate import HNSW, LISTS, Group, Parameters, collect_queries
+from mural_tf.search.approximate import LISTS, Group, collect_queries
 from mural_tf.search.index import load_index
 from mural_tf.search.items import IMAGES, TEXTS
 from mural_tf.search.queries import Query
@@ -26,18 +26,12 @@ def clustered(count, size=16, clusters=40, seed=0):
 
 
 EMBEDDINGS, QUERIES = clustered(3000), clustered(60, seed=1)
-PARAMETERS = [Parameters(LISTS, 64), Parameters(HNSW, 16, 40)]
 
 
 @functools.cache
-def build_once(parameters):
+def build_once():
     approximate.import_faiss().omp_set_num_threads(1)  # more would wait for each other
-    return approximate.build(EMBEDDINGS, parameters)
-
-
-@pytest.fixture(params=PARAMETERS, ids=lambda parameters: parameters.method)
-def built(request):
-    return build_once(request.param)
+    return approximate.build(EMBEDDINGS, 64)
 
 
 def test_recall_counts_what_scores_as_the_exact_results():
@@ -54,8 +48,9 @@ def test_a_query_does_not_find_itself():
     np.testing.assert_array_equal(kept, [[0.8, 0.6], [0.9, 0.8], [1.0, 0.2]])
 
 
-def test_scores_are_exact_and_nearly_all_is_found(built):
-    built.effort = built.parameters.efforts[-1]
+def test_scores_are_exact_and_nearly_all_is_found():
+    built = build_once()
+    built.effort = built.cells
     scores, rows = built.search(QUERIES, 10, EMBEDDINGS)
     products = np.einsum("qd,qkd->qk", QUERIES.astype(np.float64), EMBEDDINGS[rows].astype(np.float64))
     assert np.abs(scores - products).max() < 1e-6 and (np.diff(scores) <= 0).all()
@@ -64,7 +59,7 @@ def test_scores_are_exact_and_nearly_all_is_found(built):
 
 
 def test_one_cell_finds_less_than_all_but_never_too_few():
-    index = build_once(PARAMETERS[0])
+    index = build_once()
     queries = np.random.default_rng(0).standard_normal((60, 16)).astype(np.float32)  # between the clusters
     truth = top_k.top_k(queries, EMBEDDINGS, 10)[0]
     recalls = []
@@ -79,13 +74,13 @@ def test_one_cell_finds_less_than_all_but_never_too_few():
 def test_unusable_vectors_are_named():
     for vectors, k in ((np.ones((1, 3)), 5), (np.ones(16), 5), (np.ones((1, 16)), 0)):
         with pytest.raises(ValueError, match="Expected vectors|at least 1"):
-            build_once(PARAMETERS[1]).search(vectors, k, EMBEDDINGS)
+            build_once().search(vectors, k, EMBEDDINGS)
 
 
 class Scripted:
     """Finds everything for queries along the first axis at effort 2, for others at effort 8 only."""
 
-    parameters, effort = Parameters(LISTS, 16), 16
+    cells = effort = 16
 
     def search(self, vectors, k, embeddings):
         scores, rows = top_k.top_k(vectors, embeddings, k)
@@ -111,24 +106,21 @@ def test_the_effort_suits_the_worst_language():
 
 
 def test_parameters_follow_the_size():
-    assert approximate.choose(1000) is None and approximate.choose(1, HNSW) is None
-    assert approximate.choose(10**7, "none") is None
-    assert approximate.choose(10**5).method == HNSW and approximate.choose(10**7).method == LISTS
+    assert approximate.choose(50_000) is None and approximate.choose(1, LISTS) is None
+    assert approximate.choose(10**7, "none") is None and approximate.choose(30, LISTS) == 1
     # 4 sqrt(10^6) = 4000, nearest power of two 4096
-    assert approximate.choose(10**6, LISTS) == Parameters(LISTS, 4096)
+    assert approximate.choose(10**6) == approximate.choose(10**6, LISTS) == 4096
     # 4 sqrt(7000) = 335, but 256 cells would hold 27 vectors each: 128 hold 55
-    assert approximate.choose(7000, LISTS) == Parameters(LISTS, 128)
-    assert Parameters(LISTS, 16).efforts == [1, 2, 3, 4, 6, 8, 12, 16]
-    assert Parameters(HNSW, 32).efforts[:5] == [40, 60, 80, 120, 160] and Parameters(HNSW, 32).efforts[-1] == 5120
-    with pytest.raises(UserError, match="too few"):
-        approximate.choose(999, LISTS)
+    assert approximate.choose(7000, LISTS) == 128
+    assert approximate.efforts(16) == [1, 2, 3, 4, 6, 8, 12, 16] and approximate.efforts(1) == [1]
 
 
-def test_saved_and_loaded_find_the_same(built, tmp_path):
+def test_saved_and_loaded_find_the_same(tmp_path):
+    built = build_once()
     built.effort = 16
     approximate.save(tmp_path, built, {"groups": {}})
     loaded = approximate.load(tmp_path, 3000)
-    assert loaded.parameters == built.parameters and loaded.effort == 16
+    assert (loaded.cells, loaded.effort) == (64, 16)
     for one, other in zip(built.search(QUERIES, 5, EMBEDDINGS), loaded.search(QUERIES, 5, EMBEDDINGS)):
         np.testing.assert_array_equal(one, other)
     with pytest.raises(UserError, match="3000 vectors, the index 2999"):
@@ -168,25 +160,26 @@ def test_queries_are_collected_per_modality_and_language(data):
 
 def test_an_index_gets_an_approximate_part_with_its_recall(data, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(commands, "load", lambda path: ColorEmbedder())
+    monkeypatch.setattr(approximate, "SMALLEST_LIST", 5)  # 30 images in 4 lists
     index_with = functools.partial(commands.index, [str(data)], str(tmp_path / "index"), model="model", split="test")
     index_with(method="none")
     assert load_index(tmp_path / "index").approximate is None
-    index_with(method="hnsw")  # the vectors are there: only the graph is added
+    index_with(method=LISTS)  # the vectors are there: only the lists are added
     printed = capsys.readouterr().out
     assert "Recall@10 against exact search" in printed and "text/sw" in printed and "(too few to choose by)" in printed
     report = json.loads((tmp_path / "index/recall.json").read_text())
-    assert report["groups"]["text/sw"] == {"queries": 30, "recall": 1.0} and report["method"] == "hnsw"
+    assert report["groups"]["text/sw"] == {"queries": 30, "recall": 1.0} and report["lists"] == 4
     index = load_index(tmp_path / "index")
     assert index.approximate.effort == report["effort"]
     vectors = ColorEmbedder().encode_text(["red", "green"])
     for one, other in zip(index.search(vectors, 5), index.search(vectors, 5, use_exact=True)):
         np.testing.assert_array_equal(one, other)
     assert load_index(tmp_path / "index", use_exact=True).approximate is None
-    index_with(method="hnsw")
+    index_with(method=LISTS)
     assert "there already" in capsys.readouterr().out
     (tmp_path / "queries.tsv").write_text("ga\tdearg\nga\tgorm\n", encoding="utf-8")
     before = (tmp_path / "index/approximate.faiss").read_bytes()
-    index_with(method="hnsw", queries_file=str(tmp_path / "queries.tsv"))  # measured, not built, again
+    index_with(method=LISTS, queries_file=str(tmp_path / "queries.tsv"))  # measured, not built, again
     assert json.loads((tmp_path / "index/recall.json").read_text())["groups"]["text/ga"]["queries"] == 2
     assert (tmp_path / "index/approximate.faiss").read_bytes() == before
     records.write_records(
@@ -204,12 +197,12 @@ def test_without_faiss_a_large_index_is_searched_exactly(data, tmp_path, monkeyp
     assert "because faiss is not installed" in capsys.readouterr().out
     assert load_index(tmp_path / "index").approximate is None
     with pytest.raises(UserError, match="pip install"):
-        commands.index([str(data)], str(tmp_path / "index"), method="hnsw")
+        commands.index([str(data)], str(tmp_path / "index"), method=LISTS)
 
 
 def test_an_index_without_known_sentences_warns(data, tmp_path, monkeypatch, capsys):
     for i in range(3):
         (tmp_path / f"{i}.png").write_bytes(png((200, 80 * i, 10)))
     monkeypatch.setattr(commands, "load", lambda path: ColorEmbedder())
-    commands.index([f"{tmp_path}/*.png"], str(tmp_path / "index"), method="hnsw")
+    commands.index([f"{tmp_path}/*.png"], str(tmp_path / "index"), method=LISTS)
     assert "not measured for sentences" in capsys.readouterr().err

@@ -157,6 +157,21 @@ async def use_the_page(url, tmp_path):
         # What the server refuses is said.
         await page.type(FILTER, "brand")
         await page.until("document.querySelector('#status').innerText.startsWith('No answer: The filter')")
+        # What passes no filter, and a server that is off.
+        await page.click("#filters button")
+        await page.type(FILTER, "brand=none")
+        nothing = "Nothing passes brand=none: take a filter away"
+        await page.until(f"document.querySelector('#status').innerText === '{nothing}'")
+        await page.click("#filters button")
+        await page.until(f"{SEEN} === 20 && document.getElementById('results').style.opacity === '1'")
+        # While another question is asked, former answers are pale.
+        await page.look("window.fetch = () => new Promise((_, reject) => { window.fail = reject; })")
+        await page.type(SENTENCE, "red")
+        await page.until(f"{SEEN} === 20 && document.getElementById('results').style.opacity === '0.4'")
+        await page.look("window.fetch = () => Promise.reject(new TypeError('Failed to fetch'))")
+        await page.type(SENTENCE, "red")
+        no_answer = "No answer: the server does not answer"
+        await page.until(f"document.querySelector('#status').innerText.startsWith('{no_answer}')")
 
 
 def webp(color):

@@ -1,6 +1,7 @@
 """The REST server against TensorFlow Serving's paths and JSON, many clients at once, and everything malformed."""
 
 import base64
+import functools
 import gzip
 import http.client
 import io
@@ -13,6 +14,7 @@ import struct
 import subprocess
 import sys
 import time
+import types
 import zlib
 
 import numpy as np
@@ -22,10 +24,14 @@ from aiohttp import web
 from PIL import Image
 from running_app import ask as ask_server
 from running_app import running
-from toy_export import TEXTS, pictures
+from toy_data import SIDE, toy_config, toy_tokenizer
+from toy_export import TEXTS, pictures, toy_model
 
 from benchmarks.rest_attack import fuzz, is_well
+from mural_tf.backend import keras
 from mural_tf.data.pictures import for_the_encoder
+from mural_tf.export import signatures
+from mural_tf.export.saved_model import save_for_inference
 from mural_tf.search.server.app import PREDICT, create_app
 from mural_tf.search.server.limits import Limits, decodable
 from mural_tf.search.server.models import Signature
@@ -48,13 +54,32 @@ async def broken(request):
 
 
 @pytest.fixture(scope="module")
-def server(export):
+def encoders(tmp_path_factory):
+    """A folder as an export has it, whose image encoder is one layer: half a minute less than a whole export."""
+    folder = tmp_path_factory.mktemp("encoders")
+    (folder / "data").mkdir()
+    config = toy_config(folder / "data")
+    config.vocabulary.lower_case = True
+    model, pixels = toy_model(config), keras.Input([SIDE, SIDE, 3])
+    layers = [keras.layers.AveragePooling2D(8), keras.layers.Flatten(), keras.layers.Dense(config.embedding_size)]
+    image_tower = keras.Model(pixels, functools.reduce(lambda values, layer: layer(values), layers, pixels))
+    images = types.SimpleNamespace(image_encoder=image_tower, image_shape=(SIDE, SIDE, 3))
+    for name, (module, functions) in (
+        ("image_encoder", signatures.image_encoder(images, config)),
+        ("text_encoder", signatures.text_encoder(model, toy_tokenizer(lower_case=True))),
+    ):
+        save_for_inference(module, folder / name / "1", functions)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(encoders):
     """The app on a free port, for all tests."""
     warmed = set()
     with pytest.MonkeyPatch.context() as patch:
         original = Signature.run
         patch.setattr(Signature, "run", lambda self, inputs: (warmed.add(self), original(self, inputs))[1])
-        app = create_app(export, LIMITS, [web.get("/similarity", similarity), web.get("/broken", broken)])
+        app = create_app(encoders, LIMITS, [web.get("/similarity", similarity), web.get("/broken", broken)])
     with running(app, LIMITS) as test_server:
         test_server.app, test_server.warmed = app, warmed
         yield test_server
@@ -312,16 +337,26 @@ def test_packed_bodies_and_slow_ones(ask, server):
     assert ask("/healthz")[0] == 200
 
 
-def test_rest_client_as_exported(server, direct, export, tmp_path):
+@pytest.mark.slow
+def test_a_whole_export_is_served(export):
+    app = create_app(export, LIMITS)
+    with running(app, LIMITS) as server:
+        for path, rows in ((TEXT, TEXTS), (IMAGE, [b64(image) for image in pictures()])):
+            status, answer, _ = ask_server(server.port, path + ":predict", {"instances": rows})
+            assert status == 200 and np.abs(np.linalg.norm(answer["predictions"], axis=1) - 1).max() < 1e-5
+
+
+def test_rest_client_as_exported(server, direct, tmp_path):
+    client = ROOT / "mural_tf/export/clients/rest_client.py"
     (tmp_path / "photo.png").write_bytes(pictures()[0])
-    command = [sys.executable, str(export / "serving/rest_client.py"), "photo.png", "thing w1", "ding"]
+    command = [sys.executable, str(client), "photo.png", "thing w1", "ding"]
     environment = {"SERVER": f"http://127.0.0.1:{server.port}"}
     run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     (image,) = direct("image_encoder", image_bytes=pictures()[:1])
     values = [float(line.split()[0]) for line in run.stdout.splitlines()]
     np.testing.assert_allclose(values, direct("text_encoder", text=["thing w1", "ding"]) @ image, atol=1e-4)
-    assert len((export / "serving/rest_client.py").read_text().splitlines()) <= 25
+    assert len(client.read_text().splitlines()) <= 25
 
 
 def test_the_program_answers_and_ends_on_sigterm(tmp_path):

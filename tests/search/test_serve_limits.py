@@ -1,9 +1,13 @@
 """What the server gives at most, over a model that waits for a gate: bytes, time, connections, clients that leave."""
 
+import asyncio
+import contextlib
+import functools
 import gc
 import json
 import logging
 import socket
+import threading
 import time
 import tracemalloc
 import types
@@ -13,7 +17,7 @@ import pytest
 from running_app import Multiplier, ask, running, until
 
 from mural_tf.errors import UserError
-from mural_tf.search.server.app import create_app
+from mural_tf.search.server import app
 from mural_tf.search.server.limits import Budget, Limits, Overloaded
 from mural_tf.search.server.models import ServedModel
 from mural_tf.search.server.rest_json import MARKS, answer_pieces, parse_body
@@ -30,10 +34,10 @@ def serve(caplog):
     """Returns `serve(limits, width)` → (port, the signature); nothing may leave a stack trace in the log."""
     contexts = []
 
-    def start(limits=LIMITS, width=1):
-        signature = Multiplier(2.0, width)
+    def start(limits=LIMITS, width=1, signature=None):
+        signature = signature or Multiplier(2.0, width)
         model = ServedModel("doubler", 1, {"serving_default": signature}, {}, limits)
-        contexts.append(running(create_app(types.SimpleNamespace(models={"doubler": model}), limits), limits))
+        contexts.append(running(app.create_app(types.SimpleNamespace(models={"doubler": model}), limits), limits))
         return contexts[-1].__enter__().port, signature
 
     yield start
@@ -137,7 +141,7 @@ def test_clients_that_leave_are_not_computed_nor_what_they_have_left_to_run(serv
     signature.gate.clear()
     first = send(port, json.dumps({"instances": list(range(8))}).encode())
     assert signature.began.wait(20)
-    second = send(port, b'{"instances": [77]}')
+    second = send(port, b'{"instances": [77, 78]}')
     long = send(port, json.dumps({"instances": list(range(10, 20))}).encode())
     time.sleep(0.1)
     first.close()  # its second part is not run
@@ -160,16 +164,49 @@ def test_what_is_past_its_deadline_is_not_computed(serve):
     assert signature.runs == [[1], [3]]
 
 
-def test_one_large_request_lets_others_between_its_parts(serve):
-    port, signature = serve()
+class SlowOnLarge(Multiplier):
+    """Waits for its gate with more than one row."""
+
+    def run(self, inputs):
+        return super().run(inputs) if len(inputs["x"]) > 1 else {"y": 2.0 * inputs["x"][:, None]}
+
+
+def test_small_requests_wait_for_no_large_one(serve, monkeypatch):
+    port, signature = serve(signature=SlowOnLarge())
     signature.gate.clear()
-    with send(port, json.dumps({"instances": list(range(12))}).encode()) as long:
+    with contextlib.ExitStack() as stack:
+        large = [stack.enter_context(send(port, b'{"instances": [1, 2, 3]}')) for _ in range(3)]
         assert signature.began.wait(20)
-        with send(port, b'{"instances": [77]}') as short:
-            time.sleep(0.1)
-            signature.gate.set()
-            assert b"200 OK" in short.recv(1000) and b"200 OK" in long.recv(1000)
-    assert signature.runs.index([77]) < signature.runs.index([8, 9, 10, 11])
+        assert ask(port, PATH, {"instances": [77]})[:2] == (200, {"predictions": [[154.0]]})
+        assert len(signature.runs) == 1  # a large one still runs, and all others wait
+        signature.gate.set()
+        assert all(b"200 OK" in connection.recv(1000) for connection in large)
+    gate, original = threading.Event(), app.parse_body
+    monkeypatch.setattr(app, "parse_body", lambda body: original(body) if len(body) < 10**5 else gate.wait(20) and {})
+    monkeypatch.setattr(app, "MANY_VALUES", 1000)
+    with send(port, b'{"instances": [' + b"1," * 10**5 + b"1]}") as large:
+        photo = {"instances": [5], "photo": "x" * (app.SMALL_BODY + 1)}  # parsed in a thread, too
+        assert ask(port, PATH, photo)[:2] == (200, {"predictions": [[10.0]]})
+        gate.set()
+        assert b" 400 " in large.recv(1000)
+
+
+@pytest.mark.parametrize("inputs, pixels, is_large", [
+    ({"text": np.array([b"a" * 2**16] * 16, object)}, None, False),
+    ({"text": np.array([b"a"] * 17, object)}, None, True),
+    ({"text": np.array([b"a" * 20_000_000], object)}, None, True),
+    ({"image_bytes": np.array([b"a" * 9_000_000], object)}, [12_000_000], False),  # a photo
+    ({"image_bytes": np.array([b"a"] * 2, object)}, [9_000_000] * 2, True),
+])  # fmt: skip
+def test_what_is_large_by_rows_pixels_or_texts_has_a_line_of_its_own(inputs, pixels, is_large):
+    model = ServedModel("model", 1, {"call": Multiplier()}, {}, Limits())
+
+    async def note(line, *arguments):
+        return line
+
+    for line in (False, True):
+        model._lines["call", line] = functools.partial(note, line)
+    assert asyncio.run(model.run("call", inputs, None if pixels is None else np.array(pixels))) is is_large
 
 
 def test_connections_are_limited(serve):

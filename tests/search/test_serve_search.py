@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import io
+import json
 import os
 import socket
 import types
@@ -17,6 +18,7 @@ from mural_tf.errors import UserError
 from mural_tf.search import build, collect
 from mural_tf.search import index as index_files
 from mural_tf.search.items import IMAGES
+from mural_tf.search.server import app
 from mural_tf.search.server.app import create_app, serve
 from mural_tf.search.server.limits import Limits
 from mural_tf.search.server.search_page import search_routes
@@ -130,7 +132,8 @@ def test_a_changed_index_is_served(tmp_path):
 
 WRONG = {
     400: ["/search/answer", "/search/answer?sentence=red&k=many", "/search/answer?sentence=red&k=2000",
-          "/search/answer?sentence=red&filter=brand", "/search/answer?like=99", "/search/answer?like=-1",
+          "/search/answer?sentence=red&filter=brand", "/search/answer?sentence=red&offset=20",
+          "/search/answer?sentence=red&like=1", "/search/answer?like=99", "/search/answer?like=-1",
           "/search/answer?like=x", "/search/answer?like=1&k=" + "9" * 5000,
           "/search/answer?sentence=++", "/search/answer?sentence=red&k=0", "/search/answer?sentence=" + "x" * 2001],
     404: ["/search/picture/99", "/search/picture/..%2F..%2Fetc", "/search/thumbnail/99", "/search/thumbnail/-1",
@@ -143,6 +146,20 @@ def test_wrong_questions_get_an_error(ask):
         for path in paths:
             found, answer, _ = ask(path)
             assert found == status and answer["error"], path
+
+
+def test_what_is_not_known_of_a_question_is_said(ask):
+    answer = ask("/search/answer?sentence=red&offset=20")[1]
+    assert answer["error"].startswith("Nothing is known of 'offset'; a search takes sentence, like, k, ")
+
+
+def test_the_page_offers_languages_not_pairs_of_them(tmp_path, monkeypatch):
+    card = {"training_data": {"languages": ["cs-en", "de", "en", "en-fra", "pt-BR", "zh-Hant"]}}
+    (tmp_path / "model_card.json").write_text(json.dumps(card))
+    for name, replaced in (("load_index", str), ("load", str), ("search_routes", lambda *given, **options: given[2])):
+        monkeypatch.setattr(app, name, replaced)
+    found = app._search_routes(tmp_path, "index", Limits())
+    assert found == ["cs", "de", "en", "fra", "pt-BR", "zh-Hant"]
 
 
 def test_errors_name_no_place_of_the_machine(tmp_path):

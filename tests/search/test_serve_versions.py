@@ -200,7 +200,18 @@ def test_models_are_served_in_a_number_that_all_of_them_have(tmp_path, monkeypat
         (tmp_path / name / "saved_model.pb").write_bytes(b"")
     found = Versions(tmp_path, LIMITS).models
     assert {name: model.version for name, model in found.items()} == {"a": 2, "b": 2}
-    shutil.rmtree(tmp_path / "b/2")
+    versions = Versions(tmp_path, LIMITS)
+    # Copied in by hand, one after the other; the last one is a model that was not there before.
+    for name, names, number in (("a/3", "ab", 3), ("b/11", "", 0), ("a/11", "ab", 11), ("c/11", "abc", 11)):
+        (tmp_path / name).mkdir(parents=True, exist_ok=True)
+        (tmp_path / name / "saved_model.pb").write_bytes(b"")
+        found = versions._load_newer()
+        assert {name: model.version for name, model in found.items()} == dict.fromkeys(names, number)
+        versions.models = found or versions.models
+    shutil.rmtree(tmp_path / "b")
+    shutil.rmtree(tmp_path / "c")
+    (tmp_path / "b/4").mkdir(parents=True)
+    (tmp_path / "b/4/saved_model.pb").write_bytes(b"")
     with pytest.raises(UserError, match="is not an export: expected SavedModels such as .* of one number for all"):
         Versions(tmp_path, LIMITS)
     with pytest.raises(UserError, match="does not exist; `python -m mural_tf export` makes one"):

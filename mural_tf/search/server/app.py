@@ -17,8 +17,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import pathlib
+import re
 import signal
 import socket
 import sys
@@ -52,7 +54,7 @@ from mural_tf.search.server.limits import (
     is_foreign,
     read_body,
 )
-from mural_tf.search.server.models import IMAGES, ServedModel, Versions
+from mural_tf.search.server.models import IMAGES, Arrays, ServedModel, Versions
 from mural_tf.search.server.rest_json import (
     PIECE,
     RAISE,
@@ -71,11 +73,13 @@ SECONDS = prometheus_client.Histogram(
     ["model"],
     buckets=(0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0),
 )
-Predict = Callable[..., Awaitable["dict[str, np.ndarray]"]]
+Predict = Callable[..., Awaitable[Arrays]]
 # For other routes: `await request.app[PREDICT]("text_encoder", "serving_default", {"text": array})` shares batches.
 PREDICT: web.AppKey[Predict] = web.AppKey("predict", object)
 SMALL_BODY = 2**16  # bytes; larger ones are parsed in a thread, one at a time, so that other requests go on
+MANY_VALUES = 10**5  # in a body; those that hold more wait for each other only
 CLIENT_LEFT = 499  # as nginx counts it; nobody reads the answer
+PAIR = re.compile("[a-z]{2,3}-[a-z]{2,3}")  # cs-en; not pt-BR, zh-Hant
 LAST_WORDS = 1.0  # seconds that a refused client has to read why
 
 # The graph's own words for what a request may get wrong.
@@ -119,8 +123,10 @@ def _listen(host: str, port: int) -> socket.socket:
 
 def _search_routes(export: str | pathlib.Path, index: str | pathlib.Path, limits: Limits) -> list[web.RouteDef]:
     card = newest_description(as_path(export)) / MODEL_CARD
-    languages = json_field(read_json(card), "training_data.languages", list[str], card)
-    return search_routes(load_index(index), load(export), languages, limits=limits, folder=index)
+    listed = json_field(read_json(card), "training_data.languages", list[str], card)
+    # Some are pairs of languages that translations were in.
+    languages = {name for code in listed for name in (code.split("-") if PAIR.fullmatch(code) else [code])}
+    return search_routes(load_index(index), load(export), sorted(languages), limits=limits, folder=index)
 
 
 def run(app: web.Application, listener: socket.socket, limits: Limits, greeting: str) -> None:
@@ -130,6 +136,9 @@ def run(app: web.Application, listener: socket.socket, limits: Limits, greeting:
     """
     # The loop waits for Python's lock after every read and write; by default, 5 ms wherever a thread parses a body.
     sys.setswitchinterval(0.0005)
+    # The lists of a large body make Python look for garbage, among all of TensorFlow's objects: nothing else runs for a
+    # part of a second. What is loaded by now is not looked at.
+    gc.freeze()
 
     async def main() -> None:
         stop = asyncio.Event()
@@ -258,11 +267,10 @@ class Server:
         self.versions, self.limits = versions, limits
         self._bytes = Budget(limits.max_bytes_in_flight, "bytes")
         self._pixels = Budget(2 * limits.max_request_pixels, "pixels")
-        self._parsing, self._decoding = asyncio.Lock(), asyncio.Lock()
+        # One large request at a time, and one small one beside it: this takes memory and a processor.
+        self._parsing, self._decoding = ({is_large: asyncio.Lock() for is_large in (False, True)} for _ in range(2))
 
-    async def run(
-        self, name: str, signature: str, inputs: dict[str, np.ndarray], on_error: str = RAISE
-    ) -> dict[str, np.ndarray]:
+    async def run(self, name: str, signature: str, inputs: Arrays, on_error: str = RAISE) -> Arrays:
         """Runs {input: [B, …]} through a signature, in a batch with other requests; strings are object arrays.
 
         Args:
@@ -283,9 +291,9 @@ class Server:
             words = f"No answer within {self.limits.request_timeout:g} seconds"
             raise Overloaded(f"{words}, so the request was dropped; try again later.") from None
 
-    async def _run(self, model: ServedModel, signature, inputs, on_error) -> dict[str, np.ndarray]:
+    async def _run(self, model: ServedModel, signature, inputs, on_error) -> Arrays:
         if not model.signatures[signature].takes_images:
-            return await model.batchers[signature](inputs)
+            return await model.run(signature, inputs)
         images = inputs[IMAGES]
         pixels = await _in_thread(claimed_pixels, images, self.limits)
         with self._pixels.share() as grow:
@@ -294,9 +302,9 @@ class Server:
                 check_read(pixels)
             images = np.where(pixels, images, b"")
             if any(map(is_foreign, images)):
-                async with self._decoding:  # one request at a time: this takes memory and a processor
+                async with self._decoding[self.limits.is_large(len(images), int(pixels.sum()))]:
                     images = await _in_thread(decodable, images)
-            outputs = await model.batchers[signature]({**inputs, IMAGES: images}, pixels)
+            outputs = await model.run(signature, {**inputs, IMAGES: images}, pixels)
         if on_error == RAISE:
             check_read(*outputs.values())
         return outputs
@@ -305,21 +313,21 @@ class Server:
         """POST …:predict"""
         self._model(request)  # before the body is read
         with self._bytes.share() as grow:
-            body = await read_body(request, self.limits, grow)
-            outputs, is_rows = await self._in_time(self._answer(self._model(request), body, grow))
+            body, values = await read_body(request, self.limits, grow)
+            outputs, is_rows = await self._in_time(self._answer(self._model(request), body, values, grow))
             return await self._send(request, outputs, is_rows)
 
-    async def _answer(self, model: ServedModel, body: bytearray, grow) -> tuple[dict[str, np.ndarray], bool]:
+    async def _answer(self, model: ServedModel, body: bytearray, values: int, grow) -> tuple[Arrays, bool]:
         if len(body) <= SMALL_BODY:
             parsed = self._parse(body, model)
         else:
-            async with self._parsing:
+            async with self._parsing[values > MANY_VALUES]:
                 parsed = await _in_thread(self._parse, body, model)
         name, inputs, is_rows, on_error = parsed
         grow(len(next(iter(inputs.values()))) * model.signatures[name].row_bytes)
         return await self._run(model, name, inputs, on_error), is_rows
 
-    def _parse(self, body: bytearray, model: ServedModel) -> tuple[str, dict[str, np.ndarray], bool, str]:
+    def _parse(self, body: bytearray, model: ServedModel) -> tuple[str, Arrays, bool, str]:
         values = parse_body(body)
         body.clear()
         name, on_error = options(values)
@@ -327,7 +335,7 @@ class Server:
             raise BadRequest(f"{model.name} has no signature {name!r}; it has {', '.join(sorted(model.signatures))}.")
         return name, *parse_inputs(values, model.signatures[name].inputs, self.limits.max_rows), on_error
 
-    async def _send(self, request: web.Request, outputs: dict[str, np.ndarray], is_rows: bool) -> web.StreamResponse:
+    async def _send(self, request: web.Request, outputs: Arrays, is_rows: bool) -> web.StreamResponse:
         pieces = answer_pieces(outputs, is_rows)
         if sum(array.size for array in outputs.values()) <= PIECE:
             return web.Response(text="".join(pieces), content_type="application/json")

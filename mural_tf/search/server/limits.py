@@ -23,7 +23,7 @@ class Limits:
     window: float = 0.002  # seconds that a request waits for others to share a run
     max_request_bytes: int = 32 * 2**20  # of a body, unpacked; more is answered with 413
     max_bytes_in_flight: int = 96 * 2**20  # of all bodies and answers that are held; more is answered with 503
-    max_values: int = 2 * 10**6  # numbers, texts, lists and objects in one body; more is answered with 413
+    max_values: int = 10**6  # numbers, texts, lists and objects in one body; more is answered with 413
     max_rows: int = 1024  # of one request; more is answered with 400
     max_image_pixels: int = 64 * 10**6  # of one image, by its header; more is answered with 400
     max_request_pixels: int = 128 * 10**6  # of one request; twice as many are in flight, beyond that 503
@@ -49,6 +49,10 @@ class Limits:
                 f"The server's max_request_pixels={self.max_request_pixels} must not be below "
                 f"max_image_pixels={self.max_image_pixels}."
             )
+
+    def is_large(self, rows: int, pixels: int) -> bool:
+        """Whether a request of so many rows and pixels waits apart from the small ones."""
+        return 4 * rows > self.max_batch or 4 * pixels > self.max_image_pixels
 
 
 class Overloaded(Exception):
@@ -89,8 +93,10 @@ class Budget:
             self.used -= held
 
 
-async def read_body(request, limits: Limits, grow: Callable[[int], None]) -> bytearray:
-    """Returns the body of aiohttp's `request`, unpacked; `grow` of a `Budget` is called with its bytes as they come.
+async def read_body(request, limits: Limits, grow: Callable[[int], None]) -> tuple[bytearray, int]:
+    """Returns the body of aiohttp's `request`, unpacked, and how many values it holds at most.
+
+    `grow` of a `Budget` is called with its bytes as they come.
 
     JSON of tiny values takes up to thirty times its size as Python's objects, so they are bounded before they are made:
     by the commas, colons and opening brackets that come before them, those in texts included.
@@ -100,7 +106,7 @@ async def read_body(request, limits: Limits, grow: Callable[[int], None]) -> byt
       Overloaded: others hold too much.
     """
 
-    async def read() -> bytearray:
+    async def read() -> tuple[bytearray, int]:
         _check(request.content_length or 0, limits.max_request_bytes, "bytes")
         body, values = bytearray(), 0
         async for piece in request.content.iter_any():
@@ -109,7 +115,7 @@ async def read_body(request, limits: Limits, grow: Callable[[int], None]) -> byt
             _check(values, limits.max_values, "numbers, texts, lists and objects, by its commas, colons and brackets")
             grow(len(piece))
             body += piece
-        return body
+        return body, values
 
     try:
         return await asyncio.wait_for(read(), limits.body_timeout)

@@ -2,7 +2,8 @@
 
 Requests that arrive together share one run of the model. While a batch runs, requests queue; the next batch takes as
 many as fit. The first request waits a short time for others. A batch that fails is run again request by request, so
-that only the one at fault gets the error. A large request is run part by part, and others come between its parts.
+that only the one at fault gets the error. A large request is run part by part, in a line of its own: small ones never
+wait for it.
 
 A newer version is loaded beside the one that answers, in a thread; then all models change at once, between two
 requests. A request keeps the version with which its work began; after the last one its memory is freed.
@@ -42,6 +43,8 @@ ROWS = prometheus_client.Histogram(
     "mural_batch_rows", "Rows in one run.", ["model", "signature"], buckets=(1, 2, 4, 8, 16, 32, 64, 128)
 )
 
+LONG_TEXT = 2**16  # bytes; models read a few hundred, but every byte is looked at
+
 Arrays = dict[str, np.ndarray]
 
 
@@ -79,9 +82,20 @@ class ServedModel:
 
     def __init__(self, name: str, version: int, signatures: dict[str, Signature], metadata: dict, limits: Limits):
         self.name, self.version, self.signatures, self.metadata = name, version, signatures, metadata
-        self.batchers = {
-            key: Batcher(signature.run, limits, ROWS.labels(name, key).observe) for key, signature in signatures.items()
+        self._limits = limits
+        self._lines = {
+            (key, is_large): Batcher(signature.run, limits, ROWS.labels(name, key).observe)
+            for key, signature in signatures.items()
+            for is_large in (False, True)
         }
+
+    async def run(self, signature: str, inputs: Arrays, pixels: np.ndarray | None = None) -> Arrays:
+        """Runs the inputs of a request, in a batch with others; arguments and errors as `Batcher` has them."""
+        rows, pixel_count = _count(inputs), 0 if pixels is None else int(pixels.sum())
+        texts = () if pixels is not None else [array for array in inputs.values() if array.dtype == object]
+        length = max((len(text) for array in texts for text in array.flat), default=0)
+        is_large = self._limits.is_large(rows, pixel_count) or length > LONG_TEXT
+        return await self._lines[signature, is_large](inputs, pixels)
 
 
 def load_model(path: pathlib.Path, limits: Limits) -> ServedModel:
@@ -301,10 +315,13 @@ class Versions:
     def _load_newer(self) -> dict[str, ServedModel]:
         """Loads the newest version that can be loaded and warms it up; {} if it is served already, or there is none."""
         if any(former() for former in self._former):
+            gc.unfreeze()  # see `app.run`
             gc.collect()  # TensorFlow's objects refer to each other in circles
+            gc.freeze()
         self._former = [former for former in self._former if former()]
+        served = {name: model.version for name, model in self.models.items()}
         for number in self._numbers():
-            if any(model.version == number for model in self.models.values()):
+            if served == dict.fromkeys(models_of(self._folder), number):
                 return {}
             files, found = self._files(number), {}
             if number in self._failed and self._failed[number][0] == files:

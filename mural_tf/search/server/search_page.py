@@ -1,14 +1,15 @@
 """A small search page: plain functions that any HTTP server can mount, and their routes beside the encoders.
 
     GET  /                                        leads to the page
-    GET  <prefix>                                 page_html(languages, fields)
-    GET  <prefix>/answer?sentence=…&k=…           answer(index, embedder, sentence, k) as JSON
-    GET  <prefix>/answer?sentence=…&least_precision=0.6  no hits unless so many of the answers as sure are right
-    GET  <prefix>/answer?like=<row>&filter=brand=acme    closest to a row; filters may be repeated, everywhere
-    POST <prefix>/answer?k=…                      the same for the picture that is the body
-    GET  <prefix>/thumbnail/<row>, …/picture/<row>       thumbnail(index, row[, LARGE]), image/jpeg
+    GET  /search                                  page_html(languages, fields)
+    GET  /search/answer?sentence=…&k=…            answer(index, embedder, sentence, k) as JSON
+    GET  /search/answer?sentence=…&least_precision=0.6   no hits unless so many of the answers as sure are right
+    GET  /search/answer?like=<row>&filter=brand=acme     closest to a row; filters may be repeated, everywhere
+    POST /search/answer?k=…                       the same for the picture that is the body
+    GET  /search/thumbnail/<row>, …/picture/<row>        thumbnail(index, row[, LARGE]), image/jpeg
 
-The page finds its prefix in its own address. Rows, never paths, come in by URLs, and no path of the machine goes out.
+The page finds its place in its own address, behind a proxy too. Rows, never paths, come in by URLs, and no path of the
+machine goes out.
 `python -m mural_tf serve --export=… --index=…` mounts the routes at /search.
 """
 
@@ -149,6 +150,7 @@ def thumbnail(index: Index, row: int, side: int = SIDE) -> bytes:
 
 
 DEFAULT_RESULTS = 20
+ASKED = ("sentence", "like", "k", "filter", "language", "least_precision")
 # A row's picture is another one when the index has changed; the page's addresses of thumbnails change with it.
 CACHED = {"Cache-Control": "private, max-age=3600"}
 
@@ -203,20 +205,18 @@ def search_routes(
     index: Index,
     embedder,
     languages: Sequence[str] = (),
-    prefix: str = "/search",
     limits: Limits | None = None,
     folder: str | os.PathLike = "",
 ) -> list:
     """Returns the routes of the search page, for `create_app(…, extra_routes=…)`.
 
-    The functions run in a thread, one search at a time, so that other requests go on; thumbnails have threads of their
-    own.
+    Sentences are answered in a thread, one at a time, so that other requests go on, and pictures in another, because
+    one may take seconds; thumbnails have threads of their own.
 
     Args:
       index: from `mural_tf.search.index.load_index`.
       embedder: the model that made it, `mural_tf.load(…)`.
       languages: BCP 47 codes that the page offers, so that typed text gets the right fonts.
-      prefix: where the page is.
       limits: of pictures that are sent; defaults if None.
       folder: of the index, to notice that it has changed.
 
@@ -226,14 +226,14 @@ def search_routes(
     from aiohttp import web  # only now: the functions above serve others too
 
     served, limits = ServedIndex(index, embedder, languages, folder), limits or Limits()
-    searching = concurrent.futures.ThreadPoolExecutor(1, "search")
+    sentences, pictures = (concurrent.futures.ThreadPoolExecutor(1, name) for name in ("sentences", "pictures"))
     in_flight = Budget(limits.max_bytes_in_flight, "bytes")
 
     async def show(request: web.Request) -> web.Response:
         return web.Response(text=served.page, content_type="text/html")
 
     async def lead(request: web.Request) -> web.Response:
-        raise web.HTTPFound(prefix)
+        raise web.HTTPFound("/search")
 
     async def show_answer(request: web.Request, picture: bytes = b"") -> web.Response:
         asked = _asked(request.query)
@@ -243,7 +243,7 @@ def search_routes(
             return answer(served.index, embedder, picture=picture, **asked)
 
         try:
-            found = await _in_thread(searching, ask)
+            found = await _in_thread(pictures if picture else sentences, ask)
         except UserError:  # of whoever runs the server: a damaged index, and where it lies
             raise
         except ValueError as error:
@@ -252,7 +252,7 @@ def search_routes(
 
     async def show_answer_to_picture(request: web.Request) -> web.Response:
         with in_flight.share() as grow:
-            picture = bytes(await read_body(request, limits, grow))
+            picture = bytes((await read_body(request, limits, grow))[0])
             pixels = await _in_thread(None, claimed_pixels, [picture], limits)
             if not pixels[0]:
                 raise BadRequest("The body is not a picture: expected a JPEG, PNG or WebP.")
@@ -269,16 +269,21 @@ def search_routes(
 
     return [
         web.get("/", lead),
-        web.get(prefix, show),
-        web.get(prefix + "/answer", show_answer),
-        web.post(prefix + "/answer", show_answer_to_picture),
-        web.get(prefix + r"/thumbnail/{row:\d{1,18}}", functools.partial(show_image, side=SIDE)),
-        web.get(prefix + r"/picture/{row:\d{1,18}}", functools.partial(show_image, side=LARGE)),
+        web.get("/search", show),
+        web.get("/search/answer", show_answer),
+        web.post("/search/answer", show_answer_to_picture),
+        web.get(r"/search/thumbnail/{row:\d{1,18}}", functools.partial(show_image, side=SIDE)),
+        web.get(r"/search/picture/{row:\d{1,18}}", functools.partial(show_image, side=LARGE)),
     ]
 
 
 def _asked(query: Mapping[str, str]) -> dict[str, object]:
     """Returns what a request asks, as arguments of `answer`; raises `BadRequest`."""
+    unknown = sorted(set(query) - set(ASKED))
+    if unknown:
+        raise BadRequest(f"Nothing is known of {unknown[0]!r}; a search takes {', '.join(ASKED)}.")
+    if query.get("sentence") and "like" in query:
+        raise BadRequest("Give a sentence, or a row that results shall be like; not both.")
     try:
         asked = {"filters": parse_filters(query.getall("filter", []))}
     except UserError as error:
