@@ -37,6 +37,7 @@ from mural_tf.training.strategy import (
     workers,
 )
 from mural_tf.training.workdir import lock_workdir, open_workdir
+from mural_tf.trust import settle_handles
 
 
 def pretrain(
@@ -71,6 +72,7 @@ def train_and_finish(
     """The part that pretraining and fine-tuning share; `initialize` sets the weights of a run's first start."""
     config = complete(config)
     check_places(config)
+    settle_handles(config)
     _check_sizes(config)
     steps = parse_profile(profile, config.train.steps)
     strategy = build_strategy(tpu)  # several workers must be set up before TensorFlow does anything else
