@@ -20,6 +20,7 @@ purpose: then change their names in the variants below.
 from __future__ import annotations
 
 import argparse
+import collections
 import contextlib
 import io
 import json
@@ -52,8 +53,6 @@ PARTS = ("losses", "keys", "export")
 SEED = (3, 4)  # of the draws in the fixed batch's passes
 CHUNKS = 4
 
-# What depends on the project's interface -----------------------------------------------------------------------------
-
 
 def configured(variant: dict) -> ConfigDict:
     """Returns the default configuration of a method with a variant's fields; those that it lacks are left out."""
@@ -85,7 +84,7 @@ def losses(model, batch: dict) -> dict[str, np.ndarray]:
     totals, logs = global_losses(model, embeddings, batch, model.optimizers)
     for kind, found in (("embedding", embeddings), ("total", totals), ("log", logs)):
         values.update(prefixed(f"evaluated/{kind}", found))
-    names = unique_names(model.trainable_variables)
+    names = list(named(model.trainable_variables))
     for chunks in (1, CHUNKS):
         found = compute_gradients(model, batch, tf.constant(SEED, tf.int32), chunks, model.optimizers)
         values.update(prefixed(f"chunks_{chunks}/log", found.logs))
@@ -141,8 +140,6 @@ def tokenizer_of(variant: dict):
     words = ["thing", "ding", "w", "v", *(f"##{i}" for i in range(91))]
     return WordPieceTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words], max_length=LENGTH)
 
-
-# Methods and variants, by fields in which they differ from the default configuration ---------------------------------
 
 SIDE, LENGTH, FEATURES, WORDS = 32, 8, 12, 20
 LANGUAGES = ("en", "de")
@@ -252,8 +249,6 @@ EXPORTED = {
     "mule": variant_of("mule", TEXT_TEXT),
 }
 
-# Fixed batches -------------------------------------------------------------------------------------------------------
-
 
 def fixed_batch(variant: dict) -> dict:
     """What any method of the variant's kind takes from a batch, with repeated ids, in tensors."""
@@ -338,8 +333,6 @@ def inputs_of(variant: dict) -> dict[str, tf.Tensor]:
     return {name: tf.constant(value) for name, value in inputs.items()}
 
 
-# Exports -------------------------------------------------------------------------------------------------------------
-
 
 def export(variant: dict) -> tuple[dict, dict]:
     """The part "export" of one model: (signatures, what they give)."""
@@ -358,34 +351,26 @@ def export(variant: dict) -> tuple[dict, dict]:
     return signatures, values
 
 
-# Names and arrays ----------------------------------------------------------------------------------------------------
-
 
 def prefixed(prefix: str, values: dict) -> dict[str, np.ndarray]:
     """Copies of tensors, and of variables as they are now, under "prefix/name"."""
     return {f"{prefix}/{name}": np.array(value) for name, value in values.items()}
 
 
-def unique_names(variables) -> list[str]:
-    """The names of variables; a name that occurs again has its count behind it."""
-    counts, names = {}, []
-    for variable in variables:
-        counts[variable.name] = counts.get(variable.name, 0) + 1
-        names.append(variable.name if counts[variable.name] == 1 else f"{variable.name}#{counts[variable.name]}")
-    return names
-
-
 def named(variables) -> dict[str, tf.Variable]:
-    """Variables by their unique names."""
-    return dict(zip(unique_names(variables), variables))
+    """Variables by their names; a name that occurs again has its count behind it."""
+    counts, found = collections.Counter(), {}
+    for variable in variables:
+        counts[variable.name] += 1
+        count = counts[variable.name]
+        found[variable.name if count == 1 else f"{variable.name}#{count}"] = variable
+    return found
 
 
 def described(tensors: dict) -> dict:
     """{name: [type, shape]} of tensors, specifications or variables."""
     return {name: [value.dtype.name, list(value.shape)] for name, value in sorted(tensors.items())}
 
-
-# Keeping and comparing -----------------------------------------------------------------------------------------------
 
 
 def contents(parts: list[str], methods: list[str]) -> Iterator[tuple[str, dict]]:
@@ -421,28 +406,25 @@ def kept(path: pathlib.Path) -> dict:
     """Reads what `keep` wrote; nothing where there is nothing."""
     if not path.exists():
         return {}
-    if path.suffix == ".npz":
-        with np.load(path) as values:
-            return dict(values)
-    return json.loads(path.read_text(encoding="utf-8"))
+    return dict(np.load(path)) if path.suffix == ".npz" else json.loads(path.read_text(encoding="utf-8"))
 
 
 def differences(before: dict, after: dict) -> Iterator[str]:
     """Yields a line for every entry in which two files' contents differ."""
-    for name in [*before, *(name for name in after if name not in before)]:
+    for name in {**before, **after}:
         if name not in after or name not in before:
             yield f"{name}: {'new' if name in after else 'gone'}"
-        elif not isinstance(before[name], np.ndarray):
-            if before[name] != after[name]:
-                yield f"{name}: {before[name]} became {after[name]}"
-        elif (before[name].dtype, before[name].shape) != (after[name].dtype, after[name].shape):
-            one, other = before[name], after[name]
+            continue
+        one, other = before[name], after[name]
+        if not isinstance(one, np.ndarray):
+            if one != other:
+                yield f"{name}: {one} became {other}"
+        elif (one.dtype, one.shape) != (other.dtype, other.shape):
             yield f"{name}: {one.dtype} {list(one.shape)} became {other.dtype} {list(other.shape)}"
-        elif not np.array_equal(before[name], after[name], equal_nan=before[name].dtype.kind == "f"):
-            apart = np.abs(before[name].astype(np.float64) - after[name].astype(np.float64))
-            largest = np.max(np.abs(before[name].astype(np.float64)))
+        elif not np.array_equal(one, other, equal_nan=one.dtype.kind == "f"):
+            apart = np.abs(one.astype(np.float64) - other.astype(np.float64))
             count = f"{np.count_nonzero(apart)} of {apart.size}"
-            yield f"{name}: {count} differ, by up to {np.max(apart):.3g} (largest {largest:.3g})"
+            yield f"{name}: {count} differ, by up to {apart.max():.3g} (largest {np.abs(one).max():.3g})"
 
 
 def main() -> None:

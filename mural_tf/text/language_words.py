@@ -18,8 +18,7 @@ import tensorflow as tf
 
 from mural_tf.errors import UserError
 from mural_tf.text.tokenizer import Tokenizer, fill_rows
-from mural_tf.text.word_counts import WordSplitter, count_by_language
-from mural_tf.text.words import clean_text, split_words
+from mural_tf.text.words import WordSplitter, clean_text, count_by_language, split_words
 
 PAD = "[PAD]"
 UNKNOWN = "[UNK]"

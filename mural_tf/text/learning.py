@@ -19,8 +19,7 @@ from mural_tf.backend import tf_text  # noqa: F401 - imports the package that ha
 from mural_tf.errors import UserError
 from mural_tf.text.byte_pair import byte_characters, written_in_bytes
 from mural_tf.text.vocabulary_file import RESERVED_TOKENS, SUFFIX_INDICATOR
-from mural_tf.text.word_counts import count_words
-from mural_tf.text.words import split_words
+from mural_tf.text.words import count_words, split_words
 
 BUILDERS = ("tensorflow_text", "tokenizers", "byte_pair")
 MOST_OCCURRENCES = 100_000_000  # words that the `tokenizers` builder is given
@@ -63,7 +62,7 @@ def learn_vocabulary(
     """Learns pieces from words and how often they occur; the same counts give the same list.
 
     Args:
-      counts: {word: count}, as word_counts.py gives them.
+      counts: {word: count}, as words.py gives them.
       size: most pieces the list may hold, reserved ones included.
       builder: "tensorflow_text" or "tokenizers"; "byte_pair" learns byte-level pieces, see `byte_pair.py`.
       reserved: pieces put first, in this order, so that [PAD] is 0.
