@@ -86,7 +86,7 @@ def import_weights(
 
     Args:
       source: "align", "bert", "labse" or "efficientnet".
-      weights: the folder or file; for "efficientnet" a Keras model too.
+      weights: the folder or file.
       config: everything that the files do not say, `base_config()` for a start. `config.model="mural"` gives an
         imported ALIGN the second head of MURAL's checkpoint initialisation (Jain et al., 2021, §3.1).
       vocabulary_size: for "efficientnet", which brings none.

@@ -11,7 +11,6 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from mural_tf.backend import keras
 from mural_tf.errors import UserError
 from mural_tf.files import json_field, read_json
 from mural_tf.text.vocabulary_file import check_vocabulary, load_vocabulary
@@ -141,13 +140,6 @@ def open_keras_h5(path: str | pathlib.Path) -> WeightFile:
         reason = first_line(error)
         raise UserError(f"{path} is not an HDF5 file of Keras weights or is damaged: {reason}") from None
     return WeightFile(path, {name: tuple(value.shape) for name, value in data.items()}, lambda name: data[name][()])
-
-
-def from_keras_model(model: keras.Model) -> WeightFile:
-    """Takes the weights of a Keras model in memory; names are those of its variables, without ":0"."""
-    variables = {variable.name.split(":")[0]: variable for variable in model.variables}
-    shapes = {name: tuple(variable.shape) for name, variable in variables.items()}
-    return WeightFile(f"the Keras model {model.name!r}", shapes, lambda name: variables[name].numpy())
 
 
 def first_line(error: Exception) -> str:

@@ -199,7 +199,7 @@ class Parrot:
 
     takes_languages = False
 
-    def encode_text(self, texts, progress=None):
+    def encode_text(self, texts, **_):
         import numpy as np
 
         return np.eye(10, dtype=np.float32)[[int(text[-1]) for text in texts]]
