@@ -13,6 +13,7 @@ from mural_tf.backend import keras
 from mural_tf.config import base_config
 from mural_tf.encoders import build_text_encoder
 from mural_tf.errors import UserError
+from mural_tf.pretrained import keras_efficientnet
 from mural_tf.pretrained.importers import SOURCES, configure, import_weights
 from mural_tf.pretrained.weight_files import open_keras_h5, open_safetensors
 
@@ -221,10 +222,10 @@ def test_other_files_are_not_an_efficientnet(tmp_path):
         configure("efficientnet", tmp_path / "broken.h5", small_config())
     with pytest.raises(UserError, match="missing.h5 does not exist"):
         configure("efficientnet", tmp_path / "missing.h5", small_config())
-    dense = keras.Sequential([keras.layers.Dense(2, input_shape=(3,), name="dense")])
-    dense.save_weights(tmp_path / "dense.h5")
-    with pytest.raises(UserError, match=r"missing \(.*2 unexpected \(dense/bias, dense/kernel\)"):
-        import_weights("efficientnet", tmp_path / "dense.h5", small_config(layers=1), vocabulary_size=9)
+    path = foreign.write_keras_h5(tmp_path / "dense.h5", {"dense/kernel:0": np.zeros((3, 2)), "dense/bias:0": [0, 0]})
+    tower = types.SimpleNamespace(variables=[tf.Variable(np.zeros((3, 3, 3, 32)), name="stem_conv/kernel")])
+    with pytest.raises(UserError, match=r"missing \(stem_conv/kernel\).*2 unexpected \(dense/bias, dense/kernel\)"):
+        keras_efficientnet.load(path, tower)
 
 
 def virtual(file, layer):
