@@ -72,9 +72,9 @@ def train_and_finish(
     """The part that pretraining and fine-tuning share; `initialize` sets the weights of a run's first start."""
     config = complete(config)
     check_places(config)
-    settle_handles(config)
     _check_sizes(config)
     steps = parse_profile(profile, config.train.steps)
+    settle_handles(config)
     strategy = build_strategy(tpu)  # several workers must be set up before TensorFlow does anything else
     sources = training_sources(config.data) if config.data.sources else (config.data,)
     check_places_of_pod(strategy, [workdir, *(source.directory for source in sources)])
