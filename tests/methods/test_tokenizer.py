@@ -175,16 +175,13 @@ def test_a_text_of_longest_pieces_keeps_them_all(kind):
     assert row.tolist() == [2, *[longest] * 4, 3]
 
 
-FILLERS = (" ", "\u3000", "\x01", "\u200d", "\u0301", "e\u0301", "é", "😀", "ก", b"\xff", b"\xe0\xb8")
-
-
 @pytest.mark.parametrize("lower_case", [False, True])  # and accents stripped
-@pytest.mark.parametrize("filler", FILLERS)
-def test_texts_are_cut_in_bytes_before_they_are_cleaned(filler, lower_case):
+def test_texts_are_cut_in_bytes_before_they_are_cleaned(lower_case):
     object_ = tokenizer(max_length=8, lower_case=lower_case, strip_accents=lower_case)
-    filler = filler if isinstance(filler, bytes) else filler.encode()
+    fillers = [x.encode() for x in (" ", "\u3000", "\x01", "\u200d", "\u0301", "e\u0301", "é", "😀", "ก")]
     # The cut falls into the filler, at each byte of a character.
-    texts = [b"cat" + b"," * count + filler * object_.max_bytes for count in range(4)]
+    starts = [b"cat" + b"," * count for count in range(4)]
+    texts = [start + x * object_.max_bytes for x in [*fillers, b"\xff", b"\xe0\xb8"] for start in starts]
     np.testing.assert_array_equal(object_(texts)["input_word_ids"], whole_row(object_, texts))
 
 
