@@ -55,15 +55,9 @@ CHUNKS = 4
 
 
 def configured(variant: dict) -> ConfigDict:
-    """Returns the default configuration of a method with a variant's fields; those that it lacks are left out."""
+    """Returns the default configuration of a method with a variant's fields."""
     config = mount(base_config(), variant["model"])
-    for key, value in variant.items():
-        branch, _, field = key.rpartition(".")
-        for place in (branch,) if branch not in ("loss", "method") else ("loss", "method"):
-            if place and field in config[place]:
-                config[place][field] = value
-        if not branch and key != "model":
-            config[key] = value
+    config.update_from_flattened_dict(variant)
     return config
 
 
@@ -184,14 +178,13 @@ ONE_HEAD = {
     # With a smaller margin, nearly every pair here is a positive.
     **under("method", alpha="paper", alpha_divided=False, alpha_margin=0.5, view_anchors="first"),
 }
-TEXT_ONLY = under("image_tower", name="none", projection=80, head_size=0)
 WORD_VECTORS = {
     "embedding_size": 24,
     **under("image_tower", name="features", feature_size=FEATURES, branch_size=32, projection=24),
     **under("text_tower", name="words", languages=LANGUAGES, word_size=16, language_size=20),
     **under("text_tower", hidden_size=24, projection=24),
     **under("loss", text_text_weight=0.0),
-    **under("method", captions_per_image=2, language_weight=0.1),
+    **under("method", captions_per_image=2),
     **under("optimizer", decay_rate=0.5, decay_steps=1),
 }
 TEXT_PAIRS = {
@@ -205,15 +198,13 @@ LP = {
     **under("method", neighbourhood_weight=0.0, neighbourhood_levels=("words",), language_weight=0.0),
     **under("text_tower", frozen_words=True),
 }
-PARALLEL = {**under("text_tower", language_branches="parallel"), **under("method", distance="cosine")}
-IMAGE_TEXT = under("loss", text_text_weight=0.0)
 TEXT_TEXT = under("loss", text_text_weight=1.0)
-SHARED = {"shared_head": True}
 
 
 def variant_of(method: str, *fields: dict) -> dict:
     """A method with the fields of this use of it."""
     made = {"model": method, **SMALL, **(WORD_VECTORS if method in ("mule", "embn", "parallel_embn") else {})}
+    made.update(under("method", language_weight=0.1) if method == "mule" else {})
     for some in fields:
         made.update(some)
     return made
@@ -228,10 +219,15 @@ VARIANTS = {
     "align": variant_of("align", under("optimizer", name="adam"), under("text_tower", length_groups=1)),
     "mural": variant_of("mural", DEEP),
     "mural_per_task": variant_of("mural", under("optimizer", mode="per_task", clip_norm=0.5)),
-    "mural_image_text": variant_of("mural", IMAGE_TEXT, under("image_tower", frozen=True)),
+    "mural_image_text": variant_of("mural", under("loss", text_text_weight=0.0), under("image_tower", frozen=True)),
     "etcl": variant_of("etcl", TRIPLES),
-    "etcl_shared_head": variant_of("etcl", TRIPLES, SHARED, under("loss", mask_duplicates=False)),
-    "labse": variant_of("labse", TEXT_ONLY, TEXT_TEXT, under("text_tower", pooler=True)),
+    "etcl_shared_head": variant_of("etcl", TRIPLES, {"shared_head": True}, under("loss", mask_duplicates=False)),
+    "labse": variant_of(
+        "labse",
+        TEXT_TEXT,
+        under("image_tower", name="none", projection=80, head_size=0),
+        under("text_tower", pooler=True),
+    ),
     "globetrotter": variant_of("globetrotter", DEEP, VIEWS),
     "globetrotter_paper": variant_of("globetrotter", VIEWS, ONE_HEAD),
     "globetrotter_pairs": variant_of(
@@ -241,7 +237,9 @@ VARIANTS = {
     "mule_text_pairs": variant_of("mule", TEXT_PAIRS),
     "mule_lp": variant_of("mule", LP),
     "embn": variant_of("embn"),
-    "parallel_embn": variant_of("parallel_embn", PARALLEL),
+    "parallel_embn": variant_of(
+        "parallel_embn", under("text_tower", language_branches="parallel"), under("method", distance="cosine")
+    ),
 }
 EXPORTED = {
     "mural": variant_of("mural", DEEP),
@@ -333,7 +331,6 @@ def inputs_of(variant: dict) -> dict[str, tf.Tensor]:
     return {name: tf.constant(value) for name, value in inputs.items()}
 
 
-
 def export(variant: dict) -> tuple[dict, dict]:
     """The part "export" of one model: (signatures, what they give)."""
     config, tokenizer = configured(variant), tokenizer_of(variant)
@@ -349,7 +346,6 @@ def export(variant: dict) -> tuple[dict, dict]:
                 fixed = {key: inputs_of(variant)[key] for key in inputs}
                 values.update(prefixed(f"{encoder}/{name}", function(**fixed)))
     return signatures, values
-
 
 
 def prefixed(prefix: str, values: dict) -> dict[str, np.ndarray]:
@@ -370,7 +366,6 @@ def named(variables) -> dict[str, tf.Variable]:
 def described(tensors: dict) -> dict:
     """{name: [type, shape]} of tensors, specifications or variables."""
     return {name: [value.dtype.name, list(value.shape)] for name, value in sorted(tensors.items())}
-
 
 
 def contents(parts: list[str], methods: list[str]) -> Iterator[tuple[str, dict]]:

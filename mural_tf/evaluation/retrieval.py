@@ -35,7 +35,6 @@ LONG_LIST = 5000  # encoding at least as many texts shows progress
 IMAGE_FOLDERS = ("", "images", "flickr30k-images", "val2014", "train2014", "images/val2014", "images/train2014")
 
 
-
 @dataclasses.dataclass
 class Evaluation:
     """Numbers of one benchmark and what they were measured on.
