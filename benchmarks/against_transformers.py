@@ -14,21 +14,26 @@ Cases, the last three of captions with lengths like Multi30K's (15 word pieces o
 Each side lives in a process of its own and takes one step when asked to, in turns, so that a busy machine slows both
 alike; ratios are medians of the rounds' ratios. Processor time counts all threads of the side. Utilisation is the
 model's useful floating-point operations (real tokens, multiply and add, three times the forward pass) per second of
-elapsed time over the same process's fastest 2048 x 2048 matrix product, measured in the same rounds.
+elapsed time over the same process's fastest 2048 x 2048 matrix product, measured in the same rounds. PyTorch's side
+imports nothing of this project: it needs torch, transformers and NumPy.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import statistics
 import subprocess
 import sys
+import time
 
 import numpy as np
 
 SETTINGS = ("float32", "float32+channels_last", "bfloat16", "bfloat16+channels_last")
+VOCABULARY = 30_522
+SIZE = 2048  # of the matrix product that measures the peak
 
 
 def caption_lengths(count: int) -> list[int]:
@@ -64,6 +69,113 @@ def useful_operations(lengths: list[int], pixels: int) -> float:
     return 3 * 2 * (dense + attention + image)
 
 
+def drawn(lengths: list[int], width: int, pixels: int):
+    """Returns images uint8 [N, pixels, pixels, 3], ids and mask int32 [N, width] of texts of `lengths` tokens."""
+    draw = np.random.default_rng(0)
+    mask = (np.arange(width) < np.array(lengths)[:, None]).astype(np.int32)
+    ids = draw.integers(5, VOCABULARY, mask.shape).astype(np.int32) * mask
+    return draw.integers(0, 256, (len(lengths), pixels, pixels, 3)).astype(np.uint8), ids, mask
+
+
+class Ours:
+    """ALIGN with EfficientNet-B0 and BERT-base, compiled with AdamW."""
+
+    def __init__(self, pixels: int):
+        import tensorflow as tf
+
+        from mural_tf.config import base_config
+        from mural_tf.models import build_model
+        from mural_tf.training.fit import compile_model
+
+        config = base_config()
+        config.model, config.embedding_size = "align", 320
+        config.image_tower.update(dict(width=1.0, depth=1.0, image_size=pixels, resize=pixels))
+        config.text_tower.length_groups = 4
+        config.optimizer.update(dict(name="adamw", learning_rate=1e-4))
+        config.loss.label_smoothing = 0.1
+        model = build_model(config, VOCABULARY)
+        compile_model(model, config)
+        self._tf, self._pixels, self._step = tf, pixels, tf.function(model.train_step, reduce_retracing=True)
+
+    def steps(self, batches: list[list[int]], case: str, setting: str):
+        """Returns a function that takes a step on each of the batches, padded to their longest texts."""
+
+        def batch(lengths: list[int]) -> dict:
+            images, ids, mask = drawn(lengths, max(lengths), self._pixels)
+            ordinals = np.arange(len(lengths))
+            tokens = {"input_word_ids": ids, "input_mask": mask, "input_type_ids": np.zeros_like(ids)}
+            batch = {"image": images, "image_id": ordinals, "caption": tokens, "caption_id": ordinals}
+            return self._tf.nest.map_structure(self._tf.constant, batch)
+
+        made = [batch(lengths) for lengths in batches]
+        return lambda: [float(self._step(one)["loss"]) for one in made]
+
+    def product(self, dtype: str):
+        """Returns a function that computes a matrix product of `SIZE`."""
+        a = self._tf.cast(self._tf.random.uniform((SIZE, SIZE)), dtype)
+        return lambda: self._tf.matmul(a, a)[0, 0].numpy()
+
+
+class PyTorch:
+    """`AlignModel` with the same towers in a setting: a dtype, then perhaps "+channels_last"."""
+
+    def __init__(self, pixels: int):
+        import torch
+        from transformers import AlignConfig, AlignModel
+
+        vision = dict(width_coefficient=1.0, depth_coefficient=1.0, image_size=pixels, hidden_dim=320)
+        config = AlignConfig(vision_config=vision, text_config=dict(vocab_size=VOCABULARY), projection_dim=320)
+        self._torch, self._pixels, self._model = torch, pixels, AlignModel(config).train()
+        self._optimizer = torch.optim.AdamW(self._model.parameters(), lr=1e-4, weight_decay=1e-5, fused=True)
+
+    def steps(self, batches: list[list[int]], case: str, setting: str):
+        """As of `Ours`, with texts padded to 64 tokens if the case says so."""
+        torch = self._torch
+        layout = torch.channels_last if "channels_last" in setting else torch.contiguous_format
+        self._model.to(memory_format=layout)
+
+        def batch(lengths: list[int]) -> dict:
+            images, ids, mask = drawn(lengths, 64 if case.endswith("_64") else max(lengths), self._pixels)
+            shown = torch.from_numpy(images / np.float32(255)).permute(0, 3, 1, 2).contiguous(memory_format=layout)
+            tokens = {"input_ids": torch.from_numpy(ids).long(), "attention_mask": torch.from_numpy(mask).long()}
+            return {"pixel_values": shown, **tokens}
+
+        def step(batch: dict) -> float:
+            self._optimizer.zero_grad(set_to_none=True)
+            low = torch.autocast("cpu", torch.bfloat16)
+            with low if setting.startswith("bfloat16") else contextlib.nullcontext():
+                loss = self._model(**batch, return_loss=True).loss
+            loss.backward()
+            self._optimizer.step()
+            return loss.item()
+
+        made = [batch(lengths) for lengths in batches]
+        return lambda: [step(one) for one in made]
+
+    def product(self, dtype: str):
+        """As of `Ours`."""
+        a = self._torch.rand(SIZE, SIZE).to(getattr(self._torch, dtype))
+        return lambda: a @ a
+
+
+def answer_as(name: str, pixels: int, cases: dict[str, list[list[int]]]) -> None:
+    """Is one side, in a process of its own: answers each line read with the seconds of a case's steps."""
+    side = {"ours": Ours, "PyTorch": PyTorch}[name](pixels)
+    products = {dtype: side.product(dtype) for dtype in ("float32", "bfloat16")}
+    for line in sys.stdin:
+        request = json.loads(line)
+        elapsed, processor = seconds(side.steps(cases[request["case"]], **request))
+        peaks = {dtype: 2 * SIZE**3 / min(seconds(run)[0] for _ in range(3)) for dtype, run in products.items()}
+        print(json.dumps({"elapsed": elapsed, "processor": processor, "peaks": peaks}), flush=True)
+
+
+def seconds(run) -> tuple[float, float]:
+    """Returns the elapsed and the processor seconds of a call."""
+    start, processor = time.perf_counter(), time.process_time()
+    run()
+    return time.perf_counter() - start, time.process_time() - processor
+
+
 class Side:
     """A child process that answers one JSON line to every JSON line it gets."""
 
@@ -71,37 +183,23 @@ class Side:
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def ask(self, **request):
-        self.process.stdin.write(json.dumps(request) + "\n")
-        self.process.stdin.flush()
-        while True:
-            line = self.process.stdout.readline()
-            if not line:
-                sys.exit(f"{self.process.args[0]} ended with code {self.process.wait()}; its message stands above.")
+        print(json.dumps(request), file=self.process.stdin, flush=True)
+        for line in self.process.stdout:
             if line.startswith("{"):
                 return json.loads(line)
+        sys.exit(f"{self.process.args[0]} ended with code {self.process.wait()}; its message stands above.")
 
     def close(self):
         self.process.stdin.close()
         self.process.wait()
 
 
-def fastest_setting(side: Side, case: str) -> str:
-    """Prints each PyTorch setting's seconds, after a step that warms up, and returns the fastest."""
-    seconds = {}
-    for setting in SETTINGS:
-        side.ask(case=case, setting=setting)
-        seconds[setting] = side.ask(case=case, setting=setting)["elapsed"]
-        print(f"  PyTorch {setting:24} {seconds[setting]:8.2f} s", flush=True)
-    return min(seconds, key=seconds.get)
-
-
 def compare(case: str, lengths: list[int], sides: dict[str, Side], settings: dict[str, str], arguments) -> None:
     """Prints the two sides' times, pairs a second, utilisation and ratios over interleaved rounds."""
-    rounds = []
-    for turn in range(arguments.rounds + 1):
-        answers = {name: side.ask(case=case, setting=settings[name]) for name, side in sides.items()}
-        if turn:
-            rounds.append(answers)
+    rounds = [
+        {name: side.ask(case=case, setting=settings[name]) for name, side in sides.items()}
+        for _ in range(arguments.rounds + 1)
+    ][1:]  # the first warms up
     operations = useful_operations(lengths, arguments.pixels)
     for name in sides:
         elapsed, processor = (statistics.median(r[name][key] for r in rounds) for key in ("elapsed", "processor"))
@@ -115,8 +213,7 @@ def compare(case: str, lengths: list[int], sides: dict[str, Side], settings: dic
     for key in ("elapsed", "processor"):
         ratios = sorted(r["PyTorch"][key] / r["ours"][key] for r in rounds)
         middle = statistics.median(ratios)
-        print(f"  PyTorch / ours, {key:9}: median {middle:.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})")
-    sys.stdout.flush()
+        print(f"  PyTorch / ours, {key:9}: median {middle:.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})", flush=True)
 
 
 def main() -> None:
@@ -126,17 +223,23 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--pixels", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--side", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     cases, sides = cases_of(arguments.batch), {}
+    if arguments.side:
+        answer_as(arguments.side, arguments.pixels, {case: cases[case][arguments.side] for case in cases})
+        return
     for name, python in (("ours", sys.executable), ("PyTorch", arguments.pytorch)):
-        lengths = json.dumps({case: cases[case][name] for case in cases})
-        options = [f"--pixels={arguments.pixels}", f"--cases={lengths}"]
-        sides[name] = Side([python, "benchmarks/step_sides.py", name.lower(), *options])
+        sides[name] = Side([python, "-m", "benchmarks.against_transformers", *sys.argv[1:], f"--side={name}"])
     for case in arguments.cases.split(","):
         lengths = [length for batch in cases[case]["ours"] for length in batch]
         print(f"{case}: {len(lengths)} pairs, {np.mean(lengths):.1f} tokens on average, at most {max(lengths)}")
-        settings = {"ours": "", "PyTorch": fastest_setting(sides["PyTorch"], case)}
-        compare(case, lengths, sides, settings, arguments)
+        of_settings = {}
+        for setting in SETTINGS:
+            sides["PyTorch"].ask(case=case, setting=setting)  # warms up
+            of_settings[setting] = sides["PyTorch"].ask(case=case, setting=setting)["elapsed"]
+            print(f"  PyTorch {setting:24} {of_settings[setting]:8.2f} s", flush=True)
+        compare(case, lengths, sides, {"ours": "", "PyTorch": min(of_settings, key=of_settings.get)}, arguments)
     for side in sides.values():
         side.close()
 

@@ -30,8 +30,6 @@ import PIL.Image
 
 SETTINGS = {
     "plain": [],
-    "filters": ["--max_images_per_text=10", "--max_texts_per_image=100"],
-    "pair": ["--max_images_per_text=10", "--max_texts_per_image=100", "--drop_duplicates=pair"],
     "both": ["--max_images_per_text=10", "--max_texts_per_image=100", "--drop_duplicates=both"],
 }
 

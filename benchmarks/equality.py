@@ -20,6 +20,7 @@ purpose: then change their names in the variants below.
 from __future__ import annotations
 
 import argparse
+import collections
 import contextlib
 import io
 import json
@@ -52,19 +53,11 @@ PARTS = ("losses", "keys", "export")
 SEED = (3, 4)  # of the draws in the fixed batch's passes
 CHUNKS = 4
 
-# What depends on the project's interface -----------------------------------------------------------------------------
-
 
 def configured(variant: dict) -> ConfigDict:
-    """Returns the default configuration of a method with a variant's fields; those that it lacks are left out."""
+    """Returns the default configuration of a method with a variant's fields."""
     config = mount(base_config(), variant["model"])
-    for key, value in variant.items():
-        branch, _, field = key.rpartition(".")
-        for place in (branch,) if branch not in ("loss", "method") else ("loss", "method"):
-            if place and field in config[place]:
-                config[place][field] = value
-        if not branch and key != "model":
-            config[key] = value
+    config.update_from_flattened_dict(variant)
     return config
 
 
@@ -85,7 +78,7 @@ def losses(model, batch: dict) -> dict[str, np.ndarray]:
     totals, logs = global_losses(model, embeddings, batch, model.optimizers)
     for kind, found in (("embedding", embeddings), ("total", totals), ("log", logs)):
         values.update(prefixed(f"evaluated/{kind}", found))
-    names = unique_names(model.trainable_variables)
+    names = list(named(model.trainable_variables))
     for chunks in (1, CHUNKS):
         found = compute_gradients(model, batch, tf.constant(SEED, tf.int32), chunks, model.optimizers)
         values.update(prefixed(f"chunks_{chunks}/log", found.logs))
@@ -142,8 +135,6 @@ def tokenizer_of(variant: dict):
     return WordPieceTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words], max_length=LENGTH)
 
 
-# Methods and variants, by fields in which they differ from the default configuration ---------------------------------
-
 SIDE, LENGTH, FEATURES, WORDS = 32, 8, 12, 20
 LANGUAGES = ("en", "de")
 EXAMPLES = 16
@@ -187,14 +178,13 @@ ONE_HEAD = {
     # With a smaller margin, nearly every pair here is a positive.
     **under("method", alpha="paper", alpha_divided=False, alpha_margin=0.5, view_anchors="first"),
 }
-TEXT_ONLY = under("image_tower", name="none", projection=80, head_size=0)
 WORD_VECTORS = {
     "embedding_size": 24,
     **under("image_tower", name="features", feature_size=FEATURES, branch_size=32, projection=24),
     **under("text_tower", name="words", languages=LANGUAGES, word_size=16, language_size=20),
     **under("text_tower", hidden_size=24, projection=24),
     **under("loss", text_text_weight=0.0),
-    **under("method", captions_per_image=2, language_weight=0.1),
+    **under("method", captions_per_image=2),
     **under("optimizer", decay_rate=0.5, decay_steps=1),
 }
 TEXT_PAIRS = {
@@ -208,15 +198,13 @@ LP = {
     **under("method", neighbourhood_weight=0.0, neighbourhood_levels=("words",), language_weight=0.0),
     **under("text_tower", frozen_words=True),
 }
-PARALLEL = {**under("text_tower", language_branches="parallel"), **under("method", distance="cosine")}
-IMAGE_TEXT = under("loss", text_text_weight=0.0)
 TEXT_TEXT = under("loss", text_text_weight=1.0)
-SHARED = {"shared_head": True}
 
 
 def variant_of(method: str, *fields: dict) -> dict:
     """A method with the fields of this use of it."""
     made = {"model": method, **SMALL, **(WORD_VECTORS if method in ("mule", "embn", "parallel_embn") else {})}
+    made.update(under("method", language_weight=0.1) if method == "mule" else {})
     for some in fields:
         made.update(some)
     return made
@@ -231,10 +219,15 @@ VARIANTS = {
     "align": variant_of("align", under("optimizer", name="adam"), under("text_tower", length_groups=1)),
     "mural": variant_of("mural", DEEP),
     "mural_per_task": variant_of("mural", under("optimizer", mode="per_task", clip_norm=0.5)),
-    "mural_image_text": variant_of("mural", IMAGE_TEXT, under("image_tower", frozen=True)),
+    "mural_image_text": variant_of("mural", under("loss", text_text_weight=0.0), under("image_tower", frozen=True)),
     "etcl": variant_of("etcl", TRIPLES),
-    "etcl_shared_head": variant_of("etcl", TRIPLES, SHARED, under("loss", mask_duplicates=False)),
-    "labse": variant_of("labse", TEXT_ONLY, TEXT_TEXT, under("text_tower", pooler=True)),
+    "etcl_shared_head": variant_of("etcl", TRIPLES, {"shared_head": True}, under("loss", mask_duplicates=False)),
+    "labse": variant_of(
+        "labse",
+        TEXT_TEXT,
+        under("image_tower", name="none", projection=80, head_size=0),
+        under("text_tower", pooler=True),
+    ),
     "globetrotter": variant_of("globetrotter", DEEP, VIEWS),
     "globetrotter_paper": variant_of("globetrotter", VIEWS, ONE_HEAD),
     "globetrotter_pairs": variant_of(
@@ -244,15 +237,15 @@ VARIANTS = {
     "mule_text_pairs": variant_of("mule", TEXT_PAIRS),
     "mule_lp": variant_of("mule", LP),
     "embn": variant_of("embn"),
-    "parallel_embn": variant_of("parallel_embn", PARALLEL),
+    "parallel_embn": variant_of(
+        "parallel_embn", under("text_tower", language_branches="parallel"), under("method", distance="cosine")
+    ),
 }
 EXPORTED = {
     "mural": variant_of("mural", DEEP),
     "globetrotter": variant_of("globetrotter", VIEWS),
     "mule": variant_of("mule", TEXT_TEXT),
 }
-
-# Fixed batches -------------------------------------------------------------------------------------------------------
 
 
 def fixed_batch(variant: dict) -> dict:
@@ -338,9 +331,6 @@ def inputs_of(variant: dict) -> dict[str, tf.Tensor]:
     return {name: tf.constant(value) for name, value in inputs.items()}
 
 
-# Exports -------------------------------------------------------------------------------------------------------------
-
-
 def export(variant: dict) -> tuple[dict, dict]:
     """The part "export" of one model: (signatures, what they give)."""
     config, tokenizer = configured(variant), tokenizer_of(variant)
@@ -358,34 +348,24 @@ def export(variant: dict) -> tuple[dict, dict]:
     return signatures, values
 
 
-# Names and arrays ----------------------------------------------------------------------------------------------------
-
-
 def prefixed(prefix: str, values: dict) -> dict[str, np.ndarray]:
     """Copies of tensors, and of variables as they are now, under "prefix/name"."""
     return {f"{prefix}/{name}": np.array(value) for name, value in values.items()}
 
 
-def unique_names(variables) -> list[str]:
-    """The names of variables; a name that occurs again has its count behind it."""
-    counts, names = {}, []
-    for variable in variables:
-        counts[variable.name] = counts.get(variable.name, 0) + 1
-        names.append(variable.name if counts[variable.name] == 1 else f"{variable.name}#{counts[variable.name]}")
-    return names
-
-
 def named(variables) -> dict[str, tf.Variable]:
-    """Variables by their unique names."""
-    return dict(zip(unique_names(variables), variables))
+    """Variables by their names; a name that occurs again has its count behind it."""
+    counts, found = collections.Counter(), {}
+    for variable in variables:
+        counts[variable.name] += 1
+        count = counts[variable.name]
+        found[variable.name if count == 1 else f"{variable.name}#{count}"] = variable
+    return found
 
 
 def described(tensors: dict) -> dict:
     """{name: [type, shape]} of tensors, specifications or variables."""
     return {name: [value.dtype.name, list(value.shape)] for name, value in sorted(tensors.items())}
-
-
-# Keeping and comparing -----------------------------------------------------------------------------------------------
 
 
 def contents(parts: list[str], methods: list[str]) -> Iterator[tuple[str, dict]]:
@@ -421,28 +401,25 @@ def kept(path: pathlib.Path) -> dict:
     """Reads what `keep` wrote; nothing where there is nothing."""
     if not path.exists():
         return {}
-    if path.suffix == ".npz":
-        with np.load(path) as values:
-            return dict(values)
-    return json.loads(path.read_text(encoding="utf-8"))
+    return dict(np.load(path)) if path.suffix == ".npz" else json.loads(path.read_text(encoding="utf-8"))
 
 
 def differences(before: dict, after: dict) -> Iterator[str]:
     """Yields a line for every entry in which two files' contents differ."""
-    for name in [*before, *(name for name in after if name not in before)]:
+    for name in {**before, **after}:
         if name not in after or name not in before:
             yield f"{name}: {'new' if name in after else 'gone'}"
-        elif not isinstance(before[name], np.ndarray):
-            if before[name] != after[name]:
-                yield f"{name}: {before[name]} became {after[name]}"
-        elif (before[name].dtype, before[name].shape) != (after[name].dtype, after[name].shape):
-            one, other = before[name], after[name]
+            continue
+        one, other = before[name], after[name]
+        if not isinstance(one, np.ndarray):
+            if one != other:
+                yield f"{name}: {one} became {other}"
+        elif (one.dtype, one.shape) != (other.dtype, other.shape):
             yield f"{name}: {one.dtype} {list(one.shape)} became {other.dtype} {list(other.shape)}"
-        elif not np.array_equal(before[name], after[name], equal_nan=before[name].dtype.kind == "f"):
-            apart = np.abs(before[name].astype(np.float64) - after[name].astype(np.float64))
-            largest = np.max(np.abs(before[name].astype(np.float64)))
+        elif not np.array_equal(one, other, equal_nan=one.dtype.kind == "f"):
+            apart = np.abs(one.astype(np.float64) - other.astype(np.float64))
             count = f"{np.count_nonzero(apart)} of {apart.size}"
-            yield f"{name}: {count} differ, by up to {np.max(apart):.3g} (largest {largest:.3g})"
+            yield f"{name}: {count} differ, by up to {apart.max():.3g} (largest {np.abs(one).max():.3g})"
 
 
 def main() -> None:

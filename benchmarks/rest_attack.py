@@ -38,6 +38,8 @@ import zlib
 import numpy as np
 from PIL import Image
 
+from benchmarks.damage import BINARY, damaged
+
 TEXT, IMAGE = "/v1/models/text_encoder:predict", "/v1/models/image_encoder:predict"
 ELSEWHERE = ("/", "/v1/models/x:predict", "/v1/models/text_encoder", "/metrics", "/%ff/../..", "*")
 KINDS = (("RGB", "JPEG"), ("RGB", "PNG"), ("RGBA", "PNG"), ("P", "GIF"), ("L", "BMP"), ("1", "TIFF"))
@@ -61,20 +63,8 @@ def picture(draw: random.Random) -> dict:
     """A small image of any format that the server takes, whole or damaged, as JSON has it."""
     (mode, kind), buffer = draw.choice(KINDS), io.BytesIO()
     Image.new(mode, (draw.randint(1, 60), draw.randint(1, 60)), draw.randrange(2)).save(buffer, kind)
-    data = buffer.getvalue() if draw.random() < 0.5 else damaged(draw, buffer.getvalue())
+    data = buffer.getvalue() if draw.random() < 0.5 else damaged(draw, buffer.getvalue(), BINARY)[0]
     return {"b64": base64.b64encode(data).decode()}
-
-
-def damaged(draw: random.Random, data: bytes) -> bytes:
-    """Some bytes changed, removed or doubled, or the end cut off."""
-    data = bytearray(data)
-    for _ in range(draw.randint(1, 8)):
-        place = draw.randrange(len(data) + 1)
-        end = place + draw.choice([1, 10, 1000])
-        data[place:end] = draw.choice([bytes([draw.randrange(256)]), b"", 2 * data[place:end]])
-        if draw.random() < 0.05:
-            del data[place:]
-    return bytes(data)
 
 
 def value(draw: random.Random, depth: int = 3):
@@ -99,7 +89,7 @@ def request(draw: random.Random) -> tuple[bytes, bool]:
         found["on_error"] = draw.choice(["zeros", "raise", "skip", None, [], {}])
     content, headers = json.dumps(found).encode(), {"Host": "localhost", "Content-Type": "application/json"}
     if draw.random() < 0.3:
-        content = damaged(draw, content)
+        content, _ = damaged(draw, content, BINARY)
     if draw.random() < 0.1:
         kind, pack = draw.choice([("gzip", gzip.compress), ("deflate", zlib.compress), ("br", bytes), ("gzip", bytes)])
         headers["Content-Encoding"] = kind
@@ -116,7 +106,7 @@ def request(draw: random.Random) -> tuple[bytes, bool]:
     head = f"{method} {path} HTTP/1.1\r\n"
     raw = (head + "".join(f"{name}: {text}\r\n" for name, text in headers.items()) + "\r\n").encode()
     if draw.random() < 0.05:
-        raw, leaves = damaged(draw, raw), True  # whatever it claims now, it is complete: nothing may come
+        raw, leaves = damaged(draw, raw, BINARY)[0], True  # whatever it claims now, it is complete: nothing may come
     return raw + content, leaves
 
 

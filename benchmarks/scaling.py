@@ -4,49 +4,37 @@
 
 Every device gathers all embeddings of the global batch, ranks its own rows against them, and sends the gradients back,
 as the training step does; the towers are left out. The devices share this machine's cores and the products add up to
-the same whole, so what grows with their number is the gather and its gradient. One process for each case, in turns.
+the same whole, so what grows with their number is the gather and its gradient. One process for each number, in turns.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import statistics
 import sys
 import time
 
-from absl import app, flags
+import tensorflow as tf
 
 from benchmarks.against_transformers import Side
-
-BATCH = flags.DEFINE_integer("batch", 2048, "Global batch of either task.")
-SIZE = flags.DEFINE_integer("embedding_size", 512, "Embedding size.")
-DEVICES = flags.DEFINE_list("devices", ["1", "2", "4", "8"], "Numbers of logical devices.")
-ROUNDS = flags.DEFINE_integer("rounds", 5, "Turns of each number of devices.")
-WORKER = flags.DEFINE_integer("worker", 0, "Used by the benchmark itself.")
+from mural_tf.losses.contrastive import contrastive_loss
+from mural_tf.losses.pairs import Pairs
 
 STEPS = 3  # a turn
 EMBEDDINGS = 4  # image, caption and both texts of a pair
 
 
-def serve(devices: int) -> None:
-    """Reads lines; for each runs STEPS steps and prints [seconds with gather, seconds without] a step."""
-    import tensorflow as tf
-
-    from mural_tf.losses.contrastive import contrastive_loss
-    from mural_tf.losses.pairs import Pairs
-
-    cpu = tf.config.list_physical_devices("CPU")[0]
-    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * devices)
+def answer_as(devices: int, batch: int, size: int) -> None:
+    """Is the process of so many devices: for every line read [seconds of a step, seconds without the gather]."""
+    logical = [tf.config.LogicalDeviceConfiguration()] * devices
+    tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], logical)
     strategy = tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(devices)])
-    rows = BATCH.value // devices
+    rows = batch // devices
 
     def embeddings(context):
-        return [
-            tf.math.l2_normalize(
-                tf.random.stateless_normal([rows, SIZE.value], [seed, context.replica_id_in_sync_group]), axis=1
-            )
-            for seed in range(EMBEDDINGS)
-        ]
+        seeds = [[number, context.replica_id_in_sync_group] for number in range(EMBEDDINGS)]
+        return [tf.math.l2_normalize(tf.random.stateless_normal([rows, size], seed), axis=1) for seed in seeds]
 
     def step(values, gather: bool):
         context = tf.distribute.get_replica_context()
@@ -63,33 +51,39 @@ def serve(devices: int) -> None:
         return tf.add_n([tf.reduce_sum(gradient) for gradient in tape.gradient(loss, values)])
 
     values = strategy.experimental_distribute_values_from_function(embeddings)
-    run = {gather: tf.function(lambda gather=gather: strategy.run(step, (values, gather))) for gather in (True, False)}
-    for line in sys.stdin:
-        del line
-        seconds = []
-        for gather in (True, False):
-            run[gather]()  # also traces, the first time
-            begun = time.monotonic()
-            for _ in range(STEPS):
-                tf.nest.map_structure(lambda v: v.numpy(), strategy.experimental_local_results(run[gather]()))
-            seconds.append((time.monotonic() - begun) / STEPS)
-        print(json.dumps({"seconds": seconds}), flush=True)
+    run = tf.function(lambda gather: strategy.run(step, (values, gather)))
+
+    def seconds(gather: bool) -> float:
+        run(gather)  # traces, the first time
+        begun = time.monotonic()
+        for _ in range(STEPS):
+            for value in strategy.experimental_local_results(run(gather)):
+                value.numpy()
+        return (time.monotonic() - begun) / STEPS
+
+    for _ in sys.stdin:
+        print(json.dumps({"seconds": [seconds(True), seconds(False)]}), flush=True)
 
 
-def main(_) -> None:
-    if WORKER.value:
-        serve(WORKER.value)
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--batch", type=int, default=2048, help="global batch of either task")
+    parser.add_argument("--embedding_size", type=int, default=512)
+    parser.add_argument("--devices", default="1,2,4,8", help="numbers of logical devices")
+    parser.add_argument("--rounds", type=int, default=5, help="turns of each number of devices")
+    parser.add_argument("--worker", type=int, default=0, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.worker:
+        answer_as(arguments.worker, arguments.batch, arguments.embedding_size)
         return
     command = [sys.executable, "-m", "benchmarks.scaling", *sys.argv[1:]]
-    workers = {devices: Side([*command, f"--worker={devices}"]) for devices in map(int, DEVICES.value)}
-    turns = [{devices: side.ask()["seconds"] for devices, side in workers.items()} for _ in range(ROUNDS.value + 1)]
-    for worker in workers.values():
-        worker.close()
-    print(f"Global batch {BATCH.value} of both tasks, D {SIZE.value}; medians of {ROUNDS.value} turns:")
+    workers = {devices: Side([*command, f"--worker={devices}"]) for devices in map(int, arguments.devices.split(","))}
+    turns = [{devices: side.ask()["seconds"] for devices, side in workers.items()} for _ in range(arguments.rounds + 1)]
+    print(f"Global batch {arguments.batch} of both tasks, D {arguments.embedding_size}; medians of the turns:")
     base = None
-    for devices in workers:
-        seconds = [turn[devices] for turn in turns[1:]]  # the first one warms up
-        whole, alone = (statistics.median(values) for values in zip(*seconds))
+    for devices, side in workers.items():
+        side.close()
+        whole, alone = (statistics.median(turn[devices][i] for turn in turns[1:]) for i in range(2))  # one warms up
         base = base or whole
         print(
             f"  {devices} device(s): {1000 * whole:.0f} ms a step ({whole / base:.2f}), {1000 * (whole - alone):.0f} "
@@ -98,4 +92,4 @@ def main(_) -> None:
 
 
 if __name__ == "__main__":
-    app.run(main)
+    main()

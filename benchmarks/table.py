@@ -3,7 +3,7 @@
     python -m benchmarks.table --output=results/methods                  # every method, three seeds
     python -m benchmarks.table --output=results/methods --ablations      # the ablations, one seed
     python -m benchmarks.table --output=results/methods --translated     # with and without the stage, and its ablations
-    python -m benchmarks.table --output=results/quick --quick            # a tenth of the budget, one seed
+    python -m benchmarks.table --output=results/quick --budget=0.1 --seeds=1
 
 The budget is what emoji_mural sees: so many image-caption pairs and so many text pairs, drawn with repetition. A
 method may leave pairs unused (ALIGN sees no text pair) but not see more; what it saw is in the table. Every method is
@@ -42,7 +42,6 @@ from mural_tf.errors import UserError
 from mural_tf.evaluation.retrieval import HELD_OUT as HELD_OUT_NAMES
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-QUICK = 0.1  # of the budget
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,7 +127,7 @@ def command(run: Run, scale: float, data: str, held_out_names: bool = False) -> 
         "data.directory": data,
         "data.image_text_languages": SEEN if run.stage.config != "emoji:embn" else ("en",),
         "train.steps": steps,
-        "train.log_every": log_every(steps),
+        "train.log_every": max(1, min(25, steps // 4)),
         "train.checkpoint_every": max(1, min(250, steps)),
         "train.export": False,
         **({"data.emoji_held_out_names": True} if held_out_names else {}),
@@ -148,15 +147,6 @@ def command(run: Run, scale: float, data: str, held_out_names: bool = False) -> 
 def words_folder(run: Run) -> pathlib.Path:
     """Where the under-resourced languages' texts of word-by-word translation lie, for all runs of a table."""
     return run.workdir.parents[1] / "words"
-
-
-def log_every(steps: int) -> int:
-    """Returns an interval of at most 25 steps, four of them or more in a run, that divides `steps` if one does.
-
-    The input starts again for a shorter interval at the end: it reads and shuffles all records once more.
-    """
-    most = max(1, min(25, steps // 4))
-    return next((interval for interval in range(most, most // 2, -1) if steps % interval == 0), most)
 
 
 def call(arguments: list[str], log: pathlib.Path) -> None:
@@ -263,10 +253,8 @@ def main(_) -> None:
     from mural_tf.training.prepare import prepare_data
 
     chosen = chosen_methods()
-    scale = BUDGET.value or (QUICK if QUICK_RUN.value else 1.0)
-    seeds = {
-        method.name: SEEDS.value or (1 if QUICK_RUN.value else table_rows.default_seeds(method)) for method in chosen
-    }
+    scale = BUDGET.value
+    seeds = {method.name: SEEDS.value or table_rows.default_seeds(method) for method in chosen}
     folder, data = pathlib.Path(OUTPUT.value).resolve(), str(pathlib.Path(DATA.value).resolve())
     name = "ablations" if ABLATE.value else "translated" if STAGED.value else "table"
     pairs = {method.name: method.pairs(scale) for method in chosen}
@@ -311,8 +299,7 @@ if __name__ == "__main__":
     HELD_OUT_BUILD = flags.DEFINE_bool(
         "held_out_names", False, "Build --data_dir with held-out names; give the table an --output of its own."
     )
-    QUICK_RUN = flags.DEFINE_bool("quick", False, "A tenth of the budget and one seed.")
-    SEEDS = flags.DEFINE_integer("seeds", 0, "Runs of each method; 0: 3, of ablations and quick runs 1.", lower_bound=0)
-    BUDGET = flags.DEFINE_float("budget", 0.0, "Share of the budget; 0: all, with --quick a tenth.")
+    SEEDS = flags.DEFINE_integer("seeds", 0, "Runs of each method; 0: 3, of ablations 1.", lower_bound=0)
+    BUDGET = flags.DEFINE_float("budget", 1.0, "Share of the budget.")
     JOBS = flags.DEFINE_integer("jobs", 2, "Runs at a time.", lower_bound=1)
     cli.run(main)

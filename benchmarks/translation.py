@@ -24,6 +24,7 @@ def translation_recall(embedder, data_dir: str, split: str) -> dict[str, float]:
     import numpy as np
 
     from mural_tf.data import records
+    from mural_tf.evaluation.retrieval import encode_captions
     from mural_tf.metrics import ranking
 
     captions: dict[str, dict[str, str]] = {}
@@ -33,19 +34,15 @@ def translation_recall(embedder, data_dir: str, split: str) -> dict[str, float]:
     pivots = captions.pop(PIVOT, {})
     places = {image: place for place, image in enumerate(pivots)}
 
-    def encode(texts, language):
-        said = {"language": language} if getattr(embedder, "takes_languages", False) else {}
-        return embedder.encode_text(list(texts), progress=False, **said)
-
     results, pivot_embeddings = {}, None
     for language, texts in sorted(captions.items()):
         shared = [image for image in texts if image in places]
         if not shared:
             continue
         if pivot_embeddings is None:
-            pivot_embeddings = encode(pivots.values(), PIVOT)
+            pivot_embeddings = encode_captions(embedder, list(pivots.values()), PIVOT)
         sides = [
-            encode([texts[image] for image in shared], language),
+            encode_captions(embedder, [texts[image] for image in shared], language),
             pivot_embeddings[[places[image] for image in shared]],
         ]
         own = np.arange(len(shared))

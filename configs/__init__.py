@@ -1,1 +1,42 @@
-"""The configurations: `--config=NAME` is the file of this name here; docs/training.md says what they are for."""
+"""The configurations: `--config=NAME` is the file of this name here; docs/training.md says what they are for.
+
+`parse` reads the arguments of a configuration: what follows the colon in `--config=configs/emoji.py:etcl,steps=300`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from mural_tf.errors import UserError
+
+Field = type | Sequence[str]  # int, str, or the values to choose from
+
+
+def parse(text: str, variants: Mapping[str, Mapping[str, Field]]) -> tuple[str, dict]:
+    """Reads "etcl,steps=300" as ("etcl", {"steps": 300}): a variant, then fields in any order.
+
+    Args:
+      text: the arguments; without a variant it is the first of `variants`.
+      variants: {variant: {name of a field: what it takes}}.
+
+    Raises:
+      UserError: a variant, a field or a value that is not known.
+    """
+    words = [word for word in text.split(",") if word]
+    variant = words.pop(0) if words and "=" not in words[0] else next(iter(variants))
+    if variant not in variants:
+        raise UserError(f"Unknown argument {variant!r} of the configuration: expected one of {', '.join(variants)}.")
+    fields, given = variants[variant], {}
+    for word in words:
+        name, _, value = word.partition("=")
+        kind = fields.get(name)
+        if kind is None or not (value.isdecimal() if kind is int else value if kind is str else value in kind):
+            known = ", ".join(map(_shown, fields.items())) or "no more"
+            raise UserError(f"Unknown argument {word!r} of the configuration: {variant} takes {known}.")
+        given[name] = int(value) if kind is int else value
+    return variant, given
+
+
+def _shown(field: tuple[str, Field]) -> str:
+    name, kind = field
+    return f"{name}=" + ("NUMBER" if kind is int else "…" if kind is str else "|".join(kind))

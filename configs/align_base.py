@@ -3,7 +3,7 @@
 Trained on the image-text pairs of all languages. ALIGN-base-en, on "the English subset": `align_base.py:languages=en`.
 """
 
-from mural_tf.configs.arguments import parse
+from mural_tf.configs import parse
 from mural_tf.configs.mural_base import get_config as mural_base
 
 

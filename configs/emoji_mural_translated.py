@@ -8,8 +8,7 @@ python -m mural_tf word_by_word wrote: --config=configs/emoji_mural_translated.p
 
 from ml_collections import ConfigDict
 
-from mural_tf.configs import translated
-from mural_tf.configs.arguments import parse
+from mural_tf.configs import parse, translated
 from mural_tf.configs.emoji import get_config as emoji
 from mural_tf.data.datasets.emoji.names import WELL_RESOURCED
 from mural_tf.models import mount

@@ -8,7 +8,7 @@ in some languages. Both together are the ablations of [ETCL] §5: "+6lang" (tabl
 `image_text,languages=en+de+fr+cs+zh+ja`; "+xx" (table 13), on one further language, `image_text,languages=cs`.
 """
 
-from mural_tf.configs.arguments import parse
+from mural_tf.configs import parse
 from mural_tf.configs.mural_etcl_reproduction import get_config as source_config
 
 

@@ -4,7 +4,7 @@ python run_finetune.py --config=configs/etcl_finetune.py:flickr30k --from=WORKDI
 """
 
 from mural_tf.config import base_config
-from mural_tf.configs.arguments import parse
+from mural_tf.configs import parse
 
 STEPS = {"flickr30k": 3_000, "mscoco": 6_000}
 

@@ -14,7 +14,7 @@ from both stands in models/mule.py.
 from ml_collections import ConfigDict
 
 from mural_tf.config import base_config
-from mural_tf.configs.arguments import parse
+from mural_tf.configs import parse
 from mural_tf.models import mount
 
 FIELDS = {"languages": str}

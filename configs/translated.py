@@ -13,7 +13,7 @@ choice.
 from ml_collections import ConfigDict
 
 from mural_tf.config import base_config
-from mural_tf.configs.arguments import parse
+from mural_tf.configs import parse
 from mural_tf.models import mount
 
 ARGUMENTS = {"words": str}

@@ -333,7 +333,7 @@ def find_config(path: str) -> str:
     if not os.path.exists(file) and installed.exists():
         file = str(installed)
     elif not os.path.exists(file):
-        known = sorted(path.stem for path in CONFIGS.glob("[!_]*.py") if path.stem != "arguments")
+        known = sorted(path.stem for path in CONFIGS.glob("[!_]*.py"))
         near = difflib.get_close_matches(pathlib.PurePath(file).stem, known, n=1)
         raise UserError(
             f"--config={path}: there is no such file, and no installed configuration of this name"

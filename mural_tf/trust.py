@@ -3,14 +3,16 @@
 A config.json may come with a model from anywhere, and its fields name code: `model` and `method.heads_of` a class to
 import ("package.module:Class"), a tower's `handle` a TF-Hub module to fetch, which is a program too. What the user
 names on the command line or in a configuration of their own is theirs; what such a file names is used only if it comes
-with this package, lies in a local folder or at a known host, or if the user trusts whoever made the file (`--trust`,
-`mural_tf.load(path, trust=True)`, `with trusting():`). docs/reliability.md says what else loading does.
+with this package, lies in a local folder under its whole path (a relative one may have come with the file) or at a
+known host, or if the user trusts whoever made the file (`--trust`, `mural_tf.load(path, trust=True)`, `with
+trusting():`). docs/reliability.md says what else loading does.
 """
 
 from __future__ import annotations
 
 import contextlib
 import contextvars
+import os
 import pathlib
 import sys
 import urllib.parse
@@ -43,7 +45,7 @@ def is_trusting() -> bool:
 def names_code(config: ConfigDict) -> bool:
     """Tells whether a model of this configuration, once stored, can be loaded by those alone who trust it."""
     from_outside = is_from_outside(config.model) or is_from_outside(config.method.get("heads_of", ""))
-    return from_outside or any(is_fetched(handle) for handle in _handles(config).values())
+    return from_outside or any(needs_trust(handle) for handle in _handles(config).values())
 
 
 def check_stored(stored: ConfigDict, path: pathlib.Path, given: ConfigDict | None = None) -> None:
@@ -60,14 +62,14 @@ def check_stored(stored: ConfigDict, path: pathlib.Path, given: ConfigDict | Non
 
 
 def check_handles(stored: ConfigDict, path: pathlib.Path, given: ConfigDict | None = None) -> None:
-    """Raises `UserError` if a stored configuration names TF-Hub modules that would be fetched, as `check_stored`."""
+    """Raises `UserError` if a stored configuration names TF-Hub modules of others, as `check_stored`."""
     known = _handles(given).values() if given is not None else ()
     for field, handle in _handles(stored).items():
-        if is_fetched(handle) and handle not in known and not _TRUSTING.get():
+        if needs_trust(handle) and handle not in known and not _TRUSTING.get():
             raise UserError(
-                f"{path} names {field}={handle!r}, which would be fetched and run; without trust only modules in "
-                f"local folders and at https://{', '.join(KNOWN_HOSTS)} are. If you trust whoever made it: --trust, in "
-                "Python trust=True."
+                f"{path} names {field}={handle!r}, which would be loaded and run; without trust only modules at "
+                f"https://{', '.join(KNOWN_HOSTS)} and in folders given by their whole path are. If you trust whoever "
+                "made it: --trust, in Python trust=True."
             )
 
 
@@ -89,15 +91,22 @@ def is_from_outside(name: str) -> bool:
     return ":" in name
 
 
-def is_fetched(handle: str) -> bool:
-    """Tells whether a TF-Hub handle leads to a place that is neither a local folder nor a known host."""
+def needs_trust(handle: str) -> bool:
+    """Tells whether a stored TF-Hub handle is neither a local folder's whole path nor at a known host."""
     if "://" not in handle:
-        return False
+        return handle != "" and not os.path.isabs(handle)
     try:
         parts = urllib.parse.urlsplit(handle)
     except ValueError:  # no URL at all
         return True
     return parts.scheme != "https" or parts.netloc not in KNOWN_HOSTS  # netloc: with user names and ports
+
+
+def settle_handles(config: ConfigDict) -> None:
+    """Gives the local folders that a user's own configuration names their whole paths, before it is stored."""
+    for name in TOWERS:
+        if config[name].handle and "://" not in config[name].handle:
+            config[name].handle = os.path.abspath(config[name].handle)
 
 
 def _handles(config: ConfigDict) -> dict[str, str]:

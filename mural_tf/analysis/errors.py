@@ -22,7 +22,7 @@ from mural_tf import pages
 from mural_tf.data.pictures import thumbnail_url
 from mural_tf.embedder import Embedder
 from mural_tf.errors import UserError
-from mural_tf.evaluation.retrieval import CaptionedImages, choose_languages, read_pool
+from mural_tf.evaluation.retrieval import CaptionedImages, choose_languages, encode_captions, read_pool
 from mural_tf.files import as_path, write_whole
 from mural_tf.metrics.ranking import ranks_both_ways
 from mural_tf.metrics.top_k import top_k
@@ -117,12 +117,6 @@ def captions_of(pool: CaptionedImages, language: str, kept: np.ndarray) -> tuple
     place[kept] = np.arange(len(kept))
     owners = place[pool.owners[language]]
     return [text for text, owner in zip(pool.texts[language], owners) if owner >= 0], owners[owners >= 0]
-
-
-def encode_captions(embedder: Embedder, texts: Sequence[str], language: str) -> np.ndarray:
-    """Returns float32 [C, D]; a model with word vectors per language gets the language, as in the evaluation."""
-    said = {"language": language} if getattr(embedder, "takes_languages", False) else {}
-    return embedder.encode_text(texts, progress=False, **said)
 
 
 def find_queries(direction: str, shown: Sequence[tuple[np.ndarray, np.ndarray]], owners: np.ndarray) -> list[Searched]:

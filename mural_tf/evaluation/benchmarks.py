@@ -210,59 +210,46 @@ def _record(embedder) -> tuple[str, list[str]]:
     """Returns the training data's folder and what is said of it: a text for each source."""
     config = getattr(embedder, "config", None)
     directory = config.data.directory if config is not None else ""
+    path = getattr(embedder, "path", "")
     texts = []
     if directory:
-        texts += [as_path(directory).name, *_describe(as_path(directory) / "dataset.json", ())]
-    path = getattr(embedder, "path", "")
+        texts += [as_path(directory).name, *_describe(as_path(directory) / "dataset.json", lambda record: record)]
     if path:
-        texts += _describe(newest_description(as_path(path)) / MODEL_CARD, ("training_data",))
+        card = newest_description(as_path(path)) / MODEL_CARD
+        texts += _describe(card, lambda record: record["training_data"])  # which copies dataset.json
     return directory, list(dict.fromkeys(texts))
 
 
-def _describe(path: pathlib.Path, keys: tuple[str, ...]) -> list[str]:
-    """Returns the name and sources of a dataset.json, or of the part of a model card that copies it."""
+def _describe(path: pathlib.Path, part) -> list[str]:
+    """Returns the name and sources of a data set, as in "coco split=train dataset_coco.json"; none if not readable."""
     try:
-        value = read_json(path)
-        for key in keys:
-            value = value[key]
-        sources = value.get("sources", [])
-        return [str(value.get("name", "")), *(_one_line(source) for source in sources)]
+        value = part(read_json(path))
+        return [str(value.get("name", "")), *map(_one_line, value.get("sources", []))]
     except (UserError, KeyError, AttributeError, TypeError):
         return []  # other people's records come without one
 
 
 def _one_line(source) -> str:
-    """A source as "coco split=train dataset_coco.json": its kind, split and file names."""
     if not isinstance(source, dict):
         return str(source)
     split = source.get("split") or source.get("splits") or ""
     split = ",".join(split) if isinstance(split, list) else split
-    files = [
-        pathlib.PurePosixPath(str(file[0] if isinstance(file, list) else file)).name for file in source.get("files", [])
-    ]
-    return " ".join([str(source.get("kind", "")), *([f"split={split}"] if split else []), *files[:3]])
+    files = [file[0] if isinstance(file, list) else file for file in source.get("files", [])[:3]]
+    names = [pathlib.PurePosixPath(str(file)).name for file in files]
+    return " ".join([str(source.get("kind", "")), *([f"split={split}"] if split else []), *names])
 
 
 def _parts(text: str) -> set[str]:
     """Returns the parts of image collections that a description names."""
-    lower = text.lower()
-    parts = set()
-    for pattern, collection in _COLLECTIONS:
-        if re.search(pattern, lower):
-            parts |= _splits(collection, lower)
-    return parts
-
-
-def _splits(collection: str, text: str) -> set[str]:
+    text = text.lower()
+    found = {collection for pattern, collection in _COLLECTIONS if re.search(pattern, text)}
     stated = re.search(r"split=(\S+)", text)
-    splits = set(stated.group(1).split(",")) if stated else set()
-    if not splits:
-        splits = {name for name in ("train", "restval", "val", "test") if re.search(rf"(?<![a-z]){name}", text)}
-    if collection == "coco":
-        named = {"coco_train2014"} if "train" in splits or not splits else set()
-        return named | ({"coco_val2014"} if splits - {"train"} or not splits else set())
-    if collection in ("coco_cn", "xtd"):
-        return {"coco_train2014", "coco_val2014"}
-    if collection == "flickr30k":
-        return {"flickr30k"} if splits != {"train"} else set()
-    return {collection} if splits != {"train"} else set()
+    named = ("train", "restval", "val", "test")
+    splits = set(stated[1].split(",")) if stated else {x for x in named if re.search(rf"(?<![a-z]){x}", text)}
+    of_train, others = "train" in splits or not splits, bool(splits - {"train"}) or not splits
+    parts = found - {"coco", "coco_cn", "xtd"} if others else set()
+    if found & {"coco_cn", "xtd"}:
+        return parts | {"coco_train2014", "coco_val2014"}
+    if "coco" in found:
+        parts |= {name for name, some in (("coco_train2014", of_train), ("coco_val2014", others)) if some}
+    return parts

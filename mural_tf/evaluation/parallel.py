@@ -31,8 +31,18 @@ def read_parallel(
       UserError: neither files nor records, files of different lengths, a language that is not there, fewer
         than two languages, or no sentence that all of them have.
     """
-    rows = _read_rows(folder, split)
-    chosen, notes = _choose_languages(rows, languages, least_share)
+    files = sorted(as_path(folder).glob("*.*.txt"))
+    rows = _from_files(files) if files else _from_records(as_path(folder), split)
+    counts = collections.Counter(language for row in rows for language in row)
+    unknown = sorted(set(languages) - set(counts))
+    if unknown:
+        raise UserError(f"No sentences in {', '.join(unknown)}; there are {', '.join(sorted(counts))}.")
+    chosen = list(languages) or sorted(x for x, count in counts.items() if count >= least_share * len(rows))
+    if len(chosen) < 2:
+        raise UserError(f"Two languages or more are needed; got {', '.join(chosen) or 'none'}.")
+    left_out, notes = sorted(set(counts) - set(chosen)), []
+    if left_out and not languages:
+        notes.append(f"Left out, with less than {100 * least_share:.0f}% of the sentences: {', '.join(left_out)}.")
     common = [row for row in rows if all(language in row for language in chosen)]
     if not common:
         raise UserError(f"{folder} has no sentences that all languages share ({', '.join(chosen)}).")
@@ -41,33 +51,6 @@ def read_parallel(
             f"{len(common):,} of {len(rows):,} sentences are in all {len(chosen)} languages; others are left out."
         )
     return {language: [row[language] for row in common] for language in chosen}, notes
-
-
-def _read_rows(folder: str | pathlib.Path, split: str) -> list[dict[str, str]]:
-    """Returns the sentences of the files or records above: for each, language -> text."""
-    folder = as_path(folder)
-    files = sorted(folder.glob("*.*.txt"))
-    return _from_files(files) if files else _from_records(folder, split)
-
-
-def _choose_languages(
-    rows: Sequence[dict[str, str]], languages: Sequence[str] = (), least_share: float = 0.5
-) -> tuple[list[str], list[str]]:
-    """Returns the languages asked for, or all that have at least `least_share` of the rows, and a note on the others.
-
-    Raises `UserError` for a language that is not there, and for fewer than two.
-    """
-    counts = collections.Counter(language for row in rows for language in row)
-    unknown = sorted(set(languages) - set(counts))
-    if unknown:
-        raise UserError(f"No sentences in {', '.join(unknown)}; there are {', '.join(sorted(counts))}.")
-    chosen = list(languages) or sorted(x for x, count in counts.items() if count >= least_share * len(rows))
-    if len(chosen) < 2:
-        raise UserError(f"Two languages or more are needed; got {', '.join(chosen) or 'none'}.")
-    left_out = sorted(set(counts) - set(chosen))
-    if languages or not left_out:
-        return chosen, []
-    return chosen, [f"Left out, with less than {100 * least_share:.0f}% of the sentences: {', '.join(left_out)}."]
 
 
 def _from_files(files: Sequence[pathlib.Path]) -> list[dict[str, str]]:

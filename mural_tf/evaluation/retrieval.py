@@ -35,7 +35,6 @@ LONG_LIST = 5000  # encoding at least as many texts shows progress
 IMAGE_FOLDERS = ("", "images", "flickr30k-images", "val2014", "train2014", "images/val2014", "images/train2014")
 
 
-
 @dataclasses.dataclass
 class Evaluation:
     """Numbers of one benchmark and what they were measured on.
@@ -180,8 +179,7 @@ class Request:
             owners = owners[owners >= 0]
             if not texts:  # its only images cannot be read
                 continue
-            said = {"language": language} if getattr(embedder, "takes_languages", False) else {}
-            text_embeddings = embedder.encode_text(texts, batch_size=self.batch_size, progress=False, **said)
+            text_embeddings = encode_captions(embedder, texts, language, self.batch_size)
             for view, parts in views.items():
                 places = [place[part] for part in parts]
                 _measure_view(results[view], language, images, text_embeddings, owners, texts, places)
@@ -257,6 +255,12 @@ def measure_retrieval(
     protocol.max_missing = 1.0
     request = Request(embedder, as_path(data_dir), split, protocol, tuple(languages or ()), batch_size)
     return request.measure_records(name)[0]
+
+
+def encode_captions(embedder: Embedder, texts: Sequence[str], language: str, batch_size: int = 128) -> np.ndarray:
+    """Returns float32 [C, D]; a model with word vectors per language gets the language."""
+    said = {"language": language} if getattr(embedder, "takes_languages", False) else {}
+    return embedder.encode_text(texts, batch_size=batch_size, progress=False, **said)
 
 
 def choose_languages(pool: CaptionedImages, languages: Sequence[str] | None) -> list[str]:

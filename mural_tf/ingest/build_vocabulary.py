@@ -43,14 +43,14 @@ class CountUnit:
         from mural_tf.quiet import quiet_imports
 
         quiet_imports()
-        from mural_tf.text.word_counts import WordSplitter
+        from mural_tf.text.words import WordSplitter
 
         self.sources, self.partitions = sources, partitions
         self.splitter = WordSplitter(lower_case, strip_accents)
 
     def __call__(self, job: tuple[int, int, Unit]) -> Iterator[tuple[int, str]]:
         """Yields (partition, lines of counts), and the tally as (-1, [number, tally])."""
-        from mural_tf.text.word_counts import count_by_language
+        from mural_tf.text.words import count_by_language
 
         number, index, unit = job
         reading, counts, held = Reading(), collections.defaultdict(collections.Counter), 0

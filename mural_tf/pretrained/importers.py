@@ -29,11 +29,6 @@ class Source:
     configure: Callable
     load: Callable
 
-    @property
-    def has_text(self) -> bool:
-        """Whether a vocabulary comes with it."""
-        return "text_encoder" in self.parts
-
 
 def _bert(weights):
     return tensorflow_bert if (pathlib.Path(weights) / tensorflow_bert.CONFIG).exists() else hugging_face_bert
@@ -72,7 +67,7 @@ def configure(source: str, weights, config: ConfigDict) -> tuple[ConfigDict, lis
         raise UserError(f"Unknown source {source!r}: expected one of {', '.join(SOURCES)}.")
     config = config.copy_and_resolve_references()
     SOURCES[source].configure(weights, config)
-    if not SOURCES[source].has_text:
+    if "text_encoder" not in SOURCES[source].parts:  # no vocabulary comes with it
         return config, []
     pieces = read_pieces(weights)
     config.vocabulary.update(dict(size=len(pieces), file="", **read_casing(weights, pieces)))
@@ -86,7 +81,7 @@ def import_weights(
 
     Args:
       source: "align", "bert", "labse" or "efficientnet".
-      weights: the folder or file; for "efficientnet" a Keras model too.
+      weights: the folder or file.
       config: everything that the files do not say, `base_config()` for a start. `config.model="mural"` gives an
         imported ALIGN the second head of MURAL's checkpoint initialisation (Jain et al., 2021, §3.1).
       vocabulary_size: for "efficientnet", which brings none.

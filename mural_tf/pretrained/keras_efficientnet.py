@@ -1,10 +1,11 @@
-"""Keras' EfficientNet (`keras.applications`), ImageNet's among them: an .h5 file or the model itself.
+"""Keras' EfficientNet (`keras.applications`), ImageNet's among them: an .h5 file.
 
 Both have the same layers under the same names; a file with the top convolution and the classifier is taken without.
 """
 
 from __future__ import annotations
 
+import os
 import pathlib
 
 import numpy as np
@@ -23,18 +24,14 @@ from mural_tf.encoders.efficientnet import (
 )
 from mural_tf.errors import UserError
 from mural_tf.pretrained.tables import Row, assign
-from mural_tf.pretrained.weight_files import WeightFile, from_keras_model, open_keras_h5
+from mural_tf.pretrained.weight_files import WeightFile, open_keras_h5
 
 # The top convolution, the classifier, and the normalisation of pixels, which is a setting here.
 IGNORED = r"(top_conv|top_bn|predictions)/.*|(normalization(_\d+)?/)?(mean|variance|count)"
 
-Weights = "str | os.PathLike | keras.Model"
 
-
-def open_weights(weights: Weights) -> WeightFile:
-    """Opens an .h5 file or takes a Keras model in memory."""
-    if isinstance(weights, keras.Model):
-        return from_keras_model(weights)
+def open_weights(weights: str | os.PathLike) -> WeightFile:
+    """Opens an .h5 file, or the one of a folder."""
     path = pathlib.Path(weights)
     if path.is_dir():
         files = sorted(path.glob("*.h5"))
@@ -50,7 +47,7 @@ def efficientnet_table(variables: list[tf.Variable]) -> list[Row]:
     return [Row(name, (name.split("/", 1)[1] if "_squeeze_excite/" in name else name,)) for name in names]
 
 
-def configure(weights: Weights, config: ConfigDict) -> None:
+def configure(weights: str | os.PathLike, config: ConfigDict) -> None:
     """Sets width, depth and normalisation of the image tower in `config` to those of the weights.
 
     Sizes other than the published B0 to B7 keep the width and depth that `config` has.
@@ -65,7 +62,7 @@ def configure(weights: Weights, config: ConfigDict) -> None:
         config.embedding_size = scaled_width(STAGES[-1][2], config.image_tower.width)
 
 
-def load(weights: Weights, encoder: keras.Model) -> None:
+def load(weights: str | os.PathLike, encoder: keras.Model) -> None:
     """Fills an image tower that was built for `configure`'s settings; a projection after pooling stays as it is."""
     variables = [variable for variable in encoder.variables if not variable.name.startswith("projection/")]
     assign(efficientnet_table(variables), variables, open_weights(weights), IGNORED, "an EfficientNet of Keras")

@@ -11,7 +11,6 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from mural_tf.backend import keras
 from mural_tf.errors import UserError
 from mural_tf.files import json_field, read_json
 from mural_tf.text.vocabulary_file import check_vocabulary, load_vocabulary
@@ -114,9 +113,18 @@ def open_tensorflow_checkpoint(prefix: str | pathlib.Path) -> WeightFile:
 def open_keras_h5(path: str | pathlib.Path) -> WeightFile:
     """Opens the HDF5 file of Keras' `save_weights` or `save`; names are those of the variables, without ":0".
 
-    Raises `UserError` if it is missing, damaged or not Keras'.
+    Raises `UserError` if it is missing, damaged, not Keras', or takes numbers from other files.
     """
     import h5py
+
+    def weight(group: h5py.Group, name: str) -> h5py.Dataset:
+        value = group[name]
+        if not isinstance(value, h5py.Dataset) or value.dtype.kind not in "fiu" or value.shape is None:
+            raise ValueError(f"{name} holds no numbers")
+        # HDF5 would take any file of this machine for a weight.
+        if value.external or value.is_virtual or value.file.filename != file.filename:
+            raise ValueError(f"{name} lies in another file")
+        return value
 
     try:
         file = h5py.File(path, "r")
@@ -125,20 +133,13 @@ def open_keras_h5(path: str | pathlib.Path) -> WeightFile:
         for layer in root.attrs["layer_names"]:
             group = root[layer]
             for name in group.attrs["weight_names"]:
-                data[_text(name).split(":")[0]] = group[name]
+                data[_text(name).split(":")[0]] = weight(group, name)
     except FileNotFoundError:
         raise UserError(f"{path} does not exist.") from None
-    except (OSError, KeyError) as error:
+    except Exception as error:  # h5py has no error of its own: a hostile file raises nearly any
         reason = first_line(error)
         raise UserError(f"{path} is not an HDF5 file of Keras weights or is damaged: {reason}") from None
     return WeightFile(path, {name: tuple(value.shape) for name, value in data.items()}, lambda name: data[name][()])
-
-
-def from_keras_model(model: keras.Model) -> WeightFile:
-    """Takes the weights of a Keras model in memory; names are those of its variables, without ":0"."""
-    variables = {variable.name.split(":")[0]: variable for variable in model.variables}
-    shapes = {name: tuple(variable.shape) for name, variable in variables.items()}
-    return WeightFile(f"the Keras model {model.name!r}", shapes, lambda name: variables[name].numpy())
 
 
 def first_line(error: Exception) -> str:

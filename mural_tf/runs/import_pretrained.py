@@ -25,6 +25,7 @@ from mural_tf.text.vocabulary_file import digest, save_vocabulary
 from mural_tf.training.checkpoints import has_checkpoint, load_trained, save_weights
 from mural_tf.training.prepare import check_places, find_vocabulary, prepare_data
 from mural_tf.training.workdir import open_workdir
+from mural_tf.trust import settle_handles
 
 WORKDIR = "workdir"  # the source that is a workdir of this project
 
@@ -94,6 +95,7 @@ def _build(source: str, weights, config: ConfigDict | None, method: str, onto):
         config = base_config()
         config.model = "align" if source == "align" else config.model
     config = config.copy_and_resolve_references()
+    settle_handles(config)
     mount(config, method or config.model)
     brought = ()
     if source != WORKDIR:

@@ -37,6 +37,7 @@ from mural_tf.training.strategy import (
     workers,
 )
 from mural_tf.training.workdir import lock_workdir, open_workdir
+from mural_tf.trust import settle_handles
 
 
 def pretrain(
@@ -73,6 +74,7 @@ def train_and_finish(
     check_places(config)
     _check_sizes(config)
     steps = parse_profile(profile, config.train.steps)
+    settle_handles(config)
     strategy = build_strategy(tpu)  # several workers must be set up before TensorFlow does anything else
     sources = training_sources(config.data) if config.data.sources else (config.data,)
     check_places_of_pod(strategy, [workdir, *(source.directory for source in sources)])

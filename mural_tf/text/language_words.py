@@ -18,12 +18,12 @@ import tensorflow as tf
 
 from mural_tf.errors import UserError
 from mural_tf.text.tokenizer import Tokenizer, fill_rows
-from mural_tf.text.word_counts import WordSplitter, count_by_language
-from mural_tf.text.words import clean_text, split_words
+from mural_tf.text.words import WordSplitter, clean_text, count_by_language, split_words
 
 PAD = "[PAD]"
 UNKNOWN = "[UNK]"
 SEPARATOR = "\t"
+MAX_BYTES = 2**16  # of a text, from which its words and its language are taken
 TAG = r"^<([A-Za-z0-9-]+)> "
 
 
@@ -69,7 +69,7 @@ class WordTokenizer(Tokenizer):
     """Words of the language that a text's tag names, or of the likeliest one.
 
     A row is its words and then [PAD]; `input_type_ids` is the language, the same in the whole row. Longer texts lose
-    their last words; a text without any word is one [UNK].
+    their last words; a text without any word is one [UNK]. No more than `MAX_BYTES` of a text are read.
     """
 
     takes_languages = True
@@ -109,6 +109,9 @@ class WordTokenizer(Tokenizer):
         unknown = tf.RaggedTensor.from_tensor(1 + languages[:, None])
         lengths = words.row_lengths()
         return tf.concat([ids, _first(unknown, tf.where(lengths > 0, 0, 1))], axis=1)[:, :, None]
+
+    def _row_ids(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        return self.tokenize(tf.strings.substr(texts, 0, MAX_BYTES))
 
     def pack(self, ids: tf.RaggedTensor, length: int | tf.Tensor | None = None) -> dict[str, tf.Tensor]:
         """Pads rows; `input_type_ids` is their language. Arguments as in `Tokenizer`."""

@@ -19,8 +19,7 @@ from mural_tf.backend import tf_text  # noqa: F401 - imports the package that ha
 from mural_tf.errors import UserError
 from mural_tf.text.byte_pair import byte_characters, written_in_bytes
 from mural_tf.text.vocabulary_file import RESERVED_TOKENS, SUFFIX_INDICATOR
-from mural_tf.text.word_counts import count_words
-from mural_tf.text.words import split_words
+from mural_tf.text.words import count_words, split_words
 
 BUILDERS = ("tensorflow_text", "tokenizers", "byte_pair")
 MOST_OCCURRENCES = 100_000_000  # words that the `tokenizers` builder is given
@@ -37,66 +36,55 @@ def build_vocabulary(
     builder: str = "tensorflow_text",
     lower_case: bool = False,
     strip_accents: bool = False,
-    reserved: Sequence[str] = RESERVED_TOKENS,
-    **limits: int,
 ) -> list[str]:
     """Learns word pieces from texts; the same texts and settings give the same list.
 
     Args:
       texts: read once, in pieces, so a generator over any reader will do.
       lower_case, strip_accents: as in `clean_text`; give the tokenizer the same values.
-      size, builder, reserved, **limits: as in `learn_vocabulary`, which names what it raises.
+      size, builder: as in `learn_vocabulary`, which names what it raises.
     """
-    _check_request(size, builder, reserved)
-    return learn_vocabulary(count_words(texts, lower_case, strip_accents), size, builder, reserved, **limits)
+    _check_request(size, builder)
+    return learn_vocabulary(count_words(texts, lower_case, strip_accents), size, builder)
 
 
-def learn_vocabulary(
-    counts: Mapping[str, int],
-    size: int,
-    builder: str = "tensorflow_text",
-    reserved: Sequence[str] = RESERVED_TOKENS,
-    *,
-    max_characters: int | None = None,
-    max_words: int | None = None,
-) -> list[str]:
+def learn_vocabulary(counts: Mapping[str, int], size: int, builder: str = "tensorflow_text") -> list[str]:
     """Learns pieces from words and how often they occur; the same counts give the same list.
 
+    The alphabet has a sixth of `size`, in small vocabularies up to 1,000 characters (the tool's own default) but no
+    more than a third of `size`: a character can cost two pieces, with and without "##". Rarer ones become [UNK], mostly
+    Chinese ones. tensorflow_text's tool sees the larger of 30,000 and 4 * `size` distinct words, the most frequent
+    ones; its time and memory grow with them.
+
     Args:
-      counts: {word: count}, as word_counts.py gives them.
-      size: most pieces the list may hold, reserved ones included.
+      counts: {word: count}, as words.py gives them.
+      size: most pieces the list may hold, with `RESERVED_TOKENS`, which come first, so that [PAD] is 0.
       builder: "tensorflow_text" or "tokenizers"; "byte_pair" learns byte-level pieces, see `byte_pair.py`.
-      reserved: pieces put first, in this order, so that [PAD] is 0.
-      max_characters: alphabet size; rarer characters become [UNK], mostly Chinese ones. Default: a sixth of `size`,
-        in small vocabularies up to 1,000 (the tool's own default) but no more than a third of `size`: a character can
-        cost two pieces, with and without "##".
-      max_words: distinct words that tensorflow_text's tool sees, the most frequent ones; its time and memory grow
-        with them. Default: the larger of 30,000 and 4 * `size`.
 
     Raises:
       UserError: unknown builder, a size without room for characters, no words in the texts, or the
         `tokenizers` package is missing.
     """
-    _check_request(size, builder, reserved)
+    _check_request(size, builder)
     if not counts:
         raise UserError("The texts to build the vocabulary from hold no words.")
     if builder == "byte_pair":
-        return _learn_byte_pairs(counts, size, list(reserved))
-    max_characters = max_characters or max(size // 6, min(1000, (size - len(reserved)) // 3))
+        return _learn_byte_pairs(counts, size)
+    max_characters = max(size // 6, min(1000, (size - len(RESERVED_TOKENS)) // 3))
     if builder == "tokenizers":
-        return _learn_with_tokenizers(counts, size, list(reserved), max_characters)
-    max_words = max_words or max(30_000, 4 * size)
-    words = _most_frequent(_cut_words(counts, LONGEST_PIECE), max_words)
-    return _learn_with_tensorflow_text(words, size, list(reserved), max_characters)
+        return _learn_with_tokenizers(counts, size, max_characters)
+    words = _most_frequent(_cut_words(counts, LONGEST_PIECE), max(30_000, 4 * size))
+    return _learn_with_tensorflow_text(words, size, max_characters)
 
 
-def _check_request(size: int, builder: str, reserved: Sequence[str]) -> None:
+def _check_request(size: int, builder: str) -> None:
     if builder not in BUILDERS:
         raise UserError(f"Unknown vocabulary builder {builder!r}: expected one of {', '.join(BUILDERS)}.")
-    if size < len(reserved) + 3:
+    least = len(RESERVED_TOKENS) + 3
+    if size < least:
         raise UserError(
-            f"A vocabulary of {size} pieces has no room: {len(reserved)} are reserved ({', '.join(reserved)}); ask for "
-            f"{len(reserved) + 3} at least."
+            f"A vocabulary of {size} pieces has no room: {len(RESERVED_TOKENS)} are reserved "
+            f"({', '.join(RESERVED_TOKENS)}); ask for {least} at least."
         )
 
 
@@ -118,9 +106,7 @@ def _most_frequent(counts: dict[str, int], limit: int) -> list[tuple[str, int]]:
     return sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:limit]
 
 
-def _learn_with_tensorflow_text(
-    counts: list[tuple[str, int]], size: int, reserved: list[str], max_characters: int
-) -> list[str]:
+def _learn_with_tensorflow_text(counts: list[tuple[str, int]], size: int, max_characters: int) -> list[str]:
     """Runs tensorflow_text's learner with a short search for the threshold, then keeps the `size` best pieces.
 
     A piece enters the vocabulary when its count reaches a threshold; the search halves an interval of thresholds.
@@ -139,7 +125,7 @@ def _learn_with_tensorflow_text(
         pieces = learner.learn(
             counts,
             vocab_size=size,  # without effect: the interval of thresholds has one value
-            reserved_tokens=reserved,
+            reserved_tokens=list(RESERVED_TOKENS),
             lower_thresh=threshold,
             upper_thresh=threshold,
             num_iterations=ITERATIONS,
@@ -155,7 +141,7 @@ def _learn_with_tensorflow_text(
         else:
             low = threshold + 1
             best = pieces
-    return _trim(best, size, reserved)
+    return _trim(best, size)
 
 
 def _characters_that_stand_alone(characters: set[str]) -> set[str]:
@@ -165,22 +151,18 @@ def _characters_that_stand_alone(characters: set[str]) -> set[str]:
     return {c for c, length in zip(characters, words.row_lengths().numpy()) if length > 1}
 
 
-def _trim(pieces: list[str], size: int, reserved: list[str]) -> list[str]:
+def _trim(pieces: list[str], size: int) -> list[str]:
     """Drops the last pieces of several characters until `size` are left: the learner lists them by falling count."""
     surplus = len(pieces) - size
     if surplus <= 0:
         return pieces
-    droppable = [i for i, piece in enumerate(pieces) if len(_body(piece)) > 1 and piece not in reserved]
+    bodies = [piece.removeprefix(SUFFIX_INDICATOR) for piece in pieces]  # without the mark of one that continues a word
+    droppable = [i for i, body in enumerate(bodies) if len(body) > 1 and pieces[i] not in RESERVED_TOKENS]
     dropped = set(droppable[-surplus:])
     return [piece for i, piece in enumerate(pieces) if i not in dropped][:size]
 
 
-def _body(piece: str) -> str:
-    """The piece's own characters, without the mark of a piece that continues a word."""
-    return piece[len(SUFFIX_INDICATOR) :] if piece.startswith(SUFFIX_INDICATOR) else piece
-
-
-def _learn_with_tokenizers(counts: dict[str, int], size: int, reserved: list[str], max_characters: int) -> list[str]:
+def _learn_with_tokenizers(counts: dict[str, int], size: int, max_characters: int) -> list[str]:
     tokenizers = _tokenizers_package("tokenizers")
     occurrences = collections.Counter()
     for word, count in counts.items():
@@ -191,7 +173,7 @@ def _learn_with_tokenizers(counts: dict[str, int], size: int, reserved: list[str
     continuing = {SUFFIX_INDICATOR + character for word, _ in words for character in word[1:]}
     # The trainer numbers single characters as its threads meet them, and equal counts are decided by number. Naming
     # them as special pieces fixes their order: without this, every run gives another vocabulary.
-    special = [*reserved, *sorted(alphabet), *sorted(continuing)][:size]
+    special = [*RESERVED_TOKENS, *sorted(alphabet), *sorted(continuing)][:size]
     # Above MOST_OCCURRENCES all counts are scaled down, which leaves the merges' order nearly as it is.
     scale = min(1.0, MOST_OCCURRENCES / sum(count for _, count in words)) if words else 1.0
     words = [(word, round(count * scale)) for word, count in words]
@@ -201,11 +183,11 @@ def _learn_with_tokenizers(counts: dict[str, int], size: int, reserved: list[str
     return _train(tokenizers, tokenizers.models.WordPiece(unk_token="[UNK]"), trainer, words)
 
 
-def _learn_byte_pairs(counts: Mapping[str, int], size: int, reserved: list[str]) -> list[str]:
-    special = [*reserved, *byte_characters()]  # named, the bytes have the same numbers in every run
+def _learn_byte_pairs(counts: Mapping[str, int], size: int) -> list[str]:
+    special = [*RESERVED_TOKENS, *byte_characters()]  # named, the bytes have the same numbers in every run
     if size < len(special):
         raise UserError(
-            f"A byte-pair vocabulary of {size} pieces has no room for {len(reserved)} special pieces and 256 bytes."
+            f"A byte-pair vocabulary of {size} pieces has no room for the {len(special)} special pieces and bytes."
         )
     tokenizers = _tokenizers_package("byte_pair")
     words = [(part, count) for word, count in sorted(counts.items()) for part in written_in_bytes(word)]

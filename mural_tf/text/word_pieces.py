@@ -24,6 +24,7 @@ from mural_tf.text.tokenizer import Tokenizer, fill_rows
 from mural_tf.text.vocabulary_file import RESERVED_TOKENS, SUFFIX_INDICATOR, check_vocabulary, load_vocabulary
 from mural_tf.text.words import clean_text, split_words
 
+BYTES_A_CHARACTER = 8  # that are read: UTF-8 has at most 4, and cleaning drops some
 TOKENS = ("input_word_ids", "input_mask", "input_type_ids")  # what every tokenizer returns and text towers take
 
 
@@ -31,7 +32,9 @@ class WordPieceTokenizer(Tokenizer):
     """Word pieces of BERT.
 
     A row is `[CLS] pieces [SEP]` and then [PAD]; longer texts lose their last pieces, never [SEP]. Any bytes are
-    answered: an empty text gives `[CLS] [SEP]`, invalid UTF-8 gives [UNK]s.
+    answered: an empty text gives `[CLS] [SEP]`, invalid UTF-8 gives [UNK]s. Of a very long text only the first bytes
+    are cleaned, eight for each character that a row can hold: what stands behind a run of thousands of spaces, controls
+    or dropped accents is not read.
     """
 
     def __init__(self, vocabulary: Sequence[str], *, max_length: int = 64, **options):
@@ -52,6 +55,7 @@ class WordPieceTokenizer(Tokenizer):
         super().__init__(vocabulary, unknown=self._unknown, max_length=max_length, **options)
         # No more than this can end up in a row: every piece takes at most so many characters and one space.
         self._max_characters = (max_length - 1) * (self._longest_piece + 1)
+        self.max_bytes = BYTES_A_CHARACTER * self._max_characters
 
     def _use(self, table: tf.lookup.StaticHashTable) -> None:
         super()._use(table)
@@ -88,7 +92,12 @@ class WordPieceTokenizer(Tokenizer):
         return self._pieces(clean_text(texts, self.lower_case, self.strip_accents))
 
     def _row_ids(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        """As `tokenize`, in time that does not grow with a text beyond its first `max_bytes`."""
+        is_cut = tf.strings.length(texts) > self.max_bytes
+        texts = tf.strings.substr(texts, 0, self.max_bytes)
         texts = clean_text(texts, self.lower_case, self.strip_accents)
+        # A character that the cut divides is read as U+FFFD.
+        texts = tf.where(is_cut, tf.strings.regex_replace(texts, "\ufffd$", "", replace_global=False), texts)
         return self._pieces(tf.strings.substr(texts, 0, self._max_characters, unit="UTF8_CHAR"))
 
     def _pieces(self, texts: tf.Tensor) -> tf.RaggedTensor:

@@ -3,21 +3,16 @@
 import gzip
 import json
 
+import fake_embedder
 import numpy as np
 import pytest
-from fake_embedder import FakeEmbedder, one_hot
+from fake_embedder import one_hot
 
 from mural_tf.errors import UserError
-from mural_tf.evaluation.benchmarks import run_benchmark
-from mural_tf.evaluation.protocol import default_protocol
-from mural_tf.evaluation.retrieval import Request
 
 
-def run(name, folder, split="", languages=(), embedder=None, **options):
-    protocol = default_protocol()
-    protocol.max_missing = 0.5
-    protocol.update_from_flattened_dict(options)
-    return run_benchmark(name, Request(embedder or FakeEmbedder(), folder, split, protocol, languages))
+def run(name, folder, **options):
+    return fake_embedder.run(name, folder, **{"max_missing": 0.5, **options})
 
 
 def write(path, text, encoding="utf-8"):
@@ -57,7 +52,7 @@ def test_multi30k_counts_five_captions_where_there_are_five(multi30k):
 
 
 def test_multi30k_with_one_caption_each(multi30k):
-    (result,) = run("multi30k", multi30k, languages=("en",), **{"multi30k.captions": "one"})
+    (result,) = run("multi30k", multi30k, languages=("en",), multi30k__captions="one")
     assert result.sizes == {"en": {"images": 3, "captions": 3, "repeated_captions": 0}}
     assert "multi30k.captions=one" in result.protocol
 
@@ -154,7 +149,7 @@ def test_coco_5k_and_the_folds_of_1k(coco):
     assert one_k.metrics["coco_1k/en/mean_recall"] == pytest.approx(np.mean(halves))
     assert one_k.metrics["coco_1k/en/mean_recall"] > five_k.metrics["coco_5k/en/mean_recall"] + 1
 
-    (_, first) = run("coco", coco, languages=("en",), **{"coco.one_k": "first"})
+    (_, first) = run("coco", coco, languages=("en",), coco__one_k="first")
     assert first.metrics["coco_1k/en/mean_recall"] == pytest.approx(halves[0])
 
 
@@ -245,7 +240,7 @@ def test_xm3600_all_captions_or_the_first(tmp_path):
     assert result.sizes["en"]["captions"] == 6 and result.sizes["fil"]["captions"] == 3
     # en: each image finds its own first caption tied with the neighbour's second: rank 1 + 1/2.
     assert result.metrics["xm3600/en/image_to_text/recall@1"] == 0
-    (result,) = run("xm3600", tmp_path, **{"xm3600.captions": "first"})
+    (result,) = run("xm3600", tmp_path, xm3600__captions="first")
     assert result.metrics["xm3600/en/image_to_text/recall@1"] == 100
 
 

@@ -2,14 +2,12 @@
 
 import json
 
+import fake_embedder
 import numpy as np
 import pytest
-from fake_embedder import FakeEmbedder
+from fake_embedder import FakeEmbedder, TwoHeads
 
 from mural_tf.errors import UserError
-from mural_tf.evaluation.benchmarks import run_benchmark
-from mural_tf.evaluation.protocol import default_protocol
-from mural_tf.evaluation.retrieval import Request
 
 stats = pytest.importorskip("scipy.stats")
 IMAGES, CAPTIONS = 12, 60
@@ -17,18 +15,6 @@ IMAGES, CAPTIONS = 12, 60
 
 def text(vector):
     return " ".join(f"{x:.0f}" for x in vector)
-
-
-class TwoHeads(FakeEmbedder):
-    """Has a second text head, which reverses the vector."""
-
-    text_heads = ("text_text",)
-
-    def with_text_head(self, name):
-        assert name == "text_text"
-        other = FakeEmbedder()
-        other.encode_text = lambda texts, **options: FakeEmbedder.encode_text(other, texts)[:, ::-1]
-        return other
 
 
 @pytest.fixture
@@ -77,10 +63,8 @@ def data(tmp_path):
 
 
 def run(folder, embedder=None, max_missing=0.0, **options):
-    protocol = default_protocol()
-    protocol.max_missing = max_missing
-    protocol.update_from_flattened_dict({f"cxc.{key}": value for key, value in options.items()})
-    return run_benchmark("cxc", Request(embedder or TwoHeads(), folder, "", protocol))[0]
+    options = {f"cxc__{key}": value for key, value in options.items()}
+    return fake_embedder.run("cxc", folder, embedder or TwoHeads(), max_missing=max_missing, **options)[0]
 
 
 def naive_ranks(scores, positives, leave_out=None):

@@ -1,15 +1,13 @@
 """Sentence and word translation by retrieval, and rotations between languages."""
 
+import fake_embedder
 import numpy as np
 import pytest
 from fake_embedder import FakeEmbedder
 
 from mural_tf.errors import UserError
-from mural_tf.evaluation.benchmarks import run_benchmark
 from mural_tf.evaluation.globetrotter import count_words, pair_words, words_of
 from mural_tf.evaluation.parallel import read_parallel
-from mural_tf.evaluation.protocol import default_protocol
-from mural_tf.evaluation.retrieval import Request
 
 
 def write(folder, **texts):
@@ -18,9 +16,8 @@ def write(folder, **texts):
 
 
 def run(folder, embedder, **options):
-    protocol = default_protocol()
-    protocol.globetrotter.update(options)
-    return run_benchmark("globetrotter", Request(embedder, folder, "", protocol))[0]
+    options = {f"globetrotter__{key}": value for key, value in options.items()}
+    return fake_embedder.run("globetrotter", folder, embedder, **options)[0]
 
 
 def test_sentence_translation_by_hand(tmp_path):

@@ -1,23 +1,18 @@
 """STS 2017 and Tatoeba on small files in their formats."""
 
+import fake_embedder
 import numpy as np
 import pytest
-from fake_embedder import FakeEmbedder, one_hot
-from test_evaluation_cxc import TwoHeads
+from fake_embedder import TwoHeads, one_hot
 
 from mural_tf.errors import UserError
-from mural_tf.evaluation.benchmarks import run_benchmark
-from mural_tf.evaluation.protocol import default_protocol
-from mural_tf.evaluation.retrieval import Request
 from mural_tf.evaluation.sentences import LASER_83, MUSE_14, XTREME_36
 
 stats = pytest.importorskip("scipy.stats")
 
 
-def run(name, folder, embedder=None, languages=(), max_missing=0.1):
-    protocol = default_protocol()
-    protocol.max_missing = max_missing
-    return run_benchmark(name, Request(embedder or FakeEmbedder(), folder, "", protocol, languages))[0]
+def run(name, folder, embedder=None, **options):
+    return fake_embedder.run(name, folder, embedder, **{"max_missing": 0.1, **options})[0]
 
 
 @pytest.fixture

@@ -2,15 +2,13 @@
 
 import json
 
+import fake_embedder
 import numpy as np
 import pytest
 from fake_embedder import FakeEmbedder, one_hot
 
 from mural_tf.embedder import class_embeddings
 from mural_tf.errors import UserError
-from mural_tf.evaluation.benchmarks import run_benchmark
-from mural_tf.evaluation.protocol import default_protocol
-from mural_tf.evaluation.retrieval import Request
 
 AXIS = {name: np.eye(4)[i] for i, name in enumerate(["cat", "dog", "fish", "tree"])}
 
@@ -32,10 +30,8 @@ class Words(FakeEmbedder):
         return super().encode_image(images, on_error=on_error, **options)
 
 
-def run(name, folder, languages=(), split="", max_missing=0.0):
-    protocol = default_protocol()
-    protocol.max_missing = max_missing
-    return run_benchmark(name, Request(Words(), folder, split, protocol, languages))[0]
+def run(name, folder, **options):
+    return fake_embedder.run(name, folder, Words(), **{"max_missing": 0.0, **options})[0]
 
 
 def write(path, text):

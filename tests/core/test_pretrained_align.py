@@ -9,6 +9,7 @@ import pytest
 import mural_tf
 from mural_tf.config import base_config
 from mural_tf.errors import UserError
+from mural_tf.pretrained import hugging_face_align
 from mural_tf.pretrained.importers import configure, import_weights
 from mural_tf.pretrained.weight_files import open_safetensors
 
@@ -49,8 +50,21 @@ def folder(tmp_path_factory):
     return foreign.write_align(tmp_path_factory.mktemp("align"))
 
 
-def test_numbers_of_hugging_face(folder):
-    model, config, pieces = import_weights("align", folder, small_config())
+@pytest.fixture(scope="module")
+def imported(folder):
+    """Model, configuration and pieces; building the image tower takes longest, so one model takes all weights."""
+    return import_weights("align", folder, small_config())
+
+
+def load_into(imported, folder):
+    """Configures for a folder, and fills the one model with its weights."""
+    config, pieces = configure("align", folder, small_config())
+    hugging_face_align.load(folder, imported[0], config)
+    return config, pieces
+
+
+def test_numbers_of_hugging_face(imported):
+    model, config, pieces = imported
     image = model.embed_images(foreign.random_images(4, 33)).numpy()
     text = model.embed_texts(foreign.random_tokens(len(foreign.PIECES))).numpy()
     assert np.abs(image[:2, :5] - IMAGE_EMBEDDINGS).max() < 1e-4
@@ -67,7 +81,7 @@ def test_folder_is_loaded_as_it_is(folder):
     assert np.abs(embeddings - embedder.encode_text(["a red balloon on the photo.", "cat", ""])).max() == 0
 
 
-def test_other_layouts_of_the_same_folder(folder, tmp_path):
+def test_other_layouts_of_the_same_folder(imported, folder, tmp_path):
     """Shards instead of one file, tokenizer.json instead of vocab.txt, bfloat16 instead of float32."""
     whole = open_safetensors(folder)
     names = sorted(whole.shapes)
@@ -80,18 +94,19 @@ def test_other_layouts_of_the_same_folder(folder, tmp_path):
     normalizer = {"type": "BertNormalizer", "lowercase": True, "strip_accents": False}
     foreign.write_json(tmp_path / "tokenizer.json", model=vocabulary, normalizer=normalizer)
     (tmp_path / "config.json").write_bytes((folder / "config.json").read_bytes())
-    model, config, pieces = import_weights("align", tmp_path, small_config())
+    config, pieces = load_into(imported, tmp_path)
     assert pieces == foreign.PIECES
     assert (config.vocabulary.lower_case, config.vocabulary.strip_accents) == (True, False)
     assert (config.image_tower.image_size, config.image_tower.normalization) == (33, "symmetric")
     kernel = whole.read("text_projection.weight").T
-    assert 0 < np.abs(model.image_text_head.kernel.numpy() - kernel).max() < 0.01  # bfloat16 keeps 8 bits
+    assert 0 < np.abs(imported[0].image_text_head.kernel.numpy() - kernel).max() < 0.01  # bfloat16 keeps 8 bits
     (tmp_path / "b.safetensors").unlink()
     with pytest.raises(UserError, match="b.safetensors is missing; model.safetensors.index.json names it"):
-        import_weights("align", tmp_path, small_config())
+        load_into(imported, tmp_path)
+    load_into(imported, folder)
 
 
-def test_missing_unexpected_and_misshaped_names_are_listed(tmp_path):
+def test_missing_unexpected_and_misshaped_names_are_listed(imported, tmp_path):
     def spoil(tensors):
         del tensors["text_projection.bias"], tensors["vision_model.encoder.blocks.2.squeeze_excite.reduce.bias"]
         tensors["text_projection.scale"] = np.ones(3, np.float32)
@@ -99,7 +114,7 @@ def test_missing_unexpected_and_misshaped_names_are_listed(tmp_path):
 
     foreign.write_align(tmp_path, change=spoil)
     with pytest.raises(UserError) as error:
-        import_weights("align", tmp_path, small_config())
+        load_into(imported, tmp_path)
     message = str(error.value)
     assert "model.safetensors does not hold an AlignModel of this architecture" in message
     bias = "vision_model.encoder.blocks.2.squeeze_excite.reduce.bias"
@@ -146,12 +161,12 @@ def test_other_files_are_refused(folder, tmp_path, spoil, message):
         configure("align", tmp_path, small_config())
 
 
-def test_damaged_numbers_are_refused(tmp_path):
+def test_damaged_numbers_are_refused(imported, tmp_path):
     def spoil(tensors):
         tensors["text_projection.bias"][3] = np.nan
 
     with pytest.raises(UserError, match="text_projection.bias holds NaN"):
-        import_weights("align", foreign.write_align(tmp_path, change=spoil), small_config())
+        load_into(imported, foreign.write_align(tmp_path, change=spoil))
 
 
 def test_too_many_positions_are_refused(folder):

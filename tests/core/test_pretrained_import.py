@@ -1,12 +1,16 @@
 """From files to a workdir, by the command line, and from there everything: load, evaluate, fine-tune, export."""
 
+import contextlib
+import io
+
 import foreign_weights as foreign
-import forked
 import numpy as np
 import pytest
 import toy_data
+from test_commands import run_here
 
 import mural_tf
+from mural_tf.commands import COMMANDS
 from mural_tf.config import base_config, load_config
 from mural_tf.data import records
 from mural_tf.encoders import build_image_encoder
@@ -32,11 +36,10 @@ def align(tmp_path_factory):
 @pytest.fixture(scope="module")
 def mural(align, tmp_path_factory):
     """A workdir that the command writes: ALIGN's weights with a fresh text-text head."""
-    workdir = tmp_path_factory.mktemp("import") / "mural"
-    flags = [f"--weights={align}", f"--workdir={workdir}", "--model=mural"]
-    done = forked.run_script("mural_tf/__main__.py", "import", "align", *flags)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert "mural with" in done.stdout and "fresh: text_text_head" in done.stdout
+    workdir, printed = tmp_path_factory.mktemp("import") / "mural", io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        assert run_here(COMMANDS, "import", "align", f"--weights={align}", f"--workdir={workdir}", "--model=mural") == 0
+    assert "mural with" in printed.getvalue() and "fresh: text_text_head" in printed.getvalue()
     return workdir
 
 

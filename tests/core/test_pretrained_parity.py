@@ -61,11 +61,18 @@ def compare(model, expected, images, tokens):
     assert np.min(image @ image.T) < 0.95 and np.min(text @ text.T) < 0.95
 
 
-def test_small_align(tmp_path):
-    folder = foreign.write_align(tmp_path)
+@pytest.fixture(scope="module")
+def small_align(tmp_path_factory):
+    """The same weights here and in PyTorch."""
+    folder = foreign.write_align(tmp_path_factory.mktemp("align"))
     model, *_ = import_weights("align", folder, float32_config(max_length=16))
+    return model, transformers.AlignModel.from_pretrained(folder).eval()
+
+
+def test_small_align(small_align):
+    model, theirs = small_align
     images, tokens = foreign.random_images(4, 33), foreign.random_tokens(len(foreign.PIECES))
-    expected = hugging_face_outputs(transformers.AlignModel.from_pretrained(folder).eval(), images, tokens)
+    expected = hugging_face_outputs(theirs, images, tokens)
     compare(model, expected, images, tokens)
     # The numbers that tests without PyTorch rely on.
     assert np.abs(expected.image_embeds.numpy()[:2, :5] - IMAGE_EMBEDDINGS).max() < 1e-4
@@ -74,14 +81,13 @@ def test_small_align(tmp_path):
 
 
 @pytest.mark.parametrize("side", [32, 33, 47, 289])
-def test_image_tower_at_even_and_odd_sizes(tmp_path, side):
+def test_image_tower_at_even_and_odd_sizes(small_align, side):
     """289 is ALIGN's size, where "same" padding would give another stem: 145 positions instead of 144."""
-    folder = foreign.write_align(tmp_path)
-    model, *_ = import_weights("align", folder, float32_config(max_length=16))
+    model, theirs = small_align
     images = foreign.random_images(2, side)
     pixels = torch.tensor(images.astype(np.float32) / 127.5 - 1).permute(0, 3, 1, 2)
     with torch.no_grad():
-        expected = transformers.AlignModel.from_pretrained(folder).eval().vision_model(pixels).last_hidden_state
+        expected = theirs.vision_model(pixels).last_hidden_state
     means = expected.numpy().mean(axis=(2, 3))
     found = model.image_encoder(images.astype(np.float32) / 255.0).numpy()
     assert np.abs(found - means).max() < 1e-4 * np.abs(means).max()

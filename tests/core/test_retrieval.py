@@ -4,35 +4,13 @@ import json
 
 import numpy as np
 import pytest
+from fake_embedder import FakeEmbedder
 
 from mural_tf.data import records
 from mural_tf.errors import UserError
 from mural_tf.evaluation import report
 from mural_tf.evaluation.protocol import default_protocol
 from mural_tf.evaluation.retrieval import HELD_OUT, measure_retrieval
-
-
-class FakeEmbedder:
-    """Images and texts *are* their vectors, written as numbers: b"1 0 0 0"; an image b"bad" does not decode."""
-
-    step = 7
-
-    def __init__(self):
-        self.images_encoded = 0
-
-    def encode_image(self, images, batch_size, on_error, progress):
-        assert on_error == "skip"
-        images = list(images)
-        self.images_encoded += len(images)
-        kept = [i for i, image in enumerate(images) if image != b"bad"]
-        return self._vectors([images[i].decode() for i in kept]), np.array(kept, np.int64)
-
-    def encode_text(self, texts, batch_size, progress):
-        return self._vectors(texts)
-
-    def _vectors(self, texts):
-        return np.array([text.split() for text in texts], np.float32)
-
 
 E0, E1, E2, E3 = "1 0 0 0", "0 1 0 0", "0 0 1 0", "0 0 0 1"
 

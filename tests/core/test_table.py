@@ -58,12 +58,7 @@ def test_commands_and_names(tmp_path):
     later = table.command(mule, 1.0, "data")
     assert later[1:4] == ["run_finetune.py", f"--from={before.workdir}", "--config=configs/emoji.py:mule"]
     assert "--config.train.text_text_batch=384" in later
-    assert "--config.train.log_every=25" in later and "--config.train.log_every=20" in first
-
-
-@pytest.mark.parametrize("steps,interval", [(1_400, 25), (140, 20), (35, 7), (15, 3), (3, 1), (1_009, 25)])
-def test_intervals_divide_a_run(steps, interval):
-    assert table.log_every(steps) == interval
+    assert "--config.train.log_every=25" in later
 
 
 def test_methods_share_the_stages_they_begin_with(tmp_path):
@@ -204,7 +199,7 @@ class Parrot:
 
     takes_languages = False
 
-    def encode_text(self, texts, progress=None):
+    def encode_text(self, texts, **_):
         import numpy as np
 
         return np.eye(10, dtype=np.float32)[[int(text[-1]) for text in texts]]

@@ -7,7 +7,7 @@ import pytest
 
 from mural_tf.config import base_config
 from mural_tf.errors import UserError
-from mural_tf.trust import check_stored, is_fetched, names_code, trusting
+from mural_tf.trust import check_stored, names_code, needs_trust, settle_handles, trusting
 
 PATH = pathlib.Path("somewhere/config.json")
 CLASS, HANDLE = "nobody_s.method:Own", "https://example.org/encoder/1"
@@ -21,12 +21,12 @@ def stored(model="mural", handle=""):
     return config
 
 
-@pytest.mark.parametrize("handle, fetched", [
+@pytest.mark.parametrize("handle, needs", [
     ("https://tfhub.dev/google/LaBSE/2", False),
     ("https://www.kaggle.com/models/google/labse/tensorFlow2/labse/2", False),
     ("https://kaggle.com/x", False),
-    ("modules/labse", False),
     ("/data/labse", False),
+    ("modules/labse", True),  # which may have come with the configuration
     ("http://tfhub.dev/google/LaBSE/2", True),  # anyone on the way could change it
     ("https://tfhub.dev.example.org/x", True),
     ("https://tfhub.dev@example.org/x", True),
@@ -37,8 +37,8 @@ def stored(model="mural", handle=""):
     ("file:///data/labse", True),
     ("https://[tfhub.dev/x", True),
 ])  # fmt: skip
-def test_handles_that_lead_elsewhere(handle, fetched):
-    assert is_fetched(handle) == fetched == names_code(stored(handle=handle))
+def test_handles_that_lead_elsewhere(handle, needs):
+    assert needs_trust(handle) == needs == names_code(stored(handle=handle))
 
 
 @pytest.mark.parametrize("config, what", [(stored(CLASS), f"model='{CLASS}'"),
@@ -69,3 +69,16 @@ def test_a_module_that_is_imported_already_runs_nothing_more(monkeypatch):
     monkeypatch.setitem(sys.modules, "nobody_s.method", object())
     check_stored(stored(CLASS), PATH)
     assert names_code(stored(CLASS))  # for the next process
+
+
+def test_what_a_user_names_is_stored_as_a_whole_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = stored(handle="modules/labse")
+    check_stored(config, PATH, given=config)
+    settle_handles(config)
+    assert config.text_tower.handle == str(tmp_path / "modules/labse") and config.image_tower.handle == ""
+    check_stored(config, PATH)
+    for handle in ("", "https://tfhub.dev/google/LaBSE/2", "/data/labse"):
+        config.text_tower.handle = handle
+        settle_handles(config)
+        assert config.text_tower.handle == handle

@@ -15,8 +15,8 @@ from mural_tf.ingest.convert import KINDS
 from mural_tf.ingest.source import Settings, parse_source
 from mural_tf.text import learning
 from mural_tf.text.vocabulary_file import load_vocabulary
-from mural_tf.text.word_counts import BoundedCounts, count_words
 from mural_tf.text.word_pieces import WordPieceTokenizer
+from mural_tf.text.words import BoundedCounts, count_words
 
 
 def test_temperature_by_hand(tmp_path):

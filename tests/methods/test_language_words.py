@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from mural_tf.errors import UserError
-from mural_tf.text.language_words import WordTokenizer, build_words, tag_language
+from mural_tf.text.language_words import MAX_BYTES, WordTokenizer, build_words, tag_language
 
 LANGUAGES = ("en", "de", "ja")
 TEXTS = [
@@ -53,6 +53,11 @@ def test_any_text_is_answered(tokenizer):
     assert tokens["input_mask"].numpy().sum(axis=1).tolist() == [1, 1, 1, 1, 4]
     assert lines(tokenizer, tokens)[3] == ["en\t[UNK]"]
     assert np.all(tokens["input_word_ids"].numpy()[:, 0] > 0)
+
+
+def test_of_a_very_long_text_the_first_bytes_are_read(tokenizer):
+    rows = lines(tokenizer, tokenizer(tf.constant([" " * count + "a" for count in (MAX_BYTES - 1, MAX_BYTES)])))
+    assert rows == [["en\ta"], ["en\t[UNK]"]]
 
 
 def test_file_and_packing_agree(tokenizer, tmp_path):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mural_tf.metrics.procrustes import align, mutual_neighbours, procrustes
+from mural_tf.evaluation.globetrotter import align, mutual_neighbours, procrustes
 
 
 def unit_rows(seed, *shape):

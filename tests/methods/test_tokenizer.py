@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from mural_tf.errors import UserError
+from mural_tf.text.byte_pair import BytePairTokenizer, byte_characters
 from mural_tf.text.word_pieces import WordPieceTokenizer
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -152,13 +153,42 @@ def test_every_unicode_character_is_answered():
     assert ids.min() >= 0 and ids.max() < len(PIECES)
 
 
+def whole_row(object_, texts):
+    """The rows of texts that are read to their end."""
+    return object_.pack(object_.tokenize(texts).merge_dims(1, 2), object_.max_length)["input_word_ids"].numpy()
+
+
 def test_only_what_fits_is_read():
-    # The cut before splitting must not change the row: compare with `tokenize`, which reads the whole text.
+    # The cuts before splitting must not change the row: compare with `tokenize`, which reads the whole text.
     draw = random.Random(1)
     texts = ["".join(draw.choices(["ก", "cat", " ", ",", "x", "redders"], k=2000)) for _ in range(20)]
     object_ = tokenizer(max_length=16)
-    whole = object_.pack(object_.tokenize(texts).merge_dims(1, 2), 16)
-    np.testing.assert_array_equal(object_(texts)["input_word_ids"], whole["input_word_ids"])
+    np.testing.assert_array_equal(object_(texts)["input_word_ids"], whole_row(object_, texts))
+
+
+@pytest.mark.parametrize("kind", [WordPieceTokenizer, BytePairTokenizer])
+def test_a_text_of_longest_pieces_keeps_them_all(kind):
+    pieces = [*SPECIAL, *byte_characters(), "aaaabbbbcccc", *("Ġaaaabbbbcccc"[:end] for end in range(2, 14))]
+    object_ = kind(pieces, max_length=6)
+    row = object_(["aaaabbbbcccc " * 3 + "aaaabbbbcccc"])["input_word_ids"].numpy()[0]
+    longest = pieces.index("aaaabbbbcccc" if kind is WordPieceTokenizer else "Ġaaaabbbbcccc")
+    assert row.tolist() == [2, *[longest] * 4, 3]
+
+
+@pytest.mark.parametrize("lower_case", [False, True])  # and accents stripped
+def test_texts_are_cut_in_bytes_before_they_are_cleaned(lower_case):
+    object_ = tokenizer(max_length=8, lower_case=lower_case, strip_accents=lower_case)
+    fillers = [x.encode() for x in (" ", "\u3000", "\x01", "\u200d", "\u0301", "e\u0301", "é", "😀", "ก")]
+    # The cut falls into the filler, at each byte of a character.
+    starts = [b"cat" + b"," * count for count in range(4)]
+    texts = [start + x * object_.max_bytes for x in [*fillers, b"\xff", b"\xe0\xb8"] for start in starts]
+    np.testing.assert_array_equal(object_(texts)["input_word_ids"], whole_row(object_, texts))
+
+
+def test_what_stands_behind_long_runs_of_spaces_is_not_read():
+    object_ = tokenizer(max_length=8)
+    rows = object_([" " * count + "cat" for count in (object_.max_bytes - 3, object_.max_bytes)])["input_word_ids"]
+    np.testing.assert_array_equal(rows[:, :3], [[2, 7, 3], [2, 3, 0]])
 
 
 def test_eager_function_and_dataset_agree():

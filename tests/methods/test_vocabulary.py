@@ -96,16 +96,16 @@ def test_count_words_matches_splitting_by_hand():
     assert count_words(["ÉTÉ Été"], lower_case=True, strip_accents=True) == {"ete": 2}
 
 
-def test_max_words_keeps_the_most_frequent():
-    texts = ["aaa"] * 9 + ["bbb"] * 9 + ["qqq"]
-    assert "qqq" not in build_vocabulary(texts, 60, max_words=2)
-    assert "qqq" in build_vocabulary(texts, 60)
+def test_the_most_frequent_words_are_kept():
+    counts = {"bbb": 9, "qqq": 1, "aaa": 9}
+    assert vocabulary_module._most_frequent(counts, 2) == [("aaa", 9), ("bbb", 9)]
+    assert "qqq" in vocabulary_module.learn_vocabulary(counts, 60)
 
 
 @pytest.mark.parametrize("builder", BUILDERS)
 def test_rare_characters_are_cut_when_the_alphabet_is_limited(builder):
-    texts = ["ab ba"] * 10 + ["abz"]
-    pieces = build_vocabulary(texts, 60, builder, max_characters=2)
+    # A vocabulary of 12 has room for an alphabet of two.
+    pieces = vocabulary_module.learn_vocabulary({"ab": 10, "ba": 10, "abz": 1}, 12, builder)
     assert "a" in pieces and "b" in pieces and not any("z" in piece for piece in pieces)
 
 
@@ -180,4 +180,4 @@ def test_building_reports_what_is_wrong(monkeypatch):
 
 def test_trim_drops_the_rarest_long_pieces_only():
     pieces = ["[PAD]", "a", "b", "often", "##a", "##ab", "rare", "##b"]
-    assert vocabulary_module._trim(pieces, 6, ["[PAD]"]) == ["[PAD]", "a", "b", "often", "##a", "##b"]
+    assert vocabulary_module._trim(pieces, 6) == ["[PAD]", "a", "b", "often", "##a", "##b"]
