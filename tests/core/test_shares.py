@@ -13,7 +13,7 @@ from mural_tf.config import load_config, save_config
 from mural_tf.data import records
 from mural_tf.data.records import parse_text_pair
 from mural_tf.data.skipped import EMPTY_TEXT, KINDS, UNREADABLE_FILE
-from mural_tf.data.streams.epochs import ALL, Share, endless_items, place_of_last, start_of, usable_items
+from mural_tf.data.streams.epochs import ALL, Share, endless_items, place_of_last, start_of, unusable, usable_items
 from mural_tf.data.streams.mixture import mixed, training_sources
 from mural_tf.data.streams.pipeline import stream_sources, training_batches
 from mural_tf.errors import UserError
@@ -41,13 +41,13 @@ def data_config(folder, **changes):
     return config
 
 
-def usable(folder, after=None, share=ALL, **changes):
+def usable(folder, after=None, share=ALL, bound=0.9, **changes):
     """The usable items of text pairs, one by one, as {name: value} with the place of each."""
     data = data_config(folder, **changes).data
     files = records.list_files(folder, records.TEXT_PAIRS, "train")
     after = start_of(0) if after is None else after
     items = endless_items(files, parse_text_pair, data, 5, after, data.text_text_languages, "language_b", share)
-    return usable_items(items, None, "text_text", 0.9, int(after[2])).unbatch()
+    return usable_items(items, None, "text_text", bound, int(after[2])).unbatch()
 
 
 def taken(items, count):
@@ -117,6 +117,49 @@ def test_no_record_is_read_again_after_a_restart(three_files, stop):
     assert after[2] == stop + 1 and begins
 
 
+def test_every_epoch_and_every_window_has_an_order_of_its_own(three_files):
+    """The files come in another order, and within a window of 20 the items do."""
+    whole = three_files[1]
+    orders = [tuple(item["text_a"] for item in whole[begin : begin + 190]) for begin in (0, 190)]
+    assert orders[0] != orders[1]
+    assert first_files(whole[:190]) != first_files(whole[190:380])
+    folder = three_files[0]
+    unshuffled = taken(usable(folder, shuffle_buffer=0), 380)
+    places = {text: number for number, text in enumerate(texts(unshuffled[:190]))}
+    windows = [[places[text] - begin for text in texts(whole[begin : begin + 20])] for begin in range(0, 180, 20)]
+    assert all(sorted(window) == list(range(20)) for window in windows)
+    assert len(set(map(tuple, windows))) == len(windows) and list(range(20)) not in windows
+
+
+def first_files(items):
+    """The order in which files come first."""
+    return list(dict.fromkeys(int(item["file"]) for item in items))
+
+
+def test_without_shuffling_files_come_in_turn_and_a_restart_goes_on(three_files):
+    """A buffer of 0 is what people write for none."""
+    folder = three_files[0]
+    whole = taken(usable(folder, shuffle_buffer=0), 380)
+    for begin in (0, 190):
+        epoch = whole[begin : begin + 190]
+        for file in range(3):
+            numbers = [int(item["text_a"][1:]) for item in epoch if item["file"] == file]
+            assert numbers == sorted(numbers) and len(numbers) == (60, 80, 50)[file]
+        assert {int(item["file"]) for item in epoch[:24]} == {0, 1, 2}
+    assert texts(taken(usable(folder, place(whole[250]), shuffle_buffer=0), 60)) == texts(whole[251:311])
+
+
+@pytest.mark.parametrize("field,value", [
+    *(("max_skipped_fraction", value) for value in (float("nan"), 2.0, None, -1.0)), ("shuffle_buffer", -1)
+])  # fmt: skip
+def test_a_bound_that_is_none_is_one_line(field, value):
+    config = toy_data.toy_config("d")
+    with config.data.ignore_type():
+        config.data[field] = value
+    with pytest.raises(UserError, match=f"^data.{field}=.*: expected [^\n]*$"):
+        training_sources(config.data)
+
+
 def test_what_stands_before_a_window_may_be_gone(three_files, tmp_path):
     whole = three_files[1]
     shutil.copytree(three_files[0], tmp_path, dirs_exist_ok=True)
@@ -179,7 +222,7 @@ def test_windows_mix_the_files_of_a_group(tmp_path):
 
 def test_fewer_files_than_pipelines_are_one_line(tmp_path):
     write_pairs(tmp_path, sizes=(5, 5))
-    with pytest.raises(UserError, match="3 input pipelines share 2 files of .*text_pairs.*convert.*data.read=all"):
+    with pytest.raises(UserError, match="3 input pipelines share 2 files of .*text_pairs.*read=all.*convert records:F"):
         usable(tmp_path, share=Share(0, 3))
 
 
@@ -310,6 +353,35 @@ def test_places_of_another_order_begin_a_new_epoch(tmp_path):
     others = DataProgress({"image_text": 1, "text_text": 2}, pipelines=4)
     assert others.restore(saved) == "the checkpoint is of 2 input pipelines, and these are 4"
     assert others.epochs() == {"image_text": [5], "text_text": [7, 7]}
+
+
+@pytest.fixture(scope="module")
+def one_bad_of_64(tmp_path_factory):
+    """A folder of 64 files alike but for one, whose texts are empty, and which is among the first 16 to be read."""
+    folder = tmp_path_factory.mktemp("shards")
+    write_pairs(folder, sizes=(60,) * 64)
+    files = records.list_files(folder, records.TEXT_PAIRS, "train")
+    first = tf.random.experimental.stateless_shuffle(tf.range(64, dtype=tf.int64), [5, 0])[0]
+    with tf.io.TFRecordWriter(files[first]) as writer:
+        for _ in range(60):
+            writer.write(records.serialize(records.TextPair("", "en", "", "de", "")))
+    return folder
+
+
+def test_one_bad_shard_of_many_stops_no_run_and_no_restart(one_bad_of_64):
+    """60 of 3,840 are 1.6%; of the first group's 960 they are 6.3%."""
+    whole = taken(usable(one_bad_of_64, bound=0.02), 3000)
+    tally = whole[999]["tally"][0]
+    assert tally[:2].tolist() == [1060, 60] and abs(tally[2] - 3840) < 200
+    rest = taken(usable(one_bad_of_64, place(whole[300]), bound=0.02), 1000)
+    assert texts(rest) == texts(whole[301:1301])
+
+
+def test_too_much_of_an_epoch_stops_a_run_before_its_end(one_bad_of_64):
+    with pytest.raises(tf.errors.OpError) as error:
+        taken(usable(one_bad_of_64, bound=0.005), 3000)
+    read, skipped, epoch = unusable(error.value)[1][0]
+    assert read < 960 and abs(skipped - 1.5 * 0.005 * 3840) < 5 and abs(epoch - 3840) < 400
 
 
 def test_a_shard_that_disappears_costs_itself(tmp_path):
