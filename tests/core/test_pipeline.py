@@ -197,8 +197,10 @@ def test_too_many_unusable_records_stop_the_run(tmp_path, broken):
     with pytest.raises(tf.errors.OpError) as error:
         batches(toy_data.toy_config(toy_data.write_toy_data(tmp_path, images)), 20, **ONE)
     stream, tally = unusable(error.value)
-    expected = 128 if broken != "half of the images" else 64
-    assert stream == "image_text" and tally[0, :2].tolist() == [128, expected]  # at the end of the first epoch
+    (read, skipped, in_epoch) = tally[0]
+    assert stream == "image_text" and 10 <= skipped <= read < 64  # more than 5% of the 128 of an epoch
+    assert skipped == read if broken != "half of the images" else 2 * skipped < 1.5 * read
+    assert abs(in_epoch - 128) < 40
 
 
 def looked_at(problems, bound):
