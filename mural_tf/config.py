@@ -194,7 +194,6 @@ def _data() -> ConfigDict:
             language_temperature=1.0,  # language l is drawn in proportion to count^(1/temperature)
             default_language="en",  # of records that name none (img2dataset)
             shuffle_buffer=10_000,  # items shuffled together, up to twice as many in memory; 0: only files are shuffled
-            cache=False,  # keep all records in memory, for small data sets
             max_skipped_fraction=0.05,  # of an epoch's records; above it the run stops
         )
     )

@@ -690,7 +690,7 @@ def emoji(output, cache, **flag):
     python -m mural_tf emoji --output=data/emoji_core --languages=core
     """
     from mural_tf.data.dataset_folder import describe
-    from mural_tf.data.datasets.emoji.benchmark import build_emoji
+    from mural_tf.data.datasets.emoji import build_emoji
     from mural_tf.files import as_path
 
     folder = as_path(output)

@@ -10,8 +10,8 @@ import types
 
 import pytest
 
-from mural_tf.data.datasets.emoji import npm_packages
-from mural_tf.data.datasets.emoji.npm_packages import Package, fetch_packages, integrity_of, npm_pack, read_members
+from mural_tf.data.datasets import npm_packages
+from mural_tf.data.datasets.npm_packages import Package, fetch_packages, integrity_of, npm_pack, read_members
 from mural_tf.errors import UserError
 
 # SHA-512 of "abc", the first example of FIPS 180-2 appendix C.

@@ -105,7 +105,7 @@ def endless_items(
     Args:
       files: of TFRecords.
       parse: from a serialised record, string scalar, to items {name: [items]}; "problem" is "" where one can be used.
-      data: the configuration's `data` branch, of which this reads shuffle_buffer, cache and language_temperature.
+      data: the configuration's `data` branch, of which this reads shuffle_buffer and language_temperature.
       seed: of the order.
       after: the place of the last item used, int64 [PLACE], or `start_of` an epoch.
       languages: items in these alone; empty: in all.
@@ -126,17 +126,7 @@ def endless_items(
     reader = RecordFiles.of(files)
     size, first_epoch = data.shuffle_buffer or UNSHUFFLED, int(after[0])
     first_window = tf.constant(max(int(after[1]), 0) // size, tf.int64)
-    first_begin, cached = tf.constant(after[3:], tf.int64), None
-    if data.cache:  # a pipeline's files are the same in every epoch, and read from their beginning
-        order = tf.range(share.pipeline, len(files), share.pipelines, dtype=tf.int64)
-        if not np.any(tf.gather(reader.sizes, order)):
-            raise UserError(
-                f"The files of input pipeline {share.pipeline} of {share.pipelines} are empty: "
-                f"{', '.join(files[share.pipeline :: share.pipelines][:3])}. Remove empty files, or set "
-                "--config.data.cache=False, with which files change hands in every epoch."
-            )
-        first_begin = tf.zeros([BEGIN], tf.int64)
-        cached = _blocks(reader, parse, order, Begin.of(first_begin)).cache()
+    first_begin = tf.constant(after[3:], tf.int64)
 
     def one_epoch(epoch):
         tf.compat.v1.set_random_seed(None)  # of this function's graph: order must not depend on the program's seed
@@ -144,11 +134,8 @@ def endless_items(
         is_first = tf.equal(epoch, first_epoch)
         begin = tf.where(is_first, first_begin, 0)
         window = tf.where(is_first, first_window, 0)
-        blocks = cached
-        if blocks is None:
-            order = tf.random.experimental.stateless_shuffle(tf.range(len(files), dtype=tf.int64), seeds)
-            order = order[share.pipeline :: share.pipelines]
-            blocks = _blocks(reader, parse, order, Begin.of(begin))
+        order = tf.random.experimental.stateless_shuffle(tf.range(len(files), dtype=tf.int64), seeds)
+        blocks = _blocks(reader, parse, order[share.pipeline :: share.pipelines], Begin.of(begin))
         items = blocks.scan(begin, lambda begin, block: _placed(begin, block, copies, language_key, seeds, size))
         items = items.unbatch().skip(window * size - begin[0])
         windows = items.window(size).prefetch(1).enumerate(window)  # the next one fills while one is used
