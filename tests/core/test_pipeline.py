@@ -36,6 +36,14 @@ from mural_tf.text.language_words import WordTokenizer, build_words
 from mural_tf.training.fit import rows_of_replicas
 
 
+@pytest.fixture(autouse=True, scope="module")
+def quick_graphs():
+    """Rewriting a pipeline's functions takes longer than it saves here."""
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    yield
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
+
+
 @pytest.fixture
 def config(tmp_path):
     return augmented(tmp_path)
@@ -111,8 +119,8 @@ def test_sizes_are_known_beforehand(dataset):
 ])  # fmt: skip
 def test_resumes_at_the_very_next_record(config, whole, after):
     places = places_of(whole[after - 1]) if after else None
-    for one, other in zip(whole[after:], batches(config, 6, places=places)):
-        assert_same(one, other)
+    for one, other in zip(whole[after:], batches(config, 6, places=places, **ONE)):
+        assert_same({name: one[name] for name in other}, other)  # of the other stream: tests/core/test_shares.py
 
 
 def test_an_epoch_holds_every_pair_once(whole):
@@ -185,7 +193,7 @@ def prepend(path, content):
 
 
 @pytest.mark.parametrize("broken", [
-    "half of the images", pytest.param("image", marks=pytest.mark.slow), pytest.param("caption", marks=pytest.mark.slow)
+    "image", pytest.param("half of the images", marks=pytest.mark.slow), pytest.param("caption", marks=pytest.mark.slow)
 ])  # fmt: skip
 def test_too_many_unusable_records_stop_the_run(tmp_path, broken):
     images = toy_data.image_text_records(64)
@@ -230,10 +238,9 @@ def test_an_epoch_of_nothing_usable_ends_the_run_whatever_the_bound():
         SkippedRecords({stream: lambda file, byte: "place"}).stop(*stopped([UNREADABLE_IMAGE, ""] * 16, 0.4), 0.4)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_good_items_are_not_stopped_and_bad_ones_are(seed):
-    """4.6% of 1,000 are unusable, under a bound of 5% and of 4%, whatever their order."""
-    problems = np.random.default_rng(seed).permutation([UNREADABLE_IMAGE] * 46 + [""] * 954)
+def test_good_items_are_not_stopped_and_bad_ones_are():
+    """4.6% of 1,000 are unusable, under a bound of 5% and of 4%."""
+    problems = np.random.default_rng(0).permutation([UNREADABLE_IMAGE] * 46 + [""] * 954)
     read = 0
     for block in looked_at(problems, 0.05):
         read += len(block["position"])
@@ -266,18 +273,18 @@ def test_the_bound_is_a_share_of_an_epoch():
         assert bool(_too_many(tf.constant([read, skipped, 10_000], tf.int64), is_end, 0.05)) == too_many
 
 
-@pytest.mark.parametrize("fault", ["flip", "cut"])
-def test_damage_in_a_file_costs_no_more_than_itself(tmp_path, fault):
+def test_damage_in_a_file_costs_no_more_than_itself(tmp_path):
     """As one pass over the files has it, which reads and parses as training does."""
     toy_data.write_toy_data(tmp_path)
     files = records.list_files(tmp_path, records.IMAGE_TEXT, "train")
-    harm(files[0], fault)
-    blocks = list(one_pass(files, parse_image_text, ("problem", "image_id", "lost")))
+    harm(files[0], "flip")
+    harm(files[1], "cut")
+    blocks = list(one_pass(files, parse_image_text, ("problem", "image_id", "file")))
     items = {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
     usable = items["problem"] == b""
-    ids = set(items["image_id"][usable])
-    assert len(ids) == 63 if fault == "flip" else 45 < len(ids) < 64
-    assert usable.sum() == 2 * len(ids) and np.count_nonzero(~usable) == 1
+    counts = [len(set(items["image_id"][usable & (items["file"] == file)])) for file in range(2)]
+    assert counts[0] == 31 and 13 < counts[1] < 32  # of 32 in each file
+    assert usable.sum() == 2 * sum(counts) and items["file"][~usable].tolist() in ([0, 1], [1, 0])
 
 
 def harm(path, fault):
