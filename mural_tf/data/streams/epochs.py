@@ -1,14 +1,22 @@
 """Endless, deterministic streams of items and their places from record files.
 
+    files of an epoch, in its order     `one_epoch`
+    a group of files, read in turn      `record_files.read_group`
+    blocks of records -> of items       `_blocks`, `_parse_block`
+    each item once, or in copies        `_placed`, which also says where each block begins
+    windows, shuffled                   `_of_window`
+    decoded, dropped or counted         `usable_items`
+
 The order follows from (seed, epoch). Each epoch puts the files in another order; of several input pipelines, each takes
 its share of them, a group of up to `CYCLE` at a time, whose records it takes in turn. What comes is cut into windows of
 `data.shuffle_buffer` items (0: they are not shuffled), and each window is shuffled on its own, so that it can be made
 again without what came before: a window's beginning is a byte in each file of a group (`Begin`), and with an item's
 offset in its epoch that is its *place*. A run that stopped anywhere reads one window and goes on with the next item.
 
-What cannot be used is an item like any other, with a `problem`, until the last step here, `usable_items`: there it is
+What cannot be used is an item like any other, with a `problem`, until the last step, `usable_items`: there it is
 dropped and counted, and if there is too much of it the pipeline fails. Nearly everything is done in blocks, because
-here a function's call costs more than its work.
+here a function's call costs more than its work. `scan` is `map` with a state, handed from block to block: the `Begin`
+of what comes next, and the tally of what was skipped.
 """
 
 from __future__ import annotations
