@@ -391,7 +391,7 @@ def _is_locale_file(path: str, folder: str, names: tuple[str, ...]) -> bool:
 # The four drawing styles, as 64 x 64 RGB PNGs on white: the last, never seen in training, is for dev and test.
 
 IMAGE_SIZE = 64  # pixels
-_ZERO_WIDTH_JOINER = "200d"
+_ZERO_WIDTH_JOINER = "-200d"  # in a key
 
 
 @dataclasses.dataclass(frozen=True)
@@ -415,7 +415,7 @@ TEST_STYLE = DrawingStyle("emojione", "emojione", "assets/png", ".png", joined=F
 
 def read_drawings(style: DrawingStyle, tarball: pathlib.Path, emoji: set[str]) -> dict[str, bytes]:
     """Returns emoji key -> the drawing's file, PNG or SVG, for those of `emoji` that the package draws."""
-    by_file_key = {key if style.joined else _without_joiner(key): key for key in emoji}
+    by_file_key = {key if style.joined else key.replace(_ZERO_WIDTH_JOINER, ""): key for key in emoji}
 
     def file_key(path: str) -> str | None:
         folder, _, name = path.rpartition("/")
@@ -475,7 +475,3 @@ def _render_svg(content: bytes) -> bytes:
     svg = content.decode("utf-8")
     rendered = resvg_py.svg_to_bytes(svg_string=svg, width=IMAGE_SIZE, height=IMAGE_SIZE, skip_system_fonts=True)
     return bytes(rendered)  # early releases return a list of integers
-
-
-def _without_joiner(key: str) -> str:
-    return "-".join(part for part in key.split("-") if part != _ZERO_WIDTH_JOINER)

@@ -149,7 +149,7 @@ def endless_items(
         windows = items.window(size).prefetch(1).enumerate(window)  # the next one fills while one is used
         shuffled = data.shuffle_buffer > 0
         items = windows.flat_map(lambda number, window: _of_window(number, window, size, seeds, shuffled))
-        end = tf.data.Dataset.from_tensors(("", _end_marker(items.element_spec[1])))
+        end = tf.data.Dataset.from_tensors(("", _blank(items.element_spec[1], [], END_OF_EPOCH)))
         used = tf.where(is_first, tf.constant(after[1] + 1, tf.int64), 0)
         return items.concatenate(end).enumerate(epoch * EPOCH + window * size).skip(used - window * size)
 
@@ -225,7 +225,8 @@ def _of_window(number: tf.Tensor, window: dict, size: int, seeds: tf.Tensor, shu
     items = tf.data.Dataset.zip(window)
     if shuffled:
         of_window = tf.where(number > 0, tf.random.experimental.stateless_fold_in(seeds, number), seeds)
-        items = items.shuffle(size, _int_seed(of_window), reshuffle_each_iteration=False)
+        seed = tf.random.stateless_uniform([], of_window, 0, np.iinfo(np.int64).max, tf.int64)
+        items = items.shuffle(size, seed, reshuffle_each_iteration=False)
     return tf.data.Dataset.zip((begin.repeat(), items))
 
 
@@ -273,14 +274,6 @@ def _blank(like: Mapping, shape, problem: str = "") -> dict[str, tf.Tensor]:
     """Returns items without content, of the shape [items], with the names and types of `like`."""
     blank = {name: tf.fill(shape, tf.constant("" if v.dtype == tf.string else 0, v.dtype)) for name, v in like.items()}
     return {**blank, "problem": tf.fill(shape, problem)}
-
-
-def _end_marker(element_spec: Mapping) -> dict:
-    return _blank(element_spec, [], END_OF_EPOCH)
-
-
-def _int_seed(seed: tf.Tensor) -> tf.Tensor:
-    return tf.random.stateless_uniform([], seed, 0, np.iinfo(np.int64).max, tf.int64)
 
 
 # What is dropped.
