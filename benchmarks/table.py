@@ -37,7 +37,7 @@ from absl import flags
 from benchmarks import table_rows
 from benchmarks.table_rows import ABLATIONS, HELD_OUT, METHODS, SEEN, TRANSLATED, Method, Stage, slug, step_count
 from mural_tf import cli
-from mural_tf.data.datasets.emoji.names import UNDER_RESOURCED, WELL_RESOURCED
+from mural_tf.data.datasets.emoji import UNDER_RESOURCED, WELL_RESOURCED
 from mural_tf.errors import UserError
 from mural_tf.evaluation.retrieval import HELD_OUT as HELD_OUT_NAMES
 

@@ -6,7 +6,7 @@ import dataclasses
 import importlib
 import importlib.util
 
-from mural_tf.data.datasets.emoji.names import CORE
+from mural_tf.data.datasets.emoji import CORE
 from mural_tf.errors import UserError
 
 HELD_OUT = ("am", "be", "my", "sw")  # of the under-resourced: no image-caption pair at all; four scripts

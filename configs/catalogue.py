@@ -10,7 +10,6 @@ def get_config():
     config.data.source = "records"
     config.data.directory = ""
     config.data.shuffle_buffer = 20_000  # items: pictures of tables are larger than drawings
-    config.data.cache = False
     config.image_tower.image_size = 96  # pixels: photographs show less at 48
     config.image_tower.resize = 112
     config.augmentation.flip = True

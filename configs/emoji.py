@@ -30,7 +30,7 @@ from ml_collections import ConfigDict
 
 from mural_tf.config import base_config
 from mural_tf.configs import globetrotter_resnet18, mule, parse
-from mural_tf.data.datasets.emoji.names import LANGUAGE_GROUPS
+from mural_tf.data.datasets.emoji import LANGUAGE_GROUPS
 from mural_tf.models import mount
 
 WORDS = {
@@ -83,7 +83,6 @@ def _small(languages: str, steps: int) -> ConfigDict:
     config.data.directory = f"data/emoji_{languages}"
     config.data.emoji_languages = languages
     config.data.shuffle_buffer = 400_000  # items: a perfect shuffle of either build
-    config.data.cache = True
     config.vocabulary.size = 8_000 if languages == "core" else 16_000
     config.vocabulary.lower_case = True
 

@@ -79,5 +79,4 @@ def _multi30k(model: str, languages: tuple[str, ...]) -> ConfigDict:
     config.method.captions_per_language = 2  # of an image's five English and five German captions; fr and cs have one
     config.method.captions_per_image = 6 if len(languages) == 4 else 2 * len(languages)  # 2 en, 2 de, 1 fr, 1 cs
     config.train.image_text_batch = 450 * config.method.captions_per_image  # captions of 450 images [MULE]
-    config.data.cache = True
     return config

@@ -180,7 +180,7 @@ def _data() -> ConfigDict:
         dict(
             source="records",  # "records" (TFRecords in `directory`), "emoji" or "shapes" (built on first use)
             directory="",
-            download_directory="data/downloads",  # where the emoji benchmark's packages are cached
+            download_directory="data/emoji_packages",  # where the emoji benchmark's packages are cached
             emoji_languages="core",  # "core": the benchmark's 25; "all": every locale that names half the emoji
             emoji_held_out_names=False,  # without a fifth of the test's names in training, except in nine languages
             format="mural",  # or "img2dataset" (keys jpg, txt); see docs/data.md
@@ -193,9 +193,8 @@ def _data() -> ConfigDict:
             text_text_languages=(),  # text pairs whose second language is among these; empty: all
             language_temperature=1.0,  # language l is drawn in proportion to count^(1/temperature)
             default_language="en",  # of records that name none (img2dataset)
-            shuffle_buffer=10_000,  # items that are shuffled together; up to twice as many are in memory
-            cache=False,  # keep all records in memory, for small data sets
-            max_skipped_fraction=0.05,  # of records; above it the run stops
+            shuffle_buffer=10_000,  # items shuffled together, up to twice as many in memory; 0: only files are shuffled
+            max_skipped_fraction=0.05,  # of an epoch's records; above it the run stops
         )
     )
 

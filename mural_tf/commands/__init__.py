@@ -230,7 +230,7 @@ def export(model, output, variants, languages, trust, **options):
     workers=(1, "Processes, each with the model; 0 embeds in this one.", 0),
     threads=(0, "TensorFlow's threads in a worker; 0: this machine's cores divided by --workers.", 0),
     beam=("", "Flags of Apache Beam, to work elsewhere: '--runner=DataflowRunner --project=…'."),
-    max_skipped_fraction=(0.01, "Stop when a larger share of the images or texts is unusable.", (0.0, 1.0)),
+    max_skipped_fraction=(0.01, "Stop when a larger share of the images or texts is unusable."),
     trust=cli.define_trust,
 )
 def embed(named, input, model, output, restart, trust, **settings):
@@ -690,7 +690,7 @@ def emoji(output, cache, **flag):
     python -m mural_tf emoji --output=data/emoji_core --languages=core
     """
     from mural_tf.data.dataset_folder import describe
-    from mural_tf.data.datasets.emoji.benchmark import build_emoji
+    from mural_tf.data.datasets.emoji import build_emoji
     from mural_tf.files import as_path
 
     folder = as_path(output)

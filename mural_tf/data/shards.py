@@ -140,12 +140,12 @@ def _open_folder(folder: pathlib.Path, identity: dict, restart: bool) -> None:
 
 
 class Watch:
-    """Adds up manifests as they appear: the bar, and the bound on what is skipped."""
+    """Adds up manifests as they appear: the bar, and the bound on what is skipped of all."""
 
     def __init__(self, folder: pathlib.Path, sizes: Sequence[int], max_fraction: float, bar: tqdm, tally: Tally):
         """Takes the work's folder, the bytes that are read for each shard, and the tally to which theirs are added."""
         self.folder, self.sizes, self.max_fraction, self.bar = folder, sizes, max_fraction, bar
-        self.tally, self.waiting = tally, set(range(len(sizes)))
+        self.tally, self.waiting, self.done = tally, set(range(len(sizes))), 0
 
     def __call__(self) -> None:
         """Looks for new ones."""
@@ -153,8 +153,10 @@ class Watch:
             self.waiting.discard(number)
             self.tally.add(read_manifest(self.folder, number).tally)
             self.bar.update(self.sizes[number])
+            self.done += self.sizes[number]
         self.bar.set_postfix_str(f"{self.tally.written} written, {self.tally.skipped.total} skipped", refresh=False)
-        self.tally.check(self.max_fraction)
+        if self.done:
+            self.tally.check(self.max_fraction, self.done / sum(self.sizes))
 
 
 def finished(folder: pathlib.Path, count: int, tally: Tally, max_fraction: float) -> list[Manifest]:
@@ -162,7 +164,7 @@ def finished(folder: pathlib.Path, count: int, tally: Tally, max_fraction: float
     manifests = [read_manifest(folder, number) for number in range(count)]
     for manifest in manifests:  # in order, so that "first" means first in the plan
         tally.add(manifest.tally)
-    tally.check(max_fraction, at_end=True)
+    tally.check(max_fraction)
     return manifests
 
 

@@ -4,8 +4,11 @@ Training and conversion continue after a corrupt image or an empty caption, but 
 
 Training counts in the graph of its input pipeline, which knows no dictionaries: a *tally*, int64 [1 + kinds, 3], comes
 with every batch and says what was read up to the batch's last item. Row 0 holds how many records were read, how many of
-them were skipped, and the sum of squares of the numbers that were lost together; row 1 + k, of kind k of `KINDS`, how
-many were skipped and the first one's place, the number of its file and the byte there.
+them were skipped, and how many an epoch has, about; row 1 + k, of kind k of `KINDS`, how many were skipped, and the
+place of the first one, the number of its file and the byte there.
+
+What is skipped is compared with all there is: bad records come together, in one shard or at a file's beginning, so that
+their share of what was read so far says nothing. How many there are follows from bytes, which are known beforehand.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from absl import logging
 
 from mural_tf.errors import UserError
 
-MINIMUM = 1000  # items read before the skipped share counts; a file's first lines may be its worst
+SURELY = 1.5  # before the end, so much more than the bound must be skipped: how many there are in all is estimated
 _PLACE = 500  # characters of a place that are kept
 DAMAGED_RECORD = "record that does not agree with its checksum"
 DAMAGED_FILE = "stretch of a file that is damaged or cut off"
@@ -41,8 +44,11 @@ KINDS = (
     TEXT_NOT_UTF8,
 )  # of training
 
-CHECK_EVERY = 200  # records between two looks at the share of skipped ones
-DEVIATIONS = 5.0  # by which the share must lie above the bound before an epoch's end; 1 look in 3 million errs
+
+def check_fraction(value: float, name: str) -> None:
+    """Raises `UserError` for a bound, `name`, that would bound nothing."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
+        raise UserError(f"{name}={value!r}: expected a number from 0 to 1, the largest share that may be skipped.")
 
 
 class CountsByKind(dict):
@@ -67,9 +73,9 @@ class CountsByKind(dict):
         largest_first = sorted(self.items(), key=lambda item: (-item[1][0], item[0]))
         return [f"{count} x {kind}, first at {place}" for kind, (count, place) in largest_first]
 
-    def are_too_many(self, read: int, max_fraction: float, minimum: int) -> bool:
-        """Tells whether more than `max_fraction` of at least `minimum` that were `read` were counted."""
-        return read >= minimum and self.total > max_fraction * read
+    def are_too_many(self, read: int, max_fraction: float, done: float = 1.0) -> bool:
+        """Tells whether more than `max_fraction` of all is counted, of which the share `done` was `read`."""
+        return done * self.total > max_fraction * read * (SURELY if done < 1 else 1)
 
 
 class SkippedRecords:
@@ -121,8 +127,8 @@ class SkippedRecords:
             )
         raise UserError(
             f"Too many unusable records: {counts.total} of {read} of the stream {part} skipped "
-            f"({'; '.join(counts.lines())}), more than data.max_skipped_fraction = {max_fraction}. Repair the data or "
-            "raise the bound."
+            f"({'; '.join(counts.lines())}), more than data.max_skipped_fraction = {max_fraction} of an epoch, which "
+            f"has about {max(read, tally[0, 2])}. Repair the data or raise the bound."
         )
 
 
@@ -188,11 +194,12 @@ class Tally:
         lines += [f"  skipped {line}" for line in self.skipped.lines()]
         return lines + [f"  left out {line}" for line in self.left_out.lines()]
 
-    def check(self, max_fraction: float, at_end: bool = False) -> None:
-        """Raises `UserError` if more than `max_fraction` of what was read is unusable."""
-        if self.skipped.are_too_many(self.read, max_fraction, 0 if at_end else MINIMUM):
+    def check(self, max_fraction: float, done: float = 1.0) -> None:
+        """Raises `UserError` if more than `max_fraction` of all is unusable, of which the share `done` was read."""
+        if self.skipped.are_too_many(self.read, max_fraction, done):
+            so_far = f" read so far, of about {round(self.read / done)} in all" if done < 1 else ""
             raise UserError(
-                f"Too much is unusable: {self.skipped.total} of {self.read} {self.THINGS} "
+                f"Too much is unusable: {self.skipped.total} of {self.read} {self.THINGS}{so_far} "
                 f"({'; '.join(self.skipped.lines())}), more than --max_skipped_fraction={max_fraction}. Repair the "
                 "data, or raise the bound and run again: what is finished is kept."
             )

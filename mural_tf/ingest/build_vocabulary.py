@@ -202,7 +202,7 @@ def count_sources(
     tally = Tally()
     for _, of_unit in json.loads((folder / "tallies.json").read_text(encoding="utf-8")):
         tally.add(Tally(**of_unit))
-    tally.check(settings.max_skipped_fraction, at_end=True)
+    tally.check(settings.max_skipped_fraction)
     return WordCounts(folder), tally
 
 

@@ -28,7 +28,7 @@ from mural_tf.data import shards
 from mural_tf.data.dataset_folder import DESCRIPTION, counts_of
 from mural_tf.data.record_format import IMAGE_TEXT, TEXT_PAIRS, ImageTextRecord, TextPair, serialize
 from mural_tf.data.shards import Manifest, Part
-from mural_tf.data.skipped import MINIMUM, Tally
+from mural_tf.data.skipped import Tally
 from mural_tf.data.tfrecord import framed
 from mural_tf.errors import UserError
 from mural_tf.files import as_path, whole
@@ -252,7 +252,6 @@ class WriteShard:
                     )
                 writers[kind, split].add(record, texts, languages)
                 tally.written += texts
-            tally.check(self.settings.max_skipped_fraction)
         units = [self.plan.request.units[unit][1] for unit in self.plan.shards[number]]
         manifest = Manifest(tally, sorted(parts, key=lambda part: part.name), [[*unit[:4]] for unit in units])
         shards.write_manifest(self.plan.folder, number, manifest)
@@ -260,11 +259,7 @@ class WriteShard:
 
     def _records(self, shard: int, tally: Tally) -> Iterator[tuple[str, str, bytes, int, dict[str, int]]]:
         """Yields (kind, split, serialised record, texts, texts by language)."""
-        checked = 0
         for source, item, reading in self._items(shard, tally):
-            if tally.read >= checked + MINIMUM:  # data of another kind are told at once
-                tally.check(self.settings.max_skipped_fraction)
-                checked = tally.read
             for found in source.records(item, reading):
                 if isinstance(found, Pair):
                     if self._accepts_pair(found, reading):

@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 from mural_tf.data import tfrecord
 from mural_tf.data.dataset_folder import DESCRIPTION, build_folder
-from mural_tf.data.skipped import NOT_AN_EXAMPLE, UNREADABLE_IMAGE, CountsByKind
+from mural_tf.data.skipped import NOT_AN_EXAMPLE, UNREADABLE_IMAGE, CountsByKind, check_fraction
 from mural_tf.errors import UserError
 from mural_tf.files import as_path, copy_file, open_path
 from mural_tf.remote_folders import local_copy
@@ -53,6 +53,7 @@ def cache_features(
       UserError: no records, an encoder of another interface, too many images that do not decode, or an
         `output` that cannot be used.
     """
+    check_fraction(max_skipped_fraction, "--max_skipped_fraction")
     if not 0 < image_size <= resize:
         raise UserError(f"--image_size={image_size} must be above 0 and at most --resize={resize}.")
     source = as_path(data_dir)
@@ -64,12 +65,14 @@ def cache_features(
     def write(folder: pathlib.Path) -> dict:
         encode = _load_encoder(encoder, image_size)
         skipped = CountsByKind()
-        size, images = 0, 0
-        for file in files:
+        sizes = [file.stat().st_size for file in files]
+        size, images, done = 0, 0, 0
+        for file, file_size in zip(files, sizes):
             with tqdm(desc=file.name, unit=" images") as bar:
                 found, count = _convert(file, folder, encode, resize, image_size, batch_size, skipped, bar)
             size, images = found or size, images + count
-            if skipped.are_too_many(images, max_skipped_fraction, 0):
+            done += file_size
+            if skipped.are_too_many(images, max_skipped_fraction, done / max(sum(sizes), 1)):
                 raise UserError(
                     f"Too many of {images} records cannot be used: {'; '.join(skipped.lines())}; at most "
                     f"--max_skipped_fraction={max_skipped_fraction} may. Repair the data or raise the bound."

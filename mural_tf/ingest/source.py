@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from mural_tf.data.skipped import Tally
+from mural_tf.data.skipped import Tally, check_fraction
 from mural_tf.errors import UserError
 from mural_tf.files import as_path, find
 from mural_tf.text_files import Unit, canonical_language, cut, read_lines, unpacked_size
@@ -320,8 +320,9 @@ class Settings:
     max_skipped_fraction: float = 0.01
 
     def __post_init__(self):
-        if self.workers < 0 or self.shard_megabytes < 0 or not 0 <= self.max_skipped_fraction <= 1:
-            raise UserError("Expected workers ≥ 0, shard_megabytes ≥ 0 and 0 ≤ max_skipped_fraction ≤ 1.")
+        if self.workers < 0 or self.shard_megabytes < 0:
+            raise UserError("Expected workers ≥ 0 and shard_megabytes ≥ 0.")
+        check_fraction(self.max_skipped_fraction, "max_skipped_fraction")
         if self.drop_duplicates not in DUPLICATES:
             raise UserError(
                 f"drop_duplicates is {self.drop_duplicates!r}: expected one of {', '.join(DUPLICATES[1:])}, or nothing."

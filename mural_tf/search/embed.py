@@ -37,7 +37,7 @@ from tqdm import tqdm
 
 from mural_tf.data import pictures, shards
 from mural_tf.data.shards import Manifest, Part
-from mural_tf.data.skipped import Tally
+from mural_tf.data.skipped import Tally, check_fraction
 from mural_tf.errors import UserError
 from mural_tf.files import as_path, read_array, read_json, save_array, whole, write_whole
 from mural_tf.quiet import quiet_imports
@@ -89,6 +89,9 @@ class Settings:
     threads: int = 0
     beam: str = ""
     max_skipped_fraction: float = 0.01
+
+    def __post_init__(self):
+        check_fraction(self.max_skipped_fraction, "max_skipped_fraction")
 
     def worker_threads(self) -> int:
         """Returns TensorFlow's threads in a worker; 0 leaves them to it."""
@@ -214,7 +217,7 @@ def embed_shard(
     shard = ShardWriter(settings.kind, settings.dtype, width)
     batch_size = settings.batch_size or BATCH[settings.kind]
     found = shard.distinct(collect.read(settings.kind, pieces), Seen(settings.kind))
-    shard.encode(embedder, found, batch_size, settings.max_skipped_fraction)
+    shard.encode(embedder, found, batch_size)
     shard.write(folder, number, pieces)
     yield number
 
@@ -265,15 +268,14 @@ class ShardWriter:
         self.items += items
         self._vectors.append(vectors.astype(self._vectors[0].dtype))
 
-    def encode(self, embedder, found: Iterator[Found], batch_size: int, max_skipped_fraction: float = 1.0) -> None:
-        """Adds what was found; raises `UserError` if too much of it cannot be read, as far as that can be told."""
+    def encode(self, embedder, found: Iterator[Found], batch_size: int) -> None:
+        """Adds what was found, and counts what of it cannot be read."""
         for first in found:
             block = itertools.chain([first], itertools.islice(found, BLOCK - 1))
             items, vectors, unreadable = encode(embedder, block, self.kind, batch_size)
             for entry in unreadable:
                 self.tally.skip(entry.kind, entry.name, entry.count)
             self.tally.written += len(items)
-            self.tally.check(max_skipped_fraction)
             self.add(items, vectors)
 
     def write(self, folder: pathlib.Path, number: int, pieces: Sequence[Piece]) -> None:

@@ -47,7 +47,7 @@ def prepare_data(config: ConfigDict) -> pathlib.Path:
     if data.source not in SOURCES:
         raise UserError(f"Unknown data.source {data.source!r}; known: {', '.join(SOURCES)}.")
     if data.source == "emoji":
-        from mural_tf.data.datasets.emoji.benchmark import build_emoji
+        from mural_tf.data.datasets.emoji import build_emoji
 
         held_out = data.emoji_held_out_names
         build_emoji(data.directory, data.download_directory, languages=data.emoji_languages, held_out_names=held_out)

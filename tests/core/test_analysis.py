@@ -81,7 +81,7 @@ def test_eigenmap_separates_two_groups():
 
 
 def test_families_of_the_benchmark_are_known():
-    from mural_tf.data.datasets.emoji.names import CORE
+    from mural_tf.data.datasets.emoji import CORE
 
     assert all(family_of(language) != "other" for language in CORE)
     assert family_of("zh-Hant") == "Sino-Tibetan" and family_of("sr-Latn") == "Slavic" and family_of("xx") == "other"

@@ -4,7 +4,7 @@ import pytest
 from test_paper_configs import load
 
 from mural_tf.configs import parse
-from mural_tf.data.datasets.emoji.names import CORE
+from mural_tf.data.datasets.emoji import CORE
 from mural_tf.errors import UserError
 from mural_tf.models import method_names
 

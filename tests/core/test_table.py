@@ -10,7 +10,7 @@ from benchmarks import table, table_rows
 from benchmarks.table_files import markdown, summarize, write_table
 from benchmarks.translation import translation_recall
 from mural_tf.data import records
-from mural_tf.data.datasets.emoji.names import UNDER_RESOURCED
+from mural_tf.data.datasets.emoji import UNDER_RESOURCED
 from mural_tf.errors import UserError
 from mural_tf.evaluation.retrieval import HELD_OUT
 

@@ -3,6 +3,7 @@
 import concurrent.futures
 import contextlib
 import errno
+import functools
 import json
 import os
 import pathlib
@@ -31,6 +32,7 @@ from mural_tf.errors import UserError
 from mural_tf.ingest import convert, count
 from mural_tf.ingest.convert import KINDS, WriteShard
 from mural_tf.ingest.source import Filters, Settings, parse_source
+from mural_tf.ingest.tables.catalogue import TableRequest
 from mural_tf.work import Engine
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -278,9 +280,28 @@ def test_too_much_that_is_unusable_stops_the_conversion(tmp_path):
     with pytest.raises(UserError) as error:
         run([source], tmp_path / "out", max_skipped_fraction=0.05)
     message = str(error.value)
-    assert "100 of 1000 captions and pairs (100 x row with the wrong number of columns, first at" in message
+    assert "500 of 5000 captions and pairs (500 x row with the wrong number of columns, first at" in message
     assert f"{tmp_path}/bad.tsv:1), more than --max_skipped_fraction=0.05" in message
     assert len(pairs_in(run([source], tmp_path / "out", max_skipped_fraction=0.2))) == 4500
+
+
+def test_the_first_of_many_files_may_be_unusable(tmp_path):
+    """60 of 7,200 are less than 1%, however many they are of what was read when they come."""
+    for number in range(120):
+        row = "picture\tcaption {}\n" if number else "caption {}\n"
+        (tmp_path / f"{number:03d}.tsv").write_text("".join(row.format(60 * number + line) for line in range(60)))
+    sources = [f"pairs:{tmp_path}/*.tsv,language_b=de"]
+    for output, megabytes in ((tmp_path / "one", 64), (tmp_path / "many", 0)):
+        assert len(pairs_in(run(sources, output, shard_megabytes=megabytes, max_skipped_fraction=0.01))) == 7140
+    with pytest.raises(UserError, match=r"60 of \d+ captions and pairs read so far, of about .* in all .*, more than"):
+        run(sources, tmp_path / "out", shard_megabytes=0, max_skipped_fraction=0.001)
+
+
+@pytest.mark.parametrize("value", [float("nan"), 2, True, None, -1])
+def test_a_bound_is_a_share(value):
+    for make in (Settings, functools.partial(TableRequest, "table.csv")):
+        with pytest.raises(UserError, match=f"^max_skipped_fraction={value!r}: expected a number from 0 to 1[^\n]*$"):
+            make(max_skipped_fraction=value)
 
 
 def test_two_processes_make_one_data_set(tmp_path, monkeypatch, caplog):
@@ -446,7 +467,7 @@ def test_the_protocol_that_other_engines_speak(tmp_path):
         flags += f" --environment_config=localhost:{pool_port}"
         assert contents(run(sources, tmp_path / "b", beam=flags, **settings)) == expected
         (tmp_path / "bad.tsv").write_text("no tab\n" * 2000)
-        with pytest.raises(UserError, match="Too much is unusable: 1000 of 1000"):
+        with pytest.raises(UserError, match="Too much is unusable: 2000 of 2000"):
             bad = [f"pairs:{tmp_path}/bad.tsv,language_b=de"]
             run(bad, tmp_path / "c", beam=flags, max_skipped_fraction=0.1)
     finally:

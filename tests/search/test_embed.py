@@ -152,7 +152,7 @@ def test_another_model_does_not_go_on(tmp_path, monkeypatch):
 def test_too_much_that_is_unusable(tmp_path, model):
     (tmp_path / "bad.txt").write_bytes(b"".join(b"good %d\n" % n if n % 10 else b"\xff\n" for n in range(1500)))
     with pytest.raises(UserError) as error:
-        run(tmp_path, [str(tmp_path / "bad.txt")], max_skipped_fraction=0.05, shard_items=2000)
+        run(tmp_path, [str(tmp_path / "bad.txt")], max_skipped_fraction=0.05, shard_items=500)
     assert "images and texts (" in str(error.value) and f"first at {tmp_path}/bad.txt:" in str(error.value)
     assert not (tmp_path / "out").exists()
     assert (
@@ -162,6 +162,8 @@ def test_too_much_that_is_unusable(tmp_path, model):
 
 
 def test_mistakes(tmp_path):
+    with pytest.raises(UserError, match="^max_skipped_fraction=nan: expected a number from 0 to 1"):
+        Settings(max_skipped_fraction=float("nan"))
     sources = write_sources(tmp_path)
     with pytest.raises(UserError, match="The model folder .* does not exist"):
         embed.embed(str(tmp_path / "nothing"), sources, tmp_path / "out", Settings())

@@ -1,14 +1,22 @@
 """Endless, deterministic streams of items and their places from record files.
 
+    files of an epoch, in its order     `one_epoch`
+    a group of files, read in turn      `record_files.read_group`
+    blocks of records -> of items       `_blocks`, `_parse_block`
+    each item once, or in copies        `_placed`, which also says where each block begins
+    windows, shuffled                   `_of_window`
+    decoded, dropped or counted         `usable_items`
+
 The order follows from (seed, epoch). Each epoch puts the files in another order; of several input pipelines, each takes
 its share of them, a group of up to `CYCLE` at a time, whose records it takes in turn. What comes is cut into windows of
-`data.shuffle_buffer` items, and each window is shuffled on its own, so that it can be made again without what came
-before: a window's beginning is a byte in each file of a group (`Begin`), and with an item's offset in its epoch that is
-its *place*. A run that stopped anywhere reads one window and continues with the very next item.
+`data.shuffle_buffer` items (0: they are not shuffled), and each window is shuffled on its own, so that it can be made
+again without what came before: a window's beginning is a byte in each file of a group (`Begin`), and with an item's
+offset in its epoch that is its *place*. A run that stopped anywhere reads one window and goes on with the next item.
 
-What cannot be used is an item like any other, with a `problem`, until the last step here, `usable_items`: there it is
+What cannot be used is an item like any other, with a `problem`, until the last step, `usable_items`: there it is
 dropped and counted, and if there is too much of it the pipeline fails. Nearly everything is done in blocks, because
-here a function's call costs more than its work.
+here a function's call costs more than its work. `scan` is `map` with a state, handed from block to block: the `Begin`
+of what comes next, and the tally of what was skipped.
 """
 
 from __future__ import annotations
@@ -25,7 +33,7 @@ import tensorflow as tf
 from ml_collections import ConfigDict
 
 from mural_tf.data import records
-from mural_tf.data.skipped import CHECK_EVERY, DEVIATIONS, KINDS, NOT_AN_EXAMPLE, UNREADABLE_IMAGE
+from mural_tf.data.skipped import KINDS, NOT_AN_EXAMPLE, SURELY, UNREADABLE_IMAGE
 from mural_tf.data.streams.record_files import CYCLE, RecordFiles, read_group
 from mural_tf.errors import UserError
 
@@ -34,6 +42,7 @@ BLOCK = 32  # records parsed, items decoded or looked at in one call
 EPOCH = 2**40  # places in an epoch, more than any data set has items
 END_OF_EPOCH = "end of epoch"
 NO_ITEM = "no item"  # of a record that holds none, which is not a fault
+UNSHUFFLED = 1024  # items of a window that is not shuffled
 FIRST_RECORDS = 100  # looked at before training
 
 
@@ -104,7 +113,7 @@ def endless_items(
     Args:
       files: of TFRecords.
       parse: from a serialised record, string scalar, to items {name: [items]}; "problem" is "" where one can be used.
-      data: the configuration's `data` branch, of which this reads shuffle_buffer, cache and language_temperature.
+      data: the configuration's `data` branch, of which this reads shuffle_buffer and language_temperature.
       seed: of the order.
       after: the place of the last item used, int64 [PLACE], or `start_of` an epoch.
       languages: items in these alone; empty: in all.
@@ -112,30 +121,20 @@ def endless_items(
       share: the part of the files that is read.
 
     The place is one number here, epoch · 2^40 + offset, and `begin` the window's `Begin`, as a string. Items have
-    further entries, as of `read_group`: "file", "byte" and "lost". Each epoch ends with an empty item whose problem is
-    `END_OF_EPOCH`.
+    further entries, as of `read_group`, "file", "byte" and "lost", and "in_epoch", how many items this epoch has, as
+    far as bytes tell when they are read. Each epoch ends with an empty item whose problem is `END_OF_EPOCH`.
     """
     if share.pipelines > len(files):
         raise UserError(
             f"{share.pipelines} input pipelines share {len(files)} files of {files[0].rsplit('/', 1)[0]}, and each "
-            "needs one: write smaller ones with python -m mural_tf convert FOLDER --output=OTHER --shard_megabytes=N, "
-            "or set --config.data.read=all, with which each reads everything."
+            "needs one: set --config.data.read=all, with which each reads everything, or write smaller files with "
+            "python -m mural_tf convert records:FOLDER --output=OTHER --shard_megabytes=N."
         )
     copies = _copies_per_language(files, parse, language_key, languages, data.language_temperature)
     reader = RecordFiles.of(files)
-    size, first_epoch = data.shuffle_buffer, int(after[0])
+    size, first_epoch = data.shuffle_buffer or UNSHUFFLED, int(after[0])
     first_window = tf.constant(max(int(after[1]), 0) // size, tf.int64)
-    first_begin, cached = tf.constant(after[3:], tf.int64), None
-    if data.cache:  # a pipeline's files are the same in every epoch, and read from their beginning
-        order = tf.range(share.pipeline, len(files), share.pipelines, dtype=tf.int64)
-        if not np.any(tf.gather(reader.sizes, order)):
-            raise UserError(
-                f"The files of input pipeline {share.pipeline} of {share.pipelines} are empty: "
-                f"{', '.join(files[share.pipeline :: share.pipelines][:3])}. Remove empty files, or set "
-                "--config.data.cache=False, with which files change hands in every epoch."
-            )
-        first_begin = tf.zeros([BEGIN], tf.int64)
-        cached = _blocks(reader, parse, order, Begin.of(first_begin)).cache()
+    first_begin = tf.constant(after[3:], tf.int64)
 
     def one_epoch(epoch):
         tf.compat.v1.set_random_seed(None)  # of this function's graph: order must not depend on the program's seed
@@ -143,16 +142,14 @@ def endless_items(
         is_first = tf.equal(epoch, first_epoch)
         begin = tf.where(is_first, first_begin, 0)
         window = tf.where(is_first, first_window, 0)
-        blocks = cached
-        if blocks is None:
-            order = tf.random.experimental.stateless_shuffle(tf.range(len(files), dtype=tf.int64), seeds)
-            order = order[share.pipeline :: share.pipelines]
-            blocks = _blocks(reader, parse, order, Begin.of(begin))
+        order = tf.random.experimental.stateless_shuffle(tf.range(len(files), dtype=tf.int64), seeds)
+        blocks = _blocks(reader, parse, order[share.pipeline :: share.pipelines], Begin.of(begin))
         items = blocks.scan(begin, lambda begin, block: _placed(begin, block, copies, language_key, seeds, size))
         items = items.unbatch().skip(window * size - begin[0])
         windows = items.window(size).prefetch(1).enumerate(window)  # the next one fills while one is used
-        items = windows.flat_map(lambda number, window: _shuffled(number, window, size, seeds))
-        end = tf.data.Dataset.from_tensors(("", _end_marker(items.element_spec[1])))
+        shuffled = data.shuffle_buffer > 0
+        items = windows.flat_map(lambda number, window: _of_window(number, window, size, seeds, shuffled))
+        end = tf.data.Dataset.from_tensors(("", _blank(items.element_spec[1], [], END_OF_EPOCH)))
         used = tf.where(is_first, tf.constant(after[1] + 1, tf.int64), 0)
         return items.concatenate(end).enumerate(epoch * EPOCH + window * size).skip(used - window * size)
 
@@ -174,9 +171,10 @@ def _blocks(files: RecordFiles, parse: Callable, order: tf.Tensor, begin: Begin)
         chosen = order[group * CYCLE : (group + 1) * CYCLE]
         is_first = tf.equal(group, begin.group)
         turn, begins, counts = (tf.where(is_first, value, 0) for value in begin[2:])
-        read = read_group(files, chosen, turn, begins, counts)
-        return tf.data.Dataset.zip((tf.data.Dataset.from_tensors((group, tf.size(chosen, tf.int64))).repeat(),
-                                    read.batch(BLOCK)))  # fmt: skip
+        read = read_group(files, chosen, turn, begins, counts).batch(BLOCK)
+        before, in_all = (tf.reduce_sum(tf.gather(files.sizes, some)) for some in (order[: group * CYCLE], order))
+        of_block = {"number": group, "slots": tf.size(chosen, tf.int64), "before": before, "in_all": in_all}
+        return tf.data.Dataset.zip((tf.data.Dataset.from_tensors(of_block).repeat(), read))
 
     def parse_block(group, block):
         return {**_parse_block(block, parse), "group": group, "record": {n: block[n] for n in ("slot", "end", "count")}}
@@ -189,12 +187,13 @@ def _blocks(files: RecordFiles, parse: Callable, order: tf.Tensor, begin: Begin)
 def _placed(begin: tf.Tensor, block: dict, copies, language_key: str, seeds: tf.Tensor, window: int):
     """Returns where the next block begins, and the block's items in as many copies as `copies` says.
 
-    The first item of a window has its `begin`, those of other items are empty.
+    The first item of a window has its `begin`, those of other items are empty. "in_epoch" is how many items an epoch
+    has if those of the bytes that are still to be read are like those so far.
     """
     begin, block = Begin.of(begin), dict(block)
-    (group, slots), record = block.pop("group"), block.pop("record")
-    goes_on = tf.equal(group, begin.group)
-    begin = Begin(begin.items, group, *(tf.where(goes_on, value, 0) for value in begin[2:]))
+    group, record = block.pop("group"), block.pop("record")
+    goes_on = tf.equal(group["number"], begin.group)
+    begin = Begin(begin.items, group["number"], *(tf.where(goes_on, value, 0) for value in begin[2:]))
     if copies is not None:
         seed = tf.stack([seeds[0] + 7919 * seeds[1], begin.items])
         draw = tf.random.stateless_uniform(tf.shape(block["problem"]), seed)
@@ -207,21 +206,27 @@ def _placed(begin: tf.Tensor, block: dict, copies, language_key: str, seeds: tf.
     place = record["slot"][:, None]
     after = Begin(
         begin.items + count,
-        group,
-        (record["slot"][-1] + 1) % slots,
+        group["number"],
+        (record["slot"][-1] + 1) % group["slots"],
         tf.tensor_scatter_nd_max(begin.begins, place, record["end"]),
         tf.tensor_scatter_nd_max(begin.counts, place, record["count"]),
     )
+    read = tf.cast(group["before"] + tf.reduce_sum(after.begins), tf.float64)
+    in_epoch = tf.cast(after.items, tf.float64) * tf.cast(group["in_all"], tf.float64) / tf.maximum(read, 1.0)
+    block["in_epoch"] = tf.fill([count], tf.cast(in_epoch, tf.int64))
     return after.numbers(), block
 
 
-def _shuffled(number: tf.Tensor, window: dict, size: int, seeds: tf.Tensor) -> tf.data.Dataset:
+def _of_window(number: tf.Tensor, window: dict, size: int, seeds: tf.Tensor, shuffled: bool) -> tf.data.Dataset:
     """Returns the items of an epoch's window, each with the window's `begin`."""
     tf.compat.v1.set_random_seed(None)
     window = dict(window)
     begin = tf.data.Dataset.from_tensors(window.pop("begin").take(1).get_single_element())
-    of_window = tf.where(number > 0, tf.random.experimental.stateless_fold_in(seeds, number), seeds)
-    items = tf.data.Dataset.zip(window).shuffle(size, _int_seed(of_window), reshuffle_each_iteration=False)
+    items = tf.data.Dataset.zip(window)
+    if shuffled:
+        of_window = tf.where(number > 0, tf.random.experimental.stateless_fold_in(seeds, number), seeds)
+        seed = tf.random.stateless_uniform([], of_window, 0, np.iinfo(np.int64).max, tf.int64)
+        items = items.shuffle(size, seed, reshuffle_each_iteration=False)
     return tf.data.Dataset.zip((begin.repeat(), items))
 
 
@@ -271,14 +276,6 @@ def _blank(like: Mapping, shape, problem: str = "") -> dict[str, tf.Tensor]:
     return {**blank, "problem": tf.fill(shape, problem)}
 
 
-def _end_marker(element_spec: Mapping) -> dict:
-    return _blank(element_spec, [], END_OF_EPOCH)
-
-
-def _int_seed(seed: tf.Tensor) -> tf.Tensor:
-    return tf.random.stateless_uniform([], seed, 0, np.iinfo(np.int64).max, tf.int64)
-
-
 # What is dropped.
 
 
@@ -291,7 +288,7 @@ def usable_items(
       items: of `endless_items`.
       decode: from (item, position) to what the item becomes, as `Stream.decode`; `None`: it stays.
       stream: its name, for the error, from which `unusable` reads it.
-      max_skipped_fraction: of the records read; see `_too_many`.
+      max_skipped_fraction: of an epoch; see `_too_many`.
       used: how many items were used before.
 
     Returns:
@@ -309,10 +306,7 @@ def usable_items(
         tallies = _tallies(tally, found)
         is_end = tf.equal(found["problem"], END_OF_EPOCH)
         at = tf.where(tf.reduce_any(is_end), tf.argmax(is_end), tf.size(is_end, tf.int64) - 1)
-        looked = tf.not_equal(tallies[-1, 0, 0] // CHECK_EVERY, tally[0, 0] // CHECK_EVERY)
-        epoch = tf.where(is_end[at], found["place"][at] % EPOCH, -1)  # items of the epoch that ended
-        too_many = _too_many(tallies[at, 0], epoch, max_skipped_fraction)
-        stop = tf.logical_and(tf.logical_or(looked, is_end[at]), too_many)
+        stop = _too_many(tallies[at, 0], is_end[at], max_skipped_fraction)
         with tf.control_dependencies([tf.cond(stop, lambda: _stop(stream, tallies[at]), lambda: False)]):
             rows = tf.identity(rows)
         usable = tf.where(tf.equal(kept.pop("problem"), ""))[:, 0]
@@ -334,7 +328,7 @@ def place_of_last(items: dict[str, tf.Tensor]) -> tf.Tensor:
 
 def _decode_block(places: tf.Tensor, items: dict[str, tf.Tensor], decode: Callable | None):
     """Returns the items that decode, their rows, int32 [decoded], and {name: [items]} of all: what is counted."""
-    found = {"place": places, **{name: items[name] for name in ("file", "byte", "lost")}}
+    found = {"place": places, **{name: items[name] for name in ("file", "byte", "lost", "in_epoch")}}
     if decode is None:
         rows = tf.range(tf.size(places))
         return dict(items), rows, {**found, "problem": items["problem"]}
@@ -352,10 +346,12 @@ def _decode_block(places: tf.Tensor, items: dict[str, tf.Tensor], decode: Callab
 def _tallies(before: tf.Tensor, found: dict[str, tf.Tensor]) -> tf.Tensor:
     """Returns the tally after each item of a block, int64 [items, 1 + kinds, 3]."""
     is_kind = tf.equal(found["problem"][:, None], tf.constant(KINDS)[None, :])
-    lost = tf.where(tf.equal(found["problem"], END_OF_EPOCH), tf.constant(0, tf.int64), found["lost"])
+    is_end = tf.equal(found["problem"], END_OF_EPOCH)
+    lost = tf.where(is_end, tf.constant(0, tf.int64), found["lost"])
+    in_epoch = tf.where(is_end, found["place"] % EPOCH, found["in_epoch"])
     skipped = tf.where(is_kind, lost[:, None], 0)  # [items, kinds]
-    in_all = tf.reduce_sum(skipped, axis=1)
-    sums = before[0] + tf.cumsum(tf.stack([lost, in_all, in_all**2], axis=1))  # [items, 3]
+    sums = before[0, :2] + tf.cumsum(tf.stack([lost, tf.reduce_sum(skipped, axis=1)], axis=1))
+    sums = tf.concat([sums, in_epoch[:, None]], axis=1)  # [items, 3]
     counts = before[1:, 0] + tf.cumsum(skipped)
     first = tf.argmax(is_kind, axis=0)
     places = tf.stack([tf.gather(found["file"], first), tf.gather(found["byte"], first)], axis=1)  # [kinds, 2]
@@ -365,22 +361,18 @@ def _tallies(before: tf.Tensor, found: dict[str, tf.Tensor]) -> tf.Tensor:
     return tf.concat([sums[:, None], tf.concat([counts[..., None], places], axis=2)], axis=1)
 
 
-def _too_many(sums: tf.Tensor, epoch: tf.Tensor, max_fraction: float) -> tf.Tensor:
-    """Tells whether more than `max_fraction`, or all, is skipped: for certain at an epoch's end, else beyond doubt.
-
-    Before the end the number of skipped records is taken for a Poisson count of losses, a stretch of several records
-    being one loss: it must lie above the bound by `DEVIATIONS` times the root of the sum of squared losses.
+def _too_many(sums: tf.Tensor, is_end: tf.Tensor, max_fraction: float) -> tf.Tensor:
+    """Tells whether more than `max_fraction` of an epoch is skipped, or all of it.
 
     Args:
       sums: int64 [3], row 0 of a tally.
-      epoch: items of the epoch that ends here, -1 if none does.
+      is_end: whether an epoch ends here: how many items it has is known then, and an estimate before.
     """
-    read, skipped, squares = tf.unstack(tf.cast(sums, tf.float64))
-    whole = tf.logical_and(epoch >= 0, sums[0] >= epoch)  # nothing of the epoch was read before a restart
-    doubt = tf.where(whole, tf.constant(0.0, tf.float64), DEVIATIONS * tf.sqrt(squares))
+    read, skipped, in_epoch = tf.unstack(tf.cast(sums, tf.float64))
+    bound = max_fraction * tf.maximum(read, in_epoch) * tf.where(is_end, tf.constant(1.0, tf.float64), SURELY)
     # No batch would ever come, whatever the bound; of empty files, the next epoch's are others.
-    nothing = whole & (skipped >= read) & (read > 0)
-    return tf.logical_or(skipped - doubt > max_fraction * read, nothing)
+    nothing = is_end & (read >= in_epoch) & (skipped >= read) & (read > 0)
+    return tf.logical_or(skipped > bound, nothing)
 
 
 def _stop(stream: str, tally: tf.Tensor) -> tf.Tensor:

@@ -16,6 +16,7 @@ import tensorflow as tf
 from ml_collections import ConfigDict
 
 from mural_tf.data import records
+from mural_tf.data.skipped import check_fraction
 from mural_tf.errors import UserError
 
 FORMATS = ("mural", "img2dataset")
@@ -36,7 +37,10 @@ class Source(NamedTuple):
 
 
 def training_sources(data: ConfigDict) -> list[Source]:
-    """Returns the sources that the configuration's `data` branch names; raises `UserError` for one that cannot be."""
+    """Returns the sources that the configuration's `data` branch names; raises `UserError` for what cannot be there."""
+    check_fraction(data.max_skipped_fraction, "data.max_skipped_fraction")
+    if data.shuffle_buffer < 0:
+        raise UserError(f"data.shuffle_buffer={data.shuffle_buffer}: expected a number of items, or 0: no shuffling.")
     if not data.sources:
         sources = [Source("", data.directory, 1.0, data.format)]
     else:

@@ -96,12 +96,8 @@ def stream_of(
     if source is not None:
         data.directory, data.format = source.directory, source.format
     seed, batch = config.seed if seed is None else seed, batch_size(config, name) // pipelines
-    settings = Settings(data, config.image_tower, config.augmentation, seed, batch, _own_fields(config, kind))
-    return kind(settings, texts)
-
-
-def _own_fields(config: ConfigDict, kind: type[Stream]) -> ConfigDict:
-    return ConfigDict({name: config.method.get(name, default) for name, default in kind.fields.items()})
+    own = ConfigDict({name: config.method.get(name, default) for name, default in kind.fields.items()})
+    return kind(Settings(data, config.image_tower, config.augmentation, seed, batch, own), texts)
 
 
 def batch_size(config: ConfigDict, stream: str) -> int:

@@ -29,7 +29,7 @@ from tqdm import tqdm
 from mural_tf.data.dataset_folder import build_folder, counts_of
 from mural_tf.data.pictures import ENDINGS, BadImage, open_image, path_below, read_file, turned
 from mural_tf.data.record_format import IMAGE_TEXT, TEXT_PAIRS, ImageTextRecord, TextPair
-from mural_tf.data.skipped import Tally
+from mural_tf.data.skipped import Tally, check_fraction
 from mural_tf.errors import UserError
 from mural_tf.files import as_path
 from mural_tf.hashes import text_hash
@@ -76,6 +76,9 @@ class TableRequest:
     encoding: str = ""
     image_size: int = 512
     max_skipped_fraction: float = 0.5
+
+    def __post_init__(self):
+        check_fraction(self.max_skipped_fraction, "max_skipped_fraction")
 
 
 class Pictures:
@@ -430,9 +433,8 @@ def fill(understood: Understood, store: Store, tally: RowTally, bar: tqdm) -> No
                 store.add_picture(name, value.strip() if isinstance(value, str) else "", found)
             for place, content in contents:
                 _add(store, place, content, tally)
-            tally.check(understood.request.max_skipped_fraction)
             bar.update(tally.read - bar.n)
-    tally.check(understood.request.max_skipped_fraction, at_end=True)
+    tally.check(understood.request.max_skipped_fraction)
     if not tally.written:
         raise UserError(f"{understood.request.table}: no row can be used ({'; '.join(tally.skipped.lines())}).")
 

@@ -23,9 +23,6 @@ from mural_tf.errors import UserError, install_extra
 from mural_tf.files import exclusive_lock, publish, scratch_folder, storage_errors
 
 MAX_MEMBER_BYTES = 64 * 2**20  # no file that we read is larger; a larger one is not what was pinned
-# What is said for npm's code of an error.
-_NO_PACKAGE = "E404", "ETARGET", "ENOVERSIONS"
-_NO_NETWORK = re.compile(r"ENOTFOUND|EAI_AGAIN|ECONN|E?TIMEDOUT|ENETUNREACH|EHOSTUNREACH|ERR_SOCKET|E5\d\d")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,7 +122,7 @@ def npm_pack(package: Package, folder: pathlib.Path) -> pathlib.Path:
     tarball = folder / package.tarball_name
     if result.returncode != 0 or not tarball.is_file():
         reason = result.stderr or f"npm ended with status {result.returncode} and gave no reason"
-        raise UserError(_explain_failure(package, reason, folder.parent))
+        raise UserError(_explain_failure(package, reason))
     return tarball
 
 
@@ -162,23 +159,14 @@ def integrity_of(path: str | pathlib.Path) -> str:
     return "sha512-" + base64.b64encode(digest.digest()).decode("ascii")
 
 
-def _explain_failure(package: Package, stderr: str, cache: pathlib.Path) -> str:
+def _explain_failure(package: Package, stderr: str) -> str:
     """Returns one sentence for npm's error output, whose first lines are "npm error code E404" or the like."""
     lines = [re.sub(r"^npm (?:error|ERR!)\s*", "", line).strip() for line in stderr.splitlines()]
-    code = next((line.removeprefix("code ") for line in lines if line.startswith("code ")), "no code")
-    if code == "ENOSPC":
-        return f"The disk of {cache} is full: {package} did not fit. Free space or choose another folder."
-    if code in _NO_PACKAGE:
-        return (
-            f"The npm registry has no package {package} ({code}): a mirror may lack it; check npm's registry setting."
-        )
-    if _NO_NETWORK.match(code):
-        return (
-            f"npm could not reach its registry for {package} ({code}): check the network, proxy and npm's registry "
-            "setting, then run again; packages already fetched are kept."
-        )
-    detail = "; ".join([line for line in lines if line and not line.startswith(("code ", "A complete log"))][:2])
-    return f"npm could not fetch {package} ({code}): {detail}."
+    detail = "; ".join([line for line in lines if line and not line.startswith("A complete log")][:3])
+    return (
+        f"npm could not fetch {package} ({detail}): check the network, the proxy, npm's registry setting and the free "
+        "space, then run again; packages already fetched are kept."
+    )
 
 
 def _safe_path(member: tarfile.TarInfo) -> str | None:
