@@ -12,6 +12,7 @@ import dataclasses
 import difflib
 import importlib.util
 import inspect
+import io
 import logging as python_logging
 import os
 import pathlib
@@ -24,12 +25,14 @@ from ml_collections import ConfigDict, config_flags
 
 from mural_tf.errors import UserError
 from mural_tf.files import as_path, check_readable
+from mural_tf.progress import telling
 from mural_tf.quiet import quiet_imports
 from mural_tf.remote_folders import shown
 from mural_tf.trust import trusting
 
 CONFIGS = pathlib.Path(__file__).parent / "configs"  # of the checkout, or installed
 INTERRUPTED = 130  # what shells report for Ctrl-C: 128 + SIGINT
+SHOWN = 10  # names in a message, where there are many
 HELP = {"--help", "-help", "--helpshort", "-h", "-?"}
 
 flags.disclaim_key_flags()  # flags that are defined here belong to the module that asks for them
@@ -85,8 +88,12 @@ def run_command(commands: Mapping[str, Command], arguments: Sequence[str], progr
     with _mistakes_in_one_line():
         name, arguments = find_command(commands, arguments)
         if name not in commands:
-            print(describe_commands(commands, name, program), file=sys.stdout if HELP & set(arguments) else sys.stderr)
-            sys.exit(0 if HELP & set(arguments) else 1)
+            listed = describe_commands(commands, name, program)
+            if not HELP & set(arguments):
+                print(listed, file=sys.stderr)
+                raise UserError(f"No command is given after {f'{program} {name}'.strip()!r}: expected one of these.")
+            print(listed)
+            sys.exit(0)
         command = commands[name]
         sys.argv = [f"{program} {name}", *arguments]  # where ml_collections looks for overrides
         with _mistakes_in_flags():
@@ -159,7 +166,7 @@ def run(main: Callable[[Sequence[str]], int | None], positional: bool = False) -
         python_logging.getLogger("tensorflow").setLevel(python_logging.ERROR)
         if len(argv) > 1 and not positional:
             raise UserError(f"Unexpected argument {argv[1]!r}: only --flag=value is taken here.")
-        with trusting("trust" in flags.FLAGS and flags.FLAGS["trust"].value):
+        with telling(), trusting("trust" in flags.FLAGS and flags.FLAGS["trust"].value):
             return main(argv)
 
     with _mistakes_in_one_line():
@@ -337,9 +344,14 @@ def find_config(path: str) -> str:
         near = difflib.get_close_matches(pathlib.PurePath(file).stem, known, n=1)
         raise UserError(
             f"--config={path}: there is no such file, and no installed configuration of this name"
-            + (f"; did you mean {near[0]}?" if near else f"; installed are {', '.join(known)}.")
+            + (f"; did you mean {near[0]}?" if near else f". They lie in {CONFIGS}: {', '.join(known[:SHOWN])}, …")
         )
     return file + colon + arguments
+
+
+def given_fields() -> frozenset[str]:
+    """Returns the fields that the command line names by `--config.x.y=…`, "x.y"; none where no command runs."""
+    return frozenset(config_flags.get_override_values(flags.FLAGS["config"]) if "config" in flags.FLAGS else ())
 
 
 def last_value(flag: str, arguments: Sequence[str]) -> str:
@@ -370,6 +382,8 @@ def _mistakes_in_flags() -> Iterator[None]:
 @contextlib.contextmanager
 def _mistakes_in_one_line() -> Iterator[None]:
     """Prints what the user can correct and exits with 1; everything else is raised again."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: a terminal may know ASCII alone
     try:
         yield
     except KeyboardInterrupt as interrupt:
@@ -386,6 +400,8 @@ def _mistakes_in_one_line() -> Iterator[None]:
 
 def _one_line(error: Exception) -> str | None:
     """Returns what to tell the user, or None if `error` is not a user's mistake."""
+    while type(error).__name__ == "StagingError" and isinstance(error.__context__, Exception):
+        error = error.__context__  # raised in traced code, which TensorFlow tells in twenty lines
     if isinstance(error, UserError):
         return " ".join(shown(error).split())
     if isinstance(error, OSError) and error.strerror:

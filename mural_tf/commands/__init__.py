@@ -16,6 +16,7 @@ from absl import flags
 from mural_tf import cli
 from mural_tf.cli import Command, handle, here, place
 from mural_tf.errors import UserError
+from mural_tf.progress import tell
 from mural_tf.remote_folders import remove_copies
 
 PROGRAM = "python -m mural_tf"
@@ -74,13 +75,13 @@ def finetune(config, dry_run, tpu_type, trust, **training):
         from mural_tf.runs.dry_run import dry_run as print_forecast
         from mural_tf.runs.finetune import starting_point
 
-        resolved, _ = starting_point(config, source)
+        resolved, _ = starting_point(config, source, cli.given_fields())
         print_forecast(resolved, tpu_type or "here", restored=True)
         return
     cli.need(workdir=training["workdir"])
     from mural_tf.runs.finetune import finetune
 
-    finetune(config, source, **training)
+    finetune(config, source, **training, given=cli.given_fields())
 
 
 def _is_dry(dry_run: bool, tpu_type: str) -> bool:
@@ -456,20 +457,20 @@ def analyse_errors(model, other, trust, **flag):
 
 @cli.command(
     model=MODEL,
-    data=(None, "Folder of TFRecords, with what the model was trained on.", place),
+    data_dir=(None, "Folder of TFRecords, with what the model was trained on.", place),
     split=SPLIT,
     languages=([], "Languages, for example am,sw. Default: all."),
     pivot=("", "Language to compare with. Default: the one with most training captions."),
     trust=cli.define_trust,
 )
-def analyse_doctor(data, trust, **flag):
+def analyse_doctor(trust, **flag):
     """Says which languages a model knows badly, why, and what would help.
 
-    python -m mural_tf analyse doctor --model=WORKDIR_OR_EXPORT --data=DATA
+    python -m mural_tf analyse doctor --model=WORKDIR_OR_EXPORT --data_dir=DATA
     """
     from mural_tf.analysis.doctor import check
 
-    print(check(data_dir=data, **flag))
+    print(check(**flag))
 
 
 @cli.command(
@@ -729,6 +730,7 @@ def xla_check(config, batch, vocabulary_size, compile):
     """
     from mural_tf.training.tpu_check import check
 
+    tell("Building the model and tracing its step …")
     check(config, vocabulary_size or config.vocabulary.size, batch, compile)
 
 

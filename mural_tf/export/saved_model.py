@@ -53,7 +53,8 @@ from mural_tf.files import PARTIAL, as_path, exclusive_lock, scratch_folder, who
 from mural_tf.models import build_model
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.paths import RemotePath
-from mural_tf.remote_folders import local_copy
+from mural_tf.progress import tell
+from mural_tf.remote_folders import local_copy, shown
 from mural_tf.text import build_tokenizer
 from mural_tf.text.vocabulary_file import digest
 from mural_tf.text.word_pieces import WordPieceTokenizer
@@ -172,7 +173,10 @@ def _check_free(directory: pathlib.Path | RemotePath, overwrite: bool, version: 
     elif has_versions:
         raise UserError(f"{directory} holds versions: add one with --version=auto, or name another folder.")
     elif not overwrite:
-        raise UserError(f"{directory} holds an export already: name another folder, or replace it with --overwrite.")
+        raise UserError(
+            f"{directory} holds an export already: add a version to it with --version=auto, name another folder, or "
+            "replace it with --overwrite."
+        )
 
 
 def _add(model, tokenizer, config, directory: pathlib.Path | RemotePath, evaluated, version: str):
@@ -202,11 +206,13 @@ def _write(model, tokenizer, config: ConfigDict, directory: pathlib.Path, evalua
         (IMAGE_ENCODER, signatures.image_encoder(model, config)),
         (TEXT_ENCODER, signatures.text_encoder(model, tokenizer)),
     ):
+        tell(f"Saving {name} …")
         folder = directory / name / version
         save_for_inference(module, folder, functions)
         write_warmup_requests(folder, name)
         _check_operations(folder)
         seal_graph(folder)
+    tell("Saving the modules for TF-Hub …")
     save_hub_modules(model, tokenizer, config, described)
     write_serving_files(directory / "serving")
     card = {"version": int(version), **describe_model(model, config, *evaluated)}
@@ -258,6 +264,9 @@ def export_workdir(
     directory = as_path(directory if str(directory) else as_path(workdir) / "export")
     _check_free(directory, overwrite, version)
     workdir = local_copy(workdir)
+    if (workdir / TEXT_ENCODER).is_dir():
+        raise UserError(f"{workdir} is an export already: name the workdir that it was made of.")
+    tell(f"Loading {shown(workdir)} …")
     model, tokenizer, config, step = load_trained(workdir, checkpoint)
     evaluated = evaluations_of(workdir, step, exactly=checkpoint == "best")
     return export_model(model, tokenizer, config, directory, *evaluated, overwrite, precision, version)

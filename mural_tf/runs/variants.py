@@ -32,6 +32,7 @@ from mural_tf.evaluation.retrieval import measure_retrieval
 from mural_tf.export.saved_model import in_precision
 from mural_tf.files import as_path, whole_folder
 from mural_tf.models.dual_encoder import DualEncoder
+from mural_tf.progress import tell
 from mural_tf.remote_folders import local_copy
 from mural_tf.text.word_pieces import TOKENS
 from mural_tf.training.checkpoints import load_trained
@@ -69,6 +70,7 @@ def export_variants(
     with whole_folder(as_path(export) / FOLDER, REPORT) as partial:
         report = {}
         for kind in ("float32", *(kind for kind in KINDS[1:] if kind in kinds)):
+            tell(f"Converting to {kind} and measuring …")
             contents = {
                 "image_encoder": convert_image_encoder(model, kind),
                 "text_encoder": convert_text_encoder(model, tokenizer.max_length, kind),

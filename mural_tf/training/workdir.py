@@ -15,7 +15,7 @@ from absl import logging
 from ml_collections import ConfigDict
 
 from mural_tf.config import load_config, save_config
-from mural_tf.errors import UserError
+from mural_tf.errors import UserError, brief
 from mural_tf.files import (
     PARTIAL,
     check_json,
@@ -45,6 +45,7 @@ FREE_FIELDS = (
 )
 
 
+SHOWN = 2  # fields that differ, in a message
 EVALUATED = "evaluated"  # in rows of metrics.jsonl: {name of an evaluation: {"data", "split"}}
 TRAINED_ON = "trained_on.json"
 BEFORE_TRAINING = {LOCK, "config.json", "environment.json", "vocabulary.txt"}  # the vocabulary is beside the data too
@@ -87,9 +88,10 @@ def open_workdir(path: str | pathlib.Path, config: ConfigDict, writes: bool = Tr
             save_config(config, workdir / "config.json")
             (workdir / "vocabulary.txt").unlink(missing_ok=True)
         elif different:
+            more = f" and {len(different) - SHOWN} more" * (len(different) > SHOWN)
             raise UserError(
-                f"{workdir} belongs to another configuration ({'; '.join(different[:5])}). Name another --workdir, or "
-                "run with the configuration it was made for."
+                f"{workdir} belongs to another configuration ({'; '.join(different[:SHOWN])}{more}). Run with its own, "
+                f"or name another --workdir; `finetune --from={workdir}` goes on from its weights."
             )
     else:
         _check_own(workdir)
@@ -244,7 +246,7 @@ def _flat(config: ConfigDict, prefix: str = "") -> dict:
 
 def _differences(old: dict, new: dict) -> list[str]:
     keys = [key for key in sorted({*old, *new}) if key not in FREE_FIELDS and old.get(key) != new.get(key)]
-    return [f"{key} was {old.get(key)!r}, is {new.get(key)!r}" for key in keys]
+    return [f"{key} was {brief(old.get(key))}, is {brief(new.get(key))}" for key in keys]
 
 
 def package_versions(names: Sequence[str]) -> dict[str, str]:

@@ -100,8 +100,10 @@ def test_description(export, model, config):
 def test_what_is_there_is_kept(export, model, config, tmp_path):
     tokenizer = toy_tokenizer()
     before = {path: path.stat().st_mtime_ns for path in export.rglob("*")}
-    with pytest.raises(UserError, match="holds an export already: name another folder"):
+    with pytest.raises(UserError, match="holds an export already: add a version to it with --version=auto, "):
         export_model(model, tokenizer, config, export)
+    with pytest.raises(UserError, match="is an export already: name the workdir that it was made of"):
+        export_workdir(export, tmp_path / "copy")
     assert {path: path.stat().st_mtime_ns for path in export.rglob("*")} == before
     foreign = tmp_path / "foreign"
     foreign.mkdir()

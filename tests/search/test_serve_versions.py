@@ -203,5 +203,8 @@ def test_models_are_served_in_a_number_that_all_of_them_have(tmp_path, monkeypat
     shutil.rmtree(tmp_path / "b/2")
     with pytest.raises(UserError, match="is not an export: expected SavedModels such as .* of one number for all"):
         Versions(tmp_path, LIMITS)
+    (tmp_path / "w/export").mkdir(parents=True)
+    with pytest.raises(UserError, match=r"; it is a workdir, whose export is .*/w/export\.$"):
+        Versions(tmp_path / "w", LIMITS)
     with pytest.raises(UserError, match="does not exist; `python -m mural_tf export` makes one"):
         Versions(tmp_path / "nothing", LIMITS)

@@ -35,7 +35,6 @@ import pathlib
 from collections.abc import Callable, Iterator, Sequence
 
 from PIL import Image
-from tqdm import tqdm
 
 from mural_tf.data.dataset_folder import build_folder, count_records, is_built
 from mural_tf.data.datasets.emoji.names import (
@@ -54,6 +53,7 @@ from mural_tf.data.pictures import on_white
 from mural_tf.data.records import IMAGE_TEXT, TEXT_PAIRS, ImageTextRecord, TextPair, write_records
 from mural_tf.errors import UserError, install_extra
 from mural_tf.files import as_path
+from mural_tf.progress import tqdm
 
 __all__ = ["PACKAGES", "UNDER_RESOURCED", "WELL_RESOURCED", "build_emoji"]
 
