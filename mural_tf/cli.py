@@ -43,35 +43,34 @@ class Command:
     """A command.
 
     Attributes:
-      define: defines the command's flags and returns its main function, which takes the arguments that are not flags
-        and returns an exit code (None is 0). The first line of its docstring describes the command.
-      positional: whether the main function takes such arguments; otherwise there may be none.
+      main: takes the values of its flags by name and returns an exit code (None is 0). Its docstring is the help.
+      positional: whether `main` takes the arguments that are not flags, before all else; otherwise there may be none.
+      entries: of `define`.
     """
 
-    define: Callable[[], Callable[[list[str]], int | None]]
-    positional: bool = False
+    main: Callable[..., int | None]
+    positional: bool
+    entries: Mapping[str, object]
 
     @property
     def summary(self) -> str:
         """One line for the list of commands."""
-        return inspect.getdoc(self.define).splitlines()[0]
+        return inspect.getdoc(self.main).splitlines()[0]
+
+    def define(self) -> Callable[[list[str]], int | None]:
+        """Defines the command's flags and returns what takes the other arguments once the line is parsed."""
+        holders = define(**self.entries)
+
+        def run_with(arguments: list[str]) -> int | None:
+            values = {name: holder.value for name, holder in holders.items()}
+            return self.main(*([arguments] if self.positional else []), **values)
+
+        return run_with
 
 
 def command(positional: bool = False, **entries) -> Callable[[Callable[..., int | None]], Command]:
-    """Makes a command of a function that takes the values of its flags by name, after the arguments if `positional`.
-
-    `entries` are those of `define`. The function's docstring describes the command.
-    """
-
-    def command_of(main: Callable[..., int | None]) -> Command:
-        def define_flags() -> Callable[[list[str]], int | None]:
-            flag = define(**entries)
-            return lambda arguments: main(*([arguments] if positional else []), **flag)
-
-        define_flags.__doc__, define_flags.__module__ = main.__doc__, main.__module__
-        return Command(define_flags, positional)
-
-    return command_of
+    """Makes a `Command` of a function."""
+    return lambda main: Command(main, positional, entries)
 
 
 def run_command(commands: Mapping[str, Command], arguments: Sequence[str], program: str) -> None:
@@ -99,7 +98,7 @@ def run_command(commands: Mapping[str, Command], arguments: Sequence[str], progr
         with _mistakes_in_flags():
             main = command.define()
         if HELP & set(arguments):
-            print(f"{inspect.getdoc(command.define)}\n\nflags:\n{_describe_flags(command.define.__module__)}")
+            print(f"{inspect.getdoc(command.main)}\n\nflags:\n{_describe_flags(command.main.__module__)}")
             sys.exit(0)
         run(lambda argv: main(argv[1:]), command.positional)
 
@@ -189,22 +188,6 @@ def _missing(flag: str) -> str:
     return f"--{flag} is missing; --help shows how it is used."
 
 
-class Flags(Mapping):
-    """The flags of a command, {name: value}; values can be read once the command line is parsed."""
-
-    def __init__(self, holders: dict[str, flags.FlagHolder]):
-        self._holders = holders
-
-    def __getitem__(self, name: str):
-        return self._holders[name].value
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._holders)
-
-    def __len__(self) -> int:
-        return len(self._holders)
-
-
 _KINDS = {
     bool: flags.DEFINE_bool,
     int: flags.DEFINE_integer,
@@ -215,7 +198,7 @@ _KINDS = {
 }
 
 
-def define(**entries: tuple) -> Flags:
+def define(**entries) -> dict[str, flags.FlagHolder]:
     """Defines flags: `define(workdir=(None, "Folder …"), top=(10, "How many.", 1), kind=("a", "Which.", ["a", "b"]))`.
 
     An entry is the flag's default, its help and, if only some values are allowed, a list of the choices, the least
@@ -224,7 +207,7 @@ def define(**entries: tuple) -> Flags:
     flag of a tuple may be repeated, and a default of None means a text that must be given. A function in place of an
     entry defines its flag itself: `define_config`, `define_trust`.
     """
-    return Flags({name: entry() if callable(entry) else _define(name, *entry) for name, entry in entries.items()})
+    return {name: entry() if callable(entry) else _define(name, *entry) for name, entry in entries.items()}
 
 
 def _define(name: str, default, help_text: str, allowed=None) -> flags.FlagHolder:

@@ -91,14 +91,18 @@ def starting_point(
     asked = config
     if (folder / "config.json").exists():
         trained = load_config(folder / "config.json")
-        config = _with_source_settings(_with_source_architecture(config, trained, folder, given), trained, given)
+        config = _with_source_architecture(config, trained, folder, given)
+        _check_given(asked, config, given)
+        config = _with_source_settings(config, trained, given)
         restore = _restore_export
         if (folder / "checkpoints").is_dir():
             restore = functools.partial(_restore_workdir, other_method=config.other_method)
         elif config.other_method:
             raise UserError(f"other_method=True starts from a workdir; {source} is an export.")
     elif (folder / "image_encoder/saved_model.pb").exists() and (folder / "text_encoder/saved_model.pb").exists():
-        config = settings_by_data(_with_hub_towers(config, folder), base_config(), given)
+        config = _with_hub_towers(config, folder)
+        _check_given(asked, config, given)
+        config = settings_by_data(config, base_config(), given)
         restore = _restore_hub
     else:
         _check_hub_handle(source, folder)
@@ -109,7 +113,6 @@ def starting_point(
             )
         config = settings_by_data(config, base_config(), given)
         restore = None  # the tower brings its weights when it is built
-    _check_given(asked, config, given)
     if config.train.interpolate and (restore is None or config.other_method or method_class(config.model).starts_from):
         print("No mix with the source's weights at the end: the run goes on as another model than the source is.")
         config.train.interpolate = False
@@ -142,7 +145,7 @@ def _with_source_settings(config: ConfigDict, source: ConfigDict, given: Collect
 
 
 def _with_source_architecture(
-    config: ConfigDict, source: ConfigDict, folder: pathlib.Path, given: Collection[str]
+    config: ConfigDict, source: ConfigDict, folder: pathlib.Path, given: Collection[str] = ()
 ) -> ConfigDict:
     check_handles(source, folder / "config.json", given=config)
     config = config.copy_and_resolve_references()

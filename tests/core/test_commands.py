@@ -178,13 +178,13 @@ def test_a_mistake_in_traced_code_is_one_line():
 
 def test_a_terminal_may_know_ascii_alone(monkeypatch):
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
-    assert run_here({"say": cli.Command(lambda: lambda arguments: print("… 心", flush=True))}, "say") == 0
+    assert run_here({"say": cli.command()(lambda: print("… 心", flush=True))}, "say") == 0
     assert sys.stdout.buffer.getvalue() == b"\\u2026 \\u5fc3\n"
 
 
 def test_commands_say_what_they_wait_for_and_the_library_does_not(capsys):
     progress.tell("Loading …")
-    assert run_here({"say": cli.Command(lambda: lambda arguments: progress.tell("Loading …"))}, "say") == 0
+    assert run_here({"say": cli.command()(lambda: progress.tell("Loading …"))}, "say") == 0
     progress.tell("Loading …")
     assert capsys.readouterr() == ("", "Loading …\n")
 
@@ -225,12 +225,12 @@ def test_scripts_run_the_commands(name, monkeypatch):
 
 
 def test_a_command_gets_its_flags_and_arguments(capsys):
-    def define():
+    @cli.command(positional=True, times=(1, "Factor."))
+    def add_up(numbers, times):
         """Adds up."""
-        times = flags.DEFINE_integer("times", 1, "Factor.")
-        return lambda arguments: times.value * sum(map(int, arguments))
+        return times * sum(map(int, numbers))
 
-    commands = {"add up": cli.Command(define, positional=True)}
+    commands = {"add up": add_up}
     assert run_here(commands, "add", "--times=2", "up", "3", "4") == 14
     assert run_here(commands, "add") == 1
     assert "mural COMMAND … [--help]\n\n  add up  Adds up." in capsys.readouterr().err
@@ -254,12 +254,12 @@ def test_the_commands_that_load_stored_configurations_have_the_flag_trust():
 
 @pytest.mark.parametrize("trust", [False, True])
 def test_the_flag_trust_holds_while_the_command_runs(trust, capsys):
-    def define():
+    @cli.command(trust=cli.define_trust)
+    def load(trust):
         """Loads."""
-        cli.define_trust()
-        return lambda arguments: check_class("nobody_s.method:Own", "config.json")
+        check_class("nobody_s.method:Own", "config.json")
 
-    code = run_here({"load": cli.Command(define)}, "load", *(["--trust"] if trust else []))
+    code = run_here({"load": load}, "load", *(["--trust"] if trust else []))
     assert code == (0 if trust else 1) and ("names model=" in capsys.readouterr().err) != trust
 
 
