@@ -84,7 +84,7 @@ def in_precision(
     copy = build_model(config, vocabulary_size)
     targets = copy.weights_by_part()
     for name, part in model.weights_by_part().items():
-        for variable, value in zip(_variables(targets[name]), _variables(part)):
+        for variable, value in zip(variables_of(targets[name]), variables_of(part)):
             variable.assign(value)
     return copy
 
@@ -94,7 +94,8 @@ def computes_in_bfloat16(tower: keras.Model) -> bool:
     return any(layer.compute_dtype == "bfloat16" for layer in tower.layers)
 
 
-def _variables(part: tf.Module | tf.Variable) -> list[tf.Variable]:
+def variables_of(part: tf.Module | tf.Variable) -> list[tf.Variable]:
+    """Returns the variables of one of `weights_by_part`."""
     return list(part.variables) if hasattr(part, "variables") else [part]
 
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 import pathlib
 from collections.abc import Iterable
 
-import tensorflow as tf
 from ml_collections import ConfigDict
 
 from mural_tf.backend import keras
 from mural_tf.config import base_config
 from mural_tf.errors import UserError
+from mural_tf.export.saved_model import variables_of
 from mural_tf.models import build_model, mount
 from mural_tf.models.dual_encoder import DualEncoder, trainable_parameters
 from mural_tf.pretrained.importers import SOURCES, configure
@@ -119,16 +119,12 @@ def _copy_parts(before: DualEncoder, model: DualEncoder, brought: Iterable[str],
     for name, part in model.weights_by_part().items():
         if name in brought or name not in old or (new_text and name.endswith("_head")):
             continue
-        pairs = list(zip(_variables(part), _variables(old[name])))
+        pairs = list(zip(variables_of(part), variables_of(old[name])))
         if all(new.shape == value.shape for new, value in pairs):
             for new, value in pairs:
                 new.assign(value)
             kept.append(name)
     return kept
-
-
-def _variables(part) -> list[tf.Variable]:
-    return [part] if isinstance(part, tf.Variable) else list(part.variables)
 
 
 def _vocabulary_of_data(config: ConfigDict) -> list[str]:

@@ -28,6 +28,7 @@ from mural_tf.data.streams.pipeline import stream_sources
 from mural_tf.errors import UserError
 from mural_tf.evaluation.report import metrics_row
 from mural_tf.evaluation.retrieval import HELD_OUT, Evaluation, measure_retrieval, read_pool
+from mural_tf.export.saved_model import variables_of
 from mural_tf.files import as_path, open_path, write_whole
 from mural_tf.models import method_class
 from mural_tf.models.dual_encoder import TEXT_PAIRS, DualEncoder
@@ -310,8 +311,7 @@ def describe_mixes(rows: list[dict], chosen: float) -> list[str]:
 
 def _variables(model: DualEncoder) -> list:
     """The numbers that a trained model consists of, each variable once."""
-    parts = model.weights_by_part().values()
-    found = (variable for part in parts for variable in (part.variables if hasattr(part, "variables") else [part]))
+    found = (variable for part in model.weights_by_part().values() for variable in variables_of(part))
     return list({variable.ref(): variable for variable in found}.values())
 
 
