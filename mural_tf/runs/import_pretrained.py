@@ -26,6 +26,7 @@ from mural_tf.training.checkpoints import has_checkpoint, load_trained, save_wei
 from mural_tf.training.prepare import check_places, find_vocabulary, prepare_data
 from mural_tf.training.workdir import open_workdir
 
+SAVED_AS = {"align": "AlignModel", "bert": "BertModel, or of Google's BERT", "labse": "LaBSE"}
 WORKDIR = "workdir"  # the source that is a workdir of this project
 
 
@@ -85,7 +86,9 @@ def _import(source, weights, workdir: pathlib.Path, config, method, onto) -> Non
 def _build(source: str, weights, config: ConfigDict | None, method: str, onto):
     """Returns the model, its configuration, its word pieces, and the names of its parts that are fresh."""
     if source != WORKDIR:
-        weights = _local(weights)
+        weights = weights if isinstance(weights, keras.Model) else local_copy(weights)
+        if source in SAVED_AS and not any((weights / name).is_file() for name in ("config.json", "bert_config.json")):
+            raise UserError(f"{weights} has no config.json: expected the folder of Hugging Face's {SAVED_AS[source]}.")
     before, pieces = None, []
     if onto:
         before, tokenizer, config, _ = load_trained(local_copy(onto))
@@ -107,10 +110,6 @@ def _build(source: str, weights, config: ConfigDict | None, method: str, onto):
     new_text = "text_encoder" in brought
     kept = _copy_parts(before, model, brought, new_text) if before is not None else ()
     return model, config, pieces, [name for name in model.weights_by_part() if name not in (*brought, *kept)]
-
-
-def _local(weights):
-    return weights if isinstance(weights, keras.Model) else local_copy(weights)
 
 
 def _copy_parts(before: DualEncoder, model: DualEncoder, brought: Iterable[str], new_text: bool) -> list[str]:
