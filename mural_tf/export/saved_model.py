@@ -26,7 +26,7 @@ import contextlib
 import json
 import pathlib
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import tensorflow as tf
 from absl import logging
@@ -137,7 +137,7 @@ def export_model(
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
         lock = exclusive_lock(directory.parent / f".{directory.name}.lock", busy)
-        with lock, _quiet():
+        with lock:
             if version:
                 return _add(model, tokenizer, config, directory, (metrics, evaluations), version)
             with whole_folder(directory, MODEL_CARD) as partial:
@@ -147,17 +147,6 @@ def export_model(
     except (tf.errors.ResourceExhaustedError, tf.errors.PermissionDeniedError, tf.errors.UnknownError) as error:
         raise UserError(f"Cannot write the export {directory}: {error.message}") from None
     return directory
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Silences TensorFlow's notes about renamed captures and fingerprint files, ten lines an export."""
-    before = logging.get_verbosity()
-    logging.set_verbosity(min(before, logging.WARNING))
-    try:
-        yield
-    finally:
-        logging.set_verbosity(before)
 
 
 def _check_free(directory: pathlib.Path | RemotePath, overwrite: bool, version: str) -> None:

@@ -3,6 +3,7 @@
 import functools
 import json
 import pathlib
+import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -241,19 +242,25 @@ def test_a_model_starts_from_its_modules_where_it_stood(export, model, config, e
     assert abs(float(from_modules.temperature) - np.exp(-2.0)) < 1e-6
 
 
-@pytest.fixture
-def hub_folder(tmp_path):
+@pytest.fixture(scope="module")
+def made_folder(tmp_path_factory):
     """What fine-tuning reads of modules before it loads them: those of a SigLIP on pieces of bytes."""
+    folder = tmp_path_factory.mktemp("hub")
     config = contract.toy_config("siglip", method__bias=-3.0, loss__temperature=0.2)
     config.vocabulary.builder = "byte_pair"
     model, tokenizer = build_model(config, 40), toy_tokenizer(lower_case=True)
     settings = {"image_encoder": image_settings(model, config), "text_preprocessor": text_settings(tokenizer, config)}
     for name, values in settings.items():
-        (tmp_path / name / "assets").mkdir(parents=True)
-        (tmp_path / name / "assets/settings.json").write_text(json.dumps(values))
-    save_vocabulary(tokenizer.vocabulary, tmp_path / "text_preprocessor/assets/vocabulary.txt")
-    seal_graph(tmp_path / "text_preprocessor")
-    return tmp_path
+        (folder / name / "assets").mkdir(parents=True)
+        (folder / name / "assets/settings.json").write_text(json.dumps(values))
+    save_vocabulary(tokenizer.vocabulary, folder / "text_preprocessor/assets/vocabulary.txt")
+    seal_graph(folder / "text_preprocessor")
+    return folder
+
+
+@pytest.fixture
+def hub_folder(made_folder, tmp_path):
+    return pathlib.Path(shutil.copytree(made_folder, tmp_path / "hub"))
 
 
 def change_settings(folder, module, **values):
