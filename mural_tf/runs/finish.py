@@ -136,7 +136,7 @@ def finish(measured: MeasuredModel, config: ConfigDict, workdir: pathlib.Path, e
         with _timed(seconds, "export"):
             export_model(measured.at(step), measured.tokenizer, config, workdir / EXPORT, *evaluated)
     embedder = None if evaluation is None else measured.embedder(step)
-    print("Searching examples and writing the report …", flush=True)
+    print("Writing the report …", flush=True)
     with _timed(seconds, "search"):
         searches = {} if embedder is None else find_examples(embedder, config)
     write_report_page(workdir, config, evaluation, embedder, seconds, searches)
