@@ -88,9 +88,9 @@ def _share(right) -> str:
 def main(_) -> None:
     from mural_tf.loading import load
 
-    embedder = load(FLAG["model"])
-    indexes = [index_in_memory(embedder, find(IMAGES, [FLAG["data_dir"]], split)) for split in ("dev", "test")]
-    report(*indexes, embedder, FLAG["least_precision"])
+    embedder = load(FLAG["model"].value)
+    indexes = [index_in_memory(embedder, find(IMAGES, [FLAG["data_dir"].value], split)) for split in ("dev", "test")]
+    report(*indexes, embedder, FLAG["least_precision"].value)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import dataclasses
 import difflib
 import importlib.util
 import inspect
+import io
 import logging as python_logging
 import os
 import pathlib
@@ -24,12 +25,14 @@ from ml_collections import ConfigDict, config_flags
 
 from mural_tf.errors import UserError
 from mural_tf.files import as_path, check_readable
+from mural_tf.progress import telling
 from mural_tf.quiet import quiet_imports
 from mural_tf.remote_folders import shown
 from mural_tf.trust import trusting
 
 CONFIGS = pathlib.Path(__file__).parent / "configs"  # of the checkout, or installed
 INTERRUPTED = 130  # what shells report for Ctrl-C: 128 + SIGINT
+SHOWN = 10  # names in a message, where there are many
 HELP = {"--help", "-help", "--helpshort", "-h", "-?"}
 
 flags.disclaim_key_flags()  # flags that are defined here belong to the module that asks for them
@@ -40,35 +43,34 @@ class Command:
     """A command.
 
     Attributes:
-      define: defines the command's flags and returns its main function, which takes the arguments that are not flags
-        and returns an exit code (None is 0). The first line of its docstring describes the command.
-      positional: whether the main function takes such arguments; otherwise there may be none.
+      main: takes the values of its flags by name and returns an exit code (None is 0). Its docstring is the help.
+      positional: whether `main` takes the arguments that are not flags, before all else; otherwise there may be none.
+      entries: of `define`.
     """
 
-    define: Callable[[], Callable[[list[str]], int | None]]
-    positional: bool = False
+    main: Callable[..., int | None]
+    positional: bool
+    entries: Mapping[str, object]
 
     @property
     def summary(self) -> str:
         """One line for the list of commands."""
-        return inspect.getdoc(self.define).splitlines()[0]
+        return inspect.getdoc(self.main).splitlines()[0]
+
+    def define(self) -> Callable[[list[str]], int | None]:
+        """Defines the command's flags and returns what takes the other arguments once the line is parsed."""
+        holders = define(**self.entries)
+
+        def run_with(arguments: list[str]) -> int | None:
+            values = {name: holder.value for name, holder in holders.items()}
+            return self.main(*([arguments] if self.positional else []), **values)
+
+        return run_with
 
 
 def command(positional: bool = False, **entries) -> Callable[[Callable[..., int | None]], Command]:
-    """Makes a command of a function that takes the values of its flags by name, after the arguments if `positional`.
-
-    `entries` are those of `define`. The function's docstring describes the command.
-    """
-
-    def command_of(main: Callable[..., int | None]) -> Command:
-        def define_flags() -> Callable[[list[str]], int | None]:
-            flag = define(**entries)
-            return lambda arguments: main(*([arguments] if positional else []), **flag)
-
-        define_flags.__doc__, define_flags.__module__ = main.__doc__, main.__module__
-        return Command(define_flags, positional)
-
-    return command_of
+    """Makes a `Command` of a function."""
+    return lambda main: Command(main, positional, entries)
 
 
 def run_command(commands: Mapping[str, Command], arguments: Sequence[str], program: str) -> None:
@@ -85,14 +87,18 @@ def run_command(commands: Mapping[str, Command], arguments: Sequence[str], progr
     with _mistakes_in_one_line():
         name, arguments = find_command(commands, arguments)
         if name not in commands:
-            print(describe_commands(commands, name, program), file=sys.stdout if HELP & set(arguments) else sys.stderr)
-            sys.exit(0 if HELP & set(arguments) else 1)
+            listed = describe_commands(commands, name, program)
+            if not HELP & set(arguments):
+                print(listed, file=sys.stderr)
+                raise UserError(f"No command is given after {f'{program} {name}'.strip()!r}: expected one of these.")
+            print(listed)
+            sys.exit(0)
         command = commands[name]
         sys.argv = [f"{program} {name}", *arguments]  # where ml_collections looks for overrides
         with _mistakes_in_flags():
             main = command.define()
         if HELP & set(arguments):
-            print(f"{inspect.getdoc(command.define)}\n\nflags:\n{_describe_flags(command.define.__module__)}")
+            print(f"{inspect.getdoc(command.main)}\n\nflags:\n{_describe_flags(command.main.__module__)}")
             sys.exit(0)
         run(lambda argv: main(argv[1:]), command.positional)
 
@@ -159,7 +165,7 @@ def run(main: Callable[[Sequence[str]], int | None], positional: bool = False) -
         python_logging.getLogger("tensorflow").setLevel(python_logging.ERROR)
         if len(argv) > 1 and not positional:
             raise UserError(f"Unexpected argument {argv[1]!r}: only --flag=value is taken here.")
-        with trusting("trust" in flags.FLAGS and flags.FLAGS["trust"].value):
+        with telling(), trusting("trust" in flags.FLAGS and flags.FLAGS["trust"].value):
             return main(argv)
 
     with _mistakes_in_one_line():
@@ -182,22 +188,6 @@ def _missing(flag: str) -> str:
     return f"--{flag} is missing; --help shows how it is used."
 
 
-class Flags(Mapping):
-    """The flags of a command, {name: value}; values can be read once the command line is parsed."""
-
-    def __init__(self, holders: dict[str, flags.FlagHolder]):
-        self._holders = holders
-
-    def __getitem__(self, name: str):
-        return self._holders[name].value
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._holders)
-
-    def __len__(self) -> int:
-        return len(self._holders)
-
-
 _KINDS = {
     bool: flags.DEFINE_bool,
     int: flags.DEFINE_integer,
@@ -208,7 +198,7 @@ _KINDS = {
 }
 
 
-def define(**entries: tuple) -> Flags:
+def define(**entries) -> dict[str, flags.FlagHolder]:
     """Defines flags: `define(workdir=(None, "Folder …"), top=(10, "How many.", 1), kind=("a", "Which.", ["a", "b"]))`.
 
     An entry is the flag's default, its help and, if only some values are allowed, a list of the choices, the least
@@ -217,7 +207,7 @@ def define(**entries: tuple) -> Flags:
     flag of a tuple may be repeated, and a default of None means a text that must be given. A function in place of an
     entry defines its flag itself: `define_config`, `define_trust`.
     """
-    return Flags({name: entry() if callable(entry) else _define(name, *entry) for name, entry in entries.items()})
+    return {name: entry() if callable(entry) else _define(name, *entry) for name, entry in entries.items()}
 
 
 def _define(name: str, default, help_text: str, allowed=None) -> flags.FlagHolder:
@@ -337,9 +327,14 @@ def find_config(path: str) -> str:
         near = difflib.get_close_matches(pathlib.PurePath(file).stem, known, n=1)
         raise UserError(
             f"--config={path}: there is no such file, and no installed configuration of this name"
-            + (f"; did you mean {near[0]}?" if near else f"; installed are {', '.join(known)}.")
+            + (f"; did you mean {near[0]}?" if near else f". They lie in {CONFIGS}: {', '.join(known[:SHOWN])}, …")
         )
     return file + colon + arguments
+
+
+def given_fields() -> frozenset[str]:
+    """Returns the fields that the command line names by `--config.x.y=…`, "x.y"; none where no command runs."""
+    return frozenset(config_flags.get_override_values(flags.FLAGS["config"]) if "config" in flags.FLAGS else ())
 
 
 def last_value(flag: str, arguments: Sequence[str]) -> str:
@@ -370,6 +365,8 @@ def _mistakes_in_flags() -> Iterator[None]:
 @contextlib.contextmanager
 def _mistakes_in_one_line() -> Iterator[None]:
     """Prints what the user can correct and exits with 1; everything else is raised again."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: a terminal may know ASCII alone
     try:
         yield
     except KeyboardInterrupt as interrupt:
@@ -386,6 +383,8 @@ def _mistakes_in_one_line() -> Iterator[None]:
 
 def _one_line(error: Exception) -> str | None:
     """Returns what to tell the user, or None if `error` is not a user's mistake."""
+    while type(error).__name__ == "StagingError" and isinstance(error.__context__, Exception):
+        error = error.__context__  # raised in traced code, which TensorFlow tells in twenty lines
     if isinstance(error, UserError):
         return " ".join(shown(error).split())
     if isinstance(error, OSError) and error.strerror:

@@ -17,220 +17,171 @@ from ml_collections import ConfigDict
 from mural_tf.errors import UserError
 from mural_tf.files import as_path, check_json, read_json, write_whole
 
+_IMAGE_TOWER = dict(
+    name="efficientnet",  # or "resnet" (18 layers at width and depth 1); "hub" for a TF-Hub image module;
+    # "none", a model of texts alone; "features": records hold computed features, see ingest/features.py
+    handle="",  # hub: handle or local folder
+    feature_size=0,  # features: numbers for each image; 2048 of ResNet-152 [MULE]
+    branch_size=0,  # N: Dense(N), BatchNorm, ReLU before the projection; 2048 in [MULE]
+    width=1.6,  # EfficientNet-B5's width coefficient [MURAL §3.2]
+    depth=2.2,  # EfficientNet-B5's depth coefficient
+    image_size=289,  # pixels; side of the (random or centre) crop the tower sees [ETCL]
+    resize=346,  # pixels; images are first resized to resize x resize, ignoring aspect [ETCL]
+    normalization="imagenet",  # of pixels: "imagenet" mean and deviation, "symmetric" [-1, 1], "none" [0, 1]
+    padding="same",  # of stride-2 convolutions; "even": see encoders/efficientnet.py
+    drop_connect_rate=0.2,  # EfficientNet's stochastic depth, 0..1
+    batch_norm_momentum=0.99,
+    batch_norm_group="local",  # examples that share statistics: "local" (a replica's), "global" or a number
+    projection=0,  # 0: none, the last block is as wide as the embedding [MURAL A.1]; N: Dense(N)
+    head_size=0,  # N: Dense, GELU, layer norm, Dense(N) after that, as in Globetrotter
+    precision="auto",  # the platform's fast one, see encoders/kernels.py; or "float32", "mixed_bfloat16"
+    frozen=False,
+)
+
+_TEXT_TOWER = dict(
+    name="bert",  # "bert", "hub" for a TF-Hub encoder with LaBSE's interface, or "words" for word vectors
+    handle="",  # hub: handle or local folder
+    languages=(),  # words: those the tower knows; each has its own vectors and projection
+    word_vectors="",  # words: FastText files, a path with "{language}"; empty: random vectors
+    word_size=300,  # words: numbers in a vector [MULE]
+    frozen_words=False,  # words: keep the vectors as they are
+    language_size=512,  # words: width of the universal language embedding [MULE]
+    recurrent="lstm",  # words: "lstm" [MULE], or "gru" as in its released code
+    language_branches="shared",  # words: one sentence branch; "parallel": one for each language (PARALLEL-EmbN)
+    projection=512,  # words: width of the sentence embedding [MULE]
+    layers=12,
+    hidden_size=768,
+    heads=12,
+    feed_forward_size=3072,
+    pooler=False,  # BERT's own Dense(tanh) on [CLS], as in LaBSE; MURAL has its heads instead
+    token_embedding_size=0,  # 0: hidden_size; 256 in MURAL-large, then projected to hidden_size [MURAL A.1]
+    dropout=0.1,
+    max_length=64,  # tokens with [CLS] and [SEP] [ETCL]
+    pooling="first",  # [CLS] alone, or "first_and_mean" for Globetrotter's two heads
+    length_groups=1,  # N > 1: training skips padding: a batch's texts run in N parts of similar length
+    precision="auto",  # as the image tower's
+    frozen=False,
+)
+
+_VOCABULARY = dict(
+    size=250_000,  # word pieces with reserved tokens, an upper bound [MURAL §3.2]
+    builder="tensorflow_text",  # the tool the paper names; "tokenizers" is fast; "byte_pair": byte-level BPE
+    lower_case=False,
+    strip_accents=False,  # also removes the vowel signs of Indic scripts: leave off for many languages
+    file="",  # an existing vocabulary (one piece a line) instead of building one
+    sha256="",  # of the pieces, see text/vocabulary_file.py; a run writes it, and no other vocabulary is used
+)
+
+_LOSS = dict(
+    image_text_weight=1.0,  # w_i2t, Eq. 1
+    text_text_weight=0.1,  # w_t2t, Eq. 1; [MURAL A.1] finds 0.1 : 1 best; 0: image-text alone, in fine-tuning
+    temperature=1.0,  # initial value of the learned image-text temperature [MURAL §3.1]
+    temperature_range=(0.01, 2.0),  # our choice: the learned value cannot leave it
+    label_smoothing=0.0,  # of the image-text softmax; 0.1 in [ETCL]
+    mask_duplicates=True,  # the same image or text twice in a batch is not a negative (our choice)
+)
+
+_OPTIMIZER = dict(
+    name="lamb",  # "lamb", "adam" or "adamw"
+    mode="joint",  # one optimiser over the weighted loss; "per_task": one per task, see optimizers/
+    learning_rate=1e-3,  # image-text task [MURAL §3.2]
+    text_text_learning_rate=1e-4,  # joint: of the text-text head; per_task: of the whole text-text task
+    warmup_steps=10_000,  # linear from 0
+    weight_decay=1e-5,  # not on biases, normalisation, temperature
+    beta_1=0.9,
+    beta_2=0.999,
+    epsilon=1e-6,
+    clip_norm=0.0,  # global gradient norm; 0: off
+    image_tower_rate=1.0,  # multiplies the learning rate of the image tower
+    text_tower_rate=1.0,  # multiplies the learning rate of the text tower
+    decay_rate=0.0,  # R > 0: times R every `decay_steps` instead of the linear decay; 0.794 an epoch in [MULE]
+    decay_steps=0,
+)
+
+_TRAIN = dict(
+    steps=600_000,  # linear decay to 0 ends here [MURAL §3.2]
+    image_text_batch=4096,  # pairs, over all replicas [MURAL §3.2]
+    text_text_batch=4096,
+    micro_batches=1,  # chunks a batch is encoded in to save memory; the gradient is that of the full batch
+    max_skipped_steps=10,  # steps in a row without a finite loss and gradient after which the run stops
+    checkpoint_every=1000,  # steps
+    keep_checkpoints=3,
+    evaluate_every=0,  # steps between evaluations on the dev split; 0: only at the end
+    evaluate_first=False,  # dev before the first step too: fine-tuning's source as it stands
+    average_decay=0.0,  # D > 0: the result is an average of the weights over steps, see models/step.py
+    interpolate=False,  # fine-tuning: the result is the mix of source and tuned weights that dev prefers
+    log_every=50,
+    steps_per_execution=1,
+    fused="auto",  # cheap chains compiled in one: on CPUs; "on", "off": see encoders/kernels.py
+    jit=False,  # compile the whole step (XLA); on a TPU it always is
+    compiled_lengths=(16, 32),  # tokens: with XLA each of text_tower.length_groups runs at one, or at max_length
+    export=True,  # after the last step; run_export.py does it at any time
+)
+
+_DATA = dict(
+    source="records",  # "records" (TFRecords in `directory`), "emoji" or "shapes" (built on first use)
+    directory="",
+    download_directory="data/emoji_packages",  # where the emoji benchmark's packages are cached
+    emoji_languages="core",  # "core": the benchmark's 25; "all": every locale that names half the emoji
+    emoji_held_out_names=False,  # without a fifth of the test's names in training, except in nine languages
+    format="mural",  # or "img2dataset" (keys jpg, txt); see docs/data.md
+    sources={},  # {name: {directory, weight, format}} to train on instead of `directory`, which then
+    # is where evaluation reads and vocabularies are kept; see docs/data.md
+    read="share",  # of several input pipelines (hosts, workers) each reads its share of the files; or "all"
+    image_text_languages=(),  # training captions in these only; empty: all
+    text_pairs="files",  # or "co_captions": two captions of one image, the fine-tuning ablation of [MURAL A.1];
+    # "co_captions_across_languages": two of different languages, drawn again in every epoch, for LP of [MULE]
+    text_text_languages=(),  # text pairs whose second language is among these; empty: all
+    language_temperature=1.0,  # language l is drawn in proportion to count^(1/temperature)
+    default_language="en",  # of records that name none (img2dataset)
+    shuffle_buffer=10_000,  # items shuffled together, up to twice as many in memory; 0: only files are shuffled
+    max_skipped_fraction=0.05,  # of an epoch's records; above it the run stops
+)
+
+_AUGMENTATION = dict(
+    flip=True,  # left-right, probability 1/2
+    shift=0.0,  # of the side, drawn from [-shift, shift]; added to the random crop
+    zoom=0.0,  # scale drawn from [1 - zoom, 1 + zoom]
+    stretch=0.0,  # aspect drawn from [1 - stretch, 1 + stretch]
+    rotation=0.0,  # degrees, drawn from [-rotation, rotation]
+    color=0.0,  # strength 0..1 of brightness, contrast and saturation changes
+    hue=0.0,  # degrees, drawn from [-hue, hue]
+    greyscale=0.0,  # probability
+    erase=0.0,  # probability of covering one rectangle
+    crop_area=(1.0, 1.0),  # Globetrotter's views: share of the picture that a random crop keeps
+    blur=0.0,  # Globetrotter's views: largest standard deviation of a Gaussian, pixels
+)
+
+_EVALUATION = dict(
+    split="test",  # of the evaluation at the end of training; choices are made on "dev"
+    batch_size=128,
+    source_data="",  # fine-tuning: a data set whose dev has the source's other languages; "": its own, if here
+    groups={
+        "well-resourced": ("en", "de", "fr", "cs", "ja", "zh", "ru", "pl", "tr"),  # [MURAL A.3]
+        "under-resourced": ("tg", "uz", "ga", "be", "mg", "ceb", "ht", "war"),  # [MURAL A.3]
+    },
+)
+
 
 def base_config() -> ConfigDict:
     """Returns MURAL-base. Every field is here, so an unknown `--config.x=y` is an error."""
-    config = ConfigDict()
-    config.model = "mural"  # a file of models/; "mural": both tasks, "align": image-text alone; or package.module:Class
-    config.method = ConfigDict()  # the fields that are the method's own, in its file; `models.mount` sets both
-    config.seed = 0
-
-    config.image_tower = _image_tower()
-    config.text_tower = _text_tower()
-    config.vocabulary = _vocabulary()
-    config.embedding_size = 512
-    config.other_method = False  # fine-tuning goes on as `model`, not as the source's; parts that it lacks are new
-    config.shared_head = False  # MURAL, ETCL, Globetrotter: one text head for images and texts alike
-    config.loss = _loss()
-    config.optimizer = _optimizer()
-    config.train = _train()
-    config.data = _data()
-    config.augmentation = _augmentation()
-    config.evaluation = _evaluation()
-    return config
-
-
-def _image_tower() -> ConfigDict:
-    """Fields of the image tower."""
     return ConfigDict(
         dict(
-            name="efficientnet",  # or "resnet" (18 layers at width and depth 1); "hub" for a TF-Hub image module;
-            # "none", a model of texts alone; "features": records hold computed features, see ingest/features.py
-            handle="",  # hub: handle or local folder
-            feature_size=0,  # features: numbers for each image; 2048 of ResNet-152 [MULE]
-            branch_size=0,  # N: Dense(N), BatchNorm, ReLU before the projection; 2048 in [MULE]
-            width=1.6,  # EfficientNet-B5's width coefficient [MURAL §3.2]
-            depth=2.2,  # EfficientNet-B5's depth coefficient
-            image_size=289,  # pixels; side of the (random or centre) crop the tower sees [ETCL]
-            resize=346,  # pixels; images are first resized to resize x resize, ignoring aspect [ETCL]
-            normalization="imagenet",  # of pixels: "imagenet" mean and deviation, "symmetric" [-1, 1], "none" [0, 1]
-            padding="same",  # of stride-2 convolutions; "even": see encoders/efficientnet.py
-            drop_connect_rate=0.2,  # EfficientNet's stochastic depth, 0..1
-            batch_norm_momentum=0.99,
-            batch_norm_group="local",  # examples that share statistics: "local" (a replica's), "global" or a number
-            projection=0,  # 0: none, the last block is as wide as the embedding [MURAL A.1]; N: Dense(N)
-            head_size=0,  # N: Dense, GELU, layer norm, Dense(N) after that, as in Globetrotter
-            precision="auto",  # the platform's fast one, see encoders/kernels.py; or "float32", "mixed_bfloat16"
-            frozen=False,
-        )
-    )
-
-
-def _text_tower() -> ConfigDict:
-    """Fields of the text tower."""
-    return ConfigDict(
-        dict(
-            name="bert",  # "bert", "hub" for a TF-Hub encoder with LaBSE's interface, or "words" for word vectors
-            handle="",  # hub: handle or local folder
-            languages=(),  # words: those the tower knows; each has its own vectors and projection
-            word_vectors="",  # words: FastText files, a path with "{language}"; empty: random vectors
-            word_size=300,  # words: numbers in a vector [MULE]
-            frozen_words=False,  # words: keep the vectors as they are
-            language_size=512,  # words: width of the universal language embedding [MULE]
-            recurrent="lstm",  # words: "lstm" [MULE], or "gru" as in its released code
-            language_branches="shared",  # words: one sentence branch; "parallel": one for each language (PARALLEL-EmbN)
-            projection=512,  # words: width of the sentence embedding [MULE]
-            layers=12,
-            hidden_size=768,
-            heads=12,
-            feed_forward_size=3072,
-            pooler=False,  # BERT's own Dense(tanh) on [CLS], as in LaBSE; MURAL has its heads instead
-            token_embedding_size=0,  # 0: hidden_size; 256 in MURAL-large, then projected to hidden_size [MURAL A.1]
-            dropout=0.1,
-            max_length=64,  # tokens with [CLS] and [SEP] [ETCL]
-            pooling="first",  # [CLS] alone, or "first_and_mean" for Globetrotter's two heads
-            length_groups=1,  # N > 1: training skips padding: a batch's texts run in N parts of similar length
-            precision="auto",  # as the image tower's
-            frozen=False,
-        )
-    )
-
-
-def _vocabulary() -> ConfigDict:
-    """Fields of the vocabulary."""
-    return ConfigDict(
-        dict(
-            size=250_000,  # word pieces with reserved tokens, an upper bound [MURAL §3.2]
-            builder="tensorflow_text",  # the tool the paper names; "tokenizers" is fast; "byte_pair": byte-level BPE
-            lower_case=False,
-            strip_accents=False,  # also removes the vowel signs of Indic scripts: leave off for many languages
-            file="",  # an existing vocabulary (one piece a line) instead of building one
-            sha256="",  # of the pieces, see text/vocabulary_file.py; a run writes it, and no other vocabulary is used
-        )
-    )
-
-
-def _loss() -> ConfigDict:
-    """Fields of the losses."""
-    return ConfigDict(
-        dict(
-            image_text_weight=1.0,  # w_i2t, Eq. 1
-            text_text_weight=0.1,  # w_t2t, Eq. 1; [MURAL A.1] finds 0.1 : 1 best; 0: image-text alone, in fine-tuning
-            temperature=1.0,  # initial value of the learned image-text temperature [MURAL §3.1]
-            temperature_range=(0.01, 2.0),  # our choice: the learned value cannot leave it
-            label_smoothing=0.0,  # of the image-text softmax; 0.1 in [ETCL]
-            mask_duplicates=True,  # the same image or text twice in a batch is not a negative (our choice)
-        )
-    )
-
-
-def _optimizer() -> ConfigDict:
-    """Fields of the optimiser and its schedule."""
-    return ConfigDict(
-        dict(
-            name="lamb",  # "lamb", "adam" or "adamw"
-            mode="joint",  # one optimiser over the weighted loss; "per_task": one per task, see optimizers/
-            learning_rate=1e-3,  # image-text task [MURAL §3.2]
-            text_text_learning_rate=1e-4,  # joint: of the text-text head; per_task: of the whole text-text task
-            warmup_steps=10_000,  # linear from 0
-            weight_decay=1e-5,  # not on biases, normalisation, temperature
-            beta_1=0.9,
-            beta_2=0.999,
-            epsilon=1e-6,
-            clip_norm=0.0,  # global gradient norm; 0: off
-            image_tower_rate=1.0,  # multiplies the learning rate of the image tower
-            text_tower_rate=1.0,  # multiplies the learning rate of the text tower
-            decay_rate=0.0,  # R > 0: times R every `decay_steps` instead of the linear decay; 0.794 an epoch in [MULE]
-            decay_steps=0,
-        )
-    )
-
-
-def _train() -> ConfigDict:
-    """Fields of the training loop."""
-    return ConfigDict(
-        dict(
-            steps=600_000,  # linear decay to 0 ends here [MURAL §3.2]
-            image_text_batch=4096,  # pairs, over all replicas [MURAL §3.2]
-            text_text_batch=4096,
-            micro_batches=1,  # chunks a batch is encoded in to save memory; the gradient is that of the full batch
-            max_skipped_steps=10,  # steps in a row without a finite loss and gradient after which the run stops
-            checkpoint_every=1000,  # steps
-            keep_checkpoints=3,
-            evaluate_every=0,  # steps between evaluations on the dev split; 0: only at the end
-            evaluate_first=False,  # dev before the first step too: fine-tuning's source as it stands
-            average_decay=0.0,  # D > 0: the result is an average of the weights over steps, see models/step.py
-            interpolate=False,  # fine-tuning: the result is the mix of source and tuned weights that dev prefers
-            log_every=50,
-            steps_per_execution=1,
-            fused="auto",  # cheap chains compiled in one: on CPUs; "on", "off": see encoders/kernels.py
-            jit=False,  # compile the whole step (XLA); on a TPU it always is
-            compiled_lengths=(
-                16,
-                32,
-            ),  # tokens: with XLA each of text_tower.length_groups runs at one, or at max_length
-            export=True,  # after the last step; run_export.py does it at any time
-        )
-    )
-
-
-def _data() -> ConfigDict:
-    """Fields of the training data."""
-    return ConfigDict(
-        dict(
-            source="records",  # "records" (TFRecords in `directory`), "emoji" or "shapes" (built on first use)
-            directory="",
-            download_directory="data/emoji_packages",  # where the emoji benchmark's packages are cached
-            emoji_languages="core",  # "core": the benchmark's 25; "all": every locale that names half the emoji
-            emoji_held_out_names=False,  # without a fifth of the test's names in training, except in nine languages
-            format="mural",  # or "img2dataset" (keys jpg, txt); see docs/data.md
-            sources=ConfigDict(),  # {name: {directory, weight, format}} to train on instead of `directory`, which then
-            # is where evaluation reads and vocabularies are kept; see docs/data.md
-            read="share",  # of several input pipelines (hosts, workers) each reads its share of the files; or "all"
-            image_text_languages=(),  # training captions in these only; empty: all
-            text_pairs="files",  # or "co_captions": two captions of one image, the fine-tuning ablation of [MURAL A.1];
-            # "co_captions_across_languages": two of different languages, drawn again in every epoch, for LP of [MULE]
-            text_text_languages=(),  # text pairs whose second language is among these; empty: all
-            language_temperature=1.0,  # language l is drawn in proportion to count^(1/temperature)
-            default_language="en",  # of records that name none (img2dataset)
-            shuffle_buffer=10_000,  # items shuffled together, up to twice as many in memory; 0: only files are shuffled
-            max_skipped_fraction=0.05,  # of an epoch's records; above it the run stops
-        )
-    )
-
-
-def _augmentation() -> ConfigDict:
-    """Fields of what is done to training images."""
-    return ConfigDict(
-        dict(
-            flip=True,  # left-right, probability 1/2
-            shift=0.0,  # of the side, drawn from [-shift, shift]; added to the random crop
-            zoom=0.0,  # scale drawn from [1 - zoom, 1 + zoom]
-            stretch=0.0,  # aspect drawn from [1 - stretch, 1 + stretch]
-            rotation=0.0,  # degrees, drawn from [-rotation, rotation]
-            color=0.0,  # strength 0..1 of brightness, contrast and saturation changes
-            hue=0.0,  # degrees, drawn from [-hue, hue]
-            greyscale=0.0,  # probability
-            erase=0.0,  # probability of covering one rectangle
-            crop_area=(1.0, 1.0),  # Globetrotter's views: share of the picture that a random crop keeps
-            blur=0.0,  # Globetrotter's views: largest standard deviation of a Gaussian, pixels
-        )
-    )
-
-
-def _evaluation() -> ConfigDict:
-    """Fields of the evaluation after training."""
-    return ConfigDict(
-        dict(
-            split="test",  # of the evaluation at the end of training; choices are made on "dev"
-            batch_size=128,
-            source_data="",  # fine-tuning: a data set whose dev has the source's other languages; "": its own, if here
-            groups=ConfigDict(
-                {
-                    "well-resourced": ("en", "de", "fr", "cs", "ja", "zh", "ru", "pl", "tr"),  # [MURAL A.3]
-                    "under-resourced": ("tg", "uz", "ga", "be", "mg", "ceb", "ht", "war"),  # [MURAL A.3]
-                }
-            ),
+            model="mural",  # a file of models/; "mural": both tasks, "align": image-text alone; or package.module:Class
+            method={},  # the fields that are the method's own, in its file; `models.mount` sets both
+            seed=0,
+            embedding_size=512,
+            other_method=False,  # fine-tuning goes on as `model`, not as the source's; parts that it lacks are new
+            shared_head=False,  # MURAL, ETCL, Globetrotter: one text head for images and texts alike
+            image_tower=_IMAGE_TOWER,
+            text_tower=_TEXT_TOWER,
+            vocabulary=_VOCABULARY,
+            loss=_LOSS,
+            optimizer=_OPTIMIZER,
+            train=_TRAIN,
+            data=_DATA,
+            augmentation=_AUGMENTATION,
+            evaluation=_EVALUATION,
         )
     )
 

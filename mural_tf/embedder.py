@@ -18,11 +18,11 @@ import numpy.typing as npt
 import PIL.Image
 import tensorflow as tf
 from ml_collections import ConfigDict
-from tqdm import tqdm
 
 from mural_tf.data import pictures
 from mural_tf.encoders.towers import has_images, takes_features
 from mural_tf.errors import UserError
+from mural_tf.progress import tqdm
 from mural_tf.text import takes_languages
 
 if TYPE_CHECKING:

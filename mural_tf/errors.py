@@ -11,6 +11,12 @@ class UserError(ValueError):
     """
 
 
+def brief(value: object, most: int = 60) -> str:
+    """Returns a value as messages show it: its beginning, where it is long."""
+    text = repr(value)
+    return text if len(text) <= most else f"{text[:most]}…"
+
+
 def install_extra(name: str) -> str:
     """Returns the command that installs an extra of this package, which lies in no package index."""
     return f"pip install -e '.[{name}]' in a checkout of this package"

@@ -14,6 +14,7 @@ from mural_tf.encoders.saved_models import load_saved_model
 from mural_tf.errors import UserError
 from mural_tf.export.versions import description, newest_version
 from mural_tf.files import read_json
+from mural_tf.progress import tell
 from mural_tf.remote_folders import local_copy, shown
 from mural_tf.trust import trusting
 
@@ -40,6 +41,7 @@ def load(path: str | os.PathLike[str], checkpoint: str = "result", trust: bool =
     path = local_copy(path)
     if not path.is_dir():
         raise UserError(f"The model folder {path} does not exist; give a workdir or an export.")
+    tell(f"Loading {shown(path)} …")
     if (path / "text_preprocessor").is_dir():
         return _load_hub_modules(path)
     if (path / "image_encoder").is_dir() and (path / "text_encoder").is_dir():

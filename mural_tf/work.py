@@ -32,10 +32,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent import futures
 from typing import Any, NamedTuple
 
-from tqdm import tqdm
-
 from mural_tf.errors import UserError, install_extra
 from mural_tf.files import remove_tree, storage_errors, write_whole
+from mural_tf.progress import tqdm
 
 BUCKETS = 1024  # files, in each worker, of what waits for the next step: about one for each key of a large conversion
 POLL = 0.2  # seconds between two looks at what is finished

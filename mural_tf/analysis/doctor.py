@@ -1,6 +1,6 @@
 """What is wrong with the languages that a model knows badly, and which cheap step would help.
 
-    python -m mural_tf analyse doctor --model=WORKDIR --data=DATA
+    python -m mural_tf analyse doctor --model=WORKDIR --data_dir=DATA
 
 For each language of a split: how its texts are divided into pieces, how far they lie from their translations in the
 pivot language, how well images are found, and how many texts training had. `diagnose` names the first of these that

@@ -1,12 +1,12 @@
 """The commands of `python -m mural_tf`: each is a function that takes what its flags say and calls the library.
 
 A docstring is the command's help, its first line the line in the list of commands. The functions import what they need
-themselves, so that `--help` stays fast. Where flags depend on more than their defaults, the function defines them and
-returns the one that takes the other arguments.
+themselves, so that `--help` stays fast.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pathlib
 import sys
@@ -14,8 +14,9 @@ import sys
 from absl import flags
 
 from mural_tf import cli
-from mural_tf.cli import Command, handle, here, place
+from mural_tf.cli import handle, here, place
 from mural_tf.errors import UserError
+from mural_tf.progress import tell
 from mural_tf.remote_folders import remove_copies
 
 PROGRAM = "python -m mural_tf"
@@ -74,13 +75,13 @@ def finetune(config, dry_run, tpu_type, trust, **training):
         from mural_tf.runs.dry_run import dry_run as print_forecast
         from mural_tf.runs.finetune import starting_point
 
-        resolved, _ = starting_point(config, source)
+        resolved, _ = starting_point(config, source, cli.given_fields())
         print_forecast(resolved, tpu_type or "here", restored=True)
         return
     cli.need(workdir=training["workdir"])
     from mural_tf.runs.finetune import finetune
 
-    finetune(config, source, **training)
+    finetune(config, source, **training, given=cli.given_fields())
 
 
 def _is_dry(dry_run: bool, tpu_type: str) -> bool:
@@ -456,20 +457,20 @@ def analyse_errors(model, other, trust, **flag):
 
 @cli.command(
     model=MODEL,
-    data=(None, "Folder of TFRecords, with what the model was trained on.", place),
+    data_dir=(None, "Folder of TFRecords, with what the model was trained on.", place),
     split=SPLIT,
     languages=([], "Languages, for example am,sw. Default: all."),
     pivot=("", "Language to compare with. Default: the one with most training captions."),
     trust=cli.define_trust,
 )
-def analyse_doctor(data, trust, **flag):
+def analyse_doctor(trust, **flag):
     """Says which languages a model knows badly, why, and what would help.
 
-    python -m mural_tf analyse doctor --model=WORKDIR_OR_EXPORT --data=DATA
+    python -m mural_tf analyse doctor --model=WORKDIR_OR_EXPORT --data_dir=DATA
     """
     from mural_tf.analysis.doctor import check
 
-    print(check(data_dir=data, **flag))
+    print(check(**flag))
 
 
 @cli.command(
@@ -503,7 +504,37 @@ def import_weights(kinds, model, trust, **flag):
     import_into_workdir(kinds[0] if kinds else "", method=model, **flag)
 
 
-def convert():
+def _define_filters():
+    from mural_tf.ingest.source import FILTERS, Filters
+
+    what = "Filter, see --filters and docs/data.md; 0 is none."
+    cli.define(**{field.name: (field.default, what) for field in dataclasses.fields(Filters)})
+    return flags.DEFINE_enum("filters", "none", [*FILTERS], "A set of filters; other flags change single ones.")
+
+
+@cli.command(
+    positional=True,
+    list=(False, "Print the kinds of sources and their options."),
+    output=("", "Folder for the data set; it appears when the conversion is complete.", place),
+    restart=(False, "Start again instead of continuing an unfinished conversion."),
+    filters=_define_filters,
+    evaluation_images=((), "File, folder, pattern: leave out images that look like these.", place),
+    exclude_texts=((), "Text file, pattern: leave out pairs that hold one of its lines.", place),
+    translations=((), "Translations of English captions, added to these as captions.", place),
+    translation_languages=([], "Languages to take from --translations; empty: all."),
+    workers=(2, "Processes that convert; 0 converts in this one."),
+    drop_duplicates=(
+        "", "Keep the first only of equal texts, images, both, or pairs of both.", ["", "text", "image", "both", "pair"]
+    ),
+    shuffle=(False, "Mix the sources over the shards by a hash, and the records within each."),
+    max_skipped_fraction=(0.01, "Stop when a larger share of captions and pairs is unusable."),
+    hash_distance=(4, "Bits of 64 by which perceptual hashes of one picture may differ."),
+    image_size=(0, "Shrink images whose shorter side is longer than this; 0 copies them."),
+    shard_megabytes=(64, "Size of a TFRecord file, about.", 0),
+    beam=("", "Flags of Apache Beam, to work elsewhere: '--runner=DataflowRunner --project=…'."),
+    dry_run=(False, "Print what would be done, and do nothing."),
+)
+def convert(sources, list, output, restart, filters, dry_run, **values):
     """Converts published training data to the project's TFRecords.
 
     python -m mural_tf convert SOURCE … --output=data/mine [--workers=8] [--filters=etcl] …
@@ -511,65 +542,25 @@ def convert():
     A SOURCE is KIND:PATH[,OPTION=VALUE…]; --list prints the kinds and their options. Several sources become one data
     set. A conversion that stopped goes on when the same command is run again. See docs/data.md.
     """
-    import dataclasses
+    from mural_tf.data.dataset_folder import describe
+    from mural_tf.ingest.convert import KINDS, convert, describe_plan
+    from mural_tf.ingest.source import FILTERS, Settings, describe_kinds, parse_source
 
-    from mural_tf.ingest.source import DUPLICATES, FILTERS, Filters, Settings
-
-    flag = cli.define(
-        list=(False, "Print the kinds of sources and their options."),
-        output=("", "Folder for the data set; it appears when the conversion is complete.", place),
-        restart=(False, "Start again instead of continuing an unfinished conversion."),
-        filters=("none", "A set of filters; other flags change single ones.", [*FILTERS]),
-    )
-    explanation = "Filter, see --filters and docs/data.md; 0 is none."
-    kinds = {"int": int, "float": float}
-    filters = cli.define(
-        **{field.name: (kinds[field.type](field.default), explanation) for field in dataclasses.fields(Filters)}
-    )
-    lists = cli.define(
-        evaluation_images=((), "File, folder, pattern: leave out images that look like these.", place),
-        exclude_texts=((), "Text file, pattern: leave out pairs that hold one of its lines.", place),
-        translations=((), "Translations of English captions, added to these as captions.", place),
-        translation_languages=([], "Languages to take from --translations; empty: all."),
-    )
-    numbers = cli.define(
-        workers=(2, "Processes that convert; 0 converts in this one."),
-        drop_duplicates=("", "Keep the first only of equal texts, images, both, or pairs of both.", [*DUPLICATES]),
-        shuffle=(False, "Mix the sources over the shards by a hash, and the records within each."),
-        max_skipped_fraction=(0.01, "Stop when a larger share of captions and pairs is unusable."),
-        hash_distance=(4, "Bits of 64 by which perceptual hashes of one picture may differ."),
-        image_size=(0, "Shrink images whose shorter side is longer than this; 0 copies them."),
-        shard_megabytes=(64, "Size of a TFRecord file, about.", 0),
-        beam=("", "Flags of Apache Beam, to work elsewhere: '--runner=DataflowRunner --project=…'."),
-    )
-    dry_run = cli.define(dry_run=(False, "Print what would be done, and do nothing."))
-
-    def settings() -> Settings:
-        given = {name: value for name, value in filters.items() if flags.FLAGS[name].present}
-        return Settings(
-            filters=dataclasses.replace(FILTERS[flag["filters"]], **given),
-            **{name: tuple(values) for name, values in lists.items()},
-            **numbers,
-        )
-
-    def main(sources: list[str]) -> None:
-        from mural_tf.data.dataset_folder import describe
-        from mural_tf.ingest.convert import KINDS, convert, describe_plan
-        from mural_tf.ingest.source import describe_kinds, parse_source
-
-        if flag["list"]:
-            print(describe_kinds(KINDS))
-            return
-        if not sources:
-            raise UserError("No source given: expected KIND:PATH[,OPTION=VALUE…]; --list prints the kinds.")
-        cli.need(output=flag["output"])
-        parsed = [parse_source(text, KINDS) for text in sources]
-        if dry_run["dry_run"]:
-            print(describe_plan(parsed, flag["output"], settings()))
-            return
-        print(describe(convert(parsed, flag["output"], settings(), flag["restart"])))
-
-    return main
+    if list:
+        print(describe_kinds(KINDS))
+        return
+    if not sources:
+        raise UserError("No source given: expected KIND:PATH[,OPTION=VALUE…]; --list prints the kinds.")
+    cli.need(output=output)
+    single = [flags.FLAGS[field.name] for field in dataclasses.fields(FILTERS[filters])]
+    chosen = dataclasses.replace(FILTERS[filters], **{flag.name: flag.value for flag in single if flag.present})
+    lists = ("evaluation_images", "exclude_texts", "translations", "translation_languages")
+    settings = Settings(filters=chosen, **{**values, **{name: tuple(values[name]) for name in lists}})
+    parsed = [parse_source(text, KINDS) for text in sources]
+    if dry_run:
+        print(describe_plan(parsed, output, settings))
+    else:
+        print(describe(convert(parsed, output, settings, restart)))
 
 
 @cli.command(
@@ -729,6 +720,7 @@ def xla_check(config, batch, vocabulary_size, compile):
     """
     from mural_tf.training.tpu_check import check
 
+    tell("Building the model and tracing its step …")
     check(config, vocabulary_size or config.vocabulary.size, batch, compile)
 
 
@@ -747,7 +739,7 @@ COMMANDS = {
     "analyse errors": analyse_errors,
     "analyse doctor": analyse_doctor,
     "import": import_weights,
-    "convert": Command(convert, positional=True),
+    "convert": convert,
     "vocabulary": vocabulary,
     "count": count,
     "features": features,

@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 
 from ml_collections import ConfigDict
 
+from mural_tf.cli import given_fields
 from mural_tf.config import load_config
 from mural_tf.data.dataset_folder import DESCRIPTION, describe
 from mural_tf.errors import UserError
@@ -234,7 +235,7 @@ def _train(source: str, config: ConfigDict, workdir: pathlib.Path) -> bool:
     if source == NOTHING:
         pretrain(config, workdir)
     else:
-        finetune(config, source, workdir)
+        finetune(config, source, workdir, given=given_fields())
     return is_finished(workdir)
 
 

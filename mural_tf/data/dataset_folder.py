@@ -7,7 +7,7 @@ import json
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 
-from mural_tf.errors import UserError
+from mural_tf.errors import UserError, brief
 from mural_tf.files import as_path, exclusive_lock, json_field, read_json, storage_errors, whole_folder
 
 DESCRIPTION = "dataset.json"
@@ -48,11 +48,13 @@ def is_built(output: pathlib.Path, identity: dict, name: str = DESCRIPTION, what
         raise UserError(f"{output} is damaged: {error} Remove it and build again.") from None
     found = {key: found.get(key) for key in identity}
     different = [
-        f"{key} {found[key]!r} instead of {identity[key]!r}" for key in identity if found[key] != identity[key]
+        f"{key} {brief(found[key])} instead of {brief(identity[key])}"
+        for key in identity
+        if found[key] != identity[key]
     ]
     if different:
         raise UserError(
-            f"{output} holds another {what}, with {'; '.join(different)}: choose another folder or remove it first."
+            f"{output} holds another {what}, with {different[0]}: choose another folder or remove it first."
         )
     return True
 

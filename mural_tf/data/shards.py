@@ -12,12 +12,11 @@ import json
 import pathlib
 from collections.abc import Iterator, Sequence
 
-from tqdm import tqdm
-
 from mural_tf.data.dataset_folder import is_built
 from mural_tf.data.skipped import Tally
 from mural_tf.errors import UserError
 from mural_tf.files import exclusive_lock, publish, remove_partial, remove_tree, storage_errors, write_whole
+from mural_tf.progress import tqdm
 
 PLAN = "plan.json"
 

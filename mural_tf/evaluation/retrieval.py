@@ -19,7 +19,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 
 import numpy as np
 from ml_collections import ConfigDict
-from tqdm import tqdm
 
 from mural_tf.config import base_config
 from mural_tf.data import records
@@ -28,6 +27,7 @@ from mural_tf.errors import UserError
 from mural_tf.evaluation.protocol import default_protocol
 from mural_tf.files import as_path, json_field, read_json
 from mural_tf.metrics import ranking
+from mural_tf.progress import tqdm
 from mural_tf.text_files import clean, read_lines
 
 LONG_LIST = 5000  # encoding at least as many texts shows progress

@@ -172,14 +172,17 @@ def text_preprocessor_module(tokenizer: WordPieceTokenizer | WordTokenizer) -> t
     pack = pack_segments if pairs else _pack_words
     pack = functools.partial(pack, tokenizer.vocabulary if pairs else tokenizer)
     length = tf.TensorSpec([], tf.int32, name="seq_length")
-    segments = [
-        [tf.RaggedTensorSpec([None] * (ragged_rank + 1), tf.int32, ragged_rank)] * count
-        for ragged_rank in (1, 2)
-        for count in ((1, 2) if pairs else (1,))
-    ]
-    bert_pack_inputs = tf.function(pack, autograph=False)
-    for specs in segments:
-        bert_pack_inputs.get_concrete_function(specs, seq_length=length)
+    pieces, words = (tf.RaggedTensorSpec([None] * (rank + 1), tf.int32, rank) for rank in (1, 2))
+    traced = {count: traced_once(pack, [pieces] * count, length) for count in ((1, 2) if pairs else (1,))}
+
+    @functools.partial(tf.function, autograph=False)
+    def bert_pack_inputs(inputs, seq_length):
+        segments = [segment.merge_dims(1, 2) if segment.ragged_rank == 2 else segment for segment in inputs]
+        return traced[len(segments)](segments, seq_length)
+
+    for count in traced:
+        for spec in (pieces, words):
+            bert_pack_inputs.get_concrete_function([spec] * count, seq_length=length)
 
     module = tf.train.Checkpoint(tokenizer=tokenizer)
     module.variables, module.trainable_variables, module.regularization_losses = [], [], []
@@ -189,14 +192,13 @@ def text_preprocessor_module(tokenizer: WordPieceTokenizer | WordTokenizer) -> t
 
 def _pack_words(tokenizer: WordTokenizer, inputs: list[tf.RaggedTensor], seq_length: tf.Tensor) -> dict:
     (words,) = inputs
-    return tokenizer.pack(words.merge_dims(1, 2) if words.ragged_rank == 2 else words, seq_length)
+    return tokenizer.pack(words, seq_length)
 
 
 def pack_segments(vocabulary: Sequence[str], inputs: list[tf.RaggedTensor], seq_length: tf.Tensor) -> dict:
-    """See `text_preprocessor_module`. `inputs`: int32 [B, (pieces)] or [B, (words), (pieces)]."""
+    """See `text_preprocessor_module`. `inputs`: int32 [B, (pieces)] each."""
     pad, start, end = (vocabulary.index(piece) for piece in ("[PAD]", "[CLS]", "[SEP]"))
-    segments = [segment.merge_dims(1, 2) if segment.ragged_rank == 2 else segment for segment in inputs]
-    trimmed = tf_text.RoundRobinTrimmer(seq_length - len(segments) - 1).trim(segments)
+    trimmed = tf_text.RoundRobinTrimmer(seq_length - len(inputs) - 1).trim(inputs)
     word_ids, type_ids = tf_text.combine_segments(trimmed, start, end)  # int32 [B, (T)] each
     shape = tf.stack([-1, seq_length])
     return {

@@ -26,7 +26,7 @@ import contextlib
 import json
 import pathlib
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import tensorflow as tf
 from absl import logging
@@ -53,7 +53,8 @@ from mural_tf.files import PARTIAL, as_path, exclusive_lock, scratch_folder, who
 from mural_tf.models import build_model
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.paths import RemotePath
-from mural_tf.remote_folders import local_copy
+from mural_tf.progress import tell
+from mural_tf.remote_folders import local_copy, shown
 from mural_tf.text import build_tokenizer
 from mural_tf.text.vocabulary_file import digest
 from mural_tf.text.word_pieces import WordPieceTokenizer
@@ -83,7 +84,7 @@ def in_precision(
     copy = build_model(config, vocabulary_size)
     targets = copy.weights_by_part()
     for name, part in model.weights_by_part().items():
-        for variable, value in zip(_variables(targets[name]), _variables(part)):
+        for variable, value in zip(variables_of(targets[name]), variables_of(part)):
             variable.assign(value)
     return copy
 
@@ -93,7 +94,8 @@ def computes_in_bfloat16(tower: keras.Model) -> bool:
     return any(layer.compute_dtype == "bfloat16" for layer in tower.layers)
 
 
-def _variables(part: tf.Module | tf.Variable) -> list[tf.Variable]:
+def variables_of(part: tf.Module | tf.Variable) -> list[tf.Variable]:
+    """Returns the variables of one of `weights_by_part`."""
     return list(part.variables) if hasattr(part, "variables") else [part]
 
 
@@ -135,7 +137,7 @@ def export_model(
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
         lock = exclusive_lock(directory.parent / f".{directory.name}.lock", busy)
-        with lock, _quiet():
+        with lock:
             if version:
                 return _add(model, tokenizer, config, directory, (metrics, evaluations), version)
             with whole_folder(directory, MODEL_CARD) as partial:
@@ -145,17 +147,6 @@ def export_model(
     except (tf.errors.ResourceExhaustedError, tf.errors.PermissionDeniedError, tf.errors.UnknownError) as error:
         raise UserError(f"Cannot write the export {directory}: {error.message}") from None
     return directory
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Silences TensorFlow's notes about renamed captures and fingerprint files, ten lines an export."""
-    before = logging.get_verbosity()
-    logging.set_verbosity(min(before, logging.WARNING))
-    try:
-        yield
-    finally:
-        logging.set_verbosity(before)
 
 
 def _check_free(directory: pathlib.Path | RemotePath, overwrite: bool, version: str) -> None:
@@ -172,7 +163,10 @@ def _check_free(directory: pathlib.Path | RemotePath, overwrite: bool, version: 
     elif has_versions:
         raise UserError(f"{directory} holds versions: add one with --version=auto, or name another folder.")
     elif not overwrite:
-        raise UserError(f"{directory} holds an export already: name another folder, or replace it with --overwrite.")
+        raise UserError(
+            f"{directory} holds an export already: add a version to it with --version=auto, name another folder, or "
+            "replace it with --overwrite."
+        )
 
 
 def _add(model, tokenizer, config, directory: pathlib.Path | RemotePath, evaluated, version: str):
@@ -202,11 +196,13 @@ def _write(model, tokenizer, config: ConfigDict, directory: pathlib.Path, evalua
         (IMAGE_ENCODER, signatures.image_encoder(model, config)),
         (TEXT_ENCODER, signatures.text_encoder(model, tokenizer)),
     ):
+        tell(f"Saving {name} …")
         folder = directory / name / version
         save_for_inference(module, folder, functions)
         write_warmup_requests(folder, name)
         _check_operations(folder)
         seal_graph(folder)
+    tell("Saving the modules for TF-Hub …")
     save_hub_modules(model, tokenizer, config, described)
     write_serving_files(directory / "serving")
     card = {"version": int(version), **describe_model(model, config, *evaluated)}
@@ -258,6 +254,9 @@ def export_workdir(
     directory = as_path(directory if str(directory) else as_path(workdir) / "export")
     _check_free(directory, overwrite, version)
     workdir = local_copy(workdir)
+    if (workdir / TEXT_ENCODER).is_dir():
+        raise UserError(f"{workdir} is an export already: name the workdir that it was made of.")
+    tell(f"Loading {shown(workdir)} …")
     model, tokenizer, config, step = load_trained(workdir, checkpoint)
     evaluated = evaluations_of(workdir, step, exactly=checkpoint == "best")
     return export_model(model, tokenizer, config, directory, *evaluated, overwrite, precision, version)

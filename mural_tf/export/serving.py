@@ -3,8 +3,6 @@
 models.config              both encoders, for --model_config_file
 batching_parameters.txt    for --batching_parameters_file
 <encoder>_request.json     the body of a REST request in row form, for `curl --data @…`
-<encoder>_columns.json     the same in columnar form
-<encoder>_request.pb       the same as a serialised gRPC `PredictRequest`
 rest_client.py             compares an image with texts, without dependencies
 grpc_client.py             the same over gRPC
 
@@ -93,13 +91,9 @@ def write_serving_files(directory: str | pathlib.Path) -> None:
     (directory / "batching_parameters.txt").write_text(BATCHING_PARAMETERS, encoding="utf-8")
     for model in ENCODERS:
         ((name, values),) = example_inputs(model).items()
-        encoded = [json_value(value) for value in values]
-        rows = {"signature_name": SIGNATURE, "instances": [{name: value} for value in encoded]}
-        columns = {"signature_name": SIGNATURE, "inputs": {name: encoded}}
-        for suffix, body in (("request", rows), ("columns", columns)):
-            text = json.dumps(body, indent=1, ensure_ascii=False)
-            (directory / f"{model}_{suffix}.json").write_text(text + "\n", encoding="utf-8")
-        (directory / f"{model}_request.pb").write_bytes(predict_request(model, {name: values}).SerializeToString())
+        body = {"signature_name": SIGNATURE, "instances": [{name: json_value(value)} for value in values]}
+        text = json.dumps(body, indent=1, ensure_ascii=False)
+        (directory / f"{model}_request.json").write_text(text + "\n", encoding="utf-8")
     for client in CLIENTS:
         shutil.copyfile(pathlib.Path(__file__).parent / "clients" / client, directory / client)
 

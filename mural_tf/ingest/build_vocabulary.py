@@ -19,14 +19,13 @@ import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from tqdm import tqdm
-
 from mural_tf.data.skipped import Tally
 from mural_tf.errors import UserError
 from mural_tf.files import as_path, remove_tree, write_whole
 from mural_tf.hashes import text_hash
 from mural_tf.ingest.convert import in_order
 from mural_tf.ingest.source import PAIR, Reading, Settings, Source
+from mural_tf.progress import tqdm
 from mural_tf.text_files import Unit
 from mural_tf.work import Stage, Step
 

@@ -22,7 +22,6 @@ from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
 import google_crc32c
-from tqdm import tqdm
 
 from mural_tf.data import shards
 from mural_tf.data.dataset_folder import DESCRIPTION, counts_of
@@ -42,6 +41,7 @@ from mural_tf.ingest.sources.own_records import OwnRecords
 from mural_tf.ingest.sources.translations import GoogleTranslations, Lines, Opus, Opus100, PairsTsv, Tatoeba, Tmx
 from mural_tf.ingest.sources.web_captions import CaptionsTsv, Cc3m, Cc12m, Coyo, Laion, Uc2
 from mural_tf.ingest.sources.wit import Wit
+from mural_tf.progress import tqdm
 from mural_tf.text_files import Unit
 from mural_tf.work import Stage, Step
 

@@ -15,13 +15,13 @@ import pathlib
 from collections.abc import Iterator
 
 import google_crc32c
-from tqdm import tqdm
 
 from mural_tf.data import tfrecord
 from mural_tf.data.record_format import IMAGE_TEXT, TEXT_PAIRS, ImageTextRecord, UnusableRecord, parse_record
 from mural_tf.data.skipped import CountsByKind
 from mural_tf.errors import UserError
 from mural_tf.files import as_path, open_path, read_json, remove_tree, write_whole
+from mural_tf.progress import tqdm
 from mural_tf.work import Engine, Stage, Step
 
 AT_ONCE = 1 << 20  # bytes

@@ -18,13 +18,13 @@ import pathlib
 from collections.abc import Callable, Iterator
 
 import numpy as np
-from tqdm import tqdm
 
 from mural_tf.data import tfrecord
 from mural_tf.data.dataset_folder import DESCRIPTION, build_folder
 from mural_tf.data.skipped import NOT_AN_EXAMPLE, UNREADABLE_IMAGE, CountsByKind, check_fraction
 from mural_tf.errors import UserError
 from mural_tf.files import as_path, copy_file, open_path
+from mural_tf.progress import tqdm
 from mural_tf.remote_folders import local_copy
 
 KEPT = ("language_groups", "license", "packages")  # of the description of the data set that was read

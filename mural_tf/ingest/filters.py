@@ -17,7 +17,6 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 import PIL.Image
-from tqdm import tqdm
 
 from mural_tf.data.pictures import ENDINGS, BadImage, encode_jpeg, open_image, orientation, read_file, turned, upright
 from mural_tf.data.skipped import Tally
@@ -26,6 +25,7 @@ from mural_tf.files import read_array, save_array
 from mural_tf.hashes import contains_text, text_hash
 from mural_tf.ingest.source import Captioned, Pair, Reading, Settings, find_files
 from mural_tf.ingest.translated_captions import add_translations
+from mural_tf.progress import tqdm
 from mural_tf.text_files import clean, read_lines
 
 # Image files: checked without decoding, copied where the record format allows it.

@@ -154,9 +154,8 @@ def build_word_by_word(
 
 
 def _write(folder: pathlib.Path, data_dir: pathlib.Path, settings: dict) -> dict:
-    from tqdm import tqdm
-
     from mural_tf.data import records
+    from mural_tf.progress import tqdm
 
     pivot, size = settings["pivot"], settings["max_pairs"]
     texts, pairs = Sample(settings["max_texts"]), collections.defaultdict(lambda: Sample(size))

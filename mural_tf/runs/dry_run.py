@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 
 from ml_collections import ConfigDict
 
+from mural_tf.progress import tell
 from mural_tf.training.cost import ASSUMED, FREE, HERE, Forecast, forecast
 
 BUSY = 2.5  # load for each processor, above what this program makes by itself
@@ -20,6 +21,7 @@ BUSY = 2.5  # load for each processor, above what this program makes by itself
 
 def dry_run(config: ConfigDict, tpu_type: str = HERE, restored: bool = False) -> None:
     """Prints the forecast of a run; arguments and errors are those of `forecast`."""
+    tell("Building the model …")
     print(describe(forecast(config, tpu_type, restored)), flush=True)
 
 

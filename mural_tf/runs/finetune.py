@@ -8,8 +8,9 @@
 from __future__ import annotations
 
 import functools
+import os
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import tensorflow as tf
 from ml_collections import ConfigDict
@@ -32,6 +33,7 @@ from mural_tf.trust import check_class, check_handles
 # first ones where the configuration leaves them at their defaults.
 INHERITED = ("drop_connect_rate", "batch_norm_momentum", "dropout", "precision")
 TOWER_SETTINGS = (*INHERITED, "frozen", "frozen_words")
+SOURCES_OWN = ("image_tower.", "text_tower.", "vocabulary.", "embedding_size", "shared_head", "model")
 
 
 def finetune(
@@ -41,6 +43,7 @@ def finetune(
     tpu: str = "",
     debug_nans: bool = False,
     profile: str = "",
+    given: Collection[str] = (),
 ) -> None:
     """Fine-tunes from `source`, or goes on where the same command stopped; then as `pretrain`.
 
@@ -49,11 +52,14 @@ def finetune(
       source: a workdir, an export, its `hub` folder, or a TF-Hub handle or folder of a text encoder.
       workdir: of the new run.
       tpu, debug_nans, profile: as `pretrain` takes them.
+      given: the fields that the user named, "optimizer.name"; others that are defaults are the source's.
 
     Raises:
       UserError: a source that cannot be used, or anything `pretrain` raises it for.
     """
-    config, initialize = starting_point(as_begun(config, workdir), source)
+    if os.path.realpath(source) == os.path.realpath(workdir):
+        raise UserError(f"--workdir={workdir} is the source itself, --from: name a new folder for the tuned model.")
+    config, initialize = starting_point(as_begun(config, workdir), source, given)
     train_and_finish(config, workdir, tpu, debug_nans, profile, initialize)
 
 
@@ -73,23 +79,30 @@ def as_begun(config: ConfigDict, workdir: str | pathlib.Path) -> ConfigDict:
     return config
 
 
-def starting_point(config: ConfigDict, source: str) -> tuple[ConfigDict, Callable[[DualEncoder], None] | None]:
+def starting_point(
+    config: ConfigDict, source: str, given: Collection[str] = ()
+) -> tuple[ConfigDict, Callable[[DualEncoder], None] | None]:
     """Returns the configuration with what is the source's, and what sets a new model's weights.
 
     The latter is `None` where the tower brings them. Arguments and errors are those of `finetune`.
     """
     is_url = source.startswith(("http://", "https://"))
     folder = pathlib.Path(source) if is_url else newest_description(local_copy(source))
+    asked = config
     if (folder / "config.json").exists():
         trained = load_config(folder / "config.json")
-        config = _with_source_settings(_with_source_architecture(config, trained, folder), trained)
+        config = _with_source_architecture(config, trained, folder, given)
+        _check_given(asked, config, given)
+        config = _with_source_settings(config, trained, given)
         restore = _restore_export
         if (folder / "checkpoints").is_dir():
             restore = functools.partial(_restore_workdir, other_method=config.other_method)
         elif config.other_method:
             raise UserError(f"other_method=True starts from a workdir; {source} is an export.")
     elif (folder / "image_encoder/saved_model.pb").exists() and (folder / "text_encoder/saved_model.pb").exists():
-        config = settings_by_data(_with_hub_towers(config, folder), base_config())
+        config = _with_hub_towers(config, folder)
+        _check_given(asked, config, given)
+        config = settings_by_data(config, base_config(), given)
         restore = _restore_hub
     else:
         _check_hub_handle(source, folder)
@@ -98,7 +111,7 @@ def starting_point(config: ConfigDict, source: str) -> tuple[ConfigDict, Callabl
             raise UserError(
                 f"{source} is taken as a TF-Hub text encoder; name its word pieces with --config.vocabulary.file=…."
             )
-        config = settings_by_data(config, base_config())
+        config = settings_by_data(config, base_config(), given)
         restore = None  # the tower brings its weights when it is built
     if config.train.interpolate and (restore is None or config.other_method or method_class(config.model).starts_from):
         print("No mix with the source's weights at the end: the run goes on as another model than the source is.")
@@ -106,21 +119,39 @@ def starting_point(config: ConfigDict, source: str) -> tuple[ConfigDict, Callabl
     return config, None if restore is None else lambda model: restore(model, folder)
 
 
-def _with_source_settings(config: ConfigDict, source: ConfigDict) -> ConfigDict:
+def _check_given(asked: ConfigDict, config: ConfigDict, given: Collection[str]) -> None:
+    """Raises `UserError` for a field that the user named and that is the source's all the same."""
+    for name in sorted(given):
+        if name.startswith(SOURCES_OWN) and _value(asked, name) != _value(config, name):
+            raise UserError(
+                f"--config.{name}={_value(asked, name)}: towers, sizes, vocabulary and method are the source's, here "
+                f"{_value(config, name)}. Leave it out; of a tower {', '.join(TOWER_SETTINGS)} can be given."
+            )
+
+
+def _value(config: ConfigDict, name: str) -> object:
+    for part in name.split("."):
+        config = config[part]
+    return config
+
+
+def _with_source_settings(config: ConfigDict, source: ConfigDict, given: Collection[str]) -> ConfigDict:
     """Augmentation, optimiser and sizes where the configuration leaves them open; where to see what is forgotten."""
-    config.augmentation.update(inherited(config, source, "augmentation", source.augmentation))
+    config.augmentation.update(inherited(config, source, "augmentation", source.augmentation, given))
     own = source.data.directory
     if not config.evaluation.source_data and own != config.data.directory and as_path(own).is_dir():
         config.evaluation.source_data = own
-    return settings_by_data(config, source)
+    return settings_by_data(config, source, given)
 
 
-def _with_source_architecture(config: ConfigDict, source: ConfigDict, folder: pathlib.Path) -> ConfigDict:
+def _with_source_architecture(
+    config: ConfigDict, source: ConfigDict, folder: pathlib.Path, given: Collection[str] = ()
+) -> ConfigDict:
     check_handles(source, folder / "config.json", given=config)
     config = config.copy_and_resolve_references()
     for tower in ("image_tower", "text_tower"):
         kept = {name: config[tower][name] for name in TOWER_SETTINGS if name in config[tower]}
-        kept.update(inherited(config, source, tower, INHERITED))
+        kept.update(inherited(config, source, tower, INHERITED, given))
         config[tower].update(source[tower].to_dict())
         config[tower].update(kept)
     if _goes_on_as(source.model, config, folder / "config.json"):

@@ -9,7 +9,6 @@ import pathlib
 import time
 from collections.abc import Iterator
 
-from absl import logging
 from ml_collections import ConfigDict
 
 from mural_tf.data import records
@@ -80,23 +79,29 @@ class SplitEvaluation:
         name = "emoji" if config.data.source == "emoji" else "retrieval"
         self.name = name if split == config.evaluation.split else f"{name}_{split}"  # one metrics.jsonl holds both
         self.model, self.split = measured.at, split
-        self._measured, self._config = measured, config
+        self._measured, self._config, self._said = measured, config, ""
 
     def __call__(self, step: int) -> Evaluation | None:
         """Returns the evaluation, or `None` where the data has no such split: often there is only training data."""
         data = self._config.data.directory
         if not has_images(self._config.image_tower):
-            logging.warning("No evaluation with images: the model has no image tower.")
+            self._say("No evaluation with images: the model has no image tower.")
             return None
         try:
             records.list_files(data, records.IMAGE_TEXT, self.split)
         except UserError as error:
-            logging.warning("No evaluation: %s", error)
+            self._say(f"No evaluation: {error}")
             return None
         embedder = self._measured.embedder(step)
         return measure_retrieval(
             embedder, data, self.split, batch_size=self._config.evaluation.batch_size, name=self.name
         )
+
+    def _say(self, line: str) -> None:
+        """Prints a line, once for all evaluations of a run."""
+        if line != self._said:
+            print(line, flush=True)
+        self._said = line
 
 
 EXPORT = "export"
@@ -131,6 +136,7 @@ def finish(measured: MeasuredModel, config: ConfigDict, workdir: pathlib.Path, e
         with _timed(seconds, "export"):
             export_model(measured.at(step), measured.tokenizer, config, workdir / EXPORT, *evaluated)
     embedder = None if evaluation is None else measured.embedder(step)
+    print("Writing the report …", flush=True)
     with _timed(seconds, "search"):
         searches = {} if embedder is None else find_examples(embedder, config)
     write_report_page(workdir, config, evaluation, embedder, seconds, searches)

@@ -10,12 +10,12 @@ from __future__ import annotations
 import pathlib
 from collections.abc import Iterable
 
-import tensorflow as tf
 from ml_collections import ConfigDict
 
 from mural_tf.backend import keras
 from mural_tf.config import base_config
 from mural_tf.errors import UserError
+from mural_tf.export.saved_model import variables_of
 from mural_tf.models import build_model, mount
 from mural_tf.models.dual_encoder import DualEncoder, trainable_parameters
 from mural_tf.pretrained.importers import SOURCES, configure
@@ -27,6 +27,7 @@ from mural_tf.training.prepare import check_places, find_vocabulary, prepare_dat
 from mural_tf.training.workdir import open_workdir
 from mural_tf.trust import settle_handles
 
+SAVED_AS = {"align": "AlignModel", "bert": "BertModel, or of Google's BERT", "labse": "LaBSE"}
 WORKDIR = "workdir"  # the source that is a workdir of this project
 
 
@@ -86,7 +87,9 @@ def _import(source, weights, workdir: pathlib.Path, config, method, onto) -> Non
 def _build(source: str, weights, config: ConfigDict | None, method: str, onto):
     """Returns the model, its configuration, its word pieces, and the names of its parts that are fresh."""
     if source != WORKDIR:
-        weights = _local(weights)
+        weights = weights if isinstance(weights, keras.Model) else local_copy(weights)
+        if source in SAVED_AS and not any((weights / name).is_file() for name in ("config.json", "bert_config.json")):
+            raise UserError(f"{weights} has no config.json: expected the folder of Hugging Face's {SAVED_AS[source]}.")
     before, pieces = None, []
     if onto:
         before, tokenizer, config, _ = load_trained(local_copy(onto))
@@ -111,26 +114,18 @@ def _build(source: str, weights, config: ConfigDict | None, method: str, onto):
     return model, config, pieces, [name for name in model.weights_by_part() if name not in (*brought, *kept)]
 
 
-def _local(weights):
-    return weights if isinstance(weights, keras.Model) else local_copy(weights)
-
-
 def _copy_parts(before: DualEncoder, model: DualEncoder, brought: Iterable[str], new_text: bool) -> list[str]:
     """Copies the parts that were not brought and fit; the heads of another text tower do not."""
     old, kept = before.weights_by_part(), []
     for name, part in model.weights_by_part().items():
         if name in brought or name not in old or (new_text and name.endswith("_head")):
             continue
-        pairs = list(zip(_variables(part), _variables(old[name])))
+        pairs = list(zip(variables_of(part), variables_of(old[name])))
         if all(new.shape == value.shape for new, value in pairs):
             for new, value in pairs:
                 new.assign(value)
             kept.append(name)
     return kept
-
-
-def _variables(part) -> list[tf.Variable]:
-    return [part] if isinstance(part, tf.Variable) else list(part.variables)
 
 
 def _vocabulary_of_data(config: ConfigDict) -> list[str]:

@@ -130,6 +130,8 @@ def _train_in_workdir(config, workdir, strategy, profile, debug_nans, initialize
         size = f"{config.model} ({trainable_parameters(model):,} parameters)"
         print(describe_devices(strategy), flush=True)
         print(f"Training {size} for {config.train.steps:,} steps in {shown(workdir)}.", flush=True)
+    else:
+        print(f"Training as one of {workers(strategy)} workers: the first one reports.", flush=True)
     measured = MeasuredModel(model, tokenizer, config, workdir, alone=strategy.num_replicas_in_sync == 1)
     evaluation_of = SplitEvaluation if initialize is None else TunedEvaluation
     evaluate = evaluation_of(measured, config, "dev")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import pathlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -27,7 +27,7 @@ from mural_tf.metrics.top_k import top_k
 from mural_tf.pages import is_finite, line_chart
 from mural_tf.remote_folders import shown
 from mural_tf.training.callbacks import duration
-from mural_tf.training.workdir import read_metrics
+from mural_tf.training.workdir import flat, read_metrics
 
 NAME = "report.html"
 IMAGES = 300  # of the split, that the examples are searched among
@@ -236,15 +236,7 @@ def _items(value: object) -> Iterable[tuple[str, object]]:
 
 
 def _settings(workdir: pathlib.Path, config: ConfigDict) -> list[tuple[str, str]]:
-    lines = [(name, json.dumps(value, default=list)) for name, value in _flat(config.to_dict())]
+    lines = [(name, json.dumps(value, default=list)) for name, value in flat(config.to_dict()).items()]
     with contextlib.suppress(UserError):
-        lines += [(name, str(value)) for name, value in _flat(read_json(workdir / "environment.json"))]
+        lines += [(name, str(value)) for name, value in flat(read_json(workdir / "environment.json")).items()]
     return lines
-
-
-def _flat(values: Mapping, prefix: str = "") -> Iterator[tuple[str, object]]:
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value

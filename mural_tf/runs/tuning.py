@@ -14,7 +14,7 @@ import itertools
 import json
 import math
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 
 import numpy as np
 from absl import logging
@@ -28,6 +28,7 @@ from mural_tf.data.streams.pipeline import stream_sources
 from mural_tf.errors import UserError
 from mural_tf.evaluation.report import metrics_row
 from mural_tf.evaluation.retrieval import HELD_OUT, Evaluation, measure_retrieval, read_pool
+from mural_tf.export.saved_model import variables_of
 from mural_tf.files import as_path, open_path, write_whole
 from mural_tf.models import method_class
 from mural_tf.models.dual_encoder import TEXT_PAIRS, DualEncoder
@@ -40,6 +41,7 @@ EPOCHS, EPOCHS_OF_PAIRS = 15, 12  # the latter: of a stage that learns from tran
 STAGE_RATE, STAGE_WIDTH = 4e-3, 128  # that stage's rate for a text tower of this width; falls as its square rises
 FEWEST_STEPS, MOST_STEPS = 60, 40_000  # the latter: [MURAL] §4
 SMALLEST_BATCH, LARGEST_BATCH = 16, 2_048  # the latter: [ETCL]
+FEWEST_CAPTIONS = 32  # below it, and without dev, the source stays: steps on a few pairs only spoil the statistics
 SAMPLED = 20_000  # records that are read to estimate how many there are
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the tuned weights in a mix
 TUNED, OTHERS = "tuned", "others"
@@ -49,22 +51,23 @@ MIXES = "mixes.json"
 # Settings.
 
 
-def settings_by_data(config: ConfigDict, source: ConfigDict) -> ConfigDict:
+def settings_by_data(config: ConfigDict, source: ConfigDict, given: Collection[str] = ()) -> ConfigDict:
     """Returns the configuration with values in place of its zeros, and says in a line what they are.
 
     Args:
-      config: with 0 for `train.steps`, `train.image_text_batch`, `train.text_text_batch` or `optimizer.learning_rate`,
-        which then brings the source's optimiser, but for what departs from the defaults.
-      source: the configuration of the model that the run starts from.
+      config: with 0 for `train.steps`, `train.image_text_batch`, `train.text_text_batch` or `optimizer.learning_rate`.
+      source: the configuration of the model that the run starts from. Its optimiser takes the place of defaults.
+      given: fields, "optimizer.name", whose value in `config` stays, even if it is the default.
 
     Raises `UserError` where there are no captions to train on.
     """
-    train, optimizer = config.train, config.optimizer
-    zeros = 0 in (train.steps, train.image_text_batch, train.text_text_batch, optimizer.learning_rate)
-    if not zeros:
-        return config
     config = config.copy_and_resolve_references()
     train = config.train
+    zeros = 0 in (train.steps, train.image_text_batch, train.text_text_batch, config.optimizer.learning_rate)
+    _set_optimizer(config, source, given)
+    if not zeros:
+        print(f"Optimiser: {_described_optimizer(config)}.", flush=True)
+        return config
     if method_class(config.model).sized_by == TEXT_PAIRS:
         what, epochs, counts = "translation pairs", EPOCHS_OF_PAIRS, pair_counts(config.data)
         # Many small steps teach more than few large ones of the same texts; captions only keep what they have.
@@ -80,26 +83,32 @@ def settings_by_data(config: ConfigDict, source: ConfigDict) -> ConfigDict:
         train.log_every = min(train.log_every, max(train.steps // 20, 1))
         train.evaluate_every = train.evaluate_every or max(train.steps // 5, 1)
         train.checkpoint_every = min(train.checkpoint_every, max(train.steps // 5, 1))
-    if not optimizer.learning_rate:
-        _set_rate(config, source)
     print(
         f"{total:,} {what} in {len(counts)} language{'s' * (len(counts) != 1)}: {train.steps:,} steps of {batch:,} "
-        f"pairs, {config.optimizer.name} at {config.optimizer.learning_rate:.2g}.",
+        f"pairs, {_described_optimizer(config)}.",
         flush=True,
     )
     return config
 
 
-def _set_rate(config: ConfigDict, source: ConfigDict) -> None:
+def _set_optimizer(config: ConfigDict, source: ConfigDict, given: Collection[str]) -> None:
+    """A stage has an optimiser of its own; otherwise what is left open is the source's, and rates keep their ratio."""
+    optimizer, rate = config.optimizer, config.optimizer.learning_rate
     if method_class(config.model).sized_by == TEXT_PAIRS:
         width = max(config.text_tower.hidden_size, STAGE_WIDTH)
-        config.optimizer.learning_rate = STAGE_RATE * (STAGE_WIDTH / width) ** 2
+        optimizer.learning_rate = rate or STAGE_RATE * (STAGE_WIDTH / width) ** 2
         return
-    name, own = "text_text_learning_rate", base_config().optimizer
-    factor = RATE if config.optimizer[name] == own[name] else 1.0  # a rate that is given stays
-    config.optimizer.update(inherited(config, source, "optimizer", source.optimizer))
-    config.optimizer.learning_rate = source.optimizer.learning_rate * RATE
-    config.optimizer[name] *= factor
+    rate = rate or source.optimizer.learning_rate * RATE
+    of_texts = "text_text_learning_rate"
+    is_open = optimizer[of_texts] == base_config().optimizer[of_texts] and f"optimizer.{of_texts}" not in given
+    optimizer.update(inherited(config, source, "optimizer", source.optimizer, given))
+    optimizer.learning_rate = rate
+    if is_open and source.optimizer.learning_rate:
+        optimizer[of_texts] *= rate / source.optimizer.learning_rate
+
+
+def _described_optimizer(config: ConfigDict) -> str:
+    return f"{config.optimizer.name} at {config.optimizer.learning_rate:.2g}"
 
 
 def batch_for(captions: int) -> int:
@@ -164,13 +173,15 @@ def _chosen_counts(data: ConfigDict, stream: str, kind: str, wanted, what: str) 
     return chosen
 
 
-def inherited(config: ConfigDict, source: ConfigDict, branch: str, names) -> dict:
-    """Returns {field: value} of a branch: the configuration's where it departs from the default, else the source's."""
-    default = base_config()[branch]
+def inherited(
+    config: ConfigDict, source: ConfigDict, branch: str, names: Iterable[str], given: Collection[str] = ()
+) -> dict:
+    """Returns {field: value} of a branch: the source's where the configuration's is the default and is not `given`."""
+    own, default = config[branch], base_config()[branch]
     return {
-        name: config[branch][name] if config[branch][name] != default[name] else source[branch][name]
+        name: own[name] if own[name] != default[name] or f"{branch}.{name}" in given else source[branch][name]
         for name in names
-        if name in config[branch] and name in source[branch]
+        if name in own and name in source[branch]
     }
 
 
@@ -245,7 +256,7 @@ def mix(
     """Gives the measured model the mix of weights that dev prefers, and keeps it as the run's result.
 
     Prints and writes what each share reached, and measures the source on the split of the result too, as a row of step
-    0. Without a dev split the tuned weights stay.
+    0. Without a dev split the tuned weights stay, unless there are fewer than `FEWEST_CAPTIONS`.
     """
     step, model = config.train.steps, measured.at(config.train.steps)
     variables = _variables(model)
@@ -262,7 +273,7 @@ def mix(
         _assign(variables, source, tuned, share)
         evaluation = evaluate(step)
         if evaluation is None:
-            print("No mix with the source's weights: the data has no dev split to choose by.", flush=True)
+            best = best[0], _without_dev(config)
             break
         best = max(best, (evaluate.score(evaluation), share))
         recalls = {name: evaluation.metrics.get(f"{evaluation.name}/{name}/mean_recall") for name in (TUNED, OTHERS)}
@@ -272,6 +283,20 @@ def mix(
     write_whole(workdir / MIXES, json.dumps({"chosen": best[1], "mixes": rows}, indent=2) + "\n")
     if rows:
         print("\n".join(describe_mixes(rows, best[1])), flush=True)
+
+
+def _without_dev(config: ConfigDict) -> float:
+    """Returns the share of tuned weights where nothing can choose it, and says so: 0 if there was little to learn."""
+    count, reason = sum(caption_counts(config.data).values()), "the data has no dev split to choose by"
+    if count >= FEWEST_CAPTIONS:
+        print(f"No mix with the source's weights: {reason}.", flush=True)
+        return 1.0
+    print(
+        f"The result is the source as it stands: {count:,} captions are too few to learn from, and {reason}. "
+        f"From {FEWEST_CAPTIONS} on, or with --config.train.interpolate=False, the tuned weights stay.",
+        flush=True,
+    )
+    return 0.0
 
 
 def describe_mixes(rows: list[dict], chosen: float) -> list[str]:
@@ -286,8 +311,7 @@ def describe_mixes(rows: list[dict], chosen: float) -> list[str]:
 
 def _variables(model: DualEncoder) -> list:
     """The numbers that a trained model consists of, each variable once."""
-    parts = model.weights_by_part().values()
-    found = (variable for part in parts for variable in (part.variables if hasattr(part, "variables") else [part]))
+    found = (variable for part in model.weights_by_part().values() for variable in variables_of(part))
     return list({variable.ref(): variable for variable in found}.values())
 
 

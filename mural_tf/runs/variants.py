@@ -32,6 +32,7 @@ from mural_tf.evaluation.retrieval import measure_retrieval
 from mural_tf.export.saved_model import in_precision
 from mural_tf.files import as_path, whole_folder
 from mural_tf.models.dual_encoder import DualEncoder
+from mural_tf.progress import tell
 from mural_tf.remote_folders import local_copy
 from mural_tf.text.word_pieces import TOKENS
 from mural_tf.training.checkpoints import load_trained
@@ -69,6 +70,7 @@ def export_variants(
     with whole_folder(as_path(export) / FOLDER, REPORT) as partial:
         report = {}
         for kind in ("float32", *(kind for kind in KINDS[1:] if kind in kinds)):
+            tell(f"Converting to {kind} and measuring …")
             contents = {
                 "image_encoder": convert_image_encoder(model, kind),
                 "text_encoder": convert_text_encoder(model, tokenizer.max_length, kind),
@@ -145,29 +147,19 @@ class LiteEncoder:
     def __init__(self, content: bytes):
         self._interpreter = tf.lite.Interpreter(model_content=content, num_threads=1)
         self._interpreter.allocate_tensors()
-        # "image" or "serving_default_image:0", depending on the converter
-        self._inputs = {_plain(details["name"]): details for details in self._interpreter.get_input_details()}
+        details = self._interpreter.get_input_details()  # "image" or "serving_default_image:0": as converters call it
+        self._inputs = {one["name"].removeprefix("serving_default_").split(":")[0]: one["index"] for one in details}
         self._output = self._interpreter.get_output_details()[0]["index"]
 
     def __call__(self, **inputs: np.ndarray) -> np.ndarray:
         """Maps arrays [B, …] to float32 [B, D]."""
-        count = len(next(iter(inputs.values())))
-        rows = np.empty([count, self.embedding_size], np.float32)
-        for i in range(count):
+        rows = []
+        for i in range(len(next(iter(inputs.values())))):
             for name, values in inputs.items():
-                self._interpreter.set_tensor(self._inputs[name]["index"], values[i : i + 1])
+                self._interpreter.set_tensor(self._inputs[name], values[i : i + 1])
             self._interpreter.invoke()
-            rows[i] = self._interpreter.get_tensor(self._output)[0]
-        return rows
-
-    @property
-    def embedding_size(self) -> int:
-        """D."""
-        return int(self._interpreter.get_output_details()[0]["shape"][-1])
-
-
-def _plain(name: str) -> str:
-    return name.removeprefix("serving_default_").split(":")[0]
+            rows.append(self._interpreter.get_tensor(self._output)[0])
+        return np.array(rows, np.float32)
 
 
 class LiteEmbedder:

@@ -24,11 +24,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from mural_tf.errors import UserError, install_extra
 from mural_tf.files import whole, write_whole
 from mural_tf.metrics import top_k
+from mural_tf.progress import tqdm
 from mural_tf.search.items import IMAGES, read_image
 
 FILE, REPORT = "approximate.faiss", "recall.json"

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import google_crc32c
 import numpy as np
-from tqdm import tqdm
 
 from mural_tf.data.pictures import read_file
 from mural_tf.data.shards import manifest_path, places_path, read_manifest
 from mural_tf.errors import UserError
 from mural_tf.files import as_path, exclusive_lock, json_field, publish, read_json, save_array, whole, write_whole
+from mural_tf.progress import tqdm
 from mural_tf.search import approximate, collect, confidence, embed
 from mural_tf.search import index as index_files
 from mural_tf.search.approximate import forget

@@ -33,13 +33,13 @@ from typing import ClassVar
 
 import google_crc32c
 import numpy as np
-from tqdm import tqdm
 
 from mural_tf.data import pictures, shards
 from mural_tf.data.shards import Manifest, Part
 from mural_tf.data.skipped import Tally, check_fraction
 from mural_tf.errors import UserError
 from mural_tf.files import as_path, read_array, read_json, save_array, whole, write_whole
+from mural_tf.progress import tqdm
 from mural_tf.quiet import quiet_imports
 from mural_tf.remote_folders import local_copy
 from mural_tf.search import collect

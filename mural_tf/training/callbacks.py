@@ -21,12 +21,12 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 import tensorflow as tf
-from tqdm import tqdm
 
 from mural_tf.backend import keras
 from mural_tf.data.skipped import SkippedRecords
 from mural_tf.errors import UserError
 from mural_tf.optimizers import learning_rates
+from mural_tf.progress import tqdm
 from mural_tf.training.checkpoints import BestCheckpoint, Checkpoints
 from mural_tf.training.strategy import sum_over_workers, workers
 from mural_tf.training.workdir import append_metrics, has_evaluation, read_metrics
@@ -107,6 +107,10 @@ class TrainingLog(_Callback):
         self._bar.close()
         if self._writer is not None:
             self._tensorboard(self._writer.close)
+
+    def on_train_begin(self, logs=None):
+        if self._first and self.writes:
+            print("Building and compiling the first step …", flush=True)
 
     def on_epoch_begin(self, epoch, logs=None):
         self._interval_begun = _clocks()

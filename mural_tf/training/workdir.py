@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import pathlib
 import platform
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
 
 from absl import logging
 from ml_collections import ConfigDict
 
 from mural_tf.config import load_config, save_config
-from mural_tf.errors import UserError
+from mural_tf.errors import UserError, brief
 from mural_tf.files import (
     PARTIAL,
     check_json,
@@ -45,6 +46,7 @@ FREE_FIELDS = (
 )
 
 
+SHOWN = 2  # fields that differ, in a message
 EVALUATED = "evaluated"  # in rows of metrics.jsonl: {name of an evaluation: {"data", "split"}}
 TRAINED_ON = "trained_on.json"
 BEFORE_TRAINING = {LOCK, "config.json", "environment.json", "vocabulary.txt"}  # the vocabulary is beside the data too
@@ -82,14 +84,15 @@ def open_workdir(path: str | pathlib.Path, config: ConfigDict, writes: bool = Tr
         raise UserError(f"--workdir={workdir} is not the chief's: all workers must see one folder.")
     _make_folder(workdir)
     if (workdir / "config.json").exists():
-        different = _differences(_flat(load_config(workdir / "config.json")), _flat(config))
+        different = _differences(load_config(workdir / "config.json"), config)
         if different and writes and {path.name for path in workdir.iterdir()} <= BEFORE_TRAINING:
             save_config(config, workdir / "config.json")
             (workdir / "vocabulary.txt").unlink(missing_ok=True)
         elif different:
+            more = f" and {len(different) - SHOWN} more" * (len(different) > SHOWN)
             raise UserError(
-                f"{workdir} belongs to another configuration ({'; '.join(different[:5])}). Name another --workdir, or "
-                "run with the configuration it was made for."
+                f"{workdir} belongs to another configuration ({'; '.join(different[:SHOWN])}{more}). Run with its own, "
+                f"or name another --workdir; `finetune --from={workdir}` goes on from its weights."
             )
     else:
         _check_own(workdir)
@@ -110,14 +113,10 @@ def _check_own(workdir: pathlib.Path) -> None:
 
 
 def _make_folder(workdir: pathlib.Path) -> pathlib.Path:
-    try:
+    with storage_errors(workdir):
         workdir.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError):
-        raise UserError(f"--workdir={workdir} is or lies below a file; name a folder.") from None
-    except OSError as error:
-        raise UserError(f"--workdir={workdir} cannot be made: {error.strerror}.") from None
-    if not os.access(workdir, os.W_OK):
-        raise UserError(f"--workdir={workdir} cannot be written; name another folder.")
+        if not os.access(workdir, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     return workdir
 
 
@@ -184,16 +183,12 @@ def _data_entries(workdir: pathlib.Path) -> list[dict]:
 def append_metrics(workdir: pathlib.Path | RemotePath, row: dict) -> None:
     """Appends one JSON object as a line to `metrics.jsonl`; raises `UserError` if the disk is full."""
     path = workdir / "metrics.jsonl"
-    try:
+    with storage_errors(path):
         if isinstance(path, RemotePath):  # files of a store are written in one go
             path.write_text((path.read_text() if path.is_file() else "") + json.dumps(row) + "\n")
             return
         with open(path, "a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
-    except OSError as error:
-        raise UserError(
-            f"Cannot write {path}: {error.strerror}. Free some space and run the same command again."
-        ) from None
 
 
 def read_metrics(workdir: pathlib.Path) -> list[dict]:
@@ -232,19 +227,21 @@ def has_evaluation(row: dict, name: str, step: int) -> bool:
     return row["step"] == step and any(key.startswith(f"{name}/") for key in row)
 
 
-def _flat(config: ConfigDict, prefix: str = "") -> dict:
-    values = {}
-    for key, value in config.items():
-        if isinstance(value, ConfigDict):
-            values.update(_flat(value, f"{prefix}{key}."))
+def flat(values: Mapping, prefix: str = "") -> dict[str, object]:
+    """Returns {"x.y": value} of a tree of fields; lists as tuples."""
+    found = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            found.update(flat(value, f"{prefix}{key}."))
         else:
-            values[prefix + key] = tuple(value) if isinstance(value, (list, tuple)) else value
-    return values
+            found[prefix + key] = tuple(value) if isinstance(value, list) else value
+    return found
 
 
-def _differences(old: dict, new: dict) -> list[str]:
+def _differences(before: ConfigDict, now: ConfigDict) -> list[str]:
+    old, new = flat(before.to_dict()), flat(now.to_dict())
     keys = [key for key in sorted({*old, *new}) if key not in FREE_FIELDS and old.get(key) != new.get(key)]
-    return [f"{key} was {old.get(key)!r}, is {new.get(key)!r}" for key in keys]
+    return [f"{key} was {brief(old.get(key))}, is {brief(new.get(key))}" for key in keys]
 
 
 def package_versions(names: Sequence[str]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import io
 import runpy
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import pytest
 import tensorflow as tf
 from absl import flags
 
-from mural_tf import cli, models
+from mural_tf import cli, models, progress
 from mural_tf.commands import COMMANDS
 from mural_tf.config import base_config
 from mural_tf.errors import UserError
@@ -91,8 +92,14 @@ def test_help_lists_the_commands_in_lines():
     assert done.returncode == 0
     for name, command in COMMANDS.items():
         assert f"  {name}  " in done.stdout and command.summary in done.stdout and len(command.summary) < 110
-    of_search = run("-m", "mural_tf", "search")
-    assert of_search.returncode == 1 and "search query" in of_search.stderr and "pretrain" not in of_search.stderr
+
+
+def test_a_line_without_a_command_lists_what_would_do(capsys):
+    assert run_here(COMMANDS, "--config=emoji_mural") == 1
+    assert capsys.readouterr().err.endswith("\nError: No command is given after 'mural': expected one of these.\n")
+    assert run_here(COMMANDS, "search") == 1
+    printed = capsys.readouterr().err
+    assert "search query" in printed and "pretrain" not in printed and "after 'mural search'" in printed
 
 
 @pytest.mark.parametrize("arguments, found", [
@@ -142,6 +149,7 @@ def test_a_full_disk_is_one_line_wherever_a_command_writes(error):
     (["pretrain", "--config=configs/finetune.py"], "Error: --workdir is missing"),
     (["pretrain", "--config=configs/finetune.py", "--tpu_type=v4-8"], "Error: --tpu_type says what --dry_run is for"),
     (["pretrain", "--config=configs/none.py"], "Error: --config=configs/none.py: there is no such file, and no "),
+    (["pretrain", "--config=nothing"], "Error: --config=nothing: there is no such file, and no installed "),
     (["pretrain", "--config=emoji_murl"], "Error: --config=emoji_murl: there is no such file, and no installed "),
     (["xla_check", "--config=configs/etcl_finetune.py:coco"], "Error: Unknown "),
     (["xla_check", "--config=configs/finetune.py:coco"], "Error: --config=configs/finetune.py:coco: this con"),
@@ -150,7 +158,48 @@ def test_mistakes_are_one_line(arguments, message, capsys, monkeypatch):
     monkeypatch.chdir(forked.ROOT)
     assert run_here(COMMANDS, *arguments) == 1
     printed = capsys.readouterr().err
-    assert printed.startswith(message) and printed.count("\n") == 1
+    assert printed.startswith(message) and printed.count("\n") == 1 and len(printed) < 400
+
+
+def test_a_mistake_in_traced_code_is_one_line():
+    """TensorFlow wraps it once for every function that it has rewritten."""
+
+    def check(x):
+        raise UserError(f"train.micro_batches=3 does not divide\n the {x.shape[0]} examples.")
+
+    @tf.function
+    def step(x):
+        return check(x)
+
+    with pytest.raises(Exception, match="in user code") as raised:
+        step(tf.ones([64]))
+    assert cli._one_line(raised.value) == "train.micro_batches=3 does not divide the 64 examples."
+
+
+def test_a_terminal_may_know_ascii_alone(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
+    assert run_here({"say": cli.command()(lambda: print("… 心", flush=True))}, "say") == 0
+    assert sys.stdout.buffer.getvalue() == b"\\u2026 \\u5fc3\n"
+
+
+def test_commands_say_what_they_wait_for_and_the_library_does_not(capsys):
+    progress.tell("Loading …")
+    assert run_here({"say": cli.command()(lambda: progress.tell("Loading …"))}, "say") == 0
+    progress.tell("Loading …")
+    assert capsys.readouterr() == ("", "Loading …\n")
+
+
+def test_bars_in_log_files_are_lines(capsys, monkeypatch):
+    monkeypatch.setattr(progress, "EVERY", 0.0)
+    with progress.telling():
+        for _ in progress.tqdm(range(3), desc="Reading"):
+            pass
+    lines = capsys.readouterr().err
+    assert "\r" not in lines and lines.count("\n") == len(lines.splitlines()) >= 3
+    assert lines.startswith("Reading:   0%") and "3/3" in lines.splitlines()[-1]
+    for _ in progress.tqdm(range(3), desc="Reading"):
+        pass
+    assert capsys.readouterr().err.startswith("\rReading:")
 
 
 def test_a_mistake_is_one_line_of_a_process():
@@ -176,12 +225,12 @@ def test_scripts_run_the_commands(name, monkeypatch):
 
 
 def test_a_command_gets_its_flags_and_arguments(capsys):
-    def define():
+    @cli.command(positional=True, times=(1, "Factor."))
+    def add_up(numbers, times):
         """Adds up."""
-        times = flags.DEFINE_integer("times", 1, "Factor.")
-        return lambda arguments: times.value * sum(map(int, arguments))
+        return times * sum(map(int, numbers))
 
-    commands = {"add up": cli.Command(define, positional=True)}
+    commands = {"add up": add_up}
     assert run_here(commands, "add", "--times=2", "up", "3", "4") == 14
     assert run_here(commands, "add") == 1
     assert "mural COMMAND … [--help]\n\n  add up  Adds up." in capsys.readouterr().err
@@ -205,12 +254,12 @@ def test_the_commands_that_load_stored_configurations_have_the_flag_trust():
 
 @pytest.mark.parametrize("trust", [False, True])
 def test_the_flag_trust_holds_while_the_command_runs(trust, capsys):
-    def define():
+    @cli.command(trust=cli.define_trust)
+    def load(trust):
         """Loads."""
-        cli.define_trust()
-        return lambda arguments: check_class("nobody_s.method:Own", "config.json")
+        check_class("nobody_s.method:Own", "config.json")
 
-    code = run_here({"load": cli.Command(define)}, "load", *(["--trust"] if trust else []))
+    code = run_here({"load": load}, "load", *(["--trust"] if trust else []))
     assert code == (0 if trust else 1) and ("names model=" in capsys.readouterr().err) != trust
 
 

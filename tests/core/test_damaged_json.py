@@ -76,6 +76,13 @@ def test_a_damaged_description_is_not_overwritten(tmp_path):
         dataset_folder.is_built(tmp_path, {"name": "shapes"})
 
 
+def test_another_data_set_is_named_in_a_sentence(tmp_path):
+    (tmp_path / "dataset.json").write_text(json.dumps({"name": "emoji", "packages": {"x" * 40: "y" * 900}}))
+    with pytest.raises(UserError, match="holds another data set, with name 'emoji' instead of 'shapes': choose") as one:
+        dataset_folder.is_built(tmp_path, {"name": "shapes", "packages": {"z": "y" * 900}})
+    assert len(str(one.value)) < 300
+
+
 @pytest.mark.parametrize("text", ["[]", "{", '{"languages": 5, "name": "toys"}'])
 def test_an_export_does_without_a_damaged_description_and_says_so(tmp_path, text, caplog):
     config = base_config()

@@ -167,19 +167,14 @@ def test_warm_up_requests_run(export, signatures, name):
 
 
 @pytest.mark.parametrize("name", ENCODERS)
-def test_rest_and_grpc_examples_round_trip(export, signatures, name):
-    rows = json.loads((export / f"serving/{name}_request.json").read_text(encoding="utf-8"))
-    columns = json.loads((export / f"serving/{name}_columns.json").read_text(encoding="utf-8"))
-    request = predict_pb2.PredictRequest.FromString((export / f"serving/{name}_request.pb").read_bytes())
-    ((key, proto),) = request.inputs.items()
-    values = list(tf.make_ndarray(proto))
-    decoded = [base64.b64decode(v["b64"]) if isinstance(v, dict) else v.encode() for v in columns["inputs"][key]]
-    assert decoded == values and [{key: v} for v in columns["inputs"][key]] == rows["instances"]
-    response = predict_pb2.PredictResponse.FromString(run_proto(signatures, request).SerializeToString())
+def test_the_example_request_is_answered(export, signatures, name):
+    body = json.loads((export / f"serving/{name}_request.json").read_text(encoding="utf-8"))
+    ((key, _),) = body["instances"][0].items()
+    values = [row[key] for row in body["instances"]]
+    values = [base64.b64decode(v["b64"]) if isinstance(v, dict) else v.encode() for v in values]
+    response = run_proto(signatures, predict_request(name, {key: values}, body["signature_name"]))
     direct = signatures[name]["serving_default"](**{key: tf.constant(values)})["embedding"]
     assert difference(tf.make_ndarray(response.outputs["embedding"]), direct) == 0.0
-    again = predict_request(name, {key: values})
-    assert again == request
 
 
 class Servicer(prediction_service_pb2_grpc.PredictionServiceServicer):

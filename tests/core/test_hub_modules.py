@@ -3,6 +3,7 @@
 import functools
 import json
 import pathlib
+import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -15,7 +16,7 @@ from toy_data import SIDE, toy_config, toy_tokenizer
 from toy_export import TEXTS, difference, pixels, toy_model
 
 from mural_tf.backend import keras, tensorflow_hub
-from mural_tf.config import base_config, load_config
+from mural_tf.config import base_config
 from mural_tf.encoders import build_image_encoder, build_text_encoder
 from mural_tf.encoders import hub as hub_towers
 from mural_tf.encoders.saved_models import DIGESTS, seal_graph
@@ -212,8 +213,8 @@ def test_an_exported_image_encoder_is_an_image_tower_that_trains(export, model, 
     target = tf.math.l2_normalize(tf.ones([len(images), 80]), axis=-1)
     statistics = [v for v in encoder.variables if "moving_mean" in v.name]
     before = [v.numpy() for v in statistics]
-    losses = train(lambda: encoder(images, training=True) * target, encoder.trainable_variables, steps=5)
-    assert losses[-1] < losses[0] - 0.01
+    losses = train(lambda: encoder(images, training=True) * target, encoder.trainable_variables, steps=3)
+    assert losses[-1] < losses[0]
     assert statistics and all(np.abs(v.numpy() - b).max() > 0 for v, b in zip(statistics, before))
     tower.frozen = True
     assert not build_image_encoder(tower).trainable_variables
@@ -225,44 +226,41 @@ def test_an_exported_image_encoder_is_an_image_tower_that_trains(export, model, 
         build_image_encoder(tower)
 
 
-def image_text_loss(model, config):
-    tokens = toy_tokenizer(lower_case=True)(tf.constant(TEXTS[:4]))
-    images, captions = model.embed_images(pixels(config)), model.embed_texts(tokens)
-    ids = {"image_id": tf.range(4), "caption_id": tf.range(4)}
-    return float(model.image_text_loss(images, captions, ids))
-
-
-def test_the_first_loss_is_the_same_from_the_model_its_export_and_its_modules(export, model, config, eager):
+def test_a_model_starts_from_its_modules_where_it_stood(export, model, config, eager):
+    """From its export too: test_export::test_weights_come_back_out_of_an_export."""
     given = base_config()
     given.loss.temperature = 1.0  # the model has learned another
     given.image_tower.precision = given.text_tower.precision = "float32"
-    tuned = finetune._with_source_architecture(given, load_config(export / "config.json"), export)
-    from_export = build_model(tuned, toy_tokenizer().vocabulary_size)
-    finetune._restore_export(from_export, export)
     tuned = finetune._with_hub_towers(given, export / "hub")
     assert (tuned.model, tuned.vocabulary.sha256) == ("mural", digest(toy_tokenizer().vocabulary))
     assert build_tokenizer(tuned, tuned.vocabulary.file).vocabulary == toy_tokenizer().vocabulary
     from_modules = build_model(tuned, toy_tokenizer().vocabulary_size)
     finetune._restore_hub(from_modules, export / "hub")
-    expected = image_text_loss(model, config)
-    assert abs(image_text_loss(from_export, config) - expected) < 1e-4
-    assert abs(image_text_loss(from_modules, config) - expected) < 1e-4
+    tokens, images = toy_tokenizer(lower_case=True)(tf.constant(TEXTS)), pixels(config)[:2]
+    assert difference(from_modules.embed_images(images), model.embed_images(images)) < TOLERANCE
+    assert difference(from_modules.embed_texts(tokens), model.embed_texts(tokens)) < TOLERANCE
     assert abs(float(from_modules.temperature) - np.exp(-2.0)) < 1e-6
 
 
-@pytest.fixture
-def hub_folder(tmp_path):
+@pytest.fixture(scope="module")
+def made_folder(tmp_path_factory):
     """What fine-tuning reads of modules before it loads them: those of a SigLIP on pieces of bytes."""
+    folder = tmp_path_factory.mktemp("hub")
     config = contract.toy_config("siglip", method__bias=-3.0, loss__temperature=0.2)
     config.vocabulary.builder = "byte_pair"
     model, tokenizer = build_model(config, 40), toy_tokenizer(lower_case=True)
     settings = {"image_encoder": image_settings(model, config), "text_preprocessor": text_settings(tokenizer, config)}
     for name, values in settings.items():
-        (tmp_path / name / "assets").mkdir(parents=True)
-        (tmp_path / name / "assets/settings.json").write_text(json.dumps(values))
-    save_vocabulary(tokenizer.vocabulary, tmp_path / "text_preprocessor/assets/vocabulary.txt")
-    seal_graph(tmp_path / "text_preprocessor")
-    return tmp_path
+        (folder / name / "assets").mkdir(parents=True)
+        (folder / name / "assets/settings.json").write_text(json.dumps(values))
+    save_vocabulary(tokenizer.vocabulary, folder / "text_preprocessor/assets/vocabulary.txt")
+    seal_graph(folder / "text_preprocessor")
+    return folder
+
+
+@pytest.fixture
+def hub_folder(made_folder, tmp_path):
+    return pathlib.Path(shutil.copytree(made_folder, tmp_path / "hub"))
 
 
 def change_settings(folder, module, **values):

@@ -34,7 +34,7 @@ WORKS = {
     "search delete": {"index"},
     "serve": {"export", "index"},
     "analyse languages": {"data_dir", "output", "model"},
-    "analyse doctor": {"model", "data"},
+    "analyse doctor": {"model", "data_dir"},
     "analyse errors": {"model", "other", "data_dir", "output"},
     "import": {"weights", "workdir", "onto"},
     "convert": {"output", "evaluation_images", "exclude_texts", "translations"},

@@ -71,14 +71,48 @@ def test_a_stage_of_translations_follows_the_pairs(tmp_path, capsys):
         tuning.settings_by_data(config, base_config())
 
 
-def test_what_is_given_stays(tmp_path):
+def test_what_is_given_stays_and_all_else_is_the_source_s(tmp_path, capsys):
+    """A rate that is given moves the other with it: 2e-3 * 1e-2 / 4e-3 = 5e-3."""
+    toy_data.write_toy_data(tmp_path)
+    source, config = base_config(), get_config()
+    source.optimizer.update(dict(name="adam", learning_rate=4e-3, text_text_learning_rate=2e-3))
+    source.optimizer.update(dict(beta_2=0.98, clip_norm=1.0))
+    config.data.directory, config.train.steps, config.optimizer.learning_rate = str(tmp_path), 7, 1e-2
+    found = tuning.settings_by_data(config, source)
+    assert (found.train.steps, found.train.log_every, found.train.evaluate_every) == (7, 50, 0)
+    assert (found.optimizer.learning_rate, found.train.image_text_batch) == (1e-2, 32)
+    optimizer = found.optimizer
+    assert (optimizer.name, optimizer.beta_2, optimizer.clip_norm, optimizer.warmup_steps) == ("adam", 0.98, 1, 0)
+    assert np.isclose(optimizer.text_text_learning_rate, 5e-3, rtol=1e-12)
+    config.train.image_text_batch = config.train.text_text_batch = 8
+    given = {"optimizer.name", "optimizer.text_text_learning_rate"}  # though they are the defaults
+    found = tuning.settings_by_data(config, source, given).optimizer
+    assert (found.name, found.beta_2, found.text_text_learning_rate) == ("lamb", 0.98, 1e-4)
+    assert capsys.readouterr().out.endswith("\nOptimiser: lamb at 0.01.\n")
+
+
+@pytest.mark.parametrize("name, value, kept", [
+    ("image_tower.width", 1.5, "[01]"), ("embedding_size", 99, "80"), ("model", "align", "mural"),
+])  # fmt: skip
+def test_what_is_the_source_s_all_the_same_is_refused(name, value, kept, export, tmp_path):
     toy_data.write_toy_data(tmp_path)
     config = get_config()
-    config.data.directory = str(tmp_path)
-    config.train.steps, config.optimizer.learning_rate = 7, 1e-2
-    found = tuning.settings_by_data(config, base_config())
-    assert (found.train.steps, found.train.log_every, found.train.evaluate_every) == (7, 50, 0)
-    assert (found.optimizer.name, found.optimizer.learning_rate, found.train.image_text_batch) == ("lamb", 1e-2, 32)
+    config.data.directory, config.text_tower.frozen = str(tmp_path), True
+    config.update_from_flattened_dict({name: value})
+    with pytest.raises(UserError, match=rf"--config.{name}={value}: towers, .* here {kept}"):
+        starting_point(config, str(export), given={name, "text_tower.frozen"})
+
+
+def test_a_run_does_not_go_into_its_source(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(UserError, match="is the source itself, --from: name a new folder"):
+        finetune(get_config(), str(tmp_path), f"{tmp_path}/")
+
+
+@pytest.mark.parametrize("captions, share, said", [(31, 0.0, "source as it stands: 31 captions"), (32, 1.0, "No mix")])
+def test_without_dev_few_captions_leave_the_source(captions, share, said, monkeypatch, capsys):
+    monkeypatch.setattr(tuning, "caption_counts", lambda data: {"en": 30, "de": captions - 30})
+    assert tuning._without_dev(base_config()) == share and said in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["steps", "image_text_batch", "text_text_batch"])
@@ -215,7 +249,8 @@ def test_a_run_that_spoils_the_model_ends_as_its_source(of_vectors, tmp_path, ea
 
 
 @pytest.mark.slow
-def test_without_dev_the_tuned_weights_are_the_result(data, export, tmp_path, eager, capsys):
+def test_without_dev_the_tuned_weights_are_the_result(data, export, tmp_path, eager, capsys, monkeypatch):
+    monkeypatch.setattr(tuning, "FEWEST_CAPTIONS", 24)  # as many as there are
     alone = tmp_path / "data"
     (alone / "image_text").mkdir(parents=True)
     for path in (data / "image_text").glob("train*"):

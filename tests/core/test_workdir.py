@@ -45,9 +45,16 @@ def test_nothing_trained_yet(tmp_path):
 def test_something_trained(tmp_path, made):
     open_workdir(tmp_path / "w", with_seed(0))
     (tmp_path / "w" / made).mkdir()
-    with pytest.raises(UserError, match="belongs to another configuration .seed was 0, is 1"):
+    with pytest.raises(UserError, match="belongs to another configuration .seed was 0, is 1.*from its weights"):
         open_workdir(tmp_path / "w", with_seed(1))
     assert load_config(tmp_path / "w/config.json").seed == 0
+    longer = base_config()
+    longer.train.steps = 2_000
+    longer.evaluation.groups = {"all": [f"language{number}" for number in range(100)]}
+    longer.data.sources = {"a": {"directory": "data/" * 100}}
+    with pytest.raises(UserError, match=r"was .* and \d+ more\). Run with its own, or name another") as raised:
+        open_workdir(tmp_path / "w", longer)
+    assert len(str(raised.value)) < 500
 
 
 def test_a_workdir_has_one_run_at_a_time(tmp_path):
@@ -61,7 +68,7 @@ def test_a_workdir_has_one_run_at_a_time(tmp_path):
         assert load_config(tmp_path / "w/config.json").seed == 0
     with lock_workdir(tmp_path / "w"):
         pass
-    with pytest.raises(UserError, match="is or lies below a file"), lock_workdir(tmp_path / "w/config.json"):
+    with pytest.raises(UserError, match="Cannot write to .*config.json: "), lock_workdir(tmp_path / "w/config.json"):
         pass
 
 

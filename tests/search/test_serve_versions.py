@@ -214,5 +214,8 @@ def test_models_are_served_in_a_number_that_all_of_them_have(tmp_path, monkeypat
     (tmp_path / "b/4/saved_model.pb").write_bytes(b"")
     with pytest.raises(UserError, match="is not an export: expected SavedModels such as .* of one number for all"):
         Versions(tmp_path, LIMITS)
+    (tmp_path / "w/export").mkdir(parents=True)
+    with pytest.raises(UserError, match=r"; it is a workdir, whose export is .*/w/export\.$"):
+        Versions(tmp_path / "w", LIMITS)
     with pytest.raises(UserError, match="does not exist; `python -m mural_tf export` makes one"):
         Versions(tmp_path / "nothing", LIMITS)

@@ -37,7 +37,6 @@ import pathlib
 from collections.abc import Callable, Iterator, Sequence
 
 from PIL import Image
-from tqdm import tqdm
 
 from mural_tf.data.dataset_folder import build_folder, count_records, is_built
 from mural_tf.data.datasets.npm_packages import Package, fetch_packages, read_members
@@ -45,6 +44,7 @@ from mural_tf.data.pictures import on_white
 from mural_tf.data.record_format import IMAGE_TEXT, TEXT_PAIRS, ImageTextRecord, TextPair
 from mural_tf.errors import UserError, install_extra
 from mural_tf.files import as_path
+from mural_tf.progress import tqdm
 
 WELL_RESOURCED = tuple("en de fr cs ja zh ru pl tr".split())  # MURAL (Jain et al., 2021) appendix A.3
 # [MURAL]'s group where CLDR names emoji (tg uz ga be; not mg ceb ht war), and others with little text.

@@ -17,10 +17,9 @@ import tarfile
 import zlib
 from collections.abc import Callable, Sequence
 
-from tqdm import tqdm
-
 from mural_tf.errors import UserError, install_extra
 from mural_tf.files import exclusive_lock, publish, scratch_folder, storage_errors
+from mural_tf.progress import tqdm
 
 MAX_MEMBER_BYTES = 64 * 2**20  # no file that we read is larger; a larger one is not what was pinned
 

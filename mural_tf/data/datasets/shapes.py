@@ -26,11 +26,11 @@ import random
 from collections.abc import Sequence
 
 from PIL import Image, ImageDraw
-from tqdm import tqdm
 
 from mural_tf.data.dataset_folder import build_folder, count_records
 from mural_tf.data.records import IMAGE_TEXT, TEXT_PAIRS, ImageTextRecord, TextPair, write_records
 from mural_tf.errors import UserError
+from mural_tf.progress import tqdm
 
 SHAPES = ("circle", "square", "triangle", "star", "heart", "cross", "ring", "diamond")
 COLORS = ("red", "green", "blue", "yellow", "orange", "purple", "brown", "pink")

@@ -24,7 +24,6 @@ from typing import ClassVar, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from PIL import Image
-from tqdm import tqdm
 
 from mural_tf.data.dataset_folder import build_folder, counts_of
 from mural_tf.data.pictures import ENDINGS, BadImage, open_image, path_below, read_file, turned
@@ -48,6 +47,7 @@ from mural_tf.ingest.tables.own_tables import (
     texts_of,
 )
 from mural_tf.ingest.tables.table_columns import SAMPLE, Columns, Guess, find_columns, language_named, parse_choices
+from mural_tf.progress import tqdm
 from mural_tf.text_files import Problem, clean
 
 FORMAT = 1  # raised when the same table would give other records than before

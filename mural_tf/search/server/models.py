@@ -35,6 +35,7 @@ from mural_tf.export.serving import BATCH_SIZES
 from mural_tf.export.versions import follow, models_of
 from mural_tf.files import as_path
 from mural_tf.paths import RemotePath
+from mural_tf.progress import tell
 from mural_tf.remote_folders import local_copy
 from mural_tf.search.server.limits import Limits, Overloaded
 
@@ -287,9 +288,10 @@ class Versions:
         self._former: list[weakref.ref] = []  # SavedModels that are no longer served
         self.models = self._load_newer()
         if not self.models:
+            below = f"; it is a workdir, whose export is {export}/export" if (self._place / "export").is_dir() else ""
             expected = f"expected SavedModels such as {export}/text_encoder/1, of one number for all"
             reasons = [reason for _, reason in self._failed.values()]
-            raise UserError(reasons[0] if reasons else f"{export} is not an export: {expected}.")
+            raise UserError(reasons[0] if reasons else f"{export} is not an export: {expected}{below}.")
 
     async def watch(self, seconds: float) -> None:
         """Looks for another version without end."""
@@ -326,6 +328,7 @@ class Versions:
             files, found = self._files(number), {}
             if number in self._failed and self._failed[number][0] == files:
                 continue
+            tell(f"Loading version {number} of {self._place} and warming it up …")
             try:
                 for name in models_of(self._folder):
                     found[name] = load_model(self._folder / name / str(number), self._limits)

@@ -1,0 +1,57 @@
+"""What a command shows while its user waits: a line before what takes long, and bars.
+
+Everything goes to stderr; stdout is for results. Who calls the library from Python hears nothing, and sees bars as tqdm
+draws them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from typing import TextIO
+
+import tqdm as original
+
+EVERY = 15.0  # seconds between two lines of a bar that is not at a terminal
+_commands = 0  # that run in this process
+
+
+@contextlib.contextmanager
+def telling() -> Iterator[None]:
+    """Makes `tell` speak in this block, in all threads."""
+    global _commands
+    _commands += 1
+    try:
+        yield
+    finally:
+        _commands -= 1
+
+
+def tell(line: str) -> None:
+    """Prints a line on stderr where a command runs: what now begins and takes long."""
+    if _commands:
+        print(line, file=sys.stderr, flush=True)
+
+
+class _Lines:
+    """A stream for a bar in a log file: each state becomes a line, where a terminal's bar is drawn over."""
+
+    def __init__(self, stream: TextIO):
+        self._stream = stream
+
+    def write(self, text: str) -> None:
+        if text.strip():
+            self._stream.write(f"{text.strip()}\n")
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+
+class tqdm(original.tqdm):  # noqa: N801 - the name that everybody knows
+    """tqdm's bar; of a command that is not at a terminal a line every `EVERY` seconds."""
+
+    def __init__(self, *arguments, **options):
+        if _commands and not sys.stderr.isatty():
+            options.update(file=_Lines(sys.stderr), mininterval=EVERY, maxinterval=EVERY)
+        super().__init__(*arguments, **options)
