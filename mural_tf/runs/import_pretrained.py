@@ -87,7 +87,7 @@ def _import(source, weights, workdir: pathlib.Path, config, method, onto) -> Non
 def _build(source: str, weights, config: ConfigDict | None, method: str, onto):
     """Returns the model, its configuration, its word pieces, and the names of its parts that are fresh."""
     if source != WORKDIR:
-        weights = weights if isinstance(weights, keras.Model) else local_copy(weights)
+        weights = local_copy(weights)
         if source in SAVED_AS and not any((weights / name).is_file() for name in ("config.json", "bert_config.json")):
             raise UserError(f"{weights} has no config.json: expected the folder of Hugging Face's {SAVED_AS[source]}.")
     before, pieces = None, []
