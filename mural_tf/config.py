@@ -155,13 +155,13 @@ def _train() -> ConfigDict:
             text_text_batch=4096,
             micro_batches=1,  # chunks a batch is encoded in to save memory; the gradient is that of the full batch
             max_skipped_steps=10,  # steps in a row without a finite loss and gradient after which the run stops
-            checkpoint_every=1000,  # steps
+            checkpoint_every=1000,  # steps; 0: only at the end
             keep_checkpoints=3,
             evaluate_every=0,  # steps between evaluations on the dev split; 0: only at the end
             evaluate_first=False,  # dev before the first step too: fine-tuning's source as it stands
             average_decay=0.0,  # D > 0: the result is an average of the weights over steps, see models/step.py
             interpolate=False,  # fine-tuning: the result is the mix of source and tuned weights that dev prefers
-            log_every=50,
+            log_every=50,  # steps of a row in metrics.jsonl; 0: rows only where a checkpoint or an evaluation is due
             steps_per_execution=1,
             fused="auto",  # cheap chains compiled in one: on CPUs; "on", "off": see encoders/kernels.py
             jit=False,  # compile the whole step (XLA); on a TPU it always is

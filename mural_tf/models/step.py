@@ -61,8 +61,6 @@ class TrainingStep:
         seed: int = 0,
         average: WeightAverage | None = None,
     ):
-        if micro_batches < 1:
-            raise UserError(f"train.micro_batches={micro_batches} must be at least 1, the whole batch.")
         self._method, self._optimizers, self._guard = method, optimizers, guard
         self._clip_norm, self._chunks, self._seed, self._average = clip_norm, micro_batches, seed, average
         self.trained_parameters: int | None = None
@@ -202,7 +200,6 @@ def _one_pass(method, batch, seed, optimizers) -> Gradients:
 
 
 def _two_passes(method, batch, seed, chunks: int, optimizers) -> Gradients:
-    _check_divisible(method, batch, chunks)
     examples = _split({name: batch[name] for name in method.parts}, chunks)
     embeddings, moments = _encode_chunks(method, examples, seed, chunks)
     variables = method.trainable_variables
@@ -265,16 +262,6 @@ def _backpropagate_chunks(method, examples, seed, chunks: int, upstream) -> dict
         lambda index, sums: index < chunks, add_chunk, (0, zeros), parallel_iterations=1, maximum_iterations=chunks
     )
     return {name: [value if known else None for value, known in zip(sums[name], reached[name])] for name in upstream}
-
-
-def _check_divisible(method, batch, chunks: int) -> None:
-    for name in method.parts:
-        count = tf.nest.flatten(batch[name])[0].shape[0]
-        if count is None or count % chunks:
-            raise UserError(
-                f"train.micro_batches={chunks} does not divide the {count} examples of {name!r} on one replica: choose "
-                "batch sizes that are multiples of replicas x micro_batches."
-            )
 
 
 def _split(values, chunks: int):

@@ -102,8 +102,6 @@ class Checkpoints:
         writes: bool = True,
         restored: tf.train.Checkpoint | None = None,
     ):
-        if keep < 1:
-            raise UserError(f"train.keep_checkpoints={keep} must be at least 1.")
         self._checkpoint, self._folder, self._keep, self._writes = checkpoint, folder, keep, writes
         self._restored = checkpoint if restored is None else restored
         self._kept = list_checkpoints(folder)

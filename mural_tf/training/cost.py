@@ -37,7 +37,7 @@ from mural_tf.models.dual_encoder import TEXT_PAIRS, DualEncoder, trainable_para
 from mural_tf.optimizers import check_optimizer
 from mural_tf.text import build_tokenizer
 from mural_tf.text.word_pieces import TOKENS
-from mural_tf.training.fit import check_batches, compile_model
+from mural_tf.training.fit import check_train, compile_model
 from mural_tf.training.graph_costs import Costs, gradient_costs
 from mural_tf.training.prepare import SOURCES, check_data, existing_vocabulary, sampled_vocabulary
 from mural_tf.training.strategy import as_compiled
@@ -265,7 +265,7 @@ def forecast(config: ConfigDict, tpu_type: str = HERE, restored: bool = False) -
     config.train.jit = config.train.jit or machine.is_tpu
     config = as_compiled(config, tf.distribute.get_strategy())
     check_optimizer(config.optimizer)
-    check_batches(config, machine.replicas, machine.name)
+    check_train(config, machine.replicas, machine.name)
     has_data = _has_data(config)
     # Which chains of cheap operations keep their inputs alone: XLA makes those of a whole step.
     compiled = ("off", "on") if config.train.jit else (config.train.fused, "off")
@@ -316,7 +316,6 @@ def _forecast(config: ConfigDict, machine: Machine, tokenizer, restored: bool) -
     rows = {
         part: batch_size(config, name) // (group if part in model.image_parts else 1) for part, name in streams.items()
     }
-    check_chunks(rows, machine, config.train.micro_batches)
     work = step_work(model, config, machine.replicas, _length(config, costs, pad))
     memory = memory_of_replica(model, config, machine.replicas, work)
     found = Forecast(config, machine, parameters(model), rows, work, memory, costs, {}, None)
@@ -333,16 +332,6 @@ def _length(config: ConfigDict, costs: InputCosts | None, pad: str) -> int:
     if tower.length_groups > 1 and config.train.jit:
         return round(width_in_groups(masks_of(costs.batch), tower.length_groups, config.train.compiled_lengths))
     return max(round(costs.tokens if tower.length_groups > 1 else costs.width), 2)
-
-
-def check_chunks(rows: Mapping[str, int], machine: Machine, chunks: int) -> None:
-    """Raises `UserError` where `train.micro_batches` does not divide a replica's rows of a part."""
-    for part, count in rows.items():
-        if count // machine.replicas % chunks:
-            raise UserError(
-                f"train.micro_batches={chunks} does not divide the {count // machine.replicas} examples of {part!r} on "
-                f"one of {machine.name}'s {machine.replicas} replicas."
-            )
 
 
 # What a batch costs the host, measured on this machine.
