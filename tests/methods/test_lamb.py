@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mural_tf.optimizers import rates
+from mural_tf import optimizers
 from mural_tf.optimizers.lamb import OwnLamb
 
 EXCLUDED = dict(exclude_from_weight_decay=["bias"], exclude_from_layer_adaptation=["bias", "scale"])
 
 
-class OwnRates(rates._VariableRates, OwnLamb):
-    """As `rates.Lamb` is where there are no Addons."""
+class OwnRates(optimizers._VariableRates, OwnLamb):
+    """As `optimizers.Lamb` is where there are no Addons."""
 
 
 def variables():
@@ -56,10 +56,10 @@ def trained(optimizer, per_variable):
 @pytest.mark.parametrize("per_variable", [{}, {"kernel": 0.1, "table": 3.0}])
 def test_thirty_steps_equal_those_of_addons(per_variable):
     pytest.importorskip("tensorflow_addons", reason="no TensorFlow Addons from Python 3.12 on")
-    schedule = rates.keras.optimizers.schedules.PolynomialDecay(0.05, 40)
+    schedule = optimizers.keras.optimizers.schedules.PolynomialDecay(0.05, 40)
     options = dict(learning_rate=schedule, weight_decay=0.01, epsilon=1e-6, **EXCLUDED)
-    ours, theirs = (trained(kind(**options), per_variable) for kind in (OwnRates, rates.Lamb))
-    assert issubclass(rates.Lamb, OwnLamb) is False and ours.keys() == theirs.keys()
+    ours, theirs = (trained(kind(**options), per_variable) for kind in (OwnRates, optimizers.Lamb))
+    assert issubclass(optimizers.Lamb, OwnLamb) is False and ours.keys() == theirs.keys()
     for name, value in ours.items():
         np.testing.assert_array_equal(value, theirs[name], err_msg=name)
 
