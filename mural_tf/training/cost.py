@@ -213,6 +213,10 @@ class Forecast:
         """What would have to be faster, or larger, first."""
         if not self.fits:
             return "memory"
+        if self.machine.name == HERE:  # whose processors do both
+            host = self.input.whole / self.machine.processors if self.input else 0.0
+            operations = {name: sum(self.operations(name).values()) for name in self.work}
+            return "host" if 2 * host > self.seconds[STEPS] else max(operations, key=operations.get)
         if self.host_seconds > sum(self.seconds.values()):
             return "host"
         return max(self.seconds, key=self.seconds.get)

@@ -41,6 +41,11 @@ LEAST = {  # of the counts in the configuration's `train`
     **dict.fromkeys(("log_every", "checkpoint_every", "evaluate_every", "max_skipped_steps"), 0),
 }
 
+ENDS_OF_WORKERS = (  # as the others see them
+    tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError, tf.errors.InternalError,
+    tf.errors.DeadlineExceededError,
+)  # fmt: skip
+
 
 def compile_model(model: DualEncoder, config: ConfigDict) -> None:
     """Gives the model its configured optimisers; call it in the strategy's scope."""
@@ -253,26 +258,22 @@ def failures_in_one_line(config: ConfigDict, strategy: tf.distribute.Strategy) -
     """
     try:
         yield
-    except tf.errors.ResourceExhaustedError as error:
-        if "No space left" in error.message:  # on a disk
-            raise
-        chunks = more_chunks(config, strategy.num_replicas_in_sync)
-        smaller = f"--config.train.micro_batches={chunks}" if chunks else "smaller batches (--config.train.…_batch)"
-        raise UserError(
-            f"A device of this machine has too little memory: encode a batch in more chunks, with {smaller}, which "
-            "changes no result; --dry_run lists what a step needs. Evaluations take fewer images and texts at a time "
-            "with --config.evaluation.batch_size."
-        ) from None
-    except (
-        tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError, tf.errors.InternalError,
-        tf.errors.DeadlineExceededError,
-    ) as error:  # fmt: skip
-        if workers(strategy) == 1:
-            raise
-        raise UserError(
-            f"Another worker of this run ended or cannot be reached ({_reason(error)}); if it stopped by itself, its "
-            "own message says why. The last checkpoint is intact: start all workers again by the same command."
-        ) from None
+    except tf.errors.OpError as error:
+        is_full = isinstance(error, tf.errors.ResourceExhaustedError) and "No space left" not in error.message  # disk
+        if is_full or re.search("out.of.memory", error.message, re.IGNORECASE):  # CUDA's own is an internal error
+            chunks, remedy = more_chunks(config, strategy.num_replicas_in_sync), "take smaller batches"
+            if chunks:
+                remedy = f"encode a batch in more chunks, with --config.train.micro_batches={chunks}"
+            raise UserError(
+                f"A device of this machine has too little memory: {remedy}; --dry_run lists what a step needs. "
+                "Evaluations take fewer images and texts at a time with --config.evaluation.batch_size."
+            ) from None
+        if workers(strategy) > 1 and isinstance(error, ENDS_OF_WORKERS):
+            raise UserError(
+                f"Another worker of this run ended or cannot be reached ({_reason(error)}); if it stopped by itself, "
+                "its own message says why. The last checkpoint is intact: start all workers again by the same command."
+            ) from None
+        raise
     except Exception as error:
         if isinstance(error.__context__, UserError) and hasattr(error.__context__, "ag_error_metadata"):
             raise error.__context__ from None

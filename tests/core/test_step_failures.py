@@ -66,10 +66,16 @@ class Full(Align):
         raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor with shape[9,9]")
 
 
-@pytest.mark.parametrize("where", ["build", "step", "evaluation"])
-def test_a_device_without_memory_is_one_line(where, eager, tmp_path, monkeypatch):
+OOM = tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor\n\t [[node]] with shape[9,9]")
+
+
+@pytest.mark.parametrize("where,failure", [
+    ("build", OOM), ("step", OOM), ("evaluation", OOM),
+    ("evaluation", tf.errors.InternalError(None, None, "[[node]] CUDA_ERROR_OUT_OF_MEMORY: out of memory")),
+])  # fmt: skip
+def test_a_device_without_memory_is_one_line(where, failure, eager, tmp_path, monkeypatch):
     def full(*_, **__):
-        raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor\n\t [[node]] with shape[9,9]")
+        raise failure
 
     config = toy_data.toy_config(toy_data.write_toy_features(tmp_path / "data", size=12), "align")
     config.image_tower.update(dict(name="features", feature_size=12, branch_size=16, projection=80))
