@@ -220,9 +220,20 @@ def taught(model, batch, name):
     return model.teach(batch[name], training=False).numpy()
 
 
+def first_words(batch, name):
+    pieces = toy_data.toy_tokenizer().vocabulary
+    return {pieces[row[1]] for row in batch[name]["input_word_ids"].numpy()}
+
+
 def test_cached_targets_are_what_the_teacher_gives_in_the_step(tmp_path):
-    toy_data.write_toy_data(tmp_path, pairs=PAIRS)
-    model, batch = completed(tmp_path, method__pivot="en")
+    """Also: the pivot's side comes first, and no picture is read."""
+    images = toy_data.image_text_records(32)
+    for image in images:
+        image.image = b"no picture"
+    toy_data.write_toy_data(tmp_path, images, pairs=PAIRS)
+    model, batch = completed(tmp_path, method__pivot="de")
+    assert "image" not in batch and first_words(batch, "caption") == {"thing", "ding"}
+    assert (first_words(batch, "text_a"), first_words(batch, "text_b")) == ({"ding"}, {"thing"})
     np.testing.assert_allclose(batch["text_target"], taught(model, batch, "text_a"), atol=1e-6)
     np.testing.assert_allclose(batch["caption_target"], taught(model, batch, "caption"), atol=1e-6)
     assert set(model.parts) == {"text_a", "text_b", "caption", "text_target", "caption_target"}
@@ -348,22 +359,6 @@ def test_a_stage_that_caches_has_a_step_that_a_tpu_takes():
 
 def streamed(config, *streams):
     return next(iter(training_batches(config, toy_data.toy_tokenizer(), streams=streams)))
-
-
-def first_words(batch, name):
-    pieces = toy_data.toy_tokenizer().vocabulary
-    return {pieces[row[1]] for row in batch[name]["input_word_ids"].numpy()}
-
-
-def test_the_pivot_comes_first_and_no_picture_is_read(tmp_path):
-    images = toy_data.image_text_records(32)
-    for image in images:
-        image.image = b"no picture"
-    config = toy_data.toy_config(toy_data.write_toy_data(tmp_path, images), METHOD)
-    config.method.pivot = "de"
-    batch = streamed(config, "captions", "text_text")
-    assert "image" not in batch and first_words(batch, "caption") == {"thing", "ding"}
-    assert (first_words(batch, "text_a"), first_words(batch, "text_b")) == ({"ding"}, {"thing"})
 
 
 @pytest.mark.parametrize("languages,expected", [
