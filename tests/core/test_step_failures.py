@@ -84,7 +84,7 @@ def test_a_device_without_memory_is_one_line(where, failure, eager, tmp_path, mo
     if where == "build":
         config.model = "test_step_failures:Full"
     elif where == "step":
-        monkeypatch.setattr(fit_module.DualEncoder, "train_step", full)
+        monkeypatch.setattr(fit_module, "_fit_intervals", full)  # no pipeline has to be made
     else:
         config.train.evaluate_first = True
         monkeypatch.setattr(fit_module.PeriodicEvaluation, "evaluate_if_due", full)
