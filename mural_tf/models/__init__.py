@@ -90,6 +90,18 @@ def complete(config: ConfigDict) -> ConfigDict:
     return mount(config.copy_and_resolve_references(), config.model)
 
 
+def streams_of(config: ConfigDict) -> tuple[str, ...]:
+    """Returns the streams of data that a complete configuration's method takes, see `DualEncoder.streams`."""
+    from mural_tf.backend import keras
+
+    method = method_class(config.model)
+    without_towers = method.__new__(method)  # its tables are all that is asked for
+    keras.Model.__init__(without_towers)
+    without_towers.options, without_towers.loss_config = config.method, config.loss
+    without_towers.text_tower = config.text_tower
+    return without_towers.streams
+
+
 def build_model(config: ConfigDict, vocabulary_size: int):
     """Builds the configured method with its towers and all variables; raises `UserError` if it cannot."""
     import tensorflow as tf
@@ -107,5 +119,8 @@ def build_model(config: ConfigDict, vocabulary_size: int):
         )
         model.build_variables()
     except tf.errors.ResourceExhaustedError:
-        raise UserError("The model of this configuration does not fit into memory: see its sizes.") from None
+        raise UserError(
+            "The model of this configuration does not fit into memory: --dry_run lists what it needs, of which "
+            "--config.train.micro_batches=K changes the activations alone."
+        ) from None
     return model

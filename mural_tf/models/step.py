@@ -61,8 +61,6 @@ class TrainingStep:
         seed: int = 0,
         average: WeightAverage | None = None,
     ):
-        if micro_batches < 1:
-            raise UserError(f"train.micro_batches={micro_batches} must be at least 1, the whole batch.")
         self._method, self._optimizers, self._guard = method, optimizers, guard
         self._clip_norm, self._chunks, self._seed, self._average = clip_norm, micro_batches, seed, average
         self.trained_parameters: int | None = None
@@ -202,7 +200,6 @@ def _one_pass(method, batch, seed, optimizers) -> Gradients:
 
 
 def _two_passes(method, batch, seed, chunks: int, optimizers) -> Gradients:
-    _check_divisible(method, batch, chunks)
     examples = _split({name: batch[name] for name in method.parts}, chunks)
     embeddings, moments = _encode_chunks(method, examples, seed, chunks)
     variables = method.trainable_variables
@@ -267,16 +264,6 @@ def _backpropagate_chunks(method, examples, seed, chunks: int, upstream) -> dict
     return {name: [value if known else None for value, known in zip(sums[name], reached[name])] for name in upstream}
 
 
-def _check_divisible(method, batch, chunks: int) -> None:
-    for name in method.parts:
-        count = tf.nest.flatten(batch[name])[0].shape[0]
-        if count is None or count % chunks:
-            raise UserError(
-                f"train.micro_batches={chunks} does not divide the {count} examples of {name!r} on one replica: choose "
-                "batch sizes that are multiples of replicas x micro_batches."
-            )
-
-
 def _split(values, chunks: int):
     """[B, ...] -> [chunks, B / chunks, ...] for every tensor of a nest; static sizes stay static."""
 
@@ -322,6 +309,11 @@ def _dense(gradients: list, variables: list) -> list:
     ]
 
 
+def bookkeeping(value, name: str) -> tf.Variable:
+    """Returns a variable that is no weight, and the same on every replica."""
+    return tf.Variable(value, trainable=False, name=name, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
+
+
 class WeightAverage(tf.Module):
     """The exponential average of weights over steps: a <- d a + (1 - d) w after every step that is applied.
 
@@ -342,8 +334,8 @@ class WeightAverage(tf.Module):
         if not 0.0 < decay < 1.0:
             raise UserError(f"train.average_decay={decay}: expected a number from 0 (no average) to below 1.")
         self._weights, self._decay = list(weights), decay
-        self.steps = self._variable(tf.zeros([], tf.int64), "average_steps")
-        self.values = [self._variable(weight.read_value(), f"average_{n}") for n, weight in enumerate(self._weights)]
+        self.steps = bookkeeping(tf.zeros([], tf.int64), "average_steps")
+        self.values = [bookkeeping(weight.read_value(), f"average_{n}") for n, weight in enumerate(self._weights)]
 
     def update(self, apply: tf.Tensor) -> None:
         """Counts the present weights in, if `apply`, a bool scalar."""
@@ -352,11 +344,6 @@ class WeightAverage(tf.Module):
         for value, weight in zip(self.values, self._weights):
             value.assign_add(tf.where(apply, rate * (weight - value), 0.0))
         self.steps.assign_add(tf.cast(apply, tf.int64))
-
-    @staticmethod
-    def _variable(value: tf.Tensor, name: str) -> tf.Variable:
-        first = tf.VariableAggregation.ONLY_FIRST_REPLICA
-        return tf.Variable(value, trainable=False, name=name, aggregation=first)
 
 
 class StepGuard(tf.Module):
@@ -370,20 +357,16 @@ class StepGuard(tf.Module):
         super().__init__()
         self.limit = limit
         self._names: tuple[str, ...] = ()
-        self.total = self._counter("skipped_steps")
-        self._in_row = self._counter("skipped_steps_in_row")
-        self._longest = self._counter("skipped_steps_longest_row")  # since it was last asked for
-        self._last_step = self._counter("skipped_step_last")
+        none = tf.zeros([], tf.int64)
+        self.total = bookkeeping(none, "skipped_steps")
+        self._in_row = bookkeeping(none, "skipped_steps_in_row")
+        self._longest = bookkeeping(none, "skipped_steps_longest_row")  # since it was last asked for
+        self._last_step = bookkeeping(none, "skipped_step_last")
 
     def build(self, names: list[str]) -> None:
         """Takes the names of the numbers that describe a skipped step."""
         self._names = tuple(names)
-        self._last_values = tf.Variable(
-            tf.zeros([len(names)]),
-            trainable=False,
-            name="skipped_step_values",
-            aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
-        )
+        self._last_values = bookkeeping(tf.zeros([len(names)]), "skipped_step_values")
 
     def check(self, step: tf.Tensor, logs: dict[str, tf.Tensor]) -> tf.Tensor:
         """Returns a bool scalar, whether all numbers of `build`'s names are finite; the same on every replica."""
@@ -410,12 +393,3 @@ class StepGuard(tf.Module):
                 "The weights are those before them. Lower optimizer.learning_rate, set optimizer.clip_norm, or find "
                 "the operation with --debug_nans."
             )
-
-    @staticmethod
-    def _counter(name: str) -> tf.Variable:
-        return tf.Variable(
-            tf.zeros([], tf.int64),
-            trainable=False,
-            name=name,
-            aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
-        )

@@ -1,21 +1,274 @@
-"""Optimisers: LAMB, Adam and AdamW, with per-variable learning rates. TensorFlow Addons is imported here only."""
+"""Optimisers: from configuration to LAMB, Adam or AdamW, in both readings of [MURAL] §3.2's two rates.
 
-from mural_tf.optimizers.build import (
-    WarmupLinearDecay,
-    build_optimizers,
-    check_optimizer,
-    learning_rates,
-    log_suffix,
-    losses_by_optimizer,
-)
-from mural_tf.optimizers.rates import ConditionalGradient
+joint (default): one optimiser over Eq. 1's weighted loss; everything the image-text task reaches has the image-text
+rate 1e-3, the text-text head alone has 1e-4. The task weights keep their meaning.
+per_task: one optimiser for each task, with its own slots, schedule and gradient; both update the shared text tower.
+LAMB hardly depends on the scale of the gradient, so the task weights then matter little.
 
-__all__ = [
-    "ConditionalGradient",
-    "WarmupLinearDecay",
-    "build_optimizers",
-    "check_optimizer",
-    "learning_rates",
-    "log_suffix",
-    "losses_by_optimizer",
-]
+Which of the two it is, no other file needs to know: optimisers come as {name: optimiser}, and the functions below say
+what each of them minimises and how its numbers are called in logs.
+
+Any variable may have a rate of its own. LAMB is in `lamb.py`. Adam is Keras' with TensorFlow's fused kernel; AdamW adds
+the decoupled decay θ ← θ - rate · λ · θ (Loshchilov & Hutter, 2019) before each Adam step.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import tensorflow as tf
+from ml_collections import ConfigDict
+
+from mural_tf.backend import keras
+from mural_tf.encoders.kernels import compiles_fused
+from mural_tf.errors import UserError
+from mural_tf.optimizers.lamb import LAMB
+
+NAMES = ("lamb", "adam", "adamw")
+JOINT, PER_TASK = MODES = ("joint", "per_task")
+COMPILED_FROM = 4_000_000  # parameters in a variable from which its LAMB update is compiled
+# Biases, the scale and offset of normalisation layers, and the temperature: no weight decay, and no layer adaptation,
+# which would scale their steps by a norm near zero and hold them where they start.
+NOT_DECAYED = [r"bias", r"gamma", r"beta", r"temperature"]
+
+
+def base_name(variable: tf.Variable) -> str:
+    """Returns the variable's name without the suffix that a distribution strategy gives its replicas."""
+    return re.sub(r"(/replica_\d+)?(:\d+)?$", "", variable.name)
+
+
+def is_decayed(variable: tf.Variable) -> bool:
+    """Tells whether weight decay applies to a variable."""
+    return not any(re.search(pattern, base_name(variable)) for pattern in NOT_DECAYED)
+
+
+class ConditionalGradient(NamedTuple):
+    """A gradient for `apply_gradients` that says whether it is to be applied.
+
+    value: float tensor, finite in any case (zeros, say).
+    apply: bool scalar. Where it is false, variable and slots stay as they are; `iterations` counts the step all the
+      same.
+    """
+
+    value: tf.Tensor
+    apply: tf.Tensor
+
+
+class _VariableRates:
+    """Multiplies the learning rate of each variable by `rates[base_name(variable)]` (1 where it is not named).
+
+    Gradients may be `ConditionalGradient`s: one that is not applied has the rate 0, and its moments stay as
+    they were.
+    """
+
+    rates: Mapping[str, float] = {}
+
+    def _scaled(self, var, apply, apply_state):
+        key = (var.device, var.dtype.base_dtype)
+        coefficients = (apply_state or {}).get(key) or self._fallback_apply_state(*key)
+        rate = self.rates.get(base_name(var), 1.0) * tf.cast(apply, key[1])
+        changed = {name: coefficients[name] * rate for name in ("lr_t", "lr") if name in coefficients}
+        for name in ("beta_1_t", "beta_2_t"):
+            changed[name] = tf.where(apply, coefficients[name], tf.ones_like(coefficients[name]))
+            changed[f"one_minus_{name}"] = 1.0 - changed[name]
+        return {key: {**coefficients, **changed}}
+
+    def _resource_apply_dense(self, grad, var, apply_state=None):
+        grad, apply = grad if isinstance(grad, ConditionalGradient) else (grad, True)
+        return self._update(grad, var, self._scaled(var, apply, apply_state))
+
+    def _update(self, grad, var, apply_state):
+        return super()._resource_apply_dense(grad, var, apply_state)
+
+    def _resource_apply_sparse_duplicate_indices(self, grad, handle, indices, **kwargs):
+        """Updates an embedding table as if its gradient were dense.
+
+        These optimisers move every row, used or not, and do it for sparse gradients in six passes over the table;
+        the dense update does the same in one.
+        """
+        dense = tf.math.unsorted_segment_sum(grad, indices, tf.shape(handle)[0])
+        return self._resource_apply_dense(dense, handle, **kwargs)
+
+
+class Lamb(_VariableRates, LAMB):
+    """LAMB with per-variable rates; decay and layer adaptation leave out `NOT_DECAYED`.
+
+    Its update of a variable is a dozen operations, each a pass over memory. Of token tables, which hold most of the
+    parameters, these are compiled into a few, which is faster on CPUs. Others stay as they are, because every variable
+    would be compiled on its own.
+    """
+
+    def _update(self, grad, var, apply_state):
+        if var.shape.num_elements() < COMPILED_FROM or not compiles_fused():
+            return super()._update(grad, var, apply_state)
+        ((key, scaled),) = apply_state.items()
+
+        @tf.function(jit_compile=True, autograph=False)
+        def update(grad, coefficients):
+            LAMB._resource_apply_dense(self, grad, var, {key: coefficients})
+            return coefficients["lr_t"]
+
+        return update(grad, {name: tf.convert_to_tensor(value) for name, value in scaled.items()})
+
+
+class Adam(_VariableRates, keras.optimizers.legacy.Adam):
+    """Keras' Adam with per-variable rates."""
+
+
+class AdamW(_VariableRates, keras.optimizers.legacy.Adam):
+    """Adam with decoupled weight decay, scaled by the learning rate."""
+
+    def __init__(self, *args, weight_decay: float = 0.0, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.weight_decay = weight_decay
+
+    def _update(self, grad, var, apply_state):
+        ((_, scaled),) = apply_state.items()
+        decayed = []
+        if self.weight_decay and is_decayed(var):
+            decayed = [var.assign(var * (1.0 - scaled["lr_t"] * self.weight_decay))]  # half of an assign_sub's passes
+        with tf.control_dependencies(decayed):
+            return super()._update(grad, var, apply_state)
+
+    def get_config(self):
+        return {**super().get_config(), "weight_decay": self.weight_decay}
+
+
+# Rates over steps.
+
+
+class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
+    """Linear warm-up from zero, then linear decay to zero, [MURAL] §3.2 (10k and 600k steps).
+
+    rate(s) = peak · s / warmup for s < warmup, then peak · (steps - s) / (steps - warmup), 0 from `steps` on.
+
+    The optimisers count steps from 0. The rate is taken at s + 1 during warm-up, so that the first step is not
+    lost to a zero rate (our choice; the paper's ramp starts at zero).
+    """
+
+    def __init__(self, peak: float, warmup_steps: int, steps: int):
+        if not 0 <= warmup_steps < steps:
+            raise ValueError(f"warmup_steps must be in [0, steps), got warmup_steps={warmup_steps}, steps={steps}.")
+        self.peak, self.warmup_steps, self.steps = peak, warmup_steps, steps
+
+    def __call__(self, step):
+        step = tf.cast(step, tf.float32)
+        rising = (step + 1.0) / max(self.warmup_steps, 1)
+        falling = (self.steps - step) / (self.steps - self.warmup_steps)
+        return self.peak * tf.clip_by_value(tf.minimum(rising, falling), 0.0, 1.0)
+
+    def get_config(self):
+        return {"peak": self.peak, "warmup_steps": self.warmup_steps, "steps": self.steps}
+
+
+class StaircaseDecay(keras.optimizers.schedules.LearningRateSchedule):
+    """rate(s) = peak · rate^(s // every), after a linear warm-up over the first `warmup_steps` as above."""
+
+    def __init__(self, peak: float, warmup_steps: int, decay_rate: float, every: int):
+        if not 0.0 < decay_rate <= 1.0 or every < 1:
+            raise ValueError(f"decay_rate must be in (0, 1] and every at least 1, got {decay_rate} and {every}.")
+        self.peak, self.warmup_steps, self.decay_rate, self.every = peak, warmup_steps, decay_rate, every
+
+    def __call__(self, step):
+        step = tf.cast(step, tf.float32)
+        rising = tf.minimum((step + 1.0) / max(self.warmup_steps, 1), 1.0)
+        return self.peak * rising * self.decay_rate ** tf.floor(step / self.every)
+
+    def get_config(self):
+        return {
+            "peak": self.peak,
+            "warmup_steps": self.warmup_steps,
+            "decay_rate": self.decay_rate,
+            "every": self.every,
+        }
+
+
+def build_optimizers(
+    config: ConfigDict, steps: int, variables: Mapping[str, list[tf.Variable]], tasks: Iterable[str]
+) -> dict[str, keras.optimizers.legacy.Optimizer]:
+    """Returns {"joint": optimiser}, or of {"image_text": …, "text_text": …} those whose task there is.
+
+    Args:
+      config: the tree's `optimizer` branch.
+      steps: where the schedules reach zero.
+      variables: the model's variables by group: "image_tower", "text_tower", "text_text_head"; others have rate 1.
+      tasks: those of the method that are on.
+
+    Raises:
+      UserError: as `check_optimizer`, or `per_task` with a further task.
+    """
+    check_optimizer(config)
+    tower_rates = {
+        base_name(variable): rate
+        for group, rate in (("image_tower", config.image_tower_rate), ("text_tower", config.text_tower_rate))
+        for variable in variables.get(group, ())
+    }
+    if config.mode == PER_TASK:
+        peaks = {"image_text": config.learning_rate, "text_text": config.text_text_learning_rate}
+        if set(tasks) - set(peaks):
+            raise UserError(
+                f"optimizer.mode=per_task has an optimiser for {' and '.join(peaks)}, and this method also has "
+                f"{', '.join(sorted(set(tasks) - set(peaks)))}: use joint."
+            )
+        return {task: _optimizer(config, peak, steps, tower_rates) for task, peak in peaks.items() if task in tasks}
+    head_rate = config.text_text_learning_rate / config.learning_rate
+    rates = {**tower_rates, **{base_name(v): head_rate for v in variables.get("text_text_head", ())}}
+    return {JOINT: _optimizer(config, config.learning_rate, steps, rates)}
+
+
+def losses_by_optimizer(losses: Mapping[str, tf.Tensor], optimizers: Iterable[str]) -> dict[str, tf.Tensor]:
+    """Returns what each optimiser minimises, {name: scalar}, of the weighted losses {task: scalar}."""
+    return {JOINT: tf.add_n(list(losses.values()))} if JOINT in optimizers else dict(losses)
+
+
+def log_suffix(optimizer: str) -> str:
+    """Returns what the names of an optimiser's numbers end in: "" where there is one."""
+    return "" if optimizer == JOINT else f"_{optimizer}"
+
+
+def learning_rates(optimizers: Mapping[str, keras.optimizers.legacy.Optimizer]) -> dict[str, float]:
+    """Returns the present rate of each optimiser, {name in logs: rate}."""
+    return {
+        f"learning_rate{log_suffix(name)}": float(optimizer.learning_rate(optimizer.iterations))
+        for name, optimizer in optimizers.items()
+    }
+
+
+def check_optimizer(config: ConfigDict) -> None:
+    """Raises `UserError` if the `optimizer` branch names what there is not, or a rate out of its range."""
+    if config.name not in NAMES:
+        raise UserError(f"Unknown optimizer.name {config.name!r}; known: {', '.join(NAMES)}.")
+    if config.mode not in MODES:
+        raise UserError(f"Unknown optimizer.mode {config.mode!r}; known: {', '.join(MODES)}.")
+    if config.learning_rate <= 0:
+        raise UserError(f"optimizer.learning_rate={config.learning_rate} must be above 0.")
+    if config.decay_rate and not (0 < config.decay_rate <= 1 and config.decay_steps > 0):
+        raise UserError(
+            f"optimizer.decay_rate={config.decay_rate} must be in (0, 1], with optimizer.decay_steps="
+            f"{config.decay_steps} of 1 or more."
+        )
+
+
+def _optimizer(config: ConfigDict, peak: float, steps: int, rates: Mapping[str, float]):
+    warmup = min(config.warmup_steps, steps - 1)
+    if config.decay_rate:
+        schedule = StaircaseDecay(peak, warmup, config.decay_rate, config.decay_steps)
+    else:
+        schedule = WarmupLinearDecay(peak, warmup, steps)
+    moments = dict(beta_1=config.beta_1, beta_2=config.beta_2, epsilon=config.epsilon)
+    if config.name == "lamb":
+        optimizer = Lamb(
+            schedule,
+            weight_decay=config.weight_decay,
+            exclude_from_weight_decay=NOT_DECAYED,
+            exclude_from_layer_adaptation=NOT_DECAYED,  # given in full: TFA copies the other list if this is empty
+            **moments,
+        )
+    elif config.name == "adam":
+        optimizer = Adam(schedule, **moments)
+    else:
+        optimizer = AdamW(schedule, weight_decay=config.weight_decay, **moments)
+    optimizer.rates = dict(rates)
+    return optimizer

@@ -93,33 +93,28 @@ def _host(found: Forecast) -> Iterator[str]:
 def _speed(found: Forecast) -> Iterator[str]:
     here, total = found.machine.name == HERE, sum(found.seconds.values())
     yield f"\nSeconds of a step, {'measured' if here else 'from published peaks and assumptions'}"
-    yield from _table((name, f"{value:.4f}  {_reason(found, name)}") for name, value in found.seconds.items())
-    if found.step:
-        of_processors = f"{found.step.processor:.4f} of the processors"
-        yield f"  Whole steps, input included: {found.step.elapsed:.4f}, and {of_processors}."
+    if here:
+        operations = {name: sum(found.operations(name).values()) / 1e9 for name in found.work}
+        yield from _table((name, f"{count:,.1f} GFLOP a replica") for name, count in operations.items())
+        rate = f"{sum(operations.values()) / total:,.0f} GFLOP/s"
+        yield f"  Whole steps, input included: {total:.4f}, {rate}, and {found.processor:.4f} of the processors."
         if os.getloadavg()[0] > BUSY * found.machine.processors:
             yield f"  Other programs are busy here (load {os.getloadavg()[0]:.1f}): alone, steps would take less."
-    elif here:
-        yield f"  Whole steps were not run; losses, optimiser and input come to these {total:.4f}."
-    else:
-        hosts = f"; with all their processors the hosts need {found.host_seconds:.4f}" if found.input else ""
-        yield f"  In all {total:.4f}, one after the other{hosts}."
+        return
+    yield from _table((name, f"{value:.4f}  {_reason(found, name)}") for name, value in found.seconds.items())
+    hosts = f"; with all their processors the hosts need {found.host_seconds:.4f}" if found.input else ""
+    yield f"  In all {total:.4f}, one after the other{hosts}."
 
 
 def _reason(found: Forecast, name: str) -> str:
     """What a part's time comes from."""
-    machine, here = found.machine, found.machine.name == HERE
+    machine = found.machine
     if name in found.work:
         operations = found.operations(name)
         total = sum(operations.values())
-        work = f"{total / 1e9:,.1f} GFLOP a replica"
-        if here:
-            return f"{work}, {total / 1e9 / found.seconds[name]:,.0f} GFLOP/s"
         kinds = [dtype for dtype, count in operations.items() if count > 0.001 * total]
         peaks = ", ".join(f"{dtype} {machine.peak.get(dtype, 0.0) / 1e12:,.0f} TFLOP/s" for dtype in kinds)
-        return f"{work}, efficiency {ASSUMED[name]:.2f} (assumed) of {peaks}"
-    if here:
-        return "losses, optimiser, TensorFlow's own time"
+        return f"{total / 1e9:,.1f} GFLOP a replica, efficiency {ASSUMED[name]:.2f} (assumed) of {peaks}"
     if name == "launch":
         return "assumed: no step is shorter"
     of, bandwidth = ("memory", machine.bandwidth) if name == "optimiser" else ("exchange", machine.exchange)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import pathlib
-import re
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import tensorflow as tf
 from ml_collections import ConfigDict
@@ -14,7 +13,6 @@ from ml_collections import ConfigDict
 from mural_tf.backend import keras
 from mural_tf.data.streams.mixture import training_sources
 from mural_tf.encoders.kernels import compile_first_quietly, compiles_fused, set_fusion
-from mural_tf.errors import UserError
 from mural_tf.models import build_model, complete
 from mural_tf.models.dual_encoder import DualEncoder, trainable_parameters
 from mural_tf.optimizers import check_optimizer
@@ -24,7 +22,7 @@ from mural_tf.runs.tuning import TunedEvaluation, mix
 from mural_tf.text.word_pieces import WordPieceTokenizer
 from mural_tf.training.callbacks import StopRequested, StopSignals, parse_profile
 from mural_tf.training.checkpoints import has_checkpoint, save_result
-from mural_tf.training.fit import compile_model, fit
+from mural_tf.training.fit import check_train, compile_model, failures_in_one_line, fit
 from mural_tf.training.prepare import check_places, prepare_data, prepare_tokenizer
 from mural_tf.training.strategy import (
     as_compiled,
@@ -72,17 +70,17 @@ def train_and_finish(
     """The part that pretraining and fine-tuning share; `initialize` sets the weights of a run's first start."""
     config = complete(config)
     check_places(config)
-    _check_sizes(config)
     steps = parse_profile(profile, config.train.steps)
     settle_handles(config)
     strategy = build_strategy(tpu)  # several workers must be set up before TensorFlow does anything else
+    check_train(config, strategy.num_replicas_in_sync, "this machine")
     sources = training_sources(config.data) if config.data.sources else (config.data,)
     check_places_of_pod(strategy, [workdir, *(source.directory for source in sources)])
     with local_folder(workdir, is_chief(strategy)) as folder, StopSignals() as signals:
         writes = is_chief(strategy) and not is_finished(folder)
         try:
             with lock_workdir(folder) if writes else contextlib.nullcontext():
-                with _ends_of_other_workers(strategy):
+                with failures_in_one_line(config, strategy):
                     finished = _train_in_workdir(config, folder, strategy, steps, debug_nans, initialize, signals)
         except StopRequested:
             finished = False
@@ -92,16 +90,6 @@ def train_and_finish(
         if signals.received == signal.SIGINT:
             raise KeyboardInterrupt(message)
         print(message)
-
-
-def _check_sizes(config: ConfigDict) -> None:
-    """Raises `UserError` for the zeros that fine-tuning alone replaces, see `runs/tuning.py`."""
-    for name in ("steps", "image_text_batch", "text_text_batch"):
-        if config.train[name] < 1:
-            raise UserError(
-                f"train.{name}={config.train[name]}: expected 1 or more. Only fine-tuning (run_finetune.py --from=…) "
-                "takes 0 for what follows from the data."
-            )
 
 
 def _train_in_workdir(config, workdir, strategy, profile, debug_nans, initialize, signals) -> bool:
@@ -160,25 +148,6 @@ def _in_turn(strategy: tf.distribute.Strategy, workdir: pathlib.Path, prepare: C
     result = chief_first(strategy, prepare_and_share)
     sum_over_workers(strategy, 0)  # the chief neither goes on nor ends before the others have got it
     return result
-
-
-@contextlib.contextmanager
-def _ends_of_other_workers(strategy: tf.distribute.Strategy) -> Iterator[None]:
-    """Says in one line that a worker ended while this one waited for it; alone, there is none."""
-    try:
-        yield
-    except (
-        tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError, tf.errors.InternalError,
-        tf.errors.DeadlineExceededError,
-    ) as error:  # fmt: skip
-        if workers(strategy) == 1:
-            raise
-        found = re.search(r"[^.:({]*(heartbeat timeout|closed|refused|reset|aborted by)[^.({]*", error.message)
-        reason = found[0].strip() if found else type(error).__name__
-        raise UserError(
-            f"Another worker of this run ended or cannot be reached ({reason}); if it stopped by itself, its own "
-            "message says why. The last checkpoint is intact: start all workers again by the same command."
-        ) from None
 
 
 def _prepare(config: ConfigDict, workdir: pathlib.Path) -> WordPieceTokenizer:

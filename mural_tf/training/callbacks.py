@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 import tensorflow as tf
+from ml_collections import ConfigDict
 
 from mural_tf.backend import keras
 from mural_tf.data.skipped import SkippedRecords
@@ -38,6 +39,12 @@ class Intervals:
 
     steps: int
     log_every: int
+
+    @classmethod
+    def of(cls, train: ConfigDict) -> Intervals:
+        """Returns those of `config.train`: without `log_every` they end where anything else is due first."""
+        others = [every for every in (train.checkpoint_every, train.evaluate_every) if every]
+        return cls(train.steps, train.log_every or min(others, default=train.steps))
 
     def due(self, step: int, every: int) -> bool:
         """Tells whether something that comes every `every` steps comes now; never, where `every` is 0."""

@@ -32,7 +32,7 @@ from mural_tf.errors import UserError
 from mural_tf.files import json_field, publish, read_json, write_whole
 from mural_tf.models import build_model
 from mural_tf.models.dual_encoder import DualEncoder
-from mural_tf.models.step import gather
+from mural_tf.models.step import bookkeeping, gather
 from mural_tf.text import build_tokenizer
 from mural_tf.text.word_pieces import WordPieceTokenizer
 from mural_tf.trust import check_stored
@@ -102,8 +102,6 @@ class Checkpoints:
         writes: bool = True,
         restored: tf.train.Checkpoint | None = None,
     ):
-        if keep < 1:
-            raise UserError(f"train.keep_checkpoints={keep} must be at least 1.")
         self._checkpoint, self._folder, self._keep, self._writes = checkpoint, folder, keep, writes
         self._restored = checkpoint if restored is None else restored
         self._kept = list_checkpoints(folder)
@@ -360,12 +358,12 @@ class DataProgress:
     def __init__(self, sources: Mapping[str, int], pipelines: int = 1):
         self._pipelines = pipelines
         self.places = {
-            name: _variable(f"{name}_place", np.tile(start_of(0), [pipelines, count, 1]))
+            name: bookkeeping(np.tile(start_of(0), [pipelines, count, 1]), f"{name}_place")
             for name, count in sources.items()
         }
         none = np.zeros([1 + len(KINDS), 3], np.int64)
         tallies = {name: np.tile(none, [pipelines, count, 1, 1]) for name, count in sources.items()}
-        self.tallies = {name: _variable(f"{name}_tally", value) for name, value in tallies.items()}
+        self.tallies = {name: bookkeeping(value, f"{name}_tally") for name, value in tallies.items()}
 
     def note(self, batch: Mapping[str, tf.Tensor]) -> None:
         """Takes what a replica's part of a batch says of its input pipeline; a part of the training step."""
@@ -424,9 +422,3 @@ def _difference(saved: list[int], now: tf.TensorShape) -> str:
         if before != after:
             return f"the checkpoint is of {before} {what}, and these are {after}"
     return "the checkpoint's places are of another form"
-
-
-def _variable(name: str, value: np.ndarray) -> tf.Variable:
-    return tf.Variable(
-        value, trainable=False, dtype=tf.int64, name=name, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA
-    )

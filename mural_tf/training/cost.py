@@ -17,7 +17,6 @@ import re
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -37,13 +36,13 @@ from mural_tf.models.dual_encoder import TEXT_PAIRS, DualEncoder, trainable_para
 from mural_tf.optimizers import check_optimizer
 from mural_tf.text import build_tokenizer
 from mural_tf.text.word_pieces import TOKENS
-from mural_tf.training.fit import check_batches, compile_model
+from mural_tf.training.fit import check_train, compile_model, more_chunks
 from mural_tf.training.graph_costs import Costs, gradient_costs
-from mural_tf.training.prepare import SOURCES, check_data, existing_vocabulary, sampled_vocabulary
+from mural_tf.training.prepare import BUILT, check_data, existing_vocabulary, sampled_vocabulary
 from mural_tf.training.strategy import as_compiled
 from mural_tf.training.workdir import threads
 
-IMAGES, TEXTS, LOSSES, REST = "image tower", "text tower", "losses", "everything else"
+IMAGES, TEXTS, LOSSES, STEPS = "image tower", "text tower", "losses", "whole steps"
 TOWERS = (IMAGES, TEXTS)
 ACTIVATIONS, GRADIENTS = "activations", "gradients"  # in memory
 FREE = 0.1  # share of a replica's memory that is left to the compiler and what is not counted
@@ -55,8 +54,8 @@ ASSUMED = {  # shares of the published peaks and bandwidths that a run reaches
     "memory": 0.5,  # of its bandwidth, by the optimiser
     "exchange": 0.5,  # of the bandwidth between replicas
 }
-WARM_UP, SECONDS, TOWER_SECONDS = 8.0, 15.0, 2.0  # of steps that are not counted, of those that are, and of a tower
-LONGEST_STEP = 20.0  # seconds above which whole steps are not tried
+WARM_UP, SECONDS = 8.0, 15.0  # of steps that are not counted, and of those that are
+MOST_OPERATIONS = {"CPU": 2e11, "GPU": 2e13}  # of a step that is measured here: larger batches are, in parts
 INPUT_SECONDS = 6.0  # for which the input is measured, in batches of `SMALLEST_BATCH` or more
 SMALLEST_BATCH = 256
 SAMPLE = 256  # records by which the others are estimated
@@ -131,18 +130,6 @@ def find_machine(name: str) -> Machine:
     return Machine(name, replicas, hosts, alone or processors, memory * 1e9, peak, bandwidth * 1e9, exchange * 1e9)
 
 
-class Seconds(NamedTuple):
-    """Of one call: elapsed, and of the processor, all threads together: other programs disturb that little."""
-
-    elapsed: float
-    processor: float
-
-    @property
-    def used(self) -> float:
-        """What the call takes whatever else the machine does: of the processor where it computes, else elapsed."""
-        return self.elapsed if tf.config.list_logical_devices("GPU") else self.processor
-
-
 @dataclasses.dataclass(frozen=True)
 class SourceSize:
     """What a stream reads of a source: there are `files`, `records` and `bytes`; an epoch has `items`, of which a
@@ -182,7 +169,7 @@ class Forecast:
     memory: {what: bytes}.
     input: of the data; `None` where none was given.
     seconds: {what: seconds of a step}.
-    step: seconds of whole steps here, or `None` where they were not run.
+    processor: seconds of this machine's processors in a step, where steps were measured.
     """
 
     config: ConfigDict
@@ -193,7 +180,7 @@ class Forecast:
     memory: dict[str, float]
     input: InputCosts | None
     seconds: dict[str, float]
-    step: Seconds | None
+    processor: float = 0.0
 
     @property
     def chunks(self) -> int:
@@ -210,37 +197,44 @@ class Forecast:
     @property
     def seconds_per_step(self) -> float:
         """Of the replicas, or of the hosts where these are slower."""
-        return self.step.elapsed if self.step else max(sum(self.seconds.values()), self.host_seconds)
+        return max(sum(self.seconds.values()), self.host_seconds)
 
     @property
     def fits(self) -> bool:
         """Whether a replica's memory is enough."""
-        return sum(self.memory.values()) <= (1 - FREE) * self.machine.memory
+        return self._room() >= 0
+
+    def _room(self) -> float:
+        """The bytes of a replica's memory that would stay free, beyond those that should."""
+        return (1 - FREE) * self.machine.memory - sum(self.memory.values())
 
     @property
     def limit(self) -> str:
         """What would have to be faster, or larger, first."""
         if not self.fits:
             return "memory"
+        if self.machine.name == HERE:  # whose processors do both
+            host = self.input.whole / self.machine.processors if self.input else 0.0
+            operations = {name: sum(self.operations(name).values()) for name in self.work}
+            return "host" if 2 * host > self.seconds[STEPS] else max(operations, key=operations.get)
         if self.host_seconds > sum(self.seconds.values()):
             return "host"
-        host = {"host": self.input.whole / self.machine.processors} if self.step and self.input else {}
-        shares = {**self.seconds, **host}
-        return max(shares, key=shares.get)
+        return max(self.seconds, key=self.seconds.get)
 
     def operations(self, name: str) -> dict[str, float]:
-        """Returns {dtype: operations} of a replica's step in a tower or the losses."""
-        return operations_of(self.work[name], self.chunks if name in TOWERS else 1)
+        """Returns {dtype: operations} of a replica's step in a tower or the losses; towers run twice in chunks."""
+        costs, chunks = self.work[name], self.chunks if name in TOWERS else 1
+        names, forward = {*costs.forward, *costs.backward}, 2 if chunks > 1 else 1
+        return {n: chunks * (forward * costs.forward.get(n, 0.0) + costs.backward.get(n, 0.0)) for n in names}
 
     def least_chunks(self) -> int | None:
         """Returns the smallest `train.micro_batches` with which a step fits, or `None` where none does."""
-        fixed = sum(self.memory.values()) - self.memory[ACTIVATIONS]
-        whole = self.memory[ACTIVATIONS] * self.chunks
-        shared = math.gcd(*(rows // self.machine.replicas for rows in self.rows.values()))
-        for chunks in (number for number in range(self.chunks, shared + 1) if shared % number == 0):
-            sum_of_gradients = self.memory[GRADIENTS] if self.chunks == 1 and chunks > 1 else 0.0
-            if fixed + sum_of_gradients + whole / chunks <= (1 - FREE) * self.machine.memory:
+        whole, config = self.memory[ACTIVATIONS] * self.chunks, self.config.copy_and_resolve_references()
+        while (chunks := more_chunks(config, self.machine.replicas)) is not None:
+            sum_of_gradients = self.memory[GRADIENTS] if self.chunks == 1 else 0.0
+            if sum_of_gradients + whole / chunks - self.memory[ACTIVATIONS] <= self._room():
                 return chunks
+            config.train.micro_batches = chunks
         return None
 
 
@@ -265,64 +259,54 @@ def forecast(config: ConfigDict, tpu_type: str = HERE, restored: bool = False) -
     config.train.jit = config.train.jit or machine.is_tpu
     config = as_compiled(config, tf.distribute.get_strategy())
     check_optimizer(config.optimizer)
-    check_batches(config, machine.replicas, machine.name)
-    has_data = _has_data(config)
+    check_train(config, machine.replicas, machine.name)
     # Which chains of cheap operations keep their inputs alone: XLA makes those of a whole step.
     compiled = ("off", "on") if config.train.jit else (config.train.fused, "off")
     before = set_fusion(compiled[machine.name != HERE])
     if machine.name == HERE and compiles_fused():
         compile_first_quietly()
     try:
-        with tempfile.TemporaryDirectory() as folder:
-            return _forecast(config, machine, _tokenizer(config, folder) if has_data else None, restored)
+        return _forecast(config, machine, restored)
     finally:
         set_fusion(before)
 
 
-def _has_data(config: ConfigDict) -> bool:
-    """Tells whether there is data to measure; raises `UserError` for a folder that is named and not there."""
-    if config.data.source not in SOURCES:
-        raise UserError(f"Unknown data.source {config.data.source!r}; known: {', '.join(SOURCES)}.")
-    if not config.data.directory and not config.data.sources:
-        return False
-    try:
-        check_data(config.data)
-    except UserError:
-        if config.data.source == "records":
-            raise
-        return False  # a run builds it
-    return True
-
-
-def _tokenizer(config: ConfigDict, folder: str):
-    """The tokenizer of a run, or, if its vocabulary is still to be built, one of a sample of the texts."""
-    return build_tokenizer(config, existing_vocabulary(config) or sampled_vocabulary(config, pathlib.Path(folder)))
-
-
-def _forecast(config: ConfigDict, machine: Machine, tokenizer, restored: bool) -> Forecast:
-    known = tokenizer is not None and existing_vocabulary(config) is not None
+def _forecast(config: ConfigDict, machine: Machine, restored: bool) -> Forecast:
+    is_here, tokenizer, known = machine.name == HERE, None, None
+    if _has_data(config.data):
+        known = existing_vocabulary(config)
+        with tempfile.TemporaryDirectory() as folder:  # one of a sample of the texts, where it is still to be built
+            tokenizer = build_tokenizer(config, known or sampled_vocabulary(config, pathlib.Path(folder)))
     model = build_model(config, tokenizer.vocabulary_size if known else config.vocabulary.size)
     if tokenizer is not None:
         model.begin(tokenizer, restored)
     compile_model(model, config)
-    is_here, cards = machine.name == HERE, tf.config.list_logical_devices("GPU")
     # Batches are as wide as their longest text on one CPU: everything else needs sizes that are known.
+    cards = tf.config.list_logical_devices("GPU")
     pad = "longest" if is_here and machine.replicas == 1 and not (config.train.jit or cards) else "max_length"
     costs = None
     if tokenizer is not None:
         print("Measuring the input …", flush=True)
         costs = measure_input(config, tokenizer, model.streams, pad)
-    streams, group = streams_of_parts(model), captions_per_image(config)
-    rows = {
-        part: batch_size(config, name) // (group if part in model.image_parts else 1) for part, name in streams.items()
-    }
-    check_chunks(rows, machine, config.train.micro_batches)
     work = step_work(model, config, machine.replicas, _length(config, costs, pad))
     memory = memory_of_replica(model, config, machine.replicas, work)
-    found = Forecast(config, machine, parameters(model), rows, work, memory, costs, {}, None)
-    if not is_here:
-        return dataclasses.replace(found, seconds=_assumed_seconds(model, found))
-    return _measured(model, found, tokenizer, pad)
+    whole = batch_specs(model, config, config.train.image_text_batch, config.train.text_text_batch)
+    rows = {part: tf.nest.flatten(whole[part])[0].shape[0] for part in streams_of_parts(model)}
+    found = Forecast(config, machine, parameters(model), rows, work, memory, costs, {})
+    if is_here:
+        return _measured(model, found, tokenizer, pad)
+    return dataclasses.replace(found, seconds=_assumed_seconds(model, found))
+
+
+def _has_data(data: ConfigDict) -> bool:
+    """Tells whether there is data to measure; raises `UserError` for a folder that is named and not there."""
+    try:
+        check_data(data)
+    except UserError:
+        if data.source not in BUILT and (data.directory or data.sources):
+            raise
+        return False  # none is named, or a run builds it
+    return True
 
 
 def _length(config: ConfigDict, costs: InputCosts | None, pad: str) -> int:
@@ -335,40 +319,31 @@ def _length(config: ConfigDict, costs: InputCosts | None, pad: str) -> int:
     return max(round(costs.tokens if tower.length_groups > 1 else costs.width), 2)
 
 
-def check_chunks(rows: Mapping[str, int], machine: Machine, chunks: int) -> None:
-    """Raises `UserError` where `train.micro_batches` does not divide a replica's rows of a part."""
-    for part, count in rows.items():
-        if count // machine.replicas % chunks:
-            raise UserError(
-                f"train.micro_batches={chunks} does not divide the {count // machine.replicas} examples of {part!r} on "
-                f"one of {machine.name}'s {machine.replicas} replicas."
-            )
-
-
 # What a batch costs the host, measured on this machine.
 
 
-def seconds_of(call: Callable, size: int, limit: float) -> Seconds:
-    """Returns what each of the `size` things of a call takes: calls for `limit` seconds, after one without counting."""
+def seconds_of(call: Callable, size: int, limit: float) -> tuple[float, float]:
+    """Returns what each of the `size` things of a call takes, elapsed and of the processor.
+
+    Calls for `limit` seconds, after one without counting.
+    """
     tf.nest.map_structure(np.asarray, call())
     begun, processor, done = time.monotonic(), time.process_time(), 0
     while time.monotonic() - begun < limit or not done:
         tf.nest.map_structure(np.asarray, call())
         done += size
-    return Seconds((time.monotonic() - begun) / done, (time.process_time() - processor) / done)
+    return (time.monotonic() - begun) / done, (time.process_time() - processor) / done
 
 
 def measure_input(config: ConfigDict, tokenizer, streams: Sequence[str], pad: str) -> InputCosts:
     """Measures the pipeline of training; raises `UserError` if the data cannot be read."""
-    group, train, factor = captions_per_image(config), config.train, 1
-    sizes = (train.image_text_batch // group, train.text_text_batch)
+    train, smaller, factor = config.train, config.copy_and_resolve_references(), 1
+    names = ("image_text_batch", "text_text_batch")
+    sizes = train.image_text_batch // captions_per_image(config), train.text_text_batch
     # A batch costs in proportion to its size: large ones are measured in parts.
     while max(sizes) >= 2 * factor * SMALLEST_BATCH and not any(size % (2 * factor) for size in sizes):
         factor *= 2
-    smaller = config.copy_and_resolve_references()
-    smaller.train.update(
-        dict(image_text_batch=train.image_text_batch // factor, text_text_batch=train.text_text_batch // factor)
-    )
+    smaller.train.update({name: train[name] // factor for name in names})
     found = {}
     try:
         for stream in streams:
@@ -379,7 +354,7 @@ def measure_input(config: ConfigDict, tokenizer, streams: Sequence[str], pad: st
                 found[part_name(stream, source)] = _size_of(config, stream, source, files, drawn)
         batches = iter(training_batches(smaller, tokenizer, streams=streams, pad=pad))
         batch = next(batches)
-        whole = factor * seconds_of(lambda: next(batches) and (), 1, INPUT_SECONDS).processor
+        whole = factor * seconds_of(lambda: next(batches) and (), 1, INPUT_SECONDS)[1]
     except tf.errors.OpError as error:
         reason = error.message.split("\n\t [[")[0].splitlines()[0]
         raise UserError(f"The data in {config.data.directory} cannot be read: {reason}") from None
@@ -488,18 +463,6 @@ def parameters(model: DualEncoder) -> dict[str, int]:
     return {**counted, **({"others": rest} if rest > 0 else {})}
 
 
-def tower_of(model: DualEncoder, part: str) -> str:
-    """Returns the tower that takes a part of a batch; functions in place of towers take texts."""
-    return IMAGES if part in model.image_parts else TEXTS
-
-
-def operations_of(costs: Costs, chunks: int) -> dict[str, float]:
-    """Returns {dtype: operations} of a step, from those of a chunk: in chunks it runs forward twice."""
-    forward = 2 if chunks > 1 else 1
-    names = {*costs.forward, *costs.backward}
-    return {name: chunks * (forward * costs.forward.get(name, 0.0) + costs.backward.get(name, 0.0)) for name in names}
-
-
 def step_work(model: DualEncoder, config: ConfigDict, replicas: int, length: int) -> dict[str, Costs]:
     """Returns the costs of a replica's step: of one chunk in each tower, and of the whole batch in the losses.
 
@@ -510,8 +473,8 @@ def step_work(model: DualEncoder, config: ConfigDict, replicas: int, length: int
       length: tokens of a text, padding included.
     """
     train, by_tower = config.train, {tower: [] for tower in TOWERS}
-    for name, embedding in model.used.items():
-        by_tower[tower_of(model, embedding.part)].append(name)
+    for name, embedding in model.used.items():  # functions in place of towers take texts
+        by_tower[IMAGES if embedding.part in model.image_parts else TEXTS].append(name)
 
     def specs(parts):
         return batch_specs(model, config, train.image_text_batch // parts, train.text_text_batch // parts, length)
@@ -521,7 +484,7 @@ def step_work(model: DualEncoder, config: ConfigDict, replicas: int, length: int
             return model.encode(batch, training=True)
 
     chunk, batch = specs(replicas * train.micro_batches), specs(1)
-    with _known_sizes(model, chunk):
+    with _known_sizes(model, min((chunk[part].shape[0] for part in model.image_parts), default=0)):
         groups = {tower: names for tower, names in by_tower.items() if names}
         work = gradient_costs(encode, [chunk], groups, model.trainable_variables)
     # A replica's losses are of its rows against the embeddings of the whole batch.
@@ -537,17 +500,16 @@ def step_work(model: DualEncoder, config: ConfigDict, replicas: int, length: int
 
 
 @contextlib.contextmanager
-def _known_sizes(model: DualEncoder, specs: Mapping) -> Iterator[None]:
-    """Texts of one length, and BatchNorm's groups within one replica, which costs the same."""
-    groups, model.text_tower.length_groups = model.text_tower.length_groups, 1
-    layers = {layer: layer.group for layer in model.normalization_layers()}
-    rows = min((specs[part].shape[0] for part in model.image_parts), default=0)
+def _known_sizes(model: DualEncoder, images: int, length_groups: int = 1) -> Iterator[None]:
+    """Texts of one length, and BatchNorm's groups within so many `images` at once, which costs the same."""
+    before, layers = model.text_tower.length_groups, {layer: layer.group for layer in model.normalization_layers()}
+    model.text_tower.length_groups = length_groups
     for layer, group in layers.items():
-        layer.group = group if isinstance(group, int) and rows % group == 0 else "local"
+        layer.group = group if isinstance(group, int) and images % group == 0 else "local"
     try:
         yield
     finally:
-        model.text_tower.length_groups = groups
+        model.text_tower.length_groups = before
         for layer, group in layers.items():
             layer.group = group
 
@@ -594,43 +556,24 @@ def _assumed_seconds(model: DualEncoder, found: Forecast) -> dict[str, float]:
 
 
 def _measured(model: DualEncoder, found: Forecast, tokenizer, pad: str) -> Forecast:
-    """Measures the towers, and whole steps where these fit and are short enough."""
-    config, chunks = found.config, found.chunks
-    batch = found.input.batch if found.input else batch_values(batch_specs(model, config, 16, 16))
-    times = {}
-    for tower in (tower for tower in TOWERS if tower in found.work):
-        parts = [part for part in found.rows if tower_of(model, part) == tower]
-        there = sum(tf.nest.flatten(batch[part])[0].shape[0] for part in parts)
-        share = there * found.machine.replicas / sum(found.rows[part] for part in parts)
-        once, whole = (sum(operations_of(found.work[tower], number).values()) for number in (1, chunks))
-        again = whole / (chunks * once) if once else 1.0  # in chunks it runs forward twice
-        measured = seconds_of(_pass(model, batch, tower), 1, TOWER_SECONDS)
-        times[tower] = Seconds(*(again * value / share for value in measured))
-    seconds, step = {tower: each.elapsed for tower, each in times.items()}, None
-    is_small = found.fits and sum(seconds.values()) <= LONGEST_STEP
-    if tokenizer is not None and found.machine.replicas == 1 and is_small:
-        print("Measuring steps …", flush=True)
-        batches = iter(training_batches(config, tokenizer, streams=model.streams, pad=pad))
-        train = model.make_train_function()
+    """Measures whole steps, of a replica's part of a batch or a part of that; other replicas work at the same time."""
+    config, cards = found.config.copy_and_resolve_references(), tf.config.list_logical_devices("GPU")
+    names, parts = ("image_text_batch", "text_text_batch"), found.machine.replicas
+    operations = sum(sum(found.operations(name).values()) for name in found.work)
+    most, sizes = MOST_OPERATIONS["GPU" if cards else "CPU"], [found.config.train[name] for name in names]
+    group = captions_per_image(config)
+    while operations > most and all(size % (2 * parts * group * found.chunks) == 0 for size in sizes):
+        parts, operations = 2 * parts, operations / 2
+    config.train.update({name: found.config.train[name] // parts for name in names})
+    print("Measuring steps …", flush=True)
+    if tokenizer is None:
+        images, texts = (config.train[name] for name in names)
+        batches = tf.data.Dataset.from_tensors(batch_values(batch_specs(model, config, images, texts))).repeat()
+    else:
+        batches = training_batches(config, tokenizer, streams=model.streams, pad=pad)
+    batches, train = iter(batches), model.make_train_function()
+    with _known_sizes(model, config.train.image_text_batch // (group * found.chunks), config.text_tower.length_groups):
         seconds_of(lambda: train(batches), 1, WARM_UP)  # new shapes are still compiled
-        step = seconds_of(lambda: train(batches), config.train.steps_per_execution, SECONDS)
-        # By what each of them uses: how much others leave to this process changes from one measuring to the next.
-        seconds = {tower: step.elapsed * min(each.used / step.used, 1.0) for tower, each in times.items()}
-        seconds[REST] = max(step.elapsed - sum(seconds.values()), 0.0)
-    return dataclasses.replace(found, seconds=seconds, step=step)
-
-
-def _pass(model: DualEncoder, batch: dict, tower: str) -> Callable:
-    """Returns a function of one pass through a tower; TensorFlow leaves out what the other one computes."""
-    wanted = [name for name, embedding in model.used.items() if tower_of(model, embedding.part) == tower]
-
-    @tf.function(autograph=False)
-    @tf.autograph.experimental.do_not_convert
-    def run():
-        with tf.GradientTape() as tape, forward_pass(tf.constant([0, 0])):
-            embeddings = model.encode(batch, training=True)
-            total = tf.add_n([tf.reduce_sum(embeddings[name]) for name in wanted])
-        gradients = [each for each in tape.gradient(total, model.trainable_variables) if each is not None]
-        return [tf.reduce_sum(getattr(each, "values", each)) for each in gradients] or [total]
-
-    return run
+        measured = seconds_of(lambda: train(batches), config.train.steps_per_execution, SECONDS)
+    elapsed, processor = (value * parts / found.machine.replicas for value in measured)
+    return dataclasses.replace(found, seconds={STEPS: elapsed}, processor=processor)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import pathlib
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 from absl import logging
@@ -13,8 +16,9 @@ from mural_tf.data.records import describe_files, missing_shards
 from mural_tf.data.skipped import SkippedRecords
 from mural_tf.data.streams.epochs import ALL, Share, unusable
 from mural_tf.data.streams.image_groups import captions_per_image
-from mural_tf.data.streams.pipeline import batch_size, part_name, stream_sources, training_batches
+from mural_tf.data.streams.pipeline import batch_size, part_name, stream_class, stream_sources, training_batches
 from mural_tf.errors import UserError
+from mural_tf.models import streams_of
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.optimizers import build_optimizers
 from mural_tf.training.callbacks import (
@@ -31,6 +35,16 @@ from mural_tf.training.callbacks import (
 from mural_tf.training.checkpoints import DataProgress, training_checkpoints
 from mural_tf.training.strategy import compiles_steps, input_pipelines, is_chief, sum_over_workers, workers
 from mural_tf.training.workdir import data_changes, drop_metrics, note_data, read_metrics
+
+LEAST = {  # of the counts in the configuration's `train`
+    **dict.fromkeys(("steps", "image_text_batch", "text_text_batch", "micro_batches", "keep_checkpoints"), 1),
+    **dict.fromkeys(("log_every", "checkpoint_every", "evaluate_every", "max_skipped_steps"), 0),
+}
+
+ENDS_OF_WORKERS = (  # as the others see them
+    tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError, tf.errors.InternalError,
+    tf.errors.DeadlineExceededError,
+)  # fmt: skip
 
 
 def compile_model(model: DualEncoder, config: ConfigDict) -> None:
@@ -77,7 +91,7 @@ def fit(
       StopRequested: a signal during an evaluation; everything trained is saved.
     """
     train, writes = config.train, is_chief(strategy)
-    intervals = Intervals(train.steps, train.log_every)
+    intervals = Intervals.of(train)
     sources = {stream: stream_sources(config.data, stream) for stream in model.streams}
     with strategy.scope():
         pipelines = input_pipelines(strategy) if _reads_share(config) else 1
@@ -198,22 +212,84 @@ def _fit_intervals(model, batches, parts: list[tuple[int, int]], callbacks) -> N
             model.fit(batches(), epochs=count, steps_per_epoch=steps, callbacks=callbacks, verbose=0)
 
 
-def check_batches(config: ConfigDict, replicas: int, where: str) -> None:
-    """Raises `UserError` if the replicas cannot share the batches evenly."""
-    for name, group in (("image_text_batch", captions_per_image(config)), ("text_text_batch", 1)):
-        if config.train[name] % (replicas * group):
+def check_train(config: ConfigDict, replicas: int, where: str) -> None:
+    """Raises `UserError` for counts below what they can be, and if the replicas cannot share the batches evenly.
+
+    Args:
+      config: a complete configuration.
+      replicas: that share a batch.
+      where: what has them, for the message.
+    """
+    train = config.train
+    for name, least in LEAST.items():
+        if train[name] < least:
+            zero = " Only fine-tuning (run_finetune.py --from=…) takes 0 for what follows from the data."
+            hint = zero if name in ("steps", "image_text_batch", "text_text_batch") else ""
+            raise UserError(f"train.{name}={train[name]}: expected {least} or more.{hint}")
+    for name, group in _batch_fields(config).items():
+        if train[name] % (replicas * group * train.micro_batches):
             shared = "1 replica" if replicas == 1 else f"{replicas} replicas"
             groups = f", and method.captions_per_image={group}" if group > 1 else ""
+            chunks = f", and train.micro_batches={train.micro_batches}" if train.micro_batches > 1 else ""
             raise UserError(
-                f"train.{name}={config.train[name]} must be a multiple of {replicas * group}: {where} has "
-                f"{shared}{groups}."
+                f"train.{name}={train[name]} must be a multiple of {replicas * group * train.micro_batches}: {where} "
+                f"has {shared}{groups}{chunks}."
             )
+
+
+def _batch_fields(config: ConfigDict) -> dict[str, int]:
+    """Returns {field of `config.train` that a stream of the method reads: captions that share an image in it}."""
+    fields = {stream_class(stream).batch_field for stream in streams_of(config)}
+    return {name: max(captions_per_image(config), 1) if name == "image_text_batch" else 1 for name in sorted(fields)}
+
+
+def more_chunks(config: ConfigDict, replicas: int) -> int | None:
+    """Returns the next number of `train.micro_batches` that divides a replica's part of all batches, if any does."""
+    parts = [config.train[name] // group // replicas for name, group in _batch_fields(config).items()]
+    shared = math.gcd(*parts)
+    return next((n for n in range(config.train.micro_batches + 1, shared + 1) if shared % n == 0), None)
+
+
+@contextlib.contextmanager
+def failures_in_one_line(config: ConfigDict, strategy: tf.distribute.Strategy) -> Iterator[None]:
+    """Raises `UserError` for what TensorFlow tells in a hundred lines: a full device, and the end of another worker.
+
+    So it does with our own `UserError` that was raised while a step was traced, which TensorFlow wraps.
+    """
+    try:
+        yield
+    except tf.errors.OpError as error:
+        is_full = isinstance(error, tf.errors.ResourceExhaustedError) and "No space left" not in error.message  # disk
+        if is_full or re.search("out.of.memory", error.message, re.IGNORECASE):  # CUDA's own is an internal error
+            chunks, remedy = more_chunks(config, strategy.num_replicas_in_sync), "take smaller batches"
+            if chunks:
+                remedy = f"encode a batch in more chunks, with --config.train.micro_batches={chunks}"
+            raise UserError(
+                f"A device of this machine has too little memory: {remedy}; --dry_run lists what a step needs. "
+                "Evaluations take fewer images and texts at a time with --config.evaluation.batch_size."
+            ) from None
+        if workers(strategy) > 1 and isinstance(error, ENDS_OF_WORKERS):
+            raise UserError(
+                f"Another worker of this run ended or cannot be reached ({_reason(error)}); if it stopped by itself, "
+                "its own message says why. The last checkpoint is intact: start all workers again by the same command."
+            ) from None
+        raise
+    except Exception as error:
+        if isinstance(error.__context__, UserError) and hasattr(error.__context__, "ag_error_metadata"):
+            raise error.__context__ from None
+        raise
+
+
+def _reason(error: tf.errors.OpError) -> str:
+    """What befell the connection to another worker, without the places in code that TensorFlow tells with it."""
+    ends = r"heartbeat timeout|(connection|socket|channel)[\w ]* (closed|refused|reset|broken)"
+    found = re.search(ends, error.message, re.IGNORECASE)
+    return found[0] if found else type(error).__name__
 
 
 def _distribute(strategy: tf.distribute.Strategy, model, tokenizer, config: ConfigDict, complete: Callable | None):
     """Returns the batches from the model's data position on, completed, split over the replicas."""
     replicas = strategy.num_replicas_in_sync
-    check_batches(config, replicas, "this machine")
     one_cpu = replicas == 1 and not isinstance(strategy, tf.distribute.TPUStrategy)
     one_cpu = one_cpu and not (config.train.jit or tf.config.list_logical_devices("GPU"))
     pad = "longest" if one_cpu else "max_length"  # accelerators and replicas need static shapes

@@ -37,15 +37,13 @@ def check_places(config: ConfigDict) -> None:
         raise UserError(f"data.download_directory={config.data.download_directory}: expected a folder of this machine.")
 
 
-SOURCES = ("records", "emoji", "shapes")
+BUILT = ("emoji", "shapes")  # of `data.source`: what a run builds
 SAMPLED_TEXTS, SAMPLED_PIECES = 2_000, 8_000  # of a vocabulary that is there to measure with
 
 
 def prepare_data(config: ConfigDict) -> pathlib.Path:
     """Returns the data folder, after building the emoji benchmark or the shapes in it if they are not there yet."""
     data = config.data
-    if data.source not in SOURCES:
-        raise UserError(f"Unknown data.source {data.source!r}; known: {', '.join(SOURCES)}.")
     if data.source == "emoji":
         from mural_tf.data.datasets.emoji import build_emoji
 
@@ -60,7 +58,9 @@ def prepare_data(config: ConfigDict) -> pathlib.Path:
 
 
 def check_data(data: ConfigDict) -> None:
-    """Raises `UserError` if a source of the configuration's `data` branch has nothing to train on."""
+    """Raises `UserError` if a source of the configuration's `data` branch has nothing to train on, or is unknown."""
+    if data.source not in ("records", *BUILT):
+        raise UserError(f"Unknown data.source {data.source!r}; known: records, {', '.join(BUILT)}.")
     for source in training_sources(data):
         if not records.find_files(source.directory, records.TEXT_PAIRS, "train") or not data.sources:
             source.files(records.IMAGE_TEXT)

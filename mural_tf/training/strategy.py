@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import urllib.error
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -37,6 +38,8 @@ def build_strategy(tpu: str = "") -> tf.distribute.Strategy:
                     f"TensorFlow {tf.__version__} here is built without TPU support. On a TPU VM install "
                     "tensorflow-tpu in its place, see docs/devices.md"
                 )
+            elif isinstance(error, urllib.error.URLError):  # of the metadata server, which is asked about names
+                reason = "a TPU is known by its name on Google Cloud only, and this machine is not there"
             raise UserError(f"The TPU {tpu!r} cannot be used: {reason}. Leave --tpu empty for this machine.") from None
         # By default TPUs round the factors of float32 products to bfloat16. The towers ask for bfloat16 by
         # their own dtype; what is float32 on purpose is the similarity, divided by a temperature near 0.01.
@@ -117,18 +120,22 @@ def nvidia_cards(folder: str = "/proc/driver/nvidia/gpus") -> list[str]:
 
 def _several_workers(cluster: str) -> tf.distribute.Strategy:
     try:
-        task = json.loads(cluster)
-        tasks = [name for name in task["cluster"] if name in ("chief", "worker")]
-        known = task["task"]["type"] in tasks and 0 <= task["task"]["index"] < len(
-            task["cluster"][task["task"]["type"]]
-        )
-    except (ValueError, KeyError, TypeError) as error:
+        found = json.loads(cluster)
+        kind, index = found["task"]["type"], int(found["task"]["index"])  # often written as a string
+        hosts = {name: len(list(places)) for name, places in found["cluster"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(
             f"The environment variable TF_CONFIG cannot be used ({type(error).__name__}: {error}): expected "
             '{"cluster": {"worker": ["host:port", …]}, "task": {"type": "worker", "index": 0}}.'
         ) from None
-    if not known:
-        raise UserError(f"TF_CONFIG's task {task['task']} is none of its cluster's chief and workers.")
+    others = sorted({*hosts, kind} - {"chief", "worker"})
+    if others:
+        raise UserError(
+            f"TF_CONFIG names tasks of the kind {', '.join(others)}: all processes train alike here, each as a worker "
+            "or the chief; there are no parameter servers and no evaluators."
+        )
+    if not 0 <= index < hosts.get(kind, 0):
+        raise UserError(f"TF_CONFIG's task {kind} {index} is none of its cluster's: there are {hosts}.")
     return tf.distribute.MultiWorkerMirroredStrategy()
 
 

@@ -243,8 +243,6 @@ def test_no_checkpoint_at_all(model, tmp_path):
     assert not training_checkpoints(model, tmp_path, 1).restore()
     with pytest.raises(UserError, match="has no checkpoint yet"):
         restore_for_inference(model, tmp_path)
-    with pytest.raises(UserError, match="keep_checkpoints=0"):
-        training_checkpoints(model, tmp_path, 0)
 
 
 def test_leftovers_of_a_killed_save_are_removed(model, three):

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 
 import forked
 import numpy as np
@@ -163,15 +164,40 @@ def test_workers_get_their_rows_of_the_same_batches():
             assert all(np.array_equal(part[name], batch[name]) for part in of_step)
 
 
-@pytest.mark.parametrize("cluster,expected", [
+def cluster(kind, index, **tasks):
+    return json.dumps({"cluster": {"worker": ["a:1", "b:1"], **tasks}, "task": {"type": kind, "index": index}})
+
+
+@pytest.mark.parametrize("given,expected", [
     ("{", "TF_CONFIG cannot be used"),
     ('{"cluster": {"worker": ["a:1"]}}', "TF_CONFIG cannot be used .KeyError: 'task'"),
-    ('{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 1}}', "none of its cluster's"),
+    ("[]", "TF_CONFIG cannot be used .TypeError"),
+    (cluster("worker", 2), "task worker 2 is none of its cluster's: there are {'worker': 2}"),
+    (cluster("worker", "first"), "TF_CONFIG cannot be used .ValueError: .*'first'"),
+    (cluster("ps", 0, ps=["c:1"]), "tasks of the kind ps: .* there are no parameter servers and no evaluators"),
+    (cluster("worker", 0, ps=["c:1"]), "tasks of the kind ps"),
+    (cluster("evaluator", 0), "tasks of the kind evaluator"),
 ])  # fmt: skip
-def test_a_wrong_tf_config_is_reported(cluster, expected, monkeypatch):
-    monkeypatch.setenv("TF_CONFIG", cluster)
+def test_a_wrong_tf_config_is_reported(given, expected, monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", given)
     with pytest.raises(UserError, match=expected):
         build_strategy()
+
+
+@pytest.mark.parametrize("index", [1, "1"])  # what writes it often writes texts
+def test_a_tf_config_makes_a_worker(index, monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", cluster("worker", index))
+    monkeypatch.setattr(tf.distribute, "MultiWorkerMirroredStrategy", lambda: "several")
+    assert build_strategy() == "several"
+
+
+def test_the_name_of_a_tpu_outside_of_google_cloud_is_one_line(monkeypatch):
+    def without_metadata_server(tpu):
+        raise urllib.error.URLError(OSError(-2, "Name or service not known"))
+
+    monkeypatch.setattr(tf.distribute.cluster_resolver, "TPUClusterResolver", without_metadata_server)
+    with pytest.raises(UserError, match="^The TPU 'typo' cannot be used: a TPU is known by its name on Google Cloud"):
+        build_strategy("typo")
 
 
 def test_several_cpu_devices_select_nothing():

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from mural_tf.losses.contrastive import contrastive_loss, in_batch_softmax
-from mural_tf.losses.pairs import Pairs
+from mural_tf.losses.pairs import Pairs, in_batch_recall
 
 
 def unit_rows(seed, *shape):
@@ -117,3 +117,10 @@ def test_similarity_is_float32_in_mixed_precision():
     expected = contrastive_loss(Pairs(*[tf.cast(x, tf.float32) for x in rounded]), 0.01)
     assert loss.dtype == tf.float32
     assert float(abs(loss - expected)) < 1e-5
+
+
+@pytest.mark.parametrize("short,expected", [(5e-7, 3 / 4), (2e-6, 2 / 4)])
+def test_recall_takes_what_rounding_may_part_for_equal(short, expected):
+    """Query 0's partner is `short` of the other candidate; of the other way only partner 1's query is beaten."""
+    pairs = Pairs(tf.constant([[1.0, 0.0], [0.0, 1.0]]), tf.constant([[1.0 - short, 0.0], [1.0, 0.0]]))
+    assert float(in_batch_recall(pairs)) == expected

@@ -14,7 +14,7 @@ from mural_tf.encoders.words import read_vectors
 from mural_tf.errors import UserError
 from mural_tf.ingest.features import cache_features
 from mural_tf.losses.mule import image_sentence_loss
-from mural_tf.optimizers.build import StaircaseDecay
+from mural_tf.optimizers import StaircaseDecay
 
 
 def build(config):

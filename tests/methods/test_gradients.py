@@ -3,13 +3,11 @@
 
 import contract
 import numpy as np
-import pytest
 import tensorflow as tf
 import toy_data
 
 from mural_tf.backend import keras
-from mural_tf.encoders.layers import forward_pass
-from mural_tf.errors import UserError
+from mural_tf.encoders.layers import current_pass, forward_pass
 from mural_tf.models import build_model
 from mural_tf.models.step import chunk_seed, compute_gradients, global_losses
 from mural_tf.training.fit import compile_model
@@ -110,10 +108,26 @@ def test_moving_averages_move_once_a_step():
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
 
 
-def test_a_number_that_does_not_divide_is_reported():
-    config = contract.toy_config()
-    model = contract.build(config)
-    with pytest.raises(UserError, match="micro_batches=3 does not divide the 8 examples"):
-        gradients(model, contract.batch_of(model, config), 3)
-    with pytest.raises(UserError, match="micro_batches=0 must be at least 1"):
-        contract.build(contract.toy_config(train__micro_batches=0))
+class Draws:
+    """As much of a method as two passes take, whose embeddings are its draws."""
+
+    parts, embedding_shapes = ("text",), {"text": ("text", 3)}
+    trainable_variables = [tf.Variable(1.0)]
+
+    def encode(self, batch, training):
+        drawn = tf.random.stateless_uniform([len(batch["text"]), 3], current_pass().next_seed())
+        return {"text": self.trainable_variables[0] * drawn}
+
+    def normalization_layers(self):
+        return []
+
+    def objective(self, embeddings, ids, rows):
+        self.seen = embeddings["text"]
+        return {"task": tf.reduce_sum(self.seen)}, {}
+
+
+def test_every_chunk_draws_for_itself():
+    method = Draws()
+    compute_gradients(method, {"text": tf.zeros([6, 1])}, SEED, 3)
+    chunks = [chunk.numpy().tolist() for chunk in tf.split(method.seen, 3)]
+    assert all(one != other for one in chunks for other in chunks if one is not other)

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from mural_tf import optimizers
 from mural_tf.config import base_config
 from mural_tf.encoders.kernels import set_fusion
 from mural_tf.errors import UserError
 from mural_tf.optimizers import WarmupLinearDecay, build_optimizers
-from mural_tf.optimizers import rates as rates_module
 
 TASKS = ("image_text", "text_text")
 B1, B2, EPSILON, DECAY = 0.9, 0.99, 1e-6, 0.1
@@ -71,7 +71,7 @@ def test_three_steps_equal_numpy(name, variable):
 
 
 def test_large_variables_are_updated_by_compiled_lamb(monkeypatch):
-    monkeypatch.setattr(rates_module, "COMPILED_FROM", 12)
+    monkeypatch.setattr(optimizers, "COMPILED_FROM", 12)
     set_fusion("on")  # off in tests; restored after each
     start = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
     gradients = np.random.default_rng(1).normal(size=(3, 3, 4)).astype(np.float32)

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 from test_by_length import tokens, tower
 
-from mural_tf.encoders.packing import Packing
+from mural_tf.encoders.packing import Packing, packed_first_and_mean
 from mural_tf.errors import UserError
 
 LENGTHS = [3, 20, 5, 2, 9, 9, 4, 13, 2, 7, 3]  # 77 tokens: one filler
@@ -72,6 +72,14 @@ def test_the_row_is_at_most_a_thirty_second_longer():
     for lengths in ([2], [20] * 16, [7] * 100, [13] * 5000):
         count, tokens_ = int(packing(1, lengths).count), sum(lengths)
         assert tokens_ <= count < tokens_ * (1 + 1 / 32) + 1
+
+
+@pytest.mark.parametrize("lengths", [[1, *LENGTHS, 1], LENGTHS])  # 79 and 77 tokens: one filler of the shortest text
+def test_the_first_token_and_the_mean_of_the_others_leave_fillers_out(lengths):
+    packed, x = packing(2, lengths), np.random.default_rng(2).normal(size=(1, sum(lengths) + 1, 8)).astype(np.float32)
+    texts = np.split(x[0, :-1], np.cumsum(np.sort(lengths))[:-1])
+    expected = [np.concatenate([text[0], text[1:].mean(axis=0) if len(text) > 1 else np.zeros(8)]) for text in texts]
+    np.testing.assert_allclose(packed_first_and_mean(tf.constant(x), packed)[0], expected, atol=1e-6)
 
 
 def test_packed_states_of_texts_beyond_max_length_are_an_error():

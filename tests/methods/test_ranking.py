@@ -44,6 +44,19 @@ def test_ranks_equal_a_naive_sort_with_ties(chunk):
     np.testing.assert_array_equal(ranking.ranks(queries, candidates, positives, chunk=chunk), expected)
 
 
+def test_blocks_of_any_number_of_candidates_count_alike():
+    """More than a byte can count of them; ties are decided by the candidate's own place."""
+    random = np.random.default_rng(4)
+    queries, candidates = (random.integers(-2, 3, (count, 4)).astype(np.float32) for count in (9, 700))
+    positives = random.integers(0, 700, 9)
+    found = ranking.Counts(queries, candidates, np.arange(9), positives, np.arange(700))
+    scores = candidates @ queries.T
+    scores[positives, np.arange(9)] = -np.inf
+    for begin, end in ((0, 100), (100, 700)):
+        found.add_columns(scores[begin:end], begin)
+    np.testing.assert_array_equal(found.ranks(), ranking.ranks(queries, candidates, positives))
+
+
 @pytest.mark.parametrize("size", [64, 300, 512])
 def test_identical_candidates_tie_wherever_they_are(size):
     # A collapsed model: every rank is the middle of the pool, 1 + (C - 1) / 2, although BLAS rounds columns unequally.

@@ -17,7 +17,7 @@ from mural_tf.export import hub_modules
 from mural_tf.export.model_card import describe_model
 from mural_tf.losses.pairs import Pairs
 from mural_tf.losses.sigmoid import sigmoid_loss
-from mural_tf.optimizers.rates import is_decayed
+from mural_tf.optimizers import is_decayed
 
 PAIRS, SIZE = 11, 5  # blocks of 4: two whole ones and one of three
 IDS = (np.array([1, 2, 3, 1, 5, 6, 7, 8, 9, 1, 2]), (np.arange(11), np.array([0, 4, 2, 3, 1, 9, 6, 7, 8, 9, 10])))
