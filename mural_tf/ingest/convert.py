@@ -31,7 +31,7 @@ from mural_tf.data.shards import Manifest, Part
 from mural_tf.data.skipped import MINIMUM, Tally
 from mural_tf.data.tfrecord import framed
 from mural_tf.errors import UserError
-from mural_tf.files import as_path, whole
+from mural_tf.files import as_path, whole, write_whole
 from mural_tf.hashes import bytes_hash, text_hash
 from mural_tf.ingest.decisions import ROWS_IN_A_PARTITION, SAME_IMAGE, SAME_PAIR, SAME_TEXT, Ask, Decide, Keep, Request
 from mural_tf.ingest.filters import Screen, hash_evaluation_images, hash_excluded
@@ -394,7 +394,7 @@ def finish(plan: Plan, output: pathlib.Path, identity: dict, settings: Settings)
     }
     description = {**identity, **counts_of(described), **tally.described(), "shards": described}
     text = json.dumps(description, indent=1, ensure_ascii=False) + "\n"
-    (complete / DESCRIPTION).write_text(text, encoding="utf-8")
+    write_whole(complete / DESCRIPTION, text)
     shards.publish_work(folder, output)
 
 

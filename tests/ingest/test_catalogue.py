@@ -30,6 +30,7 @@ from tqdm import tqdm
 
 from benchmarks import damage
 from mural_tf.config import load_config, save_config
+from mural_tf.data.dataset_folder import describe
 from mural_tf.data.record_format import IMAGE_TEXT, TEXT_PAIRS, ImageTextRecord, TextPair
 from mural_tf.data.records import find_files, read_records, write_records
 from mural_tf.errors import UserError
@@ -355,6 +356,7 @@ def test_no_file_outside_the_folder_of_pictures_is_read(tmp_path):
     ("", "has one column only"),
     ("caption,price\nred hat,2\nblue hat,3\n", "No column of pictures is found among caption, price: name it"),
     ("image,price\np0.jpg,2\np1.jpg,3\n", "No column of captions is found"),
+    (",".join(f"c{i}" for i in range(300_000)) + "\np0.jpg" + ",x" * 299_999, "has 300,000 columns, expected at most"),
     ("image,caption,language\np7.jpg,red,en\n", "no row can be used .*picture that is not there, first .*:2 .p7.jpg"),
 ])  # fmt: skip
 def test_what_cannot_be_used_is_said_in_one_line(tmp_path, content, message):
@@ -362,6 +364,25 @@ def test_what_cannot_be_used_is_said_in_one_line(tmp_path, content, message):
     (tmp_path / "t.csv").write_text(content)
     with pytest.raises(UserError, match=message):
         read(tmp_path / "t.csv", max_skipped_fraction=1.0)
+
+
+@pytest.mark.parametrize("form", ["folder", "table"])
+def test_a_file_name_that_is_no_utf8_is_counted(tmp_path, monkeypatch, form):
+    """Names that old cameras and zips of other systems leave: the row is not used, and the rest is made once."""
+    write_pictures(tmp_path / "in", 4)
+    for name in ("p0.jpg", "bad\udcff.jpg"):
+        (tmp_path / "in" / name).with_suffix(".txt").write_text("en=a hat")
+        (tmp_path / "in" / name).write_bytes(convert_data.image_bytes(7))
+    table = tmp_path / "in" if form == "folder" else write_csv(tmp_path / "t\udcff.csv", wide(4))
+    request = TableRequest(str(table), str(tmp_path / "in"))
+    with monkeypatch.context() as patched:  # a terminal as `cli.run` leaves it
+        patched.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), "ascii", "backslashreplace"))
+        runs.catalogue(request, "", "", None, dry_run=True)
+    for _ in range(2):
+        made = make_data_set(understand(request), tmp_path / "data", progress=False)
+    rows = runs.report_of(made)["rows"]
+    assert (rows["used"], rows["skipped"]) == ((4, 1) if form == "folder" else (4, 0))
+    assert form == "table" or "allow" in (made / "skipped.tsv").read_text() and "bad\\udcff.jpg" in describe(made)
 
 
 @pytest.mark.parametrize("name, message", [

@@ -31,7 +31,7 @@ from mural_tf.data.pictures import ENDINGS, BadImage, open_image, path_below, re
 from mural_tf.data.record_format import IMAGE_TEXT, TEXT_PAIRS, ImageTextRecord, TextPair
 from mural_tf.data.skipped import Tally
 from mural_tf.errors import UserError
-from mural_tf.files import as_path
+from mural_tf.files import as_path, write_whole
 from mural_tf.hashes import text_hash
 from mural_tf.ingest.count import describe_file, files_of
 from mural_tf.ingest.filters import usable_bytes
@@ -646,7 +646,7 @@ def make_data_set(
         (folder / "rows.sqlite").unlink()
         if tally.places:
             lines = "".join(f"{kind}\t{place}\n" for kind, place in tally.places)
-            (folder / SKIPPED).write_text(lines, encoding="utf-8")
+            write_whole(folder / SKIPPED, lines)
         if not (folder / FIELDS).stat().st_size:
             (folder / FIELDS).unlink()
         shards = {name: describe_file(folder, name)[0] for name in files_of(folder)}

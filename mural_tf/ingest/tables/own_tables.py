@@ -383,10 +383,11 @@ def _header(cells: Sequence[str]) -> list[str]:
     """Returns a name of its own for each column: its number where a row of values comes first, or it has none."""
     if _are_values(cells):
         return [str(number) for number in range(1, len(cells) + 1)]
-    names: list[str] = []
+    names, taken = [], set()
     for number, cell in enumerate(cells, start=1):
         name = clean(cell).lstrip("\ufeff") or f"column {number}"
-        names.append(name if name not in names else f"{name} ({number})")
+        names.append(f"{name} ({number})" if name in taken else name)
+        taken.add(name)
     return names
 
 

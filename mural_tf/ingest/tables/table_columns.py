@@ -21,6 +21,7 @@ from mural_tf.ingest.source import language_tag
 from mural_tf.ingest.tables.own_tables import Row, Value, language_of, names_picture, texts_of
 
 SAMPLE = 1000  # rows that are looked at
+MOST = 2**14  # columns: as many as a spreadsheet has
 
 # Names of columns as tables have them, without what is neither letter nor digit, the likeliest first.
 _IMAGE = (
@@ -147,6 +148,8 @@ def find_columns(
             values[name].append(value)
     if not values:
         raise UserError("The table holds no rows that can be read.")
+    if len(values) > MOST:
+        raise UserError(f"The table has {len(values):,} columns, expected at most {MOST:,}: is it one, in rows?")
     _check_names(choices, values)
     language_columns = {role: names for role, names in choices.items() if role.startswith("caption.")}
     free = dict(values)
