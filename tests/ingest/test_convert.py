@@ -402,6 +402,17 @@ def test_wrong_sources_teach(source, message):
         parse_source(source, KINDS)
 
 
+def test_places_that_are_no_source_teach(tmp_path):
+    """A data set without its kind, and the files of a download in place of its folder."""
+    (tmp_path / "mine/text_pairs").mkdir(parents=True)
+    (tmp_path / "00000.tar").touch()
+    with pytest.raises(UserError, match=f"Unknown source .*Did you mean records:{tmp_path}/mine,splits=dev"):
+        parse_source(f"{tmp_path}/mine,splits=dev", KINDS)
+    for name in ("*.tar", "00000.tar"):
+        with pytest.raises(UserError, match=f"is no folder: give the one that img2dataset wrote; of files, {tmp_path}."):
+            parse_source(f"img2dataset:{tmp_path}/{name}", KINDS).files()
+
+
 def test_nothing_to_read_or_write(tmp_path):
     (tmp_path / "empty.tsv").write_bytes(b"")
     with pytest.raises(UserError, match="Nothing to write: 0 captions and pairs read"):

@@ -14,6 +14,7 @@ from convert_data import image_bytes, images_in, run
 from test_caption_files import WIT_COLUMNS
 
 from mural_tf.errors import UserError
+from mural_tf.ingest.sources.wit import image_hash
 
 
 def description(output):
@@ -228,6 +229,26 @@ def test_wit_no_image_crosses_splits(tmp_path, scope):
     if scope == "all":
         again = run([source + ",salt=other"], tmp_path / "again")
         assert {r.image_id for r in images_in(again, "test")} != {r.image_id for r in images_in(output, "test")}
+
+
+def test_wit_counts_no_image_that_is_left_out_as_the_first_of_its_duplicates(tmp_path):
+    """The first file's row is in no split, because English holds its image out: the next file's equal image stays."""
+    held, equal, *others = (f"http://commons/{n}/{name}.jpg" for n, name in enumerate(["same", "same", "x", "y"]))
+
+    def order(salt):
+        return sorted((held, equal, *others), key=lambda address: image_hash(salt, address))
+
+    salt = next(salt for salt in map(str, range(99)) if order(salt)[0] == held and order(salt)[-1] != equal)
+    for seed, name in enumerate(["same", "x", "y"]):
+        (tmp_path / f"{name}.jpg").write_bytes(image_bytes(seed))
+    rows = [("iw", held, "כיתוב")], [("en", equal, "equal")], [("en", held, "held"), *(("en", a, a) for a in others)]
+    for number, of_file in enumerate(rows):
+        write_wit(tmp_path / f"{number}.tsv.gz", of_file)
+    source = f"wit:{tmp_path}/*.tsv.gz,images={tmp_path},sizes=1,salt={salt}"
+    assert [record.image_id for record in images_in(run([source], tmp_path / "all"), "test")] == [held]
+    output = run([source], tmp_path / "out", drop_duplicates="image")
+    assert equal in [record.image_id for record in images_in(output)]
+    assert description(output)["left_out"]["duplicate image"]["count"] == 1
 
 
 def test_wit_own_validation_files(tmp_path):

@@ -99,6 +99,8 @@ def test_opus_100(tmp_path):
     write("supervised/de-en/opus.de-en-train.en", "one\ntwo\n")
     write("supervised/de-en/opus.de-en-dev.de", "drei\n")
     write("supervised/de-en/opus.de-en-dev.en", "three\n")
+    write("supervised/de-en/opus.de-en-test.de", "neun\n")  # not asked for below, though zero-shot has test sets too
+    write("supervised/de-en/opus.de-en-test.en", "nine\n")
     write("supervised/en-yi/opus.en-yi-train.en", "four\n")  # English first, and no dev or test
     write("supervised/en-yi/opus.en-yi-train.yi", "פיר\n")
     write("supervised/en-zu/opus.en-zu-train.en", "five\n")  # without its partner
@@ -116,16 +118,16 @@ def test_opus_100(tmp_path):
 
 
 def test_tatoeba_test_and_its_exclusion(tmp_path):
-    (tmp_path / "tatoeba.deu-eng.deu").write_text("Wie lange soll ich bleiben?\nHallo!\n", encoding="utf-8")
-    (tmp_path / "tatoeba.deu-eng.eng").write_text("How long should I stay?\nHello!\n", encoding="utf-8")
+    (tmp_path / "tatoeba.deu-eng.deu").write_text("Wie lange soll ich bleiben?\nHallo!\nSTRASSE\n", encoding="utf-8")
+    (tmp_path / "tatoeba.deu-eng.eng").write_text("How long should I stay?\nHello!\nstreet\n", encoding="utf-8")
     output = run([f"tatoeba:{tmp_path}"], tmp_path / "test")
     assert pairs_in(output, "test")[1] == TextPair("Hallo!", "de", "Hello!", "en")
     corpus = write_moses(
         tmp_path / "de-en.txt.zip",
-        {"Tatoeba.de-en.de": b"Wie lange soll ich  bleiben?\nGuten Tag!\n",
-         "Tatoeba.de-en.en": b"How long?\nHELLO!\n"},
+        {"Tatoeba.de-en.de": "Wie lange soll ich  bleiben?\nGuten Tag!\nStraße\n".encode(),
+         "Tatoeba.de-en.en": b"How long?\nHELLO!\nroad\n"},
     )  # fmt: skip
-    with pytest.raises(UserError, match="Nothing to write: .*left out 2 x text of the --exclude_texts files"):
+    with pytest.raises(UserError, match="Nothing to write: .*left out 3 x text of the --exclude_texts files"):
         run([f"opus:{corpus}"], tmp_path / "out", exclude_texts=(f"{tmp_path}/tatoeba.*",))
 
 

@@ -64,6 +64,8 @@ def find_shards(directory: str | pathlib.Path) -> list[pathlib.Path]:
       UserError: the folder holds nothing of the kind.
     """
     directory = as_path(directory)
+    if not directory.is_dir():
+        raise UserError(f"{directory} is no folder: give the one that img2dataset wrote; of files, {directory.parent}.")
     for pattern in ("*.tar", "*.tfrecord"):
         shards = sorted(directory.glob(pattern))
         if shards:
