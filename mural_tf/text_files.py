@@ -250,7 +250,8 @@ def read_lines(
                     text = decode(line.rstrip(b"\n").removesuffix(b"\r"))
                 except UnicodeDecodeError:
                     text = None
-                    on_problem("text that is not UTF-8", f"{path}:{number}")
+                    kind = "text with a null character" if b"\0" in line else "text that is not UTF-8"
+                    on_problem(kind, f"{path}:{number}")
                 yield number, text
         except DAMAGED:
             if content_of_part:

@@ -128,9 +128,13 @@ def _described_folder(source: str) -> pathlib.Path | None:
 def _make(
     understood: Understood, folder: pathlib.Path, source: str, config: ConfigDict, translations: Sequence[str]
 ) -> pathlib.Path | None:
+    from mural_tf.runs.finish import is_finished
+
     data = folder / DATA
     if (data / DESCRIPTION).is_file():
         print(f"{data} is there already; to read the table again, remove it or choose another --output.")
+    elif is_finished(folder / WORKDIR):
+        print(f"The model was trained on an earlier state of the table; to train again, remove {folder / WORKDIR}.")
     make_data_set(understood, data, _examination(source))
     report = {"table": understood.describe().splitlines(), **report_of(data)}
     write_whole(folder / REPORT, json.dumps(report, indent=1, ensure_ascii=False) + "\n")
@@ -269,7 +273,7 @@ def _index(folder: pathlib.Path, config: ConfigDict) -> pathlib.Path:
     embedder = load(str(_model_of(folder)))
     with local_folder(folder / INDEX) as place:
         _drop_index_of_another_model(place, _trained(folder).name)
-        index = build_index(embedder, [str(folder / DATA)], place, progress=True)
+        index = build_index(embedder, [str(folder / DATA)], place, update=True, prune=True, progress=True)
         print(f"{len(index):,} pictures in {folder / INDEX}.")
         queries = _examples(folder / DATA)
         if queries and index.confidence is None:

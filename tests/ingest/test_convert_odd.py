@@ -230,7 +230,7 @@ def test_tables_do_not_reach_outside_the_images(tmp_path):
     assert skipped(output) == {
         "file name that leads out of its folder": 3,
         "not a regular file": 2,
-        "text that is not UTF-8": 1,  # nor are null characters text
+        "text with a null character": 1,
         "missing image": 2,  # an absolute name is looked for below the folder
     }
     assert max(map(len, (output / "skipped.tsv").read_text().splitlines())) < 600

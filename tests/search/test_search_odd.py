@@ -64,7 +64,7 @@ def test_tables_do_not_reach_outside_their_folder(tmp_path):
         str(folder / "red.png"),
     ]
     assert sorted(entry.reason for entry in found if isinstance(entry, Unreadable)) == [
-        *["File name that leads out of its folder."] * 3, "Text that is not UTF-8."  # a null character is no text
+        *["File name that leads out of its folder."] * 3, "Text with a null character."
     ]  # fmt: skip
 
 

@@ -19,6 +19,7 @@ import json
 import os
 import pathlib
 import sqlite3
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar, NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -117,7 +118,7 @@ class Pictures:
                 refused = refused or error
             except (OSError, ValueError):
                 continue
-        found = self._named().get(_stem(value).casefold())
+        found = self._named().get(_plain_stem(value))
         if found is None and refused is not None:
             raise refused
         try:
@@ -135,12 +136,12 @@ class Pictures:
         return self._places.get(text_hash(address))
 
     def _named(self) -> Mapping[str, pathlib.Path | None]:
-        """Name without its ending, in lower case -> file; None where several have it."""
+        """Name as `_plain_stem` makes it -> file; None where several have it."""
         if self._by_name is None:
             self._by_name = {}
             for path in self.folder.rglob("*"):
                 if path.suffix.lower()[1:] in ENDINGS:
-                    stem = path.stem.casefold()
+                    stem = _plain_stem(path.name)
                     self._by_name[stem] = None if stem in self._by_name else path.relative_to(self.folder)
         return self._by_name
 
@@ -159,10 +160,11 @@ def _names(value: str, folder: pathlib.Path) -> Iterator[str]:
     yield os.path.basename(value)
 
 
-def _stem(value: str) -> str:
+def _plain_stem(value: str) -> str:
+    """Returns a picture's name without its ending, in lower case; some systems write é as two characters."""
     base = os.path.basename(value.replace("\\", "/"))
     stem, ending = os.path.splitext(base)
-    return stem if ending.lower()[1:] in ENDINGS else base
+    return unicodedata.normalize("NFC", stem if ending.lower()[1:] in ENDINGS else base).casefold()
 
 
 # Understanding a table.
@@ -199,6 +201,7 @@ class Understood:
     Attributes:
       guesses: column of captions -> the languages that are guessed for it.
       fields: names of further columns of the first rows.
+      there: how many of the first pictures there are, in words.
     """
 
     request: TableRequest
@@ -207,6 +210,7 @@ class Understood:
     pictures: Pictures
     guesses: Mapping[str, Guess]
     fields: Sequence[str]
+    there: str = ""
 
     def describe(self) -> str:
         """Returns in plain lines what was understood."""
@@ -215,7 +219,7 @@ class Understood:
             filter(None, [self.columns.language and f"by {self.columns.language}", self.request.language])
         )
         lines = self.columns.lines(self.fields, say or guessed or "no language")
-        at = f", files of {self.pictures.folder}" if self.table.kind != DOWNLOADS else ""
+        at = f", files of {self.pictures.folder}; {self.there}" if self.table.kind != DOWNLOADS else ""
         return "\n".join([self.table.describe(), lines[0] + at, *lines[1:]])
 
     def identity(self) -> dict:
@@ -279,6 +283,9 @@ def _pictures_of(value: Value) -> Sequence[str | bytes]:
     return (value,) if isinstance(value, (str, bytes)) else value
 
 
+LOOKED_FOR = 50  # of the first rows: whether their pictures are there
+
+
 def understand(request: TableRequest) -> Understood:
     """Looks at a table's first rows; raises `UserError` where they do not say enough."""
     if request.language:
@@ -294,6 +301,8 @@ def understand(request: TableRequest) -> Understood:
     else:
         columns = find_columns(rows, choices, pictures.is_there)
     found = Understood(request, table, columns, pictures, {}, [name for name in names if columns.is_field(name)])
+    named = [row.values[columns.image] for row in rows[:LOOKED_FOR] if columns.image in row.values]
+    found.there = f"{sum(map(pictures.is_there, named))} of the first {len(named)} are there"
     if not request.language:
         found.guesses = _guesses(columns, rows)
     return found
@@ -375,11 +384,13 @@ class Store:
         self.rows += 1
         news = 0
         for number in pictures:
-            first = next(self.select("SELECT fields FROM pictures WHERE number = ?", number))[0]
-            fields = {**content.fields, **(json.loads(first) if first else {})}
-            if first is None or len(fields) > len(json.loads(first)):
+            ((known,),) = self.select("SELECT fields FROM pictures WHERE number = ?", number)
+            fields = json.loads(known or "{}")
+            for name, value in content.fields.items():  # products may share a picture
+                fields[name] = list(dict.fromkeys([*fields.get(name, ()), value]))
+            text = json.dumps(fields, ensure_ascii=False)
+            if text != known:
                 news += 1
-                text = json.dumps(fields, ensure_ascii=False)
                 self.select("UPDATE pictures SET fields = ? WHERE number = ?", text, number)
             if content.product:
                 self.select("INSERT OR IGNORE INTO products VALUES (?, ?)", content.product, number)
@@ -557,7 +568,8 @@ class Writer:
             name = self._ids[number] = self._new_name(number, shown)
             captions = self._captions(number)
             if text != "{}":
-                fields.write(json.dumps({"image_id": name, "fields": json.loads(text)}, ensure_ascii=False) + "\n")
+                values = {field: ", ".join(values) for field, values in json.loads(text).items()}
+                fields.write(json.dumps({"image_id": name, "fields": values}, ensure_ascii=False) + "\n")
             texts, languages, groups = zip(*captions) if captions else ((), (), ())
             yield ImageTextRecord(name, image, texts, languages, [f"{name}/{group}" for group in groups])
 

@@ -43,6 +43,7 @@ from mural_tf.text_files import (
     is_text,
     open_binary,
     parse_object,
+    refuse,
     unpacked_size,
 )
 
@@ -258,7 +259,9 @@ _SAMPLE = 1 << 18  # characters in which the delimiter is looked for
 def _find_delimiter(path: pathlib.Path, form: Form) -> Form:
     """Returns the form whose rows agree most in their number of columns."""
     lines = _sample_lines(path, form.encoding)
-    if lines and re.fullmatch(r"sep=[,;|\t]\s*", lines[0]):  # what Excel writes and reads
+    if not lines:
+        raise UserError(f"{path} is empty: expected columns for pictures and captions.")
+    if re.fullmatch(r"sep=[,;|\t]\s*", lines[0]):  # what Excel writes and reads
         return dataclasses.replace(form, delimiter=lines[0][4])
     candidates = [dataclasses.replace(form, delimiter=d, quoted=q) for q in (True, False) for d in _DELIMITERS]
     shares = [_agreement(lines, candidate) - 0.1 * (not candidate.quoted) for candidate in candidates]
@@ -425,7 +428,7 @@ def _read_json(path: pathlib.Path, on_problem: Problem, encoding: str) -> Iterat
     if unpacked_size(path) > LARGEST_JSON:
         raise UserError(f"{path} is too large to be held in memory: write one object a line (.jsonl).")
     try:
-        content = json.loads("".join(_Lines(path, encoding, on_problem)))
+        content = json.loads("".join(_Lines(path, encoding, refuse)))
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not valid JSON: {str(error) or 'it is nested too deeply'}.") from None
     if isinstance(content, dict):
