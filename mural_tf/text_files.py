@@ -92,6 +92,11 @@ def clean(text: str | None) -> str:
     return " ".join((text or "").split())
 
 
+def printable(name: object) -> str:
+    """Returns the name of a file or place with \\udcff and the like for bytes that are no UTF-8: for records, reports."""
+    return str(name).encode("utf-8", "backslashreplace").decode()
+
+
 def is_text(value: Any) -> bool:
     """Tells whether something that was parsed is a string that UTF-8 can hold.
 

@@ -181,14 +181,9 @@ def report_of(data: pathlib.Path) -> dict:
     """Returns what was read, by rows, languages and splits; raises `UserError` for a folder that is something else."""
     path = data / DESCRIPTION
     described = read_json(path)
-    return {
-        "rows": json_field(described, "rows", dict[str, int], path),
-        "captions": json_field(described, "captions", dict[str, dict], path),
-        "pictures": json_field(described, "counts.image_text", dict[str, dict], path),
-        "text_pairs": json_field(described, "counts.text_pairs", dict[str, int], path),
-        "skipped": json_field(described, "skipped", dict[str, dict], path),
-        "left_out": json_field(described, "left_out", dict[str, dict], path),
-    }
+    places = {name: name for name in ("rows", "captions", "skipped", "left_out")}
+    places |= {"pictures": "counts.image_text", "text_pairs": "counts.text_pairs"}
+    return {name: json_field(described, place, dict, path) for name, place in places.items()}
 
 
 def report_lines(report: Mapping) -> list[str]:

@@ -18,6 +18,7 @@ import numpy as np
 from absl import logging
 
 from mural_tf.errors import UserError
+from mural_tf.text_files import printable
 
 MINIMUM = 1000  # items read before the skipped share counts; a file's first lines may be its worst
 _PLACE = 500  # characters of a place that are kept
@@ -128,7 +129,7 @@ class SkippedRecords:
 
 def _one_line(place: str) -> str:
     """What a report can hold: names of files and images may have line breaks, or bytes that are no text."""
-    return " ".join(place[:_PLACE].encode("utf-8", "backslashreplace").decode().split())
+    return " ".join(printable(place[:_PLACE]).split())
 
 
 @dataclasses.dataclass

@@ -315,8 +315,14 @@ def test_the_user_says_otherwise(tmp_path):
 def test_pictures_by_other_names(tmp_path):
     write_pictures(tmp_path / "images", 5)
     (tmp_path / "images" / unicodedata.normalize("NFD", "un león.jpg")).write_bytes(convert_data.image_bytes(9))
-    names = [f"/somewhere/else/p{0}.jpg", "C:\\photos\\p1.JPG", "p2", f"{tmp_path}/images/p3.jpg", "../p4.jpg",
-             unicodedata.normalize("NFC", "UN LEÓN.JPG")]  # as zips of other systems leave them
+    names = [
+        f"/somewhere/else/p{0}.jpg",
+        "C:\\photos\\p1.JPG",
+        "p2",
+        f"{tmp_path}/images/p3.jpg",
+        "../p4.jpg",
+        unicodedata.normalize("NFC", "UN LEÓN.JPG"),
+    ]  # as zips of other systems leave them
     rows = [["image", "caption"], *([name, f"hat {i}"] for i, name in enumerate([*names, "none.jpg"]))]
     asked = {"images": str(tmp_path / "images"), "language": "en"}
     understood, tally, _ = read(write_csv(tmp_path / "t.csv", rows), **asked)

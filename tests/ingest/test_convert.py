@@ -410,7 +410,7 @@ def test_places_that_are_no_source_teach(tmp_path):
     with pytest.raises(UserError, match=f"Unknown source .*Did you mean records:{tmp_path}/mine,splits=dev"):
         parse_source(f"{tmp_path}/mine,splits=dev", KINDS)
     for name in ("*.tar", "00000.tar"):
-        with pytest.raises(UserError, match=f"is no folder: give the one that img2dataset wrote; of files, {tmp_path}."):
+        with pytest.raises(UserError, match=f"is no folder: give the one that img2dataset wrote; .* {tmp_path}."):
             parse_source(f"img2dataset:{tmp_path}/{name}", KINDS).files()
 
 

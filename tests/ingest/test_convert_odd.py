@@ -457,6 +457,22 @@ def test_places_fit_into_a_report():
     assert place.startswith("a b c\\udcff") and len(place) < 600
 
 
+def test_sources_whose_names_are_no_utf8_are_used(tmp_path):
+    unit = (
+        "<tu><tuv lang='en'><seg>a</seg></tuv><tuv lang='de'><seg>b</seg></tuv><tuv lang='fr'><seg>c</seg></tuv></tu>"
+    )
+    (tmp_path / "a\udcff.tmx").write_text(f"<tmx><body>{unit}</body></tmx>")
+    (tmp_path / "b\udcff").mkdir()
+    write_tar(tmp_path / "b\udcff/00000.tar")
+    for _ in range(2):
+        output = run([f"tmx:{tmp_path}/a\udcff.tmx", f"img2dataset:{tmp_path}/b\udcff"], tmp_path / "out", shuffle=True)
+    assert len(pairs_in(output)) == 3 and {record.image_id for record in images_in(output)} == {
+        "b\\udcff/0",
+        "b\\udcff/9",
+    }
+    assert skipped(output) == expected_counts()
+
+
 def test_texts_that_cannot_be_excluded_end_the_conversion(tmp_path):
     (tmp_path / "exclude.txt").write_bytes(b"\xff\n")
     (tmp_path / "a.tsv").write_text("a\tb\n")

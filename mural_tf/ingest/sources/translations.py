@@ -34,6 +34,7 @@ from mural_tf.text_files import (
     is_text,
     open_binary,
     parse_object,
+    printable,
     skip_lines,
     skip_to,
     unpacked_size,
@@ -455,7 +456,7 @@ class Tmx(Source):
                     if element.tag == "tu":
                         number += 1
                         units.begin_unit()
-                        yield _variants(element), f"{path}, unit {number}"
+                        yield _variants(element), printable(f"{path}, unit {number}")  # their group
                         if parents:
                             parents[-1].clear()  # units that are done would stay in memory
             except (ElementTree.ParseError, EOFError, OSError, ValueError, LookupError, zlib.error) as error:

@@ -214,13 +214,24 @@ class Understood:
 
     def describe(self) -> str:
         """Returns in plain lines what was understood."""
+        columns = self.columns
         guessed = "; ".join(guess.describe() for guess in self.guesses.values())
-        say = " or ".join(
-            filter(None, [self.columns.language and f"by {self.columns.language}", self.request.language])
-        )
-        lines = self.columns.lines(self.fields, say or guessed or "no language")
+        said = " or ".join(filter(None, [columns.language and f"by {columns.language}", self.request.language]))
+        named = [
+            f"{name} ({language or said or guessed or 'no language'})" for name, language in columns.captions.items()
+        ]
         at = f", files of {self.pictures.folder}; {self.there}" if self.table.kind != DOWNLOADS else ""
-        return "\n".join([self.table.describe(), lines[0] + at, *lines[1:]])
+        lines = [
+            self.table.describe(),
+            f"  pictures: {columns.image}{at}",
+            f"  captions: {', '.join(named)}",
+            f"  language: {columns.language or 'no column'}",
+            f"  id: {columns.identity or 'no column: a product is a picture'}",
+            f"  fields: {', '.join(self.fields) or 'none'}",
+            "  If a column is something else: --columns=image=…,caption=…,language=…,id=… with names of columns; "
+            "caption.de=… for captions in one language, + between several.",
+        ]
+        return "\n".join(lines)
 
     def identity(self) -> dict:
         """Returns what makes the data set this one, as JSON values."""

@@ -15,6 +15,7 @@ import dataclasses
 import functools
 import hashlib
 import io
+import itertools
 import json
 import pathlib
 import re
@@ -38,6 +39,7 @@ from mural_tf.text_files import (
     LONGEST_LINE,
     TOO_LONG,
     Problem,
+    bounded_lines,
     buffered,
     clean,
     is_text,
@@ -194,32 +196,25 @@ _MARKS = (  # the longer first: UTF-32's begins as UTF-16's does
     (codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF32_BE, "utf-32"),
     (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"),
 )  # fmt: skip
-_LOOKED_AT = 1 << 26  # bytes in which the encoding is looked for
-_BROKEN = re.compile("[\udc80-\udcff]")
+_LOOKED_AT = 1_000_000  # lines in which the encoding is looked for
 
 
 def find_encoding(path: pathlib.Path) -> str:
     """Returns the likeliest encoding of a file of text; UTF-8 may have a few bytes that are none."""
     broken = other = 0
-    decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
     with open_binary(path) as (content, _), contextlib.suppress(*DAMAGED):
         content = buffered(content)
-        begin = content.read(1 << 12)
+        begin = content.peek()[: 1 << 12]
         for mark, name in _MARKS:
             if begin.startswith(mark):
                 return name
         for name, odd in (("utf-16-le", 1), ("utf-16-be", 0)):
             if 2 * begin[odd::2].count(0) > len(begin[odd::2]) and not begin[1 - odd :: 2].count(0):
                 return name
-        for _ in range(_LOOKED_AT >> 20):
-            text = decoder.decode(begin)
-            for line in () if text.isascii() else text.split("\n"):  # damage is in few lines, another encoding in all
-                if not line.isascii():
-                    is_broken = _BROKEN.search(line) is not None
-                    broken, other = broken + is_broken, other + (not is_broken)
-            begin = content.read(1 << 20)
-            if not begin:
-                break
+        for line in itertools.islice(bounded_lines(content), _LOOKED_AT):
+            if line and not line.isascii():  # damage is in few lines, another encoding in all
+                is_text_of_utf8 = is_text(line.decode("utf-8", "surrogateescape"))
+                broken, other = broken + (not is_text_of_utf8), other + is_text_of_utf8
     return "utf-8" if other >= broken else "cp1252"
 
 

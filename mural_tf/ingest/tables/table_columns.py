@@ -76,19 +76,6 @@ class Columns:
         """Tells whether a column is none of those that have a meaning here."""
         return name not in (self.image, self.language, self.identity) and self.caption_language(name) is None
 
-    def lines(self, fields: Sequence[str], captions_say: str) -> list[str]:
-        """Returns the choice in words; `captions_say` is where captions get a language that no column names."""
-        named = [f"{name} ({language or captions_say})" for name, language in self.captions.items()]
-        return [
-            f"  pictures: {self.image}",
-            f"  captions: {', '.join(named)}",
-            f"  language: {self.language or 'no column'}",
-            f"  id: {self.identity or 'no column: a product is a picture'}",
-            f"  fields: {', '.join(fields) or 'none'}",
-            "  If a column is something else: --columns=image=…,caption=…,language=…,id=… with names of columns; "
-            "caption.de=… for captions in one language, + between several.",
-        ]
-
 
 def plain(name: str) -> str:
     """Returns a name without what is neither letter, digit nor point, in lower case."""
