@@ -93,7 +93,7 @@ def clean(text: str | None) -> str:
 
 
 def printable(name: object) -> str:
-    """Returns the name of a file or place with \\udcff and the like for bytes that are no UTF-8: for records, reports."""
+    """Returns the name of a file or place with \\udcff and the like for bytes that are no UTF-8."""
     return str(name).encode("utf-8", "backslashreplace").decode()
 
 
