@@ -31,6 +31,14 @@ def language_tag(code: str) -> str:
 _SHORT = 40  # characters of a language code: longer ones are rare, and would fill the memory
 
 
+def known_language(code: Any) -> str:
+    """Returns `language_tag` of what stands in a file, "" where it is no language's code."""
+    try:
+        return language_tag(code)
+    except UserError:
+        return ""
+
+
 class Text(NamedTuple):
     """A caption as a source found it; `group` joins captions of one image that say the same."""
 

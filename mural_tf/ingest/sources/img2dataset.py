@@ -26,7 +26,7 @@ from mural_tf.data.record_format import Example
 from mural_tf.data.skipped import Tally
 from mural_tf.errors import UserError
 from mural_tf.files import as_path, open_path
-from mural_tf.ingest.source import IMAGE, Captioned, Reading, ShardSource, Source, Text, language_tag
+from mural_tf.ingest.source import IMAGE, Captioned, Reading, ShardSource, Source, Text, known_language
 from mural_tf.text_files import Problem, clean, decode, is_text, parse_object, printable, unpacked_size
 
 NOT_REGULAR = "not a regular file"
@@ -312,9 +312,8 @@ class Img2dataset(ShardSource):
             tally.skip("address that is not text", place)
             return None
         code = (sample.metadata.get(self.language_column) or "") if self.language_column else self.language
-        try:
-            language = language_tag(code)
-        except UserError:
+        language = known_language(code)
+        if not language:
             tally.skip("unknown language", f"{place}: {code!r}")
             return None
         if not is_text(sample.caption):

@@ -19,7 +19,7 @@ from typing import IO, ClassVar, NamedTuple
 
 from mural_tf.errors import UserError
 from mural_tf.files import as_path
-from mural_tf.ingest.source import Pair, Reading, Source, column_number, find_files, language_tag, lines_of
+from mural_tf.ingest.source import Pair, Reading, Source, column_number, find_files, known_language, lines_of
 from mural_tf.text_files import (
     DAMAGED,
     LONGEST_LINE,
@@ -96,15 +96,14 @@ class AlignedSource(Source):
 
     def tags(self, codes: tuple[str, str], place: str, reading: Reading) -> tuple[str, str] | None:
         """Returns the pair's language tags, or `None` (reported to `reading`) if one is unknown or not asked for."""
-        try:
-            tags = language_tag(codes[0]), language_tag(codes[1])
-        except UserError:
+        tags = known_language(codes[0]), known_language(codes[1])
+        if not all(tags):
             reading.problem(f"unknown language in {'-'.join(codes)}", place)
-            return None
-        if not self.wants(*tags):
+        elif not self.wants(*tags):
             reading.tally.leave_out("file in languages not asked for", place)
-            return None
-        return tags
+        else:
+            return tags
+        return None
 
     def records(self, item: LinePair, reading: Reading) -> Iterable[Pair]:
         """Yields the pair, unless a side is empty or not text, or its score is too low."""
@@ -381,10 +380,9 @@ def parse_google_line(line: str) -> Translation:
     source, target = clean(source), clean(target)
     if not source or not target:
         raise ValueError("empty text")
-    try:
-        languages = language_tag(source_language), language_tag(target_language)
-    except UserError:
-        raise ValueError("unknown language") from None
+    languages = known_language(source_language), known_language(target_language)
+    if not all(languages):
+        raise ValueError("unknown language")
     return Translation(source, languages[0], target, languages[1], str(identity))
 
 
@@ -468,17 +466,13 @@ class Tmx(Source):
         (variants, place), tally = item, reading.tally
         texts = []
         for code, text in variants:
-            try:
-                language = language_tag(code)
-            except UserError:
+            language = known_language(code)
+            if not language:
                 tally.skip("unknown language", f"{place}: {code!r}")
-                continue
-            if not self.wants(language):
-                continue
-            if not text:
+            elif self.wants(language) and not text:
                 tally.skip("empty text", place)
-                continue
-            texts.append((language, text))
+            elif self.wants(language):
+                texts.append((language, text))
         if len(texts) < 2:
             if len(variants) < 2:
                 tally.skip("unit with fewer than two languages", place)
@@ -546,15 +540,13 @@ class PairsTsv(LineSource):
         except IndexError:
             tally.skip("row with the wrong number of columns", place)
             return
+        language_a, language_b = map(known_language, codes)
         if not text_a or not text_b:
             tally.skip("empty text", place)
-            return
-        try:
-            languages = [language_tag(code) for code in codes]
-        except UserError:
+        elif not language_a or not language_b:
             tally.skip("unknown language", place)
-            return
-        yield Pair(text_a, languages[0], text_b, languages[1], "", place, self.split)
+        else:
+            yield Pair(text_a, language_a, text_b, language_b, "", place, self.split)
 
 
 def _code(language: str, fields: list[str]) -> str:

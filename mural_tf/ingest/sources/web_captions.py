@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from mural_tf.errors import UserError
 from mural_tf.files import as_path
-from mural_tf.ingest.source import Reading, Text, language_tag, lines_of
+from mural_tf.ingest.source import Reading, Text, known_language, language_tag, lines_of
 from mural_tf.ingest.sources.img2dataset import (
     TYPICAL_IMAGE,
     CaptionedImages,
@@ -163,9 +163,8 @@ class ParquetCaptions(CaptionedImages):
         if reason:
             reading.tally.leave_out(reason, place)
             return
-        try:
-            language = self.language_of(row)
-        except UserError:
+        language = known_language(self.language_of(row))
+        if not language:
             reading.problem("unknown language", place)
             return
         yield ImageItem(url, url, [Text(clean(text), language, "", place)], self.split)
@@ -182,9 +181,9 @@ class ParquetCaptions(CaptionedImages):
         return ""
 
     def language_of(self, row: dict[str, Any]) -> str:
-        """Returns the caption's language."""
+        """Returns the code of the caption's language."""
         del row
-        return language_tag(self.language)
+        return self.language
 
 
 @dataclasses.dataclass
@@ -241,4 +240,4 @@ class Laion(ParquetCaptions):
 
     def language_of(self, row: dict[str, Any]) -> str:
         """The column's, or the option's."""
-        return language_tag(row.get("LANGUAGE") or self.language)
+        return row.get("LANGUAGE") or self.language

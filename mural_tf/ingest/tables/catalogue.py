@@ -36,7 +36,7 @@ from mural_tf.files import as_path, write_whole
 from mural_tf.hashes import text_hash
 from mural_tf.ingest.count import describe_file, files_of
 from mural_tf.ingest.filters import usable_bytes
-from mural_tf.ingest.source import language_tag
+from mural_tf.ingest.source import known_language, language_tag
 from mural_tf.ingest.sources.img2dataset import DownloadedImages, is_download
 from mural_tf.ingest.tables.own_tables import (
     DOWNLOADS,
@@ -276,13 +276,10 @@ class Understood:
 
 def _tag(language: str) -> str:
     """Returns the BCP 47 tag of a code or an English name; raises `Unusable`."""
-    try:
-        return language_tag(language)
-    except UserError:
-        found = language_named(language)
-        if not found:
-            raise Unusable("unknown language", language) from None
-        return found
+    found = known_language(language) or language_named(language)
+    if not found:
+        raise Unusable("unknown language", language)
+    return found
 
 
 def _text(value: Value) -> str:
@@ -379,15 +376,13 @@ class Store:
         """Returns (number, problem) of the picture that was met under a name, None if there was none."""
         return next(self.select("SELECT picture, problem FROM names WHERE name = ?", name), None)
 
-    def add_picture(self, name: bytes, shown: str, found: Loaded | str) -> None:
-        """Keeps what was found under a name: a picture, unless it is there already under another, or a problem."""
-        number, problem = None, ""
-        if isinstance(found, str):
-            problem = found
-        else:
-            values = (found.hash, found.image, shown)
-            self.select("INSERT OR IGNORE INTO pictures (hash, image, name) VALUES (?, ?, ?)", *values)
-            ((number,),) = self.select("SELECT number FROM pictures WHERE hash = ?", found.hash)
+    def add_picture(self, name: bytes, shown: str, found: tuple[bytes, bytes] | str) -> None:
+        """Keeps what `_load` found under a name, unless the picture is there already under another."""
+        number, problem = None, found
+        if not isinstance(found, str):
+            self.select("INSERT OR IGNORE INTO pictures (hash, image, name) VALUES (?, ?, ?)", *found, shown)
+            ((number,),) = self.select("SELECT number FROM pictures WHERE hash = ?", found[0])
+            problem = ""
         self.select("INSERT INTO names VALUES (?, ?, ?)", name, number, problem)
 
     def add_row(self, pictures: Iterable[int], content: RowContent) -> bool:
@@ -411,15 +406,8 @@ class Store:
         return news > 0
 
 
-class Loaded(NamedTuple):
-    """A picture as a record holds it, and the hash of the file that it was."""
-
-    image: bytes
-    hash: bytes
-
-
-def _load(pictures: Pictures, image_size: int, value: str | bytes) -> Loaded | str:
-    """Returns a picture, or why it cannot be used."""
+def _load(pictures: Pictures, image_size: int, value: str | bytes) -> tuple[bytes, bytes] | str:
+    """Returns the hash of a picture's file and the picture as a record holds it, or why it cannot be used."""
     try:
         data = pictures.read(value)
         if data is None:
@@ -431,7 +419,7 @@ def _load(pictures: Pictures, image_size: int, value: str | bytes) -> Loaded | s
             turned(opened)
     except (BadImage, OSError, Image.DecompressionBombError) as error:
         return str(error) if isinstance(error, BadImage) else "picture that cannot be read"
-    return Loaded(image, _hash(data))
+    return _hash(data), image
 
 
 def _hash(data: bytes) -> bytes:

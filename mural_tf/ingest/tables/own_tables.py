@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from mural_tf.data.pictures import ENDINGS
 from mural_tf.errors import UserError
 from mural_tf.files import as_path
-from mural_tf.ingest.source import find_files, language_tag
+from mural_tf.ingest.source import find_files, known_language
 from mural_tf.ingest.sources.img2dataset import (
     UnreadableParquet,
     find_shards,
@@ -219,32 +219,52 @@ def find_encoding(path: pathlib.Path) -> str:
 
 
 class _Lines:
-    """The lines of a file of text with their ends; `number` is that of the last one."""
+    """The lines of a file of text with their ends; some may be given back.
+
+    Attributes:
+      place: of the first line since `begin_row`: a reader of CSV takes several for a row with line breaks.
+    """
 
     def __init__(self, path: pathlib.Path, encoding: str, on_problem: Problem):
-        self.path, self.encoding, self.on_problem, self.number = path, encoding, on_problem, 0
+        self.path, self.encoding, self.on_problem = path, encoding, on_problem
+        self._numbered, self._again = self._read(), collections.deque()
+        self._taken: list[tuple[int, str]] = []
 
     @property
     def place(self) -> str:
-        return f"{self.path}:{self.number}"
+        return f"{self.path}:{self._taken[0][0]}"
 
-    def __iter__(self) -> Iterator[str]:
-        self.number = 0
+    def begin_row(self) -> None:
+        self._taken = []
+
+    def give_back(self) -> None:
+        """Lets all lines but the first that were taken for the row be read again."""
+        self._again.extendleft(reversed(self._taken[1:]))
+
+    def __iter__(self) -> _Lines:
+        return self
+
+    def __next__(self) -> str:
+        self._taken.append(self._again.popleft() if self._again else next(self._numbered))
+        return self._taken[-1][1]
+
+    def _read(self) -> Iterator[tuple[int, str]]:
+        number = 0
         # Bytes that are no text of an encoding of bytes become lone surrogates, which `is_text` finds.
         errors = "replace" if self.encoding.lower().startswith(("utf-16", "utf-32")) else "surrogateescape"
         with open_binary(self.path) as (content, _):
             text = io.TextIOWrapper(buffered(content), encoding=self.encoding, errors=errors, newline="")
             try:
                 while line := text.readline(LONGEST_LINE):
-                    self.number += 1
+                    number += 1
                     if len(line) == LONGEST_LINE and line[-1] not in "\r\n":
-                        self.on_problem(TOO_LONG, self.place)
+                        self.on_problem(TOO_LONG, f"{self.path}:{number}")
                         while line and line[-1] not in "\r\n":
                             line = text.readline(LONGEST_LINE)
                     else:
-                        yield line
+                        yield number, line
             except (*DAMAGED, UnicodeError):
-                self.on_problem(CUT_OFF, f"{self.path}:{self.number + 1}")
+                self.on_problem(CUT_OFF, f"{self.path}:{number + 1}")
 
 
 _DELIMITERS = (",", ";", "\t", "|")
@@ -308,37 +328,18 @@ def _csv_reader(lines: Iterator[str], form: Form):
 # Each form of table.
 
 
-class _Taken:
-    """Numbered lines for a reader of CSV, which takes several for a row with line breaks; some may be given back."""
-
-    def __init__(self, lines: _Lines):
-        self._numbered, self._again = ((lines.number, line) for line in lines), collections.deque()
-        self.taken: list[tuple[int, str]] = []
-
-    def __iter__(self) -> _Taken:
-        return self
-
-    def __next__(self) -> str:
-        self.taken.append(self._again.popleft() if self._again else next(self._numbered))
-        return self.taken[-1][1]
-
-    def give_back(self) -> None:
-        """Lets all lines but the first that were taken for the row be read again."""
-        self._again.extendleft(reversed(self.taken[1:]))
-
-
 def _read_csv(path: pathlib.Path, on_problem: Problem, form: Form) -> Iterator[Row]:
-    lines = _Taken(_Lines(path, form.encoding, on_problem))
+    lines = _Lines(path, form.encoding, on_problem)
     reader, header = _csv_reader(lines, form), None
     while True:
-        lines.taken, problem, cells = [], "", []
+        lines.begin_row()
+        problem, cells = "", []
         try:
             cells = next(reader)
         except StopIteration:
             return
         except csv.Error as error:
             problem = f"row that is no CSV ({error})"
-        place = f"{path}:{lines.taken[0][0]}"
         if not problem and not any(cell.strip() for cell in cells) or re.fullmatch(r"sep=.?", "".join(cells)):
             continue
         if header is None and not problem:
@@ -347,10 +348,10 @@ def _read_csv(path: pathlib.Path, on_problem: Problem, form: Form) -> Iterator[R
                 continue
         problem = problem or _problem_with_cells(cells, header, form)
         if problem:  # after a quote that nothing closes the next line is a row again
-            on_problem(problem, place)
+            on_problem(problem, lines.place)
             lines.give_back()
         else:
-            yield Row(place, {name: cell for name, cell in zip(header, cells) if cell.strip()})
+            yield Row(lines.place, {name: cell for name, cell in zip(header, cells) if cell.strip()})
 
 
 def _problem_with_cells(cells: Sequence[str], header: Sequence[str], form: Form) -> str:
@@ -406,14 +407,13 @@ def names_picture(value: Value) -> bool:
 def _read_json_lines(path: pathlib.Path, on_problem: Problem, encoding: str) -> Iterator[Row]:
     lines = _Lines(path, encoding, on_problem)
     for line in lines:
-        if not line.strip():
-            continue
         try:
-            values = parse_object(line.encode("utf-8", "surrogateescape"))  # says so where it is no text
+            if line.strip():
+                values = parse_object(line.encode("utf-8", "surrogateescape"))  # says so where it is no text
+                yield Row(lines.place, flattened(values))
         except ValueError:
             on_problem("line that is no JSON object", lines.place)
-        else:
-            yield Row(lines.place, flattened(values))
+        lines.begin_row()
 
 
 LARGEST_JSON = 2**30  # bytes of a file that is held in memory
@@ -543,16 +543,9 @@ def language_of_caption(column: str) -> str | None:
 
 def language_of(code: str) -> str:
     """Returns the BCP 47 tag of a code that stands in a name, "" for what is none: "de", "pt_BR", "deu"."""
-    tag = _tag_of(code)
+    tag = known_language(code.replace("_", "-"))
     # Most words of three letters are the code of some language: only those count that have a shorter one.
     return tag if len(tag.split("-")[0]) == 2 else ""
-
-
-def _tag_of(code: str) -> str:
-    try:
-        return language_tag(code.replace("_", "-"))
-    except UserError:
-        return ""
 
 
 def _captions_of(path: pathlib.Path, language: str) -> dict[str, tuple[str, ...]]:
@@ -586,5 +579,7 @@ def _named_caption(line: str) -> tuple[str, str] | None:
         return None
     code, variant, encoded, caption = match.groups()
     code = f"{code}-{_SCRIPTS[variant.lower()]}" if variant and variant.lower() in _SCRIPTS else code
-    tag = _tag_of(code) if encoded else language_of(code)  # no sentence begins with `ace.utf8=`
+    tag = (
+        known_language(code.replace("_", "-")) if encoded else language_of(code)
+    )  # no sentence begins with `ace.utf8=`
     return (tag, caption) if tag else None
