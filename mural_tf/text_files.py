@@ -152,7 +152,7 @@ class _Unbuffered(io.RawIOBase):
         return True
 
     def readinto(self, buffer) -> int:
-        read = self._content.read1 if hasattr(self._content, "read1") else self._content.read  # of TensorFlow's files
+        read = self._content.read1 if hasattr(self._content, "read1") else self._content.read  # of stores' files
         piece = read(len(buffer))
         buffer[: len(piece)] = piece
         return len(piece)

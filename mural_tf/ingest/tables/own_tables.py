@@ -579,7 +579,6 @@ def _named_caption(line: str) -> tuple[str, str] | None:
         return None
     code, variant, encoded, caption = match.groups()
     code = f"{code}-{_SCRIPTS[variant.lower()]}" if variant and variant.lower() in _SCRIPTS else code
-    tag = (
-        known_language(code.replace("_", "-")) if encoded else language_of(code)
-    )  # no sentence begins with `ace.utf8=`
+    # No sentence begins with `ace.utf8=`, but many words are codes of languages.
+    tag = known_language(code.replace("_", "-")) if encoded else language_of(code)
     return (tag, caption) if tag else None
