@@ -131,11 +131,12 @@ def _make(
     from mural_tf.runs.finish import is_finished
 
     data = folder / DATA
-    if (data / DESCRIPTION).is_file():
+    was_there = (data / DESCRIPTION).is_file()
+    make_data_set(understood, data, _examination(source))
+    if was_there:
         print(f"{data} is there already; to read the table again, remove it or choose another --output.")
     elif is_finished(folder / WORKDIR):
         print(f"The model was trained on an earlier state of the table; to train again, remove {folder / WORKDIR}.")
-    make_data_set(understood, data, _examination(source))
     report = {"table": understood.describe().splitlines(), **report_of(data)}
     write_whole(folder / REPORT, json.dumps(report, indent=1, ensure_ascii=False) + "\n")
     print("\n".join([describe(data), *report_lines(report)]), flush=True)
