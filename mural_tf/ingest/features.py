@@ -64,12 +64,11 @@ def cache_features(
     def write(folder: pathlib.Path) -> dict:
         encode = _load_encoder(encoder, image_size)
         skipped = CountsByKind()
-        size, kept = 0, 0
+        size, images = 0, 0
         for file in files:
             with tqdm(desc=file.name, unit=" images") as bar:
                 found, count = _convert(file, folder, encode, resize, image_size, batch_size, skipped, bar)
-            size, kept = found or size, kept + count
-            images = kept + skipped.total
+            size, images = found or size, images + count
             if skipped.are_too_many(images, max_skipped_fraction, 0):
                 raise UserError(
                     f"Too many of {images} records cannot be used: {'; '.join(skipped.lines())}; at most "
@@ -90,15 +89,17 @@ def cache_features(
 
 
 def _convert(file, folder, encode: Callable, resize, image_size, batch_size, skipped, bar) -> tuple[int, int]:
-    """Writes one file of records; returns the numbers in a feature and how many images were used."""
+    """Writes one file of records; returns the numbers in a feature and how many images were read."""
     import tensorflow as tf
 
     (folder / "image_text").mkdir(exist_ok=True)
     size, count = 0, 0
     with tf.io.TFRecordWriter(str(folder / "image_text" / file.name)) as writer:
-        for batch in _decoded_batches(file, resize, image_size, batch_size, skipped):
-            count += len(batch)
-            bar.update(len(batch))
+        for batch, read in _decoded_batches(file, resize, image_size, batch_size, skipped):
+            count += read
+            bar.update(read)
+            if not batch:
+                continue
             features = encode(np.stack([image for _, image in batch]))
             size = features.shape[1]
             for (example, _), feature in zip(batch, features):
@@ -107,14 +108,14 @@ def _convert(file, folder, encode: Callable, resize, image_size, batch_size, ski
     return size, count
 
 
-def _decoded_batches(file, resize, image_size, batch_size, skipped) -> Iterator[list]:
-    """Yields lists of (example, uint8 [S, S, 3]) of the images that decode."""
+def _decoded_batches(file, resize, image_size, batch_size, skipped) -> Iterator[tuple[list, int]]:
+    """Yields lists of (example, uint8 [S, S, 3]) of the images that decode, and how many records were read."""
     import tensorflow as tf
     from google.protobuf.message import DecodeError
 
     from mural_tf.data.images import decode_image, evaluation_image
 
-    batch = []
+    batch, lost = [], skipped.total
     for offset, serialized in tfrecord.read_all(file, skipped.add, open_path):
         place = f"{file}, byte {offset}"
         try:
@@ -126,10 +127,9 @@ def _decoded_batches(file, resize, image_size, batch_size, skipped) -> Iterator[
         except (tf.errors.InvalidArgumentError, UnicodeDecodeError, IndexError):
             skipped.add(UNREADABLE_IMAGE, place)
         if len(batch) == batch_size:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
+            yield batch, len(batch) + skipped.total - lost
+            batch, lost = [], skipped.total
+    yield batch, len(batch) + skipped.total - lost
 
 
 def _load_encoder(encoder: str, image_size: int) -> Callable:

@@ -12,7 +12,6 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from mural_tf.data.record_format import IMAGE_TEXT, TEXT_PAIRS
 from mural_tf.data.skipped import Tally
 from mural_tf.errors import UserError
 from mural_tf.files import as_path, find
@@ -211,7 +210,7 @@ def parse_source(text: str, kinds: dict[str, type[Source]]) -> Source:
     if not colon or kind not in kinds:
         expected = f"KIND:PATH[,OPTION=VALUE…], with a KIND of {', '.join(kinds)}"
         folder = as_path(text.partition(",")[0])
-        is_data_set = any((folder / kind_of_records).is_dir() for kind_of_records in (IMAGE_TEXT, TEXT_PAIRS))
+        is_data_set = (folder / "image_text").is_dir() or (folder / "text_pairs").is_dir()
         hint = f" Did you mean records:{text}?" if is_data_set else _did_you_mean(kind, kinds)
         raise UserError(f"Unknown source {text!r}: expected {expected}.{hint}")
     path, *options = rest.split(",")
