@@ -19,7 +19,6 @@ from mural_tf.data.dataset_folder import is_built
 from mural_tf.data.skipped import Tally
 from mural_tf.errors import UserError
 from mural_tf.files import exclusive_lock, publish, remove_partial, remove_tree, storage_errors, write_whole
-from mural_tf.paths import RemotePath
 
 PLAN = "plan.json"
 
@@ -131,7 +130,7 @@ def work_in(
             print(f"Another process made {output} meanwhile.", flush=True)
 
 
-def _comes_meanwhile(path: RemotePath) -> bool:
+def _comes_meanwhile(path: pathlib.Path) -> bool:
     """Tells whether a store has a file within seconds: of two processes that make it, one takes the other's parts."""
     with contextlib.suppress(OSError, UserError):
         for _ in range(5):
