@@ -1,7 +1,8 @@
 """A data set from somebody's own table of pictures and captions: `python -m mural_tf catalogue`.
 
-First the table is understood (`understand`), which can be shown before anything is done. Then `make_data_set` reads it
-once: each row's pictures and captions go into a database beside the records, where equal pictures meet by a hash of
+First the table is understood (`understand`): its form (`own_tables.open_table`), what its columns are
+(`table_columns.find_columns`) and where its pictures lie, which can be shown before anything is done. Then
+`make_data_set` reads it once (`fill`): each row's pictures and captions go into a database beside the records, where equal pictures meet by a hash of
 their content. From there come one record for each picture, with all its captions; translation pairs; and splits by
 product. Every row is used or reported: what is read, used, skipped and left out is counted in rows.
 """
@@ -301,7 +302,7 @@ def understand(request: TableRequest) -> Understood:
     choices = parse_choices(request.columns)
     table = open_table(request.table, request.encoding)
     pictures = Pictures.of(table, request.images)
-    rows = list(itertools.islice(table.rows(lambda kind, place: None), SAMPLE))
+    rows = list(itertools.islice(table.rows(lambda *problem: None), SAMPLE))
     names = dict.fromkeys(name for row in rows for name in row.values)
     if table.kind == PICTURES and not choices:
         named = {name: language_of_caption(name) for name in names if name != "image"}

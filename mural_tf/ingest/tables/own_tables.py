@@ -2,7 +2,7 @@
 
 CSV is read by the standard library, Parquet by pyarrow. A row is a dictionary of the names of columns and what stands
 there: a text, bytes, or several texts; objects within JSON and Parquet become columns of their own, "captions.de".
-What cannot be read goes to `on_problem(kind, place)`, see text_files.py, one call for each row.
+What cannot be read goes to `on_problem(kind, place)`, see text_files.py, or `on_problem(kind, place, rows)`.
 """
 
 from __future__ import annotations
@@ -131,7 +131,10 @@ def open_table(name: str, encoding: str = "") -> OwnTable:
     Raises:
       UserError: there is no such file, it is no table, or holds nothing that looks like one.
     """
-    _check_encoding(encoding)
+    try:
+        codecs.lookup(encoding or "utf-8")
+    except LookupError:
+        raise UserError(f"Unknown encoding {encoding!r}: expected a name such as utf-8, cp1252 or shift_jis.") from None
     if as_path(name).is_dir():
         return _open_folder(as_path(name))
     files = find_files(name)
@@ -143,13 +146,6 @@ def open_table(name: str, encoding: str = "") -> OwnTable:
     if kind == CSV:
         form = _find_delimiter(path, form)
     return OwnTable(files, kind, path.parent, form)
-
-
-def _check_encoding(encoding: str) -> None:
-    try:
-        codecs.lookup(encoding or "utf-8")
-    except LookupError:
-        raise UserError(f"Unknown encoding {encoding!r}: expected a name such as utf-8, cp1252 or shift_jis.") from None
 
 
 def _kind_of(path: pathlib.Path) -> str:
@@ -449,11 +445,7 @@ def _read_parquet(path: pathlib.Path, on_problem: Problem) -> Iterator[Row]:
 
 
 def _read_downloads(shard: pathlib.Path, on_problem: Problem) -> Iterator[Row]:
-    def report(kind: str, place: str, count: int = 1) -> None:
-        for _ in range(count):
-            on_problem(kind, place)
-
-    for sample in read_samples(shard, report):
+    for sample in read_samples(shard, on_problem):
         values = flattened({**sample.metadata, "caption": sample.caption, "key": sample.key})
         yield Row(f"{shard}, {sample.key}", {**values, "image": sample.image or b""})
 
