@@ -2,8 +2,8 @@
 
 First the table is understood (`understand`): its form (`own_tables.open_table`), what its columns are
 (`table_columns.find_columns`) and where its pictures lie, which can be shown before anything is done. Then
-`make_data_set` reads it once (`fill`): each row's pictures and captions go into a database beside the records (`Store`),
-where equal pictures meet by a hash of their content. From there come one record for each picture, with all its
+`make_data_set` reads it once (`fill`): each row's pictures and captions go into a database (`Store`) beside the
+records, where equal pictures meet by a hash of their content. From there come one record for each picture, with all its
 captions; translation pairs; and splits by product (`Writer`). Every row is used or reported: what is read, used,
 skipped and left out is counted in rows.
 """
