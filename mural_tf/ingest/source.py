@@ -88,16 +88,12 @@ class Reading:
     """What goes with reading a unit.
 
     Attributes:
-      tally: what became of what was read.
+      tally: what became of what was read; `tally.skip` is the `on_problem` of readers of files.
       decided: what was decided about the unit beforehand.
     """
 
     tally: Tally = dataclasses.field(default_factory=Tally)
     decided: Any = dataclasses.field(default_factory=Nothing)
-
-    def problem(self, kind: str, place: str, count: int = 1) -> None:
-        """Counts something unusable; fits `on_problem` of the readers of files."""
-        self.tally.skip(kind, place, count)
 
 
 @dataclasses.dataclass
@@ -179,7 +175,7 @@ class ShardSource(Source):
 def lines_of(unit: Unit, reading: Reading, header: bool) -> Iterator[tuple[str, str]]:
     """Yields (line, place) of a unit of a text file, without its header; the lines that can be read."""
     path = as_path(unit.path)
-    for number, line in read_lines(path, reading.problem, unit.part(unpacked_size(path))):
+    for number, line in read_lines(path, reading.tally.skip, unit.part(unpacked_size(path))):
         if line is not None and not (header and number == 1):
             yield line, f"{path}:{number}"
 

@@ -88,7 +88,7 @@ class AlignedSource(Source):
         of_file = reading if unit.number == 0 else Reading()  # what is wrong with the whole file is said once
         languages = self.tags(pair.codes, str(pair.path_a), of_file)
         if languages is not None and not pair.path_b.exists():
-            of_file.problem("aligned file without its partner", str(pair.path_b))
+            of_file.tally.skip("aligned file without its partner", str(pair.path_b))
         elif languages is not None:
             with open_binary(pair.path_a) as (a, _), open_binary(pair.path_b) as (b, _):
                 files, part = {str(pair.path_a): a, str(pair.path_b): b}, unit.part(unpacked_size(pair.path_a))
@@ -98,7 +98,7 @@ class AlignedSource(Source):
         """Returns the pair's language tags, or `None` (reported to `reading`) if one is unknown or not asked for."""
         tags = known_language(codes[0]), known_language(codes[1])
         if not all(tags):
-            reading.problem(f"unknown language in {'-'.join(codes)}", place)
+            reading.tally.skip(f"unknown language in {'-'.join(codes)}", place)
         elif not self.wants(*tags):
             reading.tally.leave_out("file in languages not asked for", place)
         else:
@@ -155,14 +155,14 @@ def read_aligned_lines(
             if _NOTHING in lines:
                 if content_of_part:
                     place = f"{names[lines.index(_NOTHING)]}:{number}"
-                    reading.problem("aligned file with fewer lines than its partner", place)
+                    reading.tally.skip("aligned file with fewer lines than its partner", place)
                 return
             if number == 1:
                 lines = tuple(line and line.removeprefix(b"\xef\xbb\xbf") for line in lines)
             yield LinePair(lines, languages, f"{names[0]}:{number}", split)
     except (*DAMAGED, zipfile.BadZipFile):
         if content_of_part:
-            reading.problem("file that is damaged or cut off: what follows is lost", f"{names[0]}:{number + 1}")
+            reading.tally.skip("file that is damaged or cut off: what follows is lost", f"{names[0]}:{number + 1}")
 
 
 def _is_number(text: bytes | None) -> bool:
@@ -211,14 +211,14 @@ class Opus(AlignedSource):
         except UserError:
             raise
         except (zipfile.BadZipFile, OSError, EOFError, ValueError):
-            of_file.problem("file that is not a zip or is cut off", unit.path)
+            of_file.tally.skip("file that is not a zip or is cut off", unit.path)
         except (RuntimeError, NotImplementedError) as error:  # a password; a compression that Python lacks
-            of_file.problem("zip that cannot be unpacked", f"{unit.path} ({error})")
+            of_file.tally.skip("zip that cannot be unpacked", f"{unit.path} ({error})")
 
     def _read_archive(self, unit: Unit, archive: zipfile.ZipFile, reading: Reading, of_file: Reading):
         found = aligned_names(archive.namelist())
         if found is None:
-            of_file.problem("zip without aligned files NAME.a-b.a and NAME.a-b.b", unit.path)
+            of_file.tally.skip("zip without aligned files NAME.a-b.a and NAME.a-b.b", unit.path)
             return
         members, codes, scores = found
         languages = self.tags(codes, unit.path, of_file)
@@ -459,7 +459,7 @@ class Tmx(Source):
                             parents[-1].clear()  # units that are done would stay in memory
             except (ElementTree.ParseError, EOFError, OSError, ValueError, LookupError, zlib.error) as error:
                 kind = "XML that is damaged or cut off: what follows is lost"
-                reading.problem(kind, f"{path}, after unit {number} ({error})")
+                reading.tally.skip(kind, f"{path}, after unit {number} ({error})")
 
     def records(self, item: tuple[list[tuple[str, str]], str], reading: Reading) -> Iterable[Pair]:
         """Yields the pairs of a unit; they share a group if there are several."""

@@ -79,7 +79,7 @@ class Wit(CaptionedImages):
 
     def read(self, unit: Unit, reading: Reading) -> Iterator[ImageItem]:
         """Yields one item per row with a reference description."""
-        for caption in read_wit(unit.path, self.languages, reading.problem):
+        for caption in read_wit(unit.path, self.languages, reading.tally.skip):
             split = self.split or reading.decided.split(caption.language, caption.image_id)
             if not split:
                 reading.tally.leave_out("image that another language's dev or test holds", caption.location)
