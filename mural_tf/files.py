@@ -197,9 +197,13 @@ def remove_tree(folder: str | pathlib.Path) -> None:
 
 
 def write_whole(path: str | pathlib.Path, text: str) -> None:
-    """Writes a text file, UTF-8, that keeps what it held or holds all of `text`, whenever the process is killed."""
+    """Writes a text file, UTF-8, that keeps what it held or holds all of `text`, whenever the process is killed.
+
+    Names of files may hold bytes that are no UTF-8, for which Python has lone surrogates: these are written as \\udcff,
+    which can be printed, and which JSON reads back as the same name.
+    """
     with whole(path) as partial:
-        partial.write_text(text, encoding="utf-8")
+        partial.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def read_json(path: str | pathlib.Path) -> dict:

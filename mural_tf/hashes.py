@@ -9,7 +9,7 @@ import numpy as np
 
 def text_hash(text: str) -> int:
     """Returns 64 bits that stand for a text, the same on every machine."""
-    return bytes_hash(text.encode("utf-8"))
+    return bytes_hash(text.encode("utf-8", "surrogatepass"))  # of a file's name, too, which may be no UTF-8
 
 
 def bytes_hash(data: bytes) -> int:

@@ -92,6 +92,11 @@ def clean(text: str | None) -> str:
     return " ".join((text or "").split())
 
 
+def printable(name: object) -> str:
+    """Returns the name of a file or place with \\udcff and the like for bytes that are no UTF-8."""
+    return str(name).encode("utf-8", "backslashreplace").decode()
+
+
 def is_text(value: Any) -> bool:
     """Tells whether something that was parsed is a string that UTF-8 can hold.
 
@@ -147,7 +152,7 @@ class _Unbuffered(io.RawIOBase):
         return True
 
     def readinto(self, buffer) -> int:
-        read = self._content.read1 if hasattr(self._content, "read1") else self._content.read  # of TensorFlow's files
+        read = self._content.read1 if hasattr(self._content, "read1") else self._content.read  # of stores' files
         piece = read(len(buffer))
         buffer[: len(piece)] = piece
         return len(piece)

@@ -1,6 +1,7 @@
 """Small files for the converter's tests, and readers of what it writes."""
 
 import io
+import json
 import pathlib
 import zipfile
 
@@ -37,6 +38,12 @@ def pairs_in(output: pathlib.Path, split: str = "train") -> list:
 
 def images_in(output: pathlib.Path, split: str = "train") -> list:
     return list(read_records(output, IMAGE_TEXT, split))
+
+
+def reported(output: pathlib.Path, what: str = "skipped", value: str = "count") -> dict[str, object]:
+    """kind -> "count" or "first" of what `dataset.json` says was "skipped" or "left_out"."""
+    found = json.loads((output / "dataset.json").read_text(encoding="utf-8"))[what]
+    return {kind: entry[value] for kind, entry in found.items()}
 
 
 def contents(output: pathlib.Path) -> dict[str, bytes]:

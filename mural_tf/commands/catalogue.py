@@ -129,10 +129,15 @@ def _described_folder(source: str) -> pathlib.Path | None:
 def _make(
     understood: Understood, folder: pathlib.Path, source: str, config: ConfigDict, translations: Sequence[str]
 ) -> pathlib.Path | None:
+    from mural_tf.runs.finish import is_finished
+
     data = folder / DATA
-    if (data / DESCRIPTION).is_file():
-        print(f"{data} is there already; to read the table again, remove it or choose another --output.")
+    was_there = (data / DESCRIPTION).is_file()
     make_data_set(understood, data, _examination(source))
+    if was_there:
+        print(f"{data} is there already; to read the table again, remove it or choose another --output.")
+    elif is_finished(folder / WORKDIR):
+        print(f"The model was trained on an earlier state of the table; to train again, remove {folder / WORKDIR}.")
     report = {"table": understood.describe().splitlines(), **report_of(data)}
     write_whole(folder / REPORT, json.dumps(report, indent=1, ensure_ascii=False) + "\n")
     print("\n".join([describe(data), *report_lines(report)]), flush=True)
@@ -178,14 +183,9 @@ def report_of(data: pathlib.Path) -> dict:
     """Returns what was read, by rows, languages and splits; raises `UserError` for a folder that is something else."""
     path = data / DESCRIPTION
     described = read_json(path)
-    return {
-        "rows": json_field(described, "rows", dict[str, int], path),
-        "captions": json_field(described, "captions", dict[str, dict], path),
-        "pictures": json_field(described, "counts.image_text", dict[str, dict], path),
-        "text_pairs": json_field(described, "counts.text_pairs", dict[str, int], path),
-        "skipped": json_field(described, "skipped", dict[str, dict], path),
-        "left_out": json_field(described, "left_out", dict[str, dict], path),
-    }
+    places = {name: name for name in ("rows", "captions", "skipped", "left_out")}
+    places |= {"pictures": "counts.image_text", "text_pairs": "counts.text_pairs"}
+    return {name: json_field(described, place, dict, path) for name, place in places.items()}
 
 
 def report_lines(report: Mapping) -> list[str]:
@@ -270,7 +270,7 @@ def _index(folder: pathlib.Path, config: ConfigDict) -> pathlib.Path:
     embedder = load(str(_model_of(folder)))
     with local_folder(folder / INDEX) as place:
         _drop_index_of_another_model(place, _trained(folder).name)
-        index = build_index(embedder, [str(folder / DATA)], place, progress=True)
+        index = build_index(embedder, [str(folder / DATA)], place, update=True, prune=True, progress=True)
         print(f"{len(index):,} pictures in {folder / INDEX}.")
         queries = _examples(folder / DATA)
         if queries and index.confidence is None:

@@ -65,7 +65,7 @@ def _build(output: pathlib.Path, identity: dict, write: Callable[[pathlib.Path],
     try:
         with whole_folder(output, DESCRIPTION) as folder:
             text = json.dumps({**identity, **write(folder)}, indent=1, ensure_ascii=False) + "\n"
-            (folder / DESCRIPTION).write_text(text, encoding="utf-8")
+            (folder / DESCRIPTION).write_text(text, encoding="utf-8", errors="backslashreplace")  # as `write_whole`
     except tf.errors.OpError as error:  # how TensorFlow's record writer reports a full disk
         raise UserError(f"Cannot write to {output.parent}: {error.message}. Free space there.") from None
 

@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import json
 import pathlib
+import time
 from collections.abc import Iterator, Sequence
 
 from mural_tf.data.dataset_folder import is_built
@@ -95,6 +96,9 @@ def work_in(
 ) -> Iterator[bool]:
     """While entered, this process alone makes `output` in `folder`; gives `False` where it is made already.
 
+    Stores have no locks. Two processes that do the same work there write the same bytes: the slower one ends with a
+    line that says so.
+
     Args:
       folder: hidden, beside `output`; what a killed run finished in it stays, unless `restart`.
       identity, description, what: as `is_built` takes them.
@@ -118,6 +122,21 @@ def work_in(
         except KeyboardInterrupt:
             message = "Interrupted. Finished shards are kept: run the same command again to go on."
             raise KeyboardInterrupt(message) from None
+        except (OSError, UserError):
+            if isinstance(output, pathlib.Path) or not _comes_meanwhile(output / description):
+                raise
+            remove_tree(folder)
+            print(f"Another process made {output} meanwhile.", flush=True)
+
+
+def _comes_meanwhile(path: pathlib.Path) -> bool:
+    """Tells whether a store has a file within seconds: of two processes that make it, one takes the other's parts."""
+    with contextlib.suppress(OSError, UserError):
+        for _ in range(5):
+            if path.is_file():
+                return True
+            time.sleep(2)
+    return False
 
 
 def _open_folder(folder: pathlib.Path, identity: dict, restart: bool) -> None:

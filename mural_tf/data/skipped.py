@@ -21,6 +21,7 @@ import numpy as np
 from absl import logging
 
 from mural_tf.errors import UserError
+from mural_tf.text_files import printable
 
 SURELY = 1.5  # before the end, so much more than the bound must be skipped: how many there are in all is estimated
 _PLACE = 500  # characters of a place that are kept
@@ -134,7 +135,7 @@ class SkippedRecords:
 
 def _one_line(place: str) -> str:
     """What a report can hold: names of files and images may have line breaks, or bytes that are no text."""
-    return " ".join(place[:_PLACE].encode("utf-8", "backslashreplace").decode().split())
+    return " ".join(printable(place[:_PLACE]).split())
 
 
 @dataclasses.dataclass

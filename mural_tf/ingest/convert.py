@@ -30,9 +30,9 @@ from mural_tf.data.shards import Manifest, Part
 from mural_tf.data.skipped import Tally
 from mural_tf.data.tfrecord import framed
 from mural_tf.errors import UserError
-from mural_tf.files import as_path, whole
+from mural_tf.files import as_path, whole, write_whole
 from mural_tf.hashes import bytes_hash, text_hash
-from mural_tf.ingest.decisions import ROWS_IN_A_PARTITION, SAME_IMAGE, SAME_PAIR, SAME_TEXT, Ask, Decide, Keep, Request
+from mural_tf.ingest.decisions import ROWS_IN_A_PARTITION, SAME_IMAGE, SAME_PAIR, Ask, Decide, Keep, Request
 from mural_tf.ingest.filters import Screen, hash_evaluation_images, hash_excluded
 from mural_tf.ingest.source import Pair, Reading, Settings, Source
 from mural_tf.ingest.sources.captioned_sets import Coco, CocoCn, Karpathy, Multi30k
@@ -144,10 +144,6 @@ class Plan:
         """Bytes that will be read."""
         return sum(unit.size for _, unit in self.request.units)
 
-    def size_of(self, shard: int) -> int:
-        """Bytes that will be read for a shard."""
-        return sum(self.request.units[number][1].size for number in self.shards[shard])
-
 
 def make_plan(sources: Sequence[Source], settings: Settings, folder: pathlib.Path) -> Plan:
     """Cuts the sources' files into units and groups these into shards.
@@ -220,7 +216,7 @@ def _run(plan: Plan, settings: Settings, progress: bool) -> None:
     missing = shards.missing_shards(plan.folder, len(plan.shards))
     if not missing:
         return
-    sizes = [plan.size_of(number) for number in range(len(plan.shards))]
+    sizes = [sum(plan.request.units[number][1].size for number in shard) for shard in plan.shards]
     with tqdm(total=plan.size, unit="B", unit_scale=True, desc="Converting", disable=not progress) as bar:
         watch = shards.Watch(plan.folder, sizes, settings.max_skipped_fraction, bar, Tally())
         settings.engine().run(stages_of(plan, missing), plan.folder, watch)
@@ -235,9 +231,7 @@ class WriteShard:
     def __init__(self, plan: Plan):
         self.plan, self.settings = plan, plan.request.settings
         self.screen, self.names = Screen(self.settings, plan.request.folder), plan.request.names()
-        same = self.settings.drop_duplicates
-        self.kinds = {"text": [SAME_TEXT], "image": [SAME_IMAGE], "both": [SAME_IMAGE, SAME_TEXT]}.get(same, [])
-        self.kinds = [SAME_PAIR] if same == "pair" else self.kinds
+        self.kinds = plan.request.duplicates()
 
     def __call__(self, number: int) -> Iterator[int]:
         """Writes the parts and, last, the manifest; yields the shard's number."""
@@ -389,7 +383,7 @@ def finish(plan: Plan, output: pathlib.Path, identity: dict, settings: Settings)
     }
     description = {**identity, **counts_of(described), **tally.described(), "shards": described}
     text = json.dumps(description, indent=1, ensure_ascii=False) + "\n"
-    (complete / DESCRIPTION).write_text(text, encoding="utf-8")
+    write_whole(complete / DESCRIPTION, text)
     shards.publish_work(folder, output)
 
 

@@ -70,16 +70,19 @@ class Request:
 
     def stages(self) -> list[list[str]]:
         """Returns the kinds of decisions, those of a stage depending on those of the stages before."""
-        filters, same = self.settings.filters, self.settings.drop_duplicates
+        filters = self.settings.filters
         images = [source for source in self.sources if isinstance(source, CaptionedImages)]
         first = [TEXTS] if filters.max_images_per_text else []
         first += [IMAGES] if filters.max_texts_per_image else []
         first += [LOCATIONS] if any(map(_is_downloaded, images)) else []
         first += [TRANSLATIONS] if self.settings.translations else []
         first += [HELD_OUT] if any(isinstance(source, Wit) and source.is_divided for source in self.sources) else []
-        later = [SAME_IMAGE] if same in ("image", "both") else []
-        last = [SAME_TEXT] if same in ("text", "both") else [SAME_PAIR] if same == "pair" else []
-        return [stage for stage in (first, later, last) if stage]
+        return [*([first] if first else []), *([kind] for kind in self.duplicates())]
+
+    def duplicates(self) -> list[str]:
+        """Returns what may occur once only, in the order in which it is decided."""
+        kinds = {"text": [SAME_TEXT], "image": [SAME_IMAGE], "both": [SAME_IMAGE, SAME_TEXT], "pair": [SAME_PAIR]}
+        return kinds.get(self.settings.drop_duplicates, [])
 
     def jobs(self, stage: Sequence[str]) -> list[Job]:
         """Returns what has to be looked through for a stage."""

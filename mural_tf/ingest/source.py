@@ -30,6 +30,14 @@ def language_tag(code: str) -> str:
 _SHORT = 40  # characters of a language code: longer ones are rare, and would fill the memory
 
 
+def known_language(code: Any) -> str:
+    """Returns `language_tag` of what stands in a file, "" where it is no language's code."""
+    try:
+        return language_tag(code)
+    except UserError:
+        return ""
+
+
 class Text(NamedTuple):
     """A caption as a source found it; `group` joins captions of one image that say the same."""
 
@@ -80,16 +88,12 @@ class Reading:
     """What goes with reading a unit.
 
     Attributes:
-      tally: what became of what was read.
+      tally: what became of what was read; `tally.skip` is the `on_problem` of readers of files.
       decided: what was decided about the unit beforehand.
     """
 
     tally: Tally = dataclasses.field(default_factory=Tally)
     decided: Any = dataclasses.field(default_factory=Nothing)
-
-    def problem(self, kind: str, place: str, count: int = 1) -> None:
-        """Counts something unusable; fits `on_problem` of the readers of files."""
-        self.tally.skip(kind, place, count)
 
 
 @dataclasses.dataclass
@@ -171,7 +175,7 @@ class ShardSource(Source):
 def lines_of(unit: Unit, reading: Reading, header: bool) -> Iterator[tuple[str, str]]:
     """Yields (line, place) of a unit of a text file, without its header; the lines that can be read."""
     path = as_path(unit.path)
-    for number, line in read_lines(path, reading.problem, unit.part(unpacked_size(path))):
+    for number, line in read_lines(path, reading.tally.skip, unit.part(unpacked_size(path))):
         if line is not None and not (header and number == 1):
             yield line, f"{path}:{number}"
 
@@ -201,7 +205,10 @@ def parse_source(text: str, kinds: dict[str, type[Source]]) -> Source:
     kind, colon, rest = text.partition(":")
     if not colon or kind not in kinds:
         expected = f"KIND:PATH[,OPTION=VALUE…], with a KIND of {', '.join(kinds)}"
-        raise UserError(f"Unknown source {text!r}: expected {expected}.{_did_you_mean(kind, kinds)}")
+        folder = as_path(text.partition(",")[0])
+        is_data_set = (folder / "image_text").is_dir() or (folder / "text_pairs").is_dir()
+        hint = f" Did you mean records:{text}?" if is_data_set else _did_you_mean(kind, kinds)
+        raise UserError(f"Unknown source {text!r}: expected {expected}.{hint}")
     path, *options = rest.split(",")
     if not path:
         raise UserError(f"The source {text!r} names no file.")

@@ -13,12 +13,14 @@ import pathlib
 import random
 import re
 import shlex
+import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
 import tarfile
 import types
+import unicodedata
 
 import convert_data
 import forked
@@ -26,16 +28,23 @@ import pytest
 import toy_data
 from absl import flags
 from object_store import object_store, stored, upload
+from search_data import ColorEmbedder
 from tqdm import tqdm
 
 from benchmarks import damage
+from mural_tf import loading
 from mural_tf.config import load_config, save_config
+from mural_tf.configs.catalogue import get_config
+from mural_tf.data.dataset_folder import describe
 from mural_tf.data.record_format import IMAGE_TEXT, TEXT_PAIRS, ImageTextRecord, TextPair
 from mural_tf.data.records import find_files, read_records, write_records
 from mural_tf.errors import UserError
 from mural_tf.files import exclusive_lock
 from mural_tf.ingest.tables import catalogue, own_tables, table_columns
 from mural_tf.ingest.tables.catalogue import RowTally, Store, TableRequest, fill, make_data_set, understand
+from mural_tf.runs import finish
+from mural_tf.search.index import load_index
+from mural_tf.text.vocabulary_file import save_vocabulary
 from mural_tf.text_files import bounded_lines
 
 runs = importlib.import_module("mural_tf.commands.catalogue")  # the package has a function of this name, too
@@ -245,13 +254,10 @@ def test_several_files_alike(tmp_path):
     assert found == expected(4) and tally.written == 4
 
 
-def test_files_that_tensorflow_opens_can_be_read(tmp_path):
-    """As those of object stores: they have no `read1`."""
-    import tensorflow as tf
-
-    (tmp_path / "t.txt").write_text("one\ntwo\n")
-    with tf.io.gfile.GFile(str(tmp_path / "t.txt"), "rb") as file:
-        assert list(bounded_lines(file)) == [b"one\n", b"two\n"]
+def test_files_of_stores_can_be_read():
+    """They have no `read1`."""
+    file = types.SimpleNamespace(read=io.BytesIO(b"one\ntwo\n").read)
+    assert list(bounded_lines(file)) == [b"one\n", b"two\n"]
 
 
 # --- which column is what
@@ -305,10 +311,19 @@ def test_the_user_says_otherwise(tmp_path):
 
 def test_pictures_by_other_names(tmp_path):
     write_pictures(tmp_path / "images", 5)
-    names = [f"/somewhere/else/p{0}.jpg", "C:\\photos\\p1.JPG", "p2", f"{tmp_path}/images/p3.jpg", "../p4.jpg"]
-    rows = [["image", "caption"], *([name, f"hat {i}"] for i, name in enumerate(names))]
-    _, tally, _ = read(write_csv(tmp_path / "t.csv", rows), images=str(tmp_path / "images"), language="en")
-    assert tally.written == 5
+    (tmp_path / "images" / unicodedata.normalize("NFD", "un león.jpg")).write_bytes(convert_data.image_bytes(9))
+    names = [
+        f"/somewhere/else/p{0}.jpg",
+        "C:\\photos\\p1.JPG",
+        "p2",
+        f"{tmp_path}/images/p3.jpg",
+        "../p4.jpg",
+        unicodedata.normalize("NFC", "UN LEÓN.JPG"),
+    ]  # as zips of other systems leave them
+    rows = [["image", "caption"], *([name, f"hat {i}"] for i, name in enumerate([*names, "none.jpg"]))]
+    asked = {"images": str(tmp_path / "images"), "language": "en"}
+    understood, tally, _ = read(write_csv(tmp_path / "t.csv", rows), **asked)
+    assert tally.written == 6 and "6 of the first 7 are there" in understood.describe()
 
 
 def test_pictures_that_are_named_by_the_id(tmp_path):
@@ -352,9 +367,10 @@ def test_no_file_outside_the_folder_of_pictures_is_read(tmp_path):
 
 @pytest.mark.parametrize("content, message", [
     ("a\nb\n", "has one column only"),
-    ("", "has one column only"),
+    ("", "t.csv is empty"),
     ("caption,price\nred hat,2\nblue hat,3\n", "No column of pictures is found among caption, price: name it"),
     ("image,price\np0.jpg,2\np1.jpg,3\n", "No column of captions is found"),
+    (",".join(f"c{i}" for i in range(100_000)) + "\np0.jpg" + ",x" * 99_999, "has 100,000 columns, expected at most"),
     ("image,caption,language\np7.jpg,red,en\n", "no row can be used .*picture that is not there, first .*:2 .p7.jpg"),
 ])  # fmt: skip
 def test_what_cannot_be_used_is_said_in_one_line(tmp_path, content, message):
@@ -362,6 +378,32 @@ def test_what_cannot_be_used_is_said_in_one_line(tmp_path, content, message):
     (tmp_path / "t.csv").write_text(content)
     with pytest.raises(UserError, match=message):
         read(tmp_path / "t.csv", max_skipped_fraction=1.0)
+
+
+@pytest.mark.parametrize("form", ["folder", "table"])
+def test_a_file_name_that_is_no_utf8_is_counted(tmp_path, monkeypatch, form):
+    """Names that old cameras and zips of other systems leave: the row is not used, and the rest is made once."""
+    write_pictures(tmp_path / "in", 4)
+    for name in ("p0.jpg", "bad\udcff.jpg"):
+        (tmp_path / "in" / name).with_suffix(".txt").write_text("en=a hat")
+        (tmp_path / "in" / name).write_bytes(convert_data.image_bytes(7))
+    table = tmp_path / "in" if form == "folder" else write_csv(tmp_path / "t\udcff.csv", wide(4))
+    request = TableRequest(str(table), str(tmp_path / "in"))
+    with monkeypatch.context() as patched:  # a terminal as `cli.run` leaves it
+        patched.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), "ascii", "backslashreplace"))
+        runs.catalogue(request, "", "", None, dry_run=True)
+    for _ in range(2):
+        made = make_data_set(understand(request), tmp_path / "data", progress=False)
+    rows = runs.report_of(made)["rows"]
+    assert (rows["used"], rows["skipped"]) == ((4, 1) if form == "folder" else (4, 0))
+    assert form == "table" or "allow" in (made / "skipped.tsv").read_text() and "bad\\udcff.jpg" in describe(made)
+
+
+def test_a_line_that_is_too_long_is_what_is_said_of_json(tmp_path, monkeypatch):
+    monkeypatch.setattr(own_tables, "LONGEST_LINE", 1000)
+    (tmp_path / "t.json.gz").write_bytes(gzip.compress(b" " * 2000))
+    with pytest.raises(UserError, match="t.json.gz:1: line of more than"):
+        understand(TableRequest(str(tmp_path / "t.json.gz")))
 
 
 @pytest.mark.parametrize("name, message", [
@@ -464,11 +506,12 @@ def test_one_record_for_each_picture_and_pairs_of_its_captions(tmp_path):
     }
     assert {(pair.language_a, pair.language_b) for pair in pairs} == {("en", "de")}
     fields = dict(json.loads(line).values() for line in (made / "fields.jsonl").read_text().splitlines())
-    assert fields["S3"] == {"sku": "S3", "brand": "acme"} and len(fields) == 30
+    assert fields["S2"] == {"sku": "S2", "brand": "acme"} and len(fields) == 30
+    assert fields["S3"] == {"sku": "S3, S99", "brand": "acme, bolt"}  # two products share its picture
     skipped = (made / "skipped.tsv").read_text().splitlines()
     kinds = sorted(line.split("\t")[0] for line in skipped)
-    assert kinds == [catalogue.DUPLICATE, catalogue.DUPLICATE, "row without a picture"]
-    assert runs.report_of(made)["rows"] == {"read": 34, "used": 31, "skipped": 1, "left_out": 2}
+    assert kinds == [catalogue.DUPLICATE, "row without a picture"]
+    assert runs.report_of(made)["rows"] == {"read": 34, "used": 32, "skipped": 1, "left_out": 1}
 
 
 def test_pictures_of_one_product_and_products_with_one_picture_share_a_split(tmp_path):
@@ -543,13 +586,22 @@ def test_nothing_is_left_of_a_run_that_fails(tmp_path, monkeypatch):
     assert make(path, tmp_path / "data").is_dir()
 
 
-def test_what_a_model_makes_of_the_captions_is_counted(tmp_path, export):
+@pytest.fixture
+def source(tmp_path):
+    """What is read of a workdir before anything is done."""
+    (tmp_path / "source").mkdir()
+    save_config(toy_data.toy_config(tmp_path / "toy"), tmp_path / "source/config.json")
+    save_vocabulary(toy_data.toy_tokenizer().vocabulary, tmp_path / "source/vocabulary.txt")
+    return tmp_path / "source"
+
+
+def test_what_a_model_makes_of_the_captions_is_counted(tmp_path, source):
     write_pictures(tmp_path, 5)
     rows = [
         ["image", "caption", "language"],
         *([f"p{i}.jpg", "ж " * 200 if i else "hat", "ru" if i else "en"] for i in range(5)),
     ]
-    examine = runs._examination(str(export))
+    examine = runs._examination(str(source))
     made = make(write_csv(tmp_path / "t.csv", rows), tmp_path / "data", examine)
     russian = runs.report_of(made)["captions"]["ru"]
     assert russian["cut"] == 4 and russian["unknown"] == russian["pieces"]
@@ -686,15 +738,15 @@ def test_a_model_must_be_named(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_translations_are_looked_for_before_the_table_is_read(tmp_path, export):
+def test_translations_are_looked_for_before_the_table_is_read(tmp_path, source):
     write_pictures(tmp_path, 3)
     request = TableRequest(str(write_csv(tmp_path / "t.csv", wide(3))))
     toy_data.write_toy_data(tmp_path / "toy")
     (tmp_path / "none").mkdir()
     (tmp_path / "labse").mkdir()
     with pytest.raises(UserError, match="--translations=.*/none: there is no text_pairs/train-.*`python -m mural_tf"):
-        runs.catalogue(request, tmp_path / "out", str(export), None, [str(tmp_path / "toy"), str(tmp_path / "none")])
-    config = load_config(export / "config.json")
+        runs.catalogue(request, tmp_path / "out", str(source), None, [str(tmp_path / "toy"), str(tmp_path / "none")])
+    config = load_config(source / "config.json")
     config.model = "labse"
     save_config(config, tmp_path / "labse/config.json")
     with pytest.raises(UserError, match="the stage starts from a model with an image-text head; .*labse is labse"):
@@ -731,6 +783,26 @@ def test_examples_are_of_different_pictures(tmp_path):
     (tmp_path / "dataset.json").write_text(json.dumps({**described, "skipped": {}, "left_out": {}}))
     found = [(query.text, query.right) for query in runs._examples(tmp_path)]
     assert found == [("en0", ("S0",)), ("fr1", ("S1",)), ("de0", ("S0",))]  # there is no third picture
+
+
+def test_a_changed_table_is_in_the_index(tmp_path, monkeypatch, capsys):
+    """After its data set was removed: what is new is found, what is gone is not, and the training is not done again."""
+    out, embedder = tmp_path / "out", ColorEmbedder()
+    (out / "workdir").mkdir(parents=True)
+    (out / "index").mkdir()
+    embedder.path = str(out / "workdir")
+    monkeypatch.setattr(loading, "load", lambda *_: embedder)
+    monkeypatch.setattr(finish, "is_finished", lambda workdir: workdir.name == "workdir")
+    monkeypatch.setattr(runs, "_train", lambda *_: True)
+    monkeypatch.setattr(runs, "next_lines", lambda _: [])
+    config = get_config()
+    write_pictures(tmp_path, 12)
+    for rows in (wide(10), [wide(10)[0], *wide(12)[2:]]):
+        request = TableRequest(str(write_csv(tmp_path / "t.csv", rows)))
+        shutil.rmtree(out / "data", ignore_errors=True)
+        runs.catalogue(request, out, str(out / "workdir"), config)
+    assert set(load_index(out / "index").table.names()) == {row[0] for row in wide(12)[2:]}
+    assert "trained on an earlier state of the table" in capsys.readouterr().out
 
 
 def test_next_commands_parse(tmp_path):

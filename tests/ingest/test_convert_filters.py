@@ -8,7 +8,7 @@ import random
 import numpy as np
 import PIL.Image
 import pytest
-from convert_data import image_bytes, images_in, pairs_in, picture, run
+from convert_data import image_bytes, images_in, pairs_in, picture, reported, run
 
 from mural_tf.data import records
 from mural_tf.data.pictures import BadImage, open_image
@@ -28,11 +28,6 @@ def write_captions(folder, rows):
     return f"captions:{path},images={folder}"
 
 
-def left_out(output):
-    found = json.loads((output / "dataset.json").read_text(encoding="utf-8"))["left_out"]
-    return {kind: entry["count"] for kind, entry in found.items()}
-
-
 def test_numbers_of_the_papers():
     align = Filters(200, 3.0, 1000, 10, 3, 20, 0)
     etcl = Filters(200, 3.0, 100, 10, 3, 100, 1000)
@@ -46,7 +41,7 @@ def test_sizes_of_images(tmp_path):
     source = write_captions(tmp_path, [(f"{name}.jpg", f"three words {name}") for name in sizes])
     output = run([source], tmp_path / "out", filters=FILTERS["etcl"])
     assert [record.image_id for record in images_in(output)] == ["above.jpg", "three.jpg"]
-    assert left_out(output) == {
+    assert reported(output, "left_out") == {
         "image whose shorter side is not above 200 pixels": 1,
         "image of an aspect ratio above 3": 1,
     }
@@ -75,7 +70,7 @@ def test_lengths_of_texts(tmp_path):
     filters = Filters(min_words=3, max_words=100, max_characters=1000)
     output = run([source], tmp_path / "out", filters=filters)
     assert [record.captions[0] for record in images_in(output)] == [texts[1], texts[2], texts[4]]
-    assert left_out(output) == {
+    assert reported(output, "left_out") == {
         "caption of fewer than 3 words": 1,
         "caption of more than 100 words": 1,
         "caption of more than 1000 characters": 1,
@@ -95,7 +90,7 @@ def test_frequent_texts_and_images(tmp_path):
     kept = [(record.image_id, record.captions[0]) for record in images_in(output)]
     assert sorted(kept) == sorted(rows[:3] + rows[7:12] + rows[18:])
     # "on four images" 4 times; the six texts of image 5, five of which are also on image 4, go with the image
-    assert left_out(output) == {"text on more than 3 images": 4, "image with more than 5 texts": 6}
+    assert reported(output, "left_out") == {"text on more than 3 images": 4, "image with more than 5 texts": 6}
 
 
 def test_near_duplicates_equal_a_search_bit_by_bit():
@@ -124,7 +119,7 @@ def test_evaluation_images_are_found_in_other_sizes_and_qualities(tmp_path):
     assert [record.image_id for record in images_in(output)] == [name for name in variants if "other" in name]
     (tmp_path / "list.txt").write_text("evaluation/0.png\n")
     output = run([source], tmp_path / "by_list", evaluation_images=(str(tmp_path / "list.txt"),))
-    assert left_out(output) == {"image that looks like an evaluation image": 1}
+    assert reported(output, "left_out") == {"image that looks like an evaluation image": 1}
     (evaluation / "broken.png").write_bytes(b"no image")
     with pytest.raises(UserError, match="evaluation image .*broken.png cannot be read"):
         run([source], tmp_path / "no", evaluation_images=(str(evaluation),))

@@ -10,18 +10,15 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 import tensorflow as tf
-from convert_data import image_bytes, images_in, run
+from convert_data import image_bytes, images_in, reported, run
 from test_caption_files import WIT_COLUMNS
 
 from mural_tf.errors import UserError
+from mural_tf.ingest.sources.wit import image_hash
 
 
 def description(output):
     return json.loads((output / "dataset.json").read_text(encoding="utf-8"))
-
-
-def firsts(output, what="skipped"):
-    return {kind: entry["first"] for kind, entry in description(output)[what].items()}
 
 
 SAMPLES = [  # (key, url, caption, image)
@@ -93,7 +90,7 @@ def test_img2dataset(tmp_path, output_format):
     }
     if output_format == "parquet":
         expected["image that was not downloaded"] = f"{folder}/{shard}, row 5 (failed_to_download)"
-    assert firsts(output) == expected
+    assert reported(output, value="first") == expected
 
 
 def test_img2dataset_that_was_cut_off(tmp_path):
@@ -102,7 +99,7 @@ def test_img2dataset_that_was_cut_off(tmp_path):
     (folder / "00001.tar").write_bytes(content[:700])
     output = run([f"img2dataset:{folder}"], tmp_path / "out")
     assert len(images_in(output)) == 3
-    assert "tar file that is damaged or cut off: what follows is lost" in firsts(output)
+    assert "tar file that is damaged or cut off: what follows is lost" in reported(output, value="first")
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="not an output of img2dataset"):
         run([f"img2dataset:{tmp_path / 'empty'}"], tmp_path / "no")
@@ -117,7 +114,7 @@ def test_captions_join_downloaded_images_by_address(tmp_path, output_format):
     output = run([f"cc3m:{cc3m},images={folder}", f"cc12m:{cc12m},images={folder}"], tmp_path / "out")
     found = {r.image_id: (r.captions, r.image) for r in images_in(output)}
     assert found == {"http://x/0.jpg": (["a balloon"], SAMPLES[0][3]), "http://x/1.jpg": (["a dog"], SAMPLES[1][3])}
-    assert firsts(output) == {
+    assert reported(output, value="first") == {
         "missing image": f"{cc3m}:2 (http://x/9.jpg)",
         "row with the wrong number of columns": f"{cc3m}:3",
         "row without address or caption": f"{cc3m}:4",
@@ -131,7 +128,7 @@ def test_uc2_translations_that_failed(tmp_path):
     path.write_text("".join("\t".join(row) + "\n" for row in rows), encoding="utf-8")
     output = run([f"uc2:{path},language=de,images={folder}"], tmp_path / "out")
     assert [(r.captions, r.languages) for r in images_in(output)] == [(["ein Ballon"], ["de"])]
-    assert firsts(output) == {"row that says it failed": f"{path}:2"}
+    assert reported(output, value="first") == {"row that says it failed": f"{path}:2"}
 
 
 def test_images_have_to_be_named(tmp_path):
@@ -156,8 +153,8 @@ def test_coyo(tmp_path):
     source = f"coyo:{tmp_path}/part-*.parquet,images={folder},min_clip_similarity=0.2,max_watermark_score=0.5"
     output = run([source], tmp_path / "out")
     assert [r.captions for r in images_in(output)] == [["The Gate by Pete2453"]]
-    assert firsts(output) == {"row without address or text": f"{path}, row 3"}
-    assert firsts(output, "left_out") == {
+    assert reported(output, value="first") == {"row without address or text": f"{path}, row 3"}
+    assert reported(output, "left_out", "first") == {
         "CLIP similarity below min_clip_similarity": f"{path}, row 1",
         "watermark_score above max_watermark_score": f"{path}, row 2",
     }
@@ -175,8 +172,8 @@ def test_laion(tmp_path):
     pyarrow.parquet.write_table(table, path)
     output = run([f"laion:{path},images={folder},min_clip_similarity=0.2"], tmp_path / "out")
     assert [(r.captions, r.languages) for r in images_in(output)] == [(["ein Ballon"], ["de"]), (["犬"], ["ja"])]
-    assert firsts(output) == {"unknown language": f"{path}, row 3"}
-    assert firsts(output, "left_out") == {"NSFW is not UNLIKELY": f"{path}, row 2"}
+    assert reported(output, value="first") == {"unknown language": f"{path}, row 3"}
+    assert reported(output, "left_out", "first") == {"NSFW is not UNLIKELY": f"{path}, row 2"}
     with pytest.raises(UserError, match="lacks the column"):
         run([f"coyo:{path},images={folder}"], tmp_path / "no")
 
@@ -220,7 +217,7 @@ def test_wit_no_image_crosses_splits(tmp_path, scope):
     crossing = held_out & training
     if scope == "all":
         assert not crossing
-        assert firsts(output, "left_out").keys() == {"image that another language's dev or test holds"}
+        assert reported(output, "left_out", "first").keys() == {"image that another language's dev or test holds"}
     else:
         assert crossing and sum(len(i) for s in where.values() for i in s.values()) == 261
     recorded = description(output)["sources"][0]
@@ -230,12 +227,32 @@ def test_wit_no_image_crosses_splits(tmp_path, scope):
         assert {r.image_id for r in images_in(again, "test")} != {r.image_id for r in images_in(output, "test")}
 
 
+def test_wit_counts_no_image_that_is_left_out_as_the_first_of_its_duplicates(tmp_path):
+    """The first file's row is in no split, because English holds its image out: the next file's equal image stays."""
+    held, equal, *others = (f"http://commons/{n}/{name}.jpg" for n, name in enumerate(["same", "same", "x", "y"]))
+
+    def order(salt):
+        return sorted((held, equal, *others), key=lambda address: image_hash(salt, address))
+
+    salt = next(salt for salt in map(str, range(99)) if order(salt)[0] == held and order(salt)[-1] != equal)
+    for seed, name in enumerate(["same", "x", "y"]):
+        (tmp_path / f"{name}.jpg").write_bytes(image_bytes(seed))
+    rows = [("iw", held, "כיתוב")], [("en", equal, "equal")], [("en", held, "held"), *(("en", a, a) for a in others)]
+    for number, of_file in enumerate(rows):
+        write_wit(tmp_path / f"{number}.tsv.gz", of_file)
+    source = f"wit:{tmp_path}/*.tsv.gz,images={tmp_path},sizes=1,salt={salt}"
+    assert [record.image_id for record in images_in(run([source], tmp_path / "all"), "test")] == [held]
+    output = run([source], tmp_path / "out", drop_duplicates="image")
+    assert equal in [record.image_id for record in images_in(output)]
+    assert reported(output, "left_out")["duplicate image"] == 1
+
+
 def test_wit_own_validation_files(tmp_path):
     write_wit(tmp_path / "wit_v1.val.tsv.gz", [("de", "http://x/one.jpg", "Hund"), ("en", "http://x/none.jpg", "dog")])
     (tmp_path / "one.jpg").write_bytes(image_bytes(0))
     output = run([f"wit:{tmp_path}/wit_v1.val.tsv.gz,images={tmp_path},split=dev"], tmp_path / "out")
     assert [r.captions for r in images_in(output, "dev")] == [["Hund"]]
-    assert firsts(output) == {"missing image": f"{tmp_path}/wit_v1.val.tsv.gz:3 (http://x/none.jpg)"}
+    assert reported(output, value="first") == {"missing image": f"{tmp_path}/wit_v1.val.tsv.gz:3 (http://x/none.jpg)"}
 
 
 def coco_file(path, captions, first_id=1):
@@ -263,8 +280,10 @@ def test_coco_with_stair(tmp_path):
         ("coco/9", ["one", "一つ"], ["en", "ja"]),
     ]
     assert len(set(records[0].caption_groups)) == 7  # independent captions: none says what another says
-    assert firsts(output) == {"missing image": f"{coco}, annotation 9 (COCO_train2014_000000000007.jpg)"}
-    assert firsts(output, "left_out") == {"caption that its image has already": f"{coco}, annotation 8"}
+    assert reported(output, value="first") == {
+        "missing image": f"{coco}, annotation 9 (COCO_train2014_000000000007.jpg)"
+    }
+    assert reported(output, "left_out", "first") == {"caption that its image has already": f"{coco}, annotation 8"}
     with pytest.raises(UserError, match="expected LANGUAGE@FILE"):
         run([f"coco:{coco},images={images},also={stair}"], tmp_path / "no")
 

@@ -11,7 +11,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 import tensorflow as tf
-from convert_data import image_bytes, images_in, pairs_in, run, write_moses
+from convert_data import image_bytes, images_in, pairs_in, reported, run, write_moses
 from test_caption_files import WIT_COLUMNS, Problems, write_json
 
 from mural_tf import text_files
@@ -34,11 +34,6 @@ METADATA = {  # key -> metadata that cannot be used, and what they are counted a
     "7": (b'{"caption": "a", "url": {"b": 1}}', "address that is not text"),
     "8": (b"5", "metadata that are not a JSON object"),
 }
-
-
-def skipped(output):
-    found = json.loads((output / "dataset.json").read_text(encoding="utf-8"))["skipped"]
-    return {kind: entry["count"] for kind, entry in found.items()}
 
 
 def expected_counts(**more):
@@ -88,7 +83,7 @@ def test_odd_members_of_tar_files(tmp_path):
     output = run([f"img2dataset:{tmp_path / 'data'}"], tmp_path / "out")
     assert captions(output) == [["first"], ["last"]]
     odd = {"not a regular file": 5, "name that is not text": 1}
-    assert skipped(output) == {**expected_counts(), **odd}
+    assert reported(output) == {**expected_counts(), **odd}
 
 
 def test_odd_files_of_img2dataset(tmp_path):
@@ -105,7 +100,7 @@ def test_odd_files_of_img2dataset(tmp_path):
     output = run([f"img2dataset:{tmp_path / 'data'}"], tmp_path / "out")
     assert captions(output) == [["first"]]
     odd = {"file name that leads out of its folder": 1, "file that cannot be read": 1, "not a regular file": 2}
-    assert skipped(output) == {**expected_counts(), **odd}
+    assert reported(output) == {**expected_counts(), **odd}
 
 
 def test_odd_records_of_img2dataset(tmp_path):
@@ -119,7 +114,7 @@ def test_odd_records_of_img2dataset(tmp_path):
         writer.write(tf.train.Example(features=tf.train.Features(feature=number)).SerializeToString())
     output = run([f"img2dataset:{tmp_path / 'data'}"], tmp_path / "out")
     assert captions(output) == [["first"]]
-    assert skipped(output) == {**expected_counts(), "sample without an image": 1}
+    assert reported(output) == {**expected_counts(), "sample without an image": 1}
 
 
 def test_a_flipped_bit_in_a_tar_header_costs_one_member(tmp_path):
@@ -165,7 +160,7 @@ def test_rows_of_parquet_of_other_types(tmp_path):
     (tmp_path / "data" / "broken.parquet").write_bytes(b"PAR1 broken")
     output = run([f"img2dataset:{tmp_path / 'data'}"], tmp_path / "out")
     assert sorted(captions(output)) == [["fine"], ["good"]]
-    assert skipped(output) == {
+    assert reported(output) == {
         "caption that is not text": 2,
         "image that is not bytes": 1,
         "address that is not text": 1,
@@ -206,7 +201,7 @@ def test_rows_of_metadata_of_other_types(tmp_path):
     source = f"laion:{tmp_path}/*.parquet,images={images},min_clip_similarity=0.1"
     output = run([source], tmp_path / "out")
     assert captions(output) == [["good"]]
-    assert skipped(output) == {
+    assert reported(output) == {
         "score of another type": 2,
         "address or text that is not text": 2,
         "unknown language": 1,
@@ -227,10 +222,10 @@ def test_tables_do_not_reach_outside_the_images(tmp_path):
     (tmp_path / "captions.tsv").write_text("".join(f"{name}\tcaption\n" for name in names))
     output = run([f"captions:{tmp_path}/captions.tsv,images={images}"], tmp_path / "out")
     assert [record.image_id for record in images_in(output)] == ["0.jpg"]
-    assert skipped(output) == {
+    assert reported(output) == {
         "file name that leads out of its folder": 3,
         "not a regular file": 2,
-        "text that is not UTF-8": 1,  # nor are null characters text
+        "text with a null character": 1,
         "missing image": 2,  # an absolute name is looked for below the folder
     }
     assert max(map(len, (output / "skipped.tsv").read_text().splitlines())) < 600
@@ -312,7 +307,7 @@ def test_odd_lines_of_translations(tmp_path):
     (tmp_path / "mt.jsonl").write_bytes(b"\n".join(lines))
     output = run([f"google_mt:{tmp_path}/mt.jsonl"], tmp_path / "out")
     assert len(pairs_in(output)) == 1
-    assert skipped(output) == {
+    assert reported(output) == {
         "caption, translation or id that is not text": 4,
         "unknown language": 2,
         "line that is not a JSON object with a caption and its translation": 3,
@@ -344,7 +339,7 @@ def test_odd_records_of_our_own(tmp_path):
     output = run([f"records:{tmp_path}/data"], tmp_path / "out")
     assert captions(output) == [["good"], ["a"], ["a", "b"]] and len(pairs_in(output)) == 1
     assert [record.languages for record in images_in(output)] == [[""], [""], ["en", ""]]  # as training reads them
-    assert skipped(output) == {
+    assert reported(output) == {
         MISSING_SHARD: 1,
         "empty caption": 1,
         NOT_AN_EXAMPLE: 2,
@@ -390,7 +385,7 @@ def test_long_lines_are_counted_and_others_stay_in_step(tmp_path, monkeypatch):
     )
     output = run([f"opus:{path}"], tmp_path / "out")
     assert [(pair.text_a, pair.text_b) for pair in pairs_in(output)] == [("eins", "one"), ("drei", "three")]
-    assert skipped(output) == {text_files.TOO_LONG: 1}
+    assert reported(output) == {text_files.TOO_LONG: 1}
 
 
 def test_rows_of_wit_that_never_end(tmp_path, monkeypatch):
@@ -414,7 +409,7 @@ def test_translation_memories_are_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr("mural_tf.ingest.sources.translations.LONGEST_LINE", 100_000)
     output = run([f"tmx:{tmp_path}/*.tmx"], tmp_path / "out")
     assert [pair.text_a for pair in pairs_in(output)] == ["first"]
-    assert skipped(output) == {"XML that is damaged or cut off: what follows is lost": 2}
+    assert reported(output) == {"XML that is damaged or cut off: what follows is lost": 2}
 
 
 def test_zips_that_cannot_be_unpacked(tmp_path):
@@ -430,7 +425,7 @@ def test_zips_that_cannot_be_unpacked(tmp_path):
     (tmp_path / "folder.zip").mkdir()
     output = run([f"opus:{tmp_path}/*.zip"], tmp_path / "out")
     assert len(pairs_in(output)) == 1
-    assert skipped(output) == {"zip that cannot be unpacked": 2, "file that is not a zip or is cut off": 1}
+    assert reported(output) == {"zip that cannot be unpacked": 2, "file that is not a zip or is cut off": 1}
 
 
 def test_languages_that_are_not_text():
@@ -455,6 +450,22 @@ def test_places_fit_into_a_report():
     tally.skip("kind", "a\tb\nc\udcff" + "x" * 1000)
     ((_, place),) = tally.places
     assert place.startswith("a b c\\udcff") and len(place) < 600
+
+
+def test_sources_whose_names_are_no_utf8_are_used(tmp_path):
+    unit = (
+        "<tu><tuv lang='en'><seg>a</seg></tuv><tuv lang='de'><seg>b</seg></tuv><tuv lang='fr'><seg>c</seg></tuv></tu>"
+    )
+    (tmp_path / "a\udcff.tmx").write_text(f"<tmx><body>{unit}</body></tmx>")
+    (tmp_path / "b\udcff").mkdir()
+    write_tar(tmp_path / "b\udcff/00000.tar")
+    for _ in range(2):
+        output = run([f"tmx:{tmp_path}/a\udcff.tmx", f"img2dataset:{tmp_path}/b\udcff"], tmp_path / "out", shuffle=True)
+    assert len(pairs_in(output)) == 3 and {record.image_id for record in images_in(output)} == {
+        "b\\udcff/0",
+        "b\\udcff/9",
+    }
+    assert reported(output) == expected_counts()
 
 
 def test_texts_that_cannot_be_excluded_end_the_conversion(tmp_path):

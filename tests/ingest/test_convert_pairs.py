@@ -5,19 +5,11 @@ import gzip
 import json
 
 import pytest
-from convert_data import pairs_in, run, write_moses
+from convert_data import pairs_in, reported, run, write_moses
 
 from mural_tf.data.records import TextPair
 from mural_tf.errors import UserError
 from mural_tf.ingest.sources.translations import aligned_names
-
-
-def skipped(output):
-    return json.loads((output / "dataset.json").read_text(encoding="utf-8"))["skipped"]
-
-
-def left_out(output):
-    return json.loads((output / "dataset.json").read_text(encoding="utf-8"))["left_out"]
 
 
 def test_moses_zip(tmp_path):
@@ -37,10 +29,9 @@ def test_moses_zip(tmp_path):
         TextPair("Six", "en", "שש", "he"),
     ]
     place = f"{path}!GNOME.en-iw.en"
-    assert skipped(output) == {
-        "empty text": {"count": 1, "first": f"{place}:4"},
-        "text that is not UTF-8": {"count": 1, "first": f"{place}:5"},
-    }
+    assert reported(output) == {"empty text": 1, "text that is not UTF-8": 1}
+    first = {"empty text": f"{place}:4", "text that is not UTF-8": f"{place}:5"}
+    assert reported(output, value="first") == first
     assert (output / "skipped.tsv").read_text(encoding="utf-8") == (
         f"empty text\t{place}:4\ntext that is not UTF-8\t{place}:5\n"
     )
@@ -51,8 +42,8 @@ def test_ccmatrix_scores(tmp_path):
     path = write_moses(tmp_path / "de-en.txt.zip", {**members, "CCMatrix.de-en.scores": b"1.25\n1.04\nhigh\n"})
     output = run([f"opus:{path},min_score=1.1"], tmp_path / "out")
     assert [pair.text_b for pair in pairs_in(output)] == ["one"]
-    assert left_out(output)["score below min_score"]["first"].endswith("CCMatrix.de-en.de:2")
-    assert skipped(output)["score that is not a number"]["first"].endswith("CCMatrix.de-en.de:3")
+    assert reported(output, "left_out", "first")["score below min_score"].endswith("CCMatrix.de-en.de:2")
+    assert reported(output, value="first")["score that is not a number"].endswith("CCMatrix.de-en.de:3")
     assert len(pairs_in(run([f"opus:{path}"], tmp_path / "all"))) == 3
     without = write_moses(tmp_path / "plain.zip", members)
     with pytest.raises(UserError, match="holds no .scores"):
@@ -66,7 +57,7 @@ def test_moses_zips_that_cannot_be_used_are_reported(tmp_path):
     (tmp_path / "d.zip").write_bytes(good.read_bytes()[:100])
     output = run([f"opus:{tmp_path}/*.zip"], tmp_path / "out")
     assert len(pairs_in(output)) == 1
-    kinds = {kind: entry["first"].removeprefix(str(tmp_path)) for kind, entry in skipped(output).items()}
+    kinds = {kind: at.removeprefix(str(tmp_path)) for kind, at in reported(output, value="first").items()}
     assert kinds == {
         "aligned file with fewer lines than its partner": "/a.zip!X.de-en.en:2",
         "zip without aligned files NAME.a-b.a and NAME.a-b.b": "/b.zip",
@@ -99,6 +90,8 @@ def test_opus_100(tmp_path):
     write("supervised/de-en/opus.de-en-train.en", "one\ntwo\n")
     write("supervised/de-en/opus.de-en-dev.de", "drei\n")
     write("supervised/de-en/opus.de-en-dev.en", "three\n")
+    write("supervised/de-en/opus.de-en-test.de", "neun\n")  # not asked for below, though zero-shot has test sets too
+    write("supervised/de-en/opus.de-en-test.en", "nine\n")
     write("supervised/en-yi/opus.en-yi-train.en", "four\n")  # English first, and no dev or test
     write("supervised/en-yi/opus.en-yi-train.yi", "פיר\n")
     write("supervised/en-zu/opus.en-zu-train.en", "five\n")  # without its partner
@@ -108,7 +101,7 @@ def test_opus_100(tmp_path):
     assert {pair.text_a for pair in pairs_in(output)} == {"eins", "zwei", "four"}
     assert pairs_in(output, "dev") == [TextPair("drei", "de", "three", "en")]
     assert pairs_in(output, "test") == [TextPair("sechs", "de", "six", "fr")]
-    assert list(skipped(output)) == ["aligned file without its partner"]
+    assert list(reported(output)) == ["aligned file without its partner"]
     output = run([f"opus100:{tmp_path}/v1.0,languages=en+yi"], tmp_path / "yi")
     assert pairs_in(output) == [TextPair("four", "en", "פיר", "yi")]
     with pytest.raises(UserError, match="no split validation"):
@@ -116,16 +109,16 @@ def test_opus_100(tmp_path):
 
 
 def test_tatoeba_test_and_its_exclusion(tmp_path):
-    (tmp_path / "tatoeba.deu-eng.deu").write_text("Wie lange soll ich bleiben?\nHallo!\n", encoding="utf-8")
-    (tmp_path / "tatoeba.deu-eng.eng").write_text("How long should I stay?\nHello!\n", encoding="utf-8")
+    (tmp_path / "tatoeba.deu-eng.deu").write_text("Wie lange soll ich bleiben?\nHallo!\nSTRASSE\n", encoding="utf-8")
+    (tmp_path / "tatoeba.deu-eng.eng").write_text("How long should I stay?\nHello!\nstreet\n", encoding="utf-8")
     output = run([f"tatoeba:{tmp_path}"], tmp_path / "test")
     assert pairs_in(output, "test")[1] == TextPair("Hallo!", "de", "Hello!", "en")
     corpus = write_moses(
         tmp_path / "de-en.txt.zip",
-        {"Tatoeba.de-en.de": b"Wie lange soll ich  bleiben?\nGuten Tag!\n",
-         "Tatoeba.de-en.en": b"How long?\nHELLO!\n"},
+        {"Tatoeba.de-en.de": "Wie lange soll ich  bleiben?\nGuten Tag!\nStraße\n".encode(),
+         "Tatoeba.de-en.en": b"How long?\nHELLO!\nroad\n"},
     )  # fmt: skip
-    with pytest.raises(UserError, match="Nothing to write: .*left out 2 x text of the --exclude_texts files"):
+    with pytest.raises(UserError, match="Nothing to write: .*left out 3 x text of the --exclude_texts files"):
         run([f"opus:{corpus}"], tmp_path / "out", exclude_texts=(f"{tmp_path}/tatoeba.*",))
 
 
@@ -148,7 +141,7 @@ def test_pairs_tsv(tmp_path):
     source = f"pairs:{path},header=true,text_a=2,text_b=3,language_b=column 1"
     output = run([source], tmp_path / "out")
     assert pairs_in(output) == [TextPair('a "dog"', "en", "犬", "ja")]
-    assert {kind: entry["first"] for kind, entry in skipped(output).items()} == {
+    assert reported(output, value="first") == {
         "row with the wrong number of columns": f"{path}:3",
         "unknown language": f"{path}:4",
         "empty text": f"{path}:5",
@@ -178,14 +171,14 @@ def test_tmx(tmp_path):
         TextPair("three", "en", "שלוש", "he", place),
         TextPair("trois", "fr", "שלוש", "he", place),
     ]
-    assert {kind: entry["first"] for kind, entry in skipped(output).items()} == {
+    assert reported(output, value="first") == {
         "unit with fewer than two languages": f"{path}, unit 2",
         "unknown language": f"{path}, unit 4: '??'",
     }
     path.write_bytes(gzip.compress(TMX.encode()))  # cut off
     output = run([f"tmx:{path},languages=en+fr"], tmp_path / "cut")
     assert pairs_in(output) == [TextPair("three", "en", "trois", "fr")]
-    assert any(kind.startswith("XML that is damaged") for kind in skipped(output))
+    assert any(kind.startswith("XML that is damaged") for kind in reported(output))
 
 
 def google_line(**changes):
@@ -210,5 +203,5 @@ def test_google_translations(tmp_path):
         TextPair("a man on a bike .", "en", "ein Mann auf einem Fahrrad .", "de", "391895_1"),
         TextPair("a man on a bike .", "en", "גבר", "he", "391895_1"),
     ]
-    assert skipped(output)["empty text"] == {"count": 1, "first": f"{path}:5"}
-    assert left_out(output)["language not asked for"]["count"] == 1
+    assert reported(output)["empty text"] == 1 and reported(output, value="first")["empty text"] == f"{path}:5"
+    assert reported(output, "left_out")["language not asked for"] == 1

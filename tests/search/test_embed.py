@@ -432,3 +432,20 @@ def test_a_bucket_gives_and_takes_the_same_bytes(tmp_path, monkeypatch):
             assert len(made) == (4 if kind == IMAGES else 300)
             if kind == IMAGES:
                 assert made.read_image(0) == png(COLORS[made.items[0]])  # from the bucket
+
+
+@pytest.mark.parametrize("make", ["embed", "index"])
+def test_a_file_name_that_is_no_utf8_is_used_and_found_again(tmp_path, model, make):
+    """As old cameras write them: a picture is found, what cannot be read is counted, and an update knows both."""
+    write_folder(tmp_path / "images")
+    (tmp_path / "images/good\udcff.png").write_bytes(png(COLORS["red.png"]))
+    (tmp_path / "images/broken\udcff.png").write_bytes(b"no picture")
+    for _ in range(2):
+        if make == "embed":
+            output = run(tmp_path, [str(tmp_path / "images")], kind=IMAGES)
+            names, skipped = [item.name for item, _ in rows_of(output)], (output / "skipped.tsv").read_text()
+        else:
+            found = build.build_index(model, [str(tmp_path / "images")], tmp_path / "index", update=True)
+            names, skipped = list(found.table.names()), (tmp_path / "index/skipped.tsv").read_text()
+        assert "good\udcff.png" in names and len(names) == len(COLORS) + 1
+        assert "broken\\udcff.png" in skipped

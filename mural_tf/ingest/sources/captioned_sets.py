@@ -94,7 +94,7 @@ class Coco(CaptionedSet):
     def captions(self, reading: Reading) -> Iterator[tuple[Caption, str, str]]:
         """Reads the files one after the other."""
         for language, path in [(self.language, path) for path in self.files()] + further_files(self.also):
-            for caption in caption_files.read_coco(path, language, reading.problem):
+            for caption in caption_files.read_coco(path, language, reading.tally.skip):
                 yield caption, "", self.split
 
 
@@ -142,11 +142,11 @@ class Karpathy(CaptionedSet):
         for path in self.files():
             for split in self.splits:
                 target = "train" if split == "restval" else RECORD_SPLITS.get(split, split)
-                for caption in caption_files.read_karpathy(path, split, "en", limit, reading.problem):
+                for caption in caption_files.read_karpathy(path, split, "en", limit, reading.tally.skip):
                     names[caption.image_id] = (caption.image_file, target)
                     yield caption, "", target
         for language, path in further_files(self.also):
-            for caption in caption_files.read_coco(path, language, reading.problem):
+            for caption in caption_files.read_coco(path, language, reading.tally.skip):
                 if caption.image_id in names:
                     image_file, target = names[caption.image_id]
                     yield caption._replace(image_file=image_file), "", target
@@ -173,7 +173,7 @@ class CocoCn(CaptionedSet):
     def captions(self, reading: Reading) -> Iterator[tuple[Caption, str, str]]:
         """Reads the splits."""
         for split in self.splits:
-            for caption in caption_files.read_coco_cn(self.path, split, on_problem=reading.problem):
+            for caption in caption_files.read_coco_cn(self.path, split, on_problem=reading.tally.skip):
                 yield caption, "", RECORD_SPLITS.get(split, split)
 
 
@@ -207,8 +207,8 @@ class Multi30k(CaptionedSet):
             for task in sorted(self.tasks):
                 for language in self.languages:
                     if task == "1":
-                        for caption in caption_files.read_multi30k(self.path, split, language, 1, reading.problem):
+                        for caption in caption_files.read_multi30k(self.path, split, language, 1, reading.tally.skip):
                             yield caption, f"flickr30k/{caption.image_id}:translations", target
                     elif language in ("en", "de") and not split.startswith(("test_2017", "test_2018")):
-                        for caption in caption_files.read_multi30k(self.path, split, language, 2, reading.problem):
+                        for caption in caption_files.read_multi30k(self.path, split, language, 2, reading.tally.skip):
                             yield caption, "", target

@@ -26,8 +26,8 @@ from mural_tf.data.record_format import Example
 from mural_tf.data.skipped import Tally
 from mural_tf.errors import UserError
 from mural_tf.files import as_path, open_path
-from mural_tf.ingest.source import IMAGE, Captioned, Reading, ShardSource, Source, Text, language_tag
-from mural_tf.text_files import Problem, clean, decode, is_text, parse_object, unpacked_size
+from mural_tf.ingest.source import IMAGE, Captioned, Reading, ShardSource, Source, Text, known_language
+from mural_tf.text_files import Problem, clean, decode, is_text, parse_object, printable, unpacked_size
 
 NOT_REGULAR = "not a regular file"
 NOT_TEXT = "name that is not text"
@@ -64,6 +64,8 @@ def find_shards(directory: str | pathlib.Path) -> list[pathlib.Path]:
       UserError: the folder holds nothing of the kind.
     """
     directory = as_path(directory)
+    if not directory.is_dir():
+        raise UserError(f"{directory} is no folder: give the one that img2dataset wrote; of files, {directory.parent}.")
     for pattern in ("*.tar", "*.tfrecord"):
         shards = sorted(directory.glob(pattern))
         if shards:
@@ -302,7 +304,7 @@ class Img2dataset(ShardSource):
 
     def _image_id(self, sample: Sample) -> str:
         """The address, which identifies the same image in another data set, or else the key."""
-        return sample.metadata.get("url") or f"{as_path(self.path).name}/{sample.key}"
+        return sample.metadata.get("url") or f"{printable(as_path(self.path).name)}/{sample.key}"
 
     def _text(self, sample: Sample, shard: pathlib.Path, tally: Tally) -> Text | None:
         place = f"{shard}, {sample.key}"
@@ -310,9 +312,8 @@ class Img2dataset(ShardSource):
             tally.skip("address that is not text", place)
             return None
         code = (sample.metadata.get(self.language_column) or "") if self.language_column else self.language
-        try:
-            language = language_tag(code)
-        except UserError:
+        language = known_language(code)
+        if not language:
             tally.skip("unknown language", f"{place}: {code!r}")
             return None
         if not is_text(sample.caption):
@@ -365,7 +366,7 @@ def read_rows(
             continue
         try:
             for batch in file.iter_batches(batch_size=ROWS, columns=columns, row_groups=[group]):
-                for row in _rows(batch):
+                for row in _rows_of(batch):
                     if row is None:
                         on_problem("row with values that cannot be read", f"{path}, row {number}")
                     else:
@@ -376,19 +377,13 @@ def read_rows(
                 on_problem("row in a damaged part of a Parquet file", f"{path}, row {lost}")
 
 
-def _rows(batch) -> list[dict[str, Any] | None]:
+def _rows_of(batch) -> list[dict[str, Any] | None]:
+    """Returns a batch's rows, `None` for one with values that Python cannot hold: text that is no UTF-8, odd dates."""
     try:
         return batch.to_pylist()
-    except (ValueError, ArithmeticError):  # text that is not UTF-8, dates beyond Python's: which rows are it?
-        rows = (batch.slice(index, 1) for index in range(batch.num_rows))
-        return [_row_or_none(row) for row in rows]
-
-
-def _row_or_none(batch) -> dict[str, Any] | None:
-    try:
-        return batch.to_pylist()[0]
     except (ValueError, ArithmeticError):
-        return None
+        one_by_one = (batch.slice(index, 1) for index in range(batch.num_rows))
+        return [None] if batch.num_rows == 1 else [row for one in one_by_one for row in _rows_of(one)]
 
 
 # Images by file name or address, for sources whose captions name them.
@@ -431,11 +426,12 @@ class DownloadedImages:
     def addresses(self, number: int) -> Iterator[tuple[str, int, int]]:
         """Yields (address, offset, size) of what a shard holds; in a folder the offset is the file's number."""
         shard = self.shards[number]
+        files = {} if shard.suffix else {path.stem: place for place, path in enumerate(_images_of(shard))}
         # Damage shows when the images are looked for: they will be missing.
-        for order, sample in enumerate(read_samples(shard, lambda kind, place, count=1: None, images=False)):
+        for sample in read_samples(shard, lambda kind, place, count=1: None, images=False):
             address = sample.metadata.get("url")
             if address and is_text(address):
-                yield address, *(sample.where if shard.suffix else (_number_of(shard, sample.key, order), 0))
+                yield address, *(sample.where if shard.suffix else (files[sample.key], 0))
 
     def get(self, name: str, decided: Any) -> bytes | None:
         """Returns the image's content, `None` if it was not downloaded; raises `BadImage` if it may not be read."""
@@ -455,12 +451,6 @@ class DownloadedImages:
 @functools.lru_cache(maxsize=16)
 def _images_of(shard: pathlib.Path) -> list[pathlib.Path]:
     return sorted(path for path in shard.iterdir() if path.suffix.lower()[1:] in ENDINGS)
-
-
-def _number_of(shard: pathlib.Path, key: str, order: int) -> int:
-    """The place of a sample's image among the images of its folder; those without metadata have no sample."""
-    images = _images_of(shard)
-    return next((i for i in range(order, len(images)) if images[i].stem == key), order)
 
 
 class ImageItem(NamedTuple):

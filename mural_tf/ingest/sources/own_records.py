@@ -47,7 +47,7 @@ class OwnRecords(ShardSource):
         """Yields the shard; the first one counts those that are missing."""
         names = [str(path) for path in self.files()]
         for name in missing_shards(names) if unit.path == names[0] else ():
-            reading.problem(MISSING_SHARD, name)
+            reading.tally.skip(MISSING_SHARD, name)
         yield from super().read(unit, reading)
 
     def records(self, item: pathlib.Path, reading: Reading) -> Iterable[Captioned | Pair]:

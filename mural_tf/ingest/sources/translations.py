@@ -19,7 +19,7 @@ from typing import IO, ClassVar, NamedTuple
 
 from mural_tf.errors import UserError
 from mural_tf.files import as_path
-from mural_tf.ingest.source import Pair, Reading, Source, column_number, find_files, language_tag, lines_of
+from mural_tf.ingest.source import Pair, Reading, Source, column_number, find_files, known_language, lines_of
 from mural_tf.text_files import (
     DAMAGED,
     LONGEST_LINE,
@@ -34,6 +34,7 @@ from mural_tf.text_files import (
     is_text,
     open_binary,
     parse_object,
+    printable,
     skip_lines,
     skip_to,
     unpacked_size,
@@ -87,7 +88,7 @@ class AlignedSource(Source):
         of_file = reading if unit.number == 0 else Reading()  # what is wrong with the whole file is said once
         languages = self.tags(pair.codes, str(pair.path_a), of_file)
         if languages is not None and not pair.path_b.exists():
-            of_file.problem("aligned file without its partner", str(pair.path_b))
+            of_file.tally.skip("aligned file without its partner", str(pair.path_b))
         elif languages is not None:
             with open_binary(pair.path_a) as (a, _), open_binary(pair.path_b) as (b, _):
                 files, part = {str(pair.path_a): a, str(pair.path_b): b}, unit.part(unpacked_size(pair.path_a))
@@ -95,15 +96,14 @@ class AlignedSource(Source):
 
     def tags(self, codes: tuple[str, str], place: str, reading: Reading) -> tuple[str, str] | None:
         """Returns the pair's language tags, or `None` (reported to `reading`) if one is unknown or not asked for."""
-        try:
-            tags = language_tag(codes[0]), language_tag(codes[1])
-        except UserError:
-            reading.problem(f"unknown language in {'-'.join(codes)}", place)
-            return None
-        if not self.wants(*tags):
+        tags = known_language(codes[0]), known_language(codes[1])
+        if not all(tags):
+            reading.tally.skip(f"unknown language in {'-'.join(codes)}", place)
+        elif not self.wants(*tags):
             reading.tally.leave_out("file in languages not asked for", place)
-            return None
-        return tags
+        else:
+            return tags
+        return None
 
     def records(self, item: LinePair, reading: Reading) -> Iterable[Pair]:
         """Yields the pair, unless a side is empty or not text, or its score is too low."""
@@ -155,14 +155,14 @@ def read_aligned_lines(
             if _NOTHING in lines:
                 if content_of_part:
                     place = f"{names[lines.index(_NOTHING)]}:{number}"
-                    reading.problem("aligned file with fewer lines than its partner", place)
+                    reading.tally.skip("aligned file with fewer lines than its partner", place)
                 return
             if number == 1:
                 lines = tuple(line and line.removeprefix(b"\xef\xbb\xbf") for line in lines)
             yield LinePair(lines, languages, f"{names[0]}:{number}", split)
     except (*DAMAGED, zipfile.BadZipFile):
         if content_of_part:
-            reading.problem("file that is damaged or cut off: what follows is lost", f"{names[0]}:{number + 1}")
+            reading.tally.skip("file that is damaged or cut off: what follows is lost", f"{names[0]}:{number + 1}")
 
 
 def _is_number(text: bytes | None) -> bool:
@@ -211,14 +211,14 @@ class Opus(AlignedSource):
         except UserError:
             raise
         except (zipfile.BadZipFile, OSError, EOFError, ValueError):
-            of_file.problem("file that is not a zip or is cut off", unit.path)
+            of_file.tally.skip("file that is not a zip or is cut off", unit.path)
         except (RuntimeError, NotImplementedError) as error:  # a password; a compression that Python lacks
-            of_file.problem("zip that cannot be unpacked", f"{unit.path} ({error})")
+            of_file.tally.skip("zip that cannot be unpacked", f"{unit.path} ({error})")
 
     def _read_archive(self, unit: Unit, archive: zipfile.ZipFile, reading: Reading, of_file: Reading):
         found = aligned_names(archive.namelist())
         if found is None:
-            of_file.problem("zip without aligned files NAME.a-b.a and NAME.a-b.b", unit.path)
+            of_file.tally.skip("zip without aligned files NAME.a-b.a and NAME.a-b.b", unit.path)
             return
         members, codes, scores = found
         languages = self.tags(codes, unit.path, of_file)
@@ -380,10 +380,9 @@ def parse_google_line(line: str) -> Translation:
     source, target = clean(source), clean(target)
     if not source or not target:
         raise ValueError("empty text")
-    try:
-        languages = language_tag(source_language), language_tag(target_language)
-    except UserError:
-        raise ValueError("unknown language") from None
+    languages = known_language(source_language), known_language(target_language)
+    if not all(languages):
+        raise ValueError("unknown language")
     return Translation(source, languages[0], target, languages[1], str(identity))
 
 
@@ -455,29 +454,25 @@ class Tmx(Source):
                     if element.tag == "tu":
                         number += 1
                         units.begin_unit()
-                        yield _variants(element), f"{path}, unit {number}"
+                        yield _variants(element), printable(f"{path}, unit {number}")  # their group
                         if parents:
                             parents[-1].clear()  # units that are done would stay in memory
             except (ElementTree.ParseError, EOFError, OSError, ValueError, LookupError, zlib.error) as error:
                 kind = "XML that is damaged or cut off: what follows is lost"
-                reading.problem(kind, f"{path}, after unit {number} ({error})")
+                reading.tally.skip(kind, f"{path}, after unit {number} ({error})")
 
     def records(self, item: tuple[list[tuple[str, str]], str], reading: Reading) -> Iterable[Pair]:
         """Yields the pairs of a unit; they share a group if there are several."""
         (variants, place), tally = item, reading.tally
         texts = []
         for code, text in variants:
-            try:
-                language = language_tag(code)
-            except UserError:
+            language = known_language(code)
+            if not language:
                 tally.skip("unknown language", f"{place}: {code!r}")
-                continue
-            if not self.wants(language):
-                continue
-            if not text:
+            elif self.wants(language) and not text:
                 tally.skip("empty text", place)
-                continue
-            texts.append((language, text))
+            elif self.wants(language):
+                texts.append((language, text))
         if len(texts) < 2:
             if len(variants) < 2:
                 tally.skip("unit with fewer than two languages", place)
@@ -545,15 +540,13 @@ class PairsTsv(LineSource):
         except IndexError:
             tally.skip("row with the wrong number of columns", place)
             return
+        language_a, language_b = map(known_language, codes)
         if not text_a or not text_b:
             tally.skip("empty text", place)
-            return
-        try:
-            languages = [language_tag(code) for code in codes]
-        except UserError:
+        elif not language_a or not language_b:
             tally.skip("unknown language", place)
-            return
-        yield Pair(text_a, languages[0], text_b, languages[1], "", place, self.split)
+        else:
+            yield Pair(text_a, language_a, text_b, language_b, "", place, self.split)
 
 
 def _code(language: str, fields: list[str]) -> str:

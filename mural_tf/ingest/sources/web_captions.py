@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from mural_tf.errors import UserError
 from mural_tf.files import as_path
-from mural_tf.ingest.source import Reading, Text, language_tag, lines_of
+from mural_tf.ingest.source import Reading, Text, known_language, language_tag, lines_of
 from mural_tf.ingest.sources.img2dataset import (
     TYPICAL_IMAGE,
     CaptionedImages,
@@ -45,13 +45,13 @@ class CaptionsTsv(CaptionedImages):
         for line, place in lines_of(unit, reading, self.header):
             fields = line.split("\t")
             if len(fields) <= max(self.url, self.caption):
-                reading.problem("row with the wrong number of columns", place)
+                reading.tally.skip("row with the wrong number of columns", place)
                 continue
             url, caption = fields[self.url].strip(), clean(fields[self.caption])
             if not self._is_usable(fields):
-                reading.problem("row that says it failed", place)
+                reading.tally.skip("row that says it failed", place)
             elif not url or not caption:
-                reading.problem("row without address or caption", place)
+                reading.tally.skip("row without address or caption", place)
             else:
                 yield ImageItem(url, url, [Text(caption, language, "", place)], self.split)
 
@@ -137,36 +137,35 @@ class ParquetCaptions(CaptionedImages):
         try:
             file = open_parquet(path)
         except UnreadableParquet as error:
-            reading.problem("Parquet file that cannot be read", str(error))
+            reading.tally.skip("Parquet file that cannot be read", str(error))
             return
         names = file.schema_arrow.names
         missing = {self.URL, self.TEXT} - set(names)
         if missing:
             raise UserError(f"{path} lacks the column {missing.pop()!r}; it has {', '.join(names)}.")
         columns = [name for name in (self.URL, self.TEXT, self.SIMILARITY, *self.OPTIONAL) if name in names]
-        for number, row in read_rows(path, columns, reading.problem, unit.share(file.num_row_groups)):
+        for number, row in read_rows(path, columns, reading.tally.skip, unit.share(file.num_row_groups)):
             yield from self._item(row, f"{path}, row {number}", reading)
 
     def _item(self, row: dict[str, Any], place: str, reading: Reading) -> Iterator[ImageItem]:
         url, text = row[self.URL], row[self.TEXT]
         if url is None or text is None or url == "" or is_text(text) and not clean(text):
-            reading.problem("row without address or text", place)
+            reading.tally.skip("row without address or text", place)
             return
         if not is_text(url) or not is_text(text):
-            reading.problem("address or text that is not text", place)
+            reading.tally.skip("address or text that is not text", place)
             return
         try:
             reason = self.reason_against(row) or self._below_similarity(row)
         except (TypeError, ValueError, AttributeError):
-            reading.problem("score of another type", place)
+            reading.tally.skip("score of another type", place)
             return
         if reason:
             reading.tally.leave_out(reason, place)
             return
-        try:
-            language = self.language_of(row)
-        except UserError:
-            reading.problem("unknown language", place)
+        language = known_language(self.language_of(row))
+        if not language:
+            reading.tally.skip("unknown language", place)
             return
         yield ImageItem(url, url, [Text(clean(text), language, "", place)], self.split)
 
@@ -182,9 +181,9 @@ class ParquetCaptions(CaptionedImages):
         return ""
 
     def language_of(self, row: dict[str, Any]) -> str:
-        """Returns the caption's language."""
+        """Returns the code of the caption's language."""
         del row
-        return language_tag(self.language)
+        return self.language
 
 
 @dataclasses.dataclass
@@ -241,4 +240,4 @@ class Laion(ParquetCaptions):
 
     def language_of(self, row: dict[str, Any]) -> str:
         """The column's, or the option's."""
-        return language_tag(row.get("LANGUAGE") or self.language)
+        return row.get("LANGUAGE") or self.language

@@ -19,7 +19,7 @@ import numpy as np
 from mural_tf.data.caption_files import Caption, checked
 from mural_tf.errors import UserError
 from mural_tf.hashes import contains, text_hash
-from mural_tf.ingest.source import Reading, Text, language_tag
+from mural_tf.ingest.source import Reading, Text, known_language
 from mural_tf.ingest.sources.img2dataset import TYPICAL_IMAGE, CaptionedImages, ImageItem
 from mural_tf.text_files import (
     LONGEST_LINE,
@@ -79,7 +79,7 @@ class Wit(CaptionedImages):
 
     def read(self, unit: Unit, reading: Reading) -> Iterator[ImageItem]:
         """Yields one item per row with a reference description."""
-        for caption in read_wit(unit.path, self.languages, reading.problem):
+        for caption in read_wit(unit.path, self.languages, reading.tally.skip):
             split = self.split or reading.decided.split(caption.language, caption.image_id)
             if not split:
                 reading.tally.leave_out("image that another language's dev or test holds", caption.location)
@@ -123,12 +123,10 @@ def read_wit(
     for row, location in _read_quoted_tsv(path, columns, on_problem):
         if not clean(row[caption_column]):
             continue
-        try:
-            language = language_tag(row["language"])
-        except UserError:
+        language = known_language(row["language"])
+        if not language:
             on_problem("unknown language", f"{location}: {row['language']!r}")
-            continue
-        if not wanted or language in wanted:
+        elif not wanted or language in wanted:
             address = row["image_url"].strip()
             yield from checked(address, address, row[caption_column], language, location, on_problem)
 

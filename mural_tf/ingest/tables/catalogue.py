@@ -1,9 +1,11 @@
 """A data set from somebody's own table of pictures and captions: `python -m mural_tf catalogue`.
 
-First the table is understood (`understand`), which can be shown before anything is done. Then `make_data_set` reads it
-once: each row's pictures and captions go into a database beside the records, where equal pictures meet by a hash of
-their content. From there come one record for each picture, with all its captions; translation pairs; and splits by
-product. Every row is used or reported: what is read, used, skipped and left out is counted in rows.
+First the table is understood (`understand`): its form (`own_tables.open_table`), what its columns are
+(`table_columns.find_columns`) and where its pictures lie, which can be shown before anything is done. Then
+`make_data_set` reads it once (`fill`): each row's pictures and captions go into a database (`Store`) beside the
+records, where equal pictures meet by a hash of their content. From there come one record for each picture, with all its
+captions; translation pairs; and splits by product (`Writer`). Every row is used or reported: what is read, used,
+skipped and left out is counted in rows.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import json
 import os
 import pathlib
 import sqlite3
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar, NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -30,11 +33,11 @@ from mural_tf.data.pictures import ENDINGS, BadImage, open_image, path_below, re
 from mural_tf.data.record_format import IMAGE_TEXT, TEXT_PAIRS, ImageTextRecord, TextPair
 from mural_tf.data.skipped import Tally, check_fraction
 from mural_tf.errors import UserError
-from mural_tf.files import as_path
+from mural_tf.files import as_path, write_whole
 from mural_tf.hashes import text_hash
 from mural_tf.ingest.count import describe_file, files_of
 from mural_tf.ingest.filters import usable_bytes
-from mural_tf.ingest.source import language_tag
+from mural_tf.ingest.source import known_language, language_tag
 from mural_tf.ingest.sources.img2dataset import DownloadedImages, is_download
 from mural_tf.ingest.tables.own_tables import (
     DOWNLOADS,
@@ -120,7 +123,7 @@ class Pictures:
                 refused = refused or error
             except (OSError, ValueError):
                 continue
-        found = self._named().get(_stem(value).casefold())
+        found = self._named().get(_plain_stem(value))
         if found is None and refused is not None:
             raise refused
         try:
@@ -138,12 +141,12 @@ class Pictures:
         return self._places.get(text_hash(address))
 
     def _named(self) -> Mapping[str, pathlib.Path | None]:
-        """Name without its ending, in lower case -> file; None where several have it."""
+        """Name as `_plain_stem` makes it -> file; None where several have it."""
         if self._by_name is None:
             self._by_name = {}
             for path in self.folder.rglob("*"):
                 if path.suffix.lower()[1:] in ENDINGS:
-                    stem = path.stem.casefold()
+                    stem = _plain_stem(path.name)
                     self._by_name[stem] = None if stem in self._by_name else path.relative_to(self.folder)
         return self._by_name
 
@@ -162,10 +165,11 @@ def _names(value: str, folder: pathlib.Path) -> Iterator[str]:
     yield os.path.basename(value)
 
 
-def _stem(value: str) -> str:
+def _plain_stem(value: str) -> str:
+    """Returns a picture's name without its ending, in lower case; some systems write é as two characters."""
     base = os.path.basename(value.replace("\\", "/"))
     stem, ending = os.path.splitext(base)
-    return stem if ending.lower()[1:] in ENDINGS else base
+    return unicodedata.normalize("NFC", stem if ending.lower()[1:] in ENDINGS else base).casefold()
 
 
 # Understanding a table.
@@ -202,6 +206,7 @@ class Understood:
     Attributes:
       guesses: column of captions -> the languages that are guessed for it.
       fields: names of further columns of the first rows.
+      there: how many of the first pictures there are, in words.
     """
 
     request: TableRequest
@@ -210,16 +215,28 @@ class Understood:
     pictures: Pictures
     guesses: Mapping[str, Guess]
     fields: Sequence[str]
+    there: str = ""
 
     def describe(self) -> str:
         """Returns in plain lines what was understood."""
+        columns = self.columns
         guessed = "; ".join(guess.describe() for guess in self.guesses.values())
-        say = " or ".join(
-            filter(None, [self.columns.language and f"by {self.columns.language}", self.request.language])
-        )
-        lines = self.columns.lines(self.fields, say or guessed or "no language")
-        at = f", files of {self.pictures.folder}" if self.table.kind != DOWNLOADS else ""
-        return "\n".join([self.table.describe(), lines[0] + at, *lines[1:]])
+        said = " or ".join(filter(None, [columns.language and f"by {columns.language}", self.request.language]))
+        named = [
+            f"{name} ({language or said or guessed or 'no language'})" for name, language in columns.captions.items()
+        ]
+        at = f", files of {self.pictures.folder}; {self.there}" if self.table.kind != DOWNLOADS else ""
+        lines = [
+            self.table.describe(),
+            f"  pictures: {columns.image}{at}",
+            f"  captions: {', '.join(named)}",
+            f"  language: {columns.language or 'no column'}",
+            f"  id: {columns.identity or 'no column: a product is a picture'}",
+            f"  fields: {', '.join(self.fields) or 'none'}",
+            "  If a column is something else: --columns=image=…,caption=…,language=…,id=… with names of columns; "
+            "caption.de=… for captions in one language, + between several.",
+        ]
+        return "\n".join(lines)
 
     def identity(self) -> dict:
         """Returns what makes the data set this one, as JSON values."""
@@ -264,13 +281,10 @@ class Understood:
 
 def _tag(language: str) -> str:
     """Returns the BCP 47 tag of a code or an English name; raises `Unusable`."""
-    try:
-        return language_tag(language)
-    except UserError:
-        found = language_named(language)
-        if not found:
-            raise Unusable("unknown language", language) from None
-        return found
+    found = known_language(language) or language_named(language)
+    if not found:
+        raise Unusable("unknown language", language)
+    return found
 
 
 def _text(value: Value) -> str:
@@ -282,6 +296,9 @@ def _pictures_of(value: Value) -> Sequence[str | bytes]:
     return (value,) if isinstance(value, (str, bytes)) else value
 
 
+LOOKED_FOR = 50  # of the first rows: whether their pictures are there
+
+
 def understand(request: TableRequest) -> Understood:
     """Looks at a table's first rows; raises `UserError` where they do not say enough."""
     if request.language:
@@ -289,7 +306,7 @@ def understand(request: TableRequest) -> Understood:
     choices = parse_choices(request.columns)
     table = open_table(request.table, request.encoding)
     pictures = Pictures.of(table, request.images)
-    rows = list(itertools.islice(table.rows(lambda kind, place: None), SAMPLE))
+    rows = list(itertools.islice(table.rows(lambda *problem: None), SAMPLE))
     names = dict.fromkeys(name for row in rows for name in row.values)
     if table.kind == PICTURES and not choices:
         named = {name: language_of_caption(name) for name in names if name != "image"}
@@ -297,6 +314,8 @@ def understand(request: TableRequest) -> Understood:
     else:
         columns = find_columns(rows, choices, pictures.is_there)
     found = Understood(request, table, columns, pictures, {}, [name for name in names if columns.is_field(name)])
+    named = [row.values[columns.image] for row in rows[:LOOKED_FOR] if columns.image in row.values]
+    found.there = f"{sum(map(pictures.is_there, named))} of the first {len(named)} are there"
     if not request.language:
         found.guesses = _guesses(columns, rows)
     return found
@@ -362,15 +381,13 @@ class Store:
         """Returns (number, problem) of the picture that was met under a name, None if there was none."""
         return next(self.select("SELECT picture, problem FROM names WHERE name = ?", name), None)
 
-    def add_picture(self, name: bytes, shown: str, found: Loaded | str) -> None:
-        """Keeps what was found under a name: a picture, unless it is there already under another, or a problem."""
-        number, problem = None, ""
-        if isinstance(found, str):
-            problem = found
-        else:
-            values = (found.hash, found.image, shown)
-            self.select("INSERT OR IGNORE INTO pictures (hash, image, name) VALUES (?, ?, ?)", *values)
-            ((number,),) = self.select("SELECT number FROM pictures WHERE hash = ?", found.hash)
+    def add_picture(self, name: bytes, shown: str, found: tuple[bytes, bytes] | str) -> None:
+        """Keeps what `_load` found under a name, unless the picture is there already under another."""
+        number, problem = None, found
+        if not isinstance(found, str):
+            self.select("INSERT OR IGNORE INTO pictures (hash, image, name) VALUES (?, ?, ?)", *found, shown)
+            ((number,),) = self.select("SELECT number FROM pictures WHERE hash = ?", found[0])
+            problem = ""
         self.select("INSERT INTO names VALUES (?, ?, ?)", name, number, problem)
 
     def add_row(self, pictures: Iterable[int], content: RowContent) -> bool:
@@ -378,11 +395,13 @@ class Store:
         self.rows += 1
         news = 0
         for number in pictures:
-            first = next(self.select("SELECT fields FROM pictures WHERE number = ?", number))[0]
-            fields = {**content.fields, **(json.loads(first) if first else {})}
-            if first is None or len(fields) > len(json.loads(first)):
+            ((known,),) = self.select("SELECT fields FROM pictures WHERE number = ?", number)
+            fields = json.loads(known or "{}")
+            for name, value in content.fields.items():  # products may share a picture
+                fields[name] = list(dict.fromkeys([*fields.get(name, ()), value]))
+            text = json.dumps(fields, ensure_ascii=False)
+            if text != known:
                 news += 1
-                text = json.dumps(fields, ensure_ascii=False)
                 self.select("UPDATE pictures SET fields = ? WHERE number = ?", text, number)
             if content.product:
                 self.select("INSERT OR IGNORE INTO products VALUES (?, ?)", content.product, number)
@@ -392,15 +411,8 @@ class Store:
         return news > 0
 
 
-class Loaded(NamedTuple):
-    """A picture as a record holds it, and the hash of the file that it was."""
-
-    image: bytes
-    hash: bytes
-
-
-def _load(pictures: Pictures, image_size: int, value: str | bytes) -> Loaded | str:
-    """Returns a picture, or why it cannot be used."""
+def _load(pictures: Pictures, image_size: int, value: str | bytes) -> tuple[bytes, bytes] | str:
+    """Returns the hash of a picture's file and the picture as a record holds it, or why it cannot be used."""
     try:
         data = pictures.read(value)
         if data is None:
@@ -412,7 +424,7 @@ def _load(pictures: Pictures, image_size: int, value: str | bytes) -> Loaded | s
             turned(opened)
     except (BadImage, OSError, Image.DecompressionBombError) as error:
         return str(error) if isinstance(error, BadImage) else "picture that cannot be read"
-    return Loaded(image, _hash(data))
+    return _hash(data), image
 
 
 def _hash(data: bytes) -> bytes:
@@ -559,7 +571,8 @@ class Writer:
             name = self._ids[number] = self._new_name(number, shown)
             captions = self._captions(number)
             if text != "{}":
-                fields.write(json.dumps({"image_id": name, "fields": json.loads(text)}, ensure_ascii=False) + "\n")
+                values = {field: ", ".join(values) for field, values in json.loads(text).items()}
+                fields.write(json.dumps({"image_id": name, "fields": values}, ensure_ascii=False) + "\n")
             texts, languages, groups = zip(*captions) if captions else ((), (), ())
             yield ImageTextRecord(name, image, texts, languages, [f"{name}/{group}" for group in groups])
 
@@ -648,7 +661,7 @@ def make_data_set(
         (folder / "rows.sqlite").unlink()
         if tally.places:
             lines = "".join(f"{kind}\t{place}\n" for kind, place in tally.places)
-            (folder / SKIPPED).write_text(lines, encoding="utf-8")
+            write_whole(folder / SKIPPED, lines)
         if not (folder / FIELDS).stat().st_size:
             (folder / FIELDS).unlink()
         shards = {name: describe_file(folder, name)[0] for name in files_of(folder)}

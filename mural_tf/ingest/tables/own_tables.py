@@ -2,7 +2,7 @@
 
 CSV is read by the standard library, Parquet by pyarrow. A row is a dictionary of the names of columns and what stands
 there: a text, bytes, or several texts; objects within JSON and Parquet become columns of their own, "captions.de".
-What cannot be read goes to `on_problem(kind, place)`, see text_files.py, one call for each row.
+What cannot be read goes to `on_problem(kind, place)`, see text_files.py, or `on_problem(kind, place, rows)`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import dataclasses
 import functools
 import hashlib
 import io
+import itertools
 import json
 import pathlib
 import re
@@ -24,7 +25,7 @@ from typing import Any, NamedTuple
 from mural_tf.data.pictures import ENDINGS
 from mural_tf.errors import UserError
 from mural_tf.files import as_path
-from mural_tf.ingest.source import find_files, language_tag
+from mural_tf.ingest.source import find_files, known_language
 from mural_tf.ingest.sources.img2dataset import (
     UnreadableParquet,
     find_shards,
@@ -38,11 +39,13 @@ from mural_tf.text_files import (
     LONGEST_LINE,
     TOO_LONG,
     Problem,
+    bounded_lines,
     buffered,
     clean,
     is_text,
     open_binary,
     parse_object,
+    refuse,
     unpacked_size,
 )
 
@@ -128,7 +131,10 @@ def open_table(name: str, encoding: str = "") -> OwnTable:
     Raises:
       UserError: there is no such file, it is no table, or holds nothing that looks like one.
     """
-    _check_encoding(encoding)
+    try:
+        codecs.lookup(encoding or "utf-8")
+    except LookupError:
+        raise UserError(f"Unknown encoding {encoding!r}: expected a name such as utf-8, cp1252 or shift_jis.") from None
     if as_path(name).is_dir():
         return _open_folder(as_path(name))
     files = find_files(name)
@@ -140,13 +146,6 @@ def open_table(name: str, encoding: str = "") -> OwnTable:
     if kind == CSV:
         form = _find_delimiter(path, form)
     return OwnTable(files, kind, path.parent, form)
-
-
-def _check_encoding(encoding: str) -> None:
-    try:
-        codecs.lookup(encoding or "utf-8")
-    except LookupError:
-        raise UserError(f"Unknown encoding {encoding!r}: expected a name such as utf-8, cp1252 or shift_jis.") from None
 
 
 def _kind_of(path: pathlib.Path) -> str:
@@ -193,62 +192,75 @@ _MARKS = (  # the longer first: UTF-32's begins as UTF-16's does
     (codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF32_BE, "utf-32"),
     (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"),
 )  # fmt: skip
-_LOOKED_AT = 1 << 26  # bytes in which the encoding is looked for
-_BROKEN = re.compile("[\udc80-\udcff]")
+_LOOKED_AT = 1_000_000  # lines in which the encoding is looked for
 
 
 def find_encoding(path: pathlib.Path) -> str:
     """Returns the likeliest encoding of a file of text; UTF-8 may have a few bytes that are none."""
     broken = other = 0
-    decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
     with open_binary(path) as (content, _), contextlib.suppress(*DAMAGED):
         content = buffered(content)
-        begin = content.read(1 << 12)
+        begin = content.peek()[: 1 << 12]
         for mark, name in _MARKS:
             if begin.startswith(mark):
                 return name
         for name, odd in (("utf-16-le", 1), ("utf-16-be", 0)):
             if 2 * begin[odd::2].count(0) > len(begin[odd::2]) and not begin[1 - odd :: 2].count(0):
                 return name
-        for _ in range(_LOOKED_AT >> 20):
-            text = decoder.decode(begin)
-            for line in () if text.isascii() else text.split("\n"):  # damage is in few lines, another encoding in all
-                if not line.isascii():
-                    is_broken = _BROKEN.search(line) is not None
-                    broken, other = broken + is_broken, other + (not is_broken)
-            begin = content.read(1 << 20)
-            if not begin:
-                break
+        for line in itertools.islice(bounded_lines(content), _LOOKED_AT):
+            if line and not line.isascii():  # damage is in few lines, another encoding in all
+                is_text_of_utf8 = is_text(line.decode("utf-8", "surrogateescape"))
+                broken, other = broken + (not is_text_of_utf8), other + is_text_of_utf8
     return "utf-8" if other >= broken else "cp1252"
 
 
 class _Lines:
-    """The lines of a file of text with their ends; `number` is that of the last one."""
+    """The lines of a file of text with their ends; some may be given back.
+
+    Attributes:
+      place: of the first line since `begin_row`: a reader of CSV takes several for a row with line breaks.
+    """
 
     def __init__(self, path: pathlib.Path, encoding: str, on_problem: Problem):
-        self.path, self.encoding, self.on_problem, self.number = path, encoding, on_problem, 0
+        self.path, self.encoding, self.on_problem = path, encoding, on_problem
+        self._numbered, self._again = self._read(), collections.deque()
+        self._taken: list[tuple[int, str]] = []
 
     @property
     def place(self) -> str:
-        return f"{self.path}:{self.number}"
+        return f"{self.path}:{self._taken[0][0]}"
 
-    def __iter__(self) -> Iterator[str]:
-        self.number = 0
+    def begin_row(self) -> None:
+        self._taken = []
+
+    def give_back(self) -> None:
+        """Lets all lines but the first that were taken for the row be read again."""
+        self._again.extendleft(reversed(self._taken[1:]))
+
+    def __iter__(self) -> _Lines:
+        return self
+
+    def __next__(self) -> str:
+        self._taken.append(self._again.popleft() if self._again else next(self._numbered))
+        return self._taken[-1][1]
+
+    def _read(self) -> Iterator[tuple[int, str]]:
+        number = 0
         # Bytes that are no text of an encoding of bytes become lone surrogates, which `is_text` finds.
         errors = "replace" if self.encoding.lower().startswith(("utf-16", "utf-32")) else "surrogateescape"
         with open_binary(self.path) as (content, _):
             text = io.TextIOWrapper(buffered(content), encoding=self.encoding, errors=errors, newline="")
             try:
                 while line := text.readline(LONGEST_LINE):
-                    self.number += 1
+                    number += 1
                     if len(line) == LONGEST_LINE and line[-1] not in "\r\n":
-                        self.on_problem(TOO_LONG, self.place)
+                        self.on_problem(TOO_LONG, f"{self.path}:{number}")
                         while line and line[-1] not in "\r\n":
                             line = text.readline(LONGEST_LINE)
                     else:
-                        yield line
+                        yield number, line
             except (*DAMAGED, UnicodeError):
-                self.on_problem(CUT_OFF, f"{self.path}:{self.number + 1}")
+                self.on_problem(CUT_OFF, f"{self.path}:{number + 1}")
 
 
 _DELIMITERS = (",", ";", "\t", "|")
@@ -258,7 +270,9 @@ _SAMPLE = 1 << 18  # characters in which the delimiter is looked for
 def _find_delimiter(path: pathlib.Path, form: Form) -> Form:
     """Returns the form whose rows agree most in their number of columns."""
     lines = _sample_lines(path, form.encoding)
-    if lines and re.fullmatch(r"sep=[,;|\t]\s*", lines[0]):  # what Excel writes and reads
+    if not lines:
+        raise UserError(f"{path} is empty: expected columns for pictures and captions.")
+    if re.fullmatch(r"sep=[,;|\t]\s*", lines[0]):  # what Excel writes and reads
         return dataclasses.replace(form, delimiter=lines[0][4])
     candidates = [dataclasses.replace(form, delimiter=d, quoted=q) for q in (True, False) for d in _DELIMITERS]
     shares = [_agreement(lines, candidate) - 0.1 * (not candidate.quoted) for candidate in candidates]
@@ -310,37 +324,18 @@ def _csv_reader(lines: Iterator[str], form: Form):
 # Each form of table.
 
 
-class _Taken:
-    """Numbered lines for a reader of CSV, which takes several for a row with line breaks; some may be given back."""
-
-    def __init__(self, lines: _Lines):
-        self._numbered, self._again = ((lines.number, line) for line in lines), collections.deque()
-        self.taken: list[tuple[int, str]] = []
-
-    def __iter__(self) -> _Taken:
-        return self
-
-    def __next__(self) -> str:
-        self.taken.append(self._again.popleft() if self._again else next(self._numbered))
-        return self.taken[-1][1]
-
-    def give_back(self) -> None:
-        """Lets all lines but the first that were taken for the row be read again."""
-        self._again.extendleft(reversed(self.taken[1:]))
-
-
 def _read_csv(path: pathlib.Path, on_problem: Problem, form: Form) -> Iterator[Row]:
-    lines = _Taken(_Lines(path, form.encoding, on_problem))
+    lines = _Lines(path, form.encoding, on_problem)
     reader, header = _csv_reader(lines, form), None
     while True:
-        lines.taken, problem, cells = [], "", []
+        lines.begin_row()
+        problem, cells = "", []
         try:
             cells = next(reader)
         except StopIteration:
             return
         except csv.Error as error:
             problem = f"row that is no CSV ({error})"
-        place = f"{path}:{lines.taken[0][0]}"
         if not problem and not any(cell.strip() for cell in cells) or re.fullmatch(r"sep=.?", "".join(cells)):
             continue
         if header is None and not problem:
@@ -349,10 +344,10 @@ def _read_csv(path: pathlib.Path, on_problem: Problem, form: Form) -> Iterator[R
                 continue
         problem = problem or _problem_with_cells(cells, header, form)
         if problem:  # after a quote that nothing closes the next line is a row again
-            on_problem(problem, place)
+            on_problem(problem, lines.place)
             lines.give_back()
         else:
-            yield Row(place, {name: cell for name, cell in zip(header, cells) if cell.strip()})
+            yield Row(lines.place, {name: cell for name, cell in zip(header, cells) if cell.strip()})
 
 
 def _problem_with_cells(cells: Sequence[str], header: Sequence[str], form: Form) -> str:
@@ -383,10 +378,11 @@ def _header(cells: Sequence[str]) -> list[str]:
     """Returns a name of its own for each column: its number where a row of values comes first, or it has none."""
     if _are_values(cells):
         return [str(number) for number in range(1, len(cells) + 1)]
-    names: list[str] = []
+    names, taken = [], set()
     for number, cell in enumerate(cells, start=1):
         name = clean(cell).lstrip("\ufeff") or f"column {number}"
-        names.append(name if name not in names else f"{name} ({number})")
+        names.append(f"{name} ({number})" if name in taken else name)
+        taken.add(name)
     return names
 
 
@@ -407,14 +403,13 @@ def names_picture(value: Value) -> bool:
 def _read_json_lines(path: pathlib.Path, on_problem: Problem, encoding: str) -> Iterator[Row]:
     lines = _Lines(path, encoding, on_problem)
     for line in lines:
-        if not line.strip():
-            continue
         try:
-            values = parse_object(line.encode("utf-8", "surrogateescape"))  # says so where it is no text
+            if line.strip():
+                values = parse_object(line.encode("utf-8", "surrogateescape"))  # says so where it is no text
+                yield Row(lines.place, flattened(values))
         except ValueError:
             on_problem("line that is no JSON object", lines.place)
-        else:
-            yield Row(lines.place, flattened(values))
+        lines.begin_row()
 
 
 LARGEST_JSON = 2**30  # bytes of a file that is held in memory
@@ -424,7 +419,7 @@ def _read_json(path: pathlib.Path, on_problem: Problem, encoding: str) -> Iterat
     if unpacked_size(path) > LARGEST_JSON:
         raise UserError(f"{path} is too large to be held in memory: write one object a line (.jsonl).")
     try:
-        content = json.loads("".join(_Lines(path, encoding, on_problem)))
+        content = json.loads("".join(_Lines(path, encoding, refuse)))
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not valid JSON: {str(error) or 'it is nested too deeply'}.") from None
     if isinstance(content, dict):
@@ -450,11 +445,7 @@ def _read_parquet(path: pathlib.Path, on_problem: Problem) -> Iterator[Row]:
 
 
 def _read_downloads(shard: pathlib.Path, on_problem: Problem) -> Iterator[Row]:
-    def report(kind: str, place: str, count: int = 1) -> None:
-        for _ in range(count):
-            on_problem(kind, place)
-
-    for sample in read_samples(shard, report):
+    for sample in read_samples(shard, on_problem):
         values = flattened({**sample.metadata, "caption": sample.caption, "key": sample.key})
         yield Row(f"{shard}, {sample.key}", {**values, "image": sample.image or b""})
 
@@ -544,16 +535,9 @@ def language_of_caption(column: str) -> str | None:
 
 def language_of(code: str) -> str:
     """Returns the BCP 47 tag of a code that stands in a name, "" for what is none: "de", "pt_BR", "deu"."""
-    tag = _tag_of(code)
+    tag = known_language(code.replace("_", "-"))
     # Most words of three letters are the code of some language: only those count that have a shorter one.
     return tag if len(tag.split("-")[0]) == 2 else ""
-
-
-def _tag_of(code: str) -> str:
-    try:
-        return language_tag(code.replace("_", "-"))
-    except UserError:
-        return ""
 
 
 def _captions_of(path: pathlib.Path, language: str) -> dict[str, tuple[str, ...]]:
@@ -587,5 +571,6 @@ def _named_caption(line: str) -> tuple[str, str] | None:
         return None
     code, variant, encoded, caption = match.groups()
     code = f"{code}-{_SCRIPTS[variant.lower()]}" if variant and variant.lower() in _SCRIPTS else code
-    tag = _tag_of(code) if encoded else language_of(code)  # no sentence begins with `ace.utf8=`
+    # No sentence begins with `ace.utf8=`, but many words are codes of languages.
+    tag = known_language(code.replace("_", "-")) if encoded else language_of(code)
     return (tag, caption) if tag else None

@@ -21,6 +21,7 @@ from mural_tf.ingest.source import language_tag
 from mural_tf.ingest.tables.own_tables import Row, Value, language_of, names_picture, texts_of
 
 SAMPLE = 1000  # rows that are looked at
+MOST = 2**14  # columns: as many as a spreadsheet has
 
 # Names of columns as tables have them, without what is neither letter nor digit, the likeliest first.
 _IMAGE = (
@@ -74,19 +75,6 @@ class Columns:
     def is_field(self, name: str) -> bool:
         """Tells whether a column is none of those that have a meaning here."""
         return name not in (self.image, self.language, self.identity) and self.caption_language(name) is None
-
-    def lines(self, fields: Sequence[str], captions_say: str) -> list[str]:
-        """Returns the choice in words; `captions_say` is where captions get a language that no column names."""
-        named = [f"{name} ({language or captions_say})" for name, language in self.captions.items()]
-        return [
-            f"  pictures: {self.image}",
-            f"  captions: {', '.join(named)}",
-            f"  language: {self.language or 'no column'}",
-            f"  id: {self.identity or 'no column: a product is a picture'}",
-            f"  fields: {', '.join(fields) or 'none'}",
-            "  If a column is something else: --columns=image=…,caption=…,language=…,id=… with names of columns; "
-            "caption.de=… for captions in one language, + between several.",
-        ]
 
 
 def plain(name: str) -> str:
@@ -147,6 +135,8 @@ def find_columns(
             values[name].append(value)
     if not values:
         raise UserError("The table holds no rows that can be read.")
+    if len(values) > MOST:
+        raise UserError(f"The table has {len(values):,} columns, expected at most {MOST:,}: is it one, in rows?")
     _check_names(choices, values)
     language_columns = {role: names for role, names in choices.items() if role.startswith("caption.")}
     free = dict(values)
