@@ -33,16 +33,6 @@ def run_script(script: str, *arguments, before=None) -> subprocess.CompletedProc
     return subprocess.CompletedProcess([script, *arguments], process.exitcode, *printed)
 
 
-def run_eagerly() -> None:
-    """For `before`: nothing is traced but exports; a traced training step takes seconds, this one a tenth of one."""
-    import tensorflow as tf
-
-    from mural_tf.encoders.kernels import set_fusion
-
-    tf.config.run_functions_eagerly(True)
-    set_fusion("off")
-
-
 def apart(function):
     """Decorates a function of a test module: it runs in a fork.
 
