@@ -1,11 +1,10 @@
-"""The scripts as a user runs them: the whole path on the shapes, resuming, fine-tuning, and mistakes."""
+"""The commands as a user calls them: the whole path on the shapes, fine-tuning, and mistakes."""
 
 import contextlib
 import io
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,11 +17,13 @@ import tensorflow as tf
 from test_commands import run_here
 
 from mural_tf.commands import COMMANDS
-from mural_tf.training import callbacks
+from mural_tf.config import base_config
+from mural_tf.runs import pretrain
+from mural_tf.runs.finish import describe
 
 # A ResNet of four blocks: traced in half of the time, and the path is the same.
-SMOKE = ["--config=configs/shapes_smoke.py", "--config.train.steps=6", "--config.train.log_every=2",
-         "--config.train.checkpoint_every=4", "--config.train.evaluate_every=4", "--config.evaluation.batch_size=2000",
+SMOKE = ["--config=configs/shapes_smoke.py", "--config.train.steps=2", "--config.train.log_every=1",
+         "--config.train.checkpoint_every=1", "--config.train.evaluate_every=1", "--config.evaluation.batch_size=2000",
          "--config.vocabulary.builder=tokenizers",
          "--config.image_tower.name=resnet", "--config.image_tower.width=0.15625", "--config.image_tower.depth=0.5",
          "--config.text_tower.dropout=0.1", "--config.train.fused=off"]  # fmt: skip
@@ -60,25 +61,9 @@ def data(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def stopped(tmp_path_factory, data):
-    """A run that stopped after two steps: its workdir and what it printed."""
+def trained(tmp_path_factory, data):
+    """A finished run: its workdir and what it printed."""
     workdir = tmp_path_factory.mktemp("run") / "workdir"
-    take_step = callbacks.TrainingLog.on_train_batch_end
-
-    def signalled(log, batch, logs=None):
-        take_step(log, batch, logs)
-        if log.step + batch + 1 == 2:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(callbacks.TrainingLog, "on_train_batch_end", signalled)
-        return workdir, run("pretrain", *options(workdir, data))
-
-
-@pytest.fixture(scope="module")
-def trained(stopped, data):
-    """The finished run: its workdir and what it printed."""
-    workdir, _ = stopped
     return workdir, run("pretrain", *options(workdir, data)).stdout
 
 
@@ -93,11 +78,12 @@ def rows(workdir):
     return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_a_signal_saves_and_stops(stopped):
-    """`trained` goes on from it. test_training_log.py compares the weights, test_kills.py whole runs."""
-    workdir, done = stopped
-    assert done.returncode == 0 and "Stopped by SIGTERM" in done.stdout and "Traceback" not in done.stderr, done.stderr
-    assert weights(workdir) and [row["step"] for row in rows(workdir)] == [2]
+def test_a_signal_ends_a_run_with_a_sentence(data, tmp_path, monkeypatch):
+    """test_training_log.py has what is saved and that it goes on alike, test_kills.py whole runs."""
+    monkeypatch.setattr(pretrain, "prepare_data", lambda config: os.kill(os.getpid(), signal.SIGTERM))
+    done = run("pretrain", *options(tmp_path / "w", data))
+    assert done.stdout.startswith(f"Stopped by SIGTERM; everything is saved in {tmp_path / 'w'}. The same command goes")
+    assert not done.stderr
 
 
 def test_the_whole_path(trained, data):
@@ -108,8 +94,8 @@ def test_the_whole_path(trained, data):
         assert (workdir / "export" / name).exists(), name
     assert re.search(r"under-resourced +1 +[0-9.]+", printed) and "Next:" in printed and "Found for" in printed
     last = rows(workdir)[-1]
-    assert last["step"] == 6 and 0 <= last["retrieval/en/mean_recall"] <= 100
-    assert {row["step"] for row in rows(workdir) if "retrieval_dev/en/mean_recall" in row} == {4, 6}
+    assert last["step"] == 2 and 0 <= last["retrieval/en/mean_recall"] <= 100
+    assert {row["step"] for row in rows(workdir) if "retrieval_dev/en/mean_recall" in row} == {1, 2}
     assert "train/data_wait_fraction" in rows(workdir)[0]
 
 
@@ -119,6 +105,16 @@ def test_a_finished_run_says_so_and_changes_nothing(trained, data):
     printed = run("pretrain", *options(workdir, data)).stdout
     assert "is finished" in printed and "under-resourced" in printed
     assert before == {path: path.stat().st_mtime_ns for path in workdir.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("exported", [False, True])
+def test_what_to_do_next_works_with_and_without_an_export(exported, tmp_path, capsys):
+    (tmp_path / "summary.json").write_text('{"table": "", "split": "test", "search": []}')
+    (tmp_path / "export").mkdir() if exported else None
+    describe(base_config(), tmp_path)
+    printed = capsys.readouterr().out
+    assert f"--model={tmp_path / 'export' if exported else tmp_path} --images" in printed
+    assert ("SavedModels" in printed) == exported and f"--from={tmp_path} --workdir={tmp_path}_tuned" in printed
 
 
 @pytest.mark.slow
@@ -162,7 +158,8 @@ def test_an_index_made_by_the_workdir_is_asked_with_the_export(trained, data, tm
     assert [hit["name"] for hit in hits] == [hit["name"] for hit in again] and hits[0]["score"] >= hits[2]["score"]
 
 
-@pytest.mark.parametrize("source", ["", pytest.param("export", marks=pytest.mark.slow)])
+@pytest.mark.slow  # test_tuning.py tunes without the command
+@pytest.mark.parametrize("source", ["", "export"])
 def test_finetuning_starts_from_the_trained_weights(trained, data, tmp_path, source):
     workdir, _ = trained
     tune = ["--config=configs/finetune.py", "--config.train.steps=1", "--config.train.log_every=1", *TINY,
@@ -172,7 +169,6 @@ def test_finetuning_starts_from_the_trained_weights(trained, data, tmp_path, sou
     printed = run("finetune", *tune, f"--from={workdir / source}", f"--workdir={tmp_path / 'tuned'}").stdout
     assert "Starts from the weights of" in printed
     assert not (tmp_path / "tuned/export").exists() and "SavedModels" not in printed
-    assert f"--model={tmp_path / 'tuned'} --images" in printed  # what to do next works without an export
     before = {k: v for k, v in weights(workdir).items() if "token_embeddings" in k and "OPTIMIZER" not in k}
     after = weights(tmp_path / "tuned")
     assert before
@@ -209,7 +205,6 @@ def last_line(done):
 @pytest.mark.parametrize("arguments,expected", [
     (["--config=configs/mural_base.py"], "No data folder given"),
     (["--config=configs/mural_base.py", "--config.data.directory=/nowhere"], "/nowhere does not exist"),
-    (["--config=configs/shapes_smoke.py", "--config.embedding_size=7"], "--config.embedding_size=80"),
     (["--config=configs/shapes_smoke.py", "--profile=5"], "--profile=5 cannot be used"),
     (["--config=configs/shapes_smoke.py", "--tpu=nobody"], "The TPU 'nobody' cannot be used"),
 ])  # fmt: skip
@@ -243,14 +238,3 @@ def test_a_folder_that_is_not_a_workdir_is_left_alone(data, tmp_path):
 def test_a_missing_workdir_is_reported(tmp_path):
     done = run("export", f"--model={tmp_path / 'nothing'}", check=False)
     assert last_line(done).startswith("Error: The workdir ")
-
-
-def test_damaged_workdirs_are_reported(trained, data, tmp_path):
-    """test_embedder.py has more."""
-    workdir, _ = trained
-    copy = tmp_path / "copy"
-    shutil.copytree(workdir, copy, ignore=shutil.ignore_patterns("export"))
-    for part in (copy / "checkpoints").glob("*.data-*"):
-        part.write_bytes(part.read_bytes()[:100])
-    search = ["query", "x", f"--images={data}"]
-    assert "damaged" in last_line(run("search", f"--model={copy}", *search, check=False))
