@@ -27,8 +27,8 @@ def test_what_a_tpu_refuses_is_found(function, spec, expected):
 def test_the_training_step_has_no_problems(tmp_path, tower):
     """In two passes with dropout, so that loops and random draws are part of it; test_contract.py has text pairs."""
     config = toy_data.toy_config(tmp_path, "align")
-    if tower == "resnet":
-        config.image_tower.update(dict(name=tower, width=0.15625, depth=0.5))
+    if tower == "efficientnet":
+        config.image_tower.update(dict(name=tower, width=0.25, depth=0.25))
     config.text_tower.dropout = 0.1
     config.optimizer.name = "lamb"
     config.train.micro_batches = 2
