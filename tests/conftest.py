@@ -19,9 +19,10 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 # The files that take longest, longest first. The workers take file after file; a long one among the last would leave
 # the other core without work.
-FIRST = ("test_contract", "test_scripts", "test_shares", "test_pipeline", "test_convert", "test_hub_modules",
-         "test_translation_distillation", "test_training_log", "test_workers", "test_serve_versions", "test_export",
-         "test_serve", "test_efficientnet")  # fmt: skip
+FIRST = ("test_translation_distillation", "test_gradients", "test_contract", "test_tuning", "test_training_log",
+         "test_by_length", "test_shares", "test_hub_modules", "test_embn", "test_scripts", "test_bert", "test_pipeline",
+         "test_etcl", "test_export", "test_workers", "test_models", "test_convert", "test_globetrotter",
+         "test_serve")  # fmt: skip
 
 
 def pytest_collection_modifyitems(items):
@@ -30,9 +31,10 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_collection_finish(session):
-    """What was imported stays: looking through it for garbage takes a tenth of the tests' time."""
+    """What was imported stays, and graphs are many small things: looking for garbage takes a tenth of the time."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(200_000, 20, 50)
 
 
 @pytest.fixture(autouse=True)

@@ -33,18 +33,8 @@ def run_script(script: str, *arguments, before=None) -> subprocess.CompletedProc
     return subprocess.CompletedProcess([script, *arguments], process.exitcode, *printed)
 
 
-def run_eagerly() -> None:
-    """For `before`: nothing is traced but exports; a traced training step takes seconds, this one a tenth of one."""
-    import tensorflow as tf
-
-    from mural_tf.encoders.kernels import set_fusion
-
-    tf.config.run_functions_eagerly(True)
-    set_fusion("off")
-
-
 def apart(function):
-    """Decorates a function of a test module: it runs in a fork.
+    """Decorates a function of a test module: it runs in a fork, one for all such functions.
 
     Models built in a `tf.Graph` turn Keras' layer classes into those of TensorFlow 1, for the whole process and for
     models that were there before.
@@ -52,15 +42,24 @@ def apart(function):
 
     @functools.wraps(function)
     def run_apart(*arguments, **options):
-        return call(function, *arguments, **options)
+        return _submit(_pool_apart(), function, *arguments, **options)
 
     return run_apart
 
 
+@functools.cache
+def _pool_apart():
+    return concurrent.futures.ProcessPoolExecutor(1, mp_context=_context())
+
+
 def call(function, *arguments, **options):
-    """Returns what a function of a test module returns in a fork."""
+    """Returns what a function of a test module returns in a fork of its own."""
     with concurrent.futures.ProcessPoolExecutor(1, mp_context=_context()) as pool:
-        return pool.submit(_call, function.__module__, function.__name__, arguments, options).result()
+        return _submit(pool, function, *arguments, **options)
+
+
+def _submit(pool, function, *arguments, **options):
+    return pool.submit(_call, function.__module__, function.__name__, arguments, options).result()
 
 
 def _call(module: str, name: str, arguments, options):

@@ -129,8 +129,8 @@ CORE_OPS = frozenset(
     DenseBincount DepthwiseConv2dNative DepthwiseConv2dNativeBackpropInput DisableCopyOnRead EnsureShape Equal Erf
     ExpandDims ExtractJpegShape Fill FloorDiv FloorMod FusedBatchNormV3 GatherNd GatherV2 Greater GreaterEqual
     HashTableV2 Identity IdentityN If IgnoreErrorsDataset InitializeTableFromTextFileV2 Less LessEqual Log LogicalAnd
-    LogicalNot LogicalOr LookupTableFindV2 MatMul Max Maximum Mean MergeV2Checkpoints Minimum Mul Neg NoOp OneHot
-    OptionsDataset Pack ParallelMapDatasetV2 PartitionedCall Placeholder Prod RaggedGather RaggedRange
+    LogicalNot LogicalOr LookupTableFindV2 MatMul Max MaxPool Maximum Mean MergeV2Checkpoints Minimum Mul Neg NoOp
+    OneHot OptionsDataset Pack ParallelMapDatasetV2 PartitionedCall Placeholder Prod RaggedGather RaggedRange
     RaggedTensorToTensor Range ReadVariableOp RealDiv Relu Reshape ResourceGather RestoreV2 ReverseV2 Round Rsqrt SaveV2
     ScaleAndTranslate ScatterNd Select SelectV2 Shape ShardedFilename Sigmoid Size Softmax Split SplitV Square Squeeze
     StatefulPartitionedCall StatelessIf StatelessWhile StaticRegexFullMatch StaticRegexReplace StridedSlice StringJoin

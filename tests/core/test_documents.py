@@ -1,12 +1,15 @@
-"""What README.md and docs/ name exists: files, links, commands and their flags, configurations, fields."""
+"""What documents and messages name exists: files, links, commands and their flags, configurations, fields, extras."""
 
 import ast
+import functools
 import importlib.util
+import json
 import pathlib
 import re
 
 import pytest
 from absl import flags
+from test_commands import without_new_flags
 from test_paper_configs import load
 from test_rooms import ROOMS
 
@@ -14,13 +17,34 @@ from benchmarks import results, table_rows
 from mural_tf.cli import find_command
 from mural_tf.commands import COMMANDS
 from mural_tf.config import base_config
+from mural_tf.errors import UserError
 from mural_tf.models import method_class, method_names, mount
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-SOURCES = [*DOCUMENTS, *sorted((ROOT / "configs").glob("*.py")), *sorted((ROOT / "mural_tf").rglob("*.py"))]
-SCRIPTS = {f"run_{name}.py": name for name in ("pretrain", "finetune", "evaluate", "export", "search")}
-every_document = pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.stem)
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+NOTEBOOK = ROOT / "notebooks/quickstart.ipynb"
+DOCUMENTS = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "deploy/README.md", NOTEBOOK]
+SOURCES = [path for room in ("configs", "mural_tf", "benchmarks") for path in sorted((ROOT / room).rglob("*.py"))]
+OTHERS = [path for room in ("deploy", "requirements") for path in (ROOT / room).rglob("*") if path.is_file()]
+FLAGS_OF_OTHERS = {"worker", "spot", "runner"}  # which stand alone in a document
+CALL = re.compile(r"(?:python3? -m mural_tf|\brun_(\w+)\.py)(?: +(.*))?$")
+
+
+@functools.cache
+def read(path):
+    """The text of a document; of a source with its strings joined, and with … where they show a value."""
+    text = path.read_text("utf-8")
+    if path.suffix == ".ipynb":
+        cells = [(cell["cell_type"] == "code", "".join(cell["source"])) for cell in json.loads(text)["cells"]]
+        return "\n\n".join(f"```python\n{as_python(cell)}\n```" if is_code else cell for is_code, cell in cells)
+    if path.suffix == ".py":
+        return re.sub(r"\{[^{}\n]*\}", "…", re.sub(r'"\n\s+f?"', "", text))
+    return text
+
+
+def as_python(cell):
+    """A notebook's cell with the shell's commands as comments."""
+    return re.sub(r"^( *)!", r"\1pass  # ", "\n".join(joined(cell)), flags=re.MULTILINE)
 
 
 def prose(text):
@@ -31,9 +55,12 @@ def prose(text):
 def code(text):
     """The lines of blocks of code, continued ones joined, and what stands in backticks."""
     blocks = re.findall(r"^```\w*\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    spans = re.findall(r"`([^`]+)`", prose(text))
-    lines = [line for block in blocks for line in re.sub(r"\\\n\s*", "", block).splitlines()]
-    return [*lines, *(" ".join(span.split()) for span in spans)]
+    lines = [line for block in blocks for line in joined(block)]
+    return [*lines, *(" ".join(span.split()) for span in re.findall(r"`([^`]+)`", prose(text)))]
+
+
+def joined(text):
+    return re.sub(r"\\\n\s*", "", text).splitlines()
 
 
 def made_by(text):
@@ -41,52 +68,56 @@ def made_by(text):
     return set(re.findall(r"^```python\n# (\S+\.py)$", text, re.MULTILINE))
 
 
-def command_lines(text):
-    """The words of each call of a command or a script, without `python`; without comments and what follows a |."""
-    found = []
-    for line in code(text):
-        for part in re.split(r"\s&&\s|\s#\s", line):
-            call = re.search(r"(?:python3? -m mural_tf|(run_\w+\.py))\b(.*)", part)
-            if call:
-                found.append([*([SCRIPTS[call[1]]] if call[1] else []), *call[2].split()])
-    return found
+def command_lines(path):
+    """The words of each call of a command or a script, without `python`; in messages up to where a sentence goes on."""
+    if path.suffix == ".py":
+        lines, end = joined(read(path)), r'[`;]|[,.:](?:[\s"]|$)|(?=python -m mural_tf|\brun_\w)'
+    else:
+        lines = [re.sub(r"^mural(?= [a-z])|.*\{mural\}", "python -m mural_tf", line) for line in code(read(path))]
+        end = r"\s&&\s|\s#\s"
+    calls = [CALL.search(part) for line in lines for part in re.split(end, line)]
+    return [[*filter(None, [call[1]]), *(call[2] or "").split()] for call in calls if call]
+
+
+def every_document(check):
+    """Decorates what returns a list of the mistakes of a document: no document has any."""
+
+    def test():
+        wrong = [f"{path.relative_to(ROOT)}: {mistake}" for path in DOCUMENTS for mistake in check(path)]
+        assert not wrong, "\n".join(wrong)
+
+    return test
 
 
 @every_document
 def test_files_exist(path):
-    roots = "mural_tf|configs|docs|benchmarks|notebooks|tests"
-    named = re.findall(rf"(?<![\w/.])((?:{roots})/[\w./-]*\w)", path.read_text("utf-8"))
-    rooms = "|".join(ROOMS)
-    named += [
-        f"mural_tf/{name}" for name in re.findall(rf"(?<![\w/.])((?:{rooms})/[\w/]*\.py)", path.read_text("utf-8"))
-    ]
-    named = set(named) - made_by(path.read_text("utf-8"))
-    assert not [name for name in named if not (ROOT / name).exists() and not list(ROOT.glob(f"{name}*"))]
+    text, rooms = read(path), "|".join(ROOMS)
+    named = re.findall(r"(?<![\w/.])((?:mural_tf|configs|docs|benchmarks|notebooks|tests)/[\w./-]*\w)", text)
+    named += [f"mural_tf/{name}" for name in re.findall(rf"(?<![\w/.])((?:{rooms})/[\w/]*\.py)", text)]
+    return [name for name in set(named) - made_by(text) if not list(ROOT.glob(f"{name}*"))]
 
 
 @every_document
 def test_links_lead_somewhere(path):
-    for link in re.findall(r"\]\((?!https?:)([^)]+)\)", prose(path.read_text("utf-8"))):
+    for link in re.findall(r"\]\((?!https?:)([^)]+)\)", prose(read(path))):
         file, _, anchor = link.partition("#")
         target = path.parent / file if file else path
-        assert target.exists(), link
-        headings = re.findall(r"^#+ (.*)", target.read_text("utf-8"), re.MULTILINE) if anchor else []
-        assert not anchor or anchor in [
-            re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings
-        ]
+        headings = re.findall(r"^#+ (.*)", read(target), re.MULTILINE) if anchor and target.exists() else []
+        anchors = [re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings]
+        if not target.exists() or anchor and anchor not in anchors:
+            yield link
 
 
 @every_document
 def test_modules_that_run_or_are_imported_exist(path):
-    for module in re.findall(r"python3? -m ([\w.]+)", path.read_text("utf-8")):
-        assert importlib.util.find_spec(module), module
-    made = {name.removesuffix(".py").replace("/", ".") for name in made_by(path.read_text("utf-8"))}
-    for block in re.findall(r"^```python\n(.*?)^```", path.read_text("utf-8"), re.MULTILINE | re.DOTALL):
-        imports = [node for node in ast.walk(ast.parse(block)) if isinstance(node, ast.ImportFrom)]
-        for node in imports:
-            if node.module.startswith("mural_tf") and node.module not in made:
+    text = read(path)
+    made = {name.removesuffix(".py").replace("/", ".") for name in made_by(text)}
+    yield from (module for module in re.findall(r"python3? -m ([\w.]+)", text) if not importlib.util.find_spec(module))
+    for block in re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.ImportFrom) and node.module.startswith("mural_tf") and node.module not in made:
                 module = importlib.import_module(node.module)
-                assert all(hasattr(module, alias.name) for alias in node.names), ast.unparse(node)
+                yield from (ast.unparse(node) for alias in node.names if not hasattr(module, alias.name))
 
 
 def test_the_table_of_configurations_names_files():
@@ -98,12 +129,24 @@ def test_the_table_of_configurations_names_files():
 
 @every_document
 def test_tables_are_those_of_the_measurements(path):
-    assert results.rendered(path.read_text("utf-8")) == path.read_text("utf-8"), "run python -m benchmarks.results"
+    return [] if results.rendered(read(path)) == read(path) else ["run python -m benchmarks.results"]
 
 
 def test_the_index_has_every_page():
     index = (ROOT / "docs/index.md").read_text("utf-8")
-    assert not [path.name for path in DOCUMENTS[1:] if path.stem != "index" and f"({path.name})" not in index]
+    assert not [path.name for path in PAGES[1:] if path.stem != "index" and f"({path.name})" not in index]
+
+
+def test_nothing_is_installed_by_a_name_that_is_on_no_index_and_extras_exist():
+    extras = set(
+        re.findall(r'^    "(\w+)": \[|EXTRAS\["(\w+)"\]', (ROOT / "setup.py").read_text("utf-8"), re.MULTILINE)
+    )
+    known = {name for names in extras for name in names if name}
+    for path in [*DOCUMENTS, *SOURCES, *OTHERS, ROOT / "CHANGELOG.md"]:
+        text = path.read_text("utf-8")
+        assert not re.search(r"pip3? install[^\n]*\bmural[-_]tf\b", text), path
+        named = re.findall(r"-e '?\.\[([\w,]+)\]|install_extra\(['\"](\w+)", text)
+        assert {name for pair in named for name in "".join(pair).split(",")} <= known, path
 
 
 @pytest.fixture(scope="module")
@@ -111,25 +154,56 @@ def flags_of():
     """{command: the names of its flags}."""
     found = {}
     for name, command in COMMANDS.items():
-        before = set(flags.FLAGS)
-        command.define()
-        found[name] = set(flags.FLAGS) - before | {"help", "verbosity"}
-        for flag in set(flags.FLAGS) - before:
-            delattr(flags.FLAGS, flag)
+        with without_new_flags():
+            before = set(flags.FLAGS)
+            command.define()
+            found[name] = set(flags.FLAGS) - before | {"help", "verbosity"}
     return found
 
 
-@every_document
-def test_commands_and_their_flags_exist(path, flags_of):
-    found = command_lines(path.read_text("utf-8"))
-    assert len(found) > 5 or path.stem != "README"
-    for words in found:
-        if not words or words[0] in ("COMMAND", "--help"):
-            continue
+def unknown(words, flags_of):
+    """What a call names that is not there: the command, or flags."""
+    if not words or words[0] in ("COMMAND", "--help", "…"):
+        return []
+    try:
         name, rest = find_command(COMMANDS, words)
-        assert name in COMMANDS or name in ("search", "analyse"), words
-        given = {re.match(r"--(?:no)?([\w]+)", word)[1] for word in rest if re.match(r"--\w", word)}
-        assert name not in COMMANDS or given <= flags_of[name] | {f[2:] for f in flags_of[name] if f[:2] == "no"}, words
+    except UserError as error:
+        return [str(error)]
+    given = {re.match(r"\W*--(?:no)?(\w+)", word)[1] for word in rest if re.match(r"\W*--\w", word)}
+    if name not in COMMANDS:  # the first word of several commands
+        return given - {"help"}
+    return given - flags_of[name] - {flag[2:] for flag in flags_of[name] if flag[:2] == "no"}
+
+
+@pytest.mark.parametrize("words, expected", [
+    ("serve --port=3 --prt=3", {"prt"}), ("search query red --top=3 [--exact]", set()), ("search --top", {"top"}),
+    ("serv", {"Unknown command 'serv'; did you mean 'serve'?"}),
+])  # fmt: skip
+def test_what_is_not_there_is_found(words, expected, flags_of):
+    assert set(unknown(words.split(), flags_of)) == expected
+
+
+def test_commands_and_their_flags_exist(flags_of):
+    """In documents, in the notebook, in docstrings, comments and messages."""
+    calls = [(path, words) for path in [*DOCUMENTS, *SOURCES, *OTHERS] for words in command_lines(path)]
+    assert {"README.md", "quickstart.ipynb", "finish.py", "catalogue.py"} <= {path.name for path, _ in calls}
+    wrong = [f"{path.name}: {' '.join(words)}" for path, words in calls if unknown(words, flags_of)]
+    assert len(calls) > 150 and not wrong, "\n".join(wrong)
+
+
+def test_flags_that_stand_alone_exist(flags_of):
+    """Flags of a benchmark are named on a page that names the benchmark."""
+    known = FLAGS_OF_OTHERS.union(*flags_of.values())
+    for path in DOCUMENTS:
+        text = read(path)
+        benchmarks = re.findall(r"-m (benchmarks\.\w+)", text)
+        texts = [(ROOT / f"{name.replace('.', '/')}.py").read_text("utf-8") for name in benchmarks]
+        own = set(re.findall(r'"(?:--)?(\w+)"|(\w+)=\(', "".join(texts)))
+        for span in code(text):
+            named = set(re.findall(r"^--(?:no)?(\w+)", span))
+            if call := re.search(r"-m benchmarks\.\w+(.*)", span):
+                named = set(re.findall(r" --(\w+)", call[1]))
+            assert named <= known | {name for pair in own for name in pair}, f"{path.name}: {span}"
 
 
 def fields(config, prefix=""):
@@ -149,31 +223,31 @@ def every_field():
 
 @every_document
 def test_configurations_resolve_and_have_the_fields_that_commands_override(path):
-    text = path.read_text("utf-8")
-    for words in map(" ".join, command_lines(text)):
-        named = re.search(r"--config=configs/(\w+)\.py(?::(\S+))?", words)
+    for words in map(" ".join, command_lines(path)):
+        named = re.search(r"--config=(?:configs/(\w+)\.py|([a-z]\w+))(?::(\S+))?(?=…|\s|$)", words)
         model = re.search(r"--config\.model=(\S+)", words)
-        if not named or f"configs/{named[1]}.py" in made_by(text) or (model and ":" in model[1]):
+        if not named or f"configs/{named[1]}.py" in made_by(read(path)) or (model and ":" in model[1]):
             continue  # no configuration, or one or a method that the reader writes
         config = load(":".join(filter(None, named.groups())))
         known = set(fields(mount(config, model[1] if model else config.model)))
-        assert set(re.findall(r"--config\.([\w.]+)", words)) <= known, words
+        unknown = set(re.findall(r"--config\.([\w.]+)", words)) - known
+        yield from [f"{words}: {unknown}"] if unknown else []
 
 
 @every_document
 def test_arguments_of_configurations_are_known(path):
-    for span in code(path.read_text("utf-8")):
+    for span in code(read(path)):
         named = re.fullmatch(r"(?:configs/)?(\w+)\.py:([\w=+,]+)", span)
-        if named and "METHOD" not in span:
-            assert load(":".join(named.groups())).model in method_names()
+        if named and "METHOD" not in span and load(":".join(named.groups())).model not in method_names():
+            yield span
 
 
 def test_fields_that_are_named_anywhere_exist(every_field):
     """As --config.a.b=… in documents, configurations and docstrings, and as `a.b` or `a.b=…` in documents."""
     branches = "|".join(key for key, value in base_config().items() if hasattr(value, "keys"))
     wrong = []
-    for path in SOURCES:
-        text = path.read_text("utf-8")
+    for path in [*DOCUMENTS, *SOURCES]:
+        text = read(path)
         named = set(re.findall(r"--config\.([\w.]*\w)", text)) - {"x", "x.y"}
         if path in DOCUMENTS:
             spans = (re.fullmatch(rf"((?:{branches})\.\w+)(?:=.*)?", span) for span in code(text))

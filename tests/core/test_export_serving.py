@@ -23,6 +23,7 @@ from toy_data import SIDE, toy_config, toy_tokenizer
 from toy_export import TEXTS, pictures, pixels, toy_model
 
 from mural_tf.data.images import claimed_pixels
+from mural_tf.encoders import build_image_encoder
 from mural_tf.errors import UserError
 from mural_tf.export import serving
 from mural_tf.export.saved_model import computes_in_bfloat16, in_precision
@@ -59,7 +60,18 @@ def test_every_operation_is_one_that_the_stock_server_links(export, name):
     assert serving.unlisted_operations(export / name / "1") == set()
     found = serving.operations(export / name / "1")
     assert bool(found & serving.TEXT_OPS) == (name == "text_encoder")
-    assert "MatMul" in found and ("DecodeImage" in found) == (name == "image_encoder")  # looked into the functions
+    of_each = {"image_encoder": {"Conv2D", "DecodeImage"}, "text_encoder": {"MatMul"}}  # within functions too
+    assert of_each[name] <= found and ("DecodeImage" in found) == (name == "image_encoder")
+
+
+def test_the_list_holds_the_operations_of_an_efficientnet():
+    """The exports that tests share have a ResNet."""
+    config = toy_config("").image_tower
+    config.update(dict(name="efficientnet", width=0.25, depth=0.25))
+    spec = tf.TensorSpec([None, SIDE, SIDE, 3], tf.uint8)
+    graph = tf.function(build_image_encoder(config)).get_concrete_function(spec).graph
+    found = {operation.type for operation in graph.get_operations()}
+    assert "DepthwiseConv2dNative" in found and found <= serving.CORE_OPS
 
 
 def test_the_list_holds_core_operations_and_those_of_tensorflow_text():
@@ -213,7 +225,6 @@ def test_grpc_client_as_exported(export, signatures, image, text, tmp_path, monk
 
 def test_exports_compute_in_float32_whatever_training_chose():
     config = toy_config("")
-    config.image_tower.update(dict(name="resnet", width=80 / 512, depth=0.5))  # half as many layers to build
     config.image_tower.precision = config.text_tower.precision = "mixed_bfloat16"
     model = toy_model(config)
     assert computes_in_bfloat16(model.image_encoder) and computes_in_bfloat16(model.text_encoder)

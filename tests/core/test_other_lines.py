@@ -6,7 +6,6 @@ tests/other_lines/ holds an archive of each line; the one of the line that runs 
 import shutil
 import zipfile
 
-import forked
 import numpy as np
 import other_lines
 import pytest
@@ -31,13 +30,21 @@ def made(request, tmp_path_factory):
     return folder, dict(np.load(folder / "embeddings.npz"))
 
 
+@pytest.fixture
+def optimized():
+    """With TensorFlow's optimiser of graphs, as the archives were made: conftest.py turns it off."""
+    before = tf.config.optimizer.get_experimental_options().get("disable_meta_optimizer", False)
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
+    yield
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": before})
+
+
 @pytest.mark.parametrize(
     "names", [["workdir", "workdir/export"], pytest.param(["workdir/export/hub"], marks=pytest.mark.slow)]
 )
-def test_it_embeds_alike(made, names):
+def test_it_embeds_alike(made, names, optimized):
     folder, expected = made
-    # In a process with TensorFlow's optimiser of graphs, as those of the archives: conftest.py turns it off in workers.
-    for embedded in forked.call(other_lines.embed, *(str(folder / name) for name in names)):
+    for embedded in other_lines.embed(*(str(folder / name) for name in names)):
         for kind, found in embedded.items():
             assert found.dtype == np.float32
             np.testing.assert_allclose(found, expected[kind], rtol=0, atol=1e-6)

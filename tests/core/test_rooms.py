@@ -5,6 +5,7 @@ scripts at the top of the repository do.
 """
 
 import ast
+import functools
 import pathlib
 
 ROOT = pathlib.Path(__file__).resolve().parents[2] / "mural_tf"
@@ -16,15 +17,17 @@ ROOMS = [
 ]  # fmt: skip
 
 
+@functools.cache
 def imported_modules(path):
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    """The names of what a file imports, also within functions."""
+    found, tree = [], ast.parse(path.read_text(encoding="utf-8"))
     tree.body = [node for node in tree.body if not (isinstance(node, ast.If) and "__main__" in ast.unparse(node.test))]
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            found += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return found
 
 
 def room(path):

@@ -1,45 +1,56 @@
-"""The scripts as a user runs them: the whole path on the shapes, resuming, fine-tuning, and mistakes."""
+"""The commands as a user calls them: the whole path on the shapes, fine-tuning, and mistakes."""
 
+import contextlib
+import io
 import json
-import pathlib
+import os
 import re
-import shutil
 import signal
 import subprocess
-import sys
-import time
 
 import forked
 import numpy as np
 import pytest
 import tensorflow as tf
-import test_kills
+from test_commands import run_here
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from mural_tf.commands import COMMANDS
+from mural_tf.config import base_config
+from mural_tf.runs import pretrain
+from mural_tf.runs.finish import describe
+
 # A ResNet of four blocks: traced in half of the time, and the path is the same.
-SMOKE = ["--config=configs/shapes_smoke.py", "--config.train.steps=6", "--config.train.log_every=2",
-         "--config.train.checkpoint_every=4", "--config.train.evaluate_every=4", "--config.evaluation.batch_size=2000",
+SMOKE = ["--config=configs/shapes_smoke.py", "--config.train.steps=2", "--config.train.log_every=1",
+         "--config.train.checkpoint_every=1", "--config.train.evaluate_every=1", "--config.evaluation.batch_size=2000",
          "--config.vocabulary.builder=tokenizers",
          "--config.image_tower.name=resnet", "--config.image_tower.width=0.15625", "--config.image_tower.depth=0.5",
-         "--config.text_tower.dropout=0.1"]  # fmt: skip
+         "--config.text_tower.dropout=0.1", "--config.train.fused=off"]  # fmt: skip
 TINY = ["--config.train.image_text_batch=16", "--config.train.text_text_batch=16"]
 
 
-def run_untraced():
-    """Nothing is traced except exports and input, and that is not optimised: it takes longer than the scripts do."""
-    forked.run_eagerly()
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
-
-
-def run(script, *arguments, check=True):
-    done = forked.run_script(script, *arguments, before=run_untraced)
-    if check:
-        assert done.returncode == 0, done.stderr[-3000:]
+def run(command, *arguments, check=True):
+    """Runs a command in this process, of which nothing is traced but exports and input; what it printed."""
+    printed, errors = io.StringIO(), io.StringIO()
+    tf.config.run_functions_eagerly(True)
+    try:
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(errors):
+            code = run_here(COMMANDS, command, *map(str, arguments))
+    finally:
+        tf.config.run_functions_eagerly(False)
+    done = subprocess.CompletedProcess([command, *arguments], code, printed.getvalue(), errors.getvalue())
+    assert not check or code == 0, done.stderr
     return done
 
 
 def options(workdir, data):
     return [*SMOKE, *TINY, f"--config.data.directory={data}", f"--workdir={workdir}"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def in_the_repository():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(forked.ROOT)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -48,22 +59,10 @@ def data(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def stopped(tmp_path_factory, data):
-    """A run that stopped after two steps: its workdir and process."""
+def trained(tmp_path_factory, data):
+    """A finished run: its workdir and what it printed."""
     workdir = tmp_path_factory.mktemp("run") / "workdir"
-    return workdir, forked.run_script("run_pretrain.py", *options(workdir, data), before=stop_after_step_2)
-
-
-def stop_after_step_2():
-    run_untraced()
-    test_kills.send_at("after step 2", signal.SIGTERM, None)
-
-
-@pytest.fixture(scope="module")
-def trained(stopped, data):
-    """The finished run: its workdir and what it printed."""
-    workdir, _ = stopped
-    return workdir, run("run_pretrain.py", *options(workdir, data)).stdout
+    return workdir, run("pretrain", *options(workdir, data)).stdout
 
 
 def weights(workdir):
@@ -77,11 +76,14 @@ def rows(workdir):
     return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_a_signal_saves_and_stops(stopped):
-    """`trained` goes on from it. test_training_log.py compares the weights, test_kills.py whole runs."""
-    workdir, done = stopped
-    assert done.returncode == 0 and "Stopped by SIGTERM" in done.stdout and "Traceback" not in done.stderr, done.stderr
-    assert weights(workdir) and [row["step"] for row in rows(workdir)] == [2]
+@pytest.mark.parametrize("name, code", [("SIGTERM", 0), ("SIGINT", 130)])
+def test_a_signal_ends_a_run_with_a_sentence(name, code, data, tmp_path, monkeypatch):
+    """test_training_log.py has what is saved and that it goes on alike, test_kills.py whole runs in processes."""
+    monkeypatch.setattr(pretrain, "prepare_data", lambda config: os.kill(os.getpid(), signal.Signals[name]))
+    done = run("pretrain", *options(tmp_path / "w", data), check=False)
+    assert done.returncode == code and "Traceback" not in done.stderr
+    said = f"Stopped by {name}; everything is saved in {tmp_path / 'w'}. The same command goes on from there."
+    assert said in done.stdout + done.stderr
 
 
 def test_the_whole_path(trained, data):
@@ -92,36 +94,27 @@ def test_the_whole_path(trained, data):
         assert (workdir / "export" / name).exists(), name
     assert re.search(r"under-resourced +1 +[0-9.]+", printed) and "Next:" in printed and "Found for" in printed
     last = rows(workdir)[-1]
-    assert last["step"] == 6 and 0 <= last["retrieval/en/mean_recall"] <= 100
-    assert {row["step"] for row in rows(workdir) if "retrieval_dev/en/mean_recall" in row} == {4, 6}
+    assert last["step"] == 2 and 0 <= last["retrieval/en/mean_recall"] <= 100
+    assert {row["step"] for row in rows(workdir) if "retrieval_dev/en/mean_recall" in row} == {1, 2}
     assert "train/data_wait_fraction" in rows(workdir)[0]
 
 
 def test_a_finished_run_says_so_and_changes_nothing(trained, data):
     workdir, _ = trained
     before = {path: path.stat().st_mtime_ns for path in workdir.rglob("*") if path.is_file()}
-    printed = run("run_pretrain.py", *options(workdir, data)).stdout
+    printed = run("pretrain", *options(workdir, data)).stdout
     assert "is finished" in printed and "under-resourced" in printed
     assert before == {path: path.stat().st_mtime_ns for path in workdir.rglob("*") if path.is_file()}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name,code", [("SIGTERM", 0), ("SIGINT", 130)])
-def test_signals_save_and_stop(data, tmp_path, name, code):
-    command = [sys.executable, "run_pretrain.py", *options(tmp_path / "stopped", data)]
-    command += [
-        "--config.train.steps=100000",
-        "--config.train.checkpoint_every=100000",
-        "--config.train.evaluate_every=0",
-    ]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    while not (tmp_path / "stopped/metrics.jsonl").exists():
-        assert process.poll() is None
-        time.sleep(0.1)
-    process.send_signal(signal.Signals[name])
-    printed, _ = process.communicate(timeout=120)
-    assert process.returncode == code and f"Stopped by {name}" in printed and "Traceback" not in printed, printed
-    assert weights(tmp_path / "stopped")
+@pytest.mark.parametrize("exported", [False, True])
+def test_what_to_do_next_works_with_and_without_an_export(exported, tmp_path, capsys):
+    (tmp_path / "summary.json").write_text('{"table": "", "split": "test", "search": []}')
+    (tmp_path / "export").mkdir() if exported else None
+    describe(base_config(), tmp_path)
+    printed = capsys.readouterr().out
+    assert f"--model={tmp_path / 'export' if exported else tmp_path} --images" in printed
+    assert ("SavedModels" in printed) == exported and f"--from={tmp_path} --workdir={tmp_path}_tuned" in printed
 
 
 def test_workdir_and_export_embed_alike(trained):
@@ -134,29 +127,17 @@ def test_workdir_and_export_embed_alike(trained):
     assert np.max(np.abs(one.encode_image(images) - other.encode_image(images))) < 1e-5
 
 
-@pytest.mark.slow  # the parts are tested in test_search.py
-def test_an_index_made_by_the_workdir_is_asked_with_the_export(trained, data, tmp_path):
-    workdir, _ = trained
-    index = ["run_search.py", "index", data, "--split=test", f"--model={workdir}", f"--output={tmp_path / 'index'}"]
-    run(*index, "--approximate=inverted_lists")
-    query = ["query", "a red circle", "--top=3", "--json=-", f"--model={workdir / 'export'}"]
-    answer = json.loads(run("run_search.py", *query, f"--index={tmp_path / 'index'}").stdout)
-    once = json.loads(run("run_search.py", *query, "--images", data, "--split=test").stdout)
-    hits, again = (found["results"][0]["hits"] for found in (answer, once))
-    assert [hit["name"] for hit in hits] == [hit["name"] for hit in again] and hits[0]["score"] >= hits[2]["score"]
-
-
-@pytest.mark.parametrize("source", ["", pytest.param("export", marks=pytest.mark.slow)])
+@pytest.mark.slow  # test_tuning.py tunes without the command
+@pytest.mark.parametrize("source", ["", "export"])
 def test_finetuning_starts_from_the_trained_weights(trained, data, tmp_path, source):
     workdir, _ = trained
     tune = ["--config=configs/finetune.py", "--config.train.steps=1", "--config.train.log_every=1", *TINY,
             "--config.optimizer.learning_rate=1e-30", "--config.train.export=False", "--config.train.interpolate=False",
             "--config.image_tower.drop_connect_rate=0.0", "--config.evaluation.batch_size=2000",
             f"--config.data.directory={data}"]  # fmt: skip
-    printed = run("run_finetune.py", *tune, f"--from={workdir / source}", f"--workdir={tmp_path / 'tuned'}").stdout
+    printed = run("finetune", *tune, f"--from={workdir / source}", f"--workdir={tmp_path / 'tuned'}").stdout
     assert "Starts from the weights of" in printed
     assert not (tmp_path / "tuned/export").exists() and "SavedModels" not in printed
-    assert f"--model={tmp_path / 'tuned'} --images" in printed  # what to do next works without an export
     before = {k: v for k, v in weights(workdir).items() if "token_embeddings" in k and "OPTIMIZER" not in k}
     after = weights(tmp_path / "tuned")
     assert before
@@ -174,7 +155,7 @@ def test_multi_task_finetuning_on_co_captions(trained, data, tmp_path):
             "--config.image_tower.drop_connect_rate=0.0",
             "--config.image_tower.frozen=True", "--config.optimizer.text_tower_rate=0.1",
             f"--config.data.directory={data}"]  # fmt: skip
-    run("run_finetune.py", *tune, f"--from={workdir}", f"--workdir={tmp_path / 'tuned'}")
+    run("finetune", *tune, f"--from={workdir}", f"--workdir={tmp_path / 'tuned'}")
     first, *_ = (row for row in rows(tmp_path / "tuned") if "train/loss" in row)
     assert first["step"] == 1 and first["train/loss_text_text"] > 0
     one, other = weights(workdir), weights(tmp_path / "tuned")
@@ -193,48 +174,36 @@ def last_line(done):
 @pytest.mark.parametrize("arguments,expected", [
     (["--config=configs/mural_base.py"], "No data folder given"),
     (["--config=configs/mural_base.py", "--config.data.directory=/nowhere"], "/nowhere does not exist"),
-    (["--config=configs/shapes_smoke.py", "--config.embedding_size=7"], "--config.embedding_size=80"),
     (["--config=configs/shapes_smoke.py", "--profile=5"], "--profile=5 cannot be used"),
     (["--config=configs/shapes_smoke.py", "--tpu=nobody"], "The TPU 'nobody' cannot be used"),
 ])  # fmt: skip
 def test_mistakes_of_pretraining_are_one_line(arguments, expected, data, tmp_path):
-    more = SMOKE[-2:] + [f"--config.data.directory={data}"] if "configs/shapes_smoke.py" in arguments[0] else []
-    done = run("run_pretrain.py", *arguments, *more, f"--workdir={tmp_path / 'w'}", check=False)
+    more = [f"--config.data.directory={data}"] if "configs/shapes_smoke.py" in arguments[0] else []
+    done = run("pretrain", *arguments, *more, f"--workdir={tmp_path / 'w'}", check=False)
     assert expected in last_line(done)
 
 
 @pytest.mark.parametrize("mistake", ["optimizer.name=sgd", "optimizer.mode=both", "model=clip"])
 def test_wrong_names_are_reported_before_data_is_built(mistake, tmp_path):
     arguments = ["--config=configs/shapes_smoke.py", f"--config.{mistake}", f"--config.data.directory={tmp_path / 'd'}"]
-    assert "Unknown" in last_line(run("run_pretrain.py", *arguments, f"--workdir={tmp_path / 'w'}", check=False))
+    assert "Unknown" in last_line(run("pretrain", *arguments, f"--workdir={tmp_path / 'w'}", check=False))
     assert not (tmp_path / "d").exists()
 
 
 def test_a_workdir_of_another_configuration_stays_as_it_is(trained, data):
     workdir, _ = trained
     before = (workdir / "config.json").read_bytes()
-    done = run("run_pretrain.py", *options(workdir, data), "--config.seed=5", check=False)
+    done = run("pretrain", *options(workdir, data), "--config.seed=5", check=False)
     assert "belongs to another configuration (seed was 0, is 5)" in last_line(done)
     assert (workdir / "config.json").read_bytes() == before
 
 
 def test_a_folder_that_is_not_a_workdir_is_left_alone(data, tmp_path):
     (tmp_path / "precious.txt").write_text("mine")
-    assert "neither empty nor a workdir" in last_line(run("run_pretrain.py", *options(tmp_path, data), check=False))
+    assert "neither empty nor a workdir" in last_line(run("pretrain", *options(tmp_path, data), check=False))
     assert [path.name for path in tmp_path.iterdir()] == ["precious.txt"]
 
 
 def test_a_missing_workdir_is_reported(tmp_path):
-    done = run("run_export.py", f"--model={tmp_path / 'nothing'}", check=False)
+    done = run("export", f"--model={tmp_path / 'nothing'}", check=False)
     assert last_line(done).startswith("Error: The workdir ")
-
-
-def test_damaged_workdirs_are_reported(trained, data, tmp_path):
-    """test_embedder.py has more."""
-    workdir, _ = trained
-    copy = tmp_path / "copy"
-    shutil.copytree(workdir, copy, ignore=shutil.ignore_patterns("export"))
-    for part in (copy / "checkpoints").glob("*.data-*"):
-        part.write_bytes(part.read_bytes()[:100])
-    search = ["query", "x", f"--images={data}"]
-    assert "damaged" in last_line(run("run_search.py", f"--model={copy}", *search, check=False))
