@@ -35,7 +35,7 @@ def test_numbers_of_the_papers():
 
 
 def test_sizes_of_images(tmp_path):
-    sizes = {"at bound": (200, 300), "above": (201, 300), "three": (603, 201), "longer": (604, 201)}
+    sizes = {"at bound": (200, 300), "above": (201, 300), "three": (603, 201), "longer": (604, 201), "taller": (201, 604)}
     for name, size in sizes.items():
         (tmp_path / f"{name}.jpg").write_bytes(image_bytes(1, *size))
     source = write_captions(tmp_path, [(f"{name}.jpg", f"three words {name}") for name in sizes])
@@ -43,7 +43,7 @@ def test_sizes_of_images(tmp_path):
     assert [record.image_id for record in images_in(output)] == ["above.jpg", "three.jpg"]
     assert reported(output, "left_out") == {
         "image whose shorter side is not above 200 pixels": 1,
-        "image of an aspect ratio above 3": 1,
+        "image of an aspect ratio above 3": 2,
     }
 
 
@@ -190,6 +190,10 @@ def test_images_are_copied_unless_they_have_to_be_encoded():
     content = image_bytes(0, 400, 300)
     small = usable_bytes(content, open_image(content), image_size=100)
     assert open_image(small).size == (133, 100)
+    exif = PIL.Image.Exif()
+    exif[0x0112] = 6  # to be turned by a quarter
+    lying = image_bytes(0, 100, 80, exif=exif)
+    assert PIL.Image.open(io.BytesIO(usable_bytes(lying, open_image(lying)))).size == (80, 100)
     difference = np.asarray(PIL.Image.open(io.BytesIO(small)).convert("RGB"), float) - np.asarray(picture(0, 133, 100))
     assert np.abs(difference).mean() < 4
     transparent = io.BytesIO()
