@@ -395,4 +395,6 @@ def _one_line(error: Exception) -> str | None:
         full = isinstance(error, tensorflow.errors.ResourceExhaustedError) and "No space left" in error.message
         if full or isinstance(error, tensorflow.errors.PermissionDeniedError):
             return f"{' '.join(error.message.split())}. Check the path, its permissions and the free space on its disk."
+        if isinstance(error, tensorflow.errors.ResourceExhaustedError):
+            return "A device of this machine has too little memory: take fewer items at a time, --batch_size=N."
     return None

@@ -39,7 +39,7 @@ from mural_tf.data.shards import Manifest, Part
 from mural_tf.data.skipped import Tally, check_fraction
 from mural_tf.errors import UserError
 from mural_tf.files import as_path, read_array, read_json, save_array, whole, write_whole
-from mural_tf.progress import tqdm
+from mural_tf.progress import tell, tqdm
 from mural_tf.quiet import quiet_imports
 from mural_tf.remote_folders import local_copy
 from mural_tf.search import collect
@@ -133,6 +133,8 @@ def embed(
     folder = output.parent / f".{output.name}.embedding"
     with shards.work_in(folder, output, identity, restart, DESCRIPTION, "set of embeddings") as unfinished:
         if unfinished:
+            if engine.workers:
+                tell(f"Loading {model} in every worker …")
             _run(engine, collect.absolute(model), groups, folder, settings, progress)
             _finish(folder, output, identity, len(groups), settings)
     return output

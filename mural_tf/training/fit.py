@@ -252,10 +252,7 @@ def more_chunks(config: ConfigDict, replicas: int) -> int | None:
 
 @contextlib.contextmanager
 def failures_in_one_line(config: ConfigDict, strategy: tf.distribute.Strategy) -> Iterator[None]:
-    """Raises `UserError` for what TensorFlow tells in a hundred lines: a full device, and the end of another worker.
-
-    So it does with our own `UserError` that was raised while a step was traced, which TensorFlow wraps.
-    """
+    """Raises `UserError` for what TensorFlow tells in a hundred lines: a full device, and the end of another worker."""
     try:
         yield
     except tf.errors.OpError as error:
@@ -273,10 +270,6 @@ def failures_in_one_line(config: ConfigDict, strategy: tf.distribute.Strategy) -
                 f"Another worker of this run ended or cannot be reached ({_reason(error)}); if it stopped by itself, "
                 "its own message says why. The last checkpoint is intact: start all workers again by the same command."
             ) from None
-        raise
-    except Exception as error:
-        if isinstance(error.__context__, UserError) and hasattr(error.__context__, "ag_error_metadata"):
-            raise error.__context__ from None
         raise
 
 

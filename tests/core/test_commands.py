@@ -176,6 +176,11 @@ def test_a_mistake_in_traced_code_is_one_line():
     assert cli._one_line(raised.value) == "train.micro_batches=3 does not divide the 64 examples."
 
 
+def test_a_device_without_memory_is_one_line():
+    full = tf.errors.ResourceExhaustedError(None, None, "failed to allocate memory\n[Op:MatMul]")
+    assert cli._one_line(full).endswith("--batch_size=N.") and "too little memory" in cli._one_line(full)
+
+
 def test_a_terminal_may_know_ascii_alone(monkeypatch):
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
     assert run_here({"say": cli.command()(lambda: print("… 心", flush=True))}, "say") == 0

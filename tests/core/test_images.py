@@ -11,6 +11,7 @@ from mural_tf.config import base_config
 from mural_tf.data.images import (
     _described,
     _is_plain,
+    _transforms,
     augment_images,
     claimed_pixels,
     decode_image,
@@ -82,6 +83,14 @@ def test_colour_changes_keep_grey_levels_of_grey_pixels_together():
     grey = np.repeat(np.random.default_rng(1).integers(0, 255, (3, 9, 9, 1), dtype=np.uint8), 3, axis=-1)
     out = augment_images(grey, 9, settings(color=1.0, hue=180.0), SEED).numpy().astype(int)
     assert np.ptp(out, axis=-1).max() <= 1  # hue and saturation leave the grey axis alone
+
+
+def test_zoom_and_stretch_by_hand():
+    """Half as large again is 1 / 1.5 input pixels for each; wider by 1.25 is lower by 1.25, around the centre."""
+    draws = [tf.constant([draw]) for draw in (0.0, 0.0, 0.0, 1.0, 1.0, 1.0)]
+    a, b, c, d, e, f = _transforms(9, 9, settings(zoom=0.5, stretch=0.25), draws)[0, :6].numpy()
+    assert np.allclose([a, b, d, e], [1 / (1.5 * 1.25), 0, 0, 1.25 / 1.5])
+    assert np.allclose([a * 4 + c, e * 4 + f], [4, 4])
 
 
 def test_evaluation_crop_is_the_centre():
