@@ -3,6 +3,7 @@
 import collections
 import itertools
 import shutil
+import time
 
 import numpy as np
 import pytest
@@ -356,6 +357,7 @@ def test_a_shard_that_disappears_costs_itself(tmp_path):
     items = as_trained(usable(tmp_path, shuffle_buffer=10)).as_numpy_iterator()
     for _ in range(5):
         next(items)
+    time.sleep(0.5)  # until what is read ahead is there: no file may go while it is opened
     gone = records.list_files(tmp_path, records.TEXT_PAIRS, "train")[1]
     (tmp_path / "text_pairs" / gone.rsplit("/", 1)[1]).unlink()
     # What was read ahead has its items still, an epoch of them or several.
