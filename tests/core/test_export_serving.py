@@ -241,12 +241,11 @@ def test_exports_compute_in_float32_whatever_training_chose():
 
 
 @pytest.mark.slow
-def test_saved_model_cli_works_as_pasted(export, image, text, tmp_path):
+def test_saved_model_cli_works_as_pasted(export, text, tmp_path):
     page = (ROOT / "docs/serving.md").read_text(encoding="utf-8")
-    (block,) = (part for part in page.split("```")[1::2] if "saved_model_cli run" in part)
+    (block,) = (part for part in page.split("```")[1::2] if "saved_model_cli show" in part)
     for name in ENCODERS:
         (tmp_path / name).symlink_to(export / name)
-    (tmp_path / "photo.jpg").write_bytes(pictures()[1])
     environment = {**os.environ, "PATH": f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"}
     printed = []
     for line in block.strip().splitlines():
@@ -254,8 +253,6 @@ def test_saved_model_cli_works_as_pasted(export, image, text, tmp_path):
         assert run.returncode == 0, (line, run.stderr[-2000:])
         printed.append(run.stdout)
     assert "image_bytes" in printed[0]
-    for output, expected in zip(
-        printed[-2:], (image([pictures()[1]])["embedding"], text(["a red heart", "moyo mwekundu"])["embedding"])
-    ):
-        numbers = output.split("embedding:")[1].replace("[", " ").replace("]", " ").split()
-        assert difference(np.array(numbers, float), expected.numpy().ravel()) < 1e-4
+    numbers = printed[1].split("embedding:")[1].replace("[", " ").replace("]", " ").split()
+    expected = text(["a red heart", "moyo mwekundu"])["embedding"].numpy()
+    assert difference(np.array(numbers, float), expected.ravel()) < 1e-4
