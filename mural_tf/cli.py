@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
-from mural_tf.errors import UserError
+from mural_tf.errors import UserError, is_out_of_memory
 from mural_tf.files import as_path, check_readable
 from mural_tf.progress import telling
 from mural_tf.quiet import quiet_imports
@@ -392,9 +392,8 @@ def _one_line(error: Exception) -> str | None:
         return f"{error.strerror}{name}. Check the path, its permissions and the free space on its disk."
     tensorflow = sys.modules.get("tensorflow")  # TensorFlow reports failed file operations by classes of its own
     if tensorflow is not None and isinstance(error, tensorflow.errors.OpError):
-        full = isinstance(error, tensorflow.errors.ResourceExhaustedError) and "No space left" in error.message
-        if full or isinstance(error, tensorflow.errors.PermissionDeniedError):
+        if "No space left" in error.message or isinstance(error, tensorflow.errors.PermissionDeniedError):
             return f"{' '.join(error.message.split())}. Check the path, its permissions and the free space on its disk."
-        if isinstance(error, tensorflow.errors.ResourceExhaustedError):
+        if is_out_of_memory(error):
             return "A device of this machine has too little memory: take fewer items at a time, --batch_size=N."
     return None

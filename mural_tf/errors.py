@@ -1,6 +1,8 @@
-"""The one error for what users can correct, and how they install what is missing."""
+"""The one error for what users can correct, and what messages of errors share."""
 
 from __future__ import annotations
+
+import re
 
 
 class UserError(ValueError):
@@ -9,6 +11,14 @@ class UserError(ValueError):
     The message says what was received, what was expected and what to do; scripts print it in one line, without a
     stack trace, and end with exit code 1.
     """
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Tells whether an error of TensorFlow's says that a device is full, and not a disk."""
+    message = getattr(error, "message", "")
+    if type(error).__name__ == "ResourceExhaustedError":
+        return "No space left" not in message
+    return re.search("out.of.memory", message, re.IGNORECASE) is not None  # CUDA's own is an internal error
 
 
 def brief(value: object, most: int = 60) -> str:

@@ -8,7 +8,7 @@ import pathlib
 from collections.abc import Callable, Mapping, Sequence
 
 from mural_tf.errors import UserError, brief
-from mural_tf.files import as_path, exclusive_lock, json_field, read_json, storage_errors, whole_folder
+from mural_tf.files import as_path, exclusive_lock, json_field, read_json, storage_errors, whole_folder, write_whole
 
 DESCRIPTION = "dataset.json"
 
@@ -65,7 +65,7 @@ def _build(output: pathlib.Path, identity: dict, write: Callable[[pathlib.Path],
     try:
         with whole_folder(output, DESCRIPTION) as folder:
             text = json.dumps({**identity, **write(folder)}, indent=1, ensure_ascii=False) + "\n"
-            (folder / DESCRIPTION).write_text(text, encoding="utf-8", errors="backslashreplace")  # as `write_whole`
+            write_whole(folder / DESCRIPTION, text)
     except tf.errors.OpError as error:  # how TensorFlow's record writer reports a full disk
         raise UserError(f"Cannot write to {output.parent}: {error.message}. Free space there.") from None
 

@@ -17,7 +17,7 @@ from mural_tf.data.skipped import SkippedRecords
 from mural_tf.data.streams.epochs import ALL, Share, unusable
 from mural_tf.data.streams.image_groups import captions_per_image
 from mural_tf.data.streams.pipeline import batch_size, part_name, stream_class, stream_sources, training_batches
-from mural_tf.errors import UserError
+from mural_tf.errors import UserError, is_out_of_memory
 from mural_tf.models import streams_of
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.optimizers import build_optimizers
@@ -256,8 +256,7 @@ def failures_in_one_line(config: ConfigDict, strategy: tf.distribute.Strategy) -
     try:
         yield
     except tf.errors.OpError as error:
-        is_full = isinstance(error, tf.errors.ResourceExhaustedError) and "No space left" not in error.message  # disk
-        if is_full or re.search("out.of.memory", error.message, re.IGNORECASE):  # CUDA's own is an internal error
+        if is_out_of_memory(error):
             chunks, remedy = more_chunks(config, strategy.num_replicas_in_sync), "take smaller batches"
             if chunks:
                 remedy = f"encode a batch in more chunks, with --config.train.micro_batches={chunks}"

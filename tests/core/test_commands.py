@@ -176,8 +176,11 @@ def test_a_mistake_in_traced_code_is_one_line():
     assert cli._one_line(raised.value) == "train.micro_batches=3 does not divide the 64 examples."
 
 
-def test_a_device_without_memory_is_one_line():
-    full = tf.errors.ResourceExhaustedError(None, None, "failed to allocate memory\n[Op:MatMul]")
+@pytest.mark.parametrize("full", [
+    tf.errors.ResourceExhaustedError(None, None, "failed to allocate memory\n[Op:MatMul]"),
+    tf.errors.InternalError(None, None, "cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY"),
+])  # fmt: skip
+def test_a_device_without_memory_is_one_line(full):
     assert cli._one_line(full).endswith("--batch_size=N.") and "too little memory" in cli._one_line(full)
 
 
