@@ -8,7 +8,8 @@ A page names its table by a comment on a line of its own, and the table follows 
     <!-- table: methods rows=ALIGN|MURAL columns=0,1,2,4 -->
 
 is of docs/results/methods.csv, whose first line names the columns. Without `rows`, the first cells of those that are
-shown, and `columns`, counted from 0, all of it is shown.
+shown, and `columns`, counted from 0, all of it is shown. Of a file with a line for each seed, as `benchmarks.table`
+writes it, the means ± standard deviations are shown, with a digit less; seed and commit are no columns then.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import csv
 import pathlib
 import re
+import statistics
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -23,10 +25,12 @@ RESULTS = ROOT / "docs/results"
 TABLE = re.compile(r"^(<!-- table: (\w+)(?: rows=([^>]*?))?(?: columns=([\d,]+))? -->\n)(?:.+\n)*", re.MULTILINE)
 
 
-def table(name: str, rows: str | None = None, columns: str | None = None) -> str:
+def table(path: pathlib.Path, rows: str | None = None, columns: str | None = None) -> str:
     """Returns a file's table in Markdown; columns of numbers are aligned at their end."""
-    with open(RESULTS / f"{name}.csv", encoding="utf-8", newline="") as file:
+    with open(path, encoding="utf-8", newline="") as file:
         head, *lines = csv.reader(file)
+    if head[1:3] == ["seed", "commit"]:
+        head, lines = [head[0], *head[3:]], _over_seeds(lines)
     if rows:
         by_name = {line[0]: line for line in lines}
         lines = [by_name[row] for row in rows.split("|")]
@@ -37,9 +41,25 @@ def table(name: str, rows: str | None = None, columns: str | None = None) -> str
     return "".join(f"| {' | '.join(line)} |\n" for line in (cells[0], rule, *cells[1:]))
 
 
+def _over_seeds(lines: list[list[str]]) -> list[list[str]]:
+    """Returns one line for each first cell: the means of the cells behind seed and commit."""
+    by_name: dict[str, list[list[str]]] = {}
+    for name, _, _, *cells in lines:
+        by_name.setdefault(name, []).append(cells)
+    return [[name, *map(_mean, zip(*of_seeds))] for name, of_seeds in by_name.items()]
+
+
+def _mean(cells: tuple[str, ...]) -> str:
+    if "" in cells:
+        return "–"
+    numbers, digits = list(map(float, cells)), max(0, len(cells[0].partition(".")[2]) - 1)
+    deviation = f" ± {statistics.stdev(numbers):.{digits}f}" if digits and len(numbers) > 1 else ""
+    return f"{statistics.mean(numbers):,.{digits}f}{deviation}"
+
+
 def rendered(text: str) -> str:
     """Returns a page with the tables that its comments name."""
-    return TABLE.sub(lambda found: found[1] + table(found[2], found[3], found[4]), text)
+    return TABLE.sub(lambda found: found[1] + table(RESULTS / f"{found[2]}.csv", found[3], found[4]), text)
 
 
 def main() -> int:

@@ -1,22 +1,23 @@
 """The table of methods: each trained on the emoji benchmark under one budget, measured in the same way.
 
-    python -m benchmarks.table --output=results/methods                  # every method, three seeds
-    python -m benchmarks.table --output=results/methods --ablations      # the ablations, one seed
-    python -m benchmarks.table --output=results/methods --translated     # with and without the stage, and its ablations
+    python -m benchmarks.table --output=results/methods                              # every method, three seeds
+    python -m benchmarks.table --output=results/methods --rows=ablations             # one seed
+    python -m benchmarks.table --output=results/methods --rows=stage                 # with and without the stage
+    python -m benchmarks.table --output=results/methods --rows=translated_captions   # translate-train, translate-test
+    python -m benchmarks.table --output=results/methods --rows=choices               # what a paper leaves open
     python -m benchmarks.table --output=results/quick --budget=0.1 --seeds=1
 
 The budget is what emoji_mural sees: so many image-caption pairs and so many text pairs, drawn with repetition. A
 method may leave pairs unused (ALIGN sees no text pair) but not see more; what it saw is in the table. Every method is
 trained by run_pretrain.py, its later stages by run_finetune.py, and evaluated as they evaluate. No method sees an
-image-caption pair in the languages of HELD_OUT; text pairs in them it may see. The rows of --translated go beyond the
-budget, by a stage of translations; they have the processor time of all stages beside the recalls, and three seeds,
-ablations of the stage one.
---held_out_names trains and measures on the build with held-out names, which has a column more.
+image-caption pair in the languages of HELD_OUT; text pairs in them it may see, and captions that these translate. The
+rows of --rows=stage go beyond the budget, by a stage of translations. --held_out_names trains and measures on the build
+with held-out names, which has a column more.
 
 A run is a folder below --output, with what it printed in a .log beside it. --jobs run at a time, each on its share of
 the cores: small towers leave two threads waiting for each other. The same command goes on where it stopped, and
-finished runs are kept; Ctrl-C lets the runs save first. Written: table.md, table.json and table.png (with matplotlib),
-or ablations.* for the second list.
+finished runs are kept; Ctrl-C lets the runs save first. Written: methods.csv, a line for each seed, as docs/results/
+has it (`benchmarks.results`), and methods.png with matplotlib; or of another name of --rows.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from collections.abc import Callable, Iterable, Sequence
 from absl import flags
 
 from benchmarks import table_rows
-from benchmarks.table_rows import ABLATIONS, HELD_OUT, METHODS, SEEN, TRANSLATED, Method, Stage, slug, step_count
+from benchmarks.table_rows import HELD_OUT, METHODS, ROWS, SEEN, Method, Stage, slug, step_count
 from mural_tf import cli
 from mural_tf.data.datasets.emoji import UNDER_RESOURCED, WELL_RESOURCED
 from mural_tf.errors import UserError
@@ -69,7 +70,8 @@ def stage_folder(stage: Stage, scale: float) -> str:
     values = {name: value if isinstance(value, tuple) else (value,) for name, value in stage.overrides}
     settings = [f"{name.split('.')[-1]}={'-'.join(map(str, value))}" for name, value in values.items()]
     config = stage.config.replace(":", "_")
-    return ",".join([f"{config}-{step_count(stage, scale)}", *settings, *["words"] * stage.words])
+    data = [name for name in ("words", "translated") if getattr(stage, name)]
+    return ",".join([f"{config}-{step_count(stage, scale)}", *settings, *data])
 
 
 def execute(runs: Iterable[Run], jobs: int, finish: Callable[[Run], None], after: Callable[[], None]) -> list[Run]:
@@ -111,6 +113,24 @@ def translate(run: Run, data: str) -> None:
         call([sys.executable, "-m", "benchmarks.translation", str(run.workdir), data, str(found)], log_of(run))
 
 
+def ask_in_english(run: Run, data: str) -> None:
+    """Measures a model with all texts translated into English, word by word, where it is not measured yet."""
+    folder = english_report(run.workdir).parent
+    if not english_report(run.workdir).exists():
+        options = [f"--model={run.workdir}", f"--data_dir={data}", "--benchmark=emoji", f"--output={folder.parent}"]
+        options.append(f"--protocol.translations={in_english(run)}")
+        call([sys.executable, "run_evaluate.py", *options], log_of(run))
+
+
+def english_report(workdir: pathlib.Path) -> pathlib.Path:
+    return workdir / "in_english" / "evaluation" / "emoji-test.json"
+
+
+def in_english(run: Run) -> pathlib.Path:
+    """Where the translations of the test's texts lie, for all runs of a table."""
+    return run.workdir.parents[1] / "in_english.tsv"
+
+
 def translation_file(workdir: pathlib.Path) -> pathlib.Path:
     return workdir / "evaluation" / "translation.json"
 
@@ -131,6 +151,8 @@ def command(run: Run, scale: float, data: str, held_out_names: bool = False) -> 
         "train.checkpoint_every": max(1, min(250, steps)),
         "train.export": False,
         **({"data.emoji_held_out_names": True} if held_out_names else {}),
+        **({"data.source": "records", "data.directory": str(translated_folder(run))} if run.stage.translated else {}),
+        **({"data.image_text_languages": ()} if run.stage.translated else {}),
         **dict(run.stage.overrides),
     }
     if table_rows.load(run.stage).optimizer.warmup_steps:
@@ -147,6 +169,11 @@ def command(run: Run, scale: float, data: str, held_out_names: bool = False) -> 
 def words_folder(run: Run) -> pathlib.Path:
     """Where the under-resourced languages' texts of word-by-word translation lie, for all runs of a table."""
     return run.workdir.parents[1] / "words"
+
+
+def translated_folder(run: Run) -> pathlib.Path:
+    """Where the data lies whose captions are translated into all languages, for all runs of a table."""
+    return run.workdir.parents[1] / "translated"
 
 
 def call(arguments: list[str], log: pathlib.Path) -> None:
@@ -168,7 +195,8 @@ def collect(
     for method in methods:
         for seed in range(seeds[method.name]):
             workdirs = [run.workdir for run in runs_of(method, seed, scale, folder)]
-            if not translation_file(workdirs[-1]).exists():
+            measured = english_report if method.asked_in_english else translation_file
+            if not measured(workdirs[-1]).exists():
                 break
             results.setdefault(method.name, []).append(measure(method, workdirs))
     return results
@@ -193,9 +221,14 @@ def measure(method: Method, workdirs: Sequence[pathlib.Path]) -> dict:
         known = [value(language) for language in languages]
         return statistics.mean(known) if None not in known else None
 
+    metrics = summary["metrics"]
+    if method.asked_in_english:
+        metrics = json.loads(english_report(workdir).read_text(encoding="utf-8"))["metrics"]
+    benchmark = "retrieval" if method.stages[-1].translated else "emoji"
+
     def recall(language, metric="mean_recall"):
         asked = method.images and language in method.languages
-        return summary["metrics"].get(f"emoji/{language}/{metric}") if asked else None
+        return metrics.get(f"{benchmark}/{language}/{metric}") if asked else None
 
     row = {name: mean(languages, recall) for name, languages in groups.items()}
     row["held_out"] = mean(UNDER_RESOURCED, lambda language: recall(language, HELD_OUT_NAMES))
@@ -208,6 +241,7 @@ def measure(method: Method, workdirs: Sequence[pathlib.Path]) -> dict:
         asked = {language: value for language, value in known.items() if language in method.languages}
         for name in ("well", "under", "none"):
             row[f"{column}_{name}"] = mean([language for language in groups[name] if language != "en"], asked.get)
+    row["commit"] = json.loads((workdir / "environment.json").read_text(encoding="utf-8"))["revision"]
     row["parameters"] = summary["parameters"]
     row["processor_seconds_per_step"] = processor_seconds_per_step(workdir)
     of_stages = [processor_seconds(one) for one in workdirs]
@@ -235,7 +269,7 @@ def processor_seconds_per_step(workdir: pathlib.Path) -> float | None:
 
 def chosen_methods() -> tuple[Method, ...]:
     """Returns what the flags ask for; raises `UserError` for an unknown name or a missing configuration."""
-    chosen = ABLATIONS if ABLATE.value else TRANSLATED if STAGED.value else METHODS
+    chosen = ROWS[GROUP.value]
     known = {slug(method.name): method for method in chosen}
     unknown = [name for name in NAMES.value if name not in known]
     if unknown:
@@ -248,7 +282,10 @@ def chosen_methods() -> tuple[Method, ...]:
 
 
 def main(_) -> None:
+    from benchmarks.results import table as rendered_table
     from benchmarks.table_files import write_table
+    from benchmarks.translation import write_in_english
+    from mural_tf.ingest.translated_captions import build_translated
     from mural_tf.ingest.word_by_word import build_word_by_word
     from mural_tf.training.prepare import prepare_data
 
@@ -256,36 +293,43 @@ def main(_) -> None:
     scale = BUDGET.value
     seeds = {method.name: SEEDS.value or table_rows.default_seeds(method) for method in chosen}
     folder, data = pathlib.Path(OUTPUT.value).resolve(), str(pathlib.Path(DATA.value).resolve())
-    name = "ablations" if ABLATE.value else "translated" if STAGED.value else "table"
+    table = folder / f"{GROUP.value}.csv"
     pairs = {method.name: method.pairs(scale) for method in chosen}
     # All methods of a seed first: a table that was cut off is complete for some seeds.
     by_method = [
-        runs_of(method, seed, scale, folder / "runs")
+        (method, runs_of(method, seed, scale, folder / "runs"))
         for seed in range(max(seeds.values()))
         for method in chosen
         if seed < seeds[method.name]
     ]
-    runs = {run.workdir: run for method in by_method for run in method}
-    last = {method[-1].workdir for method in by_method}
+    runs = {run.workdir: run for _, of_method in by_method for run in of_method}
+    last = {of_method[-1].workdir for _, of_method in by_method}
+    asked_in_english = {of_method[-1].workdir for method, of_method in by_method if method.asked_in_english}
     config = table_rows.load(METHODS[0].stages[0])
     config.data.directory, config.data.emoji_held_out_names = data, HELD_OUT_BUILD.value
     prepare_data(config)  # before two runs do it at once
     for words in {words_folder(run) for run in runs.values() if run.stage.words}:
         build_word_by_word(data, words, UNDER_RESOURCED)
+    for translated in {translated_folder(run) for run in runs.values() if run.stage.translated}:
+        build_translated(data, data, translated)
+    for path in {in_english(runs[workdir]) for workdir in asked_in_english}:
+        write_in_english(data, path)
     os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(max(1, (os.cpu_count() or 1) // JOBS.value)))
 
     def finish(run: Run) -> None:
         train(run, scale, data, HELD_OUT_BUILD.value)
         if run.workdir in last:
             translate(run, data)
+        if run.workdir in asked_in_english:
+            ask_in_english(run, data)
 
     def write() -> None:
-        write_table(folder, name, collect(chosen, seeds, scale, folder / "runs"), pairs, HELD_OUT)
+        write_table(table, collect(chosen, seeds, scale, folder / "runs"), pairs)
 
     print(f"{len(runs)} runs, {JOBS.value} at a time. What they print is in {folder / 'runs'}/*/*.log", flush=True)
     failed = execute(runs.values(), JOBS.value, finish, write)
-    if (folder / f"{name}.md").exists():
-        print((folder / f"{name}.md").read_text(encoding="utf-8"))
+    if table.exists():
+        print(rendered_table(table))
     if failed:
         raise UserError(f"{len(failed)} of {len(runs)} runs failed, as said above; the same command goes on.")
 
@@ -293,13 +337,12 @@ def main(_) -> None:
 if __name__ == "__main__":
     OUTPUT = flags.DEFINE_string("output", "results/methods", "Folder for the runs and the table.")
     DATA = flags.DEFINE_string("data_dir", "data/emoji_core", "The emoji benchmark; built here if it is not there.")
-    NAMES = flags.DEFINE_list("methods", [], "Rows, by their names in lower case with hyphens; empty: all.")
-    ABLATE = flags.DEFINE_bool("ablations", False, "The ablations instead of the methods.")
-    STAGED = flags.DEFINE_bool("translated", False, "Methods with and without the stage of translations instead.")
+    NAMES = flags.DEFINE_list("methods", [], "Of these only some, by their names in lower case with hyphens.")
+    GROUP = flags.DEFINE_enum("rows", "methods", list(ROWS), "Which table.")
     HELD_OUT_BUILD = flags.DEFINE_bool(
         "held_out_names", False, "Build --data_dir with held-out names; give the table an --output of its own."
     )
-    SEEDS = flags.DEFINE_integer("seeds", 0, "Runs of each method; 0: 3, of ablations 1.", lower_bound=0)
+    SEEDS = flags.DEFINE_integer("seeds", 0, "Runs of each method; 0: 3, of ablations and choices 1.", lower_bound=0)
     BUDGET = flags.DEFINE_float("budget", 1.0, "Share of the budget.")
     JOBS = flags.DEFINE_integer("jobs", 2, "Runs at a time.", lower_bound=1)
     cli.run(main)

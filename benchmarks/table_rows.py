@@ -23,6 +23,7 @@ class Stage:
     captions: image-caption pairs per step, text_pairs: text pairs per step; what the configuration's batches amount to.
     overrides: fields set on the command line.
     words: whether the configuration takes the texts that `word_by_word` makes of the data, see `table.py`.
+    translated: whether captions are those of the data and their translations into all languages, see `table.py`.
     """
 
     config: str
@@ -31,6 +32,7 @@ class Stage:
     text_pairs: int = TEXT_TEXT
     overrides: tuple[tuple[str, object], ...] = ()
     words: bool = False
+    translated: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +43,7 @@ class Method:
     stages: tuple[Stage, ...]
     languages: tuple[str, ...] = CORE
     images: bool = True  # whether images were trained at all
+    asked_in_english: bool = False  # texts in other languages are translated word by word first, see `table.py`
 
     def pairs(self, scale: float) -> tuple[int, int]:
         """Returns the image-caption pairs and the text pairs that training sees."""
@@ -178,6 +181,31 @@ TRANSLATED = (
     *(divided("ALIGN", *ALIGN, *steps) for steps in ((1_300, 2_000), (1_000, 3_000))),
 )
 
+# [MURAL] §3.3: captions, or the texts that a model is asked with, translated by what the text pairs hold.
+TRANSLATE_TRAIN = Stage("emoji_align", text_pairs=0, translated=True)
+TRANSLATED_CAPTIONS = (
+    Method("Translate-train", (TRANSLATE_TRAIN,)),
+    Method("Translate-train + MURAL", (Stage("emoji_mural", translated=True),)),
+    Method("Translate-test", (Stage("emoji_align", text_pairs=0, overrides=(ENGLISH,)),), asked_in_english=True),
+)
+
+# Choices that a paper makes or leaves open, beside the default of each.
+CHOICES = (
+    mural("MURAL, an optimiser for each task", ("optimizer.mode", "per_task")),
+    *(mural(f"MURAL, LAMB at {rate}", ("optimizer.name", "lamb"), ("optimizer.learning_rate", rate),
+            ("optimizer.text_text_learning_rate", rate / 2)) for rate in (4e-3, 1.6e-2)),
+    mural("MURAL, margin 0", ("method.text_text_margin", 0.0)),
+    mural("MURAL, text-text temperature 0.05", ("method.text_text_temperature", 0.05)),
+    *(mural(f"MURAL, language temperature {value}", ("data.language_temperature", value)) for value in (2.0, 5.0)),
+)  # fmt: skip
+ROWS = {
+    "methods": METHODS,
+    "ablations": ABLATIONS,
+    "stage": TRANSLATED,
+    "translated_captions": TRANSLATED_CAPTIONS,
+    "choices": CHOICES,
+}
+
 
 def step_count(stage: Stage, scale: float) -> int:
     """Steps of a stage when the budget is `scale` times the full one."""
@@ -186,7 +214,7 @@ def step_count(stage: Stage, scale: float) -> int:
 
 def default_seeds(method: Method) -> int:
     """Three, of ablations one."""
-    return 3 if method in METHODS + STAGED else 1
+    return 3 if method in METHODS + STAGED + TRANSLATED_CAPTIONS else 1
 
 
 def slug(name: str) -> str:

@@ -53,6 +53,36 @@ def translation_recall(embedder, data_dir: str, split: str) -> dict[str, float]:
     return results
 
 
+def write_in_english(data_dir: str, path: pathlib.Path) -> None:
+    """Writes the test split's captions, each with an English translation: language, caption, translation.
+
+    A word becomes the likeliest one of the dictionary that the data's text pairs hold, others stay; see `word_by_word`.
+    """
+    from mural_tf.data import records
+    from mural_tf.ingest.word_by_word import learn_dictionary, words_of
+
+    pairs: dict[str, list[tuple[str, str]]] = {}
+    for pair in records.read_records(data_dir, records.TEXT_PAIRS, "train"):
+        sides = (pair.text_a, pair.language_a), (pair.text_b, pair.language_b)
+        for (text, language), (other, other_language) in (sides, sides[::-1]):
+            if language == PIVOT != other_language:
+                pairs.setdefault(other_language, []).append((other, text))
+    dictionaries = {language: learn_dictionary(found) for language, found in pairs.items()}
+
+    def translated(text: str, language: str) -> str:
+        dictionary = dictionaries[language]
+        return " ".join(dictionary[word][0][0] if word in dictionary else word for word in words_of(text)) or text
+
+    lines = {
+        f"{language}\t{text}\t{translated(text, language)}\n": None
+        for record in records.read_records(data_dir, records.IMAGE_TEXT, "test")
+        for text, language in zip(record.captions, record.languages)
+        if language != PIVOT
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, "".join(lines))
+
+
 def main() -> None:
     from mural_tf.loading import load
 

@@ -20,7 +20,7 @@ from mural_tf.data import tfrecord
 from mural_tf.data.dataset_folder import DESCRIPTION, build_folder
 from mural_tf.data.record_format import TEXT_PAIRS, parse_record
 from mural_tf.errors import UserError
-from mural_tf.files import as_path, copy_file, open_path
+from mural_tf.files import as_path, copy_file, open_path, read_json
 from mural_tf.ingest.source import Text, find_files
 from mural_tf.ingest.sources.own_records import OwnRecords
 from mural_tf.ingest.sources.translations import parse_google_line
@@ -167,7 +167,10 @@ def _write(folder: pathlib.Path, data_dir: pathlib.Path, translations: str | pat
         if not (path.parent.name == records.IMAGE_TEXT and path.name.startswith("train-")):
             copy.parent.mkdir(exist_ok=True)
             copy_file(path, copy)
-    return {"counts": dict(counts)}
+    path = data_dir / DESCRIPTION
+    source = read_json(path) if path.exists() else {}
+    of_evaluation = {name: source[name] for name in ("language_groups", "held_out_names") if name in source}
+    return {"counts": dict(counts), **of_evaluation}
 
 
 def _known(data_dir: pathlib.Path, translations: pathlib.Path) -> dict[str, list[tuple[str, str]]]:

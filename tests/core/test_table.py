@@ -1,5 +1,6 @@
 """The table of methods: one budget, what is measured, what is written."""
 
+import dataclasses
 import json
 import sys
 import threading
@@ -7,14 +8,15 @@ import threading
 import pytest
 
 from benchmarks import table, table_rows
-from benchmarks.table_files import markdown, summarize, write_table
-from benchmarks.translation import translation_recall
+from benchmarks.results import table as rendered
+from benchmarks.table_files import summarize, write_table
+from benchmarks.translation import translation_recall, write_in_english
 from mural_tf.data import records
 from mural_tf.data.datasets.emoji import UNDER_RESOURCED
 from mural_tf.errors import UserError
 from mural_tf.evaluation.retrieval import HELD_OUT
 
-ALL = (*table_rows.METHODS, *table_rows.ABLATIONS)
+ALL = tuple(method for name, methods in table_rows.ROWS.items() if name != "stage" for method in methods)
 WITH_COUNTED_BATCHES = ("emoji_mural", "emoji_align", *map("emoji:{}".format, ("siglip", "mule", "mule_lp", "embn")))
 
 
@@ -55,6 +57,11 @@ def test_commands_and_names(tmp_path):
     languages = next(flag for flag in first if "image_text_languages" in flag)
     assert "'en'" in languages and not any(f"'{language}'" in languages for language in table.HELD_OUT)
     before, mule = table.runs_of(table.METHODS[5], 0, 1.0, tmp_path)
+    (translated,) = table.runs_of(table_rows.TRANSLATED_CAPTIONS[1], 0, 1.0, tmp_path)
+    of_translated = table.command(translated, 1.0, "data")
+    assert translated.workdir.name == "emoji_mural-1400,translated"
+    assert f"--config.data.directory={tmp_path}/translated" in of_translated
+    assert "--config.data.image_text_languages=()" in of_translated and "--config.data.source=records" in of_translated
     later = table.command(mule, 1.0, "data")
     assert later[1:4] == ["run_finetune.py", f"--from={before.workdir}", "--config=configs/emoji.py:mule"]
     assert "--config.train.text_text_batch=384" in later
@@ -113,20 +120,18 @@ def test_a_run_is_trained_and_translated_once_and_its_log_says_why_it_failed(tmp
     assert "begun" in (tmp_path / "logs" / "some.log").read_text(encoding="utf-8")
 
 
-def row(**values):
-    return {**dict.fromkeys(("well", "under", "none", "en"), 10.0), "parameters": 1000, **values}
-
-
 def test_summaries_and_files(tmp_path):
-    results = {"MURAL": [row(well=40.0), row(well=44.0)], "EmbN": [row(well=None)]}
-    pairs = {"MURAL": (100, 200), "EmbN": (100, 0)}
+    row = {"commit": "abc", **dict.fromkeys(("under", "none", "en"), 10.0), "parameters": 1000}
+    results = {"MURAL": [{**row, "well": 40.0}, {**row, "well": 44.0}], "EmbN": [{**row, "well": None}]}
     assert summarize(results["MURAL"], "well") == (42.0, pytest.approx(8**0.5))  # deviations -2 and 2, over 2 - 1
     assert summarize(results["EmbN"], "well") is None and summarize(results["EmbN"], "en") == (10.0, 0.0)
-    text = markdown(results, pairs, ["be"])
-    assert "| MURAL | 42.0 ± 2.8 |" in text and "| EmbN | – |" in text and "| 1,000 |" in text
-    write_table(tmp_path, "table", results, pairs, ["be"])
-    assert json.loads((tmp_path / "table.json").read_text())["results"]["MURAL"][1]["well"] == 44.0
-    assert (tmp_path / "table.md").read_text() == text
+    write_table(tmp_path / "t.csv", results, {"MURAL": (100, 200), "EmbN": (100, 0)})
+    lines = (tmp_path / "t.csv").read_text().splitlines()
+    assert [line.split(",")[:4] for line in lines[1:]] == [
+        ["MURAL", "0", "abc", "40.00"], ["MURAL", "1", "abc", "44.00"], ["EmbN", "0", "abc", ""]
+    ]  # fmt: skip
+    text = rendered(tmp_path / "t.csv")
+    assert "| MURAL | 42.0 ± 2.8 |" in text and "| EmbN | – | 10.0 |" in text and "| 1,000 |" in text
 
 
 def test_measures_what_a_run_left(tmp_path):
@@ -140,11 +145,16 @@ def test_measures_what_a_run_left(tmp_path):
     languages = [language for language in table_rows.CORE if language != "en"]
     translation = {"default": dict.fromkeys(languages, 50.0), "text_text": dict.fromkeys(languages, 60.0)}
     table.translation_file(tmp_path).write_text(json.dumps(translation))
+    (tmp_path / "environment.json").write_text(json.dumps({"revision": "abc"}))
     mural, labse, english = (table.METHODS[i] for i in (1, 2, 6))
     found = table.measure(mural, [tmp_path])
     assert found["well"] == pytest.approx((8 * 20 + 47) / 9) and found["under"] == 20.0 and found["none"] == 4.0
     assert found["translation_well"] == 50.0 and found["processor_seconds_per_step"] == 0.3 and found["parameters"] == 7
     assert found["text_head_translation_none"] == 60.0
+    table.english_report(tmp_path).parent.mkdir(parents=True)
+    in_english = {"metrics": {**recalls, **{f"emoji/{language}/mean_recall": 8.0 for language in table.HELD_OUT}}}
+    table.english_report(tmp_path).write_text(json.dumps(in_english))
+    assert table.measure(dataclasses.replace(mural, asked_in_english=True), [tmp_path])["none"] == 8.0
     one_head = table_rows.mural("MURAL, one head", ("shared_head", True))
     assert table.measure(one_head, [tmp_path])["text_head_translation_none"] is None
     assert table.measure(labse, [tmp_path])["well"] is None
@@ -177,7 +187,7 @@ def test_the_stage_follows_rows_of_the_table_and_shares_their_runs(tmp_path):
 
 
 def test_rows_have_three_seeds_and_ablations_one():
-    rows = (*table_rows.METHODS, *table_rows.TRANSLATED, *table_rows.ABLATIONS)
+    rows = (*ALL, *table_rows.TRANSLATED)
     seeds = {method.name: table_rows.default_seeds(method) for method in rows}
     assert seeds["Globetrotter"] == seeds["ETCL, translated"] == seeds["MURAL, translated, with word by word"] == 3
     assert seeds["MURAL, translated, softmax"] == seeds["ALIGN, 1,000 steps, 3,000 translated"] == 1
@@ -215,3 +225,15 @@ def test_translation_recall(tmp_path):
     assert found["de"] == 100.0
     # The right French one ties with eight others behind one that is wrong: mean rank 6, a hit for R@10 alone.
     assert found["fr"] == pytest.approx(100 / 3)
+
+
+def test_a_translation_is_word_by_word_and_what_no_pair_has_stays(tmp_path):
+    pairs = [("red heart", "kokoro aka"), ("red car", "kuruma aka"), ("blue car", "kuruma ao"), ("heart", "kokoro")]
+    records.write_records(
+        tmp_path, records.TEXT_PAIRS, "train", [records.TextPair(a, "en", b, "ja", "") for a, b in pairs]
+    )
+    captions = ["red heart", "kokoro ao", "neko"]
+    image = records.ImageTextRecord("1", b"", captions, ["en", "ja", "ja"], [""] * 3)
+    records.write_records(tmp_path, records.IMAGE_TEXT, "test", [image])
+    write_in_english(str(tmp_path), tmp_path / "out.tsv")
+    assert (tmp_path / "out.tsv").read_text() == "ja\tkokoro ao\theart blue\nja\tneko\tneko\n"

@@ -18,6 +18,7 @@ from mural_tf.data import records
 from mural_tf.data.streams.pipeline import training_batches
 from mural_tf.data.streams.triples import parse_triples, swap_texts
 from mural_tf.errors import UserError
+from mural_tf.evaluation.retrieval import language_groups
 from mural_tf.ingest.translated_captions import build_translated
 from mural_tf.losses.pairs import Rows
 from mural_tf.models import build_model, mount
@@ -216,14 +217,15 @@ def test_translations_from_text_pairs_make_triples(tmp_path):
     images = [records.ImageTextRecord(f"i{i}", toy_data.picture(i), [f"thing w{i}"], ["en"], [""]) for i in range(8)]
     pairs = [records.TextPair(f"ding v{i}", "de", f"thing w{i}", "en") for i in range(6)]
     toy_data.write_toy_data(tmp_path / "plain", images, pairs)
-    with open(tmp_path / "plain" / "notes.txt", "w") as file:
-        file.write("not a record")
+    (tmp_path / "plain" / "notes.txt").write_text("not a record")
+    (tmp_path / "plain" / "dataset.json").write_text('{"name": "x", "language_groups": {"few": ["de"]}}')
     folder = build_translated(tmp_path / "plain", tmp_path / "plain", tmp_path / "translated")
     found = {r.image_id: r for r in records.read_records(folder, records.IMAGE_TEXT, "train")}
     assert list(found["i3"].captions) == ["thing w3", "ding v3"] and list(found["i3"].languages) == ["en", "de"]
     assert list(found["i3"].caption_groups) == ["i3:0", "i3:0"]
     assert list(found["i7"].captions) == ["thing w7"]  # has no translation
     assert len(list(records.read_records(folder, records.TEXT_PAIRS, "train"))) == 6
+    assert language_groups(folder) == {"few": ["de"]}  # evaluated as the data that it is made of
     assert parsed(found["i3"]) == [("thing w3", "ding v3", "en+de")]
     with pytest.raises(UserError, match="None of the 14 captions"):  # 8 and 6 translations: nothing is added twice
         build_translated(folder, tmp_path / "plain", tmp_path / "again")
