@@ -241,6 +241,9 @@ def measure(method: Method, workdirs: Sequence[pathlib.Path]) -> dict:
         asked = {language: value for language, value in known.items() if language in method.languages}
         for name in ("well", "under", "none"):
             row[f"{column}_{name}"] = mean([language for language in groups[name] if language != "en"], asked.get)
+    mixed_pool = translation.get("mixed_pool", {})
+    row.update({"english_share": mixed_pool.get("english_share"), "precision": mixed_pool.get("precision")})
+    row["styles"] = translation.get("styles")
     row["commit"] = json.loads((workdir / "environment.json").read_text(encoding="utf-8"))["revision"]
     row["parameters"] = summary["parameters"]
     row["processor_seconds_per_step"] = processor_seconds_per_step(workdir)

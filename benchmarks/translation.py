@@ -1,10 +1,12 @@
-"""Translation retrieval with a trained model: the captions of one image in two languages find each other.
+"""What a trained model does on the emoji benchmark beside image-text retrieval in one language.
 
     python -m benchmarks.translation WORKDIR data/emoji_core translation.json
 
-Per head of the text tower ("default": the one that embeds everywhere else; MURAL's "text_text") and language but
-English: the mean recall (R@1, 5, 10, both directions) between the test split's captions in it and their English ones,
-one caption an image, pool: the images captioned in both.
+Translation, per head of the text tower ("default": the one that embeds everywhere else; MURAL's "text_text") and
+language but English: the mean recall (R@1, 5, 10, both directions) between the test split's captions in it and their
+English ones, one caption an image, pool: the images captioned in both. "mixed_pool": what images find among the names
+in all languages ([MURAL] A.5). "styles": the mean recall between the test's drawings and the same emoji in the first
+training style ([MURAL] Table 5).
 """
 
 from __future__ import annotations
@@ -53,6 +55,38 @@ def translation_recall(embedder, data_dir: str, split: str) -> dict[str, float]:
     return results
 
 
+def mixed_pool(embedder, data_dir: str) -> dict[str, float]:
+    """Returns, in percent, how many of the first five names of an image are English, and how many its own."""
+    from mural_tf.evaluation.protocol import default_protocol
+    from mural_tf.evaluation.retrieval import MIXED, Request
+
+    protocol = default_protocol()
+    protocol.mixed_pool = True
+    metrics = Request(embedder, pathlib.Path(data_dir), "test", protocol).measure_records("emoji")[0].metrics
+    names = {"english_share": f"{PIVOT}/mixed_pool/share", "precision": "all/mixed_pool/precision"}
+    return {name: metrics[f"emoji/{key}@{MIXED}"] for name, key in names.items()}
+
+
+def recall_between_styles(embedder, data_dir: str) -> float:
+    """Returns the mean recall, in percent, between the test's drawings and those of the first training style."""
+    import numpy as np
+
+    from mural_tf.data import records
+    from mural_tf.data.datasets.emoji import TRAINING_STYLES
+    from mural_tf.metrics import ranking
+
+    drawings: dict[str, dict[str, bytes]] = {"train": {}, "test": {}}
+    for split, found in drawings.items():
+        for record in records.read_records(data_dir, records.IMAGE_TEXT, split):
+            style, key = record.image_id.split("/")
+            if split == "test" or style == TRAINING_STYLES[0].name:
+                found[key] = record.image
+    shared = sorted(drawings["train"].keys() & drawings["test"].keys())
+    sides = [embedder.encode_image([found[key] for key in shared], progress=False) for found in drawings.values()]
+    own = np.arange(len(shared))
+    return float(ranking.summarize(ranking.ranks(*sides, own), ranking.ranks(*sides[::-1], own))["mean_recall"])
+
+
 def write_in_english(data_dir: str, path: pathlib.Path) -> None:
     """Writes the test split's captions, each with an English translation: language, caption, translation.
 
@@ -84,6 +118,7 @@ def write_in_english(data_dir: str, path: pathlib.Path) -> None:
 
 
 def main() -> None:
+    from mural_tf.config import load_config
     from mural_tf.loading import load
 
     workdir, data_dir, output = sys.argv[1:]
@@ -92,6 +127,9 @@ def main() -> None:
     if "text_text" in embedder.text_heads:
         heads["text_text"] = embedder.with_text_head("text_text")
     results = {name: translation_recall(head, data_dir, "test") for name, head in heads.items()}
+    if load_config(pathlib.Path(workdir) / "config.json").image_tower.name != "none":
+        results["mixed_pool"] = mixed_pool(embedder, data_dir)
+        results["styles"] = recall_between_styles(embedder, data_dir)
     pathlib.Path(output).parent.mkdir(parents=True, exist_ok=True)
     write_whole(output, json.dumps(results, indent=1) + "\n")
 

@@ -32,6 +32,7 @@ def default_protocol() -> ConfigDict:
     protocol.images = ""  # folder of the images, if it is not one of the benchmark's usual ones
     protocol.max_missing = 0.05  # share of images, or of rows of a file, that may be missing; above it no number
     protocol.translations = ""  # translate-test: TSV of language, text, English translation; see docs/evaluation.md
+    protocol.mixed_pool = False  # also images against the captions of all languages at once [MURAL A.5]
     protocol.multi30k = ConfigDict(
         dict(captions="five")  # en, de of test_2016: five independent captions [MURAL §2.2, ETCL, MULE]; or "one"
     )

@@ -56,6 +56,7 @@ class Evaluation:
 # The metric of captions that no training text said, in data that hold some out: text to image, the mean of R@1, R@5 and
 # R@10, among all images of the language.
 HELD_OUT = "held_out_names/text_to_image/mean_recall"
+MIXED = 5  # captions of an image by which a pool of all languages is judged
 UNDETERMINED = "und"  # BCP 47's code for captions whose records name no language
 
 
@@ -173,6 +174,7 @@ class Request:
 
         views = views or {name: [np.arange(len(place))]}
         results = {view: Evaluation(view, self.split, "", {}, {}) for view in views}
+        of_all: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         for language in tqdm(chosen, desc="Evaluating", unit="language", disable=not progress):
             owners = place[pool.owners[language]]
             texts = [text for text, owner in zip(pool.texts[language], owners) if owner >= 0]
@@ -180,6 +182,8 @@ class Request:
             if not texts:  # its only images cannot be read
                 continue
             text_embeddings = encode_captions(embedder, texts, language, self.batch_size)
+            if self.protocol.mixed_pool:
+                of_all[language] = text_embeddings, owners
             for view, parts in views.items():
                 places = [place[part] for part in parts]
                 _measure_view(results[view], language, images, text_embeddings, owners, texts, places)
@@ -188,6 +192,8 @@ class Request:
                     recall = _recall_of(images[np.unique(owners)], text_embeddings, owners, marked)
                     results[view].metrics[f"{view}/{language}/{HELD_OUT}"] = recall
         for view, result in results.items():
+            if of_all:
+                _measure_mixed_pool(result, images, of_all)
             add_groups(result, groups or {})
             if all(f"{view}/{language}/{HELD_OUT}" in result.metrics for language in result.sizes):
                 add_groups(result, groups or {}, HELD_OUT)
@@ -328,6 +334,25 @@ def _measure_part(images: np.ndarray, texts: np.ndarray, owners: np.ndarray) -> 
     """Ranks both ways: the images [I, D] with a caption among `owners` [C] against texts [C, D]."""
     pool, owners = np.unique(owners, return_inverse=True)  # the images of this language, renumbered
     return ranking.summarize(*ranking.ranks_both_ways(images[pool], texts, (owners, np.arange(len(texts)))))
+
+
+def _measure_mixed_pool(result: Evaluation, images: np.ndarray, of_all: Mapping) -> None:
+    """Adds what images [I, D] find among the captions of all languages, {language: ([C, D], owners [C])} ([MURAL] A.5).
+
+    Per language the percentage of the first five captions that are in it; over all, of these that are the image's own.
+    A view's parts are one pool here.
+    """
+    texts, owners = (np.concatenate(parts) for parts in zip(*of_all.values()))
+    counts = [len(owners_of) for _, owners_of in of_all.values()]
+    language_of, asked, count = np.repeat(np.arange(len(of_all)), counts), np.unique(owners), min(MIXED, len(texts))
+    found = [np.argsort(-(image @ texts.T), kind="stable")[:count] for image in images[asked]]
+    shares = 100 * np.bincount(language_of[np.ravel(found)], minlength=len(of_all)) / np.size(found)
+    right = float(100 * np.mean(owners[found] == asked[:, None]))
+    for language, share in zip(of_all, shares):
+        result.metrics[f"{result.name}/{language}/mixed_pool/share@{MIXED}"] = float(share)
+    result.metrics[f"{result.name}/all/mixed_pool/precision@{MIXED}"] = right
+    most = ", ".join(f"{share:.1f}% in {language}" for share, language in sorted(zip(shares, of_all), reverse=True)[:5])
+    result.notes.append(f"Of the first {MIXED} captions of all languages {right:.1f}% are the image's own; {most}.")
 
 
 def _recall_of(images: np.ndarray, texts: np.ndarray, owners: np.ndarray, asked: np.ndarray) -> float:

@@ -10,7 +10,7 @@ from mural_tf.data import records
 from mural_tf.errors import UserError
 from mural_tf.evaluation import report
 from mural_tf.evaluation.protocol import default_protocol
-from mural_tf.evaluation.retrieval import HELD_OUT, measure_retrieval
+from mural_tf.evaluation.retrieval import HELD_OUT, Request, measure_retrieval
 
 E0, E1, E2, E3 = "1 0 0 0", "0 1 0 0", "0 0 1 0", "0 0 0 1"
 
@@ -123,6 +123,20 @@ def test_held_out_names_are_measured_apart_among_all_images(data_dir):
     alone = metrics_with("image1")  # no German caption: no mean over languages
     assert alone[f"retrieval/en/{HELD_OUT}"] == 100 and f"retrieval/all/{HELD_OUT}" not in alone
     assert not any(HELD_OUT in key for key in metrics_with("image4"))  # which does not decode
+
+
+def test_one_pool_of_all_languages(tmp_path):
+    pairs = [[("en", E0), ("en", E0), ("en", "2 0 0 0"), ("de", E0)], [("en", "3 0 0 0"), ("de", "0 2 0 0")]]
+    write(tmp_path, [("0", E0, pairs[0]), ("1", "1 2 0 0", pairs[1])])
+    protocol = default_protocol()
+    protocol.mixed_pool = True
+    request = Request(FakeEmbedder(), tmp_path, "test", protocol)
+    (found,) = request.measure_records("toy")
+    # Image 0 finds all of en and its de: 4 of 5 its own. Image 1 finds de's 4 first, then 3, 2 and, of three equal
+    # ones, de's, which comes first, and one of en. So 4 + 3 of 10 are in en, and 4 + 2 of 10 are right.
+    assert found.metrics["toy/en/mixed_pool/share@5"] == 70 and found.metrics["toy/de/mixed_pool/share@5"] == 30
+    assert found.metrics["toy/all/mixed_pool/precision@5"] == 60 and any("70.0% in en" in note for note in found.notes)
+    assert not any("mixed_pool" in key for key in measure_retrieval(FakeEmbedder(), tmp_path, "test").metrics)
 
 
 def test_random_captions_equal_a_naive_loop(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 from benchmarks import table, table_rows
 from benchmarks.results import table as rendered
 from benchmarks.table_files import summarize, write_table
-from benchmarks.translation import translation_recall, write_in_english
+from benchmarks.translation import recall_between_styles, translation_recall, write_in_english
 from mural_tf.data import records
 from mural_tf.data.datasets.emoji import UNDER_RESOURCED
 from mural_tf.errors import UserError
@@ -214,6 +214,9 @@ class Parrot:
 
         return np.eye(10, dtype=np.float32)[[int(text[-1]) for text in texts]]
 
+    def encode_image(self, images, **_):
+        return self.encode_text([image.decode() for image in images])
+
 
 def test_translation_recall(tmp_path):
     images = [
@@ -237,3 +240,14 @@ def test_a_translation_is_word_by_word_and_what_no_pair_has_stays(tmp_path):
     records.write_records(tmp_path, records.IMAGE_TEXT, "test", [image])
     write_in_english(str(tmp_path), tmp_path / "out.tsv")
     assert (tmp_path / "out.tsv").read_text() == "ja\tkokoro ao\theart blue\nja\tneko\tneko\n"
+
+
+def test_drawings_find_those_of_another_style(tmp_path):
+    def write(split, **images):
+        made = [records.ImageTextRecord(f"{i.replace('_', '/')}", v, ["x"], ["en"], [""]) for i, v in images.items()]
+        records.write_records(tmp_path, records.IMAGE_TEXT, split, made)
+
+    write("train", noto_a=b"0", noto_b=b"1", noto_c=b"2", noto_d=b"3", twemoji_a=b"9")
+    write("test", emojione_a=b"0", emojione_b=b"1", emojione_c=b"3", emojione_e=b"5")
+    # a and b find each other; c has d's drawing, which is not among those of both styles: tied behind two others.
+    assert recall_between_styles(Parrot(), str(tmp_path)) == pytest.approx((2 / 3 * 2 + 4) / 6 * 100)
