@@ -70,7 +70,7 @@ def stage_folder(stage: Stage, scale: float) -> str:
     values = {name: value if isinstance(value, tuple) else (value,) for name, value in stage.overrides}
     settings = [f"{name.split('.')[-1]}={'-'.join(map(str, value))}" for name, value in values.items()]
     config = stage.config.replace(":", "_")
-    data = [name for name in ("words", "translated") if getattr(stage, name)]
+    data = ["words"] if stage.words else [stage.data] if stage.data else []
     return ",".join([f"{config}-{step_count(stage, scale)}", *settings, *data])
 
 
@@ -118,17 +118,12 @@ def ask_in_english(run: Run, data: str) -> None:
     folder = english_report(run.workdir).parent
     if not english_report(run.workdir).exists():
         options = [f"--model={run.workdir}", f"--data_dir={data}", "--benchmark=emoji", f"--output={folder.parent}"]
-        options.append(f"--protocol.translations={in_english(run)}")
+        options.append(f"--protocol.translations={folder_of(run, 'in_english.tsv')}")
         call([sys.executable, "run_evaluate.py", *options], log_of(run))
 
 
 def english_report(workdir: pathlib.Path) -> pathlib.Path:
     return workdir / "in_english" / "evaluation" / "emoji-test.json"
-
-
-def in_english(run: Run) -> pathlib.Path:
-    """Where the translations of the test's texts lie, for all runs of a table."""
-    return run.workdir.parents[1] / "in_english.tsv"
 
 
 def translation_file(workdir: pathlib.Path) -> pathlib.Path:
@@ -151,14 +146,14 @@ def command(run: Run, scale: float, data: str, held_out_names: bool = False) -> 
         "train.checkpoint_every": max(1, min(250, steps)),
         "train.export": False,
         **({"data.emoji_held_out_names": True} if held_out_names else {}),
-        **({"data.source": "records", "data.directory": str(translated_folder(run))} if run.stage.translated else {}),
-        **({"data.image_text_languages": ()} if run.stage.translated else {}),
+        **({"data.source": "records", "data.directory": str(folder_of(run, run.stage.data))} if run.stage.data else {}),
+        **({"data.image_text_languages": ()} if run.stage.data == "translated" else {}),
         **dict(run.stage.overrides),
     }
     if table_rows.load(run.stage).optimizer.warmup_steps:
         fields["optimizer.warmup_steps"] = max(1, steps // 10)
     file, _, arguments = run.stage.config.partition(":")
-    arguments = f"words={words_folder(run)}" if run.stage.words else arguments
+    arguments = f"words={folder_of(run, 'words')}" if run.stage.words else arguments
     config = f"configs/{file}.py" + (f":{arguments}" if arguments else "")
     script = ["run_pretrain.py"] if run.source is None else ["run_finetune.py", f"--from={run.source}"]
     flags_of_config = [f"--config.{name}={value}" for name, value in fields.items()]
@@ -166,14 +161,9 @@ def command(run: Run, scale: float, data: str, held_out_names: bool = False) -> 
             *flags_of_config]  # fmt: skip
 
 
-def words_folder(run: Run) -> pathlib.Path:
-    """Where the under-resourced languages' texts of word-by-word translation lie, for all runs of a table."""
-    return run.workdir.parents[1] / "words"
-
-
-def translated_folder(run: Run) -> pathlib.Path:
-    """Where the data lies whose captions are translated into all languages, for all runs of a table."""
-    return run.workdir.parents[1] / "translated"
+def folder_of(run: Run, name: str) -> pathlib.Path:
+    """Where the data lies that is made of the benchmark's, for all runs of a table."""
+    return run.workdir.parents[1] / name
 
 
 def call(arguments: list[str], log: pathlib.Path) -> None:
@@ -224,7 +214,7 @@ def measure(method: Method, workdirs: Sequence[pathlib.Path]) -> dict:
     metrics = summary["metrics"]
     if method.asked_in_english:
         metrics = json.loads(english_report(workdir).read_text(encoding="utf-8"))["metrics"]
-    benchmark = "retrieval" if method.stages[-1].translated else "emoji"
+    benchmark = "retrieval" if method.stages[-1].data and not method.asked_in_english else "emoji"
 
     def recall(language, metric="mean_recall"):
         asked = method.images and language in method.languages
@@ -288,6 +278,7 @@ def main(_) -> None:
     from benchmarks.results import table as rendered_table
     from benchmarks.table_files import write_table
     from benchmarks.translation import write_in_english
+    from mural_tf.data.datasets.emoji import build_emoji
     from mural_tf.ingest.translated_captions import build_translated
     from mural_tf.ingest.word_by_word import build_word_by_word
     from mural_tf.training.prepare import prepare_data
@@ -311,11 +302,15 @@ def main(_) -> None:
     config = table_rows.load(METHODS[0].stages[0])
     config.data.directory, config.data.emoji_held_out_names = data, HELD_OUT_BUILD.value
     prepare_data(config)  # before two runs do it at once
-    for words in {words_folder(run) for run in runs.values() if run.stage.words}:
+    for words in {folder_of(run, "words") for run in runs.values() if run.stage.words}:
         build_word_by_word(data, words, UNDER_RESOURCED)
-    for translated in {translated_folder(run) for run in runs.values() if run.stage.translated}:
-        build_translated(data, data, translated)
-    for path in {in_english(runs[workdir]) for workdir in asked_in_english}:
+    made = {(run.stage.data, folder_of(run, run.stage.data)) for run in runs.values() if run.stage.data}
+    for kind, made_folder in sorted(made):
+        if kind == "translated":
+            build_translated(data, data, made_folder)
+        else:
+            build_emoji(made_folder, config.data.download_directory, one_language=True)
+    for path in {folder_of(runs[workdir], "in_english.tsv") for workdir in asked_in_english}:
         write_in_english(data, path)
     os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(max(1, (os.cpu_count() or 1) // JOBS.value)))
 

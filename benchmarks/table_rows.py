@@ -23,7 +23,8 @@ class Stage:
     captions: image-caption pairs per step, text_pairs: text pairs per step; what the configuration's batches amount to.
     overrides: fields set on the command line.
     words: whether the configuration takes the texts that `word_by_word` makes of the data, see `table.py`.
-    translated: whether captions are those of the data and their translations into all languages, see `table.py`.
+    data: "" is the benchmark; "translated" adds its captions' translations into all languages, "one_language" has
+      captions of each emoji in one language alone; see `table.py`.
     """
 
     config: str
@@ -32,7 +33,7 @@ class Stage:
     text_pairs: int = TEXT_TEXT
     overrides: tuple[tuple[str, object], ...] = ()
     words: bool = False
-    translated: bool = False
+    data: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,9 +72,9 @@ def mule(name: str, lp: bool = True, **overrides) -> Method:
     )  # fmt: skip
 
 
-def globetrotter(name: str, *overrides: tuple[str, object]) -> Method:
+def globetrotter(name: str, *overrides: tuple[str, object], **stage) -> Method:
     """Globetrotter, which sees captions and no text pairs."""
-    return Method(name, (Stage("emoji:globetrotter", text_pairs=0, overrides=overrides),))
+    return Method(name, (Stage("emoji:globetrotter", text_pairs=0, overrides=overrides, **stage),))
 
 
 def in_batches(name: str, config: str, size: int) -> Method:
@@ -182,10 +183,10 @@ TRANSLATED = (
 )
 
 # [MURAL] §3.3: captions, or the texts that a model is asked with, translated by what the text pairs hold.
-TRANSLATE_TRAIN = Stage("emoji_align", text_pairs=0, translated=True)
+TRANSLATE_TRAIN = Stage("emoji_align", text_pairs=0, data="translated")
 TRANSLATED_CAPTIONS = (
     Method("Translate-train", (TRANSLATE_TRAIN,)),
-    Method("Translate-train + MURAL", (Stage("emoji_mural", translated=True),)),
+    Method("Translate-train + MURAL", (Stage("emoji_mural", data="translated"),)),
     Method("Translate-test", (Stage("emoji_align", text_pairs=0, overrides=(ENGLISH,)),), asked_in_english=True),
 )
 
@@ -198,12 +199,34 @@ CHOICES = (
     mural("MURAL, text-text temperature 0.05", ("method.text_text_temperature", 0.05)),
     *(mural(f"MURAL, language temperature {value}", ("data.language_temperature", value)) for value in (2.0, 5.0)),
 )  # fmt: skip
+
+# [Globetrotter] §4: a picture has captions in one language.
+ONE_LANGUAGE = dict(data="one_language")
+ONE_LANGUAGE_EACH = (
+    Method("ALIGN", (Stage("emoji_align", text_pairs=0, **ONE_LANGUAGE),)),
+    globetrotter("Globetrotter", **ONE_LANGUAGE),
+    globetrotter("Globetrotter, without L_t", ("loss.text_text_weight", 0.0), **ONE_LANGUAGE),
+    globetrotter("Globetrotter, the paper's α", ("method.alpha", "paper"), **ONE_LANGUAGE),
+)
+
+# [ETCL] Table 11: its stage in six languages, after so many steps of an English MURAL.
+ENGLISH_MURAL = {
+    steps: Stage("emoji_mural", steps=steps / STEPS, overrides=(ENGLISH,)) for steps in (200, 400, 800, 1_400)
+}
+ETCL_SIX = dataclasses.replace(ETCL_STAGE, overrides=(SIX,))
+ETCL_STEPS = tuple(
+    Method(f"MURAL in English, {steps:,} steps" + ", then ETCL" * len(later), (first, *later))
+    for steps, first in ENGLISH_MURAL.items()
+    for later in ((), (ETCL_SIX,))
+)
 ROWS = {
     "methods": METHODS,
     "ablations": ABLATIONS,
     "stage": TRANSLATED,
     "translated_captions": TRANSLATED_CAPTIONS,
     "choices": CHOICES,
+    "one_language": ONE_LANGUAGE_EACH,
+    "etcl_steps": ETCL_STEPS,
 }
 
 

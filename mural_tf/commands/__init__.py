@@ -673,6 +673,7 @@ def word_by_word(**flag):
     seed=(0, "Chooses the 3% of captions per under-resourced language."),
     keyword_captions=(False, "Also use CLDR's keywords as training captions."),
     held_out_names=(False, "Leave a fifth of the test's names out of training, see docs/data.md."),
+    one_language=(False, "Training captions of each emoji in one language alone, as in Globetrotter's data."),
     cache=("", "Folder for the fetched packages, 250 MB; empty: emoji_packages beside --output.", here),
 )
 def emoji(output, cache, **flag):

@@ -164,6 +164,18 @@ def test_held_out_names_are_in_no_training_text_but_the_well_resourced(built, bu
     assert [bytes_of(plain)[name] for name in names] == [bytes_of(held)[name] for name in names]
 
 
+def test_one_language_of_those_that_a_picture_has(built, build):
+    plain, single = built, build("single", one_language=True)
+    known = {r.image_id: set(zip(r.languages, r.captions)) for r in read(plain, records.IMAGE_TEXT, "train")}
+    chosen = {r.image_id: set(zip(r.languages, r.captions)) for r in read(single, records.IMAGE_TEXT, "train")}
+    assert chosen.keys() == known.keys() and all(chosen[image] < known[image] for image in known)
+    assert all(len({language for language, _ in captions}) == 1 for captions in chosen.values())
+    of_emoji = {(image.split("/")[1], *captions) for image, captions in chosen.items()}
+    assert len(of_emoji) == len({key for key, *_ in of_emoji})  # the same in every style
+    others = [path for path in bytes_of(plain) if "image_text/train" not in path and not path.endswith(".json")]
+    assert others and [bytes_of(plain)[name] for name in others] == [bytes_of(single)[name] for name in others]
+
+
 def test_all_languages_are_those_that_name_half(build):
     folder = build("emoji", languages="all")
     description = json.loads((folder / "dataset.json").read_text(encoding="utf-8"))

@@ -17,7 +17,9 @@ What is unseen in dev and test is the *drawing style*: the same emoji, drawn oth
 training by design, so the benchmark measures how pictures generalise over styles and captions over languages, and
 not how captions generalise over concepts. A build with *held-out names* asks that too: for a fifth of the test's emoji
 no language but the well-resourced ones has a translation pair or a training caption, and evaluation measures apart how
-well their names find the pictures. All else is as without.
+well their names find the pictures. All else is as without. In a build with *one language* a training picture has
+captions in one language alone, chosen by a hash, as in Globetrotter's data (Surís et al., 2022): only what pictures
+have in common tells that two languages speak of the same.
 
 Left out: the category "Component", skin-tone variants, and emoji that lack an English name or one of the three training
 drawings. A data set is a local folder (`data/records.py` has its format), and the same settings give the same bytes:
@@ -120,6 +122,7 @@ def build_emoji(
     keyword_captions: bool = False,
     progress: bool = True,
     held_out_names: bool = False,
+    one_language: bool = False,
     *,
     packages: Sequence[Package] = PACKAGES,
     fetch: Callable[[Package, pathlib.Path], pathlib.Path] | None = None,
@@ -136,6 +139,7 @@ def build_emoji(
         "<emoji>:keywords", wherever there is one of the name.
       progress: show bars.
       held_out_names: leave names out of training, see above; which ones does not depend on the seed.
+      one_language: training captions of each emoji in one language alone.
       packages, fetch: as in `fetch_packages`, for tests and mirrors.
 
     The folder appears when it is complete: it is built beside `output`, `dataset.json` last, and renamed. What an
@@ -148,8 +152,8 @@ def build_emoji(
     if languages not in ("core", "all"):
         raise UserError(f"languages must be 'core' or 'all', not {languages!r}.")
     settings = {"languages": languages, "seed": int(seed), "keyword_captions": bool(keyword_captions)}
-    if held_out_names:  # not False: a build that was made before there was a choice is the same
-        settings["held_out_names"] = True
+    choices = {"held_out_names": held_out_names, "one_language": one_language}
+    settings.update({name: True for name, chosen in choices.items() if chosen})  # others are as before this choice
     identity = {"name": "emoji", "format_version": FORMAT_VERSION, "settings": settings}
     identity["packages"] = {p.name: {"version": p.version, "license": p.license} for p in packages}
     if is_built(output, identity):
@@ -176,6 +180,7 @@ def _write(folder: pathlib.Path, tarballs: dict[str, pathlib.Path], settings: di
     held_out = choose_held_out(test) if settings.get("held_out_names") else set()
     captions, keywords = captioned_in_training(names, seed), settings["keyword_captions"]
     trained, captions = without_held_out(names, held_out), without_held_out(captions, held_out)
+    captions = one_language_each(captions, seed) if settings.get("one_language") else captions
     image_text = {
         "train": image_text_records(drawings, TRAINING_STYLES, captions, seed, keywords),
         "dev": image_text_records(drawings, [TEST_STYLE], restricted(names, dev), seed),
@@ -236,6 +241,16 @@ def captioned_in_training(names: Names, seed: int) -> Names:
             keys = keys[: max(1, round(CAPTION_SHARE * len(keys)))]
         chosen[language] = {key: of_language[key] for key in keys}
     return chosen
+
+
+def one_language_each(captions: Names, seed: int) -> Names:
+    """Returns of each emoji the caption in one of the languages that have it."""
+    languages = collections.defaultdict(list)
+    for language in sorted(captions):
+        for key in captions[language]:
+            languages[key].append(language)
+    chosen = {key: min(known, key=lambda x: _hash("language", seed, x, key)) for key, known in languages.items()}
+    return {x: {key: name for key, name in names.items() if chosen[key] == x} for x, names in captions.items()}
 
 
 def restricted(names: Names, emoji: set[str]) -> Names:
