@@ -199,13 +199,18 @@ def load_config(path: str | os.PathLike) -> ConfigDict:
     path = as_path(path)
     if not path.exists():
         raise UserError(f"{path} does not exist: {path.parent} is not a workdir or an export.")
+    return parse_config(read_json(path), path)
+
+
+def parse_config(values: dict, where: object) -> ConfigDict:
+    """Returns the tree of what `save_config` writes; raises as `load_config`, and names `where` it stands."""
     config = base_config()
-    config.evaluation.groups = ConfigDict()  # the file's, in place of the defaults
-    _update(config, read_json(path), "", path)
+    config.evaluation.groups = ConfigDict()  # the given ones, in place of the defaults
+    _update(config, values, "", where)
     return config
 
 
-def _update(config: ConfigDict, values: dict, prefix: str, path: pathlib.Path) -> None:
+def _update(config: ConfigDict, values: dict, prefix: str, path: object) -> None:
     for key, value in values.items():
         name = f"{prefix}{key}"
         if prefix == "evaluation.groups.":

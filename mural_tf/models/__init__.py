@@ -117,6 +117,7 @@ def build_model(config: ConfigDict, vocabulary_size: int):
         model = method(
             build_image_encoder(config.image_tower), build_text_encoder(config.text_tower, vocabulary_size), parts
         )
+        model.configuration, model.vocabulary_size = config, vocabulary_size
         model.build_variables()
     except tf.errors.ResourceExhaustedError:
         raise UserError(

@@ -40,6 +40,7 @@ class EmbN(DualEncoder):
     """
 
     title = "EmbN, an embedding network with triplets for one language (Wang et al., 2019), as MULE's baseline"
+    also_reads = ("caption_language_id",)
     fields = dict(
         **ImageGroups.fields,
         distance="euclidean",  # of unit vectors, as the released code; or "cosine", 1 - cos, as the paper

@@ -70,6 +70,10 @@ class Mule(EmbN):
             self.original_vectors = self.add_weight(name="original_vectors", shape=shape, trainable=False)
 
     @property
+    def also_reads(self):
+        return tuple(f"{text}_language_id" for text in TEXTS if text in self.parts)
+
+    @property
     def tasks(self):
         captions = self._at_levels("caption")
         pairs = (*self._at_levels("text_a"), *self._at_levels("text_b"))

@@ -28,7 +28,7 @@ import tensorflow as tf
 from mural_tf.backend import keras
 from mural_tf.encoders.layers import forward_pass
 from mural_tf.errors import UserError
-from mural_tf.optimizers import ConditionalGradient, log_suffix, losses_by_optimizer
+from mural_tf.optimizers import conditional, log_suffix, losses_by_optimizer
 
 GROUPS = ("image_tower", "text_tower", "heads")  # whose gradient norms are logged
 
@@ -108,8 +108,9 @@ class TrainingStep:
         if self._clip_norm:
             values, _ = tf.clip_by_global_norm(values, self._clip_norm, use_norm=logs[_norm_names(name)[0]])
         values = tf.cond(apply, lambda: values, lambda: [tf.zeros_like(value) for value in values])
-        conditional = [(ConditionalGradient(value, apply), v) for value, (_, v) in zip(values, pairs)]
-        self._optimizers[name].apply_gradients(conditional, experimental_aggregate_gradients=False)
+        optimizer = self._optimizers[name]
+        values = zip(conditional(optimizer, values, apply), (variable for _, variable in pairs))
+        optimizer.apply_gradients(values, experimental_aggregate_gradients=False)
 
     def _count_reached(self, by_optimizer: dict[str, list]) -> int:
         reached = [any(gradient is not None for gradient in gradients) for gradients in zip(*by_optimizer.values())]

@@ -131,7 +131,7 @@ class TranslationDistillation(LearnedTemperature):
 
     # The teacher.
 
-    def compile(self, optimizers, **kwargs):
+    def compile(self, *args, **kwargs):
         """As `DualEncoder.compile`; the teacher is made of the weights that the model has at this moment."""
         self.teacher = build_text_encoder(self.text_tower, self.vocabulary_size)
         self.teacher_head = self.build_head("image_text")
@@ -140,7 +140,7 @@ class TranslationDistillation(LearnedTemperature):
             for variable, value in zip(part.variables, source.variables):
                 variable.assign(value)
             part.trainable = False
-        super().compile(optimizers, **kwargs)
+        super().compile(*args, **kwargs)
 
     def training_parts(self):
         return {"teacher": self.teacher, "teacher_head": self.teacher_head}

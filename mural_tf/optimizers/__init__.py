@@ -56,6 +56,21 @@ class ConditionalGradient(NamedTuple):
     apply: tf.Tensor
 
 
+def conditional(optimizer: keras.optimizers.Optimizer, gradients: list[tf.Tensor], apply: tf.Tensor) -> list:
+    """Returns the gradients as the optimiser takes them: those of this file learn whether they are to be applied."""
+    if isinstance(optimizer, _VariableRates):
+        return [ConditionalGradient(gradient, apply) for gradient in gradients]
+    return gradients
+
+
+def create_variables(optimizer: keras.optimizers.Optimizer, variables: list[tf.Variable]) -> None:
+    """Makes an optimiser's slots and counter, of Keras' old or new kind."""
+    if isinstance(optimizer, keras.optimizers.legacy.Optimizer):
+        optimizer._create_all_weights(variables)
+    else:
+        optimizer.build(variables)
+
+
 class _VariableRates:
     """Multiplies the learning rate of each variable by `rates[base_name(variable)]` (1 where it is not named).
 

@@ -54,7 +54,7 @@ def compile_model(model: DualEncoder, config: ConfigDict) -> None:
     if tuple(lengths) != tuple(sorted(set(lengths))) or any(length < 1 for length in lengths):
         raise UserError(f"train.compiled_lengths={tuple(lengths)}: expected increasing numbers of tokens from 1 on.")
     model.compile(
-        build_optimizers(optimizer, train.steps, model.variable_groups(), model.loss_weights()),
+        optimizers=build_optimizers(optimizer, train.steps, model.variable_groups(), model.loss_weights()),
         clip_norm=optimizer.clip_norm,
         micro_batches=train.micro_batches,
         max_skipped_steps=train.max_skipped_steps,
