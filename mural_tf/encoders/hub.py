@@ -2,7 +2,7 @@
 
 Text, with LaBSE's interface (`google/LaBSE/2` and every BERT encoder like it): called with a dict of int32 [B, T]
 `input_word_ids`, `input_mask` and `input_type_ids`, a module returns a dict with "default" (or, in older encoders,
-"pooled_output"), float [B, D]. Its vocabulary must be the one the texts are tokenised with (`vocabulary.file`).
+"pooled_output"), float [B, D]. Texts are tokenised here, with its vocabulary: see `settle_vocabulary`.
 
 Images: called with float32 [B, S, S, 3] RGB in [0, 1], a module returns float [B, D]; S is fixed by the module or free.
 It keeps its own BatchNorm statistics, over whatever batch it is given, and moves their averages in every training step,
@@ -26,6 +26,7 @@ from mural_tf.encoders.towers import finish_tower
 from mural_tf.errors import UserError
 from mural_tf.paths import CLIENTS
 from mural_tf.remote_folders import local_copy
+from mural_tf.text.vocabulary_file import read_lines
 from mural_tf.text.word_pieces import TOKENS
 
 hub = tensorflow_hub()
@@ -74,6 +75,33 @@ def build_hub_image(config: ConfigDict) -> keras.Model:
     return finish_tower(images, embeddings, config)
 
 
+def settle_vocabulary(config: ConfigDict) -> None:
+    """Gives a configuration with a hub text tower the module's vocabulary and casing, before it is stored.
+
+    `vocabulary.file` may name a file, which stays, or the module that prepares the tower's texts; where it is empty,
+    the tower's own assets hold the vocabulary. It is cased if a piece has a capital letter.
+    Raises `UserError` where there is not exactly one vocabulary.
+    """
+    if config.text_tower.name != "hub" or config.vocabulary.file.endswith(".txt"):
+        return
+    handle = config.vocabulary.file or config.text_tower.handle
+    try:
+        folder = pathlib.Path(hub.resolve(str(local_copy(handle)) if is_in_store(handle) else handle))
+    except Exception as error:  # network and archive errors have no common base
+        reason = str(error).strip().splitlines()[0]
+        raise UserError(f"The TF-Hub module {handle!r} could not be fetched ({reason}).") from error
+    found = sorted(folder.glob("assets*/*.txt"))
+    if len(found) != 1:
+        raise UserError(
+            f"{handle!r} has {len(found) or 'no'} vocabularies (.txt) among its assets, and one is needed: name the "
+            "module that prepares its texts, or the file, with --config.vocabulary.file."
+        )
+    pieces = read_lines(found[0])
+    cased = any(piece != piece.lower() for piece in pieces if not piece.startswith("["))
+    config.vocabulary.update(dict(file=str(found[0]), size=len(pieces), builder="tensorflow_text"))
+    config.vocabulary.update(dict(lower_case=not cased, strip_accents=not cased))
+
+
 class HubEncoder(hub.KerasLayer):
     """`hub.KerasLayer` without the module's own dropout for chunks that are encoded twice, where it would differ."""
 
@@ -109,6 +137,11 @@ def _load_encoder(config: ConfigDict, tower: str, interface: str) -> HubEncoder:
     return HubEncoder(load_module(config.handle, tower, interface), trainable=not config.frozen, name="hub_encoder")
 
 
+def is_in_store(handle: str) -> bool:
+    """Tells whether a handle is a folder in a store."""
+    return handle.startswith(tuple(f"{scheme}://" for scheme in CLIENTS))
+
+
 def load_module(handle: str, tower: str, interface: str):
     """Loads the module of `config[tower].handle`; `interface` says in an error what was expected.
 
@@ -119,14 +152,17 @@ def load_module(handle: str, tower: str, interface: str):
             f"{tower}.name='hub' needs {tower}.handle: a TF-Hub handle such as https://tfhub.dev/google/LaBSE/2, or a "
             "local folder with a SavedModel."
         )
-    if handle.startswith(tuple(f"{scheme}://" for scheme in CLIENTS)):
+    if is_in_store(handle):
         return load_module(str(local_copy(handle)), tower, interface)
     if "://" not in handle and not pathlib.Path(handle).is_dir():
         raise UserError(f"{tower}.handle={handle!r} is neither a local folder nor a URL.")
     if "://" not in handle:
         check_graph(handle)
+    options = None
+    if isinstance(tf.distribute.get_strategy(), tf.distribute.TPUStrategy):
+        options = tf.saved_model.LoadOptions(experimental_io_device="/job:localhost")  # a TPU cannot see local files
     try:
-        loaded = hub.load(handle)
+        loaded = hub.load(handle, options=options)
     except Exception as error:  # network, archive, protobuf and TensorFlow errors have no common base
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise UserError(

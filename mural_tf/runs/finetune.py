@@ -107,10 +107,6 @@ def starting_point(
     else:
         _check_hub_handle(source, folder)
         config.text_tower.update(dict(name="hub", handle=source))
-        if not config.vocabulary.file:
-            raise UserError(
-                f"{source} is taken as a TF-Hub text encoder; name its word pieces with --config.vocabulary.file=…."
-            )
         config = settings_by_data(config, base_config(), given)
         restore = None  # the tower brings its weights when it is built
     if config.train.interpolate and (restore is None or config.other_method or method_class(config.model).starts_from):

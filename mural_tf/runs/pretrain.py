@@ -72,6 +72,10 @@ def train_and_finish(
     check_places(config)
     steps = parse_profile(profile, config.train.steps)
     settle_handles(config)
+    if config.text_tower.name == "hub":
+        from mural_tf.encoders.hub import settle_vocabulary  # with TF-Hub, which others do without
+
+        settle_vocabulary(config)
     strategy = build_strategy(tpu)  # several workers must be set up before TensorFlow does anything else
     check_train(config, strategy.num_replicas_in_sync, "this machine")
     sources = training_sources(config.data) if config.data.sources else (config.data,)

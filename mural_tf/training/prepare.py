@@ -29,7 +29,7 @@ def check_places(config: ConfigDict) -> None:
     """Raises `UserError` for a file or folder of a configuration that no file system here could know."""
     named = {name: functools.reduce(getattr, name.split("."), config) for name in (*PLACES, *HANDLES)}
     for name, value in named.items():
-        if not (name in HANDLES and value.startswith(("https://", "http://"))):
+        if not (name in (*HANDLES, "vocabulary.file") and value.startswith(("https://", "http://"))):
             check_readable(value)
     for source in training_sources(config.data) if config.data.sources else ():
         check_readable(source.directory)

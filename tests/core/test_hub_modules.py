@@ -17,8 +17,10 @@ from toy_export import TEXTS, difference, pixels, toy_model
 
 from mural_tf.backend import keras, tensorflow_hub
 from mural_tf.config import base_config
+from mural_tf.configs import mural_labse
 from mural_tf.encoders import build_image_encoder, build_text_encoder
 from mural_tf.encoders import hub as hub_towers
+from mural_tf.encoders.hub import settle_vocabulary
 from mural_tf.encoders.saved_models import DIGESTS, seal_graph
 from mural_tf.errors import UserError
 from mural_tf.export.hub_modules import image_encoder_module, image_settings, text_settings
@@ -345,14 +347,39 @@ def test_a_module_with_labses_interface_is_the_text_tower_of_a_whole_run(tmp_pat
     tower.max_length = 32
     encoder = build_text_encoder(tower, len(load_vocabulary(vocabulary)))
     tf.saved_model.save(labse(encoder), str(tmp_path / "labse"))
+    (tmp_path / "labse/assets/vocab.txt").write_bytes(vocabulary.read_bytes())
     flags = ["--config=configs/shapes_smoke.py", data, "--config.train.steps=90", "--config.text_tower.name=hub",
-             f"--config.text_tower.handle={tmp_path / 'labse'}", f"--config.vocabulary.file={vocabulary}"]  # fmt: skip
+             f"--config.text_tower.handle={tmp_path / 'labse'}"]  # fmt: skip
     run_script("run_pretrain.py", *flags, f"--workdir={tmp_path / 'second'}")
     metrics = json.loads((tmp_path / "second/summary.json").read_text())["metrics"]
     assert next(value for key, value in metrics.items() if key.endswith("all/mean_recall")) > 7.0  # chance is 3.6
     loaded = tf.saved_model.load(str(tmp_path / "second/export/text_encoder/1"))
     vectors = loaded.signatures["serving_default"](text=tf.constant(["a red circle", ""]))["embedding"]
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=1e-5)
+
+
+def test_the_configuration_of_labse_takes_vocabulary_and_casing_from_the_module(tmp_path):
+    def settled(*pieces, tower="tower", **preparing):
+        for folder, files in ((tower, pieces), *preparing.items()):
+            (tmp_path / folder / "assets").mkdir(parents=True)
+            for number, text in enumerate(files):
+                (tmp_path / folder / f"assets/{number}.txt").write_text(text, encoding="utf-8")
+        arguments = [f"handle={tmp_path / tower}", *(f"preprocessor={tmp_path / name}" for name in preparing)]
+        config = mural_labse.get_config(",".join(arguments))
+        settle_vocabulary(config)
+        return config
+
+    config = settled("[PAD]\n[UNK]\nred\n##É\n")
+    assert config.text_tower.name == "hub" and config.text_tower.handle == str(tmp_path / "tower")
+    assert config.vocabulary.file == str(tmp_path / "tower/assets/0.txt") and config.vocabulary.size == 4
+    assert not config.vocabulary.lower_case and not config.vocabulary.strip_accents
+    config = settled(tower="bare", preparing=["[PAD]\n[UNK]\nred\n"])
+    assert config.vocabulary.file == str(tmp_path / "preparing/assets/0.txt") and config.vocabulary.lower_case
+    with pytest.raises(UserError, match="has no vocabularies .* name the module that prepares"):
+        settled(tower="none")
+    with pytest.raises(UserError, match="has 2 vocabularies"):
+        settled("a", "b", tower="two")
+    assert mural_labse.get_config("text=frozen").text_tower.frozen
 
 
 def labse(encoder):

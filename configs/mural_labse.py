@@ -1,0 +1,22 @@
+"""MURAL-base on LaBSE, or another text encoder of TF-Hub with its interface, in place of a new text tower.
+
+    --config=configs/mural_labse.py:handle=https://tfhub.dev/google/LaBSE/2,preprocessor=PREPROCESSOR
+
+A handle is a TF-Hub address or a local folder. Vocabulary and casing are the module's: out of its own assets or, where
+it has none, of the module that prepares its texts, for LaBSE
+https://tfhub.dev/google/universal-sentence-encoder-cmlm/multilingual-preprocess/2. Texts have 64 tokens, as MURAL's.
+`text=frozen` trains the heads and the image tower alone.
+"""
+
+from mural_tf.config import base_config
+from mural_tf.configs import parse
+
+
+def get_config(arguments: str = ""):
+    _, given = parse(arguments, {"labse": {"handle": str, "preprocessor": str, "text": ("trained", "frozen")}})
+    config = base_config()
+    config.text_tower.name = "hub"
+    config.text_tower.handle = given.get("handle", "")
+    config.text_tower.frozen = given.get("text") == "frozen"
+    config.vocabulary.file = given.get("preprocessor", "")
+    return config
