@@ -73,6 +73,7 @@ class Globetrotter(LearnedTemperature):
         alpha_margin=0.4,  # m of α
         alpha_divided=True,  # L_t divided by the sum of α, or else by the number of captions
     )
+    also_reads = ("image_id",)  # its parts are views, which are never alike
     embeddings = {
         "view_0": Embedding("view_0"),
         "view_1": Embedding("view_1"),
