@@ -31,7 +31,7 @@ from mural_tf.encoders.layers import BatchNormalization
 from mural_tf.encoders.packing import encode_by_length, stack_ids
 from mural_tf.errors import UserError
 from mural_tf.losses.pairs import Pairs, Rows, in_batch_recall
-from mural_tf.models.step import StepGuard, TrainingStep, WeightAverage, global_losses
+from mural_tf.models.step import Meters, StepGuard, TrainingStep, WeightAverage, global_losses
 from mural_tf.optimizers import JOINT, build_optimizers, create_variables
 from mural_tf.text.word_pieces import TOKENS
 
@@ -113,10 +113,10 @@ class DualEncoder(keras.Model):
         self._batch_spec = None
         self.vocabulary_size = config.get("vocabulary_size", 0)
         self.compiled_lengths: tuple[int, ...] = ()
-        self.average: WeightAverage | None = None
+        self.step: TrainingStep | None = None  # of a compiled model
         self.progress = None  # in the data: what `note`s every batch that is trained, see training/checkpoints.py
         self.optimizers: dict[str, keras.optimizers.Optimizer] = {}
-        self.meters: dict[str, keras.metrics.Metric] = {}
+        self.meters = Meters(())
 
     # What follows from the two tables.
 
@@ -385,23 +385,21 @@ class DualEncoder(keras.Model):
         super().compile(optimizer=next(iter(optimizers.values())), **kwargs)
         self.optimizers = dict(optimizers)
         given = lambda value, default: default if value is None else value  # noqa: E731
-        self.guard = StepGuard(given(max_skipped_steps, config.train.max_skipped_steps))
         decay = given(average_decay, config.train.average_decay)
-        self.average = WeightAverage(self.trainable_variables, decay) if decay else None
         self.step = TrainingStep(
             self,
             dict(optimizers),
-            self.guard,
+            StepGuard(given(max_skipped_steps, config.train.max_skipped_steps)),
             given(clip_norm, config.optimizer.clip_norm),
             given(micro_batches, config.train.micro_batches),
             given(seed, config.seed),
-            self.average,
+            WeightAverage(self.trainable_variables, decay) if decay else None,
         )
         names = [*(f"loss_{task}" for task in self.loss_weights()), "loss", *self.state_logs()]
         names += [f"recall@1_{task}" for task in self.compared_pairs()]
         names += [*self.log_names, *self.step.log_names]
-        self.meters = {name: keras.metrics.Mean(name) for name in [*names, "data_wait_seconds"]}
-        self.guard.build(names)
+        self.meters = Meters((*names, "data_wait_seconds"))
+        self.step.guard.build(names)
         for optimizer in self.optimizers.values():
             create_variables(optimizer, self.trainable_variables)  # so that a checkpoint can be restored before a step
 
@@ -438,7 +436,7 @@ class DualEncoder(keras.Model):
                 spec,
             )
         history = super().fit(x, **kwargs)
-        self.guard.raise_if_stuck()
+        self.step.guard.raise_if_stuck()
         return history
 
     def evaluate(self, x, **kwargs):
@@ -531,7 +529,7 @@ class DualEncoder(keras.Model):
     @property
     def metrics(self) -> list[keras.metrics.Metric]:
         """Means since the last log line; `fit` resets them."""
-        return list(self.meters.values())
+        return self.meters.metrics
 
     @tf.autograph.experimental.do_not_convert  # nothing in a step needs it, and converting takes seconds
     def train_step(self, batch: dict) -> dict[str, tf.Tensor]:
@@ -553,9 +551,7 @@ class DualEncoder(keras.Model):
         logs = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, logs)
         logs.update(self.state_logs())
         rows = tf.cast(tf.shape(next(iter(embeddings.values())))[0], tf.float32)
-        for name, value in logs.items():
-            self.meters[name].update_state(value, sample_weight=rows)
-        return {name: self.meters[name].result() for name in logs}
+        return self.meters.update(logs, rows)
 
     def _with_ids(self, batch) -> dict:
         """Returns a batch, which Keras may have put into a tuple, with ids of content where the losses' are missing."""
@@ -569,12 +565,9 @@ class DualEncoder(keras.Model):
 
     def _log(self, logs: dict, batch: dict, applied: tf.Tensor) -> dict[str, tf.Tensor]:
         weight = tf.cast(applied, tf.float32)  # steps that were left out would make every mean NaN
-        for name, value in logs.items():
-            self.meters[name].update_state(tf.where(applied, value, 0.0), sample_weight=weight)
-        results = {name: self.meters[name].result() for name in logs}
+        results = self.meters.update({name: tf.where(applied, value, 0.0) for name, value in logs.items()}, weight)
         if "data_wait_seconds" in batch:
-            self.meters["data_wait_seconds"].update_state(tf.reduce_sum(batch["data_wait_seconds"]))
-            results["data_wait_seconds"] = self.meters["data_wait_seconds"].result()
+            results.update(self.meters.update({"data_wait_seconds": tf.reduce_sum(batch["data_wait_seconds"])}))
         return results
 
 

@@ -61,8 +61,8 @@ class TrainingStep:
         seed: int = 0,
         average: WeightAverage | None = None,
     ):
-        self._method, self._optimizers, self._guard = method, optimizers, guard
-        self._clip_norm, self._chunks, self._seed, self._average = clip_norm, micro_batches, seed, average
+        self._method, self._optimizers, self.guard, self.average = method, optimizers, guard, average
+        self._clip_norm, self._chunks, self._seed = clip_norm, micro_batches, seed
         self.trained_parameters: int | None = None
 
     @property
@@ -82,13 +82,13 @@ class TrainingStep:
         self.trained_parameters = self._count_reached(summed)
         for name, values in summed.items():
             logs.update(self._norms(name, values))
-        apply = self._guard.check(step, logs)
+        apply = self.guard.check(step, logs)
         for name, values in summed.items():
             self._apply(name, values, logs, apply)
         for layer, moments in gradients.moments.items():
             layer.update_moving(*moments, apply=apply)
-        if self._average is not None:
-            self._average.update(apply)
+        if self.average is not None:
+            self.average.update(apply)
         return logs, apply
 
     def _norms(self, optimizer: str, gradients: list) -> dict[str, tf.Tensor]:
@@ -345,6 +345,23 @@ class WeightAverage(tf.Module):
         for value, weight in zip(self.values, self._weights):
             value.assign_add(tf.where(apply, rate * (weight - value), 0.0))
         self.steps.assign_add(tf.cast(apply, tf.int64))
+
+
+class Meters:
+    """Means of logs since Keras' last reset. Keras does not look into it: what is logged is no weight of a model."""
+
+    def __init__(self, names: Sequence[str]):
+        self._by_name = {name: keras.metrics.Mean(name) for name in names}
+
+    @property
+    def metrics(self) -> list[keras.metrics.Metric]:
+        return list(self._by_name.values())
+
+    def update(self, logs: Mapping[str, tf.Tensor], weight: tf.Tensor | float = 1.0) -> dict[str, tf.Tensor]:
+        """Counts scalars in with a weight and returns the means so far."""
+        for name, value in logs.items():
+            self._by_name[name].update_state(value, sample_weight=weight)
+        return {name: self._by_name[name].result() for name in logs}
 
 
 class StepGuard(tf.Module):

@@ -40,7 +40,7 @@ class MeasuredModel:
     """
 
     def __init__(self, model: DualEncoder, tokenizer, config: ConfigDict, workdir: pathlib.Path, alone: bool):
-        self._average = model.average
+        self._average = model.step.average
         self._alone = alone and self._average is None
         self._model = model if self._alone else None
         self._config, self._workdir = config, workdir

@@ -144,7 +144,7 @@ class TrainingLog(_Callback):
             seconds_per_step=seconds / done,
             processor_seconds_per_step=processor_seconds / done,  # of all threads, whatever else the machine does
             skipped_records=self.skipped.total,
-            skipped_steps=int(self.model.guard.total.numpy()),
+            skipped_steps=int(self.model.step.guard.total.numpy()),
         )
         if abs(wall_seconds - seconds) < 0.1:  # else the clock was set, by which the pipeline measures waiting
             values["data_wait_fraction"] = wait / seconds
@@ -152,7 +152,7 @@ class TrainingLog(_Callback):
         self._show(done, values)
         if self._measured_from is None:
             self._measured_from = self.step, time.monotonic()
-        self.model.guard.raise_if_stuck()
+        self.model.step.guard.raise_if_stuck()
 
     def _epochs(self) -> dict[str, int]:
         """Epochs that are over, of each part of the data: one begun as the first is epoch 0."""

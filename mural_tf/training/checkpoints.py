@@ -192,9 +192,9 @@ def training_checkpoints(
     `data_progress` is saved with it, and restored by `DataProgress.restore`.
     """
     optimizers = {f"optimizer_{name}": optimizer for name, optimizer in model.optimizers.items()}
-    state = dict(model=_weights(model), guard=model.guard, **optimizers, **model.training_parts())
-    if model.average is not None:
-        state["average"] = model.average
+    state = dict(model=_weights(model), guard=model.step.guard, **optimizers, **model.training_parts())
+    if model.step.average is not None:
+        state["average"] = model.step.average
     saved = state if data_progress is None else {**state, "data_progress": data_progress}
     folder, restored = workdir / FOLDERS["latest"], tf.train.Checkpoint(**state)
     return Checkpoints(tf.train.Checkpoint(**saved), folder, keep, writes, restored)

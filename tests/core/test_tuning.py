@@ -310,7 +310,7 @@ def test_the_average_is_what_a_run_leaves(data, export, tmp_path, eager):
     config = load_config(tmp_path / "w/config.json")
     model = build_model(config, 173)
     compile_model(model, config)
-    assert model.average is not None
+    assert model.step.average is not None
     result, latest = (mural_tf.load(tmp_path / "w", checkpoint) for checkpoint in ("result", "latest"))
     texts = ["thing w1", "ding v3"]
     reader = tf.train.load_checkpoint(str(tmp_path / "w/checkpoints/ckpt-2"))

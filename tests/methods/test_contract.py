@@ -164,7 +164,7 @@ def test_a_checkpoint_holds_all_that_a_step_follows_from(made, method, tmp_path)
     checkpoints.wait()
     model.reset_metrics()
     first = [value.numpy() for value in state(model)]
-    assert len(first) > 3 * len(model.trainable_variables) and int(model.guard.total) == 0
+    assert len(first) > 3 * len(model.trainable_variables) and int(model.step.guard.total) == 0
     assert model.step.trained_parameters <= sum(map(tf.size, model.trainable_variables))
     for value in state(model):  # a teacher, which no step would move, among them
         value.assign(tf.cast(tf.fill(value.shape, 3), value.dtype))

@@ -227,4 +227,4 @@ def test_mixed_precision_trains(tmp_path, method):
     config.train.micro_batches = 2
     model = build(config)
     history = model.fit(batches(model, config), steps_per_epoch=8, verbose=0).history
-    assert np.isfinite(history["loss"][0]) and int(model.guard.total) == 0
+    assert np.isfinite(history["loss"][0]) and int(model.step.guard.total) == 0

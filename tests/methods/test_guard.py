@@ -54,25 +54,25 @@ def test_a_step_that_is_not_finite_changes_nothing_and_is_counted(trained):
     step(bad)
     assert len(before) > 50
     assert all(np.array_equal(b, a) for b, a in zip(before, state(model)))
-    assert int(model.steps_taken) == steps + 1 and int(model.guard.total) == 1  # the data goes on, so does the schedule
+    assert int(model.steps_taken) == steps + 1 and int(model.step.guard.total) == 1  # data and schedule go on
     assert not np.array_equal(position, model.progress.of_pipeline(0)["image_text"])
     logs = step(next(batches))
     assert all(np.isfinite(value) for value in logs.values())  # the means leave the step out
     assert not all(np.array_equal(b, a) for b, a in zip(before, state(model)))
-    model.guard.raise_if_stuck()
+    model.step.guard.raise_if_stuck()
 
 
 def test_too_many_in_a_row_end_the_run_with_their_numbers(trained):
     model, batches, step = trained
     for _ in range(2):
         step(poisoned(next(batches)))
-    model.guard.raise_if_stuck()
+    model.step.guard.raise_if_stuck()
     step(next(batches))
     for _ in range(3):
         step(poisoned(next(batches)))
     step(next(batches))  # asked for only now, as at the end of a log interval
     with pytest.raises(UserError) as caught:
-        model.guard.raise_if_stuck()
+        model.step.guard.raise_if_stuck()
     message = str(caught.value)
     assert message.startswith("3 steps in a row") and f"step {int(model.steps_taken) - 2}" in message
     for name in ("loss_image_text nan", "loss_text_text", "temperature 0.", "gradient_norm/image_tower nan"):
