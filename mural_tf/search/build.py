@@ -31,7 +31,7 @@ from mural_tf.search import approximate, collect, confidence, embed
 from mural_tf.search import index as index_files
 from mural_tf.search.approximate import forget
 from mural_tf.search.collect import Found, Piece, Seen, Unreadable
-from mural_tf.search.embed import DTYPES, ShardWriter, encode
+from mural_tf.search.embed import DTYPES, Settings, encode, keep_model, make_shard
 from mural_tf.search.index import BUILDING, JOINED, Fingerprint, Index, changing, read_array, take
 from mural_tf.search.items import IMAGES, TOGETHER, Item, content_of, from_json, write_items
 
@@ -93,7 +93,7 @@ class Building:
         self.folder, self.kind, self.width = output / BUILDING, asked["kind"], model.probes.shape[1]
         self._seen, self._lock = Seen(self.kind), contextlib.ExitStack()
         self.gone = 0  # rows that stay although the sources hold them no more
-        plan, probes = self.folder / PLAN, self.folder / index_files.PROBES
+        plan = self.folder / PLAN
         foreign = output.exists() and (not output.is_dir() or any(path != self.folder for path in output.iterdir()))
         if foreign and not plan.exists() and complete is None:
             raise UserError(f"{output} is neither empty nor an index; choose a new folder.")
@@ -107,11 +107,9 @@ class Building:
         (self.folder / "parts").mkdir(exist_ok=True)
         if plan.exists():
             check_asked(output, read_json(plan), asked)
-            before = Fingerprint(read_array(probes), "of the interrupted run")
-            before.check(model, f"The unfinished index {output}")
         else:
-            save_array(probes, model.probes)
             write_whole(plan, json.dumps(asked, indent=2) + "\n")
+        keep_model(self.folder, model, f"The unfinished index {output}")
 
     def close(self) -> None:
         """Lets other processes go on with the shards."""
@@ -127,16 +125,15 @@ class Building:
         if missing or self.complete is not None:
             for entry in collect.read(self.kind, (one for group in groups for one in group if one.unit[:4] in done)):
                 bar.update(int(self._seen.add(entry)))
+        settings = Settings(self.kind, dtype=self.asked["dtype"], batch_size=batch_size)
+        choose = functools.partial(self._changed, bar=bar)
         for number, group in enumerate(missing, start=len(self._numbers())):
-            shard = ShardWriter(self.kind, self.asked["dtype"], self.width)
-            found = shard.distinct(collect.read(self.kind, group), self._seen)
-            shard.encode(embedder, self._changed(found, shard, bar), batch_size)
-            shard.write(self.folder, number, group)
+            make_shard(embedder, self.folder, number, group, settings, self.width, self._seen, choose)
 
-    def _changed(self, found: Iterable[Found], shard: ShardWriter, bar: tqdm) -> Iterator[Found]:
-        """Of what was found yields what is to be encoded, because it is new or another image, with its `content`.
+    def _changed(self, found: Iterable[Found], bar: tqdm) -> Iterator[Found]:
+        """Of what was found yields what is new, or another image, with its `content`; the encoder makes its vector.
 
-        What has the image it had, but other captions, fields or another place, goes to the shard with its vector.
+        What has the image it had, but other captions, fields or another place, comes with the vector it had.
         """
         for entry in found:
             bar.update()
@@ -153,7 +150,7 @@ class Building:
             if before is None or before.content != item.content or (self.kind == IMAGES and not item.content):
                 yield item, content
             elif before != item:
-                shard.add([item], self.complete.embeddings[row][None])
+                yield item, np.array(self.complete.embeddings[row])
 
     @functools.cached_property
     def _known(self) -> Seen:
