@@ -23,7 +23,7 @@ import google_crc32c
 import numpy as np
 
 from mural_tf.data.pictures import read_file
-from mural_tf.data.shards import manifest_path, places_path, read_manifest
+from mural_tf.data.shards import Manifest, manifest_path, places_path, read_manifest
 from mural_tf.errors import UserError
 from mural_tf.files import as_path, exclusive_lock, json_field, publish, read_json, save_array, whole, write_whole
 from mural_tf.progress import tqdm
@@ -31,7 +31,7 @@ from mural_tf.search import approximate, collect, confidence, embed
 from mural_tf.search import index as index_files
 from mural_tf.search.approximate import forget
 from mural_tf.search.collect import Found, Piece, Seen, Unreadable
-from mural_tf.search.embed import DTYPES, Settings, encode, keep_model, make_shard
+from mural_tf.search.embed import DTYPES, Settings, encode, keep_model, make_shard, part_path, shard_name
 from mural_tf.search.index import BUILDING, JOINED, Fingerprint, Index, changing, read_array, take
 from mural_tf.search.items import IMAGES, TOGETHER, Item, content_of, from_json, write_items
 
@@ -119,15 +119,17 @@ class Building:
         """Makes shards of the pieces that have none, without what earlier shards, or a complete index, hold."""
         if self.is_joined:
             return
-        done = {tuple(source) for number in self._numbers() for source in self._sources(number)}
-        missing = [[piece for piece in group if piece.unit[:4] not in done] for group in groups]
+        finished = self._finished()
+        done = {tuple(source) for manifest in finished for source in manifest.sources}
+        missing = [[(name, unit) for name, unit in group if unit[:4] not in done] for group in groups]
         missing = [group for group in missing if group]
         if missing or self.complete is not None:
-            for entry in collect.read(self.kind, (one for group in groups for one in group if one.unit[:4] in done)):
+            read_before = (piece for group in groups for piece in group if piece[1][:4] in done)
+            for entry in collect.read(self.kind, read_before):
                 bar.update(int(self._seen.add(entry)))
         settings = Settings(self.kind, dtype=self.asked["dtype"], batch_size=batch_size)
         choose = functools.partial(self._changed, bar=bar)
-        for number, group in enumerate(missing, start=len(self._numbers())):
+        for number, group in enumerate(missing, start=len(finished)):
             make_shard(embedder, self.folder, number, group, settings, self.width, self._seen, choose)
 
     def _changed(self, found: Iterable[Found], bar: tqdm) -> Iterator[Found]:
@@ -170,7 +172,7 @@ class Building:
         """
         joined = self.folder / JOINED
         if not self.is_joined:
-            shards = [*map(self._shard, self._numbers()), *further]
+            shards = [*map(self._shard, range(len(self._finished()))), *further]
             stays, enters = self._choose(shards)
             if self.complete is not None and stays.sum() == self.complete.count and not any(map(np.any, enters)):
                 shutil.rmtree(self.folder)
@@ -260,22 +262,19 @@ class Building:
         }
         return json.dumps(description, indent=2, ensure_ascii=False) + "\n"
 
-    def _numbers(self) -> list[int]:
-        """Returns those of the finished shards."""
-        return sorted(int(path.stem) for path in (self.folder / "parts").glob("[0-9]" * 6 + ".json"))
+    def _finished(self) -> list[Manifest]:
+        """Returns the manifests of the finished shards; raises `UserError` if one is damaged."""
+        found: list[Manifest] = []
+        while (path := manifest_path(self.folder, len(found))).exists():
+            try:
+                found.append(read_manifest(self.folder, len(found)))
+            except (ValueError, TypeError, KeyError) as error:
+                raise UserError(f"{path} is damaged ({error}): delete {self.folder} and index again.") from None
+        return found
 
     def _shard(self, number: int) -> Shard:
-        name = self.folder / "parts" / f"{number:06d}"
-        skipped = places_path(self.folder, number)
-        return Shard(name.with_suffix(".vectors.npy"), name.with_suffix(".items.jsonl"), skipped)
-
-    def _sources(self, number: int) -> list[list]:
-        """Returns what a finished shard was made of."""
-        try:
-            return read_manifest(self.folder, number).sources
-        except (ValueError, TypeError, KeyError) as error:
-            path = manifest_path(self.folder, number)
-            raise UserError(f"{path} is damaged ({error}): delete {self.folder} and index again.") from None
+        files = (part_path(self.folder, number, kind) for kind in ("vectors", "items"))
+        return Shard(*files, places_path(self.folder, number))
 
 
 def check_asked(output: pathlib.Path, before: dict, asked: dict) -> None:
@@ -424,12 +423,12 @@ def open_embeddings(folder: str | os.PathLike) -> tuple[dict, Fingerprint, list[
         raise UserError(f"{path} is of another format than {embed.FORMAT}, which this version reads; embed again.")
     shards, count = [], described["shards"]
     for number in range(count):
-        manifest = folder / embed.shard_name("manifest", number, count)
+        manifest = folder / shard_name("manifest", number, count)
         for part in json_field(read_json(manifest), "parts", list[dict], manifest):
             file = folder / json_field(part, "name", str, manifest)
             if not file.is_file() or f"{google_crc32c.value(file.read_bytes()):08x}" != part.get("crc32c"):
                 raise UserError(f"{file} is missing, damaged or another one than its manifest describes: embed again.")
-        shards.append(Shard(*(folder / embed.shard_name(kind, number, count) for kind in ("vectors", "items"))))
+        shards.append(Shard(*(folder / shard_name(kind, number, count) for kind in ("vectors", "items"))))
     shards[0] = shards[0]._replace(skipped=folder / index_files.SKIPPED)
     probes, made_by = np.array(read_array(folder / index_files.PROBES)), described["made_by"]
     return described, Fingerprint(probes, str(made_by.get("path", "")), made_by.get("step")), shards

@@ -148,7 +148,7 @@ def embed(
 def _identity(model: pathlib.Path, sources: Sequence[str], groups: Sequence, settings: Settings) -> dict:
     """Returns what decides the bytes of embeddings, as JSON values."""
     read = hashlib.blake2b(json.dumps(groups).encode(), digest_size=8)
-    for path in collect.side_files(piece.unit.path for pieces in groups for piece in pieces):
+    for path in collect.side_files(unit.path for pieces in groups for _, unit in pieces):
         read.update(path.read_bytes())
     return {
         "name": "embeddings",
@@ -289,6 +289,14 @@ def make_shard(
     write_shard(folder, number, pieces, rows, np.concatenate(vectors), tally)
 
 
+ENDINGS = {"vectors": "npy", "items": "jsonl", "manifest": "json"}  # of a shard's files
+
+
+def part_path(folder: pathlib.Path, number: int, kind: str) -> pathlib.Path:
+    """Where a shard's "vectors" or "items" lie while others are made."""
+    return folder / "parts" / f"{number:06d}.{kind}.{ENDINGS[kind]}"
+
+
 def write_shard(
     folder: pathlib.Path, number: int, pieces: Sequence[Piece], items: Sequence[Item], vectors: np.ndarray, tally: Tally
 ) -> None:
@@ -296,23 +304,13 @@ def write_shard(
     array = io.BytesIO()
     np.save(array, vectors)
     languages = collections.Counter(item.language for item in items if item.language)
+    of_items = {"records": len(items), "texts": len(items), "languages": dict(sorted(languages.items()))}
     parts = []
-    for name, content in {"items.jsonl": b"".join(map(to_json, items)), "vectors.npy": array.getvalue()}.items():
-        path = folder / "parts" / f"{number:06d}.{name}"
+    for kind, content in {"items": b"".join(map(to_json, items)), "vectors": array.getvalue()}.items():
+        path, checksum = part_path(folder, number, kind), f"{google_crc32c.value(content):08x}"
         with whole(path) as partial:
             partial.write_bytes(content)
-        parts.append(
-            Part(
-                kind=name.partition(".")[0],
-                split="",
-                name=path.name,
-                bytes=len(content),
-                crc32c=f"{google_crc32c.value(content):08x}",
-                records=len(items),
-                texts=len(items),
-                languages=dict(sorted(languages.items())),
-            )
-        )
+        parts.append(Part(kind, split="", name=path.name, bytes=len(content), crc32c=checksum, **of_items))
     shards.write_manifest(folder, number, Manifest(tally, parts, [[*unit[:4]] for _, unit in pieces]))
 
 
@@ -395,9 +393,8 @@ def _finish(folder: pathlib.Path, output: pathlib.Path, identity: dict, count: i
 
 
 def shard_name(kind: str, number: int, count: int) -> str:
-    """Returns the name of one of the files "vectors", "items" and "manifest"."""
-    ending = {"vectors": "npy", "items": "jsonl", "manifest": "json"}[kind]
-    return f"{kind}-{number:05d}-of-{count:05d}.{ending}"
+    """Returns the name of one of the files of `ENDINGS`."""
+    return f"{kind}-{number:05d}-of-{count:05d}.{ENDINGS[kind]}"
 
 
 def describe(output: pathlib.Path) -> str:
