@@ -1,8 +1,9 @@
 """Makes an index: encodes what the sources hold, in memory or shard by shard into a folder, or takes embeddings.
 
-While an index is made, `<output>/building/` holds a plan (what was asked for), the model's probes, and shards as
-`embed` writes them. The same command continues after them, so that an interrupted run loses at most one shard. At the
-end they are joined, without rows of keys that came earlier, and without holding more than a few thousand rows.
+While an index is made, `<output>/building/` holds a plan (what was asked for), the model's probes, and shards, which
+`embed.make_shard` writes here as for the command `embed`. The same command continues after them, so that an interrupted
+run loses at most one shard. At the end they are joined, without rows of keys that came earlier, and without holding
+more than a few thousand rows. An index of a folder that `embed` made is these last steps alone.
 """
 
 from __future__ import annotations
@@ -115,7 +116,7 @@ class Building:
         """Lets other processes go on with the shards."""
         self._lock.close()
 
-    def encode(self, embedder, groups: Sequence[Sequence[Piece]], batch_size: int, bar: tqdm) -> None:
+    def encode(self, embedder, groups: Sequence[Sequence[Piece]], batch_size: int, progress: bool) -> None:
         """Makes shards of the pieces that have none, without what earlier shards, or a complete index, hold."""
         if self.is_joined:
             return
@@ -123,14 +124,15 @@ class Building:
         done = {tuple(source) for manifest in finished for source in manifest.sources}
         missing = [[(name, unit) for name, unit in group if unit[:4] not in done] for group in groups]
         missing = [group for group in missing if group]
-        if missing or self.complete is not None:
-            read_before = (piece for group in groups for piece in group if piece[1][:4] in done)
-            for entry in collect.read(self.kind, read_before):
-                bar.update(int(self._seen.add(entry)))
         settings = Settings(self.kind, dtype=self.asked["dtype"], batch_size=batch_size)
-        choose = functools.partial(self._changed, bar=bar)
-        for number, group in enumerate(missing, start=len(finished)):
-            make_shard(embedder, self.folder, number, group, settings, self.width, self._seen, choose)
+        with tqdm(desc=f"Indexing {self.kind}", unit=f" {self.kind}", disable=not progress) as bar:
+            if missing or self.complete is not None:
+                read_before = (piece for group in groups for piece in group if piece[1][:4] in done)
+                for entry in collect.read(self.kind, read_before):
+                    bar.update(int(self._seen.add(entry)))
+            choose = functools.partial(self._changed, bar=bar)
+            for number, group in enumerate(missing, start=len(finished)):
+                make_shard(embedder, self.folder, number, group, settings, self.width, self._seen, choose)
 
     def _changed(self, found: Iterable[Found], bar: tqdm) -> Iterator[Found]:
         """Of what was found yields what is new, or another image, with its `content`; the encoder makes its vector.
@@ -359,12 +361,10 @@ def build_index(
     files = collect.list_files(kind, names, split)  # mistakes show before anything is written
     asked = {"kind": kind, "sources": [collect.absolute(name) for name in names], "split": split, "dtype": dtype}
 
-    def fill(building: Building) -> None:
-        with tqdm(desc=f"Indexing {kind}", unit=f" {kind}", disable=not progress) as bar:
-            building.encode(embedder, collect.cut_files(kind, files, part), batch_size, bar)
-        building.put_together()
+    def make_shards(building: Building) -> None:
+        building.encode(embedder, collect.cut_files(kind, files, part), batch_size, progress)
 
-    return _make(output, asked, take(embedder), update, prune, fill)
+    return _make(output, asked, take(embedder), update, prune, make_shards)
 
 
 def index_embeddings(
@@ -382,7 +382,7 @@ def index_embeddings(
     """
     described, model, shards = open_embeddings(folder)
     asked = {name: described[name] for name in ("kind", "split", "dtype")} | {"sources": [collect.absolute(folder)]}
-    return _make(output, asked, model, update, prune, lambda building: building.put_together(shards))
+    return _make(output, asked, model, update, prune, shards=shards)
 
 
 def _make(
@@ -391,9 +391,10 @@ def _make(
     model: Fingerprint,
     update: bool,
     prune: bool,
-    fill: Callable[[Building], None],
+    make_shards: Callable[[Building], None] = lambda building: None,
+    shards: Sequence[Shard] = (),
 ) -> Index:
-    """Opens the index in a folder, or lets `fill` make or update it."""
+    """Opens the index in a folder, or makes or updates it of the shards that `make_shards` makes, and of others."""
     output, complete = as_path(output), None
     if not isinstance(output, pathlib.Path):
         raise UserError(f"{output}: an index is made on this machine: remote_folders.local_folder gives a folder.")
@@ -404,7 +405,8 @@ def _make(
         if not update:
             return complete
     with contextlib.closing(Building(output, asked, model, complete, prune)) as building:
-        fill(building)
+        make_shards(building)
+        building.put_together(shards)
     made = index_files.load_index(output)
     made.gone = building.gone
     return made
