@@ -1,8 +1,9 @@
 """Makes an index: encodes what the sources hold, in memory or shard by shard into a folder, or takes embeddings.
 
-While an index is made, `<output>/building/` holds a plan (what was asked for), the model's probes, and shards as
-`embed` writes them. The same command continues after them, so that an interrupted run loses at most one shard. At the
-end they are joined, without rows of keys that came earlier, and without holding more than a few thousand rows.
+While an index is made, `<output>/building/` holds a plan (what was asked for), the model's probes, and shards, which
+`embed.make_shard` writes here as for the command `embed`. The same command continues after them, so that an interrupted
+run loses at most one shard. At the end they are joined, without rows of keys that came earlier, and without holding
+more than a few thousand rows. An index of a folder that `embed` made is these last steps alone.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import google_crc32c
 import numpy as np
 
 from mural_tf.data.pictures import read_file
-from mural_tf.data.shards import manifest_path, places_path, read_manifest
+from mural_tf.data.shards import Manifest, manifest_path, places_path, read_manifest
 from mural_tf.errors import UserError
 from mural_tf.files import as_path, exclusive_lock, json_field, publish, read_json, save_array, whole, write_whole
 from mural_tf.progress import tqdm
@@ -31,7 +32,7 @@ from mural_tf.search import approximate, collect, confidence, embed
 from mural_tf.search import index as index_files
 from mural_tf.search.approximate import forget
 from mural_tf.search.collect import Found, Piece, Seen, Unreadable
-from mural_tf.search.embed import DTYPES, ShardWriter, encode
+from mural_tf.search.embed import DTYPES, Settings, encode, keep_model, make_shard, part_path, shard_name
 from mural_tf.search.index import BUILDING, JOINED, Fingerprint, Index, changing, read_array, take
 from mural_tf.search.items import IMAGES, TOGETHER, Item, content_of, from_json, write_items
 
@@ -93,7 +94,7 @@ class Building:
         self.folder, self.kind, self.width = output / BUILDING, asked["kind"], model.probes.shape[1]
         self._seen, self._lock = Seen(self.kind), contextlib.ExitStack()
         self.gone = 0  # rows that stay although the sources hold them no more
-        plan, probes = self.folder / PLAN, self.folder / index_files.PROBES
+        plan = self.folder / PLAN
         foreign = output.exists() and (not output.is_dir() or any(path != self.folder for path in output.iterdir()))
         if foreign and not plan.exists() and complete is None:
             raise UserError(f"{output} is neither empty nor an index; choose a new folder.")
@@ -107,36 +108,36 @@ class Building:
         (self.folder / "parts").mkdir(exist_ok=True)
         if plan.exists():
             check_asked(output, read_json(plan), asked)
-            before = Fingerprint(read_array(probes), "of the interrupted run")
-            before.check(model, f"The unfinished index {output}")
         else:
-            save_array(probes, model.probes)
             write_whole(plan, json.dumps(asked, indent=2) + "\n")
+        keep_model(self.folder, model, f"The unfinished index {output}")
 
     def close(self) -> None:
         """Lets other processes go on with the shards."""
         self._lock.close()
 
-    def encode(self, embedder, groups: Sequence[Sequence[Piece]], batch_size: int, bar: tqdm) -> None:
+    def encode(self, embedder, groups: Sequence[Sequence[Piece]], batch_size: int, progress: bool) -> None:
         """Makes shards of the pieces that have none, without what earlier shards, or a complete index, hold."""
         if self.is_joined:
             return
-        done = {tuple(source) for number in self._numbers() for source in self._sources(number)}
-        missing = [[piece for piece in group if piece.unit[:4] not in done] for group in groups]
+        finished = self._finished()
+        done = {tuple(source) for manifest in finished for source in manifest.sources}
+        missing = [[(name, unit) for name, unit in group if unit[:4] not in done] for group in groups]
         missing = [group for group in missing if group]
-        if missing or self.complete is not None:
-            for entry in collect.read(self.kind, (one for group in groups for one in group if one.unit[:4] in done)):
-                bar.update(int(self._seen.add(entry)))
-        for number, group in enumerate(missing, start=len(self._numbers())):
-            shard = ShardWriter(self.kind, self.asked["dtype"], self.width)
-            found = shard.distinct(collect.read(self.kind, group), self._seen)
-            shard.encode(embedder, self._changed(found, shard, bar), batch_size)
-            shard.write(self.folder, number, group)
+        settings = Settings(self.kind, dtype=self.asked["dtype"], batch_size=batch_size)
+        with tqdm(desc=f"Indexing {self.kind}", unit=f" {self.kind}", disable=not progress) as bar:
+            if missing or self.complete is not None:
+                read_before = (piece for group in groups for piece in group if piece[1][:4] in done)
+                for entry in collect.read(self.kind, read_before):
+                    bar.update(int(self._seen.add(entry)))
+            choose = functools.partial(self._changed, bar=bar)
+            for number, group in enumerate(missing, start=len(finished)):
+                make_shard(embedder, self.folder, number, group, settings, self.width, self._seen, choose)
 
-    def _changed(self, found: Iterable[Found], shard: ShardWriter, bar: tqdm) -> Iterator[Found]:
-        """Of what was found yields what is to be encoded, because it is new or another image, with its `content`.
+    def _changed(self, found: Iterable[Found], bar: tqdm) -> Iterator[Found]:
+        """Of what was found yields what is new, or another image, with its `content`; the encoder makes its vector.
 
-        What has the image it had, but other captions, fields or another place, goes to the shard with its vector.
+        What has the image it had, but other captions, fields or another place, comes with the vector it had.
         """
         for entry in found:
             bar.update()
@@ -153,7 +154,7 @@ class Building:
             if before is None or before.content != item.content or (self.kind == IMAGES and not item.content):
                 yield item, content
             elif before != item:
-                shard.add([item], self.complete.embeddings[row][None])
+                yield item, np.array(self.complete.embeddings[row])
 
     @functools.cached_property
     def _known(self) -> Seen:
@@ -173,7 +174,7 @@ class Building:
         """
         joined = self.folder / JOINED
         if not self.is_joined:
-            shards = [*map(self._shard, self._numbers()), *further]
+            shards = [*map(self._shard, range(len(self._finished()))), *further]
             stays, enters = self._choose(shards)
             if self.complete is not None and stays.sum() == self.complete.count and not any(map(np.any, enters)):
                 shutil.rmtree(self.folder)
@@ -263,22 +264,19 @@ class Building:
         }
         return json.dumps(description, indent=2, ensure_ascii=False) + "\n"
 
-    def _numbers(self) -> list[int]:
-        """Returns those of the finished shards."""
-        return sorted(int(path.stem) for path in (self.folder / "parts").glob("[0-9]" * 6 + ".json"))
+    def _finished(self) -> list[Manifest]:
+        """Returns the manifests of the finished shards; raises `UserError` if one is damaged."""
+        found: list[Manifest] = []
+        while (path := manifest_path(self.folder, len(found))).exists():
+            try:
+                found.append(read_manifest(self.folder, len(found)))
+            except (ValueError, TypeError, KeyError) as error:
+                raise UserError(f"{path} is damaged ({error}): delete {self.folder} and index again.") from None
+        return found
 
     def _shard(self, number: int) -> Shard:
-        name = self.folder / "parts" / f"{number:06d}"
-        skipped = places_path(self.folder, number)
-        return Shard(name.with_suffix(".vectors.npy"), name.with_suffix(".items.jsonl"), skipped)
-
-    def _sources(self, number: int) -> list[list]:
-        """Returns what a finished shard was made of."""
-        try:
-            return read_manifest(self.folder, number).sources
-        except (ValueError, TypeError, KeyError) as error:
-            path = manifest_path(self.folder, number)
-            raise UserError(f"{path} is damaged ({error}): delete {self.folder} and index again.") from None
+        files = (part_path(self.folder, number, kind) for kind in ("vectors", "items"))
+        return Shard(*files, places_path(self.folder, number))
 
 
 def check_asked(output: pathlib.Path, before: dict, asked: dict) -> None:
@@ -363,12 +361,10 @@ def build_index(
     files = collect.list_files(kind, names, split)  # mistakes show before anything is written
     asked = {"kind": kind, "sources": [collect.absolute(name) for name in names], "split": split, "dtype": dtype}
 
-    def fill(building: Building) -> None:
-        with tqdm(desc=f"Indexing {kind}", unit=f" {kind}", disable=not progress) as bar:
-            building.encode(embedder, collect.cut_files(kind, files, part), batch_size, bar)
-        building.put_together()
+    def make_shards(building: Building) -> None:
+        building.encode(embedder, collect.cut_files(kind, files, part), batch_size, progress)
 
-    return _make(output, asked, take(embedder), update, prune, fill)
+    return _make(output, asked, take(embedder), update, prune, make_shards)
 
 
 def index_embeddings(
@@ -386,7 +382,7 @@ def index_embeddings(
     """
     described, model, shards = open_embeddings(folder)
     asked = {name: described[name] for name in ("kind", "split", "dtype")} | {"sources": [collect.absolute(folder)]}
-    return _make(output, asked, model, update, prune, lambda building: building.put_together(shards))
+    return _make(output, asked, model, update, prune, shards=shards)
 
 
 def _make(
@@ -395,9 +391,10 @@ def _make(
     model: Fingerprint,
     update: bool,
     prune: bool,
-    fill: Callable[[Building], None],
+    make_shards: Callable[[Building], None] = lambda building: None,
+    shards: Sequence[Shard] = (),
 ) -> Index:
-    """Opens the index in a folder, or lets `fill` make or update it."""
+    """Opens the index in a folder, or makes or updates it of the shards that `make_shards` makes, and of others."""
     output, complete = as_path(output), None
     if not isinstance(output, pathlib.Path):
         raise UserError(f"{output}: an index is made on this machine: remote_folders.local_folder gives a folder.")
@@ -408,7 +405,8 @@ def _make(
         if not update:
             return complete
     with contextlib.closing(Building(output, asked, model, complete, prune)) as building:
-        fill(building)
+        make_shards(building)
+        building.put_together(shards)
     made = index_files.load_index(output)
     made.gone = building.gone
     return made
@@ -427,12 +425,12 @@ def open_embeddings(folder: str | os.PathLike) -> tuple[dict, Fingerprint, list[
         raise UserError(f"{path} is of another format than {embed.FORMAT}, which this version reads; embed again.")
     shards, count = [], described["shards"]
     for number in range(count):
-        manifest = folder / embed.shard_name("manifest", number, count)
+        manifest = folder / shard_name("manifest", number, count)
         for part in json_field(read_json(manifest), "parts", list[dict], manifest):
             file = folder / json_field(part, "name", str, manifest)
             if not file.is_file() or f"{google_crc32c.value(file.read_bytes()):08x}" != part.get("crc32c"):
                 raise UserError(f"{file} is missing, damaged or another one than its manifest describes: embed again.")
-        shards.append(Shard(*(folder / embed.shard_name(kind, number, count) for kind in ("vectors", "items"))))
+        shards.append(Shard(*(folder / shard_name(kind, number, count) for kind in ("vectors", "items"))))
     shards[0] = shards[0]._replace(skipped=folder / index_files.SKIPPED)
     probes, made_by = np.array(read_array(folder / index_files.PROBES)), described["made_by"]
     return described, Fingerprint(probes, str(made_by.get("path", "")), made_by.get("step")), shards

@@ -2,7 +2,7 @@
 
 Every function yields (item, content) in an order that only the files determine, so that interrupted work can be
 continued; `content` is what `Embedder` encodes: a path or bytes for an image, a str for a text. What cannot be read is
-yielded as `Unreadable`. Workers read `Piece`s, files or parts of them; `find` reads everything.
+yielded as `Unreadable`. Workers read pieces, files or parts of them; `find` reads everything.
 """
 
 from __future__ import annotations
@@ -44,13 +44,8 @@ class Unreadable(NamedTuple):
         return self.reason.removeprefix(f"{self.count} x ").rstrip(".")
 
 
-class Piece(NamedTuple):
-    """A file, or the part of a large one that is read at a time; `unit.weight` is about how many items it holds."""
-
-    name: str  # to show
-    unit: Unit
-
-
+# The name to show and a file, or the part of a large one that is read at a time; its `weight` is about how many items.
+Piece = tuple[str, Unit]
 Found = tuple[Item, object] | Unreadable
 
 
@@ -67,8 +62,7 @@ def find(kind: str, sources: Sequence[str], split: str = "") -> Iterator[Found]:
     Raises:
       UserError: a source that does not exist or holds nothing of the kind, before anything is yielded.
     """
-    files = list_files(kind, sources, split)
-    return read(kind, [Piece(name, Unit(absolute(file), 0, 1, 0, 0)) for file, name in files])
+    return read_files(kind, list_files(kind, sources, split))
 
 
 def list_files(kind: str, sources: Sequence[str], split: str = "") -> list[tuple[str, str]]:
@@ -101,7 +95,7 @@ def cut_files(kind: str, files: Iterable[tuple[str, str]], items: int) -> list[l
             if held and held + unit.weight > items:
                 groups.append([])
                 held = 0
-            groups[-1].append(Piece(name, unit))
+            groups[-1].append((name, unit))
             held += unit.weight
     return groups
 
@@ -162,6 +156,11 @@ def _files_of_folder(kind: str, folder: pathlib.Path, split: str) -> list[tuple[
         or (path.suffix.lower() == RECORDS and path.parent.name != TEXT_PAIRS)  # those hold no images
     ]
     return [(path, name) for name, path in sorted(found)]
+
+
+def read_files(kind: str, files: Iterable[tuple[str, str]]) -> Iterator[Found]:
+    """Yields what the files of `list_files` hold."""
+    return read(kind, ((name, Unit(absolute(file), 0, 1, 0, 0)) for file, name in files))
 
 
 def read(kind: str, pieces: Iterable[Piece]) -> Iterator[Found]:

@@ -123,8 +123,7 @@ def calibrate_index(
       given: sentences; those with right answers count.
     """
     files = _captioned(sources)
-    pieces = [piece for group in collect.cut_files(IMAGES, files, confidence.MOST_IMAGES) for piece in group]
-    found = itertools.islice(collect.read(IMAGES, pieces), confidence.MOST_IMAGES)
+    found = itertools.islice(collect.read_files(IMAGES, files), confidence.MOST_IMAGES)
     try:
         pictures = index_in_memory(embedder, found, IMAGES, batch_size) if files else None
         made.confidence = confidence.learn(made, embedder, pictures, given)

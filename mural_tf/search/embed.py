@@ -93,6 +93,11 @@ class Settings:
     def __post_init__(self):
         check_fraction(self.max_skipped_fraction, "max_skipped_fraction")
 
+    @property
+    def batch(self) -> int:
+        """Items in one run of the encoder."""
+        return self.batch_size or BATCH[self.kind]
+
     def worker_threads(self) -> int:
         """Returns TensorFlow's threads in a worker; 0 leaves them to it."""
         if self.threads or self.beam or not self.workers:
@@ -143,7 +148,7 @@ def embed(
 def _identity(model: pathlib.Path, sources: Sequence[str], groups: Sequence, settings: Settings) -> dict:
     """Returns what decides the bytes of embeddings, as JSON values."""
     read = hashlib.blake2b(json.dumps(groups).encode(), digest_size=8)
-    for path in collect.side_files(piece.unit.path for pieces in groups for piece in pieces):
+    for path in collect.side_files(unit.path for pieces in groups for _, unit in pieces):
         read.update(path.read_bytes())
     return {
         "name": "embeddings",
@@ -154,7 +159,7 @@ def _identity(model: pathlib.Path, sources: Sequence[str], groups: Sequence, set
         "kind": settings.kind,
         "split": settings.split,
         "dtype": settings.dtype,
-        "batch_size": settings.batch_size or BATCH[settings.kind],
+        "batch_size": settings.batch,
         "shard_items": settings.shard_items,
     }
 
@@ -203,25 +208,22 @@ def make_worker(model: str, folder: pathlib.Path, settings: Settings, trust: boo
     """
     with _LOADING:  # an engine elsewhere makes a step for each of its threads: they share the model
         embedder, fingerprint = load_model(model, settings.worker_threads(), trust)
+    keep_model(folder, fingerprint, f"The unfinished work in {folder}")
+    width = fingerprint.probes.shape[1]
+
+    def work(element: tuple[int, Sequence[Piece]]) -> Iterator[int]:
+        make_shard(embedder, folder, *element, settings, width, Seen(settings.kind))
+        yield element[0]
+
+    return work
+
+
+def keep_model(folder: pathlib.Path, fingerprint: Fingerprint, what: str) -> None:
+    """Says in an unfinished folder, `what`, which model makes its shards; raises `UserError` if another one did."""
     if not (folder / PROBES).is_file():
         write_whole(folder / MODEL, json.dumps({"path": fingerprint.path, "step": fingerprint.step}))
         save_array(folder / PROBES, fingerprint.probes)
-    before = Fingerprint(np.array(read_array(folder / PROBES)), "of the finished shards")
-    before.check(fingerprint, f"The unfinished work in {folder}")
-    width = fingerprint.probes.shape[1]
-    return lambda element: embed_shard(embedder, folder, settings, width, *element)
-
-
-def embed_shard(
-    embedder, folder: pathlib.Path, settings: Settings, width: int, number: int, pieces: Sequence[Piece]
-) -> Iterator[int]:
-    """Encodes a shard and writes it; the same pieces give the same bytes. Yields its number."""
-    shard = ShardWriter(settings.kind, settings.dtype, width)
-    batch_size = settings.batch_size or BATCH[settings.kind]
-    found = shard.distinct(collect.read(settings.kind, pieces), Seen(settings.kind))
-    shard.encode(embedder, found, batch_size)
-    shard.write(folder, number, pieces)
-    yield number
+    Fingerprint(np.array(read_array(folder / PROBES)), "of the finished shards").check(fingerprint, what)
 
 
 _LOADING = threading.Lock()
@@ -245,76 +247,88 @@ def load_model(model: str, threads: int, trust: bool) -> tuple:
     return embedder, take(embedder)
 
 
-class ShardWriter:
-    """The rows of one shard, in memory until they are written.
+def make_shard(
+    embedder,
+    folder: pathlib.Path,
+    number: int,
+    pieces: Sequence[Piece],
+    settings: Settings,
+    width: int,
+    seen: Seen,
+    choose: Callable[[Iterator[Found]], Iterator[Found]] = iter,
+) -> None:
+    """Encodes what pieces hold and writes it as a shard of an unfinished folder: the one way to vectors on disk.
+
+    The same pieces give the same bytes.
 
     Args:
-      kind, dtype: of the vectors.
-      width: D.
+      embedder: anything with `Embedder`'s `encode_image` and `encode_text`.
+      folder: holds the folder `parts`.
+      width: D of the vectors.
+      seen: what was met before is left out and counted; what is met now is added.
+      choose: leaves out further items, or gives the vector of one in place of its content.
     """
+    tally, rows, vectors = Embedded(), [], [np.zeros((0, width), settings.dtype)]
 
-    def __init__(self, kind: str, dtype: str, width: int):
-        self.kind, self.items, self.tally = kind, [], Embedded()
-        self._vectors = [np.zeros((0, width), dtype)]
-
-    def distinct(self, found: Iterable[Found], seen: Seen) -> Iterator[Found]:
-        """Leaves out of what was found what was met before, and counts it."""
-        for entry in found:
+    def distinct() -> Iterator[Found]:
+        for entry in collect.read(settings.kind, pieces):
             if seen.add(entry):
                 yield entry
             else:
-                self.tally.left_out.add("repeated", entry.name if isinstance(entry, Unreadable) else entry[0].name)
+                tally.left_out.add("repeated", entry.name if isinstance(entry, Unreadable) else entry[0].name)
 
-    def add(self, items: Sequence[Item], vectors: np.ndarray) -> None:
-        """Adds rows: their items, and float32 [N, D]."""
-        self.items += items
-        self._vectors.append(vectors.astype(self._vectors[0].dtype))
-
-    def encode(self, embedder, found: Iterator[Found], batch_size: int) -> None:
-        """Adds what was found, and counts what of it cannot be read."""
-        for first in found:
-            block = itertools.chain([first], itertools.islice(found, BLOCK - 1))
-            items, vectors, unreadable = encode(embedder, block, self.kind, batch_size)
-            for entry in unreadable:
-                self.tally.skip(entry.kind, entry.name, entry.count)
-            self.tally.written += len(items)
-            self.add(items, vectors)
-
-    def write(self, folder: pathlib.Path, number: int, pieces: Sequence[Piece]) -> None:
-        """Writes the shard's files, each whole, and last the manifest of what was read."""
-        vectors = io.BytesIO()
-        np.save(vectors, np.concatenate(self._vectors))
-        files = {"items.jsonl": b"".join(map(to_json, self.items)), "vectors.npy": vectors.getvalue()}
-        languages = collections.Counter(item.language for item in self.items if item.language)
-        parts = []
-        for name, content in files.items():
-            path = folder / "parts" / f"{number:06d}.{name}"
-            with whole(path) as partial:
-                partial.write_bytes(content)
-            parts.append(
-                Part(
-                    kind=name.partition(".")[0],
-                    split="",
-                    name=path.name,
-                    bytes=len(content),
-                    crc32c=f"{google_crc32c.value(content):08x}",
-                    records=len(self.items),
-                    texts=len(self.items),
-                    languages=dict(sorted(languages.items())),
-                )
-            )
-        shards.write_manifest(folder, number, Manifest(self.tally, parts, [[*unit[:4]] for _, unit in pieces]))
+    found = choose(distinct())
+    for first in found:
+        block = itertools.chain([first], itertools.islice(found, BLOCK - 1))
+        items, encoded, unreadable = encode(embedder, block, settings.kind, settings.batch)
+        for entry in unreadable:
+            tally.skip(entry.kind, entry.name, entry.count)
+        tally.written += len(items)
+        rows += items
+        vectors.append(encoded.astype(settings.dtype))
+    write_shard(folder, number, pieces, rows, np.concatenate(vectors), tally)
 
 
-def encode(embedder, found: Iterable, kind: str, batch_size: int, progress: bool | None = False):
-    """Returns (items, float32 [N, D], unreadable ones) of what was found; images stream through the encoder."""
+ENDINGS = {"vectors": "npy", "items": "jsonl", "manifest": "json"}  # of a shard's files
+
+
+def part_path(folder: pathlib.Path, number: int, kind: str) -> pathlib.Path:
+    """Where a shard's "vectors" or "items" lie while others are made."""
+    return folder / "parts" / f"{number:06d}.{kind}.{ENDINGS[kind]}"
+
+
+def write_shard(
+    folder: pathlib.Path, number: int, pieces: Sequence[Piece], items: Sequence[Item], vectors: np.ndarray, tally: Tally
+) -> None:
+    """Writes a shard's files, each whole, and last the manifest of what was read; `vectors`: [N, D] of its items."""
+    array = io.BytesIO()
+    np.save(array, vectors)
+    languages = collections.Counter(item.language for item in items if item.language)
+    of_items = {"records": len(items), "texts": len(items), "languages": dict(sorted(languages.items()))}
+    parts = []
+    for kind, content in {"items": b"".join(map(to_json, items)), "vectors": array.getvalue()}.items():
+        path, checksum = part_path(folder, number, kind), f"{google_crc32c.value(content):08x}"
+        with whole(path) as partial:
+            partial.write_bytes(content)
+        parts.append(Part(kind, split="", name=path.name, bytes=len(content), crc32c=checksum, **of_items))
+    shards.write_manifest(folder, number, Manifest(tally, parts, [[*unit[:4]] for _, unit in pieces]))
+
+
+def encode(embedder, found: Iterable[Found], kind: str, batch_size: int, progress: bool | None = False):
+    """Returns (items, float32 [N, D], unreadable ones) of what was found; images stream through the encoder.
+
+    Items that came with a vector in place of their content keep it, and are the first ones.
+    """
     items: list[Item] = []
+    known: list[tuple[Item, np.ndarray]] = []
     unreadable: list[Unreadable] = []
 
     def contents():
         for entry in found:
             if isinstance(entry, Unreadable):
                 unreadable.append(entry)
+            elif isinstance(entry[1], np.ndarray):
+                known.append(entry)
             else:
                 items.append(entry[0])
                 yield entry[1]
@@ -328,7 +342,9 @@ def encode(embedder, found: Iterable, kind: str, batch_size: int, progress: bool
         kept = np.arange(len(items))
     readable = set(kept.tolist())
     unreadable += [_why(kind, item) for row, item in enumerate(items) if row not in readable]
-    return [items[row] for row in kept], embeddings, unreadable
+    if known:
+        embeddings = np.concatenate([np.stack([vector for _, vector in known]), embeddings])
+    return [*(item for item, _ in known), *(items[row] for row in kept)], embeddings, unreadable
 
 
 def _why(kind: str, item: Item) -> Unreadable:
@@ -377,9 +393,8 @@ def _finish(folder: pathlib.Path, output: pathlib.Path, identity: dict, count: i
 
 
 def shard_name(kind: str, number: int, count: int) -> str:
-    """Returns the name of one of the files "vectors", "items" and "manifest"."""
-    ending = {"vectors": "npy", "items": "jsonl", "manifest": "json"}[kind]
-    return f"{kind}-{number:05d}-of-{count:05d}.{ending}"
+    """Returns the name of one of the files of `ENDINGS`."""
+    return f"{kind}-{number:05d}-of-{count:05d}.{ENDINGS[kind]}"
 
 
 def describe(output: pathlib.Path) -> str:

@@ -22,7 +22,7 @@ from mural_tf.search import build, collect, commands, embed
 from mural_tf.search import index as index_files
 from mural_tf.search import items as items_file
 from mural_tf.search.collect import Unreadable
-from mural_tf.search.embed import Settings, ShardWriter
+from mural_tf.search.embed import Settings, write_shard
 from mural_tf.search.index import take
 from mural_tf.search.items import IMAGES, TEXTS, TOGETHER, Item, from_json, parse_filters
 
@@ -106,26 +106,26 @@ def test_an_interrupted_run_goes_on(tmp_path, monkeypatch):
     whole = contents(run(tmp_path, sources, "whole"))
     count = sum(name.startswith("vectors") for name in whole)
 
-    def stopping(shard, folder, number, pieces, write=ShardWriter.write):
+    def stopping(folder, number, *shard):
         if len(done) == after:
             raise KeyboardInterrupt
         done.append(number)
-        write(shard, folder, number, pieces)
+        write_shard(folder, number, *shard)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt, match="run the same command again"):
-        patch.setattr(ShardWriter, "write", stopping)
+        patch.setattr(embed, "write_shard", stopping)
         run(tmp_path, sources)
     parts, again = tmp_path / ".out.embedding" / "parts", []
     assert not (tmp_path / "out").exists() and len(list(parts.glob("*.json"))) == after
     before = {path: path.stat().st_mtime_ns for path in parts.glob("*.npy")}
 
-    def counting(shard, folder, number, pieces, write=ShardWriter.write):
+    def counting(folder, number, *shard):
         again.append(number)
         assert all(path.stat().st_mtime_ns == mtime for path, mtime in before.items())
-        write(shard, folder, number, pieces)
+        write_shard(folder, number, *shard)
 
     with monkeypatch.context() as patch:
-        patch.setattr(ShardWriter, "write", counting)
+        patch.setattr(embed, "write_shard", counting)
         assert contents(run(tmp_path, sources)) == whole
     assert not set(again) & set(done) and len(again) + len(done) == count
 
@@ -221,9 +221,6 @@ def test_parts_of_records_are_the_whole(tmp_path, monkeypatch, damage):
         assert len(groups) > 1 and read_all(IMAGES, groups) == whole
     assert len(whole) >= 59 and (damage is None) == (len(whole) == 60 and not any(
         isinstance(entry, Unreadable) for entry in whole))  # fmt: skip
-
-
-# --- distinct items
 
 
 # --- indexes of embeddings
@@ -350,10 +347,9 @@ def test_joining_holds_a_few_thousand_rows(tmp_path, monkeypatch):
     asked, model = {"kind": TEXTS, "sources": [], "split": "", "dtype": "float32"}, index_files.Fingerprint(vectors[:9])
     with contextlib.closing(build.Building(tmp_path / "index", asked, model)) as building:
         for number in range(2):
-            shard = ShardWriter(TEXTS, "float32", width)
-            shard.add([Item(f"text {n % 700 + 200 * number}") for n in range(count)], vectors)
-            shard.write(building.folder, number, [])
-        del vectors, shard
+            items = [Item(f"text {n % 700 + 200 * number}") for n in range(count)]
+            write_shard(building.folder, number, [], items, vectors, embed.Embedded())
+        del vectors, items
         tracemalloc.start()
         try:
             building.put_together()

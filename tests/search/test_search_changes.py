@@ -253,7 +253,7 @@ def test_pruning_takes_out_what_the_sources_hold_no_more(table, made, monkeypatc
     (table.parent / "yellow.png").write_bytes(png((250, 250, 0)))
     if is_killed:
         with monkeypatch.context() as patch:  # everything is encoded, but not joined
-            patch.setattr(build.Building, "put_together", lambda self: self.missing_on_purpose)
+            patch.setattr(build.Building, "put_together", lambda self, _: self.missing_on_purpose)
             with pytest.raises(AttributeError):
                 update(table, made, prune=True, part=1)
     after = update(table, made, prune=True, part=1)
