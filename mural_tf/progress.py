@@ -51,7 +51,7 @@ class _Lines:
 class tqdm(original.tqdm):  # noqa: N801 - the name that everybody knows
     """tqdm's bar; of a command that is not at a terminal a line every `EVERY` seconds."""
 
-    def __init__(self, *arguments, **options):
+    def __init__(self, *arguments: object, **options: object):
         if _commands and not sys.stderr.isatty():
             options.update(file=_Lines(sys.stderr), mininterval=EVERY, maxinterval=EVERY)
         super().__init__(*arguments, **options)
