@@ -209,6 +209,18 @@ def test_etcl_fine_tuning():
         load("etcl_finetune:coco")
 
 
+def test_mural_fine_tuning_on_wit():
+    config = load("finetune:wit")  # [MURAL] footnote 7
+    assert (config.train.steps, config.optimizer.learning_rate, config.loss.text_text_weight) == (300_000, 1e-4, 0.0)
+    assert (config.train.image_text_batch, config.optimizer.warmup_steps) == (4_096, 10_000)  # as in pretraining
+    assert load("finetune").train.steps == load("finetune").optimizer.learning_rate == 0  # follow from the data
+
+
+def test_align_l2_trains_as_align_does():
+    config = load("align_l2")  # ALIGN (Jia et al., 2021) §5
+    assert (config.train.image_text_batch, config.train.steps, config.loss.label_smoothing) == (16_384, 1_200_000, 0.1)
+
+
 def test_labse_is_the_text_side_of_mural_base():
     config = load("labse_text")
     sizes = ("layers", "hidden_size", "heads", "feed_forward_size", "token_embedding_size", "max_length")
