@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from mural_tf.backend import keras
 from mural_tf.config import base_config
+from mural_tf.data.streams.mixture import training_sources
 from mural_tf.encoders import build_image_encoder, build_text_encoder
 from mural_tf.errors import UserError
 from mural_tf.models import complete, method_names, mount
@@ -290,6 +291,15 @@ def test_mule_has_the_published_sizes(name, projections, branches):
     assert round(BRANCH / 1e6, 1) == 6.8
     assert config.train.image_text_batch == 450 * config.method.captions_per_image
     assert config.method.captions_per_image == (2 if name == "mule:embn" else 6)
+
+
+def test_mule_on_mscoco_draws_equally_from_three_groups():
+    config = load("mule:mscoco,folder=here")
+    names = ["here/english", "here/english_chinese", "here/english_japanese"]
+    sources = training_sources(config.data)
+    assert [(source.directory, source.weight) for source in sources] == [(name, 1.0) for name in names]
+    assert config.text_tower.languages == ("en", "zh", "ja") and config.data.directory == "here"
+    assert (config.train.image_text_batch, config.train.steps) == (1_800, 5_380)  # 450 x 4; 20 x 121,000 / 450
 
 
 @pytest.mark.parametrize("name", ["emoji:mule", "emoji:mule_lp", "emoji:embn", "emoji:parallel_embn"])

@@ -91,7 +91,10 @@ def test_etcls_appendix_agrees_with_its_tables():
     etcl = "MURAL(reprod.) + ETCL"
     for setting in ("zero-shot", "fine-tuned"):
         means = {**row("ETCL", 1, etcl, setting)}
-        for place, names in (("8", ("multi30k/en", "multi30k/de", "multi30k/fr", "multi30k/cs")), ("9", ("coco_5k/en",))):
+        for place, names in (
+            ("8", ("multi30k/en", "multi30k/de", "multi30k/fr", "multi30k/cs")),
+            ("9", ("coco_5k/en",)),
+        ):
             recalls = row("ETCL", place, etcl, setting)
             for name in names:
                 found = np.mean([value for metric, value in recalls.items() if metric.startswith(f"{name}/")])
