@@ -6,6 +6,8 @@ lp: MULE's pretraining, which the paper starts from: pairs of sentences about on
   embedding alone; word vectors stay as they are. Give its workdir to run_finetune.py --config=configs/mule.py --from=….
 embn: one language in a model, English; several at once, `embn,languages=en+de+fr+cs`, are the row "MULE EmbN".
 parallel_embn: one image branch, a sentence branch for each of four languages.
+mscoco: English, Chinese and Japanese (Table 3), equally from `folder`'s data sets english, english_japanese and
+  english_chinese, one group of images each; `folder` itself has dev and test.
 
 `languages=en+de+fr+cs` are those of the text tower. "Its code" marks what only the released code says. What differs
 from both stands in models/mule.py.
@@ -18,12 +20,16 @@ from mural_tf.configs import parse
 from mural_tf.models import mount
 
 FIELDS = {"languages": str}
-VARIANTS = {"mule": FIELDS, "lp": FIELDS, "embn": FIELDS, "parallel_embn": FIELDS}
+VARIANTS = {"mule": FIELDS, "lp": FIELDS, "embn": FIELDS, "parallel_embn": FIELDS, "mscoco": {"folder": str}}
+GROUPS = ("english", "english_japanese", "english_chinese")  # of MS-COCO's images, in equal shares [MULE]
 STEPS_PER_EPOCH = 65  # 29,000 images, 450 in a batch
+STEPS_PER_MSCOCO = 269  # 121,000 images
 
 
 def get_config(arguments: str = ""):
     variant, given = parse(arguments, VARIANTS)
+    if variant == "mscoco":
+        return _mscoco(given.get("folder", "data/mscoco_groups"))
     default = "en" if variant == "embn" else "en+de+fr+cs"
     config = _multi30k("mule" if variant == "lp" else variant, tuple(given.get("languages", default).split("+")))
     if variant == "parallel_embn":
@@ -34,6 +40,17 @@ def get_config(arguments: str = ""):
         config.data.text_pairs = "co_captions_across_languages"  # sentence pairs: captions of one image
         config.train.text_text_batch = 2_700
         config.train.steps = 5 * STEPS_PER_EPOCH  # 5 epochs, as the captions' batches are counted (our reading)
+    return config
+
+
+def _mscoco(folder: str) -> ConfigDict:
+    config = _multi30k("mule", ("en", "zh", "ja"))
+    config.data.directory = folder
+    config.data.sources = {name: dict(directory=f"{folder}/{name}", weight=1.0) for name in GROUPS}
+    config.method.captions_per_image = 4  # 2 en, 2 ja; of Chinese the paper takes 1, here up to 2
+    config.train.image_text_batch = 450 * config.method.captions_per_image
+    config.train.steps = 20 * STEPS_PER_MSCOCO  # 20 epochs, of all images in equal shares (our reading)
+    config.optimizer.decay_steps = STEPS_PER_MSCOCO
     return config
 
 

@@ -57,6 +57,7 @@ _TEXT_TOWER = dict(
     token_embedding_size=0,  # 0: hidden_size; 256 in MURAL-large, then projected to hidden_size [MURAL A.1]
     dropout=0.1,
     max_length=64,  # tokens with [CLS] and [SEP] [ETCL]
+    head_hidden_size=0,  # N: heads are MLPs, Dense(N), GELU, Dense; one layer learns better [MURAL A.1]
     pooling="first",  # [CLS] alone, or "first_and_mean" for Globetrotter's two heads
     length_groups=1,  # N > 1: training skips padding: a batch's texts run in N parts of similar length
     precision="auto",  # as the image tower's

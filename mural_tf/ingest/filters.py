@@ -1,6 +1,6 @@
 """Decides what of a source becomes a record: usable images, and the filters that were chosen.
 
-The filters are those of ALIGN (Jia et al., 2021, §3) and [ETCL] §3.2: sizes of images, lengths of texts, texts on too
+The filters are those of ALIGN (Jia et al., 2021, §3) and [ETCL] §3.4: sizes of images, lengths of texts, texts on too
 many images and images with too many texts, and images that look like evaluation images.
 
 Similar images are found by a perceptual hash: 64 bits, the signs of an image's lowest frequencies. Copies of one

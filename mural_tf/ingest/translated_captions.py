@@ -1,4 +1,4 @@
-"""Translated captions: MURAL's *translate-train* baseline ([MURAL] §4, A.4), and the data of ETCL's triples.
+"""Translated captions: MURAL's *translate-train* baseline ([MURAL] §3.3, A.4), and the data of ETCL's triples.
 
     python -m mural_tf translate --data_dir=data/cc3m --translations=data/cc3m_translated --output=…
 

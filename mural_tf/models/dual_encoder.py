@@ -180,8 +180,15 @@ class DualEncoder(keras.Model):
     # What a method may change.
 
     def build_head(self, name: str) -> keras.layers.Layer:
-        """Returns a new projection head of the text tower."""
-        return keras.layers.Dense(self.embedding_size, name=f"{name}_head")
+        """Returns a new head of the text tower, [B, H] to [B, D]: one layer, or an MLP ([MURAL] A.1 tried both).
+
+        The paper gives neither the MLP's width nor its non-linearity; here it is one hidden layer with GELU.
+        """
+        last = keras.layers.Dense(self.embedding_size, name=f"{name}_head")
+        if not (hidden := self.text_tower.head_hidden_size):
+            return last
+        first = keras.layers.Dense(hidden, activation="gelu", name=f"{name}_head_hidden")
+        return keras.Sequential([first, last], name=f"{name}_head")
 
     def width(self, head: str) -> int:
         """The width of what a head, or a function of `Embedding.made_by`, gives."""

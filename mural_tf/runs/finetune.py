@@ -192,6 +192,11 @@ def _with_hub_towers(config: ConfigDict, folder: pathlib.Path) -> ConfigDict:
             f"{config.model} has heads of its own, which the modules in {folder} do not hold: give the workdir or the "
             "export that they are of."
         )
+    if config.text_tower.head_hidden_size:
+        raise UserError(
+            f"text_tower.head_hidden_size is {config.text_tower.head_hidden_size}, and heads behind the modules in "
+            f"{folder} start as the identity, which an MLP is not: leave it at 0, or give the workdir or the export."
+        )
     text, path = _settings(folder, "text_preprocessor")
     config.text_tower.update(dict(name="hub", handle=shown(folder / "text_encoder")))
     config.text_tower.max_length = json_field(text, "max_length", int, path)

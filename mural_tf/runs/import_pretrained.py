@@ -1,6 +1,6 @@
 """Trained weights from elsewhere as a workdir: what evaluation, fine-tuning, export and search take.
 
-[MURAL] §3.1 trains from scratch or by "checkpoint initialization": ALIGN's towers, and the heads on top of the
+[MURAL] A.1 trains from scratch or by "checkpoint initialization": ALIGN's towers, and the heads on top of the
 text tower from scratch. Here an ALIGN with `config.model="mural"` keeps its image-text head, which its images were
 trained with, and gets a fresh text-text head (our choice: the paper says that both are new).
 """

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from mural_tf.backend import keras
 from mural_tf.config import base_config
+from mural_tf.data.streams.mixture import training_sources
 from mural_tf.encoders import build_image_encoder, build_text_encoder
 from mural_tf.errors import UserError
 from mural_tf.models import complete, method_names, mount
@@ -209,6 +210,18 @@ def test_etcl_fine_tuning():
         load("etcl_finetune:coco")
 
 
+def test_mural_fine_tuning_on_wit():
+    config = load("finetune:wit")  # [MURAL] footnote 7
+    assert (config.train.steps, config.optimizer.learning_rate, config.loss.text_text_weight) == (300_000, 1e-4, 0.0)
+    assert (config.train.image_text_batch, config.optimizer.warmup_steps) == (4_096, 10_000)  # as in pretraining
+    assert load("finetune").train.steps == load("finetune").optimizer.learning_rate == 0  # follow from the data
+
+
+def test_align_l2_trains_as_align_does():
+    config = load("align_l2")  # ALIGN (Jia et al., 2021) §5
+    assert (config.train.image_text_batch, config.train.steps, config.loss.label_smoothing) == (16_384, 1_200_000, 0.1)
+
+
 def test_labse_is_the_text_side_of_mural_base():
     config = load("labse_text")
     sizes = ("layers", "hidden_size", "heads", "feed_forward_size", "token_embedding_size", "max_length")
@@ -278,6 +291,15 @@ def test_mule_has_the_published_sizes(name, projections, branches):
     assert round(BRANCH / 1e6, 1) == 6.8
     assert config.train.image_text_batch == 450 * config.method.captions_per_image
     assert config.method.captions_per_image == (2 if name == "mule:embn" else 6)
+
+
+def test_mule_on_mscoco_draws_equally_from_three_groups():
+    config = load("mule:mscoco,folder=here")
+    names = ["here/english", "here/english_chinese", "here/english_japanese"]
+    sources = training_sources(config.data)
+    assert [(source.directory, source.weight) for source in sources] == [(name, 1.0) for name in names]
+    assert config.text_tower.languages == ("en", "zh", "ja") and config.data.directory == "here"
+    assert (config.train.image_text_batch, config.train.steps) == (1_800, 5_380)  # 450 x 4; 20 x 121,000 / 450
 
 
 @pytest.mark.parametrize("name", ["emoji:mule", "emoji:mule_lp", "emoji:embn", "emoji:parallel_embn"])

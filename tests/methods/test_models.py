@@ -41,6 +41,27 @@ def test_align_has_one_head_and_mural_two():
         align.text_head("text_text")
 
 
+def test_heads_may_be_mlps():
+    config = contract.toy_config()
+    plain = contract.build(config)
+    config.text_tower.head_hidden_size = 2
+    model = contract.build(config)
+    sizes = [sum(int(tf.size(v)) for v in m.text_text_head.trainable_variables) for m in (plain, model)]
+    assert sizes == [16 * 24 + 24, 16 * 2 + 2 + 2 * 24 + 24]
+    kernel, bias, out, last = (np.zeros(v.shape, "float32") for v in model.text_text_head.trainable_variables)
+    kernel[0, 0], bias[1], out[0, 0], out[1, 1] = 2.0, -1.0, 1.0, 1.0
+    model.text_text_head.set_weights([kernel, bias, out, last])
+    state = np.zeros([1, 16], "float32")
+    state[0, 0] = 0.5  # hidden: GELU(1) = .841345 and GELU(-1) = -.158655
+    np.testing.assert_allclose(model.text_text_head(state)[0, :3], [0.841345, -0.158655, 0.0], atol=1e-5)
+    # The task moves both layers, and the rate of the text-text head is that of both.
+    batch = contract.batch_of(model, config)
+    with tf.GradientTape() as tape:
+        loss = losses_of(model, model.encode(batch, True), batch)["text_text"]
+    assert None not in tape.gradient(loss, model.text_text_head.trainable_variables)
+    assert len(model.variable_groups()["text_text_head"]) == 4
+
+
 def test_the_text_text_task_trains_its_head_and_the_text_tower_only():
     config = contract.toy_config()
     model = contract.build(config)
