@@ -20,13 +20,14 @@ import pathlib
 import pydoc_data.topics
 import re
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 
 import numpy as np
 from PIL import Image
+
+from benchmarks.against_transformers import Side
 
 BATCH = 64
 PIXELS = 224  # of an image's side
@@ -141,12 +142,10 @@ def compare_encoders(folder: pathlib.Path, export: pathlib.Path, arguments) -> N
     sides = {}
     for name, python in (("ours", sys.executable), ("pytorch", arguments.pytorch)):
         command = [python, "-m", "benchmarks.serving", f"--side={name}", f"--inputs={folder}", f"--export={export}"]
-        sides[name] = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        sides[name] = Side(command)
 
     def ask(side: str, case: str, setting: str = "", singles: int = 0) -> dict:
-        process = sides[side]
-        print(json.dumps({"case": case, "setting": setting, "singles": singles}), file=process.stdin, flush=True)
-        return json.loads(process.stdout.readline())
+        return sides[side].ask(case=case, setting=setting, singles=singles)
 
     for case in ("text", "image"):
         settings = [name for name in SETTINGS if case == "image" or "+" not in name]
@@ -166,9 +165,8 @@ def compare_encoders(folder: pathlib.Path, export: pathlib.Path, arguments) -> N
         print(
             f"  {case}: PyTorch {setting} / ours: {statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
         )
-    for process in sides.values():
-        process.stdin.close()
-        process.wait()
+    for side in sides.values():
+        side.close()
 
 
 def main() -> None:

@@ -36,14 +36,6 @@ from mural_tf.text.language_words import WordTokenizer, build_words
 from mural_tf.training.fit import rows_of_replicas
 
 
-@pytest.fixture(autouse=True, scope="module")
-def quick_graphs():
-    """Rewriting a pipeline's functions takes longer than it saves here."""
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
-    yield
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
-
-
 @pytest.fixture
 def config(tmp_path):
     return augmented(tmp_path)

@@ -24,14 +24,6 @@ from mural_tf.training.prepare import prepare_data
 SIZES = (40, 3, 17, 0, 25, 9, 31)  # records in each of seven files
 
 
-@pytest.fixture(autouse=True, scope="module")
-def quick_graphs():
-    """Rewriting a pipeline's functions takes longer than it saves here."""
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
-    yield
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
-
-
 def write_pairs(folder, sizes=SIZES, name="p"):
     """Pairs that say which record they are, in files of these sizes."""
     (folder / "text_pairs").mkdir(parents=True)
