@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, NamedTuple
 
 import tensorflow as tf
@@ -473,8 +473,8 @@ class DualEncoder(keras.Model):
         found = getattr(x, "element_spec", x)
         found = found[0] if isinstance(found, tuple) and found else found
         if not isinstance(found, Mapping):
-            if hasattr(x, "__next__"):
-                return  # an iterator or a generator, of which nothing is known before its first batch
+            if found is x and not (hasattr(x, "shape") or isinstance(x, Sequence)):
+                return  # a generator or the like, of which nothing is known before its first batch
             holds = f"Batches of {type(self).__name__} are dictionaries of {', '.join(self.parts)}"
             raise UserError(f"{holds}; got {type(found).__name__}.")
         texts = set(self.parts) - set(self.image_parts) - set(self.vector_parts)

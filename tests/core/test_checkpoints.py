@@ -40,12 +40,10 @@ class TwoWeights:
     def __init__(self):
         self.kernel = tf.Variable(tf.zeros([300, 40]), name="kernel")
         self.log_temperature = tf.Variable(0.0, name="log_temperature")
-        self.guard = StepGuard(10)
-        self.guard.build(["loss"])
+        self.step = types.SimpleNamespace(guard=StepGuard(10), average=None)
+        self.step.guard.build(["loss"])
         self.optimizers = {"joint": keras.optimizers.legacy.Adam()}
         self.optimizers["joint"]._create_all_weights([self.kernel, self.log_temperature])
-
-    average = None
 
     def weights_by_part(self):
         return {"image_encoder": tf.train.Checkpoint(kernel=self.kernel), "log_temperature": self.log_temperature}

@@ -124,6 +124,8 @@ def test_keras_batches_of_arrays_are_weighted_by_their_size():
     history = model.fit(arrays, batch_size=4, epochs=2, validation_data=arrays, verbose=0).history
     assert len(history["val_loss"]) == 2 and "recall@1_image_text" in model.train_on_batch(arrays, return_dict=True)
     assert model({"caption": arrays["caption"]}).keys() == {"caption"}
+    generator = (arrays for _ in range(2))
+    assert np.isfinite(model.fit(generator, steps_per_epoch=2, verbose=0).history["loss"][0])
 
 
 def test_equal_content_is_no_negative_where_ids_are_missing():

@@ -133,10 +133,11 @@ def log(tmp_path):
     optimizer = types.SimpleNamespace(iterations=3, learning_rate=lambda step: 0.5 * step)
     guard = StepGuard(10)
     guard.total.assign(2)
-    optimizers, step = {"image_text": optimizer, "text_text": optimizer}, types.SimpleNamespace(trained_parameters=9)
+    optimizers = {"image_text": optimizer, "text_text": optimizer}
+    step = types.SimpleNamespace(trained_parameters=9, guard=guard)
     progress = DataProgress({"image_text": 1}, pipelines=2)
     progress.places["image_text"].assign(np.stack([[start_of(epoch)] for epoch in (4, 3)]))
-    log.model = types.SimpleNamespace(optimizers=optimizers, guard=guard, step=step, progress=progress)
+    log.model = types.SimpleNamespace(optimizers=optimizers, step=step, progress=progress)
     return log
 
 

@@ -179,7 +179,7 @@ def test_resuming_is_not_having_stopped(method, tmp_path):
     model, again, batch = stopped_and_resumed(method, 2, tmp_path)
     for one in (model, again):
         logs = one.train_step(batch)
-        assert np.isfinite(logs["loss"]) and int(one.guard.total) == 0
+        assert np.isfinite(logs["loss"]) and int(one.step.guard.total) == 0
     for one, other in zip(model.trainable_variables, again.trainable_variables):
         np.testing.assert_array_equal(one, other, one.name)
     assert int(again.steps_taken) == 3
