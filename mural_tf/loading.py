@@ -1,4 +1,4 @@
-"""`load(path) -> Embedder`: a workdir, an export, its TF-Hub modules or Hugging Face's ALIGN."""
+"""`load(path) -> Embedder`: a workdir, an export, its TF-Hub modules, ALIGN, Sentence-Transformers."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from mural_tf.trust import trusting
 
 
 def load(path: str | os.PathLike[str], checkpoint: str = "result", trust: bool = False) -> Embedder:
-    """Loads a workdir, an export (its newest version), Hub modules or ALIGN.
+    """Loads a workdir, an export (its newest version), Hub modules, ALIGN or a folder of Sentence-Transformers.
 
     Of a workdir `checkpoint` takes the "result", or the "latest" or dev's "best" weights; see docs/training.md.
     Hub modules are an export's `hub/`, or such a folder with image_encoder/, text_preprocessor/ and text_encoder/ from
     elsewhere; images are resized as the export's config.json beside it says, without one straight to the module's size.
-    ALIGN is what Hugging Face's `AlignModel` and its processor are saved as (`kakaobrain/align-base`); weights of
-    single towers must be imported into a workdir first: `python -m mural_tf import`.
+    ALIGN is what Hugging Face's `AlignModel` and its processor are saved as (`kakaobrain/align-base`); a folder of
+    Sentence-Transformers (BERT or DistilBERT, with `modules.json`) is a model of texts alone. Weights of single towers
+    must be imported into a workdir first: `python -m mural_tf import`.
 
     `trust`: whether a workdir's config.json may name classes to import and TF-Hub modules to fetch from any place; see
     docs/reliability.md.
@@ -46,6 +47,8 @@ def load(path: str | os.PathLike[str], checkpoint: str = "result", trust: bool =
         return _load_hub_modules(path)
     if (path / "image_encoder").is_dir() and (path / "text_encoder").is_dir():
         return _load_export(path)
+    if (path / "modules.json").is_file():
+        return _load_foreign(path, "sentences")
     if (path / "config.json").is_file():
         kind = read_json(path / "config.json").get("model_type")  # only Hugging Face's have one
         if kind is not None:
@@ -66,17 +69,23 @@ def _load_workdir(path: pathlib.Path, checkpoint: str) -> Embedder:
 
 
 def _load_hugging_face(path: pathlib.Path, kind: str) -> Embedder:
-    from mural_tf.pretrained.importers import import_weights
-    from mural_tf.text.word_pieces import WordPieceTokenizer
-
     if kind != "align":
         raise UserError(
             f"{path} holds Hugging Face's {kind!r}, which cannot be used alone; import it into a workdir: "
             f"python -m mural_tf import bert --weights={path} --workdir=… (or labse)."
         )
+    return _load_foreign(path, "align")
+
+
+def _load_foreign(path: pathlib.Path, source: str) -> Embedder:
+    from mural_tf.pretrained.importers import import_weights
+    from mural_tf.text.word_pieces import WordPieceTokenizer
+
     config = base_config()
     config.model = "align"
-    model, config, pieces = import_weights("align", path, config)
+    if source == "sentences":  # texts alone
+        config.model, config.image_tower.name = "labse", "none"
+    model, config, pieces = import_weights(source, path, config)
     casing = dict(lower_case=config.vocabulary.lower_case, strip_accents=config.vocabulary.strip_accents)
     tokenizer = WordPieceTokenizer(pieces, max_length=config.text_tower.max_length, **casing)
     return Embedder.from_model(model, tokenizer, config, shown(path))

@@ -191,6 +191,77 @@ def write_bert(folder, change=lambda tensors: None):
     return folder
 
 
+DISTILBERT_NAMES = {
+    "encoder.layer": "transformer.layer",
+    "attention.self.query": "attention.q_lin",
+    "attention.self.key": "attention.k_lin",
+    "attention.self.value": "attention.v_lin",
+    "attention.output.dense": "attention.out_lin",
+    "attention.output.LayerNorm": "sa_layer_norm",
+    "intermediate.dense": "ffn.lin1",
+    "output.dense": "ffn.lin2",
+    "output.LayerNorm": "output_layer_norm",
+}
+
+
+def distilbert_shapes() -> dict[str, tuple]:
+    """`DistilBertModel`'s names and shapes."""
+    shapes = {}
+    for name, shape in bert_shapes().items():
+        for bert, distilbert in DISTILBERT_NAMES.items():
+            name = name.replace(bert, distilbert)
+        if "token_type" not in name and "pooler" not in name:
+            shapes[name] = shape
+    return shapes
+
+
+def write_sentences(folder, kind="distilbert", pooling="mean", dense=(("Identity", 20, False),)):
+    """A folder of Sentence-Transformers; `dense` has each Dense layer's activation, size and whether it has a bias."""
+    if kind == "distilbert":
+        write_safetensors(folder, distilbert_shapes())
+        sizes = {"n_layers": 2, "dim": 32, "n_heads": 4, "hidden_dim": 64, "activation": "gelu"}
+        write_json(
+            folder / "config.json",
+            model_type=kind,
+            **sizes,
+            max_position_embeddings=96,
+            vocab_size=len(PIECES),
+            sinusoidal_pos_embds=False,
+        )
+        write_vocabulary(folder, lower_case=False)
+    else:
+        write_bert(folder)
+    write_json(folder / "sentence_bert_config.json", max_seq_length=16, do_lower_case=False)
+    write_json(
+        folder / "1_Pooling" / "config.json",
+        word_embedding_dimension=32,
+        pooling_mode_cls_token=pooling == "cls",
+        pooling_mode_mean_tokens=pooling == "mean",
+        pooling_mode_max_tokens=pooling == "max",
+    )
+    modules, width = [("", "Transformer"), ("1_Pooling", "Pooling")], TEXT["hidden_size"]
+    for number, (activation, size, bias) in enumerate(dense, start=2):
+        place = f"{number}_Dense"
+        shapes = {"linear.weight": (size, width), **({"linear.bias": (size,)} if bias else {})}
+        write_safetensors(folder / place, shapes)
+        module = (
+            "torch.nn.modules.linear.Identity"
+            if activation == "Identity"
+            else f"torch.nn.modules.activation.{activation}"
+        )
+        write_json(
+            folder / place / "config.json", in_features=width, out_features=size, bias=bias, activation_function=module
+        )
+        modules.append((place, "Dense"))
+        width = size
+    rows = [
+        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{name}"}
+        for i, (path, name) in enumerate(modules)
+    ]
+    (folder / "modules.json").write_text(json.dumps(rows))
+    return folder
+
+
 def random_images(count: int, side: int) -> np.ndarray:
     """uint8 [count, side, side, 3], blocks of colour."""
     blocks = np.random.default_rng(7).integers(0, 256, (count, side // 8 + 1, side // 8 + 1, 3), dtype=np.uint8)

@@ -494,8 +494,10 @@ def import_weights(kinds, model, trust, **flag):
     python -m mural_tf import labse --weights=LaBSE --onto=workdirs/b5 --workdir=workdirs/b5_labse
 
     align: a folder of Hugging Face's AlignModel. bert: a folder of Hugging Face's BertModel or of Google's
-    checkpoints. labse: a folder of Hugging Face's or Sentence-Transformers' LaBSE. efficientnet: an .h5 file of Keras.
-    workdir: one of this project, to give an ALIGN MURAL's second head (--model=mural). See docs/checkpoints.md.
+    checkpoints. labse: a folder of Hugging Face's or Sentence-Transformers' LaBSE. sentences: a folder of
+    Sentence-Transformers with a BERT or DistilBERT, such as clip-ViT-B-32-multilingual-v1. efficientnet: an .h5 file
+    of Keras. workdir: one of this project, to give an ALIGN MURAL's second head (--model=mural).
+    See docs/checkpoints.md.
     """
     if len(kinds) > 1:
         raise UserError(f"One kind of weights at a time: got {' '.join(kinds)}.")

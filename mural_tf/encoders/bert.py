@@ -21,7 +21,15 @@ from ml_collections import ConfigDict
 from mural_tf.backend import keras
 from mural_tf.encoders.kernels import add_and_normalize, dtype_policy, gelu, masked_softmax
 from mural_tf.encoders.layers import Dropout
-from mural_tf.encoders.packing import POOLINGS, FirstAndMean, FirstPosition, Packing, packed_first_and_mean
+from mural_tf.encoders.packing import (
+    POOLINGS,
+    FirstAndMean,
+    FirstPosition,
+    MeanOfTokens,
+    Packing,
+    packed_first_and_mean,
+    packed_mean,
+)
 from mural_tf.errors import UserError
 from mural_tf.text.word_pieces import TOKENS
 
@@ -43,7 +51,8 @@ def build_bert(config: ConfigDict, vocabulary_size: int) -> keras.Model:
     """Builds the tower from `config.text_tower`: three int32 [B, T] inputs -> float32 [B, hidden_size].
 
     Inputs: `input_word_ids`, `input_mask` (1: token, 0: padding) and `input_type_ids`, T at most `max_length`. With
-    `pooling` "first_and_mean" the output is [B, 2 hidden_size], see `FirstAndMean`.
+    `pooling` "mean" the output is the mean of the tokens' states; with "first_and_mean" it is [B, 2 hidden_size], see
+    `FirstAndMean`.
     A frozen tower runs without dropout even in training.
     Raises `UserError` for values out of range.
     """
@@ -71,6 +80,8 @@ def build_bert(config: ConfigDict, vocabulary_size: int) -> keras.Model:
         )([x, inputs["input_mask"]])
     if config.pooling == "first":
         embeddings = FirstPosition(name="cls_state", dtype="float32")(x)  # [B, hidden]
+    elif config.pooling == "mean":
+        embeddings = MeanOfTokens(name="mean_state", dtype="float32")([x, inputs["input_mask"]])  # [B, hidden]
     else:
         embeddings = FirstAndMean(name="states", dtype="float32")([x, inputs["input_mask"]])  # [B, 2 hidden]
     if config.pooler:
@@ -103,7 +114,9 @@ def packed_states(model: keras.Model, pooling: str, tokens: dict, groups: int, t
         if isinstance(layer, BertLayer):
             x = layer([x, packed[0]], training=training, packing=packing)
     x = tf.cast(x, tf.float32)
-    states = packing.in_batch_order(x if pooling == "first" else packed_first_and_mean(x, packing))
+    if pooling != "first":
+        x = (packed_mean if pooling == "mean" else packed_first_and_mean)(x, packing)
+    states = packing.in_batch_order(x)
     return model.get_layer(POOLER)(states) if model.layers[-1].name == POOLER else states
 
 
@@ -299,8 +312,8 @@ def _check(config: ConfigDict, vocabulary_size: int) -> None:
         )
     if config.pooling not in POOLINGS:
         raise UserError(f"Unknown text_tower.pooling {config.pooling!r}; known: {', '.join(POOLINGS)}.")
-    if config.pooler and config.pooling != "first":
-        raise UserError("text_tower.pooler takes the [CLS] state alone: set text_tower.pooling=first.")
+    if config.pooler and config.pooling == "first_and_mean":
+        raise UserError("text_tower.pooler takes one state of a text: set text_tower.pooling=first.")
     if not 0 <= config.dropout < 1:
         raise UserError(f"text_tower.dropout={config.dropout} must be at least 0 and below 1.")
     if vocabulary_size < 1:

@@ -201,7 +201,7 @@ def _at_known_lengths(encoder, tokens: dict, counts, groups: int, training: bool
     return tf.reshape(states, [size, -1])
 
 
-POOLINGS = ("first", "first_and_mean")
+POOLINGS = ("first", "mean", "first_and_mean")
 
 
 class FirstPosition(keras.layers.Layer):
@@ -223,6 +223,27 @@ class FirstAndMean(keras.layers.Layer):
         others = tf.cast(mask, x.dtype)[:, 1:, tf.newaxis]
         mean = tf.math.divide_no_nan(tf.reduce_sum(x[:, 1:] * others, axis=1), tf.reduce_sum(others, axis=1))
         return tf.concat([x[:, 0], mean], axis=-1)
+
+
+class MeanOfTokens(keras.layers.Layer):
+    """([B, T, hidden], int32 mask [B, T]) -> [B, hidden]: the mean of the states of all tokens, [CLS] and [SEP] too.
+
+    Sentence-Transformers' mean pooling (Reimers and Gurevych, 2019); zeros for a row without any token.
+    """
+
+    def call(self, inputs):
+        x, mask = inputs
+        x = tf.cast(x, self.compute_dtype)
+        is_token = tf.cast(mask, x.dtype)[:, :, tf.newaxis]
+        return tf.math.divide_no_nan(tf.reduce_sum(x * is_token, axis=1), tf.reduce_sum(is_token, axis=1))
+
+
+def packed_mean(x: tf.Tensor, packing: Packing) -> tf.Tensor:
+    """What `MeanOfTokens` gives, of packed texts: [1, N, hidden] -> [1, B, hidden], shorter texts first."""
+    texts = tf.shape(packing.first_tokens(x))[1]
+    is_token = tf.cast(tf.logical_not(packing.is_filler), x.dtype)[:, tf.newaxis]  # [N, 1]
+    total = tf.math.unsorted_segment_sum(x[0] * is_token, packing.places, texts)
+    return tf.math.divide_no_nan(total, tf.math.unsorted_segment_sum(is_token, packing.places, texts))[tf.newaxis]
 
 
 def packed_first_and_mean(x: tf.Tensor, packing: Packing) -> tf.Tensor:

@@ -1,4 +1,4 @@
-"""Hugging Face's `BertModel` and LaBSE as safetensors: names, and what config.json says of the tower.
+"""Hugging Face's `BertModel`, `DistilBertModel` and LaBSE as safetensors: names, and what config.json says.
 
 `BertModel` alone, or the `bert.` part of a model with pretraining heads, which are left out; the TensorFlow names of
 layer normalisation (gamma, beta) that old files carry are understood.
@@ -6,8 +6,10 @@ layer normalisation (gamma, beta) that old files carry are understood.
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 
+import numpy as np
 from ml_collections import ConfigDict
 
 from mural_tf.backend import keras
@@ -19,8 +21,15 @@ from mural_tf.pretrained.tables import Row, assign, first_rows, linear, linear_s
 from mural_tf.pretrained.weight_files import open_safetensors
 
 # Heads of pretraining, buffers, and (where the tower has none) the pooler.
-IGNORED = r"cls\..*|.*position_ids|.*token_type_ids"
+IGNORED = r"cls\..*|vocab_(transform|layer_norm|projector)\..*|.*position_ids|.*token_type_ids"
 WITHOUT_POOLER = IGNORED + r"|pooler\..*"
+DISTILBERT_KEYS = {
+    "n_layers": "num_hidden_layers",
+    "dim": "hidden_size",
+    "n_heads": "num_attention_heads",
+    "hidden_dim": "intermediate_size",
+    "activation": "hidden_act",
+}
 DENSE = "2_Dense"  # Sentence-Transformers' third module, after 0 (the BERT) and 1_Pooling
 
 
@@ -58,6 +67,37 @@ def bert_table(layers: int, max_length: int, pooler: bool, prefix: str = "") -> 
     return rows + (dense(POOLER, "pooler.dense") if pooler else [])
 
 
+def distilbert_table(layers: int, max_length: int) -> list[Row]:
+    """The text tower's variables and their names in `DistilBertModel` (Sanh et al., 2019), a BERT without token types.
+
+    Its names are BERT's but for those below; the table of token types is zeros.
+    """
+    names = {
+        "encoder.layer.": "transformer.layer.",
+        "attention.self.query": "attention.q_lin",
+        "attention.self.key": "attention.k_lin",
+        "attention.self.value": "attention.v_lin",
+        "attention.output.dense": "attention.out_lin",
+        "attention.output.LayerNorm": "sa_layer_norm",
+        "intermediate.dense": "ffn.lin1",
+        "output.dense": "ffn.lin2",
+        "output.LayerNorm": "output_layer_norm",
+    }
+
+    def theirs(name: str) -> str:
+        for bert, distilbert in names.items():
+            name = name.replace(bert, distilbert)
+        return name
+
+    rows = [
+        dataclasses.replace(row, sources=tuple(map(theirs, row.sources)))
+        for row in bert_table(layers, max_length, pooler=False)
+    ]
+    positions = ("embeddings.position_embeddings.weight",)
+    types = Row("embeddings/type_embeddings", positions, lambda table: np.zeros_like(table[:TOKEN_TYPES]))
+    return [types if row.variable == types.variable else row for row in rows]
+
+
 def configure_tower(tower: ConfigDict, values: dict, path: str | pathlib.Path) -> None:
     """Sets `config.text_tower` to what a BERT's configuration (Hugging Face's or Google's keys) says.
 
@@ -91,20 +131,31 @@ def configure_tower(tower: ConfigDict, values: dict, path: str | pathlib.Path) -
 
 
 def configure(folder: str | pathlib.Path, config: ConfigDict) -> None:
-    """Sets the text tower in `config` to the BERT in a folder."""
+    """Sets the text tower in `config` to the BERT or DistilBERT in a folder."""
     path = pathlib.Path(folder) / "config.json"
-    configure_tower(config.text_tower, read_json(path), path)
+    values = read_json(path)
+    kind = values.get("model_type", "bert")
+    if kind not in ("bert", "distilbert"):
+        raise UserError(f"{path}: model_type is {kind!r}, expected 'bert' or 'distilbert'.")
+    if kind == "distilbert":
+        values = {DISTILBERT_KEYS.get(key, key): value for key, value in values.items()}
+    configure_tower(config.text_tower, values, path)
 
 
-def load(folder: str | pathlib.Path, encoder: keras.Model, tower: ConfigDict) -> None:
-    """Fills a text tower that was built for `configure`'s settings."""
+def load(folder: str | pathlib.Path, encoder: keras.Model, tower: ConfigDict, pooler: bool | None = None) -> None:
+    """Fills a text tower that was built for `configure`'s settings; without `pooler`, not that layer."""
+    pooler = tower.pooler if pooler is None else pooler
+    variables = [variable for variable in encoder.variables if pooler or not variable.name.startswith(f"{POOLER}/")]
     weights = open_safetensors(folder).renamed(_plain_name)
-    table = bert_table(tower.layers, tower.max_length, tower.pooler)
-    assign(table, encoder.variables, weights, IGNORED if tower.pooler else WITHOUT_POOLER, "a BERT")
+    if any(name.startswith("transformer.layer.") for name in weights.shapes):
+        assign(distilbert_table(tower.layers, tower.max_length), variables, weights, IGNORED, "a DistilBERT")
+        return
+    table = bert_table(tower.layers, tower.max_length, pooler)
+    assign(table, variables, weights, IGNORED if pooler else WITHOUT_POOLER, "a BERT")
 
 
 def _plain_name(name: str) -> str:
-    name = name.removeprefix("bert.")
+    name = name.removeprefix("bert.").removeprefix("distilbert.")
     return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
 
 

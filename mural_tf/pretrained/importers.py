@@ -11,7 +11,13 @@ from ml_collections import ConfigDict
 from mural_tf.errors import UserError
 from mural_tf.models import build_model
 from mural_tf.models.dual_encoder import DualEncoder
-from mural_tf.pretrained import hugging_face_align, hugging_face_bert, keras_efficientnet, tensorflow_bert
+from mural_tf.pretrained import (
+    hugging_face_align,
+    hugging_face_bert,
+    keras_efficientnet,
+    sentence_transformers,
+    tensorflow_bert,
+)
 from mural_tf.pretrained.weight_files import read_casing, read_pieces
 
 
@@ -50,6 +56,11 @@ SOURCES = {
         hugging_face_bert.configure_labse,
         lambda weights, model, config: hugging_face_bert.load_labse(weights, model.text_encoder, config.text_tower),
     ),
+    "sentences": Source(
+        ("text_encoder", "image_text_head", "text_text_head"),
+        sentence_transformers.configure,
+        sentence_transformers.load,
+    ),
     "efficientnet": Source(
         ("image_encoder",),
         keras_efficientnet.configure,
@@ -69,6 +80,7 @@ def configure(source: str, weights, config: ConfigDict) -> tuple[ConfigDict, lis
     SOURCES[source].configure(weights, config)
     if "text_encoder" not in SOURCES[source].parts:  # no vocabulary comes with it
         return config, []
+    weights = sentence_transformers.text_folder(weights) if source == "sentences" else weights
     pieces = read_pieces(weights)
     config.vocabulary.update(dict(size=len(pieces), file="", **read_casing(weights, pieces)))
     return config, pieces
@@ -80,7 +92,7 @@ def import_weights(
     """Builds a model whose parts come from files; parts that are not in them are fresh.
 
     Args:
-      source: "align", "bert", "labse" or "efficientnet".
+      source: "align", "bert", "labse", "sentences" or "efficientnet".
       weights: the folder or file.
       config: everything that the files do not say, `base_config()` for a start. `config.model="mural"` gives an
         imported ALIGN the second head of MURAL's checkpoint initialisation (Jain et al., 2021, §3.1).

@@ -44,7 +44,8 @@ def import_into_workdir(
     Nothing is written unless all of the weights fit. The same command again completes a workdir that was interrupted.
 
     Args:
-      source: "align", "bert", "labse", "efficientnet", or "workdir": another workdir, to change its method.
+      source: "align", "bert", "labse", "sentences", "efficientnet", or "workdir": another workdir, to
+        change its method.
       weights: the folder or file.
       workdir: the folder to write; it must not hold a trained model.
       config: what the weights do not say; the default is `base_config()`.
@@ -97,6 +98,8 @@ def _build(source: str, weights, config: ConfigDict | None, method: str, onto):
     elif config is None:
         config = base_config()
         config.model = "align" if source == "align" else config.model
+        if source == "sentences":  # texts alone
+            config.model, config.image_tower.name = "labse", "none"
     config = config.copy_and_resolve_references()
     settle_handles(config)
     mount(config, method or config.model)
