@@ -120,7 +120,9 @@ def write_warmup_requests(folder: pathlib.Path, model: str) -> None:
 
 
 # In the rule `ops_lib` of tensorflow_text 2.15.
-TEXT_OPS = frozenset({"NormalizeUTF8", "WordpieceTokenizeWithOffsets"})
+TEXT_OPS = frozenset(
+    {"NormalizeUTF8", "SentencepieceOp", "SentencepieceTokenizeOp", "WordpieceTokenizeWithOffsets"}
+)
 # In the core of TensorFlow 2.15, all of them in `tf.raw_ops`.
 CORE_OPS = frozenset(
     """
