@@ -84,7 +84,7 @@ def oracle(texts: list[str], folder: pathlib.Path) -> None:
         if name == "bpe":
             options = dict(byte_fallback=True, normalization_rule_name="identity", add_dummy_prefix=False)
             options |= dict(remove_extra_whitespaces=False, pad_id=0, eos_id=1, bos_id=2, unk_id=3)
-            options |= dict(user_defined_symbols=["<mask>", "\n", "  ", "<b>"])
+            options |= dict(user_defined_symbols=["<mask>", "\n", "▁▁", "<b>"])
         made = io.BytesIO()
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(texts),
@@ -119,7 +119,8 @@ def oracle(texts: list[str], folder: pathlib.Path) -> None:
             theirs.normalizer = normalizers.Sequence(
                 [
                     normalizers.Precompiled(base64.b64decode(charsmap)),
-                    normalizers.Replace(tokenizers.Regex(" {2,}"), " "),
+                    normalizers.Strip(left=False, right=True),
+                    normalizers.Replace(tokenizers.Regex(" {2,}"), "▁"),
                 ]
             )
             theirs.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
@@ -141,7 +142,7 @@ def _text(line: bytes) -> str | None:
 
 
 def compare(folder: pathlib.Path) -> int:
-    """Prints how many lines differ; returns the number of those that differ from SentencePiece itself."""
+    """Prints how many lines differ; returns how many from SentencePiece itself, but for equally good divisions."""
     import tensorflow as tf
 
     from mural_tf.text.piece_models import parse_lines, read_lines
@@ -157,12 +158,17 @@ def compare(folder: pathlib.Path) -> int:
             for begin in range(0, len(lines), 1000):
                 ours += tokenizer.tokenize(tf.constant(lines[begin : begin + 1000])).merge_dims(1, 2).to_list()
             seconds = time.monotonic() - started
-            differ = [i for i, (a, b) in enumerate(zip(ours, found["ids"][name])) if a != b]
-            wrong += len(differ)
-            print(f"{name}.{kind}: {len(lines)} lines, {len(differ)} differ from sentencepiece; {seconds:.1f} s")
-            for i in differ[:5]:
+            pieces, _ = parse_lines(vocabulary, name)
+            both = enumerate(zip(ours, found["ids"][name]))
+            differ = {i: _have_equal_scores(a, b, pieces) for i, (a, b) in both if a != b}
+            ties, others = sum(differ.values()), [i for i, is_tie in differ.items() if not is_tie]
+            wrong += len(others)
+            print(
+                f"{name}.{kind}: {len(lines)} lines in {seconds:.1f} s, {len(differ)} differ from sentencepiece, "
+                f"{ties} of them in the choice among pieces of equal score"
+            )
+            for i in others[:5]:
                 print("  ", lines[i], ours[i], found["ids"][name][i])
-        pieces, _ = parse_lines(vocabulary, name)
         kinds, examples = collections.Counter(), {}
         texts = 0
         for line, a, b in zip(lines, ours, found["tokenizers"][name]):
@@ -178,17 +184,25 @@ def compare(folder: pathlib.Path) -> int:
     return wrong
 
 
+def _have_equal_scores(ours: list[int], theirs: list[int], pieces: list[list]) -> bool:
+    """Tells whether two divisions of a text are equally good."""
+    texts = ["".join(pieces[i][0] for i in ids) for ids in (ours, theirs)]
+    scores = [sum(pieces[i][1] for i in ids) for ids in (ours, theirs)]
+    return texts[0] == texts[1] and abs(scores[0] - scores[1]) < 1e-5 * abs(scores[0])
+
+
 def _kind(text: str, ours: list[int], theirs: list[int], pieces: list[list]) -> str:
     """Returns why ids differ."""
-    written = [["".join(pieces[i][0] for i in ids)] for ids in (ours, theirs)]
-    if any(piece in text for piece, _, kind in pieces if kind in ("control", "unknown")):
+    if any(piece in text for piece, _, kind in pieces if kind in ("control", "unknown", "byte")):
         return "a control piece in the text"
     if any(piece in text for piece, _, kind in pieces if kind == "user_defined" and piece.strip()):
         return "a user-defined piece in the text"
-    if written[0] == written[1] and abs(sum(pieces[i][1] for i in ours) - sum(pieces[i][1] for i in theirs)) < 1e-3:
+    if _have_equal_scores(ours, theirs, pieces):
         return "pieces of equal score"
     if any(unicodedata.category(c) in ("Cc", "Cf", "Zs", "Zl", "Zp") and c != " " for c in text) or "  " in text:
         return "white space and format characters"
+    if any(unicodedata.combining(c) for c in text):
+        return "combining marks, normalized a grapheme at a time"
     if "▁" in text:
         return "the character of the space itself"
     return "others"

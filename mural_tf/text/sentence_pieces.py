@@ -9,17 +9,20 @@ tokenizers find them).
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import pathlib
 from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from mural_tf.backend import tf_text
+from mural_tf.backend import sentencepiece_operations
 from mural_tf.errors import UserError
 from mural_tf.text.piece_models import SPACE, model_of, parse_lines
 from mural_tf.text.tokenizer import Tokenizer, fill_rows
 
 BYTES_A_CHARACTER = 16  # that are read: normalising joins and drops some
+_OPERATIONS = sentencepiece_operations()
+_NAMES = itertools.count(1)
 _SPACES = r"[\s\p{Z}\x{0B}\x{1C}-\x{1F}\x{85}]+"  # Python's \s
 _PUNCTUATION = r"[!-/:-@\[-`{-~]"  # Python's string.punctuation
 
@@ -54,6 +57,31 @@ CLEANING: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
     "no_punctuation": lambda texts: tf.strings.regex_replace(texts, _PUNCTUATION, ""),
     "single_spaces": lambda texts: tf.strings.regex_replace(tf.strings.regex_replace(texts, _SPACES, " "), "^ | $", ""),
 }
+
+
+class _Model(tf.saved_model.experimental.TrackableResource):
+    """A model that the operation reads, under a name of its own.
+
+    tensorflow_text's class leaves the name out; the model is then the eager kernel's, which equal models share and
+    `tf.random.set_seed` deletes.
+    """
+
+    def __init__(self, model: bytes):
+        super().__init__()
+        self._model, self._name = model, f"sentence_pieces_{next(_NAMES)}"
+        _ = self.resource_handle  # makes it
+
+    def _create_resource(self) -> tf.Tensor:
+        return _OPERATIONS.sentencepiece_op(model=self._model, shared_name=self._name)
+
+    def _destroy_resource(self) -> None:
+        tf.raw_ops.DestroyResourceOp(resource=self.resource_handle, ignore_lookup_error=True)
+
+    def divide(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        """string [B] -> int32 [B, (pieces)]."""
+        flags = dict(nbest_size=0, alpha=1.0, add_bos=False, add_eos=False, reverse=False, out_type=tf.int32)
+        ids, splits = _OPERATIONS.sentencepiece_tokenize_op(self.resource_handle, texts, **flags)
+        return tf.RaggedTensor.from_row_splits(ids, splits, validate=False)
 
 
 class SentencePieceTokenizer(Tokenizer):
@@ -112,11 +140,11 @@ class SentencePieceTokenizer(Tokenizer):
         if vocabulary_file:
             self.vocabulary_asset = tf.saved_model.Asset(str(vocabulary_file))
 
-    def _new_table(self, vocabulary_file: str | pathlib.Path) -> tf_text.SentencepieceTokenizer:
-        return tf_text.SentencepieceTokenizer(self._model)
+    def _new_table(self, vocabulary_file: str | pathlib.Path) -> _Model:
+        return _Model(self._model)
 
-    def _use(self, table: tf_text.SentencepieceTokenizer) -> None:
-        self._op, self._table = table, table._model_resource
+    def _use(self, table: _Model) -> None:
+        self._table = table
 
     @property
     def special_ids(self) -> list[int]:
@@ -158,7 +186,7 @@ class SentencePieceTokenizer(Tokenizer):
             texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
         for step in self.cleaning:
             texts = CLEANING[step](texts)
-        return self._op.tokenize(texts)
+        return self._table.divide(texts)
 
     def pack(self, ids: tf.RaggedTensor, length: int | tf.Tensor | None = None) -> dict[str, tf.Tensor]:
         """Adds begin, end and padding; `input_type_ids` is 0. Arguments as in `Tokenizer`; full rows are never shorter.

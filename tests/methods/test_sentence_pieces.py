@@ -1,6 +1,7 @@
-"""Sentence pieces on small models that are made here: ids by hand, rows of each family, files of each kind, refusals."""
+"""Sentence pieces on small models that are made here: ids by hand, rows of each family, files, refusals."""
 
 import base64
+import gc
 import json
 
 import numpy as np
@@ -130,6 +131,15 @@ def test_two_models_in_one_process_do_not_share():
     first = tokenizer()
     second = tokenizer([*CONTROLS, ["▁the", -2.0, "normal"]])
     assert ids(first, "the") == [[11]] and ids(second, "the") == [[3]] and ids(first, "the") == [[11]]
+
+
+def test_a_tokenizer_outlives_another_of_the_same_model():
+    first, second = tokenizer(), tokenizer()
+    assert ids(first, "the") == [[11]]
+    del first
+    gc.collect()
+    tf.random.set_seed(1)  # deletes eager kernels
+    assert ids(second, "the") == [[11]] and ids(tokenizer(), "the") == [[11]]
 
 
 def test_words_begin_with_their_space():
