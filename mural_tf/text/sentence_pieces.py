@@ -63,7 +63,8 @@ class _Model(tf.saved_model.experimental.TrackableResource):
     """A model that the operation reads, under a name of its own.
 
     tensorflow_text's class leaves the name out; the model is then the eager kernel's, which equal models share and
-    `tf.random.set_seed` deletes.
+    `tf.random.set_seed` deletes. It stays until the process ends, as tables do: a loaded model's signatures may outlive
+    the object that was loaded.
     """
 
     def __init__(self, model: bytes):
@@ -73,9 +74,6 @@ class _Model(tf.saved_model.experimental.TrackableResource):
 
     def _create_resource(self) -> tf.Tensor:
         return _OPERATIONS.sentencepiece_op(model=self._model, shared_name=self._name)
-
-    def _destroy_resource(self) -> None:
-        tf.raw_ops.DestroyResourceOp(resource=self.resource_handle, ignore_lookup_error=True)
 
     def divide(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """string [B] -> int32 [B, (pieces)]."""
