@@ -59,3 +59,8 @@ def tensorflow_hub() -> types.ModuleType:
 
 with _package_resources():  # TensorFlow Text 2.15 imports TF-Hub
     import tensorflow_text as tf_text  # noqa: E402, F401 - also registers the tokenizer's operations
+
+
+def sentencepiece_operations() -> types.ModuleType:
+    """Returns the module of tensorflow_text's two operations of SentencePiece, whose class names no resource."""
+    return importlib.import_module("tensorflow_text.python.ops.sentencepiece_tokenizer").gen_sentencepiece_tokenizer

@@ -126,7 +126,7 @@ def examine(embedder, tokenizer, texts: TextsByLanguage, recalls: Mapping[str, f
     if pivot not in texts.split:
         raise UserError(f"No captions in the pivot {pivot}; the split has {', '.join(sorted(texts.split))}.")
     divided = {name: _pieces(tokenizer, list(of.values())) for name, of in texts.split.items()}
-    unknown = tokenizer.vocabulary.index("[UNK]") if "[UNK]" in tokenizer.vocabulary else -1  # bytes are all known
+    unknown = tokenizer.unknown_id
     profiles = {name: _profile(tokenizer, some) for name, some in texts.training.items() if some and name}
     vectors = {
         name: dict(zip(of, embedder.encode_text(list(of.values()), progress=False))) for name, of in texts.split.items()

@@ -166,12 +166,12 @@ def _examination(source: str) -> Examine | None:
     from mural_tf.text import build_tokenizer
 
     tokenizer = build_tokenizer(config, folder / "vocabulary.txt")
-    unknown = tokenizer.vocabulary.index("[UNK]") if "[UNK]" in tokenizer.vocabulary else -1
+    unknown = tokenizer.unknown_id
 
     def examine(texts: Sequence[str]) -> Mapping[str, int]:
         pieces = tokenizer.tokenize(list(texts)).merge_dims(1, 2)
         return {
-            "cut": int((pieces.row_lengths().numpy() > tokenizer.max_length - 2).sum()),
+            "cut": int((pieces.row_lengths().numpy() > tokenizer.room).sum()),
             "pieces": int(pieces.values.shape[0]),
             "unknown": int((pieces.values.numpy() == unknown).sum()),
         }

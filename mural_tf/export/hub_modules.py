@@ -76,6 +76,9 @@ def text_settings(tokenizer: WordPieceTokenizer | WordTokenizer, config: ConfigD
         "lower_case": bool(tokenizer.lower_case),
         "strip_accents": bool(tokenizer.strip_accents),
         "builder": config.vocabulary.builder,
+        "layout": config.vocabulary.layout,
+        "cleaning": list(config.vocabulary.cleaning),
+        "size": int(config.vocabulary.size),
     }
 
 

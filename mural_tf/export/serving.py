@@ -120,7 +120,7 @@ def write_warmup_requests(folder: pathlib.Path, model: str) -> None:
 
 
 # In the rule `ops_lib` of tensorflow_text 2.15.
-TEXT_OPS = frozenset({"NormalizeUTF8", "WordpieceTokenizeWithOffsets"})
+TEXT_OPS = frozenset({"NormalizeUTF8", "SentencepieceOp", "SentencepieceTokenizeOp", "WordpieceTokenizeWithOffsets"})
 # In the core of TensorFlow 2.15, all of them in `tf.raw_ops`.
 CORE_OPS = frozenset(
     """
@@ -130,7 +130,7 @@ CORE_OPS = frozenset(
     ExpandDims ExtractJpegShape Fill FloorDiv FloorMod FusedBatchNormV3 GatherNd GatherV2 Greater GreaterEqual
     HashTableV2 Identity IdentityN If IgnoreErrorsDataset InitializeTableFromTextFileV2 Less LessEqual Log LogicalAnd
     LogicalNot LogicalOr LookupTableFindV2 MatMul Max MaxPool Maximum Mean MergeV2Checkpoints Minimum Mul Neg NoOp
-    OneHot OptionsDataset Pack ParallelMapDatasetV2 PartitionedCall Placeholder Prod RaggedGather RaggedRange
+    OneHot OnesLike OptionsDataset Pack ParallelMapDatasetV2 PartitionedCall Placeholder Prod RaggedGather RaggedRange
     RaggedTensorToTensor Range ReadVariableOp RealDiv Relu Reshape ResourceGather RestoreV2 ReverseV2 Round Rsqrt SaveV2
     ScaleAndTranslate ScatterNd Select SelectV2 Shape ShardedFilename Sigmoid Size Softmax Split SplitV Square Squeeze
     StatefulPartitionedCall StatelessIf StatelessWhile StaticRegexFullMatch StaticRegexReplace StridedSlice StringJoin

@@ -202,7 +202,9 @@ def _with_hub_towers(config: ConfigDict, folder: pathlib.Path) -> ConfigDict:
     config.text_tower.max_length = json_field(text, "max_length", int, path)
     for name in ("lower_case", "strip_accents"):
         config.vocabulary[name] = json_field(text, name, bool, path)
-    config.vocabulary.builder = json_field(text, "builder", str, path, config.vocabulary.builder)
+    for name in ("builder", "layout", "size"):  # older modules do not say
+        config.vocabulary[name] = json_field(text, name, type(config.vocabulary[name]), path, config.vocabulary[name])
+    config.vocabulary.cleaning = tuple(json_field(text, "cleaning", list[str], path, []))
     config.vocabulary.file = shown(path.parent / "vocabulary.txt")
     check_graph(folder / "text_preprocessor")
     config.vocabulary.sha256 = digest(read_lines(path.parent / "vocabulary.txt"))

@@ -78,6 +78,11 @@ def learn_vocabulary(counts: Mapping[str, int], size: int, builder: str = "tenso
 
 
 def _check_request(size: int, builder: str) -> None:
+    if builder == "sentence_pieces":
+        raise UserError(
+            "vocabulary.builder=sentence_pieces: they are not learned here; name a SentencePiece model or a "
+            "tokenizer.json with --config.vocabulary.file=…."
+        )
     if builder not in BUILDERS:
         raise UserError(f"Unknown vocabulary builder {builder!r}: expected one of {', '.join(BUILDERS)}.")
     least = len(RESERVED_TOKENS) + 3

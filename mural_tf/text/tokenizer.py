@@ -46,7 +46,10 @@ class Tokenizer(tf.Module):
         self._vocabulary = tuple(vocabulary)
         self.max_length, self.lower_case, self.strip_accents = max_length, lower_case, strip_accents
         self._unknown_entry = unknown
-        self._use(_lookup_table(self._vocabulary, unknown, vocabulary_file))
+        self._use(self._new_table(vocabulary_file))
+
+    def _new_table(self, vocabulary_file: str | pathlib.Path) -> tf.lookup.StaticHashTable:
+        return _lookup_table(self._vocabulary, self._unknown_entry, vocabulary_file)
 
     def _use(self, table: tf.lookup.StaticHashTable) -> None:
         self._table = table
@@ -58,7 +61,7 @@ class Tokenizer(tf.Module):
         if (ours.job, ours.task) == (there.job, there.task):
             return self
         other = copy.copy(self)
-        other._use(_lookup_table(self._vocabulary, self._unknown_entry, ""))
+        other._use(other._new_table(""))
         return other
 
     def save(self, path: str | pathlib.Path) -> None:
@@ -74,6 +77,16 @@ class Tokenizer(tf.Module):
     def vocabulary_size(self) -> int:
         """Number of entries, reserved ones included."""
         return len(self._vocabulary)
+
+    @property
+    def unknown_id(self) -> int:
+        """Id of what is not in the vocabulary, -1 if there is none."""
+        return self._unknown_entry
+
+    @property
+    def room(self) -> int:
+        """Entries of text that fit into a row, between begin and end."""
+        return self.max_length - 2
 
     def __call__(self, texts: tf.Tensor, pad: str = "max_length") -> dict[str, tf.Tensor]:
         """Tokenizes a batch.

@@ -13,7 +13,7 @@ from mural_tf.config import load_config, save_config
 from mural_tf.data import records
 from mural_tf.data.streams.mixture import training_sources
 from mural_tf.errors import UserError
-from mural_tf.files import as_path, check_readable, whole
+from mural_tf.files import as_path, check_readable
 from mural_tf.text import build_tokenizer, takes_languages
 from mural_tf.text.language_words import build_words
 from mural_tf.text.learning import build_vocabulary
@@ -76,9 +76,9 @@ def prepare_tokenizer(config: ConfigDict, workdir: pathlib.Path) -> WordPieceTok
     config.vocabulary.sha256 = config.vocabulary.sha256 or recorded.vocabulary.sha256
     if not own.exists():
         source = find_vocabulary(config)
-        config.vocabulary.sha256 = digest(build_tokenizer(config, source).vocabulary)
-        with whole(own) as partial:
-            partial.write_bytes(source.read_bytes())
+        tokenizer = build_tokenizer(config, source)
+        config.vocabulary.sha256 = digest(tokenizer.vocabulary)
+        tokenizer.save(own)
     tokenizer = build_tokenizer(config, own)
     if not recorded.vocabulary.sha256:  # also of a run that began before there were digests
         config.vocabulary.sha256 = recorded.vocabulary.sha256 = digest(tokenizer.vocabulary)

@@ -1,0 +1,203 @@
+"""The pieces of SentencePiece in the graph, as SigLIP, SigLIP 2, XLM-RoBERTa and MetaCLIP 2 take them.
+
+The operation is tensorflow_text's, on a model made of the vocabulary's lines (piece_models.py); it lies in the graph.
+Begin and end are added here, as the family's `Layout` says: the operation's own flags are settings of a resource that
+all signatures share. Pieces that stand for no text, such as `</s>`, are never found in a text (Hugging Face's
+tokenizers find them).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import pathlib
+from collections.abc import Callable, Sequence
+
+import tensorflow as tf
+
+from mural_tf.backend import sentencepiece_operations
+from mural_tf.errors import UserError
+from mural_tf.text.piece_models import SPACE, model_of, parse_lines
+from mural_tf.text.tokenizer import Tokenizer, fill_rows
+
+BYTES_A_CHARACTER = 16  # that are read: normalising joins and drops some
+_OPERATIONS = sentencepiece_operations()
+_NAMES = itertools.count(1)
+_SPACES = r"[\s\p{Z}\x{0B}\x{1C}-\x{1F}\x{85}]+"  # Python's \s
+_PUNCTUATION = r"[!-/:-@\[-`{-~]"  # Python's string.punctuation
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """The rows of a family: begin, pieces, end, and padding up to T; -1 is no such id."""
+
+    end: int
+    pad: int
+    begin: int = -1
+    is_full: bool = False  # always T ids, and padding is attended to: the mask is 1 everywhere
+    fairseq: bool = False  # a model file's ids are moved, see `piece_models.read_lines`
+
+
+LAYOUTS = {
+    "siglip": Layout(end=1, pad=1, is_full=True),
+    "siglip2": Layout(end=1, pad=0, is_full=True),
+    "xlm_roberta": Layout(begin=0, end=2, pad=1, fairseq=True),  # and MetaCLIP 2
+}
+
+
+def _lower_unicode(texts: tf.Tensor) -> tf.Tensor:
+    return tf.strings.lower(texts, encoding="utf-8")
+
+
+CLEANING: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
+    "lower_ascii": tf.strings.lower,  # A to Z alone: big_vision
+    "lower_unicode": _lower_unicode,  # Python's: a sigma that ends a word is a final one
+    # Each character alone, as Hugging Face's tokenizers: only sigma depends on its neighbours.
+    "lower_characters": lambda texts: _lower_unicode(tf.strings.regex_replace(texts, "Σ", "σ")),
+    "no_punctuation": lambda texts: tf.strings.regex_replace(texts, _PUNCTUATION, ""),
+    "single_spaces": lambda texts: tf.strings.regex_replace(tf.strings.regex_replace(texts, _SPACES, " "), "^ | $", ""),
+}
+
+
+class _Model(tf.saved_model.experimental.TrackableResource):
+    """A model that the operation reads, under a name of its own.
+
+    tensorflow_text's class leaves the name out; the model is then the eager kernel's, which equal models share and
+    `tf.random.set_seed` deletes. It stays until the process ends, as tables do: a loaded model's signatures may outlive
+    the object that was loaded.
+    """
+
+    def __init__(self, model: bytes):
+        super().__init__()
+        self._model, self._name = model, f"sentence_pieces_{next(_NAMES)}"
+        _ = self.resource_handle  # makes it
+
+    def _create_resource(self) -> tf.Tensor:
+        return _OPERATIONS.sentencepiece_op(model=self._model, shared_name=self._name)
+
+    def divide(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        """string [B] -> int32 [B, (pieces)]."""
+        flags = dict(nbest_size=0, alpha=1.0, add_bos=False, add_eos=False, reverse=False, out_type=tf.int32)
+        ids, splits = _OPERATIONS.sentencepiece_tokenize_op(self.resource_handle, texts, **flags)
+        return tf.RaggedTensor.from_row_splits(ids, splits, validate=False)
+
+
+class SentencePieceTokenizer(Tokenizer):
+    """SentencePiece's ids of a text between the begin and end of a family's layout.
+
+    Longer texts lose their last pieces, never the end. Any bytes are answered: each byte that is not UTF-8 is read as
+    U+FFFD. Of a very long text only the first `max_bytes` are read.
+    """
+
+    def __init__(
+        self,
+        vocabulary: Sequence[str],
+        *,
+        layout: str,
+        cleaning: Sequence[str] = (),
+        max_length: int = 64,
+        vocabulary_file: str | pathlib.Path = "",
+        name: str | pathlib.Path = "The vocabulary",
+        **options,
+    ):
+        """Builds the tokenizer.
+
+        Args:
+          vocabulary: the lines that `piece_models.read_lines` returns.
+          layout: one of `LAYOUTS`.
+          cleaning: of `CLEANING`, what is done to a text before it is divided, in this order.
+          max_length: T, ids in a row.
+          vocabulary_file: the file of these lines, which a SavedModel carries as an asset; "" for none.
+          name: what messages call the vocabulary.
+          **options: of `Tokenizer`; casing is of `cleaning`.
+
+        Raises:
+          UserError: an unknown layout or step, `lower_case` or `strip_accents`, other lines, or `max_length` below 3.
+        """
+        if layout not in LAYOUTS:
+            raise UserError(f"vocabulary.layout={layout!r}: sentence pieces need one of {', '.join(LAYOUTS)}.")
+        unknown_steps = [step for step in cleaning if step not in CLEANING]
+        if unknown_steps or options.get("lower_case") or options.get("strip_accents"):
+            raise UserError(
+                f"vocabulary.cleaning={tuple(cleaning)}, lower_case={options.get('lower_case', False)}, strip_accents="
+                f"{options.get('strip_accents', False)}: sentence pieces take cleaning alone, of {', '.join(CLEANING)}."
+            )
+        if max_length < 3:
+            raise UserError(f"max_length={max_length} leaves no room for text between begin and end.")
+        self.layout, self.cleaning = LAYOUTS[layout], tuple(cleaning)
+        pieces, settings = parse_lines(vocabulary, name)
+        if len(pieces) <= max(self.layout.begin, self.layout.end, self.layout.pad):
+            raise UserError(f"{name} has {len(pieces)} pieces, too few for vocabulary.layout={layout}.")
+        self._model = model_of(pieces, settings)
+        self._pieces = [piece for piece, _, _ in pieces]
+        self._special = [i for i, (_, _, kind) in enumerate(pieces) if kind in ("unknown", "control", "unused")]
+        self._begins_word = tf.constant([piece.startswith(SPACE) for piece in self._pieces])
+        self.max_bytes = BYTES_A_CHARACTER * max_length * (max(map(len, self._pieces)) + 1)
+        unknown = next(i for i, (_, _, kind) in enumerate(pieces) if kind == "unknown")
+        super().__init__(vocabulary, unknown=unknown, max_length=max_length, **options)
+        if vocabulary_file:
+            self.vocabulary_asset = tf.saved_model.Asset(str(vocabulary_file))
+
+    def _new_table(self, vocabulary_file: str | pathlib.Path) -> _Model:
+        return _Model(self._model)
+
+    def _use(self, table: _Model) -> None:
+        self._table = table
+
+    @property
+    def special_ids(self) -> list[int]:
+        """Ids of the pieces that stand for no text, the layout's and the unknown one included."""
+        layout = self.layout
+        return sorted({*self._special, layout.end, layout.pad, *([layout.begin] if layout.begin >= 0 else [])})
+
+    @property
+    def mask_id(self) -> int:
+        """Id of `<mask>`; raises `UserError` if the vocabulary lacks it."""
+        if "<mask>" not in self._pieces:
+            raise UserError("The vocabulary lacks <mask>, which the cloze task needs.")
+        return self._pieces.index("<mask>")
+
+    @property
+    def room(self) -> int:
+        """Pieces of text that fit into a row."""
+        return self.max_length - (1 if self.layout.begin < 0 else 2)
+
+    def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        """Returns int32 [B, (words), (pieces)] of the whole texts, string [B]; a word begins with its space."""
+        ids = self._ids(tf.convert_to_tensor(texts, tf.string))
+        size = tf.shape(ids.flat_values, tf.int64)[:1]
+        begins = tf.gather(self._begins_word, ids.flat_values)
+        begins |= tf.scatter_nd(
+            tf.boolean_mask(ids.row_starts(), ids.row_lengths() > 0)[:, None],
+            tf.fill([tf.math.count_nonzero(ids.row_lengths() > 0)], True),
+            size,
+        )
+        words = tf.RaggedTensor.from_row_starts(ids.flat_values, tf.where(begins)[:, 0])
+        return tf.RaggedTensor.from_value_rowids(words, tf.boolean_mask(ids.value_rowids(), begins), ids.nrows())
+
+    def _row_ids(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        return tf.expand_dims(self._ids(tf.strings.substr(texts, 0, self.max_bytes)), 1)
+
+    def _ids(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        """string [B] -> int32 [B, (pieces)]."""
+        if self.cleaning:
+            texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
+        for step in self.cleaning:
+            texts = CLEANING[step](texts)
+        return self._table.divide(texts)
+
+    def pack(self, ids: tf.RaggedTensor, length: int | tf.Tensor | None = None) -> dict[str, tf.Tensor]:
+        """Adds begin, end and padding; `input_type_ids` is 0. Arguments as in `Tokenizer`; full rows are never shorter.
+
+        Of a full layout `input_mask` is 1 everywhere: its models attend to padding.
+        """
+        if length is None and self.layout.is_full:
+            length = self.max_length
+        room = (self.max_length if length is None else length) - (self.max_length - self.room)
+        ids = ids[:, :room]
+        column = tf.ones([ids.nrows(out_type=tf.int32), 1], tf.int32)
+        begin = [self.layout.begin * column] if self.layout.begin >= 0 else []
+        rows = tf.concat([*begin, ids, self.layout.end * column], axis=1)
+        word_ids, mask = fill_rows(rows, self.layout.pad, length)
+        mask = tf.ones_like(mask) if self.layout.is_full else mask
+        return {"input_word_ids": word_ids, "input_mask": mask, "input_type_ids": tf.zeros_like(word_ids)}
