@@ -152,7 +152,7 @@ def test_a_full_disk_is_one_line_wherever_a_command_writes(error):
     (["pretrain", "--config=nothing"], "Error: --config=nothing: there is no such file, and no installed "),
     (["pretrain", "--config=emoji_murl"], "Error: --config=emoji_murl: there is no such file, and no installed "),
     (["xla_check", "--config=configs/etcl_finetune.py:coco"], "Error: Unknown "),
-    (["xla_check", "--config=configs/finetune.py:coco"], "Error: --config=configs/finetune.py:coco: this con"),
+    (["xla_check", "--config=configs/mural_base.py:coco"], "Error: --config=configs/mural_base.py:coco: this con"),
 ])  # fmt: skip
 def test_mistakes_are_one_line(arguments, message, capsys, monkeypatch):
     monkeypatch.chdir(forked.ROOT)

@@ -325,7 +325,7 @@ def test_a_stored_handle_is_fetched_only_with_trust(workdir, tmp_path, monkeypat
 
     fetched = []
 
-    def fetch(handle):
+    def fetch(handle, **_):
         fetched.append(handle)
         raise OSError("no network here")
 

@@ -73,7 +73,9 @@ def test_compare_prints_the_papers_numbers(downloads, tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "MURAL Table 3" in printed and "46.4 (+53.6)" in printed and "35.3 (+64.7)" in printed
     evaluate(downloads, tmp_path, "tatoeba", published=True)
-    assert "No paper's table holds numbers of tatoeba." in capsys.readouterr().out
+    assert "ETCL Table 12" in capsys.readouterr().out
+    report._print_published([], "emoji", default_protocol())
+    assert "No paper's table holds numbers of emoji." in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
