@@ -1,0 +1,158 @@
+"""What a checkpoint gives in PyTorch, in one file that `python -m mural_tf import … --golden=FILE` compares with.
+
+    python golden.py FOLDER OUT.npz
+
+needs PyTorch and transformers (for a folder with `modules.json`, Sentence-Transformers) and nothing else of this
+project: no TensorFlow. FOLDER holds a model of two towers (ALIGN, CLIP, SigLIP) or texts alone. Nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+import io
+import pathlib
+import sys
+
+import numpy as np
+
+FORMAT = "golden vectors 1"
+SENTENCES = [
+    "a red balloon over the harbour",
+    "Two Dogs RUN along the BEACH.",
+    "It's 7:45 p.m.; tickets: $12.50 (or 3 for $30)!",
+    "  two  spaces,\ta tab and a line's end\n",
+    "Größere Straßen führen über die Brücke",
+    "La cafetière de l’hôtel, déjà cassée…",
+    "cafe\u0301 and nai\u0308ve, accents that stand alone",
+    "Işıklı bir İstanbul akşamı",
+    "Đường phố Hà Nội buổi sáng",
+    "Paka mweusi amelala juu ya kiti",
+    "ΟΔΟΣ ΑΘΗΝΑΣ, ένας σκύλος",
+    "МОСКВА зимой: снег и ёлка",
+    "قطة سوداء على السطح",
+    "שני ילדים משחקים בכדור",
+    "नदी के किनारे एक पुराना मंदिर",
+    "নৌকায় তিনজন জেলে",
+    "மழையில் ஒரு சிவப்பு குடை",
+    "แมวนอนอยู่บนเก้าอี้",
+    "雨の中を走る赤いバス、２台",
+    "山上有一座白色的房子。",
+    "눈 덮인 산과 작은 집",
+    "party🎉 with a 👩‍👧 and a ❤️",
+    " ".join(f"house number {number}" for number in range(200)),
+    "",
+]
+SIDES = [(37, 53), (301, 97), (224, 224), (411, 640)]  # heights and widths
+
+
+def draw_pictures() -> list[bytes]:
+    """Returns PNGs in RGB of `SIDES`: slow waves of colour, an edge, and stripes that only anti-aliasing smooths."""
+    from PIL import Image
+
+    files = []
+    for number, (height, width) in enumerate(SIDES):
+        y, x = np.mgrid[:height, :width] * 2 * np.pi / np.array([height, width]).reshape(2, 1, 1)
+        waves = [127.5 + 127.5 * np.sin((number + 1) * x + (channel + 1) * y + channel) for channel in range(3)]
+        pixels = np.stack(waves, axis=-1).astype(np.uint8)
+        pixels[height // 4 : height // 2, width // 3 :] = (250, 60 * number, 20)
+        pixels[height // 2 :: 3, : width // 2] = 0
+        file = io.BytesIO()
+        Image.fromarray(pixels).save(file, "PNG")
+        files.append(file.getvalue())
+    return files
+
+
+def golden_vectors(folder: str | pathlib.Path) -> dict[str, np.ndarray]:
+    """Returns what a checkpoint gives for `SENTENCES` (N) and, if it has an image tower, `draw_pictures` (M).
+
+    ids, mask: int32 [N, T], as the text tower takes them; text_vectors: float32 [N, D], L2-normalised.
+    picture_0, …: uint8, the bytes of each PNG; pixels: float32 [M, S, S, 3] in [0, 255], prepared and before they are
+    normalised; image_vectors: float32 [M, D].
+
+    Raises `ValueError` for a folder of another kind, and what transformers raises for files that it cannot read.
+    """
+    folder = pathlib.Path(folder)
+    if (folder / "modules.json").is_file():
+        found = _sentence_transformer(folder)
+    elif (folder / "config.json").is_file():
+        found = _two_towers(folder)
+    else:
+        raise ValueError(f"{folder} has neither modules.json nor config.json: expected the folder of a checkpoint.")
+    return {"format": np.array(FORMAT), "sentences": np.array(SENTENCES), **found}
+
+
+def _sentence_transformer(folder: pathlib.Path) -> dict[str, np.ndarray]:
+    import torch
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceTransformer(str(folder), device="cpu", local_files_only=True).float().eval()
+    tokens = getattr(model, "preprocess", model.tokenize)(SENTENCES)  # its name since version 6
+    found = _ids(tokens["input_ids"], tokens["attention_mask"])
+    with torch.no_grad():
+        return {**found, "text_vectors": _normalised(model(tokens)["sentence_embedding"])}
+
+
+def _two_towers(folder: pathlib.Path) -> dict[str, np.ndarray]:
+    import torch
+    from PIL import Image
+    from transformers import AutoImageProcessor, AutoModel, AutoTokenizer
+
+    model = AutoModel.from_pretrained(folder, dtype=torch.float32, local_files_only=True).eval()
+    kind = model.config.model_type
+    if not hasattr(model, "get_image_features") or not hasattr(model, "get_text_features"):
+        raise ValueError(f"{folder} holds a {kind!r}: expected a model of images and texts, or modules.json.")
+    length = model.config.text_config.max_position_embeddings
+    length = min(length, 64) if kind == "align" else length  # AlignProcessor's
+    siglip = kind.startswith("siglip")  # its texts are always filled up, and padding is attended to
+    tokens = AutoTokenizer.from_pretrained(folder, local_files_only=True)(
+        SENTENCES, padding="max_length" if siglip else True, truncation=True, max_length=length, return_tensors="pt"
+    )
+    ids = tokens["input_ids"]
+    mask = torch.ones_like(ids) if siglip else tokens["attention_mask"]
+    pictures = draw_pictures()
+    processor = AutoImageProcessor.from_pretrained(folder, local_files_only=True)
+    # Where black and white come to lie tells how pixels are normalised.
+    images = [Image.new("RGB", (64, 64), color) for color in ("black", "white")]
+    images += [Image.open(io.BytesIO(picture)) for picture in pictures]
+    values = processor(images=images, return_tensors="pt")["pixel_values"].float()  # [2 + M, 3, S, S]
+    black, white = values[:1], values[1:2]
+    pixels = 255 * (values[2:] - black) / (white - black)
+    with torch.no_grad():
+        texts = model.get_text_features(input_ids=ids, **({} if siglip else {"attention_mask": mask}))
+        vectors = model.get_image_features(pixel_values=values[2:])
+    return {
+        **_ids(ids, mask),
+        "text_vectors": _normalised(texts),
+        **{f"picture_{i}": np.frombuffer(picture, np.uint8) for i, picture in enumerate(pictures)},
+        "pixels": pixels.permute(0, 2, 3, 1).numpy().astype(np.float32),
+        "image_vectors": _normalised(vectors),
+    }
+
+
+def _ids(ids, mask) -> dict[str, np.ndarray]:
+    return {"ids": ids.numpy().astype(np.int32), "mask": mask.numpy().astype(np.int32)}
+
+
+def _normalised(output) -> np.ndarray:
+    """Float32 [B, D] of a tensor, or of the output in which newer versions of transformers return it."""
+    vectors = getattr(output, "pooler_output", output).numpy().astype(np.float32)
+    return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
+
+
+def main(arguments: list[str]) -> None:
+    """Writes the file; a mistake ends with one line and exit code 1."""
+    if len(arguments) != 2:
+        sys.exit("Usage: python golden.py FOLDER OUT.npz")
+    try:
+        found = golden_vectors(arguments[0])
+        with open(arguments[1], "wb") as file:
+            np.savez_compressed(file, **found)
+    except (ImportError, OSError, ValueError) as error:
+        sys.exit(f"golden.py: {error}")
+    print(f"Wrote {arguments[1]}: {', '.join(found)}.")
+
+
+if __name__ == "__main__":
+    # Run by its path, this file's folder comes first, where a neighbour is called sentence_transformers, too.
+    here = pathlib.Path(__file__).resolve().parent
+    sys.path[:] = [place for place in sys.path if pathlib.Path(place).resolve() != here]
+    main(sys.argv[1:])
