@@ -479,6 +479,7 @@ def analyse_doctor(trust, **flag):
     weights=(None, "The folder or file of the weights.", place),
     workdir=(None, "Folder to write; it must be empty or not there yet.", place),
     onto=("", "A workdir that gives everything that the weights do not.", place),
+    golden=("", "File of mural_tf/pretrained/golden.py: write nothing unless the vectors are equal.", place),
     model=("", "Method. Default: align for align, else the config's.", ["", "align", "mural"]),
     trust=cli.define_trust,
 )
@@ -492,6 +493,7 @@ def import_weights(kinds, model, trust, **flag):
     python -m mural_tf import efficientnet --weights=efficientnetb5_notop.h5 --config=configs/emoji_mural.py \\
         --workdir=workdirs/b5
     python -m mural_tf import labse --weights=LaBSE --onto=workdirs/b5 --workdir=workdirs/b5_labse
+    python -m mural_tf import align --weights=align-base --workdir=workdirs/align_base --golden=align.npz
 
     align: a folder of Hugging Face's AlignModel. bert: a folder of Hugging Face's BertModel or of Google's
     checkpoints. labse: a folder of Hugging Face's or Sentence-Transformers' LaBSE. sentences: a folder of

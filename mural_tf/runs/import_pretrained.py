@@ -18,6 +18,7 @@ from mural_tf.errors import UserError
 from mural_tf.export.saved_model import variables_of
 from mural_tf.models import build_model, mount
 from mural_tf.models.dual_encoder import DualEncoder, trainable_parameters
+from mural_tf.pretrained.golden_check import compare, read_golden
 from mural_tf.pretrained.importers import SOURCES, configure
 from mural_tf.remote_folders import local_copy, local_folder, shown
 from mural_tf.text import build_tokenizer
@@ -38,6 +39,7 @@ def import_into_workdir(
     config: ConfigDict | None = None,
     method: str = "",
     onto: str | pathlib.Path = "",
+    golden: str | pathlib.Path = "",
 ) -> None:
     """Writes a workdir whose model has the weights; what is in neither the weights nor `onto` is fresh.
 
@@ -51,28 +53,37 @@ def import_into_workdir(
       config: what the weights do not say; the default is `base_config()`.
       method: "align" or "mural"; "" is ALIGN for ALIGN's weights and else the configuration's.
       onto: a workdir whose towers, vocabulary and configuration are used where the weights bring none.
+      golden: a file of `pretrained/golden.py`, with which ids, pixels and both towers are compared before anything is
+        written; "" for none.
 
     Raises:
-      UserError: files that are missing, damaged or do not fit; or a workdir that is in use.
+      UserError: files that are missing, damaged or do not fit; vectors that are not the golden ones; or a workdir that
+        is in use.
     """
     if source not in (*SOURCES, WORKDIR):
         raise UserError(f"What to import? Got {source!r}, expected one of {', '.join((*SOURCES, WORKDIR))}.")
     if config is not None:
         check_places(config)
     with local_folder(workdir) as folder:
-        _import(source, weights, folder, config, method, onto)
+        _import(source, weights, folder, config, method, onto, golden)
 
 
-def _import(source, weights, workdir: pathlib.Path, config, method, onto) -> None:
+def _import(source, weights, workdir: pathlib.Path, config, method, onto, golden) -> None:
     if has_checkpoint(workdir):
         raise UserError(f"{shown(workdir)} holds a trained model already; name another --workdir.")
     if source == WORKDIR:
         if onto:
             raise UserError("A workdir has all parts: leave --onto out.")
+        if golden:
+            raise UserError("--golden is for weights from elsewhere, and not for a workdir.")
         onto = weights
     if onto and config is not None:
         raise UserError("--onto and --config exclude each other: the configuration is that of the workdir.")
-    model, config, pieces, fresh = _build(source, weights, config, method, onto)
+    values = read_golden(local_copy(golden)) if golden else {}
+    model, config, pieces, fresh = _build(source, weights, config, method, onto, in_float32=bool(golden))
+    if golden:
+        print("\n".join(compare(values, model, config, pieces, SOURCES[source].parts)))
+        print(f"PASS: {weights} gives here what {golden} says.")
     config.vocabulary.sha256 = digest(pieces)
     open_workdir(workdir, config)
     save_vocabulary(pieces, workdir / "vocabulary.txt")
@@ -85,8 +96,11 @@ def _import(source, weights, workdir: pathlib.Path, config, method, onto) -> Non
         )
 
 
-def _build(source: str, weights, config: ConfigDict | None, method: str, onto):
-    """Returns the model, its configuration, its word pieces, and the names of its parts that are fresh."""
+def _build(source: str, weights, config: ConfigDict | None, method: str, onto, in_float32: bool):
+    """Returns the model, its configuration, its word pieces, and the names of its parts that are fresh.
+
+    `in_float32`: the model computes so, whatever the configuration says; its variables are the same.
+    """
     if source != WORKDIR:
         weights = local_copy(weights)
         if source in SAVED_AS and not any((weights / name).is_file() for name in ("config.json", "bert_config.json")):
@@ -109,7 +123,10 @@ def _build(source: str, weights, config: ConfigDict | None, method: str, onto):
         pieces, brought = own_pieces or pieces, SOURCES[source].parts
     pieces = pieces or _vocabulary_of_data(config)
     keras.utils.set_random_seed(config.seed)
-    model = build_model(config, len(pieces))
+    built = config.copy_and_resolve_references()
+    if in_float32:
+        built.image_tower.precision = built.text_tower.precision = "float32"
+    model = build_model(built, len(pieces))
     if source != WORKDIR:
         SOURCES[source].load(weights, model, config)
     new_text = "text_encoder" in brought
