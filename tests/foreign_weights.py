@@ -174,6 +174,7 @@ def write_align(folder, change=lambda tensors: None):
         do_center_crop=True,
         crop_size={"height": 33, "width": 33},
         size={"height": 40, "width": 40},
+        resample=2,  # bilinear
         do_normalize=False,
         include_top=False,
         rescale_factor=1 / 127.5,

@@ -9,7 +9,9 @@ import pytest
 from test_pretrained_align import IMAGE_EMBEDDINGS, LOGITS_PER_IMAGE, TEXT_EMBEDDINGS
 
 from mural_tf.config import base_config
+from mural_tf.pretrained.golden import golden_vectors
 from mural_tf.pretrained.importers import import_weights
+from mural_tf.runs.import_pretrained import import_into_workdir
 from mural_tf.text.learning import build_vocabulary
 from mural_tf.text.vocabulary_file import save_vocabulary
 from mural_tf.text.word_pieces import WordPieceTokenizer
@@ -150,6 +152,17 @@ def write_real_vocabulary(folder, lower_case, size):
 def sentence_tokenizer(folder, lower_case):
     options = dict(max_length=64, lower_case=lower_case, strip_accents=lower_case)
     return WordPieceTokenizer.load(folder / "vocab.txt", **options)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["align", "sentences"])
+def test_golden_vectors(tmp_path, capsys, kind):
+    folder = {"align": foreign.write_align, "sentences": foreign.write_sentences}[kind](tmp_path / kind)
+    if kind == "sentences":
+        pytest.importorskip("sentence_transformers")
+    np.savez(tmp_path / "golden.npz", **golden_vectors(folder))
+    import_into_workdir(kind, folder, tmp_path / "w", golden=tmp_path / "golden.npz")
+    assert "PASS" in capsys.readouterr().out and (tmp_path / "w" / "config.json").exists()
 
 
 @pytest.mark.slow
