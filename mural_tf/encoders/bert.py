@@ -6,20 +6,18 @@ are the pooler's. MURAL-large's factorised token embeddings (256, projected to 1
 heads" do not divide 1024, see configs/.
 
 Only the [CLS] state leaves the tower, so the last layer computes queries, output and feed-forward for [CLS] alone:
-the same numbers for nearly half the work in a tower of two layers. Each layer keeps one fused [hidden, 3 hidden]
-kernel for queries, keys and values, in that order; weights of other BERTs are concatenated into it.
+the same numbers for nearly half the work in a tower of two layers.
 """
 
 from __future__ import annotations
 
 import functools
-import math
 
 import tensorflow as tf
 from ml_collections import ConfigDict
 
 from mural_tf.backend import keras
-from mural_tf.encoders.kernels import add_and_normalize, dtype_policy, gelu, masked_softmax
+from mural_tf.encoders.kernels import dtype_policy
 from mural_tf.encoders.layers import Dropout
 from mural_tf.encoders.packing import (
     POOLINGS,
@@ -30,20 +28,12 @@ from mural_tf.encoders.packing import (
     packed_first_and_mean,
     packed_mean,
 )
+from mural_tf.encoders.transformer import LayerNorm, TransformerLayer, initializer
 from mural_tf.errors import UserError
 from mural_tf.text.word_pieces import TOKENS
 
 TOKEN_TYPES = 2
 POOLER = "pooler"  # the layer's name
-
-
-def initializer(hidden_size: int) -> keras.initializers.Initializer:
-    """BERT-base's: normal with standard deviation 0.02, truncated at two of them.
-
-    For other widths 0.02 is scaled by sqrt(768 / hidden_size), so that a layer's outputs keep BERT-base's scale (our
-    choice: BERT has 0.02 throughout; narrow towers then take hundreds of steps to distinguish texts).
-    """
-    return keras.initializers.TruncatedNormal(stddev=0.02 * math.sqrt(768 / hidden_size))
 
 
 @tf.autograph.experimental.do_not_convert  # saves a second of every start; no layer needs it
@@ -70,7 +60,7 @@ def build_bert(config: ConfigDict, vocabulary_size: int) -> keras.Model:
         dtype=policy,
     )([inputs["input_word_ids"], inputs["input_type_ids"]])  # [B, T, hidden]
     for index in range(config.layers):
-        x = BertLayer(
+        x = TransformerLayer(
             config.heads,
             config.feed_forward_size,
             dropout,
@@ -111,7 +101,7 @@ def packed_states(model: keras.Model, pooling: str, tokens: dict, groups: int, t
     packed = [packing.pack(tokens[name]) for name in ("input_word_ids", "input_type_ids")]  # [1, N] each
     x = model.get_layer("embeddings")(packed, training=training, packing=packing)
     for layer in model.layers:
-        if isinstance(layer, BertLayer):
+        if isinstance(layer, TransformerLayer):
             x = layer([x, packed[0]], training=training, packing=packing)
     x = tf.cast(x, tf.float32)
     if pooling != "first":
@@ -124,21 +114,9 @@ def token_states(model: keras.Model, tokens: dict, training: bool) -> tf.Tensor:
     """The final states of all tokens of a padded batch, [B, T, hidden] in the tower's compute dtype."""
     x = model.get_layer("embeddings")([tokens["input_word_ids"], tokens["input_type_ids"]], training=training)
     for layer in model.layers:
-        if isinstance(layer, BertLayer):
+        if isinstance(layer, TransformerLayer):
             x = layer([x, tokens["input_mask"]], training=training, every_position=True)
     return x
-
-
-class LayerNorm(keras.layers.Layer):
-    """Layer normalisation of the sum of two tensors: two [B, T, hidden] -> [B, T, hidden]."""
-
-    def build(self, shapes):
-        self.gamma = self.add_weight("gamma", shape=(shapes[0][-1],), initializer="ones")
-        self.beta = self.add_weight("beta", shape=(shapes[0][-1],), initializer="zeros")
-
-    def call(self, inputs, training=None):
-        gamma, beta = (tf.cast(w, self.compute_dtype) for w in (self.gamma, self.beta))
-        return add_and_normalize(*inputs, gamma, beta, training=training)
 
 
 class BertEmbeddings(keras.layers.Layer):
@@ -188,109 +166,6 @@ class BertEmbeddings(keras.layers.Layer):
             positions = tf.one_hot(packing.positions, self.max_length, dtype=x.dtype)[tf.newaxis]  # [1, N, max_length]
             positions = tf.tensordot(positions, tf.cast(self.position_table, x.dtype), axes=1)
         return self.dropout(self.layer_norm([x, positions], training=training), training=training)
-
-
-class BertLayer(keras.layers.Layer):
-    """One post-norm transformer layer: ([B, T, hidden], int32 mask [B, T]) -> [B, T, hidden].
-
-    With `first_position_only` the output is [B, 1, hidden], the first position alone, except in `every_position` calls.
-    """
-
-    def __init__(self, heads, feed_forward_size, dropout, first_position_only=False, **options):
-        super().__init__(**options)
-        self.heads = heads
-        self.feed_forward_size = feed_forward_size
-        self.rate = dropout
-        self.first_position_only = first_position_only
-
-    def build(self, shapes):
-        hidden = shapes[0][-1]
-        self.hidden_size = hidden
-
-        def dense(size, name):
-            return keras.layers.Dense(size, kernel_initializer=initializer(hidden), name=name, dtype=self.dtype_policy)
-
-        def dropout():
-            return Dropout(self.rate, dtype=self.dtype_policy)
-
-        self.attention_kernel = self.add_weight(
-            "qkv/kernel", shape=(hidden, 3 * hidden), initializer=initializer(hidden)
-        )
-        self.attention_bias = self.add_weight("qkv/bias", shape=(3 * hidden,), initializer="zeros")
-        self.attention_output = dense(hidden, "attention_output")
-        self.attention_norm = LayerNorm(name="attention_norm", dtype=self.dtype_policy)
-        self.intermediate = dense(self.feed_forward_size, "intermediate")
-        self.output_dense = dense(hidden, "output")
-        self.output_norm = LayerNorm(name="output_norm", dtype=self.dtype_policy)
-        self.attention_dropout, self.hidden_dropout, self.output_dropout = dropout(), dropout(), dropout()
-
-    def call(self, inputs, training=None, packing=None, every_position=False):
-        x, mask = inputs
-        first_only = self.first_position_only and not every_position
-        if packing is None:
-            attended = self.attend(x, mask, training, first_only)
-        else:
-            attended = self.attend_packed(x, packing, training)
-        attended = self.attention_output(attended)
-        if first_only:
-            x = first_tokens(x, packing)
-        attended = self.hidden_dropout(attended, training=training)
-        x = self.attention_norm([x, attended], training=training)
-        y = self.output_dense(gelu(self.intermediate(x), training=training))
-        return self.output_norm([x, self.output_dropout(y, training=training)], training=training)
-
-    def attend(self, x, mask, training, first_only):
-        """Multi-head attention before its output projection: [B, T, hidden] -> [B, T or 1, hidden]."""
-        if first_only:
-            parts = [part for y in self.project_first(x[:, :1], x) for part in self.by_head(y)]
-        else:
-            parts = self.by_head(self.project(x, *self.kernel_and_bias(x)))  # each [B, heads, T, size]
-        attended = tf.transpose(self.attention(*parts, mask, training), [0, 2, 1, 3])
-        return tf.reshape(attended, [tf.shape(x)[0], -1, self.hidden_size])
-
-    def attend_packed(self, x, packing, training):
-        """The same of packed texts: [1, N, hidden] -> [1, N, hidden], or [1, B, hidden] of the first tokens."""
-        if self.first_position_only:
-            queries, keys_values = self.project_first(first_tokens(x, packing), x)
-            queries = packing.by_first_token(queries, self.heads)
-            keys_values = packing.by_text(keys_values, 2, self.heads)
-            parts = [(query, *tf.unstack(both, num=2)) for query, both in zip(queries, keys_values)]
-        else:
-            x = self.project(x, *self.kernel_and_bias(x))
-            parts = [tf.unstack(group, num=3) for group in packing.by_text(x, 3, self.heads)]
-        attended = [self.attention(*part, mask, training) for part, mask in zip(parts, packing.masks)]
-        if self.first_position_only:
-            return tf.reshape(tf.concat(attended, axis=0), [1, -1, self.hidden_size])
-        return packing.by_token(attended)
-
-    def attention(self, query, key, value, mask, training):
-        """softmax(q k / sqrt(size) + mask) v: [B, heads, Q, size] and, with T for Q, keys and values -> as queries."""
-        logits = tf.matmul(query * (1.0 / math.sqrt(self.hidden_size // self.heads)), key, transpose_b=True)
-        weights = masked_softmax(logits, tf.cast(mask, tf.float32), training=training)  # [B, heads, Q, T]
-        return tf.matmul(self.attention_dropout(weights, training=training), value)
-
-    def project(self, x, kernel, bias):
-        return tf.nn.bias_add(tf.tensordot(x, kernel, axes=1), bias)
-
-    def project_first(self, first, x):
-        """Queries of the first tokens alone, keys and values of all: [., ., hidden] and [., ., 2 hidden]."""
-        sizes = [self.hidden_size, 2 * self.hidden_size]  # one split: every slice's gradient would fill a whole kernel
-        (kernel, others), (bias, other_biases) = (tf.split(w, sizes, axis=-1) for w in self.kernel_and_bias(x))
-        return self.project(first, kernel, bias), self.project(x, others, other_biases)
-
-    def kernel_and_bias(self, x):
-        return tf.cast(self.attention_kernel, x.dtype), tf.cast(self.attention_bias, x.dtype)
-
-    def by_head(self, x):
-        """[B, T, parts * hidden] -> a list of parts, each [B, heads, T, size]."""
-        parts, size = x.shape[-1] // self.hidden_size, self.hidden_size // self.heads
-        x = tf.reshape(x, [tf.shape(x)[0], tf.shape(x)[1], parts, self.heads, size])
-        return tf.unstack(tf.transpose(x, [2, 0, 3, 1, 4]), axis=0, num=parts)
-
-
-def first_tokens(x, packing):
-    """The states of the texts' first tokens: [B, T, hidden] -> [B, 1, hidden], or packed [1, N, .] -> [1, B, .]."""
-    return x[:, :1] if packing is None else packing.first_tokens(x)
 
 
 def check_length(word_ids: tf.Tensor, max_length: int) -> None:

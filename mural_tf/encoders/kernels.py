@@ -102,12 +102,36 @@ def gelu(x: tf.Tensor) -> tf.Tensor:
 
 
 @fused
-def add_and_normalize(x, y, gamma, beta):
-    """Layer normalisation of x + y over the last axis; moments in float32 for any compute dtype."""
-    total = tf.cast(x + y, tf.float32)
-    centred = total - tf.reduce_mean(total, axis=-1, keepdims=True)
-    variance = tf.reduce_mean(tf.square(centred), axis=-1, keepdims=True)
-    return tf.cast(centred * tf.math.rsqrt(variance + LAYER_NORM_EPSILON), x.dtype) * gamma + beta
+def gelu_tanh(x: tf.Tensor) -> tf.Tensor:
+    """GELU by a hyperbolic tangent (Hendrycks and Gimpel, 2016, section 2), as big_vision's models have it."""
+    return tf.nn.gelu(x, approximate=True)
+
+
+@fused
+def quick_gelu(x: tf.Tensor) -> tf.Tensor:
+    """GELU by a sigmoid, x sigmoid(1.702 x) (the same), as OpenAI's CLIP has it."""
+    return x * tf.sigmoid(1.702 * x)
+
+
+ACTIVATIONS = {"gelu": gelu, "gelu_tanh": gelu_tanh, "quick_gelu": quick_gelu}
+
+
+@functools.cache
+def layer_norm(epsilon: float) -> Callable[..., tf.Tensor]:
+    """Returns the fused function of one or two tensors, gamma and beta that normalises the sum over the last axis.
+
+    Moments are float32 for any compute dtype.
+    """
+
+    @fused
+    def add_and_normalize(*inputs):
+        *terms, gamma, beta = inputs
+        total = tf.cast(sum(terms[1:], terms[0]), tf.float32)
+        centred = total - tf.reduce_mean(total, axis=-1, keepdims=True)
+        variance = tf.reduce_mean(tf.square(centred), axis=-1, keepdims=True)
+        return tf.cast(centred * tf.math.rsqrt(variance + epsilon), terms[0].dtype) * gamma + beta
+
+    return add_and_normalize
 
 
 @fused

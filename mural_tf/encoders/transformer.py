@@ -1,0 +1,186 @@
+"""The transformer layer (Vaswani et al., 2017) of the BERT and the ViT: with its norms after or before its two halves.
+
+Each layer keeps one fused [hidden, 3 hidden] kernel for queries, keys and values, in that order; weights of others are
+concatenated into it.
+"""
+
+from __future__ import annotations
+
+import math
+
+import tensorflow as tf
+
+from mural_tf.backend import keras
+from mural_tf.encoders.kernels import ACTIVATIONS, LAYER_NORM_EPSILON, layer_norm, masked_softmax
+from mural_tf.encoders.layers import Dropout
+
+
+def initializer(hidden_size: int) -> keras.initializers.Initializer:
+    """BERT-base's: normal with standard deviation 0.02, truncated at two of them.
+
+    For other widths 0.02 is scaled by sqrt(768 / hidden_size), so that a layer's outputs keep BERT-base's scale (our
+    choice: BERT has 0.02 throughout; narrow towers then take hundreds of steps to distinguish texts).
+    """
+    return keras.initializers.TruncatedNormal(stddev=0.02 * math.sqrt(768 / hidden_size))
+
+
+class LayerNorm(keras.layers.Layer):
+    """Layer normalisation of a tensor, or of the sum of two: [B, T, hidden] each -> [B, T, hidden]."""
+
+    def __init__(self, epsilon: float = LAYER_NORM_EPSILON, **options):
+        super().__init__(**options)
+        self.epsilon = epsilon
+
+    def build(self, shapes):
+        size = _first(shapes)[-1]
+        self.gamma = self.add_weight("gamma", shape=(size,), initializer="ones")
+        self.beta = self.add_weight("beta", shape=(size,), initializer="zeros")
+
+    def call(self, inputs, training=None):
+        terms = inputs if isinstance(inputs, (list, tuple)) else [inputs]
+        gamma, beta = (tf.cast(w, self.compute_dtype) for w in (self.gamma, self.beta))
+        return layer_norm(self.epsilon)(*terms, gamma, beta, training=training)
+
+
+class TransformerLayer(keras.layers.Layer):
+    """One layer: [B, T, hidden] and an int32 mask [B, T], or without a mask [B, T, hidden] alone -> [B, T, hidden].
+
+    With `first_position_only` the output is [B, 1, hidden], the first position alone, except in `every_position` calls.
+
+    Args:
+      heads: of attention; they divide hidden.
+      feed_forward_size: the width between the second half's two products.
+      dropout: of attention weights and of both halves' outputs, in [0, 1).
+      first_position_only: see above.
+      norm_first: x + f(norm(x)) for both halves f, as in a ViT; else norm(x + f(x)), as in BERT.
+      activation: one of `kernels.ACTIVATIONS`.
+      epsilon: of both norms.
+    """
+
+    def __init__(
+        self,
+        heads,
+        feed_forward_size,
+        dropout=0.0,
+        first_position_only=False,
+        norm_first=False,
+        activation="gelu",
+        epsilon=LAYER_NORM_EPSILON,
+        **options,
+    ):
+        super().__init__(**options)
+        self.heads = heads
+        self.feed_forward_size = feed_forward_size
+        self.rate = dropout
+        self.first_position_only = first_position_only
+        self.norm_first = norm_first
+        self.activation = ACTIVATIONS[activation]
+        self.epsilon = epsilon
+
+    def build(self, shapes):
+        hidden = _first(shapes)[-1]
+        self.hidden_size = hidden
+
+        def dense(size, name):
+            return keras.layers.Dense(size, kernel_initializer=initializer(hidden), name=name, dtype=self.dtype_policy)
+
+        def norm(name):
+            return LayerNorm(self.epsilon, name=name, dtype=self.dtype_policy)
+
+        def dropout():
+            return Dropout(self.rate, dtype=self.dtype_policy)
+
+        self.attention_kernel = self.add_weight(
+            "qkv/kernel", shape=(hidden, 3 * hidden), initializer=initializer(hidden)
+        )
+        self.attention_bias = self.add_weight("qkv/bias", shape=(3 * hidden,), initializer="zeros")
+        self.attention_output = dense(hidden, "attention_output")
+        self.attention_norm = norm("attention_norm")
+        self.intermediate = dense(self.feed_forward_size, "intermediate")
+        self.output_dense = dense(hidden, "output")
+        self.output_norm = norm("output_norm")
+        self.attention_dropout, self.hidden_dropout, self.output_dropout = dropout(), dropout(), dropout()
+
+    def call(self, inputs, training=None, packing=None, every_position=False):
+        x, mask = inputs if isinstance(inputs, (list, tuple)) else (inputs, None)
+        first_only = self.first_position_only and not every_position
+        seen = self.attention_norm(x, training=training) if self.norm_first else x
+        if packing is None:
+            attended = self.attend(seen, mask, training, first_only)
+        else:
+            attended = self.attend_packed(seen, packing, training)
+        attended = self.attention_output(attended)
+        if first_only:
+            x = first_tokens(x, packing)
+        attended = self.hidden_dropout(attended, training=training)
+        if self.norm_first:
+            x = x + attended
+            return x + self.feed_forward(self.output_norm(x, training=training), training)
+        x = self.attention_norm([x, attended], training=training)
+        return self.output_norm([x, self.feed_forward(x, training)], training=training)
+
+    def feed_forward(self, x, training):
+        """The second half, position by position: [B, T, hidden] -> [B, T, hidden]."""
+        y = self.output_dense(self.activation(self.intermediate(x), training=training))
+        return self.output_dropout(y, training=training)
+
+    def attend(self, x, mask, training, first_only):
+        """Multi-head attention before its output projection: [B, T, hidden] -> [B, T or 1, hidden]."""
+        if first_only:
+            parts = [part for y in self.project_first(x[:, :1], x) for part in self.by_head(y)]
+        else:
+            parts = self.by_head(self.project(x, *self.kernel_and_bias(x)))  # each [B, heads, T, size]
+        attended = tf.transpose(self.attention(*parts, mask, training), [0, 2, 1, 3])
+        return tf.reshape(attended, [tf.shape(x)[0], -1, self.hidden_size])
+
+    def attend_packed(self, x, packing, training):
+        """The same of packed texts: [1, N, hidden] -> [1, N, hidden], or [1, B, hidden] of the first tokens."""
+        if self.first_position_only:
+            queries, keys_values = self.project_first(first_tokens(x, packing), x)
+            queries = packing.by_first_token(queries, self.heads)
+            keys_values = packing.by_text(keys_values, 2, self.heads)
+            parts = [(query, *tf.unstack(both, num=2)) for query, both in zip(queries, keys_values)]
+        else:
+            x = self.project(x, *self.kernel_and_bias(x))
+            parts = [tf.unstack(group, num=3) for group in packing.by_text(x, 3, self.heads)]
+        attended = [self.attention(*part, mask, training) for part, mask in zip(parts, packing.masks)]
+        if self.first_position_only:
+            return tf.reshape(tf.concat(attended, axis=0), [1, -1, self.hidden_size])
+        return packing.by_token(attended)
+
+    def attention(self, query, key, value, mask, training):
+        """softmax(q k / sqrt(size) + mask) v: [B, heads, Q, size] and, with T for Q, keys and values -> as queries."""
+        logits = tf.matmul(query * (1.0 / math.sqrt(self.hidden_size // self.heads)), key, transpose_b=True)
+        if mask is None:
+            weights = tf.cast(tf.nn.softmax(tf.cast(logits, tf.float32)), logits.dtype)  # [B, heads, Q, T]
+        else:
+            weights = masked_softmax(logits, tf.cast(mask, tf.float32), training=training)
+        return tf.matmul(self.attention_dropout(weights, training=training), value)
+
+    def project(self, x, kernel, bias):
+        return tf.nn.bias_add(tf.tensordot(x, kernel, axes=1), bias)
+
+    def project_first(self, first, x):
+        """Queries of the first tokens alone, keys and values of all: [., ., hidden] and [., ., 2 hidden]."""
+        sizes = [self.hidden_size, 2 * self.hidden_size]  # one split: every slice's gradient would fill a whole kernel
+        (kernel, others), (bias, other_biases) = (tf.split(w, sizes, axis=-1) for w in self.kernel_and_bias(x))
+        return self.project(first, kernel, bias), self.project(x, others, other_biases)
+
+    def kernel_and_bias(self, x):
+        return tf.cast(self.attention_kernel, x.dtype), tf.cast(self.attention_bias, x.dtype)
+
+    def by_head(self, x):
+        """[B, T, parts * hidden] -> a list of parts, each [B, heads, T, size]."""
+        parts, size = x.shape[-1] // self.hidden_size, self.hidden_size // self.heads
+        x = tf.reshape(x, [tf.shape(x)[0], tf.shape(x)[1], parts, self.heads, size])
+        return tf.unstack(tf.transpose(x, [2, 0, 3, 1, 4]), axis=0, num=parts)
+
+
+def first_tokens(x, packing):
+    """The states of the texts' first tokens: [B, T, hidden] -> [B, 1, hidden], or packed [1, N, .] -> [1, B, .]."""
+    return x[:, :1] if packing is None else packing.first_tokens(x)
+
+
+def _first(shapes):
+    """The shape of a tensor, or of the first one in a list."""
+    return shapes[0] if isinstance(shapes, list) else shapes
