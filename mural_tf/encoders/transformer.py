@@ -183,4 +183,4 @@ def first_tokens(x, packing):
 
 def _first(shapes):
     """The shape of a tensor, or of the first one in a list."""
-    return shapes[0] if isinstance(shapes, list) else shapes
+    return shapes[0] if isinstance(shapes, (list, tuple)) else shapes
