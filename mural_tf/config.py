@@ -18,7 +18,7 @@ from mural_tf.errors import UserError
 from mural_tf.files import as_path, check_json, read_json, write_whole
 
 _IMAGE_TOWER = dict(
-    name="efficientnet",  # or "resnet" (18 layers at width and depth 1); "hub" for a TF-Hub image module;
+    name="efficientnet",  # or "resnet" (18 layers at width and depth 1); "vit"; "hub" for a TF-Hub image module;
     # "none", a model of texts alone; "features": records hold computed features, see ingest/features.py
     handle="",  # hub: handle or local folder
     feature_size=0,  # features: numbers for each image; 2048 of ResNet-152 [MULE]
@@ -29,6 +29,14 @@ _IMAGE_TOWER = dict(
     resize=346,  # pixels; images are first resized to resize x resize, ignoring aspect [ETCL]
     normalization="imagenet",  # of pixels: "imagenet" mean and deviation, "symmetric" [-1, 1], "none" [0, 1]
     padding="same",  # of stride-2 convolutions; "even": see encoders/efficientnet.py
+    patch_size=16,  # vit: pixels; these and the following are SigLIP's base
+    layers=12,  # vit
+    hidden_size=768,  # vit
+    heads=12,  # vit
+    feed_forward_size=3072,  # vit
+    activation="gelu_tanh",  # vit: or "gelu", "quick_gelu" (OpenAI's CLIP)
+    epsilon=1e-6,  # vit: of layer normalisation; 1e-5 in CLIP
+    pooling="attention",  # vit: over all patches, as in SigLIP; or "class", a class token and a first norm, as in CLIP
     drop_connect_rate=0.2,  # EfficientNet's stochastic depth, 0..1
     batch_norm_momentum=0.99,
     batch_norm_group="local",  # examples that share statistics: "local" (a replica's), "global" or a number
@@ -58,7 +66,11 @@ _TEXT_TOWER = dict(
     dropout=0.1,
     max_length=64,  # tokens with [CLS] and [SEP] [ETCL]
     head_hidden_size=0,  # N: heads are MLPs, Dense(N), GELU, Dense; one layer learns better [MURAL A.1]
-    pooling="first",  # [CLS] alone; "mean" of all tokens; or "first_and_mean" for Globetrotter's two heads
+    norm="after",  # of a layer's two halves, as in BERT; or "before", as in SigLIP
+    activation="gelu",  # or "gelu_tanh" (SigLIP), "quick_gelu" (OpenAI's CLIP)
+    epsilon=1e-12,  # of layer normalisation; 1e-5 in XLM-RoBERTa, 1e-6 in SigLIP
+    attention="masked",  # no token sees padding; "full": all do, as in SigLIP, whose rows all have `max_length`
+    pooling="first",  # [CLS] alone; "mean" of all tokens; "first_and_mean" for Globetrotter; "last" (SigLIP)
     length_groups=1,  # N > 1: training skips padding: a batch's texts run in N parts of similar length
     precision="auto",  # as the image tower's
     frozen=False,
@@ -174,6 +186,7 @@ def base_config() -> ConfigDict:
             model="mural",  # a file of models/; "mural": both tasks, "align": image-text alone; or package.module:Class
             method={},  # the fields that are the method's own, in its file; `models.mount` sets both
             seed=0,
+            origin="",  # of imported weights: what they are, their licence, how they are read; `import` writes it
             embedding_size=512,
             other_method=False,  # fine-tuning goes on as `model`, not as the source's; parts that it lacks are new
             shared_head=False,  # MURAL, ETCL, Globetrotter: one text head for images and texts alike

@@ -13,7 +13,6 @@ from mural_tf.embedder import Embedder
 from mural_tf.encoders.saved_models import load_saved_model
 from mural_tf.errors import UserError
 from mural_tf.export.versions import description, newest_version
-from mural_tf.files import read_json
 from mural_tf.progress import tell
 from mural_tf.remote_folders import local_copy, shown
 from mural_tf.trust import trusting
@@ -47,17 +46,17 @@ def load(path: str | os.PathLike[str], checkpoint: str = "result", trust: bool =
         return _load_hub_modules(path)
     if (path / "image_encoder").is_dir() and (path / "text_encoder").is_dir():
         return _load_export(path)
-    if (path / "modules.json").is_file():
-        return _load_foreign(path, "sentences")
+    from mural_tf.pretrained.importers import kind_of
+
+    kind = kind_of(path)
+    if kind:
+        return _load_foreign(path, kind)
     if (path / "config.json").is_file():
-        kind = read_json(path / "config.json").get("model_type")  # only Hugging Face's have one
-        if kind is not None:
-            return _load_hugging_face(path, kind)
         with trusting(trust):
             return _load_workdir(path, checkpoint)
     raise UserError(
         f"{path} is neither a workdir (config.json, vocabulary.txt, checkpoints/) nor an export (image_encoder/, "
-        "text_encoder/) nor Hugging Face's ALIGN (config.json, model.safetensors, vocab.txt)."
+        "text_encoder/) nor the folder of a checkpoint that docs/checkpoints.md names."
     )
 
 
@@ -68,27 +67,18 @@ def _load_workdir(path: pathlib.Path, checkpoint: str) -> Embedder:
     return Embedder.from_model(model, tokenizer, config, shown(path), step)
 
 
-def _load_hugging_face(path: pathlib.Path, kind: str) -> Embedder:
-    if kind != "align":
-        raise UserError(
-            f"{path} holds Hugging Face's {kind!r}, which cannot be used alone; import it into a workdir: "
-            f"python -m mural_tf import bert --weights={path} --workdir=… (or labse)."
-        )
-    return _load_foreign(path, "align")
-
-
 def _load_foreign(path: pathlib.Path, source: str) -> Embedder:
-    from mural_tf.pretrained.importers import import_weights
-    from mural_tf.text.word_pieces import WordPieceTokenizer
+    from mural_tf.pretrained.importers import SOURCES, import_weights, starting_config
+    from mural_tf.text import tokenizer_of
 
-    config = base_config()
-    config.model = "align"
-    if source == "sentences":  # texts alone
-        config.model, config.image_tower.name = "labse", "none"
-    model, config, pieces = import_weights(source, path, config)
-    casing = dict(lower_case=config.vocabulary.lower_case, strip_accents=config.vocabulary.strip_accents)
-    tokenizer = WordPieceTokenizer(pieces, max_length=config.text_tower.max_length, **casing)
-    return Embedder.from_model(model, tokenizer, config, shown(path))
+    if not SOURCES[source].method or SOURCES[source].vocabulary is None:
+        other = " --text=TEXT_TOWER" if source == "clip" else ""
+        raise UserError(
+            f"{path} holds one tower ({source}), which cannot be used alone; import it into a workdir: "
+            f"python -m mural_tf import {source} --weights={path}{other} --workdir=…, see docs/checkpoints.md."
+        )
+    model, config, pieces = import_weights(source, path, starting_config(source))
+    return Embedder.from_model(model, tokenizer_of(config, pieces), config, shown(path))
 
 
 def _load_export(path: pathlib.Path) -> Embedder:

@@ -480,7 +480,9 @@ def analyse_doctor(trust, **flag):
     workdir=(None, "Folder to write; it must be empty or not there yet.", place),
     onto=("", "A workdir that gives everything that the weights do not.", place),
     golden=("", "File of mural_tf/pretrained/golden.py: write nothing unless the vectors are equal.", place),
-    model=("", "Method. Default: align for align, else the config's.", ["", "align", "mural"]),
+    text=("", "Folder of a text tower in place of the weights' own: BERT, XLM-R, M-CLIP, sentences.", place),
+    as_trained=(False, "siglip: pictures and casing as big_vision had them, not as Hugging Face reads them."),
+    model=("", "Method. Default: the weights' own, or the config's.", ["", "align", "mural", "siglip"]),
     trust=cli.define_trust,
 )
 def import_weights(kinds, model, trust, **flag):
@@ -494,12 +496,14 @@ def import_weights(kinds, model, trust, **flag):
         --workdir=workdirs/b5
     python -m mural_tf import labse --weights=LaBSE --onto=workdirs/b5 --workdir=workdirs/b5_labse
     python -m mural_tf import align --weights=align-base --workdir=workdirs/align_base --golden=align.npz
+    python -m mural_tf import siglip --weights=siglip2-base-patch16-224 --workdir=workdirs/siglip2
+    python -m mural_tf import clip --weights=clip-vit-base-patch32 --text=clip-ViT-B-32-multilingual-v1 \\
+        --workdir=workdirs/clip
 
-    align: a folder of Hugging Face's AlignModel. bert: a folder of Hugging Face's BertModel or of Google's
-    checkpoints. labse: a folder of Hugging Face's or Sentence-Transformers' LaBSE. sentences: a folder of
-    Sentence-Transformers with a BERT or DistilBERT, such as clip-ViT-B-32-multilingual-v1. efficientnet: an .h5 file
-    of Keras. workdir: one of this project, to give an ALIGN MURAL's second head (--model=mural).
-    See docs/checkpoints.md.
+    align, siglip, clip, bert: folders of Hugging Face's models; siglip also big_vision's .npz, clip also open_clip's
+    folder, bert also XLM-RoBERTa and Google's checkpoints. xlm_roberta_clip: LAION's, in open_clip's folder. m_clip,
+    sentences: folders of M-CLIP and Sentence-Transformers, texts alone. labse: LaBSE. efficientnet: an .h5 file of
+    Keras. workdir: one of this project, to give an ALIGN MURAL's second head (--model=mural). See docs/checkpoints.md.
     """
     if len(kinds) > 1:
         raise UserError(f"One kind of weights at a time: got {' '.join(kinds)}.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ml_collections import ConfigDict
 
 from mural_tf.backend import keras
-from mural_tf.encoders import bert, efficientnet, resnet, towers, words
+from mural_tf.encoders import bert, efficientnet, resnet, towers, vit, words
 from mural_tf.encoders.layers import MlpHead
 from mural_tf.errors import UserError
 
@@ -19,6 +19,7 @@ def _hub_image(config: ConfigDict) -> keras.Model:
 IMAGE_TOWERS = {
     "efficientnet": efficientnet.build_efficientnet,
     "resnet": resnet.build_resnet,
+    "vit": vit.build_vit,
     "hub": _hub_image,
     "features": towers.feature_input,  # computed beforehand
     "none": towers.build_no_image,  # texts alone

@@ -1,4 +1,4 @@
-"""BERT (Devlin et al., 2019): MURAL's text tower ([MURAL] §3.2 and A.1), the final-layer [CLS] state.
+"""BERT (Devlin et al., 2019): MURAL's text tower ([MURAL] §3.2 and A.1), the final-layer [CLS] state; its relatives.
 
 Post-layer-norm transformer with exact GELU, learned positions and token types. BERT's pooler (a tanh layer on [CLS],
 trained by next-sentence prediction) is off by default: MURAL's projection heads take its place, while LaBSE's vectors
@@ -7,6 +7,11 @@ heads" do not divide 1024, see configs/.
 
 Only the [CLS] state leaves the tower, so the last layer computes queries, output and feed-forward for [CLS] alone:
 the same numbers for nearly half the work in a tower of two layers.
+
+Relatives differ by fields of `config.text_tower`: XLM-RoBERTa (Conneau et al., 2020) by `epsilon`; SigLIP's text
+tower (Zhai et al., 2023) has `norm="before"` (none after the embeddings, one after the last layer), a tanh GELU,
+`attention="full"` (padding is attended to, so all rows are of one length and nothing is skipped) and the last
+position's state, whatever stands there. Token types, which it lacks, are a table of zeros.
 """
 
 from __future__ import annotations
@@ -17,13 +22,13 @@ import tensorflow as tf
 from ml_collections import ConfigDict
 
 from mural_tf.backend import keras
-from mural_tf.encoders.kernels import dtype_policy
+from mural_tf.encoders.kernels import ACTIVATIONS, dtype_policy
 from mural_tf.encoders.layers import Dropout
 from mural_tf.encoders.packing import (
     POOLINGS,
     FirstAndMean,
-    FirstPosition,
     MeanOfTokens,
+    OnePosition,
     Packing,
     packed_first_and_mean,
     packed_mean,
@@ -33,16 +38,22 @@ from mural_tf.errors import UserError
 from mural_tf.text.word_pieces import TOKENS
 
 TOKEN_TYPES = 2
-POOLER = "pooler"  # the layer's name
+POOLER, FINAL_NORM = "pooler", "final_norm"  # names of layers
+CHOICES = {
+    "norm": ("after", "before"),
+    "activation": tuple(ACTIVATIONS),
+    "pooling": POOLINGS,
+    "attention": ("masked", "full"),
+}
 
 
 @tf.autograph.experimental.do_not_convert  # saves a second of every start; no layer needs it
 def build_bert(config: ConfigDict, vocabulary_size: int) -> keras.Model:
     """Builds the tower from `config.text_tower`: three int32 [B, T] inputs -> float32 [B, hidden_size].
 
-    Inputs: `input_word_ids`, `input_mask` (1: token, 0: padding) and `input_type_ids`, T at most `max_length`. With
-    `pooling` "mean" the output is the mean of the tokens' states; with "first_and_mean" it is [B, 2 hidden_size], see
-    `FirstAndMean`.
+    Inputs: `input_word_ids`, `input_mask` (1: token, 0: padding) and `input_type_ids`, T at most `max_length`; with
+    `attention` "full" T is `max_length`, and the mask is not looked at. With `pooling` "mean" the output is the mean of
+    the tokens' states; with "first_and_mean" it is [B, 2 hidden_size], see `FirstAndMean`.
     A frozen tower runs without dropout even in training.
     Raises `UserError` for values out of range.
     """
@@ -50,12 +61,15 @@ def build_bert(config: ConfigDict, vocabulary_size: int) -> keras.Model:
     policy = dtype_policy(config.precision, "text")
     dropout = 0.0 if config.frozen else config.dropout
     inputs = {name: keras.Input(shape=(None,), dtype=tf.int32, name=name) for name in TOKENS}  # [B, T]
+    mask = [inputs["input_mask"]] if config.attention == "masked" else []
+    of_one = config.pooling in ("first", "last")
     x = BertEmbeddings(
         vocabulary_size,
         config.hidden_size,
         config.max_length,
         config.token_embedding_size or config.hidden_size,
         dropout,
+        config.epsilon if config.norm == "after" else None,
         name="embeddings",
         dtype=policy,
     )([inputs["input_word_ids"], inputs["input_type_ids"]])  # [B, T, hidden]
@@ -64,12 +78,17 @@ def build_bert(config: ConfigDict, vocabulary_size: int) -> keras.Model:
             config.heads,
             config.feed_forward_size,
             dropout,
-            first_position_only=config.pooling == "first" and index == config.layers - 1,
+            only=config.pooling if of_one and index == config.layers - 1 else "",
+            norm_first=config.norm == "before",
+            activation=config.activation,
+            epsilon=config.epsilon,
             name=f"layer_{index}",
             dtype=policy,
-        )([x, inputs["input_mask"]])
-    if config.pooling == "first":
-        embeddings = FirstPosition(name="cls_state", dtype="float32")(x)  # [B, hidden]
+        )([x, *mask])
+    if config.norm == "before":
+        x = LayerNorm(config.epsilon, name=FINAL_NORM, dtype=policy)(x)
+    if of_one:
+        embeddings = OnePosition(name="cls_state", dtype="float32")(x)  # [B, hidden]
     elif config.pooling == "mean":
         embeddings = MeanOfTokens(name="mean_state", dtype="float32")([x, inputs["input_mask"]])  # [B, hidden]
     else:
@@ -79,7 +98,9 @@ def build_bert(config: ConfigDict, vocabulary_size: int) -> keras.Model:
     model = keras.Model(inputs, embeddings, name="text_encoder")
     model.embedding_size = embeddings.shape[-1]
     model.trainable = not config.frozen
-    model.packed_states = functools.partial(packed_states, model, config.pooling)
+    model.attends_to_padding = config.attention == "full"
+    if config.attention == "masked":
+        model.packed_states = functools.partial(packed_states, model, config.pooling)
     model.token_states = functools.partial(token_states, model)
     return model
 
@@ -103,6 +124,8 @@ def packed_states(model: keras.Model, pooling: str, tokens: dict, groups: int, t
     for layer in model.layers:
         if isinstance(layer, TransformerLayer):
             x = layer([x, packed[0]], training=training, packing=packing)
+        elif layer.name == FINAL_NORM:
+            x = layer(x, training=training)
     x = tf.cast(x, tf.float32)
     if pooling != "first":
         x = (packed_mean if pooling == "mean" else packed_first_and_mean)(x, packing)
@@ -112,22 +135,27 @@ def packed_states(model: keras.Model, pooling: str, tokens: dict, groups: int, t
 
 def token_states(model: keras.Model, tokens: dict, training: bool) -> tf.Tensor:
     """The final states of all tokens of a padded batch, [B, T, hidden] in the tower's compute dtype."""
+    mask = [] if model.attends_to_padding else [tokens["input_mask"]]
     x = model.get_layer("embeddings")([tokens["input_word_ids"], tokens["input_type_ids"]], training=training)
     for layer in model.layers:
         if isinstance(layer, TransformerLayer):
-            x = layer([x, tokens["input_mask"]], training=training, every_position=True)
+            x = layer([x, *mask], training=training, every_position=True)
+        elif layer.name == FINAL_NORM:
+            x = layer(x, training=training)
     return x
 
 
 class BertEmbeddings(keras.layers.Layer):
-    """Sum of token, position and token-type embeddings, normalised: two int32 [B, T] -> [B, T, hidden].
+    """Sum of token, position and token-type embeddings: two int32 [B, T] -> [B, T, hidden].
+
+    It is normalised with `epsilon`, or as it is where that is `None`.
 
     With a `packing` (a `Packing`) inputs and output are packed, [1, N] and [1, N, hidden].
     With `token_size` other than `hidden_size` the token table is [vocabulary, token_size] and a Dense layer takes it
     to `hidden_size` before the sum.
     """
 
-    def __init__(self, vocabulary_size, hidden_size, max_length, token_size, dropout, **options):
+    def __init__(self, vocabulary_size, hidden_size, max_length, token_size, dropout, epsilon, **options):
         super().__init__(**options)
         self.vocabulary_size = vocabulary_size
         self.hidden_size = hidden_size
@@ -138,7 +166,9 @@ class BertEmbeddings(keras.layers.Layer):
             self.projection = keras.layers.Dense(
                 hidden_size, kernel_initializer=initializer(hidden_size), name="projection", dtype=self.dtype_policy
             )
-        self.layer_norm = LayerNorm(name="layer_norm", dtype=self.dtype_policy)
+        self.layer_norm = None
+        if epsilon is not None:
+            self.layer_norm = LayerNorm(epsilon, name="layer_norm", dtype=self.dtype_policy)
         self.dropout = Dropout(dropout, dtype=self.dtype_policy)
 
     def build(self, shape):
@@ -165,7 +195,8 @@ class BertEmbeddings(keras.layers.Layer):
         else:
             positions = tf.one_hot(packing.positions, self.max_length, dtype=x.dtype)[tf.newaxis]  # [1, N, max_length]
             positions = tf.tensordot(positions, tf.cast(self.position_table, x.dtype), axes=1)
-        return self.dropout(self.layer_norm([x, positions], training=training), training=training)
+        x = x + positions if self.layer_norm is None else self.layer_norm([x, positions], training=training)
+        return self.dropout(x, training=training)
 
 
 def check_length(word_ids: tf.Tensor, max_length: int) -> None:
@@ -185,8 +216,14 @@ def _check(config: ConfigDict, vocabulary_size: int) -> None:
             f"text_tower.hidden_size={config.hidden_size} is not divisible by text_tower.heads={config.heads}; "
             f"the nearest number of heads that divides it is {nearest}."
         )
-    if config.pooling not in POOLINGS:
-        raise UserError(f"Unknown text_tower.pooling {config.pooling!r}; known: {', '.join(POOLINGS)}.")
+    for field, known in CHOICES.items():
+        if config[field] not in known:
+            raise UserError(f"Unknown text_tower.{field} {config[field]!r}; known: {', '.join(known)}.")
+    if (config.pooling == "last") != (config.attention == "full"):
+        raise UserError(
+            f"text_tower.pooling={config.pooling} with attention={config.attention}: the last position is taken where "
+            "padding is attended to, pooling=last with attention=full, and only there."
+        )
     if config.pooler and config.pooling == "first_and_mean":
         raise UserError("text_tower.pooler takes one state of a text: set text_tower.pooling=first.")
     if not 0 <= config.dropout < 1:

@@ -139,7 +139,7 @@ def encode_by_length(
     """Returns `encoder(tokens)`, float32 [B, H], computed in `groups` parts of texts of similar length.
 
     Our own BERT runs on the packed tokens. Any other tower gets its rows sorted by length, in a few groups, each cut to
-    its own longest text. One group is the plain call, on padding too.
+    its own longest text. One group is the plain call, on padding too, and so is a tower that attends to padding.
 
     With `lengths`, increasing, and B and T that are static, every size is known before the first step, as XLA needs it:
     each group runs at the smallest of the lengths, T being the last, that holds its longest text. All are compiled, and
@@ -147,7 +147,7 @@ def encode_by_length(
 
     `tokens`: int32 [B, T] each, with `input_mask` 1 on tokens and 0 on padding, which comes last in every row.
     """
-    if groups <= 1:
+    if groups <= 1 or getattr(encoder, "attends_to_padding", False):
         return encoder(tokens, training=training)
     known = bool(lengths) and None not in tuple(tokens["input_mask"].shape)
     if hasattr(encoder, "packed_states") and not known:
@@ -201,11 +201,11 @@ def _at_known_lengths(encoder, tokens: dict, counts, groups: int, training: bool
     return tf.reshape(states, [size, -1])
 
 
-POOLINGS = ("first", "mean", "first_and_mean")
+POOLINGS = ("first", "mean", "first_and_mean", "last")
 
 
-class FirstPosition(keras.layers.Layer):
-    """[B, T, hidden] -> [B, hidden] in the layer's own dtype: the state of the [CLS] token."""
+class OnePosition(keras.layers.Layer):
+    """[B, 1, hidden] -> [B, hidden] in the layer's own dtype: the state of the one token that the last layer gives."""
 
     def call(self, x):
         return x[:, 0]

@@ -33,6 +33,8 @@ def keeps_precision(tower: ConfigDict) -> bool:
 RANGES = {
     "width": (0.01, 100.0),
     "depth": (0.01, 100.0),
+    "patch_size": (1, 1024),
+    "epsilon": (1e-12, 1.0),
     "image_size": (1, 4096),
     "resize": (1, 8192),
     "head_size": (0, 2**16),

@@ -45,13 +45,13 @@ class LayerNorm(keras.layers.Layer):
 class TransformerLayer(keras.layers.Layer):
     """One layer: [B, T, hidden] and an int32 mask [B, T], or without a mask [B, T, hidden] alone -> [B, T, hidden].
 
-    With `first_position_only` the output is [B, 1, hidden], the first position alone, except in `every_position` calls.
+    With `only` the output is [B, 1, hidden], that position's alone, except in `every_position` calls.
 
     Args:
       heads: of attention; they divide hidden.
       feed_forward_size: the width between the second half's two products.
       dropout: of attention weights and of both halves' outputs, in [0, 1).
-      first_position_only: see above.
+      only: "first" or "last" position, see above; "": all.
       norm_first: x + f(norm(x)) for both halves f, as in a ViT; else norm(x + f(x)), as in BERT.
       activation: one of `kernels.ACTIVATIONS`.
       epsilon: of both norms.
@@ -62,7 +62,7 @@ class TransformerLayer(keras.layers.Layer):
         heads,
         feed_forward_size,
         dropout=0.0,
-        first_position_only=False,
+        only="",
         norm_first=False,
         activation="gelu",
         epsilon=LAYER_NORM_EPSILON,
@@ -72,7 +72,7 @@ class TransformerLayer(keras.layers.Layer):
         self.heads = heads
         self.feed_forward_size = feed_forward_size
         self.rate = dropout
-        self.first_position_only = first_position_only
+        self.only = only
         self.norm_first = norm_first
         self.activation = ACTIVATIONS[activation]
         self.epsilon = epsilon
@@ -102,16 +102,16 @@ class TransformerLayer(keras.layers.Layer):
         self.attention_dropout, self.hidden_dropout, self.output_dropout = dropout(), dropout(), dropout()
 
     def call(self, inputs, training=None, packing=None, every_position=False):
-        x, mask = inputs if isinstance(inputs, (list, tuple)) else (inputs, None)
-        first_only = self.first_position_only and not every_position
+        x, mask = (*inputs, None)[:2] if isinstance(inputs, (list, tuple)) else (inputs, None)
+        only = "" if every_position else self.only
         seen = self.attention_norm(x, training=training) if self.norm_first else x
         if packing is None:
-            attended = self.attend(seen, mask, training, first_only)
+            attended = self.attend(seen, mask, training, only)
         else:
             attended = self.attend_packed(seen, packing, training)
         attended = self.attention_output(attended)
-        if first_only:
-            x = first_tokens(x, packing)
+        if only:
+            x = one_token(x, only, packing)
         attended = self.hidden_dropout(attended, training=training)
         if self.norm_first:
             x = x + attended
@@ -124,10 +124,10 @@ class TransformerLayer(keras.layers.Layer):
         y = self.output_dense(self.activation(self.intermediate(x), training=training))
         return self.output_dropout(y, training=training)
 
-    def attend(self, x, mask, training, first_only):
+    def attend(self, x, mask, training, only):
         """Multi-head attention before its output projection: [B, T, hidden] -> [B, T or 1, hidden]."""
-        if first_only:
-            parts = [part for y in self.project_first(x[:, :1], x) for part in self.by_head(y)]
+        if only:
+            parts = [part for y in self.project_one(one_token(x, only), x) for part in self.by_head(y)]
         else:
             parts = self.by_head(self.project(x, *self.kernel_and_bias(x)))  # each [B, heads, T, size]
         attended = tf.transpose(self.attention(*parts, mask, training), [0, 2, 1, 3])
@@ -135,8 +135,8 @@ class TransformerLayer(keras.layers.Layer):
 
     def attend_packed(self, x, packing, training):
         """The same of packed texts: [1, N, hidden] -> [1, N, hidden], or [1, B, hidden] of the first tokens."""
-        if self.first_position_only:
-            queries, keys_values = self.project_first(first_tokens(x, packing), x)
+        if self.only:
+            queries, keys_values = self.project_one(one_token(x, self.only, packing), x)
             queries = packing.by_first_token(queries, self.heads)
             keys_values = packing.by_text(keys_values, 2, self.heads)
             parts = [(query, *tf.unstack(both, num=2)) for query, both in zip(queries, keys_values)]
@@ -144,7 +144,7 @@ class TransformerLayer(keras.layers.Layer):
             x = self.project(x, *self.kernel_and_bias(x))
             parts = [tf.unstack(group, num=3) for group in packing.by_text(x, 3, self.heads)]
         attended = [self.attention(*part, mask, training) for part, mask in zip(parts, packing.masks)]
-        if self.first_position_only:
+        if self.only:
             return tf.reshape(tf.concat(attended, axis=0), [1, -1, self.hidden_size])
         return packing.by_token(attended)
 
@@ -160,11 +160,11 @@ class TransformerLayer(keras.layers.Layer):
     def project(self, x, kernel, bias):
         return tf.nn.bias_add(tf.tensordot(x, kernel, axes=1), bias)
 
-    def project_first(self, first, x):
-        """Queries of the first tokens alone, keys and values of all: [., ., hidden] and [., ., 2 hidden]."""
+    def project_one(self, token, x):
+        """Queries of one token alone, keys and values of all: [., ., hidden] and [., ., 2 hidden]."""
         sizes = [self.hidden_size, 2 * self.hidden_size]  # one split: every slice's gradient would fill a whole kernel
         (kernel, others), (bias, other_biases) = (tf.split(w, sizes, axis=-1) for w in self.kernel_and_bias(x))
-        return self.project(first, kernel, bias), self.project(x, others, other_biases)
+        return self.project(token, kernel, bias), self.project(x, others, other_biases)
 
     def kernel_and_bias(self, x):
         return tf.cast(self.attention_kernel, x.dtype), tf.cast(self.attention_bias, x.dtype)
@@ -176,9 +176,11 @@ class TransformerLayer(keras.layers.Layer):
         return tf.unstack(tf.transpose(x, [2, 0, 3, 1, 4]), axis=0, num=parts)
 
 
-def first_tokens(x, packing):
-    """The states of the texts' first tokens: [B, T, hidden] -> [B, 1, hidden], or packed [1, N, .] -> [1, B, .]."""
-    return x[:, :1] if packing is None else packing.first_tokens(x)
+def one_token(x, which, packing=None):
+    """The states of the first or last tokens: [B, T, hidden] -> [B, 1, hidden]; packed, the first ones: [1, B, .]."""
+    if packing is not None:
+        return packing.first_tokens(x)
+    return x[:, :1] if which == "first" else x[:, -1:]
 
 
 def _first(shapes):

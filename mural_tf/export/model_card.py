@@ -93,6 +93,7 @@ def describe_model(
         "embeddings": "float32, L2-normalised; similarity is the dot product",
         **{name: float(value.numpy()) for name, value in model.state_logs().items()},  # such as the temperature
         "learned_numbers": numbers_of(model),
+        "origin": config.origin,
         "training_data": _training_data(config),
         "evaluations": {name: {**found, "data": _folder_name(found)} for name, found in (evaluations or {}).items()},
         "metrics": {key: _number(value) for key, value in sorted((metrics or {}).items())},

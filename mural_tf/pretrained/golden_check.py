@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pathlib
-import tempfile
 from collections.abc import Collection, Sequence
 
 import numpy as np
@@ -14,9 +13,8 @@ from mural_tf.data.images import prepare_image
 from mural_tf.errors import UserError, brief
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.pretrained.golden import FORMAT
-from mural_tf.text import build_tokenizer
+from mural_tf.text import tokenizer_of
 from mural_tf.text.tokenizer import Tokenizer
-from mural_tf.text.vocabulary_file import save_vocabulary
 from mural_tf.text.word_pieces import TOKENS, WordPieceTokenizer
 
 MOST_APART = 1e-4  # numbers of normalised vectors
@@ -107,10 +105,7 @@ def _compare_ids(golden, config, pieces) -> tuple[dict[str, tf.Tensor], tuple[bo
             f"The golden file has rows of {ids.shape[1]} ids, and the model takes {length}: it is of another "
             f"checkpoint, or --config must say text_tower.max_length={ids.shape[1]}."
         )
-    with tempfile.TemporaryDirectory() as folder:
-        path = pathlib.Path(folder, "vocabulary.txt")
-        save_vocabulary(pieces, path)
-        tokenizer = build_tokenizer(config, path)
+    tokenizer = tokenizer_of(config, pieces)
     tokens = tokenizer(texts, pad="longest")
     own, there = _rows(tokens), _rows(_tokens(ids, golden["mask"]))
     here = _rows(_as_hugging_face(tokenizer, texts))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import pathlib
+from collections.abc import Collection
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -27,7 +28,7 @@ from mural_tf.errors import UserError
 from mural_tf.files import check_json, json_field, read_json
 from mural_tf.models.align import Align
 from mural_tf.pretrained.hugging_face_bert import bert_table, configure_tower
-from mural_tf.pretrained.tables import Row, assign, convolution, depthwise, linear
+from mural_tf.pretrained.tables import Row, assign_parts, convolution, depthwise, linear
 from mural_tf.pretrained.weight_files import open_safetensors
 
 IGNORED = r"text_model\.pooler\..*|.*position_ids|.*token_type_ids|.*num_batches_tracked"
@@ -192,20 +193,17 @@ def _side(size: dict | int, key: str, path: pathlib.Path) -> int:
     return sides.pop()
 
 
-def load(folder: str | pathlib.Path, model: Align, config: ConfigDict) -> None:
+def load(folder: str | pathlib.Path, model: Align, config: ConfigDict, parts: Collection[str]) -> None:
     """Fills both towers, the image-text head and the temperature of an ALIGN (or a MURAL) built for `configure`'s
     settings; nothing is changed unless all of it fits."""
-    table = [
-        *efficientnet_table(config.image_tower.depth),
-        *bert_table(config.text_tower.layers, config.text_tower.max_length, pooler=False, prefix="text_model."),
-        Row("image_text_head/kernel", ("text_projection.weight",), linear),
-        Row("image_text_head/bias", ("text_projection.bias",)),
-        Row("log_temperature", ("temperature",), log_temperature),
-    ]
-    variables = [
-        *model.image_encoder.variables,
-        *model.text_encoder.variables,
-        *model.image_text_head.variables,
-        model.log_temperature,
-    ]
-    assign(table, variables, open_safetensors(folder), IGNORED, "an AlignModel")
+    layers, length = config.text_tower.layers, config.text_tower.max_length
+    tables = {
+        "image_encoder": efficientnet_table(config.image_tower.depth),
+        "text_encoder": bert_table(layers, length, pooler=False, prefix="text_model."),
+        "image_text_head": [
+            Row("image_text_head/kernel", ("text_projection.weight",), linear),
+            Row("image_text_head/bias", ("text_projection.bias",)),
+        ],
+        "log_temperature": [Row("log_temperature", ("temperature",), log_temperature)],
+    }
+    assign_parts(tables, model, parts, open_safetensors(folder), IGNORED, "an AlignModel")

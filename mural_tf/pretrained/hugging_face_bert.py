@@ -1,4 +1,4 @@
-"""Hugging Face's `BertModel`, `DistilBertModel` and LaBSE as safetensors: names, and what config.json says.
+"""Hugging Face's `BertModel`, `DistilBertModel`, `XLMRobertaModel` and LaBSE as safetensors: names, and config.json.
 
 `BertModel` alone, or the `bert.` part of a model with pretraining heads, which are left out; the TensorFlow names of
 layer normalisation (gamma, beta) that old files carry are understood.
@@ -17,11 +17,11 @@ from mural_tf.encoders.bert import POOLER, TOKEN_TYPES
 from mural_tf.encoders.kernels import LAYER_NORM_EPSILON
 from mural_tf.errors import UserError
 from mural_tf.files import json_field, read_json
-from mural_tf.pretrained.tables import Row, assign, first_rows, linear, linear_side_by_side, side_by_side
-from mural_tf.pretrained.weight_files import open_safetensors
+from mural_tf.pretrained.tables import Row, assign, first_rows, linear, linear_side_by_side, rows_from, side_by_side
+from mural_tf.pretrained.weight_files import WeightFile, open_safetensors
 
 # Heads of pretraining, buffers, and (where the tower has none) the pooler.
-IGNORED = r"cls\..*|vocab_(transform|layer_norm|projector)\..*|.*position_ids|.*token_type_ids"
+IGNORED = r"cls\..*|lm_head\..*|vocab_(transform|layer_norm|projector)\..*|.*position_ids|.*token_type_ids"
 WITHOUT_POOLER = IGNORED + r"|pooler\..*"
 DISTILBERT_KEYS = {
     "n_layers": "num_hidden_layers",
@@ -30,11 +30,15 @@ DISTILBERT_KEYS = {
     "hidden_dim": "intermediate_size",
     "activation": "hidden_act",
 }
+ROBERTA_FIRST = 2  # the row of the first position: RoBERTa counts from the id of padding, 1, on
 DENSE = "2_Dense"  # Sentence-Transformers' third module, after 0 (the BERT) and 1_Pooling
 
 
-def bert_table(layers: int, max_length: int, pooler: bool, prefix: str = "") -> list[Row]:
-    """The text tower's variables and their names in `BertModel`, which start with `prefix`."""
+def bert_table(layers: int, max_length: int, pooler: bool, prefix: str = "", roberta: bool = False) -> list[Row]:
+    """The text tower's variables and their names in `BertModel`, which start with `prefix`.
+
+    `roberta`: of XLM-RoBERTa's, whose first position is in row `ROBERTA_FIRST`, and whose one token type is our first.
+    """
 
     def name(end: str) -> tuple[str]:
         return (f"{prefix}{end}",)
@@ -48,8 +52,12 @@ def bert_table(layers: int, max_length: int, pooler: bool, prefix: str = "") -> 
 
     rows = [
         Row("embeddings/token_embeddings", name("embeddings.word_embeddings.weight")),
-        Row("embeddings/position_embeddings", name("embeddings.position_embeddings.weight"), first_rows(max_length)),
-        Row("embeddings/type_embeddings", name("embeddings.token_type_embeddings.weight")),
+        Row(
+            "embeddings/position_embeddings",
+            name("embeddings.position_embeddings.weight"),
+            rows_from(ROBERTA_FIRST, max_length) if roberta else first_rows(max_length),
+        ),
+        Row("embeddings/type_embeddings", name("embeddings.token_type_embeddings.weight"), _two_types),
         *norm("embeddings/layer_norm", "embeddings.LayerNorm"),
     ]
     for i in range(layers):
@@ -65,6 +73,10 @@ def bert_table(layers: int, max_length: int, pooler: bool, prefix: str = "") -> 
             *norm(f"layer_{i}/output_norm", f"{layer}.output.LayerNorm"),
         ]
     return rows + (dense(POOLER, "pooler.dense") if pooler else [])
+
+
+def _two_types(table: np.ndarray) -> np.ndarray:
+    return np.concatenate([table, np.zeros_like(table)]) if len(table) == 1 else table
 
 
 def distilbert_table(layers: int, max_length: int) -> list[Row]:
@@ -98,21 +110,20 @@ def distilbert_table(layers: int, max_length: int) -> list[Row]:
     return [types if row.variable == types.variable else row for row in rows]
 
 
-def configure_tower(tower: ConfigDict, values: dict, path: str | pathlib.Path) -> None:
+def configure_tower(tower: ConfigDict, values: dict, path: str | pathlib.Path, roberta: bool = False) -> None:
     """Sets `config.text_tower` to what a BERT's configuration (Hugging Face's or Google's keys) says.
 
     `max_length`, `dropout`, `pooler` and the like are left as they are.
     Raises `UserError` for a BERT of another kind.
     """
     expected = {
-        "hidden_act": ("gelu", "gelu"),
-        "position_embedding_type": ("absolute", "absolute"),
-        "layer_norm_eps": (LAYER_NORM_EPSILON, LAYER_NORM_EPSILON),
-        "type_vocab_size": (TOKEN_TYPES, TOKEN_TYPES),
+        "hidden_act": ("gelu",),
+        "position_embedding_type": ("absolute",),
+        "type_vocab_size": (TOKEN_TYPES, *([1] if roberta else [])),
     }
-    for key, (default, known) in expected.items():
-        if values.get(key, default) != known:
-            raise UserError(f"{path}: {key} is {values[key]!r}, this text tower has {known!r} only.")
+    for key, (default, *others) in expected.items():
+        if values.get(key, default) not in (default, *others):
+            raise UserError(f"{path}: {key} is {values[key]!r}, this text tower has {default!r} only.")
     tower.update(
         dict(
             name="bert",
@@ -121,9 +132,14 @@ def configure_tower(tower: ConfigDict, values: dict, path: str | pathlib.Path) -
             heads=json_field(values, "num_attention_heads", int, path),
             feed_forward_size=json_field(values, "intermediate_size", int, path),
             token_embedding_size=0,
+            epsilon=float(json_field(values, "layer_norm_eps", float, path, LAYER_NORM_EPSILON)),
+            norm="after",
+            activation="gelu",
+            attention="masked",
+            pooling="first" if tower.pooling == "last" else tower.pooling,
         )
     )
-    positions = json_field(values, "max_position_embeddings", int, path)
+    positions = json_field(values, "max_position_embeddings", int, path) - (ROBERTA_FIRST if roberta else 0)
     if tower.max_length > positions:
         raise UserError(
             f"text_tower.max_length={tower.max_length}, and the weights have {positions} positions: take at most these."
@@ -131,31 +147,38 @@ def configure_tower(tower: ConfigDict, values: dict, path: str | pathlib.Path) -
 
 
 def configure(folder: str | pathlib.Path, config: ConfigDict) -> None:
-    """Sets the text tower in `config` to the BERT or DistilBERT in a folder."""
+    """Sets the text tower in `config` to the BERT, DistilBERT or XLM-RoBERTa in a folder."""
     path = pathlib.Path(folder) / "config.json"
     values = read_json(path)
     kind = values.get("model_type", "bert")
-    if kind not in ("bert", "distilbert"):
-        raise UserError(f"{path}: model_type is {kind!r}, expected 'bert' or 'distilbert'.")
+    if kind not in ("bert", "distilbert", "xlm-roberta"):
+        raise UserError(f"{path}: model_type is {kind!r}, expected 'bert', 'distilbert' or 'xlm-roberta'.")
     if kind == "distilbert":
         values = {DISTILBERT_KEYS.get(key, key): value for key, value in values.items()}
-    configure_tower(config.text_tower, values, path)
+    configure_tower(config.text_tower, values, path, roberta=kind == "xlm-roberta")
 
 
 def load(folder: str | pathlib.Path, encoder: keras.Model, tower: ConfigDict, pooler: bool | None = None) -> None:
     """Fills a text tower that was built for `configure`'s settings; without `pooler`, not that layer."""
+    roberta = read_json(pathlib.Path(folder) / "config.json").get("model_type") == "xlm-roberta"
+    fill(open_safetensors(folder).renamed(_plain_name), encoder, tower, pooler, roberta)
+
+
+def fill(
+    weights: WeightFile, encoder: keras.Model, tower: ConfigDict, pooler: bool | None = None, roberta: bool = False
+) -> None:
+    """`load` from weights with the names of `BertModel`, `DistilBertModel` or, with `roberta`, `XLMRobertaModel`."""
     pooler = tower.pooler if pooler is None else pooler
     variables = [variable for variable in encoder.variables if pooler or not variable.name.startswith(f"{POOLER}/")]
-    weights = open_safetensors(folder).renamed(_plain_name)
     if any(name.startswith("transformer.layer.") for name in weights.shapes):
         assign(distilbert_table(tower.layers, tower.max_length), variables, weights, IGNORED, "a DistilBERT")
         return
-    table = bert_table(tower.layers, tower.max_length, pooler)
-    assign(table, variables, weights, IGNORED if pooler else WITHOUT_POOLER, "a BERT")
+    table = bert_table(tower.layers, tower.max_length, pooler, roberta=roberta)
+    assign(table, variables, weights, IGNORED if pooler else WITHOUT_POOLER, "an XLM-RoBERTa" if roberta else "a BERT")
 
 
 def _plain_name(name: str) -> str:
-    name = name.removeprefix("bert.").removeprefix("distilbert.")
+    name = name.removeprefix("bert.").removeprefix("distilbert.").removeprefix("roberta.")
     return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
 
 

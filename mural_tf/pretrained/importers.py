@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Collection
 
 from ml_collections import ConfigDict
 
+from mural_tf.config import base_config
 from mural_tf.errors import UserError
-from mural_tf.models import build_model
+from mural_tf.files import read_json
+from mural_tf.models import build_model, mount
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.pretrained import (
+    clip,
     hugging_face_align,
     hugging_face_bert,
     keras_efficientnet,
+    multilingual_clip,
     sentence_transformers,
+    siglip,
     tensorflow_bert,
 )
-from mural_tf.pretrained.weight_files import read_casing, read_pieces
+from mural_tf.pretrained.vocabularies import read_vocabulary
+
+TEXT = ("text_encoder", "image_text_head", "text_text_head")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,16 +36,29 @@ class Source:
     Args:
       parts: what it brings, as `DualEncoder.weights_by_part` calls it.
       configure: (weights, config) sets what the files say in `config`.
-      load: (weights, model, config) fills the parts.
+      load: (weights, model, config, parts) fills those of the parts that are asked for.
+      vocabulary: (weights, config) returns the lines by id and sets how they are used; `None` for an image tower.
+      method: what such a model is, where nobody says; "" as the configuration has it.
     """
 
     parts: tuple[str, ...]
     configure: Callable
     load: Callable
+    vocabulary: Callable | None = read_vocabulary
+    method: str = ""
 
 
 def _bert(weights):
     return tensorflow_bert if (pathlib.Path(weights) / tensorflow_bert.CONFIG).exists() else hugging_face_bert
+
+
+def _load_tower(load: Callable) -> Callable:
+    """Of what fills a text tower: (weights, encoder, its configuration)."""
+    return lambda weights, model, config, parts: load(weights, model.text_encoder, config.text_tower)
+
+
+def _of_modules(weights, config: ConfigDict) -> list[str]:
+    return read_vocabulary(sentence_transformers.text_folder(weights), config)
 
 
 SOURCES = {
@@ -45,66 +66,126 @@ SOURCES = {
         ("image_encoder", "text_encoder", "image_text_head", "log_temperature"),
         hugging_face_align.configure,
         hugging_face_align.load,
+        method="align",
     ),
+    "siglip": Source(
+        ("image_encoder", "text_encoder", "image_text_head", "log_temperature", "bias"),
+        siglip.configure,
+        siglip.load,
+        siglip.read_vocabulary,
+        method="siglip",
+    ),
+    "clip": Source(("image_encoder", "log_temperature"), clip.configure, clip.load, None, method="align"),
+    "xlm_roberta_clip": Source(
+        ("image_encoder", "text_encoder", "image_text_head", "log_temperature"),
+        multilingual_clip.configure_open_clip,
+        multilingual_clip.load_open_clip,
+        method="align",
+    ),
+    "m_clip": Source(TEXT, multilingual_clip.configure_m_clip, multilingual_clip.load_m_clip, method="labse"),
+    "sentences": Source(TEXT, sentence_transformers.configure, sentence_transformers.load, _of_modules, method="labse"),
     "bert": Source(
         ("text_encoder",),
         lambda weights, config: _bert(weights).configure(weights, config),
-        lambda weights, model, config: _bert(weights).load(weights, model.text_encoder, config.text_tower),
+        _load_tower(lambda weights, *tower: _bert(weights).load(weights, *tower)),
     ),
-    "labse": Source(
-        ("text_encoder",),
-        hugging_face_bert.configure_labse,
-        lambda weights, model, config: hugging_face_bert.load_labse(weights, model.text_encoder, config.text_tower),
-    ),
-    "sentences": Source(
-        ("text_encoder", "image_text_head", "text_text_head"),
-        sentence_transformers.configure,
-        sentence_transformers.load,
-    ),
+    "labse": Source(("text_encoder",), hugging_face_bert.configure_labse, _load_tower(hugging_face_bert.load_labse)),
     "efficientnet": Source(
         ("image_encoder",),
         keras_efficientnet.configure,
-        lambda weights, model, config: keras_efficientnet.load(weights, model.image_encoder),
+        lambda weights, model, config, parts: keras_efficientnet.load(weights, model.image_encoder),
+        None,
     ),
 }
 
 
-def configure(source: str, weights, config: ConfigDict) -> tuple[ConfigDict, list[str]]:
-    """Returns `config` with what the weights say of their part, and their word pieces (none for an image tower).
+def kind_of(folder: str | pathlib.Path) -> str:
+    """Returns the source, a key of `SOURCES`, that a folder or file of weights from elsewhere is; "" for none.
+
+    A folder without `model_type` in its config.json, such as a workdir, is none.
+    """
+    folder = pathlib.Path(folder)
+    if folder.suffix == ".npz":
+        return "siglip"
+    if (folder / sentence_transformers.MODULES).is_file():
+        return "sentences"
+    if (folder / clip.OPEN_CLIP_CONFIG).is_file():
+        return "xlm_roberta_clip" if multilingual_clip.has_xlm_roberta(folder) else "clip"
+    if not (folder / "config.json").is_file():
+        return "bert" if (folder / tensorflow_bert.CONFIG).is_file() else ""
+    kind = read_json(folder / "config.json").get("model_type")
+    kinds = {"align": "align", "siglip": "siglip", "siglip2": "siglip", "clip": "clip", "M-CLIP": "m_clip"}
+    return "" if kind is None else kinds.get(kind, "bert")
+
+
+def has_own_head(kind: str, folder: str | pathlib.Path) -> bool:
+    """Tells whether texts of a folder end in a layer that leads to another model's space."""
+    return kind == "m_clip" or (kind == "sentences" and sentence_transformers.read_modules(folder).head is not None)
+
+
+def origin_of(kind: str, weights: str | pathlib.Path) -> str:
+    """Returns a line for the model card: the kind, the folder's name, and the licence that its README.md names."""
+    weights = pathlib.Path(weights)
+    readme = weights / "README.md"
+    text = readme.read_text(encoding="utf-8", errors="replace")[:10_000] if readme.is_file() else ""
+    found = re.search(r"^license:\s*(\S+)", text, re.MULTILINE)
+    return f"{kind} {weights.name}, licence {found.group(1) if found else 'not said in its folder'}"
+
+
+def starting_config(source: str) -> ConfigDict:
+    """Returns what a source's model is built of where nobody says more: `base_config()`, with the method that it is."""
+    config, method = base_config(), SOURCES[source].method
+    if method == "labse":  # texts alone
+        config.image_tower.name = "none"
+    return mount(config, method or config.model)
+
+
+def configure(
+    source: str, weights, config: ConfigDict, as_trained: bool = False, parts: Collection[str] = ()
+) -> tuple[ConfigDict, list[str]]:
+    """Returns `config` with what the weights say of their part, and their vocabulary.
+
+    The vocabulary is empty for an image tower, or where the text tower is none of `parts`, which by default are all.
 
     Raises `UserError` for an unknown source or files that are missing, damaged or of another kind.
     """
     if source not in SOURCES:
         raise UserError(f"Unknown source {source!r}: expected one of {', '.join(SOURCES)}.")
-    config = config.copy_and_resolve_references()
-    SOURCES[source].configure(weights, config)
-    if "text_encoder" not in SOURCES[source].parts:  # no vocabulary comes with it
+    if as_trained and source != "siglip":
+        raise UserError(f"as_trained is for siglip, whose trainers read pictures and texts in another way: {source}.")
+    config, kind = config.copy_and_resolve_references(), SOURCES[source]
+    size, parts = config.embedding_size, parts or kind.parts
+    options = {"as_trained": True} if as_trained else {}
+    kind.configure(weights, config, **options)
+    if not set(parts) & {"image_encoder", "image_text_head"}:  # a tower alone leads nowhere yet
+        config.embedding_size = size
+    if config.image_tower.name == "none":  # a model of texts alone has the size of their embedding
+        config.image_tower.projection = config.embedding_size
+    if kind.vocabulary is None or "text_encoder" not in parts:
         return config, []
-    weights = sentence_transformers.text_folder(weights) if source == "sentences" else weights
-    pieces = read_pieces(weights)
-    config.vocabulary.update(dict(size=len(pieces), file="", **read_casing(weights, pieces)))
-    return config, pieces
+    return config, kind.vocabulary(weights, config, **options)
 
 
 def import_weights(
-    source: str, weights, config: ConfigDict, vocabulary_size: int = 0
+    source: str, weights, config: ConfigDict, vocabulary_size: int = 0, as_trained: bool = False
 ) -> tuple[DualEncoder, ConfigDict, list[str]]:
     """Builds a model whose parts come from files; parts that are not in them are fresh.
 
     Args:
-      source: "align", "bert", "labse", "sentences" or "efficientnet".
+      source: a key of `SOURCES`.
       weights: the folder or file.
       config: everything that the files do not say, `base_config()` for a start. `config.model="mural"` gives an
-        imported ALIGN the second head of MURAL's checkpoint initialisation (Jain et al., 2021, §3.1).
-      vocabulary_size: for "efficientnet", which brings none.
+        imported ALIGN the second head of MURAL's checkpoint initialisation (Jain et al., 2021, A.1).
+      vocabulary_size: for image towers, which bring none.
+      as_trained: of SigLIP, pictures and casing as its trainers had them, not as Hugging Face reads them.
 
     Returns:
-      The model, its whole configuration, and its word pieces by id.
+      The model, its whole configuration, and its vocabulary by id.
 
     Raises:
       UserError: what is missing, unexpected or of another shape in the files.
     """
-    config, pieces = configure(source, weights, config)
+    config, pieces = configure(source, weights, config, as_trained)
     model = build_model(config, len(pieces) or vocabulary_size)
-    SOURCES[source].load(weights, model, config)
+    SOURCES[source].load(weights, model, config, SOURCES[source].parts)
     return model, config, pieces

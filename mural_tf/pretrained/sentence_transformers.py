@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
+from collections.abc import Collection
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -88,7 +89,6 @@ def _activation(path: pathlib.Path) -> str:
 def configure(folder: str | pathlib.Path, config: ConfigDict) -> None:
     """Sets the text tower, its length and the embedding's size in `config` to what a folder says.
 
-    A model without images (`image_tower.name="none"`) follows the embedding's size.
     Raises `UserError` for modules or a tower of another kind.
     """
     modules, tower = read_modules(folder), config.text_tower
@@ -101,17 +101,17 @@ def configure(folder: str | pathlib.Path, config: ConfigDict) -> None:
     if modules.head is not None:
         path = modules.head / "config.json"
         config.embedding_size = json_field(read_json(path), "out_features", int, path)
-    if config.image_tower.name == "none":
-        config.image_tower.projection = config.embedding_size
 
 
-def load(folder: str | pathlib.Path, model: DualEncoder, config: ConfigDict) -> None:
-    """Fills the text tower and every text head of a model built for `configure`'s settings."""
+def load(folder: str | pathlib.Path, model: DualEncoder, config: ConfigDict, parts: Collection[str]) -> None:
+    """Fills the text tower, and the text heads among `parts`, of a model built for `configure`'s settings."""
     modules = read_modules(folder)
     hugging_face_bert.load(modules.tower, model.text_encoder, config.text_tower, pooler=False)
     if modules.pooler is not None:
         _fill(model.text_encoder.get_layer(POOLER), modules.pooler)
     for name in model.head_names:
+        if f"{name}_head" not in parts:
+            continue
         head = model.text_head(name)
         if modules.head is not None:
             _fill(head, modules.head)

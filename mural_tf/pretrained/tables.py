@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 import numpy as np
 import tensorflow as tf
 
 from mural_tf.errors import UserError
+from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.pretrained.weight_files import WeightFile
 
 SHOWN = 5  # names of a kind in one message
@@ -46,7 +47,12 @@ def linear_side_by_side(*weights: np.ndarray) -> np.ndarray:
 
 def first_rows(count: int) -> Callable[[np.ndarray], np.ndarray]:
     """Keeps the first rows of a table: positions that no text reaches are left out."""
-    return lambda table: table[:count]
+    return rows_from(0, count)
+
+
+def rows_from(first: int, count: int) -> Callable[[np.ndarray], np.ndarray]:
+    """Keeps so many rows of a table from `first` on."""
+    return lambda table: table[first : first + count]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,8 +97,33 @@ def assign(
         raise UserError(
             f"{weights.path} does not hold {what} of this architecture: {'; '.join(filter(None, problems))}."
         )
-    for name, row in rows.items():
-        by_name[name].assign(row.layout(*map(weights.read, row.sources)))
+    by_sources: dict[tuple[str, ...], list[Row]] = {}  # each is read once, whatever is made of it
+    for row in rows.values():
+        by_sources.setdefault(row.sources, []).append(row)
+    for sources, of_these in by_sources.items():
+        values = [weights.read(source) for source in sources]
+        for row in of_these:
+            by_name[row.variable].assign(row.layout(*values))
+
+
+def assign_parts(
+    tables: Mapping[str, Iterable[Row]],
+    model: DualEncoder,
+    parts: Collection[str],
+    weights: WeightFile,
+    ignored: str,
+    what: str,
+) -> None:
+    """`assign` to those parts of a model, as `weights_by_part` calls them, that are asked for and that it has.
+
+    `tables`: {part: its rows}. What the file holds of the others may be there.
+    """  # fmt: skip
+    of_model = model.weights_by_part()
+    filled = [part for part in tables if part in parts and part in of_model]
+    variables = [one for part in filled for one in getattr(of_model[part], "variables", [of_model[part]])]
+    others = {name for part, rows in tables.items() if part not in filled for row in rows for name in row.sources}
+    ignored = "|".join([*filter(None, [ignored]), *map(re.escape, sorted(others))])
+    assign([row for part in filled for row in tables[part]], variables, weights, ignored, what)
 
 
 def _shape_after(row: Row, weights: WeightFile) -> tuple[int, ...] | None:

@@ -1,4 +1,4 @@
-"""Files of trained weights as {name: shape} and `read(name)`, one tensor at a time: safetensors, TensorFlow, HDF5.
+"""Files of trained weights as {name: shape} and `read(name)`, one tensor at a time: safetensors, TensorFlow, HDF5, npz.
 
 Pickles (`pytorch_model.bin`, `.pt`, `.ckpt` of PyTorch) are never opened: loading one can run any code that is in it.
 """
@@ -13,7 +13,6 @@ import tensorflow as tf
 
 from mural_tf.errors import UserError
 from mural_tf.files import json_field, read_json
-from mural_tf.text.vocabulary_file import check_vocabulary, load_vocabulary
 
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle")
 SAFETENSORS = "model.safetensors"
@@ -151,43 +150,27 @@ def _text(name: str | bytes) -> str:
     return name.decode("utf-8") if isinstance(name, bytes) else name
 
 
-VOCABULARY = "vocab.txt"  # one piece a line
-TOKENIZER = "tokenizer.json"  # Hugging Face's fast tokenizer: pieces and casing in one file
+def open_npz(path: str | pathlib.Path) -> WeightFile:
+    """Opens a file of NumPy's `savez`, as big_vision writes them; optimiser states beside `params/` are left out.
 
-
-def read_pieces(folder: str | pathlib.Path) -> list[str]:
-    """Returns the pieces by id; raises `UserError` if no file holds a word-piece vocabulary."""
-    folder = pathlib.Path(folder)
-    if (folder / VOCABULARY).is_file():
-        return load_vocabulary(folder / VOCABULARY)
-    if not (folder / TOKENIZER).is_file():
-        raise UserError(f"{folder} has neither {VOCABULARY} nor {TOKENIZER}: the weights need word pieces.")
-    model = json_field(read_json(folder / TOKENIZER), "model", dict, folder / TOKENIZER)
-    if model.get("type") != "WordPiece" or model.get("continuing_subword_prefix", "##") != "##":
-        raise UserError(f"{folder / TOKENIZER} is not a word-piece tokenizer: its type is {model.get('type')!r}.")
-    ids = json_field(model, "vocab", dict[str, int], folder / TOKENIZER)
-    pieces = sorted(ids, key=ids.get)
-    if sorted(ids.values()) != list(range(len(pieces))):
-        raise UserError(f"{folder / TOKENIZER}: the ids of its pieces are not 0 to {len(pieces) - 1}.")
-    check_vocabulary(pieces, str(folder / TOKENIZER))
-    return pieces
-
-
-def read_casing(folder: str | pathlib.Path, pieces: list[str]) -> dict[str, bool]:
-    """Returns {"lower_case", "strip_accents"}, from the tokenizer's files or, where there are none, from the pieces.
-
-    BERT strips accents when it lowers case, unless its settings say otherwise. Pieces without any capital letter
-    belong to an uncased BERT.
+    Raises `UserError` if it is missing or damaged, or an array is pickled.
     """
-    folder = pathlib.Path(folder)
-    if (folder / TOKENIZER).is_file():
-        values = read_json(folder / TOKENIZER)
-        normalizer = json_field(values, "normalizer", dict, folder / TOKENIZER) if values.get("normalizer") else {}
-        lower, strip = bool(normalizer.get("lowercase", False)), normalizer.get("strip_accents")
-    elif (folder / "tokenizer_config.json").is_file():
-        values = read_json(folder / "tokenizer_config.json")
-        lower, strip = bool(values.get("do_lower_case", True)), values.get("strip_accents")
-    else:
-        lower = not any("A" <= letter <= "Z" for piece in pieces if piece[0] != "[" for letter in piece)
-        strip = None
-    return {"lower_case": lower, "strip_accents": lower if strip is None else bool(strip)}
+    try:
+        archive = np.load(path, allow_pickle=False)
+        shapes = {name: _npy_shape(archive, name) for name in archive.files if name.startswith("params/")}
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist.") from None
+    except Exception as error:  # noqa: BLE001 - NumPy and zipfile raise many classes on damaged files
+        raise UserError(f"{path} is no .npz file of weights or is damaged: {first_line(error)}") from None
+    return WeightFile(path, shapes, archive.__getitem__)
+
+
+def _npy_shape(archive: np.lib.npyio.NpzFile, name: str) -> tuple[int, ...]:
+    """The shape that an array's header says, without reading it; raises `ValueError` where it is pickled."""
+    with archive.zip.open(f"{name}.npy") as file:
+        version = np.lib.format.read_magic(file)
+        header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = header(file)
+    if dtype.hasobject:
+        raise ValueError(f"{name} is pickled")
+    return shape

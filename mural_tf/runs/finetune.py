@@ -23,6 +23,7 @@ from mural_tf.files import as_path, json_field, read_json
 from mural_tf.models import method_class, mount
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.remote_folders import local_copy, shown
+from mural_tf.runs.import_pretrained import workdir_of
 from mural_tf.runs.pretrain import train_and_finish
 from mural_tf.runs.tuning import inherited, settings_by_data
 from mural_tf.text.vocabulary_file import digest, read_lines
@@ -49,7 +50,8 @@ def finetune(
 
     Args:
       config: data, optimiser, losses and steps; towers, sizes and vocabulary are the source's.
-      source: a workdir, an export, its `hub` folder, or a TF-Hub handle or folder of a text encoder.
+      source: a workdir, an export, its `hub` folder, a TF-Hub handle or folder of a text encoder, or a checkpoint of
+        elsewhere with both towers (`importers.kind_of`), which becomes the workdir `source/` in the new one.
       workdir: of the new run.
       tpu, debug_nans, profile: as `pretrain` takes them.
       given: the fields that the user named, "optimizer.name"; others that are defaults are the source's.
@@ -59,6 +61,7 @@ def finetune(
     """
     if os.path.realpath(source) == os.path.realpath(workdir):
         raise UserError(f"--workdir={workdir} is the source itself, --from: name a new folder for the tuned model.")
+    source = workdir_of(source, workdir)
     config, initialize = starting_point(as_begun(config, workdir), source, given)
     train_and_finish(config, workdir, tpu, debug_nans, profile, initialize)
 
@@ -158,6 +161,7 @@ def _with_source_architecture(
         check_class(config.method.heads_of, folder / "config.json", given=config)
         config.shared_head = source.shared_head
     config.embedding_size = source.embedding_size
+    config.origin = source.origin
     config.vocabulary.update(source.vocabulary.to_dict())
     config.vocabulary.file = shown(folder / "vocabulary.txt")
     return config

@@ -7,19 +7,28 @@ trained with, and gets a fresh text-text head (our choice: the paper says that b
 
 from __future__ import annotations
 
+import os
 import pathlib
 from collections.abc import Iterable
 
 from ml_collections import ConfigDict
 
 from mural_tf.backend import keras
-from mural_tf.config import base_config
 from mural_tf.errors import UserError
 from mural_tf.export.saved_model import variables_of
+from mural_tf.files import as_path
 from mural_tf.models import build_model, mount
 from mural_tf.models.dual_encoder import DualEncoder, trainable_parameters
 from mural_tf.pretrained.golden_check import compare, read_golden
-from mural_tf.pretrained.importers import SOURCES, configure
+from mural_tf.pretrained.importers import (
+    SOURCES,
+    TEXT,
+    configure,
+    has_own_head,
+    kind_of,
+    origin_of,
+    starting_config,
+)
 from mural_tf.remote_folders import local_copy, local_folder, shown
 from mural_tf.text import build_tokenizer
 from mural_tf.text.vocabulary_file import digest, save_vocabulary
@@ -40,21 +49,24 @@ def import_into_workdir(
     method: str = "",
     onto: str | pathlib.Path = "",
     golden: str | pathlib.Path = "",
+    text: str | pathlib.Path = "",
+    as_trained: bool = False,
 ) -> None:
     """Writes a workdir whose model has the weights; what is in neither the weights nor `onto` is fresh.
 
     Nothing is written unless all of the weights fit. The same command again completes a workdir that was interrupted.
 
     Args:
-      source: "align", "bert", "labse", "sentences", "efficientnet", or "workdir": another workdir, to
-        change its method.
+      source: a key of `importers.SOURCES`, or "workdir": another workdir, to change its method.
       weights: the folder or file.
       workdir: the folder to write; it must not hold a trained model.
       config: what the weights do not say; the default is `base_config()`.
-      method: "align" or "mural"; "" is ALIGN for ALIGN's weights and else the configuration's.
+      method: "align", "mural" and so on; "" is the weights' own, or else the configuration's.
       onto: a workdir whose towers, vocabulary and configuration are used where the weights bring none.
       golden: a file of `pretrained/golden.py`, with which ids, pixels and both towers are compared before anything is
         written; "" for none.
+      text: the folder of a text tower in place of the weights' own, with a head of its own or a fresh one.
+      as_trained: of SigLIP, see `import_weights`.
 
     Raises:
       UserError: files that are missing, damaged or do not fit; vectors that are not the golden ones; or a workdir that
@@ -65,30 +77,35 @@ def import_into_workdir(
     if config is not None:
         check_places(config)
     with local_folder(workdir) as folder:
-        _import(source, weights, folder, config, method, onto, golden)
+        _import(source, weights, folder, config, method, onto, golden, text, as_trained)
 
 
-def _import(source, weights, workdir: pathlib.Path, config, method, onto, golden) -> None:
+def _import(source, weights, workdir: pathlib.Path, config, method, onto, golden, text, as_trained) -> None:
     if has_checkpoint(workdir):
         raise UserError(f"{shown(workdir)} holds a trained model already; name another --workdir.")
     if source == WORKDIR:
         if onto:
             raise UserError("A workdir has all parts: leave --onto out.")
-        if golden:
-            raise UserError("--golden is for weights from elsewhere, and not for a workdir.")
+        for flag, given in {"golden": golden, "text": text, "as_trained": as_trained}.items():
+            if given:
+                raise UserError(f"--{flag} is for weights from elsewhere, and not for a workdir.")
         onto = weights
     if onto and config is not None:
         raise UserError("--onto and --config exclude each other: the configuration is that of the workdir.")
     values = read_golden(local_copy(golden)) if golden else {}
-    model, config, pieces, fresh = _build(source, weights, config, method, onto, in_float32=bool(golden))
+    model, config, pieces, fresh = _build(
+        source, weights, config, method, onto, text, as_trained, in_float32=bool(golden)
+    )
     if golden:
-        print("\n".join(compare(values, model, config, pieces, SOURCES[source].parts)))
+        parts = [part for part in SOURCES[source].parts if not (text and part in TEXT)]
+        print("\n".join(compare(values, model, config, pieces, parts)))
         print(f"PASS: {weights} gives here what {golden} says.")
     config.vocabulary.sha256 = digest(pieces)
     open_workdir(workdir, config)
     save_vocabulary(pieces, workdir / "vocabulary.txt")
     save_weights(model, workdir / "checkpoints", 0)
-    print(f"Imported {weights} into {shown(workdir)}: {config.model} with {trainable_parameters(model):,} parameters.")
+    taken = f"{weights} and {text}" if text else weights
+    print(f"Imported {taken} into {shown(workdir)}: {config.model} with {trainable_parameters(model):,} parameters.")
     if fresh:
         print(
             f"Not in the weights, so fresh: {', '.join(fresh)}. Train before use, for example with "
@@ -96,7 +113,9 @@ def _import(source, weights, workdir: pathlib.Path, config, method, onto, golden
         )
 
 
-def _build(source: str, weights, config: ConfigDict | None, method: str, onto, in_float32: bool):
+def _build(
+    source: str, weights, config: ConfigDict | None, method: str, onto, text, as_trained: bool, in_float32: bool
+):
     """Returns the model, its configuration, its word pieces, and the names of its parts that are fresh.
 
     `in_float32`: the model computes so, whatever the configuration says; its variables are the same.
@@ -110,28 +129,72 @@ def _build(source: str, weights, config: ConfigDict | None, method: str, onto, i
         before, tokenizer, config, _ = load_trained(local_copy(onto))
         pieces = tokenizer.vocabulary
     elif config is None:
-        config = base_config()
-        config.model = "align" if source == "align" else config.model
-        if source == "sentences":  # texts alone
-            config.model, config.image_tower.name = "labse", "none"
+        config = starting_config(source)
     config = config.copy_and_resolve_references()
     settle_handles(config)
     mount(config, method or config.model)
-    brought = ()
-    if source != WORKDIR:
-        config, own_pieces = configure(source, weights, config)
-        pieces, brought = own_pieces or pieces, SOURCES[source].parts
+    taken = [] if source == WORKDIR else _taken(source, weights, text)
+    for kind, folder, parts in taken:
+        size = config.embedding_size
+        config, own_pieces = configure(kind, folder, config, as_trained and kind == source, parts)
+        pieces = own_pieces or pieces
+    if text and config.embedding_size != size:
+        raise UserError(
+            f"The head of {text} leads to {config.embedding_size} numbers, the images of {weights} to {size}: they are "
+            "not of one space."
+        )
+    brought = [part for _, _, parts in taken for part in parts]
+    if taken:
+        config.origin = "; ".join(origin_of(kind, folder) for kind, folder, _ in taken)
+        config.origin += "; pictures and casing as its trainers had them" * as_trained
     pieces = pieces or _vocabulary_of_data(config)
     keras.utils.set_random_seed(config.seed)
     built = config.copy_and_resolve_references()
     if in_float32:
         built.image_tower.precision = built.text_tower.precision = "float32"
     model = build_model(built, len(pieces))
-    if source != WORKDIR:
-        SOURCES[source].load(weights, model, config)
+    for kind, folder, parts in taken:
+        SOURCES[kind].load(folder, model, config, parts)
     new_text = "text_encoder" in brought
     kept = _copy_parts(before, model, brought, new_text) if before is not None else ()
     return model, config, pieces, [name for name in model.weights_by_part() if name not in (*brought, *kept)]
+
+
+def workdir_of(source: str, workdir: str | os.PathLike) -> str:
+    """Returns `source`, or if that is a checkpoint of elsewhere, the workdir `source/` in `workdir` that it becomes.
+
+    It is made once. Raises `UserError` as `import_into_workdir`, and for a tower alone.
+    """
+    if "://" in source and source.startswith("http"):
+        return source
+    kind = kind_of(local_copy(source))
+    if not kind:
+        return source
+    if "image_encoder" not in SOURCES[kind].parts or SOURCES[kind].vocabulary is None:
+        raise UserError(
+            f"--from={source} is one tower alone ({kind}): `python -m mural_tf import` makes a workdir of it and "
+            "another one, see docs/checkpoints.md."
+        )
+    place = as_path(workdir) / "source"
+    if not has_checkpoint(local_copy(place)):
+        import_into_workdir(kind, source, place)
+    return str(place)
+
+
+def _taken(source: str, weights, text) -> list[tuple[str, pathlib.Path, tuple[str, ...]]]:
+    """Returns what fills the model: the source, its place, and the parts that are taken of it."""
+    parts = SOURCES[source].parts
+    if not text:
+        return [(source, weights, parts)]
+    folder = local_copy(text)
+    kind = kind_of(folder)
+    if "image_encoder" not in parts or not kind or not set(SOURCES[kind].parts) <= set(TEXT):
+        raise UserError(
+            f"--text={text} with {source}: expected the folder of a text tower (Hugging Face's BERT, LaBSE or "
+            "XLM-RoBERTa, M-CLIP, Sentence-Transformers) beside weights with an image tower."
+        )
+    images = tuple(part for part in parts if part not in TEXT)
+    return [(source, weights, images), (kind, folder, TEXT if has_own_head(kind, folder) else ("text_encoder",))]
 
 
 def _copy_parts(before: DualEncoder, model: DualEncoder, brought: Iterable[str], new_text: bool) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Sequence
 
 from ml_collections import ConfigDict
 
@@ -28,30 +29,44 @@ def build_tokenizer(
     `as_asset`: the graph reads the file, and a SavedModel carries it.
     Raises `UserError` for a file that is no such vocabulary, or not the one of `vocabulary.sha256`.
     """
-    settings = config.vocabulary
-    in_sentence_pieces = settings.builder == "sentence_pieces" and not takes_languages(config.text_tower)
-    if in_sentence_pieces:
-        layout = LAYOUTS.get(settings.layout)
-        vocabulary = piece_models.read_lines(vocabulary_file, layout is not None and layout.fairseq)
+    if in_sentence_pieces(config):
+        layout = LAYOUTS.get(config.vocabulary.layout)
+        lines = piece_models.read_lines(vocabulary_file, layout is not None and layout.fairseq)
     else:
-        vocabulary = read_lines(vocabulary_file)
-    check_digest(vocabulary, config.vocabulary.sha256, vocabulary_file)
+        lines = read_lines(vocabulary_file)
+    check_digest(lines, config.vocabulary.sha256, vocabulary_file)
+    return tokenizer_of(config, lines, vocabulary_file, vocabulary_file if as_asset else "")
+
+
+def in_sentence_pieces(config: ConfigDict) -> bool:
+    """Whether a configuration's vocabulary is SentencePiece's pieces."""
+    return config.vocabulary.builder == "sentence_pieces" and not takes_languages(config.text_tower)
+
+
+def tokenizer_of(
+    config: ConfigDict,
+    vocabulary: Sequence[str],
+    name: str | pathlib.Path = "The vocabulary",
+    asset: str | pathlib.Path = "",
+) -> WordPieceTokenizer | WordTokenizer | SentencePieceTokenizer:
+    """`build_tokenizer` on a vocabulary's lines, which errors call `name`; `asset`: a file of the same lines."""
+    settings = config.vocabulary
     options = dict(
         max_length=config.text_tower.max_length,
-        lower_case=config.vocabulary.lower_case,
-        strip_accents=config.vocabulary.strip_accents,
-        vocabulary_file=vocabulary_file if as_asset else "",
+        lower_case=settings.lower_case,
+        strip_accents=settings.strip_accents,
+        vocabulary_file=asset,
     )
-    if in_sentence_pieces:
+    if in_sentence_pieces(config):
         if len(vocabulary) > settings.size:
             raise UserError(
-                f"{vocabulary_file} has {len(vocabulary)} pieces and vocabulary.size={settings.size} rows: give "
+                f"{name} has {len(vocabulary)} pieces and vocabulary.size={settings.size} rows: give "
                 f"--config.vocabulary.size={len(vocabulary)}, or the file of a model with so many rows."
             )
-        options |= dict(layout=settings.layout, cleaning=settings.cleaning, name=vocabulary_file)
+        options |= dict(layout=settings.layout, cleaning=settings.cleaning, name=name)
         return SentencePieceTokenizer(vocabulary, **options)
     if takes_languages(config.text_tower):
         return WordTokenizer(vocabulary, config.text_tower.languages, **options)
-    kind = BytePairTokenizer if config.vocabulary.builder == "byte_pair" else WordPieceTokenizer
-    check_vocabulary(vocabulary, str(vocabulary_file))
+    kind = BytePairTokenizer if settings.builder == "byte_pair" else WordPieceTokenizer
+    check_vocabulary(vocabulary, str(name))
     return kind(vocabulary, **options)

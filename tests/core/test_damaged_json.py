@@ -60,7 +60,7 @@ def prompts(folder):
     (bert, "config.json", {**BERT, "hidden_size": [8]}, r"hidden_size is \[8\], expected a whole number"),
     (bert, "config.json", {"num_hidden_layers": 2}, "config.json has no hidden_size"),
     (weight_files.open_safetensors, "model.safetensors.index.json", {"weight_map": {"a": 1}}, "weight_map is .*texts"),
-    (weight_files.read_pieces, "tokenizer.json", {"model": {"type": "WordPiece", "vocab": {"a": "0"}}}, "vocab is"),
+    (vocabularies.read_pieces, "tokenizer.json", {"model": {"type": "WordPiece", "vocab": {"a": "0"}}}, "vocab is"),
 ])  # fmt: skip
 def test_another_type_is_one_line(tmp_path, read, name, values, message):
     (tmp_path / "class_names.en.txt").write_text("cat\ndog\n")

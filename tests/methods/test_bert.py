@@ -147,7 +147,7 @@ def test_padding_changes_nothing():
 def test_first_position_only_equals_the_full_layer():
     x = tf.random.stateless_normal((3, 5, 12), seed=(0, 0))
     mask = tf.constant([[1] * 5, [1, 1, 0, 0, 0], [1, 1, 1, 1, 0]])
-    full, first = (TransformerLayer(3, 20, 0.0, first_position_only=only) for only in (False, True))
+    full, first = (TransformerLayer(3, 20, 0.0, only=only) for only in ("", "first"))
     full((x, mask)), first((x, mask))
     randomise(full)
     first.set_weights(full.get_weights())

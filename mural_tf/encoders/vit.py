@@ -1,0 +1,117 @@
+"""The vision transformer (Dosovitskiy et al., 2021) as image tower, in the two forms that CLIP and SigLIP have.
+
+    CLIP (Radford et al., 2021): a class token before the patches, a norm before the layers; the class token's state
+    after the last norm is the embedding. SigLIP (Zhai et al., 2023): no class token; a learned query attends to all
+    patches after the last norm ("attention pooling", Zhai et al., 2022).
+
+Layers have their norms first. Positions are learned, one for each patch, so a tower takes images of one size alone.
+CLIP's patches have no bias; here it is zeros.
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+from ml_collections import ConfigDict
+
+from mural_tf.backend import keras
+from mural_tf.encoders.efficientnet import PixelNormalization
+from mural_tf.encoders.kernels import ACTIVATIONS, dtype_policy
+from mural_tf.encoders.packing import OnePosition
+from mural_tf.encoders.towers import finish_tower
+from mural_tf.encoders.transformer import LayerNorm, TransformerLayer, initializer
+from mural_tf.errors import UserError
+
+POOLINGS = ("attention", "class")
+
+
+def patch_count(config: ConfigDict) -> int:
+    """Patches of an image, row by row; what is left over at the right and the bottom is not seen."""
+    return (config.image_size // config.patch_size) ** 2
+
+
+@tf.autograph.experimental.do_not_convert  # saves a second of every start; no layer needs it
+def build_vit(config: ConfigDict) -> keras.Model:
+    """Builds the tower from `config.image_tower`: float32 [B, S, S, 3] in [0, 1], S `image_size` -> float32 [B, D].
+
+    D is `hidden_size`, or `projection` where that is set. Raises `UserError` for values out of range.
+    """
+    _check(config)
+    policy = dtype_policy(config.precision, "image")
+    side = config.image_size
+    images = keras.Input(shape=(side, side, 3), name="images", dtype=tf.float32)
+    x = PixelNormalization(config, name="normalization", dtype="float32")(images)
+    of_class = config.pooling == "class"
+    x = PatchEmbeddings(config.patch_size, config.hidden_size, of_class, name="patches", dtype=policy)(x)
+    if of_class:
+        x = LayerNorm(config.epsilon, name="pre_norm", dtype=policy)(x)
+    options = dict(norm_first=True, activation=config.activation, epsilon=config.epsilon, dtype=policy)
+    for index in range(config.layers):
+        only = "first" if of_class and index == config.layers - 1 else ""
+        x = TransformerLayer(config.heads, config.feed_forward_size, only=only, name=f"block_{index}", **options)(x)
+    x = LayerNorm(config.epsilon, name="post_norm", dtype=policy)(x)
+    if not of_class:
+        x = AttentionPooling(config.heads, config.feed_forward_size, name="pooling", **options)(x)
+    return finish_tower(images, OnePosition(name="state", dtype="float32")(x), config)
+
+
+class PatchEmbeddings(keras.layers.Layer):
+    """float32 [B, S, S, 3] -> [B, N, hidden]: a projection of each patch, with its position's vector.
+
+    With `with_class` the class token stands first, [B, N + 1, hidden].
+    """
+
+    def __init__(self, patch_size: int, hidden_size: int, with_class: bool, **options):
+        super().__init__(**options)
+        self.patch_size, self.hidden_size, self.with_class = patch_size, hidden_size, with_class
+
+    def build(self, shape):
+        def weight(name, *size, start=None):
+            return self.add_weight(name, shape=size, initializer=start or initializer(self.hidden_size))
+
+        count = (shape[1] // self.patch_size) ** 2
+        self.kernel = weight("kernel", self.patch_size, self.patch_size, 3, self.hidden_size)
+        self.bias = weight("bias", self.hidden_size, start="zeros")
+        self.position_table = weight("position_embeddings", count + self.with_class, self.hidden_size)
+        if self.with_class:
+            self.class_token = weight("class_token", self.hidden_size)
+
+    def call(self, images):
+        images = tf.cast(images, self.compute_dtype)
+        x = tf.nn.conv2d(images, tf.cast(self.kernel, images.dtype), strides=self.patch_size, padding="VALID")
+        x = tf.reshape(x + tf.cast(self.bias, x.dtype), [tf.shape(x)[0], x.shape[1] * x.shape[2], self.hidden_size])
+        if self.with_class:
+            token = tf.cast(self.class_token, x.dtype) * tf.ones([tf.shape(x)[0], 1, 1], x.dtype)
+            x = tf.concat([token, x], axis=1)
+        return x + tf.cast(self.position_table, x.dtype)
+
+
+class AttentionPooling(TransformerLayer):
+    """One learned query attends to all patches: [B, N, hidden] -> [B, 1, hidden].
+
+    y = attention(probe; x), then y + f(norm(y)), f the layer's second half: nothing is added to the attention.
+    """
+
+    def build(self, shape):
+        super().build(shape)
+        self.probe = self.add_weight("probe", shape=(1, 1, shape[-1]), initializer=initializer(shape[-1]))
+
+    def call(self, x, training=None):
+        probe = tf.cast(self.probe, x.dtype) * tf.ones([tf.shape(x)[0], 1, 1], x.dtype)
+        parts = [part for y in self.project_one(probe, x) for part in self.by_head(y)]
+        attended = tf.transpose(self.attention(*parts, None, training), [0, 2, 1, 3])
+        y = self.attention_output(tf.reshape(attended, [tf.shape(x)[0], 1, self.hidden_size]))
+        return y + self.feed_forward(self.output_norm(y, training=training), training)
+
+
+def _check(config: ConfigDict) -> None:
+    for field, known in {"activation": tuple(ACTIVATIONS), "pooling": POOLINGS}.items():
+        if config[field] not in known:
+            raise UserError(f"Unknown image_tower.{field} {config[field]!r}: expected {', '.join(known)}.")
+    if config.hidden_size % config.heads:
+        raise UserError(
+            f"image_tower.hidden_size={config.hidden_size} is not divisible by image_tower.heads={config.heads}."
+        )
+    if not patch_count(config):
+        raise UserError(
+            f"image_tower.image_size={config.image_size} is smaller than image_tower.patch_size={config.patch_size}."
+        )

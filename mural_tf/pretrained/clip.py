@@ -1,0 +1,218 @@
+"""CLIP's vision transformer (Radford et al., 2021) as image tower: Hugging Face's `CLIPModel`, or open_clip's names.
+
+Its own text tower knows English alone and is left out: texts come from `clip-ViT-B-32-multilingual-v1`, M-CLIP or any
+tower that is trained (`--text`, `--onto`). open_clip's folders with XLM-RoBERTa as text tower, LAION's, are
+`xlm_roberta_clip.py`'s.
+"""
+
+from __future__ import annotations
+
+import math
+import pathlib
+from collections.abc import Collection
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from mural_tf.errors import UserError
+from mural_tf.files import json_field, read_json
+from mural_tf.models.dual_encoder import DualEncoder
+from mural_tf.pretrained.pixels import clip_pixels, configure_pixels
+from mural_tf.pretrained.tables import Row, as_is, assign_parts, convolution, linear, linear_side_by_side, side_by_side
+from mural_tf.pretrained.weight_files import WeightFile, open_safetensors
+
+ACTIVATIONS = {"gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "quick_gelu": "quick_gelu"}  # theirs: ours
+OPEN_CLIP_CONFIG, OPEN_CLIP_WEIGHTS = "open_clip_config.json", "open_clip_model.safetensors"
+IGNORED = r"text_model\..*|text_projection\..*|.*position_ids"
+
+
+def kernel_and_bias(ours: str, theirs: str) -> list[Row]:
+    """A Dense layer's rows in PyTorch's names."""
+    return [Row(f"{ours}/kernel", (f"{theirs}.weight",), linear), Row(f"{ours}/bias", (f"{theirs}.bias",))]
+
+
+def norm_rows(ours: str, theirs: str) -> list[Row]:
+    """A layer normalisation's rows in PyTorch's names."""
+    return [Row(f"{ours}/gamma", (f"{theirs}.weight",)), Row(f"{ours}/beta", (f"{theirs}.bias",))]
+
+
+def layer_rows(ours: str, theirs: str, layers: int) -> list[Row]:
+    """The layers `ours_0`, … of a transformer, and their names in Hugging Face's `CLIPEncoder` and `SiglipEncoder`."""
+    rows = []
+    for i in range(layers):
+        mine, other = f"{ours}_{i}", f"{theirs}.{i}"
+        projections = [f"{other}.self_attn.{part}_proj" for part in "qkv"]
+        rows += [
+            Row(f"{mine}/qkv/kernel", tuple(f"{part}.weight" for part in projections), linear_side_by_side),
+            Row(f"{mine}/qkv/bias", tuple(f"{part}.bias" for part in projections), side_by_side),
+            *kernel_and_bias(f"{mine}/attention_output", f"{other}.self_attn.out_proj"),
+            *norm_rows(f"{mine}/attention_norm", f"{other}.layer_norm1"),
+            *kernel_and_bias(f"{mine}/intermediate", f"{other}.mlp.fc1"),
+            *kernel_and_bias(f"{mine}/output", f"{other}.mlp.fc2"),
+            *norm_rows(f"{mine}/output_norm", f"{other}.layer_norm2"),
+        ]
+    return rows
+
+
+def zeros_for(ours: str, theirs: str, size: int) -> Row:
+    """A bias of ours that the file lacks; `theirs` is any tensor of it."""
+    return Row(ours, (theirs,), lambda value: np.zeros(size, np.float32))
+
+
+def hugging_face_table(tower: ConfigDict) -> list[Row]:
+    """The image tower's variables and their names in `CLIPModel`."""
+    vision, patches = "vision_model", "vision_model.embeddings.patch_embedding.weight"
+    return [
+        Row("patches/kernel", (patches,), convolution),
+        zeros_for("patches/bias", patches, tower.hidden_size),
+        Row("patches/class_token", (f"{vision}.embeddings.class_embedding",)),
+        Row("patches/position_embeddings", (f"{vision}.embeddings.position_embedding.weight",)),
+        *norm_rows("pre_norm", f"{vision}.pre_layrnorm"),
+        *layer_rows("block", f"{vision}.encoder.layers", tower.layers),
+        *norm_rows("post_norm", f"{vision}.post_layernorm"),
+        Row("projection/kernel", ("visual_projection.weight",), linear),
+        zeros_for("projection/bias", "visual_projection.weight", tower.projection),
+    ]
+
+
+def open_clip_table(tower: ConfigDict) -> list[Row]:
+    """The image tower's variables and their names in open_clip's `VisionTransformer`."""
+    rows = [
+        Row("patches/kernel", ("visual.conv1.weight",), convolution),
+        zeros_for("patches/bias", "visual.conv1.weight", tower.hidden_size),
+        Row("patches/class_token", ("visual.class_embedding",)),
+        Row("patches/position_embeddings", ("visual.positional_embedding",)),
+        *norm_rows("pre_norm", "visual.ln_pre"),
+        *norm_rows("post_norm", "visual.ln_post"),
+        Row("projection/kernel", ("visual.proj",), as_is),
+        zeros_for("projection/bias", "visual.proj", tower.projection),
+    ]
+    for i in range(tower.layers):
+        mine, other = f"block_{i}", f"visual.transformer.resblocks.{i}"
+        rows += [
+            Row(f"{mine}/qkv/kernel", (f"{other}.attn.in_proj_weight",), linear),
+            Row(f"{mine}/qkv/bias", (f"{other}.attn.in_proj_bias",)),
+            *kernel_and_bias(f"{mine}/attention_output", f"{other}.attn.out_proj"),
+            *norm_rows(f"{mine}/attention_norm", f"{other}.ln_1"),
+            *kernel_and_bias(f"{mine}/intermediate", f"{other}.mlp.c_fc"),
+            *kernel_and_bias(f"{mine}/output", f"{other}.mlp.c_proj"),
+            *norm_rows(f"{mine}/output_norm", f"{other}.ln_2"),
+        ]
+    return rows
+
+
+def configure(folder: str | pathlib.Path, config: ConfigDict) -> None:
+    """Sets the image tower, the embedding's size, pixels and temperature in `config` to the CLIP in a folder.
+
+    Raises `UserError` for another model, architecture or preprocessing.
+    """
+    folder = pathlib.Path(folder)
+    if (folder / OPEN_CLIP_CONFIG).is_file():
+        configure_open_clip(folder, config)
+        return
+    path = folder / "config.json"
+    values = read_json(path)
+    if values.get("model_type") != "clip":
+        raise UserError(f"{path}: model_type is {values.get('model_type')!r}, expected 'clip'.")
+    vision = json_field(values, "vision_config", dict, path, {})
+    defaults = {"patch_size": 32, "hidden_act": "quick_gelu", "layer_norm_eps": 1e-5}
+    configure_vision(config.image_tower, {**defaults, **vision}, path, "class")
+    config.embedding_size = config.image_tower.projection = json_field(values, "projection_dim", int, path, 512)
+    side = config.image_tower.image_size
+    configure_pixels(folder / "preprocessor_config.json", config.image_tower, side, clip_pixels(side))
+    configure_scale(open_safetensors(folder), config.loss)
+
+
+def configure_vision(tower: ConfigDict, vision: dict, path: pathlib.Path, pooling: str) -> None:
+    """Sets `config.image_tower` to what Hugging Face's `vision_config` says; `pooling` as the tower's field."""
+    size = dict(image_size=224, hidden_size=768, intermediate_size=3072, num_hidden_layers=12, num_attention_heads=12)
+    values = {**size, **vision}
+    activation = values.get("hidden_act")
+    if activation not in ACTIVATIONS:
+        raise UserError(
+            f"{path}: vision_config.hidden_act is {activation!r}, expected one of {', '.join(ACTIVATIONS)}."
+        )
+    tower.update(
+        dict(
+            name="vit",
+            patch_size=json_field(values, "patch_size", int, path),
+            layers=json_field(values, "num_hidden_layers", int, path),
+            hidden_size=json_field(values, "hidden_size", int, path),
+            heads=json_field(values, "num_attention_heads", int, path),
+            feed_forward_size=json_field(values, "intermediate_size", int, path),
+            activation=ACTIVATIONS[activation],
+            epsilon=float(json_field(values, "layer_norm_eps", float, path)),
+            pooling=pooling,
+            projection=0,
+            image_size=json_field(values, "image_size", int, path),
+        )
+    )
+
+
+def open_clip_settings(folder: pathlib.Path) -> tuple[dict, pathlib.Path]:
+    """Returns `model_cfg` of open_clip's configuration, and its file."""
+    path = folder / OPEN_CLIP_CONFIG
+    return json_field(read_json(path), "model_cfg", dict, path), path
+
+
+def configure_open_clip(folder: pathlib.Path, config: ConfigDict) -> None:
+    """`configure` for open_clip's folder."""
+    model, path = open_clip_settings(folder)
+    vision = json_field(model, "vision_cfg", dict, path)
+    if "timm_model_name" in vision or not isinstance(vision.get("layers"), int):
+        raise UserError(
+            f"{path}: the image tower is {vision.get('timm_model_name', 'a ResNet')!r}, expected open_clip's own ViT; "
+            "of SigLIP take Hugging Face's folder or big_vision's .npz."
+        )
+    width = json_field(vision, "width", int, path, 768)
+    described = {
+        "image_size": json_field(vision, "image_size", int, path, 224),
+        "patch_size": json_field(vision, "patch_size", int, path, 16),
+        "num_hidden_layers": vision["layers"],
+        "hidden_size": width,
+        "num_attention_heads": width // json_field(vision, "head_width", int, path, 64),
+        "intermediate_size": int(width * float(json_field(vision, "mlp_ratio", float, path, 4.0))),
+        "hidden_act": "quick_gelu" if model.get("quick_gelu") else "gelu",
+        "layer_norm_eps": 1e-5,
+    }
+    configure_vision(config.image_tower, described, path, "class")
+    config.embedding_size = config.image_tower.projection = json_field(model, "embed_dim", int, path)
+    side = described["image_size"]
+    pixels = json_field(read_json(path), "preprocess_cfg", dict, path, {})
+    default = clip_pixels(side)
+    if pixels.get("resize_mode", "shortest") == "squash":
+        default.update(size={"height": side, "width": side}, do_center_crop=False)
+    default["resample"] = {"bicubic": 3, "bilinear": 2}.get(pixels.get("interpolation", "bicubic"), 0)
+    for ours, theirs in (("image_mean", "mean"), ("image_std", "std")):
+        default[ours] = pixels.get(theirs, default[ours])
+    # open_clip's own file is not Hugging Face's: its numbers are given.
+    configure_pixels(folder / "preprocessor_config.json", config.image_tower, side, default)
+    configure_scale(open_safetensors(folder / OPEN_CLIP_WEIGHTS), config.loss)
+
+
+def configure_scale(weights: WeightFile, loss: ConfigDict, name: str = "logit_scale") -> None:
+    """Sets the temperature to exp(-scale) of a file, and widens its range so that training may keep it."""
+    if name in weights.shapes:  # else `load` says what is missing
+        value = math.exp(-float(weights.read(name).reshape([])))
+        low, high = loss.temperature_range
+        loss.temperature, loss.temperature_range = value, (min(low, value), max(high, value))
+
+
+def negative(value: np.ndarray) -> np.ndarray:
+    """log τ of a log scale, [] or [1] -> []."""
+    return -value.reshape([])
+
+
+TEMPERATURE = Row("log_temperature", ("logit_scale",), negative)
+
+
+def load(folder: str | pathlib.Path, model: DualEncoder, config: ConfigDict, parts: Collection[str]) -> None:
+    """Fills the image tower and the temperature of a model built for `configure`'s settings."""
+    folder = pathlib.Path(folder)
+    if (folder / OPEN_CLIP_CONFIG).is_file():
+        table, weights = open_clip_table(config.image_tower), open_safetensors(folder / OPEN_CLIP_WEIGHTS)
+        ignored = r"(?!visual\.|logit_scale).*"
+    else:
+        table, weights, ignored = hugging_face_table(config.image_tower), open_safetensors(folder), IGNORED
+    tables = {"image_encoder": table, "log_temperature": [TEMPERATURE]}
+    assign_parts(tables, model, parts, weights, ignored, "a CLIP")

@@ -1,0 +1,142 @@
+"""CLIP in many languages with BERTs as text towers: LAION's XLM-RoBERTa CLIPs in open_clip's folders, and M-CLIP.
+
+open_clip's `HFTextEncoder` takes the mean of the tokens' states and maps it by Dense, GELU, Dense without biases
+(`text_tower.head_hidden_size`), or by one Dense. M-CLIP (Carlsson et al., 2022) is texts alone in the space of one of
+OpenAI's or LAION's image towers: a mean, then `LinearTransformation`. Neither says the tower's sizes in its folder, so
+they are those of the arrays; heads are 64 wide, as in every published one.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import re
+from collections.abc import Collection
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from mural_tf.errors import UserError
+from mural_tf.files import json_field, read_json
+from mural_tf.models.align import Align
+from mural_tf.models.dual_encoder import DualEncoder
+from mural_tf.pretrained import clip
+from mural_tf.pretrained.hugging_face_bert import configure_tower, fill
+from mural_tf.pretrained.tables import Row, assign, assign_parts, linear
+from mural_tf.pretrained.weight_files import WeightFile, open_safetensors
+
+HEAD_WIDTH = 64
+TEXT = "text.transformer."  # how the text tower's names begin in open_clip
+
+
+def has_xlm_roberta(folder: pathlib.Path) -> bool:
+    """Tells whether the text tower of open_clip's folder is an XLM-RoBERTa."""
+    model, path = clip.open_clip_settings(folder)
+    text = json_field(model, "text_cfg", dict, path, {})
+    return "xlm-roberta" in str(text.get("hf_model_name", ""))
+
+
+def configure_open_clip(folder: str | pathlib.Path, config: ConfigDict) -> None:
+    """Sets both towers, pixels, the embedding's size and temperature in `config` to the model in open_clip's folder.
+
+    Raises `UserError` for another text tower, pooling or head.
+    """
+    folder = pathlib.Path(folder)
+    clip.configure_open_clip(folder, config)
+    model, path = clip.open_clip_settings(folder)
+    text = json_field(model, "text_cfg", dict, path)
+    pooler = text.get("hf_pooler_type", text.get("pooler_type"))
+    if not has_xlm_roberta(folder) or pooler != "mean_pooler":
+        raise UserError(
+            f"{path}: the text tower is {text.get('hf_model_name', 'CLIP')!r} with {pooler!r}: expected an XLM-RoBERTa "
+            "with 'mean_pooler'; an image tower alone is imported as clip."
+        )
+    weights = open_safetensors(folder / clip.OPEN_CLIP_WEIGHTS)
+    tower = config.text_tower
+    tower.max_length = json_field(text, "context_length", int, path, 77)
+    _configure_by_shapes(tower, _text_weights(weights, TEXT), path, roberta=True)
+    head = weights.shapes.get("text.proj.0.weight")
+    tower.update(dict(pooling="mean", pooler=False, head_hidden_size=head[0] if head else 0))
+
+
+def _text_weights(weights: WeightFile, prefix: str) -> WeightFile:
+    """The weights below a prefix, without it."""
+    shapes = {name.removeprefix(prefix): shape for name, shape in weights.shapes.items() if name.startswith(prefix)}
+    return WeightFile(weights.path, shapes, lambda name: weights.read(prefix + name))
+
+
+def _configure_by_shapes(tower: ConfigDict, weights: WeightFile, path: pathlib.Path, roberta: bool) -> None:
+    """Sets the text tower to a BERT's sizes, which are those of its arrays."""
+
+    def shape(name: str, rank: int) -> tuple[int, ...]:
+        found = weights.shapes.get(name, ())
+        if len(found) != rank:
+            raise UserError(f"{weights.path} has no {name} of {rank} axes: expected the names of a BERT.")
+        return found
+
+    hidden = shape("embeddings.word_embeddings.weight", 2)[1]
+    layers = [re.fullmatch(r"encoder\.layer\.(\d+)\.output\.dense\.bias", name) for name in weights.shapes]
+    values = {
+        "hidden_size": hidden,
+        "num_hidden_layers": sum(found is not None for found in layers),
+        "num_attention_heads": max(1, hidden // HEAD_WIDTH),
+        "intermediate_size": shape("encoder.layer.0.intermediate.dense.bias", 1)[0],
+        "max_position_embeddings": shape("embeddings.position_embeddings.weight", 2)[0],
+        "type_vocab_size": shape("embeddings.token_type_embeddings.weight", 2)[0],
+        "layer_norm_eps": 1e-5 if roberta else 1e-12,
+    }
+    configure_tower(tower, values, path, roberta)
+
+
+def load_open_clip(folder: str | pathlib.Path, model: Align, config: ConfigDict, parts: Collection[str]) -> None:
+    """Fills `parts` of a model built for `configure_open_clip`'s settings."""
+    weights = open_safetensors(pathlib.Path(folder) / clip.OPEN_CLIP_WEIGHTS)
+    size = config.embedding_size
+    if config.text_tower.head_hidden_size:
+        first, last = "text.proj.0.weight", "text.proj.2.weight"
+        head = [
+            Row("image_text_head_hidden/kernel", (first,), linear),
+            clip.zeros_for("image_text_head_hidden/bias", first, config.text_tower.head_hidden_size),
+        ]
+    else:
+        head, last = [], "text.proj.weight"
+    head += [Row("image_text_head/kernel", (last,), linear), clip.zeros_for("image_text_head/bias", last, size)]
+    tables = {
+        "image_encoder": clip.open_clip_table(config.image_tower),
+        "image_text_head": head,
+        "log_temperature": [clip.TEMPERATURE],
+    }
+    assign_parts(tables, model, parts, weights, rf"{re.escape(TEXT)}.*|logit_bias", "open_clip's XLM-RoBERTa CLIP")
+    if "text_encoder" in parts:
+        fill(_text_weights(weights, TEXT), model.text_encoder, config.text_tower, roberta=True)
+
+
+def configure_m_clip(folder: str | pathlib.Path, config: ConfigDict) -> None:
+    """Sets the text tower and the embedding's size in `config` to the M-CLIP in a folder.
+
+    Raises `UserError` for a folder of another kind.
+    """
+    folder = pathlib.Path(folder)
+    path = folder / "config.json"
+    values = read_json(path)
+    if values.get("model_type") != "M-CLIP":
+        raise UserError(f"{path}: model_type is {values.get('model_type')!r}, expected 'M-CLIP'.")
+    weights = open_safetensors(folder)
+    _configure_by_shapes(config.text_tower, _text_weights(weights, "transformer."), path, _is_roberta(folder))
+    config.text_tower.update(dict(pooling="mean", pooler=False, head_hidden_size=0))
+    config.embedding_size = json_field(values, "numDims", int, path)
+
+
+def _is_roberta(folder: pathlib.Path) -> bool:
+    return "roberta" in str(read_json(folder / "config.json").get("modelBase", "")).lower()
+
+
+def load_m_clip(folder: str | pathlib.Path, model: DualEncoder, config: ConfigDict, parts: Collection[str]) -> None:
+    """Fills the text tower and every text head of a model built for `configure_m_clip`'s settings."""
+    folder = pathlib.Path(folder)
+    weights = open_safetensors(folder)
+    fill(_text_weights(weights, "transformer."), model.text_encoder, config.text_tower, roberta=_is_roberta(folder))
+    for name in model.head_names:
+        head = model.text_head(name)
+        ends = {"kernel": ("LinearTransformation.weight", linear), "bias": ("LinearTransformation.bias", np.array)}
+        table = [Row(f"{head.name}/{end}", (theirs,), layout) for end, (theirs, layout) in ends.items()]
+        assign(table, head.variables, weights, r"transformer\..*", "an M-CLIP")

@@ -1,0 +1,116 @@
+"""The vocabularies that come with weights: word pieces with their casing, and the pieces of SentencePiece."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+from ml_collections import ConfigDict
+
+from mural_tf.errors import UserError
+from mural_tf.files import json_field, read_json
+from mural_tf.text import piece_models
+from mural_tf.text.vocabulary_file import check_vocabulary, load_vocabulary
+
+VOCABULARY = "vocab.txt"  # one piece a line
+TOKENIZER = "tokenizer.json"  # Hugging Face's fast tokenizer: pieces and casing in one file
+SENTENCE_PIECES = ("spiece.model", "sentencepiece.bpe.model", "tokenizer.model", TOKENIZER)
+
+
+def read_pieces(folder: str | pathlib.Path) -> list[str]:
+    """Returns the pieces by id; raises `UserError` if no file holds a word-piece vocabulary."""
+    folder = pathlib.Path(folder)
+    if (folder / VOCABULARY).is_file():
+        return load_vocabulary(folder / VOCABULARY)
+    if not (folder / TOKENIZER).is_file():
+        raise UserError(f"{folder} has neither {VOCABULARY} nor {TOKENIZER}: the weights need word pieces.")
+    model = json_field(read_json(folder / TOKENIZER), "model", dict, folder / TOKENIZER)
+    if model.get("type") != "WordPiece" or model.get("continuing_subword_prefix", "##") != "##":
+        raise UserError(f"{folder / TOKENIZER} is not a word-piece tokenizer: its type is {model.get('type')!r}.")
+    ids = json_field(model, "vocab", dict[str, int], folder / TOKENIZER)
+    pieces = sorted(ids, key=ids.get)
+    if sorted(ids.values()) != list(range(len(pieces))):
+        raise UserError(f"{folder / TOKENIZER}: the ids of its pieces are not 0 to {len(pieces) - 1}.")
+    check_vocabulary(pieces, str(folder / TOKENIZER))
+    return pieces
+
+
+def read_casing(folder: str | pathlib.Path, pieces: list[str]) -> dict[str, bool]:
+    """Returns {"lower_case", "strip_accents"}, from the tokenizer's files or, where there are none, from the pieces.
+
+    BERT strips accents when it lowers case, unless its settings say otherwise. Pieces without any capital letter
+    belong to an uncased BERT.
+    """
+    folder = pathlib.Path(folder)
+    if (folder / TOKENIZER).is_file():
+        values = read_json(folder / TOKENIZER)
+        normalizer = json_field(values, "normalizer", dict, folder / TOKENIZER) if values.get("normalizer") else {}
+        lower, strip = bool(normalizer.get("lowercase", False)), normalizer.get("strip_accents")
+    elif (folder / "tokenizer_config.json").is_file():
+        values = read_json(folder / "tokenizer_config.json")
+        lower, strip = bool(values.get("do_lower_case", True)), values.get("strip_accents")
+    else:
+        lower = not any("A" <= letter <= "Z" for piece in pieces if piece[0] != "[" for letter in piece)
+        strip = None
+    return {"lower_case": lower, "strip_accents": lower if strip is None else bool(strip)}
+
+
+def read_vocabulary(folder: str | pathlib.Path, config: ConfigDict) -> list[str]:
+    """Returns the lines of a BERT's or XLM-RoBERTa's vocabulary, and sets `config.vocabulary` to how it is used.
+
+    Raises `UserError` if there is none, or it is of another kind.
+    """
+    folder = pathlib.Path(folder)
+    if (folder / VOCABULARY).is_file() or _kind(folder) == "WordPiece":
+        pieces = read_pieces(folder)
+        config.vocabulary.update(dict(size=len(pieces), file="", **read_casing(folder, pieces)))
+        return pieces
+    lines, _ = read_sentence_pieces(find_sentence_pieces(folder), fairseq=True)
+    use_sentence_pieces(config, lines, "xlm_roberta", ())
+    return lines
+
+
+def _kind(folder: pathlib.Path) -> str:
+    """The type that tokenizer.json says, "" without one."""
+    path = folder / TOKENIZER
+    return str(json_field(read_json(path), "model", dict, path).get("type")) if path.is_file() else ""
+
+
+def find_sentence_pieces(folder: pathlib.Path) -> pathlib.Path:
+    """Returns the file of a folder that holds SentencePiece's pieces; raises `UserError` if there is none."""
+    found = [folder / name for name in SENTENCE_PIECES if (folder / name).is_file()]
+    if not found:
+        raise UserError(
+            f"{folder} has no vocabulary: expected {VOCABULARY} of word pieces, or one of {', '.join(SENTENCE_PIECES)}."
+        )
+    return found[0]
+
+
+def read_sentence_pieces(path: str | pathlib.Path, rows: int = 0, fairseq: bool = False) -> tuple[list[str], str]:
+    """Returns the lines of a SentencePiece vocabulary and its kind, "unigram" or "bpe".
+
+    With `rows`, those of the tower's table, pieces beyond them that stand for no text are left out, and rows beyond the
+    pieces get ones that are never used. Raises `UserError` for a vocabulary of another size.
+    """
+    lines = piece_models.read_lines(path, fairseq)
+    pieces, settings = piece_models.parse_lines(lines, path)
+    if rows and any(kind in ("normal", "byte", "unknown") for _, _, kind in pieces[rows:]):
+        raise UserError(f"{path} has {len(lines)} pieces and the weights {rows} rows: it is not the one of this model.")
+    unused = [json.dumps([f"<row {row}>", 0.0, "unused"]) for row in range(len(lines), rows)]
+    return [*(lines[:rows] if rows else lines), *unused], settings["model"]
+
+
+def use_sentence_pieces(config: ConfigDict, lines: list[str], layout: str, cleaning: tuple[str, ...]) -> None:
+    """Sets `config.vocabulary` to SentencePiece's pieces."""
+    config.vocabulary.update(
+        dict(
+            builder="sentence_pieces",
+            layout=layout,
+            cleaning=cleaning,
+            size=len(lines),
+            file="",
+            sha256="",
+            lower_case=False,
+            strip_accents=False,
+        )
+    )

@@ -1,0 +1,307 @@
+"""CLIP, SigLIP and XLM-RoBERTa from elsewhere: the numbers of their PyTorch models, their files, and what is refused."""
+
+import json
+import shutil
+
+import foreign_checkpoints as families
+import foreign_weights as foreign
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import mural_tf
+from mural_tf.config import load_config
+from mural_tf.errors import UserError
+from mural_tf.pretrained import siglip, vocabularies
+from mural_tf.pretrained.importers import SOURCES, configure, import_weights, kind_of, starting_config
+from mural_tf.runs.import_pretrained import import_into_workdir, workdir_of
+from mural_tf.text import tokenizer_of
+
+# What transformers 5.24.0, open_clip 3.3.0 and PyTorch 2.13.0 give for the folders of `foreign_checkpoints`: first two
+# images or texts, first five numbers, normalised. The parity test compares whole vectors wherever PyTorch is installed.
+VISION = {
+    "siglip": [
+        [-0.1926364, -0.2550269, -0.3680023, 0.0387137, 0.2011885],
+        [-0.262234, 0.1125552, -0.3227668, 0.1475096, 0.2562786],
+    ],
+    "clip": [
+        [-0.0434729, 0.3721366, 0.0296168, 0.1342824, -0.504012],
+        [0.0054901, 0.4017559, 0.056014, 0.0572601, -0.4972338],
+    ],
+    "xlm_roberta_clip": [
+        [-0.1876395, 0.0007618, 0.196306, -0.4269516, -0.1248045],
+        [-0.1551096, 0.0023608, 0.1835803, -0.2304722, -0.1782402],
+    ],
+}
+TEXTS = {
+    "siglip": [
+        [-0.0218739, -0.2452431, -0.2566064, 0.1166698, -0.0347295],
+        [0.0601115, -0.2436418, -0.2300496, 0.0096238, 0.0403183],
+    ],
+    "xlm_roberta_clip": [
+        [0.1094879, 0.0924193, 0.1808388, -0.0814066, 0.2091016],
+        [0.3167486, -0.1217139, 0.0770942, 0.0086384, 0.0842513],
+    ],
+    "m_clip": [
+        [-0.493646, -0.1172548, 0.0589691, -0.0317845, 0.0594864],
+        [-0.5278439, -0.0737762, 0.0789829, 0.0771346, 0.0209654],
+    ],
+}
+FULL_IDS = [[14, 26, 28, 10, 6, 19, 21, 23], [20, 22, 27, 27, 28, 26, 22, 27]]
+IDS = [[0, 12, 10, 29, 8, 12, 20, 24, 20, 26, 5, 14], [0, 15, 14, 13, 5, 6, 18, 1, 1, 1, 1, 1]]
+XLM_ROBERTA_STATES = [
+    [1.9952834, 0.4993039, 2.580047, 0.076279, 2.2077761],
+    [1.6860209, -0.2615031, 2.1408653, -0.0062493, 2.9266834],
+]
+WRITERS = {
+    "siglip": families.write_siglip,
+    "clip": families.write_clip,
+    "xlm_roberta_clip": families.write_open_clip,
+    "m_clip": families.write_m_clip,
+    "bert": families.write_xlm_roberta,
+}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    place = tmp_path_factory.mktemp("families")
+    written = {kind: write(place / kind) for kind, write in WRITERS.items()}
+    return written | {"siglip2": families.write_siglip(place / "siglip2", second=True)}
+
+
+def config_of(kind, length=0):
+    config = starting_config(kind)
+    config.image_tower.precision = config.text_tower.precision = "float32"
+    config.text_tower.max_length = length or config.text_tower.max_length
+    return config
+
+
+def tokens_of(ids):
+    """Of texts whose padding, 1, is masked."""
+    tokens = families.tokens_of(ids)
+    mask = (np.arange(len(ids[0])) < np.array([[12], [7]])).astype(np.int32)
+    return {**tokens, "input_mask": mask}
+
+
+def difference(found, expected):
+    return np.abs(np.array(found)[:2, :5] - expected).max()
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_numbers_of_pytorch(folders, kind):
+    assert kind_of(folders[kind]) == kind
+    length = 12 if kind in ("m_clip", "bert") else 0  # else the folder says it
+    model, config, pieces = import_weights(kind, folders[kind], config_of(kind, length), vocabulary_size=9)
+    images = foreign.random_images(4, families.SIDE)
+    if kind in VISION:
+        assert difference(model.embed_images(images), VISION[kind]) < 1e-5
+        assert float(model.temperature) == pytest.approx(np.exp(-2.5), rel=1e-6)
+    tokens = families.tokens_of(FULL_IDS) if kind == "siglip" else tokens_of(IDS)
+    if kind in TEXTS:
+        for head in model.head_names:
+            assert difference(model.embed_texts(tokens, head), TEXTS[kind]) < 1e-5
+        packed = model.text_encoder
+        if kind == "siglip":
+            assert float(model.bias) == -7.0 and not hasattr(packed, "packed_states")
+        else:
+            assert np.abs(packed.packed_states(tokens, 2, False) - packed(tokens)).max() < 1e-5
+    if kind == "bert":
+        assert difference(model.text_encoder(tokens), XLM_ROBERTA_STATES) < 1e-5
+    assert (len(pieces) == 0) == (kind == "clip")
+
+
+def test_siglip_2_reads_its_own_pieces_and_pixels(folders):
+    first, second = (configure("siglip", folders[name], config_of("siglip"))[0] for name in ("siglip", "siglip2"))
+    assert first.vocabulary.layout == "siglip" and first.vocabulary.cleaning == (
+        "lower_unicode", "no_punctuation", "single_spaces"
+    )  # fmt: skip
+    assert second.vocabulary.layout == "siglip2" and second.vocabulary.cleaning == ("lower_characters",)
+    assert (first.image_tower.interpolation, second.image_tower.interpolation) == ("bicubic", "bilinear")
+    trained, _ = configure("siglip", folders["siglip2"], config_of("siglip"), as_trained=True)
+    assert trained.vocabulary.cleaning == ("lower_ascii",) and trained.image_tower.interpolation == "big_vision"
+    with pytest.raises(UserError, match="as_trained is for siglip"):
+        configure("clip", folders["clip"], config_of("clip"), as_trained=True)
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+def test_big_vision_s_file_gives_the_same_model(folders, tmp_path, stacked):
+    path = families.write_big_vision(tmp_path / "siglip2.npz", folders["siglip2"], stacked)
+    config = config_of("siglip")
+    with pytest.raises(UserError, match="holds no vocabulary: name .*--config.vocabulary.file"):
+        import_weights("siglip", path, config)
+    config.vocabulary.file = str(folders["siglip2"] / "tokenizer.model")
+    here, ours, pieces = import_weights("siglip", path, config)
+    there, theirs, same = import_weights("siglip", folders["siglip2"], config_of("siglip"))
+    assert pieces == same and ours.image_tower.image_size == 32  # the five pixels left over are nobody's
+    ours.image_tower.image_size = ours.image_tower.resize = theirs.image_tower.image_size
+    theirs.image_tower.interpolation = ours.image_tower.interpolation
+    assert ours.to_dict() == theirs.to_dict()
+    for a, b in zip(here.weights, there.weights):
+        np.testing.assert_array_equal(a, b, err_msg=a.name)
+
+
+def test_big_vision_s_older_files(folders, tmp_path):
+    """Positions that are to be added, and a text tower without a head."""
+
+    def older(arrays):
+        arrays["params/txt/Encoder_0/pos_embedding"] = np.ones_like(arrays["params/txt/pos_embedding"])
+        del arrays["params/txt/head/kernel"], arrays["params/txt/head/bias"]
+
+    path = families.write_big_vision(tmp_path / "old.npz", folders["siglip2"], change=older)
+    config = config_of("siglip")
+    config.vocabulary.file = str(folders["siglip2"] / "tokenizer.model")
+    model, *_ = import_weights("siglip", path, config)
+    before, *_ = import_weights("siglip", folders["siglip2"], config_of("siglip"))
+    added = [one.get_layer("embeddings").position_table.numpy() for one in (model.text_encoder, before.text_encoder)]
+    np.testing.assert_allclose(added[0] - added[1], 1, atol=1e-6)
+    np.testing.assert_array_equal(model.image_text_head.kernel, np.eye(families.WIDTH))
+
+
+def test_each_folder_is_loaded_as_it_is(folders):
+    for name in ("siglip", "siglip2", "xlm_roberta_clip"):
+        embedder = mural_tf.load(folders[name])
+        images = embedder.encode_image(list(foreign.random_images(2, 50)))
+        texts = embedder.encode_text(["a red balloon", "", "Paris " * 40])
+        assert images.shape == (2, embedder.embedding_size) and np.isfinite(texts).all()
+        assert embedder.encode_text(["A RED balloon"]).shape == (1, embedder.embedding_size)
+    with pytest.raises(UserError, match=r"one tower \(clip\).*import clip --weights=.* --text=TEXT_TOWER"):
+        mural_tf.load(folders["clip"])
+    with pytest.raises(UserError, match=r"one tower \(bert\)"):
+        mural_tf.load(folders["bert"])
+
+
+def test_padding_is_attended_to_and_cannot_be_left_out(folders):
+    """The same text in a batch of its own and beside a longer one; and the row that Hugging Face makes of it."""
+    model, config, pieces = import_weights("siglip", folders["siglip"], config_of("siglip"))
+    tokenizer = tokenizer_of(config, pieces)
+    alone, beside = tokenizer(["red"], pad="longest"), tokenizer(["red", "green cat of Paris"], pad="longest")
+    assert alone["input_word_ids"].shape == (1, families.LENGTH)
+    np.testing.assert_allclose(model.embed_texts(alone)[0], model.embed_texts(beside)[0], atol=1e-6)
+    shorter = {name: ids[:, :4] for name, ids in alone.items()}
+    assert np.abs(model.embed_texts(shorter) - model.embed_texts(alone)).max() > 1e-3
+
+
+def test_an_image_tower_with_another_text_tower(folders, tmp_path):
+    sentences = foreign.write_sentences(tmp_path / "sentences")  # its head leads to 20 numbers, as the CLIP's
+    import_into_workdir("clip", folders["clip"], tmp_path / "both", text=sentences)
+    embedder = mural_tf.load(tmp_path / "both")
+    alone = mural_tf.load(sentences)
+    texts = ["a red balloon", "Paris"]
+    assert np.abs(embedder.encode_text(texts) - alone.encode_text(texts)).max() < 1e-6
+    assert embedder.config.model == "align" and embedder.encode_image(foreign.random_images(1, 50)[0]).shape == (20,)
+    assert embedder.config.origin.startswith("clip clip, licence not said in its folder; sentences sentences")
+
+
+def test_a_text_tower_without_a_space_gets_a_fresh_head(folders, tmp_path, capsys):
+    (folders["siglip2"] / "README.md").write_text("---\nlicense: apache-2.0\n---\n")
+    import_into_workdir("siglip", folders["siglip2"], tmp_path / "new", text=folders["bert"])
+    assert "Not in the weights, so fresh: image_text_head." in capsys.readouterr().out
+    config = load_config(tmp_path / "new" / "config.json")
+    assert (config.text_tower.norm, config.text_tower.pooling, config.text_tower.epsilon) == ("after", "first", 1e-5)
+    assert config.vocabulary.layout == "xlm_roberta" and config.model == "siglip"
+    assert config.origin == "siglip siglip2, licence apache-2.0; bert bert, licence not said in its folder"
+    vectors = mural_tf.load(tmp_path / "new").encode_image(list(foreign.random_images(2, families.SIDE)))
+    whole = mural_tf.load(folders["siglip2"]).encode_image(list(foreign.random_images(2, families.SIDE)))
+    np.testing.assert_allclose(vectors, whole, atol=1e-6)
+
+
+def test_fine_tuning_starts_from_a_folder(folders, tmp_path):
+    place = workdir_of(str(folders["siglip"]), tmp_path)
+    assert place == str(tmp_path / "source") and load_config(tmp_path / "source/config.json").model == "siglip"
+    assert workdir_of(str(folders["siglip"]), tmp_path) == place  # made once
+    assert workdir_of(place, tmp_path / "other") == place and workdir_of("https://a/b", tmp_path) == "https://a/b"
+    with pytest.raises(UserError, match=r"is one tower alone \(bert\)"):
+        workdir_of(str(folders["bert"]), tmp_path / "other")
+
+
+def test_rows_beyond_the_pieces(folders, tmp_path):
+    path = folders["siglip2"] / "tokenizer.model"
+    lines, kind = vocabularies.read_sentence_pieces(path)
+    longer, _ = vocabularies.read_sentence_pieces(path, rows=len(lines) + 2)
+    assert kind == "bpe" and longer[:-2] == lines and json.loads(longer[-1]) == [f"<row {len(lines) + 1}>", 0, "unused"]
+    with pytest.raises(UserError, match=f"has {len(lines)} pieces and the weights 100 rows"):
+        vocabularies.read_sentence_pieces(path, rows=100)
+
+
+def refusals():
+    naflex = "is 'siglip2', expected 'siglip'; it is NaFlex"
+    yield "siglip", dict(model_type="siglip2"), None, naflex
+    yield "siglip", dict(model_type="blip"), None, "model_type is 'blip', expected 'siglip'"
+    yield "siglip", dict(vision_config={"vision_use_head": False}), None, "vision_use_head is false"
+    yield "siglip", dict(vision_config={"hidden_act": "relu"}), None, "hidden_act is 'relu', expected one of gelu"
+    yield "clip", dict(vision_config={"image_size": 45, "patch_size": 8}), None, "takes 45"
+    yield "clip", None, "vision_model.pre_layrnorm.weight", "1 missing .vision_model.pre_layrnorm.weight."
+    yield "siglip", None, "vision_model.head.probe", "1 missing .vision_model.head.probe."
+    yield "siglip", None, "text_model.head.bias", "1 missing .text_model.head.bias."
+
+
+@pytest.mark.parametrize("kind, values, missing, said", refusals())
+def test_other_models_are_refused_in_a_line(tmp_path, kind, values, missing, said):
+    def change(tensors):
+        tensors.pop(missing, None)
+
+    folder = WRITERS[kind](tmp_path, change=change, **(values or {}))
+    with pytest.raises(UserError, match=said) as refused:
+        import_into_workdir(kind, folder, tmp_path / "workdir")
+    assert "\n" not in str(refused.value) and not (tmp_path / "workdir" / "config.json").exists()
+
+
+def test_other_files_are_refused_in_a_line(folders, tmp_path):
+    def import_of(folder, kind="siglip", **options):
+        config = config_of(kind)
+        config.vocabulary.file = str(folders["siglip2"] / "tokenizer.model")
+        return import_weights(kind, folder, config, **options)
+
+    (tmp_path / "text.npz").write_text("no arrays")
+    np.savez(tmp_path / "pickled.npz", **{"params/t": np.array([{}], object)})
+    np.savez(tmp_path / "other.npz", **{"params/t": np.zeros(1)})
+    for name, said in {
+        "text": "is no .npz file",
+        "pickled": "is no .npz file",
+        "other": "has no Transformer in",
+    }.items():
+        with pytest.raises(UserError, match=said):
+            import_of(tmp_path / f"{name}.npz")
+    with pytest.raises(UserError, match="does not exist"):
+        import_of(tmp_path / "nothing.npz")
+    bare = shutil.copytree(folders["siglip"], tmp_path / "bare")
+    (bare / "spiece.model").unlink()
+    with pytest.raises(UserError, match="has no vocabulary: expected vocab.txt of word pieces, or one of spiece.model"):
+        import_of(bare)
+    shutil.copy(folders["siglip2"] / "tokenizer.model", bare / "spiece.model")
+    with pytest.raises(UserError, match="pieces and the weights .* rows: it is not the one of this model"):
+        import_of(bare)
+    laion = families.write_open_clip(tmp_path / "cls", hf_pooler_type="cls_pooler")
+    with pytest.raises(UserError, match="'xlm-roberta-base' with 'cls_pooler': expected an XLM-RoBERTa with 'mean_"):
+        import_of(laion, "xlm_roberta_clip")
+    with pytest.raises(UserError, match="--text=.* with siglip: expected the folder of a text tower"):
+        import_into_workdir("siglip", folders["siglip"], tmp_path / "w", text=folders["clip"])
+    with pytest.raises(UserError, match="The head of .* leads to 7 numbers, the images of .* to 20"):
+        m_clip = families.write_m_clip(tmp_path / "m_clip", dimensions=7)
+        import_into_workdir("clip", folders["clip"], tmp_path / "w", text=m_clip)
+
+
+def test_towers_compile(folders):
+    """XLA takes both towers; what it gives is what they give without."""
+    for kind in ("siglip", "clip"):
+        model, *_ = import_weights(kind, folders[kind], config_of(kind), vocabulary_size=9)
+        images = foreign.random_images(2, families.SIDE)
+        compiled = tf.function(lambda x, model=model: model.embed_images(x), jit_compile=True, autograph=False)
+        np.testing.assert_allclose(compiled(images), model.embed_images(images), atol=1e-5)
+    compiled = tf.function(lambda x: model.embed_texts(x), jit_compile=True, autograph=False)
+    model, *_ = import_weights("siglip", folders["siglip"], config_of("siglip"))
+    tokens = {name: tf.constant(ids) for name, ids in families.tokens_of(FULL_IDS).items()}
+    np.testing.assert_allclose(compiled(tokens), model.embed_texts(tokens), atol=1e-5)
+
+
+def test_memory_of_an_import_is_one_tensor_at_a_time(folders):
+    """Each tensor of a file is read once, whatever is made of it, and no two before the first is used."""
+    file = siglip.open_weights(folders["siglip"])
+    read = []
+    original = file._read
+    file._read = lambda name: read.append(name) or original(name)
+    model, config, _ = import_weights("siglip", folders["siglip"], config_of("siglip"))
+    from mural_tf.pretrained.tables import assign_parts
+
+    assign_parts(siglip.hugging_face_table(config), model, SOURCES["siglip"].parts, file, "", "a SigLIP")
+    assert sorted(read) == sorted(file.shapes)
