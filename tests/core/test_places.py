@@ -92,7 +92,7 @@ def test_every_field_is_settled():
         "text_tower.precision", "vocabulary.builder", "vocabulary.layout", "vocabulary.sha256", "optimizer.name",
         "optimizer.mode", "train.fused", "data.source", "data.emoji_languages", "data.format", "data.text_pairs",
         "data.default_language", "data.read", "evaluation.split", "image_tower.batch_norm_group",
-        "image_tower.normalization",
+        "image_tower.normalization", "image_tower.resize_mode", "image_tower.interpolation", "image_tower.jpeg",
         "image_tower.padding", "text_tower.language_branches", "text_tower.pooling", "text_tower.recurrent",
     }  # fmt: skip
     found = {name for name, value in fields(base_config()) if isinstance(value, str)}
