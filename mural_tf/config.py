@@ -27,7 +27,13 @@ _IMAGE_TOWER = dict(
     depth=2.2,  # EfficientNet-B5's depth coefficient
     image_size=289,  # pixels; side of the (random or centre) crop the tower sees [ETCL]
     resize=346,  # pixels; images are first resized to resize x resize, ignoring aspect [ETCL]
-    normalization="imagenet",  # of pixels: "imagenet" mean and deviation, "symmetric" [-1, 1], "none" [0, 1]
+    resize_mode="squash",  # or "shorter_side": that becomes `resize`, and of the longer one the centre is kept
+    interpolation="bilinear",  # "bicubic", as Pillow's; "big_vision": bilinear, not anti-aliased, then cut off
+    jpeg="fast",  # decoding as TensorFlow's default; "accurate": as Pillow
+    normalization="imagenet",  # of pixels: "imagenet" or "clip" mean and deviation, "symmetric" [-1, 1], "none" [0, 1];
+    # "given": the next two, of red, green and blue in [0, 1]
+    pixel_mean=(0.5, 0.5, 0.5),
+    pixel_deviation=(0.5, 0.5, 0.5),
     padding="same",  # of stride-2 convolutions; "even": see encoders/efficientnet.py
     patch_size=16,  # vit: pixels; these and the following are SigLIP's base
     layers=12,  # vit

@@ -117,6 +117,8 @@ def _load_export(path: pathlib.Path) -> Embedder:
 def _load_hub_modules(path: pathlib.Path) -> Embedder:
     from mural_tf import backend  # noqa: F401 - registers the tokenizer's operations
     from mural_tf.data.images import prepare_image, unit_range
+    from mural_tf.encoders.towers import check_ranges
+    from mural_tf.export.hub_modules import stored_preparation
 
     names = ("image_encoder", "text_preprocessor", "text_encoder")
     image_encoder, preprocessor, text_encoder = (load_saved_model(path / name) for name in names)
@@ -124,7 +126,8 @@ def _load_hub_modules(path: pathlib.Path) -> Embedder:
     config.image_tower.resize = size
     if (path.parent / "config.json").is_file():
         config = load_config(path.parent / "config.json")
-    config.image_tower.image_size = size
+    config.image_tower.update({**stored_preparation(path / names[0]), "image_size": size})
+    check_ranges(config.image_tower, "image_tower")
 
     def embed_texts(texts: tf.Tensor) -> tf.Tensor:
         outputs = text_encoder(preprocessor(texts), training=False)

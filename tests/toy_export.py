@@ -63,8 +63,7 @@ def pictures():
 
 
 def pixels(config):
-    side, resize = config.image_tower.image_size, config.image_tower.resize
-    return tf.stack([evaluation_image(decode_image(data), resize, side) for data in pictures()])
+    return tf.stack([evaluation_image(decode_image(data), config.image_tower) for data in pictures()])
 
 
 def difference(a, b):

@@ -1,8 +1,9 @@
 """Decoding, resizing, cropping and augmentation of images, all in TensorFlow's graph.
 
 ALIGN's input as [ETCL] gives it: resize to 346 x 346 without keeping the aspect, then a random crop of 289 and a flip
-in training, the centre crop in evaluation. All sizes are configuration. Pixels stay uint8 until the model divides by
-255, so that a batch travels to the accelerator in a quarter of the bytes.
+in training, the centre crop in evaluation. All sizes are configuration, and so is the way of resizing: with
+`resize_mode="shorter_side"` training reads the square in the centre, and crops of that. Pixels stay uint8 until the
+model divides by 255, so that a batch travels to the accelerator in a quarter of the bytes.
 
 Instead of an encoded image, records may hold features that were computed before (`ingest/features.py`), raw
 little-endian float32 numbers: they are read, batched and evaluated like images, but not augmented.
@@ -13,6 +14,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
@@ -22,36 +24,46 @@ from mural_tf.data.pictures import MAX_PIXELS
 from mural_tf.encoders.towers import takes_features
 
 
-def decode_image(data: tf.Tensor) -> tf.Tensor:
+def decode_image(data: tf.Tensor, jpeg: str = "fast") -> tf.Tensor:
     """Decodes one JPEG, PNG, BMP or (the first frame of a) GIF, a string scalar, to uint8 RGB [H, W, 3].
 
-    Grey becomes RGB, transparent pixels go on white, and a JPEG is turned upright as its EXIF data say. Raises
-    `tf.errors.InvalidArgumentError` for anything else, and for more than `MAX_PIXELS` before they are decoded.
+    Grey becomes RGB, transparent pixels go on white, and a JPEG is turned upright as its EXIF data say. `jpeg` is
+    `image_tower.jpeg`: with "accurate" a JPEG's pixels are Pillow's. Raises `tf.errors.InvalidArgumentError` for
+    anything else, and for more than `MAX_PIXELS` before they are decoded.
     """
     # The second one is a function of its own, because all operations of a branch that is not taken cost time, too.
-    image = tf.cond(_is_plain(data), lambda: _decode(data), lambda: _decode_any(data))
+    image = tf.cond(_is_plain(data), lambda: _decode(data, jpeg), lambda: _any_decoder(jpeg)(data))
     return tf.ensure_shape(image, [None, None, 3])
 
 
-def _decode(data: tf.Tensor) -> tf.Tensor:
+def _decode(data: tf.Tensor, jpeg: str) -> tf.Tensor:
     """Returns uint8 [H, W, 1 to 4]: grey or RGB, and then alpha."""
-    return tf.io.decode_image(data, channels=0, expand_animations=False)
+
+    def others():
+        return tf.io.decode_image(data, channels=0, expand_animations=False)
+
+    if jpeg == "fast":
+        return others()
+    return tf.cond(_is_jpeg(data), lambda: tf.io.decode_jpeg(data, dct_method="INTEGER_ACCURATE"), others)
 
 
-@functools.partial(
-    tf.function,
-    input_signature=[tf.TensorSpec([], tf.string)],
-    autograph=False,
-    experimental_attributes={"_noinline": True},
-)
-def _decode_any(data: tf.Tensor) -> tf.Tensor:
-    pixels, orientation = _described(data)
-    # Nothing is what does not decode. An assertion would have a side effect: such graphs are run more slowly.
-    image = _decode(tf.where(pixels <= MAX_PIXELS, data, ""))
-    image.set_shape([None, None, None])
-    is_rgb = tf.equal(tf.shape(image)[2], 3)
-    image = tf.ensure_shape(tf.cond(is_rgb, lambda: image, lambda: _as_rgb(image)), [None, None, 3])
-    return turned_upright(image, orientation)
+def _is_jpeg(data: tf.Tensor) -> tf.Tensor:
+    return tf.equal(tf.strings.substr(data, 0, 2), b"\xff\xd8")
+
+
+@functools.cache
+def _any_decoder(jpeg: str) -> Callable:
+    def decode(data: tf.Tensor) -> tf.Tensor:
+        pixels, orientation = _described(data)
+        # Nothing is what does not decode. An assertion would have a side effect: such graphs are run more slowly.
+        image = _decode(tf.where(pixels <= MAX_PIXELS, data, ""), jpeg)
+        image.set_shape([None, None, None])
+        is_rgb = tf.equal(tf.shape(image)[2], 3)
+        image = tf.ensure_shape(tf.cond(is_rgb, lambda: image, lambda: _as_rgb(image)), [None, None, 3])
+        return turned_upright(image, orientation)
+
+    signature, attributes = [tf.TensorSpec([], tf.string)], {"_noinline": True}
+    return tf.function(decode, signature, autograph=False, experimental_attributes=attributes)
 
 
 # Most files begin in one of a few ways that say at once that they hold few enough pixels, in RGB and upright. Looking
@@ -122,8 +134,7 @@ def _described(data: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     Cameras write this tag instead of turning the pixels (Exif 2.3, §4.6.4). 1 for all other formats, and for EXIF data
     that are damaged: viewers show these as they are.
     """
-    is_jpeg = tf.equal(tf.strings.substr(data, 0, 2), b"\xff\xd8")
-    return tf.cond(is_jpeg, lambda: _described_jpeg(data), lambda: (_claimed_by_others(data), tf.constant(1)))
+    return tf.cond(_is_jpeg(data), lambda: _described_jpeg(data), lambda: (_claimed_by_others(data), tf.constant(1)))
 
 
 _NUMBERS = {  # how a file begins, where width and height stand (or the reverse), their bytes
@@ -265,22 +276,74 @@ def unit_range(images: tf.Tensor) -> tf.Tensor:
     return tf.cast(images, tf.float32) / 255.0 if images.dtype == tf.uint8 else images
 
 
-def resize_image(image: tf.Tensor, side: int) -> tf.Tensor:
-    """Resizes uint8 [H, W, 3] to uint8 [side, side, 3], bilinear with anti-aliasing, ignoring the aspect."""
-    shape = tf.shape(image)
-    resized = tf.cond(  # most data sets are stored at one size: then there is nothing to do
-        tf.reduce_all(tf.equal(shape[:2], side)),
-        lambda: image,
-        lambda: tf.cast(tf.round(tf.image.resize(image, [side, side], antialias=True)), tf.uint8),  # in [0, 255]
-    )
-    return tf.ensure_shape(resized, [side, side, 3])
+def resize_image(image: tf.Tensor, tower: ConfigDict) -> tf.Tensor:
+    """Resizes uint8 [H, W, 3] to uint8 [R, R, 3], R = `tower.resize`, by its `resize_mode` and `interpolation`.
+
+    The square is the whole picture, squashed, or the centre of one whose shorter side is R.
+    """
+    return _centre_of_resized(image, tower, tower.resize)
 
 
-def evaluation_image(image: tf.Tensor, resize: int, image_size: int) -> tf.Tensor:
-    """Resizes uint8 [H, W, 3] to `resize` and cuts the centre: uint8 [image_size, image_size, 3]."""
-    offset = (resize - image_size) // 2
-    resized = resize_image(image, resize)
-    return resized[offset : offset + image_size, offset : offset + image_size]
+def evaluation_image(image: tf.Tensor, tower: ConfigDict) -> tf.Tensor:
+    """Resizes uint8 [H, W, 3] as `resize_image` and cuts the centre: uint8 [S, S, 3], S = `tower.image_size`."""
+    return _centre_of_resized(image, tower, tower.image_size)
+
+
+def _centre_of_resized(image: tf.Tensor, tower: ConfigDict, side: int) -> tf.Tensor:
+    resize, offset = tower.resize, (tower.resize - side) // 2
+
+    def centre(square):
+        return square[offset : offset + side, offset : offset + side]
+
+    def resized():
+        if tower.resize_mode == "shorter_side" or tower.interpolation == "bicubic":
+            return _resize_as_pillow(image, tower, side)
+        smooth = tower.interpolation != "big_vision"
+        return centre(_whole(tf.image.resize(image, [resize, resize], antialias=smooth), tower.interpolation))
+
+    # Most data sets are stored at one size: then there is nothing to do.
+    is_resized = tf.reduce_all(tf.equal(tf.shape(image)[:2], resize))
+    return tf.ensure_shape(tf.cond(is_resized, lambda: centre(image), resized), [side, side, 3])
+
+
+def _whole(pixels: tf.Tensor, interpolation: str) -> tf.Tensor:
+    if interpolation == "bicubic":  # others stay in [0, 255]
+        pixels = tf.clip_by_value(pixels, 0.0, 255.0)
+    return tf.cast(pixels if interpolation == "big_vision" else tf.round(pixels), tf.uint8)
+
+
+def _resize_as_pillow(image: tf.Tensor, tower: ConfigDict, side: int) -> tf.Tensor:
+    """Resizes uint8 [H, W, 3] and returns the centre, uint8 [side, side, 3].
+
+    Each row and then each column is resampled to whole numbers of [0, 255], as in Pillow (since 13 not always in this
+    order): a bicubic kernel overshoots at edges, and what is clipped in between shows. Sizes and offsets are those of
+    Hugging Face's processors.
+    """
+    shape = tf.shape(image, tf.int64)[:2]
+    new = tf.fill([2], tf.constant(tower.resize, tf.int64))
+    if tower.resize_mode == "shorter_side":
+        new = new * shape // tf.minimum(shape[0], shape[1])
+    scale = tf.cast(new, tf.float64) / tf.cast(shape, tf.float64)
+    offset = tf.cast((new - side) // 2, tf.float64)
+    # Only what the kernel sees is kept: a strip of 1 x 5,000 would become 224 x 1,120,000.
+    reach = 2.0 / tf.minimum(scale, 1.0) + 1.0
+    first = tf.cast(tf.maximum(offset / scale - reach, 0.0), tf.int64)
+    last = tf.minimum(tf.cast((offset + side) / scale + reach, tf.int64) + 1, shape)
+    image = image[first[0] : last[0], first[1] : last[1]]
+    translation = tf.cast(first, tf.float64) * scale - offset
+    for axis in (1, 0):
+        lines = tf.transpose(image, [1, 0, 2])  # along the axis first
+        count, others = tf.shape(lines)[0], tf.shape(lines)[1]
+        resized = tf.raw_ops.ScaleAndTranslate(
+            images=tf.reshape(lines, [1, count, 1, others * 3]),
+            size=[side, 1],
+            scale=tf.stack([tf.cast(scale[axis], tf.float32), 1.0]),
+            translation=tf.stack([tf.cast(translation[axis], tf.float32), 0.0]),
+            kernel_type="keyscubic" if tower.interpolation == "bicubic" else "triangle",
+            antialias=tower.interpolation != "big_vision",
+        )
+        image = tf.reshape(_whole(resized, tower.interpolation), [side, others, 3])
+    return image
 
 
 def augment_images(images: tf.Tensor, image_size: int, config: ConfigDict, seed: tf.Tensor) -> tf.Tensor:
@@ -391,13 +454,13 @@ def decode_features(data: tf.Tensor, size: int) -> tf.Tensor:
 
 
 def read_image(data: tf.Tensor, tower: ConfigDict, usable: tf.Tensor) -> tf.Tensor:
-    """Returns uint8 [R, R, 3] or float32 [F] for training; zeros where `usable`, a bool scalar, is false."""
+    """Returns uint8 [R, R, 3] (`resize_image`) or float32 [F] for training; zeros where `usable`, a bool, is false."""
     if takes_features(tower):
         size = tower.feature_size
         return tf.cond(usable, lambda: decode_features(data, size), lambda: tf.zeros([size]))
     side = tower.resize
     blank = tf.zeros([side, side, 3], tf.uint8)
-    return tf.cond(usable, lambda: resize_image(decode_image(data), side), lambda: blank)
+    return tf.cond(usable, lambda: resize_image(decode_image(data, tower.jpeg), tower), lambda: blank)
 
 
 def finish_images(images: tf.Tensor, tower: ConfigDict, augmentation: ConfigDict, seed: tf.Tensor) -> tf.Tensor:
@@ -409,7 +472,7 @@ def prepare_image(data: tf.Tensor, tower: ConfigDict) -> tf.Tensor:
     """Returns uint8 [S, S, 3] or float32 [F] as evaluation takes it."""
     if takes_features(tower):
         return decode_features(data, tower.feature_size)
-    return evaluation_image(decode_image(data), tower.resize, tower.image_size)
+    return evaluation_image(decode_image(data, tower.jpeg), tower)
 
 
 def prepared_spec(tower: ConfigDict) -> tf.TensorSpec:

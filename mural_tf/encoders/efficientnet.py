@@ -24,7 +24,11 @@ from mural_tf.errors import UserError
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)  # RGB, of images in [0, 1]
 IMAGENET_STANDARD_DEVIATION = (0.229, 0.224, 0.225)
-NORMALIZATIONS = ("imagenet", "symmetric", "none")
+STATISTICS = {
+    "imagenet": (IMAGENET_MEAN, IMAGENET_STANDARD_DEVIATION),
+    "clip": ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)),
+}
+NORMALIZATIONS = (*STATISTICS, "symmetric", "none", "given")
 PADDINGS = ("same", "even")
 STEM_WIDTH = 32
 WIDTH_DIVISOR = 8  # channel counts are multiples of it
@@ -90,23 +94,36 @@ def swish_squeeze_excite(x, reduce_kernel, reduce_bias, expand_kernel, expand_bi
     return x * gate[:, tf.newaxis, tf.newaxis, :]
 
 
-@fused
-def standardize(images: tf.Tensor) -> tf.Tensor:
-    """Images in [0, 1] with ImageNet's mean removed, in its standard deviations."""
-    return (images - tf.constant(IMAGENET_MEAN)) / tf.constant(IMAGENET_STANDARD_DEVIATION)
-
-
 class PixelNormalization(keras.layers.Layer):
-    """float32 [B, H, W, 3] in [0, 1] -> "imagenet": mean 0, deviation 1 over ImageNet; "symmetric": [-1, 1]; "none"."""
+    """float32 [B, H, W, 3] in [0, 1] -> as `config.normalization` of an image tower says.
 
-    def __init__(self, kind: str, **options):
+    "imagenet", "clip", "given": less a mean, divided by a deviation; "symmetric": [-1, 1]; "none": as they are. Raises
+    `UserError` for another name, or where mean and deviation are not three numbers each, the latter above 0.
+    """
+
+    def __init__(self, config: ConfigDict, **options):
         super().__init__(**options)
-        self.kind = kind
+        self.kind = config.normalization
+        if self.kind not in NORMALIZATIONS:
+            known = ", ".join(NORMALIZATIONS)
+            raise UserError(f"Unknown image_tower.normalization {self.kind!r}: expected {known}.")
+        mean, deviation = STATISTICS.get(self.kind, (config.pixel_mean, config.pixel_deviation))
+        if (len(mean), len(deviation)) != (3, 3) or not min(deviation) > 0:
+            raise UserError(
+                f"image_tower.pixel_mean={tuple(mean)} and pixel_deviation={tuple(deviation)}: expected three numbers "
+                "each, of red, green and blue, and deviations above 0."
+            )
+
+        @fused
+        def standardize(images: tf.Tensor) -> tf.Tensor:
+            return (images - tf.constant(mean)) / tf.constant(deviation)
+
+        self.standardize = standardize
 
     def call(self, images, training=None):
-        if self.kind == "imagenet":
-            return standardize(images, training=training)
-        return images * 2.0 - 1.0 if self.kind == "symmetric" else images
+        if self.kind == "symmetric":
+            return images * 2.0 - 1.0
+        return images if self.kind == "none" else self.standardize(images, training=training)
 
 
 class Swish(keras.layers.Layer):
@@ -150,7 +167,7 @@ def build_efficientnet(config: ConfigDict) -> keras.Model:
         raise UserError(f"Unknown image_tower.padding {config.padding!r}: expected {', '.join(PADDINGS)}.")
     builder = _Builder(config)
     images = keras.Input(shape=(None, None, 3), name="images", dtype=tf.float32)  # [B, S, S, 3]
-    x = PixelNormalization(config.normalization, name="normalization", dtype="float32")(images)
+    x = PixelNormalization(config, name="normalization", dtype="float32")(images)
     x = builder.stem(x, scaled_width(STEM_WIDTH, config.width))
     x = builder.normalize(x, "stem_bn", activate="stem_activation")
 
@@ -238,9 +255,6 @@ class _Builder:
 
 def check_settings(config: ConfigDict) -> None:
     """Raises `UserError` for a setting out of range that EfficientNet and ResNet share."""
-    if config.normalization not in NORMALIZATIONS:
-        known = ", ".join(NORMALIZATIONS)
-        raise UserError(f"Unknown image_tower.normalization {config.normalization!r}: expected {known}.")
     for name in ("drop_connect_rate", "batch_norm_momentum"):
         if not 0 <= config[name] < 1:
             raise UserError(f"image_tower.{name}={config[name]} must be at least 0 and below 1.")

@@ -104,7 +104,7 @@ def gelu(x: tf.Tensor) -> tf.Tensor:
 @fused
 def gelu_tanh(x: tf.Tensor) -> tf.Tensor:
     """GELU by a hyperbolic tangent (Hendrycks and Gimpel, 2016, section 2), as big_vision's models have it."""
-    return tf.nn.gelu(x, approximate=True)
+    return 0.5 * x * (1.0 + tf.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x * x * x)))
 
 
 @fused

@@ -34,7 +34,7 @@ def build_resnet(config: ConfigDict) -> keras.Model:
     check_settings(config)
     builder = _Builder(config)
     images = keras.Input(shape=(None, None, 3), name="images", dtype=tf.float32)
-    x = PixelNormalization(config.normalization, name="normalization", dtype="float32")(images)
+    x = PixelNormalization(config, name="normalization", dtype="float32")(images)
     x = builder.convolve(x, scaled_width(STAGE_WIDTHS[0], config.width), 7, 2, "stem_conv")
     x = builder.activate(builder.normalize(x, "stem_bn"), "stem_activation")
     x = keras.layers.MaxPooling2D(3, 2, padding="same", name="stem_pool", dtype=builder.policy)(x)

@@ -50,10 +50,27 @@ RANGES = {
     "language_size": (1, 2**16),
     "max_length": (2, 2**16),
 }
+# What `data.images` can do.
+CHOICES = {
+    "resize_mode": ("squash", "shorter_side"),
+    "interpolation": ("bilinear", "bicubic", "big_vision"),
+    "jpeg": ("fast", "accurate"),
+}
+
+
+def preparation(tower: ConfigDict) -> dict[str, int | str]:
+    """Returns the fields that say how a picture becomes an image tower's pixels, for JSON."""
+    return {name: tower[name] for name in ("resize", "image_size", *CHOICES)}
 
 
 def check_ranges(tower: ConfigDict, name: str) -> None:
-    """Raises `UserError` if a number of a tower's part of a configuration, `name`, is outside of its range."""
+    """Raises `UserError` if a number of a tower's part of a configuration, `name`, is outside of its range.
+
+    Or if a text among those of `CHOICES` is unknown.
+    """
+    for field, known in CHOICES.items():
+        if field in tower and tower[field] not in known:
+            raise UserError(f"Unknown {name}.{field} {tower[field]!r}: expected one of {', '.join(known)}.")
     for field, (least, most) in RANGES.items():
         if field in tower and not least <= tower[field] <= most:  # nor NaN
             raise UserError(f"{name}.{field}={tower[field]}: expected {least} to {most}.")

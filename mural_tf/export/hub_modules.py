@@ -21,9 +21,10 @@ from ml_collections import ConfigDict
 from mural_tf.backend import tf_text
 from mural_tf.encoders import kernels
 from mural_tf.encoders.saved_models import load_saved_model, seal_graph
+from mural_tf.encoders.towers import CHOICES, preparation
 from mural_tf.errors import UserError
 from mural_tf.export.signatures import text_variables, traced_once
-from mural_tf.files import json_field, read_json
+from mural_tf.files import as_path, json_field, read_json
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.text.language_words import WordTokenizer
 from mural_tf.text.word_pieces import TOKENS, WordPieceTokenizer
@@ -59,14 +60,26 @@ def save_hub_modules(
 
 def image_settings(model: DualEncoder, config: ConfigDict) -> dict[str, object]:
     """Returns what `settings.json` of an image encoder says: its images, and what is no tower's own."""
-    tower = config.image_tower
     return {
-        "image_size": int(tower.image_size),
-        "resize": int(tower.resize),
+        **preparation(config.image_tower),
         "embedding_size": int(config.embedding_size),
         "model": config.model,
         "learned_numbers": numbers_of(model),
     }
+
+
+def stored_preparation(module: str | pathlib.Path) -> dict[str, int | str]:
+    """Returns `preparation` as `settings.json` of an image encoder has it; {} of a module from elsewhere.
+
+    Raises `UserError` for a damaged file.
+    """
+    path = as_path(module) / "assets" / SETTINGS
+    if not path.is_file():
+        return {}
+    settings = read_json(path)
+    sizes = {name: json_field(settings, name, int, path) for name in ("resize", "image_size")}
+    ways = {name: json_field(settings, name, str, path, known[0]) for name, known in CHOICES.items()}
+    return {**sizes, **ways}  # older modules do not say in which way
 
 
 def text_settings(tokenizer: WordPieceTokenizer | WordTokenizer, config: ConfigDict) -> dict[str, object]:

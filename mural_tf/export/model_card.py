@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from absl import logging
 from ml_collections import ConfigDict
 
+from mural_tf.encoders.towers import preparation
 from mural_tf.errors import UserError
 from mural_tf.export.hub_modules import numbers_of
 from mural_tf.files import as_path, json_field, read_json
@@ -71,7 +72,6 @@ def describe_model(
     evaluations: Mapping[str, Mapping] | None = None,
 ) -> dict[str, object]:
     """Returns the card as JSON values; `metrics` and `evaluations` as `evaluations_of` returns them."""
-    tower = config.image_tower
     return {
         "name": config.model,
         "method": model.title or type(model).__name__,
@@ -81,8 +81,7 @@ def describe_model(
         "embedding_size": int(config.embedding_size),
         "image": {
             "input": "JPEG, PNG, BMP or GIF bytes, or float32 RGB in [0, 1]",
-            "resize": int(tower.resize),
-            "image_size": int(tower.image_size),
+            **preparation(config.image_tower),
         },
         "text": {
             "input": "UTF-8 strings",

@@ -125,19 +125,19 @@ TEXT_OPS = frozenset({"NormalizeUTF8", "SentencepieceOp", "SentencepieceTokenize
 CORE_OPS = frozenset(
     """
     AddV2 All Any ArgMax Assert AssignVariableOp BatchDatasetV2 BatchMatMulV2 BiasAdd BitwiseAnd BroadcastTo Cast
-    ConcatV2 ConcatenateDataset Const Conv2D Cumsum DatasetToSingleElement DecodeImage DecodePaddedRaw DecodeRaw
-    DenseBincount DepthwiseConv2dNative DepthwiseConv2dNativeBackpropInput DisableCopyOnRead EnsureShape Equal Erf
-    ExpandDims ExtractJpegShape Fill FloorDiv FloorMod FusedBatchNormV3 GatherNd GatherV2 Greater GreaterEqual
-    HashTableV2 Identity IdentityN If IgnoreErrorsDataset InitializeTableFromTextFileV2 Less LessEqual Log LogicalAnd
-    LogicalNot LogicalOr LookupTableFindV2 MatMul Max MaxPool Maximum Mean MergeV2Checkpoints Minimum Mul Neg NoOp
-    OneHot OnesLike OptionsDataset Pack ParallelMapDatasetV2 PartitionedCall Placeholder Prod RaggedGather RaggedRange
-    RaggedTensorToTensor Range ReadVariableOp RealDiv Relu Reshape ResourceGather RestoreV2 ReverseV2 Round Rsqrt SaveV2
-    ScaleAndTranslate ScatterNd Select SelectV2 Shape ShardedFilename Sigmoid Size Softmax Split SplitV Square Squeeze
-    StatefulPartitionedCall StatelessIf StatelessWhile StaticRegexFullMatch StaticRegexReplace StridedSlice StringJoin
-    StringLength StringLower StringSplitV2 StringStrip Sub Substr Sum Tanh TensorDataset TensorListFromTensor
-    TensorListGetItem TensorListReserve TensorListSetItem TensorListStack TensorScatterUpdate TensorSliceDataset Tile
-    TopKV2 Transpose UnicodeTranscode Unpack UnsortedSegmentSum UpperBound VarHandleOp VarIsInitializedOp Where While
-    ZerosLike
+    ConcatV2 ConcatenateDataset Const Conv2D Cumsum DatasetToSingleElement DecodeImage DecodeJpeg DecodePaddedRaw
+    DecodeRaw DenseBincount DepthwiseConv2dNative DepthwiseConv2dNativeBackpropInput DisableCopyOnRead DivNoNan
+    EnsureShape Equal Erf ExpandDims ExtractJpegShape Fill FloorDiv FloorMod FusedBatchNormV3 GatherNd GatherV2
+    Greater GreaterEqual HashTableV2 Identity IdentityN If IgnoreErrorsDataset InitializeTableFromTextFileV2 Less
+    LessEqual Log LogicalAnd LogicalNot LogicalOr LookupTableFindV2 MatMul Max MaxPool Maximum Mean
+    MergeV2Checkpoints Minimum Mul Neg NoOp OneHot OnesLike OptionsDataset Pack ParallelMapDatasetV2 PartitionedCall
+    Placeholder Prod RaggedGather RaggedRange RaggedTensorToTensor Range ReadVariableOp RealDiv Relu Reshape
+    ResizeBilinear ResourceGather RestoreV2 ReverseV2 Round Rsqrt SaveV2 ScaleAndTranslate ScatterNd Select SelectV2
+    Shape ShardedFilename Sigmoid Size Softmax Split SplitV Square Squeeze StatefulPartitionedCall StatelessIf
+    StatelessWhile StaticRegexFullMatch StaticRegexReplace StridedSlice StringJoin StringLength StringLower
+    StringSplitV2 StringStrip Sub Substr Sum Tanh TensorDataset TensorListFromTensor TensorListGetItem
+    TensorListReserve TensorListSetItem TensorListStack TensorScatterUpdate TensorSliceDataset Tile TopKV2 Transpose
+    UnicodeTranscode Unpack UnsortedSegmentSum UpperBound VarHandleOp VarIsInitializedOp Where While ZerosLike
     """.split()
 )
 

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from mural_tf.config import base_config
 from mural_tf.data import tfrecord
 from mural_tf.data.dataset_folder import DESCRIPTION, build_folder
 from mural_tf.data.skipped import NOT_AN_EXAMPLE, UNREADABLE_IMAGE, CountsByKind, check_fraction
@@ -45,7 +46,8 @@ def cache_features(
       data_dir: folder of image-text records.
       output: a folder that does not exist, or holds this very data set.
       encoder: folder or handle of the SavedModel.
-      resize, image_size: pixels; images are resized to a square and its centre is taken, as in evaluation.
+      resize, image_size: pixels; images are resized to a square and its centre is taken, as in evaluation. An encoder
+        of our exports says in which way.
       batch_size: images encoded at a time.
       max_skipped_fraction: share of images that may fail to decode.
 
@@ -63,13 +65,19 @@ def cache_features(
     identity = {"name": "features", "of": str(source), "encoder": encoder, "resize": resize, "image_size": image_size}
 
     def write(folder: pathlib.Path) -> dict:
+        from mural_tf.export.hub_modules import stored_preparation
+
         encode = _load_encoder(encoder, image_size)
+        tower = base_config().image_tower
+        if not encoder.startswith("http"):
+            tower.update(stored_preparation(encoder))
+        tower.update(dict(resize=resize, image_size=image_size))
         skipped = CountsByKind()
         sizes = [file.stat().st_size for file in files]
         size, images, done = 0, 0, 0
         for file, file_size in zip(files, sizes):
             with tqdm(desc=file.name, unit=" images") as bar:
-                found, count = _convert(file, folder, encode, resize, image_size, batch_size, skipped, bar)
+                found, count = _convert(file, folder, encode, tower, batch_size, skipped, bar)
             size, images = found or size, images + count
             done += file_size
             if skipped.are_too_many(images, max_skipped_fraction, done / max(sum(sizes), 1)):
@@ -91,14 +99,14 @@ def cache_features(
     return build_folder(output, identity, write)
 
 
-def _convert(file, folder, encode: Callable, resize, image_size, batch_size, skipped, bar) -> tuple[int, int]:
+def _convert(file, folder, encode: Callable, tower, batch_size, skipped, bar) -> tuple[int, int]:
     """Writes one file of records; returns the numbers in a feature and how many images were read."""
     import tensorflow as tf
 
     (folder / "image_text").mkdir(exist_ok=True)
     size, count = 0, 0
     with tf.io.TFRecordWriter(str(folder / "image_text" / file.name)) as writer:
-        for batch, read in _decoded_batches(file, resize, image_size, batch_size, skipped):
+        for batch, read in _decoded_batches(file, tower, batch_size, skipped):
             count += read
             bar.update(read)
             if not batch:
@@ -111,7 +119,7 @@ def _convert(file, folder, encode: Callable, resize, image_size, batch_size, ski
     return size, count
 
 
-def _decoded_batches(file, resize, image_size, batch_size, skipped) -> Iterator[tuple[list, int]]:
+def _decoded_batches(file, tower, batch_size, skipped) -> Iterator[tuple[list, int]]:
     """Yields lists of (example, uint8 [S, S, 3]) of the images that decode, and how many records were read."""
     import tensorflow as tf
     from google.protobuf.message import DecodeError
@@ -123,8 +131,8 @@ def _decoded_batches(file, resize, image_size, batch_size, skipped) -> Iterator[
         place = f"{file}, byte {offset}"
         try:
             example = tf.train.Example.FromString(serialized)
-            image = decode_image(example.features.feature["image"].bytes_list.value[0])
-            batch.append((example, evaluation_image(image, resize, image_size).numpy()))
+            image = decode_image(example.features.feature["image"].bytes_list.value[0], tower.jpeg)
+            batch.append((example, evaluation_image(image, tower).numpy()))
         except DecodeError:
             skipped.add(NOT_AN_EXAMPLE, place)
         except (tf.errors.InvalidArgumentError, UnicodeDecodeError, IndexError):

@@ -7,7 +7,6 @@ cosines divided by the temperature. All of that is ALIGN's as this project has i
 
 from __future__ import annotations
 
-import math
 import pathlib
 from collections.abc import Collection
 
@@ -15,8 +14,6 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from mural_tf.encoders.efficientnet import (
-    IMAGENET_MEAN,
-    IMAGENET_STANDARD_DEVIATION,
     SQUEEZE_RATIO,
     STAGES,
     STEM_WIDTH,
@@ -25,9 +22,10 @@ from mural_tf.encoders.efficientnet import (
     scaled_width,
 )
 from mural_tf.errors import UserError
-from mural_tf.files import check_json, json_field, read_json
+from mural_tf.files import json_field, read_json
 from mural_tf.models.align import Align
 from mural_tf.pretrained.hugging_face_bert import bert_table, configure_tower
+from mural_tf.pretrained.pixels import configure_pixels, siglip_pixels, square
 from mural_tf.pretrained.tables import Row, assign_parts, convolution, depthwise, linear
 from mural_tf.pretrained.weight_files import open_safetensors
 
@@ -138,35 +136,12 @@ def _check_architecture(vision: dict, path: pathlib.Path) -> None:
 
 def _configure_images(path: pathlib.Path, vision: dict, tower: ConfigDict) -> None:
     """Sets sizes and normalisation as in preprocessor_config.json; without that file, as in align-base."""
-    tower.image_size = json_field(vision, "image_size", int, path.with_name("config.json"), 600)
-    tower.normalization = "symmetric"
-    tower.resize = 346 if tower.image_size == 289 else tower.image_size
+    default = {**siglip_pixels(346), "crop_size": square(289), "resample": 2, "include_top": True}
     if not path.exists():
-        return
-    values = read_json(path)
-    tower.resize = _side(values.get("size", {"height": 346, "width": 346}), "size", path)
-    tower.image_size = tower.resize
-    if values.get("do_center_crop", False):
-        tower.image_size = _side(values.get("crop_size", {"height": 289, "width": 289}), "crop_size", path)
-    factor, offset = json_field(values, "rescale_factor", float, path, 1 / 255), values.get("rescale_offset", False)
-    normalize, again = values.get("do_normalize", True), values.get("include_top", True)
-    statistics = tuple(tuple(json_field(values, name, list[float], path, ())) for name in ("image_mean", "image_std"))
-    if math.isclose(factor, 1 / 127.5) and offset and not normalize and not again:
-        tower.normalization = "symmetric"
-    elif math.isclose(factor, 1 / 255) and not offset and not normalize and not again:
-        tower.normalization = "none"
-    elif (
-        math.isclose(factor, 1 / 255)
-        and not offset
-        and not again
-        and statistics == (IMAGENET_MEAN, IMAGENET_STANDARD_DEVIATION)
-    ):
-        tower.normalization = "imagenet"
-    else:
-        raise UserError(
-            f"{path}: pixels times {factor:.6g} with rescale_offset={offset}, do_normalize={normalize}, "
-            f"include_top={again} is none of image_tower.normalization's ways (symmetric, imagenet, none)."
-        )
+        side = json_field(vision, "image_size", int, path.with_name("config.json"), 600)
+        size = square(346 if side == 289 else side)
+        default.update(size=size, crop_size=square(side), do_center_crop=True, include_top=False)
+    configure_pixels(path, tower, 0, default)
 
 
 def _configure_temperature(folder: pathlib.Path, loss: ConfigDict) -> None:
@@ -182,15 +157,6 @@ def _configure_temperature(folder: pathlib.Path, loss: ConfigDict) -> None:
 def log_temperature(temperature: np.ndarray) -> np.ndarray:
     with np.errstate(divide="ignore"):  # shapes are checked on zeros
         return np.log(temperature)
-
-
-def _side(size: dict | int, key: str, path: pathlib.Path) -> int:
-    if not isinstance(size, int):
-        size = check_json(size, dict[str, int], key, path)
-    sides = {size} if isinstance(size, int) else {size.get("height"), size.get("width")}
-    if len(sides) != 1 or None in sides:
-        raise UserError(f"{path}: {key} is {size!r}, expected one height and width.")
-    return sides.pop()
 
 
 def load(folder: str | pathlib.Path, model: Align, config: ConfigDict, parts: Collection[str]) -> None:

@@ -18,12 +18,10 @@ SENTENCE_PIECES = ("spiece.model", "sentencepiece.bpe.model", "tokenizer.model",
 
 
 def read_pieces(folder: str | pathlib.Path) -> list[str]:
-    """Returns the pieces by id; raises `UserError` if no file holds a word-piece vocabulary."""
+    """Returns the pieces by id, of either file; raises `UserError` if it holds no word-piece vocabulary."""
     folder = pathlib.Path(folder)
     if (folder / VOCABULARY).is_file():
         return load_vocabulary(folder / VOCABULARY)
-    if not (folder / TOKENIZER).is_file():
-        raise UserError(f"{folder} has neither {VOCABULARY} nor {TOKENIZER}: the weights need word pieces.")
     model = json_field(read_json(folder / TOKENIZER), "model", dict, folder / TOKENIZER)
     if model.get("type") != "WordPiece" or model.get("continuing_subword_prefix", "##") != "##":
         raise UserError(f"{folder / TOKENIZER} is not a word-piece tokenizer: its type is {model.get('type')!r}.")
@@ -63,7 +61,8 @@ def read_vocabulary(folder: str | pathlib.Path, config: ConfigDict) -> list[str]
     folder = pathlib.Path(folder)
     if (folder / VOCABULARY).is_file() or _kind(folder) == "WordPiece":
         pieces = read_pieces(folder)
-        config.vocabulary.update(dict(size=len(pieces), file="", **read_casing(folder, pieces)))
+        words = dict(builder="tensorflow_text", layout="", cleaning=(), **read_casing(folder, pieces))
+        config.vocabulary.update(dict(size=len(pieces), file="", sha256="", **words))
         return pieces
     lines, _ = read_sentence_pieces(find_sentence_pieces(folder), fairseq=True)
     use_sentence_pieces(config, lines, "xlm_roberta", ())

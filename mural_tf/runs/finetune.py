@@ -18,6 +18,7 @@ from ml_collections import ConfigDict
 from mural_tf.config import base_config, load_config
 from mural_tf.encoders.saved_models import check_graph
 from mural_tf.errors import UserError
+from mural_tf.export.hub_modules import stored_preparation
 from mural_tf.export.versions import newest_description
 from mural_tf.files import as_path, json_field, read_json
 from mural_tf.models import method_class, mount
@@ -185,8 +186,8 @@ def _with_hub_towers(config: ConfigDict, folder: pathlib.Path) -> ConfigDict:
     config = config.copy_and_resolve_references()
     image, path = _settings(folder, "image_encoder")
     config.embedding_size = json_field(image, "embedding_size", int, path)
-    sizes = {name: json_field(image, name, int, path) for name in ("image_size", "resize")}
-    config.image_tower.update(dict(name="hub", handle=shown(folder / "image_encoder"), projection=0, **sizes))
+    pixels = stored_preparation(folder / "image_encoder")
+    config.image_tower.update(dict(name="hub", handle=shown(folder / "image_encoder"), projection=0, **pixels))
     model = json_field(image, "model", str, path, "")  # older modules do not say
     if model and _goes_on_as(model, config, path):
         if _has_plain_heads(model):

@@ -215,8 +215,9 @@ def _vocabulary_of_data(config: ConfigDict) -> list[str]:
     """The given vocabulary, or one of the training data, as pretraining would build it."""
     if not config.vocabulary.file and not config.data.directory:
         raise UserError(
-            "An image tower brings no vocabulary: name one with --config.vocabulary.file=…, training data to build it "
-            "from with --config.data.directory=…, or a workdir with --onto=…."
+            "An image tower brings no vocabulary: name a text tower with --text=…, a file with "
+            "--config.vocabulary.file=…, training data to build one from with --config.data.directory=…, or a workdir "
+            "with --onto=…."
         )
     if not config.vocabulary.file:
         prepare_data(config)

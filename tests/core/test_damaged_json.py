@@ -12,7 +12,7 @@ from mural_tf.evaluation.retrieval import language_groups
 from mural_tf.evaluation.zero_shot import read_prompts
 from mural_tf.export.hub_modules import _numbers_of_card
 from mural_tf.export.model_card import _training_data
-from mural_tf.pretrained import hugging_face_align, hugging_face_bert, weight_files
+from mural_tf.pretrained import hugging_face_align, hugging_face_bert, vocabularies, weight_files
 from mural_tf.runs import finish
 
 ALIGN = {"model_type": "align"}

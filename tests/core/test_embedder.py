@@ -241,7 +241,7 @@ def test_workdir_equals_the_model_in_memory(workdir):
     embedder = mural_tf.load(path)
     assert embedder.step == 42 and embedder.path == str(path)
     image = png((10, 200, 90), size=(50, 30))
-    expected = model.embed_images(evaluation_image(decode_image(image), 36, 32)[None]).numpy()
+    expected = model.embed_images(evaluation_image(decode_image(image), embedder.config.image_tower)[None]).numpy()
     assert np.abs(embedder.encode_image([image]) - expected).max() < 1e-6
     tokenizer = WordPieceTokenizer(VOCABULARY, max_length=12, lower_case=False, strip_accents=False)
     texts = ["bad cab", "", "a face", "漢字 नमस्ते 🙂", "cab " * 50]
@@ -407,7 +407,9 @@ def test_hub_modules_are_loaded(toy, tmp_path, monkeypatch):
     readable = toy.model.embed_images(tf.constant(np.broadcast_to(colors, [2, 32, 32, 3])))
     assert np.abs(encoded - readable).max() < 1e-5
     assert embedder.config.image_tower.resize == 40
-    (tmp_path / "config.json").unlink()  # modules from elsewhere: the image is resized to what the module takes
+    (tmp_path / "config.json").unlink()
+    assert mural_tf.load(tmp_path / "hub").config.image_tower.resize == 40  # the module says so itself
+    (tmp_path / "hub/image_encoder/assets/settings.json").unlink()  # from elsewhere: resized to what the module takes
     assert mural_tf.load(tmp_path / "hub").config.image_tower.resize == 32
     shutil.copytree(tmp_path / "hub", tmp_path / "other", ignore=lambda *_: ["image_encoder"])
     with pytest.raises(UserError, match="image_encoder is not a SavedModel or is damaged"):

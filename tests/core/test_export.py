@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
-from toy_data import SIDE, toy_tokenizer
+from toy_data import toy_tokenizer
 from toy_export import TEXTS, difference, pictures, pixels, toy_model
 
 import mural_tf
@@ -77,7 +77,7 @@ def test_a_process_without_the_library_answers_the_example_requests(export, mode
     vectors = json.loads(run.stdout)
     request = json.loads((export / "serving/image_encoder_request.json").read_text())
     data = base64.b64decode(request["instances"][0]["image_bytes"]["b64"])
-    image = evaluation_image(decode_image(data), config.image_tower.resize, SIDE)
+    image = evaluation_image(decode_image(data), config.image_tower)
     assert np.abs(np.array(vectors["image_encoder"]) - model.embed_images(image[None]).numpy()).max() <= TOLERANCE
     texts = [i["text"] for i in json.loads((export / "serving/text_encoder_request.json").read_text())["instances"]]
     expected = model.embed_texts(toy_tokenizer(lower_case=True)(tf.constant(texts))).numpy()

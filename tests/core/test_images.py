@@ -30,6 +30,12 @@ def settings(**changes):
     return config
 
 
+def tower(**changes):
+    config = base_config().image_tower
+    config.update(changes)
+    return config
+
+
 def pictures(count=6, side=20):
     return np.random.default_rng(0).integers(0, 255, (count, side, side, 3), dtype=np.uint8)
 
@@ -95,13 +101,13 @@ def test_zoom_and_stretch_by_hand():
 
 def test_evaluation_crop_is_the_centre():
     image = pictures(1, 10)[0]
-    np.testing.assert_array_equal(evaluation_image(image, 10, 6), image[2:8, 2:8])
+    np.testing.assert_array_equal(evaluation_image(image, tower(resize=10, image_size=6)), image[2:8, 2:8])
 
 
 def test_resize_ignores_the_aspect():
     image = np.zeros((30, 10, 3), np.uint8)
     image[:15] = 200
-    out = resize_image(tf.constant(image), 10).numpy()
+    out = resize_image(tf.constant(image), tower(resize=10)).numpy()
     assert out.shape == (10, 10, 3) and (out[:4] == 200).all() and (out[6:] == 0).all()
 
 

@@ -36,7 +36,7 @@ WORKS = {
     "analyse languages": {"data_dir", "output", "model"},
     "analyse doctor": {"model", "data_dir"},
     "analyse errors": {"model", "other", "data_dir", "output"},
-    "import": {"weights", "workdir", "onto", "golden"},
+    "import": {"weights", "workdir", "onto", "golden", "text"},
     "convert": {"output", "evaluation_images", "exclude_texts", "translations"},
     "vocabulary": {"output"},
     "features": {"data_dir", "output", "encoder"},
@@ -92,8 +92,10 @@ def test_every_field_is_settled():
         "text_tower.precision", "vocabulary.builder", "vocabulary.layout", "vocabulary.sha256", "optimizer.name",
         "optimizer.mode", "train.fused", "data.source", "data.emoji_languages", "data.format", "data.text_pairs",
         "data.default_language", "data.read", "evaluation.split", "image_tower.batch_norm_group",
-        "image_tower.normalization",
-        "image_tower.padding", "text_tower.language_branches", "text_tower.pooling", "text_tower.recurrent",
+        "image_tower.normalization", "image_tower.resize_mode", "image_tower.interpolation", "image_tower.jpeg",
+        "image_tower.padding", "image_tower.activation", "image_tower.pooling", "text_tower.activation", "origin",
+        "text_tower.attention", "text_tower.language_branches", "text_tower.norm", "text_tower.pooling",
+        "text_tower.recurrent",
     }  # fmt: skip
     found = {name for name, value in fields(base_config()) if isinstance(value, str)}
     known = {*PLACES, *HANDLES, "data.download_directory"}

@@ -10,7 +10,7 @@ import mural_tf
 from mural_tf.config import base_config
 from mural_tf.errors import UserError
 from mural_tf.pretrained import hugging_face_align
-from mural_tf.pretrained.importers import configure, import_weights
+from mural_tf.pretrained.importers import SOURCES, configure, import_weights
 from mural_tf.pretrained.weight_files import open_safetensors
 
 # What transformers 5.23.0 with PyTorch 2.13.0 gives for `write_align`, `random_images` and `random_tokens`; the parity
@@ -59,7 +59,7 @@ def imported(folder):
 def load_into(imported, folder):
     """Configures for a folder, and fills the one model with its weights."""
     config, pieces = configure("align", folder, small_config())
-    hugging_face_align.load(folder, imported[0], config)
+    hugging_face_align.load(folder, imported[0], config, SOURCES["align"].parts)
     return config, pieces
 
 
@@ -143,10 +143,10 @@ def spoil_preprocessor(folder, **values):
         (lambda f: spoil_config(f, "text_config", hidden_act="gelu_new"), "hidden_act is 'gelu_new'"),
         (lambda f: spoil_config(f, "vision_config", kernel_sizes=[3] * 7), "kernel_sizes is .*expected"),
         (lambda f: spoil_config(f, "vision_config", width_coefficient=0.25), "no residual connection"),
-        (lambda f: spoil_preprocessor(f, include_top=True), "include_top=True is none of"),
-        (lambda f: spoil_preprocessor(f, size={"shortest_edge": 40}), "size is .*expected one height and width"),
+        (lambda f: spoil_preprocessor(f, include_top=True), "include_top=True: expected times 1/255"),
+        (lambda f: spoil_preprocessor(f, size={"height": 40, "width": 41}), "size is .*expected one height and width"),
         (lambda f: (f / "config.json").write_text("{"), "not valid JSON"),
-        (lambda f: (f / "vocab.txt").unlink(), "neither vocab.txt nor tokenizer.json"),
+        (lambda f: (f / "vocab.txt").unlink(), "has no vocabulary: expected vocab.txt"),
         (lambda f: (f / "vocab.txt").write_text("[PAD]\na\n"), r"lacks \[UNK\], \[CLS\], \[SEP\]"),
         (lambda f: (f / "model.safetensors").write_bytes(b"12345678" * 9), "is damaged or no safetensors file"),
         (lambda f: (f / "model.safetensors").rename(f / "pytorch_model.bin"), "pickles.*save_pretrained"),

@@ -131,8 +131,8 @@ def test_vocabulary_of_the_training_data(efficientnet, tmp_path):
 
 
 def test_mistakes_leave_nothing_behind(align, mural, tmp_path):
-    with pytest.raises(UserError, match="Got 'clip', expected one of align"):
-        import_into_workdir("clip", align, tmp_path / "w")
+    with pytest.raises(UserError, match="Got 'gpt', expected one of align"):
+        import_into_workdir("gpt", align, tmp_path / "w")
     with pytest.raises(UserError, match="has no config.json: expected the folder of Hugging Face's AlignModel"):
         import_into_workdir("align", tmp_path, tmp_path / "w")
     with pytest.raises(UserError, match="holds a trained model already"):

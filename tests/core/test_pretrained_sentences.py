@@ -104,7 +104,7 @@ def spoil_modules(folder, change):
         (lambda f: spoil_modules(f, lambda rows: rows[2].update(type="x.LSTM")), "modules Transformer, Pooling, LSTM"),
         (lambda f: foreign.write_sentences(f, pooling="max"), "pooling is pooling_mode_max_tokens, expected cls or"),
         (lambda f: foreign.write_sentences(f, dense=(("ReLU", 20, True),)), "activation_function is 'ReLU'"),
-        (lambda f: foreign.write_json(f / "config.json", model_type="xlm-roberta"), "model_type is 'xlm-roberta'"),
+        (lambda f: foreign.write_json(f / "config.json", model_type="mpnet"), "model_type is 'mpnet'"),
     ],
 )
 def test_other_folders_are_refused(tmp_path, spoil, message):

@@ -34,7 +34,7 @@ def import_text_tower(source, folder):
     """`import_weights` without an image tower, which takes longest to build: the text tower and the configuration."""
     config, pieces = configure(source, folder, small_config())
     encoder = build_text_encoder(config.text_tower, len(pieces))
-    SOURCES[source].load(folder, types.SimpleNamespace(text_encoder=encoder), config)
+    SOURCES[source].load(folder, types.SimpleNamespace(text_encoder=encoder), config, ())
     return encoder, config
 
 

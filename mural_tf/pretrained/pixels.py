@@ -1,0 +1,125 @@
+"""How a picture becomes a tower's pixels, as Hugging Face's `preprocessor_config.json` says it."""
+
+from __future__ import annotations
+
+import math
+import pathlib
+from collections.abc import Mapping
+
+from ml_collections import ConfigDict
+
+from mural_tf.encoders.efficientnet import STATISTICS
+from mural_tf.errors import UserError
+from mural_tf.files import check_json, json_field, read_json
+
+INTERPOLATIONS = {2: "bilinear", 3: "bicubic"}  # Pillow's numbers
+HALF = (0.5, 0.5, 0.5)
+NAMES = {(HALF, HALF): "symmetric", **{statistics: name for name, statistics in STATISTICS.items()}}
+
+
+def square(side: int) -> dict[str, int]:
+    return {"height": side, "width": side}
+
+
+def siglip_pixels(size: int) -> dict:
+    """What `SiglipImageProcessor` does where its file says nothing, for pictures of `size` pixels."""
+    return {"size": square(size), "resample": 3, "image_mean": list(HALF), "image_std": list(HALF)}
+
+
+def clip_pixels(size: int) -> dict:
+    """What `CLIPImageProcessor` does where its file says nothing, for pictures of `size` pixels."""
+    mean, deviation = map(list, STATISTICS["clip"])
+    crop = {"crop_size": square(size), "do_center_crop": True}
+    return {"size": {"shortest_edge": size}, **crop, "resample": 3, "image_mean": mean, "image_std": deviation}
+
+
+def configure_pixels(
+    path: pathlib.Path, tower: ConfigDict, image_size: int, default: Mapping, as_trained: bool = False
+) -> None:
+    """Sets sizes, resizing and normalisation in `tower`, the `image_tower` part of a configuration.
+
+    Args:
+      path: the file. Without it `processor_config.json` beside it is read, where transformers 5 writes the same.
+      tower: is changed.
+      image_size: pixels that the model takes; 0 for any.
+      default: stands for the file, and for what it lacks or has as null: `clip_pixels` or `siglip_pixels`.
+      as_trained: of a SigLIP: resize as big_vision's demo does, squashed, without anti-aliasing and cut off.
+
+    Raises:
+      UserError: one line on what the file asks for and a tower does not do: pictures of another size or not square,
+        another interpolation or scale, NaFlex.
+    """
+    whole = path.with_name("processor_config.json")
+    path = whole if whole.is_file() and not path.is_file() else path
+    values = _read(path, default)
+    if "max_num_patches" in values:
+        raise UserError(
+            f"{path}: max_num_patches={values['max_num_patches']} is NaFlex's, whose pictures keep their shape; take a "
+            "checkpoint of one size, such as siglip2-base-patch16-224."
+        )
+    _configure_resizing(values, path, tower)
+    if tower.image_size != image_size and image_size:
+        raise UserError(f"{path} makes pictures of {tower.image_size} pixels, and the model takes {image_size}.")
+    _configure_normalization(values, path, tower)
+    if as_trained:
+        tower.update(dict(resize_mode="squash", interpolation="big_vision", jpeg="fast", normalization="symmetric"))
+
+
+def _read(path: pathlib.Path, default: Mapping) -> dict:
+    values = read_json(path) if path.is_file() else {}
+    values = json_field(values, "image_processor", dict, path, values)
+    values = {**default, **{key: value for key, value in values.items() if value is not None}}
+    for key in {"size", "crop_size"} & set(values):
+        if isinstance(values[key], int):  # of older files
+            values[key] = dict.fromkeys(default.get(key, ("height", "width")), values[key])
+        size = check_json(values[key], dict, key, path)
+        values[key] = check_json({k: v for k, v in size.items() if v is not None}, dict[str, int], key, path)
+    return values
+
+
+def _configure_resizing(values: dict, path: pathlib.Path, tower: ConfigDict) -> None:
+    resizes = json_field(values, "do_resize", bool, path, True)
+    crops = json_field(values, "do_center_crop", bool, path, False)
+    size, number = values["size"], json_field(values, "resample", int, path)
+    if number not in INTERPOLATIONS:
+        raise UserError(f"{path}: resample is {number}, expected 2 (bilinear) or 3 (bicubic).")
+    squash = set(size) != {"shortest_edge"}
+    resize = _side(values, "size", path) if squash else size["shortest_edge"]
+    image_size = _side(values, "crop_size", path) if crops else resize
+    if not resizes or not (squash or crops) or not 0 < image_size <= resize:
+        raise UserError(
+            f"{path}: do_resize={resizes}, size={size}, do_center_crop={crops}, crop_size={values.get('crop_size')} do "
+            "not make squares of one size out of every picture."
+        )
+    mode, interpolation = "squash" if squash else "shorter_side", INTERPOLATIONS[number]
+    sizes = dict(resize=resize, image_size=image_size)
+    tower.update(dict(resize_mode=mode, interpolation=interpolation, jpeg="accurate", **sizes))
+
+
+def _side(values: dict, key: str, path: pathlib.Path) -> int:
+    size = values.get(key, {})
+    if set(size) != {"height", "width"} or size["height"] != size["width"]:
+        raise UserError(f"{path}: {key} is {size}, expected one height and width.")
+    return size["height"]
+
+
+def _configure_normalization(values: dict, path: pathlib.Path, tower: ConfigDict) -> None:
+    factor = json_field(values, "rescale_factor", float, path, 1 / 255)
+    names = {"do_rescale": True, "do_normalize": True, "rescale_offset": False, "include_top": False}
+    scaled, normalized, offset, again = (json_field(values, name, bool, path, names[name]) for name in names)
+    if math.isclose(factor, 1 / 127.5) and scaled and offset and not normalized and not again:
+        tower.normalization = "symmetric"
+    elif not math.isclose(factor, 1 / 255) or not scaled or offset or again:
+        raise UserError(
+            f"{path}: pixels times {factor:.6g} with do_rescale={scaled}, rescale_offset={offset}, "
+            f"do_normalize={normalized}, include_top={again}: expected times 1/255, and no offset."
+        )
+    elif not normalized:
+        tower.normalization = "none"
+    else:
+        mean, deviation = (
+            tuple(map(float, json_field(values, name, list[float], path))) for name in ("image_mean", "image_std")
+        )
+        tower.normalization = NAMES.get((mean, deviation), "given")
+        if tower.normalization == "given":
+            tower.update(dict(pixel_mean=mean, pixel_deviation=deviation))
