@@ -17,6 +17,7 @@ import mural_tf
 from mural_tf.config import load_config, save_config
 from mural_tf.data.images import decode_image, evaluation_image
 from mural_tf.encoders import build_text_encoder
+from mural_tf.encoders.towers import preparation
 from mural_tf.errors import UserError
 from mural_tf.export import hub_modules, saved_model, serving, versions
 from mural_tf.export.hub_modules import restore_from_export
@@ -88,6 +89,7 @@ def test_description(export, model, config):
     card = json.loads((export / "model_card.json").read_text(encoding="utf-8"))
     assert card["metrics"] == {"retrieval/en/mean_recall": 41.5, "retrieval/de/mean_recall": None}
     assert card["training_data"]["license"] == "CC0-1.0" and card["training_data"]["languages"] == ["de", "en"]
+    assert preparation(config.image_tower).items() <= card["image"].items()
     assert card["embedding_size"] == 80 and card["parameters"] == sum(map(tf.size, model.trainable_variables))
     assert abs(card["temperature"] - np.exp(-2.0)) < 1e-6
     expected = config.copy_and_resolve_references()

@@ -23,7 +23,7 @@ from mural_tf.encoders import hub as hub_towers
 from mural_tf.encoders.hub import settle_vocabulary
 from mural_tf.encoders.saved_models import DIGESTS, seal_graph
 from mural_tf.errors import UserError
-from mural_tf.export.hub_modules import image_encoder_module, image_settings, text_settings
+from mural_tf.export.hub_modules import image_encoder_module, image_settings, stored_preparation, text_settings
 from mural_tf.models import build_model, mount
 from mural_tf.runs import finetune
 from mural_tf.text import build_tokenizer
@@ -289,7 +289,16 @@ def test_modules_say_their_method_and_every_number_it_has_learned(hub_folder):
         finetune._with_hub_towers(mount(base_config(), "globetrotter"), hub_folder)
 
 
+def test_modules_say_how_their_pixels_are_made(hub_folder, tmp_path):
+    ways = dict(resize_mode="shorter_side", interpolation="bicubic", jpeg="accurate")
+    change_settings(hub_folder, "image_encoder", **ways)
+    tower = finetune._with_hub_towers(base_config(), hub_folder).image_tower
+    assert {name: tower[name] for name in ways} == ways
+    assert stored_preparation(tmp_path) == {}  # a module from elsewhere
+
+
 @pytest.mark.parametrize("module, values, message", [
+    ("image_encoder", {"jpeg": 1}, "settings.json: jpeg is 1, expected a text"),
     ("image_encoder", {"embedding_size": "80"}, "settings.json: embedding_size is '80', expected a whole number"),
     ("image_encoder", {"resize": None}, "settings.json: resize is None, expected a whole number"),
     ("image_encoder", {"model": "nobody_s.method:Own"}, "settings.json names model='nobody_s.method:Own'.*--trust"),

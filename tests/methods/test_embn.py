@@ -1,5 +1,7 @@
 """EmbN and PARALLEL-EmbN: what a step computes and the branches they have; the stream of image groups and features."""
 
+import json
+
 import mule_data
 import numpy as np
 import pytest
@@ -7,7 +9,9 @@ import tensorflow as tf
 import toy_data
 from contract import losses_of
 
+from mural_tf.config import base_config
 from mural_tf.data import records
+from mural_tf.data.images import evaluation_image
 from mural_tf.data.streams.image_groups import draw_captions
 from mural_tf.data.streams.pipeline import training_batches
 from mural_tf.encoders.words import read_vectors
@@ -155,6 +159,14 @@ def test_features_are_those_of_the_encoder(tmp_path):
     np.testing.assert_allclose(np.frombuffer(found["image5"].image, "<f4"), pixels.mean(axis=(0, 1)), atol=1e-5)
     assert records.list_files(folder, records.TEXT_PAIRS, "train")
     assert cache_features(*arguments, resize=32, image_size=32) == folder  # it is there already
+    settings = dict(resize=32, image_size=32, resize_mode="shorter_side", interpolation="bicubic")
+    (tmp_path / "encoder/assets/settings.json").write_text(json.dumps(settings))  # as of an export of ours
+    folder = cache_features(tmp_path / "data", tmp_path / "bicubic", str(tmp_path / "encoder"), 40, 32)
+    tower = base_config().image_tower
+    tower.update({**settings, "resize": 40})
+    pixels = evaluation_image(tf.io.decode_png(images[5].image), tower).numpy() / 255.0
+    (feature,) = (r.image for r in records.read_records(folder, records.IMAGE_TEXT, "train") if r.image_id == "image5")
+    np.testing.assert_allclose(np.frombuffer(feature, "<f4"), pixels.mean(axis=(0, 1)), atol=1e-5)
     with pytest.raises(UserError, match="SavedModel from float32"):
         cache_features(tmp_path / "data", tmp_path / "other", str(tmp_path / "data"), 32, 32)
     with pytest.raises(UserError, match="Too many of 40 records cannot be used: 1 x image that does not decode"):
