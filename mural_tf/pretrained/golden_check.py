@@ -14,6 +14,8 @@ from mural_tf.errors import UserError, brief
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.pretrained.golden import FORMAT
 from mural_tf.text import tokenizer_of
+from mural_tf.text.piece_models import SPACE
+from mural_tf.text.sentence_pieces import LAYOUTS, SentencePieceTokenizer
 from mural_tf.text.tokenizer import Tokenizer
 from mural_tf.text.word_pieces import TOKENS, WordPieceTokenizer
 
@@ -125,7 +127,13 @@ def _compare_ids(golden, config, pieces) -> tuple[dict[str, tf.Tensor], tuple[bo
 
 
 def _as_hugging_face(tokenizer: Tokenizer, texts: list[str]) -> dict[str, tf.Tensor]:
-    """Our tokens, but of BERT's words as there: one with an unknown character is [UNK], and no sigma is a final one."""
+    """Our tokens, but as there where docs/checkpoints.md says that they differ.
+
+    Of BERT's words one with an unknown character is [UNK], and no sigma is a final one. Of SigLIP's texts one that
+    begins with white space has a "▁" more.
+    """
+    if isinstance(tokenizer, SentencePieceTokenizer) and tokenizer.layout is LAYOUTS["siglip"]:
+        texts = [SPACE + text.lstrip() if text[:1].isspace() else text for text in texts]
     if type(tokenizer) is not WordPieceTokenizer:
         return tokenizer(texts, pad="longest")
     if tokenizer.lower_case:
