@@ -36,7 +36,7 @@ def build_vit(config: ConfigDict) -> keras.Model:
     D is `hidden_size`, or `projection` where that is set. Raises `UserError` for values out of range.
     """
     _check(config)
-    policy = dtype_policy(config.precision, "image")
+    policy = dtype_policy(config.precision, "text")  # its work is products as of a text tower, not convolutions
     side = config.image_size
     images = keras.Input(shape=(side, side, 3), name="images", dtype=tf.float32)
     x = PixelNormalization(config, name="normalization", dtype="float32")(images)

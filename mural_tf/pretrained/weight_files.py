@@ -19,9 +19,7 @@ SAFETENSORS = "model.safetensors"
 SHARDS = "model.safetensors.index.json"
 CONVERSION = (
     "Such files are pickles, which can run any code when they are opened, so they are not read here. If you trust "
-    'them, convert them once: python -c "from transformers import AutoModel; '
-    "AutoModel.from_pretrained('{folder}').save_pretrained('SAFE_FOLDER')\", and copy the vocabulary and "
-    "*_config.json files there."
+    "{pickle}, make {wanted} of it once, where PyTorch is installed: docs/checkpoints.md has the line."
 )
 
 
@@ -61,7 +59,7 @@ def open_safetensors(path: str | pathlib.Path) -> WeightFile:
     """
     path = pathlib.Path(path)
     if path.suffix in PICKLES:
-        raise UserError(f"{path} is not opened. {CONVERSION.format(folder=path.parent)}")
+        raise UserError(f"{path} is not opened. {CONVERSION.format(pickle=path, wanted=SAFETENSORS)}")
     if path.is_file():
         return _open_shards(path, [path])
     if (path / SAFETENSORS).is_file():
@@ -69,12 +67,14 @@ def open_safetensors(path: str | pathlib.Path) -> WeightFile:
     if (path / SHARDS).is_file():
         names = set(json_field(read_json(path / SHARDS), "weight_map", dict[str, str], path / SHARDS).values())
         return _open_shards(path / SHARDS, [path / pathlib.PurePath(name).name for name in sorted(names)])
-    if not path.is_dir():
+    folder, wanted = (path, SAFETENSORS) if path.is_dir() else (path.parent, path.name)
+    if not path.is_dir() and (path.suffix != ".safetensors" or not folder.is_dir()):
         raise UserError(f"{path} does not exist; give a folder with {SAFETENSORS}.")
-    pickles = sorted(file.name for file in path.iterdir() if file.suffix in PICKLES)
+    pickles = sorted(file.name for file in folder.iterdir() if file.suffix in PICKLES)
     if pickles:
-        raise UserError(f"{path} has no {SAFETENSORS}, only {', '.join(pickles[:3])}. {CONVERSION.format(folder=path)}")
-    raise UserError(f"{path} has neither {SAFETENSORS} nor {SHARDS}.")
+        hint = CONVERSION.format(pickle=pickles[0], wanted=wanted)
+        raise UserError(f"{folder} has no {wanted}, only {', '.join(pickles[:3])}. {hint}")
+    raise UserError(f"{folder} has neither {wanted} nor {SHARDS}.")
 
 
 def _open_shards(path: pathlib.Path, shards: list[pathlib.Path]) -> WeightFile:

@@ -1,0 +1,176 @@
+"""Encoding with imported towers beside PyTorch's, on the same processor: SigLIP 2 base and XLM-RoBERTa base.
+
+    python -m benchmarks.checkpoints --pytorch=/path/to/venv/bin/python
+
+Random weights at full size; batches of 32. Cases:
+
+    images           SigLIP 2's image tower, 224 pixels
+    texts            its text tower, 64 tokens each: padding is attended to, so nothing can be skipped
+    captions         XLM-RoBERTa with mean pooling on captions (`against_transformers`); PyTorch pads each
+                     batch to its longest
+    captions_sorted  eight batches; PyTorch's are sorted by length, ours are as they come
+    captions_77      PyTorch pads to 77, as open_clip does
+
+PyTorch runs in float32 and bfloat16 and is compared in its fastest setting; ours in float32, as exports are, and in
+bfloat16. Sides take turns in processes of their own; printed are medians of the rounds' ratios, and the memory of each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import statistics
+import sys
+
+import numpy as np
+
+from benchmarks.against_transformers import Side, caption_lengths, seconds
+
+CASES = ("images", "texts", "captions", "captions_sorted", "captions_77")
+SETTINGS = ("float32", "bfloat16")
+BATCH, SIGLIP_ROWS, XLM_ROBERTA_ROWS = 32, 256_000, 250_002
+
+
+def rows_of(case: str, side: str) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Returns batches of ids and mask, int32 [B, T]."""
+    if case == "texts":
+        lengths = [[64] * BATCH]
+    else:
+        many = caption_lengths(BATCH * (8 if case == "captions_sorted" else 1))
+        many = sorted(many) if case == "captions_sorted" and side == "PyTorch" else many
+        lengths = [many[i : i + BATCH] for i in range(0, len(many), BATCH)]
+    draw, batches = np.random.default_rng(0), []
+    for of_batch in lengths:
+        width = 77 if (case, side) == ("captions_77", "PyTorch") else max(of_batch)
+        mask = (np.arange(width) < np.array(of_batch)[:, None]).astype(np.int32)
+        batches.append((np.where(mask, draw.integers(4, 200_000, mask.shape), 1).astype(np.int32), mask))
+    return batches
+
+
+def pictures() -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 256, (BATCH, 224, 224, 3)).astype(np.float32) / 127.5 - 1
+
+
+class Ours:
+    """Towers as the importers build them, in graphs as an `Embedder`'s."""
+
+    def __init__(self, setting: str):
+        import tensorflow as tf
+
+        from mural_tf.config import base_config
+        from mural_tf.encoders import build_image_encoder, build_text_encoder
+        from mural_tf.encoders.packing import encode_by_length
+
+        config, precision = base_config(), "float32" if setting == "float32" else "mixed_bfloat16"
+        config.image_tower.update(dict(name="vit", image_size=224, normalization="none", precision=precision))
+        siglip = dict(norm="before", activation="gelu_tanh", epsilon=1e-6, attention="full", pooling="last")
+        image = build_image_encoder(config.image_tower)
+        config.text_tower.update(dict(dropout=0.0, precision=precision, **siglip))
+        text = build_text_encoder(config.text_tower, SIGLIP_ROWS)
+        config.text_tower.update(dict(norm="after", activation="gelu", epsilon=1e-5, attention="masked"))
+        config.text_tower.update(dict(pooling="mean", max_length=77))
+        packed = build_text_encoder(config.text_tower, XLM_ROBERTA_ROWS)
+        self._tf = tf
+        self._images = tf.function(lambda x: image(x, training=False))
+        self._texts = tf.function(lambda tokens: text(tokens, training=False), reduce_retracing=True)
+        self._captions = tf.function(lambda tokens: encode_by_length(packed, tokens, 4, False), reduce_retracing=True)
+
+    def run(self, case: str):
+        """Returns a function that encodes a case's batches."""
+        if case == "images":
+            shown = self._tf.constant(pictures())
+            return lambda: self._images(shown).numpy()
+        encode = self._texts if case == "texts" else self._captions
+        batches = []
+        for ids, mask in rows_of(case, "ours"):
+            tokens = {"input_word_ids": ids, "input_mask": mask, "input_type_ids": np.zeros_like(ids)}
+            batches.append({name: self._tf.constant(value) for name, value in tokens.items()})
+        return lambda: [encode(batch).numpy() for batch in batches]
+
+
+class PyTorch:
+    """transformers' `SiglipModel` and `XLMRobertaModel`."""
+
+    def __init__(self, setting: str):
+        import torch
+        from transformers import SiglipConfig, SiglipModel, XLMRobertaConfig, XLMRobertaModel
+
+        self._torch, self._dtype = torch, getattr(torch, setting)
+        siglip = SiglipConfig(text_config=dict(vocab_size=SIGLIP_ROWS), vision_config=dict(image_size=224))
+        roberta = XLMRobertaConfig(vocab_size=XLM_ROBERTA_ROWS, max_position_embeddings=514, type_vocab_size=1)
+        self._siglip = SiglipModel(siglip).to(self._dtype).eval()
+        self._roberta = XLMRobertaModel(roberta, add_pooling_layer=False).to(self._dtype).eval()
+
+    def run(self, case: str):
+        """As of `Ours`."""
+        torch = self._torch
+        if case == "images":
+            shown = torch.from_numpy(pictures()).permute(0, 3, 1, 2).contiguous().to(self._dtype)
+            encode = [lambda: self._siglip.get_image_features(pixel_values=shown)]
+        else:
+            batches = [tuple(map(torch.from_numpy, batch)) for batch in rows_of(case, "PyTorch")]
+            encode = [self._encoder(case, ids.long(), mask.long()) for ids, mask in batches]
+
+        def run():
+            with torch.inference_mode():
+                return [one() for one in encode]
+
+        return run
+
+    def _encoder(self, case, ids, mask):
+        if case == "texts":
+            return lambda: self._siglip.get_text_features(input_ids=ids)
+
+        def mean():
+            states = self._roberta(input_ids=ids, attention_mask=mask).last_hidden_state
+            is_token = mask.unsqueeze(-1).to(states.dtype)
+            return (states * is_token).sum(1) / is_token.sum(1)
+
+        return mean
+
+
+def answer_as(name: str, setting: str) -> None:
+    """Is one side, in a process of its own: answers each line, a case, with its seconds and the peak of memory."""
+    side, made = {"ours": Ours, "PyTorch": PyTorch}[name](setting), {}
+    for line in sys.stdin:
+        case = json.loads(line)["case"]
+        if case not in made:
+            made[case] = side.run(case)
+            made[case]()
+        elapsed, processor = seconds(made[case])
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        print(json.dumps({"elapsed": elapsed, "processor": processor, "memory": memory}), flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pytorch", help="a Python with torch and transformers")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--cases", nargs="*", default=CASES, choices=CASES)
+    parser.add_argument("--side", nargs=2, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.side:
+        answer_as(*arguments.side)
+        return
+    program = ["-m", "benchmarks.checkpoints", "--side"]
+    pythons = {"ours": sys.executable, "PyTorch": arguments.pytorch}
+    sides = {(n, s): Side([python, *program, n, s]) for n, python in pythons.items() for s in SETTINGS}
+    print("case,our setting,PyTorch's fastest setting,texts or images a second: ours,PyTorch's,ratio,least,most")
+    for case in arguments.cases:
+        rounds = [{key: side.ask(case=case) for key, side in sides.items()} for _ in range(arguments.rounds)]
+        fastest = min(SETTINGS, key=lambda s: statistics.median(r["PyTorch", s]["elapsed"] for r in rounds))
+        count = BATCH * (8 if case == "captions_sorted" else 1)
+        for setting in SETTINGS:
+            ours, theirs = ([r[key]["elapsed"] for r in rounds] for key in (("ours", setting), ("PyTorch", fastest)))
+            ratios = [b / a for a, b in zip(ours, theirs)]
+            speeds = [f"{count / statistics.median(values):.1f}" for values in (ours, theirs)]
+            spread = [f"{value:.2f}" for value in (statistics.median(ratios), min(ratios), max(ratios))]
+            print(",".join([case, setting, fastest, *speeds, *spread]), flush=True)
+    for (name, setting), side in sides.items():
+        print(f"memory of {name} in {setting}: {side.ask(case='texts')['memory']:.1f} GiB")
+        side.close()
+
+
+if __name__ == "__main__":
+    main()
