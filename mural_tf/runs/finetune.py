@@ -52,7 +52,7 @@ def finetune(
     Args:
       config: data, optimiser, losses and steps; towers, sizes and vocabulary are the source's.
       source: a workdir, an export, its `hub` folder, a TF-Hub handle or folder of a text encoder, or a checkpoint of
-        elsewhere with both towers (`importers.kind_of`), which becomes the workdir `source/` in the new one.
+        elsewhere with both towers (`importers.kind_of`), which becomes a workdir beside the new one.
       workdir: of the new run.
       tpu, debug_nans, profile: as `pretrain` takes them.
       given: the fields that the user named, "optimizer.name"; others that are defaults are the source's.

@@ -161,9 +161,10 @@ def _build(
 
 
 def workdir_of(source: str, workdir: str | os.PathLike) -> str:
-    """Returns `source`, or if that is a checkpoint of elsewhere, the workdir `source/` in `workdir` that it becomes.
+    """Returns `source`, or if that is a checkpoint of elsewhere, the workdir beside `workdir` that it becomes.
 
-    It is made once. Raises `UserError` as `import_into_workdir`, and for a tower alone.
+    That is made once and called as `workdir`, with "_source". Raises `UserError` as `import_into_workdir`, and for a
+    tower alone.
     """
     if "://" in source and source.startswith("http"):
         return source
@@ -175,7 +176,7 @@ def workdir_of(source: str, workdir: str | os.PathLike) -> str:
             f"--from={source} is one tower alone ({kind}): `python -m mural_tf import` makes a workdir of it and "
             "another one, see docs/checkpoints.md."
         )
-    place = as_path(workdir) / "source"
+    place = as_path(f"{str(workdir).rstrip('/')}_source")
     if not has_checkpoint(local_copy(place)):
         import_into_workdir(kind, source, place)
     return str(place)

@@ -149,7 +149,7 @@ def spoil_preprocessor(folder, **values):
         (lambda f: (f / "vocab.txt").unlink(), "has no vocabulary: expected vocab.txt"),
         (lambda f: (f / "vocab.txt").write_text("[PAD]\na\n"), r"lacks \[UNK\], \[CLS\], \[SEP\]"),
         (lambda f: (f / "model.safetensors").write_bytes(b"12345678" * 9), "is damaged or no safetensors file"),
-        (lambda f: (f / "model.safetensors").rename(f / "pytorch_model.bin"), "pickles.*docs/checkpoints.md has the line"),
+        (lambda f: (f / "model.safetensors").rename(f / "pytorch_model.bin"), "pickles.*checkpoints.md has the line"),
         (lambda f: (f / "model.safetensors").unlink(), "neither model.safetensors nor"),
     ],
 )

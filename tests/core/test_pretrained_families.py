@@ -1,13 +1,16 @@
 """CLIP, SigLIP and XLM-RoBERTa from elsewhere: the numbers of their PyTorch models, files, and what is refused."""
 
 import json
+import os
 import shutil
+import signal
 
 import foreign_checkpoints as families
 import foreign_weights as foreign
 import numpy as np
 import pytest
 import tensorflow as tf
+import toy_data
 
 import mural_tf
 from mural_tf.config import load_config
@@ -17,8 +20,11 @@ from mural_tf.export import serving
 from mural_tf.export.saved_model import export_model
 from mural_tf.pretrained import siglip, vocabularies
 from mural_tf.pretrained.importers import SOURCES, configure, import_weights, kind_of, starting_config
+from mural_tf.runs.finetune import finetune
 from mural_tf.runs.import_pretrained import import_into_workdir, workdir_of
 from mural_tf.text import tokenizer_of
+from mural_tf.training.callbacks import SaveCheckpoints
+from mural_tf.training.checkpoints import load_trained
 
 # What transformers 5.24.0, open_clip 3.3.0 and PyTorch 2.13.0 give for the folders of `foreign_checkpoints`: first two
 # images or texts, first five numbers, normalised. The parity test compares whole vectors wherever PyTorch is installed.
@@ -209,9 +215,9 @@ def test_a_text_tower_without_a_space_gets_a_fresh_head(folders, tmp_path, capsy
 
 
 def test_fine_tuning_starts_from_a_folder(folders, tmp_path):
-    place = workdir_of(str(folders["siglip"]), tmp_path)
-    assert place == str(tmp_path / "source") and load_config(tmp_path / "source/config.json").model == "siglip"
-    assert workdir_of(str(folders["siglip"]), tmp_path) == place  # made once
+    place = workdir_of(str(folders["siglip"]), tmp_path / "new")
+    assert place == str(tmp_path / "new_source") and load_config(tmp_path / "new_source/config.json").model == "siglip"
+    assert workdir_of(str(folders["siglip"]), f"{tmp_path}/new/") == place  # made once
     assert workdir_of(place, tmp_path / "other") == place and workdir_of("https://a/b", tmp_path) == "https://a/b"
     with pytest.raises(UserError, match=r"is one tower alone \(bert\)"):
         workdir_of(str(folders["bert"]), tmp_path / "other")
@@ -305,6 +311,26 @@ def test_exports_give_what_the_model_gives(folders, tmp_path, kind):
     assert np.abs(here.encode_image(pictures) - exported.encode_image(pictures)).max() < 1e-5
     for encoder in ("image_encoder", "text_encoder"):
         assert serving.unlisted_operations(tmp_path / "export" / encoder / "1") == set()
+
+
+@pytest.mark.slow
+def test_the_translation_stage_starts_from_a_folder_and_resumes_to_the_bit(folders, tmp_path, monkeypatch):
+    data = toy_data.write_toy_data(tmp_path / "data")
+    weights = {}
+    for name in ("whole", "stopped"):
+        config = toy_data.toy_config(data, "translation_distillation")
+        config.method.update(dict(cached=True, pivot="mean"))
+        config.train.update(dict(steps=10, checkpoint_every=5, log_every=5, export=False))
+        if name == "stopped":
+            with monkeypatch.context() as patched:
+                patched.setattr(SaveCheckpoints, "on_train_batch_end", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+                finetune(config, str(folders["siglip"]), tmp_path / name)
+            assert not (tmp_path / name / "summary.json").exists()
+        finetune(config, str(folders["siglip"]), tmp_path / name)
+        weights[name] = [one.numpy() for one in load_trained(tmp_path / name)[0].text_encoder.variables]
+    before = load_trained(tmp_path / "whole_source")[0].text_encoder.variables
+    assert all(np.array_equal(a, b) for a, b in zip(*weights.values()))
+    assert any(np.abs(a - b).max() > 1e-4 for a, b in zip(weights["whole"], before))
 
 
 def test_memory_of_an_import_is_one_tensor_at_a_time(folders):
