@@ -77,9 +77,7 @@ def _load_foreign(path: pathlib.Path, source: str) -> Embedder:
             f"{path} holds one tower ({source}), which cannot be used alone; import it into a workdir: "
             f"python -m mural_tf import {source} --weights={path}{other} --workdir=…, see docs/checkpoints.md."
         )
-    config = starting_config(source)
-    config.image_tower.precision = config.text_tower.precision = "float32"  # as exports: vectors equal the original's
-    model, config, pieces = import_weights(source, path, config)
+    model, config, pieces = import_weights(source, path, starting_config(source))
     return Embedder.from_model(model, tokenizer_of(config, pieces), config, shown(path))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import pathlib
 import re
@@ -10,6 +11,7 @@ from collections.abc import Callable, Collection
 from ml_collections import ConfigDict
 
 from mural_tf.config import base_config
+from mural_tf.encoders.transformer import undrawn
 from mural_tf.errors import UserError
 from mural_tf.files import read_json
 from mural_tf.models import build_model, mount
@@ -133,8 +135,12 @@ def origin_of(kind: str, weights: str | pathlib.Path) -> str:
 
 
 def starting_config(source: str) -> ConfigDict:
-    """Returns what a source's model is built of where nobody says more: `base_config()`, with the method that it is."""
+    """Returns what a source's model is built of where nobody says more: `base_config()`, with the method that it is.
+
+    It computes in float32, so that its vectors are the original's on every machine.
+    """
     config, method = base_config(), SOURCES[source].method
+    config.image_tower.precision = config.text_tower.precision = "float32"
     if method == "labse":  # texts alone
         config.image_tower.name = "none"
     return mount(config, method or config.model)
@@ -166,6 +172,11 @@ def configure(
     return config, kind.vocabulary(weights, config, **options)
 
 
+def building(brought: Collection[str]) -> contextlib.AbstractContextManager:
+    """Inside it a model is built, of which these parts are filled: if they are both towers, without drawing them."""
+    return undrawn() if {"image_encoder", "text_encoder"} <= set(brought) else contextlib.nullcontext()
+
+
 def import_weights(
     source: str, weights, config: ConfigDict, vocabulary_size: int = 0, as_trained: bool = False
 ) -> tuple[DualEncoder, ConfigDict, list[str]]:
@@ -186,6 +197,7 @@ def import_weights(
       UserError: what is missing, unexpected or of another shape in the files.
     """
     config, pieces = configure(source, weights, config, as_trained)
-    model = build_model(config, len(pieces) or vocabulary_size)
+    with building(SOURCES[source].parts):
+        model = build_model(config, len(pieces) or vocabulary_size)
     SOURCES[source].load(weights, model, config, SOURCES[source].parts)
     return model, config, pieces

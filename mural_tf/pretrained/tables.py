@@ -101,9 +101,24 @@ def assign(
     for row in rows.values():
         by_sources.setdefault(row.sources, []).append(row)
     for sources, of_these in by_sources.items():
+        row = of_these[0]
+        if len(of_these) == 1 and row.layout is as_is and len(by_name[row.variable].shape) == 2:
+            _assign_blocks(by_name[row.variable], weights.blocks(*sources))
+            continue
         values = [weights.read(source) for source in sources]
         for row in of_these:
             by_name[row.variable].assign(row.layout(*values))
+
+
+def _assign_blocks(variable: tf.Variable, blocks: Iterable[np.ndarray]) -> None:
+    """Fills a table from its rows, a block at a time: a vocabulary's can be half of a model."""
+    first = 0
+    for block in blocks:
+        end = first + len(block)
+        tf.raw_ops.ResourceStridedSliceAssign(
+            ref=variable.handle, begin=[first], end=[end], strides=[1], value=tf.constant(block)
+        )
+        first = end
 
 
 def assign_parts(

@@ -5,8 +5,11 @@ Pickles (`pytorch_model.bin`, `.pt`, `.ckpt` of PyTorch) are never opened: loadi
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
-from collections.abc import Callable
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import tensorflow as tf
@@ -14,6 +17,7 @@ import tensorflow as tf
 from mural_tf.errors import UserError
 from mural_tf.files import json_field, read_json
 
+BLOCK = 2**24  # bytes of a large table that are read at a time
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle")
 SAFETENSORS = "model.safetensors"
 SHARDS = "model.safetensors.index.json"
@@ -30,18 +34,40 @@ class WeightFile:
       path: for messages.
       shapes: {name: shape} of everything in the file.
       read: name -> array of any float type.
+      read_blocks: (name, rows) -> its rows, so many at a time; `None`: all at once.
     """
 
-    def __init__(self, path: str | pathlib.Path, shapes: dict[str, tuple[int, ...]], read: Callable):
-        self.path, self.shapes, self._read = path, shapes, read
+    def __init__(
+        self,
+        path: str | pathlib.Path,
+        shapes: dict[str, tuple[int, ...]],
+        read: Callable,
+        read_blocks: Callable | None = None,
+    ):
+        self.path, self.shapes, self._read, self._read_blocks = path, shapes, read, read_blocks
 
     def read(self, name: str) -> np.ndarray:
         """Returns one tensor as float32; raises `UserError` if it is damaged or not finite."""
+        with self._reading(name):
+            return self._checked(name, self._read(name))
+
+    def blocks(self, name: str) -> Iterator[np.ndarray]:
+        """Yields the rows of one tensor as float32, `BLOCK` bytes at a time where the file allows; raises as `read`."""
+        rows = max(1, BLOCK // (4 * int(np.prod(self.shapes[name][1:]))))
+        with self._reading(name):
+            for block in self._read_blocks(name, rows) if self._read_blocks else [self._read(name)]:
+                yield self._checked(name, block)
+
+    @contextlib.contextmanager
+    def _reading(self, name: str) -> Iterator[None]:
         try:
-            value = np.asarray(self._read(name)).astype(np.float32)
-        except (OSError, ValueError, tf.errors.OpError) as error:
+            yield
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, tf.errors.OpError) as error:
             raise UserError(f"{self.path}: {name} cannot be read ({first_line(error)}).") from None
-        if not np.isfinite(value).all():
+
+    def _checked(self, name: str, value) -> np.ndarray:
+        value = np.asarray(value).astype(np.float32, copy=False)
+        if value.size and not np.isfinite([value.min(), value.max()]).all():  # no array of answers as large as it
             raise UserError(f"{self.path}: {name} holds NaN or infinity; its training diverged.")
         return value
 
@@ -49,7 +75,12 @@ class WeightFile:
         """The same weights under other names."""
         originals = {rename(name): name for name in self.shapes}
         shapes = {name: self.shapes[original] for name, original in originals.items()}
-        return WeightFile(self.path, shapes, lambda name: self._read(originals[name]))
+        return WeightFile(
+            self.path,
+            shapes,
+            lambda name: self._read(originals[name]),
+            self._read_blocks and (lambda name, rows: self._read_blocks(originals[name], rows)),
+        )
 
 
 def open_safetensors(path: str | pathlib.Path) -> WeightFile:
@@ -85,14 +116,25 @@ def _open_shards(path: pathlib.Path, shards: list[pathlib.Path]) -> WeightFile:
     files, shapes = {}, {}
     for shard in shards:
         try:
-            file = safe_open(str(shard), framework="tf")  # as NumPy it could not give bfloat16
+            file = safe_open(str(shard), framework="numpy")
+            others = safe_open(str(shard), framework="tf")  # NumPy has no bfloat16
             for name in file.keys():
-                files[name], shapes[name] = file, tuple(file.get_slice(name).get_shape())
+                piece = file.get_slice(name)
+                files[name], shapes[name] = others if piece.get_dtype() == "BF16" else file, tuple(piece.get_shape())
         except FileNotFoundError:
             raise UserError(f"{shard} is missing; {path.name} names it.") from None
         except (SafetensorError, OSError) as error:
             raise UserError(f"{shard} is damaged or no safetensors file: {first_line(error)}") from None
-    return WeightFile(path, shapes, lambda name: tf.cast(files[name].get_tensor(name), tf.float32).numpy())
+
+    def blocks(name: str, rows: int) -> Iterator:
+        piece, count = files[name].get_slice(name), shapes[name][0]
+        return (_as_numpy(piece[first : min(first + rows, count)]) for first in range(0, count, rows))
+
+    return WeightFile(path, shapes, lambda name: _as_numpy(files[name].get_tensor(name)), blocks)
+
+
+def _as_numpy(value) -> np.ndarray:
+    return value if isinstance(value, np.ndarray) else tf.cast(value, tf.float32).numpy()
 
 
 def open_tensorflow_checkpoint(prefix: str | pathlib.Path) -> WeightFile:
@@ -162,15 +204,31 @@ def open_npz(path: str | pathlib.Path) -> WeightFile:
         raise UserError(f"{path} does not exist.") from None
     except Exception as error:  # noqa: BLE001 - NumPy and zipfile raise many classes on damaged files
         raise UserError(f"{path} is no .npz file of weights or is damaged: {first_line(error)}") from None
-    return WeightFile(path, shapes, archive.__getitem__)
+
+    def blocks(name: str, rows: int) -> Iterator:
+        with archive.zip.open(f"{name}.npy") as file:
+            shape, in_columns, dtype = _npy_header(file)
+            if in_columns:
+                yield archive[name]
+                return
+            size = int(np.prod(shape[1:])) * dtype.itemsize
+            for first in range(0, shape[0], rows):
+                count = min(rows, shape[0] - first)
+                yield np.frombuffer(file.read(count * size), dtype).reshape(count, *shape[1:])
+
+    return WeightFile(path, shapes, archive.__getitem__, blocks)
 
 
 def _npy_shape(archive: np.lib.npyio.NpzFile, name: str) -> tuple[int, ...]:
     """The shape that an array's header says, without reading it; raises `ValueError` where it is pickled."""
     with archive.zip.open(f"{name}.npy") as file:
-        version = np.lib.format.read_magic(file)
-        header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, _, dtype = header(file)
+        shape, _, dtype = _npy_header(file)
     if dtype.hasobject:
         raise ValueError(f"{name} is pickled")
     return shape
+
+
+def _npy_header(file) -> tuple[tuple[int, ...], bool, np.dtype]:
+    version = np.lib.format.read_magic(file)
+    header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    return header(file)

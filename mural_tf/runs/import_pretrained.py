@@ -23,6 +23,7 @@ from mural_tf.pretrained.golden_check import compare, read_golden
 from mural_tf.pretrained.importers import (
     SOURCES,
     TEXT,
+    building,
     configure,
     has_own_head,
     kind_of,
@@ -152,7 +153,8 @@ def _build(
     built = config.copy_and_resolve_references()
     if in_float32:
         built.image_tower.precision = built.text_tower.precision = "float32"
-    model = build_model(built, len(pieces))
+    with building(brought):
+        model = build_model(built, len(pieces))
     for kind, folder, parts in taken:
         SOURCES[kind].load(folder, model, config, parts)
     new_text = "text_encoder" in brought

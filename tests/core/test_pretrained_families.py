@@ -18,8 +18,9 @@ from mural_tf.embedder import Embedder
 from mural_tf.errors import UserError
 from mural_tf.export import serving
 from mural_tf.export.saved_model import export_model
-from mural_tf.pretrained import siglip, vocabularies
+from mural_tf.pretrained import siglip, vocabularies, weight_files
 from mural_tf.pretrained.importers import SOURCES, configure, import_weights, kind_of, starting_config
+from mural_tf.pretrained.tables import assign_parts
 from mural_tf.runs.finetune import finetune
 from mural_tf.runs.import_pretrained import import_into_workdir, workdir_of
 from mural_tf.text import tokenizer_of
@@ -333,14 +334,20 @@ def test_the_translation_stage_starts_from_a_folder_and_resumes_to_the_bit(folde
     assert any(np.abs(a - b).max() > 1e-4 for a, b in zip(weights["whole"], before))
 
 
-def test_memory_of_an_import_is_one_tensor_at_a_time(folders):
-    """Each tensor of a file is read once, whatever is made of it, and no two before the first is used."""
+def test_an_import_reads_each_tensor_once_and_tables_in_blocks(folders, monkeypatch):
+    """So that it takes little more memory than the weights: a table of 256,000 rows is half of a model."""
     file = siglip.open_weights(folders["siglip"])
-    read = []
-    original = file._read
-    file._read = lambda name: read.append(name) or original(name)
     model, config, _ = import_weights("siglip", folders["siglip"], config_of("siglip"))
-    from mural_tf.pretrained.tables import assign_parts
-
+    expected = [one.numpy() for one in model.weights]
+    for one in model.weights:
+        one.assign(tf.zeros_like(one))
+    read, in_blocks = [], []
+    original, blocks = file._read, file._read_blocks
+    monkeypatch.setattr(file, "_read", lambda name: read.append(name) or original(name))
+    monkeypatch.setattr(file, "_read_blocks", lambda name, rows: in_blocks.append(name) or blocks(name, rows))
+    monkeypatch.setattr(weight_files, "BLOCK", 7 * 4 * families.WIDTH)  # seven rows; the last block has fewer
     assign_parts(siglip.hugging_face_table(config), model, SOURCES["siglip"].parts, file, "", "a SigLIP")
-    assert sorted(read) == sorted(file.shapes)
+    assert sorted([*read, *in_blocks]) == sorted(file.shapes)
+    assert "text_model.embeddings.token_embedding.weight" in in_blocks
+    for one, value in zip(model.weights, expected):
+        np.testing.assert_array_equal(one, value)
