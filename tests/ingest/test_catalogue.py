@@ -87,7 +87,8 @@ def read(table, **asked):
     with contextlib.closing(Store(":memory:")) as store:
         fill(understood, store, tally, tqdm(disable=True))
         query = (
-            "SELECT name, language, text FROM items JOIN pictures ON pictures.number = picture LEFT JOIN captions ON item = items.number ORDER BY captions.rowid"
+            "SELECT name, language, text FROM items JOIN pictures ON pictures.number = picture "
+            "LEFT JOIN captions ON item = items.number ORDER BY captions.rowid"
         )
         found = {}
         for name, language, text in store.select(query):

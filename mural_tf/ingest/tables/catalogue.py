@@ -25,7 +25,7 @@ import re
 import shlex
 import sqlite3
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar, NamedTuple
 from urllib.parse import unquote, urlsplit
 
@@ -251,12 +251,13 @@ class Understood:
         if self.table.kind != PICTURES:
             return "none, pictures are found by what they show; --columns=caption=NAME names a column of them"
         hint = "none, pictures are found by what they show; --captions=names takes the names of the files"
-        near = [path for path in sorted(self.table.folder.iterdir()) if path.suffix.lower() in (".csv", ".tsv", ".xlsx")]
-        return f"{hint}, catalogue {near[0]} that table" if near else hint
+        near = next((path for path in sorted(self.table.folder.iterdir()) if path.suffix.lower() in TABLES), None)
+        return f"{hint}, `catalogue {near}` that table" if near else hint
 
     def identity(self) -> dict:
         """Returns what makes the data set this one, as JSON values."""
-        names = ("columns", "language", "encoding", "captions", "image_size")  # where table and pictures lie is no difference
+        # Where table and pictures lie is no difference.
+        names = ("columns", "language", "encoding", "captions", "image_size")
         values = {name: getattr(self.request, name) for name in names}
         identity = {"name": NAME, "format": FORMAT, **values, "files": self.table.identity()}
         return json.loads(json.dumps(identity))
@@ -338,6 +339,7 @@ def _divided(text: str) -> Sequence[str]:
     return parts if len(parts) > 1 and all(map(names_picture, parts)) else (text,)
 
 
+TABLES = (".csv", ".tsv", ".xlsx", ".jsonl")  # that may lie beside pictures
 LOOKED_FOR = 50  # of the first rows: whether their pictures are there
 
 
@@ -625,8 +627,8 @@ def held_out(count: int) -> int:
 class Writer:
     """Writes records, translation pairs and fields of what is in a store, in the order of its groups."""
 
-    def __init__(self, store: Store, folder: pathlib.Path):
-        self.store, self.folder = store, folder
+    def __init__(self, store: Store, folder: pathlib.Path, known: Collection[str] = ()):
+        self.store, self.folder, self.known = store, folder, known
         self._names: collections.Counter = collections.Counter()
         self._ids: dict[int, str] = {}
         counts = store.select(
@@ -641,7 +643,9 @@ class Writer:
 
         groups = find_groups(self.store)
         held = held_out(len(groups))
-        parts = {"dev": groups[:held], "test": groups[held : 2 * held], "train": groups[2 * held :]}
+        groups = sorted(groups, key=self._is_known)
+        free = min(2 * held, sum(not self._is_known(group) for group in groups))
+        parts = {"dev": groups[: (free + 1) // 2], "test": groups[(free + 1) // 2 : free], "train": groups[free:]}
         query = "SELECT DISTINCT picture FROM captions JOIN items ON number = item"
         captioned = {number for (number,) in self.store.select(query)}
         bare = []
@@ -658,6 +662,12 @@ class Writer:
         train = [number for group in parts["train"] for number in group.pictures if number in captioned]
         if any(True for _ in self._pairs(train)):
             write_records(self.folder, TEXT_PAIRS, "train", self._pairs(train))
+
+    def _is_known(self, group: Group) -> bool:
+        """Tells whether a model was trained on a picture of a group."""
+        query = "SELECT product, name FROM items JOIN pictures ON pictures.number = picture WHERE picture = ?"
+        found = (names for number in group.pictures for names in self.store.select(query, number)) if self.known else ()
+        return any(product in self.known or name in self.known for product, name in found)
 
     def _shards(self, numbers: Sequence[int]) -> int:
         """Returns into how many files records go: of some 64 MB."""
@@ -742,15 +752,20 @@ Examine = Callable[[Sequence[str]], Mapping[str, int]]
 
 
 def make_data_set(
-    understood: Understood, output: str | os.PathLike, examine: Examine | None = None, progress: bool = True
+    understood: Understood,
+    output: str | os.PathLike,
+    examine: Examine | None = None,
+    progress: bool = True,
+    known: Collection[str] = (),
 ) -> pathlib.Path:
     """Makes the data set `output` of a table, unless it is there, and returns it.
 
     Args:
       understood: the table.
-      output: a folder; it appears when it is complete.
+      output: a folder; it appears when it is complete, in place of one that was made of an earlier state of the table.
       examine: counts something in texts (what a model would cut off), to be added up for each language.
       progress: whether to show a bar.
+      known: ids of pictures that a model was trained on: their products stay in train.
 
     Raises:
       UserError: too many rows are unusable, `output` holds something else, or the disk is full.
@@ -762,7 +777,7 @@ def make_data_set(
             with contextlib.closing(Store(folder / "rows.sqlite")) as store:
                 with tqdm(desc="Reading", unit=" rows", disable=not progress) as bar:
                     fill(understood, store, tally, bar)
-                Writer(store, folder).write()
+                Writer(store, folder, known).write()
                 languages = _languages(store, examine)
         except sqlite3.Error as error:
             raise UserError(f"Cannot write to {output}: {error}. Check the free space, then run again.") from None
@@ -775,9 +790,10 @@ def make_data_set(
         shards = {name: describe_file(folder, name)[0] for name in files_of(folder)}
         rows = {"read": tally.read, "used": tally.written, "skipped": tally.skipped.total}
         rows["left_out"] = tally.left_out.total
-        return {**counts_of(shards), **tally.described(), "rows": rows, "captions": languages, "shards": shards}
+        described = {"product": understood.columns.identity, "rows": rows, "captions": languages, "shards": shards}
+        return {**counts_of(shards), **tally.described(), **described}
 
-    return build_folder(output, understood.identity(), write)
+    return build_folder(output, understood.identity(), write, follows=True)
 
 
 def _languages(store: Store, examine: Examine | None) -> dict[str, dict[str, int]]:

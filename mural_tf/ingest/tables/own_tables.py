@@ -1,7 +1,8 @@
 """Rows of tables as people keep them: CSV, Excel, JSON, Parquet, img2dataset's output, folders of pictures with texts.
 
-CSV is read by the standard library, Parquet by pyarrow, .xlsx by openpyxl. A row is a dictionary of the names of columns and what stands
-there: a text, bytes, or several texts; objects within JSON and Parquet become columns of their own, "captions.de".
+CSV is read by the standard library, Parquet by pyarrow, .xlsx by openpyxl. A row is a dictionary of the names of
+columns and what stands there: a text, bytes, or several texts; objects within JSON and Parquet, and lists of objects,
+become columns of their own, "captions.de".
 What cannot be read goes to `on_problem(kind, place)`, see text_files.py, or `on_problem(kind, place, rows)`.
 """
 
@@ -467,9 +468,10 @@ def _read_excel(path: pathlib.Path, on_problem: Problem) -> Iterator[Row]:
                     if not _are_values(cells):
                         continue
                 if header:
-                    yield Row(f"{path}, row {number}", {name: cell for name, cell in zip(header, cells) if cell.strip()})
+                    named = zip(header, cells)
+                    yield Row(f"{path}, row {number}", {name: cell for name, cell in named if cell.strip()})
         except (OSError, ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile) as error:
-            raise UserError(f"{path} is no Excel workbook that can be read ({error}): save it again, or as CSV.") from None
+            raise UserError(f"{path} is no workbook that can be read ({error}): save it again, or as CSV.") from None
 
 
 def _read_downloads(shard: pathlib.Path, on_problem: Problem) -> Iterator[Row]:
@@ -571,7 +573,7 @@ def _words_of_name(stem: str) -> str:
     return " ".join(words) if any(len(word) > 2 or not word.isascii() for word in says) else ""
 
 
-_OF_CAMERAS = set("img dsc dscn dscf pict picture photo image mvi pxl scan screenshot whatsapp unnamed download".split())
+_OF_CAMERAS = set("img dsc dscn dscf pict picture photo image mvi pxl scan screenshot whatsapp unnamed".split())
 
 
 def language_of_caption(column: str) -> str | None:

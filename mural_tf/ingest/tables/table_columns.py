@@ -5,8 +5,8 @@ The choice is made from the first rows and said to the user, who can choose othe
 The languages of captions that do not say theirs are guessed with lingua (`Guess`). Alone, a caption of two words is
 guessed wrong in a third of cases. So what languages a column holds, and how much of each, is estimated from many of its
 captions at once (expectation maximisation over lingua's probabilities), and a caption is then only asked which of these
-it is in. All languages are asked by script and by three letters at a time, with models of some 50 MB; only the likeliest
-ones by lingua's large models, which for all of them are a gigabyte.
+it is in. All languages take part by their scripts and by three letters at a time, which takes some 50 MB; then only the
+likeliest by lingua's large models, which for all languages are a gigabyte.
 """
 
 from __future__ import annotations
