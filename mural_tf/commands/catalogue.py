@@ -158,7 +158,8 @@ def _make(
     if few and source == NOTHING:
         raise UserError(f"{data}: {few}: give more rows, or a model to search with as it is, --from=MODEL.")
     if few or not train:
-        print(f"Nothing is trained: {few or '--train=no'}. {trained or source} searches as it is.", flush=True)
+        reason = few if train else "--train=no"
+        print(f"Nothing is trained: {reason}. {trained or source} searches as it is.", flush=True)
     else:
         if not _train(source, _for_data(config, data, source, report), folder / WORKDIR):
             return None
@@ -319,10 +320,10 @@ def _index(folder: pathlib.Path, model: pathlib.Path | str, was_trained: bool) -
         print(f"{len(index):,} pictures in {folder / INDEX}.")
         if before and index.created != before.created:
             now = set(index.table.names())
-            print(f"Of the table's new state: {len(now - names):,} are new, {len(names - now):,} are gone.")
+            print(f"The index follows the table: {len(now - names):,} new, {len(names - now):,} gone, others as they are now.")
             if was_trained:
-                workdir = _quoted(folder / WORKDIR)
-                print(f"The model is as it was, not tuned on what is new: `rm -r {workdir}` and this command tune it.")
+                models = " ".join(_quoted(folder / name) for name in (WORKDIR, TRANSLATED) if (folder / name).exists())
+                print(f"The model is as it was, not tuned on what is new: `rm -r {models}` and this command tune it.")
         queries = _examples(folder / DATA, index.product)
         if queries and index.confidence is None:
             calibrate_index(index, place, embedder, [str(folder / DATA)])

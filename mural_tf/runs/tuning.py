@@ -17,7 +17,6 @@ import pathlib
 from collections.abc import Callable, Collection, Iterable
 
 import numpy as np
-from absl import logging
 from ml_collections import ConfigDict
 
 from mural_tf.config import base_config
@@ -238,7 +237,7 @@ class TunedEvaluation(SplitEvaluation):
         try:
             languages = read_pool(self._source, self.split).texts
         except UserError as error:
-            logging.warning("What is forgotten in the source's other languages is not measured: %s", error)
+            print(f"What is forgotten in the source's other languages is not measured: {error}", flush=True)
             return ()
         return tuple(sorted(set(languages) - set(evaluation.sizes)))
 

@@ -257,8 +257,8 @@ class Understood:
     def identity(self) -> dict:
         """Returns what makes the data set this one, as JSON values."""
         # Where table and pictures lie is no difference.
-        names = ("columns", "language", "encoding", "captions", "image_size")
-        values = {name: getattr(self.request, name) for name in names}
+        values = {name: getattr(self.request, name) for name in ("columns", "language", "encoding", "image_size")}
+        values["captions_are"] = self.request.captions
         identity = {"name": NAME, "format": FORMAT, **values, "files": self.table.identity()}
         return json.loads(json.dumps(identity))
 

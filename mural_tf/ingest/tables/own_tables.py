@@ -123,8 +123,7 @@ class OwnTable:
     def identity(self) -> list:
         """Returns what tells this table from another one or a later state of it, as JSON values."""
         if self.kind in (DOWNLOADS, PICTURES):
-            sizes = (path.stat().st_size if path.is_file() else 0 for path in self.files)
-            return [[str(path.relative_to(self.folder)), size] for path, size in zip(self.files, sizes)]
+            return [[str(path.relative_to(self.folder)), _state(path)] for path in self.files]
         return [[path.name, _digest(path)] for path in self.files]
 
 
@@ -183,6 +182,12 @@ def _open_folder(folder: pathlib.Path) -> OwnTable:
     if not any(path.suffix.lower() != ".txt" for path in files):
         raise UserError(f"{folder} holds no pictures: expected files ending in .{', .'.join(ENDINGS)}.")
     return OwnTable(files, PICTURES, folder)
+
+
+def _state(path: pathlib.Path) -> int | str:
+    if path.suffix.lower() == ".txt":
+        return _digest(path)
+    return path.stat().st_size if path.is_file() else 0
 
 
 def _digest(path: pathlib.Path) -> str:
