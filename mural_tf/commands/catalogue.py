@@ -147,7 +147,7 @@ def _make(
     if not train:
         _embedder(str(trained or source))  # one that cannot search is said before anything is made
     before = _read_json_of(data)
-    make_data_set(understood, data, _examination(source), known=_trained_on(data) if trained else ())
+    make_data_set(understood, data, _examination(source), known=_trained_on(data) if trained and before else ())
     if before == _read_json_of(data):
         print(f"{data} holds this table already; to look at its pictures again, remove it.")
     report = {"table": understood.describe().splitlines(), **report_of(data)}
@@ -190,7 +190,7 @@ def _embedder(model: str):
     from mural_tf.loading import load
 
     embedder = load(model)
-    if not has_images(embedder.config.image_tower):
+    if hasattr(embedder, "config") and not has_images(embedder.config.image_tower):
         raise UserError(f"{model} is a model of texts alone, which cannot index pictures: give one with both towers.")
     return embedder
 
@@ -314,13 +314,14 @@ def _index(folder: pathlib.Path, model: pathlib.Path | str, was_trained: bool) -
     embedder = _embedder(str(model))
     with local_folder(folder / INDEX) as place:
         _drop_index_of_another_model(place, embedder)
-        before = index_files.load_index(place) if (place / index_files.DESCRIPTION).is_file() else None
-        names = set(before.table.names()) if before else set()
+        path = place / index_files.DESCRIPTION
+        before = path.stat().st_mtime_ns if path.is_file() else None
+        names = set(index_files.load_index(place).table.names()) if before else set()
         index = build_index(embedder, [str(folder / DATA)], place, update=True, prune=True, progress=True)
         print(f"{len(index):,} pictures in {folder / INDEX}.")
-        if before and index.created != before.created:
+        if before and path.stat().st_mtime_ns != before:
             now = set(index.table.names())
-            print(f"The index follows the table: {len(now - names):,} new, {len(names - now):,} gone, others as they are now.")
+            print(f"The index follows the table: {len(now - names):,} new, {len(names - now):,} gone.")
             if was_trained:
                 models = " ".join(_quoted(folder / name) for name in (WORKDIR, TRANSLATED) if (folder / name).exists())
                 print(f"The model is as it was, not tuned on what is new: `rm -r {models}` and this command tune it.")
