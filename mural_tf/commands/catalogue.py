@@ -147,7 +147,8 @@ def _make(
     if not train:
         _embedder(str(trained or source))  # one that cannot search is said before anything is made
     before = _read_json_of(data)
-    make_data_set(understood, data, _examination(source), known=_trained_on(data) if trained and before else ())
+    known = functools.partial(_trained_on, data) if trained and before else frozenset
+    make_data_set(understood, data, _examination(source), known=known)
     if before == _read_json_of(data):
         print(f"{data} holds this table already; to look at its pictures again, remove it.")
     report = {"table": understood.describe().splitlines(), **report_of(data)}
@@ -155,8 +156,8 @@ def _make(
     print("\n".join([describe(data), *report_lines(report)]), flush=True)
     captions = report["pictures"].get("train", {}).get("captions", 0)
     few = f"{captions} captions are too few to learn from, {FEWEST_CAPTIONS} are needed" * (captions < FEWEST_CAPTIONS)
-    if few and source == NOTHING:
-        raise UserError(f"{data}: {few}: give more rows, or a model to search with as it is, --from=MODEL.")
+    if few and (translations or source == NOTHING):
+        raise UserError(f"{data}: {few}. Give more rows; or search with a model as it is: --from=MODEL --train=no.")
     if few or not train:
         reason = few if train else "--train=no"
         print(f"Nothing is trained: {reason}. {trained or source} searches as it is.", flush=True)
@@ -376,7 +377,8 @@ def _examples(data: pathlib.Path, product: str) -> list:
     order = report_of(data)["captions"]
     wanted = sorted(order, key=lambda language: -order[language]["captions"])[:EXAMPLES]
     held_out = bool(records.find_files(data, records.IMAGE_TEXT, "dev"))  # of one or two products none is
-    found = [item for item, _ in collect.find(IMAGES, [str(data)], "dev")] if held_out else []
+    entries = collect.find(IMAGES, [str(data)], "dev") if held_out else ()
+    found = [entry[0] for entry in entries if not isinstance(entry, collect.Unreadable)]
     right = collections.defaultdict(list)
     for item in found:
         right[item.fields.get(product, item.name)].append(item.name)

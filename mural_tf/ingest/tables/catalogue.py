@@ -309,14 +309,14 @@ def _text(value: Value) -> str:
 
 _INLINE = "a|abbr|b|big|em|font|i|mark|s|small|span|strike|strong|sub|sup|u"
 _BLOCKS = "br|dd|div|dl|dt|h[1-6]|hr|iframe|img|li|ol|p|pre|section|table|tbody|td|th|thead|tr|ul"
-_HIDDEN = re.compile(r"<(script|style)\b.*?</\1\s*>|<!--.*?-->", re.I | re.S)
+_HIDDEN = re.compile(r"<(script|style)\b.{0,4000}?</\1\s*>|<!--.{0,4000}?-->", re.I | re.S)
 _TAG = re.compile(rf"</?(?:(?P<inline>{_INLINE})|{_BLOCKS})(?:\s[^<>]*)?/?>", re.I)
 _ENTITY = re.compile(r"&(?:#\d+|#x[0-9a-f]+|[a-z][a-z0-9]*);", re.I)
 
 
 def has_html(text: str) -> bool:
     """Tells whether a text holds tags or entities of HTML."""
-    return any(pattern.search(text) for pattern in (_HIDDEN, _TAG, _ENTITY))
+    return ("<" in text or "&" in text) and any(pattern.search(text) for pattern in (_HIDDEN, _TAG, _ENTITY))
 
 
 def plain_text(text: str) -> str:
@@ -416,6 +416,7 @@ class RowTally(Tally):
 
 
 DUPLICATE = "row that repeats an earlier one: same picture, caption and language"
+SEVERAL = "SELECT product FROM items WHERE product != '' GROUP BY product HAVING count(*) > 1"  # pictures
 AT_ONCE = 64  # rows whose pictures are read side by side
 _TABLES = """
 PRAGMA journal_mode = OFF;
@@ -499,8 +500,7 @@ class Store:
             "JOIN items AS others USING (product) JOIN captions ON item = others.number "
             "WHERE product != '' AND items.number NOT IN (SELECT item FROM captions) ORDER BY captions.rowid"
         )
-        several = "SELECT product FROM items WHERE product != '' GROUP BY product HAVING count(*) > 1"
-        for (product,) in self.select(several).fetchall():
+        for (product,) in self.select(SEVERAL).fetchall():
             rows = self.select("SELECT number, fields FROM items WHERE product = ? ORDER BY number", product).fetchall()
             together: dict[str, list[str]] = {}
             for _, known in rows:
@@ -756,7 +756,7 @@ def make_data_set(
     output: str | os.PathLike,
     examine: Examine | None = None,
     progress: bool = True,
-    known: Collection[str] = (),
+    known: Callable[[], Collection[str]] = frozenset,
 ) -> pathlib.Path:
     """Makes the data set `output` of a table, unless it is there, and returns it.
 
@@ -765,7 +765,7 @@ def make_data_set(
       output: a folder; it appears when it is complete, in place of one that was made of an earlier state of the table.
       examine: counts something in texts (what a model would cut off), to be added up for each language.
       progress: whether to show a bar.
-      known: ids of pictures that a model was trained on: their products stay in train.
+      known: returns the ids of pictures that a model was trained on: their products stay in train.
 
     Raises:
       UserError: too many rows are unusable, `output` holds something else, or the disk is full.
@@ -777,8 +777,9 @@ def make_data_set(
             with contextlib.closing(Store(folder / "rows.sqlite")) as store:
                 with tqdm(desc="Reading", unit=" rows", disable=not progress) as bar:
                     fill(understood, store, tally, bar)
-                Writer(store, folder, known).write()
+                Writer(store, folder, known()).write()
                 languages = _languages(store, examine)
+                product = understood.columns.identity if next(store.select(SEVERAL), None) else ""
         except sqlite3.Error as error:
             raise UserError(f"Cannot write to {output}: {error}. Check the free space, then run again.") from None
         (folder / "rows.sqlite").unlink()
@@ -790,7 +791,7 @@ def make_data_set(
         shards = {name: describe_file(folder, name)[0] for name in files_of(folder)}
         rows = {"read": tally.read, "used": tally.written, "skipped": tally.skipped.total}
         rows["left_out"] = tally.left_out.total
-        described = {"product": understood.columns.identity, "rows": rows, "captions": languages, "shards": shards}
+        described = {"product": product, "rows": rows, "captions": languages, "shards": shards}
         return {**counts_of(shards), **tally.described(), **described}
 
     return build_folder(output, understood.identity(), write, follows=True)
