@@ -946,7 +946,7 @@ def test_from_a_table_to_a_search(tmp_path, export):
     page = (tmp_path / "out/search.html").read_text()
     assert page.count("<section>") == 2 and page.count("First right answer") + page.count("No right answer") == 2
     again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert again.returncode == 0 and "is there already" in again.stdout and "is finished" in again.stdout, again.stderr
+    assert again.returncode == 0 and "holds this table already" in again.stdout and "is finished" in again.stdout, again.stderr
     search = next(line for line in again.stdout.splitlines() if "search query" in line and "--index=" in line)
     found = subprocess.run([sys.executable, *shlex.split(search)[1:]], cwd=tmp_path, capture_output=True, text=True)
     assert found.returncode == 0 and (tmp_path / "found.html").is_file(), found.stderr
@@ -955,5 +955,5 @@ def test_from_a_table_to_a_search(tmp_path, export):
     taught = subprocess.run([*command, f"--translations={tmp_path}/more"], cwd=ROOT, capture_output=True, text=True)
     assert taught.returncode == 0, taught.stderr
     assert "56 translation pairs in 1 language: 84 steps of 8 pairs, adam at 0.004" in taught.stdout  # 16 of the table
-    assert "out/index is an index of another model" in taught.stdout and "24 pictures in" in taught.stdout
+    assert "out/index is of another model" in taught.stdout and "24 pictures in" in taught.stdout
     assert f"--model={tmp_path}/out/translated" in taught.stdout
