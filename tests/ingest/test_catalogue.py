@@ -602,6 +602,20 @@ def test_nothing_is_left_of_a_run_that_fails(tmp_path, monkeypatch):
         write_csv(path, wide(8))
 
 
+def test_pictures_that_are_there_are_not_made_again(tmp_path, monkeypatch):
+    """Of a changed table only new pictures are decoded, and the data set is what it would be of the table alone."""
+    write_pictures(tmp_path, 12)
+    path = write_csv(tmp_path / "t.csv", wide(10))
+    make(path, tmp_path / "data")
+    decoded = []
+    opened = catalogue.open_image
+    monkeypatch.setattr(catalogue, "open_image", lambda data: decoded.append(data) or opened(data))
+    write_csv(path, [wide(1)[0], *wide(12)[3:]])
+    made = convert_data.contents(make(path, tmp_path / "data"))
+    assert set(decoded) == {(tmp_path / f"p{i}.jpg").read_bytes() for i in (10, 11)}
+    assert made == convert_data.contents(make(path, tmp_path / "again"))
+
+
 def test_what_a_model_was_trained_on_stays_in_train(tmp_path):
     write_pictures(tmp_path, 30)
     path = write_csv(tmp_path / "t.csv", wide(20))

@@ -31,12 +31,12 @@ from urllib.parse import unquote, urlsplit
 
 from PIL import Image
 
-from mural_tf.data.dataset_folder import build_folder, counts_of
+from mural_tf.data.dataset_folder import DESCRIPTION, build_folder, counts_of
 from mural_tf.data.pictures import ENDINGS, BadImage, open_image, path_below, read_file, turned
 from mural_tf.data.record_format import IMAGE_TEXT, TEXT_PAIRS, ImageTextRecord, TextPair
 from mural_tf.data.skipped import Tally, check_fraction
 from mural_tf.errors import UserError
-from mural_tf.files import as_path, write_whole
+from mural_tf.files import as_path, json_field, read_json, write_whole
 from mural_tf.hashes import text_hash
 from mural_tf.ingest.count import describe_file, files_of
 from mural_tf.ingest.filters import usable_bytes
@@ -60,6 +60,7 @@ from mural_tf.text_files import Problem, clean
 FORMAT = 2  # raised when the same table would give other records than before
 NAME = "catalogue"
 FIELDS, SKIPPED = "fields.jsonl", "skipped.tsv"
+HASHES = "hashes.jsonl"  # [hash of a picture's file, id of its record]: what is there already need not be made again
 WITHOUT_CAPTIONS = "uncaptioned"  # the split of pictures that can be found, and that nothing is learned from
 
 
@@ -442,7 +443,7 @@ class Store:
     def __init__(self, path: pathlib.Path):
         self.database = sqlite3.connect(path)
         self.database.executescript(_TABLES)
-        self.rows = 0
+        self.rows, self.recalled = 0, set()
 
     def close(self) -> None:
         """Lets go of the file."""
@@ -460,10 +461,27 @@ class Store:
         """Keeps what `_load` found under a name, unless the picture is there already under another."""
         number, problem = None, found
         if not isinstance(found, str):
-            self.select("INSERT OR IGNORE INTO pictures (hash, image, name) VALUES (?, ?, ?)", *found, shown)
+            self.select("INSERT OR IGNORE INTO pictures (hash, image) VALUES (?, ?)", *found)
+            self.select("UPDATE pictures SET name = ? WHERE hash = ? AND name IS NULL", shown, found[0])
             ((number,),) = self.select("SELECT number FROM pictures WHERE hash = ?", found[0])
             problem = ""
         self.select("INSERT INTO names VALUES (?, ?, ?)", name, number, problem)
+
+    def recall(self, data: pathlib.Path, image_size: int) -> None:
+        """Takes the pictures of an earlier state of the data set, if there is one of pictures of this size."""
+        from mural_tf.data import records
+
+        description = read_json(data / DESCRIPTION) if (data / HASHES).is_file() else {}
+        if (description.get("format"), description.get("image_size")) != (FORMAT, image_size):
+            return
+        lines = map(json.loads, (data / HASHES).read_text("utf-8").splitlines())
+        hashes = {name: bytes.fromhex(found) for found, name in lines}
+        for split in json_field(description, "counts.image_text", dict, data / DESCRIPTION):
+            for record in records.read_records(data, IMAGE_TEXT, split):
+                if record.image_id in hashes:
+                    values = hashes[record.image_id], record.image
+                    self.select("INSERT OR IGNORE INTO pictures (hash, image) VALUES (?, ?)", *values)
+        self.recalled = set(hashes.values())
 
     def add_row(self, pictures: Iterable[int], content: RowContent) -> bool:
         """Keeps what a row says of its pictures; tells whether that was anything new."""
@@ -509,12 +527,16 @@ class Store:
                 self._set_fields(item, known, {**together, **json.loads(known)})
 
 
-def _load(pictures: Pictures, image_size: int, value: str | bytes) -> tuple[bytes, bytes] | str:
+def _load(
+    pictures: Pictures, image_size: int, recalled: Collection[bytes], value: str | bytes
+) -> tuple[bytes, bytes] | str:
     """Returns the hash of a picture's file and the picture as a record holds it, or why it cannot be used."""
     try:
         data = pictures.read(value)
         if data is None:
             return "picture that is not there"
+        if _hash(data) in recalled:
+            return _hash(data), b""
         image = usable_bytes(data, open_image(data), image_size)
         if image is data:  # what has been encoded again does decode
             opened = open_image(data)
@@ -531,7 +553,7 @@ def _hash(data: bytes) -> bytes:
 
 def fill(understood: Understood, store: Store, tally: RowTally, bar: tqdm) -> None:
     """Reads the table into the store; raises `UserError` if too many rows are unusable."""
-    load = functools.partial(_load, understood.pictures, understood.request.image_size)
+    load = functools.partial(_load, understood.pictures, understood.request.image_size, store.recalled)
     with concurrent.futures.ThreadPoolExecutor(max(4, os.cpu_count() or 1)) as pool:
         rows = understood.table.rows(tally.skip)
         while block := list(itertools.islice(rows, AT_ONCE)):
@@ -649,7 +671,10 @@ class Writer:
         query = "SELECT DISTINCT picture FROM captions JOIN items ON number = item"
         captioned = {number for (number,) in self.store.select(query)}
         bare = []
-        with (self.folder / FIELDS).open("w", encoding="utf-8") as fields:
+        with (
+            (self.folder / FIELDS).open("w", encoding="utf-8") as fields,
+            (self.folder / HASHES).open("w", encoding="utf-8") as self._hashes,
+        ):
             for split, of_split in parts.items():
                 numbers = [number for group in of_split for number in group.pictures]
                 bare += [number for number in numbers if number not in captioned]
@@ -671,16 +696,19 @@ class Writer:
 
     def _shards(self, numbers: Sequence[int]) -> int:
         """Returns into how many files records go: of some 64 MB."""
-        ((count, size),) = self.store.select("SELECT count(*), sum(length(image)) FROM pictures")
+        query = "SELECT count(*), sum(length(image)) FROM pictures WHERE name IS NOT NULL"
+        ((count, size),) = self.store.select(query)
         return max(1, round(size / max(1, count) * len(numbers) / 64_000_000))
 
     def _records(self, numbers: Sequence[int], fields) -> Iterator[ImageTextRecord]:
         for number in numbers:
-            ((image, shown),) = self.store.select("SELECT image, name FROM pictures WHERE number = ?", number)
+            query = "SELECT image, name, hash FROM pictures WHERE number = ?"
+            ((image, shown, digest),) = self.store.select(query, number)
             query = "SELECT number, product, fields FROM items WHERE picture = ? ORDER BY product = '', product"
             items = self.store.select(query, number).fetchall()
             names = [self._new_name(product or shown or f"picture {number}") for _, product, _ in items]
             name = self._ids[number] = names[0]
+            self._hashes.write(json.dumps([digest.hex(), name]) + "\n")
             captions = self._captions(number)
             for item_name, (item, _, text) in zip(names, items):
                 values = {field: ", ".join(texts) for field, texts in json.loads(text).items()}
@@ -776,6 +804,7 @@ def make_data_set(
         try:
             with contextlib.closing(Store(folder / "rows.sqlite")) as store:
                 with tqdm(desc="Reading", unit=" rows", disable=not progress) as bar:
+                    store.recall(as_path(output), understood.request.image_size)
                     fill(understood, store, tally, bar)
                 Writer(store, folder, known()).write()
                 languages = _languages(store, examine)
