@@ -147,7 +147,8 @@ def _make(
     if not train:
         _embedder(str(trained or source))  # one that cannot search is said before anything is made
     before = _read_json_of(data)
-    known = functools.partial(_trained_on, data) if trained and before else frozenset
+    begun = (folder / WORKDIR / "config.json").is_file()
+    known = functools.partial(_trained_on, data) if begun and before else frozenset
     make_data_set(understood, data, _examination(source), known=known)
     if before == _read_json_of(data):
         print(f"{data} holds this table already; to look at its pictures again, remove it.")
