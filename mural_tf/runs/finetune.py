@@ -90,12 +90,6 @@ def starting_point(
     is_url = source.startswith(("http://", "https://"))
     folder = pathlib.Path(source) if is_url else newest_description(local_copy(source))
     asked = config
-    kind = read_json(folder / "config.json").get("model_type") if (folder / "config.json").is_file() else None
-    if kind is not None:  # only Hugging Face's have one
-        raise UserError(
-            f"{source} holds Hugging Face's {kind!r}: training starts from a workdir. Import it, `python -m mural_tf "
-            f"import {kind} --weights={source} --workdir=W`, and give --from=W."
-        )
     if (folder / "config.json").exists():
         trained = load_config(folder / "config.json")
         config = _with_source_architecture(config, trained, folder, given)

@@ -124,12 +124,6 @@ def test_without_dev_nothing_is_trained_unless_asked(tmp_path):
     tuning.check_dev(config)
 
 
-def test_training_from_weights_of_elsewhere_names_the_import(tmp_path):
-    (tmp_path / "config.json").write_text('{"model_type": "align"}')
-    with pytest.raises(UserError, match="Hugging Face's 'align': .*import align --weights=.* --from=W"):
-        starting_point(get_config(), str(tmp_path))
-
-
 @pytest.mark.parametrize("name", ["steps", "image_text_batch", "text_text_batch"])
 def test_zeros_are_for_fine_tuning_alone(name, tmp_path):
     config = toy_data.toy_config(tmp_path)

@@ -53,7 +53,7 @@ from mural_tf.text_files import (
 
 Value = str | bytes | tuple[str, ...]
 CSV, JSON_LINES, JSON, PARQUET, EXCEL = "CSV", "JSON lines", "JSON", "Parquet", "Excel workbook"
-DOWNLOADS, PICTURES = "img2dataset's output", "pictures with texts beside them"
+DOWNLOADS, PICTURES = "img2dataset's output", "folder of pictures"
 _FORMS = {".csv": CSV, ".tsv": CSV, ".tab": CSV, ".txt": CSV, ".jsonl": JSON_LINES, ".ndjson": JSON_LINES}
 _FORMS |= {".json": JSON, ".parquet": PARQUET, ".xlsx": EXCEL}
 _PACKED = (".gz", ".bz2", ".xz")
