@@ -109,7 +109,7 @@ def _catalogue_config():
     image_size=(512, "Shrink pictures whose shorter side is longer than this; 0 keeps them.", 0),
     max_skipped_fraction=(0.5, "Stop when a larger share of the rows is unusable."),
     output=("", "Folder for everything that is made.", place),
-    **{"from": ("", "Model to start from: workdir, export or TF-Hub handle; or nothing.", handle)},
+    **{"from": ("", "Model to start from: workdir, export, checkpoint's folder, TF-Hub handle; or nothing.", handle)},
     translations=(
         [],
         "Data folders with translation pairs, learned in a stage at the end: languages the table lacks are found.",
