@@ -49,8 +49,8 @@ MANY_CUT, MANY_UNKNOWN = 0.1, 0.02  # shares of captions, of pieces, that are wo
 EXAMPLES = 12  # queries on the page
 
 NO_SOURCE = (
-    "--from is missing: a model to start from. It may be a workdir or an export (workdirs/emoji_mural), the folder of a "
-    "checkpoint with both towers, the address or folder of a TF-Hub text encoder, or towers from different places once "
+    "--from is missing: a model to start from. It may be a workdir or an export (workdirs/emoji_mural), a checkpoint's "
+    "folder with both towers, the address or folder of a TF-Hub text encoder, or towers from different places once "
     "they are a workdir: `python -m mural_tf import "
     "efficientnet --weights=FILE --config=CONFIG --workdir=A`, then `python -m mural_tf import labse --weights=LaBSE "
     "--onto=A --workdir=B`, and --from=B (docs/your_own_data.md). --from=nothing trains a small model from the start."

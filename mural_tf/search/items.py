@@ -173,6 +173,10 @@ def _fields_of_file(path: pathlib.Path, state: tuple) -> Callable[[str], list[di
     return fields_of
 
 
+def _is_caption(value: object) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(map(is_text, value))
+
+
 def _lines_of_fields(path: pathlib.Path, file: Iterable[bytes]) -> Iterator[tuple[str, str, str]]:
     for number, line in enumerate(bounded_lines(file), start=1):
         if line is None or line.strip():
@@ -182,7 +186,9 @@ def _lines_of_fields(path: pathlib.Path, file: Iterable[bytes]) -> Iterator[tupl
                 values = {}
             image_id, fields = values.get("image_id"), values.get("fields")
             own = {key: values[key] for key in ("name", "captions") if key in values}
+            captions = own.get("captions", [])
             is_fine = is_text(image_id) and isinstance(fields, dict) and is_text(own.get("name", ""))
+            is_fine = is_fine and isinstance(captions, list) and all(map(_is_caption, captions))
             if not (is_fine and all(isinstance(text, str) for text in fields.values())):
                 expected = '{"image_id": text, "fields": {name: text, …}}'
                 raise UserError(f"{path}, line {number}: expected a line {expected}; correct it, or make it again.")
