@@ -47,6 +47,7 @@ EXTRAS = {
         "lingua-language-detector>=2.0",  # guesses the language of captions that do not say theirs; no dependencies
         f"pyarrow>=14,<21; {LINE_2_15}",  # Parquet, as for convert
         f"pyarrow>=18; {LINE_2_21}",
+        "openpyxl>=3.1",  # Excel's workbooks; pure Python
     ],
     "search": ["faiss-cpu>=1.9,<2"],  # approximate search; these take NumPy 1.25 to 2
     "vocabulary": ["tokenizers>=0.19"],  # the fast word-piece builder

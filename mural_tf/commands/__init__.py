@@ -105,29 +105,32 @@ def _catalogue_config():
     ),
     language=("", "BCP 47 code of captions that name none. Default: it is guessed."),
     encoding=("", "Of text files: utf-8, cp1252, shift_jis, … Default: it is found."),
+    captions=("", "names: of a folder of pictures the names of its files are captions.", ["", "names"]),
     image_size=(512, "Shrink pictures whose shorter side is longer than this; 0 keeps them.", 0),
     max_skipped_fraction=(0.5, "Stop when a larger share of the rows is unusable."),
     output=("", "Folder for everything that is made.", place),
-    **{"from": ("", "Model to start from: workdir, export or TF-Hub handle; or nothing.", handle)},
+    **{"from": ("", "Model to start from: workdir, export, checkpoint's folder, TF-Hub handle; or nothing.", handle)},
     translations=(
         [],
         "Data folders with translation pairs, learned in a stage at the end: languages the table lacks are found.",
         place,
     ),
+    train=("yes", "no: index and page by the model of --from as it is.", ["yes", "no"]),
     dry_run=(False, "Print what is understood of the table, and do nothing."),
     trust=cli.define_trust,
 )
-def catalogue(tables, config, output, translations, dry_run, trust, **flag):
+def catalogue(tables, config, output, translations, train, dry_run, trust, **flag):
     """Makes a multilingual search of your own table of pictures and captions: data set, fine-tuning, index, page.
 
     python -m mural_tf catalogue products.csv --images=photos --output=shop --from=workdirs/emoji_mural
+    python -m mural_tf catalogue photos --output=album --from=workdirs/emoji_mural --train=no
     python -m mural_tf catalogue products.csv --dry_run
 
-    TABLE is CSV, TSV, JSON, JSON lines or Parquet, img2dataset's output, or a folder of pictures with texts beside them
-    (photo.txt, photo.en.txt). It says what it takes for pictures, captions, language and id before it works, and
-    --columns=image=foto,caption=titel,language=sprache,id=sku says otherwise. Without --config it trains as
-    configs/finetune.py says; --config.train.steps=100 overrides a field. The same command goes on where it stopped. See
-    docs/your_own_data.md.
+    TABLE is CSV, TSV, Excel, JSON, JSON lines or Parquet, img2dataset's output, or a folder of pictures, perhaps with
+    texts beside them (photo.txt, photo.en.txt). It says what it takes for pictures, captions, language and id before it
+    works, and --columns=image=foto,caption=titel,language=sprache,id=sku says otherwise. Without --config it trains as
+    configs/finetune.py says; --config.train.steps=100 overrides a field. The same command goes on where it stopped, and
+    follows a table that changed. See docs/your_own_data.md.
     """
     if len(tables) != 1:
         raise UserError(
@@ -140,7 +143,7 @@ def catalogue(tables, config, output, translations, dry_run, trust, **flag):
 
     source = flag.pop("from")
     request = TableRequest(tables[0], **{name: tuple(v) if isinstance(v, list) else v for name, v in flag.items()})
-    catalogue(request, output, source, config, tuple(translations), dry_run)
+    catalogue(request, output, source, config, tuple(translations), dry_run, train == "yes")
 
 
 def _define_protocol():

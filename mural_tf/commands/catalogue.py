@@ -1,9 +1,10 @@
 """From somebody's table of pictures and captions to multilingual search: data set, fine-tuning, index, a page.
 
-Everything lies in one folder. Each part is made once: a run that stopped goes on where it was by the same command.
+Everything lies in one folder. Each part is made once: a run that stopped goes on where it was by the same command. Of a
+table that changed, data set, index and page follow; the model stays.
 
     data/          the data set, see ingest/tables/catalogue.py; skipped.tsv names the rows that are not in it
-    workdir/       the trained model and its export
+    workdir/       the trained model and its export; not there where nothing is trained
     translated/    the same after a stage of translations, where there are some: models/translation_distillation.py
     index/         every picture, with captions and fields
     search.html    a page with an example in each language
@@ -12,12 +13,13 @@ Everything lies in one folder. Each part is made once: a run that stopped goes o
 
 from __future__ import annotations
 
-import contextlib
+import collections
+import functools
 import json
 import os
 import pathlib
 import shlex
-import shutil
+import tempfile
 from collections.abc import Mapping, Sequence
 
 from ml_collections import ConfigDict
@@ -27,7 +29,7 @@ from mural_tf.config import load_config
 from mural_tf.data.dataset_folder import DESCRIPTION, describe
 from mural_tf.errors import UserError
 from mural_tf.export.versions import newest_description
-from mural_tf.files import as_path, exclusive_lock, json_field, read_json, storage_errors, write_whole
+from mural_tf.files import as_path, exclusive_lock, json_field, read_json, remove_tree, storage_errors, write_whole
 from mural_tf.ingest.tables.catalogue import (
     SKIPPED,
     WITHOUT_CAPTIONS,
@@ -42,12 +44,14 @@ from mural_tf.remote_folders import local_copy, local_folder
 DATA, WORKDIR, TRANSLATED, INDEX = "data", "workdir", "translated", "index"
 PAGE, REPORT = "search.html", "report.json"
 NOTHING = "nothing"
+FEWEST_CAPTIONS = 32  # to train on: steps on a few pairs only spoil a model
 MANY_CUT, MANY_UNKNOWN = 0.1, 0.02  # shares of captions, of pieces, that are worth a word
 EXAMPLES = 12  # queries on the page
 
 NO_SOURCE = (
-    "--from is missing: a model to start from. It may be a workdir or an export (workdirs/emoji_mural), the address or "
-    "folder of a TF-Hub text encoder, or weights from elsewhere once they are a workdir: `python -m mural_tf import "
+    "--from is missing: a model to start from. It may be a workdir or an export (workdirs/emoji_mural), a checkpoint's "
+    "folder with both towers, the address or folder of a TF-Hub text encoder, or towers from different places once "
+    "they are a workdir: `python -m mural_tf import "
     "efficientnet --weights=FILE --config=CONFIG --workdir=A`, then `python -m mural_tf import labse --weights=LaBSE "
     "--onto=A --workdir=B`, and --from=B (docs/your_own_data.md). --from=nothing trains a small model from the start."
 )
@@ -60,17 +64,19 @@ def catalogue(
     config: ConfigDict,
     translations: Sequence[str] = (),
     dry_run: bool = False,
+    train: bool = True,
 ) -> pathlib.Path | None:
     """Makes everything that is not made yet in `output`, and prints what it does; returns the index's folder.
 
     Args:
       request: the table and what is known of it.
       output: folder, here or in a store.
-      source: the model to start from: as `finetune` takes it, or "nothing".
+      source: the model to start from: as `finetune` takes it, or "nothing"; without training as `mural_tf.load` does.
       config: of training; data and evaluation are set here.
       translations: data folders with text pairs. The model learns these and those of the table in a stage at the end,
         so that languages are found that the table lacks.
       dry_run: print what is understood of the table, and do nothing.
+      train: whether to train, where there are `FEWEST_CAPTIONS` to train on.
 
     Returns:
       `None` where a signal stopped training, and for a dry run.
@@ -86,6 +92,9 @@ def catalogue(
         raise UserError(NO_SOURCE)
     if source != NOTHING and "://" not in source and not as_path(source).exists():
         raise UserError(f"--from={source}: there is no such workdir, export or module.")
+    if not train and (translations or source == NOTHING):
+        given = "--translations teaches" if translations else f"--from={NOTHING} is no model"
+        raise UserError(f"{given}: --train=no searches with a model as it is, --from=MODEL, and teaches nothing.")
     if translations:
         _check_translations(translations, source)
     folder = as_path(output)
@@ -93,7 +102,7 @@ def catalogue(
         folder.mkdir(parents=True, exist_ok=True)
     busy = f"Another process is at work in {output}: wait for it, or choose another folder."
     with exclusive_lock(folder / "catalogue.lock", busy):
-        return _make(understood, folder, source, config, translations)
+        return _make(understood, folder, source, config, translations, train)
 
 
 def _check_translations(translations: Sequence[str], source: str) -> None:
@@ -123,33 +132,70 @@ def _described_folder(source: str) -> pathlib.Path | None:
     if source == NOTHING or source.startswith(("http://", "https://")):
         return None
     folder = newest_description(local_copy(source))
-    return folder if (folder / "config.json").is_file() else None
+    path = folder / "config.json"
+    return folder if path.is_file() and "model_type" not in read_json(path) else None  # Hugging Face's have one
 
 
 def _make(
-    understood: Understood, folder: pathlib.Path, source: str, config: ConfigDict, translations: Sequence[str]
+    understood: Understood,
+    folder: pathlib.Path,
+    source: str,
+    config: ConfigDict,
+    translations: Sequence[str],
+    train: bool,
 ) -> pathlib.Path | None:
-    from mural_tf.runs.finish import is_finished
-
-    data = folder / DATA
-    was_there = (data / DESCRIPTION).is_file()
-    make_data_set(understood, data, _examination(source))
-    if was_there:
-        print(f"{data} is there already; to read the table again, remove it or choose another --output.")
-    elif is_finished(folder / WORKDIR):
-        print(f"The model was trained on an earlier state of the table; to train again, remove {folder / WORKDIR}.")
+    data, trained = folder / DATA, _trained(folder)
+    if not train:
+        _embedder(str(trained or source))  # one that cannot search is said before anything is made
+    before = _read_json_of(data)
+    begun = (folder / WORKDIR / "config.json").is_file()
+    known = functools.partial(_trained_on, data) if begun and before else frozenset
+    make_data_set(understood, data, _examination(source), known=known)
+    if before == _read_json_of(data):
+        print(f"{data} holds this table already; to look at its pictures again, remove it.")
     report = {"table": understood.describe().splitlines(), **report_of(data)}
     write_whole(folder / REPORT, json.dumps(report, indent=1, ensure_ascii=False) + "\n")
     print("\n".join([describe(data), *report_lines(report)]), flush=True)
-    if "train" not in report["pictures"]:
-        raise UserError(f"{data}: no picture with a caption is left to train on: give more rows.")
-    if not _train(source, _for_data(config, data, source, report), folder / WORKDIR):
-        return None
-    if translations and not _teach(translations, folder):
-        return None
-    index = _index(folder, config)
-    print("\n".join(next_lines(folder)))
+    captions = report["pictures"].get("train", {}).get("captions", 0)
+    few = f"{captions} captions are too few to learn from, {FEWEST_CAPTIONS} are needed" * (captions < FEWEST_CAPTIONS)
+    if few and (translations or source == NOTHING):
+        raise UserError(f"{data}: {few}. Give more rows; or search with a model as it is: --from=MODEL --train=no.")
+    if few or not train:
+        reason = few if train else "--train=no"
+        print(f"Nothing is trained: {reason}. {trained or source} searches as it is.", flush=True)
+    else:
+        if not _train(source, _for_data(config, data, source, report), folder / WORKDIR):
+            return None
+        if translations and not _teach(translations, folder):
+            return None
+    model = _searching(folder, source)
+    index = _index(folder, model, bool(trained))
+    print("\n".join(next_lines(folder, model)))
     return index
+
+
+def _read_json_of(data: pathlib.Path) -> dict:
+    return read_json(data / DESCRIPTION) if (data / DESCRIPTION).is_file() else {}
+
+
+def _trained_on(data: pathlib.Path) -> set[str]:
+    """Returns the ids of the pictures that are in train so far, so that none of them becomes one to measure with."""
+    from mural_tf.data import records
+
+    there = records.find_files(data, records.IMAGE_TEXT, "train")
+    return {record.image_id for record in records.read_records(data, records.IMAGE_TEXT, "train")} if there else set()
+
+
+@functools.lru_cache(maxsize=1)
+def _embedder(model: str):
+    """Loads a model; raises `UserError` if it is one of texts alone."""
+    from mural_tf.encoders.towers import has_images
+    from mural_tf.loading import load
+
+    embedder = load(model)
+    if hasattr(embedder, "config") and not has_images(embedder.config.image_tower):
+        raise UserError(f"{model} is a model of texts alone, which cannot index pictures: give one with both towers.")
+    return embedder
 
 
 # What the model makes of the captions.
@@ -260,86 +306,125 @@ def _teach(translations: Sequence[str], folder: pathlib.Path) -> bool:
 # Index and page.
 
 
-def _index(folder: pathlib.Path, config: ConfigDict) -> pathlib.Path:
-    from mural_tf.loading import load
+def _index(folder: pathlib.Path, model: pathlib.Path | str, was_trained: bool) -> pathlib.Path:
+    """Makes the index, or brings it up to date, and writes the page."""
     from mural_tf.runs.report_page import NAME as RUN_PAGE
+    from mural_tf.search import index as index_files
     from mural_tf.search.build import build_index
     from mural_tf.search.commands import calibrate_index
     from mural_tf.search.queries import search, write_gallery
 
-    embedder = load(str(_model_of(folder)))
+    embedder = _embedder(str(model))
     with local_folder(folder / INDEX) as place:
-        _drop_index_of_another_model(place, _trained(folder).name)
+        _drop_index_of_another_model(place, embedder)
+        path = place / index_files.DESCRIPTION
+        before = path.stat().st_mtime_ns if path.is_file() else None
+        names = set(index_files.load_index(place).table.names()) if before else set()
         index = build_index(embedder, [str(folder / DATA)], place, update=True, prune=True, progress=True)
         print(f"{len(index):,} pictures in {folder / INDEX}.")
-        queries = _examples(folder / DATA)
+        if before and path.stat().st_mtime_ns != before:
+            now = set(index.table.names())
+            print(f"The index follows the table: {len(now - names):,} new, {len(names - now):,} gone.")
+            if was_trained:
+                models = " ".join(_quoted(folder / name) for name in (WORKDIR, TRANSLATED) if (folder / name).exists())
+                print(f"The model is as it was, not tuned on what is new: `rm -r {models}` and this command tune it.")
+        queries = _examples(folder / DATA, index.product)
         if queries and index.confidence is None:
             calibrate_index(index, place, embedder, [str(folder / DATA)])
-        if queries:
-            links = {"What was trained, and how well it finds": f"{_trained(folder).name}/{RUN_PAGE}"}
-            write_gallery(folder / PAGE, index, search(index, embedder, queries, top=10), links)
+        trained = _trained(folder)
+        links = {"What was trained, and how well it finds": f"{trained.name}/{RUN_PAGE}"} if trained else {}
+        with tempfile.TemporaryDirectory() as pictures:
+            asked = queries or _similar(index, pathlib.Path(pictures))
+            write_gallery(folder / PAGE, index, search(index, embedder, asked, top=10), links)
     return folder / INDEX
 
 
-def _drop_index_of_another_model(place: pathlib.Path, trained: str) -> None:
-    """Removes the index that a run without the stage, or with it, left in this folder."""
-    from mural_tf.search.index import DESCRIPTION as OF_INDEX
+def _drop_index_of_another_model(place: pathlib.Path, embedder) -> None:
+    """Removes the index, or what there is of one, that another model made: before training, or without the stage."""
+    from mural_tf.search.index import BUILDING, PROBES, TOLERANCE, Fingerprint, read_array, take
 
-    if (place / OF_INDEX).is_file():
-        model = json_field(read_json(place / OF_INDEX), "model.path", str, place / OF_INDEX)
-        if trained not in pathlib.PurePath(model).parts[-2:]:
-            print(f"{place} is an index of another model, {model}: it is made anew.")
-            shutil.rmtree(place)
+    model = take(embedder)
+    for found in (place, place / BUILDING):
+        if (found / PROBES).is_file() and not model.distance(Fingerprint(read_array(found / PROBES))) <= TOLERANCE:
+            print(f"{place} is of another model than {model.describe()}: it is made anew.")
+            remove_tree(place)
             place.mkdir()
 
 
-def _trained(folder: pathlib.Path) -> pathlib.Path:
-    """The workdir of the model that searches: that of the stage, where it came to its end."""
+def _trained(folder: pathlib.Path) -> pathlib.Path | None:
+    """The workdir of the trained model: that of the stage, where it came to its end; None where there is none."""
     from mural_tf.runs.finish import is_finished
 
-    return folder / (TRANSLATED if is_finished(folder / TRANSLATED) else WORKDIR)
+    return next((folder / name for name in (TRANSLATED, WORKDIR) if is_finished(folder / name)), None)
 
 
-def _model_of(folder: pathlib.Path) -> pathlib.Path:
-    export = _trained(folder) / "export"
-    return export if export.exists() else _trained(folder)
+def _searching(folder: pathlib.Path, source: str) -> pathlib.Path | str:
+    """The model that searches: the trained one, as an export where there is one, or the source."""
+    trained = _trained(folder)
+    if trained is None:
+        return source
+    return trained / "export" if (trained / "export").exists() else trained
 
 
-def _examples(data: pathlib.Path) -> list:
+def _examples(data: pathlib.Path, product: str) -> list:
     """Returns queries, held-out captions with their right answers: one in each of the most frequent languages.
 
-    They are of different pictures, as far as there are enough.
+    They are of different pictures, as far as there are enough. Right is any picture of the `product`, a field.
     """
     from mural_tf.data import records
+    from mural_tf.search import collect
+    from mural_tf.search.items import IMAGES
     from mural_tf.search.queries import Query
 
     order = report_of(data)["captions"]
     wanted = sorted(order, key=lambda language: -order[language]["captions"])[:EXAMPLES]
-    first, found = {}, {}
-    with contextlib.suppress(UserError):  # of one or two products none is held out
-        for record in records.read_records(data, records.IMAGE_TEXT, "dev"):
-            of_picture: dict[str, Query] = {}
-            for text, language in zip(record.captions, record.languages):
-                of_picture.setdefault(language, Query(text, language, right=(record.image_id,)))
-            first = {**of_picture, **first}
-            found.update([(name, of_picture[name]) for name in wanted if name in of_picture and name not in found][:1])
-    found = {**first, **found}
-    return [found[name] for name in wanted if name in found]
+    held_out = bool(records.find_files(data, records.IMAGE_TEXT, "dev"))  # of one or two products none is
+    entries = collect.find(IMAGES, [str(data)], "dev") if held_out else ()
+    found = [entry[0] for entry in entries if not isinstance(entry, collect.Unreadable)]
+    right = collections.defaultdict(list)
+    for item in found:
+        right[item.fields.get(product, item.name)].append(item.name)
+    first, chosen = {}, {}
+    for item in found:
+        names = tuple(right[item.fields.get(product, item.name)])
+        of_picture: dict[str, Query] = {}
+        for language, text in item.captions:
+            of_picture.setdefault(language, Query(text, language, right=names))
+        first = {**of_picture, **first}
+        chosen.update([(name, of_picture[name]) for name in wanted if name in of_picture and name not in chosen][:1])
+    chosen = {**first, **chosen}
+    return [chosen[name] for name in wanted if name in chosen]
 
 
-def next_lines(folder: pathlib.Path) -> list[str]:
+def _similar(index, folder: pathlib.Path) -> list:
+    """Returns queries where there are no captions: pictures of the index, which are written into `folder`."""
+    from mural_tf.search.queries import Query
+
+    rows = range(0, len(index), -(-len(index) // EXAMPLES))
+    for row in rows:
+        (folder / str(row)).write_bytes(index.read_image(row))
+    return [Query(f"Pictures like {index.items[row]}", image=str(folder / str(row))) for row in rows]
+
+
+def _quoted(path: os.PathLike | str) -> str:
+    return shlex.quote(str(path))
+
+
+def next_lines(folder: pathlib.Path, model: pathlib.Path | str) -> list[str]:
     """Returns what there is now, and commands that go on from there, as a shell takes them."""
-    queries = _examples(folder / DATA)
-    places = (folder / INDEX, _trained(folder), folder / DATA, _model_of(folder), folder / "errors.html")
-    index, workdir, data, model, errors = (shlex.quote(str(path)) for path in places)
-    text = shlex.quote(queries[0].text if queries else "a sentence")
+    queries, trained = _examples(folder / DATA, ""), _trained(folder)
+    export = model if (as_path(model) / "text_encoder").is_dir() else as_path(model) / "export"
+    places = (folder / INDEX, trained or model, folder / DATA, export, folder / "errors.html")
+    index, workdir, data, served, errors = map(_quoted, places)
+    text = _quoted(queries[0].text if queries else "a sentence")
     lines = ["", "Written:", f"  {folder / REPORT}  what was read"]
     skipped = folder / DATA / SKIPPED
     lines += [f"  {skipped}  rows that were not used, and why"] if skipped.is_file() else []
-    lines += [f"  {folder / PAGE}  an example in each language: open it in a browser"] if queries else []
+    examples = "an example in each language" if queries else "pictures and those like them"
+    lines += [f"  {folder / PAGE}  {examples}: open it in a browser"]
     lines += ["Next:", f"  python -m mural_tf search query {text} --index={index} --html=found.html"]
-    if (_trained(folder) / "export").exists():
-        lines += [f"  python -m mural_tf serve --export={model} --index={index}  # then http://localhost:8501/search"]
+    if as_path(export).is_dir():
+        lines += [f"  python -m mural_tf serve --export={served} --index={index}  # then http://localhost:8501/search"]
     split = "test" if list((folder / DATA / "image_text").glob("test-*")) else "dev" if queries else ""
     if split:
         lines.append(f"  python -m mural_tf evaluate --model={workdir} --data_dir={data} --split={split}")

@@ -13,18 +13,28 @@ from mural_tf.files import as_path, exclusive_lock, json_field, read_json, stora
 DESCRIPTION = "dataset.json"
 
 
-def build_folder(output: str | pathlib.Path, identity: dict, write: Callable[[pathlib.Path], dict]) -> pathlib.Path:
+def build_folder(
+    output: str | pathlib.Path, identity: dict, write: Callable[[pathlib.Path], dict], follows: bool = False
+) -> pathlib.Path:
     """Builds the data set into `output`, unless it is there already, and returns that folder.
 
     Args:
       output: a folder, here or in a store, that does not exist yet, is empty, or holds this very data set.
       identity: what makes the data set this one (name, version, settings); JSON values. It opens `dataset.json`.
       write: writes the records into the folder it is given and returns the rest of `dataset.json`.
+      follows: another data set of this name in `output` is an earlier state, and this one takes its place.
 
     Raises:
       UserError: `output` holds something else, or the disk is full or cannot be written.
     """
     output = as_path(output)
+    path = output / DESCRIPTION
+    if follows and path.is_file() and (found := read_json(path)).get("name") == identity["name"]:
+        if all(found.get(key) == value for key, value in identity.items()):
+            return output
+        with storage_errors(output), exclusive_lock(output.parent / f".{output.name}.lock"):
+            _build(output, identity, write)
+        return output
     if is_built(output, identity):
         return output
     with storage_errors(output):

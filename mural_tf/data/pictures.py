@@ -7,11 +7,14 @@ Pillow reads, wherever Python has an image in its hands.
 from __future__ import annotations
 
 import base64
+import contextlib
 import errno
 import io
 import os
 import pathlib
+import re
 import stat
+import warnings
 
 import numpy as np
 from PIL import Image
@@ -20,13 +23,26 @@ from mural_tf.errors import UserError
 from mural_tf.files import as_path
 from mural_tf.paths import RemotePath, failures_of
 
+with contextlib.suppress(ImportError):  # phones' HEIC, where this is installed
+    import pillow_heif
+
+    pillow_heif.register_heif_opener()
+warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the bound below is a stricter one
 # More are not decoded, whoever asks: a few kilobytes can hold gigabytes of one colour.
 MAX_PIXELS = 2**26
 MAX_BYTES = 2**28  # of an encoded image: `MAX_PIXELS` without any compression
-# Of image files, in folders and archives; HEIC is among them to be named, though Pillow does not read it.
+# Of image files, in folders and archives; HEIC is among them to be named, though Pillow alone does not read it.
 ENDINGS = ("jpg", "jpeg", "jpe", "jfif", "png", "gif", "bmp", "webp", "avif", "tif", "tiff", "jp2", "heic")
 JPEG_QUALITY = 95  # of what is encoded again
 _RUNS_A_PROGRAM = ("EPS",)  # formats that Pillow lets another program draw: a picture must not start one
+
+
+_OTHERS = {  # what lies among pictures -> what to say of it
+    rb"....ftyp(heic|heix|heim|heis|hevc|mif1|msf1)": "HEIC picture: `pip install pillow-heif` makes it readable",
+    rb"\s*(<\?xml[^>]*>\s*)?(<!--.*?-->\s*)?(<!doctype svg[^>]*>\s*)?<svg": "SVG drawing: save it as PNG",
+    rb"%PDF": "PDF file: save its pictures as PNG or JPEG",
+    rb"\s*(<!doctype html|<html)": "HTML page in place of a picture",
+}
 
 
 class BadImage(UserError):
@@ -44,7 +60,8 @@ def open_image(data: bytes) -> Image.Image:
     except Image.DecompressionBombError:  # Pillow's own bound is a larger one
         raise BadImage(f"image of more than {MAX_PIXELS:,} pixels") from None
     except Exception:  # noqa: BLE001 - Pillow's readers raise many classes on damaged headers
-        raise BadImage("file that is not an image that Pillow reads") from None
+        known = (what for mark, what in _OTHERS.items() if re.match(mark, data, re.S | re.I))
+        raise BadImage(next(known, "file that is not an image that Pillow reads")) from None
     if image.format in _RUNS_A_PROGRAM:
         raise BadImage(f"{image.format} file, which Pillow does not read by itself")
     if image.width * image.height > MAX_PIXELS:

@@ -26,7 +26,7 @@ from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.remote_folders import local_copy, shown
 from mural_tf.runs.import_pretrained import workdir_of
 from mural_tf.runs.pretrain import train_and_finish
-from mural_tf.runs.tuning import inherited, settings_by_data
+from mural_tf.runs.tuning import check_dev, inherited, settings_by_data
 from mural_tf.text.vocabulary_file import digest, read_lines
 from mural_tf.training.checkpoints import restore_for_inference
 from mural_tf.trust import check_class, check_handles
@@ -64,6 +64,7 @@ def finetune(
         raise UserError(f"--workdir={workdir} is the source itself, --from: name a new folder for the tuned model.")
     source = workdir_of(source, workdir)
     config, initialize = starting_point(as_begun(config, workdir), source, given)
+    check_dev(config)
     train_and_finish(config, workdir, tpu, debug_nans, profile, initialize)
 
 

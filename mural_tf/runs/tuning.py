@@ -17,7 +17,6 @@ import pathlib
 from collections.abc import Callable, Collection, Iterable
 
 import numpy as np
-from absl import logging
 from ml_collections import ConfigDict
 
 from mural_tf.config import base_config
@@ -25,6 +24,7 @@ from mural_tf.data import records, tfrecord
 from mural_tf.data.streams.epochs import stated_languages
 from mural_tf.data.streams.mixture import Source
 from mural_tf.data.streams.pipeline import stream_sources
+from mural_tf.encoders.towers import has_images
 from mural_tf.errors import UserError
 from mural_tf.evaluation.report import metrics_row
 from mural_tf.evaluation.retrieval import HELD_OUT, Evaluation, measure_retrieval, read_pool
@@ -41,7 +41,6 @@ EPOCHS, EPOCHS_OF_PAIRS = 15, 12  # the latter: of a stage that learns from tran
 STAGE_RATE, STAGE_WIDTH = 4e-3, 128  # that stage's rate for a text tower of this width; falls as its square rises
 FEWEST_STEPS, MOST_STEPS = 60, 40_000  # the latter: [MURAL] §4
 SMALLEST_BATCH, LARGEST_BATCH = 16, 2_048  # the latter: [ETCL]
-FEWEST_CAPTIONS = 32  # below it, and without dev, the source stays: steps on a few pairs only spoil the statistics
 SAMPLED = 20_000  # records that are read to estimate how many there are
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the tuned weights in a mix
 TUNED, OTHERS = "tuned", "others"
@@ -238,12 +237,23 @@ class TunedEvaluation(SplitEvaluation):
         try:
             languages = read_pool(self._source, self.split).texts
         except UserError as error:
-            logging.warning("What is forgotten in the source's other languages is not measured: %s", error)
+            print(f"What is forgotten in the source's other languages is not measured: {error}", flush=True)
             return ()
         return tuple(sorted(set(languages) - set(evaluation.sizes)))
 
 
 # The mix.
+
+
+def check_dev(config: ConfigDict) -> None:
+    """Raises `UserError` if nothing could tell whether tuned weights are better than the source's."""
+    data, chosen = config.data.directory, config.train.interpolate and has_images(config.image_tower)
+    if chosen and not records.find_files(data, records.IMAGE_TEXT, "dev"):
+        raise UserError(
+            f"{data} has no dev split, by which the result is chosen between the source and the tuned weights: add one "
+            "(a tenth of the pictures; `catalogue` makes it), or keep what is tuned, better or worse, with "
+            "--config.train.interpolate=False."
+        )
 
 
 def mix(
@@ -256,7 +266,7 @@ def mix(
     """Gives the measured model the mix of weights that dev prefers, and keeps it as the run's result.
 
     Prints and writes what each share reached, and measures the source on the split of the result too, as a row of step
-    0. Without a dev split the tuned weights stay, unless there are fewer than `FEWEST_CAPTIONS`.
+    0. `check_dev` has seen that there is a dev split.
     """
     step, model = config.train.steps, measured.at(config.train.steps)
     variables = _variables(model)
@@ -272,8 +282,7 @@ def mix(
     for share in SHARES:
         _assign(variables, source, tuned, share)
         evaluation = evaluate(step)
-        if evaluation is None:
-            best = best[0], _without_dev(config)
+        if evaluation is None:  # a model without pictures
             break
         best = max(best, (evaluate.score(evaluation), share))
         recalls = {name: evaluation.metrics.get(f"{evaluation.name}/{name}/mean_recall") for name in (TUNED, OTHERS)}
@@ -283,20 +292,6 @@ def mix(
     write_whole(workdir / MIXES, json.dumps({"chosen": best[1], "mixes": rows}, indent=2) + "\n")
     if rows:
         print("\n".join(describe_mixes(rows, best[1])), flush=True)
-
-
-def _without_dev(config: ConfigDict) -> float:
-    """Returns the share of tuned weights where nothing can choose it, and says so: 0 if there was little to learn."""
-    count, reason = sum(caption_counts(config.data).values()), "the data has no dev split to choose by"
-    if count >= FEWEST_CAPTIONS:
-        print(f"No mix with the source's weights: {reason}.", flush=True)
-        return 1.0
-    print(
-        f"The result is the source as it stands: {count:,} captions are too few to learn from, and {reason}. "
-        f"From {FEWEST_CAPTIONS} on, or with --config.train.interpolate=False, the tuned weights stay.",
-        flush=True,
-    )
-    return 0.0
 
 
 def describe_mixes(rows: list[dict], chosen: float) -> list[str]:

@@ -259,6 +259,7 @@ class Building:
             "count": count,
             "skipped": skipped,
             "embedding_size": self.width,
+            "product": collect.product_field(self.asked["sources"]),
             "model": {"path": path, "step": self.model.step, "identity": str(self.model)},
             "created": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         }

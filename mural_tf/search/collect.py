@@ -17,10 +17,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from mural_tf.data import tfrecord
+from mural_tf.data.dataset_folder import DESCRIPTION
 from mural_tf.data.pictures import ENDINGS, BadImage, path_below
 from mural_tf.data.record_format import IMAGE_TEXT, TEXT_PAIRS, Example, missing_shards
 from mural_tf.errors import UserError
-from mural_tf.files import as_path, open_path
+from mural_tf.files import as_path, open_path, read_json
 from mural_tf.files import find as find_paths
 from mural_tf.paths import RemotePath
 from mural_tf.search.items import IMAGES, KINDS, TEXTS, Item, fields_by_id, fields_file, image_of_record
@@ -75,6 +76,12 @@ def list_files(kind: str, sources: Sequence[str], split: str = "") -> list[tuple
     for path in side_files(file for file, _ in files):
         fields_by_id(path)  # damage shows before anything is made
     return files
+
+
+def product_field(sources: Iterable[str]) -> str:
+    """Returns the field whose value pictures of one product share, as a data set made of a table says; "" of others."""
+    paths = (as_path(source) / DESCRIPTION for source in sources)
+    return next((str(read_json(path).get("product") or "") for path in paths if path.is_file()), "")
 
 
 def side_files(files: Iterable[str]) -> list[pathlib.Path]:
@@ -274,12 +281,13 @@ def _read_record(kind: str, path: str, offset: int, serialized: bytes, fields_of
     texts, languages = strings("caption", "txt"), strings("language")
     captions = [(a, text) for a, text in zip([*languages, *[""] * len(texts)], texts) if text.strip()]
     name = (strings("image_id", "key") or [""])[0] or f"{path}#{offset}"
-    fields = fields_of(name)
-    if kind == IMAGES:
-        yield Item(name, path, offset, tuple(captions), fields=fields), image
-    else:
-        for language, text in captions:
-            yield Item(text, path, offset, language=language, fields=fields), text
+    for one in fields_of(name):  # several items may share the image
+        own = [(language, text) for language, text in one.get("captions", captions)]
+        if kind == IMAGES:
+            yield Item(one.get("name", name), path, offset, tuple(own), fields=one["fields"]), image
+        else:
+            for language, text in own:
+                yield Item(text, path, offset, language=language, fields=one["fields"]), text
 
 
 def key_of(kind: str, item: Item) -> tuple[str, str]:

@@ -134,6 +134,7 @@ class Index:
       created: when it was made or updated, "" in memory.
       gone: how many rows the update that has just been had kept although no source holds them any more.
       confidence: a `Confidence`, or None: nothing is known about how sure answers are.
+      product: the field whose value the pictures of one product share, "" if there is none.
     """
 
     def __init__(
@@ -157,6 +158,7 @@ class Index:
         self.removed = self.table.removed() if removed is None else removed
         self._find = functools.lru_cache(maxsize=8)(self.table.rows_with)
         self.confidence: confidence.Confidence | None = None
+        self.product = ""
 
     def __len__(self) -> int:
         """How many rows there are, the removed ones too."""
@@ -253,6 +255,7 @@ def load_index(folder: str | os.PathLike, use_exact: bool = False) -> Index:
         created=description["created"],
     )
     index.confidence = confidence.load(folder, index.count, size)
+    index.product = json_field(description, "product", str, folder / DESCRIPTION, "")
     return index
 
 

@@ -113,7 +113,9 @@ def from_json(line: bytes) -> Item:
 
 # Fields.
 
-FIELDS = "fields.jsonl"  # beside dataset.json: a line {"image_id": …, "fields": {name: text}} an image
+# Beside dataset.json: a line {"image_id": …, "fields": {name: text}} an image. Of items that share one each has a line,
+# with its own "name" and "captions": [[language, text], …].
+FIELDS = "fields.jsonl"
 
 
 class Filter(NamedTuple):
@@ -143,33 +145,39 @@ def fields_file(record_file: str | os.PathLike) -> pathlib.Path | None:
     return path if path.is_file() else None
 
 
-def fields_by_id(path: pathlib.Path | None) -> Callable[[str], dict[str, str]]:
-    """Returns a function from an image's id to its fields in a data set's file of fields, if it has one.
+def fields_by_id(path: pathlib.Path | None) -> Callable[[str], list[dict]]:
+    """Returns a function from an image's id to what a data set's file of fields, if it has one, says of its items.
 
-    Of several lines of one id the last counts. Raises `UserError` for a line that is damaged.
+    Each has "fields", and "name" and "captions" where several items share the image. Of several lines of one id and
+    name the last counts. Raises `UserError` for a line that is damaged.
     """
     if path is None:
-        return lambda image_id: {}
+        return lambda image_id: [{"fields": {}}]
     state = path.stat()
     return _fields_of_file(path, (state.st_size, getattr(state, "st_mtime_ns", 0)))
 
 
 @functools.lru_cache(maxsize=4)
-def _fields_of_file(path: pathlib.Path, state: tuple) -> Callable[[str], dict[str, str]]:
+def _fields_of_file(path: pathlib.Path, state: tuple) -> Callable[[str], list[dict]]:
     database = sqlite3.connect("", isolation_level=None, check_same_thread=False)  # a temporary file where it is large
-    database.executescript("PRAGMA journal_mode = OFF; CREATE TABLE fields (image PRIMARY KEY, fields); BEGIN")
+    table = "CREATE TABLE items (image, name, line, PRIMARY KEY (image, name))"
+    database.executescript(f"PRAGMA journal_mode = OFF; {table}; BEGIN")
     with open(local_copy(path), "rb") as file:
-        database.executemany("INSERT OR REPLACE INTO fields VALUES (?, ?)", _lines_of_fields(path, file))
+        database.executemany("INSERT OR REPLACE INTO items VALUES (?, ?, ?)", _lines_of_fields(path, file))
 
-    def fields_of(image_id: str) -> dict[str, str]:
-        found = database.execute("SELECT fields FROM fields WHERE image = ?", (image_id,)).fetchone()
-        return json.loads(found[0]) if found else {}
+    def fields_of(image_id: str) -> list[dict]:
+        found = database.execute("SELECT line FROM items WHERE image = ? ORDER BY rowid", (image_id,)).fetchall()
+        return [json.loads(line) for (line,) in found] or [{"fields": {}}]
 
     weakref.finalize(fields_of, database.close)
     return fields_of
 
 
-def _lines_of_fields(path: pathlib.Path, file: Iterable[bytes]) -> Iterator[tuple[str, str]]:
+def _is_caption(value: object) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(map(is_text, value))
+
+
+def _lines_of_fields(path: pathlib.Path, file: Iterable[bytes]) -> Iterator[tuple[str, str, str]]:
     for number, line in enumerate(bounded_lines(file), start=1):
         if line is None or line.strip():
             try:
@@ -177,11 +185,15 @@ def _lines_of_fields(path: pathlib.Path, file: Iterable[bytes]) -> Iterator[tupl
             except ValueError:
                 values = {}
             image_id, fields = values.get("image_id"), values.get("fields")
-            is_fine = is_text(image_id) and isinstance(fields, dict)
+            own = {key: values[key] for key in ("name", "captions") if key in values}
+            captions = own.get("captions", [])
+            is_fine = is_text(image_id) and isinstance(fields, dict) and is_text(own.get("name", ""))
+            is_fine = is_fine and isinstance(captions, list) and all(map(_is_caption, captions))
             if not (is_fine and all(isinstance(text, str) for text in fields.values())):
                 expected = '{"image_id": text, "fields": {name: text, …}}'
                 raise UserError(f"{path}, line {number}: expected a line {expected}; correct it, or make it again.")
-            yield image_id, json.dumps({name: text for name, text in fields.items() if text})
+            own["fields"] = {name: text for name, text in fields.items() if text}
+            yield image_id, own.get("name", ""), json.dumps(own)
 
 
 # The table.

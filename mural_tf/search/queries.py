@@ -7,11 +7,12 @@ browsers order right-to-left scripts and choose the right Han glyphs.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import os
 import pathlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -148,7 +149,8 @@ def find(
 ) -> list[Result]:
     """Returns the `top` items closest to the vectors [Q, D] of queries, of those that pass the filters."""
     judged = index.confidence is not None and not filters  # it was learnt from answers from the whole index
-    scores, rows = index.search(vectors, max(top, confidence.NEIGHBOURS if judged else 0), filters=filters)
+    more = PICTURES_OF_PRODUCT if index.product else 1
+    scores, rows = index.search(vectors, max(more * top, confidence.NEIGHBOURS if judged else 0), filters=filters)
     texts = [number for number, query in enumerate(queries) if judged and not query.image]
     sure: dict[int, Sureness] = {}
     if texts:
@@ -157,13 +159,26 @@ def find(
         sure = dict(zip(texts, index.confidence.judge(answers)))
     results = []
     for number, query in enumerate(queries):
-        found = zip(scores[number, :top].tolist(), rows[number, :top].tolist())
+        found = one_of_each_product(index, zip(scores[number].tolist(), rows[number].tolist()))
         hits = []
-        for rank, (score, row) in enumerate(found, start=1):
+        for rank, (score, row) in enumerate(itertools.islice(found, top), start=1):
             name = index.items[row]
             hits.append(Hit(rank, score, name, row, name in query.right))
         results.append(Result(query, tuple(hits), sure.get(number)))
     return results
+
+
+PICTURES_OF_PRODUCT = 8  # that are looked through for each hit
+
+
+def one_of_each_product(index: Index, found: Iterable[tuple[float, int]]) -> Iterator[tuple[float, int]]:
+    """Yields (score, row) without further pictures of products that came before."""
+    met = set()
+    for score, row in found:
+        product = index.describe(row).fields.get(index.product) if index.product else None
+        if product is None or product not in met:
+            yield score, row
+        met.add(product)
 
 
 def leave_out(results: Sequence[Result], least_precision: float) -> list[Result]:

@@ -94,8 +94,9 @@ def test_bombs_are_skipped_and_counted_in_conversion(tmp_path):
 
 @pytest.mark.parametrize(
     ("data", "problem"),
-    [(b"", "empty"), (b"<svg/>", "not an image"), (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "EPS"),
-     (image_bytes(0, image_format="WEBP")[:200], "decode|not an image")],
+    [(b"", "empty"), (b"RIFF", "not an image"), (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "EPS"),
+     (image_bytes(0, image_format="WEBP")[:200], "decode|not an image"), (b"\0\0\n\x18ftypheic", "install pillow-heif"),
+     (b'<?xml version="1.0"?>\n<svg/>', "SVG drawing"), (b"%PDF-1.7", "PDF"), (b"\n<!DOCTYPE html>", "HTML page")],
 )  # fmt: skip
 def test_images_that_cannot_be_used_are_named(data, problem):
     with pytest.raises(BadImage, match=problem):

@@ -109,10 +109,19 @@ def test_a_run_does_not_go_into_its_source(tmp_path):
         finetune(get_config(), str(tmp_path), f"{tmp_path}/")
 
 
-@pytest.mark.parametrize("captions, share, said", [(31, 0.0, "source as it stands: 31 captions"), (32, 1.0, "No mix")])
-def test_without_dev_few_captions_leave_the_source(captions, share, said, monkeypatch, capsys):
-    monkeypatch.setattr(tuning, "caption_counts", lambda data: {"en": 30, "de": captions - 30})
-    assert tuning._without_dev(base_config()) == share and said in capsys.readouterr().out
+def test_without_dev_nothing_is_trained_unless_asked(tmp_path):
+    toy_data.write_toy_data(tmp_path)
+    config = get_config()
+    config.data.directory = str(tmp_path)
+    with pytest.raises(UserError, match="has no dev split, .*--config.train.interpolate=False"):
+        tuning.check_dev(config)
+    config.train.interpolate = False
+    tuning.check_dev(config)
+    config.train.interpolate = True
+    records.write_records(
+        tmp_path, records.IMAGE_TEXT, "dev", records.read_records(tmp_path, records.IMAGE_TEXT, "train")
+    )
+    tuning.check_dev(config)
 
 
 @pytest.mark.parametrize("name", ["steps", "image_text_batch", "text_text_batch"])
@@ -246,20 +255,6 @@ def test_a_run_that_spoils_the_model_ends_as_its_source(of_vectors, tmp_path, ea
     result, latest = (mural_tf.load(tmp_path / "w", checkpoint) for checkpoint in ("result", "latest"))
     assert np.abs(result.encode_text(texts) - source.encode_text(texts)).max() < 1e-6
     assert np.abs(latest.encode_text(texts) - source.encode_text(texts)).max() > 1e-2
-
-
-@pytest.mark.slow
-def test_without_dev_the_tuned_weights_are_the_result(data, export, tmp_path, eager, capsys, monkeypatch):
-    monkeypatch.setattr(tuning, "FEWEST_CAPTIONS", 24)  # as many as there are
-    alone = tmp_path / "data"
-    (alone / "image_text").mkdir(parents=True)
-    for path in (data / "image_text").glob("train*"):
-        (alone / "image_text" / path.name).write_bytes(path.read_bytes())
-    rows = run(alone, export, tmp_path / "w", learning_rate=1e-3, export=False)
-    assert not any("mean_recall" in key for row in rows for key in row)
-    assert "the data has no dev split to choose by" in capsys.readouterr().out
-    result, latest = (mural_tf.load(tmp_path / "w", checkpoint) for checkpoint in ("result", "latest"))
-    assert np.abs(result.encode_text(["thing w1"]) - latest.encode_text(["thing w1"])).max() == 0.0
 
 
 @pytest.mark.slow

@@ -116,7 +116,8 @@ def test_a_data_set_has_a_file_of_fields(data, kind):
 
 def test_a_damaged_file_of_fields_is_named_before_anything_is_made(data, tmp_path):
     for line in ("5", "{", '{"image_id": 5, "fields": {}}', '{"image_id": "a"}',
-                 '{"image_id": "a", "fields": {"b": 1}}', "[" * 50_000):  # fmt: skip
+                 '{"image_id": "a", "fields": {"b": 1}}', '{"image_id": "a", "fields": {}, "name": 1}', "[" * 50_000,
+                 '{"image_id": "a", "fields": {}, "captions": ["red"]}'):  # fmt: skip
         (data / FIELDS).write_text('{"image_id": "a", "fields": {}}\n' + line + "\n")
         with pytest.raises(UserError, match=r"fields.jsonl, line 2: expected a line .*image_id"):
             build.build_index(ColorEmbedder(), [str(data)], tmp_path / "index")

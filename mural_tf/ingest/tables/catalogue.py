@@ -16,24 +16,27 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
+import html
 import itertools
 import json
 import os
 import pathlib
+import re
+import shlex
 import sqlite3
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from PIL import Image
 
-from mural_tf.data.dataset_folder import build_folder, counts_of
+from mural_tf.data.dataset_folder import DESCRIPTION, build_folder, counts_of
 from mural_tf.data.pictures import ENDINGS, BadImage, open_image, path_below, read_file, turned
 from mural_tf.data.record_format import IMAGE_TEXT, TEXT_PAIRS, ImageTextRecord, TextPair
 from mural_tf.data.skipped import Tally, check_fraction
 from mural_tf.errors import UserError
-from mural_tf.files import as_path, write_whole
+from mural_tf.files import as_path, json_field, read_json, write_whole
 from mural_tf.hashes import text_hash
 from mural_tf.ingest.count import describe_file, files_of
 from mural_tf.ingest.filters import usable_bytes
@@ -46,15 +49,18 @@ from mural_tf.ingest.tables.own_tables import (
     Row,
     Value,
     language_of_caption,
+    names_picture,
     open_table,
     texts_of,
 )
 from mural_tf.ingest.tables.table_columns import SAMPLE, Columns, Guess, find_columns, language_named, parse_choices
-from mural_tf.progress import tqdm
+from mural_tf.progress import tell, tqdm
 from mural_tf.text_files import Problem, clean
 
-FORMAT = 1  # raised when the same table would give other records than before
+FORMAT = 2  # raised when the same table would give other records than before
+NAME = "catalogue"
 FIELDS, SKIPPED = "fields.jsonl", "skipped.tsv"
+HASHES = "hashes.jsonl"  # [hash of a picture's file, id of its record]: what is there already need not be made again
 WITHOUT_CAPTIONS = "uncaptioned"  # the split of pictures that can be found, and that nothing is learned from
 
 
@@ -64,6 +70,7 @@ class TableRequest:
 
     Attributes:
       table: a file, files alike (a pattern) or a folder.
+      captions: "names": those of a folder of pictures are the names of its files, where no text lies beside them.
       images: folder of the pictures, or what img2dataset downloaded; by default the table's own folder.
       columns: what is what, see `table_columns.parse_choices`.
       language: of captions that name none; "": it is guessed.
@@ -77,6 +84,7 @@ class TableRequest:
     columns: Sequence[str] = ()
     language: str = ""
     encoding: str = ""
+    captions: str = ""
     image_size: int = 512
     max_skipped_fraction: float = 0.5
 
@@ -207,6 +215,7 @@ class Understood:
       guesses: column of captions -> the languages that are guessed for it.
       fields: names of further columns of the first rows.
       there: how many of the first pictures there are, in words.
+      notes: what else was found in the first rows, in words.
     """
 
     request: TableRequest
@@ -216,6 +225,7 @@ class Understood:
     guesses: Mapping[str, Guess]
     fields: Sequence[str]
     there: str = ""
+    notes: Sequence[str] = ()
 
     def describe(self) -> str:
         """Returns in plain lines what was understood."""
@@ -229,28 +239,34 @@ class Understood:
         lines = [
             self.table.describe(),
             f"  pictures: {columns.image}{at}",
-            f"  captions: {', '.join(named)}",
+            f"  captions: {', '.join(named) or self._without_captions()}",
             f"  language: {columns.language or 'no column'}",
             f"  id: {columns.identity or 'no column: a product is a picture'}",
             f"  fields: {', '.join(self.fields) or 'none'}",
-            "  If a column is something else: --columns=image=…,caption=…,language=…,id=… with names of columns; "
-            "caption.de=… for captions in one language, + between several.",
+            *(f"  {note}" for note in self.notes),
+            "  If a column is something else: --columns=image=…,caption=…,caption.de=…,language=…,id=…, + joins names.",
         ]
         return "\n".join(lines)
 
+    def _without_captions(self) -> str:
+        if self.table.kind != PICTURES:
+            return "none, pictures are found by what they show; --columns=caption=NAME names a column of them"
+        hint = "none, pictures are found by what they show; --captions=names takes the names of the files"
+        near = next((path for path in sorted(self.table.folder.iterdir()) if path.suffix.lower() in TABLES), None)
+        return f"{hint}, `catalogue {near}` that table" if near else hint
+
     def identity(self) -> dict:
         """Returns what makes the data set this one, as JSON values."""
-        names = ("columns", "language", "encoding", "image_size")  # where table and pictures lie is no difference
-        values = {name: getattr(self.request, name) for name in names}
-        identity = {"name": "catalogue", "format": FORMAT, **values, "files": self.table.identity()}
+        # Where table and pictures lie is no difference.
+        values = {name: getattr(self.request, name) for name in ("columns", "language", "encoding", "image_size")}
+        values["captions_are"] = self.request.captions
+        identity = {"name": NAME, "format": FORMAT, **values, "files": self.table.identity()}
         return json.loads(json.dumps(identity))
 
     def content_of(self, row: Row) -> RowContent:
         """Returns what a row says; raises `Unusable`."""
         columns, values = self.columns, row.values
         pictures = _pictures_of(values.get(columns.image, ()))
-        if not pictures:
-            raise Unusable("row without a picture")
         fields = {name: _text(value) for name, value in values.items() if columns.is_field(name)}
         product = _text(values.get(columns.identity, "")) if columns.identity else ""
         if product:
@@ -264,7 +280,7 @@ class Understood:
         said = _text(values.get(self.columns.language, "")) if self.columns.language else ""
         for name, value in values.items():
             language = self.columns.caption_language(name)
-            for text in () if language is None else filter(None, map(clean, texts_of(value))):
+            for text in () if language is None else filter(None, map(plain_text, texts_of(value))):
                 tag, guessed = self._language(language, said, name, text)
                 found.append((tag, text, guessed))
         return found
@@ -289,22 +305,51 @@ def _tag(language: str) -> str:
 
 def _text(value: Value) -> str:
     """Returns a value in one line, "" for what is no text."""
-    return clean(", ".join(texts_of(value)))
+    return ", ".join(filter(None, map(plain_text, texts_of(value))))
+
+
+_INLINE = "a|abbr|b|big|em|font|i|mark|s|small|span|strike|strong|sub|sup|u"
+_BLOCKS = "br|dd|div|dl|dt|h[1-6]|hr|iframe|img|li|ol|p|pre|section|table|tbody|td|th|thead|tr|ul"
+_HIDDEN = re.compile(r"<(script|style)\b.{0,4000}?</\1\s*>|<!--.{0,4000}?-->", re.I | re.S)
+_TAG = re.compile(rf"</?(?:(?P<inline>{_INLINE})|{_BLOCKS})(?:\s[^<>]*)?/?>", re.I)
+_ENTITY = re.compile(r"&(?:#\d+|#x[0-9a-f]+|[a-z][a-z0-9]*);", re.I)
+
+
+def has_html(text: str) -> bool:
+    """Tells whether a text holds tags or entities of HTML."""
+    return ("<" in text or "&" in text) and any(pattern.search(text) for pattern in (_HIDDEN, _TAG, _ENTITY))
+
+
+def plain_text(text: str) -> str:
+    """Returns a text in one line, of HTML what a browser would show."""
+    if has_html(text):
+        text = _TAG.sub(lambda tag: "" if tag["inline"] else " ", _HIDDEN.sub(" ", text))
+        text = html.unescape(text)
+    return clean(text)
 
 
 def _pictures_of(value: Value) -> Sequence[str | bytes]:
-    return (value,) if isinstance(value, (str, bytes)) else value
+    """Returns the pictures of a value; a text may name several: "a.jpg|b.jpg"."""
+    if isinstance(value, bytes):
+        return (value,)
+    return tuple(part for text in texts_of(value) for part in _divided(text))
 
 
+def _divided(text: str) -> Sequence[str]:
+    parts = [part for part in map(str.strip, re.split(r"[|;,\n]", text)) if part]
+    return parts if len(parts) > 1 and all(map(names_picture, parts)) else (text,)
+
+
+TABLES = (".csv", ".tsv", ".xlsx", ".jsonl")  # that may lie beside pictures
 LOOKED_FOR = 50  # of the first rows: whether their pictures are there
 
 
 def understand(request: TableRequest) -> Understood:
     """Looks at a table's first rows; raises `UserError` where they do not say enough."""
-    if request.language:
+    if request.language and not language_named(request.language):
         language_tag(request.language)
     choices = parse_choices(request.columns)
-    table = open_table(request.table, request.encoding)
+    table = open_table(request.table, request.encoding, request.captions == "names")
     pictures = Pictures.of(table, request.images)
     rows = list(itertools.islice(table.rows(lambda *problem: None), SAMPLE))
     names = dict.fromkeys(name for row in rows for name in row.values)
@@ -315,10 +360,32 @@ def understand(request: TableRequest) -> Understood:
         columns = find_columns(rows, choices, pictures.is_there)
     found = Understood(request, table, columns, pictures, {}, [name for name in names if columns.is_field(name)])
     named = [row.values[columns.image] for row in rows[:LOOKED_FOR] if columns.image in row.values]
-    found.there = f"{sum(map(pictures.is_there, named))} of the first {len(named)} are there"
+    found.there, found.notes = _there(pictures, named), _notes(columns, rows, names)
     if not request.language:
         found.guesses = _guesses(columns, rows)
     return found
+
+
+def _there(pictures: Pictures, values: Sequence[Value]) -> str:
+    """Returns how many of some pictures are there, and where others are, as far as the values say it."""
+    count = sum(map(pictures.is_there, values))
+    said = f"{count} of the first {len(values)} are there"
+    names = [name for value in values for name in _pictures_of(value)[:1] if isinstance(name, str)]
+    elsewhere = [os.path.dirname(name) for name in map(str.strip, names) if os.path.isfile(name)]
+    if len(elsewhere) > count:
+        folder = os.path.commonpath(elsewhere) if all(map(os.path.isabs, elsewhere)) else "."
+        return f"{said}, with --images={shlex.quote(folder)} {len(elsewhere)} are"
+    if count < len(values) and any("://" in name for name in names):
+        return f"{said}; addresses are not fetched here: download them with img2dataset, then --images=ITS_FOLDER"
+    return said
+
+
+def _notes(columns: Columns, rows: Sequence[Row], names: Iterable[str]) -> list[str]:
+    """Returns lines: columns of one name, HTML."""
+    again = [name for name in names if re.fullmatch(r".+ \(\d+\)", name) and name.rpartition(" (")[0] in names]
+    notes = [f"columns with the name of an earlier one, and their numbers: {', '.join(again)}"] if again else []
+    with_html = sum(any(has_html(text) for value in row.values.values() for text in texts_of(value)) for row in rows)
+    return [*notes, f"HTML in {with_html} of the first {len(rows)} rows is read as text"] if with_html else notes
 
 
 def _guesses(columns: Columns, rows: Sequence[Row]) -> dict[str, Guess]:
@@ -329,7 +396,9 @@ def _guesses(columns: Columns, rows: Sequence[Row]) -> dict[str, Guess]:
             continue
         for name, value in row.values.items():
             for text in texts_of(value) if columns.caption_language(name) == "" else ():
-                texts[name].append(clean(text))
+                texts[name].append(plain_text(text))
+    if texts:
+        tell("Guessing the languages of captions …")
     return {name: Guess(some) for name, some in texts.items()}
 
 
@@ -348,26 +417,33 @@ class RowTally(Tally):
 
 
 DUPLICATE = "row that repeats an earlier one: same picture, caption and language"
+SEVERAL = "SELECT product FROM items WHERE product != '' GROUP BY product HAVING count(*) > 1"  # pictures
 AT_ONCE = 64  # rows whose pictures are read side by side
 _TABLES = """
 PRAGMA journal_mode = OFF;
 PRAGMA synchronous = OFF;
-CREATE TABLE pictures (number INTEGER PRIMARY KEY, hash BLOB UNIQUE, image BLOB, name TEXT, fields TEXT);
+CREATE TABLE pictures (number INTEGER PRIMARY KEY, hash BLOB UNIQUE, image BLOB, name TEXT);
 CREATE TABLE names (name BLOB PRIMARY KEY, picture INTEGER, problem TEXT) WITHOUT ROWID;
-CREATE TABLE captions (
-  picture INTEGER, language TEXT, text TEXT, row INTEGER, guessed INTEGER, UNIQUE (picture, language, text)
+CREATE TABLE items (
+  number INTEGER PRIMARY KEY, picture INTEGER, product TEXT, fields TEXT DEFAULT '{}', UNIQUE (picture, product)
 );
-CREATE TABLE products (product TEXT, picture INTEGER, UNIQUE (product, picture));
+CREATE INDEX items_of_products ON items (product);
+CREATE TABLE captions (
+  item INTEGER, language TEXT, text TEXT, row INTEGER, guessed INTEGER, UNIQUE (item, language, text)
+);
 """
 
 
 class Store:
-    """Pictures, captions and products of the rows so far: on disk, because they may be more than the memory holds."""
+    """What the rows so far say: on disk, because it may be more than the memory holds.
+
+    An item is a picture of a product, or of rows that name none: products that share a picture are items of their own.
+    """
 
     def __init__(self, path: pathlib.Path):
         self.database = sqlite3.connect(path)
         self.database.executescript(_TABLES)
-        self.rows = 0
+        self.rows, self.recalled = 0, set()
 
     def close(self) -> None:
         """Lets go of the file."""
@@ -385,38 +461,82 @@ class Store:
         """Keeps what `_load` found under a name, unless the picture is there already under another."""
         number, problem = None, found
         if not isinstance(found, str):
-            self.select("INSERT OR IGNORE INTO pictures (hash, image, name) VALUES (?, ?, ?)", *found, shown)
+            self.select("INSERT OR IGNORE INTO pictures (hash, image) VALUES (?, ?)", *found)
+            self.select("UPDATE pictures SET name = ? WHERE hash = ? AND name IS NULL", shown, found[0])
             ((number,),) = self.select("SELECT number FROM pictures WHERE hash = ?", found[0])
             problem = ""
         self.select("INSERT INTO names VALUES (?, ?, ?)", name, number, problem)
+
+    def recall(self, data: pathlib.Path, image_size: int) -> None:
+        """Takes the pictures of an earlier state of the data set, if there is one of pictures of this size."""
+        from mural_tf.data import records
+
+        description = read_json(data / DESCRIPTION) if (data / HASHES).is_file() else {}
+        if (description.get("format"), description.get("image_size")) != (FORMAT, image_size):
+            return
+        lines = map(json.loads, (data / HASHES).read_text("utf-8").splitlines())
+        hashes = {name: bytes.fromhex(found) for found, name in lines}
+        for split in json_field(description, "counts.image_text", dict, data / DESCRIPTION):
+            for record in records.read_records(data, IMAGE_TEXT, split):
+                if record.image_id in hashes:
+                    values = hashes[record.image_id], record.image
+                    self.select("INSERT OR IGNORE INTO pictures (hash, image) VALUES (?, ?)", *values)
+        self.recalled = set(hashes.values())
 
     def add_row(self, pictures: Iterable[int], content: RowContent) -> bool:
         """Keeps what a row says of its pictures; tells whether that was anything new."""
         self.rows += 1
         news = 0
-        for number in pictures:
-            ((known,),) = self.select("SELECT fields FROM pictures WHERE number = ?", number)
-            fields = json.loads(known or "{}")
-            for name, value in content.fields.items():  # products may share a picture
+        for picture in pictures:
+            key = picture, content.product
+            news += self.select("INSERT OR IGNORE INTO items (picture, product) VALUES (?, ?)", *key).rowcount
+            ((item, known),) = self.select("SELECT number, fields FROM items WHERE picture = ? AND product = ?", *key)
+            fields = json.loads(known)
+            for name, value in content.fields.items():  # a product may have several rows
                 fields[name] = list(dict.fromkeys([*fields.get(name, ()), value]))
-            text = json.dumps(fields, ensure_ascii=False)
-            if text != known:
-                news += 1
-                self.select("UPDATE pictures SET fields = ? WHERE number = ?", text, number)
-            if content.product:
-                self.select("INSERT OR IGNORE INTO products VALUES (?, ?)", content.product, number)
+            news += self._set_fields(item, known, fields)
             for language, text, guessed in content.captions:
-                values = (number, language, text, self.rows, guessed)
+                values = (item, language, text, self.rows, guessed)
                 news += self.select("INSERT OR IGNORE INTO captions VALUES (?, ?, ?, ?, ?)", *values).rowcount
         return news > 0
 
+    def _set_fields(self, item: int, known: str, fields: Mapping) -> bool:
+        text = json.dumps(fields, ensure_ascii=False)
+        if text != known:
+            self.select("UPDATE items SET fields = ? WHERE number = ?", text, item)
+        return text != known
 
-def _load(pictures: Pictures, image_size: int, value: str | bytes) -> tuple[bytes, bytes] | str:
+    def pictures_of(self, product: str) -> list[int]:
+        """Returns the pictures of a product's rows so far."""
+        found = self.select("SELECT picture FROM items WHERE product = ? AND product != '' ORDER BY number", product)
+        return [number for (number,) in found]
+
+    def complete(self) -> None:
+        """Gives a product's further pictures, of rows that say nothing else, its captions and fields."""
+        self.select(
+            "INSERT OR IGNORE INTO captions SELECT items.number, language, text, row, guessed FROM items "
+            "JOIN items AS others USING (product) JOIN captions ON item = others.number "
+            "WHERE product != '' AND items.number NOT IN (SELECT item FROM captions) ORDER BY captions.rowid"
+        )
+        for (product,) in self.select(SEVERAL).fetchall():
+            rows = self.select("SELECT number, fields FROM items WHERE product = ? ORDER BY number", product).fetchall()
+            together: dict[str, list[str]] = {}
+            for _, known in rows:
+                together = {**json.loads(known), **together}
+            for item, known in rows:
+                self._set_fields(item, known, {**together, **json.loads(known)})
+
+
+def _load(
+    pictures: Pictures, image_size: int, recalled: Collection[bytes], value: str | bytes
+) -> tuple[bytes, bytes] | str:
     """Returns the hash of a picture's file and the picture as a record holds it, or why it cannot be used."""
     try:
         data = pictures.read(value)
         if data is None:
             return "picture that is not there"
+        if _hash(data) in recalled:
+            return _hash(data), b""
         image = usable_bytes(data, open_image(data), image_size)
         if image is data:  # what has been encoded again does decode
             opened = open_image(data)
@@ -433,7 +553,7 @@ def _hash(data: bytes) -> bytes:
 
 def fill(understood: Understood, store: Store, tally: RowTally, bar: tqdm) -> None:
     """Reads the table into the store; raises `UserError` if too many rows are unusable."""
-    load = functools.partial(_load, understood.pictures, understood.request.image_size)
+    load = functools.partial(_load, understood.pictures, understood.request.image_size, store.recalled)
     with concurrent.futures.ThreadPoolExecutor(max(4, os.cpu_count() or 1)) as pool:
         rows = understood.table.rows(tally.skip)
         while block := list(itertools.islice(rows, AT_ONCE)):
@@ -446,6 +566,7 @@ def fill(understood: Understood, store: Store, tally: RowTally, bar: tqdm) -> No
             for place, content in contents:
                 _add(store, place, content, tally)
             bar.update(tally.read - bar.n)
+    store.complete()
     tally.check(understood.request.max_skipped_fraction)
     if not tally.written:
         raise UserError(f"{understood.request.table}: no row can be used ({'; '.join(tally.skipped.lines())}).")
@@ -467,7 +588,10 @@ def _add(store: Store, place: str, content: RowContent, tally: RowTally) -> None
     """Keeps what a row says, and counts what became of it."""
     found = [store.named(_name(value)) for value in content.pictures]
     numbers = list(dict.fromkeys(number for number, _ in found if number is not None))
-    if not numbers:
+    numbers = numbers if content.pictures else store.pictures_of(content.product)
+    if not numbers and not content.pictures:
+        tally.skip("row without a picture", place)
+    elif not numbers:
         value = next((value for value in content.pictures if isinstance(value, str)), "")
         tally.skip(found[0][1], f"{place} ({value})" if value else place)
     elif store.add_row(numbers, content):
@@ -498,10 +622,10 @@ def find_groups(store: Store) -> list[Group]:
         return number
 
     names: dict[int, int] = {}
-    for number, digest in store.select("SELECT number, hash FROM pictures WHERE fields IS NOT NULL"):
+    for number, digest in store.select("SELECT number, hash FROM pictures WHERE number IN (SELECT picture FROM items)"):
         names[number] = int.from_bytes(digest[:8], "little")
     last = (None, 0)
-    for product, number in store.select("SELECT product, picture FROM products ORDER BY product"):
+    for product, number in store.select("SELECT product, picture FROM items WHERE product != '' ORDER BY product"):
         names[number] = min(names[number], text_hash(product))
         if product == last[0]:
             leader[find(number)] = find(last[1])
@@ -525,8 +649,8 @@ def held_out(count: int) -> int:
 class Writer:
     """Writes records, translation pairs and fields of what is in a store, in the order of its groups."""
 
-    def __init__(self, store: Store, folder: pathlib.Path):
-        self.store, self.folder = store, folder
+    def __init__(self, store: Store, folder: pathlib.Path, known: Collection[str] = ()):
+        self.store, self.folder, self.known = store, folder, known
         self._names: collections.Counter = collections.Counter()
         self._ids: dict[int, str] = {}
         counts = store.select(
@@ -541,10 +665,16 @@ class Writer:
 
         groups = find_groups(self.store)
         held = held_out(len(groups))
-        parts = {"dev": groups[:held], "test": groups[held : 2 * held], "train": groups[2 * held :]}
-        captioned = {number for (number,) in self.store.select("SELECT DISTINCT picture FROM captions")}
+        groups = sorted(groups, key=self._is_known)
+        free = min(2 * held, sum(not self._is_known(group) for group in groups))
+        parts = {"dev": groups[: (free + 1) // 2], "test": groups[(free + 1) // 2 : free], "train": groups[free:]}
+        query = "SELECT DISTINCT picture FROM captions JOIN items ON number = item"
+        captioned = {number for (number,) in self.store.select(query)}
         bare = []
-        with (self.folder / FIELDS).open("w", encoding="utf-8") as fields:
+        with (
+            (self.folder / FIELDS).open("w", encoding="utf-8") as fields,
+            (self.folder / HASHES).open("w", encoding="utf-8") as self._hashes,
+        ):
             for split, of_split in parts.items():
                 numbers = [number for group in of_split for number in group.pictures]
                 bare += [number for number in numbers if number not in captioned]
@@ -558,35 +688,51 @@ class Writer:
         if any(True for _ in self._pairs(train)):
             write_records(self.folder, TEXT_PAIRS, "train", self._pairs(train))
 
+    def _is_known(self, group: Group) -> bool:
+        """Tells whether a model was trained on a picture of a group."""
+        query = "SELECT product, name FROM items JOIN pictures ON pictures.number = picture WHERE picture = ?"
+        found = (names for number in group.pictures for names in self.store.select(query, number)) if self.known else ()
+        return any(product in self.known or name in self.known for product, name in found)
+
     def _shards(self, numbers: Sequence[int]) -> int:
         """Returns into how many files records go: of some 64 MB."""
-        ((count, size),) = self.store.select("SELECT count(*), sum(length(image)) FROM pictures")
+        query = "SELECT count(*), sum(length(image)) FROM pictures WHERE name IS NOT NULL"
+        ((count, size),) = self.store.select(query)
         return max(1, round(size / max(1, count) * len(numbers) / 64_000_000))
 
     def _records(self, numbers: Sequence[int], fields) -> Iterator[ImageTextRecord]:
         for number in numbers:
-            ((image, shown, text),) = self.store.select(
-                "SELECT image, name, fields FROM pictures WHERE number = ?", number
-            )
-            name = self._ids[number] = self._new_name(number, shown)
+            query = "SELECT image, name, hash FROM pictures WHERE number = ?"
+            ((image, shown, digest),) = self.store.select(query, number)
+            query = "SELECT number, product, fields FROM items WHERE picture = ? ORDER BY product = '', product"
+            items = self.store.select(query, number).fetchall()
+            names = [self._new_name(product or shown or f"picture {number}") for _, product, _ in items]
+            name = self._ids[number] = names[0]
+            self._hashes.write(json.dumps([digest.hex(), name]) + "\n")
             captions = self._captions(number)
-            if text != "{}":
-                values = {field: ", ".join(values) for field, values in json.loads(text).items()}
-                fields.write(json.dumps({"image_id": name, "fields": values}, ensure_ascii=False) + "\n")
+            for item_name, (item, _, text) in zip(names, items):
+                values = {field: ", ".join(texts) for field, texts in json.loads(text).items()}
+                line = {"image_id": name, "fields": values}
+                if len(items) > 1:  # products that share the picture
+                    of_item = "SELECT language, text FROM captions WHERE item = ? ORDER BY rowid"
+                    line |= {"name": item_name, "captions": self.store.select(of_item, item).fetchall()}
+                if values or len(items) > 1:
+                    fields.write(json.dumps(line, ensure_ascii=False) + "\n")
             texts, languages, groups = zip(*captions) if captions else ((), (), ())
             yield ImageTextRecord(name, image, texts, languages, [f"{name}/{group}" for group in groups])
 
-    def _new_name(self, number: int, shown: str) -> str:
-        """Returns the product's name, or else the picture's, with a number where that is taken."""
-        product = next(self.store.select("SELECT min(product) FROM products WHERE picture = ?", number))[0]
-        name = product or shown or f"picture {number}"
+    def _new_name(self, name: str) -> str:
+        """Returns the name of a product, or else of a picture, with a number where that is taken."""
         key = text_hash(name)
         self._names[key] += 1
         return name if self._names[key] == 1 else f"{name}#{self._names[key]}"
 
     def _captions(self, number: int) -> list[Caption]:
         """Returns a picture's captions; a group says the same: those of a row, or all if each language has one."""
-        query = "SELECT text, language, row FROM captions WHERE picture = ? ORDER BY rowid"
+        query = (
+            "SELECT text, language, min(row) FROM items JOIN captions ON item = items.number WHERE picture = ? "
+            "GROUP BY language, text ORDER BY min(captions.rowid)"
+        )
         found = [Caption(*values) for values in self.store.select(query, number)]
         rows: dict[int, list[str]] = {}
         for caption in found:
@@ -634,15 +780,20 @@ Examine = Callable[[Sequence[str]], Mapping[str, int]]
 
 
 def make_data_set(
-    understood: Understood, output: str | os.PathLike, examine: Examine | None = None, progress: bool = True
+    understood: Understood,
+    output: str | os.PathLike,
+    examine: Examine | None = None,
+    progress: bool = True,
+    known: Callable[[], Collection[str]] = frozenset,
 ) -> pathlib.Path:
     """Makes the data set `output` of a table, unless it is there, and returns it.
 
     Args:
       understood: the table.
-      output: a folder; it appears when it is complete.
+      output: a folder; it appears when it is complete, in place of one that was made of an earlier state of the table.
       examine: counts something in texts (what a model would cut off), to be added up for each language.
       progress: whether to show a bar.
+      known: returns the ids of pictures that a model was trained on: their products stay in train.
 
     Raises:
       UserError: too many rows are unusable, `output` holds something else, or the disk is full.
@@ -653,9 +804,11 @@ def make_data_set(
         try:
             with contextlib.closing(Store(folder / "rows.sqlite")) as store:
                 with tqdm(desc="Reading", unit=" rows", disable=not progress) as bar:
+                    store.recall(as_path(output), understood.request.image_size)
                     fill(understood, store, tally, bar)
-                Writer(store, folder).write()
+                Writer(store, folder, known()).write()
                 languages = _languages(store, examine)
+                product = understood.columns.identity if next(store.select(SEVERAL), None) else ""
         except sqlite3.Error as error:
             raise UserError(f"Cannot write to {output}: {error}. Check the free space, then run again.") from None
         (folder / "rows.sqlite").unlink()
@@ -667,14 +820,16 @@ def make_data_set(
         shards = {name: describe_file(folder, name)[0] for name in files_of(folder)}
         rows = {"read": tally.read, "used": tally.written, "skipped": tally.skipped.total}
         rows["left_out"] = tally.left_out.total
-        return {**counts_of(shards), **tally.described(), "rows": rows, "captions": languages, "shards": shards}
+        described = {"product": product, "rows": rows, "captions": languages, "shards": shards}
+        return {**counts_of(shards), **tally.described(), **described}
 
-    return build_folder(output, understood.identity(), write)
+    return build_folder(output, understood.identity(), write, follows=True)
 
 
 def _languages(store: Store, examine: Examine | None) -> dict[str, dict[str, int]]:
     """Returns language -> captions, those whose language is guessed, pictures, and what `examine` counts."""
-    query = "SELECT language, count(*), sum(guessed), count(DISTINCT picture) FROM captions GROUP BY language"
+    of_pictures = "SELECT DISTINCT picture, language, text, guessed FROM captions JOIN items ON number = item"
+    query = f"SELECT language, count(*), sum(guessed), count(DISTINCT picture) FROM ({of_pictures}) GROUP BY language"
     found = {}
     for language, captions, guessed, pictures in store.select(query).fetchall():
         counts: collections.Counter = collections.Counter()

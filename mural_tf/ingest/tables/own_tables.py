@@ -1,7 +1,8 @@
-"""Rows of tables as people keep them: CSV, TSV, JSON, Parquet, img2dataset's output, folders of pictures with texts.
+"""Rows of tables as people keep them: CSV, Excel, JSON, Parquet, img2dataset's output, folders of pictures with texts.
 
-CSV is read by the standard library, Parquet by pyarrow. A row is a dictionary of the names of columns and what stands
-there: a text, bytes, or several texts; objects within JSON and Parquet become columns of their own, "captions.de".
+CSV is read by the standard library, Parquet by pyarrow, .xlsx by openpyxl. A row is a dictionary of the names of
+columns and what stands there: a text, bytes, or several texts; objects within JSON and Parquet, and lists of objects,
+become columns of their own, "captions.de".
 What cannot be read goes to `on_problem(kind, place)`, see text_files.py, or `on_problem(kind, place, rows)`.
 """
 
@@ -19,11 +20,12 @@ import itertools
 import json
 import pathlib
 import re
+import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mural_tf.data.pictures import ENDINGS
-from mural_tf.errors import UserError
+from mural_tf.errors import UserError, install_extra
 from mural_tf.files import as_path
 from mural_tf.ingest.source import find_files, known_language
 from mural_tf.ingest.sources.img2dataset import (
@@ -50,10 +52,10 @@ from mural_tf.text_files import (
 )
 
 Value = str | bytes | tuple[str, ...]
-CSV, JSON_LINES, JSON, PARQUET = "CSV", "JSON lines", "JSON", "Parquet"
-DOWNLOADS, PICTURES = "img2dataset's output", "pictures with texts beside them"
+CSV, JSON_LINES, JSON, PARQUET, EXCEL = "CSV", "JSON lines", "JSON", "Parquet", "Excel workbook"
+DOWNLOADS, PICTURES = "img2dataset's output", "folder of pictures"
 _FORMS = {".csv": CSV, ".tsv": CSV, ".tab": CSV, ".txt": CSV, ".jsonl": JSON_LINES, ".ndjson": JSON_LINES}
-_FORMS |= {".json": JSON, ".parquet": PARQUET}
+_FORMS |= {".json": JSON, ".parquet": PARQUET, ".xlsx": EXCEL}
 _PACKED = (".gz", ".bz2", ".xz")
 CUT_OFF = "file that is damaged or cut off: what follows is lost"
 DEEPEST = 4  # levels of objects that become columns; what lies deeper stays JSON
@@ -77,12 +79,16 @@ class Form:
 
 @dataclasses.dataclass(frozen=True)
 class OwnTable:
-    """A table, of one file or several alike; `folder` is what the names of its pictures are relative to."""
+    """A table, of one file or several alike; `folder` is what the names of its pictures are relative to.
+
+    `names`: of pictures without texts beside them, the names of their files are captions.
+    """
 
     files: Sequence[pathlib.Path]
     kind: str
     folder: pathlib.Path
     form: Form = Form()
+    names: bool = False
 
     def describe(self) -> str:
         """Returns in words what was found, for the user to check."""
@@ -100,10 +106,11 @@ class OwnTable:
             JSON_LINES: functools.partial(_read_json_lines, encoding=self.form.encoding),
             JSON: functools.partial(_read_json, encoding=self.form.encoding),
             PARQUET: _read_parquet,
+            EXCEL: _read_excel,
             DOWNLOADS: _read_downloads,
         }
         if self.kind == PICTURES:
-            yield from _read_pictures(self.folder, self.files, on_problem)
+            yield from _read_pictures(self.folder, self.files, on_problem, self.names)
             return
         for path in self.files:
             for row in readers[self.kind](path, on_problem):
@@ -116,33 +123,38 @@ class OwnTable:
     def identity(self) -> list:
         """Returns what tells this table from another one or a later state of it, as JSON values."""
         if self.kind in (DOWNLOADS, PICTURES):
-            sizes = (path.stat().st_size if path.is_file() else 0 for path in self.files)
-            return [[str(path.relative_to(self.folder)), size] for path, size in zip(self.files, sizes)]
+            return [[str(path.relative_to(self.folder)), _state(path)] for path in self.files]
         return [[path.name, _digest(path)] for path in self.files]
 
 
-def open_table(name: str, encoding: str = "") -> OwnTable:
+def open_table(name: str, encoding: str = "", names: bool = False) -> OwnTable:
     """Returns the table that a name stands for: a file, files alike (a pattern), or a folder.
 
     Args:
       name: here or in an object store.
       encoding: of text; by default it is found: a byte order mark, UTF-16 by its null bytes, UTF-8, else Windows-1252.
+      names: see `OwnTable`.
 
     Raises:
-      UserError: there is no such file, it is no table, or holds nothing that looks like one.
+      UserError: there is no such file, it is no table, or holds nothing that looks like one; `names` of a table.
     """
     try:
         codecs.lookup(encoding or "utf-8")
     except LookupError:
         raise UserError(f"Unknown encoding {encoding!r}: expected a name such as utf-8, cp1252 or shift_jis.") from None
-    if as_path(name).is_dir():
-        return _open_folder(as_path(name))
+    table = _open_folder(as_path(name)) if as_path(name).is_dir() else _open_files(name, encoding)
+    if names and table.kind != PICTURES:
+        raise UserError(f"--captions=names is for a folder of pictures; {name} has columns: --columns=caption=NAME.")
+    return dataclasses.replace(table, names=names)
+
+
+def _open_files(name: str, encoding: str) -> OwnTable:
     files = find_files(name)
     kinds = {_kind_of(path) for path in files}
     if len(kinds) > 1:
         raise UserError(f"{name} stands for files of several kinds ({', '.join(sorted(kinds))}): give one kind.")
     kind, path = kinds.pop(), files[0]
-    form = Form() if kind == PARQUET else Form(encoding or find_encoding(path))
+    form = Form() if kind in (PARQUET, EXCEL) else Form(encoding or find_encoding(path))
     if kind == CSV:
         form = _find_delimiter(path, form)
     return OwnTable(files, kind, path.parent, form)
@@ -154,7 +166,7 @@ def _kind_of(path: pathlib.Path) -> str:
     if kind is None or path.is_dir():
         raise UserError(
             f"{path} is no table that can be read: expected {', '.join(_FORMS)}, or a folder of pictures. "
-            "Spreadsheets: save as CSV (UTF-8)."
+            "Other spreadsheets: save as .xlsx or as CSV (UTF-8)."
         )
     return kind
 
@@ -169,13 +181,13 @@ def _open_folder(folder: pathlib.Path) -> OwnTable:
     files = sorted(path for path in folder.rglob("*") if path.suffix.lower()[1:] in (*ENDINGS, "txt"))
     if not any(path.suffix.lower() != ".txt" for path in files):
         raise UserError(f"{folder} holds no pictures: expected files ending in .{', .'.join(ENDINGS)}.")
-    if all(path.suffix.lower() != ".txt" for path in files):
-        near = next((path for path in sorted(folder.iterdir()) if path.suffix.lower() in _FORMS), "TABLE")
-        raise UserError(
-            f"{folder} holds pictures without texts: expected photo.txt or photo.en.txt beside photo.jpg, or a table: "
-            f"catalogue {near} --images={folder}."
-        )
     return OwnTable(files, PICTURES, folder)
+
+
+def _state(path: pathlib.Path) -> int | str:
+    if path.suffix.lower() == ".txt":
+        return _digest(path)
+    return path.stat().st_size if path.is_file() else 0
 
 
 def _digest(path: pathlib.Path) -> str:
@@ -270,7 +282,7 @@ _SAMPLE = 1 << 18  # characters in which the delimiter is looked for
 def _find_delimiter(path: pathlib.Path, form: Form) -> Form:
     """Returns the form whose rows agree most in their number of columns."""
     lines = _sample_lines(path, form.encoding)
-    if not lines:
+    if not any(map(str.strip, lines)):
         raise UserError(f"{path} is empty: expected columns for pictures and captions.")
     if re.fullmatch(r"sep=[,;|\t]\s*", lines[0]):  # what Excel writes and reads
         return dataclasses.replace(form, delimiter=lines[0][4])
@@ -444,6 +456,29 @@ def _read_parquet(path: pathlib.Path, on_problem: Problem) -> Iterator[Row]:
         yield Row(f"{path}, row {number}", flattened(values))
 
 
+def _read_excel(path: pathlib.Path, on_problem: Problem) -> Iterator[Row]:
+    """Rows of the sheet that was open when the workbook was saved; what stands alone above the names is a title."""
+    try:
+        import openpyxl
+    except ImportError:
+        raise UserError(f"{path} needs openpyxl: {install_extra('catalogue')}; or save it as CSV (UTF-8).") from None
+    with open_binary(path) as (content, _):
+        try:
+            sheet = openpyxl.load_workbook(io.BytesIO(content.read()), read_only=True, data_only=True).active
+            header: list[str] = []
+            for number, values in enumerate(sheet.iter_rows(values_only=True), start=1):
+                cells = [str(_value(value)) for value in values]
+                if not header and sum(map(bool, map(str.strip, cells))) > 1:
+                    header = _header(cells)
+                    if not _are_values(cells):
+                        continue
+                if header:
+                    named = zip(header, cells)
+                    yield Row(f"{path}, row {number}", {name: cell for name, cell in named if cell.strip()})
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile) as error:
+            raise UserError(f"{path} is no workbook that can be read ({error}): save it again, or as CSV.") from None
+
+
 def _read_downloads(shard: pathlib.Path, on_problem: Problem) -> Iterator[Row]:
     for sample in read_samples(shard, on_problem):
         values = flattened({**sample.metadata, "caption": sample.caption, "key": sample.key})
@@ -455,8 +490,13 @@ def flattened(values: Mapping[str, Any], before: str = "", depth: int = 1) -> di
     found: dict[str, Value] = {}
     for key, value in values.items():
         name = f"{before}{key}"
-        if isinstance(value, dict) and depth < DEEPEST:
-            found.update(flattened(value, f"{name}.", depth + 1))
+        several = value if isinstance(value, list) and all(isinstance(one, dict) for one in value) else [value]
+        if value and isinstance(several[0], dict) and depth < DEEPEST:
+            for part in several:  # of a list of objects each column holds the texts of all
+                for column, text in flattened(part, f"{name}.", depth + 1).items():
+                    held = found.setdefault(column, text)
+                    if held is not text and not isinstance(text, bytes):
+                        found[column] = (*texts_of(held), *texts_of(text))
             continue
         value = _value(value)
         if value and (isinstance(value, bytes) or any(map(str.strip, value))):
@@ -502,7 +542,9 @@ _NAMED_LINE = re.compile(r"([A-Za-z]{2,3}(?:[-_][A-Za-z0-9]{2,8})*)(?:@([A-Za-z]
 _SCRIPTS = {"latin": "Latn", "cyrillic": "Cyrl", "devanagari": "Deva", "arabic": "Arab"}
 
 
-def _read_pictures(folder: pathlib.Path, files: Sequence[pathlib.Path], on_problem: Problem) -> Iterator[Row]:
+def _read_pictures(
+    folder: pathlib.Path, files: Sequence[pathlib.Path], on_problem: Problem, names: bool = False
+) -> Iterator[Row]:
     texts = {str(path)[: -len(path.suffix)]: path for path in files if path.suffix.lower() == ".txt"}
     pictures = {str(path)[: -len(path.suffix)] for path in files if path.suffix.lower() != ".txt"}
     of_picture: dict[str, list[tuple[str, pathlib.Path]]] = {}
@@ -519,12 +561,24 @@ def _read_pictures(folder: pathlib.Path, files: Sequence[pathlib.Path], on_probl
             for language, text in of_picture.get(str(path)[: -len(path.suffix)], ()):
                 for name, found in _captions_of(text, language).items():
                     captions[name] = (*captions.get(name, ()), *found)
+            if names and not captions and (words := _words_of_name(path.stem)):
+                captions["caption"] = (words,)
             row = Row(str(path), {"image": str(path.relative_to(folder)), **captions})
             problem = _problem_with(row)
             if problem:
                 on_problem(problem, row.place)
             else:
                 yield row
+
+
+def _words_of_name(stem: str) -> str:
+    """Returns the words of a file's name, "" for what cameras and programs write: "red_hat-2" -> "red hat"."""
+    words = [word for word in re.split(r"[\W_]+", stem) if word and not any(map(str.isdigit, word))]
+    says = [word for word in words if word.casefold() not in _OF_CAMERAS]
+    return " ".join(words) if any(len(word) > 2 or not word.isascii() for word in says) else ""
+
+
+_OF_CAMERAS = set("img dsc dscn dscf pict picture photo image mvi pxl scan screenshot whatsapp unnamed".split())
 
 
 def language_of_caption(column: str) -> str | None:

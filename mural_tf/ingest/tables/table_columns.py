@@ -5,7 +5,8 @@ The choice is made from the first rows and said to the user, who can choose othe
 The languages of captions that do not say theirs are guessed with lingua (`Guess`). Alone, a caption of two words is
 guessed wrong in a third of cases. So what languages a column holds, and how much of each, is estimated from many of its
 captions at once (expectation maximisation over lingua's probabilities), and a caption is then only asked which of these
-it is in.
+it is in. All languages take part by their scripts and by three letters at a time, which takes some 50 MB; then only the
+likeliest by lingua's large models, which for all languages are a gigabyte.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _CAPTION = (
 _LANGUAGE = "language lang languagecode locale langcode sprache langue idioma lingua taal język 言語 语言 язык".split()
 _ID = (
     "id sku productid productcode itemid articleid article articlenumber artikelnummer artikelnr artnr ean gtin asin "
-    "upc mpn productnumber key uid uuid imageid itemnumber référence referencia codice 商品番号"
+    "upc mpn productnumber handle key uid uuid imageid itemnumber référence referencia codice 商品番号"
 ).split()
 _NO_LANGUAGE = "country countrycode land pays market region currency size status brand".split()
 
@@ -127,14 +128,14 @@ def find_columns(
       is_there: tells whether a value leads to a picture.
 
     Raises:
-      UserError: nothing to read, no column of pictures or captions is found, or one that was named is not there.
+      UserError: nothing to read, no column of pictures is found, or one that was named is not there.
     """
     values: dict[str, list[Value]] = collections.defaultdict(list)
     for row in rows:
         for name, value in row.values.items():
             values[name].append(value)
     if not values:
-        raise UserError("The table holds no rows that can be read.")
+        raise UserError("The table holds no rows that can be read, below its names of columns if it has any.")
     if len(values) > MOST:
         raise UserError(f"The table has {len(values):,} columns, expected at most {MOST:,}: is it one, in rows?")
     _check_names(choices, values)
@@ -222,12 +223,7 @@ def _find_captions(
         found = {name: "" for name in texts if plain(name) == base}
         return {**found, **_with_bases(texts, (base,))}, (base,)
     wordy = max(texts, key=lambda name: _wordiness(texts[name]), default="")
-    if not wordy or _wordiness(texts[wordy]) <= 0:
-        raise UserError(
-            f"No column of captions is found among {', '.join(values) or 'the columns'}: name it with "
-            "--columns=caption=NAME."
-        )
-    return {wordy: ""}, ()
+    return ({wordy: ""}, ()) if wordy and _wordiness(texts[wordy]) > 0 else ({}, ())
 
 
 def _with_bases(values: Mapping[str, Sequence[Value]], bases: Sequence[str]) -> dict[str, str]:
@@ -249,7 +245,7 @@ def _wordiness(values: Sequence[Value]) -> float:
 def _find_identity(values: Mapping[str, Sequence[Value]], rows: int) -> str:
     """Returns the first column in which (nearly) each row has a code of its own, "" if there is none."""
     for name, some in values.items():
-        texts = [value for value in some if isinstance(value, str)]
+        texts = [value for value in some if isinstance(value, str) and not names_picture(value)]
         codes = {text for text in texts if re.fullmatch(r"(?=.*\d)[\w\-./]{2,40}", text)}
         decimal = any(re.fullmatch(r"\d+[.,]\d+|\d{4}-\d\d-\d\d.*", text) for text in codes)
         if len(texts) == rows and len(codes) > 0.95 * rows and not decimal:
@@ -261,6 +257,7 @@ def _find_identity(values: Mapping[str, Sequence[Value]], rows: int) -> str:
 
 GUESSED_FROM = 300  # captions from which the languages of a column are estimated
 ROUNDS = 30
+LIKELY = 8  # languages that are looked at closely
 LEAST = 0.05  # share of a column's captions: languages with less are taken for mistakes
 
 
@@ -273,7 +270,10 @@ class Guess:
 
     def __init__(self, texts: Sequence[str]):
         """Estimates the languages of texts; raises `UserError` if lingua is not installed."""
-        self.shares = _shares(_probabilities(_detector(()), texts[:: max(1, len(texts) // GUESSED_FROM)]))
+        some = texts[:: max(1, len(texts) // GUESSED_FROM)]
+        likely = list(_shares(_probabilities(_detector(()), some), least=0.0))[:LIKELY]
+        closely = _detector(tuple(likely)) if len(likely) > 1 else None
+        self.shares = _shares(_probabilities(closely, some)) if closely else dict.fromkeys(likely, 1.0)
         self._few = _detector(tuple(self.shares)) if len(self.shares) > 1 else None
 
     def __call__(self, text: str) -> str:
@@ -306,7 +306,7 @@ def _detector(tags: Sequence[str]):
             "--columns=language=NAME, or let it be guessed: pip install lingua-language-detector."
         ) from None
     if not tags:
-        return lingua.LanguageDetectorBuilder.from_all_languages().build()
+        return lingua.LanguageDetectorBuilder.from_all_languages().with_low_accuracy_mode().build()
     languages = [one for one in lingua.Language.all() if _tag(one) in tags]
     return lingua.LanguageDetectorBuilder.from_languages(*languages).build()
 
@@ -324,8 +324,8 @@ def _probabilities(detector, texts: Sequence[str]) -> list[dict[str, float]]:
     return found
 
 
-def _shares(probabilities: Sequence[dict[str, float]]) -> dict[str, float]:
-    """Returns tag -> share of the texts, by expectation maximisation; languages below `LEAST` are left out."""
+def _shares(probabilities: Sequence[dict[str, float]], least: float = LEAST) -> dict[str, float]:
+    """Returns tag -> share of the texts, by expectation maximisation; languages below `least` are left out."""
     tags = sorted({tag for of_text in probabilities for tag in of_text})
     shares = dict.fromkeys(tags, 1 / max(1, len(tags)))
     for _ in range(ROUNDS):
@@ -337,5 +337,5 @@ def _shares(probabilities: Sequence[dict[str, float]]) -> dict[str, float]:
                 counts[tag] += value / total
         total = sum(counts.values()) or 1.0
         shares = {tag: count / total for tag, count in counts.items()}
-    kept = {tag: share for tag, share in shares.items() if share >= LEAST}
+    kept = {tag: share for tag, share in shares.items() if share and share >= least}
     return dict(sorted(kept.items(), key=lambda item: -item[1]))
