@@ -130,7 +130,7 @@ def calibrate_index(
     found = itertools.islice(collect.read_files(IMAGES, files), confidence.MOST_IMAGES)
     try:
         pictures = index_in_memory(embedder, found, IMAGES, batch_size) if files else None
-        asked = ranking.ask_as_strangers(made, pictures, embedder, confidence.MOST_CAPTIONS) if files else []
+        asked = ranking.ask_as_strangers(made, pictures, embedder) if files else []
         chosen = ranking.choose_weights(asked) if made.captions is not None else None
         if chosen is not None:
             made.weights, shares = chosen

@@ -57,7 +57,7 @@ NOISE, OTHER, DOMAIN = "<noise>", "<other>", "<domain>"  # kinds beside language
 NOISE_SHARE = 0.1  # strings of noise for each caption
 LEAST_CAPTIONS, LEAST_IMAGES, LEAST_RIGHT = 200, 50, 30  # with fewer nothing is fitted
 LEAST_OF_KIND = 20  # captions; the kinds with fewer are one
-MOST_IMAGES, MOST_CAPTIONS, MOST_KNOWN = 2000, 10_000, 2000  # pictures and captions asked, captions kept
+MOST_IMAGES, MOST_KNOWN = 2000, 2000  # pictures asked, captions kept
 CHANGED = 0.1  # by which the size of an index may differ from the one that was fitted for
 GRID = np.linspace(0.0, 1.0, 101)
 
@@ -377,7 +377,7 @@ def learn(index, embedder, pictures=None, queries: Sequence = (), strangers: Seq
       UserError: too few captions, or too few or no other than right answers.
     """
     if strangers is None:
-        strangers = ranking.ask_as_strangers(index, pictures, embedder, MOST_CAPTIONS) if pictures is not None else []
+        strangers = ranking.ask_as_strangers(index, pictures, embedder) if pictures is not None else []
     texts = [one.text for one in strangers]
     kinds = [one.language or _main_script(one.text) for one in strangers]
     images = np.array([one.picture for one in strangers], np.int64)

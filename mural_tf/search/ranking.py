@@ -21,7 +21,7 @@ import itertools
 import json
 import os
 import pathlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,7 +29,7 @@ import numpy as np
 from mural_tf.errors import UserError
 from mural_tf.files import json_field, read_array, read_json, whole, write_whole
 from mural_tf.metrics import top_k
-from mural_tf.search import approximate, words
+from mural_tf.search import words
 
 if TYPE_CHECKING:
     from mural_tf.search.index import Index
@@ -46,7 +46,9 @@ CONSTANT = 60  # of reciprocal ranks
 DEFAULT_WEIGHTS = {PICTURES: 0.25, TEXTS: 1.0, WORDS: 2.0}
 TRIED = tuple(itertools.product((0.25, 0.0, 0.1, 0.5, 1.0), (1.0,), (2.0, 0.5, 1.0, 4.0)))
 ENCODED = 4096  # captions encoded in one call
-LEAST_ASKED, MOST_ASKED = 50, 1000  # captions that choose the weights
+BLOCK, VALUES = 2**15, 2**24  # captions compared at a time; numbers that are in memory for it
+LEAST_ASKED = 50  # captions that choose the weights
+MOST_STRANGERS = {PICTURES: 10_000, ALL: 2000}  # captions that ask
 NEIGHBOURS = 10  # pictures that are looked at where nothing else is ranked
 SAME = 0.9995  # cosine from which two pictures are one
 
@@ -80,27 +82,26 @@ class Captions:
 
         `allowed`: bool [N], the rows that may be found; `hidden`: a language whose captions are not searched.
         """
-        among = np.arange(len(self.rows)) if allowed is None else np.flatnonzero(allowed[self.rows])
+        excluded = np.zeros(len(self.rows), bool) if allowed is None else ~allowed[self.rows]
         if hidden is not None:
-            among = np.setdiff1d(among, self.table.captions_in(hidden), assume_unique=True)
-        if not len(among):
-            return [(np.zeros(0, np.int64), np.zeros(0, np.float32))] * len(vectors)
-        wanted = min(count, len(np.unique(self.rows[among])))
-        fetched = 4 * count
-        while True:
-            everything = len(among) == len(self.rows)
-            search = top_k.top_k if everything else functools.partial(approximate.exact, among=among)
-            scores, places = search(vectors, self.vectors, fetched)
-            found = [_first(self.rows[own], score, count) for own, score in zip(places, scores)]
-            if fetched >= len(among) or min(len(rows) for rows, _ in found) >= wanted:
-                return found
-            fetched *= 4  # some items have many captions
+            excluded[self.table.captions_in(hidden)] = True
+        together = max(1, VALUES // len(self.table))
+        blocks = (vectors[begin : begin + together] for begin in range(0, len(vectors), together))
+        return [found for block in blocks for found in self._search(block, count, excluded)]
 
-
-def _first(rows: np.ndarray, scores: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the first place of each row, in their order, `count` at most."""
-    places = np.sort(np.unique(rows, return_index=True)[1])[:count]
-    return rows[places], scores[places]
+    def _search(self, vectors: np.ndarray, count: int, excluded: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        best = np.full((len(vectors), len(self.table)), -np.inf, np.float32)
+        for begin in range(0, len(self.rows), BLOCK):
+            rows = self.rows[begin : begin + BLOCK]
+            scores = vectors @ top_k.as_float32(self.vectors[begin : begin + BLOCK]).T
+            scores[:, excluded[begin : begin + BLOCK]] = -np.inf
+            firsts = np.flatnonzero(np.diff(rows, prepend=-1))  # captions of one item are beside each other
+            best[:, rows[firsts]] = np.maximum(best[:, rows[firsts]], np.maximum.reduceat(scores, firsts, axis=1))
+        for scores in best:
+            found = np.argpartition(-scores, count)[:count] if count < len(scores) else np.arange(len(scores))
+            found = found[np.isfinite(scores[found])]
+            found = found[np.lexsort((found, -scores[found]))]
+            yield found, scores[found]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,15 +134,24 @@ def resolve(index: Index, rank: str) -> str:
     return rank or (PICTURES if index.captions is None else ALL)
 
 
-def fuse(lists: dict[str, dict[int, tuple[int, float]]], weights: dict[str, float], whole: Iterable[int]) -> np.ndarray:
+def fuse(
+    lists: dict[str, dict[int, tuple[int, float]]], weights: dict[str, float], whole: Collection[int]
+) -> np.ndarray:
     """Returns the rows of several lists as one, int64 [K]; of equal ones the lower first."""
-    scores: dict[int, float] = dict.fromkeys(whole, 1.0)  # more than all lists together give
-    most = sum(weights.values()) or 1.0
-    for way, found in lists.items():
-        for row, (rank, value) in found.items():
-            share = value if way == WORDS else 1.0
-            scores[row] = scores.get(row, 0.0) + share * weights[way] / most / (CONSTANT + rank)
-    return np.array(sorted(scores, key=lambda row: (-scores[row], row)), np.int64)
+    rows, shares = _shares(lists, whole)
+    scores = np.array([weights[way] for way in WAYS]) @ shares + np.isin(rows, list(whole)) * sum(weights.values())
+    return rows[np.lexsort((rows, -scores))]
+
+
+def _shares(lists: dict[str, dict[int, tuple[int, float]]], whole: Collection[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the rows that lists hold, int64 [K], and what each way gives them for a weight of 1, float64 [3, K]."""
+    rows = list(dict.fromkeys(itertools.chain(whole, *lists.values())))
+    places = {row: place for place, row in enumerate(rows)}
+    shares = np.zeros((len(WAYS), len(rows)))
+    for number, way in enumerate(WAYS):
+        for row, (rank, value) in lists.get(way, {}).items():
+            shares[number, places[row]] = (value if way == WORDS else 1.0) / (CONSTANT + rank)
+    return np.array(rows, np.int64), shares
 
 
 def rank_all(
@@ -285,8 +295,8 @@ class Stranger:
         return dataclasses.replace(self, ranked=Ranked(fuse(of.lists, weights, of.whole), of.lists, of.whole))
 
 
-def ask_as_strangers(index: Index, pictures: Index, embedder, most: int) -> list[Stranger]:
-    """Asks with the captions of pictures, `most` at most, evenly spread.
+def ask_as_strangers(index: Index, pictures: Index, embedder) -> list[Stranger]:
+    """Asks with the captions of pictures, `MOST_STRANGERS` at most, evenly spread.
 
     Of captions in one language none could be found by another: these are hidden all, and pictures are left.
     """
@@ -299,7 +309,8 @@ def ask_as_strangers(index: Index, pictures: Index, embedder, most: int) -> list
         made.vectors = made.encode(embedder, [text for *_, text in texts]).astype(np.float16)
         pictures.captions = made
     texts = [entry for entry in texts if entry[-1].strip()]
-    chosen = [texts[n] for n in np.linspace(0, len(texts) - 1, min(len(texts), most), dtype=np.int64)]
+    chosen = np.linspace(0, len(texts) - 1, min(len(texts), MOST_STRANGERS[rank]), dtype=np.int64)
+    chosen = [texts[n] for n in chosen]
     scores, closest = index.search(np.asarray(pictures.embeddings, np.float32), 1)
     targets = np.where(scores[:, 0] >= SAME, closest[:, 0], -1)
     asked: dict[int, Stranger] = {}
@@ -343,15 +354,18 @@ def choose_weights(asked: Sequence[Stranger]) -> tuple[dict[str, float], dict[st
     languages = {one.language for one in asked}
     if len(asked) < LEAST_ASKED or len(languages) < 2 or TEXTS not in asked[0].ranked.lists:
         return None
-    alone = [{way: float(way == one) for way in WAYS} for one in WAYS]
-    tried = [*alone, *(dict(zip(WAYS, weights)) for weights in TRIED)]
-    asked = [asked[n] for n in np.linspace(0, len(asked) - 1, min(len(asked), MOST_ASKED), dtype=np.int64)]
-    hits: dict[str, list[list[bool]]] = {language: [] for language in languages}
+    alone, hits = np.eye(len(WAYS)), {}
+    tried = np.concatenate([alone, TRIED])
     for one in asked:
-        lists = one.ranked.lists
-        firsts = [*[()] * len(alone), *[one.ranked.whole] * len(TRIED)]
-        places = [fuse(lists, weights, first)[:10] for weights, first in zip(tried, firsts)]
-        hits[one.language].append([one.target in found for found in places])
+        rows, shares = _shares(one.ranked.lists, one.ranked.whole)
+        scores = tried @ shares  # [W, K]
+        scores[len(alone) :, np.isin(rows, list(one.ranked.whole))] += tried.sum()
+        own = scores[:, rows == one.target]
+        better = (scores > own).sum(axis=1) if own.size else np.full(len(tried), 10)
+        hits.setdefault(one.language, []).append((better < 10) & (own[:, 0] > 0 if own.size else False))
     means = np.mean([np.mean(found, axis=0) for found in hits.values()], axis=0)
     best = len(alone) + int(np.argmax(means[len(alone) :]))
-    return tried[best], {**dict(zip(WAYS, means[: len(alone)].tolist())), ALL: float(means[best])}
+    return dict(zip(WAYS, tried[best].tolist())), {
+        **dict(zip(WAYS, means[: len(alone)].tolist())),
+        ALL: float(means[best]),
+    }
