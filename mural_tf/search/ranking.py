@@ -32,7 +32,6 @@ from mural_tf.metrics import top_k
 from mural_tf.search import words
 
 if TYPE_CHECKING:
-    from mural_tf.search.index import Index
     from mural_tf.search.items import Filter, ItemTable
 
 PICTURES, TEXTS, WORDS, ALL = "pictures", "texts", "words", "all"
@@ -122,7 +121,7 @@ class Ranked:
         return {EXACT: 1, **by} if row in self.whole else by
 
 
-def resolve(index: Index, rank: str) -> str:
+def resolve(index, rank: str) -> str:
     """Returns how to rank: `rank`, or by default everything where there are captions, else pictures.
 
     Raises `CannotBeAsked` for an unknown one, or one that the index has not.
@@ -155,7 +154,7 @@ def _shares(lists: dict[str, dict[int, tuple[int, float]]], whole: Collection[in
 
 
 def rank_all(
-    index: Index,
+    index,
     sentences: Sequence[str],
     vectors: np.ndarray | None,
     captions: np.ndarray | None,
@@ -213,7 +212,7 @@ def _ranks(rows: np.ndarray, values: np.ndarray) -> dict[int, tuple[int, float]]
 # Making and choosing.
 
 
-def add_captions(folder: pathlib.Path, index: Index, embedder, before: Captions | None = None) -> None:
+def add_captions(folder: pathlib.Path, index, embedder, before: Captions | None = None) -> None:
     """Encodes the captions of an index that has not their vectors yet and keeps them in its folder.
 
     `before`: of what the index was before an update: texts that it holds are not encoded again.
@@ -295,7 +294,7 @@ class Stranger:
         return dataclasses.replace(self, ranked=Ranked(fuse(of.lists, weights, of.whole), of.lists, of.whole))
 
 
-def ask_as_strangers(index: Index, pictures: Index, embedder) -> list[Stranger]:
+def ask_as_strangers(index, pictures, embedder) -> list[Stranger]:
     """Asks with the captions of pictures, `MOST_STRANGERS` at most, evenly spread.
 
     Of captions in one language none could be found by another: these are hidden all, and pictures are left.
