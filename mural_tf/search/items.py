@@ -147,8 +147,8 @@ def parse_filters(texts: Iterable[str]) -> tuple[Filter, ...]:
     return tuple(dict.fromkeys(filters))
 
 
-# Up to three letters or a sign of a currency before it, a short unit after it.
-NUMBER = re.compile(r"[^\d\s.,+-]{0,3}\s*([-+]?\d[\d\s.,']*)[^\d]{0,6}")
+# A currency before it, by its sign or code, and a short unit after it.
+NUMBER = re.compile(r"(?:[^\w\s.,+-]\s*|[A-Z]{3}\s+)?([-+]?\d[\d\s.,']*)[^\d]{0,6}")
 DATE = re.compile(r"(\d{4})-(\d\d?)(?:-(\d\d?))?(?:[T ].*)?|(\d\d?)\.(\d\d?)\.(\d{4})")
 
 

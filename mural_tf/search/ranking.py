@@ -116,8 +116,12 @@ class Ranked:
     whole: frozenset[int] = frozenset()
 
     def found_by(self, row: int) -> dict[str, int]:
-        """Returns the rank of a row in each list that has it; {"exact": 1} too where it was found as a whole."""
+        """Returns {way: rank} where a row is among the first ten, otherwise where it is best.
+
+        {"exact": 1} too where it was found as a whole.
+        """
         by = {way: found[row][0] for way, found in self.lists.items() if row in found}
+        by = {way: rank for way, rank in by.items() if rank <= max(NEIGHBOURS, min(by.values()))}
         return {EXACT: 1, **by} if row in self.whole else by
 
 

@@ -199,7 +199,7 @@ async function ask(state, scroll) {
   }
   more.hidden = true;
   relax.replaceChildren();
-  examples.hidden = state.sentence || state.like || state.picture;
+  examples.hidden = Boolean(state.sentence || state.like || state.picture);
   if (state.byPicture && !state.picture) {
     results.replaceChildren();
     status.textContent = "Only the browser that searched with this picture has it; choose it again.";

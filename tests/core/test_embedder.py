@@ -149,7 +149,7 @@ def test_files_tensors_grey_and_transparent_arrays_are_images(color_embedder, tm
     np.testing.assert_allclose(embeddings, [[1, 0, 0]] * 3 + [white, white], atol=1e-6)
     np.testing.assert_allclose(color_embedder.encode_image(tf.constant(pixels)), [1, 0, 0], atol=1e-6)
     np.testing.assert_allclose(color_embedder.encode_image(io.BytesIO(data)), [1, 0, 0], atol=1e-6)
-    assert color_embedder.encode_image(tf.stack([pixels, pixels])).shape == (2, 3)
+    assert color_embedder.encode_image(tf.constant(np.stack([pixels, pixels]))).shape == (2, 3)
     with open(tmp_path / "red.png", encoding="latin-1") as file, pytest.raises(TypeError, match="mode 'rb'"):
         color_embedder.encode_image([file])
 
