@@ -309,7 +309,7 @@ def search_index(sources, approximate, queries, trust, **flag):
     batch_size=(64, "Images encoded at a time.", 1),
     least_precision=(0.0, "Leave out what is less sure: 0.6 answers what is right in 6 of 10 cases.", (0.0, 1.0)),
     rank=("", "By pictures, texts (captions), words or all; default: all where there are captions, else pictures."),
-    sort=("", "Sort the best hundred by a field of numbers or dates: price, or -price for the largest first."),
+    sort=("", "Sort the best forty by a field of numbers or dates: price, or -price for the largest first."),
     offset=(0, "Leave out so many of the best.", 0),
     top=(10, "How many to show."),
     html=("", "Write a page of the results.", place),

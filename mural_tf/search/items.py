@@ -432,7 +432,7 @@ class ItemTable:
 
         Returns:
           int64 rows [K], best first, and their float64 shares [K] in (0, 1]: what their BM25 is of that of a text of
-          usual length that holds all trigrams of the question.
+          usual length that holds all trigrams of the question. Shares below a quarter of the best are left out.
         """
         asked = words.grams(text)
         if not asked:
@@ -447,8 +447,9 @@ class ItemTable:
         for row, score in self._each(f"{question} ORDER BY rank", *values):
             if row not in found and (allowed is None or allowed[row]):
                 found[row] = min(1.0, score / ideal)
-                if len(found) == count:
+                if len(found) == count or found[row] < next(iter(found.values())) / 4:
                     break
+        found = {row: share for row, share in found.items() if share >= max(found.values()) / 4}
         return np.array(list(found), np.int64), np.array(list(found.values()))
 
     def caption_rows(self) -> np.ndarray:

@@ -192,7 +192,7 @@ def search(
     return results
 
 
-SORTED = 100  # hits that are sorted by a field
+SORTED = 40  # hits that are sorted by a field; farther ones fit too badly
 
 
 def find(

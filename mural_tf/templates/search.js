@@ -120,7 +120,7 @@ async function showFacets(state) {
   const response = await fetch(prefix + "/facets?" + query).catch(() => null);
   const found = response && response.ok ? await response.json() : {};
   if (state.filters !== current.filters) return;
-  const shown = Object.entries(found).filter(([name, facet]) => facet.least || Object.keys(facet.values || {}).length > 1);
+  const shown = Object.entries(found).filter(([name, facet]) => facet.least || Object.values(facet.values || {}).some((count) => count > 1));
   facets.hidden = !shown.length;
   const parts = shown.map(([name, facet]) => element("fieldset", {}, element("legend", { dir: "auto" }, name),
     ...(facet.values ? values(name, facet.values) : [ends(name, facet)])));
