@@ -55,6 +55,7 @@ PENALTY = 30.0  # of half the squared weights of standardised features
 STEPS = 50  # of Newton's method, at most; it needs about ten
 NOISE, OTHER, DOMAIN = "<noise>", "<other>", "<domain>"  # kinds beside languages; of other domains no profile is made
 NOISE_SHARE = 0.1  # strings of noise for each caption
+DOMAIN_WEIGHT = 3  # how often a sentence of another domain counts
 LEAST_CAPTIONS, LEAST_IMAGES, LEAST_RIGHT = 200, 50, 30  # with fewer nothing is fitted
 LEAST_OF_KIND = 20  # captions; the kinds with fewer are one
 MOST_IMAGES, MOST_KNOWN = 2000, 2000  # pictures asked, captions kept
@@ -395,9 +396,9 @@ def learn(index, embedder, pictures=None, queries: Sequence = (), strangers: Seq
     kinds = [kind if often[kind] >= LEAST_OF_KIND else OTHER for kind in kinds]
     asked = [query.text for query in answered]
     noise = noise_like(texts + asked, kinds, round(NOISE_SHARE * len(kinds)))
-    domains = [
-        line for line in DOMAINS.read_text("utf-8").splitlines() if set(scripts_of(line)) <= _scripts(texts + asked)
-    ]
+    known = _scripts(texts + asked)
+    lines = DOMAINS.read_text("utf-8").splitlines()
+    domains = DOMAIN_WEIGHT * [line for line in lines if set(scripts_of(line)) <= known]
     vectors = embedder.encode_text(asked + noise + domains, progress=False)
     answers, rows = ask(index, asked + noise + domains, vectors, embedder)
     right = [index.items[row] in query.right for row, query in zip(rows, answered)]
@@ -416,11 +417,12 @@ def learn(index, embedder, pictures=None, queries: Sequence = (), strangers: Seq
         raise UserError(
             f"{int(right.sum()):,} of {len(right):,} captions found their picture first, at least {LEAST_RIGHT} must."
         )
-    others = len(noise) + len(domains)
+    places = np.arange(len(domains)) % max(1, len(domains) // DOMAIN_WEIGHT)
+    others = np.concatenate([np.arange(len(noise)), len(noise) + places])  # a fold has all of a sentence
     return fit(
         answers,
-        np.concatenate([right, np.zeros(others)]),
-        np.concatenate([images, images.max() + 1 + np.arange(others)]),
+        np.concatenate([right, np.zeros(len(others))]),
+        np.concatenate([images, images.max() + 1 + others]),
         [*kinds, *[NOISE] * len(noise), *[DOMAIN] * len(domains)],
         index.count,
     )

@@ -82,7 +82,7 @@ def shop(tmp_path):
 
 SEEN = "document.querySelectorAll('#results > li').length"
 FIRST = "#results > li:first-child "
-SENTENCE = "input[name=sentence]"
+SENTENCE, NAME = "input[name=sentence]", f"{FIRST}figure > p:last-of-type"
 
 
 async def use_the_page(url, tmp_path):
@@ -120,14 +120,14 @@ async def use_the_page(url, tmp_path):
         await page.until(f"{SEEN} === 20")
         # Other scripts.
         await page.type(SENTENCE, "青い風船")
-        await page.until(f"document.querySelector('{FIRST}.name').innerText === 'gone.png'")
+        await page.until(f"document.querySelector('{NAME}').innerText === 'gone.png'")
         await page.type(SENTENCE, "أحمر")
-        await page.until(f"document.querySelector('{FIRST}.name').innerText === 'a<b>.png'")
+        await page.until(f"document.querySelector('{NAME}').innerText === 'a<b>.png'")
         assert "أحمر" in await page.look("document.title")
         assert await page.look(f"getComputedStyle(document.querySelector('{SENTENCE}')).direction") == "rtl"
         await page.back()
         await page.until(f"document.querySelector('{SENTENCE}').value === '青い風船'")
-        await page.until(f"document.querySelector('{FIRST}.name').innerText === 'gone.png'")
+        await page.until(f"document.querySelector('{NAME}').innerText === 'gone.png'")
         # The viewer: arrow keys go on, and Escape leaves it.
         await page.click("#results > li:nth-child(3) a")
         await page.until("document.querySelector('#viewer p.name').innerText.startsWith('3 of 20')")
@@ -146,12 +146,12 @@ async def use_the_page(url, tmp_path):
         (tmp_path / "mine.webp").write_bytes(webp((0, 0, 250)))
         await page.choose_file("input[type=file]", tmp_path / "mine.webp")
         await page.until(
-            f"location.search === '?picture=' && document.querySelector('{FIRST}.name').innerText === 'gone.png'"
+            f"location.search === '?picture=' && document.querySelector('{NAME}').innerText === 'gone.png'"
         )
         await page.type(SENTENCE, "red")
-        await page.until(f"document.querySelector('{FIRST}.name').innerText === 'a<b>.png'")
+        await page.until(f"document.querySelector('{NAME}').innerText === 'a<b>.png'")
         await page.back()
-        await page.until(f"document.querySelector('{FIRST}.name').innerText === 'gone.png'")
+        await page.until(f"document.querySelector('{NAME}').innerText === 'gone.png'")
         assert await page.look("document.querySelector('#asked img').src.startsWith('data:image/jpeg')")
         (tmp_path / "mine.png").write_bytes(b"none")
         await page.choose_file("input[type=file]", tmp_path / "mine.png")
