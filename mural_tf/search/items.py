@@ -239,6 +239,7 @@ CREATE INDEX items_by_field ON fields (name, value, item);
 TOGETHER = 4096  # items that are in memory at a time
 FEW = 50  # values of a field that are offered; one of more is taken for a text or a number
 FEW_NUMBERS = 8  # different numbers that are offered one by one
+MOST_POSTINGS, FEW_GRAMS = 50_000, 4  # places of trigrams that a question looks at; trigrams that it always asks
 COMPARE = {"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal}
 # Of a row of `words`: the item it is of, and the language of the caption, NULL for what is none.
 OWNER = "iif(rowid & 1, rowid >> 1, (SELECT item FROM texts WHERE texts.rowid = words.rowid >> 1))"
@@ -438,9 +439,12 @@ class ItemTable:
         if not asked:
             return np.zeros(0, np.int64), np.zeros(0)
         total = self._ask("SELECT ifnull(max(rowid), 0) FROM texts")[0][0] + self._count
-        held = f"SELECT doc FROM trigrams WHERE term IN ({', '.join('?' * len(asked))})"
-        counts = np.array([*_column(self._ask(held, *asked)), *[0] * len(asked)][: len(asked)], np.float64)
+        held = f"SELECT term, doc FROM trigrams WHERE term IN ({', '.join('?' * len(asked))})"
+        of_terms = dict(self._ask(held, *asked))
+        counts = np.array([of_terms.get(gram, 0) for gram in asked], np.float64)
         ideal = np.maximum(np.log((total - counts + 0.5) / (counts + 0.5)), 1e-6).sum()
+        rare = np.argsort(counts, kind="stable")  # trigrams of nearly every text would cost most and tell least
+        asked = [asked[n] for n in rare[: max(FEW_GRAMS, int(np.sum(np.cumsum(counts[rare]) <= MOST_POSTINGS)))]]
         found: dict[int, float] = {}
         question = f"SELECT {OWNER}, -rank FROM words WHERE words MATCH ? AND {LANGUAGE} IS NOT CAST(? AS TEXT)"
         values = " OR ".join(map(words.quoted, asked)), _utf8(hidden) if hidden is not None else "-"
