@@ -224,10 +224,33 @@ def check_outputs(html: str = "", json: str = "") -> None:
             raise UserError(f"The folder of --{flag}={file} does not exist.")
 
 
+MANY = 5  # queries with right answers; of more a table is shown
+
+
+def recall_lines(answered: Sequence[Result]) -> list[str]:
+    """Returns a line for each language of queries with right answers, and one for all: how many were found."""
+    languages = sorted({one.query.language for one in answered})
+    groups = {language: [one for one in answered if one.query.language == language] for language in languages}
+    groups = groups if len(groups) == 1 else {**groups, "all": answered}
+    lines = []
+    for language, results in groups.items():
+        first = sum(one.first_right == 1 for one in results)
+        among = sum(one.first_right is not None for one in results)
+        most = max(len(one.hits) for one in results)
+        of = f"of {len(results):,} queries"
+        lines.append(f"{language or 'no language':12} right first {first:,}, among the {most} shown {among:,} {of}")
+    return lines
+
+
 def show(opened: Index, found: Sequence[Result], html: str = "", json: str = "") -> None:
     """Prints the results of an index and writes them: `json`, a file or "-" to print nothing else; `html`, a page."""
     notes = sys.stderr if json == "-" else sys.stdout
-    print(to_json(opened, found) if json == "-" else "\n".join(line for one in found for line in to_lines(opened, one)))
+    answered = [one for one in found if one.query.right]
+    shown = [one for one in found if len(answered) <= MANY or not one.query.right]
+    lines = [line for one in shown for line in to_lines(opened, one)]
+    if len(answered) > MANY:
+        lines += recall_lines(answered)
+    print(to_json(opened, found) if json == "-" else "\n".join(lines))
     left_out = sum(result.left_out for result in found)
     if left_out:
         print(f"Left out: {left_out:,} of {len(found):,} queries, whose first answer is not sure enough.", file=notes)

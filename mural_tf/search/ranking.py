@@ -43,7 +43,7 @@ HEAD = "text_text"
 DEPTH = 200  # of each list, so that the first pages are of one ranking
 CONSTANT = 60  # of reciprocal ranks
 DEFAULT_WEIGHTS = {PICTURES: 0.25, TEXTS: 1.0, WORDS: 2.0}
-TRIED = tuple(itertools.product((0.25, 0.0, 0.1, 0.5, 1.0), (1.0,), (2.0, 0.5, 1.0, 4.0)))
+TRIED = tuple(itertools.product((0.25, 0.01, 0.1, 0.5, 1.0), (1.0,), (2.0, 0.5, 1.0, 4.0)))
 ENCODED = 4096  # captions encoded in one call
 BLOCK, VALUES = 2**15, 2**24  # captions compared at a time; numbers that are in memory for it
 LEAST_ASKED = 50  # captions that choose the weights
@@ -179,14 +179,13 @@ def rank_all(
     """
     ways = WAYS if rank == ALL else (rank,)
     plain, lacking = zip(*map(words.split, sentences))
-    among = [index.rows(filters, without) for without in lacking]
-    if len(set(map(tuple, lacking))) > 1:
-        parts = (
-            [part[n : n + 1] if part is not None else None for part in (vectors, captions)] for n in itertools.count()
-        )
-        asked = (rank_all(index, [s], *part, count, filters, rank, hidden) for s, part in zip(sentences, parts))
-        return [one for found in asked for one in found]
-    rows, allowed = among[0], None
+    if len(set(map(tuple, lacking))) > 1:  # other rows may be found for each
+        alone = [
+            [part[n : n + 1] if part is not None else None for part in (vectors, captions)] for n in range(len(plain))
+        ]
+        asked = [rank_all(index, [s], *own, count, filters, rank, hidden) for s, own in zip(sentences, alone)]
+        return [found for (found,) in asked]
+    rows, allowed = index.rows(filters, lacking[0]), None
     if rows is not None:
         allowed = np.zeros(len(index), bool)
         allowed[rows] = True
@@ -206,7 +205,8 @@ def rank_all(
             lists[number][WORDS] = _ranks(*index.table.by_words(sentence, count, allowed, hidden))
             as_whole = index.table.whole(sentence, hidden)
             whole[number] = frozenset(as_whole[allowed[as_whole] if allowed is not None else slice(None)].tolist())
-    return [Ranked(fuse(own, index.weights, first), own, first) for own, first in zip(lists, whole)]
+    weights = index.weights if rank == ALL else {**dict.fromkeys(WAYS, 0.0), rank: 1.0}
+    return [Ranked(fuse(own, weights, first), own, first) for own, first in zip(lists, whole)]
 
 
 def _ranks(rows: np.ndarray, values: np.ndarray) -> dict[int, tuple[int, float]]:

@@ -226,3 +226,13 @@ def test_words_alone_need_neither_model_nor_tensorflow(made):
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_many_questions_with_answers_are_counted_by_language(index, capsys):
+    queries = [Query("frog", "en", right=("p/3.png",))] * 4 + [Query("AB-12/3", "de", right=("no",))] * 3
+    commands.show(index, search(index, TwoHeads(), queries, 3))
+    assert capsys.readouterr().out.splitlines() == [
+        "de           right first 0, among the 3 shown 0 of 3 queries",
+        "en           right first 4, among the 3 shown 4 of 4 queries",
+        "all          right first 4, among the 3 shown 4 of 7 queries",
+    ]
