@@ -410,7 +410,8 @@ def _section(index: Index, result: Result) -> dict[str, object]:
 def _hit(index: Index, hit: Hit, language: str) -> dict[str, object]:
     """What is shown of an item: `words` are an image's caption, or the text that was found."""
     item = index.describe(hit.row)
-    shown = {"rank": hit.rank, "score": hit.score, "right": hit.right, "fields": item.fields, "picture": "", "link": ""}
+    shown = {"rank": hit.rank, "score": hit.score, "right": hit.right, "found_by": hit.found_by, "alike": hit.alike}
+    shown |= {"fields": item.fields, "picture": "", "link": ""}
     if index.kind != IMAGES:
         return {**shown, "words": item.name, "language": item.language, "name": ""}
     caption_language, words = item.caption(language)
