@@ -231,7 +231,7 @@ CREATE TABLE texts (item INTEGER, language TEXT, text TEXT);
 CREATE TABLE fields (item INTEGER, name TEXT, value TEXT);
 CREATE TABLE removed (row INTEGER PRIMARY KEY);
 CREATE VIRTUAL TABLE words USING fts5(text, content='', tokenize='trigram case_sensitive 1');
-CREATE VIRTUAL TABLE trigrams USING fts5vocab(words, row);
+CREATE TABLE trigrams (term TEXT PRIMARY KEY, documents INTEGER) WITHOUT ROWID;
 CREATE INDEX texts_of_items ON texts (item);
 CREATE INDEX fields_of_items ON fields (item);
 CREATE INDEX items_by_field ON fields (name, value, item);
@@ -270,6 +270,10 @@ def write_items(path: str | os.PathLike, items: Iterable[Item]) -> sqlite3.Conne
             f"INSERT INTO words (rowid, text) VALUES (?, {text})", ((n, _utf8(t)) for n, t in documents)
         )
     database.execute("COMMIT")
+    # FTS5 counts the documents of a trigram one by one whenever it is asked: here it is done once.
+    database.execute("CREATE VIRTUAL TABLE temp.vocabulary USING fts5vocab(main, words, row)")
+    database.execute("INSERT INTO trigrams SELECT term, doc FROM temp.vocabulary")
+    database.execute("DROP TABLE temp.vocabulary")
     return database
 
 
@@ -439,7 +443,7 @@ class ItemTable:
         if not asked:
             return np.zeros(0, np.int64), np.zeros(0)
         total = self._ask("SELECT ifnull(max(rowid), 0) FROM texts")[0][0] + self._count
-        held = f"SELECT term, doc FROM trigrams WHERE term IN ({', '.join('?' * len(asked))})"
+        held = f"SELECT term, documents FROM trigrams WHERE term IN ({', '.join('?' * len(asked))})"
         of_terms = dict(self._ask(held, *asked))
         counts = np.array([of_terms.get(gram, 0) for gram in asked], np.float64)
         ideal = np.maximum(np.log((total - counts + 0.5) / (counts + 0.5)), 1e-6).sum()
