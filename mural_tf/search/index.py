@@ -244,6 +244,11 @@ class Index:
     def check_model(self, embedder: Embedder) -> None:
         """Raises `UserError` if the vectors of `embedder` cannot be compared with those of the index."""
         self.model.check(take(embedder), "The index")
+        head = self.captions.head if self.captions is not None else ""
+        if head and head not in getattr(embedder, "text_heads", ()):
+            raise UserError(
+                f"The index compares captions by the head {head}, which this export lacks: export it again."
+            )
 
 
 def load_index(folder: str | os.PathLike, use_exact: bool = False) -> Index:

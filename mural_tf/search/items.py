@@ -252,6 +252,8 @@ def write_items(path: str | os.PathLike, items: Iterable[Item]) -> sqlite3.Conne
     A file is not complete before the connection is closed: it needs a temporary name, see `files.whole`.
     """
     database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    if sqlite3.sqlite_version_info < (3, 34):
+        raise UserError(f"SQLite {sqlite3.sqlite_version} has no trigrams: use a Python with SQLite 3.34 or newer.")
     database.executescript(f"PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; {SCHEMA} BEGIN")
     text, captions = "CAST(? AS TEXT)", 0  # bytes, because names of files may hold what is no UTF-8
     for row, item in enumerate(items):

@@ -101,6 +101,12 @@ def test_each_way_is_what_it_says(index):
         found(index, "red", rank="best")
 
 
+def test_a_model_without_the_head_is_refused_before_it_is_asked(index):
+    index.check_model(TwoHeads())
+    with pytest.raises(UserError, match="by the head text_text, which this export lacks"):
+        index.check_model(ColorEmbedder())
+
+
 @pytest.mark.parametrize("text", HOSTILE)
 def test_no_question_is_syntax(text):
     table = ItemTable(ITEMS)
