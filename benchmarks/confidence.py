@@ -63,9 +63,9 @@ def report(pictures, index, embedder, least: float) -> None:
     sure = fitted.judge(asked)
     probability = np.array([one.probability for one in sure])
     english = languages == "en"
-    bound = threshold(asked.scores[english, 0], right[english], least)
+    bound = threshold(asked.found[english, 0], right[english], least)
     ways = {
-        "raw cosine": asked.scores[:, 0] >= bound,
+        "raw cosine": asked.found[:, 0] >= bound,
         "probability": probability >= least,
         "precision": np.array([one.reaches(least) for one in sure]),
     }
@@ -78,7 +78,7 @@ def report(pictures, index, embedder, least: float) -> None:
     for name, strings in noise().items():
         answers, _ = confidence.ask(index, strings, embedder.encode_text(strings, progress=False))
         refused = np.mean([not one.reaches(least) for one in fitted.judge(answers)])
-        print(f"{name:24} {refused:.3f} refused, at the raw cosine {np.mean(answers.scores[:, 0] < bound):.3f}")
+        print(f"{name:24} {refused:.3f} refused, at the raw cosine {np.mean(answers.found[:, 0] < bound):.3f}")
 
 
 def _share(right) -> str:

@@ -11,7 +11,7 @@ import concurrent.futures
 import copy
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from typing import TYPE_CHECKING, Any, Literal, Union, overload
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Union, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 PLACES = ("{}", "{c}")  # of a class's name in a template: CLIP's files have the one, CLIP_benchmark's the other
 LONG_LIST = 1000  # at least as many items show a progress bar, unless the caller decides
 
-# A path, an encoded image, pixels [H, W, 3], or a picture of Pillow's.
-Image = Union[str, "os.PathLike[str]", bytes, npt.NDArray[np.uint8], PIL.Image.Image]
+# A path, an open file, an encoded image, pixels [H, W, 3], [H, W, 4] or [H, W], or a picture of Pillow's.
+Image = Union[str, "os.PathLike[str]", BinaryIO, bytes, npt.NDArray[np.uint8], tf.Tensor, PIL.Image.Image]
 Embeddings = npt.NDArray[np.float32]  # [N, D], L2-normalised
 Encoder = Callable[[tf.Tensor], tf.Tensor]
 
@@ -98,9 +98,27 @@ class Embedder:
         self._saved_models: object = None  # signatures do not keep the variables alive
         self._prepare_image, self._embed_images, self._embed_texts = prepare_image, embed_images, embed_texts
         self.embedding_size, self.config, self.path, self.step = embedding_size, config, path, step
+        self.reload: Callable[[], Embedder] | None = None  # loads it again; None for a model in memory
+        self._head = ""
 
     def __repr__(self) -> str:
         return f"Embedder(path={self.path!r}, step={self.step}, embedding_size={self.embedding_size})"
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _ELSEWHERE:
+            raise AttributeError(f"Embedder has no {name!r}: {_ELSEWHERE[name]}")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def __copy__(self) -> Embedder:
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        return other
+
+    def __reduce__(self) -> tuple[Callable[..., Embedder], tuple[object, str]]:
+        """Lets pickle and deepcopy load it again from its place."""
+        if self.reload is None:
+            raise TypeError("This Embedder is of a model in memory: save the model and load it, to pickle or copy it.")
+        return _again, (self.reload, self._head)
 
     @property
     def takes_languages(self) -> bool:
@@ -147,13 +165,14 @@ class Embedder:
     def with_text_head(self, name: str) -> Embedder:
         """Returns an embedder like this one whose `encode_text` uses another head of the text tower.
 
-        Raises `UserError` if there is none of this name: exports hold the image-text head only.
+        Raises `UserError` if there is none of this name. MURAL's workdirs and exports have "text_text"; TF-Hub modules
+        hold the image-text head only.
         """
         if name not in self.text_heads:
             names = ", ".join(self.text_heads) or "none"
             raise UserError(f"{self.path or 'The model'} has no text head {name!r} beside image_text: {names}.")
         other = copy.copy(self)
-        other._embed_texts = self.text_heads[name]
+        other._embed_texts, other._head = self.text_heads[name], name
         return other
 
     @overload
@@ -186,8 +205,9 @@ class Embedder:
 
         Args:
           images: any iterable of paths, encoded bytes (JPEG, PNG, WebP, AVIF, TIFF and whatever else Pillow reads, as
-            `data.pictures.for_the_encoder` takes them), uint8 RGB arrays [H, W, 3] or Pillow's pictures; read as it is
-            consumed, a few batches ahead. Or a single one.
+            `data.pictures.for_the_encoder` takes them), open files, uint8 arrays or tensors [H, W, 3], [H, W, 4] (the
+            transparent on white) or [H, W], or Pillow's pictures; read as it is consumed, a few batches ahead. A single
+            one, or several in one array [N, H, W, 3].
           batch_size: images per call of the model.
           progress: whether to show a progress bar; by default for 1,000 and more.
           on_error: "raise" or "skip" images that cannot be read.
@@ -215,6 +235,8 @@ class Embedder:
             raise UserError(f"The model {self.path} has no image tower (image_tower.name=none): only texts.")
         if on_error not in ("raise", "skip"):
             raise ValueError(f"on_error must be 'raise' or 'skip', got {on_error!r}.")
+        _check_batch_size(batch_size)
+        images = _as_array(images)
         if _is_image(images):
             if on_error == "skip":
                 raise ValueError("on_error='skip' is for several images.")
@@ -247,7 +269,7 @@ class Embedder:
         Equal texts get equal vectors bit for bit. Batches hold texts of similar length, so that little is padding.
 
         Args:
-          texts: any iterable of strings, the empty one too; or a single string.
+          texts: any iterable of strings, the empty one too, or a tensor of them; or a single string.
           batch_size: texts per call of the model.
           progress: whether to show a progress bar; by default for 1,000 and more.
           language: of the texts. Only models with word vectors per language (MULE) use it; without it they take the
@@ -268,11 +290,13 @@ class Embedder:
         >>> np.array_equal(embedder.encode_text("a red balloon"), texts[0])
         True
         """
+        texts = _as_array(texts)
         if isinstance(texts, str):
             single: Embeddings = self.encode_text([texts], batch_size, progress, language)[0]
             return single
-        if isinstance(texts, bytes) or not isinstance(texts, Iterable):
+        if isinstance(texts, (bytes, Mapping)) or not isinstance(texts, Iterable):
             raise TypeError(f"encode_text takes strings or one string, got {texts!r}.")
+        _check_batch_size(batch_size)
         texts = list(texts)  # a generator can be read once
         for place, text in enumerate(texts):
             if not isinstance(text, str):
@@ -429,6 +453,10 @@ class Embedder:
         """Returns (prepared image, "") or (None, what is wrong with it)."""
         name = f"Image {index}"
         try:
+            image = _as_array(image)
+            if isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.ndim in (2, 3):
+                if image.ndim == 2 or image.shape[-1] == 4:
+                    image = PIL.Image.fromarray(image)
             if isinstance(image, PIL.Image.Image):
                 image = np.asarray(pictures.upright(image))
             if isinstance(image, np.ndarray):
@@ -437,6 +465,11 @@ class Embedder:
                 data = tf.io.encode_png(image, compression=1).numpy()
             elif isinstance(image, bytes):
                 data = image
+            elif hasattr(image, "read"):
+                name = str(getattr(image, "name", name))
+                data = image.read()
+                if not isinstance(data, bytes):
+                    raise TypeError(f"{name} is a file that gives text: open it with mode 'rb'.")
             elif not isinstance(image, (str, os.PathLike)):
                 raise TypeError(f"{name} is {image!r}, of type {type(image).__name__}; expected {_IMAGES}.")
             else:
@@ -468,16 +501,48 @@ class Embedder:
                 f"Embeddings are {embeddings.shape[1]} wide, those of this model {self.embedding_size}: they are of "
                 "another model."
             )
+        if not np.isfinite(embeddings).all():
+            raise ValueError("Embeddings hold NaN or infinity: they have no cosine; leave these rows out.")
         return embeddings.astype(np.float32, copy=False)
 
 
-_IMAGES = "a path, encoded bytes, uint8 [H, W, 3] or a picture of Pillow's"
+_IMAGES = "a path, an open file, encoded bytes, uint8 [H, W, 3] or a picture of Pillow's"
+_ELSEWHERE = {  # what other libraries call it
+    "encode": "encode_text and encode_image give normalised float32 arrays (batch_size=, progress=).",
+    "encode_texts": "it is encode_text.",
+    "encode_images": "it is encode_image.",
+    "get_text_features": "it is encode_text.",
+    "get_image_features": "it is encode_image.",
+}
+
+
+def _again(reload: Callable[[], Embedder], head: str) -> Embedder:
+    embedder = reload()
+    return embedder.with_text_head(head) if head else embedder
+
+
+def _as_array(value: Any) -> Any:
+    """Returns a tensor's array, whose strings are text, and anything else as it is."""
+    if not tf.is_tensor(value):
+        return value
+    array = value.numpy()
+    if value.dtype != tf.string:
+        return array
+    if value.shape.rank == 0:
+        return array.decode("utf-8", "replace")
+    return [text.decode("utf-8", "replace") for text in array.ravel()]
+
+
+def _check_batch_size(batch_size: int) -> None:
+    if batch_size < 1:
+        raise ValueError(f"batch_size is {batch_size}: expected at least 1.")
 
 
 def _is_image(value: object) -> TypeIs[Image]:
     """Whether something is a single image, and not several."""
-    pixels = isinstance(value, np.ndarray) and value.ndim == 3 and value.shape[-1] == 3
-    return pixels or isinstance(value, (str, bytes, os.PathLike, PIL.Image.Image))
+    pixels = isinstance(value, np.ndarray) and value.ndim == 3 and value.shape[-1] in (3, 4)
+    grey = isinstance(value, np.ndarray) and value.ndim == 2 and value.dtype == np.uint8
+    return pixels or grey or isinstance(value, (str, bytes, os.PathLike, PIL.Image.Image)) or hasattr(value, "read")
 
 
 def _bar(items: Iterable[object], unit: str, progress: bool | None) -> tqdm:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import pathlib
 from typing import Any
@@ -38,7 +39,12 @@ def load(path: str | os.PathLike[str], checkpoint: str = "result", trust: bool =
     >>> embedder.encode_text(["a red balloon"]).shape == (1, embedder.embedding_size)
     True
     """
-    path = local_copy(path)
+    embedder = _load(local_copy(path), checkpoint, trust)
+    embedder.reload = functools.partial(load, os.fspath(path), checkpoint, trust)
+    return embedder
+
+
+def _load(path: pathlib.Path, checkpoint: str, trust: bool) -> Embedder:
     if not path.is_dir():
         raise UserError(f"The model folder {path} does not exist; give a workdir or an export.")
     tell(f"Loading {shown(path)} …")

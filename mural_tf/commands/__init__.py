@@ -311,6 +311,9 @@ def search_index(sources, approximate, queries, trust, **flag):
     exact=(False, "Compare with everything, although the index is approximate."),
     batch_size=(64, "Images encoded at a time.", 1),
     least_precision=(0.0, "Leave out what is less sure: 0.6 answers what is right in 6 of 10 cases.", (0.0, 1.0)),
+    rank=("", "By pictures, texts (captions), words or all; default: all where there are captions, else pictures."),
+    sort=("", "Sort the best forty by a field of numbers or dates: price, or -price for the largest first."),
+    offset=(0, "Leave out so many of the best.", 0),
     top=(10, "How many to show."),
     html=("", "Write a page of the results.", place),
     json=("", "Write the results for programs; - prints them.", place),
@@ -322,7 +325,7 @@ def search_query(sentences, index, model, images, language, least_precision, tru
     python -m mural_tf search query "ein roter Ballon" --index=INDEX --html=found.html
     python -m mural_tf search query --image=photo.jpg --index=INDEX --json=-
 
-    python -m mural_tf search query "red shoes" --index=INDEX --filter=brand=acme --top=50
+    python -m mural_tf search query "red shoes -sandal" --index=INDEX --filter=brand=acme --filter='price<20' --top=50
 
     Without keeping an index, in a folder or a split of TFRecords:
 
@@ -337,7 +340,8 @@ def search_query(sentences, index, model, images, language, least_precision, tru
 
     asked = [Query(text, language) for text in sentences] + [Query(image=name) for name in flag["image"]]
     asked += read_queries(flag["queries"]) if flag["queries"] else []
-    common = dict(filters=parse_filters(flag["filter"]), **{name: flag[name] for name in ("top", "html", "json")})
+    same = ("top", "html", "json", "rank", "sort", "offset")
+    common = dict(filters=parse_filters(flag["filter"]), **{name: flag[name] for name in same})
     if images:
         commands.search_once(model, images, asked, split=flag["split"], batch_size=flag["batch_size"], **common)
     else:
@@ -535,7 +539,9 @@ def _define_filters():
     translation_languages=([], "Languages to take from --translations; empty: all."),
     workers=(2, "Processes that convert; 0 converts in this one."),
     drop_duplicates=(
-        "", "Keep the first only of equal texts, images, both, or pairs of both.", ["", "text", "image", "both", "pair"]
+        "",
+        "Keep the first only of equal texts, images, both, or pairs of both.",
+        ["", "text", "image", "both", "pair"],
     ),
     shuffle=(False, "Mix the sources over the shards by a hash, and the records within each."),
     max_skipped_fraction=(0.01, "Stop when a larger share of captions and pairs is unusable."),

@@ -28,7 +28,7 @@ from mural_tf.data.shards import Manifest, manifest_path, places_path, read_mani
 from mural_tf.errors import UserError
 from mural_tf.files import as_path, exclusive_lock, json_field, publish, read_json, save_array, whole, write_whole
 from mural_tf.progress import tqdm
-from mural_tf.search import approximate, collect, confidence, embed
+from mural_tf.search import approximate, collect, confidence, embed, ranking
 from mural_tf.search import index as index_files
 from mural_tf.search.approximate import forget
 from mural_tf.search.collect import Found, Piece, Seen, Unreadable
@@ -43,6 +43,7 @@ PLAN = "plan.json"
 # What an index that changes must not keep; the journal is of a removal that was killed.
 OF_ONE_STATE = (
     *(index_files.DESCRIPTION, f"{index_files.ITEMS}-journal", approximate.REPORT, approximate.FILE, confidence.FILE),
+    ranking.VECTORS,
 )
 
 
@@ -365,7 +366,7 @@ def build_index(
     def make_shards(building: Building) -> None:
         building.encode(embedder, collect.cut_files(kind, files, part), batch_size, progress)
 
-    return _make(output, asked, take(embedder), update, prune, make_shards)
+    return _make(output, asked, take(embedder), update, prune, make_shards, embedder=embedder)
 
 
 def index_embeddings(
@@ -394,8 +395,12 @@ def _make(
     prune: bool,
     make_shards: Callable[[Building], None] = lambda building: None,
     shards: Sequence[Shard] = (),
+    embedder: Embedder | None = None,
 ) -> Index:
-    """Opens the index in a folder, or makes or updates it of the shards that `make_shards` makes, and of others."""
+    """Opens the index in a folder, or makes or updates it of the shards that `make_shards` makes, and of others.
+
+    `embedder`: encodes the captions, if it has any.
+    """
     output, complete = as_path(output), None
     if not isinstance(output, pathlib.Path):
         raise UserError(f"{output}: an index is made on this machine: remote_folders.local_folder gives a folder.")
@@ -403,13 +408,15 @@ def _make(
         check_asked(output, index_files.read_description(output), asked)
         complete = index_files.load_index(output)
         complete.model.check(model, f"The index {output}")
-        if not update:
-            return complete
-    with contextlib.closing(Building(output, asked, model, complete, prune)) as building:
-        make_shards(building)
-        building.put_together(shards)
-    made = index_files.load_index(output)
-    made.gone = building.gone
+    made = complete
+    if complete is None or update:
+        with contextlib.closing(Building(output, asked, model, complete, prune)) as building:
+            make_shards(building)
+            building.put_together(shards)
+        made = index_files.load_index(output)
+        made.gone = building.gone
+    if embedder is not None:
+        ranking.add_captions(output, made, embedder, complete.captions if complete is not None else None)
     return made
 
 

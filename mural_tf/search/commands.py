@@ -13,7 +13,7 @@ from mural_tf.data.record_format import IMAGE_TEXT
 from mural_tf.errors import UserError, install_extra
 from mural_tf.files import as_path, json_field, read_json, write_whole
 from mural_tf.remote_folders import local_folder, shown
-from mural_tf.search import approximate, collect, confidence, embed
+from mural_tf.search import approximate, collect, confidence, embed, ranking
 from mural_tf.search import index as index_files
 from mural_tf.search.build import PLAN, build_index, index_embeddings, index_in_memory
 from mural_tf.search.index import BUILDING, SKIPPED, Index, load_index, read_description
@@ -84,6 +84,10 @@ def index(
         if embeddings:
             made = index_embeddings(embeddings, folder, update, prune)
             embedder = model_of(made, model) if model else LateModel(made)
+            if model:
+                ranking.add_captions(folder, made, embedder)
+            elif made.captions is None and len(made.table.caption_rows()):
+                print("Captions are searched by words alone: --model=MODEL encodes them, too.")
         else:
             embedder, of_update = load(model), dict(update=update, prune=prune)
             made = build_index(embedder, names, folder, batch_size=batch_size, progress=True, **of_update, **content)
@@ -115,7 +119,7 @@ def calibrate_index(
     given: Sequence[Query] = (),
     batch_size: int = 64,
 ) -> None:
-    """Learns how sure the answers of an index are and keeps it in its folder; prints so, or why not.
+    """Chooses the weights of the one ranking, learns how sure answers are, and keeps both; prints so, or why not.
 
     Args:
       made: an index of images in `folder`, which `embedder` made.
@@ -126,9 +130,18 @@ def calibrate_index(
     found = itertools.islice(collect.read_files(IMAGES, files), confidence.MOST_IMAGES)
     try:
         pictures = index_in_memory(embedder, found, IMAGES, batch_size) if files else None
-        made.confidence = confidence.learn(made, embedder, pictures, given)
+        asked = ranking.ask_as_strangers(made, pictures, embedder) if files else []
+        chosen = ranking.choose_weights(asked) if made.captions is not None else None
+        if chosen is not None:
+            made.weights, shares = chosen
+            ranking.save_weights(folder, made.captions.head, made.weights)
+            weights = ", ".join(f"{way} {weight:g}" for way, weight in made.weights.items())
+            found = ", ".join(f"{way} {share:.1%}" for way, share in shares.items())
+            print(f"Weights of the one ranking: {weights}. Recall@10 in languages that the captions lack: {found}.")
+            asked = [one.weighted(made.weights) for one in asked]
+        made.confidence = confidence.learn(made, embedder, pictures, given, asked)
     except UserError as error:
-        print(f"Not known how sure answers are: {error}")
+        print(f"Warning: it is not known how sure answers are: {error}", file=sys.stderr)
         return
     confidence.save(folder, made.confidence)
     fitted = made.confidence
@@ -155,8 +168,8 @@ def load(model: str):
 class LateModel:
     """The model of an index, which is loaded when it is asked for something: for nothing but vectors it is not."""
 
-    def __init__(self, made: Index):
-        self._load = functools.cache(lambda: model_of(made))
+    def __init__(self, made: Index, model: str = ""):
+        self._load = functools.cache(lambda: model_of(made, model))
 
     def __getattr__(self, name: str):
         return getattr(self._load(), name)
@@ -211,10 +224,33 @@ def check_outputs(html: str = "", json: str = "") -> None:
             raise UserError(f"The folder of --{flag}={file} does not exist.")
 
 
+MANY = 5  # queries with right answers; of more a table is shown
+
+
+def recall_lines(answered: Sequence[Result]) -> list[str]:
+    """Returns a line for each language of queries with right answers, and one for all: how many were found."""
+    languages = sorted({one.query.language for one in answered})
+    groups = {language: [one for one in answered if one.query.language == language] for language in languages}
+    groups = groups if len(groups) == 1 else {**groups, "all": answered}
+    lines = []
+    for language, results in groups.items():
+        first = sum(one.first_right == 1 for one in results)
+        among = sum(one.first_right is not None for one in results)
+        most = max(len(one.hits) for one in results)
+        of = f"of {len(results):,} queries"
+        lines.append(f"{language or 'no language':12} right first {first:,}, among the {most} shown {among:,} {of}")
+    return lines
+
+
 def show(opened: Index, found: Sequence[Result], html: str = "", json: str = "") -> None:
     """Prints the results of an index and writes them: `json`, a file or "-" to print nothing else; `html`, a page."""
     notes = sys.stderr if json == "-" else sys.stdout
-    print(to_json(opened, found) if json == "-" else "\n".join(line for one in found for line in to_lines(opened, one)))
+    answered = [one for one in found if one.query.right]
+    shown = [one for one in found if len(answered) <= MANY or not one.query.right]
+    lines = [line for one in shown for line in to_lines(opened, one)]
+    if len(answered) > MANY:
+        lines += recall_lines(answered)
+    print(to_json(opened, found) if json == "-" else "\n".join(lines))
     left_out = sum(result.left_out for result in found)
     if left_out:
         print(f"Left out: {left_out:,} of {len(found):,} queries, whose first answer is not sure enough.", file=notes)
@@ -235,6 +271,9 @@ def query(
     use_exact: bool = False,
     filters: Sequence[Filter] = (),
     least_precision: float = 0.0,
+    rank: str = "",
+    offset: int = 0,
+    sort: str = "",
     **outputs: str,
 ) -> list[Result]:
     """Asks an index and shows the answers.
@@ -243,6 +282,7 @@ def query(
       model: workdir or export; by default the one that made the index, where it was.
       filters: see `Index.search`.
       least_precision: leave out sentences whose first answer is less sure, see `confidence.Sureness`.
+      rank, offset, sort: see `queries.search`; ranking by words needs no model.
       outputs: html and json, see `show`.
     """
     check_queries(queries, top)
@@ -253,11 +293,12 @@ def query(
             f"--least_precision={least_precision:g}: the index {index_folder} does not know how sure its answers are; "
             "index again with --calibrate=DATA, pictures with captions that the model was not trained on."
         )
-    if least_precision and filters:
-        raise UserError("--least_precision judges answers from the whole index; it cannot be given with --filter.")
+    if least_precision and (filters or sort or rank not in ("", ranking.resolve(opened, ""))):
+        reason = "it cannot be given with --filter, --sort or another --rank"
+        raise UserError(f"--least_precision judges answers from the whole index as it ranks by itself; {reason}.")
     check_filters(opened, filters)
-    embedder = model_of(opened, model)
-    found = leave_out(search(opened, embedder, queries, top, filters), least_precision)
+    order = dict(rank=rank, offset=offset, sort=sort)
+    found = leave_out(search(opened, LateModel(opened, model), queries, top, filters, **order), least_precision)
     show(opened, found, **outputs)
     return found
 
@@ -271,6 +312,9 @@ def search_once(
     split: str = "",
     batch_size: int = 64,
     filters: Sequence[Filter] = (),
+    rank: str = "",
+    offset: int = 0,
+    sort: str = "",
     **outputs: str,
 ) -> list[Result]:
     """Searches images exactly without keeping an index; takes what `query` and `build_index` do."""
@@ -282,7 +326,7 @@ def search_once(
     if made.skipped:
         print(f"{made.skipped} of {made.skipped + len(made)} images cannot be read.", file=sys.stderr)
     check_filters(made, filters)
-    found = search(made, embedder, queries, top, filters)
+    found = search(made, embedder, queries, top, filters, rank=rank, offset=offset, sort=sort)
     show(made, found, **outputs)
     return found
 

@@ -19,8 +19,10 @@ the scores and from what a sentence itself shows; no language is asked for.
    Efron's local false discovery rate (2001). A bound on it means the same in every language; one on the probability
    does not, as languages differ in how many sure answers they have.
 
-A picture that is not in the index takes part in the search for its own captions as if it were, so that these are as
-hard to answer as those of the index. Sentences most of whose letters are of scripts that no caption has get 0.
+Captions ask as strangers do, with those of their language hidden (`ranking.ask_as_strangers`). A picture that is not in
+the index takes part in the search for its own captions as if it were, so that these are as hard to answer as those of
+the index. Sentences of other domains (`other_domains.txt`) are among the wrong answers. What was found as a whole, an
+exact title or an article number, is sure. Sentences most of whose letters are of scripts that no caption has get 0.
 docs/search.md has what was measured, and what else was tried.
 """
 
@@ -39,21 +41,24 @@ import numpy as np
 
 from mural_tf.errors import UserError
 from mural_tf.files import whole
+from mural_tf.search import ranking
+from mural_tf.search.ranking import NEIGHBOURS, SAME, Ranked
 
 FILE = "confidence.npz"
-NEIGHBOURS = 10  # answers whose scores are looked at
-FEATURES = ("score", "lead", "characters", "words", "order", "known texts", "hub")
+FEATURES = ("score", "lead", "caption", "lead of caption", "share", "lead of share")  # of the first answer
+FEATURES += ("characters", "words", "order", "known texts", "hub")
+DOMAINS = pathlib.Path(__file__).with_name("other_domains.txt")
 BUCKETS = 2**13  # of hashed n-grams
 SMOOTHING = 0.1  # added to the count of each bucket
 FOLDS = 5
 PENALTY = 30.0  # of half the squared weights of standardised features
 STEPS = 50  # of Newton's method, at most; it needs about ten
-NOISE, OTHER = "<noise>", "<other>"  # kinds beside languages
+NOISE, OTHER, DOMAIN = "<noise>", "<other>", "<domain>"  # kinds beside languages; of other domains no profile is made
 NOISE_SHARE = 0.1  # strings of noise for each caption
-SAME = 0.9995  # cosine from which two pictures are one
+DOMAIN_WEIGHT = 3  # how often a sentence of another domain counts
 LEAST_CAPTIONS, LEAST_IMAGES, LEAST_RIGHT = 200, 50, 30  # with fewer nothing is fitted
 LEAST_OF_KIND = 20  # captions; the kinds with fewer are one
-MOST_IMAGES, MOST_CAPTIONS, MOST_KNOWN = 2000, 10_000, 2000  # pictures and captions asked, captions kept
+MOST_IMAGES, MOST_KNOWN = 2000, 2000  # pictures asked, captions kept
 CHANGED = 0.1  # by which the size of an index may differ from the one that was fitted for
 GRID = np.linspace(0.0, 1.0, 101)
 
@@ -82,14 +87,15 @@ class Sureness:
 class Answers:
     """Q sentences and what the index answers.
 
-    texts: the sentences. vectors: float32 [Q, D], theirs. scores: float32 [Q, K], falling, of the first `NEIGHBOURS`
-    answers or as many as there are. first: float32 [Q, D], the vectors of the first answers.
+    texts: the sentences. vectors: float32 [Q, D], theirs. first: float32 [Q, D], the vectors of the first answers.
+    found: float64 [Q, 6], the first six `FEATURES`. whole: bool [Q], the first answer was found as a whole.
     """
 
     texts: Sequence[str]
     vectors: np.ndarray
-    scores: np.ndarray
     first: np.ndarray
+    found: np.ndarray
+    whole: np.ndarray
 
 
 @dataclasses.dataclass
@@ -132,6 +138,7 @@ class Confidence:
         familiar = np.array([known_share(text, self.scripts) > 0.5 for text in answers.texts])
         probability = np.where(familiar, sigmoid(self.sigmoid[0] + self.sigmoid[1] * odds), 0.0)
         precision = np.where(familiar, self._precision(probability, kinds[:, :-1]), 0.0)
+        probability, precision = (np.where(answers.whole, 1.0, values) for values in (probability, precision))
         return [Sureness(float(a), float(b)) for a, b in zip(probability, precision)]
 
     def _precision(self, probability: np.ndarray, kinds: np.ndarray) -> np.ndarray:
@@ -201,9 +208,11 @@ def read_texts(texts: Sequence[str], profiles: np.ndarray) -> tuple[np.ndarray, 
 def measure(answers: Answers, shown: np.ndarray, known: np.ndarray, hidden: np.ndarray | None = None) -> np.ndarray:
     """Returns `FEATURES` of each sentence, float64 [Q, F].
 
-    score: the cosine of the first answer. lead: how much it exceeds the mean of the next nine. characters, words,
-    order: see `read_texts`. known texts: the mean cosine of the sentence with the ten captions closest to it. hub: that
-    of the first answer with all captions, large for pictures that answer everything (Radovanović et al., 2010).
+    score: the cosine of the first answer. lead: how much it exceeds the mean of the nine closest others. caption,
+    share: the cosine of its closest caption, and the share of the question in its words; 0 where it was not found so.
+    Their leads: over the best other. characters, words, order: see `read_texts`. known texts: the mean cosine of the
+    sentence with the ten captions closest to it. hub: that of the first answer with all captions, large for pictures
+    that answer everything (Radovanović et al., 2010).
 
     Args:
       answers: the sentences.
@@ -211,13 +220,11 @@ def measure(answers: Answers, shown: np.ndarray, known: np.ndarray, hidden: np.n
       known: float32 [M, D], the vectors of captions.
       hidden: bool [Q, M], the captions that are not known to a sentence.
     """
-    score = answers.scores[:, 0].astype(np.float64)
-    others = answers.scores[:, 1:] if answers.scores.shape[1] > 1 else answers.scores
     near = answers.vectors @ known.T
     if hidden is not None:
         near[hidden] = -1.0
     closest = np.partition(near, -min(10, near.shape[1]), axis=1)[:, -10:].mean(axis=1)
-    return np.stack([score, score - others.mean(axis=1), *shown.T, closest, answers.first @ known.mean(axis=0)], axis=1)
+    return np.stack([*answers.found.T, *shown.T, closest, answers.first @ known.mean(axis=0)], axis=1)
 
 
 def design(measured: np.ndarray, kinds: np.ndarray) -> np.ndarray:
@@ -278,30 +285,32 @@ def fit(answers: Answers, right: np.ndarray, images: np.ndarray, kinds: Sequence
       answers: captions and noise.
       right: float64 [Q], 1 where the first answer is right.
       images: int64 [Q], the number of each caption's picture; each string of noise has one of its own.
-      kinds: [Q], `NOISE` or the kind of each caption.
+      kinds: [Q], `NOISE`, `DOMAIN` or the kind of each caption.
       count: of the items of the index.
     """
     texts = answers.texts
-    names = [*sorted(set(kinds) - {NOISE}), NOISE]
+    names = [*sorted(set(kinds) - {NOISE, DOMAIN}), NOISE, DOMAIN]
     numbers = np.array([names.index(kind) for kind in kinds])
-    captions = np.flatnonzero(numbers < len(names) - 1)
+    captions = np.flatnonzero(numbers < len(names) - 2)
     spread = captions[np.linspace(0, len(captions) - 1, min(len(captions), MOST_KNOWN), dtype=np.int64)]
     known = answers.vectors[spread].astype(np.float16)
     parts = np.random.default_rng(0).permutation(images.max() + 1)[images] % FOLDS  # pictures, not captions
     folds = [np.flatnonzero(parts == part) for part in range(FOLDS)]
-    counted = [count_grams([texts[row] for row in fold], numbers[fold], len(names)) for fold in folds]
+    counted = [count_grams([texts[row] for row in fold], numbers[fold], len(names))[:-1] for fold in folds]
     counts = np.sum(counted, axis=0)
-    likely, shown = np.zeros((len(texts), len(names))), np.zeros((len(texts), 3))
+    likely, shown = np.zeros((len(texts), len(names) - 1)), np.zeros((len(texts), 3))
     for fold, own in zip(folds, counted):
         likely[fold], shown[fold] = read_texts([texts[row] for row in fold], log_shares(counts - own))
     measured = measure(answers, shown, known.astype(np.float32), hidden=images[:, None] == images[spread])
-    center, scale = measured.mean(axis=0), np.maximum(measured.std(axis=0), 1e-6)
+    center, scale = measured.mean(axis=0), measured.std(axis=0)
+    scale[scale < 1e-6] = np.inf  # nothing can be learnt of what is always the same
     columns = design((measured - center) / scale, likely)
     odds = np.zeros(len(right))
     for fold in folds:
         others = np.setdiff1d(np.arange(len(right)), fold)
         odds[fold] = columns[fold] @ fit_logistic(columns[others], right[others], PENALTY)
-    curve = fit_logistic(np.stack([np.ones(len(captions)), odds[captions]], axis=1), right[captions], 1e-3)
+    real = np.flatnonzero(numbers != names.index(NOISE))  # captions and other domains
+    curve = fit_logistic(np.stack([np.ones(len(real)), odds[real]], axis=1), right[real], 1e-3)
     probability = sigmoid(curve[0] + curve[1] * odds[captions])
     return Confidence(
         count=count,
@@ -321,18 +330,41 @@ def fit(answers: Answers, right: np.ndarray, images: np.ndarray, kinds: Sequence
 # Asking an index.
 
 
-def ask(index, texts: Sequence[str], vectors: np.ndarray) -> tuple[Answers, np.ndarray]:
-    """Returns what an index answers to sentences, and the rows of the first answers, int64 [Q]."""
-    scores, rows = index.search(vectors, NEIGHBOURS)
-    return describe(index, texts, vectors, scores, rows), rows[:, 0]
+def ask(index, texts: Sequence[str], vectors: np.ndarray, embedder=None) -> tuple[Answers, np.ndarray]:
+    """Returns what an index answers to sentences, and the rows of the first answers, int64 [Q].
+
+    `embedder`: the model, where the index ranks by captions, too.
+    """
+    rank = ranking.resolve(index, "")
+    captions = index.captions.encode(embedder, texts) if rank == ranking.ALL else None
+    found = ranking.rank_all(
+        index, texts, vectors, captions, ranking.DEPTH if rank == ranking.ALL else NEIGHBOURS, rank=rank
+    )
+    return describe(index, texts, vectors, found), np.array([one.rows[0] for one in found])
 
 
-def describe(index, texts: Sequence[str], vectors: np.ndarray, scores: np.ndarray, rows: np.ndarray) -> Answers:
-    """Returns what was asked and found, `NEIGHBOURS` answers or more each."""
-    return Answers(texts, vectors, scores[:, :NEIGHBOURS], np.asarray(index.embeddings[rows[:, 0]], np.float32))
+def describe(
+    index, texts: Sequence[str], vectors: np.ndarray, found: Sequence[Ranked], own: np.ndarray | None = None
+) -> Answers:
+    """Returns what was asked and found. `own`: float32 [Q, D], the pictures that take part as row -1."""
+    rows = np.array([one.rows[0] for one in found], np.int64)
+    first = np.asarray(index.embeddings[np.maximum(rows, 0)], np.float32)
+    if own is not None:
+        first[rows < 0] = own[rows < 0]
+    features = []
+    for one, row, cosine in zip(found, rows.tolist(), np.sum(first * vectors, axis=1).tolist()):
+        lists = [{row: value for row, (_, value) in one.lists.get(way, {}).items()} for way in ranking.WAYS]
+        others = sorted((value for other, value in lists[0].items() if other != row), reverse=True)[: NEIGHBOURS - 1]
+        measured = [cosine, cosine - sum(others or [cosine]) / max(1, len(others))]
+        for values in lists[1:]:
+            best = max((value for other, value in values.items() if other != row), default=0.0)
+            measured += [values.get(row, 0.0), values.get(row, 0.0) - best]
+        features.append(measured)
+    whole = np.array([row in one.whole for one, row in zip(found, rows.tolist())], bool)
+    return Answers(texts, vectors, first, np.array(features).reshape(-1, 6), whole)
 
 
-def learn(index, embedder, pictures=None, queries: Sequence = ()) -> Confidence:
+def learn(index, embedder, pictures=None, queries: Sequence = (), strangers: Sequence | None = None) -> Confidence:
     """Fits on the captions of pictures that the model was not trained on, and on sentences with known answers.
 
     Args:
@@ -340,11 +372,16 @@ def learn(index, embedder, pictures=None, queries: Sequence = ()) -> Confidence:
       embedder: the model that made it.
       pictures: an `Index` of pictures with captions, which the other may hold or not.
       queries: `Query`s; those with right answers count, which are names of the index.
+      strangers: what the captions of `pictures` found, where that is known: of `ranking.ask_as_strangers`.
 
     Raises:
       UserError: too few captions, or too few or no other than right answers.
     """
-    texts, kinds, images, own = _captions(pictures)
+    if strangers is None:
+        strangers = ranking.ask_as_strangers(index, pictures, embedder) if pictures is not None else []
+    texts = [one.text for one in strangers]
+    kinds = [one.language or _main_script(one.text) for one in strangers]
+    images = np.array([one.picture for one in strangers], np.int64)
     answered = [query for query in queries if query.text and query.right]
     numbers = {query.right: number for number, query in enumerate(answered, start=int(images.max(initial=-1)) + 1)}
     images = np.concatenate([images, np.array([numbers[query.right] for query in answered], np.int64)])
@@ -354,39 +391,44 @@ def learn(index, embedder, pictures=None, queries: Sequence = ()) -> Confidence:
             f"{captions:,} captions of {shown:,} pictures are too few: at least {LEAST_CAPTIONS} of {LEAST_IMAGES} "
             "pictures are needed (--calibrate=DATA, or right answers in --queries=FILE)."
         )
-    texts += [query.text for query in answered]
     kinds += [query.language or _main_script(query.text) for query in answered]
     often = collections.Counter(kinds)
     kinds = [kind if often[kind] >= LEAST_OF_KIND else OTHER for kind in kinds]
-    noise = noise_like(texts, kinds, round(NOISE_SHARE * len(kinds)))
-    texts += noise
-    answers, rows = ask(index, texts, embedder.encode_text(texts, progress=False))
-    answers, own_right = _with_own(index, answers, own)
-    right = [index.items[row] in query.right for row, query in zip(rows[len(own) :], answered)]
-    right = np.concatenate([own_right, np.array(right, np.float64)])
-    if not LEAST_RIGHT <= right.sum() <= len(right) - LEAST_RIGHT:
-        raise UserError(
-            f"{int(right.sum()):,} of {len(right):,} captions found their picture first, at least {LEAST_RIGHT} must "
-            f"and {LEAST_RIGHT} must not."
+    asked = [query.text for query in answered]
+    noise = noise_like(texts + asked, kinds, round(NOISE_SHARE * len(kinds)))
+    known = _scripts(texts + asked)
+    lines = DOMAINS.read_text("utf-8").splitlines()
+    domains = DOMAIN_WEIGHT * [line for line in lines if set(scripts_of(line)) <= known]
+    vectors = embedder.encode_text(asked + noise + domains, progress=False)
+    answers, rows = ask(index, asked + noise + domains, vectors, embedder)
+    right = [index.items[row] in query.right for row, query in zip(rows, answered)]
+    if strangers:
+        own = np.asarray(pictures.embeddings, np.float32)[[one.picture for one in strangers]]
+        found = [one.ranked for one in strangers]
+        of_captions = describe(index, texts, np.stack([one.vector for one in strangers]), found, own)
+        same = np.sum(of_captions.first * own, axis=1) >= SAME  # looks exactly like it
+        right = [a or one.ranked.rows[0] == one.target for a, one in zip(same, strangers)] + right
+        answers = Answers(
+            texts + list(answers.texts),
+            *(np.concatenate([getattr(part, name) for part in (of_captions, answers)]) for name in ARRAYS),
         )
+    right = np.array(right, np.float64)
+    if right.sum() < LEAST_RIGHT:
+        raise UserError(
+            f"{int(right.sum()):,} of {len(right):,} captions found their picture first, at least {LEAST_RIGHT} must."
+        )
+    places = np.arange(len(domains)) % max(1, len(domains) // DOMAIN_WEIGHT)
+    others = np.concatenate([np.arange(len(noise)), len(noise) + places])  # a fold has all of a sentence
     return fit(
         answers,
-        np.concatenate([right, np.zeros(len(noise))]),
-        np.concatenate([images, images.max() + 1 + np.arange(len(noise))]),
-        [*kinds, *[NOISE] * len(noise)],
+        np.concatenate([right, np.zeros(len(others))]),
+        np.concatenate([images, images.max() + 1 + others]),
+        [*kinds, *[NOISE] * len(noise), *[DOMAIN] * len(domains)],
         index.count,
     )
 
 
-def _captions(pictures) -> tuple[list[str], list[str], np.ndarray, np.ndarray]:
-    """Returns texts, kinds, numbers of the pictures and their vectors; up to `MOST_CAPTIONS`, evenly spread."""
-    items = enumerate(pictures.table) if pictures is not None else ()
-    found = [(text, language, row) for row, item in items for language, text in item.captions if text.strip()]
-    chosen = np.linspace(0, len(found) - 1, min(len(found), MOST_CAPTIONS), dtype=np.int64)
-    found = [found[place] for place in chosen]
-    images = np.array([row for *_, row in found], np.int64)
-    own = np.asarray(pictures.embeddings, np.float32)[images] if found else np.zeros((0, 0), np.float32)
-    return [text for text, *_ in found], [language or _main_script(text) for text, language, _ in found], images, own
+ARRAYS = ("vectors", "first", "found", "whole")  # of `Answers`
 
 
 def _main_script(text: str) -> str:
@@ -394,25 +436,8 @@ def _main_script(text: str) -> str:
     return found.most_common(1)[0][0] if found else OTHER
 
 
-def _with_own(index, answers: Answers, own: np.ndarray) -> tuple[Answers, np.ndarray]:
-    """Lets the picture of each of the first captions, [P, D], take part where the index lacks it; tells who was right.
-
-    A first answer is right if it is the picture, or looks exactly like it.
-    """
-    count = len(own)
-    if not count:
-        return answers, np.zeros(0)
-    distinct, places = np.unique(own, axis=0, return_inverse=True)
-    there = index.search(distinct, 1)[0][places.reshape(-1), 0] >= SAME
-    own_score = np.sum(answers.vectors[:count] * own, axis=1)
-    enters = ~there & (own_score > answers.scores[:count, -1])
-    wins = ~there & (own_score > answers.scores[:count, 0])
-    scores, first = answers.scores.copy(), answers.first.copy()
-    scores[:count][enters, -1] = own_score[enters]
-    scores[:count] = -np.sort(-scores[:count], axis=1)
-    first[:count][wins] = own[wins]
-    right = np.sum(first[:count] * own, axis=1) >= SAME
-    return dataclasses.replace(answers, scores=scores, first=first), right.astype(np.float64)
+def _scripts(texts: Sequence[str]) -> set[str]:
+    return {script for text in texts for script in scripts_of(text)}
 
 
 def noise_like(texts: Sequence[str], kinds: Sequence[str], count: int) -> list[str]:

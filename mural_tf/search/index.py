@@ -10,7 +10,8 @@ A folder of an index, complete when it has `index.json`:
 
     index.json             kind, count, sources, the model's identity
     vectors.npy            float32 or float16 [N, D], L2-normalised
-    items.sqlite           the items, their captions and fields, and which rows were removed: see `ItemTable`
+    items.sqlite           the items, their captions, fields and words, and which rows were removed: see `ItemTable`
+    captions.npy           only if there are captions: float16 [T, D]; ranking.json: by which head, and weights
     model_probes.npy       the model's `Fingerprint`
     skipped.tsv            name[TAB]reason of what could not be read
     approximate.faiss      only if asked for; recall.json: its parameters and measured recall
@@ -35,7 +36,7 @@ from mural_tf.errors import UserError
 from mural_tf.files import as_path, exclusive_lock, json_field, read_json
 from mural_tf.metrics import top_k
 from mural_tf.remote_folders import local_copy
-from mural_tf.search import approximate, confidence
+from mural_tf.search import approximate, confidence, ranking
 from mural_tf.search.approximate import forget
 from mural_tf.search.items import IMAGES, TOGETHER, Filter, Item, ItemTable, Names, read_image
 
@@ -117,7 +118,7 @@ def _pictures() -> list[np.ndarray]:
 
 DESCRIPTION, VECTORS, ITEMS, PROBES = "index.json", "vectors.npy", "items.sqlite", "model_probes.npy"
 SKIPPED = "skipped.tsv"
-FORMAT = 2
+FORMAT = 3
 
 
 class Index:
@@ -135,6 +136,8 @@ class Index:
       gone: how many rows the update that has just been had kept although no source holds them any more.
       confidence: a `Confidence`, or None: nothing is known about how sure answers are.
       product: the field whose value the pictures of one product share, "" if there is none.
+      facets: function of a tuple of filters: what the fields are of the items that pass, see `ItemTable.facets`.
+      captions: the `ranking.Captions`, or None: nothing is found by them. weights: of the ways in one ranking.
     """
 
     def __init__(
@@ -157,8 +160,11 @@ class Index:
         self.approximate, self.skipped, self.created, self.gone = approximate_index, skipped, created, 0
         self.removed = self.table.removed() if removed is None else removed
         self._find = functools.lru_cache(maxsize=8)(self.table.rows_with)
+        self.facets = functools.lru_cache(maxsize=64)(self._facets)
         self.confidence: confidence.Confidence | None = None
         self.product = ""
+        self.captions: ranking.Captions | None = None
+        self.weights = ranking.DEFAULT_WEIGHTS
 
     def __len__(self) -> int:
         """How many rows there are, the removed ones too."""
@@ -169,14 +175,31 @@ class Index:
         """How many items searches find."""
         return len(self) - len(self.removed)
 
-    def rows(self, filters: Sequence[Filter] = ()) -> np.ndarray | None:
-        """Returns the rows of the items that pass filters and are not removed, int64 [K] rising; None for all N."""
-        if not filters and not len(self.removed):
+    def rows(self, filters: Sequence[Filter] = (), without: Sequence[str] = ()) -> np.ndarray | None:
+        """Returns the rows of the items that pass filters and are not removed, int64 [K] rising; None for all N.
+
+        `without`: words that none of the items may hold.
+        """
+        if not filters and not len(self.removed) and not without:
             return None
-        return np.setdiff1d(self._find(tuple(filters)), self.removed, assume_unique=True)
+        lacking = [self.removed, *(self.table.with_words(word) for word in without)]
+        return np.setdiff1d(self._find(tuple(filters)), np.concatenate(lacking))
+
+    def _facets(self, filters: tuple[Filter, ...] = ()) -> dict[str, dict]:
+        """Returns `ItemTable.facets` of what passes filters; of each field by the filters of the others."""
+        found = self.table.facets(self.rows(filters))
+        for name in {one.name for one in filters}:
+            others = self.table.facets(self.rows([one for one in filters if one.name != name]))
+            found.update({name: others[name]} if name in others else {})
+        return found
 
     def search(
-        self, vectors: np.ndarray, k: int, use_exact: bool = False, filters: Sequence[Filter] = ()
+        self,
+        vectors: np.ndarray,
+        k: int,
+        use_exact: bool = False,
+        filters: Sequence[Filter] = (),
+        among: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Returns the rows closest to each vector, best first.
 
@@ -185,6 +208,7 @@ class Index:
           k: how many; at most the M items that pass the filters are returned.
           use_exact: compare with every row although there is an approximate index.
           filters: find only items with one of the values given for each field named.
+          among: in place of filters the rows that may be found, as `rows` returns them.
 
         Returns:
           float32 scores (dot products) [Q, min(k, M)], falling, and int64 rows [Q, min(k, M)].
@@ -193,7 +217,7 @@ class Index:
           ValueError: vectors of another size or not finite, k below 1.
           UserError: a row that was found is not of length 1.
         """
-        among = self.rows(filters)
+        among = self.rows(filters) if among is None else among
         if self.approximate is not None and not use_exact:
             scores, rows = self.approximate.search(vectors, k, self.embeddings, among)
         elif among is None:
@@ -222,6 +246,11 @@ class Index:
     def check_model(self, embedder: Embedder) -> None:
         """Raises `UserError` if the vectors of `embedder` cannot be compared with those of the index."""
         self.model.check(take(embedder), "The index")
+        head = self.captions.head if self.captions is not None else ""
+        if head and head not in getattr(embedder, "text_heads", ()):
+            raise UserError(
+                f"The index compares captions by the head {head}, which this export lacks: export it again."
+            )
 
 
 def load_index(folder: str | os.PathLike, use_exact: bool = False) -> Index:
@@ -256,6 +285,7 @@ def load_index(folder: str | os.PathLike, use_exact: bool = False) -> Index:
     )
     index.confidence = confidence.load(folder, index.count, size)
     index.product = json_field(description, "product", str, folder / DESCRIPTION, "")
+    index.captions, index.weights = ranking.load(folder, items), ranking.load_weights(folder)
     return index
 
 

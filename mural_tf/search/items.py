@@ -2,7 +2,7 @@
 
 `ItemTable` keeps those of an index in one SQLite file, so that an index of millions of items opens at once and reads
 only what is asked for. Its tables are to be asked by others too: `items` (a row each, in the order of the vectors),
-`texts` (captions), `fields` (a name and a value each) and `removed` (rows that no search finds).
+`texts` (captions), `fields` (a name and a value each), `removed` (rows that no search finds), `words` (see `words.py`).
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ import collections
 import dataclasses
 import functools
 import json
+import math
 import os
 import pathlib
+import re
 import sqlite3
 import threading
 import weakref
@@ -29,6 +31,7 @@ from mural_tf.errors import UserError
 from mural_tf.files import as_path
 from mural_tf.hashes import bytes_hash
 from mural_tf.remote_folders import local_copy
+from mural_tf.search import words
 from mural_tf.text_files import bounded_lines, is_text, parse_object
 
 KINDS = IMAGES, TEXTS = "images", "texts"
@@ -119,24 +122,60 @@ FIELDS = "fields.jsonl"
 
 
 class Filter(NamedTuple):
-    """Finds only items whose field `name` is `value`."""
+    """Finds only items whose field `name` is `value`, or is below or above it: `operator` is one of =, <, <=, >, >=."""
 
     name: str
     value: str
+    operator: str = "="
 
     def __str__(self) -> str:
-        return f"{self.name}={self.value}"
+        return f"{self.name}{self.operator}{self.value}"
+
+
+FILTER = re.compile(r"\s*([^<>=]*[^<>=\s])\s*(<=|>=|<|>|=)\s*(.*?)\s*", re.DOTALL)
 
 
 def parse_filters(texts: Iterable[str]) -> tuple[Filter, ...]:
-    """Returns the filters that "name=value" stand for; raises `UserError` for anything else."""
+    """Returns the filters that "name=value" and "name<20" stand for; raises `UserError` for anything else."""
     filters = []
     for text in texts:
-        name, equals, value = text.partition("=")
-        if not (equals and name.strip()):
-            raise UserError(f"The filter {text!r} is not of the form name=value, such as brand=acme.")
-        filters.append(Filter(name.strip(), value.strip()))
+        found = FILTER.fullmatch(text)
+        if not found:
+            raise UserError(f"The filter {text!r} is not of the form name=value, such as brand=acme, or price<20.")
+        name, operator, value = found.groups()
+        if operator != "=" and amount(value) is None:
+            raise UserError(f"The filter {text!r} compares with {value!r}: expected a number or a date, 2026-05-31.")
+        filters.append(Filter(name, value, operator))
     return tuple(dict.fromkeys(filters))
+
+
+# A currency before it, by its sign or code, and a short unit after it.
+NUMBER = re.compile(r"(?:[^\w\s.,+-]\s*|[A-Z]{3}\s+)?([-+]?\d[\d\s.,']*)[^\d]{0,6}")
+DATE = re.compile(r"(\d{4})-(\d\d?)(?:-(\d\d?))?(?:[T ].*)?|(\d\d?)\.(\d\d?)\.(\d{4})")
+
+
+def amount(text: str) -> float | None:
+    """Returns what a field's value is ordered by, None for words: a number ("19,90 EUR"), or a date as years.
+
+    Dates are 2026-05-31, 2026-05 or 31.5.2026; so `year<2026` takes dates, too. Of two kinds of marks in a number the
+    last one is the decimal one, and a comma before three digits is none.
+    """
+    if found := DATE.fullmatch(text.strip()):
+        year, month, day = (found[1], found[2], found[3]) if found[1] else (found[6], found[5], found[4])
+        return int(year) + (int(month) - 1) / 12 + (int(day or 1) - 1) / 372
+    found = NUMBER.fullmatch(text.strip())
+    if not found:
+        return None
+    digits = re.sub(r"[\s']", "", found[1]).rstrip(".,")
+    if re.fullmatch(r"[-+]?[1-9]\d{0,2}(,\d{3})+", digits) or digits.rfind(".") > digits.rfind(",") >= 0:
+        digits = digits.replace(",", "")
+    elif "," in digits:
+        digits = digits.replace(".", "").replace(",", ".")
+    try:
+        value = float(digits)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
 
 
 def fields_file(record_file: str | os.PathLike) -> pathlib.Path | None:
@@ -203,13 +242,20 @@ CREATE TABLE items (row INTEGER PRIMARY KEY, name TEXT, path TEXT, offset INTEGE
 CREATE TABLE texts (item INTEGER, language TEXT, text TEXT);
 CREATE TABLE fields (item INTEGER, name TEXT, value TEXT);
 CREATE TABLE removed (row INTEGER PRIMARY KEY);
+CREATE VIRTUAL TABLE words USING fts5(text, content='', tokenize='trigram case_sensitive 1');
+CREATE TABLE trigrams (term TEXT PRIMARY KEY, documents INTEGER) WITHOUT ROWID;
 CREATE INDEX texts_of_items ON texts (item);
 CREATE INDEX fields_of_items ON fields (item);
 CREATE INDEX items_by_field ON fields (name, value, item);
 """
 TOGETHER = 4096  # items that are in memory at a time
-LOOKED_AT = 10_000  # items, evenly spread, that say which fields and values there are
 FEW = 50  # values of a field that are offered; one of more is taken for a text or a number
+FEW_NUMBERS = 8  # different numbers that are offered one by one
+MOST_POSTINGS, FEW_GRAMS = 50_000, 4  # places of trigrams that a question looks at; trigrams that it always asks
+COMPARE = {"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal}
+# Of a row of `words`: the item it is of, and the language of the caption, NULL for what is none.
+OWNER = "iif(rowid & 1, rowid >> 1, (SELECT item FROM texts WHERE texts.rowid = words.rowid >> 1))"
+LANGUAGE = "iif(rowid & 1, NULL, (SELECT language FROM texts WHERE texts.rowid = words.rowid >> 1))"
 
 
 def write_items(path: str | os.PathLike, items: Iterable[Item]) -> sqlite3.Connection:
@@ -218,15 +264,30 @@ def write_items(path: str | os.PathLike, items: Iterable[Item]) -> sqlite3.Conne
     A file is not complete before the connection is closed: it needs a temporary name, see `files.whole`.
     """
     database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    if sqlite3.sqlite_version_info < (3, 34):
+        raise UserError(f"SQLite {sqlite3.sqlite_version} has no trigrams: use a Python with SQLite 3.34 or newer.")
     database.executescript(f"PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; {SCHEMA} BEGIN")
-    text = "CAST(? AS TEXT)"  # bytes, because names of files may hold what is no UTF-8
+    text, captions = "CAST(? AS TEXT)", 0  # bytes, because names of files may hold what is no UTF-8
     for row, item in enumerate(items):
         values = row, _utf8(item.name), _utf8(item.path), item.offset, _utf8(item.language), item.content
         database.execute(f"INSERT INTO items VALUES (?, {text}, {text}, ?, {text}, ?)", values)
         for table, pairs in (("texts", item.captions), ("fields", item.fields.items())):
             rows = ((row, _utf8(first), _utf8(second)) for first, second in pairs)
             database.executemany(f"INSERT INTO {table} VALUES (?, {text}, {text})", rows)
+        # Captions by their own numbers, doubled; what else an item has between these.
+        values = [value for value in item.fields.values() if "://" not in value]
+        names = dict.fromkeys([os.path.splitext(os.path.basename(item.name))[0], item.name])
+        documents = [(2 * row + 1, words.document([*names, *values]))]
+        documents += [(2 * (captions + n), words.document([t])) for n, (_, t) in enumerate(item.captions, start=1)]
+        captions += len(item.captions)
+        database.executemany(
+            f"INSERT INTO words (rowid, text) VALUES (?, {text})", ((n, _utf8(t)) for n, t in documents)
+        )
     database.execute("COMMIT")
+    # FTS5 counts the documents of a trigram one by one whenever it is asked: here it is done once.
+    database.execute("CREATE VIRTUAL TABLE temp.vocabulary USING fts5vocab(main, words, row)")
+    database.execute("INSERT INTO trigrams SELECT term, doc FROM temp.vocabulary")
+    database.execute("DROP TABLE temp.vocabulary")
     return database
 
 
@@ -269,6 +330,14 @@ class ItemTable:
         except (sqlite3.Error, UnicodeDecodeError) as error:
             raise self._problem(error) from None
 
+    def _each(self, question: str, *values) -> Iterator[tuple]:
+        """Yields rows as far as they are asked for; nobody else asks meanwhile."""
+        try:
+            with self._lock:
+                yield from self._database.execute(question, values)
+        except sqlite3.Error as error:
+            raise self._problem(error) from None
+
     def __len__(self) -> int:
         return self._count
 
@@ -304,16 +373,119 @@ class ItemTable:
         return self._ask("SELECT name FROM items WHERE row = ?", int(row))[0][0]
 
     def rows_with(self, filters: Sequence[Filter]) -> np.ndarray:
-        """Returns the rows, int64 [K] rising, that have one of the values wanted of every field that is named."""
+        """Returns the rows, int64 [K] rising, that have one of the values wanted of every field that is named.
+
+        Where a field is compared, its value is a number or a date on the right side of each bound.
+        """
         wanted = collections.defaultdict(list)
-        for name, value in filters:
-            wanted[name].append(_utf8(value))
+        for name, value, operator in filters:
+            wanted[name, operator].append(value)
         found = []
-        for name, values in wanted.items():
+        for (name, operator), values in wanted.items():
+            if operator != "=":
+                rows, amounts = self.amounts(name)
+                found += [np.sort(rows[COMPARE[operator](amounts, amount(value))]) for value in values]
+                continue
             texts = ", ".join(["CAST(? AS TEXT)"] * len(values))
             question = f"SELECT item FROM fields WHERE name = CAST(? AS TEXT) AND value IN ({texts})"
-            found.append(np.sort(_column(self._ask(question, _utf8(name), *values))))
+            found.append(np.sort(_column(self._ask(question, _utf8(name), *map(_utf8, values)))))
         return functools.reduce(np.intersect1d, found) if found else np.arange(self._count)
+
+    def amounts(self, name: str) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the rows, int64 [K], whose field is a number or a date, and `amount` of it, float64 [K]."""
+        found = self._ask("SELECT item, value FROM fields WHERE name = CAST(? AS TEXT)", _utf8(name))
+        known = [(row, number) for row, value in found if (number := amount(value)) is not None]
+        return np.array([row for row, _ in known], np.int64), np.array([number for _, number in known], np.float64)
+
+    def facets(self, rows: np.ndarray | None = None) -> dict[str, dict]:
+        """Returns what the fields of rows, None for all, are: {"values": {value: count}} of few, frequent ones first.
+
+        Of many numbers or dates {"least": text, "most": text}, of many words {}.
+        """
+        among = "" if rows is None else "WHERE item IN (SELECT value FROM json_each(?))"
+        question = f"SELECT name, value, count(*) FROM fields {among} GROUP BY name, value"
+        counts, ends = collections.defaultdict(dict), {}
+        for name, value, count in self._each(question, *([] if rows is None else [json.dumps(rows.tolist())])):
+            if len(counts[name]) <= FEW:
+                counts[name][value] = count
+            number = amount(value)
+            if number is None or ends.get(name, 0) is None:
+                ends[name] = None
+            else:
+                low, high = ends.get(name, ((number, value), (number, value)))
+                ends[name] = min(low, (number, value)), max(high, (number, value))
+        shown: dict[str, dict] = {}
+        for name, values in counts.items():
+            if ends[name] is not None and len(values) > FEW_NUMBERS:
+                shown[name] = {"least": ends[name][0][1], "most": ends[name][1][1]}
+            elif len(values) <= FEW:
+                shown[name] = {"values": dict(sorted(values.items(), key=lambda item: -item[1]))}
+            else:
+                shown[name] = {}
+        return shown
+
+    def with_words(self, text: str) -> np.ndarray:
+        """Returns the rows, int64 [K] rising, that hold these words somewhere, one after another."""
+        phrase = words.quoted(f" {words.spread(text)} ")
+        return np.unique(_column(self._ask(f"SELECT {OWNER} FROM words WHERE words MATCH ?", phrase)))
+
+    def whole(self, text: str, hidden: str | None = None) -> np.ndarray:
+        """Returns the rows, int64 [K] rising, of which a caption, the name or a value is the text and nothing more.
+
+        `hidden`: a language whose captions do not count.
+        """
+        phrase = words.quoted(words.document([text]))
+        question = f"SELECT {OWNER} FROM words WHERE words MATCH ? AND {LANGUAGE} IS NOT CAST(? AS TEXT)"
+        return np.unique(_column(self._ask(question, phrase, _utf8(hidden) if hidden is not None else "-")))
+
+    def by_words(
+        self, text: str, count: int, allowed: np.ndarray | None = None, hidden: str | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the rows that share most with a question, by the BM25 of its trigrams; a row's best text counts.
+
+        Args:
+          text: any.
+          count: of rows, at most.
+          allowed: bool [N], the rows that may be found; None for all.
+          hidden: a language whose captions are not searched.
+
+        Returns:
+          int64 rows [K], best first, and their float64 shares [K] in (0, 1]: what their BM25 is of that of a text of
+          usual length that holds all trigrams of the question. Shares below a quarter of the best are left out.
+        """
+        asked = words.grams(text)
+        if not asked:
+            return np.zeros(0, np.int64), np.zeros(0)
+        total = self._ask("SELECT ifnull(max(rowid), 0) FROM texts")[0][0] + self._count
+        held = f"SELECT term, documents FROM trigrams WHERE term IN ({', '.join('?' * len(asked))})"
+        of_terms = dict(self._ask(held, *asked))
+        counts = np.array([of_terms.get(gram, 0) for gram in asked], np.float64)
+        ideal = np.maximum(np.log((total - counts + 0.5) / (counts + 0.5)), 1e-6).sum()
+        rare = np.argsort(counts, kind="stable")  # trigrams of nearly every text would cost most and tell least
+        asked = [asked[n] for n in rare[: max(FEW_GRAMS, int(np.sum(np.cumsum(counts[rare]) <= MOST_POSTINGS)))]]
+        found: dict[int, float] = {}
+        question = f"SELECT {OWNER}, -rank FROM words WHERE words MATCH ? AND {LANGUAGE} IS NOT CAST(? AS TEXT)"
+        values = " OR ".join(map(words.quoted, asked)), _utf8(hidden) if hidden is not None else "-"
+        for row, score in self._each(f"{question} ORDER BY rank", *values):
+            if row not in found and (allowed is None or allowed[row]):
+                found[row] = min(1.0, score / ideal)
+                if len(found) == count or found[row] < next(iter(found.values())) / 4:
+                    break
+        found = {row: share for row, share in found.items() if share >= max(found.values()) / 4}
+        return np.array(list(found), np.int64), np.array(list(found.values()))
+
+    def caption_rows(self) -> np.ndarray:
+        """Returns the row that each caption is of, int64 [T] rising."""
+        return _column(self._ask("SELECT item FROM texts ORDER BY rowid"))
+
+    def caption_texts(self, begin: int, end: int) -> list[tuple[str, str]]:
+        """Returns (language, text) of the captions from number `begin` to before `end`."""
+        return self._ask("SELECT language, text FROM texts WHERE rowid > ? AND rowid <= ? ORDER BY rowid", begin, end)
+
+    def captions_in(self, language: str) -> np.ndarray:
+        """Returns the numbers of the captions in a language, int64 [K] rising."""
+        question = "SELECT rowid - 1 FROM texts WHERE language = CAST(? AS TEXT) ORDER BY rowid"
+        return _column(self._ask(question, _utf8(language)))
 
     def captions(self, count: int) -> dict[str, list[str]]:
         """Returns up to `count` different captions of each language, always the same ones."""
@@ -329,17 +501,6 @@ class ItemTable:
         languages = self._ask("SELECT DISTINCT language FROM items")
         question = "SELECT row FROM items WHERE language = CAST(? AS TEXT) ORDER BY row"
         return {language: _column(self._ask(question, _utf8(language))) for (language,) in languages}
-
-    def common_values(self) -> dict[str, list[str]]:
-        """Returns the fields of the items and the values of each, the most frequent ones first; [] where they are many.
-
-        Only `LOOKED_AT` items are looked at.
-        """
-        known = collections.defaultdict(list)
-        counts = "SELECT name, value FROM fields WHERE item % ? = 0 GROUP BY name, value"
-        for name, value in self._ask(f"{counts} ORDER BY name, count(*) DESC, min(item)", -(-len(self) // LOOKED_AT)):
-            known[name].append(value)
-        return {name: values if len(values) <= FEW else [] for name, values in known.items()}
 
     def removed(self) -> np.ndarray:
         """Returns the rows that no search finds, int64 [K] rising."""

@@ -7,12 +7,11 @@ browsers order right-to-left scripts and choose the right Han glyphs.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 import os
 import pathlib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,10 +20,11 @@ from mural_tf import pages
 from mural_tf.data.pictures import read_file, thumbnail_url
 from mural_tf.errors import UserError
 from mural_tf.files import as_path, write_whole
-from mural_tf.search import confidence
+from mural_tf.search import confidence, ranking, words
 from mural_tf.search.confidence import Sureness
 from mural_tf.search.index import Index
 from mural_tf.search.items import IMAGES, Filter, Item
+from mural_tf.search.ranking import ALL, DEPTH, PICTURES, TEXTS, WORDS, CannotBeAsked
 from mural_tf.text_files import read_lines, visible
 
 if TYPE_CHECKING:
@@ -74,6 +74,8 @@ def check_queries(queries: Sequence[Query], top: int) -> None:
             raise UserError(f"The image {query.image} does not exist.")
         if not query.name.strip():
             raise UserError("The query is empty: give a sentence in any language.")
+        if not query.image and not words.split(query.text)[0].strip():
+            raise CannotBeAsked(f"{query.text!r} says only what shall not be found: give a sentence before the -words.")
     if top < 1:
         raise UserError(f"top must be at least 1, got {top}.")
 
@@ -82,21 +84,27 @@ def check_filters(index: Index, filters: Sequence[Filter]) -> None:
     """Raises `UserError` for filters that no item passes, and says what there is."""
     if not filters or len(index.rows(filters)):
         return
-    known = index.table.common_values()
-    if any(name not in known for name, _ in filters):
+    known = index.facets()
+    if any(one.name not in known for one in filters):
         there_is = f"fields are {', '.join(known)}" if known else "no item has fields"
     else:
-        there_is = "; ".join(f"{name} is {', '.join(known[name]) or 'of many values'}" for name, _ in filters)
+        there_is = "; ".join(f"{one.name} is {_known(known[one.name])}" for one in filters)
     raise UserError(f"No item of the index has {', '.join(map(str, filters))}: {there_is}.")
 
 
+def _known(facet: Mapping) -> str:
+    if "least" in facet:
+        return f"{facet['least']} to {facet['most']}"
+    return ", ".join(facet.get("values", ())) or "of many values"
+
+
 def encode_queries(embedder: Embedder, queries: Sequence[Query]) -> np.ndarray:
-    """Returns float32 [Q, D] of sentences and images mixed. Raises `UserError` for an unreadable image."""
+    """Returns float32 [Q, D] of sentences without -words and images. Raises `UserError` for an unreadable image."""
     texts = [i for i, query in enumerate(queries) if not query.image]
     images = [i for i, query in enumerate(queries) if query.image]
     blocks = []
     if texts:
-        blocks.append(embedder.encode_text([queries[i].text for i in texts]))
+        blocks.append(embedder.encode_text([words.split(queries[i].text)[0] for i in texts]))
     if images:
         blocks.append(embedder.encode_image([as_path(queries[i].image) for i in images]))
     vectors = np.concatenate(blocks)
@@ -105,13 +113,21 @@ def encode_queries(embedder: Embedder, queries: Sequence[Query]) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class Hit:
-    """One result: `rank` from 1, `score` the cosine, `name` and `row` of the item, `right` if it is a right answer."""
+    """One result.
+
+    `rank`: from 1. `score`: the cosine of the picture (of an index of texts, the text); ranked by texts that of the
+    closest caption, by words the share of the question. `name` and `row`: of the item. `right`: it is a right answer.
+    `found_by`: what found it, and its rank there, see `Ranked.found_by`; of pictures alone nothing. `alike`: how many
+    further pictures look the same and have the same captions.
+    """
 
     rank: int
     score: float
     name: str
     row: int = -1
     right: bool = False
+    found_by: dict[str, int] = dataclasses.field(default_factory=dict)
+    alike: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,13 +135,14 @@ class Result:
     """A query and its hits, best first.
 
     `sure`: how sure the first hit is; None for an image, and where the index does not know. `left_out`: it was not sure
-    enough, and no hit is shown.
+    enough, and no hit is shown. `total`: hits that were ranked, of which `hits` are a page.
     """
 
     query: Query
     hits: tuple[Hit, ...]
     sure: Sureness | None = None
     left_out: bool = False
+    total: int = 0
 
     @property
     def first_right(self) -> int | None:
@@ -134,51 +151,136 @@ class Result:
 
 
 def search(
-    index: Index, embedder: Embedder, queries: Sequence[Query], top: int = 10, filters: Sequence[Filter] = ()
+    index: Index,
+    embedder: Embedder,
+    queries: Sequence[Query],
+    top: int = 10,
+    filters: Sequence[Filter] = (),
+    *,
+    rank: str = "",
+    offset: int = 0,
+    sort: str = "",
 ) -> list[Result]:
-    """Returns the `top` items closest to each query; `embedder` must be the model that made the index.
+    """Returns the best `top` items for each query; `embedder` must be the model that made the index.
 
-    Raises `UserError` for queries that cannot be asked.
+    Args:
+      rank: one of `ranking.RANKS`; by default "all" where the items have captions, else "pictures". For "words" the
+        model is not asked. Images are compared with pictures.
+      filters: see `Index.search`.
+      offset: how many of the best are left out.
+      sort: a field with numbers or dates, by which the best `SORTED` are sorted; with "-" before it the largest first.
+
+    Raises `UserError` for queries that cannot be asked, or what the index cannot do.
     """
     check_queries(queries, top)
-    return find(index, encode_queries(embedder, queries), queries, top, filters)
-
-
-def find(
-    index: Index, vectors: np.ndarray, queries: Sequence[Query], top: int = 10, filters: Sequence[Filter] = ()
-) -> list[Result]:
-    """Returns the `top` items closest to the vectors [Q, D] of queries, of those that pass the filters."""
-    judged = index.confidence is not None and not filters  # it was learnt from answers from the whole index
-    more = PICTURES_OF_PRODUCT if index.product else 1
-    scores, rows = index.search(vectors, max(more * top, confidence.NEIGHBOURS if judged else 0), filters=filters)
-    texts = [number for number, query in enumerate(queries) if judged and not query.image]
-    sure: dict[int, Sureness] = {}
-    if texts:
-        sentences = [queries[number].text for number in texts]
-        answers = confidence.describe(index, sentences, vectors[texts], scores[texts], rows[texts])
-        sure = dict(zip(texts, index.confidence.judge(answers)))
-    results = []
-    for number, query in enumerate(queries):
-        found = one_of_each_product(index, zip(scores[number].tolist(), rows[number].tolist()))
-        hits = []
-        for rank, (score, row) in enumerate(itertools.islice(found, top), start=1):
-            name = index.items[row]
-            hits.append(Hit(rank, score, name, row, name in query.right))
-        results.append(Result(query, tuple(hits), sure.get(number)))
+    rank = ranking.resolve(index, rank)
+    texts = [number for number, query in enumerate(queries) if not query.image]
+    images = [number for number, query in enumerate(queries) if query.image]
+    if images and rank in (TEXTS, WORDS):
+        raise CannotBeAsked(f"rank={rank} is for sentences; an image is compared with pictures.")
+    results: list[Result | None] = [None] * len(queries)
+    for numbers, way in ((texts, rank), (images, PICTURES)):
+        if numbers:
+            asked = [queries[number] for number in numbers]
+            vectors = encode_queries(embedder, asked) if way in (PICTURES, ALL) else None
+            captions = None
+            if way in (TEXTS, ALL) and index.captions is not None:
+                captions = index.captions.encode(embedder, [words.split(query.text)[0] for query in asked])
+            found = find(index, vectors, asked, top, filters, captions=captions, rank=way, offset=offset, sort=sort)
+            for number, result in zip(numbers, found):
+                results[number] = result
     return results
 
 
-PICTURES_OF_PRODUCT = 8  # that are looked through for each hit
+SORTED = 40  # hits that are sorted by a field; farther ones fit too badly
 
 
-def one_of_each_product(index: Index, found: Iterable[tuple[float, int]]) -> Iterator[tuple[float, int]]:
-    """Yields (score, row) without further pictures of products that came before."""
-    met = set()
-    for score, row in found:
+def find(
+    index: Index,
+    vectors: np.ndarray | None,
+    queries: Sequence[Query],
+    top: int = 10,
+    filters: Sequence[Filter] = (),
+    *,
+    captions: np.ndarray | None = None,
+    rank: str = PICTURES,
+    offset: int = 0,
+    sort: str = "",
+    fold: bool = True,
+) -> list[Result]:
+    """Returns what `search` does for the vectors [Q, D] of queries, which are all sentences or all images.
+
+    `captions`: the vectors of sentences as `Captions.encode` gives them. `fold`: whether of like pictures one is shown.
+    """
+    texts = ["" if query.image else query.text for query in queries]
+    found = ranking.rank_all(index, texts, vectors, captions, max(DEPTH, offset + top), filters, rank)
+    # It was learnt from answers from the whole index.
+    judged = index.confidence is not None and not filters and not sort and rank == ranking.resolve(index, "")
+    judged = judged and all(texts) and not any(words.split(text)[1] for text in texts)
+    sure: Sequence[Sureness | None] = [None] * len(queries)
+    if judged:
+        sure = index.confidence.judge(confidence.describe(index, texts, vectors, found))
+    results = []
+    for number, (query, one, certain) in enumerate(zip(queries, found, sure)):
+        groups = _folded(index, one.rows) if fold else [[row] for row in one.rows.tolist()]
+        if sort:
+            groups = _sorted(index, groups[:SORTED], sort)
+        hits = []
+        for place, (row, *alike) in enumerate(groups[offset : offset + top], start=offset + 1):
+            if vectors is not None:
+                score = float(np.asarray(index.embeddings[row], np.float32) @ vectors[number])
+                score = one.lists[PICTURES].get(row, (0, score))[1]
+            else:
+                score = one.lists[rank].get(row, (0, 1.0))[1]
+            name, by = index.items[row], one.found_by(row) if rank != PICTURES else {}
+            right = name in query.right or any(index.items[other] in query.right for other in alike if query.right)
+            hits.append(Hit(place, score, name, row, right, by, len(alike)))
+        results.append(Result(query, tuple(hits), certain, total=len(groups)))
+    return results
+
+
+def browse(index: Index, top: int, filters: Sequence[Filter] = (), offset: int = 0, sort: str = "") -> list[Hit]:
+    """Returns a page of all items that pass the filters, in their order or sorted by a field, see `search`."""
+    rows = index.rows(filters)
+    groups = [[row] for row in (np.arange(len(index)) if rows is None else rows).tolist()]
+    page = (_sorted(index, groups, sort) if sort else groups)[offset : offset + top]
+    return [Hit(place, 0.0, index.items[row], row) for place, (row,) in enumerate(page, start=offset + 1)]
+
+
+def _folded(index: Index, rows: np.ndarray) -> list[list[int]]:
+    """Returns rows, best first, in groups: of one product, or that look the same and have the same captions."""
+    groups: list[list[int]] = []
+    if index.kind != IMAGES or len(rows) < 2:
+        return [[row] for row in rows.tolist()]
+    vectors = np.asarray(index.embeddings[rows], np.float32)
+    of: dict[int, list[int]] = {}
+    products: dict[str, int] = {}
+    alike = vectors @ vectors.T >= ALIKE
+    for place, row in enumerate(rows.tolist()):
         product = index.describe(row).fields.get(index.product) if index.product else None
-        if product is None or product not in met:
-            yield score, row
-        met.add(product)
+        first = int(np.argmax(alike[place]))  # itself, if no other
+        same = first < place and index.describe(row).captions == index.describe(int(rows[first])).captions
+        if product is not None:
+            first = products.setdefault(product, place)
+            same = first < place
+        if same and first in of:
+            of[first].append(row)
+        else:
+            of[place] = [row]
+            groups.append(of[place])
+    return groups
+
+
+ALIKE = 0.99  # cosine from which two pictures look the same; it tells copies better than a dHash of 64 bits
+
+
+def _sorted(index: Index, groups: list[list[int]], sort: str) -> list[list[int]]:
+    """Returns groups by the field of their first row; those without a number or date come last, in their order."""
+    amounts = dict(zip(*(part.tolist() for part in index.table.amounts(sort.removeprefix("-")))))
+    if not amounts:
+        raise CannotBeAsked(f"sort={sort}: no item has numbers or dates in a field {sort.removeprefix('-')!r}.")
+    sign = -1 if sort.startswith("-") else 1
+    return sorted(groups, key=lambda group: (group[0] not in amounts, sign * amounts.get(group[0], 0.0)))
 
 
 def leave_out(results: Sequence[Result], least_precision: float) -> list[Result]:
@@ -210,6 +312,8 @@ def _line(index: Index, hit: Hit, language: str) -> str:
     if caption:
         shown.append(caption if len(caption) <= LONGEST_CAPTION else f"{caption[: LONGEST_CAPTION - 1]}…")
     shown += [f"{name}={value}" for name, value in item.fields.items()]
+    shown += [f"(and {hit.alike} alike)"] if hit.alike else []
+    shown += [f"[{', '.join(hit.found_by)}]"] if hit.found_by else []
     return "  ".join([*(" ".join(visible(part).split("\n")) for part in shown), *(["(right)"] if hit.right else [])])
 
 
@@ -239,7 +343,13 @@ def describe_sure(result: Result) -> str:
     share, precision = f"{result.sure.probability:.0%}", f"{result.sure.precision:.0%}"
     if result.left_out:
         return f", none sure enough: the first is right with {share}, answers as sure with {precision}"
-    return f", the first right with {share}, answers as sure with {precision}"
+    return f", the first is right: {in_words(result.sure.probability)}; of all as sure {precision} are"
+
+
+def in_words(probability: float) -> str:
+    """Returns how sure in words: "probably not (17%)"."""
+    words = ("surely not", "probably not", "perhaps", "probably", "surely")
+    return f"{words[int(np.searchsorted((0.05, 0.4, 0.6, 0.95), probability, side='right'))]} ({probability:.0%})"
 
 
 def sure_as_json(result: Result) -> dict[str, object]:
@@ -257,6 +367,7 @@ def describe_hit(index: Index, hit: Hit) -> dict[str, object]:
     known["fields"] = item.fields
     if item.offset >= 0:
         known["offset"] = item.offset
+    known |= {"found_by": hit.found_by, "alike": [] if not hit.alike else hit.alike}
     shown = {"rank": hit.rank, "score": round(hit.score, 6), "row": hit.row, "name": hit.name, **_present(known)}
     return {**shown, "right": True} if hit.right else shown
 
@@ -305,7 +416,8 @@ def _section(index: Index, result: Result) -> dict[str, object]:
 def _hit(index: Index, hit: Hit, language: str) -> dict[str, object]:
     """What is shown of an item: `words` are an image's caption, or the text that was found."""
     item = index.describe(hit.row)
-    shown = {"rank": hit.rank, "score": hit.score, "right": hit.right, "fields": item.fields, "picture": "", "link": ""}
+    shown = {"rank": hit.rank, "score": hit.score, "right": hit.right, "found_by": hit.found_by, "alike": hit.alike}
+    shown |= {"fields": item.fields, "picture": "", "link": ""}
     if index.kind != IMAGES:
         return {**shown, "words": item.name, "language": item.language, "name": ""}
     caption_language, words = item.caption(language)

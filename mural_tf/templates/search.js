@@ -3,10 +3,10 @@ const STEP = 20, MOST = 1000; // results
 const SIDE = 640; // pixels of a picture that is searched with; models see fewer
 const prefix = location.pathname.replace(/\/+$/, "");
 const form = document.querySelector("form");
-const [filters, asked, status, results, more] =
-  ["filters", "asked", "status", "results", "more"].map((name) => document.getElementById(name));
+const [filters, asked, status, results, more, examples, facets, relax, viewer] =
+  ["filters", "asked", "status", "results", "more", "examples", "facets", "relax", "viewer"].map((name) => document.getElementById(name));
 const title = document.title;
-let current, answers = 0;
+let current, hits = [], seen = 0, answers = 0;
 
 // What is asked stands in the address, so that it can be gone back to and sent to others; a picture stands in the
 // browser's history.
@@ -16,13 +16,13 @@ function fromAddress() {
   return {
     sentence: query.get("sentence") || "", language: query.get("language") || "", filters: query.getAll("filter"),
     like: query.get("like") || "", picture: (history.state || {}).picture || "", byPicture: query.has("picture"),
-    least_precision: query.get("least_precision") || "", k: Math.min(Math.max(k, STEP), MOST),
+    least_precision: query.get("least_precision") || "", sort: query.get("sort") || "", k: Math.min(Math.max(k, STEP), MOST),
   };
 }
 
 function toAddress(state) {
   const query = new URLSearchParams();
-  for (const name of ["sentence", "language", "like", "least_precision"]) if (state[name]) query.set(name, state[name]);
+  for (const name of ["sentence", "language", "like", "least_precision", "sort"]) if (state[name]) query.set(name, state[name]);
   for (const filter of state.filters) query.append("filter", filter);
   if (state.picture) query.set("picture", "");
   if (state.k > STEP) query.set("k", state.k);
@@ -56,34 +56,115 @@ function thumbnail(row, alt, language) {
   return image;
 }
 
+function add(filter, others = current.filters) {
+  go({ filters: [...new Set([...others, filter])] });
+}
+
 function field([name, value]) {
   if (/^https?:\/\/\S+$/.test(value)) {
     return element("a", { className: "small", href: value, rel: "noopener noreferrer" }, name);
   }
-  const filter = name + "=" + value;
-  return button(name + ": " + value, () => go({ filters: [...new Set([...current.filters, filter])] }), "Only " + filter);
+  return button(name + ": " + value, () => add(name + "=" + value), "Only " + name + "=" + value);
 }
 
-function result(hit) {
+const WAYS = { exact: "exactly this", pictures: "picture", texts: "caption", words: "words" };
+
+function result(hit, place) {
   const figure = element("figure", {});
   if (hit.has_image) {
     const link = { href: prefix + "/picture/" + hit.row, ariaLabel: "Larger: " + (hit.caption || hit.name) };
-    figure.append(element("a", link, thumbnail(hit.row, hit.caption || hit.name, hit.language)));
+    const anchor = element("a", link, thumbnail(hit.row, hit.caption || hit.name, hit.language));
+    anchor.addEventListener("click", (event) => {
+      if (event.ctrlKey || event.metaKey || event.shiftKey) return;
+      event.preventDefault();
+      view(place);
+    });
+    figure.append(anchor);
   }
-  figure.append(element("figcaption", {},
-    element("p", { className: "score" }, hit.rank + ". " + hit.score.toFixed(3)),
-    element("p", { dir: "auto", lang: hit.language }, hit.caption),
-    element("p", { dir: "auto", className: "name" }, hit.name),
-    element("div", { className: "row" }, ...Object.entries(hit.fields).map(field),
-      button("Like this", () => go({ like: String(hit.row), sentence: "", picture: "" })))));
+  const found = Object.keys(hit.found_by).map((way) => WAYS[way]);
+  const notes = [...(found.length ? ["by " + found.join(", ")] : []), ...(hit.alike ? [hit.alike + " more alike"] : [])];
+  figure.append(element("p", { dir: "auto", lang: hit.language }, hit.caption || hit.name));
+  if (hit.caption) figure.append(element("p", { dir: "auto", className: "name" }, hit.name));
+  if (notes.length) figure.append(element("p", { className: "found" }, notes.join("; ")));
+  figure.append(element("div", { className: "row" }, ...Object.entries(hit.fields).map(field),
+    button("Like this", () => go({ like: String(hit.row), sentence: "", picture: "", sort: "" }))));
   return element("li", {}, figure);
+}
+
+// The viewer: one picture, its caption and fields; arrow keys go on.
+function view(place) {
+  const hit = hits[place];
+  if (!hit) return;
+  seen = place;
+  const image = viewer.querySelector("img"), [shown, name] = viewer.querySelectorAll("p");
+  image.alt = hit.caption || hit.name;
+  image.src = prefix + "/picture/" + hit.row + "?of=" + encodeURIComponent(current.index || "");
+  shown.textContent = hit.caption || hit.name;
+  shown.lang = hit.language;
+  name.textContent = [(place + 1) + " of " + hits.length, hit.name, ...Object.entries(hit.fields).map((pair) => pair.join(": "))].join(" · ");
+  if (!viewer.open) viewer.showModal();
+}
+
+viewer.addEventListener("keydown", (event) => {
+  if (event.key === "ArrowLeft") view(seen - 1);
+  if (event.key === "ArrowRight") view(seen + 1);
+});
+const [before, after, close] = viewer.querySelectorAll("button");
+before.addEventListener("click", () => view(seen - 1));
+after.addEventListener("click", () => view(seen + 1));
+close.addEventListener("click", () => viewer.close());
+
+// Filters: values with their counts, or from … to …; and by which field to sort.
+async function showFacets(state) {
+  const query = new URLSearchParams(state.filters.map((filter) => ["filter", filter]));
+  const response = await fetch(prefix + "/facets?" + query).catch(() => null);
+  const found = response && response.ok ? await response.json() : {};
+  if (state.filters !== current.filters) return;
+  const shown = Object.entries(found).filter(([name, facet]) => facet.least || Object.values(facet.values || {}).some((count) => count > 1));
+  facets.hidden = !shown.length;
+  const parts = shown.map(([name, facet]) => element("fieldset", {}, element("legend", { dir: "auto" }, name),
+    ...(facet.values ? values(name, facet.values) : [ends(name, facet)])));
+  const numbers = shown.filter(([name, facet]) => facet.least).map(([name]) => name);
+  if (numbers.length) parts.push(sorting(numbers));
+  facets.lastElementChild.replaceChildren(...parts);
+}
+
+function values(name, counts) {
+  const labels = Object.entries(counts).map(([value, count]) => {
+    const filter = name + "=" + value, box = element("input", { type: "checkbox", checked: current.filters.includes(filter) });
+    box.addEventListener("change", () => box.checked ? add(filter) : go({ filters: current.filters.filter((one) => one !== filter) }));
+    return element("label", { dir: "auto" }, box, " " + value + " (" + count + ")");
+  });
+  const rest = labels.slice(8);
+  return [...labels.slice(0, 8), ...(rest.length ? [element("details", {}, element("summary", {}, rest.length + " more"), ...rest)] : [])];
+}
+
+function ends(name, facet) {
+  const input = (sign, words, placeholder) => {
+    const own = current.filters.find((filter) => filter.startsWith(name + sign));
+    const made = element("input", { value: own ? own.slice((name + sign).length) : "", placeholder, ariaLabel: name + " " + words });
+    made.addEventListener("change", () => {
+      const others = current.filters.filter((filter) => filter !== own);
+      if (made.value.trim()) add(name + sign + made.value.trim(), others);
+      else go({ filters: others });
+    });
+    return made;
+  };
+  return element("div", { className: "ends" }, input(">=", "from", facet.least), " to ", input("<=", "up to", facet.most));
+}
+
+function sorting(names) {
+  const choice = element("select", { ariaLabel: "Sort" }, element("option", { value: "" }, "best first"));
+  for (const name of names) choice.append(element("option", { value: name }, name + ", lowest first"), element("option", { value: "-" + name }, name + ", highest first"));
+  choice.value = current.sort;
+  choice.addEventListener("change", () => go({ sort: choice.value }));
+  return element("fieldset", {}, element("legend", {}, "Sort"), choice);
 }
 
 function showAsked(state) {
   form.elements.sentence.value = state.sentence;
   form.elements.sentence.lang = form.elements.language.value = state.language;
   form.elements.picture.value = "";
-  if (form.elements.filter) form.elements.filter.value = "";
   if (form.elements.least_precision) form.elements.least_precision.value = state.least_precision;
   filters.replaceChildren(...state.filters.map((filter) => element("li", {},
     button(filter + " ×", () => go({ filters: state.filters.filter((other) => other !== filter) }), "Without " + filter))));
@@ -93,10 +174,11 @@ function showAsked(state) {
   document.title = state.sentence ? state.sentence + " – " + title : title;
 }
 
-async function fetchAnswer(state) {
-  const query = new URLSearchParams({ k: state.k });
-  for (const name of ["sentence", "language", "like"]) if (state[name]) query.set(name, state[name]);
-  if (state.sentence && state.least_precision) query.set("least_precision", state.least_precision);
+async function fetchAnswer(state, offset) {
+  const query = new URLSearchParams({ k: state.k - offset });
+  if (offset) query.set("offset", offset);
+  for (const name of ["sentence", "language", "like", "sort"]) if (state[name]) query.set(name, state[name]);
+  if (state.sentence && state.least_precision && !state.filters.length && !state.sort) query.set("least_precision", state.least_precision);
   for (const filter of state.filters) query.append("filter", filter);
   const bytes = state.picture && Uint8Array.from(atob(state.picture.split(",")[1]), (letter) => letter.charCodeAt(0));
   const response = await fetch(prefix + "/answer?" + query, bytes ? { method: "POST", body: bytes } : {}).catch(() => {
@@ -109,28 +191,34 @@ async function fetchAnswer(state) {
 
 async function ask(state, scroll) {
   const mine = ++answers, further = current && current.k < state.k && toAddress({ ...current, k: state.k }) === toAddress(state);
+  if (!further) hits = [];
   current = state;
-  if (!further) showAsked(state);
+  if (!further) {
+    showAsked(state);
+    showFacets(state);
+  }
   more.hidden = true;
-  if (!state.sentence && !state.like && !state.picture) {
+  relax.replaceChildren();
+  examples.hidden = Boolean(state.sentence || state.like || state.picture);
+  if (state.byPicture && !state.picture) {
     results.replaceChildren();
-    const lost = "Only the browser that searched with this picture has it; choose it again.";
-    status.textContent = state.byPicture ? lost : state.filters.length ? "Now say what you look for." : "";
+    status.textContent = "Only the browser that searched with this picture has it; choose it again.";
     return;
   }
   status.textContent = "Searching …";
   results.style.opacity = further ? 1 : 0.4; // what is there answers another question
   try {
-    const body = await fetchAnswer(state);
+    const body = await fetchAnswer(state, hits.length);
     if (mine !== answers) return;
     results.style.opacity = 1;
     current.index = body.index;
     if (!further) results.replaceChildren();
-    results.append(...body.hits.slice(results.children.length).map(result));
-    status.textContent = (body.left_out ? "No answer is sure enough" :
-      !body.matching ? "Nothing passes " + state.filters.join(" and ") + ": take a filter away" :
-      body.hits.length + " of " + body.matching + " " + body.kind + ", the closest first") + howSure(body);
-    more.hidden = body.hits.length < state.k || body.hits.length >= Math.min(body.matching, MOST);
+    const begin = hits.length;
+    hits = [...hits, ...body.hits];
+    results.append(...body.hits.map((hit, number) => result(hit, begin + number)));
+    status.textContent = told(state, body);
+    offer(body);
+    more.hidden = hits.length < state.k || hits.length >= Math.min(body.total, MOST);
     if (scroll !== undefined) scrollTo(0, scroll);
   } catch (error) {
     if (mine !== answers) return;
@@ -140,10 +228,23 @@ async function ask(state, scroll) {
   }
 }
 
-function howSure(body) {
-  if (body.probability === undefined) return "";
-  const [first, alike] = [body.probability, body.precision].map((share) => Math.round(100 * share) + "%");
-  return ": the first is right with " + first + ", answers as sure with " + alike;
+function told(state, body) {
+  const kind = body.matching.toLocaleString() + " " + body.kind;
+  if (!body.matching) return "Nothing fits " + state.filters.join(" and ") + ".";
+  if (body.left_out) return "No answer is sure enough; the first is right: " + body.in_words + ".";
+  if (!hits.length) return "Nothing is left: take a word with a minus away.";
+  if (!state.sentence && !state.like && !state.picture) return kind + (state.filters.length ? " fit" : "");
+  const order = state.sort ? ", sorted by " + state.sort.replace(/^-/, "") : ", the closest first";
+  return "Of " + kind + order + (body.in_words ? "; the first is right: " + body.in_words : "") + ".";
+}
+
+// What to take away where nothing fits, or nothing is sure enough.
+function offer(body) {
+  for (const [filter, count] of Object.entries(body.relax || {})) {
+    const words = "Without " + filter + (current.filters.length > 1 ? " (" + count + ")" : "");
+    relax.append(button(words, () => go({ filters: current.filters.filter((other) => other !== filter) })));
+  }
+  if (body.left_out) relax.append(button("Show all the same", () => go({ least_precision: "" })));
 }
 
 async function shrink(file) {
@@ -161,11 +262,10 @@ async function shrink(file) {
 
 form.addEventListener("submit", (event) => {
   event.preventDefault();
-  const { sentence, language, filter, least_precision } = form.elements;
-  const text = sentence.value.trim(), added = filter ? filter.value.trim() : "";
-  const changes = { language: language.value, filters: [...new Set([...current.filters, ...(added ? [added] : [])])] };
+  const { sentence, language, least_precision } = form.elements;
+  const text = sentence.value.trim(), changes = { language: language.value };
   if (least_precision) changes.least_precision = least_precision.value;
-  go(text ? { ...changes, sentence: text, like: "", picture: "" } : changes);
+  go({ ...changes, sentence: text, ...(text ? { like: "", picture: "" } : {}) });
 });
 form.elements.language.addEventListener("change", (event) => { form.elements.sentence.lang = event.target.value; });
 form.elements.picture.addEventListener("change", async (event) => {
@@ -180,5 +280,16 @@ more.addEventListener("click", () => {
   history.replaceState(history.state, "", toAddress(next));
   ask(next);
 });
+for (const example of examples.querySelectorAll("button")) {
+  example.addEventListener("click", () => go({ sentence: example.textContent, like: "", picture: "" }));
+}
+for (const option of [...form.elements.language.options].slice(1)) { // names in place of codes
+  try {
+    const name = new Intl.DisplayNames([navigator.language, "en"], { type: "language" }).of(option.value);
+    option.textContent = name[0].toLocaleUpperCase() + name.slice(1);
+  } catch { /* the code stays */ }
+}
+form.elements.language.append(...[...form.elements.language.options].slice(1).sort((a, b) => a.text.localeCompare(b.text)));
+facets.open = matchMedia("(min-width: 60rem)").matches;
 addEventListener("popstate", () => ask(fromAddress(), (history.state || {}).scroll));
 ask(fromAddress());

@@ -1,11 +1,13 @@
 """`Embedder` and `load`: in memory, from a workdir, from an export; and every way in which a folder can be wrong."""
 
+import copy
 import doctest
 import functools
 import io
 import json
 import os
 import pathlib
+import pickle
 import shutil
 import sys
 
@@ -122,7 +124,7 @@ def test_images_of_too_many_pixels_and_pipes_are_refused(color_embedder, tmp_pat
 def test_unreadable_images_are_named_or_skipped(color_embedder, tmp_path):
     (tmp_path / "broken.jpg").write_bytes(png(COLORS["red"])[:30])
     images = [png(COLORS["red"]), tmp_path / "broken.jpg", tmp_path / "missing.jpg", b"", png(COLORS["blue"])]
-    images.append(np.zeros((4, 4), np.uint8))
+    images.append(np.zeros((4, 4, 2), np.uint8))
     embeddings, kept = color_embedder.encode_image(images, batch_size=1, on_error="skip")
     np.testing.assert_array_equal(kept, [0, 4])
     assert np.abs(embeddings - [[1, 0, 0], [0, 0, 1]]).max() < 1e-6
@@ -132,8 +134,68 @@ def test_unreadable_images_are_named_or_skipped(color_embedder, tmp_path):
         color_embedder.encode_image(images[2:])
     with pytest.raises(UserError, match="Image 0 cannot be used: empty image file"):
         color_embedder.encode_image(images[3:])
-    with pytest.raises(UserError, match=r"Image 1: expected uint8 \[H, W, 3\], got uint8 \[4, 4\]"):
+    with pytest.raises(UserError, match=r"Image 1: expected uint8 \[H, W, 3\], got uint8 \[4, 4, 2\]"):
         color_embedder.encode_image(images[4:])
+
+
+def test_files_tensors_grey_and_transparent_arrays_are_images(color_embedder, tmp_path):
+    data, pixels = png(COLORS["red"], (8, 6)), np.full((6, 8, 3), COLORS["red"], np.uint8)
+    (tmp_path / "red.png").write_bytes(data)
+    clear = np.concatenate([pixels, np.zeros((6, 8, 1), np.uint8)], axis=2)
+    with open(tmp_path / "red.png", "rb") as file:
+        images = [io.BytesIO(data), file, tf.constant(pixels), np.full((6, 8), 90, np.uint8), clear]
+        embeddings = color_embedder.encode_image(images)
+    white = np.full(3, 3**-0.5)
+    np.testing.assert_allclose(embeddings, [[1, 0, 0]] * 3 + [white, white], atol=1e-6)
+    np.testing.assert_allclose(color_embedder.encode_image(tf.constant(pixels)), [1, 0, 0], atol=1e-6)
+    np.testing.assert_allclose(color_embedder.encode_image(io.BytesIO(data)), [1, 0, 0], atol=1e-6)
+    assert color_embedder.encode_image(tf.constant(np.stack([pixels, pixels]))).shape == (2, 3)
+    with open(tmp_path / "red.png", encoding="latin-1") as file, pytest.raises(TypeError, match="mode 'rb'"):
+        color_embedder.encode_image([file])
+
+
+def test_texts_may_be_tensors_or_columns(color_embedder):
+    class Column:  # what a Series of pandas is to those who read it
+        def __iter__(self):
+            return iter(["a", "b"])
+
+    expected = color_embedder.encode_text(["a", "b"])
+    for texts in (tf.constant(["a", "b"]), Column()):
+        np.testing.assert_array_equal(color_embedder.encode_text(texts), expected)
+    np.testing.assert_array_equal(color_embedder.encode_text(tf.constant("a")), expected[0])
+    for wrong in ({"a": 1}, ["a", float("nan")], tf.constant([1.0])):
+        with pytest.raises(TypeError, match="takes strings"):
+            color_embedder.encode_text(wrong)
+
+
+def test_what_cannot_be_done_is_said_in_a_line(color_embedder):
+    for encode, one in ((color_embedder.encode_text, "a"), (color_embedder.encode_image, png((9, 9, 9)))):
+        with pytest.raises(ValueError, match="batch_size is 0: expected at least 1"):
+            encode([one], batch_size=0)
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        color_embedder.similarity(np.full((1, 3), np.nan, np.float32), ["a"])
+    with pytest.raises(AttributeError, match="no 'encode': encode_text and encode_image give normalised"):
+        color_embedder.encode(["a"], normalize_embeddings=True)
+    assert not hasattr(color_embedder, "something")
+    with pytest.raises(TypeError, match="model in memory"):
+        pickle.dumps(color_embedder)
+
+
+def test_pickles_and_copies_load_again(color_embedder, monkeypatch):
+    loaded = copy.copy(color_embedder)
+    loaded.text_heads = {"other": loaded._embed_images}
+    loaded.reload = reload_it
+    RELOADED.append(loaded)
+    for again in (pickle.loads(pickle.dumps(loaded)), copy.deepcopy(loaded)):
+        assert again is loaded
+    assert pickle.loads(pickle.dumps(loaded.with_text_head("other")))._head == "other"
+
+
+RELOADED = []
+
+
+def reload_it():
+    return RELOADED[-1]
 
 
 def test_error_of_a_generator_reaches_the_caller(color_embedder):
@@ -194,7 +256,7 @@ def test_what_is_no_text_is_named(color_embedder, texts, message):
 
 
 @pytest.mark.parametrize("images,message", [
-    (None, "images or one image .a path, encoded bytes, .*, got None"),
+    (None, "images or one image .a path, an open file, encoded bytes, .*, got None"),
     ([np.zeros((2, 2, 3), np.uint8), None], "Image 1 is None, of type NoneType; expected a path"),
 ])  # fmt: skip
 def test_what_is_no_image_is_named(color_embedder, images, message):

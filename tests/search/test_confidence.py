@@ -10,7 +10,7 @@ from search_data import ColorEmbedder, png
 
 from mural_tf.data import records
 from mural_tf.errors import UserError
-from mural_tf.search import commands, confidence
+from mural_tf.search import commands, confidence, ranking
 from mural_tf.search.index import Index, load_index, take
 from mural_tf.search.items import IMAGES, Filter, Item
 from mural_tf.search.queries import Query, leave_out, page_html, search, to_json, to_lines
@@ -118,18 +118,15 @@ def test_answers_do_not_depend_on_their_company():
 def test_a_picture_outside_of_the_index_takes_part_in_its_own_search():
     model = World()
     near, far = model.pictures[:1], -model.pictures[:1]
-    asked, _ = confidence.ask(model.index(np.arange(20, 50)), ["a", "b"], np.concatenate([near, far]))
-    own = np.concatenate([near, near])
-    index = model.index(np.arange(20, 50))
-    found, right = confidence._with_own(index, asked, own)
-    assert right.tolist() == [1, 0]
-    assert found.scores[0, 0] == pytest.approx(1) and found.scores[0, 1:].tolist() == asked.scores[0, :-1].tolist()
-    np.testing.assert_array_equal(found.scores[1], asked.scores[1])
-    np.testing.assert_array_equal(found.first[0], own[0])
-    there = model.index(np.arange(30))  # where it is in the index it takes part once
-    asked, _ = confidence.ask(there, ["a"], near)
-    found, right = confidence._with_own(there, asked, near)
-    assert right.tolist() == [1] and found.scores.tolist() == asked.scores.tolist()
+    index, pictures = model.index(np.arange(20, 50)), model.index(np.arange(1))
+    model.encode_text = lambda texts, progress=None: near if texts == [model.caption("aa", 0)] else far
+    found = ranking.ask_as_strangers(index, pictures, model)
+    others = ranking.rank_all(index, ["a", "b"], np.concatenate([near, far]), None, rank="pictures", count=10)
+    assert [one.target for one in found] == [-1, -1] and found[0].ranked.rows[0] == -1
+    assert found[0].ranked.rows[1:].tolist() == others[0].rows.tolist()
+    assert found[1].ranked.rows.tolist() == [*others[1].rows.tolist(), -1]  # the farthest of all
+    there = ranking.ask_as_strangers(model.index(np.arange(30)), pictures, model)  # it takes part once
+    assert there[0].target == there[0].ranked.rows[0] == 0 and len(there[0].ranked.rows) == 10
 
 
 def test_sentences_with_known_answers_teach_as_captions_do():
@@ -155,7 +152,7 @@ def test_too_few_captions_teach_nothing(numbers, message):
 def test_answers_that_are_all_wrong_teach_nothing():
     model, index = world()
     queries = [Query(model.caption("aa", n), right=("nothing", str(n))) for n in range(250)]
-    with pytest.raises(UserError, match="0 of 250 captions found their picture first, at least 30 must"):
+    with pytest.raises(UserError, match="0 of 250 captions found their picture first, at least 30 must."):
         confidence.learn(index, model, queries=queries)
 
 
@@ -254,10 +251,10 @@ def test_what_is_not_sure_enough_is_left_out():
     shown, refused = json.loads(to_json(index, found))["results"]
     assert 0 <= shown["probability"] <= shown["precision"] <= 1 and "left_out" not in shown
     assert refused["left_out"] and refused["hits"] == [] and refused["precision"] < 0.6
-    assert "the first right with" in to_lines(index, found[0])[0]
+    assert "the first is right: " in to_lines(index, found[0])[0]
     assert len(to_lines(index, found[1])) == 1 and "none sure enough" in to_lines(index, found[1])[0]
     page = page_html(index, found)
-    assert page.count("<p>The first right with") == 1 and page.count("<p>None sure enough") == 1
+    assert page.count("<p>The first is right: ") == 1 and page.count("<p>None sure enough") == 1
 
 
 def test_images_and_filtered_answers_are_not_judged(tmp_path):
@@ -332,7 +329,7 @@ def test_an_index_without_captions_says_so_and_refuses_a_demand(data, tmp_path, 
     (tmp_path / "pictures" / "red.png").write_bytes(png((250, 0, 0)))
     output = str(tmp_path / "index")
     index_command([str(tmp_path / "pictures")], output, split="")
-    assert "Not known how sure answers are: 0 captions of 0 pictures are too few" in capsys.readouterr().out
+    assert "Warning: it is not known how sure answers are: 0 captions of 0 pictures are" in capsys.readouterr().err
     with pytest.raises(UserError, match="--least_precision=0.6: the index .* does not know .*--calibrate=DATA"):
         commands.query(output, [Query("red")], least_precision=0.6)
     index_command([str(tmp_path / "pictures")], output, split="", calibrate=data)

@@ -144,8 +144,36 @@ def test_filters_narrow_and_add():
     assert found("brand=acme", "color=red") == [0] and found("brand=acm") == found("brand=none", "color=red") == []
     for place, (name, value) in enumerate(OTHER, start=4):
         assert found(f"{name}={value}") == [place]
-    many = ItemTable([Item(str(n), fields={"id": str(n), "half": str(n % 2)}) for n in range(60)])
-    assert many.common_values() == {"half": ["0", "1"], "id": []}  # values that are many are not listed
+
+
+PRICES = ("19,90 EUR", "5", "1,234.50", "$7", "cheap", "USD 1.000,5")
+
+
+def test_numbers_and_dates_are_compared():
+    days = ("2026-05-31", "1.6.2026", "2025", "2026-05", "soon", "")
+    of_rows = [{"price": price, "day": day, "sku": f"AB-{n}"} for n, (price, day) in enumerate(zip(PRICES, days))]
+    items = [Item("", fields=fields) for fields in of_rows]
+    rows = ItemTable(items)
+
+    def found(*texts):
+        return rows.rows_with(parse_filters(texts)).tolist()
+
+    assert found("price<20") == [0, 1, 3] and found("price>=5", "price<=7") == [1, 3] and found("price>1000") == [2, 5]
+    assert found("day<2026") == [2] and found("day > 2026-05-01") == [0, 1] and found("day>=2026-06-01") == [1]
+    assert found("price=5") == [1] and found("sku>0") == []  # an article number is no number
+    for text in ("price<", "price<cheap", "price<nan", "<5"):
+        with pytest.raises(UserError, match="expected a number or a date|not of the form"):
+            parse_filters([text])
+
+
+def test_facets_count_values_and_know_the_ends_of_numbers():
+    items = [Item(str(n), fields={"half": str(n % 2), "price": f"{n} €", "id": f"x{n}"}) for n in range(60)]
+    index = Index(items, np.eye(60, 3, dtype=np.float32) + 0.0, take(ColorEmbedder()))
+    ends = {"least": "0 €", "most": "59 €"}
+    assert index.facets() == {"half": {"values": {"0": 30, "1": 30}}, "price": ends, "id": {}}
+    below = index.facets(parse_filters(["price<3"]))
+    assert below["half"] == {"values": {"0": 2, "1": 1}} and below["price"] == ends  # by the filters of the others
+    assert index.facets(parse_filters(["price<0"]))["price"] == ends
 
 
 def test_filters_that_are_none_are_named():
@@ -168,8 +196,8 @@ def test_what_filters_leave_is_ranked(opened):
 def test_the_terminal_and_programs_get_captions_and_fields(opened):
     results = search(opened, ColorEmbedder(), [Query("red", "de")], 2)
     assert to_lines(opened, results[0])[1:] == [
-        "   1  +1.000  red.png  a red shoe  brand=acme  price=10",
-        "   2  +0.800  a/orange.PNG  ein oranger Schuh  brand=zeta",
+        "   1  +1.000  red.png  a red shoe  brand=acme  price=10  [exact, pictures, texts, words]",
+        "   2  +0.800  a/orange.PNG  ein oranger Schuh  brand=zeta  [pictures, texts]",
     ]
     hit = json.loads(to_json(opened, results))["results"][0]["hits"][0]
     assert hit["fields"] == {"brand": "acme", "price": "10"} and hit["captions"] == [["en", "a red shoe"]]
@@ -403,7 +431,7 @@ def test_approximate_search_finds_the_rows_that_are_left(monkeypatch):
         scores, rows = opened.search(queries, 10, filters=filters)
         exact_scores, exact_rows = opened.search(queries, 10, use_exact=True, filters=filters)
         assert not np.isin(rows, removed).any() and not np.isin(exact_rows, removed).any()
-        assert all(brands[row].fields.get(name) == value for row in rows.ravel() for name, value in filters)
+        assert all(brands[row].fields.get(one.name) == one.value for row in rows.ravel() for one in filters)
         assert np.mean(scores >= exact_scores[:, -1:] - 1e-6) > 0.95
     assert len([count for count in searched if count > 1500]) == 2  # the exact searches to compare with, alone
     left = opened.rows((Filter("few", "7"),))

@@ -60,7 +60,7 @@ def names(answer):
 def test_the_page_offers_languages_and_fields_and_the_root_leads_to_it(ask):
     status, page, headers = ask("/search")
     assert (status, headers.get_content_type()) == (200, "text/html") and "{{" not in page.decode()
-    assert b'value="fa"' in page and b'<option value="brand=acme">' in page
+    assert b'value="fa"' in page and b">a red spot</button>" in page
     assert ask("/")[0] == 302
 
 
@@ -131,8 +131,11 @@ def test_a_changed_index_is_served(tmp_path):
 
 
 WRONG = {
-    400: ["/search/answer", "/search/answer?sentence=red&k=many", "/search/answer?sentence=red&k=2000",
-          "/search/answer?sentence=red&filter=brand", "/search/answer?sentence=red&offset=20",
+    400: ["/search/answer?sentence=red&k=many", "/search/answer?sentence=red&k=2000",
+          "/search/answer?sentence=red&filter=brand", "/search/answer?sentence=red&filter=price%3Ccheap",
+          "/search/answer?sentence=red&offset=-1", "/search/answer?sentence=red&offset=999", "/search/answer?k=1&k=2",
+          "/search/answer?sentence=red&rank=best", "/search/answer?like=1&rank=words", "/search/answer?sentence=-red",
+          "/search/answer?sentence=red&sort=colour", "/search/answer?language=%3Cb%3E", "/search/facets?k=1",
           "/search/answer?sentence=red&like=1", "/search/answer?like=99", "/search/answer?like=-1",
           "/search/answer?like=x", "/search/answer?like=1&k=" + "9" * 5000,
           "/search/answer?sentence=++", "/search/answer?sentence=red&k=0", "/search/answer?sentence=" + "x" * 2001],
@@ -149,8 +152,24 @@ def test_wrong_questions_get_an_error(ask):
 
 
 def test_what_is_not_known_of_a_question_is_said(ask):
-    answer = ask("/search/answer?sentence=red&offset=20")[1]
-    assert answer["error"].startswith("Nothing is known of 'offset'; a search takes sentence, like, k, ")
+    answer = ask("/search/answer?sentence=red&page=2")[1]
+    assert answer["error"].startswith("Nothing is known of 'page'; it takes sentence, like, k, offset, ")
+
+
+def test_pages_and_everything_there_is(ask):
+    first = names(ask("/search/answer?sentence=rot&rank=pictures&k=4"))
+    second = ask("/search/answer?sentence=rot&rank=pictures&k=2&offset=2")
+    assert names(second) == first[2:] and [hit["rank"] for hit in second[1]["hits"]] == [3, 4]
+    assert second[1]["total"] == 4
+    everything = ask("/search/answer?k=3&offset=1")
+    assert names(everything) == ["blue.png", "violet.png", "orange.PNG"] and everything[1]["total"] == 4
+    assert names(ask("/search/answer?filter=brand%3Dacme")) == ["red.png", "blue.png"]
+
+
+def test_what_fits_nothing_says_what_to_relax(ask):
+    answer = ask("/search/answer?sentence=rot&filter=brand%3Dacme&filter=price%3C5")[1]
+    assert answer["matching"] == 0 and answer["relax"] == {"brand=acme": 0, "price<5": 2}
+    assert ask("/search/facets")[1] == {"brand": {"values": {"acme": 2}}}
 
 
 def test_the_page_offers_languages_not_pairs_of_them(tmp_path, monkeypatch):

@@ -1,0 +1,59 @@
+"""Words as SQLite's FTS5 finds them: trigrams, with the borders of words among them.
+
+`spread` makes texts and questions alike, so that a trigram of " red " tells a word from a part of one, and a character
+of Chinese, Japanese or Korean is found alone: 赤い風船 is kept as "赤 い 風 船", whose trigrams are single characters
+(" 風 ") and pairs of them ("風 船"). So a word of one or two characters is found, too. What a question holds is never
+read as FTS5's syntax.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable
+
+BORDER = "|"  # around each caption, name and value; no text holds it
+MOST_GRAMS = 64  # of a question; the first ones, of longer texts
+_MARKS = {*range(0x300, 0x370), *range(0xFE00, 0xFE10)}  # accents, variants; vowel signs of other scripts stay
+_ALONE = (range(0x2E80, 0xA000), range(0xAC00, 0xD7B0), range(0xF900, 0xFB00), range(0x20000, 0x40000))
+_WITHOUT = re.compile(r"(?<!\S)-([^\W\d_]\S*)")
+
+
+def spread(text: str) -> str:
+    """Returns a text in small letters without accents and punctuation, with spaces around Chinese, Japanese, Korean."""
+    letters = unicodedata.normalize("NFKD", text.casefold())
+    letters = unicodedata.normalize("NFC", "".join(c for c in letters if ord(c) not in _MARKS))
+    return " ".join("".join(map(_placed, letters)).split())
+
+
+def _placed(letter: str) -> str:
+    if (
+        letter == BORDER
+        or unicodedata.category(letter)[0] in "PZ"
+        or unicodedata.category(letter) in ("Cc", "Cf", "Cs")
+    ):
+        return " "
+    return f" {letter} " if any(ord(letter) in block for block in _ALONE) else letter
+
+
+def document(texts: Iterable[str]) -> str:
+    """Returns what is indexed of texts, each of which can be asked for as a whole."""
+    return "".join(f"{BORDER} {spread(text)} " for text in texts) + BORDER
+
+
+def grams(text: str) -> list[str]:
+    """Returns the different trigrams of a question, `MOST_GRAMS` at most; [] if it holds no letter, digit or sign."""
+    text = f" {spread(text)} "
+    return list(dict.fromkeys(text[i : i + 3] for i in range(len(text) - 2)))[:MOST_GRAMS]
+
+
+def quoted(text: str) -> str:
+    """Returns a string of FTS5's questions, which stands for itself."""
+    return '"' + text.replace('"', '""').replace("\0", " ") + '"'
+
+
+def split(sentence: str) -> tuple[str, list[str]]:
+    """Returns a sentence without its -words, and these: "a shoe -red" gives ("a shoe", ["red"])."""
+    return " ".join(_WITHOUT.sub(" ", sentence).split()) if _WITHOUT.search(sentence) else sentence, [
+        word for word in _WITHOUT.findall(sentence) if spread(word)
+    ]
