@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import math
+import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, NamedTuple
 
@@ -201,7 +202,7 @@ class DualEncoder(keras.Model):
     def begin(self, tokenizer, restored: bool) -> None:
         """Called once, before a run's first step; `restored`: its weights come from another run or an export."""
 
-    def completer(self, config: ConfigDict, tokenizer) -> Callable[[dict], dict] | None:
+    def completer(self, config: ConfigDict, tokenizer, workdir: pathlib.Path) -> Callable[[dict], dict] | None:
         """Called at every start of a compiled model, with the weights that it goes on from.
 
         Returns what adds `vector_parts` to a global batch of the streams, still on the host; `None`: it has all.

@@ -33,7 +33,14 @@ from mural_tf.training.callbacks import (
     TrainingLog,
 )
 from mural_tf.training.checkpoints import DataProgress, training_checkpoints
-from mural_tf.training.strategy import compiles_steps, input_pipelines, is_chief, sum_over_workers, workers
+from mural_tf.training.strategy import (
+    chief_first,
+    compiles_steps,
+    input_pipelines,
+    is_chief,
+    sum_over_workers,
+    workers,
+)
 from mural_tf.training.workdir import data_changes, drop_metrics, note_data, read_metrics
 
 LEAST = {  # of the counts in the configuration's `train`
@@ -128,7 +135,7 @@ def fit(
         if step >= train.steps:
             return True
         checkpoints.prepare()
-        complete = model.completer(config, tokenizer)
+        complete = chief_first(strategy, lambda: model.completer(config, tokenizer, workdir))
         try:
             with signals.after_the_step():
                 _fit_intervals(model, batches, intervals.after(step), callbacks)
