@@ -1,8 +1,8 @@
 """Vectors of texts on disk, as `embed` writes them and as any program can: what a teacher in a folder is.
 
-    embeddings.json                {"kind": "texts", "embedding_size": D, "shards": S}, and more of `embed`'s
-    vectors-00000-of-00012.npy     float32 or float16 [n, D]
-    items-00000-of-00012.jsonl     a line {"name": text} for each row
+embeddings.json                {"kind": "texts", "embedding_size": D, "shards": S}, and more of `embed`'s
+vectors-00000-of-00012.npy     float32 or float16 [n, D]
+items-00000-of-00012.jsonl     a line {"name": text} for each row
 """
 
 from __future__ import annotations

@@ -149,7 +149,7 @@ class TranslationDistillation(LearnedTemperature):
     # The teacher.
 
     def compile(self, *args, **kwargs):
-        """As `DualEncoder.compile`; without another teacher it is made of the weights that the model has at this moment."""
+        """As `DualEncoder.compile`; a teacher of its own is made of the weights that the model has now."""
         if self.options.teacher:
             self.teacher_digest = tf.Variable(0, trainable=False, dtype=tf.int64)
             super().compile(*args, **kwargs)
@@ -237,7 +237,7 @@ class TranslationDistillation(LearnedTemperature):
         return hashlib.blake2b(json.dumps([files, fields]).encode(), digest_size=8).hexdigest()
 
     def _texts_of(self, config, tokenizer, pivots, used, members) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yields keys and texts that have a target; of several pivots adds (groups, keys of their texts) to `members`."""
+        """Yields keys and texts that have a target; of several pivots adds (groups, keys) to `members`."""
         if "text_target" in used:
             names = ("text_a", "text_b", "language_b", "group_id")
             for a, b, language, group in stream_items(config, tokenizer, "text_text", names):

@@ -32,6 +32,7 @@ from mural_tf.export.saved_model import variables_of
 from mural_tf.files import as_path, open_path, write_whole
 from mural_tf.models import method_class
 from mural_tf.models.dual_encoder import TEXT_PAIRS, DualEncoder
+from mural_tf.models.neighbours import TEMPERATURES
 from mural_tf.runs.finish import MeasuredModel, SplitEvaluation
 from mural_tf.training.checkpoints import save_result
 from mural_tf.training.workdir import append_metrics, has_evaluation, read_metrics
@@ -63,6 +64,11 @@ def settings_by_data(config: ConfigDict, source: ConfigDict, given: Collection[s
     """
     config = config.copy_and_resolve_references()
     train = config.train
+    if not method_class(config.model).trains:
+        train.steps, train.evaluate_first, train.interpolate = 0, True, False
+        config.optimizer.learning_rate = config.optimizer.learning_rate or RATE
+        train.text_text_batch = train.image_text_batch = 1
+        return config
     zeros = 0 in (train.steps, train.image_text_batch, train.text_text_batch, config.optimizer.learning_rate)
     _set_optimizer(config, source, given)
     if not zeros:
@@ -283,6 +289,26 @@ def mix(
     write_whole(workdir / MIXES, json.dumps({"chosen": best[1], "mixes": rows}, indent=2) + "\n")
     if rows:
         print("\n".join(describe_mixes(rows, best[1])), flush=True)
+
+
+def choose_temperature(measured: MeasuredModel, evaluate: TunedEvaluation, workdir: pathlib.Path) -> None:
+    """Gives neighbours the temperature that dev prefers, by the mean recall of all languages, and keeps the result."""
+    model, found = measured.at(0), {}
+    temperature = model.image_text_head.temperature
+    for value in TEMPERATURES:
+        given = float(temperature)
+        temperature.assign(value)
+        evaluation = evaluate(0)
+        if evaluation is None:
+            temperature.assign(given)
+            print(f"method's temperature stays {given:g}: the data has no dev split to choose it by.", flush=True)
+            break
+        found[value] = evaluation.metrics[f"{evaluation.name}/all/mean_recall"]
+    if found:
+        temperature.assign(max(found, key=found.get))
+        recalls = ", ".join(f"{value:g}: {recall:.1f}" for value, recall in found.items())
+        print(f"Mean recall on dev by temperature: {recalls}. Taken: {float(temperature):g}.", flush=True)
+    save_result(model, workdir, 0)
 
 
 def _without_dev(config: ConfigDict) -> float:

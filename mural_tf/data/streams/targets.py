@@ -123,7 +123,7 @@ class Targets:
         texts, keys = list(waiting.values()), np.array(list(waiting), np.int64)
         vectors = embed_all(texts, embed)
         if vectors.shape[1] != self._width:
-            raise UserError(f"The teacher's vectors hold {vectors.shape[1]} numbers, those of the images {self._width}.")
+            raise UserError(f"The teacher's vectors hold {vectors.shape[1]} numbers, of images {self._width}.")
         self._append("vectors", vectors.astype(self._dtype))
         self._append("keys", keys)
         missing = np.flatnonzero(~vectors.any(axis=1))
@@ -172,11 +172,12 @@ class Targets:
         """
         count, missing = self.said["count"], self.said["missing"]
         if missing:
-            lacking = f"{missing:,} of {count:,} texts have no vector of the teacher's, such as {self.said['first_missing']!r}"
+            example = self.said["first_missing"]
+            lacking = f"{missing:,} of {count:,} texts have no vector of the teacher's, such as {example!r}"
             if missing > most_missing * count:
                 raise UserError(
-                    f"{lacking}: more than data.max_skipped_fraction={most_missing:g}. Embed the texts of the very data "
-                    "that is trained on, in the languages of method.pivot and data.image_text_languages."
+                    f"{lacking}: more than data.max_skipped_fraction={most_missing:g}. Embed the texts of the data to "
+                    "train on, in the languages of method.pivot and data.image_text_languages."
                 )
             print(f"{lacking}: they teach nothing.", flush=True)
         self.said["made_for"] = data
