@@ -102,7 +102,7 @@ class TranslationDistillation(LearnedTemperature):
 
     @classmethod
     def may_start_from(cls, source):
-        return source.has_image_text_head()
+        return source.has_image_text_head() and source.trains
 
     def _check(self) -> None:
         options = self.options

@@ -123,7 +123,7 @@ class Targets:
         texts, keys = list(waiting.values()), np.array(list(waiting), np.int64)
         vectors = embed_all(texts, embed)
         if vectors.shape[1] != self._width:
-            raise UserError(f"The teacher's vectors hold {vectors.shape[1]} numbers, of images {self._width}.")
+            raise UserError(f"The teacher's vectors hold {vectors.shape[1]} numbers, images' {self._width}.")
         self._append("vectors", vectors.astype(self._dtype))
         self._append("keys", keys)
         missing = np.flatnonzero(~vectors.any(axis=1))
