@@ -93,6 +93,7 @@ class DualEncoder(keras.Model):
     log_names: tuple[str, ...] = ()  # of `measures`
     vector_parts: tuple[str, ...] = ()  # entries of a batch, float32 [B, embedding_size], that `completer` adds
     also_reads: tuple[str, ...] = ()  # entries of a batch beside parts and ids without which a loss cannot be computed
+    pictures = None  # of a bridge, before its first step: an `Embedder` of the model that its images' side comes from
     configuration: ConfigDict | None = None  # the whole tree that `models.build_model` built this of
 
     def __init__(self, image_encoder: keras.Model, text_encoder: keras.Model, config: ConfigDict, **kwargs):

@@ -16,6 +16,7 @@ import tensorflow as tf
 from ml_collections import ConfigDict
 
 from mural_tf.config import base_config, load_config
+from mural_tf.embedder import Embedder
 from mural_tf.encoders.saved_models import check_graph
 from mural_tf.errors import UserError
 from mural_tf.export.saved_model import variables_of
@@ -299,7 +300,7 @@ def _check_hub_handle(source: str, folder: pathlib.Path) -> None:
 
 def _restore_both(model: DualEncoder, folder: pathlib.Path, student: pathlib.Path) -> None:
     """Takes the text tower from the student and everything else but the head from the source."""
-    pictures, texts = _trained_model(folder), _trained_model(student)
+    (pictures, tokenizer), (texts, _) = _trained_model(folder), _trained_model(student)
     sources = {**pictures.weights_by_part(), "text_encoder": texts.text_encoder}
     parts = {name: part for name, part in model.weights_by_part().items() if not name.endswith("_head")}
     if hasattr(model.image_text_head, "own"):
@@ -307,19 +308,21 @@ def _restore_both(model: DualEncoder, folder: pathlib.Path, student: pathlib.Pat
     for name, part in parts.items():
         for variable, value in zip(variables_of(part), variables_of(sources[name]), strict=True):
             variable.assign(value)
+    model.pictures = Embedder.from_model(pictures, tokenizer, pictures.configuration, shown(folder))
     print(f"Starts from the images' side of {shown(folder)} and the text tower of {shown(student)}.", flush=True)
 
 
-def _trained_model(folder: pathlib.Path) -> DualEncoder:
-    """Returns the model of a workdir or an export."""
+def _trained_model(folder: pathlib.Path) -> tuple:
+    """Returns the model of a workdir or an export, and its tokenizer."""
     from mural_tf.export.hub_modules import restore_from_export
 
     if (folder / "checkpoints").is_dir():
-        return load_trained(folder)[0]
+        return load_trained(folder)[:2]
     config = load_config(folder / "config.json")
-    model = build_model(config, build_tokenizer(config, folder / "vocabulary.txt").vocabulary_size)
+    tokenizer = build_tokenizer(config, folder / "vocabulary.txt")
+    model = build_model(config, tokenizer.vocabulary_size)
     restore_from_export(model, folder)
-    return model
+    return model, tokenizer
 
 
 def _restore_workdir(model: DualEncoder, folder: pathlib.Path, other_method: bool = False) -> None:

@@ -19,7 +19,7 @@ from mural_tf.optimizers import check_optimizer
 from mural_tf.remote_folders import fetch, local_folder, share, shown
 from mural_tf.runs.finish import MeasuredModel, SplitEvaluation, describe, finish, is_finished
 from mural_tf.runs.teachers import give_teacher
-from mural_tf.runs.tuning import TunedEvaluation, choose_temperature, mix
+from mural_tf.runs.tuning import TunedEvaluation, choose_temperature, mix, record_source
 from mural_tf.text.word_pieces import WordPieceTokenizer
 from mural_tf.training.callbacks import StopRequested, StopSignals, parse_profile
 from mural_tf.training.checkpoints import has_checkpoint, save_result
@@ -118,6 +118,9 @@ def _train_in_workdir(config, workdir, strategy, profile, debug_nans, initialize
         if not has_checkpoint(workdir):
             if initialize is not None:
                 initialize(model)
+                if writes and model.pictures is not None:
+                    record_source(model.pictures, config, workdir)
+                model.pictures = None
             model.begin(tokenizer, restored=initialize is not None)
             model.learn(config, tokenizer, workdir)
         compile_model(model, config)

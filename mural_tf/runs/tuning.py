@@ -14,6 +14,7 @@ import itertools
 import json
 import math
 import pathlib
+import types
 from collections.abc import Callable, Collection, Iterable
 
 import numpy as np
@@ -25,8 +26,9 @@ from mural_tf.data import records, tfrecord
 from mural_tf.data.streams.epochs import stated_languages
 from mural_tf.data.streams.mixture import Source
 from mural_tf.data.streams.pipeline import stream_sources
+from mural_tf.embedder import Embedder
 from mural_tf.errors import UserError
-from mural_tf.evaluation.report import metrics_row
+from mural_tf.evaluation.report import group_table, metrics_row
 from mural_tf.evaluation.retrieval import HELD_OUT, Evaluation, measure_retrieval, read_pool
 from mural_tf.export.saved_model import variables_of
 from mural_tf.files import as_path, open_path, write_whole
@@ -247,6 +249,17 @@ class TunedEvaluation(SplitEvaluation):
             logging.warning("What is forgotten in the source's other languages is not measured: %s", error)
             return ()
         return tuple(sorted(set(languages) - set(evaluation.sizes)))
+
+
+def record_source(source: Embedder, config: ConfigDict, workdir: pathlib.Path) -> None:
+    """Measures the model that a bridge takes its images' side from, as a row of step 0: what changes is seen by it."""
+    measured = types.SimpleNamespace(embedder=lambda step: source, at=None)
+    evaluation = TunedEvaluation(measured, config, config.evaluation.split)(0)
+    if evaluation is not None:
+        append_metrics(workdir, metrics_row([evaluation], 0, config.data.directory))
+        sizes = len(evaluation.sizes)
+        table = group_table(evaluation.metrics, evaluation.name, evaluation.groups, sizes)
+        print(f"Mean recall of {source.path}, split {evaluation.split}:\n{table}", flush=True)
 
 
 # The mix.
