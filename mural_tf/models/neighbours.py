@@ -20,17 +20,11 @@ from mural_tf.backend import keras
 from mural_tf.data.streams.pipeline import stream_items
 from mural_tf.data.streams.stream import fingerprint
 from mural_tf.data.streams.targets import embed_all
-from mural_tf.data.streams.text_text import pivots_of
 from mural_tf.errors import UserError
 from mural_tf.models.dual_encoder import text_head
-from mural_tf.models.translation_distillation import TranslationDistillation
+from mural_tf.models.translation_distillation import TARGETS, TranslationDistillation
 
 TEMPERATURES = (0.01, 0.02, 0.03, 0.05, 0.1)
-STREAM_TEXTS = {  # of a task: the stream, the entry with its text, that whose key its target has, and the target
-    "translation": ("text_text", "text_b", "text_a", "text_target"),
-    "pivot": ("text_text", "text_a", "text_a", "text_target"),
-    "captions": ("captions", "caption", "caption", "caption_target"),
-}
 
 
 class NeighboursHead(keras.layers.Layer):
@@ -42,11 +36,10 @@ class NeighboursHead(keras.layers.Layer):
 
     def build(self, shape):
         self.own.build(shape)
-        known, vectors = (np.zeros([1, size], np.float32) for size in self._sizes)
         # As many rows as there are known texts, which a checkpoint says.
-        self.known = tf.Variable(known, trainable=False, shape=[None, known.shape[1]], name=f"{self.name}/known")
-        self.vectors = tf.Variable(
-            vectors, trainable=False, shape=[None, vectors.shape[1]], name=f"{self.name}/vectors"
+        self.known, self.vectors = (
+            tf.Variable(tf.zeros([1, size]), trainable=False, shape=[None, size], name=f"{self.name}/{name}")
+            for name, size in zip(("known", "vectors"), self._sizes)
         )
         self.temperature = tf.Variable(TEMPERATURES[1], trainable=False, name=f"{self.name}/temperature")
         super().build(shape)
@@ -83,9 +76,7 @@ class Neighbours(TranslationDistillation):
 
     def learn(self, config, tokenizer, workdir) -> None:
         """Takes the known texts into the head."""
-        tables, _ = self.target_tables(config, tokenizer, workdir)
-        pivots = pivots_of(config.data, self.options.pivot)
-        texts, vectors = self._known(config, tokenizer, tables, "group_id" if len(pivots) > 1 else "")
+        texts, vectors = self._known(config, tokenizer, *self.target_tables(config, tokenizer, workdir))
         print(f"Embedding {len(texts):,} known texts by the student …", flush=True)
         head = self.image_text_head
 
@@ -96,19 +87,18 @@ class Neighbours(TranslationDistillation):
         head.known.assign(embed_all(texts, lambda some: embed(tf.constant(some)).numpy()))
         head.vectors.assign(vectors)
 
-    def _known(self, config, tokenizer, tables, group):
-        """Returns the texts with a target, those with the smallest keys if they are too many, and their vectors."""
+    def _known(self, config, tokenizer, tables, keys):
+        """Returns the texts that have a target, of too many those with the smallest keys, and their vectors."""
         most, found = self.options.most_known, {}
         for task in self.loss_weights():
-            stream, text, key, target = STREAM_TEXTS[task]
-            key = group if group and target == "text_target" else key
-            for texts, of_keys in stream_items(config, tokenizer, stream, (text, key)):
-                own, targets = (fingerprint(tf.constant(values)).numpy() for values in (texts, of_keys))
-                vectors = tables[target].find(targets)
+            text, target = self.tasks[task].compares
+            key = "group_id" if keys[target] == "text_group_id" else TARGETS[target]
+            for texts, of_targets in stream_items(config, tokenizer, self.tasks[task].stream, (text, key)):
+                own, taught = (fingerprint(tf.constant(values)).numpy() for values in (texts, of_targets))
+                vectors = tables[target].find(taught)
                 for row in np.flatnonzero(vectors.any(axis=1)):
-                    found[int(own[row]), int(targets[row])] = texts[row], vectors[row].astype(np.float16)
+                    found[int(own[row]), int(taught[row])] = texts[row], vectors[row].astype(np.float16)
                 if len(found) > 2 * most:
                     found = dict(sorted(found.items())[:most])
-        found = dict(sorted(found.items())[:most])
-        texts, vectors = zip(*found.values())
+        texts, vectors = zip(*dict(sorted(found.items())[:most]).values())
         return list(texts), np.stack(vectors).astype(np.float32)
