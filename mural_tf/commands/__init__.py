@@ -528,9 +528,7 @@ def _define_filters():
     translation_languages=([], "Languages to take from --translations; empty: all."),
     workers=(2, "Processes that convert; 0 converts in this one."),
     drop_duplicates=(
-        "",
-        "Keep the first only of equal texts, images, both, or pairs of both.",
-        ["", "text", "image", "both", "pair"],
+        "", "Keep the first only of equal texts, images, both, or pairs of both.", ["", "text", "image", "both", "pair"]
     ),
     shuffle=(False, "Mix the sources over the shards by a hash, and the records within each."),
     max_skipped_fraction=(0.01, "Stop when a larger share of captions and pairs is unusable."),
