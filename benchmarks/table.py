@@ -5,6 +5,7 @@
     python -m benchmarks.table --output=results/methods --rows=stage                 # with and without the stage
     python -m benchmarks.table --output=results/methods --rows=translated_captions   # translate-train, translate-test
     python -m benchmarks.table --output=results/methods --rows=choices               # what a paper leaves open
+    python -m benchmarks.table --output=results/methods --rows=bridge                # another text tower
     python -m benchmarks.table --output=results/quick --budget=0.1 --seeds=1
 
 The budget is what emoji_mural sees: so many image-caption pairs and so many text pairs, drawn with repetition. A
@@ -47,21 +48,28 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """One stage of a method with one seed, in a folder of its own; `source` is the folder of the stage before."""
+    """One stage of a method with one seed, in a folder of its own; `source` is the folder of the stage before.
+
+    `student`: the folder of the run of `Stage.student`.
+    """
 
     stage: Stage
     seed: int
     workdir: pathlib.Path
     source: pathlib.Path | None
+    student: pathlib.Path | None = None
 
 
 def runs_of(method: Method, seed: int, scale: float, folder: pathlib.Path) -> list[Run]:
     """Returns the runs of a method's stages. Methods that begin with the same stages share their folders."""
-    runs, names = [], []
+    runs, names, folder, source = [], [], folder / f"seed{seed}", None
     for stage in method.stages:
         names.append(stage_folder(stage, scale))
-        source = runs[-1].workdir if runs else None
-        runs.append(Run(stage, seed, folder / f"seed{seed}" / "+".join(names), source))
+        student = folder / stage_folder(stage.student, scale) if stage.student else None
+        if stage.student:
+            runs.append(Run(stage.student, seed, student, None))
+        runs.append(Run(stage, seed, folder / "+".join(names), source, student))
+        source = runs[-1].workdir
     return runs
 
 
@@ -81,7 +89,7 @@ def execute(runs: Iterable[Run], jobs: int, finish: Callable[[Run], None], after
     """
     ended, failed, left = {None}, [], list(runs)
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        while ready := [run for run in left if run.source in ended]:
+        while ready := [run for run in left if {run.source, run.student} <= ended]:
             left = [run for run in left if run not in ready]
             begun = {pool.submit(finish, run): run for run in ready}
             for future in concurrent.futures.as_completed(begun):
@@ -149,6 +157,7 @@ def command(run: Run, scale: float, data: str, held_out_names: bool = False) -> 
         **({"data.source": "records", "data.directory": str(folder_of(run, run.stage.data))} if run.stage.data else {}),
         **({"data.image_text_languages": ()} if run.stage.data == "translated" else {}),
         **dict(run.stage.overrides),
+        **({"method.student": str(run.student)} if run.student else {}),
     }
     if table_rows.load(run.stage).optimizer.warmup_steps:
         fields["optimizer.warmup_steps"] = max(1, steps // 10)
@@ -237,7 +246,7 @@ def measure(method: Method, workdirs: Sequence[pathlib.Path]) -> dict:
     row["commit"] = json.loads((workdir / "environment.json").read_text(encoding="utf-8"))["revision"]
     row["parameters"] = summary["parameters"]
     row["processor_seconds_per_step"] = processor_seconds_per_step(workdir)
-    of_stages = [processor_seconds(one) for one in workdirs]
+    of_stages = [processor_seconds(one) for one in (workdirs[-1:] if method.stages[-1].student else workdirs)]
     row["processor_seconds"] = None if None in of_stages else sum(of_stages)
     return row
 

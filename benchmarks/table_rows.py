@@ -25,6 +25,7 @@ class Stage:
     words: whether the configuration takes the texts that `word_by_word` makes of the data, see `table.py`.
     data: "" is the benchmark; "translated" adds its captions' translations into all languages, "one_language" has
       captions of each emoji in one language alone; see `table.py`.
+    student: the run that `method.student` names.
     """
 
     config: str
@@ -34,6 +35,7 @@ class Stage:
     overrides: tuple[tuple[str, object], ...] = ()
     words: bool = False
     data: str = ""
+    student: Stage | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -209,6 +211,27 @@ ONE_LANGUAGE_EACH = (
     globetrotter("Globetrotter, the paper's α", ("method.alpha", "paper"), **ONE_LANGUAGE),
 )
 
+# A model that saw English captions alone, and a text tower that saw pairs alone, with a vocabulary of its own.
+STUDENT = Stage("emoji:labse", captions=0, overrides=(("vocabulary.builder", "byte_pair"),))
+PICTURES = Stage("emoji_align", text_pairs=0, overrides=(ENGLISH,))
+
+
+def bridge(depth: str, pairs: bool, steps: int = 0) -> Method:
+    """The student taught by the model of pictures, with English texts alone or with pairs."""
+    overrides = (("data.source", "emoji"), ENGLISH, ("method.pivot", "en"), ("train.text_text_batch", 384),
+                 ("train.image_text_batch", 128))  # fmt: skip
+    if not pairs:
+        overrides += (("method.translation_weight", 0.0),)
+    stage = Stage(f"bridge:{depth}", steps / STEPS, 0, 384, overrides, student=STUDENT)
+    return Method(f"{depth}, {'pairs' if pairs else 'English texts'}", (PICTURES, stage))
+
+
+BRIDGE = tuple(
+    bridge(depth, pairs, steps)
+    for depth, steps in (("neighbours", 0), ("head", 1_000), ("all", 2_000))
+    for pairs in (False, True)
+)
+
 # [ETCL] Table 11: its stage in six languages, after so many steps of an English MURAL.
 ENGLISH_MURAL = {
     steps: Stage("emoji_mural", steps=steps / STEPS, overrides=(ENGLISH,)) for steps in (200, 400, 800, 1_400)
@@ -227,6 +250,7 @@ ROWS = {
     "choices": CHOICES,
     "one_language": ONE_LANGUAGE_EACH,
     "etcl_steps": ETCL_STEPS,
+    "bridge": BRIDGE,
 }
 
 
@@ -237,7 +261,7 @@ def step_count(stage: Stage, scale: float) -> int:
 
 def default_seeds(method: Method) -> int:
     """Three, of ablations one."""
-    return 3 if method in METHODS + STAGED + TRANSLATED_CAPTIONS else 1
+    return 3 if method in METHODS + STAGED + TRANSLATED_CAPTIONS + BRIDGE else 1
 
 
 def slug(name: str) -> str:

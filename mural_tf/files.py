@@ -14,6 +14,7 @@ import fcntl
 import glob
 import io
 import json
+import mmap
 import os
 import pathlib
 import re
@@ -290,6 +291,13 @@ def read_array(path: str | pathlib.Path) -> np.ndarray:
 
     path = as_path(path)
     return np.load(path, mmap_mode="r") if isinstance(path, pathlib.Path) else np.load(io.BytesIO(path.read_bytes()))
+
+
+def forget(array: np.ndarray) -> None:
+    """Gives the pages of a memory-mapped array back to the system, which reads them again where they are needed."""
+    mapped = getattr(array, "base", None)
+    if isinstance(mapped, mmap.mmap) and hasattr(mapped, "madvise"):
+        mapped.madvise(mmap.MADV_DONTNEED)
 
 
 @contextlib.contextmanager

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import math
+import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, NamedTuple
 
@@ -87,10 +88,12 @@ class DualEncoder(keras.Model):
     fields: ClassVar[Mapping] = {}
     title: ClassVar[str] = ""  # of the model card: the method and its paper; by default the docstring's first line
     starts_from: ClassVar[str] = ""  # of a stage: what trained models it begins with, in words; see `may_start_from`
+    trains: ClassVar[bool] = True  # False: its weights follow from the data without a step, by `learn`
     sized_by: ClassVar[str] = "captions"  # what fine-tuning's batch and steps follow from; or `TEXT_PAIRS`
     log_names: tuple[str, ...] = ()  # of `measures`
     vector_parts: tuple[str, ...] = ()  # entries of a batch, float32 [B, embedding_size], that `completer` adds
     also_reads: tuple[str, ...] = ()  # entries of a batch beside parts and ids without which a loss cannot be computed
+    pictures = None  # of a bridge, before its first step: an `Embedder` of the model that its images' side comes from
     configuration: ConfigDict | None = None  # the whole tree that `models.build_model` built this of
 
     def __init__(self, image_encoder: keras.Model, text_encoder: keras.Model, config: ConfigDict, **kwargs):
@@ -180,15 +183,8 @@ class DualEncoder(keras.Model):
     # What a method may change.
 
     def build_head(self, name: str) -> keras.layers.Layer:
-        """Returns a new head of the text tower, [B, H] to [B, D]: one layer, or an MLP ([MURAL] A.1 tried both).
-
-        The paper gives neither the MLP's width nor its non-linearity; here it is one hidden layer with GELU.
-        """
-        last = keras.layers.Dense(self.embedding_size, name=f"{name}_head")
-        if not (hidden := self.text_tower.head_hidden_size):
-            return last
-        first = keras.layers.Dense(hidden, activation="gelu", name=f"{name}_head_hidden")
-        return keras.Sequential([first, last], name=f"{name}_head")
+        """Returns a new head of the text tower, [B, H] to [B, D]: one layer, or an MLP ([MURAL] A.1 tried both)."""
+        return text_head(self.embedding_size, self.text_tower.head_hidden_size, f"{name}_head")
 
     def width(self, head: str) -> int:
         """The width of what a head, or a function of `Embedding.made_by`, gives."""
@@ -201,7 +197,10 @@ class DualEncoder(keras.Model):
     def begin(self, tokenizer, restored: bool) -> None:
         """Called once, before a run's first step; `restored`: its weights come from another run or an export."""
 
-    def completer(self, config: ConfigDict, tokenizer) -> Callable[[dict], dict] | None:
+    def learn(self, config: ConfigDict, tokenizer, workdir: pathlib.Path) -> None:
+        """Of a method that does not train: takes what it needs from the data; called where `begin` is, after it."""
+
+    def completer(self, config: ConfigDict, tokenizer, workdir: pathlib.Path) -> Callable[[dict], dict] | None:
         """Called at every start of a compiled model, with the weights that it goes on from.
 
         Returns what adds `vector_parts` to a global batch of the streams, still on the host; `None`: it has all.
@@ -608,6 +607,18 @@ class LearnedTemperature(DualEncoder):
 
     def weights_by_part(self):
         return {**super().weights_by_part(), "log_temperature": self.log_temperature}
+
+
+def text_head(size: int, hidden: int, name: str) -> keras.layers.Layer:
+    """Returns a layer [B, H] to [B, `size`] or, with `hidden` above 0, an MLP.
+
+    [MURAL] A.1 gives neither the MLP's width nor its non-linearity; here it is one hidden layer with GELU.
+    """
+    last = keras.layers.Dense(size, name=name)
+    if not hidden:
+        return last
+    first = keras.layers.Dense(hidden, activation="gelu", name=f"{name}_hidden")
+    return keras.Sequential([first, last], name=name)
 
 
 def content_ids(values: tf.Tensor | Mapping) -> tf.Tensor:

@@ -13,8 +13,13 @@ al., "Cross-lingual and Multilingual CLIP" (2022), teach a second text tower tha
 begins as the teacher, so that x is where it shall be from the start, and w_p may be 0 where captions hold it there. The
 third term is ours.
 
+With `method.teacher` T is another model, or a folder of vectors, and with `method.student` the text tower another
+model's, whose vocabulary and languages it keeps; its head begins anew. The student meets T's vectors alone. So any
+tower of texts learns the space of any model of pictures, without a picture.
+
 T does not change, so each target is the same in every epoch: `method.cached` makes them all before the first step, each
-different text once. That is cheaper where the run meets its texts more than once, and they fit into memory.
+different text once (`data/streams/targets.py`); those of another T always are. That is cheaper where the run meets its
+texts more than once.
 
 Start it with `run_finetune.py --from=…`. What it leaves has the image-text head alone, for images and for texts: a
 text-text head would not fit the tower any more.
@@ -22,12 +27,17 @@ text-text head would not fit the tower any more.
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Iterator
+
 import numpy as np
 import tensorflow as tf
 
-from mural_tf.data.streams.pipeline import stream_items
+from mural_tf.data.records import describe_files
+from mural_tf.data.streams.pipeline import stream_items, stream_sources
 from mural_tf.data.streams.stream import fingerprint
-from mural_tf.data.streams.targets import TargetTable, Texts, embed_all, mean_by_group
+from mural_tf.data.streams.targets import Targets, TargetTable
 from mural_tf.data.streams.text_text import FOUND, MEAN, pivots_of
 from mural_tf.encoders import build_text_encoder
 from mural_tf.encoders.packing import encode_by_length
@@ -51,10 +61,13 @@ class TranslationDistillation(LearnedTemperature):
     title = "Translation distillation: translations taught in the images' space (after Reimers and Gurevych, 2020)"
     starts_from = "a model with an image-text head"
     sized_by = TEXT_PAIRS
+    outside_teacher = None  # what `method.teacher` names, once a run has opened it: `runs.teachers.Teacher`
     fields = dict(
         # The language of each pair's side that is the target; pairs without it are left out. "": of the languages with
         # many captions the one with most pairs. "en+de", or "mean", all those: the mean of their texts.
         pivot=FOUND,
+        teacher="",  # a model or a folder of vectors of texts; "": the model as it was when the stage began
+        student="",  # a model whose text tower and vocabulary take the source's place; "": the source's stay
         cached=False,  # embed all targets before the first step, each once, in place of every batch's in its step
         loss="cosine",  # or "softmax": the target among those of the whole batch, in both directions
         softmax_temperature=0.05,  # of the softmax, fixed
@@ -89,7 +102,7 @@ class TranslationDistillation(LearnedTemperature):
 
     @classmethod
     def may_start_from(cls, source):
-        return source.has_image_text_head()
+        return source.has_image_text_head() and source.trains
 
     def _check(self) -> None:
         options = self.options
@@ -102,7 +115,7 @@ class TranslationDistillation(LearnedTemperature):
                 f"method.loss={options.loss!r}, method.softmax_temperature={options.softmax_temperature}: expected "
                 f"{' or '.join(LOSSES)}, and a number above 0."
             )
-        if self._has_means and not options.cached:
+        if self._has_means and not self._is_cached:
             raise UserError(
                 f"method.pivot={options.pivot} is a mean over texts of many records, which no batch holds: set "
                 "method.cached=True, or one language."
@@ -113,16 +126,20 @@ class TranslationDistillation(LearnedTemperature):
         return self.options.pivot == MEAN or "+" in self.options.pivot
 
     @property
+    def _is_cached(self) -> bool:
+        return self.options.cached or bool(self.options.teacher)
+
+    @property
     def embeddings(self):
         """{name: `Embedding`}; targets are vectors of the batch where they are cached, else the teacher's."""
         texts = {name: Embedding(name, head="image_text") for name in ("caption", "text_a", "text_b")}
-        if self.options.cached:
+        if self._is_cached:
             return {**texts, **{name: Embedding(name, made_by="take") for name in TARGETS}}
         return {**texts, **{name: Embedding(part, made_by="teach") for name, part in TARGETS.items()}}
 
     @property
     def vector_parts(self):
-        return tuple(name for name in TARGETS if name in self.used) if self.options.cached else ()
+        return tuple(name for name in TARGETS if name in self.used) if self._is_cached else ()
 
     def _hold_what_follows_the_first_layer(self) -> None:
         for layer in (*self.text_encoder.layers, self.image_text_head):
@@ -132,7 +149,11 @@ class TranslationDistillation(LearnedTemperature):
     # The teacher.
 
     def compile(self, *args, **kwargs):
-        """As `DualEncoder.compile`; the teacher is made of the weights that the model has at this moment."""
+        """As `DualEncoder.compile`; a teacher of its own is made of the weights that the model has now."""
+        if self.options.teacher:
+            self.teacher_digest = tf.Variable(0, trainable=False, dtype=tf.int64)
+            super().compile(*args, **kwargs)
+            return
         self.teacher = build_text_encoder(self.text_tower, self.vocabulary_size)
         self.teacher_head = self.build_head("image_text")
         self.teacher_head(tf.zeros([1, self.text_encoder.embedding_size]))  # makes its variables
@@ -143,6 +164,8 @@ class TranslationDistillation(LearnedTemperature):
         super().compile(*args, **kwargs)
 
     def training_parts(self):
+        if self.options.teacher:
+            return {"teacher_digest": self.teacher_digest}
         return {"teacher": self.teacher, "teacher_head": self.teacher_head}
 
     def teach(self, tokens: dict, training: bool) -> tf.Tensor:
@@ -156,48 +179,89 @@ class TranslationDistillation(LearnedTemperature):
         """Targets that the batch holds."""
         return vectors
 
-    def completer(self, config, tokenizer):
-        """Embeds all targets, if they are cached; then they are added to batches by the ids of texts or groups."""
-        if not self.options.cached:
+    def completer(self, config, tokenizer, workdir):
+        """Makes all targets that are cached; then they are added to batches by the ids of texts or groups."""
+        if not self._is_cached:
             return None
-        pivots = pivots_of(config.data, self.options.pivot)
-        texts = Texts(self.embedding_size)
-        makers = {"text_target": self._text_members, "caption_target": self._caption_members}
-        members = {name: makers[name](config, tokenizer, texts, pivots) for name in self.vector_parts}
-        print(f"Embedding {len(texts.numbers):,} texts as targets, in {', '.join(pivots)} …", flush=True)
-        vectors = embed_all(list(texts.numbers), self._embedder(tokenizer))
-        tables = {name: TargetTable(*mean_by_group(*rows, vectors)) for name, rows in members.items()}
-        keys = {"text_target": "text_group_id" if len(pivots) > 1 else "text_a_id", "caption_target": "caption_id"}
+        digest = np.frombuffer(bytes.fromhex(self._teacher_id), np.int64)[0]
+        if self.options.teacher and int(self.teacher_digest) not in (0, digest):
+            raise UserError(
+                f"method.teacher={self.options.teacher} is another teacher than the one that this run began with: "
+                "give it that one again, or name another --workdir."
+            )
+        if self.options.teacher:
+            self.teacher_digest.assign(digest)
+        tables, keys = self.target_tables(config, tokenizer, workdir)
         return lambda batch: {**batch, **{name: table.take(batch[keys[name]]) for name, table in tables.items()}}
 
-    def _text_members(self, config, tokenizer, texts, pivots) -> tuple[np.ndarray, np.ndarray]:
-        """The key of each pair and the number of its side in a pivot language; of both sides where both are."""
-        names = ("text_a", "text_b", "language_b", "group_id")
-        keys, members = [], []
-        for a, b, language, group in stream_items(config, tokenizer, "text_text", names):
-            key = fingerprint(tf.constant(group if len(pivots) > 1 else a)).numpy()
-            also = np.isin(language, [name.encode() for name in pivots])
-            keys += [key, key[also]]
-            members += [texts.number(text) for text in (*a, *b[also])]
-        return np.concatenate(keys), np.array(members, np.int64)
+    def target_tables(self, config, tokenizer, workdir) -> tuple[dict[str, TargetTable], dict[str, str]]:
+        """Returns, by the names of targets in use, their tables and the entries of a batch that are their keys."""
+        pivots, used = pivots_of(config.data, self.options.pivot), [name for name in TARGETS if name in self.used]
+        embed = self.outside_teacher.embed if self.options.teacher else self._embedder(tokenizer)
+        dtype = "float16" if self.options.teacher else "float32"
+        targets = Targets(workdir / ".targets", self.embedding_size, dtype, self._teacher_id)
+        made_for = self._data_id(config, pivots, used)
+        if not targets.is_made_for(made_for):
+            print(f"Embedding texts as targets, in {', '.join(pivots)} …", flush=True)
+            members: list[tuple[np.ndarray, np.ndarray]] = []
+            targets.extend(self._texts_of(config, tokenizer, pivots, used, members), embed)
+            if members:
+                targets.write_means(*map(np.concatenate, zip(*members)))
+            targets.finish(made_for, config.data.max_skipped_fraction)
+        if self.options.loss == "softmax" and targets.said["missing"]:
+            raise UserError("method.loss=softmax needs a vector of the teacher's for every text: leave it at cosine.")
+        kinds = {"text_target": "group_" if len(pivots) > 1 else "", "caption_target": ""}
+        by_kind = {kind: targets.table(kind) for kind in {kinds[name] for name in used}}
+        keys = {"text_target": "text_group_id" if len(pivots) > 1 else "text_a_id", "caption_target": "caption_id"}
+        return {name: by_kind[kinds[name]] for name in used}, keys
 
-    def _caption_members(self, config, tokenizer, texts, pivots) -> tuple[np.ndarray, np.ndarray]:
-        keys, members = [], []
-        for (captions,) in stream_items(config, tokenizer, "captions", ("caption",)):
-            keys.append(fingerprint(tf.constant(captions)).numpy())
-            members += [texts.number(text) for text in captions]
-        return np.concatenate(keys), np.array(members, np.int64)
+    @property
+    def _teacher_id(self) -> str:
+        """16 hexadecimal digits."""
+        if self.options.teacher:
+            return self.outside_teacher.digest
+        summed = hashlib.blake2b(digest_size=8)
+        for variable in (*self.teacher.variables, *self.teacher_head.variables):
+            summed.update(np.ascontiguousarray(variable.numpy()))
+        return summed.hexdigest()
+
+    def _data_id(self, config, pivots, used) -> str:
+        """What texts follow from, in a few digits."""
+        files = [
+            describe_files(source.directory, sorted(files))
+            for stream in self.streams
+            for source, files in stream_sources(config.data, stream)
+        ]
+        data = config.data
+        fields = [data.text_pairs, *data.image_text_languages, "", *data.text_text_languages, "", *pivots, "", *used]
+        return hashlib.blake2b(json.dumps([files, fields]).encode(), digest_size=8).hexdigest()
+
+    def _texts_of(self, config, tokenizer, pivots, used, members) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yields keys and texts that have a target; of several pivots adds (groups, keys) to `members`."""
+        if "text_target" in used:
+            names = ("text_a", "text_b", "language_b", "group_id")
+            for a, b, language, group in stream_items(config, tokenizer, "text_text", names):
+                also = np.isin(language, [name.encode() for name in pivots])
+                texts = np.concatenate([a, b[also]])
+                keys = fingerprint(tf.constant(texts)).numpy()
+                if len(pivots) > 1:
+                    groups = fingerprint(tf.constant(group)).numpy()
+                    members.append((np.concatenate([groups, groups[also]]), keys))
+                yield keys, texts
+        if "caption_target" in used:
+            for (captions,) in stream_items(config, tokenizer, "captions", ("caption",)):
+                yield fingerprint(tf.constant(captions)).numpy(), captions
 
     def _embedder(self, tokenizer):
-        """The teacher as a function of string [B]."""
+        """The teacher of the model's own kind as a function of texts."""
 
         @tf.function(input_signature=[{name: tf.TensorSpec([None, None], tf.int32) for name in TOKENS}])
         def embed(tokens):
             return self.teach(tokens, training=False)
 
         return lambda texts: embed(
-            {name: ids for name, ids in tokenizer(texts, pad="longest").items() if name in TOKENS}
-        )
+            {name: ids for name, ids in tokenizer(tf.constant(texts), pad="longest").items() if name in TOKENS}
+        ).numpy()
 
     # The losses.
 

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator
 
 from ml_collections import ConfigDict
 
+from mural_tf.errors import UserError
+from mural_tf.models import method_class
 from mural_tf.progress import tell
 from mural_tf.training.cost import ASSUMED, FREE, HERE, Forecast, forecast
 
@@ -21,6 +23,8 @@ BUSY = 2.5  # load for each processor, above what this program makes by itself
 
 def dry_run(config: ConfigDict, tpu_type: str = HERE, restored: bool = False) -> None:
     """Prints the forecast of a run; arguments and errors are those of `forecast`."""
+    if not method_class(config.model).trains:
+        raise UserError(f"{config.model} takes no steps, so there is nothing to forecast: run it.")
     tell("Building the model …")
     print(describe(forecast(config, tpu_type, restored)), flush=True)
 

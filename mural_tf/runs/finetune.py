@@ -16,20 +16,23 @@ import tensorflow as tf
 from ml_collections import ConfigDict
 
 from mural_tf.config import base_config, load_config
+from mural_tf.embedder import Embedder
 from mural_tf.encoders.saved_models import check_graph
 from mural_tf.errors import UserError
 from mural_tf.export.hub_modules import stored_preparation
+from mural_tf.export.saved_model import variables_of
 from mural_tf.export.versions import newest_description
 from mural_tf.files import as_path, json_field, read_json
-from mural_tf.models import method_class, mount
+from mural_tf.models import build_model, method_class, mount
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.remote_folders import local_copy, shown
 from mural_tf.runs.import_pretrained import workdir_of
 from mural_tf.runs.pretrain import train_and_finish
 from mural_tf.runs.tuning import check_dev, inherited, settings_by_data
+from mural_tf.text import build_tokenizer
 from mural_tf.text.vocabulary_file import digest, read_lines
-from mural_tf.training.checkpoints import restore_for_inference
-from mural_tf.trust import check_class, check_handles
+from mural_tf.training.checkpoints import load_trained, restore_for_inference
+from mural_tf.trust import check_class, check_handles, check_stored
 
 # What a fine-tuning configuration may change of a tower it takes over; everything else is the source's, and so are the
 # first ones where the configuration leaves them at their defaults.
@@ -95,15 +98,22 @@ def starting_point(
     folder = pathlib.Path(source) if is_url else newest_description(local_copy(source))
     asked = config
     if (folder / "config.json").exists():
-        trained = load_config(folder / "config.json")
-        config = _with_source_architecture(config, trained, folder, given)
+        trained, student = load_config(folder / "config.json"), _student_of(config)
+        config = _with_source_architecture(config, trained, folder, given, student)
         _check_given(asked, config, given)
         config = _with_source_settings(config, trained, given)
         restore = _restore_export
-        if (folder / "checkpoints").is_dir():
+        if student is not None:
+            config.method.teacher = config.method.teacher or os.path.abspath(folder)
+            restore = functools.partial(_restore_both, student=student)
+        elif (folder / "checkpoints").is_dir():
             restore = functools.partial(_restore_workdir, other_method=config.other_method)
         elif config.other_method:
             raise UserError(f"other_method=True starts from a workdir; {source} is an export.")
+    elif config.method.get("student"):
+        raise UserError(
+            f"method.student needs a workdir or an export with the pictures' tower; --from={source} is none."
+        )
     elif (folder / "image_encoder/saved_model.pb").exists() and (folder / "text_encoder/saved_model.pb").exists():
         config = _with_hub_towers(config, folder)
         _check_given(asked, config, given)
@@ -145,15 +155,40 @@ def _with_source_settings(config: ConfigDict, source: ConfigDict, given: Collect
     return settings_by_data(config, source, given)
 
 
+def _student_of(config: ConfigDict) -> pathlib.Path | None:
+    """Returns the folder whose text tower takes the place of the source's, if the configuration names one."""
+    for name in ("student", "teacher"):  # as whole paths, because the workdir keeps them
+        if (path := config.method.get(name, "")) and "://" not in path:
+            config.method[name] = os.path.abspath(os.path.expanduser(path))
+    if not config.method.get("student"):
+        return None
+    folder = newest_description(local_copy(config.method.student))
+    if not (folder / "config.json").is_file() or not (folder / "vocabulary.txt").is_file():
+        raise UserError(
+            f"method.student={folder} is neither a workdir nor an export: import the model first, python -m mural_tf "
+            "import sentences --weights=FOLDER --workdir=…."
+        )
+    return folder
+
+
 def _with_source_architecture(
-    config: ConfigDict, source: ConfigDict, folder: pathlib.Path, given: Collection[str] = ()
+    config: ConfigDict,
+    source: ConfigDict,
+    folder: pathlib.Path,
+    given: Collection[str] = (),
+    student: pathlib.Path | None = None,
 ) -> ConfigDict:
+    """Returns the configuration with the towers, vocabulary and method of `source`; the student's for texts."""
     check_handles(source, folder / "config.json", given=config)
     config = config.copy_and_resolve_references()
-    for tower in ("image_tower", "text_tower"):
+    of_texts, hidden = source, config.text_tower.head_hidden_size
+    if student is not None:
+        of_texts = load_config(student / "config.json")
+        check_stored(of_texts, student / "config.json", given=config)
+    for tower, of in (("image_tower", source), ("text_tower", of_texts)):
         kept = {name: config[tower][name] for name in TOWER_SETTINGS if name in config[tower]}
-        kept.update(inherited(config, source, tower, INHERITED, given))
-        config[tower].update(source[tower].to_dict())
+        kept.update(inherited(config, of, tower, INHERITED, given))
+        config[tower].update(of[tower].to_dict())
         config[tower].update(kept)
     if _goes_on_as(source.model, config, folder / "config.json"):
         mount(config, source.model)
@@ -164,9 +199,22 @@ def _with_source_architecture(
         config.shared_head = source.shared_head
     config.embedding_size = source.embedding_size
     config.origin = source.origin
-    config.vocabulary.update(source.vocabulary.to_dict())
-    config.vocabulary.file = shown(folder / "vocabulary.txt")
+    config.vocabulary.update(of_texts.vocabulary.to_dict())
+    config.vocabulary.file = shown((student or folder) / "vocabulary.txt")
+    if student is not None:
+        _begin_head(config, of_texts, student, hidden)
     return config
+
+
+def _begin_head(config: ConfigDict, of_texts: ConfigDict, student: pathlib.Path, hidden: int) -> None:
+    """Sets what a new head of a student's tower follows from; `hidden`: the width of its MLP, 0 for none."""
+    config.method.heads_of, config.shared_head, config.text_tower.head_hidden_size = "align", False, hidden
+    if "student_size" not in config.method:
+        return
+    if not _has_plain_heads(of_texts.model):
+        raise UserError(f"{student} is {of_texts.model}, whose head for texts is of its own kind: take another.")
+    config.method.student_size = of_texts.embedding_size
+    config.method.student_hidden = of_texts.text_tower.head_hidden_size
 
 
 def _goes_on_as(source: str, config: ConfigDict, path: pathlib.Path) -> bool:
@@ -254,6 +302,33 @@ def _check_hub_handle(source: str, folder: pathlib.Path) -> None:
         )
     if not folder.exists() and "://" not in source:
         raise UserError(f"{source} does not exist; give a workdir, an export, or a TF-Hub handle or folder.")
+
+
+def _restore_both(model: DualEncoder, folder: pathlib.Path, student: pathlib.Path) -> None:
+    """Takes the text tower from the student and everything else but the head from the source."""
+    (pictures, tokenizer), (texts, _) = _trained_model(folder), _trained_model(student)
+    sources = {**pictures.weights_by_part(), "text_encoder": texts.text_encoder}
+    parts = {name: part for name, part in model.weights_by_part().items() if not name.endswith("_head")}
+    if hasattr(model.image_text_head, "own"):
+        parts["own"], sources["own"] = model.image_text_head.own, texts.text_head(texts.head_names[0])
+    for name, part in parts.items():
+        for variable, value in zip(variables_of(part), variables_of(sources[name]), strict=True):
+            variable.assign(value)
+    model.pictures = Embedder.from_model(pictures, tokenizer, pictures.configuration, shown(folder))
+    print(f"Starts from the images' side of {shown(folder)} and the text tower of {shown(student)}.", flush=True)
+
+
+def _trained_model(folder: pathlib.Path) -> tuple:
+    """Returns the model of a workdir or an export, and its tokenizer."""
+    from mural_tf.export.hub_modules import restore_from_export
+
+    if (folder / "checkpoints").is_dir():
+        return load_trained(folder)[:2]
+    config = load_config(folder / "config.json")
+    tokenizer = build_tokenizer(config, folder / "vocabulary.txt")
+    model = build_model(config, tokenizer.vocabulary_size)
+    restore_from_export(model, folder)
+    return model, tokenizer
 
 
 def _restore_workdir(model: DualEncoder, folder: pathlib.Path, other_method: bool = False) -> None:

@@ -180,7 +180,8 @@ def describe(config: ConfigDict, workdir: pathlib.Path) -> None:
         f"  python -m mural_tf search query 'a sentence' --model={export if export.exists() else source} "
         f"--images={data} --html=found.html",
         *([f"  python -m mural_tf evaluate --model={source} --data_dir={data} --split={split}"] if table else []),
-        f"  python -m mural_tf finetune --config=finetune{change} --from={source} --workdir={tuned} "
-        f"--config.data.directory={data}",
     ]
+    if method_class(config.model).trains:
+        lines.append(f"  python -m mural_tf finetune --config=finetune{change} --from={source} --workdir={tuned} "
+                     f"--config.data.directory={data}")  # fmt: skip
     print(shown("\n".join(lines)))

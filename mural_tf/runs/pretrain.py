@@ -18,7 +18,8 @@ from mural_tf.models.dual_encoder import DualEncoder, trainable_parameters
 from mural_tf.optimizers import check_optimizer
 from mural_tf.remote_folders import fetch, local_folder, share, shown
 from mural_tf.runs.finish import MeasuredModel, SplitEvaluation, describe, finish, is_finished
-from mural_tf.runs.tuning import TunedEvaluation, mix
+from mural_tf.runs.teachers import give_teacher
+from mural_tf.runs.tuning import TunedEvaluation, choose_temperature, mix, record_source
 from mural_tf.text.word_pieces import WordPieceTokenizer
 from mural_tf.training.callbacks import StopRequested, StopSignals, parse_profile
 from mural_tf.training.checkpoints import has_checkpoint, save_result
@@ -113,10 +114,15 @@ def _train_in_workdir(config, workdir, strategy, profile, debug_nans, initialize
         if compiles_fused():
             compile_first_quietly()
         model = build_model(as_compiled(config, strategy), tokenizer.vocabulary_size)
+        give_teacher(model)
         if not has_checkpoint(workdir):
             if initialize is not None:
                 initialize(model)
+                if writes and model.pictures is not None:
+                    record_source(model.pictures, config, workdir)
+                model.pictures = None
             model.begin(tokenizer, restored=initialize is not None)
+            model.learn(config, tokenizer, workdir)
         compile_model(model, config)
     if writes:
         size = f"{config.model} ({trainable_parameters(model):,} parameters)"
@@ -132,6 +138,8 @@ def _train_in_workdir(config, workdir, strategy, profile, debug_nans, initialize
     if reached and writes:
         if initialize is not None and config.train.interpolate:
             mix(measured, initialize, evaluate, config, workdir)
+        elif not model.trains:
+            choose_temperature(measured, evaluate, workdir)
         elif config.train.average_decay:
             save_result(measured.at(config.train.steps), workdir, config.train.steps)
         finish(measured, config, workdir, evaluation_of)

@@ -14,6 +14,7 @@ import itertools
 import json
 import math
 import pathlib
+import types
 from collections.abc import Callable, Collection, Iterable
 
 import numpy as np
@@ -24,14 +25,16 @@ from mural_tf.data import records, tfrecord
 from mural_tf.data.streams.epochs import stated_languages
 from mural_tf.data.streams.mixture import Source
 from mural_tf.data.streams.pipeline import stream_sources
+from mural_tf.embedder import Embedder
 from mural_tf.encoders.towers import has_images
 from mural_tf.errors import UserError
-from mural_tf.evaluation.report import metrics_row
+from mural_tf.evaluation.report import group_table, metrics_row
 from mural_tf.evaluation.retrieval import HELD_OUT, Evaluation, measure_retrieval, read_pool
 from mural_tf.export.saved_model import variables_of
 from mural_tf.files import as_path, open_path, write_whole
 from mural_tf.models import method_class
 from mural_tf.models.dual_encoder import TEXT_PAIRS, DualEncoder
+from mural_tf.models.neighbours import TEMPERATURES
 from mural_tf.runs.finish import MeasuredModel, SplitEvaluation
 from mural_tf.training.checkpoints import save_result
 from mural_tf.training.workdir import append_metrics, has_evaluation, read_metrics
@@ -62,6 +65,11 @@ def settings_by_data(config: ConfigDict, source: ConfigDict, given: Collection[s
     """
     config = config.copy_and_resolve_references()
     train = config.train
+    if not method_class(config.model).trains:
+        train.steps, train.evaluate_first, train.interpolate = 0, True, False
+        config.optimizer.learning_rate = config.optimizer.learning_rate or RATE
+        train.text_text_batch = train.image_text_batch = 1
+        return config
     zeros = 0 in (train.steps, train.image_text_batch, train.text_text_batch, config.optimizer.learning_rate)
     _set_optimizer(config, source, given)
     if not zeros:
@@ -242,6 +250,17 @@ class TunedEvaluation(SplitEvaluation):
         return tuple(sorted(set(languages) - set(evaluation.sizes)))
 
 
+def record_source(source: Embedder, config: ConfigDict, workdir: pathlib.Path) -> None:
+    """Measures the model that a bridge takes its images' side from, as a row of step 0: what changes is seen by it."""
+    measured = types.SimpleNamespace(embedder=lambda step: source, at=None)
+    evaluation = TunedEvaluation(measured, config, config.evaluation.split)(0)
+    if evaluation is not None:
+        append_metrics(workdir, metrics_row([evaluation], 0, config.data.directory))
+        sizes = len(evaluation.sizes)
+        table = group_table(evaluation.metrics, evaluation.name, evaluation.groups, sizes)
+        print(f"Mean recall of {source.path}, split {evaluation.split}:\n{table}", flush=True)
+
+
 # The mix.
 
 
@@ -292,6 +311,26 @@ def mix(
     write_whole(workdir / MIXES, json.dumps({"chosen": best[1], "mixes": rows}, indent=2) + "\n")
     if rows:
         print("\n".join(describe_mixes(rows, best[1])), flush=True)
+
+
+def choose_temperature(measured: MeasuredModel, evaluate: TunedEvaluation, workdir: pathlib.Path) -> None:
+    """Gives neighbours the temperature that dev prefers, by the mean recall of all languages, and keeps the result."""
+    model, found = measured.at(0), {}
+    temperature = model.image_text_head.temperature
+    for value in TEMPERATURES:
+        given = float(temperature)
+        temperature.assign(value)
+        evaluation = evaluate(0)
+        if evaluation is None:
+            temperature.assign(given)
+            print(f"method's temperature stays {given:g}: the data has no dev split to choose it by.", flush=True)
+            break
+        found[value] = evaluation.metrics[f"{evaluation.name}/all/mean_recall"]
+    if found:
+        temperature.assign(max(found, key=found.get))
+        recalls = ", ".join(f"{value:g}: {recall:.1f}" for value, recall in found.items())
+        print(f"Mean recall on dev by temperature: {recalls}. Taken: {float(temperature):g}.", flush=True)
+    save_result(model, workdir, 0)
 
 
 def describe_mixes(rows: list[dict], chosen: float) -> list[str]:

@@ -17,7 +17,6 @@ import itertools
 import json
 import logging
 import math
-import mmap
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -26,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from mural_tf.errors import UserError, install_extra
-from mural_tf.files import whole, write_whole
+from mural_tf.files import forget, whole, write_whole
 from mural_tf.metrics import top_k
 from mural_tf.progress import tqdm
 from mural_tf.search.items import IMAGES, read_image
@@ -141,13 +140,6 @@ def exact(
     scores, rows = (np.concatenate(part, axis=1) for part in zip(*found))
     order = np.lexsort((rows, -scores))[:, :k]
     return np.take_along_axis(scores, order, 1), np.take_along_axis(rows, order, 1)
-
-
-def forget(array: np.ndarray) -> None:
-    """Gives the pages of a memory-mapped array back to the system, which reads them again where they are needed."""
-    mapped = getattr(array, "base", None)
-    if isinstance(mapped, mmap.mmap) and hasattr(mapped, "madvise"):
-        mapped.madvise(mmap.MADV_DONTNEED)
 
 
 def build(embeddings: np.ndarray, cells: int, progress: bool = False) -> ApproximateIndex:

@@ -25,14 +25,24 @@ import numpy as np
 
 from mural_tf.data.pictures import read_file
 from mural_tf.data.shards import Manifest, manifest_path, places_path, read_manifest
+from mural_tf.data.vectors import shard_name
 from mural_tf.errors import UserError
-from mural_tf.files import as_path, exclusive_lock, json_field, publish, read_json, save_array, whole, write_whole
+from mural_tf.files import (
+    as_path,
+    exclusive_lock,
+    forget,
+    json_field,
+    publish,
+    read_json,
+    save_array,
+    whole,
+    write_whole,
+)
 from mural_tf.progress import tqdm
 from mural_tf.search import approximate, collect, confidence, embed, ranking
 from mural_tf.search import index as index_files
-from mural_tf.search.approximate import forget
 from mural_tf.search.collect import Found, Piece, Seen, Unreadable
-from mural_tf.search.embed import DTYPES, Settings, encode, keep_model, make_shard, part_path, shard_name
+from mural_tf.search.embed import DTYPES, Settings, encode, keep_model, make_shard, part_path
 from mural_tf.search.index import BUILDING, JOINED, Fingerprint, Index, changing, read_array, take
 from mural_tf.search.items import IMAGES, TOGETHER, Item, content_of, from_json, write_items
 

@@ -37,6 +37,7 @@ import numpy as np
 from mural_tf.data import pictures, shards
 from mural_tf.data.shards import Manifest, Part
 from mural_tf.data.skipped import Tally, check_fraction
+from mural_tf.data.vectors import DESCRIPTION, ENDINGS, model_digest, shard_name
 from mural_tf.errors import UserError
 from mural_tf.files import as_path, read_array, read_json, save_array, whole, write_whole
 from mural_tf.progress import tell, tqdm
@@ -49,7 +50,6 @@ from mural_tf.search.items import IMAGES, Item, read_image, to_json
 from mural_tf.trust import is_trusting
 from mural_tf.work import Engine, Stage, Step
 
-DESCRIPTION = "embeddings.json"
 MODEL = "model.json"
 FORMAT = 1  # raised when the same input would give other bytes than before
 DTYPES = ("float32", "float16")
@@ -155,32 +155,13 @@ def _identity(model: pathlib.Path, sources: Sequence[str], groups: Sequence, set
         "format": FORMAT,
         "sources": sorted(map(collect.absolute, sources)),
         "files": read.hexdigest(),
-        "model": digest(model),
+        "model": model_digest(model),
         "kind": settings.kind,
         "split": settings.split,
         "dtype": settings.dtype,
         "batch_size": settings.batch,
         "shard_items": settings.shard_items,
     }
-
-
-_PARTS_OF_MODELS = (
-    *("config.json", "vocabulary.txt", "vocab.txt", "model.safetensors", "tokenizer_config.json"),
-    *("preprocessor_config.json", "checkpoints", "image_encoder", "text_preprocessor", "text_encoder"),
-)
-
-
-def digest(model: str | os.PathLike) -> str:
-    """Returns 16 hexadecimal digits that stand for the files that `mural_tf.load` may read in a model's folder."""
-    summed = hashlib.blake2b(digest_size=8)
-    for name in _PARTS_OF_MODELS:
-        found = as_path(model) / name
-        for file in sorted(file for file in (found, *found.rglob("*")) if file.is_file()):
-            summed.update(f"{file.relative_to(model)}\0{file.stat().st_size}\0".encode())
-            with open(file, "rb") as content:
-                while chunk := content.read(1 << 20):
-                    summed.update(chunk)
-    return summed.hexdigest()
 
 
 def _run(
@@ -289,9 +270,6 @@ def make_shard(
     write_shard(folder, number, pieces, rows, np.concatenate(vectors), tally)
 
 
-ENDINGS = {"vectors": "npy", "items": "jsonl", "manifest": "json"}  # of a shard's files
-
-
 def part_path(folder: pathlib.Path, number: int, kind: str) -> pathlib.Path:
     """Where a shard's "vectors" or "items" lie while others are made."""
     return folder / "parts" / f"{number:06d}.{kind}.{ENDINGS[kind]}"
@@ -390,11 +368,6 @@ def _finish(folder: pathlib.Path, output: pathlib.Path, identity: dict, count: i
     }
     write_whole(complete / DESCRIPTION, json.dumps(described, indent=1, ensure_ascii=False) + "\n")
     shards.publish_work(folder, output)
-
-
-def shard_name(kind: str, number: int, count: int) -> str:
-    """Returns the name of one of the files of `ENDINGS`."""
-    return f"{kind}-{number:05d}-of-{count:05d}.{ENDINGS[kind]}"
 
 
 def describe(output: pathlib.Path) -> str:

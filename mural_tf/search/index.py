@@ -33,11 +33,10 @@ import numpy as np
 
 from mural_tf import files
 from mural_tf.errors import UserError
-from mural_tf.files import as_path, exclusive_lock, json_field, read_json
+from mural_tf.files import as_path, exclusive_lock, forget, json_field, read_json
 from mural_tf.metrics import top_k
 from mural_tf.remote_folders import local_copy
 from mural_tf.search import approximate, confidence, ranking
-from mural_tf.search.approximate import forget
 from mural_tf.search.items import IMAGES, TOGETHER, Filter, Item, ItemTable, Names, read_image
 
 if TYPE_CHECKING:  # TensorFlow, which commands do without until they embed

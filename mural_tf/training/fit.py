@@ -18,7 +18,7 @@ from mural_tf.data.streams.epochs import ALL, Share, unusable
 from mural_tf.data.streams.image_groups import captions_per_image
 from mural_tf.data.streams.pipeline import batch_size, part_name, stream_class, stream_sources, training_batches
 from mural_tf.errors import UserError, is_out_of_memory
-from mural_tf.models import streams_of
+from mural_tf.models import method_class, streams_of
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.optimizers import build_optimizers
 from mural_tf.training.callbacks import (
@@ -33,7 +33,14 @@ from mural_tf.training.callbacks import (
     TrainingLog,
 )
 from mural_tf.training.checkpoints import DataProgress, training_checkpoints
-from mural_tf.training.strategy import compiles_steps, input_pipelines, is_chief, sum_over_workers, workers
+from mural_tf.training.strategy import (
+    chief_first,
+    compiles_steps,
+    input_pipelines,
+    is_chief,
+    sum_over_workers,
+    workers,
+)
 from mural_tf.training.workdir import data_changes, drop_metrics, note_data, read_metrics
 
 LEAST = {  # of the counts in the configuration's `train`
@@ -54,7 +61,7 @@ def compile_model(model: DualEncoder, config: ConfigDict) -> None:
     if tuple(lengths) != tuple(sorted(set(lengths))) or any(length < 1 for length in lengths):
         raise UserError(f"train.compiled_lengths={tuple(lengths)}: expected increasing numbers of tokens from 1 on.")
     model.compile(
-        optimizers=build_optimizers(optimizer, train.steps, model.variable_groups(), model.loss_weights()),
+        optimizers=build_optimizers(optimizer, train.steps or 1, model.variable_groups(), model.loss_weights()),
         clip_norm=optimizer.clip_norm,
         micro_batches=train.micro_batches,
         max_skipped_steps=train.max_skipped_steps,
@@ -128,7 +135,7 @@ def fit(
         if step >= train.steps:
             return True
         checkpoints.prepare()
-        complete = model.completer(config, tokenizer)
+        complete = chief_first(strategy, lambda: model.completer(config, tokenizer, workdir))
         try:
             with signals.after_the_step():
                 _fit_intervals(model, batches, intervals.after(step), callbacks)
@@ -222,6 +229,7 @@ def check_train(config: ConfigDict, replicas: int, where: str) -> None:
     """
     train = config.train
     for name, least in LEAST.items():
+        least = 0 if name == "steps" and not method_class(config.model).trains else least
         if train[name] < least:
             zero = " Only fine-tuning (run_finetune.py --from=…) takes 0 for what follows from the data."
             hint = zero if name in ("steps", "image_text_batch", "text_text_batch") else ""

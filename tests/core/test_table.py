@@ -16,7 +16,7 @@ from mural_tf.data.datasets.emoji import UNDER_RESOURCED
 from mural_tf.errors import UserError
 from mural_tf.evaluation.retrieval import HELD_OUT
 
-OTHERS = ("stage", "etcl_steps", "one_language")  # other budgets; names that are in the first table too
+OTHERS = ("stage", "etcl_steps", "one_language", "bridge")  # other budgets; names that are in the first table too
 ALL = tuple(method for name, methods in table_rows.ROWS.items() if name not in OTHERS for method in methods)
 WITH_COUNTED_BATCHES = ("emoji_mural", "emoji_align", *map("emoji:{}".format, ("siglip", "mule", "mule_lp", "embn")))
 
@@ -185,6 +185,20 @@ def test_the_stage_follows_rows_of_the_table_and_shares_their_runs(tmp_path):
     of_words = next(run for run in runs.values() if run.stage.words)
     config = table.command(of_words, 1.0, "d")[3]
     assert config == f"--config=configs/emoji_mural_translated.py:words={tmp_path / 'words'}"
+
+
+def test_a_bridge_waits_for_its_pictures_and_its_student(tmp_path):
+    runs = table.runs_of(table_rows.BRIDGE[3], 0, 1.0, tmp_path)
+    pictures, student, head = (run.workdir for run in runs)
+    assert [run.source for run in runs] == [None, None, pictures] and runs[-1].student == student
+    flags = table.command(runs[-1], 1.0, "d")
+    assert f"--config.method.student={student}" in flags and f"--from={pictures}" in flags
+    ended = []
+    table.execute(reversed(runs), 1, lambda run: ended.append(run.workdir), lambda: None)
+    assert sorted(ended[:2]) == sorted([pictures, student]) and ended[2] == head
+    for method in table_rows.BRIDGE:
+        config = table_rows.load(method.stages[-1])
+        config.update_from_flattened_dict(dict(method.stages[-1].overrides))  # an unknown field is an error
 
 
 def test_rows_have_three_seeds_and_ablations_one():

@@ -1,83 +1,196 @@
-"""Texts whose embeddings are what others are taught: which they are, and one vector for each.
+"""What texts are taught, a vector for each, made once and kept in a folder that is read from a memory map.
 
-Several pivot languages name what a whole group of pairs ("say all the same") is taught: the mean of the group's texts
-in them. Vectors are made once, before the first step, in an order that follows from the data, so that a run that goes
-on elsewhere has the very same ones.
+    targets.json    the teacher's digest, the vectors' size and type, how many there are, and for which data
+    keys            int64 [N], 64 bits of each text, in the order in which the data first has them
+    vectors         float16 or float32 [N, D]; zeros where the teacher has none
+    group_keys, group_vectors    the same of groups, where what is taught is a mean
+
+Texts are embedded a block at a time, and a block that is complete is appended: a run that was killed goes on after the
+last one, with the very same blocks. Where the data grew, what is new is appended. Several pivot languages name what a
+whole group of pairs ("say all the same") is taught: the mean of the group's texts in them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+import os
+import pathlib
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from mural_tf.errors import UserError
+from mural_tf.files import forget, read_json, write_whole
 
 TEXTS = 2048  # embedded at a time
-MOST_BYTES = 2**31  # of vectors, and of texts
+BLOCK = 2**16  # texts, or groups, in memory at a time; what a killed run embeds again
+Embed = Callable[[list[bytes]], np.ndarray]  # texts to float32 [N, D], zeros where there is no vector
 
 
 class TargetTable:
-    """A vector for each id.
+    """A vector for each key: int64 [N], all different; float16 or float32 [N, D], mapped or not.
 
-    Args:
-      ids: int64 [N], all different.
-      vectors: float32 [N, D].
+    A vector of zeros teaches nothing: its cosine with anything is 0, and so is the gradient of that.
     """
 
-    def __init__(self, ids: np.ndarray, vectors: np.ndarray):
-        order = np.argsort(ids)
-        self._ids, self._vectors = tf.constant(ids[order]), tf.constant(vectors[order])
+    def __init__(self, keys: np.ndarray, vectors: np.ndarray):
+        self._rows = np.argsort(keys, kind="stable")
+        self._keys, self._vectors = keys[self._rows], vectors
 
-    def take(self, ids: tf.Tensor) -> tf.Tensor:
-        """Returns the float32 [B, D] of int64 [B]; an id that is not there is an error of the running graph."""
-        rows = tf.minimum(tf.searchsorted(self._ids, ids), len(self._ids) - 1)
-        known = tf.reduce_all(tf.equal(tf.gather(self._ids, rows), ids))
-        with tf.control_dependencies([tf.debugging.Assert(known, ["The data changed after training began."])]):
-            return tf.gather(self._vectors, rows)
+    def find(self, keys: np.ndarray) -> np.ndarray:
+        """Returns the float32 [B, D], of length 1 or 0, of int64 [B]; raises `ValueError` for a key without one."""
+        if not len(self._keys):
+            raise ValueError("There are no targets.")
+        places = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
+        if not np.array_equal(self._keys[places], keys):
+            raise ValueError("The data changed after training began.")
+        vectors = self._vectors[self._rows[places]].astype(np.float32)
+        forget(self._vectors)
+        return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(np.float32).tiny)
+
+    def take(self, keys: tf.Tensor) -> tf.Tensor:
+        """As `find`, in a graph; a key without a vector is an error of the running graph."""
+        found = tf.numpy_function(self.find, [keys], tf.float32, stateful=False)
+        return tf.ensure_shape(found, [*keys.shape, self._vectors.shape[1]])
 
 
-class Texts:
-    """Numbers different texts in the order of their first `number`; raises `UserError` once they are too many."""
+class Targets:
+    """A folder of targets, made if missing.
 
-    def __init__(self, width: int):
-        self.numbers: dict[bytes, int] = {}
-        self._width, self._bytes = width, 0
+    Args:
+      folder: of this machine.
+      width: D.
+      dtype: of the stored vectors, "float16" or "float32".
+      teacher: hexadecimal digits that stand for it.
 
-    def number(self, text: bytes) -> int:
-        """Returns the text's number."""
-        found = self.numbers.setdefault(text, len(self.numbers))
-        if found == len(self.numbers) - 1:
-            self._bytes += len(text) + 4 * self._width
-            if self._bytes > MOST_BYTES:
+    Raises `UserError` for a folder of another teacher, or a damaged one.
+    """
+
+    def __init__(self, folder: pathlib.Path, width: int, dtype: str, teacher: str):
+        self.folder, self._width, self._dtype = folder, width, dtype
+        self._path, made = folder / "targets.json", dict(teacher=teacher, width=width, dtype=dtype)
+        self.said = {**made, "count": 0, "missing": 0, "first_missing": "", "made_for": ""}
+        folder.mkdir(parents=True, exist_ok=True)
+        if self._path.is_file():
+            self.said |= read_json(self._path)
+        for name, value in made.items():
+            if self.said[name] != value:
                 raise UserError(
-                    f"More than {found:,} texts to embed before the first step, above {MOST_BYTES / 2**30:g} GiB: set "
-                    "--config.method.cached=False and one method.pivot, and each step embeds its own."
+                    f"{folder} holds targets of {name} {self.said[name]}, and the teacher's is {value}: give the run "
+                    "the teacher that it began with, or name another --workdir."
                 )
-        return found
+
+    def is_made_for(self, data: str) -> bool:
+        """Tells whether all targets are there for the data that `finish` named."""
+        return self.said["made_for"] == data
+
+    def _keys(self, kind: str = "") -> np.ndarray:
+        path = self.folder / f"{kind}keys"
+        return np.fromfile(path, np.int64) if path.is_file() else np.zeros(0, np.int64)
+
+    def _vectors(self, kind: str, count: int) -> np.ndarray:
+        if not count:
+            return np.zeros([0, self._width], self._dtype)
+        return np.memmap(self.folder / f"{kind}vectors", self._dtype, "r", shape=(count, self._width))
+
+    def table(self, kind: str = "") -> TargetTable:
+        """Returns the targets by text or, of `kind` "group_", by group."""
+        keys = self._keys(kind)
+        return TargetTable(keys, self._vectors(kind, len(keys)))
+
+    def extend(self, texts: Iterable[tuple[np.ndarray, Sequence[bytes]]], embed: Embed) -> None:
+        """Adds the texts that have no target yet; `texts`: their keys, int64 [B], and themselves, again and again."""
+        self._trim()
+        known, waiting = np.sort(self._keys()), {}
+        for keys, of_keys in texts:
+            places = np.minimum(np.searchsorted(known, keys), max(len(known) - 1, 0))
+            new = np.flatnonzero(known[places] != keys) if len(known) else range(len(keys))
+            for row in new:
+                waiting.setdefault(int(keys[row]), of_keys[row])
+            if len(waiting) >= BLOCK:
+                known, waiting = self._add(known, waiting, embed), {}
+        if waiting:
+            self._add(known, waiting, embed)
+
+    def _trim(self) -> None:
+        """Removes what a killed run wrote of a block that it did not finish."""
+        for name, size in (("keys", 8), ("vectors", self._width * np.dtype(self._dtype).itemsize)):
+            if (self.folder / name).is_file():
+                os.truncate(self.folder / name, self.said["count"] * size)
+
+    def _add(self, known: np.ndarray, waiting: dict[int, bytes], embed: Embed) -> np.ndarray:
+        texts, keys = list(waiting.values()), np.array(list(waiting), np.int64)
+        vectors = embed_all(texts, embed)
+        if vectors.shape[1] != self._width:
+            raise UserError(f"The teacher's vectors hold {vectors.shape[1]} numbers, images' {self._width}.")
+        self._append("vectors", vectors.astype(self._dtype))
+        self._append("keys", keys)
+        missing = np.flatnonzero(~vectors.any(axis=1))
+        if len(missing) and not self.said["missing"]:
+            self.said["first_missing"] = texts[missing[0]].decode("utf-8", "replace")
+        self.said["missing"] += len(missing)
+        self.said["count"] += len(texts)
+        self._say()
+        if len(texts) >= BLOCK:
+            print(f"{self.said['count']:,} targets …", flush=True)
+        return np.sort(np.concatenate([known, keys]), kind="stable")
+
+    def _append(self, name: str, values: np.ndarray) -> None:
+        with open(self.folder / name, "ab") as file:
+            file.write(np.ascontiguousarray(values))
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _say(self) -> None:
+        write_whole(self._path, json.dumps(self.said, indent=1) + "\n")
+
+    def write_means(self, groups: np.ndarray, members: np.ndarray) -> None:
+        """Writes the sum of each group's different members; `groups`, `members`: int64 [M], M times who is in which."""
+        keys = self._keys()
+        order = np.argsort(keys, kind="stable")
+        rows, vectors = order[np.searchsorted(keys[order], members)], self._vectors("", len(keys))
+        order = np.lexsort((rows, groups))
+        rows, groups = rows[order], groups[order]
+        is_new = np.append(True, (np.diff(groups) != 0) | (np.diff(rows) != 0))
+        rows, groups = rows[is_new], groups[is_new]
+        ids, first = np.unique(groups, return_index=True)
+        ends = np.append(first[1:], len(rows))
+        for name in ("group_keys", "group_vectors"):
+            (self.folder / name).unlink(missing_ok=True)
+        for begin in range(0, len(ids), BLOCK):
+            mine = slice(first[begin], ends[min(begin + BLOCK, len(ids)) - 1])
+            sums = np.add.reduceat(vectors[rows[mine]].astype(np.float32), first[begin : begin + BLOCK] - mine.start)
+            forget(vectors)
+            self._append("group_vectors", sums.astype(self._dtype))
+        self._append("group_keys", ids)
+
+    def finish(self, data: str, most_missing: float) -> None:
+        """Says that all targets are there for `data`.
+
+        Raises `UserError` if more than the share `most_missing` of the texts has no vector.
+        """
+        count, missing = self.said["count"], self.said["missing"]
+        if missing:
+            example = self.said["first_missing"]
+            lacking = f"{missing:,} of {count:,} texts have no vector of the teacher's, such as {example!r}"
+            if missing > most_missing * count:
+                raise UserError(
+                    f"{lacking}: more than data.max_skipped_fraction={most_missing:g}. Embed the texts of the data to "
+                    "train on, in the languages of method.pivot and data.image_text_languages."
+                )
+            print(f"{lacking}: they teach nothing.", flush=True)
+        self.said["made_for"] = data
+        self._say()
 
 
-def embed_all(texts: Sequence[bytes], embed: Callable[[tf.Tensor], tf.Tensor]) -> np.ndarray:
-    """Returns float32 [N, D] of texts, by blocks of texts of similar length; `embed`: string [B] to float32 [B, D]."""
+def embed_all(texts: Sequence[bytes], embed: Embed) -> np.ndarray:
+    """Returns float32 [N, D] of texts, by blocks of texts of similar length."""
     order = sorted(range(len(texts)), key=lambda row: len(texts[row]))
     vectors = None
     for begin in range(0, len(order), TEXTS):
         rows = order[begin : begin + TEXTS]
-        found = embed(tf.constant([texts[row] for row in rows])).numpy()
+        found = embed([texts[row] for row in rows])
         vectors = np.zeros([len(texts), found.shape[1]], np.float32) if vectors is None else vectors
         vectors[rows] = found
     return vectors
-
-
-def mean_by_group(groups: np.ndarray, members: np.ndarray, vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the ids of groups and the mean of each one's different members, of length 1.
-
-    Args:
-      groups, members: int64 [M] each: row m says that text `members[m]` is in group `groups[m]`; may say it twice.
-      vectors: float32 [N, D] of texts.
-    """
-    pairs = np.unique(np.stack([groups, members], axis=1), axis=0)
-    ids, first = np.unique(pairs[:, 0], return_index=True)
-    sums = np.add.reduceat(vectors[pairs[:, 1]], first, axis=0)
-    return ids, sums / np.maximum(np.linalg.norm(sums, axis=1, keepdims=True), np.finfo(np.float32).tiny)

@@ -1,0 +1,33 @@
+"""Any text tower in the space of any model of pictures, without a picture, at one of three depths.
+
+    python run_finetune.py --config=configs/bridge.py:DEPTH --from=PICTURES --config.method.student=STUDENT \
+        --config.method.teacher=TEACHER --workdir=… --config.data.directory=DATA
+
+PICTURES, a workdir or an export, gives the image tower and the temperature; STUDENT, likewise, the text tower and the
+vocabulary, under a new head. TEACHER, by default PICTURES, is a model or a folder of vectors of texts (`python -m
+mural_tf embed`): its vectors of captions, and of the side of pairs in `method.pivot`, are what the student learns. DATA
+is as of `translated`; with texts in one language alone set --config.method.translation_weight=0.
+
+neighbours: no training; a text stands where the known texts stand that the student finds closest.
+head: a head of two layers, the tower stays.
+all: the whole tower. With --from=WORKDIR_OF_HEAD and a teacher, without a student, it goes on from there.
+
+Sizes and rates are our choice; zeros as in `translated`.
+"""
+
+from ml_collections import ConfigDict
+
+from mural_tf.configs import parse, translated
+from mural_tf.models import mount
+
+
+def get_config(arguments: str = "") -> ConfigDict:
+    depth, _ = parse(arguments, {"all": {}, "head": {}, "neighbours": {}})
+    config = translated.get_config()
+    if depth == "neighbours":
+        mount(config, "neighbours")
+    elif depth == "head":
+        config.text_tower.frozen = True
+        config.text_tower.head_hidden_size = 1_024
+    config.method.pivot_weight = 1.0  # a new head knows nothing
+    return config

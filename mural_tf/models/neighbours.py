@@ -1,0 +1,104 @@
+"""Neighbours: a teacher's vectors for all that a student of many languages understands, without a step of training.
+
+    v(y) = Σ_i a_i t_i,    a = softmax_i(cos(s(y), s(x_i)) / τ)
+
+s is the student as it was trained, its tower and its own head, x_i a text whose target t_i the teacher gives: captions
+and the pivot's side of pairs, and with `method.translation_weight` translations, taught what their other side is. So a
+text stands where the known texts that the student finds closest stand (Nadaraya and Watson's kernel regression, 1964).
+τ is the one of `TEMPERATURES` that dev prefers. The known texts are a part of the model, at most `method.most_known` of
+them, chosen evenly by a hash; so memory and time of a query are bounded, and an export needs nothing else.
+
+Its vectors are targets, too: `method.teacher` of a stage takes such a model, for texts that no teacher has seen.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+
+from mural_tf.backend import keras
+from mural_tf.data.streams.pipeline import stream_items
+from mural_tf.data.streams.stream import fingerprint
+from mural_tf.data.streams.targets import embed_all
+from mural_tf.errors import UserError
+from mural_tf.models.dual_encoder import text_head
+from mural_tf.models.translation_distillation import TARGETS, TranslationDistillation
+
+TEMPERATURES = (0.01, 0.02, 0.03, 0.05, 0.1)
+
+
+class NeighboursHead(keras.layers.Layer):
+    """float32 [B, H] of the student's tower → [B, D]; `own` is the student's head, [B, H] → [B, E]."""
+
+    def __init__(self, own: keras.layers.Layer, student_size: int, size: int, **options):
+        super().__init__(dtype="float32", **options)
+        self.own, self._sizes = own, (student_size, size)
+
+    def build(self, shape):
+        self.own.build(shape)
+        # As many rows as there are known texts, which a checkpoint says.
+        self.known, self.vectors = (
+            tf.Variable(tf.zeros([1, size]), trainable=False, shape=[None, size], name=f"{self.name}/{name}")
+            for name, size in zip(("known", "vectors"), self._sizes)
+        )
+        self.temperature = tf.Variable(TEMPERATURES[1], trainable=False, name=f"{self.name}/temperature")
+        super().build(shape)
+
+    def own_vectors(self, states):
+        """The student's vectors, float32 [B, E], of length 1."""
+        return tf.math.l2_normalize(tf.cast(self.own(states), tf.float32), axis=-1)
+
+    def call(self, states):
+        cosines = tf.matmul(self.own_vectors(states), self.known, transpose_b=True)  # [B, N]
+        return tf.matmul(tf.nn.softmax(cosines / self.temperature, axis=-1), self.vectors)
+
+
+class Neighbours(TranslationDistillation):
+    """Needs `method.student` and `method.teacher`; its batches are never made."""
+
+    title = "Neighbours: a teacher's vectors, averaged over the known texts that a student finds closest"
+    trains = False
+    fields = {
+        **TranslationDistillation.fields,
+        "most_known": 2**16,  # texts
+        "student_size": 0,  # numbers in the student's vectors; run_finetune.py sets it and the next
+        "student_hidden": 0,  # width of the student's head, if that is an MLP
+    }
+
+    def build_head(self, name):
+        own = text_head(self.options.student_size, self.options.student_hidden, "student_head")
+        return NeighboursHead(own, self.options.student_size, self.embedding_size, name=f"{name}_head")
+
+    def _check(self):
+        super()._check()
+        if not (self.options.student_size and self.options.teacher):
+            raise UserError("neighbours needs a student: run_finetune.py --config.method.student=MODEL.")
+
+    def learn(self, config, tokenizer, workdir) -> None:
+        """Takes the known texts into the head."""
+        texts, vectors = self._known(config, tokenizer, *self.target_tables(config, tokenizer, workdir))
+        print(f"Embedding {len(texts):,} known texts by the student …", flush=True)
+        head = self.image_text_head
+
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)
+        def embed(strings):
+            return head.own_vectors(self.text_states([tokenizer(strings, pad="longest")], False)[0])
+
+        head.known.assign(embed_all(texts, lambda some: embed(tf.constant(some)).numpy()))
+        head.vectors.assign(vectors)
+
+    def _known(self, config, tokenizer, tables, keys):
+        """Returns the texts that have a target, of too many those with the smallest keys, and their vectors."""
+        most, found = self.options.most_known, {}
+        for task in self.loss_weights():
+            text, target = self.tasks[task].compares
+            key = "group_id" if keys[target] == "text_group_id" else TARGETS[target]
+            for texts, of_targets in stream_items(config, tokenizer, self.tasks[task].stream, (text, key)):
+                own, taught = (fingerprint(tf.constant(values)).numpy() for values in (texts, of_targets))
+                vectors = tables[target].find(taught)
+                for row in np.flatnonzero(vectors.any(axis=1)):
+                    found[int(own[row]), int(taught[row])] = texts[row], vectors[row].astype(np.float16)
+                if len(found) > 2 * most:
+                    found = dict(sorted(found.items())[:most])
+        texts, vectors = zip(*dict(sorted(found.items())[:most]).values())
+        return list(texts), np.stack(vectors).astype(np.float32)

@@ -1,0 +1,55 @@
+"""What `method.teacher` names, as a function of texts."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import numpy as np
+
+from mural_tf.data.streams.targets import Embed
+from mural_tf.data.vectors import DESCRIPTION, TextVectors, model_digest
+from mural_tf.errors import UserError
+from mural_tf.loading import load
+from mural_tf.models.dual_encoder import DualEncoder
+from mural_tf.remote_folders import local_copy
+from mural_tf.trust import is_trusting
+
+
+@dataclasses.dataclass(frozen=True)
+class Teacher:
+    """A teacher from outside.
+
+    digest: 16 hexadecimal digits that stand for it; another one has others.
+    embed: texts, UTF-8, to float32 [N, D]; a row of zeros where it has no vector. It is loaded when it is called.
+    """
+
+    digest: str
+    embed: Embed
+
+
+def open_teacher(path: str) -> Teacher:
+    """Returns a teacher: a folder of vectors of texts, or a model that `mural_tf.load` takes.
+
+    Raises `UserError` where it is neither, when it is opened or when it is first asked.
+    """
+    folder = local_copy(path)
+    if (folder / DESCRIPTION).is_file():
+        vectors = TextVectors(folder)
+        return Teacher(vectors.digest, vectors.look_up)
+    if not folder.is_dir():
+        raise UserError(f"method.teacher={path} does not exist: give a model, or what python -m mural_tf embed wrote.")
+    loaded, trust = functools.lru_cache(maxsize=1)(load), is_trusting()
+
+    def embed(texts: list[bytes]) -> np.ndarray:
+        strings = [text.decode("utf-8", "replace") for text in texts]
+        return loaded(folder, trust=trust).encode_text(strings, progress=False)
+
+    return Teacher(model_digest(folder), embed)
+
+
+def give_teacher(model: DualEncoder) -> None:
+    """Opens the teacher that a model's configuration names, if it names one."""
+    path = model.options.get("teacher", "")
+    if path:
+        model.outside_teacher = open_teacher(path)

@@ -1,0 +1,302 @@
+"""The bridge: targets in a folder, teachers from outside, students of another model, neighbours without training."""
+
+import functools
+import json
+import pathlib
+import re
+
+import contract
+import numpy as np
+import pytest
+import tensorflow as tf
+import toy_data
+from test_translation_distillation import METHOD, PAIRS, assert_equal, values
+
+import mural_tf
+from mural_tf.backend import keras
+from mural_tf.config import load_config
+from mural_tf.configs import bridge
+from mural_tf.data import records
+from mural_tf.data.streams import targets as targets_file
+from mural_tf.data.streams.targets import Targets, TargetTable
+from mural_tf.data.vectors import TextVectors
+from mural_tf.encoders.kernels import set_fusion
+from mural_tf.errors import UserError
+from mural_tf.models import build_model, complete
+from mural_tf.models.neighbours import NeighboursHead
+from mural_tf.models.step import compute_gradients
+from mural_tf.runs.finetune import finetune, starting_point
+from mural_tf.runs.pretrain import pretrain
+from mural_tf.runs.teachers import Teacher, open_teacher
+from mural_tf.text import vocabulary_file
+from mural_tf.training.checkpoints import load_trained
+from mural_tf.training.fit import compile_model
+
+DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs/languages.md"
+DIGEST = "00112233445566ff"
+
+
+def vector_of(text: bytes, size: int = 4) -> np.ndarray:
+    vector = np.random.default_rng(list(text)).normal(size=size).astype(np.float32)
+    return vector / np.linalg.norm(vector)
+
+
+def embed(texts, size: int = 4, unknown=()):
+    return np.stack([0 * vector_of(t, size) if t in unknown else vector_of(t, size) for t in texts])
+
+
+# Targets in a folder.
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(targets_file, "BLOCK", 3)
+
+
+TEXTS = [b"%d" % number for number in range(10)]
+STREAM = [(np.arange(begin, begin + 2) * 7 % 31, TEXTS[begin : begin + 2]) for begin in (0, 2, 0, 4, 6, 8)]
+
+
+def files_of(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_a_killed_run_goes_on_with_the_very_same_blocks(tmp_path, small_blocks):
+    Targets(tmp_path / "whole", 4, "float16", DIGEST).extend(STREAM, embed)
+    calls = []
+
+    def killed(texts):
+        calls.append(texts)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return embed(texts)
+
+    with pytest.raises(KeyboardInterrupt):
+        Targets(tmp_path / "killed", 4, "float16", DIGEST).extend(STREAM, killed)
+    with open(tmp_path / "killed/vectors", "ab") as file:
+        file.write(b"half a block")
+    again = Targets(tmp_path / "killed", 4, "float16", DIGEST)
+    again.extend(STREAM, lambda texts: calls.append(texts) or embed(texts))
+    assert files_of(tmp_path / "killed") == files_of(tmp_path / "whole")
+    assert calls[1] == calls[2] and sum(map(len, calls[2:])) == 6  # what was finished is not embedded again
+    keys = np.array([7 * 9 % 31, 0], np.int64)
+    np.testing.assert_allclose(again.table().find(keys), embed([b"9", b"0"]), atol=1e-3)
+
+
+def test_data_that_grew_adds_what_is_new(tmp_path, small_blocks):
+    targets = Targets(tmp_path, 4, "float16", DIGEST)
+    targets.extend(STREAM[:2], embed)
+    targets.finish("a", 0.0)
+    assert Targets(tmp_path, 4, "float16", DIGEST).is_made_for("a") and not targets.is_made_for("b")
+    seen = []
+    targets.extend(STREAM, lambda texts: seen.extend(texts) or embed(texts))
+    assert sorted(seen) == TEXTS[4:]
+
+
+def test_the_mean_of_a_group_counts_a_text_once(tmp_path, small_blocks):
+    targets = Targets(tmp_path, 4, "float32", DIGEST)
+    targets.extend(STREAM, embed)
+    groups, members = np.array([9, 5, 9, 9, 5, 1, 2, 3]), np.array([0, 7, 14, 0, 7, 0, 7, 14])
+    targets.write_means(groups, members)
+    mean = vector_of(b"0") + vector_of(b"2")
+    expected = [mean / np.linalg.norm(mean), vector_of(b"1"), vector_of(b"2")]
+    np.testing.assert_allclose(targets.table("group_").find(np.array([9, 5, 3])), expected, atol=1e-6)
+
+
+def test_texts_without_a_vector_are_counted_bounded_and_teach_nothing(tmp_path, capsys):
+    some = functools.partial(embed, unknown=(b"3",))
+    targets = Targets(tmp_path, 4, "float16", DIGEST)
+    targets.extend(STREAM, some)
+    with pytest.raises(UserError, match="1 of 10 texts have no vector of the teacher's, such as '3': more than"):
+        targets.finish("a", 0.05)
+    targets.finish("a", 0.1)
+    assert "such as '3': they teach nothing" in capsys.readouterr().out
+    target = targets.table().find(np.array([21]))
+    np.testing.assert_array_equal(target, np.zeros([1, 4]))
+
+
+def test_another_teacher_is_refused(tmp_path):
+    Targets(tmp_path, 4, "float16", DIGEST).extend(STREAM, embed)
+    with pytest.raises(UserError, match=f"targets of teacher {DIGEST}, and the teacher's is ff"):
+        Targets(tmp_path, 4, "float16", "ff" * 8)
+    with pytest.raises(UserError, match="vectors hold 5 numbers, images' 4"):
+        Targets(tmp_path / "other", 4, "float16", DIGEST).extend(STREAM, functools.partial(embed, size=5))
+
+
+# Teachers.
+
+
+def write_teacher(*arguments, **options):
+    """The function of docs/languages.md."""
+    (block,) = re.findall(r"```python\n(.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL)
+    names = {}
+    exec(block, names)
+    names["write_teacher"](*arguments, **options)
+
+
+def test_a_folder_that_numpy_writes_is_a_teacher(tmp_path):
+    texts = ["a ‘quoted’\n text", "zwei", "三"]
+    write_teacher(tmp_path / "one", texts, embed([text.encode() for text in texts]), shard=2)
+    asked = [b"zwei", b"never seen", "三".encode()]
+    teacher = open_teacher(str(tmp_path / "one"))
+    np.testing.assert_allclose(teacher.embed(asked), embed(asked, unknown=asked[1:2]), atol=1e-3)
+    write_teacher(tmp_path / "two", texts, embed([b"1", b"2", b"3"]), shard=2)
+    assert open_teacher(str(tmp_path / "two")).digest != teacher.digest
+
+
+@pytest.mark.parametrize("name, content, message", [
+    ("embeddings.json", '{"kind": "images", "embedding_size": 4, "shards": 1}', "holds vectors of images"),
+    ("embeddings.json", '{"kind": "texts", "embedding_size": 4, "shards": 2}', "names 2 shards"),
+    ("items-00000-of-00001.jsonl", '{"name": "a"}\nno\n', "line 2: expected an object with a name"),
+    ("items-00000-of-00001.jsonl", '{"name": "a"}\n', r"is \[2, 4\], expected \[1, 4\]"),
+])  # fmt: skip
+def test_a_damaged_folder_is_reported(tmp_path, name, content, message):
+    write_teacher(tmp_path / "t", ["a", "b"], embed([b"a", b"b"]))
+    (tmp_path / "t" / name).write_text(content)
+    with pytest.raises(UserError, match=message):
+        TextVectors(tmp_path / "t").look_up([b"a"])
+    with pytest.raises(UserError, match="method.teacher=.*none does not exist: give a model, or what"):
+        open_teacher(str(tmp_path / "none"))
+
+
+def test_a_copy_of_the_student_teaches_as_the_model_itself(tmp_path):
+    """Losses and gradients; and the checkpoint holds a digest in place of the teacher's weights."""
+    toy_data.write_toy_data(tmp_path, pairs=PAIRS)
+    found, tokenizer, own = {}, toy_data.toy_tokenizer(), None
+    for teacher in ("", "outside"):
+        config = contract.toy_config(METHOD, method__cached=True, method__pivot="de", text_tower__dropout=0.0)
+        config.data.update(dict(directory=str(tmp_path), shuffle_buffer=100))
+        config.method.teacher = teacher
+        keras.utils.set_random_seed(0)
+        model = build_model(config, tokenizer.vocabulary_size)
+        if teacher:
+            model.outside_teacher = Teacher(DIGEST, own)
+        compile_model(model, complete(config))
+        if not teacher:
+            own = model._embedder(tokenizer)
+        complete_batch = model.completer(config, tokenizer, tmp_path / f"of-{teacher}")
+        batch = complete_batch(toy_data.stream_batch(complete(config), tokenizer, *model.streams))
+        result = compute_gradients(model, batch, (1, 2), 1)
+        found[teacher] = result.logs["loss"].numpy(), result.by_optimizer["joint"]
+    np.testing.assert_allclose(*(loss for loss, _ in found.values()), rtol=1e-3)  # float16
+    one, other = (gradients for _, gradients in found.values())
+    assert contract.largest_difference(one, other) < 2e-3 * contract.scale(one)
+    assert list(model.training_parts()) == ["teacher_digest"]
+    model.outside_teacher = Teacher("ff" * 8, own)
+    with pytest.raises(UserError, match="method.teacher=outside is another teacher than the one that this run began"):
+        model.completer(config, tokenizer, tmp_path / "elsewhere")
+
+
+def test_a_target_of_zeros_has_no_gradient():
+    table, text = (
+        TargetTable(np.array([1, 2]), np.eye(2, 4, dtype=np.float16) * [[1], [0]]),
+        tf.Variable([[0.6, 0.8, 0, 0]]),
+    )
+    for key, moves in ((1, True), (2, False)):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.math.l2_normalize(text, axis=1) * table.take(tf.constant([key], tf.int64)))
+        assert bool(np.any(tape.gradient(loss, text).numpy())) == moves
+
+
+# Neighbours.
+
+
+def test_neighbours_equal_the_oracle():
+    rng = np.random.default_rng(0)
+    head = NeighboursHead(keras.layers.Dense(3), 3, 4, name="image_text_head")
+    states = rng.normal(size=[5, 6]).astype("f")
+    head(states)
+    known, vectors = (rng.normal(size=[7, size]).astype("f") for size in (3, 4))
+    known /= np.linalg.norm(known, axis=1, keepdims=True)
+    head.known.assign(known)
+    head.vectors.assign(vectors)
+    head.temperature.assign(0.1)
+    own = states @ head.own.kernel.numpy()
+    own /= np.linalg.norm(own, axis=1, keepdims=True)
+    for row, found in zip(own, head(states).numpy()):
+        weights = [np.exp(np.dot(row, other) / 0.1) for other in known]
+        np.testing.assert_allclose(found, sum(w * v for w, v in zip(weights, vectors)) / sum(weights), rtol=1e-4)
+
+
+# Whole runs.
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Workdirs of a model of pictures and of a student, whose vocabulary and widths are its own."""
+    set_fusion("off")
+    folder = tmp_path_factory.mktemp("bridge")
+    data = toy_data.write_toy_data(folder / "data", pairs=PAIRS, count=16)
+    records.write_records(data, records.IMAGE_TEXT, "dev", toy_data.image_text_records(6))
+    records.write_records(data, records.IMAGE_TEXT, "test", toy_data.image_text_records(6))
+    pieces = toy_data.toy_tokenizer().vocabulary
+    for name, more in (("align", []), ("labse", ["another"])):
+        vocabulary_file.save_vocabulary([*pieces, *more], folder / f"{name}.txt")
+        config = toy_data.toy_config(data, name)
+        config.vocabulary.file = str(folder / f"{name}.txt")
+        config.train.update(dict(steps=1, image_text_batch=4, text_text_batch=4, fused="off", export=name == "align"))
+        if name == "labse":
+            config.text_tower.hidden_size, config.embedding_size = 48, 40
+            config.image_tower.projection = 40
+        pretrain(config, folder / name)
+    return folder
+
+
+def bridged(trained, depth, **method):
+    config = bridge.get_config(depth)
+    config.data.directory, config.data.image_text_languages = str(trained / "data"), ("en",)
+    config.method.update(dict(student=str(trained / "labse"), pivot="en", **method))
+    config.text_tower.precision = config.image_tower.precision = "float32"
+    if depth != "neighbours":
+        config.train.update(dict(steps=2, image_text_batch=8, text_text_batch=8))
+    config.train.update(dict(fused="off", export=depth == "neighbours"))
+    return config
+
+
+@pytest.mark.slow
+def test_the_student_takes_the_place_of_the_text_tower(trained):
+    """And a source that is an export gives the same model."""
+    for source in ("align", "align/export"):
+        config, restore = starting_point(bridged(trained, "head"), str(trained / source))
+        assert config.text_tower.hidden_size == 48 and config.text_tower.frozen and config.embedding_size == 80
+        assert config.text_tower.head_hidden_size == 1_024 and config.vocabulary.file == str(
+            trained / "labse/vocabulary.txt"
+        )
+        assert config.method.teacher == str(trained / source)
+        model = build_model(config, toy_data.toy_tokenizer().vocabulary_size + 1)
+        restore(model)
+        pictures, texts = (load_trained(trained / name)[0] for name in ("align", "labse"))
+        assert_equal(values(model.image_encoder), values(pictures.image_encoder))
+        assert_equal(values(model.text_encoder), values(texts.text_encoder))
+        assert float(model.temperature) == float(pictures.temperature)
+    config = bridged(trained, "all")
+    config.method.student = str(trained / "data")
+    with pytest.raises(UserError, match="method.student=.*data is neither a workdir nor an export: import the model"):
+        starting_point(config, str(trained / "align"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("depth", ["neighbours", "head"])
+def test_a_bridge_is_a_model_like_any_other(trained, depth, tmp_path):
+    finetune(bridged(trained, depth), str(trained / "align"), tmp_path / depth)
+    embedder, texts = mural_tf.load(tmp_path / depth), ["thing w1", "w 3", ""]
+    assert embedder.encode_text(texts).shape == (3, 80)
+    np.testing.assert_array_equal(
+        embedder.encode_image([toy_data.picture(1)]),
+        mural_tf.load(trained / "align").encode_image([toy_data.picture(1)]),
+    )
+    assert load_config(tmp_path / depth / "config.json").method.student == str(trained / "labse")
+    if depth == "neighbours":
+        exported = mural_tf.load(tmp_path / depth / "export")
+        np.testing.assert_allclose(exported.encode_text(texts), embedder.encode_text(texts), atol=1e-5)
+        assert (tmp_path / depth / "checkpoints/result").is_dir()
+        said = json.loads((tmp_path / depth / ".targets/targets.json").read_text())
+        assert said["missing"] == 0 and said["made_for"]
+        finetune(bridged(trained, "head", teacher=str(tmp_path / depth)), str(trained / "align"), tmp_path / "taught")
+
+
+@pytest.mark.slow
+def test_the_known_texts_are_bounded(trained, tmp_path):
+    finetune(bridged(trained, "neighbours", most_known=10), str(trained / "align"), tmp_path / "few")
+    model = load_trained(tmp_path / "few")[0]
+    assert model.image_text_head.known.shape[0] is None and len(model.image_text_head.known.numpy()) == 10
