@@ -205,7 +205,7 @@ def test_images_are_copied_unless_they_have_to_be_encoded():
 
 @pytest.mark.parametrize(
     ("content", "problem"),
-    [(b"", "empty"), (b"<html>404</html>", "not an image"), (image_bytes(0)[:-300], "cut off"),
+    [(b"", "empty"), (b"<html>404</html>", "HTML page"), (image_bytes(0)[:-300], "cut off"),
      (image_bytes(0, image_format="PNG")[:-12], "cut off"),
      (image_bytes(0, image_format="WEBP")[:200], "decode|not an image")],
 )  # fmt: skip
