@@ -127,7 +127,7 @@ CORE_OPS = frozenset(
     AddV2 All Any ArgMax Assert AssignVariableOp BatchDatasetV2 BatchMatMulV2 BiasAdd BitwiseAnd BroadcastTo Cast
     ConcatV2 ConcatenateDataset Const Conv2D Cumsum DatasetToSingleElement DecodeImage DecodeJpeg DecodePaddedRaw
     DecodeRaw DenseBincount DepthwiseConv2dNative DepthwiseConv2dNativeBackpropInput DisableCopyOnRead DivNoNan
-    EnsureShape Equal Erf ExpandDims ExtractJpegShape Fill FloorDiv FloorMod FusedBatchNormV3 GatherNd GatherV2
+    EnsureShape Equal Erf Erfc ExpandDims ExtractJpegShape Fill FloorDiv FloorMod FusedBatchNormV3 GatherNd GatherV2
     Greater GreaterEqual HashTableV2 Identity IdentityN If IgnoreErrorsDataset InitializeTableFromTextFileV2 Less
     LessEqual Log LogicalAnd LogicalNot LogicalOr LookupTableFindV2 MatMul Max MaxPool Maximum Mean
     MergeV2Checkpoints Minimum Mul Neg NoOp OneHot OnesLike OptionsDataset Pack ParallelMapDatasetV2 PartitionedCall

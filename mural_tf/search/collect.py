@@ -11,7 +11,6 @@ import glob
 import itertools
 import os
 import pathlib
-import sqlite3
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -25,6 +24,7 @@ from mural_tf.files import as_path, open_path, read_json
 from mural_tf.files import find as find_paths
 from mural_tf.paths import RemotePath
 from mural_tf.search.items import IMAGES, KINDS, TEXTS, Item, fields_by_id, fields_file, image_of_record
+from mural_tf.sqlite import sqlite3
 from mural_tf.text_files import WHOLE, Unit, cut, read_lines, unpacked_size
 
 TABLE, RECORDS = ".tsv", ".tfrecord"

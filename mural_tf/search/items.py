@@ -15,7 +15,6 @@ import math
 import os
 import pathlib
 import re
-import sqlite3
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -32,6 +31,7 @@ from mural_tf.files import as_path
 from mural_tf.hashes import bytes_hash
 from mural_tf.remote_folders import local_copy
 from mural_tf.search import words
+from mural_tf.sqlite import sqlite3
 from mural_tf.text_files import bounded_lines, is_text, parse_object
 
 KINDS = IMAGES, TEXTS = "images", "texts"

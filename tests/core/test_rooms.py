@@ -11,9 +11,9 @@ import pathlib
 ROOT = pathlib.Path(__file__).resolve().parents[2] / "mural_tf"
 ROOMS = [
     "errors", "paths", "files", "remote_folders", "hashes", "text_files", "pages", "progress", "work", "quiet",
-    "backend", "config", "trust", "losses", "metrics", "text", "encoders", "optimizers", "data", "models", "pretrained",
-    "training", "export", "embedder", "loading", "evaluation", "analysis", "runs", "ingest", "search", "cli",
-    "commands",
+    "sqlite", "backend", "config", "trust", "losses", "metrics", "text", "encoders", "optimizers", "data",
+    "models", "pretrained", "training", "export", "embedder", "loading", "evaluation", "analysis", "runs",
+    "ingest", "search", "cli", "commands",
 ]  # fmt: skip
 
 

@@ -23,7 +23,6 @@ import os
 import pathlib
 import re
 import shlex
-import sqlite3
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar, NamedTuple
@@ -55,6 +54,7 @@ from mural_tf.ingest.tables.own_tables import (
 )
 from mural_tf.ingest.tables.table_columns import SAMPLE, Columns, Guess, find_columns, language_named, parse_choices
 from mural_tf.progress import tell, tqdm
+from mural_tf.sqlite import sqlite3
 from mural_tf.text_files import Problem, clean
 
 FORMAT = 2  # raised when the same table would give other records than before
