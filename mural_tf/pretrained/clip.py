@@ -18,22 +18,22 @@ from mural_tf.errors import UserError
 from mural_tf.files import json_field, read_json
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.pretrained.pixels import clip_pixels, configure_pixels
-from mural_tf.pretrained.tables import Row, as_is, assign_parts, convolution, linear, linear_side_by_side, side_by_side
+from mural_tf.pretrained.tables import (
+    Row,
+    as_is,
+    assign_parts,
+    convolution,
+    kernel_and_bias,
+    linear,
+    linear_side_by_side,
+    norm_rows,
+    side_by_side,
+)
 from mural_tf.pretrained.weight_files import WeightFile, open_safetensors
 
 ACTIVATIONS = {"gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "quick_gelu": "quick_gelu"}  # theirs: ours
 OPEN_CLIP_CONFIG, OPEN_CLIP_WEIGHTS = "open_clip_config.json", "open_clip_model.safetensors"
 IGNORED = r"text_model\..*|text_projection\..*|.*position_ids"
-
-
-def kernel_and_bias(ours: str, theirs: str) -> list[Row]:
-    """A Dense layer's rows in PyTorch's names."""
-    return [Row(f"{ours}/kernel", (f"{theirs}.weight",), linear), Row(f"{ours}/bias", (f"{theirs}.bias",))]
-
-
-def norm_rows(ours: str, theirs: str) -> list[Row]:
-    """A layer normalisation's rows in PyTorch's names."""
-    return [Row(f"{ours}/gamma", (f"{theirs}.weight",)), Row(f"{ours}/beta", (f"{theirs}.bias",))]
 
 
 def layer_rows(ours: str, theirs: str, layers: int) -> list[Row]:

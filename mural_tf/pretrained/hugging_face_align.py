@@ -26,7 +26,7 @@ from mural_tf.files import json_field, read_json
 from mural_tf.models.align import Align
 from mural_tf.pretrained.hugging_face_bert import bert_table, configure_tower
 from mural_tf.pretrained.pixels import configure_pixels, siglip_pixels, square
-from mural_tf.pretrained.tables import Row, assign_parts, convolution, depthwise, linear
+from mural_tf.pretrained.tables import Row, assign_parts, convolution, depthwise, kernel_and_bias
 from mural_tf.pretrained.weight_files import open_safetensors
 
 IGNORED = r"text_model\.pooler\..*|.*position_ids|.*token_type_ids|.*num_batches_tracked"
@@ -166,10 +166,7 @@ def load(folder: str | pathlib.Path, model: Align, config: ConfigDict, parts: Co
     tables = {
         "image_encoder": efficientnet_table(config.image_tower.depth),
         "text_encoder": bert_table(layers, length, pooler=False, prefix="text_model."),
-        "image_text_head": [
-            Row("image_text_head/kernel", ("text_projection.weight",), linear),
-            Row("image_text_head/bias", ("text_projection.bias",)),
-        ],
+        "image_text_head": kernel_and_bias("image_text_head", "text_projection"),
         "log_temperature": [Row("log_temperature", ("temperature",), log_temperature)],
     }
     assign_parts(tables, model, parts, open_safetensors(folder), IGNORED, "an AlignModel")

@@ -17,7 +17,16 @@ from mural_tf.encoders.bert import POOLER, TOKEN_TYPES
 from mural_tf.encoders.kernels import LAYER_NORM_EPSILON
 from mural_tf.errors import UserError
 from mural_tf.files import json_field, read_json
-from mural_tf.pretrained.tables import Row, assign, first_rows, linear, linear_side_by_side, rows_from, side_by_side
+from mural_tf.pretrained.tables import (
+    Row,
+    assign,
+    first_rows,
+    kernel_and_bias,
+    linear_side_by_side,
+    norm_rows,
+    rows_from,
+    side_by_side,
+)
 from mural_tf.pretrained.weight_files import WeightFile, open_safetensors
 
 # Heads of pretraining, buffers, and (where the tower has none) the pooler.
@@ -44,11 +53,10 @@ def bert_table(layers: int, max_length: int, pooler: bool, prefix: str = "", rob
         return (f"{prefix}{end}",)
 
     def dense(ours: str, theirs: str) -> list[Row]:
-        kernel, bias = name(f"{theirs}.weight"), name(f"{theirs}.bias")
-        return [Row(f"{ours}/kernel", kernel, linear), Row(f"{ours}/bias", bias)]
+        return kernel_and_bias(ours, prefix + theirs)
 
     def norm(ours: str, theirs: str) -> list[Row]:
-        return [Row(f"{ours}/gamma", name(f"{theirs}.weight")), Row(f"{ours}/beta", name(f"{theirs}.bias"))]
+        return norm_rows(ours, prefix + theirs)
 
     rows = [
         Row("embeddings/token_embeddings", name("embeddings.word_embeddings.weight")),
@@ -203,5 +211,10 @@ def load_labse(folder: str | pathlib.Path, encoder: keras.Model, tower: ConfigDi
     load(folder, encoder, tower)
     dense = pathlib.Path(folder) / DENSE
     if dense.is_dir():
-        table = [Row(f"{POOLER}/kernel", ("linear.weight",), linear), Row(f"{POOLER}/bias", ("linear.bias",))]
-        assign(table, encoder.get_layer(POOLER).variables, open_safetensors(dense), "", "LaBSE's last layer")
+        assign(
+            kernel_and_bias(POOLER, "linear"),
+            encoder.get_layer(POOLER).variables,
+            open_safetensors(dense),
+            "",
+            "LaBSE's last layer",
+        )

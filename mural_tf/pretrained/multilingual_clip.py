@@ -12,7 +12,6 @@ import pathlib
 import re
 from collections.abc import Collection
 
-import numpy as np
 from ml_collections import ConfigDict
 
 from mural_tf.errors import UserError
@@ -21,7 +20,7 @@ from mural_tf.models.align import Align
 from mural_tf.models.dual_encoder import DualEncoder
 from mural_tf.pretrained import clip
 from mural_tf.pretrained.hugging_face_bert import configure_tower, fill
-from mural_tf.pretrained.tables import Row, assign, assign_parts, linear
+from mural_tf.pretrained.tables import Row, assign, assign_parts, kernel_and_bias, linear
 from mural_tf.pretrained.weight_files import WeightFile, open_safetensors
 
 HEAD_WIDTH = 64
@@ -137,6 +136,5 @@ def load_m_clip(folder: str | pathlib.Path, model: DualEncoder, config: ConfigDi
     fill(_text_weights(weights, "transformer."), model.text_encoder, config.text_tower, roberta=_is_roberta(folder))
     for name in model.head_names:
         head = model.text_head(name)
-        ends = {"kernel": ("LinearTransformation.weight", linear), "bias": ("LinearTransformation.bias", np.array)}
-        table = [Row(f"{head.name}/{end}", (theirs,), layout) for end, (theirs, layout) in ends.items()]
+        table = kernel_and_bias(head.name, "LinearTransformation")
         assign(table, head.variables, weights, r"transformer\..*", "an M-CLIP")

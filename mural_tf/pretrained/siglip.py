@@ -26,13 +26,20 @@ from mural_tf.pretrained.clip import (
     TEMPERATURE,
     configure_scale,
     configure_vision,
-    kernel_and_bias,
     layer_rows,
-    norm_rows,
     zeros_for,
 )
 from mural_tf.pretrained.pixels import configure_pixels, siglip_pixels
-from mural_tf.pretrained.tables import Row, as_is, assign_parts, convolution, first_rows, linear
+from mural_tf.pretrained.tables import (
+    Row,
+    as_is,
+    assign_parts,
+    convolution,
+    first_rows,
+    kernel_and_bias,
+    linear,
+    norm_rows,
+)
 from mural_tf.pretrained.weight_files import WeightFile, open_npz, open_safetensors
 
 HEAD = "params/txt/head"  # of the text tower in big_vision

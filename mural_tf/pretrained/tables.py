@@ -64,6 +64,16 @@ class Row:
     layout: Callable[..., np.ndarray] = as_is
 
 
+def kernel_and_bias(ours: str, theirs: str) -> list[Row]:
+    """A Dense layer's rows in PyTorch's names."""
+    return [Row(f"{ours}/kernel", (f"{theirs}.weight",), linear), Row(f"{ours}/bias", (f"{theirs}.bias",))]
+
+
+def norm_rows(ours: str, theirs: str) -> list[Row]:
+    """A layer normalisation's rows in PyTorch's names."""
+    return [Row(f"{ours}/gamma", (f"{theirs}.weight",)), Row(f"{ours}/beta", (f"{theirs}.bias",))]
+
+
 def assign(
     table: Iterable[Row], variables: Iterable[tf.Variable], weights: WeightFile, ignored: str, what: str
 ) -> None:

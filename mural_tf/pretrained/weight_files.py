@@ -62,6 +62,8 @@ class WeightFile:
     def _reading(self, name: str) -> Iterator[None]:
         try:
             yield
+        except UserError:
+            raise
         except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, tf.errors.OpError) as error:
             raise UserError(f"{self.path}: {name} cannot be read ({first_line(error)}).") from None
 
