@@ -488,6 +488,7 @@ def analyse_doctor(trust, **flag):
     onto=("", "A workdir that gives everything that the weights do not.", place),
     golden=("", "File of mural_tf/pretrained/golden.py: write nothing unless the vectors are equal.", place),
     text=("", "Folder of a text tower in place of the weights' own: BERT, XLM-R, M-CLIP, sentences.", place),
+    vocabulary=("", "siglip: SentencePiece model or tokenizer.json of an .npz, which holds none.", place),
     as_trained=(False, "siglip: pictures and casing as big_vision had them, not as Hugging Face reads them."),
     model=("", "Method. Default: the weights' own, or the config's.", ["", "align", "mural", "siglip"]),
     trust=cli.define_trust,

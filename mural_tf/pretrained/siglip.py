@@ -1,7 +1,7 @@
 """SigLIP (Zhai et al., 2023), its multilingual ones and SigLIP 2 (Tschannen et al., 2025) of fixed resolution.
 
 Hugging Face's `SiglipModel` folder (`model_type` "siglip"; "siglip2" is NaFlex, whose patches are another tower's), or
-big_vision's `.npz`, which holds weights alone: its vocabulary is named by `--config.vocabulary.file`.
+big_vision's `.npz`, which holds weights alone: its vocabulary is named by `--vocabulary`.
 
 Pixels and casing are read as Hugging Face reads them. With `as_trained` they are what big_vision trained with: only
 A to Z are lower-cased, and pictures are resized without anti-aliasing.
@@ -288,7 +288,7 @@ def read_vocabulary(weights: str | pathlib.Path, config: ConfigDict, as_trained:
     else:
         raise UserError(
             f"{path} holds no vocabulary: name the SentencePiece model or tokenizer.json that it was trained with by "
-            "--config.vocabulary.file=…."
+            "--vocabulary=FILE."
         )
     lines, kind = vocabularies.read_sentence_pieces(source, rows)
     layout = LAYOUTS[kind]

@@ -35,7 +35,7 @@ from mural_tf.text import build_tokenizer
 from mural_tf.text.vocabulary_file import digest, save_vocabulary
 from mural_tf.training.checkpoints import has_checkpoint, load_trained, save_weights
 from mural_tf.training.prepare import check_places, find_vocabulary, prepare_data
-from mural_tf.training.workdir import open_workdir
+from mural_tf.training.workdir import lock_workdir, open_workdir
 from mural_tf.trust import settle_handles
 
 SAVED_AS = {"align": "AlignModel", "bert": "BertModel, or of Google's BERT", "labse": "LaBSE"}
@@ -52,6 +52,7 @@ def import_into_workdir(
     golden: str | pathlib.Path = "",
     text: str | pathlib.Path = "",
     as_trained: bool = False,
+    vocabulary: str | pathlib.Path = "",
 ) -> None:
     """Writes a workdir whose model has the weights; what is in neither the weights nor `onto` is fresh.
 
@@ -68,6 +69,7 @@ def import_into_workdir(
         written; "" for none.
       text: the folder of a text tower in place of the weights' own, with a head of its own or a fresh one.
       as_trained: of SigLIP, see `import_weights`.
+      vocabulary: of big_vision's file, which holds none.
 
     Raises:
       UserError: files that are missing, damaged or do not fit; vectors that are not the golden ones; or a workdir that
@@ -78,22 +80,24 @@ def import_into_workdir(
     if config is not None:
         check_places(config)
     with local_folder(workdir) as folder:
-        _import(source, weights, folder, config, method, onto, golden, text, as_trained)
+        _import(source, weights, folder, config, method, onto, golden, text, as_trained, vocabulary)
 
 
-def _import(source, weights, workdir: pathlib.Path, config, method, onto, golden, text, as_trained) -> None:
-    if has_checkpoint(workdir):
-        raise UserError(f"{shown(workdir)} holds a trained model already; name another --workdir.")
+def _import(source, weights, workdir: pathlib.Path, config, method, onto, golden, text, as_trained, vocabulary) -> None:
+    _check_empty(workdir)
     if source == WORKDIR:
         if onto:
             raise UserError("A workdir has all parts: leave --onto out.")
-        for flag, given in {"golden": golden, "text": text, "as_trained": as_trained}.items():
+        for flag, given in {"golden": golden, "text": text, "as_trained": as_trained, "vocabulary": vocabulary}.items():
             if given:
                 raise UserError(f"--{flag} is for weights from elsewhere, and not for a workdir.")
         onto = weights
     if onto and config is not None:
         raise UserError("--onto and --config exclude each other: the configuration is that of the workdir.")
     values = read_golden(local_copy(golden)) if golden else {}
+    if vocabulary:
+        config = starting_config(source) if config is None else config.copy_and_resolve_references()
+        config.vocabulary.file = str(local_copy(vocabulary))
     model, config, pieces, fresh = _build(
         source, weights, config, method, onto, text, as_trained, in_float32=bool(golden)
     )
@@ -102,9 +106,11 @@ def _import(source, weights, workdir: pathlib.Path, config, method, onto, golden
         print("\n".join(compare(values, model, config, pieces, parts)))
         print(f"PASS: {weights} gives here what {golden} says.")
     config.vocabulary.sha256 = digest(pieces)
-    open_workdir(workdir, config)
-    save_vocabulary(pieces, workdir / "vocabulary.txt")
-    save_weights(model, workdir / "checkpoints", 0)
+    with lock_workdir(workdir):
+        _check_empty(workdir)  # another process may have been faster
+        open_workdir(workdir, config)
+        save_vocabulary(pieces, workdir / "vocabulary.txt")
+        save_weights(model, workdir / "checkpoints", 0)
     taken = f"{weights} and {text}" if text else weights
     print(f"Imported {taken} into {shown(workdir)}: {config.model} with {trainable_parameters(model):,} parameters.")
     if fresh:
@@ -112,6 +118,11 @@ def _import(source, weights, workdir: pathlib.Path, config, method, onto, golden
             f"Not in the weights, so fresh: {', '.join(fresh)}. Train before use, for example with "
             "`python -m mural_tf finetune`."
         )
+
+
+def _check_empty(workdir: pathlib.Path) -> None:
+    if has_checkpoint(workdir):
+        raise UserError(f"{shown(workdir)} holds a trained model already; name another --workdir.")
 
 
 def _build(

@@ -36,7 +36,7 @@ WORKS = {
     "analyse languages": {"data_dir", "output", "model"},
     "analyse doctor": {"model", "data_dir"},
     "analyse errors": {"model", "other", "data_dir", "output"},
-    "import": {"weights", "workdir", "onto", "golden", "text"},
+    "import": {"weights", "workdir", "onto", "golden", "text", "vocabulary"},
     "convert": {"output", "evaluation_images", "exclude_texts", "translations"},
     "vocabulary": {"output"},
     "features": {"data_dir", "output", "encoder"},

@@ -26,6 +26,7 @@ from mural_tf.runs.import_pretrained import import_into_workdir, workdir_of
 from mural_tf.text import tokenizer_of
 from mural_tf.training.callbacks import SaveCheckpoints
 from mural_tf.training.checkpoints import load_trained
+from mural_tf.training.workdir import lock_workdir
 
 # What transformers 5.24.0, open_clip 3.3.0 and PyTorch 2.13.0 give for the folders of `foreign_checkpoints`: first two
 # images or texts, first five numbers, normalised. The parity test compares whole vectors wherever PyTorch is installed.
@@ -137,7 +138,7 @@ def test_siglip_2_reads_its_own_pieces_and_pixels(folders):
 def test_big_vision_s_file_gives_the_same_model(folders, tmp_path, stacked):
     path = families.write_big_vision(tmp_path / "siglip2.npz", folders["siglip2"], stacked)
     config = config_of("siglip")
-    with pytest.raises(UserError, match="holds no vocabulary: name .*--config.vocabulary.file"):
+    with pytest.raises(UserError, match="holds no vocabulary: name .*--vocabulary=FILE"):
         import_weights("siglip", path, config)
     config.vocabulary.file = str(folders["siglip2"] / "tokenizer.model")
     here, ours, pieces = import_weights("siglip", path, config)
@@ -222,6 +223,16 @@ def test_fine_tuning_starts_from_a_folder(folders, tmp_path):
     assert workdir_of(place, tmp_path / "other") == place and workdir_of("https://a/b", tmp_path) == "https://a/b"
     with pytest.raises(UserError, match=r"is one tower alone \(bert\)"):
         workdir_of(str(folders["bert"]), tmp_path / "other")
+
+
+def test_an_npz_is_imported_by_its_command_and_one_process_at_a_time(folders, tmp_path):
+    path = families.write_big_vision(tmp_path / "siglip2.npz", folders["siglip2"])
+    vocabulary = folders["siglip2"] / "tokenizer.model"
+    (tmp_path / "busy").mkdir()
+    with lock_workdir(tmp_path / "busy"), pytest.raises(UserError, match="is in use by another run"):
+        import_into_workdir("siglip", path, tmp_path / "busy", vocabulary=vocabulary)
+    import_into_workdir("siglip", path, tmp_path / "free", vocabulary=vocabulary)
+    assert load_config(tmp_path / "free" / "config.json").model == "siglip"
 
 
 def test_rows_beyond_the_pieces(folders, tmp_path):
