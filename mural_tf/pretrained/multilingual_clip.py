@@ -52,15 +52,9 @@ def configure_open_clip(folder: str | pathlib.Path, config: ConfigDict) -> None:
     weights = open_safetensors(folder / clip.OPEN_CLIP_WEIGHTS)
     tower = config.text_tower
     tower.max_length = json_field(text, "context_length", int, path, 77)
-    _configure_by_shapes(tower, _text_weights(weights, TEXT), path, roberta=True)
+    _configure_by_shapes(tower, weights.below(TEXT), path, roberta=True)
     head = weights.shapes.get("text.proj.0.weight")
     tower.update(dict(pooling="mean", pooler=False, head_hidden_size=head[0] if head else 0))
-
-
-def _text_weights(weights: WeightFile, prefix: str) -> WeightFile:
-    """The weights below a prefix, without it."""
-    shapes = {name.removeprefix(prefix): shape for name, shape in weights.shapes.items() if name.startswith(prefix)}
-    return WeightFile(weights.path, shapes, lambda name: weights.read(prefix + name))
 
 
 def _configure_by_shapes(tower: ConfigDict, weights: WeightFile, path: pathlib.Path, roberta: bool) -> None:
@@ -106,7 +100,7 @@ def load_open_clip(folder: str | pathlib.Path, model: Align, config: ConfigDict,
     }
     assign_parts(tables, model, parts, weights, rf"{re.escape(TEXT)}.*|logit_bias", "open_clip's XLM-RoBERTa CLIP")
     if "text_encoder" in parts:
-        fill(_text_weights(weights, TEXT), model.text_encoder, config.text_tower, roberta=True)
+        fill(weights.below(TEXT), model.text_encoder, config.text_tower, roberta=True)
 
 
 def configure_m_clip(folder: str | pathlib.Path, config: ConfigDict) -> None:
@@ -120,7 +114,7 @@ def configure_m_clip(folder: str | pathlib.Path, config: ConfigDict) -> None:
     if values.get("model_type") != "M-CLIP":
         raise UserError(f"{path}: model_type is {values.get('model_type')!r}, expected 'M-CLIP'.")
     weights = open_safetensors(folder)
-    _configure_by_shapes(config.text_tower, _text_weights(weights, "transformer."), path, _is_roberta(folder))
+    _configure_by_shapes(config.text_tower, weights.below("transformer."), path, _is_roberta(folder))
     config.text_tower.update(dict(pooling="mean", pooler=False, head_hidden_size=0))
     config.embedding_size = json_field(values, "numDims", int, path)
 
@@ -133,7 +127,7 @@ def load_m_clip(folder: str | pathlib.Path, model: DualEncoder, config: ConfigDi
     """Fills the text tower and every text head of a model built for `configure_m_clip`'s settings."""
     folder = pathlib.Path(folder)
     weights = open_safetensors(folder)
-    fill(_text_weights(weights, "transformer."), model.text_encoder, config.text_tower, roberta=_is_roberta(folder))
+    fill(weights.below("transformer."), model.text_encoder, config.text_tower, roberta=_is_roberta(folder))
     for name in model.head_names:
         head = model.text_head(name)
         table = kernel_and_bias(head.name, "LinearTransformation")

@@ -75,11 +75,16 @@ class WeightFile:
 
     def renamed(self, rename: Callable[[str], str]) -> WeightFile:
         """The same weights under other names."""
-        originals = {rename(name): name for name in self.shapes}
-        shapes = {name: self.shapes[original] for name, original in originals.items()}
+        return self._under({rename(name): name for name in self.shapes})
+
+    def below(self, prefix: str) -> WeightFile:
+        """The weights whose names begin with a prefix, under the rest of these."""
+        return self._under({name.removeprefix(prefix): name for name in self.shapes if name.startswith(prefix)})
+
+    def _under(self, originals: dict[str, str]) -> WeightFile:
         return WeightFile(
             self.path,
-            shapes,
+            {name: self.shapes[original] for name, original in originals.items()},
             lambda name: self._read(originals[name]),
             self._read_blocks and (lambda name, rows: self._read_blocks(originals[name], rows)),
         )

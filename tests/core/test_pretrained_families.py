@@ -362,3 +362,10 @@ def test_an_import_reads_each_tensor_once_and_tables_in_blocks(folders, monkeypa
     assert "text_model.embeddings.token_embedding.weight" in in_blocks
     for one, value in zip(model.weights, expected):
         np.testing.assert_array_equal(one, value)
+    texts, name = (
+        weight_files.open_safetensors(folders["m_clip"]).below("transformer."),
+        "embeddings.word_embeddings.weight",
+    )
+    blocks = list(texts.blocks(name))
+    assert len(blocks) > 1
+    np.testing.assert_array_equal(np.concatenate(blocks), texts.read(name))
