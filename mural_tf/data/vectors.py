@@ -28,9 +28,10 @@ def shard_name(kind: str, number: int, count: int) -> str:
     return f"{kind}-{number:05d}-of-{count:05d}.{ENDINGS[kind]}"
 
 
-_PARTS_OF_MODELS = (
-    *("config.json", "vocabulary.txt", "vocab.txt", "model.safetensors", "tokenizer_config.json"),
-    *("preprocessor_config.json", "checkpoints", "image_encoder", "text_preprocessor", "text_encoder"),
+_PARTS_OF_MODELS = (  # names, with * for any
+    *("config.json", "vocabulary.txt", "vocab.txt", "*.safetensors", "*.safetensors.index.json", "tokenizer*.json"),
+    *("*.model", "*processor_config.json", "open_clip_config.json", "modules.json", "sentence_bert_config.json"),
+    *("[0-9]_*", "checkpoints", "image_encoder", "text_preprocessor", "text_encoder"),
 )
 
 
@@ -38,8 +39,8 @@ def model_digest(model: str | os.PathLike) -> str:
     """Returns 16 hexadecimal digits that stand for the files that `mural_tf.load` may read in a model's folder."""
     summed = hashlib.blake2b(digest_size=8)
     for name in _PARTS_OF_MODELS:
-        found = as_path(model) / name
-        for file in sorted(file for file in (found, *found.rglob("*")) if file.is_file()):
+        found = [part for one in as_path(model).glob(name) for part in (one, *one.rglob("*"))]
+        for file in sorted(file for file in found if file.is_file()):
             summed.update(f"{file.relative_to(model)}\0{file.stat().st_size}\0".encode())
             with open(file, "rb") as content:
                 while chunk := content.read(1 << 20):

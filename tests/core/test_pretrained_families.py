@@ -14,6 +14,7 @@ import toy_data
 
 import mural_tf
 from mural_tf.config import load_config
+from mural_tf.data.vectors import model_digest
 from mural_tf.embedder import Embedder
 from mural_tf.errors import UserError
 from mural_tf.export import serving
@@ -166,6 +167,18 @@ def test_big_vision_s_older_files(folders, tmp_path):
     added = [one.get_layer("embeddings").position_table.numpy() for one in (model.text_encoder, before.text_encoder)]
     np.testing.assert_allclose(added[0] - added[1], 1, atol=1e-6)
     np.testing.assert_array_equal(model.image_text_head.kernel, np.eye(families.WIDTH))
+
+
+@pytest.mark.parametrize("changed", ["spiece.model", "model-00002-of-00002.safetensors", "preprocessor_config.json"])
+def test_a_folder_is_another_model_once_a_file_of_it_is(folders, tmp_path, changed):
+    folder = shutil.copytree(folders["siglip"], tmp_path / "siglip")
+    (folder / "model-00002-of-00002.safetensors").write_bytes(b"weights")
+    before = model_digest(folder)
+    (folder / "README.md").write_text("nothing of the model")
+    assert model_digest(folder) == before
+    with open(folder / changed, "ab") as file:
+        file.write(b" ")
+    assert model_digest(folder) != before
 
 
 def test_each_folder_is_loaded_as_it_is(folders):
