@@ -120,7 +120,7 @@ ACTIVATIONS = {"gelu": gelu, "gelu_tanh": gelu_tanh, "quick_gelu": quick_gelu}
 def layer_norm(epsilon: float) -> Callable[..., tf.Tensor]:
     """Returns the fused function of one or two tensors, gamma and beta that normalises the sum over the last axis.
 
-    Moments are float32 for any compute dtype.
+    It computes in float32, as gamma and beta are, for any dtype of the tensors.
     """
 
     @fused
@@ -129,16 +129,30 @@ def layer_norm(epsilon: float) -> Callable[..., tf.Tensor]:
         total = tf.cast(sum(terms[1:], terms[0]), tf.float32)
         centred = total - tf.reduce_mean(total, axis=-1, keepdims=True)
         variance = tf.reduce_mean(tf.square(centred), axis=-1, keepdims=True)
-        return tf.cast(centred * tf.math.rsqrt(variance + epsilon), terms[0].dtype) * gamma + beta
+        return tf.cast(centred * tf.math.rsqrt(variance + epsilon) * gamma + beta, terms[0].dtype)
 
     return add_and_normalize
 
 
+def softmax(logits: tf.Tensor, *mask: tf.Tensor, training=False) -> tf.Tensor:
+    """Attention weights: softmax over the last axis of [B, heads, Q, T], of the tokens in mask [B, T] or of all.
+
+    In float32; where nothing is compiled TensorFlow's own kernel does that inside, and a pass over memory is saved.
+    """
+    if training or not compiles_fused():
+        return _softmax_in_float32(logits, *mask, training=training)
+    return tf.nn.softmax(_masked(logits, *mask))
+
+
 @fused
-def masked_softmax(logits, mask):
-    """Attention weights: softmax over the last axis of [B, heads, Q, T], in float32, of the tokens in mask [B, T]."""
-    bias = (1.0 - mask)[:, tf.newaxis, tf.newaxis, :] * MASKED
-    return tf.cast(tf.nn.softmax(tf.cast(logits, tf.float32) + bias), logits.dtype)
+def _softmax_in_float32(logits, *mask):
+    return tf.cast(tf.nn.softmax(_masked(tf.cast(logits, tf.float32), *mask)), logits.dtype)
+
+
+def _masked(logits, *mask):
+    for of_tokens in mask:
+        logits += tf.cast((1.0 - of_tokens)[:, tf.newaxis, tf.newaxis, :] * MASKED, logits.dtype)
+    return logits
 
 
 # Keras' 1x1 and depthwise convolutions with the same variables and numbers, computed the way CPUs are fast at: 1x1 ones

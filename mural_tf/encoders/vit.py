@@ -97,9 +97,9 @@ class AttentionPooling(TransformerLayer):
 
     def call(self, x, training=None):
         probe = tf.cast(self.probe, x.dtype) * tf.ones([tf.shape(x)[0], 1, 1], x.dtype)
-        parts = [part for y in self.project_one(probe, x) for part in self.by_head(y)]
+        parts = [part for y in self.project_one(probe, x, training) for part in self.by_head(y)]
         attended = tf.transpose(self.attention(*parts, None, training), [0, 2, 1, 3])
-        y = self.attention_output(tf.reshape(attended, [tf.shape(x)[0], 1, self.hidden_size]))
+        y = self.attention_output(tf.reshape(attended, [tf.shape(x)[0], 1, self.hidden_size]), training=training)
         return y + self.feed_forward(self.output_norm(y, training=training), training)
 
 
