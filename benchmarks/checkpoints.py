@@ -62,7 +62,7 @@ class Ours:
         from mural_tf.encoders import build_image_encoder, build_text_encoder
         from mural_tf.encoders.packing import encode_by_length
 
-        config, precision = base_config(), "float32" if setting == "float32" else "mixed_bfloat16"
+        config, precision = base_config(), setting  # bfloat16: the weights too, as PyTorch has them
         config.image_tower.update(dict(name="vit", image_size=224, normalization="none", precision=precision))
         siglip = dict(norm="before", activation="gelu_tanh", epsilon=1e-6, attention="full", pooling="last")
         image = build_image_encoder(config.image_tower)

@@ -197,7 +197,7 @@ def evaluate(compare, list, trust, **flag):
     model=(None, "Workdir to export a checkpoint of.", place),
     output=("", "Folder for the export. Default: export/ in the workdir.", place),
     checkpoint=CHECKPOINT,
-    precision=("float32", "What the exported encoders compute in.", ["float32", "mixed_bfloat16"]),
+    precision=("float32", "What the exported encoders compute in.", ["float32", "bfloat16"]),
     variants=([], "Also write TensorFlow Lite encoders with weights in float16, int8, and measure what they lose."),
     languages=([], "Languages to measure the variants in. Default: all of the data's."),
     overwrite=(False, "Replace an export that is already there."),

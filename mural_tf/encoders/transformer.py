@@ -77,7 +77,8 @@ class LayerNorm(keras.layers.Layer):
 
     def call(self, inputs, training=None):
         terms = inputs if isinstance(inputs, (list, tuple)) else [inputs]
-        return layer_norm(self.epsilon)(*terms, self.gamma, self.beta, training=training)
+        gamma, beta = (tf.cast(weight, tf.float32) for weight in (self.gamma, self.beta))
+        return layer_norm(self.epsilon)(*terms, gamma, beta, training=training)
 
 
 class TransformerLayer(keras.layers.Layer):

@@ -60,7 +60,7 @@ from mural_tf.text.vocabulary_file import digest
 from mural_tf.text.word_pieces import WordPieceTokenizer
 from mural_tf.training.checkpoints import load_trained
 
-PRECISIONS = ("float32", "mixed_bfloat16")
+PRECISIONS = ("float32", "bfloat16")
 
 
 def in_precision(
@@ -69,7 +69,8 @@ def in_precision(
     """Returns `model` if both towers compute in `precision`, else a new model that does, with the same weights.
 
     Training takes what is fast on its machine, bfloat16 on TPUs; those who serve have another machine. bfloat16 is slow
-    on most CPUs and rounds embeddings to three digits, so float32 is exported unless asked.
+    on most CPUs and rounds embeddings to three digits, so float32 is exported unless asked; asked, the weights are
+    bfloat16 as well.
     A TF-Hub tower keeps the precision it was made with. Raises `UserError` for an unknown precision.
     """
     if precision not in PRECISIONS:
@@ -77,7 +78,7 @@ def in_precision(
     config, differs = config.copy_and_resolve_references(), False
     for tower, encoder in ((config.image_tower, model.image_encoder), (config.text_tower, model.text_encoder)):
         if not keeps_precision(tower):
-            differs = differs or computes_in_bfloat16(encoder) != (precision == "mixed_bfloat16")
+            differs = differs or computes_in_bfloat16(encoder) or precision == "bfloat16"
             tower.precision = precision
     if not differs:
         return model
@@ -85,7 +86,7 @@ def in_precision(
     targets = copy.weights_by_part()
     for name, part in model.weights_by_part().items():
         for variable, value in zip(variables_of(targets[name]), variables_of(part)):
-            variable.assign(value)
+            variable.assign(tf.cast(value, variable.dtype))
     return copy
 
 
@@ -123,7 +124,7 @@ def export_model(
       metrics: numbers of its evaluation, for the model card, `<name>/<language>/…` → number.
       evaluations: what they are numbers of, as `evaluations_of` returns it.
       overwrite: replace an export that is there.
-      precision: what all SavedModels compute in, "float32" or "mixed_bfloat16", whatever `model` does.
+      precision: what all SavedModels compute in, "float32" or "bfloat16", whatever `model` does.
       version: "", a number, or "auto" for the next one.
 
     Raises:

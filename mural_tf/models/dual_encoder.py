@@ -376,7 +376,8 @@ class DualEncoder(keras.Model):
           kwargs: Keras', such as `run_eagerly` or `steps_per_execution`.
 
         Raises:
-          UserError: a `loss` or `metrics`, which are the method's own, or an unknown optimiser.
+          UserError: a `loss` or `metrics`, which are the method's own, an unknown optimiser, or towers whose weights
+            are bfloat16, too coarse for a step.
         """
         own = [name for name in ("loss", "metrics", "weighted_metrics", "loss_weights") if kwargs.get(name) is not None]
         if own:
@@ -385,6 +386,8 @@ class DualEncoder(keras.Model):
                 "are fields of the configuration, such as loss.text_text_weight."
             )
         config = self.configuration or base_config()
+        if "bfloat16" in (config.image_tower.precision, config.text_tower.precision):
+            raise UserError("precision='bfloat16' rounds the weights, for exports: train with 'mixed_bfloat16'.")
         if optimizers is None:
             optimizers = self._chosen_optimizers(optimizer, config)
         self.compiled_lengths = compiled_lengths

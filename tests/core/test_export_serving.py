@@ -22,11 +22,12 @@ from tensorflow_serving.config import model_server_config_pb2
 from toy_data import SIDE, toy_config, toy_tokenizer
 from toy_export import TEXTS, pictures, pixels, toy_model
 
+import mural_tf
 from mural_tf.data.images import claimed_pixels
 from mural_tf.encoders import build_image_encoder
 from mural_tf.errors import UserError
 from mural_tf.export import serving
-from mural_tf.export.saved_model import computes_in_bfloat16, in_precision
+from mural_tf.export.saved_model import computes_in_bfloat16, export_model, in_precision
 from mural_tf.export.serving import ENCODERS, WARMUP_FILE, predict_request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -235,9 +236,25 @@ def test_exports_compute_in_float32_whatever_training_chose():
         assert difference(ours, theirs) == 0.0, ours.name
     rounding = difference(model.embed_images(pixels(config)), exact.embed_images(pixels(config)))
     assert 1e-4 < rounding < 0.1
-    assert in_precision(model, config, 0, "mixed_bfloat16") is model
     with pytest.raises(UserError, match="Unknown precision 'float16' of an export"):
         in_precision(model, config, 0, "float16")
+
+
+def test_an_export_in_bfloat16_has_weights_of_half_the_size(tmp_path):
+    config = toy_config("")
+    config.image_tower.precision = config.text_tower.precision = "float32"
+    model, sizes, found = toy_model(config), {}, {}
+    for precision in ("float32", "bfloat16"):
+        folder = export_model(model, toy_tokenizer(), config, tmp_path / precision, precision=precision)
+        sizes[precision] = sum(file.stat().st_size for file in folder.rglob("variables.data*"))
+        embedder = mural_tf.load(folder)
+        found[precision] = embedder.encode_text(TEXTS), embedder.encode_image(pictures())
+    assert sizes["bfloat16"] < 0.6 * sizes["float32"]
+    for exact, rounded in zip(*found.values()):
+        assert 1e-4 < difference(exact, rounded) < 0.1
+    rounded = in_precision(model, config, toy_tokenizer().vocabulary_size, "bfloat16")
+    with pytest.raises(UserError, match="train with 'mixed_bfloat16'"):
+        rounded.compile()
 
 
 @pytest.mark.slow

@@ -230,7 +230,7 @@ def test_compiled_swish_equals_the_plain_one():
         (dict(drop_connect_rate=1.0), "drop_connect_rate=1.0"),
         (dict(batch_norm_momentum=1.0), "batch_norm_momentum=1.0"),
         (dict(projection=-1), "projection=-1"),
-        (dict(precision="float16"), "'float16': expected one of auto, float32, mixed_bfloat16"),
+        (dict(precision="float16"), "'float16': expected one of auto, float32, mixed_bfloat16, bfloat16"),
     ],
 )
 def test_mistakes_are_named(fields, message):

@@ -40,5 +40,5 @@ def test_auto_follows_the_machine(monkeypatch):
 
 
 def test_other_names_are_mistakes():
-    with pytest.raises(UserError, match="'half': expected one of auto, float32, mixed_bfloat16"):
+    with pytest.raises(UserError, match="'half': expected one of auto, float32, mixed_bfloat16, bfloat16"):
         kernels.dtype_policy("half", "text")
