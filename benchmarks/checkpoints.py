@@ -26,7 +26,7 @@ import sys
 
 import numpy as np
 
-from benchmarks.against_transformers import Side, caption_lengths, seconds
+from benchmarks.against_transformers import Side, caption_lengths, seconds, spread
 
 CASES = ("images", "texts", "captions", "captions_sorted", "captions_77")
 SETTINGS = ("float32", "bfloat16")
@@ -165,8 +165,7 @@ def main() -> None:
         elapsed = {key: [one[key]["elapsed"] for one in rounds] for key in sides}
         ratios = [[b / a for a, b in zip(elapsed["ours", s], elapsed["PyTorch", t])] for s, t in both]
         speeds = [f"{count / statistics.median(values):.1f}" for values in elapsed.values()]
-        spreads = [f"{statistics.median(r):.2f} ({min(r):.2f} to {max(r):.2f})" for r in ratios]
-        table.writerow([case, *speeds, *spreads])
+        table.writerow([case, *speeds, *map(spread, ratios)])
         sys.stdout.flush()
     for side in sides.values():
         side.close()
