@@ -60,7 +60,7 @@ EXTRAS = {
     "beam": ["apache-beam>=2.65,<2.78"],  # --beam=…; not its [gcp], which TensorFlow 2.15's protobuf excludes
     "evaluation": [  # python -m mural_tf analyse languages; benchmarks need nothing more than the package
         "scikit-learn>=1.3",  # Laplacian eigenmaps
-        "matplotlib>=3.7",  # the map, the chart of benchmarks/table.py
+        "matplotlib>=3.7",  # the map
     ],
     "serve": [  # python -m mural_tf serve
         "aiohttp>=3.14",  # HTTP server, router and client in one package, with a parser in C

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import json
 import math
 import statistics
@@ -48,16 +49,11 @@ def caption_lengths(count: int) -> list[int]:
 
 def cases_of(batch: int) -> dict[str, dict[str, list[list[int]]]]:
     """Returns case -> side -> batches, as lengths of their texts; PyTorch's are padded to the longest of each."""
-    captions = caption_lengths(batch)
-    many = caption_lengths(8 * batch)
+    full, captions, many = [64] * batch, caption_lengths(batch), caption_lengths(8 * batch)
     cut = {name: [lengths[i : i + batch] for i in range(0, len(lengths), batch)]
            for name, lengths in (("ours", many), ("PyTorch", sorted(many)))}  # fmt: skip
-    return {
-        "full": {"ours": [[64] * batch], "PyTorch": [[64] * batch]},
-        "captions": {"ours": [captions], "PyTorch": [captions]},
-        "captions_sorted": cut,
-        "captions_64": {"ours": [captions], "PyTorch": [captions]},
-    }
+    same = {"full": full, "captions": captions, "captions_64": captions}
+    return {"captions_sorted": cut, **{case: {"ours": [one], "PyTorch": [one]} for case, one in same.items()}}
 
 
 def useful_operations(lengths: list[int], pixels: int) -> float:
@@ -176,6 +172,11 @@ def seconds(run) -> tuple[float, float]:
     return time.perf_counter() - start, time.process_time() - processor
 
 
+def spread(values: list[float]) -> str:
+    """Returns "median (least to most)"."""
+    return f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
+
+
 class Side:
     """A child process that answers one JSON line to every JSON line it gets."""
 
@@ -203,17 +204,11 @@ def compare(case: str, lengths: list[int], sides: dict[str, Side], settings: dic
     operations = useful_operations(lengths, arguments.pixels)
     for name in sides:
         elapsed, processor = (statistics.median(r[name][key] for r in rounds) for key in ("elapsed", "processor"))
-        peaks = {key: max(r[name]["peaks"][key] for r in rounds) for key in rounds[0][name]["peaks"]}
-        utilisation = operations / elapsed / max(peaks.values())
-        shown = ", ".join(f"{key} {value / 1e9:.0f} GFLOP/s" for key, value in peaks.items())
-        print(
-            f"  {name:8} {settings[name]:24} {elapsed:7.2f} s elapsed {processor:7.2f} s processor "
-            f"{len(lengths) / elapsed:6.2f} pairs/s; utilisation {utilisation:.2f} of the peak ({shown})"
-        )
+        peak = max(max(r[name]["peaks"].values()) for r in rounds)
+        print(f"  {name:8} {settings[name]:24} {elapsed:7.2f} s elapsed {processor:7.2f} s processor; utilisation "
+              f"{operations / elapsed / peak:.2f} of {peak / 1e9:.0f} GFLOP/s")  # fmt: skip
     for key in ("elapsed", "processor"):
-        ratios = sorted(r["PyTorch"][key] / r["ours"][key] for r in rounds)
-        middle = statistics.median(ratios)
-        print(f"  PyTorch / ours, {key:9}: median {middle:.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})", flush=True)
+        print(f"  PyTorch / ours, {key}: {spread([r['PyTorch'][key] / r['ours'][key] for r in rounds])}", flush=True)
 
 
 def main() -> None:
@@ -234,12 +229,9 @@ def main() -> None:
     for case in arguments.cases.split(","):
         lengths = [length for batch in cases[case]["ours"] for length in batch]
         print(f"{case}: {len(lengths)} pairs, {np.mean(lengths):.1f} tokens on average, at most {max(lengths)}")
-        of_settings = {}
-        for setting in SETTINGS:
-            sides["PyTorch"].ask(case=case, setting=setting)  # warms up
-            of_settings[setting] = sides["PyTorch"].ask(case=case, setting=setting)["elapsed"]
-            print(f"  PyTorch {setting:24} {of_settings[setting]:8.2f} s", flush=True)
-        compare(case, lengths, sides, {"ours": "", "PyTorch": min(of_settings, key=of_settings.get)}, arguments)
+        ask = functools.partial(sides["PyTorch"].ask, case=case)
+        elapsed = {name: [ask(setting=name)["elapsed"] for _ in range(2)][1] for name in SETTINGS}  # one warms up
+        compare(case, lengths, sides, {"ours": "", "PyTorch": min(elapsed, key=elapsed.get)}, arguments)
     for side in sides.values():
         side.close()
 

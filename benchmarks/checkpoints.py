@@ -18,6 +18,7 @@ printed are medians of the rounds' ratios.
 from __future__ import annotations
 
 import argparse
+import csv
 import itertools
 import json
 import statistics
@@ -25,7 +26,7 @@ import sys
 
 import numpy as np
 
-from benchmarks.against_transformers import Side, caption_lengths, seconds
+from benchmarks.against_transformers import Side, caption_lengths, seconds, spread
 
 CASES = ("images", "texts", "captions", "captions_sorted", "captions_77")
 SETTINGS = ("float32", "bfloat16")
@@ -154,16 +155,18 @@ def main() -> None:
     program = ["-m", "benchmarks.checkpoints", "--side"]
     pythons = {"ours": sys.executable, "PyTorch": arguments.pytorch}
     sides = {(n, s): Side([python, *program, n, s]) for n, python in pythons.items() for s in SETTINGS}
-    print("case,our precision,PyTorch's precision,images or texts a second,PyTorch's,ratio,least,most")
+    both = list(itertools.product(SETTINGS, SETTINGS))
+    head = ["case", *(f"{name}, {setting}" for name in pythons for setting in SETTINGS)]
+    table = csv.writer(sys.stdout, lineterminator="\n")
+    table.writerow([*head, *(f"{ours} ÷ PyTorch's {theirs}" for ours, theirs in both)])
     for case in arguments.cases:
         rounds = [{key: side.ask(case=case) for key, side in sides.items()} for _ in range(arguments.rounds)]
         count = BATCH * (8 if case == "captions_sorted" else 1)
-        for setting, other in itertools.product(SETTINGS, SETTINGS):
-            ours, theirs = ([r[key]["elapsed"] for r in rounds] for key in (("ours", setting), ("PyTorch", other)))
-            ratios = [b / a for a, b in zip(ours, theirs)]
-            speeds = [f"{count / statistics.median(values):.1f}" for values in (ours, theirs)]
-            spread = [f"{value:.2f}" for value in (statistics.median(ratios), min(ratios), max(ratios))]
-            print(",".join([case, setting, other, *speeds, *spread]), flush=True)
+        elapsed = {key: [one[key]["elapsed"] for one in rounds] for key in sides}
+        ratios = [[b / a for a, b in zip(elapsed["ours", s], elapsed["PyTorch", t])] for s, t in both]
+        speeds = [f"{count / statistics.median(values):.1f}" for values in elapsed.values()]
+        table.writerow([case, *speeds, *map(spread, ratios)])
+        sys.stdout.flush()
     for side in sides.values():
         side.close()
 

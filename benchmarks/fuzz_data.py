@@ -1,10 +1,9 @@
 """Damaged data files of every kind, each read by the part of the project that reads it: 500 by default.
 
-    python -m benchmarks.fuzz_data [--count=500] [--seed=0] [--only=tfrecord,tar,…]
+    python -m benchmarks.fuzz_data [--count=500] [--seed=0] [--only tfrecord tar …]
 
-Every case is one good file with one or two kinds of damage, drawn from the kind's name and a seed. What must hold:
-nothing but a `UserError` of one line, or all that was not used is counted as skipped (`fuzz_kinds.py` says what that is
-for each kind); no more than a minute, and 3 GB for all of them. Everything is on this machine, in a temporary folder.
+Every case is one good file with one or two kinds of damage, drawn from the kind's name and a seed. Reading it must end
+in a `UserError` of one line, or with all that was not used counted as skipped, within a minute, in 3 GB for all cases.
 What fails is printed with the command that repeats it; where a case ends the process, that is the last line.
 """
 
@@ -13,38 +12,234 @@ from __future__ import annotations
 import argparse
 import collections
 import faulthandler
+import gzip
+import io
+import json
 import os
 import pathlib
 import random
 import resource
 import shutil
 import sys
+import tarfile
 import tempfile
 import traceback
 import warnings
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from benchmarks.damage import damaged
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import tensorflow as tf
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "tests"))  # the tests' small data
+
+import convert_data
+import toy_data
+
+from benchmarks.damage import BINARY, JSON, LINES, damaged
+from mural_tf.data import dataset_folder, records, tfrecord
+from mural_tf.data.streams.pipeline import training_batches
+from mural_tf.errors import UserError
+from mural_tf.search import collect
 
 SECONDS, GIGABYTES = 60, 3
 OUTCOMES = USED, COUNTED, REFUSED, FAILED = "all used", "skipped and counted", "refused with one line", "FAILED"
+COUNT = 12  # images, pairs, lines
 
 
-class Verdict(NamedTuple):
-    """What became of a case: one of `OUTCOMES`, and what was damaged and how or what it said."""
+class Kind(NamedTuple):
+    """One kind of data files. `read` asserts that nothing is missing in silence; it takes the damaged folder, the good
+    one and the damaged file's name, and returns how many things were used, and how many skipped and counted."""
 
-    outcome: str
-    detail: str
+    make: Callable[[pathlib.Path], None]  # fills a new folder
+    files: Sequence[str]  # patterns of those that are damaged
+    ways: Sequence[Callable]  # how
+    read: Callable[[pathlib.Path, pathlib.Path, str], tuple[int, int]]
 
 
-def run_case(name: str, seed: int, root: pathlib.Path) -> Verdict:
+# TFRecords in training, evaluation and indexing.
+
+
+def make_records(folder: pathlib.Path) -> None:
+    toy_data.write_toy_data(folder, count=COUNT)
+    records.write_records(folder, records.IMAGE_TEXT, "dev", toy_data.image_text_records(COUNT))
+
+
+def frames(path: pathlib.Path) -> list[bytes]:
+    """The records of a good file, with their lengths and checksums."""
+    data = path.read_bytes()
+    found = [(begin, len(record)) for begin, record in tfrecord.read_all(path, _never)]
+    return [data[begin - tfrecord.HEADER : begin + size + tfrecord.FOOTER] for begin, size in found]
+
+
+def _never(kind: str, place: str, count: int) -> None:
+    raise AssertionError(f"{place}: {kind}, {count}")
+
+
+def train(folder: pathlib.Path, good: pathlib.Path, name: str) -> tuple[int, int]:
+    """One epoch of training's input: what was used or skipped is what was read, and no whole item is lost."""
+    stream, each = ("text_text", 1) if "text_pairs" in name else ("image_text", 2)  # captions of an image
+    config = toy_data.toy_config(folder)
+    config.data.max_skipped_fraction = 1.0
+    config.train.image_text_batch = config.train.text_text_batch = 1
+    used, tally = 0, None
+    for batch in training_batches(config, toy_data.toy_tokenizer(COUNT), streams=(stream,)):
+        tally, epoch = batch[f"{stream}_tally"].numpy()[0, 0], int(batch[f"{stream}_place"][0, 0, 0])
+        if epoch:
+            break
+        used += 1
+    read, skipped = tally[0, :2].tolist()
+    assert read == used + 1 + skipped, f"{read} read, {used} + 1 used, {skipped} skipped"
+    assert skipped == tally[1:, 0].sum(), "the kinds do not add up"
+    data, originals = (folder / name).read_bytes(), frames(good / name)
+    whole = sum(frame in data for frame in originals)
+    in_others = sum(len(frames(path)) for path in (good / name).parent.glob("train-*") if path != good / name)
+    missing = (whole + in_others) * each - used
+    assert missing <= skipped, f"{whole} records are whole, {missing} items of them are missing, {skipped} skipped"
+    assert whole == len(originals) or skipped > 0 or not data, f"{len(originals) - whole} records lost in silence"
+    return used, skipped
+
+
+def read_in_python(folder: pathlib.Path, good: pathlib.Path, name: str) -> tuple[int, int]:
+    """Evaluation takes all of a split or nothing of it; an index lists what it leaves out."""
+    data, originals = (folder / name).read_bytes(), frames(good / name)
+    whole = sum(frame in data for frame in originals)
+    found = list(collect.find("images", [str(folder)], "dev"))
+    unreadable = [entry for entry in found if isinstance(entry, collect.Unreadable)]
+    items = len(found) - len(unreadable)
+    lost = sum(int(entry.reason.split(" x ")[0]) for entry in unreadable if " x " in entry.reason)
+    assert whole - items <= lost, f"{whole} records are whole, {items} indexed, {lost} lost"
+    assert whole == len(originals) or unreadable or not data, f"{len(originals) - whole} lost in silence by an index"
+    evaluated = list(records.read_records(folder, records.IMAGE_TEXT, "dev"))
+    assert len(evaluated) >= whole == len(originals) or not data, f"{len(evaluated)} of {len(originals)} evaluated"
+    return items, len(unreadable)
+
+
+# Conversion.
+
+SOURCES = {  # the damaged file → the source that it is part of
+    "00000.tar": "img2dataset:{folder}/tars",
+    "00000.tfrecord": "img2dataset:{folder}/shards",
+    "captions.tsv": "captions:{file},images={folder}/images",
+    "pairs.tsv": "pairs:{file},language_a=de,language_b=en",
+    "wit.tsv": "wit:{file},images={folder}/images,split=train",
+    "wit.tsv.gz": "wit:{file},images={folder}/images,split=train",
+    "coco.json": "coco:{file},images={folder}/images",
+    "karpathy.json": "karpathy:{file},images={folder}/images",
+    "part.parquet": "coyo:{file},images={folder}/images",
+    "de-en.txt.zip": "opus:{file}",
+    "pairs.tmx": "tmx:{file}",
+}
+
+
+def convert(folder: pathlib.Path, good: pathlib.Path, name: str) -> tuple[int, int]:
+    """Nothing is missing from what a source gives unless something was counted."""
+    file = pathlib.Path(name).name
+    output = convert_data.run([SOURCES[file].format(folder=folder, file=folder / name)], folder / "out")
+    dataset_folder.describe(output)
+    description = json.loads((output / "dataset.json").read_text(encoding="utf-8"))
+    written = [pair.text_b for split in description["counts"]["text_pairs"]
+               for pair in convert_data.pairs_in(output, split)]  # fmt: skip
+    for split in description["counts"]["image_text"]:
+        written += [caption for record in convert_data.images_in(output, split) for caption in record.captions]
+    counted = [*description["skipped"].items(), *description["left_out"].items()]
+    skipped = sum(entry["count"] for _, entry in counted)
+    assert (output / "skipped.tsv").exists() == bool(description["skipped"]), f"skipped.tsv: {description['skipped']}"
+    assert len(written) > 0, "an empty data set"
+    if file.endswith(".tsv") and not file.startswith("wit"):  # a line is a caption or a pair
+        data = (folder / name).read_bytes()
+        lines = len(data.split(b"\n")) - (data[-1:] in (b"\n", b""))
+        assert len(written) + skipped == lines, f"{lines} in, {len(written)} written, {skipped}: {counted}"
+    lost = {caption(i) for i in range(COUNT)} - set(written)
+    same = changed_in_place(good / name, folder / name)
+    assert skipped or len(written) >= COUNT or len(lost) <= same, f"{sorted(lost)} lost in silence of {len(written)}"
+    return len(written), skipped
+
+
+def changed_in_place(good: pathlib.Path, copy: pathlib.Path) -> int:
+    """How many captions of a good file cannot be found in its damaged copy: their words, not they, are lost."""
+    before, after = map(unpacked, (good, copy))
+    return sum(caption(i).encode() not in after for i in range(COUNT)) if caption(0).encode() in before else 0
+
+
+def unpacked(path: pathlib.Path) -> bytes:
+    try:
+        return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (OSError, EOFError, ValueError):
+        return b""
+
+
+def caption(index: int) -> str:
+    """No caption is part of another."""
+    return f"the caption number {index:03d} of all"
+
+
+def make_sources(folder: pathlib.Path) -> None:
+    """The files of `SOURCES`, of the same pictures and captions."""
+    import pyarrow
+    import pyarrow.parquet
+
+    for name in ("images", "tars", "shards"):
+        (folder / name).mkdir(parents=True)
+    images = [convert_data.image_bytes(i, 24, 20) for i in range(COUNT)]
+    captions, sentences = [caption(i) for i in range(COUNT)], [f"ein Satz {i:03d}" for i in range(COUNT)]
+    for i, image in enumerate(images):
+        (folder / f"images/{i}.jpg").write_bytes(image)
+    with tarfile.open(folder / "tars/00000.tar", "w", format=tarfile.USTAR_FORMAT) as archive:
+        for i in range(COUNT):
+            metadata = json.dumps({"url": f"http://x/{i}.jpg", "caption": captions[i]}).encode()
+            for ending, content in {"jpg": images[i], "txt": captions[i].encode(), "json": metadata}.items():
+                member = tarfile.TarInfo(f"{i:09d}.{ending}")
+                member.size = len(content)
+                archive.addfile(member, io.BytesIO(content))
+    with tf.io.TFRecordWriter(str(folder / "shards/00000.tfrecord")) as writer:
+        for i in range(COUNT):
+            values = {"key": str(i).encode(), "jpg": images[i], "txt": captions[i].encode()}
+            feature = {k: tf.train.Feature(bytes_list=tf.train.BytesList(value=[v])) for k, v in values.items()}
+            writer.write(tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString())
+    (folder / "captions.tsv").write_text("".join(f"{i}.jpg\t{captions[i]}\n" for i in range(COUNT)))
+    (folder / "pairs.tsv").write_text("".join(f"{sentences[i]}\t{captions[i]}\n" for i in range(COUNT)))
+    titles = ('"a\nb"' if i == 5 else "x" for i in range(COUNT))  # WIT's files are quoted as CSV files are
+    wit = "language\tpage_title\timage_url\tcaption_reference_description\n"
+    wit += "".join(f"en\t{title}\t{i}.jpg\t{captions[i]}\n" for i, title in enumerate(titles))
+    (folder / "wit.tsv").write_text(wit)
+    (folder / "wit.tsv.gz").write_bytes(gzip.compress(wit.encode()))
+    pictures = [{"id": i, "file_name": f"{i}.jpg"} for i in range(COUNT)]
+    annotations = [{"id": 100 + i, "image_id": i, "caption": captions[i]} for i in range(COUNT)]
+    (folder / "coco.json").write_text(json.dumps({"images": pictures, "annotations": annotations}))
+    said = [[{"raw": captions[i], "sentid": i}] for i in range(COUNT)]
+    entries = [{"filename": f"{i}.jpg", "cocoid": i, "split": "train", "sentences": said[i]} for i in range(COUNT)]
+    (folder / "karpathy.json").write_text(json.dumps({"dataset": "coco", "images": entries}))
+    scores = {"clip_similarity_vitb32": 0.3, "watermark_score": 0.1}
+    rows = pyarrow.Table.from_pylist([{"url": f"{i}.jpg", "text": captions[i], **scores} for i in range(COUNT)])
+    pyarrow.parquet.write_table(rows, folder / "part.parquet", row_group_size=4)
+    sides = {"de": sentences, "en": captions}
+    members = {f"X.de-en.{language}": "".join(f"{s}\n" for s in side).encode() for language, side in sides.items()}
+    convert_data.write_moses(folder / "de-en.txt.zip", members)
+    unit = '<tu><tuv xml:lang="de"><seg>{}</seg></tuv><tuv xml:lang="en"><seg>{}</seg></tuv></tu>\n'
+    units = "".join(map(unit.format, sentences, captions))
+    (folder / "pairs.tmx").write_text(f'<?xml version="1.0"?><tmx version="1.4"><body>\n{units}</body></tmx>\n')
+
+
+KINDS = {
+    "tfrecord": Kind(make_records, ["image_text/train-*", "text_pairs/train-*"], BINARY, train),
+    "records": Kind(make_records, ["image_text/dev-*"], BINARY, read_in_python),
+    "tar": Kind(make_sources, ["tars/*"], BINARY, convert),
+    "shard": Kind(make_sources, ["shards/*"], BINARY, convert),
+    "tsv": Kind(make_sources, ["captions.tsv", "pairs.tsv"], LINES, convert),
+    "csv": Kind(make_sources, ["wit.*"], LINES, convert),
+    "json": Kind(make_sources, ["*.json"], JSON, convert),
+    "parquet": Kind(make_sources, ["*.parquet"], BINARY, convert),
+    "texts": Kind(make_sources, ["*.zip", "*.tmx"], LINES, convert),
+}
+
+
+def run_case(name: str, seed: int, root: pathlib.Path) -> tuple[str, str]:
     """Damages a file of a kind and reads it; `root` keeps the good files from case to case.
 
-    Ends the process where that takes more than `SECONDS`.
+    Returns one of `OUTCOMES`, and what was damaged and how or what it said. Ends the process after `SECONDS`.
     """
-    from benchmarks.fuzz_kinds import KINDS  # with TensorFlow
-    from mural_tf.errors import UserError
-
     kind, draw = KINDS[name], random.Random(f"{name} {seed}")
     good, copy = root / kind.make.__name__, root / f"{name}-{seed}"
     if not good.exists():
@@ -64,41 +259,30 @@ def run_case(name: str, seed: int, root: pathlib.Path) -> Verdict:
         outcome, said = FAILED, traceback.format_exc()
     faulthandler.cancel_dump_traceback_later()
     shutil.rmtree(copy)
-    return Verdict(outcome, f"{what}, {how}: {said}")
+    return outcome, f"{what}, {how}: {said}"
 
 
 def main() -> None:
-    os.environ.update(TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="-1")
-    import tensorflow as tf
-    from absl import logging
-
-    from benchmarks.fuzz_kinds import KINDS
-
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=500)
     parser.add_argument("--seed", type=int, default=0, help="of the first case; the next has the next")
-    parser.add_argument("--only", default=",".join(KINDS), help="kinds, with commas")
+    parser.add_argument("--only", nargs="+", default=list(KINDS), choices=KINDS)
     arguments = parser.parse_args()
-    names = arguments.only.split(",")
-    if unknown := set(names) - set(KINDS):
-        parser.error(f"unknown kinds {', '.join(sorted(unknown))}; known: {', '.join(KINDS)}")
-    tf.config.run_functions_eagerly(True)  # the graphs of models are not what is read
-    logging.set_verbosity(logging.FATAL)
     warnings.simplefilter("ignore")
     resource.setrlimit(resource.RLIMIT_DATA, (GIGABYTES * 2**30,) * 2)
-    counts = {name: collections.Counter() for name in names}
+    counts = collections.Counter()
     with tempfile.TemporaryDirectory(prefix="fuzz_data-") as root:
-        for case in range(arguments.count):
-            name, seed = names[case % len(names)], arguments.seed + case
-            again = f"python -m benchmarks.fuzz_data --only={name} --seed={seed} --count=1"
+        for seed in range(arguments.seed, arguments.seed + arguments.count):
+            name = arguments.only[seed % len(arguments.only)]
+            again = f"python -m benchmarks.fuzz_data --only {name} --seed={seed} --count=1"
             print(again, end="\r", flush=True)  # what is read if the process dies
-            verdict = run_case(name, seed, pathlib.Path(root))
-            counts[name][verdict.outcome] += 1
-            if verdict.outcome == FAILED:
-                print(f"FAILED: {again}\n{verdict.detail}", flush=True)
-    for name, found in counts.items():
-        print(f"{name:10}", ", ".join(f"{found[outcome]} {outcome}" for outcome in OUTCOMES))
-    sys.exit(1 if any(found[FAILED] for found in counts.values()) else 0)
+            outcome, detail = run_case(name, seed, pathlib.Path(root))
+            counts[name, outcome] += 1
+            if outcome == FAILED:
+                print(f"FAILED: {again}\n{detail}", flush=True)
+    for name in arguments.only:
+        print(f"{name:10}", ", ".join(f"{counts[name, outcome]} {outcome}" for outcome in OUTCOMES))
+    sys.exit(any(counts[name, FAILED] for name in arguments.only))
 
 
 if __name__ == "__main__":

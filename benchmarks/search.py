@@ -17,11 +17,10 @@ from __future__ import annotations
 import argparse
 import concurrent.futures
 import multiprocessing
-import os
 import pathlib
 import resource
 import tempfile
-import time
+import timeit
 
 import numpy as np
 
@@ -53,56 +52,39 @@ def make_vectors(count: int, size: int, queries: int, seed: int = 0) -> dict[str
     return {"rows": draw(count, 0.3, 0.0), "image": draw(queries, 0.3, 0.0), "sentence": draw(queries, 0.6, 0.7)}
 
 
-def fastest(function, runs: int = 5) -> float:
-    """Returns the milliseconds of the fastest of several runs after one more."""
-    times = []
-    for _ in range(runs + 1):
-        start = time.perf_counter()
-        function()
-        times.append(time.perf_counter() - start)
-    return 1e3 * min(times[1:])
+def milliseconds(function) -> float:
+    """Returns those of the fastest of several runs after one more."""
+    return 1e3 * min(timeit.repeat(function, number=1, repeat=6)[1:])
 
 
-def peak_gib() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # KiB -> GiB on Linux
-
-
-def apart(function, *arguments):
-    """Returns what `function(*arguments)` returns in a process of its own."""
-    with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(function, *arguments).result()
+def peak() -> str:
+    return f"peak {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.2f} GiB"  # KiB on Linux
 
 
 def load(folder: pathlib.Path) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Returns the rows, mapped, and the queries of each kind."""
-    queries = {path.stem: np.load(path) for path in folder.glob("*.npy") if path.stem != "rows"}
-    return np.load(folder / "rows.npy", mmap_mode="r"), queries
+    return np.load(folder / "rows.npy", mmap_mode="r"), {n: np.load(folder / f"{n}.npy") for n in ("image", "sentence")}
 
 
-def build_approximate(folder: pathlib.Path) -> tuple[float, float, float, dict]:
+def build(folder: pathlib.Path) -> None:
     """Builds a structure and chooses its effort; the vectors stay in a mapped file, as in an index."""
-    rows, queries = load(folder)
-    start = time.perf_counter()
+    (rows, queries), begun = load(folder), timeit.default_timer()
     built = approximate.build(rows, approximate.choose(len(rows), approximate.LISTS))
-    seconds, peak = time.perf_counter() - start, peak_gib()
-    report = approximate.choose_effort(
-        built, rows, {name: approximate.Group(vectors) for name, vectors in queries.items()}
-    )
+    print(f"inverted lists: built in {timeit.default_timer() - begun:.0f} s, {peak()}", flush=True)
+    groups = {name: approximate.Group(vectors) for name, vectors in queries.items()}
+    report = approximate.choose_effort(built, rows, groups)
     approximate.save(folder, built, report)
-    return seconds, peak, (folder / approximate.FILE).stat().st_size / 2**30, report
+    recalls = ", ".join(f"{name} {group['recall']:.3f}" for name, group in report["groups"].items())
+    print(f"  file {(folder / approximate.FILE).stat().st_size / 2**30:.2f} GiB; recall@{K}: {recalls}", flush=True)
 
 
-def ask_approximate(folder: pathlib.Path) -> tuple[dict[str, tuple[float, float]], float, float]:
-    """Times a saved structure in a process that only asks, next to the exact search."""
+def ask(folder: pathlib.Path) -> None:
+    """Times a saved structure, then the exact search, which touches every mapped page."""
     rows, queries = load(folder)
     loaded = approximate.load(folder, len(rows))
-    times = {}
     for name, vectors in queries.items():
-        fast = fastest(lambda vectors=vectors: loaded.search(vectors, K, rows))
-        single = fastest(lambda vectors=vectors: [loaded.search(vector[None], K, rows) for vector in vectors[:16]]) / 16
-        times[name] = (fast, single)
-    peak = peak_gib()  # the exact search below touches every mapped page
-    return times, fastest(lambda: top_k.top_k(queries["image"], rows, K), 3), peak
+        print(f"  {name}: {milliseconds(lambda vectors=vectors: loaded.search(vectors, K, rows)):.1f} ms, {peak()}")
+    print(f"exact: {milliseconds(lambda: top_k.top_k(queries['image'], rows, K)):.1f} ms, {peak()}", flush=True)
 
 
 def main() -> None:
@@ -115,20 +97,9 @@ def main() -> None:
         folder = pathlib.Path(name)
         for part, values in make_vectors(flags.count, flags.size, flags.queries).items():
             np.save(folder / f"{part}.npy", values)
-        print(f"{flags.count:,} x {flags.size}, {flags.queries} queries, {os.cpu_count()} cores", flush=True)
-        show(folder)
-
-
-def show(folder: pathlib.Path) -> None:
-    seconds, build_peak, file_size, report = apart(build_approximate, folder)
-    times, slow, ask_peak = apart(ask_approximate, folder)
-    reached = "" if report["reached"] else " (the largest; the aimed recall was not reached)"
-    print(f"inverted lists: built in {seconds:.0f} s, peak {build_peak:.2f} GiB, file {file_size:.2f} GiB, "
-          f"asking {ask_peak:.2f} GiB, effort {report['tried'][-1]['effort']}{reached}")  # fmt: skip
-    for name, (batch, single) in times.items():
-        found = report["groups"][name]["recall"]
-        print(f"  {name:10} recall@{K} {found:.3f}: {batch:8.1f} ms for all ({slow / batch:.1f} x exact), "
-              f"{single:.2f} ms for one", flush=True)  # fmt: skip
+        for work in (build, ask):
+            with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+                pool.submit(work, folder).result()
 
 
 if __name__ == "__main__":

@@ -3,17 +3,18 @@
     python -m benchmarks.serving --pytorch=/path/to/venv/bin/python
 
 Ours: an export's signatures, raw strings and JPEG bytes in, vectors out. Theirs: `AlignModel`'s two encoders of equal
-sizes (BERT-base, EfficientNet-B0), in several settings, compared in its fastest. Batches of 64 in turns, so that a busy
+sizes (BERT-base, EfficientNet-B0), in the fastest of its settings. Batches of 64 in turns, so that a busy
 machine slows both alike; then single requests. Sentences are English prose of mixed length, from the language reference
 that comes with Python; images are drawn, 640 x 480, JPEG. The vocabulary is built from the sentences; both sides read
 it. PyTorch's side imports nothing of this project: it needs torch, transformers, NumPy and Pillow (with torchvision the
-faster processor). `benchmarks.rest_attack` measures the server.
+faster processor).
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import io
 import json
 import pathlib
@@ -22,12 +23,11 @@ import re
 import statistics
 import sys
 import tempfile
-import time
 
 import numpy as np
 from PIL import Image
 
-from benchmarks.against_transformers import Side
+from benchmarks.against_transformers import Side, seconds, spread
 
 BATCH = 64
 PIXELS = 224  # of an image's side
@@ -50,9 +50,8 @@ def write_inputs(folder: pathlib.Path) -> None:
     for i in range(BATCH):
         draw = np.random.default_rng(i)
         coarse = Image.fromarray(draw.integers(0, 255, (6, 8, 3), dtype=np.uint8)).resize((640, 480), Image.BICUBIC)
-        pixels = np.asarray(coarse, np.int16) + draw.normal(0, 6, (480, 640, 1)).astype(np.int16)
-        image = Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8))
-        image.save(folder / f"images/{i:03}.jpg", quality=90)
+        pixels = np.clip(np.asarray(coarse) + draw.normal(0, 6, (480, 640, 1)), 0, 255).astype(np.uint8)
+        Image.fromarray(pixels).save(folder / f"images/{i:03}.jpg", quality=90)
     print(f"{len(texts)} sentences of {statistics.mean(len(text.split()) for text in texts):.1f} words on average")
 
 
@@ -128,13 +127,10 @@ def answer_as(side: str, inputs: pathlib.Path, export: str) -> None:
     for line in sys.stdin:  # {"case", "setting", "singles": 0 for all items in batches, or a number of single ones}
         request = json.loads(line)
         items, size, times = all_items[request["case"]], 1 if request["singles"] else BATCH, []
-        processor = time.process_time()
         for i in range(0, (request["singles"] or len(items)) * size, size):
-            start, first = time.perf_counter(), i % len(items)
-            encoder.encode(request["case"], items[first : first + size], request["setting"])
-            times.append(time.perf_counter() - start)
-        answer = {"times": times, "processor": time.process_time() - processor, "items": len(items)}
-        print(json.dumps(answer), flush=True)
+            part = items[i % len(items) :][:size]
+            times.append(seconds(functools.partial(encoder.encode, request["case"], part, request["setting"]))[0])
+        print(json.dumps({"times": times, "items": len(items)}), flush=True)
 
 
 def compare_encoders(folder: pathlib.Path, export: pathlib.Path, arguments) -> None:
@@ -150,21 +146,15 @@ def compare_encoders(folder: pathlib.Path, export: pathlib.Path, arguments) -> N
     for case in ("text", "image"):
         settings = [name for name in SETTINGS if case == "image" or "+" not in name]
         ask("ours", case)
-        seconds = {name: [sum(ask("pytorch", case, name)["times"]) for _ in range(2)][1] for name in settings}
-        setting = min(seconds, key=seconds.get)
-        print(f"  {case}: PyTorch's seconds a round: { ({name: round(value, 2) for name, value in seconds.items()}) }")
+        elapsed = {name: [sum(ask("pytorch", case, name)["times"]) for _ in range(2)][1] for name in settings}
+        setting = min(elapsed, key=elapsed.get)
         rounds = [{side: ask(side, case, setting) for side in sides} for _ in range(arguments.rounds)]
         for side in sides:
             rate = statistics.median(one[side]["items"] / sum(one[side]["times"]) for one in rounds)
-            processor = statistics.median(1000 * one[side]["processor"] / one[side]["items"] for one in rounds)
-            single = 1000 * np.array(ask(side, case, setting, SINGLES + 10)["times"][10:])
-            p50, p99 = np.percentile(single, [50, 99])
-            print(f"  {case}: {side} {rate:.1f} items/s, {processor:.1f} ms processor each; one request p50 {p50:.1f} "
-                  f"ms, p99 {p99:.1f} ms", flush=True)  # fmt: skip
-        ratios = sorted(sum(one["pytorch"]["times"]) / sum(one["ours"]["times"]) for one in rounds)
-        print(
-            f"  {case}: PyTorch {setting} / ours: {statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
-        )
+            p50, p99 = np.percentile(ask(side, case, setting, SINGLES + 10)["times"][10:], [50, 99]) * 1000
+            print(f"{case}: {side} {rate:.1f} items/s; one request p50 {p50:.1f} ms, p99 {p99:.1f} ms", flush=True)
+        ratios = [sum(one["pytorch"]["times"]) / sum(one["ours"]["times"]) for one in rounds]
+        print(f"{case}: PyTorch {setting} / ours: {spread(ratios)}")
     for side in sides.values():
         side.close()
 

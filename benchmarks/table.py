@@ -18,13 +18,15 @@ with held-out names, which has a column more.
 A run is a folder below --output, with what it printed in a .log beside it. --jobs run at a time, each on its share of
 the cores: small towers leave two threads waiting for each other. The same command goes on where it stopped, and
 finished runs are kept; Ctrl-C lets the runs save first. Written: methods.csv, a line for each seed, as docs/results/
-has it (`benchmarks.results`), and methods.png with matplotlib; or of another name of --rows.
+has it (`benchmarks.results`), or of another name of --rows.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
+import csv
 import dataclasses
+import io
 import json
 import os
 import pathlib
@@ -42,8 +44,28 @@ from mural_tf import cli
 from mural_tf.data.datasets.emoji import UNDER_RESOURCED, WELL_RESOURCED
 from mural_tf.errors import UserError
 from mural_tf.evaluation.retrieval import HELD_OUT as HELD_OUT_NAMES
+from mural_tf.files import write_whole
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+COLUMNS = {  # column → (title, digits, of which the mean over seeds is shown with one less)
+    "well": ("nine well-resourced", 2),
+    "under": ("twelve with captions for 3% of the emoji", 2),
+    "none": ("four without captions", 2),
+    "en": ("English", 2),
+    "held_out": ("held-out names, text to image, sixteen", 2),
+    "translation_well": ("translation, nine", 2),
+    "translation_under": ("translation, twelve", 2),
+    "translation_none": ("translation, four", 2),
+    "text_head_translation_well": ("by the text-text head, nine", 2),
+    "text_head_translation_under": ("by the text-text head, twelve", 2),
+    "text_head_translation_none": ("by the text-text head, four", 2),
+    "english_share": ("English among an image's first five names of all languages", 2),
+    "precision": ("of these the image's own", 2),
+    "styles": ("image to image, another drawing style", 2),
+    "parameters": ("parameters", 0),
+    "processor_seconds_per_step": ("processor seconds a step", 3),
+    "processor_seconds": ("processor seconds", 0),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -207,14 +229,10 @@ def measure(method: Method, workdirs: Sequence[pathlib.Path]) -> dict:
     Translation is measured with each head, the text-text head where the last stage trains one.
     """
     workdir = workdirs[-1]
-    summary = json.loads((workdir / "summary.json").read_text(encoding="utf-8"))
-    translation = json.loads(translation_file(workdir).read_text(encoding="utf-8"))
-    groups = {
-        "well": WELL_RESOURCED,
-        "under": tuple(language for language in UNDER_RESOURCED if language not in HELD_OUT),
-        "none": HELD_OUT,
-        "en": ("en",),
-    }
+    summary = read_json(workdir / "summary.json")
+    translation = read_json(translation_file(workdir))
+    under = tuple(language for language in UNDER_RESOURCED if language not in HELD_OUT)
+    groups = {"well": WELL_RESOURCED, "under": under, "none": HELD_OUT, "en": ("en",)}
 
     def mean(languages, value):
         known = [value(language) for language in languages]
@@ -222,7 +240,7 @@ def measure(method: Method, workdirs: Sequence[pathlib.Path]) -> dict:
 
     metrics = summary["metrics"]
     if method.asked_in_english:
-        metrics = json.loads(english_report(workdir).read_text(encoding="utf-8"))["metrics"]
+        metrics = read_json(english_report(workdir))["metrics"]
     benchmark = "retrieval" if method.stages[-1].data and not method.asked_in_english else "emoji"
 
     def recall(language, metric="mean_recall"):
@@ -232,30 +250,26 @@ def measure(method: Method, workdirs: Sequence[pathlib.Path]) -> dict:
     row = {name: mean(languages, recall) for name, languages in groups.items()}
     row["held_out"] = mean(UNDER_RESOURCED, lambda language: recall(language, HELD_OUT_NAMES))
     text_head = table_rows.trains_text_head(method.stages[-1])
-    heads = {
-        "translation": translation["default"],
-        "text_head_translation": translation.get("text_text", {}) if text_head else {},
-    }
-    for column, known in heads.items():
+    of_text_head = translation.get("text_text", {}) if text_head else {}
+    for column, known in {"translation": translation["default"], "text_head_translation": of_text_head}.items():
         asked = {language: value for language, value in known.items() if language in method.languages}
         for name in ("well", "under", "none"):
             row[f"{column}_{name}"] = mean([language for language in groups[name] if language != "en"], asked.get)
     mixed_pool = translation.get("mixed_pool", {})
     row.update({"english_share": mixed_pool.get("english_share"), "precision": mixed_pool.get("precision")})
     row["styles"] = translation.get("styles")
-    row["commit"] = json.loads((workdir / "environment.json").read_text(encoding="utf-8"))["revision"]
+    row["commit"] = read_json(workdir / "environment.json")["revision"]
     row["parameters"] = summary["parameters"]
     row["processor_seconds_per_step"] = processor_seconds_per_step(workdir)
-    of_stages = [processor_seconds(one) for one in (workdirs[-1:] if method.stages[-1].student else workdirs)]
-    row["processor_seconds"] = None if None in of_stages else sum(of_stages)
+    parts = workdirs[-1:] if method.stages[-1].student else workdirs
+    by_stage = [(processor_seconds_per_step(part), read_json(part / "summary.json")["step"]) for part in parts]
+    known = all(seconds is not None for seconds, _ in by_stage)  # start, evaluation and export are left out
+    row["processor_seconds"] = sum(seconds * steps for seconds, steps in by_stage) if known else None
     return row
 
 
-def processor_seconds(workdir: pathlib.Path) -> float | None:
-    """Of all steps of a finished run, by the median step; without start, evaluation and export."""
-    steps = json.loads((workdir / "summary.json").read_text(encoding="utf-8"))["step"]
-    of_a_step = processor_seconds_per_step(workdir)
-    return None if of_a_step is None else steps * of_a_step
+def read_json(path: pathlib.Path) -> dict:
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def processor_seconds_per_step(workdir: pathlib.Path) -> float | None:
@@ -267,6 +281,21 @@ def processor_seconds_per_step(workdir: pathlib.Path) -> float | None:
     column = "train/processor_seconds_per_step"
     seconds = [row[column] for row in rows if column in row][1:]
     return statistics.median(seconds) if seconds else None
+
+
+def write_table(path: pathlib.Path, results: dict[str, list[dict]], pairs: dict[str, tuple[int, int]]) -> None:
+    """Writes a line for each method and seed, from what `collect` returns and the pairs seen in training."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    titles = [title for title, _ in COLUMNS.values()]
+    writer.writerow(["method", "seed", "commit", *titles, "image-caption pairs", "text pairs"])
+    for method, rows in results.items():
+        for seed, row in enumerate(rows):
+            known = ((row.get(column), digits) for column, (_, digits) in COLUMNS.items())
+            cells = ("" if value is None else f"{value:.{digits}f}" for value, digits in known)
+            writer.writerow([method, seed, row["commit"], *cells, *pairs[method]])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, text.getvalue())
 
 
 def chosen_methods() -> tuple[Method, ...]:
@@ -285,7 +314,6 @@ def chosen_methods() -> tuple[Method, ...]:
 
 def main(_) -> None:
     from benchmarks.results import table as rendered_table
-    from benchmarks.table_files import write_table
     from benchmarks.translation import write_in_english
     from mural_tf.data.datasets.emoji import build_emoji
     from mural_tf.ingest.translated_captions import build_translated

@@ -105,13 +105,6 @@ def translated(name: str, *stages: Stage, **overrides) -> Method:
     return Method(name, (*stages, dataclasses.replace(TRANSLATIONS, overrides=fields)))
 
 
-def divided(name: str, stage: Stage, steps: int, translations: int) -> Method:
-    """So many steps of a method, then so many of translations."""
-    shares = ((stage, steps / STEPS), (TRANSLATIONS, translations / STEPS))
-    stages = tuple(dataclasses.replace(part, steps=share) for part, share in shares)
-    return Method(f"{name}, {steps:,} steps, {translations:,} translated", stages)
-
-
 METHODS = (
     Method("ALIGN", (Stage("emoji_align", text_pairs=0),)),
     mural("MURAL"),
@@ -179,9 +172,6 @@ TRANSLATED = (
     translated("MURAL, translated, without captions", *MURAL, captions_weight=0.0),
     translated("MURAL, translated, softmax", *MURAL, loss="softmax"),
     translated("MURAL, translated, first layers", *MURAL, trained="embeddings_and_first"),
-    # About the processor time of MURAL alone, divided between the two stages.
-    *(divided("MURAL", *MURAL, *steps) for steps in ((1_100, 1_300), (940, 2_000), (700, 3_000))),
-    *(divided("ALIGN", *ALIGN, *steps) for steps in ((1_300, 2_000), (1_000, 3_000))),
 )
 
 # [MURAL] §3.3: captions, or the texts that a model is asked with, translated by what the text pairs hold.

@@ -154,8 +154,8 @@ def run(main: Callable[[Sequence[str]], int | None], positional: bool = False) -
     keeps its stack trace.
     """
     quiet_imports()
-    # Read by TensorFlow's C++ side at its import: oneDNN's kernels are faster on processors
-    # without AVX512-VNNI as well, where TensorFlow leaves them off: the figures are in docs/training.md.
+    # Read by TensorFlow's C++ side at its import: oneDNN's kernels are faster on processors without AVX512-VNNI too,
+    # where TensorFlow leaves them off; the figures are in docs/speed.md.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
     def guarded(argv: Sequence[str]) -> int | None:

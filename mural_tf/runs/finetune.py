@@ -237,10 +237,9 @@ def _with_hub_towers(config: ConfigDict, folder: pathlib.Path) -> ConfigDict:
     config.embedding_size = json_field(image, "embedding_size", int, path)
     pixels = stored_preparation(folder / "image_encoder")
     config.image_tower.update(dict(name="hub", handle=shown(folder / "image_encoder"), projection=0, **pixels))
-    model = json_field(image, "model", str, path, "")  # older modules do not say
-    if model and _goes_on_as(model, config, path):
-        if _has_plain_heads(model):
-            mount(config, model)
+    model = json_field(image, "model", str, path)
+    if _goes_on_as(model, config, path) and _has_plain_heads(model):
+        mount(config, model)
     if not _has_plain_heads(config.method.get("heads_of", config.model)):
         raise UserError(
             f"{config.model} has heads of its own, which the modules in {folder} do not hold: give the workdir or the "
@@ -286,7 +285,7 @@ def _restore_hub(model: DualEncoder, folder: pathlib.Path) -> None:
     from mural_tf.export.hub_modules import assign_numbers
 
     settings, path = _settings(folder, "image_encoder")
-    assign_numbers(model, json_field(settings, "learned_numbers", dict[str, float], path, {}))
+    assign_numbers(model, json_field(settings, "learned_numbers", dict[str, float], path))
     for name in model.head_names:
         kernel, bias = model.text_head(name).variables
         kernel.assign(tf.eye(*kernel.shape))

@@ -99,7 +99,7 @@ def measure(contents: dict[str, bytes], tokenizer, config: ConfigDict, languages
 def convert_image_encoder(model: DualEncoder, kind: str) -> bytes:
     """Returns a model float32 [1, S, S, 3] RGB in [0, 1] `image` → float32 [1, D], L2-normalised.
 
-    Raises `UserError` for an unknown kind, or with the operation that TensorFlow Lite lacks.
+    Raises `UserError` with the operation that TensorFlow Lite lacks.
     """
 
     @tf.function(input_signature=[tf.TensorSpec([1, *model.image_shape], tf.float32, name="image")])
@@ -124,8 +124,6 @@ def convert_text_encoder(model: DualEncoder, length: int, kind: str) -> bytes:
 
 
 def _convert(function, kind: str, name: str) -> bytes:
-    if kind not in KINDS:
-        raise UserError(f"Unknown variant {kind!r}: expected one of {', '.join(KINDS)}.")
     converter = tf.lite.TFLiteConverter.from_concrete_functions([function.get_concrete_function()], tf.Module())
     if kind != "float32":
         converter.optimizations = [tf.lite.Optimize.DEFAULT]

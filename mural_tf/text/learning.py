@@ -5,7 +5,7 @@ that tool is the default builder. It is pure Python: it lists every substring of
 frequency threshold it tries, until the vocabulary has about the size asked for. Its own defaults need ten to twenty
 thresholds; `learn_vocabulary` narrows the search and bounds the words. The builders `tokenizers`, WordPiece by merging
 pairs, and `byte_pair` are trained by Hugging Face's package, which is much faster and needs `pip install tokenizers`.
-docs/speed.md has what the builders cost.
+docs/results/vocabulary_builders.csv has what the builders cost.
 """
 
 from __future__ import annotations
