@@ -280,7 +280,7 @@ def fast_precision(tower: str, on_matrix_unit: bool, on_fast_processor: bool) ->
 
     A TPU's matrix unit and the tensor cores of NVIDIA's Ampere and later multiply bfloat16 (read, not measured); on
     processors whose products are fast in it (see `multiplies_bfloat16`) convolutions are not, and all others emulate
-    it. docs/training.md has the measurements.
+    it. docs/speed.md has the measurements.
     """
     if on_matrix_unit or (on_fast_processor and tower == "text"):
         return "mixed_bfloat16"

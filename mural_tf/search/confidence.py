@@ -23,7 +23,7 @@ Captions ask as strangers do, with those of their language hidden (`ranking.ask_
 the index takes part in the search for its own captions as if it were, so that these are as hard to answer as those of
 the index. Sentences of other domains (`other_domains.txt`) are among the wrong answers. What was found as a whole, an
 exact title or an article number, is sure. Sentences most of whose letters are of scripts that no caption has get 0.
-docs/search.md has what was measured, and what else was tried.
+docs/search.md has what was measured.
 """
 
 from __future__ import annotations
