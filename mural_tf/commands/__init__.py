@@ -319,7 +319,7 @@ def search_index(sources, approximate, queries, trust, **flag):
     json=("", "Write the results for programs; - prints them.", place),
     trust=cli.define_trust,
 )
-def search_query(sentences, index, model, images, language, least_precision, trust, **flag):
+def search_query(sentences, index, model, images, language, trust, **flag):
     """Finds images, or texts, by a sentence in any language or by an image.
 
     python -m mural_tf search query "ein roter Ballon" --index=INDEX --html=found.html
@@ -332,20 +332,18 @@ def search_query(sentences, index, model, images, language, least_precision, tru
     python -m mural_tf search query "ein roter Ballon" --model=WORKDIR_OR_EXPORT --images=FOLDER --html=found.html
     """
     cli.need(**(dict(images=images, model=model) if images else dict(index=index)))
-    if images and least_precision:
-        raise UserError("--least_precision needs an index, which knows how sure answers are: --index=INDEX.")
     from mural_tf.search import commands
     from mural_tf.search.items import parse_filters
     from mural_tf.search.queries import Query, read_queries
 
     asked = [Query(text, language) for text in sentences] + [Query(image=name) for name in flag["image"]]
     asked += read_queries(flag["queries"]) if flag["queries"] else []
-    same = ("top", "html", "json", "rank", "sort", "offset")
+    same = ("top", "html", "json", "rank", "sort", "offset", "least_precision")
     common = dict(filters=parse_filters(flag["filter"]), **{name: flag[name] for name in same})
     if images:
         commands.search_once(model, images, asked, split=flag["split"], batch_size=flag["batch_size"], **common)
     else:
-        commands.query(index, asked, model=model, use_exact=flag["exact"], least_precision=least_precision, **common)
+        commands.query(index, asked, model=model, use_exact=flag["exact"], **common)
 
 
 @cli.command(

@@ -46,7 +46,6 @@ from mural_tf.search.queries import (
     browse,
     find,
     in_words,
-    leave_out,
     search,
     sure_as_json,
 )
@@ -128,11 +127,6 @@ def answer(
         raise ValueError(f"least_precision must be between 0 and 1, got {least_precision}.")
     if rank and (picture or like is not None):
         raise ValueError(f"rank={rank} is for sentences; a picture is compared with pictures.")
-    if least_precision and (index.confidence is None or filters or rank or sort):
-        raise ValueError(
-            "How sure answers are is not known"
-            + (" of this index." if index.confidence is None else " with filters, rank or sort.")
-        )
     if picture and (sentence or like is not None):
         raise ValueError("A picture is sent: give no sentence, and no row that results shall be like.")
     order, sure = dict(offset=offset, sort=sort), {}
@@ -140,9 +134,9 @@ def answer(
     sizes = {"count": index.count, "matching": index.count if rows is None else len(rows)}
     result = None
     if sentence.strip():
-        result = leave_out(search(index, embedder, [Query(sentence)], k, filters, rank=rank, **order), least_precision)[
-            0
-        ]
+        (result,) = search(
+            index, embedder, [Query(sentence)], k, filters, rank=rank, least_precision=least_precision, **order
+        )
         sure = {**sure_as_json(result), "in_words": in_words(result.sure.probability)} if result.sure else {}
     elif sentence:
         raise ValueError("The sentence is empty: give one in any language.")
