@@ -125,8 +125,8 @@ def answer(
         raise ValueError(f"offset must be between 0 and {MOST_RESULTS} - k, got {offset}: no more are ranked.")
     if not 0.0 <= least_precision <= 1.0:
         raise ValueError(f"least_precision must be between 0 and 1, got {least_precision}.")
-    if rank and (picture or like is not None):
-        raise ValueError(f"rank={rank} is for sentences; a picture is compared with pictures.")
+    if (rank or least_precision) and not sentence:
+        raise ValueError("rank and least_precision are for sentences: give one, in any language.")
     if picture and (sentence or like is not None):
         raise ValueError("A picture is sent: give no sentence, and no row that results shall be like.")
     order, sure = dict(offset=offset, sort=sort), {}
