@@ -324,6 +324,21 @@ def test_an_index_learns_from_the_dev_split_of_its_data(data, tmp_path, capsys, 
     assert load_index(output).confidence.count == 4
 
 
+@pytest.mark.parametrize("count, stays", [(30, True), (5, False)])
+def test_what_was_learnt_survives_a_small_update(data, tmp_path, index_command, count, stays):
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    for n in range(count):
+        (folder / f"{n}.png").write_bytes(png((8 * n, 0, 250 - 8 * n)))
+    output = str(tmp_path / "index")
+    index_command([str(folder)], output, split="", calibrate=data)
+    (folder / "0.png").unlink()
+    (folder / "new.png").write_bytes(png((0, 250, 0)))
+    index_command([str(folder)], output, split="", update=True, prune=True)
+    made = load_index(output)
+    assert made.count == count and (made.confidence is not None) == stays
+
+
 def test_an_index_without_captions_refuses_a_demand(data, tmp_path, capsys, index_command):
     (tmp_path / "pictures").mkdir()
     (tmp_path / "pictures" / "red.png").write_bytes(png((250, 0, 0)))

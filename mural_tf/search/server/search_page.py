@@ -152,14 +152,9 @@ def answer(
     sizes["total"] = sizes["matching"] if result is None else min(result.total, MOST_RESULTS)
     described = {"sentence": sentence, "kind": index.kind, **sizes, "index": index.created, **sure}
     if not sizes["matching"]:
-        described["relax"] = {str(one): len(rows_without(index, filters, one)) for one in filters}
+        others = {one: index.rows([other for other in filters if other != one]) for one in filters}
+        described["relax"] = {str(one): len(index) if rows is None else len(rows) for one, rows in others.items()}
     return {**described, "hits": [_hit(index, hit, language or "en") for hit in hits]}
-
-
-def rows_without(index: Index, filters: Sequence[Filter], left_out: Filter) -> np.ndarray:
-    """Returns the rows that pass all filters but one."""
-    rows = index.rows([one for one in filters if one != left_out])
-    return np.arange(len(index)) if rows is None else rows
 
 
 def _like(index: Index, row: int, k: int, filters: Sequence[Filter], offset: int, sort: str) -> Result:
