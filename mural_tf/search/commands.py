@@ -298,7 +298,6 @@ def search_once(
     queries: Sequence[Query],
     *,
     split: str = "",
-    batch_size: int = 64,
     html: str = "",
     json: str = "",
     **asked,
@@ -308,7 +307,7 @@ def search_once(
     found_images = collect.find(IMAGES, [images], split)
     check_outputs(html, json)
     embedder = load(model)
-    made = index_in_memory(embedder, found_images, IMAGES, batch_size, progress=True)
+    made = index_in_memory(embedder, found_images, IMAGES, progress=True)
     if made.skipped:
         print(f"{made.skipped} of {made.skipped + len(made)} images cannot be read.", file=sys.stderr)
     return _answer(made, embedder, queries, html, json, asked)
