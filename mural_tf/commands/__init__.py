@@ -232,7 +232,6 @@ def export(model, output, variants, languages, trust, **options):
     batch_size=(0, "Images, or texts, in one run of the encoder; 0: 64 images, 256 texts.", 0),
     shard_items=(16_384, "Items in a shard, about; each worker of a killed run loses one shard.", 1),
     workers=(1, "Processes, each with the model; 0 embeds in this one.", 0),
-    threads=(0, "TensorFlow's threads in a worker; 0: this machine's cores divided by --workers.", 0),
     beam=("", "Flags of Apache Beam, to work elsewhere: '--runner=DataflowRunner --project=…'."),
     max_skipped_fraction=(0.01, "Stop when a larger share of the images or texts is unusable."),
     trust=cli.define_trust,
@@ -309,7 +308,6 @@ def search_index(sources, approximate, queries, trust, **flag):
     filter=((), FILTER),
     language=("", "BCP 47 code of the sentences, for fonts on the page."),
     exact=(False, "Compare with everything, although the index is approximate."),
-    batch_size=(64, "Images encoded at a time.", 1),
     least_precision=(0.0, "Leave out what is less sure: 0.6 answers what is right in 6 of 10 cases.", (0.0, 1.0)),
     rank=("", "By pictures, texts (captions), words or all; default: all where there are captions, else pictures."),
     sort=("", "Sort the best forty by a field of numbers or dates: price, or -price for the largest first."),
@@ -319,7 +317,7 @@ def search_index(sources, approximate, queries, trust, **flag):
     json=("", "Write the results for programs; - prints them.", place),
     trust=cli.define_trust,
 )
-def search_query(sentences, index, model, images, language, least_precision, trust, **flag):
+def search_query(sentences, index, model, images, language, trust, **flag):
     """Finds images, or texts, by a sentence in any language or by an image.
 
     python -m mural_tf search query "ein roter Ballon" --index=INDEX --html=found.html
@@ -332,20 +330,18 @@ def search_query(sentences, index, model, images, language, least_precision, tru
     python -m mural_tf search query "ein roter Ballon" --model=WORKDIR_OR_EXPORT --images=FOLDER --html=found.html
     """
     cli.need(**(dict(images=images, model=model) if images else dict(index=index)))
-    if images and least_precision:
-        raise UserError("--least_precision needs an index, which knows how sure answers are: --index=INDEX.")
     from mural_tf.search import commands
     from mural_tf.search.items import parse_filters
     from mural_tf.search.queries import Query, read_queries
 
     asked = [Query(text, language) for text in sentences] + [Query(image=name) for name in flag["image"]]
     asked += read_queries(flag["queries"]) if flag["queries"] else []
-    same = ("top", "html", "json", "rank", "sort", "offset")
+    same = ("top", "html", "json", "rank", "sort", "offset", "least_precision")
     common = dict(filters=parse_filters(flag["filter"]), **{name: flag[name] for name in same})
     if images:
-        commands.search_once(model, images, asked, split=flag["split"], batch_size=flag["batch_size"], **common)
+        commands.search_once(model, images, asked, split=flag["split"], **common)
     else:
-        commands.query(index, asked, model=model, use_exact=flag["exact"], least_precision=least_precision, **common)
+        commands.query(index, asked, model=model, use_exact=flag["exact"], **common)
 
 
 @cli.command(

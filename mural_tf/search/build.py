@@ -105,6 +105,7 @@ class Building:
         self.folder, self.kind, self.width = output / BUILDING, asked["kind"], model.probes.shape[1]
         self._seen, self._lock = Seen(self.kind), contextlib.ExitStack()
         self.gone = 0  # rows that stay although the sources hold them no more
+        self.changed = 0  # rows that come with another picture or other captions, or go
         plan = self.folder / PLAN
         foreign = output.exists() and (not output.is_dir() or any(path != self.folder for path in output.iterdir()))
         if foreign and not plan.exists() and complete is None:
@@ -192,6 +193,9 @@ class Building:
                 return
             shutil.rmtree(joined, ignore_errors=True)
             joined.mkdir()
+            known = self.output / confidence.FILE  # how sure answers are holds for an index that is nearly the same
+            if known.is_file() and self.changed <= confidence.CHANGED * self.complete.count:
+                shutil.copy(known, joined)
             self._join(shards, [stays, *enters], joined)
         for name in OF_ONE_STATE:
             (self.output / name).unlink(missing_ok=True)
@@ -217,7 +221,9 @@ class Building:
             for items, vectors in shard.blocks(self.width):
                 for item, vector in zip(items, vectors):
                     row = self._known.number(item)
-                    enters[-1].append(met.add(item) and not self._has(row, item, vector))
+                    before = self._like(row, item, vector)
+                    enters[-1].append(met.add(item) and before != item)
+                    self.changed += enters[-1][-1] and before is None
                     if enters[-1][-1] and row is not None:
                         stays[row] = False
                 if self.complete is not None:
@@ -225,16 +231,18 @@ class Building:
         gone = [row for key, row in self._known.entries() if not (met.holds(key) or self._seen.holds(key))]
         if self.prune:
             stays[gone] = False
+            self.changed += len(gone)
         else:
             self.gone = len(gone)
         return stays, [np.array(rows, bool) for rows in enters]
 
-    def _has(self, row: int | None, item: Item, vector: np.ndarray) -> bool:
-        """Tells whether a row of the complete index is this item with this vector."""
+    def _like(self, row: int | None, item: Item, vector: np.ndarray) -> Item | None:
+        """Returns the item of a row of the complete index, if it has this vector and the captions of this item."""
         if row is None:
-            return False
-        stored = self.complete.embeddings[row]
-        return self.complete.describe(row) == item and bool((vector.astype(stored.dtype) == stored).all())
+            return None
+        stored, before = self.complete.embeddings[row], self.complete.describe(row)
+        is_like = before.captions == item.captions and bool((vector.astype(stored.dtype) == stored).all())
+        return before if is_like else None
 
     def _join(self, shards: Sequence[Shard], chosen: Sequence[np.ndarray], folder: pathlib.Path) -> None:
         """Writes the files of the index: the rows chosen, bool [N], of the complete index and of each shard."""

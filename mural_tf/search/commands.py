@@ -23,7 +23,6 @@ from mural_tf.search.queries import (
     Result,
     check_filters,
     check_queries,
-    leave_out,
     read_queries,
     search,
     to_json,
@@ -98,7 +97,8 @@ def index(
             print(f"{made.gone:,} of them are in the sources no more; --prune takes them out.")
         _approximate(made, embedder, folder, method, given)
         answered = [one for one in given if one.right]
-        if made.kind == IMAGES and (made.confidence is None or calibrate or answered):
+        unsure = made.confidence is None and (captioned or made.captions is not None)
+        if made.kind == IMAGES and (unsure or calibrate or answered):
             calibrate_index(made, folder, embedder, captioned, answered, batch_size)
     return made
 
@@ -267,39 +267,28 @@ def query(
     queries: Sequence[Query],
     *,
     model: str = "",
-    top: int = 10,
     use_exact: bool = False,
-    filters: Sequence[Filter] = (),
-    least_precision: float = 0.0,
-    rank: str = "",
-    offset: int = 0,
-    sort: str = "",
-    **outputs: str,
+    html: str = "",
+    json: str = "",
+    **asked,
 ) -> list[Result]:
     """Asks an index and shows the answers.
 
     Args:
-      model: workdir or export; by default the one that made the index, where it was.
-      filters: see `Index.search`.
-      least_precision: leave out sentences whose first answer is less sure, see `confidence.Sureness`.
-      rank, offset, sort: see `queries.search`; ranking by words needs no model.
-      outputs: html and json, see `show`.
+      model: workdir or export; by default the one that made the index, where it was. Ranking by words needs none.
+      html, json: see `show`.
+      asked: top, filters, rank, offset, sort and least_precision, see `queries.search`.
     """
-    check_queries(queries, top)
-    check_outputs(**outputs)
+    check_queries(queries, asked.get("top", 1))
+    check_outputs(html, json)
     opened = load_index(index_folder, use_exact)
-    if least_precision and opened.confidence is None:
-        raise UserError(
-            f"--least_precision={least_precision:g}: the index {index_folder} does not know how sure its answers are; "
-            "index again with --calibrate=DATA, pictures with captions that the model was not trained on."
-        )
-    if least_precision and (filters or sort or rank not in ("", ranking.resolve(opened, ""))):
-        reason = "it cannot be given with --filter, --sort or another --rank"
-        raise UserError(f"--least_precision judges answers from the whole index as it ranks by itself; {reason}.")
-    check_filters(opened, filters)
-    order = dict(rank=rank, offset=offset, sort=sort)
-    found = leave_out(search(opened, LateModel(opened, model), queries, top, filters, **order), least_precision)
-    show(opened, found, **outputs)
+    return _answer(opened, LateModel(opened, model), queries, html, json, asked)
+
+
+def _answer(opened: Index, embedder, queries: Sequence[Query], html: str, json: str, asked: dict) -> list[Result]:
+    check_filters(opened, asked.get("filters", ()))
+    found = search(opened, embedder, queries, **asked)
+    show(opened, found, html, json)
     return found
 
 
@@ -308,27 +297,20 @@ def search_once(
     images: str,
     queries: Sequence[Query],
     *,
-    top: int = 10,
     split: str = "",
-    batch_size: int = 64,
-    filters: Sequence[Filter] = (),
-    rank: str = "",
-    offset: int = 0,
-    sort: str = "",
-    **outputs: str,
+    html: str = "",
+    json: str = "",
+    **asked,
 ) -> list[Result]:
     """Searches images exactly without keeping an index; takes what `query` and `build_index` do."""
-    check_queries(queries, top)
+    check_queries(queries, asked.get("top", 1))
     found_images = collect.find(IMAGES, [images], split)
-    check_outputs(**outputs)
+    check_outputs(html, json)
     embedder = load(model)
-    made = index_in_memory(embedder, found_images, IMAGES, batch_size, progress=True)
+    made = index_in_memory(embedder, found_images, IMAGES, progress=True)
     if made.skipped:
         print(f"{made.skipped} of {made.skipped + len(made)} images cannot be read.", file=sys.stderr)
-    check_filters(made, filters)
-    found = search(made, embedder, queries, top, filters, rank=rank, offset=offset, sort=sort)
-    show(made, found, **outputs)
-    return found
+    return _answer(made, embedder, queries, html, json, asked)
 
 
 def remove(

@@ -55,7 +55,7 @@ PENALTY = 30.0  # of half the squared weights of standardised features
 STEPS = 50  # of Newton's method, at most; it needs about ten
 NOISE, OTHER, DOMAIN = "<noise>", "<other>", "<domain>"  # kinds beside languages; of other domains no profile is made
 NOISE_SHARE = 0.1  # strings of noise for each caption
-DOMAIN_WEIGHT = 3  # how often a sentence of another domain counts
+DOMAIN_WEIGHT = 6  # how often a sentence of another domain counts
 LEAST_CAPTIONS, LEAST_IMAGES, LEAST_RIGHT = 200, 50, 30  # with fewer nothing is fitted
 LEAST_OF_KIND = 20  # captions; the kinds with fewer are one
 MOST_IMAGES, MOST_KNOWN = 2000, 2000  # pictures asked, captions kept
@@ -398,9 +398,12 @@ def learn(index, embedder, pictures=None, queries: Sequence = (), strangers: Seq
     noise = noise_like(texts + asked, kinds, round(NOISE_SHARE * len(kinds)))
     known = _scripts(texts + asked)
     lines = DOMAINS.read_text("utf-8").splitlines()
-    domains = DOMAIN_WEIGHT * [line for line in lines if set(scripts_of(line)) <= known]
+    domains = [line for line in lines if set(scripts_of(line)) <= known]
+    wrong = np.concatenate([np.arange(len(noise)), len(noise) + np.tile(np.arange(len(domains)), DOMAIN_WEIGHT)])
     vectors = embedder.encode_text(asked + noise + domains, progress=False)
     answers, rows = ask(index, asked + noise + domains, vectors, embedder)
+    chosen = np.concatenate([np.arange(len(asked)), len(asked) + wrong]).astype(np.int64)
+    answers = Answers([answers.texts[n] for n in chosen], *(getattr(answers, name)[chosen] for name in ARRAYS))
     right = [index.items[row] in query.right for row, query in zip(rows, answered)]
     if strangers:
         own = np.asarray(pictures.embeddings, np.float32)[[one.picture for one in strangers]]
@@ -417,13 +420,11 @@ def learn(index, embedder, pictures=None, queries: Sequence = (), strangers: Seq
         raise UserError(
             f"{int(right.sum()):,} of {len(right):,} captions found their picture first, at least {LEAST_RIGHT} must."
         )
-    places = np.arange(len(domains)) % max(1, len(domains) // DOMAIN_WEIGHT)
-    others = np.concatenate([np.arange(len(noise)), len(noise) + places])  # a fold has all of a sentence
     return fit(
         answers,
-        np.concatenate([right, np.zeros(len(others))]),
-        np.concatenate([images, images.max() + 1 + others]),
-        [*kinds, *[NOISE] * len(noise), *[DOMAIN] * len(domains)],
+        np.concatenate([right, np.zeros(len(wrong))]),
+        np.concatenate([images, images.max() + 1 + wrong]),  # a fold has all of a sentence
+        [*kinds, *[NOISE] * len(noise), *[DOMAIN] * (len(wrong) - len(noise))],
         index.count,
     )
 

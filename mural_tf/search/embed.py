@@ -75,7 +75,6 @@ class Settings:
       batch_size: of one run of the encoder; 0: 64 images, 256 texts.
       shard_items: in a shard, about; it is what a killed run loses of each worker.
       workers: processes of this machine; 0 works in the calling process.
-      threads: of TensorFlow in each worker; 0: the cores of this machine divided by the workers.
       beam: flags of Apache Beam, to work elsewhere than on this machine; see `work.Engine`.
       max_skipped_fraction: of what was read; above it the work stops.
     """
@@ -86,7 +85,6 @@ class Settings:
     batch_size: int = 0
     shard_items: int = 16_384
     workers: int = 1
-    threads: int = 0
     beam: str = ""
     max_skipped_fraction: float = 0.01
 
@@ -99,9 +97,9 @@ class Settings:
         return self.batch_size or BATCH[self.kind]
 
     def worker_threads(self) -> int:
-        """Returns TensorFlow's threads in a worker; 0 leaves them to it."""
-        if self.threads or self.beam or not self.workers:
-            return self.threads
+        """Returns TensorFlow's threads in a worker, the cores divided by the workers; 0 leaves them to it."""
+        if self.beam or not self.workers:
+            return 0
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         return max(1, cores // self.workers)
 

@@ -94,15 +94,13 @@ def take(embedder: Embedder) -> Fingerprint:
     probes = embedder.encode_text(list(TEXTS))
     tower = embedder.config.image_tower if hasattr(embedder, "config") else None
     if tower is None or has_images(tower):
-        images = _features(tower.feature_size) if tower is not None and takes_features(tower) else _pictures()
+        images = _pictures()
+        if tower is not None and takes_features(tower):  # in place of pictures
+            features = np.random.default_rng(0).standard_normal((2, tower.feature_size))
+            images = [row.astype("<f4").tobytes() for row in features]
         probes = np.concatenate([probes, embedder.encode_image(images)])
     probes = probes.astype(np.float32)
     return Fingerprint(probes, str(getattr(embedder, "path", "")), getattr(embedder, "step", None))
-
-
-def _features(size: int) -> list[bytes]:
-    """Two fixed records of a model that takes features in place of pictures."""
-    return [row.astype("<f4").tobytes() for row in np.random.default_rng(0).standard_normal((2, size))]
 
 
 def _pictures() -> list[np.ndarray]:

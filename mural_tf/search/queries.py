@@ -160,6 +160,7 @@ def search(
     rank: str = "",
     offset: int = 0,
     sort: str = "",
+    least_precision: float = 0.0,
 ) -> list[Result]:
     """Returns the best `top` items for each query; `embedder` must be the model that made the index.
 
@@ -169,11 +170,20 @@ def search(
       filters: see `Index.search`.
       offset: how many of the best are left out.
       sort: a field with numbers or dates, by which the best `SORTED` are sorted; with "-" before it the largest first.
+      least_precision: leave out sentences whose first answer is less sure, see `confidence.Sureness`.
 
     Raises `UserError` for queries that cannot be asked, or what the index cannot do.
     """
     check_queries(queries, top)
-    rank = ranking.resolve(index, rank)
+    own, rank = ranking.resolve(index, ""), ranking.resolve(index, rank)
+    if least_precision and index.confidence is None:
+        raise CannotBeAsked(
+            f"least_precision={least_precision:g}: the index does not know how sure its answers are; index again with "
+            "--calibrate=DATA, pictures with captions that the model was not trained on."
+        )
+    if least_precision and (filters or sort or rank != own):
+        reason = "it cannot be given with a filter, sort or another rank"
+        raise CannotBeAsked(f"least_precision judges answers from the whole index as it ranks by itself; {reason}.")
     texts = [number for number, query in enumerate(queries) if not query.image]
     images = [number for number, query in enumerate(queries) if query.image]
     if images and rank in (TEXTS, WORDS):
@@ -188,8 +198,15 @@ def search(
                 captions = index.captions.encode(embedder, [words.split(query.text)[0] for query in asked])
             found = find(index, vectors, asked, top, filters, captions=captions, rank=way, offset=offset, sort=sort)
             for number, result in zip(numbers, found):
-                results[number] = result
+                results[number] = _left_out(result, least_precision)
     return results
+
+
+def _left_out(result: Result, least_precision: float) -> Result:
+    """Takes the hits from a sentence whose first answer is less sure than that. Images keep theirs."""
+    if result.sure is None or result.sure.reaches(least_precision):
+        return result
+    return dataclasses.replace(result, hits=(), left_out=True)
 
 
 SORTED = 40  # hits that are sorted by a field; farther ones fit too badly
@@ -281,16 +298,6 @@ def _sorted(index: Index, groups: list[list[int]], sort: str) -> list[list[int]]
         raise CannotBeAsked(f"sort={sort}: no item has numbers or dates in a field {sort.removeprefix('-')!r}.")
     sign = -1 if sort.startswith("-") else 1
     return sorted(groups, key=lambda group: (group[0] not in amounts, sign * amounts.get(group[0], 0.0)))
-
-
-def leave_out(results: Sequence[Result], least_precision: float) -> list[Result]:
-    """Takes the hits from sentences whose first answer is less sure than that. Images keep theirs."""
-    return [
-        dataclasses.replace(result, hits=(), left_out=True)
-        if result.sure is not None and not result.sure.reaches(least_precision)
-        else result
-        for result in results
-    ]
 
 
 def to_lines(index: Index, result: Result) -> list[str]:

@@ -5,10 +5,10 @@
     words      BM25 of the sentence's trigrams in captions, names and fields (`ItemTable.by_words`)
 
 The three lists become one by reciprocal ranks: an item's score is the sum of weight / (60 + rank) over the lists
-(Cormack et al., SIGIR 2009). Departure: what words find counts by the share of the question that it holds, so that a
-question in a script or language that no caption has is left to the model. An item of which a caption, the name or a
-field is the whole question comes before all others. The weights are chosen on captions whose language is hidden from
-the index, so that they ask as a stranger would.
+(Cormack et al., SIGIR 2009). Departure: each counts by its value, too, the cosine or the share of the question, so that
+a question in a script or language that no caption has is left to the model, and one that the model does not know to the
+words. An item of which a caption, the name or a field is the whole question comes before all others. The weights are
+chosen on captions whose language is hidden from the index, so that they ask as a stranger would.
 
 Beside an index whose items have captions lie `captions.npy`, float16 [T, D], and `ranking.json`, head and weights.
 """
@@ -42,8 +42,9 @@ VECTORS, WEIGHTS = "captions.npy", "ranking.json"
 HEAD = "text_text"
 DEPTH = 200  # of each list, so that the first pages are of one ranking
 CONSTANT = 60  # of reciprocal ranks
-DEFAULT_WEIGHTS = {PICTURES: 0.25, TEXTS: 1.0, WORDS: 2.0}
-TRIED = tuple(itertools.product((0.25, 0.01, 0.1, 0.5, 1.0), (1.0,), (2.0, 0.5, 1.0, 4.0)))
+LEAST = 1e-3  # what a value below counts as, so that the order of a list is kept
+DEFAULT_WEIGHTS = {PICTURES: 0.05, TEXTS: 1.0, WORDS: 2.0}
+TRIED = np.array(list(itertools.product((0.05, 0.25, 1.0), (1.0,), (2.0, 1.0, 0.5, 4.0, 8.0))))
 ENCODED = 4096  # captions encoded in one call
 BLOCK, VALUES = 2**15, 2**24  # captions compared at a time; numbers that are in memory for it
 LEAST_ASKED = 50  # captions that choose the weights
@@ -153,7 +154,7 @@ def _shares(lists: dict[str, dict[int, tuple[int, float]]], whole: Collection[in
     shares = np.zeros((len(WAYS), len(rows)))
     for number, way in enumerate(WAYS):
         for row, (rank, value) in lists.get(way, {}).items():
-            shares[number, places[row]] = (value if way == WORDS else 1.0) / (CONSTANT + rank)
+            shares[number, places[row]] = max(LEAST, value) / (CONSTANT + rank)
     return np.array(rows, np.int64), shares
 
 
@@ -351,24 +352,24 @@ def _with_own(found: Ranked, values: dict[str, float], is_whole: bool, weights: 
 def choose_weights(asked: Sequence[Stranger]) -> tuple[dict[str, float], dict[str, float]] | None:
     """Returns the weights by which most captions find their picture among ten, and that share by each way and by all.
 
-    Shares are means over languages. Of equally good weights the first are taken. None for fewer than `LEAST_ASKED`
-    captions, captions in one language, or an index that ranks by pictures alone.
+    Shares are means over languages. Pictures get the least weight that costs no more than one standard error (Breiman
+    et al., 1984): the model knows the pictures of languages that have captions better than those of others. None for
+    fewer than `LEAST_ASKED` captions, captions in one language, or an index that ranks by pictures alone.
     """
     languages = {one.language for one in asked}
     if len(asked) < LEAST_ASKED or len(languages) < 2 or TEXTS not in asked[0].ranked.lists:
         return None
-    alone, hits = np.eye(len(WAYS)), {}
-    tried = np.concatenate([alone, TRIED])
+    tried, hits = np.concatenate([np.eye(len(WAYS)), TRIED]), {}
     for one in asked:
         rows, shares = _shares(one.ranked.lists, one.ranked.whole)
         scores = tried @ shares  # [W, K]
-        scores[len(alone) :, np.isin(rows, list(one.ranked.whole))] += tried.sum()
+        scores[len(WAYS) :, np.isin(rows, list(one.ranked.whole))] += tried.sum()
         own = scores[:, rows == one.target]
         better = (scores > own).sum(axis=1) if own.size else np.full(len(tried), 10)
         hits.setdefault(one.language, []).append((better < 10) & (own[:, 0] > 0 if own.size else False))
     means = np.mean([np.mean(found, axis=0) for found in hits.values()], axis=0)
-    best = len(alone) + int(np.argmax(means[len(alone) :]))
-    return dict(zip(WAYS, tried[best].tolist())), {
-        **dict(zip(WAYS, means[: len(alone)].tolist())),
-        ALL: float(means[best]),
-    }
+    alone, fused = means[: len(WAYS)], means[len(WAYS) :]
+    error = np.sqrt(fused.max() * (1 - fused.max()) / len(asked))
+    least = TRIED[fused >= fused.max() - error, 0].min()
+    best = int(np.argmax(np.where(TRIED[:, 0] == least, fused, -1.0)))
+    return dict(zip(WAYS, TRIED[best].tolist())), {**dict(zip(WAYS, alone.tolist())), ALL: float(fused[best])}

@@ -145,8 +145,11 @@ def test_workers_get_their_rows_of_the_same_batches():
     random, streams = np.random.default_rng(0), ("image_text", "text_text")
 
     def batch(number):
-        rows = {"image": random.normal(size=(16, 4, 4, 3)), "text_a_id": random.integers(0, 9, 16),
-                "text_a": {"input_word_ids": random.integers(0, 9, (16, 5)), "length": random.integers(0, 9, 16)}}
+        rows = {
+            "image": random.normal(size=(16, 4, 4, 3)),
+            "text_a_id": random.integers(0, 9, 16),
+            "text_a": {"input_word_ids": random.integers(0, 9, (16, 5)), "length": random.integers(0, 9, 16)},
+        }
         of_all = {f"{stream}_{end}": np.full([1, 1, 3], number) for stream in streams for end in ("place", "tally")}
         return {**rows, **of_all, "data_wait_seconds": np.full([1], number)}
 

@@ -1,6 +1,5 @@
 """Micro-batches: two passes over chunks give the gradient of the full batch; accumulation does not."""
 
-
 import contract
 import numpy as np
 import tensorflow as tf

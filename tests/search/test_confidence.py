@@ -13,7 +13,7 @@ from mural_tf.errors import UserError
 from mural_tf.search import commands, confidence, ranking
 from mural_tf.search.index import Index, load_index, take
 from mural_tf.search.items import IMAGES, Filter, Item
-from mural_tf.search.queries import Query, leave_out, page_html, search, to_json, to_lines
+from mural_tf.search.queries import Query, page_html, search, to_json, to_lines
 from mural_tf.search.server import search_page
 
 SIZE = 16
@@ -246,7 +246,7 @@ def surest_and_least(model):
 def test_what_is_not_sure_enough_is_left_out():
     model, index = world()
     surest, least = surest_and_least(model)
-    found = leave_out(search(index, model, [surest, least], 3), 0.6)
+    found = search(index, model, [surest, least], 3, least_precision=0.6)
     assert [(len(result.hits), result.left_out) for result in found] == [(3, False), (0, True)]
     shown, refused = json.loads(to_json(index, found))["results"]
     assert 0 <= shown["probability"] <= shown["precision"] <= 1 and "left_out" not in shown
@@ -260,7 +260,7 @@ def test_what_is_not_sure_enough_is_left_out():
 def test_images_and_filtered_answers_are_not_judged(tmp_path):
     model, index = world()
     (tmp_path / "a.png").write_bytes(b"")
-    found = leave_out(search(index, model, [Query(image=str(tmp_path / "a.png")), Query("kalo")], 2), 1.0)
+    found = search(index, model, [Query(image=str(tmp_path / "a.png")), Query("kalo")], 2, least_precision=1.0)
     assert found[0].sure is None and len(found[0].hits) == 2 and not found[0].left_out
     assert found[1].left_out
     items = [Item(f"{n}", fields={"brand": "acme"}) for n in range(300, 600)]
@@ -284,7 +284,7 @@ def test_the_page_answers_what_is_sure_enough():
 
 
 @pytest.mark.parametrize("known, precision, message", [
-    (True, 1.5, "between 0 and 1"), (True, float("nan"), "between 0 and 1"), (False, 0.5, "not known of this index"),
+    (True, 1.5, "between 0 and 1"), (True, float("nan"), "between 0 and 1"), (False, 0.5, "does not know how sure"),
 ])  # fmt: skip
 def test_the_page_names_what_cannot_be_demanded(known, precision, message):
     model, index = world()
@@ -324,18 +324,33 @@ def test_an_index_learns_from_the_dev_split_of_its_data(data, tmp_path, capsys, 
     assert load_index(output).confidence.count == 4
 
 
-def test_an_index_without_captions_says_so_and_refuses_a_demand(data, tmp_path, capsys, index_command):
+@pytest.mark.parametrize("count, stays", [(30, True), (5, False)])
+def test_what_was_learnt_survives_a_small_update(data, tmp_path, index_command, count, stays):
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    for n in range(count):
+        (folder / f"{n}.png").write_bytes(png((8 * n, 0, 250 - 8 * n)))
+    output = str(tmp_path / "index")
+    index_command([str(folder)], output, split="", calibrate=data)
+    (folder / "0.png").unlink()
+    (folder / "new.png").write_bytes(png((0, 250, 0)))
+    index_command([str(folder)], output, split="", update=True, prune=True)
+    made = load_index(output)
+    assert made.count == count and (made.confidence is not None) == stays
+
+
+def test_an_index_without_captions_refuses_a_demand(data, tmp_path, capsys, index_command):
     (tmp_path / "pictures").mkdir()
     (tmp_path / "pictures" / "red.png").write_bytes(png((250, 0, 0)))
     output = str(tmp_path / "index")
     index_command([str(tmp_path / "pictures")], output, split="")
-    assert "Warning: it is not known how sure answers are: 0 captions of 0 pictures are" in capsys.readouterr().err
-    with pytest.raises(UserError, match="--least_precision=0.6: the index .* does not know .*--calibrate=DATA"):
+    assert "Warning" not in capsys.readouterr().err  # it has no captions that it could have learnt from
+    with pytest.raises(UserError, match="least_precision=0.6: the index does not know .*--calibrate=DATA"):
         commands.query(output, [Query("red")], least_precision=0.6)
     index_command([str(tmp_path / "pictures")], output, split="", calibrate=data)
     assert "learnt from 4 captions of 4 pictures" in capsys.readouterr().out
-    with pytest.raises(UserError, match="--filter"):
-        commands.query(output, [Query("red")], least_precision=0.6, filters=[Filter("a", "b")])
+    with pytest.raises(UserError, match="with a filter, sort"):
+        commands.query(output, [Query("red")], least_precision=0.6, sort="a")
 
 
 def test_only_answers_of_images_are_judged(data, tmp_path, index_command):

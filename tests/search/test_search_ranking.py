@@ -158,11 +158,26 @@ def test_pictures_that_look_the_same_are_one_hit():
     assert result.first_right == 1 and '"alike": 1' in to_json(made, [result])
 
 
-def test_what_words_find_counts_by_its_share():
-    lists = {"pictures": {1: (1, 0.9)}, "words": {2: (1, 0.01), 3: (2, 1.0)}}
+def test_what_is_found_counts_by_its_value():
+    lists = {"pictures": {1: (1, 0.9), 4: (2, -0.5), 5: (3, -0.6)}, "words": {2: (1, 0.01), 3: (2, 1.0)}}
     weights = {"pictures": 1.0, "texts": 1.0, "words": 1.0}
-    assert ranking.fuse(lists, weights, ()).tolist() == [1, 3, 2]
-    assert ranking.fuse(lists, weights, {2}).tolist() == [2, 1, 3]
+    assert ranking.fuse(lists, weights, ()).tolist() == [3, 1, 2, 4, 5]
+    assert ranking.fuse(lists, weights, {2}).tolist() == [2, 3, 1, 4, 5]
+
+
+def test_pictures_get_the_least_weight_that_costs_nothing():
+    def asked(language, pictures, texts):  # the picture 0 is right; 1 to 10 are before it in a list where it is late
+        late = {row: (row, 0.1) for row in range(1, 11)}
+        lists = {way: {0: (1, 1.0), **late} if good else late for way, good in zip(ranking.WAYS, (pictures, texts))}
+        return ranking.Stranger("", language, np.zeros(1), 0, 0, ranking.Ranked(np.arange(11), lists))
+
+    both = [asked(language, True, True) for language in ("de", "en")] * 25
+    pictures_alone = [asked(language, True, False) for language in ("de", "en")] * 25
+    weights, shares = ranking.choose_weights(both)
+    assert weights["pictures"] == 0.05 and shares["all"] == shares["texts"] == 1.0 and shares["words"] == 0.0
+    weights, shares = ranking.choose_weights(both + pictures_alone)
+    assert weights["pictures"] > 0.05 and shares["all"] == 1.0
+    assert ranking.choose_weights(both[:20]) is None and ranking.choose_weights(both[::2] * 2) is None
 
 
 def test_the_closest_caption_of_an_item_counts():

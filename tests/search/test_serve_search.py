@@ -135,6 +135,7 @@ WRONG = {
           "/search/answer?sentence=red&filter=brand", "/search/answer?sentence=red&filter=price%3Ccheap",
           "/search/answer?sentence=red&offset=-1", "/search/answer?sentence=red&offset=999", "/search/answer?k=1&k=2",
           "/search/answer?sentence=red&rank=best", "/search/answer?like=1&rank=words", "/search/answer?sentence=-red",
+          "/search/answer?like=1&least_precision=0.5", "/search/answer?rank=words",
           "/search/answer?sentence=red&sort=colour", "/search/answer?language=%3Cb%3E", "/search/facets?k=1",
           "/search/answer?sentence=red&like=1", "/search/answer?like=99", "/search/answer?like=-1",
           "/search/answer?like=x", "/search/answer?like=1&k=" + "9" * 5000,

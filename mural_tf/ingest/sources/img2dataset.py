@@ -225,13 +225,8 @@ def parse_example(record: bytes) -> tuple[dict[str, Any], str]:
 
 
 def _from_parquet(shard: pathlib.Path, on_problem: Problem, images: bool) -> Iterator[Sample]:
-    try:
-        image_column = _image_column(open_parquet(shard).schema_arrow.names)
-    except UnreadableParquet as error:
-        on_problem("Parquet file that cannot be read", str(error))
-        return
     for number, row in read_rows(shard, None, on_problem):
-        place, image = f"{shard}, row {number}", row.pop(image_column)
+        place, image = f"{shard}, row {number}", row.pop(_image_column(list(row)))
         caption = row.get("caption") or row.get("txt") or ""
         key = str(row.get("key") or f"{shard.stem}-{number}")
         if image is None:
@@ -355,11 +350,15 @@ def read_rows(
     """Yields (number from 0, row) in memory bounded by the rows read at a time.
 
     With `groups`, only of these row groups. Rows may hold any values: the types of columns are whatever the file says.
-    Text that is not UTF-8 costs its row, and damage the rest of its row group.
+    Text that is not UTF-8 costs its row, damage the rest of its row group, or the file where nothing can be read.
     """
+    try:
+        file, end = open_parquet(path), 0
+    except UnreadableParquet as error:
+        on_problem("Parquet file that cannot be read", str(error))
+        return
     import pyarrow
 
-    file, end = open_parquet(path), 0
     for group in range(file.num_row_groups):
         number, end = end, end + file.metadata.row_group(group).num_rows
         if groups is not None and group not in groups:

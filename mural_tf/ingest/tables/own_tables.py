@@ -29,10 +29,8 @@ from mural_tf.errors import UserError, install_extra
 from mural_tf.files import as_path
 from mural_tf.ingest.source import find_files, known_language
 from mural_tf.ingest.sources.img2dataset import (
-    UnreadableParquet,
     find_shards,
     is_download,
-    open_parquet,
     read_rows,
     read_samples,
 )
@@ -447,11 +445,6 @@ def _read_json(path: pathlib.Path, on_problem: Problem, encoding: str) -> Iterat
 
 
 def _read_parquet(path: pathlib.Path, on_problem: Problem) -> Iterator[Row]:
-    try:
-        open_parquet(path)
-    except UnreadableParquet as error:
-        on_problem("Parquet file that cannot be read", str(error))
-        return
     for number, values in read_rows(path, None, on_problem):
         yield Row(f"{path}, row {number}", flattened(values))
 

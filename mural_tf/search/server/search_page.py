@@ -46,7 +46,6 @@ from mural_tf.search.queries import (
     browse,
     find,
     in_words,
-    leave_out,
     search,
     sure_as_json,
 )
@@ -126,13 +125,8 @@ def answer(
         raise ValueError(f"offset must be between 0 and {MOST_RESULTS} - k, got {offset}: no more are ranked.")
     if not 0.0 <= least_precision <= 1.0:
         raise ValueError(f"least_precision must be between 0 and 1, got {least_precision}.")
-    if rank and (picture or like is not None):
-        raise ValueError(f"rank={rank} is for sentences; a picture is compared with pictures.")
-    if least_precision and (index.confidence is None or filters or rank or sort):
-        raise ValueError(
-            "How sure answers are is not known"
-            + (" of this index." if index.confidence is None else " with filters, rank or sort.")
-        )
+    if (rank or least_precision) and not sentence:
+        raise ValueError("rank and least_precision are for sentences: give one, in any language.")
     if picture and (sentence or like is not None):
         raise ValueError("A picture is sent: give no sentence, and no row that results shall be like.")
     order, sure = dict(offset=offset, sort=sort), {}
@@ -140,9 +134,9 @@ def answer(
     sizes = {"count": index.count, "matching": index.count if rows is None else len(rows)}
     result = None
     if sentence.strip():
-        result = leave_out(search(index, embedder, [Query(sentence)], k, filters, rank=rank, **order), least_precision)[
-            0
-        ]
+        (result,) = search(
+            index, embedder, [Query(sentence)], k, filters, rank=rank, least_precision=least_precision, **order
+        )
         sure = {**sure_as_json(result), "in_words": in_words(result.sure.probability)} if result.sure else {}
     elif sentence:
         raise ValueError("The sentence is empty: give one in any language.")
@@ -158,14 +152,9 @@ def answer(
     sizes["total"] = sizes["matching"] if result is None else min(result.total, MOST_RESULTS)
     described = {"sentence": sentence, "kind": index.kind, **sizes, "index": index.created, **sure}
     if not sizes["matching"]:
-        described["relax"] = {str(one): len(rows_without(index, filters, one)) for one in filters}
+        others = {one: index.rows([other for other in filters if other != one]) for one in filters}
+        described["relax"] = {str(one): len(index) if rows is None else len(rows) for one, rows in others.items()}
     return {**described, "hits": [_hit(index, hit, language or "en") for hit in hits]}
-
-
-def rows_without(index: Index, filters: Sequence[Filter], left_out: Filter) -> np.ndarray:
-    """Returns the rows that pass all filters but one."""
-    rows = index.rows([one for one in filters if one != left_out])
-    return np.arange(len(index)) if rows is None else rows
 
 
 def _like(index: Index, row: int, k: int, filters: Sequence[Filter], offset: int, sort: str) -> Result:
