@@ -5,6 +5,7 @@
     python -m benchmarks.table --output=results/methods --rows=stage                 # with and without the stage
     python -m benchmarks.table --output=results/methods --rows=translated_captions   # translate-train, translate-test
     python -m benchmarks.table --output=results/methods --rows=choices               # what a paper leaves open
+    python -m benchmarks.table --output=results/methods --rows=unseen_style          # fine-tuning on the test's style
     python -m benchmarks.table --output=results/methods --rows=bridge                # another text tower
     python -m benchmarks.table --output=results/quick --budget=0.1 --seeds=1
 
@@ -27,6 +28,7 @@ import concurrent.futures
 import csv
 import dataclasses
 import io
+import itertools
 import json
 import os
 import pathlib
@@ -197,6 +199,20 @@ def folder_of(run: Run, name: str) -> pathlib.Path:
     return run.workdir.parents[1] / name
 
 
+def build_unseen_style(data: str, output: pathlib.Path) -> None:
+    """Writes 250 drawings of dev, which are in the test's style, to train on, and the test as it is."""
+    from mural_tf.data.dataset_folder import build_folder
+    from mural_tf.data.records import IMAGE_TEXT, read_records, write_records
+
+    def write(folder: pathlib.Path) -> dict:
+        for split, source, count in (("train", "dev", 250), ("test", "test", None)):
+            found = itertools.islice(read_records(data, IMAGE_TEXT, source), count)
+            write_records(folder, IMAGE_TEXT, split, found, shards=1)
+        return {}
+
+    build_folder(output, {"name": "drawings in the test's style", "data_dir": data}, write)
+
+
 def call(arguments: list[str], log: pathlib.Path) -> None:
     """Runs a command in this folder; raises `UserError` if it fails. Ctrl-C reaches it too."""
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -345,6 +361,8 @@ def main(_) -> None:
     for kind, made_folder in sorted(made):
         if kind == "translated":
             build_translated(data, data, made_folder)
+        elif kind == "unseen_style":
+            build_unseen_style(data, made_folder)
         else:
             build_emoji(made_folder, config.data.download_directory, one_language=True)
     for path in {folder_of(runs[workdir], "in_english.tsv") for workdir in asked_in_english}:

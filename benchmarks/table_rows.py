@@ -24,7 +24,7 @@ class Stage:
     overrides: fields set on the command line.
     words: whether the configuration takes the texts that `word_by_word` makes of the data, see `table.py`.
     data: "" is the benchmark; "translated" adds its captions' translations into all languages, "one_language" has
-      captions of each emoji in one language alone; see `table.py`.
+      captions of each emoji in one language alone, "unseen_style" 250 drawings in the test's style; see `table.py`.
     student: the run that `method.student` names.
     """
 
@@ -232,6 +232,21 @@ ETCL_STEPS = tuple(
     for steps, first in ENGLISH_MURAL.items()
     for later in ((), (ETCL_SIX,))
 )
+
+# [MURAL] §3.1: fine-tuning on captions alone, or with the co-captions of A.1 beside them, in the style of the test.
+TUNED = Stage("finetune", steps=118 / STEPS, captions=64, text_pairs=0, data="unseen_style", overrides=(
+    ("data.image_text_languages", ("de", "km")), ("train.interpolate", False)
+))  # fmt: skip
+CO_CAPTIONS = (*TUNED.overrides, ("data.text_pairs", "co_captions"), ("loss.text_text_weight", 0.1))
+UNSEEN_STYLE = tuple(
+    Method(f"{name}{how}", (*stages, *last))
+    for name, stages, other in (("ALIGN", ALIGN, (("other_method", True),)), ("MURAL", MURAL, ()))
+    for how, last in (
+        ("", ()),
+        (", single-task", (TUNED,)),
+        (", multi-task", (dataclasses.replace(TUNED, text_pairs=64, overrides=(*CO_CAPTIONS, *other)),)),
+    )
+)
 ROWS = {
     "methods": METHODS,
     "ablations": ABLATIONS,
@@ -240,6 +255,7 @@ ROWS = {
     "choices": CHOICES,
     "one_language": ONE_LANGUAGE_EACH,
     "etcl_steps": ETCL_STEPS,
+    "unseen_style": UNSEEN_STYLE,
     "bridge": BRIDGE,
 }
 

@@ -1,10 +1,11 @@
 """Our numbers beside published ones: every cell with its source and protocol, and a table of differences.
 
 The numbers are in `published.tsv`. [MURAL] Tables 2 to 6 (Jain et al., Findings of EMNLP 2021), [ETCL] all but 7 and
-11 (Lee et al., COLING 2022), [MULE] Tables 2 to 4 (Kim et al., AAAI 2020). What came after them: [SigLIP 2] Table 1
-(Tschannen et al., arXiv 2502.14786), with mSigLIP; the abstract of [MetaCLIP 2] (Chuang et al., 2025); the README of
-COYO-ALIGN; and open_clip's numbers of nine models, its docs/openclip_multilingual_retrieval_results.csv as of June
-2026, made with CLIP_benchmark.
+11 (Lee et al., COLING 2022), [MULE] Tables 2 to 11 (Kim et al., AAAI 2020). [Globetrotter] has only figures of what
+is measured here: its tables are of adapted models, sentence correspondence and its own pictures. What came after them:
+[SigLIP 2] Table 1 (Tschannen et al., arXiv 2502.14786), with mSigLIP; the abstract of [MetaCLIP 2] (Chuang et al.,
+2025); the README of COYO-ALIGN; and open_clip's numbers of nine models, its
+docs/openclip_multilingual_retrieval_results.csv as of June 2026, made with CLIP_benchmark.
 
 A block of the file, up to an empty line, is a table:
 

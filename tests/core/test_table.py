@@ -15,7 +15,8 @@ from mural_tf.data.datasets.emoji import UNDER_RESOURCED
 from mural_tf.errors import UserError
 from mural_tf.evaluation.retrieval import HELD_OUT
 
-OTHERS = ("stage", "etcl_steps", "one_language", "bridge")  # other budgets; names that are in the first table too
+# With other budgets, and names that are in the first table too.
+OTHERS = ("stage", "etcl_steps", "one_language", "unseen_style", "bridge")
 ALL = tuple(method for name, methods in table_rows.ROWS.items() if name not in OTHERS for method in methods)
 WITH_COUNTED_BATCHES = ("emoji_mural", "emoji_align", *map("emoji:{}".format, ("siglip", "mule", "mule_lp", "embn")))
 
@@ -66,6 +67,23 @@ def test_commands_and_names(tmp_path):
     assert later[1:4] == ["run_finetune.py", f"--from={before.workdir}", "--config=configs/emoji.py:mule"]
     assert "--config.train.text_text_batch=384" in later
     assert "--config.train.log_every=25" in later
+
+
+def test_fine_tuning_in_the_tests_style(tmp_path):
+    names = [method.name for method in table_rows.UNSEEN_STYLE]
+    assert names == [name + how for name in ("ALIGN", "MURAL") for how in ("", ", single-task", ", multi-task")]
+    before, tuned = table.runs_of(table_rows.UNSEEN_STYLE[2], 0, 1.0, tmp_path / "runs")
+    flags = table.command(tuned, 1.0, "data")
+    assert flags[1:4] == ["run_finetune.py", f"--from={before.workdir}", "--config=configs/finetune.py"]
+    assert f"--config.data.directory={tmp_path}/runs/unseen_style" in flags and "--config.train.steps=118" in flags
+    assert {"--config.data.text_pairs=co_captions", "--config.other_method=True"} <= set(flags)
+    for split, count in (("dev", 251), ("test", 260)):
+        found = [records.ImageTextRecord(f"emojione/{split}{i}", b"", ("a",), ("en",), ("",)) for i in range(count)]
+        records.write_records(tmp_path, records.IMAGE_TEXT, split, found)
+    table.build_unseen_style(str(tmp_path), tmp_path / "made")
+    made = {x: list(records.read_records(tmp_path / "made", records.IMAGE_TEXT, x)) for x in ("train", "test")}
+    assert [len(found) for found in made.values()] == [250, 260]
+    assert made["train"][0].image_id == "emojione/dev0" and made["test"][-1].image_id == "emojione/test259"
 
 
 def test_methods_share_the_stages_they_begin_with(tmp_path):
