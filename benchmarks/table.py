@@ -44,6 +44,7 @@ from mural_tf.errors import UserError
 from mural_tf.evaluation.retrieval import HELD_OUT as HELD_OUT_NAMES
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+SECONDS = "processor_seconds"  # of a whole run that was not interrupted, a file in its workdir
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,9 +109,10 @@ def train(run: Run, scale: float, data: str, held_out_names: bool = False) -> No
     """Trains what is not trained yet."""
     if not (run.workdir / "summary.json").exists():
         begun = time.monotonic()
-        call(command(run, scale, data, held_out_names), log_of(run))
+        seconds = call(command(run, scale, data, held_out_names), log_of(run))
         if not (run.workdir / "summary.json").exists():  # a run that got SIGTERM has saved and ends as usual
             raise UserError(f"{run.workdir} was stopped; the same command goes on.")
+        (run.workdir / SECONDS).write_text(f"{seconds:.0f}", encoding="utf-8")
         minutes = (time.monotonic() - begun) / 60
         print(f"seed {run.seed}, {run.workdir.name}: trained and evaluated in {minutes:.1f} min", flush=True)
 
@@ -175,15 +177,18 @@ def folder_of(run: Run, name: str) -> pathlib.Path:
     return run.workdir.parents[1] / name
 
 
-def call(arguments: list[str], log: pathlib.Path) -> None:
-    """Runs a command in this folder; raises `UserError` if it fails. Ctrl-C reaches it too."""
+def call(arguments: list[str], log: pathlib.Path) -> float:
+    """Returns the processor seconds of a command in this folder; raises `UserError` if it fails. Ctrl-C reaches it."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a", encoding="utf-8") as file:
         print("$", " ".join(arguments[1:]), file=file, flush=True)
-        code = subprocess.call(arguments, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(arguments, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT)
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = code = os.waitstatus_to_exitcode(status)
     if code:
         last = log.read_text(encoding="utf-8", errors="replace").rstrip().splitlines()[-1]
         raise UserError(f"{arguments[1]} ended with exit code {code} ({log}): {last}")
+    return used.ru_utime + used.ru_stime
 
 
 def collect(
@@ -246,7 +251,10 @@ def measure(method: Method, workdirs: Sequence[pathlib.Path]) -> dict:
     row["commit"] = json.loads((workdir / "environment.json").read_text(encoding="utf-8"))["revision"]
     row["parameters"] = summary["parameters"]
     row["processor_seconds_per_step"] = processor_seconds_per_step(workdir)
-    of_stages = [processor_seconds(one) for one in (workdirs[-1:] if method.stages[-1].student else workdirs)]
+    if method.stages[-1].student:  # which takes no steps, or few: the whole run, with start and evaluation
+        of_stages = [float((workdir / SECONDS).read_text(encoding="utf-8"))]
+    else:
+        of_stages = [processor_seconds(one) for one in workdirs]
     row["processor_seconds"] = None if None in of_stages else sum(of_stages)
     return row
 
