@@ -59,7 +59,7 @@ CLEANING: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
 }
 
 
-class _Model(tf.saved_model.experimental.TrackableResource):
+class PieceModel(tf.saved_model.experimental.TrackableResource):
     """A model that the operation reads, under a name of its own.
 
     tensorflow_text's class leaves the name out; the model is then the eager kernel's, which equal models share and
@@ -138,10 +138,10 @@ class SentencePieceTokenizer(Tokenizer):
         if vocabulary_file:
             self.vocabulary_asset = tf.saved_model.Asset(str(vocabulary_file))
 
-    def _new_table(self, vocabulary_file: str | pathlib.Path) -> _Model:
-        return _Model(self._model)
+    def _new_table(self, vocabulary_file: str | pathlib.Path) -> PieceModel:
+        return PieceModel(self._model)
 
-    def _use(self, table: _Model) -> None:
+    def _use(self, table: PieceModel) -> None:
         self._table = table
 
     @property
