@@ -6,8 +6,8 @@ with one printable character for each byte, as GPT-2 does ("Ġ" is the space), s
 
 The vocabulary alone is kept, special pieces first, then the 256 bytes, then merged pieces in the order in which they
 were learned. In a word the two neighbours whose joined piece was learned first are joined, again and again; that is
-the merging by a list of pairs, but where one piece can be made of two different pairs. SentencePiece's operation does it
-(Kudo and Richardson, 2018), for which a piece scores the higher the earlier it was learned.
+the merging by a list of pairs, but where one piece can be made of two different pairs. SentencePiece's operation does
+it (Kudo and Richardson, 2018), for which a piece scores the higher the earlier it was learned.
 """
 
 from __future__ import annotations
