@@ -269,8 +269,7 @@ class TranslationDistillation(LearnedTemperature):
         return hashlib.blake2b(json.dumps([files, fields]).encode(), digest_size=8).hexdigest()
 
     def _texts_of(self, config, tokenizer, pivots, used, members, both=False) -> Iterator[tuple[np.ndarray, ...]]:
-        """Yields keys and texts that have a target, or of `both` sides; of several pivots adds (groups, keys) to `members`.
-        """
+        """Yields keys, texts that have a target, or `both` sides; several pivots add (groups, keys) to `members`."""
         if "text_target" in used:
             names = ("text_a", "text_b", "language_b", "group_id")
             for a, b, language, group in stream_items(config, tokenizer, "text_text", names):

@@ -40,7 +40,7 @@ class TargetTable:
         self._keys, self._vectors, self._as_stored = keys[self._rows], vectors, as_stored
 
     def find(self, keys: np.ndarray) -> np.ndarray:
-        """Returns float32 [B, D], of length 1 or 0 or as stored, of int64 [B]; raises `ValueError` for an unknown key."""
+        """Returns float32 [B, D] of length 1 or 0 or as stored, of int64 [B]; raises `ValueError` for unknown keys."""
         if not len(self._keys):
             raise ValueError("There are no targets.")
         places = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
