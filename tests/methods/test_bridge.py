@@ -296,7 +296,7 @@ def test_the_student_takes_the_place_of_the_text_tower(trained):
         assert float(model.temperature) == float(pictures.temperature)
     config = bridged(trained, "all")
     config.method.student = str(trained / "data")
-    with pytest.raises(UserError, match="method.student=.*data is neither a workdir nor an export: import the model"):
+    with pytest.raises(UserError, match="method.student=.*data is neither a workdir nor an export nor a checkpoint"):
         starting_point(config, str(trained / "align"))
 
 
