@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from mural_tf.backend import sentencepiece_operations
 from mural_tf.errors import UserError
+from mural_tf.quiet import without_noise
 from mural_tf.text.piece_models import SPACE, model_of, parse_lines
 from mural_tf.text.tokenizer import Tokenizer, fill_rows
 
@@ -73,7 +74,8 @@ class PieceModel(tf.saved_model.experimental.TrackableResource):
         _ = self.resource_handle  # makes it
 
     def _create_resource(self) -> tf.Tensor:
-        return _OPERATIONS.sentencepiece_op(model=self._model, shared_name=self._name)
+        with without_noise():  # that a model has no table of normalisation
+            return _OPERATIONS.sentencepiece_op(model=self._model, shared_name=self._name)
 
     def divide(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """string [B] -> int32 [B, (pieces)]."""
