@@ -49,6 +49,7 @@ from mural_tf.evaluation.retrieval import HELD_OUT as HELD_OUT_NAMES
 from mural_tf.files import write_whole
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+SECONDS = "processor_seconds"  # of a whole run that was not interrupted, a file in its workdir
 COLUMNS = {  # column → (title, digits, of which the mean over seeds is shown with one less)
     "well": ("nine well-resourced", 2),
     "under": ("twelve with captions for 3% of the emoji", 2),
@@ -132,9 +133,10 @@ def train(run: Run, scale: float, data: str, held_out_names: bool = False) -> No
     """Trains what is not trained yet."""
     if not (run.workdir / "summary.json").exists():
         begun = time.monotonic()
-        call(command(run, scale, data, held_out_names), log_of(run))
+        seconds = call(command(run, scale, data, held_out_names), log_of(run))
         if not (run.workdir / "summary.json").exists():  # a run that got SIGTERM has saved and ends as usual
             raise UserError(f"{run.workdir} was stopped; the same command goes on.")
+        (run.workdir / SECONDS).write_text(f"{seconds:.0f}", encoding="utf-8")
         minutes = (time.monotonic() - begun) / 60
         print(f"seed {run.seed}, {run.workdir.name}: trained and evaluated in {minutes:.1f} min", flush=True)
 
@@ -213,15 +215,18 @@ def build_unseen_style(data: str, output: pathlib.Path) -> None:
     build_folder(output, {"name": "drawings in the test's style", "data_dir": data}, write)
 
 
-def call(arguments: list[str], log: pathlib.Path) -> None:
-    """Runs a command in this folder; raises `UserError` if it fails. Ctrl-C reaches it too."""
+def call(arguments: list[str], log: pathlib.Path) -> float:
+    """Returns the processor seconds of a command in this folder; raises `UserError` if it fails. Ctrl-C reaches it."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a", encoding="utf-8") as file:
         print("$", " ".join(arguments[1:]), file=file, flush=True)
-        code = subprocess.call(arguments, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(arguments, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT)
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = code = os.waitstatus_to_exitcode(status)
     if code:
         last = log.read_text(encoding="utf-8", errors="replace").rstrip().splitlines()[-1]
         raise UserError(f"{arguments[1]} ended with exit code {code} ({log}): {last}")
+    return used.ru_utime + used.ru_stime
 
 
 def collect(
@@ -277,8 +282,10 @@ def measure(method: Method, workdirs: Sequence[pathlib.Path]) -> dict:
     row["commit"] = read_json(workdir / "environment.json")["revision"]
     row["parameters"] = summary["parameters"]
     row["processor_seconds_per_step"] = processor_seconds_per_step(workdir)
-    parts = workdirs[-1:] if method.stages[-1].student else workdirs
-    by_stage = [(processor_seconds_per_step(part), read_json(part / "summary.json")["step"]) for part in parts]
+    if method.stages[-1].student:  # which takes no steps, or few: the whole run, with start and evaluation
+        row["processor_seconds"] = float((workdir / SECONDS).read_text(encoding="utf-8"))
+        return row
+    by_stage = [(processor_seconds_per_step(part), read_json(part / "summary.json")["step"]) for part in workdirs]
     known = all(seconds is not None for seconds, _ in by_stage)  # start, evaluation and export are left out
     row["processor_seconds"] = sum(seconds * steps for seconds, steps in by_stage) if known else None
     return row

@@ -218,7 +218,7 @@ def bridge(depth: str, pairs: bool, steps: int = 0) -> Method:
 
 BRIDGE = tuple(
     bridge(depth, pairs, steps)
-    for depth, steps in (("neighbours", 0), ("head", 1_000), ("all", 2_000))
+    for depth, steps in (("neighbours", 0), ("head", 1_000), ("all", 1_000))
     for pairs in (False, True)
 )
 

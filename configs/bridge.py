@@ -3,10 +3,10 @@
     python run_finetune.py --config=configs/bridge.py:DEPTH --from=PICTURES --config.method.student=STUDENT \
         --config.method.teacher=TEACHER --workdir=… --config.data.directory=DATA
 
-PICTURES, a workdir or an export, gives the image tower and the temperature; STUDENT, likewise, the text tower and the
-vocabulary, under a new head. TEACHER, by default PICTURES, is a model or a folder of vectors of texts (`python -m
-mural_tf embed`): its vectors of captions, and of the side of pairs in `method.pivot`, are what the student learns. DATA
-is as of `translated`; with texts in one language alone set --config.method.translation_weight=0.
+PICTURES, a workdir, an export or a checkpoint, gives the image tower and the temperature; STUDENT, likewise, the text
+tower and the vocabulary, under a new head. TEACHER, by default PICTURES, is a model or a folder of vectors of texts
+(`python -m mural_tf embed`): its vectors of captions, and of the side of pairs in `method.pivot`, are what the student
+learns. DATA is as of `translated`; with texts in one language alone set --config.method.translation_weight=0.
 
 neighbours: no training; a text stands where the known texts stand that the student finds closest.
 head: a head of two layers, the tower stays.

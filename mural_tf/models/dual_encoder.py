@@ -91,7 +91,7 @@ class DualEncoder(keras.Model):
     trains: ClassVar[bool] = True  # False: its weights follow from the data without a step, by `learn`
     sized_by: ClassVar[str] = "captions"  # what fine-tuning's batch and steps follow from; or `TEXT_PAIRS`
     log_names: tuple[str, ...] = ()  # of `measures`
-    vector_parts: tuple[str, ...] = ()  # entries of a batch, float32 [B, embedding_size], that `completer` adds
+    vector_parts: Mapping[str, int] = {}  # {entry of a batch, float32 [B, width], that `completer` adds: its width}
     also_reads: tuple[str, ...] = ()  # entries of a batch beside parts and ids without which a loss cannot be computed
     pictures = None  # of a bridge, before its first step: an `Embedder` of the model that its images' side comes from
     configuration: ConfigDict | None = None  # the whole tree that `models.build_model` built this of

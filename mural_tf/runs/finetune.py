@@ -66,6 +66,8 @@ def finetune(
     if os.path.realpath(source) == os.path.realpath(workdir):
         raise UserError(f"--workdir={workdir} is the source itself, --from: name a new folder for the tuned model.")
     source = workdir_of(source, workdir)
+    if config.method.get("student"):
+        config.method.student = workdir_of(config.method.student, workdir, "student", "image_text_head")
     config, initialize = starting_point(as_begun(config, workdir), source, given)
     check_dev(config)
     train_and_finish(config, workdir, tpu, debug_nans, profile, initialize)
@@ -165,8 +167,8 @@ def _student_of(config: ConfigDict) -> pathlib.Path | None:
     folder = newest_description(local_copy(config.method.student))
     if not (folder / "config.json").is_file() or not (folder / "vocabulary.txt").is_file():
         raise UserError(
-            f"method.student={folder} is neither a workdir nor an export: import the model first, python -m mural_tf "
-            "import sentences --weights=FOLDER --workdir=…."
+            f"method.student={folder} is neither a workdir nor an export nor a checkpoint of a text tower with its "
+            "head: see python -m mural_tf import --help."
         )
     return folder
 

@@ -173,23 +173,23 @@ def _build(
     return model, config, pieces, [name for name in model.weights_by_part() if name not in (*brought, *kept)]
 
 
-def workdir_of(source: str, workdir: str | os.PathLike) -> str:
+def workdir_of(source: str, workdir: str | os.PathLike, role: str = "source", part: str = "image_encoder") -> str:
     """Returns `source`, or if that is a checkpoint of elsewhere, the workdir beside `workdir` that it becomes.
 
-    That is made once and called as `workdir`, with "_source". Raises `UserError` as `import_into_workdir`, and for a
-    tower alone.
+    That is made once and called as `workdir`, with "_" and `role`. Raises `UserError` as `import_into_workdir`, and for
+    a checkpoint without `part` or a vocabulary.
     """
     if "://" in source and source.startswith("http"):
         return source
     kind = kind_of(local_copy(source))
     if not kind:
         return source
-    if "image_encoder" not in SOURCES[kind].parts or SOURCES[kind].vocabulary is None:
+    if part not in SOURCES[kind].parts or SOURCES[kind].vocabulary is None:
         raise UserError(
-            f"--from={source} is one tower alone ({kind}): `python -m mural_tf import` makes a workdir of it and "
+            f"The {role} {source} is one tower alone ({kind}): `python -m mural_tf import` makes a workdir of it and "
             "another one, see docs/checkpoints.md."
         )
-    place = as_path(f"{str(workdir).rstrip('/')}_source")
+    place = as_path(f"{str(workdir).rstrip('/')}_{role}")
     if not has_checkpoint(local_copy(place)):
         import_into_workdir(kind, source, place)
     return str(place)

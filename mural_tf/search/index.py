@@ -242,7 +242,10 @@ class Index:
 
     def check_model(self, embedder: Embedder) -> None:
         """Raises `UserError` if the vectors of `embedder` cannot be compared with those of the index."""
-        self.model.check(take(embedder), "The index")
+        probed = (self.model, take(embedder))
+        if self.kind == IMAGES and self.captions is None and self.confidence is None:  # another text tower may ask it
+            probed = [dataclasses.replace(one, probes=one.probes[len(TEXTS) :]) for one in probed]
+        probed[0].check(probed[1], "The index")
         head = self.captions.head if self.captions is not None else ""
         if head and head not in getattr(embedder, "text_heads", ()):
             raise UserError(

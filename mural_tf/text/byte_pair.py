@@ -6,7 +6,8 @@ with one printable character for each byte, as GPT-2 does ("Ġ" is the space), s
 
 The vocabulary alone is kept, special pieces first, then the 256 bytes, then merged pieces in the order in which they
 were learned. In a word the two neighbours whose joined piece was learned first are joined, again and again; that is
-the merging by a list of pairs, but where one piece can be made of two different pairs.
+the merging by a list of pairs, but where one piece can be made of two different pairs. SentencePiece's operation does
+it (Kudo and Richardson, 2018), for which a piece scores the higher the earlier it was learned.
 """
 
 from __future__ import annotations
@@ -16,10 +17,18 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from mural_tf.errors import UserError
+from mural_tf.text.piece_models import model_of
+from mural_tf.text.sentence_pieces import PieceModel
+from mural_tf.text.vocabulary_file import RESERVED_TOKENS
 from mural_tf.text.word_pieces import WordPieceTokenizer
 from mural_tf.text.words import split_words
 
 LONGEST_WORD = 64  # bytes; what is longer is cut into words of this length
+UNKNOWN = RESERVED_TOKENS[1]
+SETTINGS = dict(model="bpe", charsmap="", **dict.fromkeys(
+    ("byte_fallback", "add_dummy_prefix", "remove_extra_whitespaces", "escape_whitespaces",
+     "treat_whitespace_as_suffix"), False,
+))  # fmt: skip
 
 
 def byte_characters() -> list[str]:
@@ -44,12 +53,19 @@ class BytePairTokenizer(WordPieceTokenizer):
     """
 
     def __init__(self, vocabulary: Sequence[str], **options):
-        super().__init__(vocabulary, **options)
         missing = set(byte_characters()) - set(vocabulary)
         if missing:
             raise UserError(
                 f"The vocabulary lacks {len(missing)} of the 256 bytes: it is not one of vocabulary.builder=byte_pair."
             )
+        kinds = {piece: "control" for piece in RESERVED_TOKENS} | {UNKNOWN: "unknown"}
+        pieces = [(piece, -place, kinds.get(piece, "normal")) for place, piece in enumerate(vocabulary)]
+        self._model = model_of(pieces, SETTINGS)
+        super().__init__(vocabulary, **options)
+
+    def _use(self, table: tf.lookup.StaticHashTable) -> None:
+        super()._use(table)
+        self._merges = PieceModel(self._model)
 
     def _pieces(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """Cleaned texts, string [B] -> ids, int32 [B, (words), (pieces)]."""
@@ -66,35 +82,6 @@ class BytePairTokenizer(WordPieceTokenizer):
         places = tf.range(tf.size(codes, tf.int64)) - tf.gather(data.row_starts(), owners)  # within the word
         begins = tf.equal(places % LONGEST_WORD, 0)
         parts = tf.RaggedTensor.from_value_rowids(characters, tf.cumsum(tf.cast(begins, tf.int64)) - 1)
-        merged = tf.RaggedTensor.from_tensor(self._merge(parts.to_tensor("")), padding="")  # [P, (pieces)]
-        ids = tf.ragged.map_flat_values(lambda piece: tf.cast(self._table.lookup(piece), tf.int32), merged)
+        ids = self._merges.divide(tf.strings.reduce_join(parts, axis=1))  # [P, (pieces)]
         by_word = tf.RaggedTensor.from_value_rowids(ids, tf.boolean_mask(owners, begins), tf.size(words, tf.int64))
         return by_word.merge_dims(1, 2)
-
-    def _merge(self, pieces: tf.Tensor) -> tf.Tensor:
-        """Joins neighbours, one pair of every word at a time, until none is a piece: string [P, L], "" at the end."""
-        none = tf.constant(self.vocabulary_size, tf.int64)  # ranks after all pieces
-
-        def ranks(pieces):
-            joined = tf.strings.join([pieces[:, :-1], pieces[:, 1:]])
-            rank = self._table.lookup(joined)
-            is_piece = tf.logical_and(tf.not_equal(rank, self._unknown), tf.not_equal(pieces[:, 1:], ""))
-            rank = tf.where(is_piece, rank, none)
-            return joined, tf.concat([rank, tf.fill([tf.shape(pieces)[0], 1], none)], axis=1)  # [P, L]
-
-        def has_pairs(pieces, joined, rank):
-            return tf.reduce_any(rank < none)
-
-        def join_first(pieces, joined, rank):
-            best = tf.argmin(rank, axis=1)[:, tf.newaxis]  # [P, 1]; of equal ranks, the first
-            found = tf.reduce_min(rank, axis=1, keepdims=True) < none
-            columns = tf.range(tf.shape(pieces, tf.int64)[1])[tf.newaxis]
-            is_left = tf.logical_and(found, tf.equal(columns, best))
-            is_right = tf.logical_and(found, tf.equal(columns, best + 1))
-            joined = tf.concat([joined, tf.fill([tf.shape(pieces)[0], 1], "")], axis=1)
-            kept = tf.logical_and(tf.logical_not(is_right), tf.not_equal(pieces, ""))
-            pieces = tf.ragged.boolean_mask(tf.where(is_left, joined, pieces), kept).to_tensor("")
-            return pieces, *ranks(pieces)
-
-        matrix = tf.TensorShape([None, None])
-        return tf.while_loop(has_pairs, join_first, (pieces, *ranks(pieces)), shape_invariants=(matrix,) * 3)[0]

@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from mural_tf.backend import sentencepiece_operations
 from mural_tf.errors import UserError
+from mural_tf.quiet import without_noise
 from mural_tf.text.piece_models import SPACE, model_of, parse_lines
 from mural_tf.text.tokenizer import Tokenizer, fill_rows
 
@@ -59,7 +60,7 @@ CLEANING: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
 }
 
 
-class _Model(tf.saved_model.experimental.TrackableResource):
+class PieceModel(tf.saved_model.experimental.TrackableResource):
     """A model that the operation reads, under a name of its own.
 
     tensorflow_text's class leaves the name out; the model is then the eager kernel's, which equal models share and
@@ -73,7 +74,8 @@ class _Model(tf.saved_model.experimental.TrackableResource):
         _ = self.resource_handle  # makes it
 
     def _create_resource(self) -> tf.Tensor:
-        return _OPERATIONS.sentencepiece_op(model=self._model, shared_name=self._name)
+        with without_noise():  # that a model has no table of normalisation
+            return _OPERATIONS.sentencepiece_op(model=self._model, shared_name=self._name)
 
     def divide(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """string [B] -> int32 [B, (pieces)]."""
@@ -138,10 +140,10 @@ class SentencePieceTokenizer(Tokenizer):
         if vocabulary_file:
             self.vocabulary_asset = tf.saved_model.Asset(str(vocabulary_file))
 
-    def _new_table(self, vocabulary_file: str | pathlib.Path) -> _Model:
-        return _Model(self._model)
+    def _new_table(self, vocabulary_file: str | pathlib.Path) -> PieceModel:
+        return PieceModel(self._model)
 
-    def _use(self, table: _Model) -> None:
+    def _use(self, table: PieceModel) -> None:
         self._table = table
 
     @property

@@ -428,7 +428,8 @@ def batch_specs(model: DualEncoder, config: ConfigDict, image_text: int, text_te
         if part in model.image_parts:
             specs[part] = tf.TensorSpec([images, *pixels.shape], pixels.dtype)
         elif part in model.vector_parts:
-            specs[part] = tf.TensorSpec([rows, model.embedding_size])
+            specs[part] = tf.TensorSpec([rows, model.vector_parts[part]])
+            specs[f"{part}_id"] = tf.TensorSpec([rows], tf.int64)
         else:
             specs[part] = dict.fromkeys(TOKENS, tf.TensorSpec([rows, length], tf.int32))
             if part == "cloze":  # a masked place of each text

@@ -14,6 +14,8 @@ import toy_data
 
 import mural_tf
 from mural_tf.config import load_config
+from mural_tf.configs import bridge
+from mural_tf.data import records
 from mural_tf.data.vectors import model_digest
 from mural_tf.embedder import Embedder
 from mural_tf.errors import UserError
@@ -236,6 +238,25 @@ def test_fine_tuning_starts_from_a_folder(folders, tmp_path):
     assert workdir_of(place, tmp_path / "other") == place and workdir_of("https://a/b", tmp_path) == "https://a/b"
     with pytest.raises(UserError, match=r"is one tower alone \(bert\)"):
         workdir_of(str(folders["bert"]), tmp_path / "other")
+
+
+@pytest.mark.slow
+def test_a_bridge_between_two_folders(folders, tmp_path):
+    """SigLIP 2 and Sentence-Transformers as they were downloaded: one workdir, and its export."""
+    data = toy_data.write_toy_data(tmp_path / "data", count=16)
+    records.write_records(data, records.IMAGE_TEXT, "dev", toy_data.image_text_records(6))
+    records.write_records(data, records.IMAGE_TEXT, "test", toy_data.image_text_records(6))
+    config = bridge.get_config("neighbours")
+    config.data.update(dict(directory=str(data), image_text_languages=("en",)))
+    config.method.update(dict(student=str(foreign.write_sentences(tmp_path / "sentences")), pivot="en"))
+    finetune(config, str(folders["siglip2"]), tmp_path / "new")
+    whole, exported = mural_tf.load(tmp_path / "new"), mural_tf.load(tmp_path / "new/export")
+    pictures, texts = list(foreign.random_images(2, families.SIDE)), ["thing w1", "w 3"]
+    np.testing.assert_array_equal(
+        whole.encode_image(pictures), mural_tf.load(folders["siglip2"]).encode_image(pictures)
+    )
+    np.testing.assert_allclose(exported.encode_text(texts), whole.encode_text(texts), atol=1e-5)
+    assert load_config(tmp_path / "new/config.json").method.student == str(tmp_path / "new_student")
 
 
 def test_an_npz_is_imported_by_its_command_and_one_process_at_a_time(folders, tmp_path):

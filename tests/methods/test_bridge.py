@@ -187,6 +187,31 @@ def test_a_copy_of_the_student_teaches_as_the_model_itself(tmp_path):
         model.completer(config, tokenizer, tmp_path / "elsewhere")
 
 
+def test_a_frozen_tower_s_states_are_made_once(tmp_path):
+    """And losses and gradients of the head are those of the tower in the step."""
+    toy_data.write_toy_data(tmp_path, pairs=PAIRS)
+    found, tokenizer = {}, toy_data.toy_tokenizer()
+    for cached in (False, True):
+        config = contract.toy_config(METHOD, method__cached=cached, method__pivot="de", text_tower__frozen=True)
+        config.data.update(dict(directory=str(tmp_path), shuffle_buffer=100))
+        config.method.teacher = "outside"
+        keras.utils.set_random_seed(0)
+        model = build_model(config, tokenizer.vocabulary_size)
+        model.outside_teacher = Teacher(DIGEST, functools.partial(embed, size=model.embedding_size))
+        compile_model(model, complete(config))
+        complete_batch = model.completer(config, tokenizer, tmp_path / f"{cached}")
+        batch = complete_batch(toy_data.stream_batch(complete(config), tokenizer, *model.streams))
+        result = compute_gradients(model, batch, (1, 2), 1)
+        found[cached] = result.logs["loss"].numpy(), result.by_optimizer["joint"]
+    assert batch["text_b"].shape[1] == model.text_encoder.embedding_size == model.vector_parts["text_b"]
+    np.testing.assert_allclose(*(loss for loss, _ in found.values()), rtol=1e-3)  # float16
+    one, other = (gradients for _, gradients in found.values())
+    assert contract.largest_difference(one, other) < 5e-3 * contract.scale(one)
+    said = (tmp_path / "True/.states/targets.json").read_bytes()
+    model.completer(config, tokenizer, tmp_path / "True")
+    assert (tmp_path / "True/.states/targets.json").read_bytes() == said
+
+
 def test_a_target_of_zeros_has_no_gradient():
     table, text = (
         TargetTable(np.array([1, 2]), np.eye(2, 4, dtype=np.float16) * [[1], [0]]),
@@ -271,7 +296,7 @@ def test_the_student_takes_the_place_of_the_text_tower(trained):
         assert float(model.temperature) == float(pictures.temperature)
     config = bridged(trained, "all")
     config.method.student = str(trained / "data")
-    with pytest.raises(UserError, match="method.student=.*data is neither a workdir nor an export: import the model"):
+    with pytest.raises(UserError, match="method.student=.*data is neither a workdir nor an export nor a checkpoint"):
         starting_point(config, str(trained / "align"))
 
 

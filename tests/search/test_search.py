@@ -360,7 +360,10 @@ def test_commands_index_and_answer(shared, tmp_path, monkeypatch, capsys):
     answer = json.loads(capsys.readouterr().out)  # nothing else on stdout
     assert answer["results"][0]["hits"][0]["path"] == str(folder / "red.png") and answer["count"] == 4
     assert (tmp_path / "p.html").stat().st_size > 1000
+    # Another text tower may ask pictures of which no captions are compared, another image tower may not.
     monkeypatch.setattr(commands, "load", lambda path: ColorEmbedder(seed=1))
+    assert commands.query(str(index), [Query("red")], model=str(tmp_path))[0].hits[0].name == "red.png"
+    monkeypatch.setattr(ColorEmbedder, "_color", lambda self, image: np.arange(1.0, 4.0))
     with pytest.raises(UserError, match="The index was made by the model"):
         commands.query(str(index), [Query("red")], model=str(tmp_path))
 

@@ -31,15 +31,16 @@ Embed = Callable[[list[bytes]], np.ndarray]  # texts to float32 [N, D], zeros wh
 class TargetTable:
     """A vector for each key: int64 [N], all different; float16 or float32 [N, D], mapped or not.
 
-    A vector of zeros teaches nothing: its cosine with anything is 0, and so is the gradient of that.
+    A vector of zeros teaches nothing: its cosine with anything is 0, and so is the gradient of that. With `as_stored`
+    vectors keep their lengths.
     """
 
-    def __init__(self, keys: np.ndarray, vectors: np.ndarray):
+    def __init__(self, keys: np.ndarray, vectors: np.ndarray, as_stored: bool = False):
         self._rows = np.argsort(keys, kind="stable")
-        self._keys, self._vectors = keys[self._rows], vectors
+        self._keys, self._vectors, self._as_stored = keys[self._rows], vectors, as_stored
 
     def find(self, keys: np.ndarray) -> np.ndarray:
-        """Returns the float32 [B, D], of length 1 or 0, of int64 [B]; raises `ValueError` for a key without one."""
+        """Returns float32 [B, D] of length 1 or 0 or as stored, of int64 [B]; raises `ValueError` for unknown keys."""
         if not len(self._keys):
             raise ValueError("There are no targets.")
         places = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
@@ -47,6 +48,8 @@ class TargetTable:
             raise ValueError("The data changed after training began.")
         vectors = self._vectors[self._rows[places]].astype(np.float32)
         forget(self._vectors)
+        if self._as_stored:
+            return vectors
         return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(np.float32).tiny)
 
     def take(self, keys: tf.Tensor) -> tf.Tensor:
@@ -94,10 +97,10 @@ class Targets:
             return np.zeros([0, self._width], self._dtype)
         return np.memmap(self.folder / f"{kind}vectors", self._dtype, "r", shape=(count, self._width))
 
-    def table(self, kind: str = "") -> TargetTable:
+    def table(self, kind: str = "", as_stored: bool = False) -> TargetTable:
         """Returns the targets by text or, of `kind` "group_", by group."""
         keys = self._keys(kind)
-        return TargetTable(keys, self._vectors(kind, len(keys)))
+        return TargetTable(keys, self._vectors(kind, len(keys)), as_stored)
 
     def extend(self, texts: Iterable[tuple[np.ndarray, Sequence[bytes]]], embed: Embed) -> None:
         """Adds the texts that have no target yet; `texts`: their keys, int64 [B], and themselves, again and again."""
