@@ -8,6 +8,7 @@ import os
 import socket
 import types
 
+import numpy as np
 import pytest
 from PIL import Image
 from running_app import ask as ask_server
@@ -190,9 +191,10 @@ def test_errors_name_no_place_of_the_machine(tmp_path):
         assert status == 500 and str(tmp_path) not in answer["error"]
 
 
-def test_an_index_of_another_model_is_refused(index):
-    with pytest.raises(UserError, match="index"):
-        search_routes(index, ColorEmbedder(seed=1))
+def test_an_index_of_another_model_is_refused(index, monkeypatch):
+    monkeypatch.setattr(ColorEmbedder, "_color", lambda self, image: np.arange(1.0, 4.0))
+    with pytest.raises(UserError, match="The index was made by the model"):
+        search_routes(index, ColorEmbedder())
 
 
 def test_a_damaged_model_card_or_index_is_named_before_models_are_loaded(index, tmp_path):
