@@ -330,6 +330,8 @@ def search_query(sentences, index, model, images, language, trust, **flag):
     python -m mural_tf search query "ein roter Ballon" --model=WORKDIR_OR_EXPORT --images=FOLDER --html=found.html
     """
     cli.need(**(dict(images=images, model=model) if images else dict(index=index)))
+    if images and flag["least_precision"]:
+        raise UserError("--least_precision needs an index, which knows how sure answers are: --index=INDEX.")
     from mural_tf.search import commands
     from mural_tf.search.items import parse_filters
     from mural_tf.search.queries import Query, read_queries

@@ -65,16 +65,17 @@ class Fingerprint:
         """Twelve hexadecimal digits to show to people; `distance` is what decides."""
         return hashlib.sha256(np.round(self.probes, 2).astype("<f4").tobytes()).hexdigest()[:12]
 
-    def distance(self, other: Fingerprint) -> float:
-        """Returns the largest 1 - cosine of two models' vectors of a probe; 2 if their sizes differ."""
+    def distance(self, other: Fingerprint, first: int = 0) -> float:
+        """Returns the largest 1 - cosine of two models' vectors of a probe from `first` on; 2 if sizes differ."""
         if self.probes.shape != other.probes.shape:
             return 2.0
-        norms = np.linalg.norm(self.probes, axis=1) * np.linalg.norm(other.probes, axis=1)
-        return float(np.max(1.0 - np.sum(self.probes * other.probes, axis=1) / np.maximum(norms, 1e-12)))
+        ours, theirs = self.probes[first:], other.probes[first:]
+        norms = np.linalg.norm(ours, axis=1) * np.linalg.norm(theirs, axis=1)
+        return float(np.max(1.0 - np.sum(ours * theirs, axis=1) / np.maximum(norms, 1e-12)))
 
-    def check(self, other: Fingerprint, what: str) -> None:
-        """Raises `UserError` if `other` is not the model that made `what`."""
-        distance = self.distance(other)
+    def check(self, other: Fingerprint, what: str, first: int = 0) -> None:
+        """Raises `UserError` if `other` is not the model that made `what`, by the probes from `first` on."""
+        distance = self.distance(other, first)
         if not distance <= TOLERANCE:
             raise UserError(
                 f"{what} was made by the model {self.describe()}, not by {other.describe()}: their vectors differ by "
@@ -242,10 +243,8 @@ class Index:
 
     def check_model(self, embedder: Embedder) -> None:
         """Raises `UserError` if the vectors of `embedder` cannot be compared with those of the index."""
-        probed = (self.model, take(embedder))
-        if self.kind == IMAGES and self.captions is None and self.confidence is None:  # another text tower may ask it
-            probed = [dataclasses.replace(one, probes=one.probes[len(TEXTS) :]) for one in probed]
-        probed[0].check(probed[1], "The index")
+        of_pictures = self.kind == IMAGES and self.captions is None and self.confidence is None
+        self.model.check(take(embedder), "The index", len(TEXTS) if of_pictures else 0)  # any text tower may ask these
         head = self.captions.head if self.captions is not None else ""
         if head and head not in getattr(embedder, "text_heads", ()):
             raise UserError(
