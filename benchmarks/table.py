@@ -7,6 +7,7 @@
     python -m benchmarks.table --output=results/methods --rows=choices               # what a paper leaves open
     python -m benchmarks.table --output=results/methods --rows=unseen_style          # fine-tuning on the test's style
     python -m benchmarks.table --output=results/methods --rows=bridge                # another text tower
+    python -m benchmarks.table --output=results/methods --rows=bridge_tried          # and what might carry it further
     python -m benchmarks.table --output=results/quick --budget=0.1 --seeds=1
 
 The budget is what emoji_mural sees: so many image-caption pairs and so many text pairs, drawn with repetition. A
@@ -19,7 +20,7 @@ with held-out names, which has a column more.
 A run is a folder below --output, with what it printed in a .log beside it. --jobs run at a time, each on its share of
 the cores: small towers leave two threads waiting for each other. The same command goes on where it stopped, and
 finished runs are kept; Ctrl-C lets the runs save first. Written: methods.csv, a line for each seed, as docs/results/
-has it (`benchmarks.results`), or of another name of --rows.
+has it (`benchmarks.results`), or of another name of --rows; and methods_languages.csv, mean recall by language.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from absl import flags
 from benchmarks import table_rows
 from benchmarks.table_rows import HELD_OUT, METHODS, ROWS, SEEN, Method, Stage, slug, step_count
 from mural_tf import cli
-from mural_tf.data.datasets.emoji import UNDER_RESOURCED, WELL_RESOURCED
+from mural_tf.data.datasets.emoji import CORE, UNDER_RESOURCED, WELL_RESOURCED
 from mural_tf.errors import UserError
 from mural_tf.evaluation.retrieval import HELD_OUT as HELD_OUT_NAMES
 from mural_tf.files import write_whole
@@ -75,25 +76,25 @@ COLUMNS = {  # column → (title, digits, of which the mean over seeds is shown 
 class Run:
     """One stage of a method with one seed, in a folder of its own; `source` is the folder of the stage before.
 
-    `student`: the folder of the run of `Stage.student`.
+    `models`: the folders of what `Stage.models` names.
     """
 
     stage: Stage
     seed: int
     workdir: pathlib.Path
     source: pathlib.Path | None
-    student: pathlib.Path | None = None
+    models: dict[str, pathlib.Path] = dataclasses.field(default_factory=dict)
 
 
-def runs_of(method: Method, seed: int, scale: float, folder: pathlib.Path) -> list[Run]:
-    """Returns the runs of a method's stages. Methods that begin with the same stages share their folders."""
-    runs, names, folder, source = [], [], folder / f"seed{seed}", None
-    for stage in method.stages:
+def runs_of(stages: Sequence[Stage], seed: int, scale: float, folder: pathlib.Path) -> list[Run]:
+    """Returns the runs of a method's stages, the last one last. Those that begin alike share their folders."""
+    runs, names, source = [], [], None
+    for stage in stages:
+        others = {field: runs_of(of_model, seed, scale, folder) for field, of_model in stage.models.items()}
+        runs.extend(itertools.chain.from_iterable(others.values()))
         names.append(stage_folder(stage, scale))
-        student = folder / stage_folder(stage.student, scale) if stage.student else None
-        if stage.student:
-            runs.append(Run(stage.student, seed, student, None))
-        runs.append(Run(stage, seed, folder / "+".join(names), source, student))
+        models = {field: of_model[-1].workdir for field, of_model in others.items()}
+        runs.append(Run(stage, seed, folder / f"seed{seed}" / "+".join(names), source, models))
         source = runs[-1].workdir
     return runs
 
@@ -114,7 +115,7 @@ def execute(runs: Iterable[Run], jobs: int, finish: Callable[[Run], None], after
     """
     ended, failed, left = {None}, [], list(runs)
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        while ready := [run for run in left if {run.source, run.student} <= ended]:
+        while ready := [run for run in left if {run.source, *run.models.values()} <= ended]:
             left = [run for run in left if run not in ready]
             begun = {pool.submit(finish, run): run for run in ready}
             for future in concurrent.futures.as_completed(begun):
@@ -183,12 +184,13 @@ def command(run: Run, scale: float, data: str, held_out_names: bool = False) -> 
         **({"data.source": "records", "data.directory": str(folder_of(run, run.stage.data))} if run.stage.data else {}),
         **({"data.image_text_languages": ()} if run.stage.data == "translated" else {}),
         **dict(run.stage.overrides),
-        **({"method.student": str(run.student)} if run.student else {}),
+        **{field: str(workdir) for field, workdir in run.models.items()},
     }
     if table_rows.load(run.stage).optimizer.warmup_steps:
         fields["optimizer.warmup_steps"] = max(1, steps // 10)
     file, _, arguments = run.stage.config.partition(":")
-    arguments = f"words={folder_of(run, 'words')}" if run.stage.words else arguments
+    if run.stage.words:
+        arguments = ",".join(filter(None, (arguments, f"words={folder_of(run, 'words')}")))
     config = f"configs/{file}.py" + (f":{arguments}" if arguments else "")
     script = ["run_pretrain.py"] if run.source is None else ["run_finetune.py", f"--from={run.source}"]
     flags_of_config = [f"--config.{name}={value}" for name, value in fields.items()]
@@ -236,7 +238,7 @@ def collect(
     results = {}
     for method in methods:
         for seed in range(seeds[method.name]):
-            workdirs = [run.workdir for run in runs_of(method, seed, scale, folder)]
+            workdirs = [run.workdir for run in runs_of(method.stages, seed, scale, folder)]
             measured = english_report if method.asked_in_english else translation_file
             if not measured(workdirs[-1]).exists():
                 break
@@ -269,6 +271,7 @@ def measure(method: Method, workdirs: Sequence[pathlib.Path]) -> dict:
         return metrics.get(f"{benchmark}/{language}/{metric}") if asked else None
 
     row = {name: mean(languages, recall) for name, languages in groups.items()}
+    row["languages"] = {language: recall(language) for language in CORE}
     row["held_out"] = mean(UNDER_RESOURCED, lambda language: recall(language, HELD_OUT_NAMES))
     text_head = table_rows.trains_text_head(method.stages[-1])
     of_text_head = translation.get("text_text", {}) if text_head else {}
@@ -282,7 +285,7 @@ def measure(method: Method, workdirs: Sequence[pathlib.Path]) -> dict:
     row["commit"] = read_json(workdir / "environment.json")["revision"]
     row["parameters"] = summary["parameters"]
     row["processor_seconds_per_step"] = processor_seconds_per_step(workdir)
-    if method.stages[-1].student:  # which takes no steps, or few: the whole run, with start and evaluation
+    if method.stages[-1].models:  # which takes no steps, or few: the whole run, with start and evaluation
         row["processor_seconds"] = float((workdir / SECONDS).read_text(encoding="utf-8"))
         return row
     by_stage = [(processor_seconds_per_step(part), read_json(part / "summary.json")["step"]) for part in workdirs]
@@ -321,6 +324,18 @@ def write_table(path: pathlib.Path, results: dict[str, list[dict]], pairs: dict[
     write_whole(path, text.getvalue())
 
 
+def write_languages(path: pathlib.Path, results: dict[str, list[dict]]) -> None:
+    """Writes a line for each method and seed: the mean recall of images in each language."""
+    lines = [["method", "seed", "commit", *CORE]]
+    for method, rows in results.items():
+        for seed, row in enumerate(rows):
+            recalls = ("" if value is None else f"{value:.2f}" for value in row["languages"].values())
+            lines.append([method, seed, row["commit"], *recalls])
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(lines)
+    write_whole(path, text.getvalue())
+
+
 def chosen_methods() -> tuple[Method, ...]:
     """Returns what the flags ask for; raises `UserError` for an unknown name or a missing configuration."""
     chosen = ROWS[GROUP.value]
@@ -351,7 +366,7 @@ def main(_) -> None:
     pairs = {method.name: method.pairs(scale) for method in chosen}
     # All methods of a seed first: a table that was cut off is complete for some seeds.
     by_method = [
-        (method, runs_of(method, seed, scale, folder / "runs"))
+        (method, runs_of(method.stages, seed, scale, folder / "runs"))
         for seed in range(max(seeds.values()))
         for method in chosen
         if seed < seeds[method.name]
@@ -384,7 +399,9 @@ def main(_) -> None:
             ask_in_english(run, data)
 
     def write() -> None:
-        write_table(table, collect(chosen, seeds, scale, folder / "runs"), pairs)
+        results = collect(chosen, seeds, scale, folder / "runs")
+        write_table(table, results, pairs)
+        write_languages(table.with_name(f"{GROUP.value}_languages.csv"), results)
 
     print(f"{len(runs)} runs, {JOBS.value} at a time. What they print is in {folder / 'runs'}/*/*.log", flush=True)
     failed = execute(runs.values(), JOBS.value, finish, write)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import importlib.util
+from collections.abc import Mapping
 
 from mural_tf.data.datasets.emoji import CORE
 from mural_tf.errors import UserError
@@ -25,7 +26,7 @@ class Stage:
     words: whether the configuration takes the texts that `word_by_word` makes of the data, see `table.py`.
     data: "" is the benchmark; "translated" adds its captions' translations into all languages, "one_language" has
       captions of each emoji in one language alone, "unseen_style" 250 drawings in the test's style; see `table.py`.
-    student: the run that `method.student` names.
+    models: {a field that names a model: the stages that it is trained in}.
     """
 
     config: str
@@ -35,7 +36,7 @@ class Stage:
     overrides: tuple[tuple[str, object], ...] = ()
     words: bool = False
     data: str = ""
-    student: Stage | None = None
+    models: Mapping[str, tuple[Stage, ...]] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,6 +190,7 @@ CHOICES = (
             ("optimizer.text_text_learning_rate", rate / 2)) for rate in (4e-3, 1.6e-2)),
     mural("MURAL, margin 0", ("method.text_text_margin", 0.0)),
     mural("MURAL, text-text temperature 0.05", ("method.text_text_temperature", 0.05)),
+    mural("MURAL, one learned temperature", ("method.text_text_temperature", 0.0)),
     *(mural(f"MURAL, language temperature {value}", ("data.language_temperature", value)) for value in (2.0, 5.0)),
 )  # fmt: skip
 
@@ -199,28 +201,52 @@ ONE_LANGUAGE_EACH = (
     globetrotter("Globetrotter", **ONE_LANGUAGE),
     globetrotter("Globetrotter, without L_t", ("loss.text_text_weight", 0.0), **ONE_LANGUAGE),
     globetrotter("Globetrotter, the paper's α", ("method.alpha", "paper"), **ONE_LANGUAGE),
-)
+    Method("Globetrotter, supervised", (Stage("emoji:globetrotter,alpha=pairs", **ONE_LANGUAGE),)),
+    Method("Globetrotter, text alone", (Stage("emoji:globetrotter,images=none", text_pairs=0, **ONE_LANGUAGE),),
+           images=False),
+)  # fmt: skip
 
 # A model that saw English captions alone, and a text tower that saw pairs alone, with a vocabulary of its own.
 STUDENT = Stage("emoji:labse", captions=0, overrides=(("vocabulary.builder", "byte_pair"),))
 PICTURES = Stage("emoji_align", text_pairs=0, overrides=(ENGLISH,))
 
 
-def bridge(depth: str, pairs: bool, steps: int = 0) -> Method:
-    """The student taught by the model of pictures, with English texts alone or with pairs."""
-    overrides = (("data.source", "emoji"), ENGLISH, ("method.pivot", "en"), ("train.text_text_batch", 384),
-                 ("train.image_text_batch", 128))  # fmt: skip
-    if not pairs:
-        overrides += (("method.translation_weight", 0.0),)
-    stage = Stage(f"bridge:{depth}", steps / STEPS, 0, 384, overrides, student=STUDENT)
-    return Method(f"{depth}, {'pairs' if pairs else 'English texts'}", (PICTURES, stage))
+BRIDGED = (("data.source", "emoji"), ENGLISH, ("method.pivot", "en"), ("train.text_text_batch", 384),
+           ("train.image_text_batch", 128))  # fmt: skip
+ALONE = ("method.translation_weight", 0.0)
+
+
+def bridge(depth: str, steps: int, *overrides: tuple[str, object], **stage) -> Stage:
+    """The student taught by the model of pictures."""
+    stage["models"] = {"method.student": (STUDENT,), **stage.get("models", {})}
+    return Stage(f"bridge:{depth}", steps / STEPS, 0, 384, (*BRIDGED, *overrides), **stage)
 
 
 BRIDGE = tuple(
-    bridge(depth, pairs, steps)
+    Method(f"{depth}, {texts}", (PICTURES, bridge(depth, steps, *overrides)))
     for depth, steps in (("neighbours", 0), ("head", 1_000), ("all", 1_000))
-    for pairs in (False, True)
+    for texts, overrides in (("English texts", (ALONE,)), ("pairs", ()))
 )
+
+# What might find names that no pair holds; and the student trained with pictures under a frozen image tower, "LiT"
+# (Zhai et al., 2022), which begins as the bridge does before it has learned anything.
+WORDED = dict(words=True)
+MANY = ("method.most_known", 2**18)
+NEIGHBOURS_WORDED = bridge("neighbours", 0, MANY, **WORDED)
+OF_NEIGHBOURS = {"method.teacher": (PICTURES, NEIGHBOURS_WORDED)}
+LIT = (("image_tower.frozen", True), ("other_method", True), ENGLISH)
+BRIDGE_TRIED = (
+    Method("neighbours, pairs and word by word", (PICTURES, NEIGHBOURS_WORDED)),
+    Method("all, pairs and word by word", (PICTURES, bridge("all", 1_000, **WORDED))),
+    Method("all, pairs and word by word, 3,000 steps", (PICTURES, bridge("all", 3_000, **WORDED))),
+    Method("all, taught by these neighbours", (PICTURES, bridge(
+        "all", 1_000, ("method.pivot", "+".join(CORE)), models=OF_NEIGHBOURS, **WORDED
+    ))),
+    Method("LiT, English captions", (
+        PICTURES, bridge("all", 1, ("optimizer.learning_rate", 1e-9)),
+        Stage("emoji_align", steps=1_000 / STEPS, text_pairs=0, overrides=LIT),
+    )),
+)  # fmt: skip
 
 # [ETCL] Table 11: its stage in six languages, after so many steps of an English MURAL.
 ENGLISH_MURAL = {
@@ -231,7 +257,12 @@ ETCL_STEPS = tuple(
     Method(f"MURAL in English, {steps:,} steps" + ", then ETCL" * len(later), (first, *later))
     for steps, first in ENGLISH_MURAL.items()
     for later in ((), (ETCL_SIX,))
-)
+) + tuple(  # Tables 5, 6 and 13: one language more
+    Method(f"MURAL in English, 1,400 steps, then ETCL in {name}", (ENGLISH_MURAL[1_400], dataclasses.replace(
+        ETCL_STAGE, overrides=(("data.image_text_languages", ("en", language)),)
+    )))
+    for language, name in dict(de="German", fr="French", cs="Czech", zh="Chinese", ja="Japanese").items()
+)  # fmt: skip
 
 # [MURAL] §3.1: fine-tuning on captions alone, or with the co-captions of A.1 beside them, in the style of the test.
 TUNED = Stage("finetune", steps=118 / STEPS, captions=64, text_pairs=0, data="unseen_style", overrides=(
@@ -257,6 +288,7 @@ ROWS = {
     "etcl_steps": ETCL_STEPS,
     "unseen_style": UNSEEN_STYLE,
     "bridge": BRIDGE,
+    "bridge_tried": BRIDGE_TRIED,
 }
 
 

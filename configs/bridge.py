@@ -6,7 +6,8 @@
 PICTURES, a workdir, an export or a checkpoint, gives the image tower and the temperature; STUDENT, likewise, the text
 tower and the vocabulary, under a new head. TEACHER, by default PICTURES, is a model or a folder of vectors of texts
 (`python -m mural_tf embed`): its vectors of captions, and of the side of pairs in `method.pivot`, are what the student
-learns. DATA is as of `translated`; with texts in one language alone set --config.method.translation_weight=0.
+learns. DATA is as of `translated`, DEPTH,words=FOLDER too; with texts in one language alone set
+--config.method.translation_weight=0.
 
 neighbours: no training; a text stands where the known texts stand that the student finds closest.
 head: a head of two layers, the tower stays.
@@ -22,7 +23,7 @@ from mural_tf.models import mount
 
 
 def get_config(arguments: str = "") -> ConfigDict:
-    depth, _ = parse(arguments, {"all": {}, "head": {}, "neighbours": {}})
+    depth, given = parse(arguments, dict.fromkeys(("all", "head", "neighbours"), translated.ARGUMENTS))
     config = translated.get_config()
     if depth == "neighbours":
         mount(config, "neighbours")
@@ -30,4 +31,6 @@ def get_config(arguments: str = "") -> ConfigDict:
         config.text_tower.frozen = True
         config.text_tower.head_hidden_size = 1_024
     config.method.pivot_weight = 1.0  # a new head knows nothing
+    if "words" in given:
+        translated.add_words(config, given["words"])
     return config

@@ -8,6 +8,7 @@ itself: pretraining with masked tokens and translation language modelling, and s
 
 from __future__ import annotations
 
+from mural_tf.errors import UserError
 from mural_tf.models.mural import TextText
 
 
@@ -15,3 +16,8 @@ class Labse(TextText):
     """Only text-text matching."""
 
     title = "LaBSE-style dual encoder of texts (Feng et al., 2020), MURAL's text-text task alone"
+
+    def __init__(self, image_encoder, text_encoder, config, **kwargs):
+        super().__init__(image_encoder, text_encoder, config, **kwargs)
+        if not self.options.text_text_temperature:
+            raise UserError("method.text_text_temperature=0 is the learned one of images; labse has none: set a number.")

@@ -17,16 +17,17 @@ class TextText(DualEncoder):
     """Text-text matching. Batches hold `text_a`, `text_b` (tokens of one length) and their ids."""
 
     fields = dict(
-        text_text_temperature=0.01,  # fixed [MURAL §3.1]
+        text_text_temperature=0.01,  # fixed [MURAL §3.1]; 0: the learned one of image-text
         text_text_margin=0.3,  # subtracted from the positive's cosine [MURAL §3.1]
     )
     embeddings = {"text_a": Embedding("text_a", head="text_text"), "text_b": Embedding("text_b", head="text_text")}
     tasks = {"text_text": Task("text_text", ("text_a", "text_b"), pair=("text_a", "text_b"))}
 
     def text_text_loss(self, text_a, text_b, ids):
-        """L_r2l + L_l2r, with a fixed temperature and an additive margin."""
+        """L_r2l + L_l2r, with a temperature and an additive margin."""
         pairs = Pairs(text_a, text_b, self.same_texts(ids))
-        return contrastive_loss(pairs, self.options.text_text_temperature, margin=self.options.text_text_margin)
+        temperature = self.options.text_text_temperature or self.temperature
+        return contrastive_loss(pairs, temperature, margin=self.options.text_text_margin)
 
     def variable_groups(self):
         return {**super().variable_groups(), "text_text_head": self.text_text_head.trainable_variables}
