@@ -33,7 +33,9 @@ def test_loss_is_eq_1():
     assert model.loss_weights() == {"image_text": 1.0, "text_text": 0.1}
     model.options.text_text_temperature = 0.0  # the learned one, here 0.1
     losses = losses_of(model, model.encode(batch, training=False), batch)
-    np.testing.assert_allclose(losses["text_text"], softmax_loss(a, b, 0.1, 0.3) + softmax_loss(b, a, 0.1, 0.3), rtol=1e-4)
+    np.testing.assert_allclose(
+        losses["text_text"], softmax_loss(a, b, 0.1, 0.3) + softmax_loss(b, a, 0.1, 0.3), rtol=1e-4
+    )
 
 
 def test_a_learned_temperature_is_the_images():
