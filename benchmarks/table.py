@@ -90,7 +90,7 @@ def runs_of(stages: Sequence[Stage], seed: int, scale: float, folder: pathlib.Pa
     """Returns the runs of a method's stages, the last one last. Those that begin alike share their folders."""
     runs, names, source = [], [], None
     for stage in stages:
-        others = {field: runs_of(of_model, seed, scale, folder) for field, of_model in stage.models.items()}
+        others = {field: runs_of(of_model, seed, scale, folder) for field, of_model in stage.models}
         runs.extend(itertools.chain.from_iterable(others.values()))
         names.append(stage_folder(stage, scale))
         models = {field: of_model[-1].workdir for field, of_model in others.items()}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import importlib.util
-from collections.abc import Mapping
 
 from mural_tf.data.datasets.emoji import CORE
 from mural_tf.errors import UserError
@@ -26,7 +25,7 @@ class Stage:
     words: whether the configuration takes the texts that `word_by_word` makes of the data, see `table.py`.
     data: "" is the benchmark; "translated" adds its captions' translations into all languages, "one_language" has
       captions of each emoji in one language alone, "unseen_style" 250 drawings in the test's style; see `table.py`.
-    models: {a field that names a model: the stages that it is trained in}.
+    models: fields that name a model, each with the stages that it is trained in.
     """
 
     config: str
@@ -36,7 +35,7 @@ class Stage:
     overrides: tuple[tuple[str, object], ...] = ()
     words: bool = False
     data: str = ""
-    models: Mapping[str, tuple[Stage, ...]] = dataclasses.field(default_factory=dict)
+    models: tuple[tuple[str, tuple[Stage, ...]], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -218,7 +217,7 @@ ALONE = ("method.translation_weight", 0.0)
 
 def bridge(depth: str, steps: int, *overrides: tuple[str, object], **stage) -> Stage:
     """The student taught by the model of pictures."""
-    stage["models"] = {"method.student": (STUDENT,), **stage.get("models", {})}
+    stage["models"] = (("method.student", (STUDENT,)), *stage.get("models", ()))
     return Stage(f"bridge:{depth}", steps / STEPS, 0, 384, (*BRIDGED, *overrides), **stage)
 
 
@@ -233,7 +232,7 @@ BRIDGE = tuple(
 WORDED = dict(words=True)
 MANY = ("method.most_known", 2**18)
 NEIGHBOURS_WORDED = bridge("neighbours", 0, MANY, **WORDED)
-OF_NEIGHBOURS = {"method.teacher": (PICTURES, NEIGHBOURS_WORDED)}
+OF_NEIGHBOURS = (("method.teacher", (PICTURES, NEIGHBOURS_WORDED)),)
 LIT = (("image_tower.frozen", True), ("other_method", True), ENGLISH)
 BRIDGE_TRIED = (
     Method("neighbours, pairs and word by word", (PICTURES, NEIGHBOURS_WORDED)),

@@ -16,7 +16,7 @@ from mural_tf.errors import UserError
 from mural_tf.evaluation.retrieval import HELD_OUT
 
 # With other budgets, and names that are in the first table too.
-OTHERS = ("stage", "etcl_steps", "one_language", "unseen_style", "bridge")
+OTHERS = ("stage", "etcl_steps", "one_language", "unseen_style", "bridge", "bridge_tried")
 ALL = tuple(method for name, methods in table_rows.ROWS.items() if name not in OTHERS for method in methods)
 WITH_COUNTED_BATCHES = ("emoji_mural", "emoji_align", *map("emoji:{}".format, ("siglip", "mule", "mule_lp", "embn")))
 
@@ -51,14 +51,14 @@ def test_stages_are_what_their_configurations_are():
 def test_commands_and_names(tmp_path):
     assert len({table.slug(method.name) for method in ALL}) == len(ALL)
     assert table.slug("EmbN, English") == "embn-english"
-    (mural,) = table.runs_of(table.METHODS[1], 2, 0.1, tmp_path)
+    (mural,) = table.runs_of(table.METHODS[1].stages, 2, 0.1, tmp_path)
     first = table.command(mural, 0.1, "data")
     assert first[1] == "run_pretrain.py" and "--config.seed=2" in first and "--config.train.steps=140" in first
     assert f"--workdir={tmp_path}/seed2/emoji_mural-140" in first
     languages = next(flag for flag in first if "image_text_languages" in flag)
     assert "'en'" in languages and not any(f"'{language}'" in languages for language in table.HELD_OUT)
-    before, mule = table.runs_of(table.METHODS[5], 0, 1.0, tmp_path)
-    (translated,) = table.runs_of(table_rows.TRANSLATED_CAPTIONS[1], 0, 1.0, tmp_path)
+    before, mule = table.runs_of(table.METHODS[5].stages, 0, 1.0, tmp_path)
+    (translated,) = table.runs_of(table_rows.TRANSLATED_CAPTIONS[1].stages, 0, 1.0, tmp_path)
     of_translated = table.command(translated, 1.0, "data")
     assert translated.workdir.name == "emoji_mural-1400,translated"
     assert f"--config.data.directory={tmp_path}/translated" in of_translated
@@ -72,7 +72,7 @@ def test_commands_and_names(tmp_path):
 def test_fine_tuning_in_the_tests_style(tmp_path):
     names = [method.name for method in table_rows.UNSEEN_STYLE]
     assert names == [name + how for name in ("ALIGN", "MURAL") for how in ("", ", single-task", ", multi-task")]
-    before, tuned = table.runs_of(table_rows.UNSEEN_STYLE[2], 0, 1.0, tmp_path / "runs")
+    before, tuned = table.runs_of(table_rows.UNSEEN_STYLE[2].stages, 0, 1.0, tmp_path / "runs")
     flags = table.command(tuned, 1.0, "data")
     assert flags[1:4] == ["run_finetune.py", f"--from={before.workdir}", "--config=configs/finetune.py"]
     assert f"--config.data.directory={tmp_path}/runs/unseen_style" in flags and "--config.train.steps=118" in flags
@@ -87,7 +87,7 @@ def test_fine_tuning_in_the_tests_style(tmp_path):
 
 
 def test_methods_share_the_stages_they_begin_with(tmp_path):
-    runs = {run.workdir: run for method in ALL for run in table.runs_of(method, 0, 1.0, tmp_path)}
+    runs = {run.workdir: run for method in ALL for run in table.runs_of(method.stages, 0, 1.0, tmp_path)}
     folders = {path.name for path in runs}
     assert {"emoji_mural-1400", "emoji_mural-1400,image_text_languages=en"} <= folders
     assert "emoji_mural-1100,image_text_languages=en+emoji_etcl-150,image_text_languages=en-de-fr-cs-zh-ja" in folders
@@ -120,7 +120,7 @@ def test_runs_wait_for_their_source_and_a_failure_stops_only_what_starts_from_it
 def test_a_run_is_trained_and_translated_once_and_its_log_says_why_it_failed(tmp_path, monkeypatch):
     called = []
     monkeypatch.setattr(table, "call", lambda arguments, log: called.append((arguments[1], log.name)))
-    (run,) = table.runs_of(table.METHODS[0], 0, 1.0, tmp_path)
+    (run,) = table.runs_of(table.METHODS[0].stages, 0, 1.0, tmp_path)
     with pytest.raises(UserError, match="emoji_align-1400 was stopped; the same command goes on"):
         table.train(run, 1.0, "data")
     table.translate(run, "data")
@@ -187,11 +187,13 @@ def test_measures_what_a_run_left(tmp_path):
 
 
 def test_the_stage_follows_rows_of_the_table_and_shares_their_runs(tmp_path):
-    runs = {run.workdir: run for method in table_rows.TRANSLATED for run in table.runs_of(method, 0, 1.0, tmp_path)}
+    runs = {
+        run.workdir: run for method in table_rows.TRANSLATED for run in table.runs_of(method.stages, 0, 1.0, tmp_path)
+    }
     names = [path.name for path in runs]
     assert "emoji_mural-1400+emoji_mural_translated-2000" in names
     assert len(names) == 5 + 10  # ALIGN, MURAL, ETCL's two stages, Globetrotter; a stage each
-    bases = {run.workdir for method in table_rows.METHODS for run in table.runs_of(method, 0, 1.0, tmp_path)}
+    bases = {run.workdir for method in table_rows.METHODS for run in table.runs_of(method.stages, 0, 1.0, tmp_path)}
     assert len(bases & set(runs)) == 5
     for method in table_rows.TRANSLATED:
         config = table_rows.load(method.stages[-1])
@@ -204,9 +206,9 @@ def test_the_stage_follows_rows_of_the_table_and_shares_their_runs(tmp_path):
 
 
 def test_a_bridge_waits_for_its_pictures_and_its_student(tmp_path):
-    runs = table.runs_of(table_rows.BRIDGE[3], 0, 1.0, tmp_path)
+    runs = table.runs_of(table_rows.BRIDGE[3].stages, 0, 1.0, tmp_path)
     pictures, student, head = (run.workdir for run in runs)
-    assert [run.source for run in runs] == [None, None, pictures] and runs[-1].student == student
+    assert [run.source for run in runs] == [None, None, pictures] and runs[-1].models == {"method.student": student}
     flags = table.command(runs[-1], 1.0, "d")
     assert f"--config.method.student={student}" in flags and f"--from={pictures}" in flags
     ended = []
@@ -229,7 +231,7 @@ def test_collects_the_first_seeds_that_are_measured(tmp_path, monkeypatch):
     monkeypatch.setattr(table, "measure", lambda method, workdirs: workdirs[-1].parent.name)
     align, mural = table.METHODS[:2]
     for method, seed in ((align, 0), (align, 1), (mural, 1)):
-        found = table.translation_file(table.runs_of(method, seed, 1.0, tmp_path)[-1].workdir)
+        found = table.translation_file(table.runs_of(method.stages, seed, 1.0, tmp_path)[-1].workdir)
         found.parent.mkdir(parents=True)
         found.touch()
     assert table.collect((align, mural), {"ALIGN": 3, "MURAL": 3}, 1.0, tmp_path) == {"ALIGN": ["seed0", "seed1"]}

@@ -284,7 +284,7 @@ def test_the_student_takes_the_place_of_the_text_tower(trained):
     for source in ("align", "align/export"):
         config, restore = starting_point(bridged(trained, "head"), str(trained / source))
         assert config.text_tower.hidden_size == 48 and config.text_tower.frozen and config.embedding_size == 80
-        assert config.text_tower.head_hidden_size == 1_024 and config.vocabulary.file == str(
+        assert config.text_tower.head_hidden_size == 2_048 and config.vocabulary.file == str(
             trained / "labse/vocabulary.txt"
         )
         assert config.method.teacher == str(trained / source)
