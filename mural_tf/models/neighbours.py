@@ -6,7 +6,8 @@ s is the student as it was trained, its tower and its own head, x_i a text whose
 and the pivot's side of pairs, and with `method.translation_weight` translations, taught what their other side is. So a
 text stands where the known texts that the student finds closest stand (Nadaraya and Watson's kernel regression, 1964).
 τ is the one of `TEMPERATURES` that dev prefers. The known texts are a part of the model, at most `method.most_known` of
-them, chosen evenly by a hash; so memory and time of a query are bounded, and an export needs nothing else.
+them; so memory and time of a query are bounded, and an export needs nothing else. Where there are more, translations are
+left out, and if need be texts of the pivot language, evenly by a hash.
 
 Its vectors are targets, too: `method.teacher` of a stage takes such a model, for texts that no teacher has seen.
 """
@@ -88,8 +89,8 @@ class Neighbours(TranslationDistillation):
         head.vectors.assign(vectors)
 
     def _known(self, config, tokenizer, tables, keys):
-        """Returns the texts that have a target, of too many those with the smallest keys, and their vectors."""
-        most, found = self.options.most_known, {}
+        """Returns the texts that have a target and their vectors; of too many, see `fewest`."""
+        most, found, too_many = self.options.most_known, {}, False
         for task in self.loss_weights():
             text, target = self.tasks[task].compares
             key = "group_id" if keys[target] == "text_group_id" else TARGETS[target]
@@ -99,6 +100,16 @@ class Neighbours(TranslationDistillation):
                 for row in np.flatnonzero(vectors.any(axis=1)):
                     found[int(own[row]), int(taught[row])] = texts[row], vectors[row].astype(np.float16)
                 if len(found) > 2 * most:
-                    found = dict(sorted(found.items())[:most])
-        texts, vectors = zip(*dict(sorted(found.items())[:most]).values())
+                    found, too_many = fewest(found, most), True
+        found = fewest(found, most) if too_many or len(found) > most else found
+        texts, vectors = zip(*(found[keys] for keys in sorted(found)))
         return list(texts), np.stack(vectors).astype(np.float32)
+
+
+def fewest(found: dict[tuple[int, int], tuple], most: int) -> dict[tuple[int, int], tuple]:
+    """Returns the texts with the smallest keys of those that teach their own vector, or if there are none, of all.
+
+    A part of the translations is worse than none: what is not among them is drawn to those that are.
+    """
+    own = {keys: value for keys, value in found.items() if keys[0] == keys[1]}
+    return dict(sorted((own or found).items(), key=lambda item: item[0])[:most])

@@ -23,7 +23,7 @@ from mural_tf.data.vectors import TextVectors
 from mural_tf.encoders.kernels import set_fusion
 from mural_tf.errors import UserError
 from mural_tf.models import build_model, complete
-from mural_tf.models.neighbours import NeighboursHead
+from mural_tf.models.neighbours import NeighboursHead, fewest
 from mural_tf.models.step import compute_gradients
 from mural_tf.runs.finetune import finetune, starting_point
 from mural_tf.runs.pretrain import pretrain
@@ -318,6 +318,12 @@ def test_a_bridge_is_a_model_like_any_other(trained, depth, tmp_path):
         said = json.loads((tmp_path / depth / ".targets/targets.json").read_text())
         assert said["missing"] == 0 and said["made_for"]
         finetune(bridged(trained, "head", teacher=str(tmp_path / depth)), str(trained / "align"), tmp_path / "taught")
+
+
+def test_of_too_many_known_texts_translations_go_first():
+    found = {(own, taught): (f"{own}", None) for own, taught in ((5, 5), (1, 5), (2, 2), (3, 2), (4, 4))}
+    assert list(fewest(found, 3)) == [(2, 2), (4, 4), (5, 5)] and list(fewest(found, 2)) == [(2, 2), (4, 4)]
+    assert list(fewest({(1, 5): 0, (3, 2): 0}, 1)) == [(1, 5)]
 
 
 @pytest.mark.slow
