@@ -6,8 +6,8 @@
 Of each similarity.csv, as `python -m mural_tf analyse languages` writes it: Mantel's correlation with "of the same
 family" (`family_of`) and with distance (great-circle, negated: near is similar), each also partial, the other held
 fixed, and p of 9,999 permutations of the languages (one-sided); the share of languages whose most similar one is of the
-same family, where the family has another member here, beside what a random neighbour gives; and the rank of the
-languages that the paper's text names as near, among all others, first of both ends' ranks the paper's first one's.
+same family, where the family has another member here, beside what a random neighbour gives; and of the pairs that the
+paper's text names as near the rank of each one among all others' similarities to the other: the second's, the first's.
 
 A language counts once, by its plain tag; constructed languages, creoles, and those without a place are left out.
 Places: URIEL (Littell et al., 2017) out of lang2vec (CC BY-SA 4.0), whose 299 points' distances locate a language.
@@ -29,8 +29,9 @@ from mural_tf.files import write_whole
 PERMUTATIONS = 9_999
 NAMED = "ro-bg ro-mk bg-mk en-fr fi-ru et-ru hu-cs".split()  # [MURAL] §5
 MACRO = {"ar": "arb", "az": "azj", "fa": "pes", "lv": "lvs", "mn": "khk", "ms": "zsm", "ne": "npi", "or": "ory",
-         "ps": "pbt", "qu": "quz", "sq": "als", "sw": "swh", "uz": "uzn", "yi": "ydd", "zh": "cmn", "no": "nob",
-         "ku": "kmr", "et": "ekk", "mg": "plt", "om": "gaz", "sc": "src", "fil": "tgl", "ff": "fuc"}  # fmt: skip
+         "qu": "quz", "sq": "als", "sw": "swh", "uz": "uzn", "yi": "ydd", "zh": "cmn", "no": "nob",
+         "ku": "kmr", "et": "ekk", "mg": "plt", "om": "gaz", "sc": "src", "fil": "tgl", "ff": "fuc",
+         "kok": "knn", "nn": "nob", "ps": "pst"}  # fmt: skip
 
 
 def places(languages: list[str]) -> np.ndarray:
