@@ -60,6 +60,8 @@ COLUMNS = {  # column → (title, digits, of which the mean over seeds is shown 
     "translation_well": ("translation, nine", 2),
     "translation_under": ("translation, twelve", 2),
     "translation_none": ("translation, four", 2),
+    "held_out_translation_well": ("held-out translation, nine", 2),
+    "held_out_translation_under": ("held-out translation, sixteen", 2),
     "text_head_translation_well": ("by the text-text head, nine", 2),
     "text_head_translation_under": ("by the text-text head, twelve", 2),
     "text_head_translation_none": ("by the text-text head, four", 2),
@@ -279,6 +281,9 @@ def measure(method: Method, workdirs: Sequence[pathlib.Path]) -> dict:
         asked = {language: value for language, value in known.items() if language in method.languages}
         for name in ("well", "under", "none"):
             row[f"{column}_{name}"] = mean([language for language in groups[name] if language != "en"], asked.get)
+    of_held_out = translation.get("default_held_out", {})
+    row["held_out_translation_well"] = mean(WELL_RESOURCED[1:], of_held_out.get)  # without English
+    row["held_out_translation_under"] = mean(UNDER_RESOURCED, of_held_out.get)
     mixed_pool = translation.get("mixed_pool", {})
     row.update({"english_share": mixed_pool.get("english_share"), "precision": mixed_pool.get("precision")})
     row["styles"] = translation.get("styles")

@@ -4,9 +4,9 @@
 
 Translation, per head of the text tower ("default": the one that embeds everywhere else; MURAL's "text_text") and
 language but English: the mean recall (R@1, 5, 10, both directions) between the test split's captions in it and their
-English ones, one caption an image, pool: the images captioned in both. "mixed_pool": what images find among the names
-in all languages ([MURAL] A.5). "styles": the mean recall between the test's drawings and the same emoji in the first
-training style ([MURAL] Table 5).
+English ones, one caption an image, pool: the images captioned in both; "default_held_out": with held-out names alone as
+queries. "mixed_pool": what images find among the names in all languages ([MURAL] A.5). "styles": the mean recall
+between the test's drawings and the same emoji in the first training style ([MURAL] Table 5).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import pathlib
 import sys
+from collections.abc import Collection
 
 from mural_tf.errors import UserError
 from mural_tf.files import write_whole
@@ -21,8 +22,11 @@ from mural_tf.files import write_whole
 PIVOT = "en"
 
 
-def translation_recall(embedder, data_dir: str, split: str) -> dict[str, float]:
-    """Returns {language: mean recall in percent}; raises `UserError` if no language has a pair."""
+def translation_recall(embedder, data_dir: str, split: str, asked: Collection[str] | None = None) -> dict[str, float]:
+    """Returns {language: mean recall in percent}; raises `UserError` if no language has a pair.
+
+    `asked`: ids of the images whose captions are queries, the others being candidates only; None: all.
+    """
     import numpy as np
 
     from mural_tf.data import records
@@ -39,7 +43,8 @@ def translation_recall(embedder, data_dir: str, split: str) -> dict[str, float]:
     results, pivot_embeddings = {}, None
     for language, texts in sorted(captions.items()):
         shared = [image for image in texts if image in places]
-        if not shared:
+        own = np.array([place for place, image in enumerate(shared) if asked is None or image in asked], int)
+        if not own.size:
             continue
         if pivot_embeddings is None:
             pivot_embeddings = encode_captions(embedder, list(pivots.values()), PIVOT)
@@ -47,8 +52,8 @@ def translation_recall(embedder, data_dir: str, split: str) -> dict[str, float]:
             encode_captions(embedder, [texts[image] for image in shared], language),
             pivot_embeddings[[places[image] for image in shared]],
         ]
-        own = np.arange(len(shared))
-        summary = ranking.summarize(ranking.ranks(*sides, own), ranking.ranks(*reversed(sides), own))
+        both = [ranking.ranks(queries[own], pool, own) for queries, pool in (sides, sides[::-1])]
+        summary = ranking.summarize(*both)
         results[language] = float(summary["mean_recall"])
     if not results:
         raise UserError(f"Split {split!r} of {data_dir} has no captions in {PIVOT!r} and another language.")
@@ -119,6 +124,7 @@ def write_in_english(data_dir: str, path: pathlib.Path) -> None:
 
 def main() -> None:
     from mural_tf.config import load_config
+    from mural_tf.evaluation.retrieval import held_out_images
     from mural_tf.loading import load
 
     workdir, data_dir, output = sys.argv[1:]
@@ -127,6 +133,9 @@ def main() -> None:
     if "text_text" in embedder.text_heads:
         heads["text_text"] = embedder.with_text_head("text_text")
     results = {name: translation_recall(head, data_dir, "test") for name, head in heads.items()}
+    if held_out := held_out_images(data_dir):
+        for name, head in heads.items():
+            results[f"{name}_held_out"] = translation_recall(head, data_dir, "test", held_out)
     if load_config(pathlib.Path(workdir) / "config.json").image_tower.name != "none":
         results["mixed_pool"] = mixed_pool(embedder, data_dir)
         results["styles"] = recall_between_styles(embedder, data_dir)

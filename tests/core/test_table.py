@@ -161,13 +161,14 @@ def test_measures_what_a_run_left(tmp_path):
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(values) + "\n" for values in seconds))
     languages = [language for language in table_rows.CORE if language != "en"]
     translation = {"default": dict.fromkeys(languages, 50.0), "text_text": dict.fromkeys(languages, 60.0)}
+    translation["default_held_out"] = dict.fromkeys(languages, 30.0)
     table.translation_file(tmp_path).write_text(json.dumps(translation))
     (tmp_path / "environment.json").write_text(json.dumps({"revision": "abc"}))
     mural, labse, english = (table.METHODS[i] for i in (1, 2, 6))
     found = table.measure(mural, [tmp_path])
     assert found["well"] == pytest.approx((8 * 20 + 47) / 9) and found["under"] == 20.0 and found["none"] == 4.0
     assert found["translation_well"] == 50.0 and found["processor_seconds_per_step"] == 0.3 and found["parameters"] == 7
-    assert found["text_head_translation_none"] == 60.0
+    assert found["text_head_translation_none"] == 60.0 and found["held_out_translation_under"] == 30.0
     table.english_report(tmp_path).parent.mkdir(parents=True)
     in_english = {"metrics": {**recalls, **{f"emoji/{language}/mean_recall": 8.0 for language in table.HELD_OUT}}}
     table.english_report(tmp_path).write_text(json.dumps(in_english))
@@ -261,6 +262,10 @@ def test_translation_recall(tmp_path):
     assert found["de"] == 100.0
     # The right French one ties with eight others behind one that is wrong: mean rank 6, a hit for R@10 alone.
     assert found["fr"] == pytest.approx(100 / 3)
+    images[3].captions[1] = "de4"
+    records.write_records(tmp_path / "3", records.IMAGE_TEXT, "test", images)
+    found = [translation_recall(Parrot(), str(tmp_path / "3"), "test", asked)["de"] for asked in ({"7"}, {"3"}, None)]
+    assert found[0] == 100.0 and found[1] < found[2] < 100.0
 
 
 def test_a_translation_is_word_by_word_and_what_no_pair_has_stays(tmp_path):

@@ -1,0 +1,167 @@
+"""What the papers say of classes and of words, of models trained on the emoji benchmark (core), one line each.
+
+    python -m benchmarks.claims docs/results/claims.csv data/emoji_core data/emoji_packages ALIGN=WORKDIR MURAL=...
+
+Zero-shot classification ([ETCL] §5.2): the test's drawings into `CLASSES`, named by CLDR's character labels; accuracy@1
+and @5, the means of languages. Languages without labels of their own (CLDR fills in English) are left out.
+
+Translation ([Globetrotter] §5.3, Figures 9 and 11): Recall@1 between the test's names that all languages have, A from
+language a to b, by the head that compares texts; its mean within and between families (`family_of`), the mean |A - Aᵀ|,
+and which languages are most better as source than as target, in points. Words: as the benchmark "globetrotter".
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import pathlib
+import sys
+
+import numpy as np
+
+from benchmarks.table_rows import HELD_OUT
+from mural_tf.analysis.languages import family_of
+from mural_tf.data.datasets.emoji import CORE, PACKAGES, UNDER_RESOURCED, WELL_RESOURCED, key_of_code_points, parse_json
+from mural_tf.data.datasets.npm_packages import Package, fetch_packages, read_members
+from mural_tf.embedder import class_embeddings
+from mural_tf.evaluation.protocol import default_protocol
+from mural_tf.evaluation.retrieval import Request, encode_captions
+from mural_tf.files import write_whole
+from mural_tf.metrics import ranking
+
+LABELS = Package(
+    "cldr-misc-full",
+    "48.2.0",
+    "sha512-dSc2Tr53dQcUGwsTinamEeoP2YXOhQrIZ+SyeuUrv4MzJOSjT/Q0qkSmX11ZwfcTbYSkIqbrgALQLhAm1yf5fA==",
+    size=588_129,
+    license="Unicode-3.0",
+)
+CLASSES = {  # CLDR's label, its English where that differs → beginnings of "category/subcategory" in emoji.json
+    "animal": ("Animals & Nature/animal",),
+    "plant": ("Animals & Nature/plant",),
+    "food_drink": ("Food & Drink/",),  # food & drink
+    "flag": ("Flags/",),
+    "body": ("People & Body/body", "People & Body/hand"),
+    "person": ("People & Body/person-role", "People & Body/person-gesture", "People & Body/person-f",
+               "People & Body/person-resting"),
+    "smiley": ("Smileys & Emotion/face",),
+    "heart": ("Smileys & Emotion/heart",),
+    "sport": ("Activities/sport", "People & Body/person-sport"),
+    "activities": ("Activities/event", "Activities/game", "Activities/arts"),  # activity
+    "building": ("Travel & Places/place-building", "Travel & Places/place-religious"),
+    "place": ("Travel & Places/place-geographic", "Travel & Places/place-map"),
+    "travel": ("Travel & Places/transport",),
+    "weather": ("Travel & Places/sky",),
+    "objects": ("Objects/",),  # object
+    "arrows": ("Symbols/arrow",),  # arrow
+    "keycap": ("Symbols/keycap",),
+    "math_symbols": ("Symbols/math",),  # math symbol
+    "punctuation": ("Symbols/punctuation",),
+    "geometric_shapes": ("Symbols/geometric",),  # geometric shape
+}  # fmt: skip
+GROUPS = {"English": ("en",), "nine": WELL_RESOURCED, "four": HELD_OUT,
+          "twelve": tuple(language for language in UNDER_RESOURCED if language not in HELD_OUT)}  # fmt: skip
+
+
+def classes_of_emoji(tarball: pathlib.Path) -> dict[str, int]:
+    """Returns emoji key → number of its class, of the emoji that have one."""
+    entries = parse_json(read_members(tarball, lambda path: path == "emoji.json")["emoji.json"], tarball, "emoji.json")
+    kinds = {key_of_code_points(x["unified"]): f"{x['category']}/{x['subcategory']}" for x in entries}
+    found = {key: [i for i, of in enumerate(CLASSES.values()) if kind.startswith(of)] for key, kind in kinds.items()}
+    return {key: numbers[0] for key, numbers in found.items() if numbers}
+
+
+def labels(tarball: pathlib.Path) -> dict[str, list[str]]:
+    """Returns language → names of the classes, of the languages whose labels are not English's."""
+    paths = {f"main/{language}/characterLabels.json": language for language in CORE}
+    found = {}
+    for path, content in read_members(tarball, lambda path: path in paths).items():
+        of_locale = parse_json(content, tarball, path)["main"][paths[path]]["characterLabels"]
+        found[paths[path]] = [of_locale[name] for name in CLASSES]
+    return {language: names for language, names in found.items() if language == "en" or names != found["en"]}
+
+
+def classification(embedder, data_dir: str, emoji: dict[str, int], names: dict[str, list[str]]) -> dict[str, str]:
+    from mural_tf.data import records
+
+    found = records.read_records(data_dir, records.IMAGE_TEXT, "test")
+    test = {record.image_id.split("/")[1]: record.image for record in found}
+    keys = [key for key in test if key in emoji]
+    images = embedder.encode_image([test[key] for key in keys], progress=False)
+    own = np.array([emoji[key] for key in keys])
+    accuracy = {}
+    for language, of_language in names.items():
+        prototypes = class_embeddings(encode_captions(embedder, of_language, language), 1)
+        ranks = ranking.ranks(images, prototypes, own)
+        accuracy[language] = [ranking.recall_at(ranks, k) for k in (1, 5)]
+    row = {"drawings": f"{len(keys)}", "classes": f"{len(CLASSES)}"}
+    row["largest class"] = f"{100 * np.bincount(own).max() / len(own):.1f}"
+    for place, k in enumerate((1, 5)):
+        row[f"chance@{k}"] = f"{100 * k / len(CLASSES):.1f}"
+        for group, members in GROUPS.items():
+            known = [accuracy[language][place] for language in members if language in accuracy]
+            row[f"accuracy@{k}, {group} ({len(known)} named)"] = f"{np.mean(known):.1f}"
+    return row
+
+
+def translation_matrix(embeddings: list[np.ndarray]) -> np.ndarray:
+    """Returns float64 [L, L]: Recall@1 in percent from language a (row) to b, of [N, D] each; the diagonal is 100."""
+    own = np.arange(len(embeddings[0]))
+    found = np.full((len(embeddings),) * 2, 100.0)
+    for a, b in np.argwhere(~np.eye(len(embeddings), dtype=bool)):
+        found[a, b] = ranking.recall_at(ranking.ranks(embeddings[a], embeddings[b], own), 1)
+    return found
+
+
+def translation(embedder, data_dir: str) -> dict[str, str]:
+    from mural_tf.evaluation.globetrotter import globetrotter
+    from mural_tf.evaluation.parallel import read_parallel
+
+    texts, _ = read_parallel(data_dir, "test", CORE)
+    head = embedder.with_text_head("text_text") if "text_text" in embedder.text_heads else embedder
+    matrix = translation_matrix([encode_captions(head, lines, language) for language, lines in texts.items()])
+    families = np.array([family_of(language) for language in texts])
+    same, apart = families[:, None] == families, ~np.eye(len(texts), dtype=bool)
+    better = dict(zip(texts, (matrix.sum(axis=1) - matrix.sum(axis=0)) / (len(texts) - 1)))
+    ordered = sorted(better, key=better.get, reverse=True)
+    row = {
+        "names": f"{len(next(iter(texts.values())))}",
+        "R@1": f"{matrix[apart].mean():.1f}",
+        "within families": f"{matrix[same & apart].mean():.1f}",
+        "between families": f"{matrix[~same].mean():.1f}",
+        "asymmetry": f"{np.abs(matrix - matrix.T)[apart].mean():.1f}",
+        "better as source": " ".join(f"{x} {better[x]:+.1f}" for x in ordered[:3]),
+        "better as target": " ".join(f"{x} {-better[x]:+.1f}" for x in ordered[:-4:-1]),
+    }
+    request = Request(embedder, pathlib.Path(data_dir), "test", default_protocol())
+    metrics, suffix = globetrotter(request)[0].metrics, list(request.text_heads())[-1]
+    for name in ("raw", "rotated", "raw_without_identical", "rotated_without_identical"):
+        row[f"words, {name.replace('_', ' ')}"] = f"{metrics[f'globetrotter/word_translation/{name}{suffix}']:.1f}"
+    return row
+
+
+def main() -> None:
+    from mural_tf.config import load_config
+    from mural_tf.loading import load
+
+    output, data_dir, cache, *named = sys.argv[1:]
+    tarballs = fetch_packages([PACKAGES[0], LABELS], cache)
+    emoji, names = classes_of_emoji(tarballs[PACKAGES[0].name]), labels(tarballs[LABELS.name])
+    rows = []
+    for name, workdir in (x.split("=", 1) for x in named):
+        embedder = load(workdir)
+        row = {"model": name, **translation(embedder, data_dir)}
+        if load_config(pathlib.Path(workdir) / "config.json").image_tower.name != "none":
+            row.update(classification(embedder, data_dir, emoji, names))
+        rows.append(row)
+        print(row, flush=True)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(max(rows, key=len)), restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    pathlib.Path(output).parent.mkdir(parents=True, exist_ok=True)
+    write_whole(output, text.getvalue())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""How far the similarity of languages follows families and distances on the map ([MURAL] §5, Figure 3).
+
+    pip install lang2vec langcodes
+    python -m benchmarks.similarity docs/results/similarity.csv ALIGN=maps/align/similarity.csv MURAL=maps/mural/...
+
+Of each similarity.csv, as `python -m mural_tf analyse languages` writes it: Mantel's correlation with "of the same
+family" (`family_of`) and with distance (great-circle, negated: near is similar), each also partial, the other held
+fixed, and p of 9,999 permutations of the languages (one-sided); the share of languages whose most similar one is of the
+same family, where the family has another member here, beside what a random neighbour gives; and of the pairs that the
+paper's text names as near the rank of each one among all others' similarities to the other: the second's, the first's.
+
+A language counts once, by its plain tag; constructed languages, creoles, and those without a place are left out.
+Places: URIEL (Littell et al., 2017) out of lang2vec (CC BY-SA 4.0), whose 299 points' distances locate a language.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import pathlib
+import sys
+
+import numpy as np
+
+from mural_tf.analysis.languages import family_of
+from mural_tf.errors import UserError
+from mural_tf.files import write_whole
+
+PERMUTATIONS = 9_999
+NAMED = "ro-bg ro-mk bg-mk en-fr fi-ru et-ru hu-cs".split()  # [MURAL] §5
+MACRO = {"ar": "arb", "az": "azj", "fa": "pes", "lv": "lvs", "mn": "khk", "ms": "zsm", "ne": "npi", "or": "ory",
+         "qu": "quz", "sq": "als", "sw": "swh", "uz": "uzn", "yi": "ydd", "zh": "cmn", "no": "nob",
+         "ku": "kmr", "et": "ekk", "mg": "plt", "om": "gaz", "sc": "src", "fil": "tgl", "ff": "fuc",
+         "kok": "knn", "nn": "nob", "ps": "pst"}  # fmt: skip
+
+
+def places(languages: list[str]) -> np.ndarray:
+    """Returns float64 [L, 3], points on the unit sphere; nan without a place.
+
+    URIEL has, for each language, the distances to fixed points, as shares of half the Earth's circumference: a
+    language's vector x solves `points @ x = cos(π distance)`.
+    """
+    import lang2vec.lang2vec as uriel
+    from langcodes import Language
+
+    known = uriel.available_uriel_languages()
+    of_tag = {tag: (MACRO.get(tag), Language.get(tag).to_alpha3()) for tag in languages}
+    codes = [next((code for code in of_tag[tag] if code in known), None) for tag in languages]
+    features = uriel.get_features([code for code in codes if code], "geo", header=True)
+    degrees = np.radians([[float(x) for x in name.split("_")[1:]] for name in features.pop("CODE")])
+    points = np.stack([np.cos(degrees[:, 0]) * np.cos(degrees[:, 1]), np.cos(degrees[:, 0]) * np.sin(degrees[:, 1]),
+                       np.sin(degrees[:, 0])], axis=1)  # fmt: skip
+    found = np.full((len(languages), 3), np.nan)
+    for place, code in enumerate(codes):
+        if code and "--" not in features[code]:
+            vector = np.linalg.lstsq(points, np.cos(np.pi * np.array(features[code], float)), rcond=None)[0]
+            found[place] = vector / np.linalg.norm(vector)
+    return found
+
+
+def mantel(one: np.ndarray, other: np.ndarray, fixed: np.ndarray | None = None, seed: int = 0) -> tuple[float, float]:
+    """Returns the correlation of two symmetric matrices [L, L] above their diagonals, and its one-sided p.
+
+    p is for as large a correlation when the languages of `one` are shuffled. With `fixed`, a third such matrix, it is
+    the partial correlation (Smouse et al., 1986).
+    """
+    upper = np.triu_indices(len(one), 1)
+
+    def correlation(matrix: np.ndarray) -> float:
+        table = np.corrcoef([x[upper] for x in (matrix, other, fixed) if x is not None])
+        if fixed is None:
+            return float(table[0, 1])
+        direct, one_fixed, other_fixed = table[np.triu_indices(3, 1)]
+        return float((direct - one_fixed * other_fixed) / np.sqrt((1 - one_fixed**2) * (1 - other_fixed**2)))
+
+    measured, generator = correlation(one), np.random.default_rng(seed)
+    orders = (generator.permutation(len(one)) for _ in range(PERMUTATIONS))
+    larger = sum(correlation(one[np.ix_(order, order)]) >= measured - 1e-12 for order in orders)
+    return measured, (larger + 1) / (PERMUTATIONS + 1)
+
+
+def purity(similarity: np.ndarray, families: list[str]) -> tuple[float, float]:
+    """Returns, in percent, the share of languages whose most similar one is of their family, and a random one's."""
+    same = np.array(families)[:, None] == np.array(families)
+    np.fill_diagonal(same, False)
+    counted = same.any(axis=1)
+    nearest = np.argmax(similarity - 2 * np.eye(len(similarity)), axis=1)
+    hits = same[np.arange(len(same)), nearest]
+    return 100 * float(hits[counted].mean()), 100 * float(same[counted].sum(axis=1).mean() / (len(same) - 1))
+
+
+def rank(similarity: np.ndarray, of: int, partner: int) -> int:
+    """Returns how many others are at least as similar to `of` as `partner`, itself included."""
+    row = np.delete(similarity[of], of)
+    return int((row >= similarity[of, partner]).sum())
+
+
+def measure(path: str) -> dict[str, str]:
+    """Returns {column: number} of one similarity.csv."""
+    with open(path, encoding="utf-8", newline="") as file:
+        head, *lines = csv.reader(file)
+    tags, matrix = head[1:], np.array([line[1:] for line in lines], float)
+    located = places(tags)
+    left_out = [x for x, at in zip(tags, located) if np.isnan(at).any() and "-" not in x]
+    kept = [
+        i
+        for i, tag in enumerate(tags)
+        if "-" not in tag and tag not in left_out and family_of(tag) not in ("Constructed", "Creoles")
+    ]
+    if len(kept) < 4:
+        raise UserError(f"{path}: {len(kept)} languages have a family and a place; at least four are needed.")
+    print(f"{path}: {len(kept)} of {len(tags)} languages; without a place: {', '.join(left_out) or 'none'}")
+    tags, matrix, located = [tags[i] for i in kept], matrix[np.ix_(kept, kept)], located[kept]
+    families = [family_of(tag) for tag in tags]
+    same = (np.array(families)[:, None] == np.array(families)).astype(float)
+    near = -np.arccos(np.clip(located @ located.T, -1, 1))
+    row = {"languages": f"{len(kept)}"}
+    for name, *others in (("family", same), ("nearness", near), ("family, nearness fixed", same, near),
+                          ("nearness, family fixed", near, same)):  # fmt: skip
+        value, p = mantel(matrix, *others)
+        row.update({name: f"{value:.3f}", f"p, {name}": f"{p:.4f}"})
+    row["nearest of the same family, %"], row["by chance, %"] = (f"{x:.1f}" for x in purity(matrix, families))
+    for one, other in (pair.split("-") for pair in NAMED):
+        both = (tags.index(one), tags.index(other)) if {one, other} <= set(tags) else None
+        row[f"rank, {one}–{other}"] = f"{rank(matrix, *both)} and {rank(matrix, *both[::-1])}" if both else ""
+    return row
+
+
+def main() -> None:
+    output, *named = sys.argv[1:]
+    rows = [{"model": name, **measure(path)} for name, path in (x.split("=", 1) for x in named)]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    pathlib.Path(output).parent.mkdir(parents=True, exist_ok=True)
+    write_whole(output, text.getvalue())
+
+
+if __name__ == "__main__":
+    main()
