@@ -6,8 +6,8 @@ s is the student as it was trained, its tower and its own head, x_i a text whose
 and the pivot's side of pairs, and with `method.translation_weight` translations, taught what their other side is. So a
 text stands where the known texts that the student finds closest stand (Nadaraya and Watson's kernel regression, 1964).
 τ is the one of `TEMPERATURES` that dev prefers. The known texts are a part of the model, at most `method.most_known` of
-them; so memory and time of a query are bounded, and an export needs nothing else. Where there are more, translations are
-left out, and if need be texts of the pivot language, evenly by a hash.
+them; so memory and time of a query are bounded, and an export needs nothing else. Where there are more, translations
+are left out, and if need be texts of the pivot language, evenly by a hash.
 
 Its vectors are targets, too: `method.teacher` of a stage takes such a model, for texts that no teacher has seen.
 """
