@@ -105,6 +105,8 @@ class Targets:
     def extend(self, texts: Iterable[tuple[np.ndarray, Sequence[bytes]]], embed: Embed) -> None:
         """Adds the texts that have no target yet; `texts`: their keys, int64 [B], and themselves, again and again."""
         self._trim()
+        if self.said["count"]:
+            print(f"{self.said['count']:,} targets are there; reading the data up to what is new …", flush=True)
         known, waiting = np.sort(self._keys()), {}
         for keys, of_keys in texts:
             places = np.minimum(np.searchsorted(known, keys), max(len(known) - 1, 0))
