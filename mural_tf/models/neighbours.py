@@ -101,7 +101,9 @@ class Neighbours(TranslationDistillation):
                     found[int(own[row]), int(taught[row])] = texts[row], vectors[row].astype(np.float16)
                 if len(found) > 2 * most:
                     found, too_many = fewest(found, most), True
-        found = fewest(found, most) if too_many or len(found) > most else found
+        if too_many or len(found) > most:
+            found = fewest(found, most)
+            print(f"More texts are known than method.most_known={most}: {len(found):,} of the pivot stay.", flush=True)
         texts, vectors = zip(*(found[keys] for keys in sorted(found)))
         return list(texts), np.stack(vectors).astype(np.float32)
 

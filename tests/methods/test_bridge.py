@@ -328,7 +328,8 @@ def test_of_too_many_known_texts_translations_go_first():
 
 
 @pytest.mark.slow
-def test_the_known_texts_are_bounded(trained, tmp_path):
+def test_the_known_texts_are_bounded(trained, tmp_path, capsys):
     finetune(bridged(trained, "neighbours", most_known=10), str(trained / "align"), tmp_path / "few")
+    assert "More texts are known than method.most_known=10: 10 of the pivot stay." in capsys.readouterr().out
     model = load_trained(tmp_path / "few")[0]
     assert model.image_text_head.known.shape[0] is None and len(model.image_text_head.known.numpy()) == 10
