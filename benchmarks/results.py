@@ -57,6 +57,14 @@ def _mean(cells: tuple[str, ...]) -> str:
     return f"{statistics.mean(numbers):,.{digits}f}{deviation}"
 
 
+def write_rows(path: str | pathlib.Path, rows: list[dict[str, str]]) -> None:
+    """Writes a file of docs/results from {column: cell} of each line; the longest line names the columns."""
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(max(rows, key=len)), restval="", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
 def rendered(text: str) -> str:
     """Returns a page with the tables that its comments name."""
     return TABLE.sub(lambda found: found[1] + table(RESULTS / f"{found[2]}.csv", found[3], found[4]), text)

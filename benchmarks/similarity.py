@@ -16,15 +16,14 @@ Places: URIEL (Littell et al., 2017) out of lang2vec (CC BY-SA 4.0), whose 299 p
 from __future__ import annotations
 
 import csv
-import io
 import pathlib
 import sys
 
 import numpy as np
 
+from benchmarks.results import write_rows
 from mural_tf.analysis.languages import family_of
 from mural_tf.errors import UserError
-from mural_tf.files import write_whole
 
 PERMUTATIONS = 9_999
 NAMED = "ro-bg ro-mk bg-mk en-fr fi-ru et-ru hu-cs".split()  # [MURAL] §5
@@ -129,12 +128,7 @@ def measure(path: str) -> dict[str, str]:
 def main() -> None:
     output, *named = sys.argv[1:]
     rows = [{"model": name, **measure(path)} for name, path in (x.split("=", 1) for x in named)]
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    pathlib.Path(output).parent.mkdir(parents=True, exist_ok=True)
-    write_whole(output, text.getvalue())
+    write_rows(output, rows)
 
 
 if __name__ == "__main__":
