@@ -16,7 +16,6 @@ Places: URIEL (Littell et al., 2017) out of lang2vec (CC BY-SA 4.0), whose 299 p
 from __future__ import annotations
 
 import csv
-import pathlib
 import sys
 
 import numpy as np
