@@ -6,6 +6,7 @@
     python -m benchmarks.table --output=results/methods --rows=translated_captions   # translate-train, translate-test
     python -m benchmarks.table --output=results/methods --rows=choices               # what a paper leaves open
     python -m benchmarks.table --output=results/methods --rows=unseen_style          # fine-tuning on the test's style
+    python -m benchmarks.table --output=results/methods --rows=mule_features         # MULE on a trained image tower
     python -m benchmarks.table --output=results/methods --rows=bridge                # another text tower
     python -m benchmarks.table --output=results/methods --rows=bridge_tried          # and what might carry it further
     python -m benchmarks.table --output=results/quick --budget=0.1 --seeds=1
@@ -184,7 +185,7 @@ def command(run: Run, scale: float, data: str, held_out_names: bool = False) -> 
         "train.export": False,
         **({"data.emoji_held_out_names": True} if held_out_names else {}),
         **({"data.source": "records", "data.directory": str(folder_of(run, run.stage.data))} if run.stage.data else {}),
-        **({"data.image_text_languages": ()} if run.stage.data == "translated" else {}),
+        **({"data.image_text_languages": ()} if run.stage.data.endswith("translated") else {}),
         **dict(run.stage.overrides),
         **{field: str(workdir) for field, workdir in run.models.items()},
     }
@@ -217,6 +218,19 @@ def build_unseen_style(data: str, output: pathlib.Path) -> None:
         return {}
 
     build_folder(output, {"name": "drawings in the test's style", "data_dir": data}, write)
+
+
+def build_features(data: str, output: pathlib.Path, scale: float) -> None:
+    """Writes the benchmark with what a trained ALIGN says of its pictures, in their place."""
+    from mural_tf.ingest.features import cache_features
+
+    align = runs_of(table_rows.ALIGN, 0, scale, output.parent)[-1]
+    train(align, scale, data)
+    exported = output.with_name("align")
+    if not exported.exists():
+        call([sys.executable, "run_export.py", f"--model={align.workdir}", f"--output={exported}"], log_of(align))
+    size = table_rows.load(align.stage).image_tower.image_size
+    cache_features(data, output, str(exported / "hub" / "image_encoder"), resize=size, image_size=size)
 
 
 def call(arguments: list[str], log: pathlib.Path) -> float:
@@ -390,6 +404,10 @@ def main(_) -> None:
             build_translated(data, data, made_folder)
         elif kind == "unseen_style":
             build_unseen_style(data, made_folder)
+        elif kind == "features":
+            build_features(data, made_folder, scale)
+        elif kind == "features_translated":
+            build_translated(str(made_folder.with_name("features")), data, made_folder)
         else:
             build_emoji(made_folder, config.data.download_directory, one_language=True)
     for path in {folder_of(runs[workdir], "in_english.tsv") for workdir in asked_in_english}:

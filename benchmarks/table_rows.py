@@ -24,7 +24,8 @@ class Stage:
     overrides: fields set on the command line.
     words: whether the configuration takes the texts that `word_by_word` makes of the data, see `table.py`.
     data: "" is the benchmark; "translated" adds its captions' translations into all languages, "one_language" has
-      captions of each emoji in one language alone, "unseen_style" 250 drawings in the test's style; see `table.py`.
+      captions of each emoji in one language alone, "unseen_style" 250 drawings in the test's style, "features" numbers
+      of a trained image tower in place of pictures, "features_translated" with the captions of both; see `table.py`.
     models: fields that name a model, each with the stages that it is trained in.
     """
 
@@ -277,6 +278,22 @@ UNSEEN_STYLE = tuple(
         (", multi-task", (dataclasses.replace(TUNED, text_pairs=64, overrides=(*CO_CAPTIONS, *other)),)),
     )
 )
+
+# [MULE] §4.1: features of a trained network, the ten most violated constraints, margin 0.05 (the released code's).
+FEATURES = (("image_tower.name", "features"), ("image_tower.feature_size", 160))
+THE_PAPERS = (("method.top", 10), ("method.margin", 0.05))
+MULE_FEATURES = tuple(
+    Method(name, tuple(
+        dataclasses.replace(stage, data=data, overrides=(*stage.overrides, *FEATURES, *fields))
+        for stage in mule(name).stages
+    ))
+    for name, data, fields in (
+        ("MULE on features, the paper's setting", "features", THE_PAPERS),
+        ("MULE on features, the emoji's setting", "features", ()),
+        ("MULE on features, the paper's setting, captions translated", "features_translated", THE_PAPERS),
+        ("MULE on features, the emoji's setting, captions translated", "features_translated", ()),
+    )
+)  # fmt: skip
 ROWS = {
     "methods": METHODS,
     "ablations": ABLATIONS,
@@ -286,6 +303,7 @@ ROWS = {
     "one_language": ONE_LANGUAGE_EACH,
     "etcl_steps": ETCL_STEPS,
     "unseen_style": UNSEEN_STYLE,
+    "mule_features": MULE_FEATURES,
     "bridge": BRIDGE,
     "bridge_tried": BRIDGE_TRIED,
 }

@@ -136,7 +136,7 @@ def main() -> None:
     if held_out := held_out_images(data_dir):
         for name, head in heads.items():
             results[f"{name}_held_out"] = translation_recall(head, data_dir, "test", held_out)
-    if load_config(pathlib.Path(workdir) / "config.json").image_tower.name != "none":
+    if load_config(pathlib.Path(workdir) / "config.json").image_tower.name not in ("none", "features"):
         results["mixed_pool"] = mixed_pool(embedder, data_dir)
         results["styles"] = recall_between_styles(embedder, data_dir)
     pathlib.Path(output).parent.mkdir(parents=True, exist_ok=True)
