@@ -7,6 +7,7 @@ The text tower is shared; each task has its own single-layer projection head, or
 
 from __future__ import annotations
 
+from mural_tf.errors import UserError
 from mural_tf.losses.contrastive import contrastive_loss
 from mural_tf.losses.pairs import Pairs
 from mural_tf.models.align import Align
@@ -22,6 +23,11 @@ class TextText(DualEncoder):
     )
     embeddings = {"text_a": Embedding("text_a", head="text_text"), "text_b": Embedding("text_b", head="text_text")}
     tasks = {"text_text": Task("text_text", ("text_a", "text_b"), pair=("text_a", "text_b"))}
+
+    def __init__(self, image_encoder, text_encoder, config, **kwargs):
+        super().__init__(image_encoder, text_encoder, config, **kwargs)
+        if (temperature := self.options.text_text_temperature) < 0:
+            raise UserError(f"method.text_text_temperature={temperature} must be above 0, or 0 for the one of images.")
 
     def text_text_loss(self, text_a, text_b, ids):
         """L_r2l + L_l2r, with a temperature and an additive margin."""

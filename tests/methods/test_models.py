@@ -38,10 +38,11 @@ def test_loss_is_eq_1():
     )
 
 
-def test_a_learned_temperature_is_the_images():
-    config = contract.toy_config("labse")
-    config.method.text_text_temperature = 0.0
-    with pytest.raises(UserError, match="set a number"):
+@pytest.mark.parametrize("method, temperature, said", [("labse", 0.0, "set a number"), ("mural", -0.1, "above 0")])
+def test_an_unusable_temperature_of_texts_is_refused(method, temperature, said):
+    config = contract.toy_config(method)
+    config.method.text_text_temperature = temperature
+    with pytest.raises(UserError, match=said):
         contract.build(config)
 
 
