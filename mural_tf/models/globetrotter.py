@@ -73,7 +73,6 @@ class Globetrotter(LearnedTemperature):
         alpha_margin=0.4,  # m of α
         alpha_divided=True,  # L_t divided by the sum of α, or else by the number of captions
     )
-    also_reads = ("image_id",)  # its parts are views, which are never alike
     embeddings = {
         "view_0": Embedding("view_0"),
         "view_1": Embedding("view_1"),
@@ -103,6 +102,10 @@ class Globetrotter(LearnedTemperature):
             "image_text": Task("views", (*VIEWS, "caption"), pair=("view_0", "caption")),
             "cloze": Task("views" if looks else "captions", ("cloze",)),
         }
+
+    @property
+    def also_reads(self):
+        return ("image_id",) if self.image_parts else ()  # views of one image are never alike
 
     @property
     def head_names(self):

@@ -159,6 +159,7 @@ def test_text_only(config):
     assert model.streams == ("captions",)
     batch = toy_data.stream_batch(config, toy_data.toy_tokenizer(), *model.streams)
     assert "view_0" not in batch and "image_id" not in batch
+    model.check_batch({"cloze": batch["cloze"]})
     assert model.parts == ("cloze",) and set(losses_of(model, model.encode(batch, True), batch)) == {"cloze"}
 
 
