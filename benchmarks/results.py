@@ -15,10 +15,13 @@ writes it, the means ± standard deviations are shown, with a digit less; seed a
 from __future__ import annotations
 
 import csv
+import io
 import pathlib
 import re
 import statistics
 import sys
+
+from mural_tf.files import write_whole
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "docs/results"
@@ -57,12 +60,13 @@ def _mean(cells: tuple[str, ...]) -> str:
     return f"{statistics.mean(numbers):,.{digits}f}{deviation}"
 
 
-def write_rows(path: str | pathlib.Path, rows: list[dict[str, str]]) -> None:
+def write_rows(path: str | pathlib.Path, rows: list[dict]) -> None:
     """Writes a file of docs/results from {column: cell} of each line; the longest line names the columns."""
-    with open(path, "w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(max(rows, key=len)), restval="", lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(max(rows, key=len)), restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_whole(path, text.getvalue())
 
 
 def rendered(text: str) -> str:

@@ -27,9 +27,7 @@ has it (`benchmarks.results`), or of another name of --rows; and methods_languag
 from __future__ import annotations
 
 import concurrent.futures
-import csv
 import dataclasses
-import io
 import itertools
 import json
 import os
@@ -43,12 +41,13 @@ from collections.abc import Callable, Iterable, Sequence
 from absl import flags
 
 from benchmarks import table_rows
+from benchmarks.results import table as rendered_table
+from benchmarks.results import write_rows
 from benchmarks.table_rows import HELD_OUT, METHODS, ROWS, SEEN, Method, Stage, slug, step_count
 from mural_tf import cli
 from mural_tf.data.datasets.emoji import CORE, UNDER_RESOURCED, WELL_RESOURCED
 from mural_tf.errors import UserError
 from mural_tf.evaluation.retrieval import HELD_OUT as HELD_OUT_NAMES
-from mural_tf.files import write_whole
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 SECONDS = "processor_seconds"  # of a whole run that was not interrupted, a file in its workdir
@@ -330,29 +329,24 @@ def processor_seconds_per_step(workdir: pathlib.Path) -> float | None:
 
 def write_table(path: pathlib.Path, results: dict[str, list[dict]], pairs: dict[str, tuple[int, int]]) -> None:
     """Writes a line for each method and seed, from what `collect` returns and the pairs seen in training."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    titles = [title for title, _ in COLUMNS.values()]
-    writer.writerow(["method", "seed", "commit", *titles, "image-caption pairs", "text pairs"])
+    lines = []
     for method, rows in results.items():
         for seed, row in enumerate(rows):
-            known = ((row.get(column), digits) for column, (_, digits) in COLUMNS.items())
-            cells = ("" if value is None else f"{value:.{digits}f}" for value, digits in known)
-            writer.writerow([method, seed, row["commit"], *cells, *pairs[method]])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, text.getvalue())
+            known = {title: (row.get(column), digits) for column, (title, digits) in COLUMNS.items()}
+            cells = {title: "" if value is None else f"{value:.{digits}f}" for title, (value, digits) in known.items()}
+            seen = dict(zip(("image-caption pairs", "text pairs"), pairs[method]))
+            lines.append({"method": method, "seed": seed, "commit": row["commit"], **cells, **seen})
+    write_rows(path, lines)
 
 
 def write_languages(path: pathlib.Path, results: dict[str, list[dict]]) -> None:
     """Writes a line for each method and seed: the mean recall of images in each language."""
-    lines = [["method", "seed", "commit", *CORE]]
+    lines = []
     for method, rows in results.items():
         for seed, row in enumerate(rows):
-            recalls = ("" if value is None else f"{value:.2f}" for value in row["languages"].values())
-            lines.append([method, seed, row["commit"], *recalls])
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(lines)
-    write_whole(path, text.getvalue())
+            recalls = {name: "" if value is None else f"{value:.2f}" for name, value in row["languages"].items()}
+            lines.append({"method": method, "seed": seed, "commit": row["commit"], **recalls})
+    write_rows(path, lines)
 
 
 def chosen_methods() -> tuple[Method, ...]:
@@ -370,7 +364,6 @@ def chosen_methods() -> tuple[Method, ...]:
 
 
 def main(_) -> None:
-    from benchmarks.results import table as rendered_table
     from benchmarks.translation import write_in_english
     from mural_tf.data.datasets.emoji import build_emoji
     from mural_tf.ingest.translated_captions import build_translated
@@ -423,8 +416,9 @@ def main(_) -> None:
 
     def write() -> None:
         results = collect(chosen, seeds, scale, folder / "runs")
-        write_table(table, results, pairs)
-        write_languages(table.with_name(f"{GROUP.value}_languages.csv"), results)
+        if results:
+            write_table(table, results, pairs)
+            write_languages(table.with_name(f"{GROUP.value}_languages.csv"), results)
 
     print(f"{len(runs)} runs, {JOBS.value} at a time. What they print is in {folder / 'runs'}/*/*.log", flush=True)
     failed = execute(runs.values(), JOBS.value, finish, write)

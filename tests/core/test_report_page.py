@@ -13,6 +13,7 @@ from mural_tf.data import records
 from mural_tf.evaluation.retrieval import Evaluation
 from mural_tf.pages import line_chart, ticks
 from mural_tf.runs import report_page
+from mural_tf.runs.finish import describe
 from mural_tf.runs.report_page import find_examples, training_seconds, write_report_page
 
 HOSTILE = "<script>alert('x')</script>"
@@ -83,6 +84,15 @@ def test_a_run_without_images_or_a_source_has_a_shorter_page(run):
     assert titles(page) == ["Loss over the steps", "Data", "Time", "Settings"]
     page = Page(write_report_page(workdir, config, evaluation(), ColorEmbedder(), {}).read_text())
     assert "before this run" not in page.text and "Found and missed" not in page.text  # the data are away
+
+
+@pytest.mark.parametrize("tower", ["efficientnet", "none"])
+def test_a_search_of_pictures_is_proposed_for_models_of_pictures(tower, tmp_path, capsys):
+    config = toy_config(tmp_path)
+    config.image_tower.name = tower
+    (tmp_path / "summary.json").write_text('{"table": "", "split": "test", "search": []}')
+    describe(config, tmp_path)
+    assert ("search query" in capsys.readouterr().out) == (tower != "none")
 
 
 def test_examples_are_the_closest_pictures_that_can_be_read(run, monkeypatch):
