@@ -155,24 +155,24 @@ ABLATIONS = (
 ALIGN, MURAL, ETCL, GLOBETROTTER = (METHODS[place].stages for place in (0, 1, 3, 4))
 STAGED = (
     Method("ALIGN", ALIGN),
-    translated("ALIGN, translated", *ALIGN),
+    translated("ALIGN, then the stage", *ALIGN),
     Method("MURAL", MURAL),
-    translated("MURAL, translated", *MURAL),
-    Method("MURAL, translated, with word by word", (*MURAL, dataclasses.replace(
+    translated("MURAL, then the stage", *MURAL),
+    Method("MURAL, then the stage with word-by-word texts", (*MURAL, dataclasses.replace(
         TRANSLATIONS, text_pairs=1_024, words=True
     ))),
     Method("ETCL", ETCL),
-    translated("ETCL, translated", *ETCL),
+    translated("ETCL, then the stage", *ETCL),
     Method("Globetrotter", GLOBETROTTER),
-    translated("Globetrotter, translated", *GLOBETROTTER),
+    translated("Globetrotter, then the stage", *GLOBETROTTER),
 )  # fmt: skip
 TRANSLATED = (
     *STAGED,
-    translated("MURAL, translated, English alone", *MURAL, pivot="en"),
-    translated("MURAL, translated, both sides", *MURAL, pivot_weight=1.0),
-    translated("MURAL, translated, without captions", *MURAL, captions_weight=0.0),
-    translated("MURAL, translated, softmax", *MURAL, loss="softmax"),
-    translated("MURAL, translated, first layers", *MURAL, trained="embeddings_and_first"),
+    translated("MURAL, then the stage, English alone", *MURAL, pivot="en"),
+    translated("MURAL, then the stage, both sides", *MURAL, pivot_weight=1.0),
+    translated("MURAL, then the stage, without captions", *MURAL, captions_weight=0.0),
+    translated("MURAL, then the stage, softmax", *MURAL, loss="softmax"),
+    translated("MURAL, then the stage, first layers", *MURAL, trained="embeddings_and_first"),
 )
 
 # [MURAL] §3.3: captions, or the texts that a model is asked with, translated by what the text pairs hold.

@@ -223,8 +223,8 @@ def test_a_bridge_waits_for_its_pictures_and_its_student(tmp_path):
 def test_rows_have_three_seeds_and_ablations_one():
     rows = (*ALL, *table_rows.TRANSLATED)
     seeds = {method.name: table_rows.default_seeds(method) for method in rows}
-    assert seeds["Globetrotter"] == seeds["ETCL, translated"] == seeds["MURAL, translated, with word by word"] == 3
-    assert seeds["MURAL, translated, softmax"] == 1
+    assert seeds["Globetrotter"] == seeds["MURAL, then the stage with word-by-word texts"] == 3
+    assert seeds["MURAL, then the stage, softmax"] == 1
     assert {seeds[method.name] for method in table_rows.ABLATIONS} == {1}
 
 

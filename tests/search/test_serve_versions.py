@@ -186,11 +186,25 @@ def test_a_deleted_version_goes_and_nothing_does_when_all_are_away(numbered, cap
     def fails(*_):
         raise OSError(5, "Input/output error", "/models")
 
-    numbered.versions._numbers = fails
+    numbered.versions._look = fails
     until(lambda: "Cannot look for new versions" in caplog.text)
     time.sleep(0.05)
     assert caplog.text.count("Cannot look for new versions, what is loaded goes on") == 1
     assert factor(numbered.port) == [1.0]
+
+
+def test_a_folder_that_is_renamed_behind_a_look_is_not_another_model(tmp_path, monkeypatch):
+    export = Numbered(tmp_path / "numbered", monkeypatch)
+    versions, look = Versions(export.folder, LIMITS), models.models_of
+
+    def renamed_behind(folder):
+        found = look(folder)
+        if (folder / "factor").exists():
+            (folder / "factor").rename(folder / "away")
+        return found
+
+    monkeypatch.setattr(models, "models_of", renamed_behind)
+    assert versions._load_newer() == {}
 
 
 def test_models_are_served_in_a_number_that_all_of_them_have(tmp_path, monkeypatch):

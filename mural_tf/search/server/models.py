@@ -322,15 +322,16 @@ class Versions:
             gc.freeze()
         self._former = [former for former in self._former if former()]
         served = {name: model.version for name, model in self.models.items()}
-        for number in self._numbers():
-            if served == dict.fromkeys(models_of(self._folder), number):
+        names, numbers = self._look()
+        for number in numbers:
+            if served == dict.fromkeys(names, number):
                 return {}
             files, found = self._files(number), {}
             if number in self._failed and self._failed[number][0] == files:
                 continue
             tell(f"Loading version {number} of {self._place} and warming it up …")
             try:
-                for name in models_of(self._folder):
+                for name in names:
                     found[name] = load_model(self._folder / name / str(number), self._limits)
                 return found
             except Exception as error:  # noqa: BLE001 - whatever a damaged SavedModel raises
@@ -339,13 +340,13 @@ class Versions:
                 logging.error("Version %d of %s cannot be served and is left out: %s", number, name, reason)
         return {}
 
-    def _numbers(self) -> list[int]:
-        """Returns the numbers that all models have, the newest first; none when the folder is away."""
+    def _look(self) -> tuple[list[str], list[int]]:
+        """Returns the models and the numbers that all of them have, the newest first; none when the folder is away."""
         if isinstance(self._place, RemotePath):
             follow(self._place, self._folder)
         found = models_of(self._folder)
         numbers = [set(found.get(name, ())) for name in found.keys() | self.models.keys()]
-        return sorted(set.intersection(*numbers), reverse=True) if numbers else []
+        return list(found), sorted(set.intersection(*numbers), reverse=True) if numbers else []
 
     def _files(self, number: int) -> tuple:
         """Returns something that changes when a file of a version does."""
