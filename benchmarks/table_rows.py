@@ -224,7 +224,7 @@ def bridge(depth: str, steps: int, *overrides: tuple[str, object], **stage) -> S
 
 BRIDGE = tuple(
     Method(f"{depth}, {texts}", (PICTURES, bridge(depth, steps, *overrides)))
-    for depth, steps in (("neighbours", 0), ("head", 900), ("all", 1_000))
+    for depth, steps in (("neighbours", 0), ("head", 1_000), ("all", 1_000))
     for texts, overrides in (("English texts", (ALONE,)), ("pairs", ()))
 )
 
