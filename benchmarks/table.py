@@ -3,6 +3,7 @@
     python -m benchmarks.table --output=results/methods                              # every method, three seeds
     python -m benchmarks.table --output=results/methods --rows=ablations             # one seed
     python -m benchmarks.table --output=results/methods --rows=stage                 # with and without the stage
+    python -m benchmarks.table --output=results/methods --rows=long_runs             # of 5,000 steps
     python -m benchmarks.table --output=results/methods --rows=translated_captions   # translate-train, translate-test
     python -m benchmarks.table --output=results/methods --rows=choices               # what a paper leaves open
     python -m benchmarks.table --output=results/methods --rows=unseen_style          # fine-tuning on the test's style

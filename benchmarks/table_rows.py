@@ -175,6 +175,19 @@ TRANSLATED = (
     translated("MURAL, then the stage, first layers", *MURAL, trained="embeddings_and_first"),
 )
 
+def longer(variant: str, **stage) -> Stage:
+    """More than three times the budget, with what keeps the drawing styles from being learned by heart."""
+    return Stage(f"emoji:{variant},regularization=strong", steps=5_000 / STEPS, **stage)
+
+
+LONG_RUNS = (
+    Method("ALIGN, 5,000 steps", (longer("align", text_pairs=0),)),
+    Method("MURAL, 5,000 steps", (longer("mural"),)),
+    Method("MURAL, 5,000 steps, then the stage", (
+        longer("mural"), dataclasses.replace(TRANSLATIONS, steps=3_000 / STEPS)
+    )),
+)  # fmt: skip
+
 # [MURAL] §3.3: captions, or the texts that a model is asked with, translated by what the text pairs hold.
 TRANSLATE_TRAIN = Stage("emoji_align", text_pairs=0, data="translated")
 TRANSLATED_CAPTIONS = (
@@ -298,6 +311,7 @@ ROWS = {
     "methods": METHODS,
     "ablations": ABLATIONS,
     "stage": TRANSLATED,
+    "long_runs": LONG_RUNS,
     "translated_captions": TRANSLATED_CAPTIONS,
     "choices": CHOICES,
     "one_language": ONE_LANGUAGE_EACH,
@@ -316,7 +330,7 @@ def step_count(stage: Stage, scale: float) -> int:
 
 def default_seeds(method: Method) -> int:
     """Three, of ablations one."""
-    return 3 if method in METHODS + STAGED + TRANSLATED_CAPTIONS + BRIDGE else 1
+    return 3 if method in METHODS + STAGED + LONG_RUNS + TRANSLATED_CAPTIONS + BRIDGE else 1
 
 
 def slug(name: str) -> str:

@@ -16,7 +16,7 @@ from mural_tf.errors import UserError
 from mural_tf.evaluation.retrieval import HELD_OUT
 
 # With other budgets, and names that are in the first table too.
-OTHERS = ("stage", "etcl_steps", "one_language", "unseen_style", "bridge", "bridge_tried")
+OTHERS = ("stage", "long_runs", "etcl_steps", "one_language", "unseen_style", "bridge", "bridge_tried")
 ALL = tuple(method for name, methods in table_rows.ROWS.items() if name not in OTHERS for method in methods)
 WITH_COUNTED_BATCHES = ("emoji_mural", "emoji_align", *map("emoji:{}".format, ("siglip", "mule", "mule_lp", "embn")))
 

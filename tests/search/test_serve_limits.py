@@ -124,7 +124,8 @@ def test_bodies_in_flight_are_bounded_and_small_ones_still_come_in(serve):
     port, _ = serve()
     before = clients_that_left(port)
     large = json.dumps({"instances": [1.0], "filler": "x" * 350_000}).encode()
-    first = [send(port, large[:300_000], len(large)) for _ in range(2)]
+    # So much that another is refused, and so little that neither is, should another be in before them.
+    first = [send(port, large[:200_000], len(large)) for _ in range(2)]
     until(lambda: ask(port, PATH, large)[0] == 503)
     status, answer, headers = ask(port, PATH, large)
     assert status == 503 and headers["Retry-After"] == "1" and "bytes already" in answer["error"]
