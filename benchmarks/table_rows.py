@@ -175,6 +175,7 @@ TRANSLATED = (
     translated("MURAL, then the stage, first layers", *MURAL, trained="embeddings_and_first"),
 )
 
+
 def longer(variant: str, **stage) -> Stage:
     """More than three times the budget, with what keeps the drawing styles from being learned by heart."""
     return Stage(f"emoji:{variant},regularization=strong", steps=5_000 / STEPS, **stage)
