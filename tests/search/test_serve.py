@@ -13,7 +13,6 @@ import socket
 import struct
 import subprocess
 import sys
-import time
 import types
 import zlib
 
@@ -38,7 +37,7 @@ from mural_tf.search.server.models import Signature
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TEXT, IMAGE = "/v1/models/text_encoder", "/v1/models/image_encoder"
-LIMITS = Limits(window=0.01, max_batch=16, max_rows=100, max_request_bytes=2**20, body_timeout=0.5)
+LIMITS = Limits(window=0.01, max_batch=16, max_rows=100, max_request_bytes=2**20, body_timeout=2.0)
 
 
 async def similarity(request):
@@ -373,7 +372,9 @@ def test_the_program_answers_and_ends_on_sigterm(tmp_path):
         port = int(line.rsplit(":", 1)[1])
         connection = http.client.HTTPConnection("localhost", port, timeout=30)
         connection.request("POST", "/v1/models/doubler:predict", json.dumps({"instances": [3]}))
-        time.sleep(0.5)  # the request waits for company when the signal comes
+        later = http.client.HTTPConnection("localhost", port, timeout=30)
+        later.request("GET", "/healthz")
+        assert later.getresponse().status == 200  # so the first is in; it waits for company when the signal comes
         process.send_signal(signal.SIGTERM)
         answer = connection.getresponse()
         assert answer.status == 200 and json.loads(answer.read()) == {"predictions": [6.0]}

@@ -86,7 +86,7 @@ def test_too_many_waiting_are_refused():
     async def scenario(batcher, model):
         model.gate.clear()
         running = asyncio.create_task(ask(batcher, 1))
-        await asyncio.sleep(0.2)
+        await asyncio.to_thread(model.began.wait, 20)
         waiting = [asyncio.create_task(ask(batcher, i)) for i in (2, 3)]
         await asyncio.sleep(0.05)
         with pytest.raises(Overloaded, match="2 requests wait already"):

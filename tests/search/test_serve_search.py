@@ -34,7 +34,7 @@ def index(tmp_path_factory):
     return build.index_in_memory(ColorEmbedder(), collect.find(IMAGES, [str(folder / "table.tsv")]))
 
 
-LIMITS = Limits(max_request_bytes=10_000, max_bytes_in_flight=20_000, body_timeout=0.5)
+LIMITS = Limits(max_request_bytes=10_000, max_bytes_in_flight=20_000, body_timeout=2.0)
 
 
 @contextlib.contextmanager
