@@ -173,6 +173,22 @@ def test_a_broken_version_is_one_line_until_its_files_change(numbered, caplog):
     until(lambda: version(numbered.port) == 2)
 
 
+def test_a_version_that_goes_away_while_it_is_loaded_is_tried_again(numbered, monkeypatch, caplog):
+    folder, away, load = numbered.folder / "factor/2", numbered.folder.parent / "away", models.load_model
+
+    def goes_away(path, limits):
+        if path == folder and "cannot be served" not in caplog.text:
+            folder.rename(away)
+            raise OSError(5, "Input/output error", str(path))
+        return load(path, limits)
+
+    monkeypatch.setattr(models, "load_model", goes_away)
+    numbered.add(2)
+    until(lambda: "Version 2 of factor cannot be served" in caplog.text)
+    away.rename(folder)  # its files are what they were before
+    until(lambda: version(numbered.port) == 2)
+
+
 def test_a_deleted_version_goes_and_nothing_does_when_all_are_away(numbered, caplog):
     numbered.add(2)
     until(lambda: version(numbered.port) == 2)

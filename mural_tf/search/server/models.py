@@ -336,7 +336,8 @@ class Versions:
                 return found
             except Exception as error:  # noqa: BLE001 - whatever a damaged SavedModel raises
                 reason = " ".join(str(error).split()) or type(error).__name__
-                self._failed[number] = files, reason
+                # Not what was away, or still written, while it was loaded: that is tried again.
+                self._failed[number] = files if files == self._files(number) else (), reason
                 logging.error("Version %d of %s cannot be served and is left out: %s", number, name, reason)
         return {}
 
