@@ -49,7 +49,7 @@ EXTRAS = {
         f"pyarrow>=18; {LINE_2_21}",
         "openpyxl>=3.1",  # Excel's workbooks; pure Python
     ],
-    "search": ["faiss-cpu>=1.9,<2"],  # approximate search; these take NumPy 1.25 to 2
+    "search": ["faiss-cpu>=1.9,<2"],  # approximate search, also among known texts; these take NumPy 1.25 to 2
     "vocabulary": ["tokenizers>=0.19"],  # the fast word-piece builder
     "words": ["nltk>=3.8"],  # IBM Model 1, for the dictionaries of word_by_word; pure Python
     "pretrained": ["safetensors>=0.4"],  # Hugging Face's files of weights

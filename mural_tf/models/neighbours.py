@@ -7,12 +7,15 @@ and the pivot's side of pairs, and with `method.translation_weight` translations
 text stands where the known texts that the student finds closest stand (Nadaraya and Watson's kernel regression, 1964).
 τ is the one of `TEMPERATURES` that dev prefers. The known texts are a part of the model, at most `method.most_known` of
 them; so memory and time of a query are bounded, and an export needs nothing else. Where there are more, translations
-are left out, and if need be texts of the pivot language, evenly by a hash.
+are left out, and if need be texts of the pivot language, evenly by a hash. More than `EXACT` stand in lists by k-means,
+of which a text is compared with the closest; the others would have a small weight.
 
 Its vectors are targets, too: `method.teacher` of a stage takes such a model, for texts that no teacher has seen.
 """
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 import tensorflow as tf
@@ -21,11 +24,13 @@ from mural_tf.backend import keras
 from mural_tf.data.streams.pipeline import stream_items
 from mural_tf.data.streams.stream import fingerprint
 from mural_tf.data.streams.targets import embed_all
-from mural_tf.errors import UserError
+from mural_tf.errors import UserError, install_extra
 from mural_tf.models.dual_encoder import text_head
 from mural_tf.models.translation_distillation import TARGETS, TranslationDistillation
 
 TEMPERATURES = (0.01, 0.02, 0.03, 0.05, 0.1)
+EXACT = 2**16  # known texts that are all compared
+VISITED = 32  # lists that a text looks at
 
 
 class NeighboursHead(keras.layers.Layer):
@@ -42,6 +47,11 @@ class NeighboursHead(keras.layers.Layer):
             tf.Variable(tf.zeros([1, size]), trainable=False, shape=[None, size], name=f"{self.name}/{name}")
             for name, size in zip(("known", "vectors"), self._sizes)
         )
+        # Of rows in lists: the lists' centres, [lists, E], and where each begins, [lists + 1]; none: all are compared.
+        self.centres = tf.Variable(
+            tf.zeros([1, self._sizes[0]]), trainable=False, shape=[None, self._sizes[0]], name=f"{self.name}/centres"
+        )
+        self.begins = tf.Variable(tf.zeros([1], tf.int64), trainable=False, shape=[None], name=f"{self.name}/begins")
         self.temperature = tf.Variable(TEMPERATURES[1], trainable=False, name=f"{self.name}/temperature")
         super().build(shape)
 
@@ -49,9 +59,50 @@ class NeighboursHead(keras.layers.Layer):
         """The student's vectors, float32 [B, E], of length 1."""
         return tf.math.l2_normalize(tf.cast(self.own(states), tf.float32), axis=-1)
 
+    def take(self, known: np.ndarray, vectors: np.ndarray) -> None:
+        """Takes the known texts: the student's vectors, float32 [N, E] of length 1, and the teacher's, [N, D]."""
+        if len(known) > EXACT:
+            order, centres, begins = in_lists(known)
+            known, vectors = known[order], vectors[order]
+            self.centres.assign(centres)
+            self.begins.assign(begins)
+        self.known.assign(known)
+        self.vectors.assign(vectors)
+
     def call(self, states):
-        cosines = tf.matmul(self.own_vectors(states), self.known, transpose_b=True)  # [B, N]
+        own = self.own_vectors(states)
+        return tf.cond(tf.size(self.begins) > 1, lambda: tf.map_fn(self._of_lists, own), lambda: self._of_all(own))
+
+    def _of_all(self, own):
+        cosines = tf.matmul(own, self.known, transpose_b=True)  # [B, N]
         return tf.matmul(tf.nn.softmax(cosines / self.temperature, axis=-1), self.vectors)
+
+    def _of_lists(self, own):
+        """Of one text, [E]."""
+        visited = tf.minimum(VISITED, tf.size(self.begins) - 1)
+        lists = tf.math.top_k(tf.linalg.matvec(self.centres, own), visited).indices
+        rows = tf.ragged.range(tf.gather(self.begins, lists), tf.gather(self.begins, lists + 1)).values
+        weights = tf.nn.softmax(tf.linalg.matvec(tf.gather(self.known, rows), own) / self.temperature)
+        return tf.linalg.matvec(tf.gather(self.vectors, rows), weights, transpose_a=True)
+
+
+def in_lists(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns vectors' order by list, int64 [N], the lists' centres, [lists, E], and their begins, int64 [lists + 1].
+
+    There are 4 sqrt(N) lists, as faiss's guidelines have it.
+    """
+    try:
+        import faiss
+    except ModuleNotFoundError:
+        raise UserError(
+            f"More than {EXACT:,} known texts need faiss: {install_extra('search')}, or lower method.most_known."
+        ) from None
+    count = 4 * math.isqrt(len(vectors))
+    means = faiss.Kmeans(vectors.shape[1], count, spherical=True, min_points_per_centroid=1, max_points_per_centroid=64)
+    means.train(vectors)
+    closest = means.index.search(vectors, 1)[1][:, 0]
+    begins = np.cumsum(np.bincount(closest + 1, minlength=count + 1))
+    return np.argsort(closest, kind="stable"), means.centroids, begins
 
 
 class Neighbours(TranslationDistillation):
@@ -85,8 +136,7 @@ class Neighbours(TranslationDistillation):
         def embed(strings):
             return head.own_vectors(self.text_states([tokenizer(strings, pad="longest")], False)[0])
 
-        head.known.assign(embed_all(texts, lambda some: embed(tf.constant(some)).numpy()))
-        head.vectors.assign(vectors)
+        head.take(embed_all(texts, lambda some: embed(tf.constant(some)).numpy()), vectors)
 
     def _known(self, config, tokenizer, tables, keys):
         """Returns the texts that have a target and their vectors; of too many, see `fewest`."""

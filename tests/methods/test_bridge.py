@@ -4,6 +4,7 @@ import functools
 import json
 import pathlib
 import re
+import sys
 
 import contract
 import numpy as np
@@ -22,7 +23,7 @@ from mural_tf.data.streams.targets import Targets, TargetTable
 from mural_tf.data.vectors import TextVectors
 from mural_tf.encoders.kernels import set_fusion
 from mural_tf.errors import UserError
-from mural_tf.models import build_model, complete
+from mural_tf.models import build_model, complete, neighbours
 from mural_tf.models.neighbours import NeighboursHead, fewest
 from mural_tf.models.step import compute_gradients
 from mural_tf.runs.finetune import finetune, starting_point
@@ -242,6 +243,26 @@ def test_neighbours_equal_the_oracle():
     for row, found in zip(own, head(states).numpy()):
         weights = [np.exp(np.dot(row, other) / 0.1) for other in known]
         np.testing.assert_allclose(found, sum(w * v for w, v in zip(weights, vectors)) / sum(weights), rtol=1e-4)
+
+
+def test_lists_of_neighbours_leave_out_what_has_no_weight(monkeypatch):
+    rng = np.random.default_rng(0)
+    known, vectors = (rng.normal(size=[2_000, size]).astype("f") for size in (8, 4))
+    known /= np.linalg.norm(known, axis=1, keepdims=True)
+    found = {}
+    for exact, visited in ((2_000, 0), (1_999, 10**6), (1_999, 40)):  # 40 lists of 176
+        monkeypatch.setattr(neighbours, "EXACT", exact)
+        monkeypatch.setattr(neighbours, "VISITED", visited)
+        head = NeighboursHead(keras.layers.Activation("linear"), 8, 4, name="image_text_head")
+        head(known[:1])
+        head.temperature.assign(0.01)
+        head.take(known, vectors)
+        found[visited] = head(known[:50] + 0.01).numpy()
+    np.testing.assert_allclose(found[10**6], found[0], atol=1e-5)
+    assert 0 < np.abs(found[40] - found[0]).max() < 0.01
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    with pytest.raises(UserError, match="More than 1,999 known texts need faiss: .*or lower method.most_known"):
+        head.take(known, vectors)
 
 
 # Whole runs.
