@@ -125,6 +125,8 @@ class Neighbours(TranslationDistillation):
         super()._check()
         if not (self.options.student_size and self.options.teacher):
             raise UserError("neighbours needs a student: run_finetune.py --config.method.student=MODEL.")
+        if self.options.most_known < 1:
+            raise UserError(f"method.most_known={self.options.most_known}: expected 1 or more.")
 
     def learn(self, config, tokenizer, workdir) -> None:
         """Takes the known texts into the head."""

@@ -265,6 +265,16 @@ def test_lists_of_neighbours_leave_out_what_has_no_weight(monkeypatch):
         head.take(known, vectors)
 
 
+@pytest.mark.parametrize("fields, said", [
+    (dict(student_size=0), "neighbours needs a student"), (dict(most_known=0), "most_known=0: expected 1 or more")
+])  # fmt: skip
+def test_neighbours_of_nobody_are_refused(fields, said):
+    config = toy_data.toy_config("unused", "neighbours")
+    config.method.update(dict(teacher="somewhere", student_size=8) | fields)
+    with pytest.raises(UserError, match=said):
+        build_model(complete(config), 30)
+
+
 # Whole runs.
 
 
