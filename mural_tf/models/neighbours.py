@@ -15,6 +15,7 @@ Its vectors are targets, too: `method.teacher` of a stage takes such a model, fo
 
 from __future__ import annotations
 
+import importlib.util
 import math
 
 import numpy as np
@@ -91,12 +92,8 @@ def in_lists(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
     There are 4 sqrt(N) lists, as faiss's guidelines have it.
     """
-    try:
-        import faiss
-    except ModuleNotFoundError:
-        raise UserError(
-            f"More than {EXACT:,} known texts need faiss: {install_extra('search')}, or lower method.most_known."
-        ) from None
+    import faiss
+
     count = 4 * math.isqrt(len(vectors))
     means = faiss.Kmeans(vectors.shape[1], count, spherical=True, min_points_per_centroid=1, max_points_per_centroid=64)
     means.train(vectors)
@@ -130,6 +127,8 @@ class Neighbours(TranslationDistillation):
 
     def learn(self, config, tokenizer, workdir) -> None:
         """Takes the known texts into the head."""
+        if self.options.most_known > EXACT and importlib.util.find_spec("faiss") is None:
+            raise UserError(f"method.most_known above {EXACT:,} needs faiss: {install_extra('search')}, or lower it.")
         texts, vectors = self._known(config, tokenizer, *self.target_tables(config, tokenizer, workdir))
         print(f"Embedding {len(texts):,} known texts by the student …", flush=True)
         head = self.image_text_head

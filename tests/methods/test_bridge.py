@@ -4,7 +4,6 @@ import functools
 import json
 import pathlib
 import re
-import sys
 
 import contract
 import numpy as np
@@ -260,19 +259,19 @@ def test_lists_of_neighbours_leave_out_what_has_no_weight(monkeypatch):
         found[visited] = head(known[:50] + 0.01).numpy()
     np.testing.assert_allclose(found[10**6], found[0], atol=1e-5)
     assert 0 < np.abs(found[40] - found[0]).max() < 0.01
-    monkeypatch.setitem(sys.modules, "faiss", None)
-    with pytest.raises(UserError, match="More than 1,999 known texts need faiss: .*or lower method.most_known"):
-        head.take(known, vectors)
 
 
-@pytest.mark.parametrize("fields, said", [
-    (dict(student_size=0), "neighbours needs a student"), (dict(most_known=0), "most_known=0: expected 1 or more")
-])  # fmt: skip
-def test_neighbours_of_nobody_are_refused(fields, said):
-    config = toy_data.toy_config("unused", "neighbours")
-    config.method.update(dict(teacher="somewhere", student_size=8) | fields)
-    with pytest.raises(UserError, match=said):
-        build_model(complete(config), 30)
+def test_neighbours_of_nobody_or_without_faiss_are_refused(monkeypatch):
+    monkeypatch.setattr(neighbours.importlib.util, "find_spec", lambda name: None)
+    for fields, said in (
+        (dict(student_size=0), "neighbours needs a student"),
+        (dict(most_known=0), "most_known=0: expected 1 or more"),
+        (dict(most_known=2**16 + 1), r"most_known above 65,536 needs faiss: pip install .*search"),
+    ):
+        config = toy_data.toy_config("unused", "neighbours")
+        config.method.update(dict(teacher="somewhere", student_size=8) | fields)
+        with pytest.raises(UserError, match=said):
+            build_model(complete(config), 30).learn(None, None, None)
 
 
 # Whole runs.
