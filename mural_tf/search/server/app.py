@@ -53,6 +53,7 @@ from mural_tf.search.server.limits import (
     decodable,
     is_foreign,
     read_body,
+    timeout,
 )
 from mural_tf.search.server.models import IMAGES, Arrays, ServedModel, Versions
 from mural_tf.search.server.rest_json import (
@@ -286,7 +287,8 @@ class Server:
 
     async def _in_time(self, work: Awaitable):
         try:
-            return await asyncio.wait_for(work, self.limits.request_timeout)
+            async with timeout(self.limits.request_timeout):
+                return await work
         except asyncio.TimeoutError:
             words = f"No answer within {self.limits.request_timeout:g} seconds"
             raise Overloaded(f"{words}, so the request was dropped; try again later.") from None
@@ -342,13 +344,11 @@ class Server:
         response = web.StreamResponse(headers={"Content-Type": "application/json; charset=utf-8"})
         await response.prepare(request)
 
-        async def write() -> None:
-            while piece := await _in_thread(next, pieces, ""):
-                await response.write(piece.encode("ascii"))  # returns when the client has taken most of it
-            await response.write_eof()
-
         try:
-            await asyncio.wait_for(write(), self.limits.body_timeout)
+            async with timeout(self.limits.body_timeout):
+                while piece := await _in_thread(next, pieces, ""):
+                    await response.write(piece.encode("ascii"))  # returns when the client has taken most of it
+                await response.write_eof()
         except asyncio.TimeoutError:
             request.transport.abort()  # half an answer cannot become an error
             raise ConnectionResetError("The client did not take its answer.") from None

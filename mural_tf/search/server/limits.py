@@ -10,6 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+try:
+    from asyncio import timeout  # not `wait_for`: until 3.11 it may forget that a client went away
+except ImportError:  # Python 3.10, to which aiohttp brings it
+    from async_timeout import timeout
+
 from mural_tf.data.pictures import MAX_PIXELS, BadImage, for_the_encoder, open_image, turned
 from mural_tf.errors import UserError
 from mural_tf.search.server.rest_json import MARKS, BadRequest
@@ -106,19 +111,17 @@ async def read_body(request, limits: Limits, grow: Callable[[int], None]) -> tup
       Overloaded: others hold too much.
     """
 
-    async def read() -> tuple[bytearray, int]:
-        _check(request.content_length or 0, limits.max_request_bytes, "bytes")
-        body, values = bytearray(), 0
-        async for piece in request.content.iter_any():
-            values += sum(map(piece.count, MARKS))
-            _check(len(body) + len(piece), limits.max_request_bytes, "bytes")
-            _check(values, limits.max_values, "numbers, texts, lists and objects, by its commas, colons and brackets")
-            grow(len(piece))
-            body += piece
-        return body, values
-
+    _check(request.content_length or 0, limits.max_request_bytes, "bytes")
+    body, values = bytearray(), 0
     try:
-        return await asyncio.wait_for(read(), limits.body_timeout)
+        async with timeout(limits.body_timeout):
+            async for piece in request.content.iter_any():
+                values += sum(map(piece.count, MARKS))
+                _check(len(body) + len(piece), limits.max_request_bytes, "bytes")
+                _check(values, limits.max_values, "numbers, texts, lists and objects, by commas, colons and brackets")
+                grow(len(piece))
+                body += piece
+        return body, values
     except asyncio.TimeoutError:
         raise BadRequest(f"The body did not arrive within {limits.body_timeout:g} seconds.", 408) from None
 
