@@ -43,15 +43,13 @@ class NeighboursHead(keras.layers.Layer):
 
     def build(self, shape):
         self.own.build(shape)
-        # As many rows as there are known texts, which a checkpoint says.
-        self.known, self.vectors = (
-            tf.Variable(tf.zeros([1, size]), trainable=False, shape=[None, size], name=f"{self.name}/{name}")
-            for name, size in zip(("known", "vectors"), self._sizes)
+        student_size, size = self._sizes
+        # As many rows as there are known texts, and centres as there are lists of them, which a checkpoint says.
+        self.known, self.vectors, self.centres = (
+            tf.Variable(tf.zeros([1, width]), trainable=False, shape=[None, width], name=f"{self.name}/{name}")
+            for name, width in (("known", student_size), ("vectors", size), ("centres", student_size))
         )
-        # Of rows in lists: the lists' centres, [lists, E], and where each begins, [lists + 1]; none: all are compared.
-        self.centres = tf.Variable(
-            tf.zeros([1, self._sizes[0]]), trainable=False, shape=[None, self._sizes[0]], name=f"{self.name}/centres"
-        )
+        # The row of `known` at which each list begins, and their number; a single 0: all are compared.
         self.begins = tf.Variable(tf.zeros([1], tf.int64), trainable=False, shape=[None], name=f"{self.name}/begins")
         self.temperature = tf.Variable(TEMPERATURES[1], trainable=False, name=f"{self.name}/temperature")
         super().build(shape)

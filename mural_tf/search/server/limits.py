@@ -110,7 +110,6 @@ async def read_body(request, limits: Limits, grow: Callable[[int], None]) -> tup
       BadRequest: the body is too large, or does not arrive in time.
       Overloaded: others hold too much.
     """
-
     _check(request.content_length or 0, limits.max_request_bytes, "bytes")
     body, values = bytearray(), 0
     try:
