@@ -53,6 +53,7 @@ EXTRAS = {
     "vocabulary": ["tokenizers>=0.19"],  # the fast word-piece builder
     "words": ["nltk>=3.8"],  # IBM Model 1, for the dictionaries of word_by_word; pure Python
     "pretrained": ["safetensors>=0.4"],  # Hugging Face's files of weights
+    "hub": ["huggingface_hub>=0.34", "safetensors>=0.4"],  # models by name, hf://ORG/NAME
     "convert": [  # python -m mural_tf convert
         f"pyarrow>=14,<21; {LINE_2_15}",  # Parquet; newer ones need NumPy 2
         f"pyarrow>=18; {LINE_2_21}",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import pathlib
-import re
 from collections.abc import Callable, Collection
 
 from ml_collections import ConfigDict
@@ -123,15 +122,6 @@ def kind_of(folder: str | pathlib.Path) -> str:
 def has_own_head(kind: str, folder: str | pathlib.Path) -> bool:
     """Tells whether texts of a folder end in a layer that leads to another model's space."""
     return kind == "m_clip" or (kind == "sentences" and sentence_transformers.read_modules(folder).head is not None)
-
-
-def origin_of(kind: str, weights: str | pathlib.Path) -> str:
-    """Returns a line for the model card: the kind, the folder's name, and the licence that its README.md names."""
-    weights = pathlib.Path(weights)
-    readme = weights / "README.md"
-    text = readme.read_text(encoding="utf-8", errors="replace")[:10_000] if readme.is_file() else ""
-    found = re.search(r"^license:\s*(\S+)", text, re.MULTILINE)
-    return f"{kind} {weights.name}, licence {found.group(1) if found else 'not said in its folder'}"
 
 
 def starting_config(source: str) -> ConfigDict:

@@ -27,10 +27,10 @@ from mural_tf.pretrained.importers import (
     configure,
     has_own_head,
     kind_of,
-    origin_of,
     starting_config,
 )
-from mural_tf.remote_folders import local_copy, local_folder, shown
+from mural_tf.pretrained.origin import origin_of
+from mural_tf.remote_folders import local_copy, local_folder, local_model, shown
 from mural_tf.text import build_tokenizer
 from mural_tf.text.vocabulary_file import digest, save_vocabulary
 from mural_tf.training.checkpoints import has_checkpoint, load_trained, save_weights
@@ -133,12 +133,12 @@ def _build(
     `in_float32`: the model computes so, whatever the configuration says; its variables are the same.
     """
     if source != WORKDIR:
-        weights = local_copy(weights)
+        weights = local_model(weights)
         if source in SAVED_AS and not any((weights / name).is_file() for name in ("config.json", "bert_config.json")):
             raise UserError(f"{weights} has no config.json: expected the folder of Hugging Face's {SAVED_AS[source]}.")
     before, pieces = None, []
     if onto:
-        before, tokenizer, config, _ = load_trained(local_copy(onto))
+        before, tokenizer, config, _ = load_trained(local_model(onto))
         pieces = tokenizer.vocabulary
     elif config is None:
         config = starting_config(source)
@@ -157,7 +157,7 @@ def _build(
         )
     brought = [part for _, _, parts in taken for part in parts]
     if taken:
-        config.origin = "; ".join(origin_of(kind, folder) for kind, folder, _ in taken)
+        config.origin = "; ".join(str(origin_of(kind, folder)) for kind, folder, _ in taken)
         config.origin += "; pictures and casing as its trainers had them" * as_trained
     pieces = pieces or _vocabulary_of_data(config)
     keras.utils.set_random_seed(config.seed)
@@ -181,7 +181,7 @@ def workdir_of(source: str, workdir: str | os.PathLike, role: str = "source", pa
     """
     if "://" in source and source.startswith("http"):
         return source
-    kind = kind_of(local_copy(source))
+    kind = kind_of(local_model(source))
     if not kind:
         return source
     if part not in SOURCES[kind].parts or SOURCES[kind].vocabulary is None:
@@ -190,7 +190,7 @@ def workdir_of(source: str, workdir: str | os.PathLike, role: str = "source", pa
             "another one, see docs/checkpoints.md."
         )
     place = as_path(f"{str(workdir).rstrip('/')}_{role}")
-    if not has_checkpoint(local_copy(place)):
+    if not place.exists() or not has_checkpoint(local_copy(place)):
         import_into_workdir(kind, source, place)
     return str(place)
 
@@ -200,7 +200,7 @@ def _taken(source: str, weights, text) -> list[tuple[str, pathlib.Path, tuple[st
     parts = SOURCES[source].parts
     if not text:
         return [(source, weights, parts)]
-    folder = local_copy(text)
+    folder = local_model(text)
     kind = kind_of(folder)
     if "image_encoder" not in parts or not kind or not set(SOURCES[kind].parts) <= set(TEXT):
         raise UserError(
