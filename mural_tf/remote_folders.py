@@ -52,7 +52,7 @@ def shown(text: object) -> str:
     return _replaced(str(text), {**_shown, **_named})
 
 
-def kept(path: os.PathLike) -> str:
+def lasting_name(path: os.PathLike) -> str:
     """Returns a path for a configuration that others read later: of a store where a copy will go; the Hub's stays."""
     return _replaced(str(path), _shown)
 

@@ -59,11 +59,10 @@ def origin_of(kind: str, weights: str | pathlib.Path) -> Origin:
     licence, languages = _texts(said.get("license")), _texts(said.get("language"))
     if licence == ["other"]:
         licence = _texts(said.get("license_name")) or licence
-    name, revision = shown(weights), ""
-    if is_name(name):
-        name, revision = f"{SCHEME}{parse(name).repository}", weights.name if weights.is_dir() else ""
-    else:
-        name = weights.name
+    name, revision = weights.name, ""
+    if is_name(shown(weights)):  # the Hub's cache calls the folder of a revision by it
+        name = f"{SCHEME}{parse(shown(weights)).repository}"
+        revision = next(part for part in reversed(weights.parts) if re.fullmatch("[0-9a-f]{40}", part))
     plain = [re.sub(r"[^\w.+-]+", "-", text) for text in (*licence, *languages)]
     return Origin(kind, name, revision, " ".join(plain[: len(licence)]), tuple(plain[len(licence) :]))
 

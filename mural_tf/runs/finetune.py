@@ -27,7 +27,7 @@ from mural_tf.files import as_path, json_field, read_json
 from mural_tf.hugging_face import suggestion
 from mural_tf.models import build_model, method_class, mount
 from mural_tf.models.dual_encoder import DualEncoder
-from mural_tf.remote_folders import kept, local_copy, local_model, shown
+from mural_tf.remote_folders import lasting_name, local_copy, local_model, shown
 from mural_tf.runs.import_pretrained import workdir_of
 from mural_tf.runs.pretrain import train_and_finish
 from mural_tf.runs.tuning import check_dev, inherited, settings_by_data
@@ -204,7 +204,7 @@ def _with_source_architecture(
     config.embedding_size = source.embedding_size
     config.origin = source.origin
     config.vocabulary.update(of_texts.vocabulary.to_dict())
-    config.vocabulary.file = kept((student or folder) / "vocabulary.txt")
+    config.vocabulary.file = lasting_name((student or folder) / "vocabulary.txt")
     if student is not None:
         _begin_head(config, of_texts, student, hidden)
     return config
@@ -240,7 +240,7 @@ def _with_hub_towers(config: ConfigDict, folder: pathlib.Path) -> ConfigDict:
     image, path = _settings(folder, "image_encoder")
     config.embedding_size = json_field(image, "embedding_size", int, path)
     pixels = stored_preparation(folder / "image_encoder")
-    config.image_tower.update(dict(name="hub", handle=kept(folder / "image_encoder"), projection=0, **pixels))
+    config.image_tower.update(dict(name="hub", handle=lasting_name(folder / "image_encoder"), projection=0, **pixels))
     model = json_field(image, "model", str, path)
     if _goes_on_as(model, config, path) and _has_plain_heads(model):
         mount(config, model)
@@ -255,14 +255,14 @@ def _with_hub_towers(config: ConfigDict, folder: pathlib.Path) -> ConfigDict:
             f"{folder} start as the identity, which an MLP is not: leave it at 0, or give the workdir or the export."
         )
     text, path = _settings(folder, "text_preprocessor")
-    config.text_tower.update(dict(name="hub", handle=kept(folder / "text_encoder")))
+    config.text_tower.update(dict(name="hub", handle=lasting_name(folder / "text_encoder")))
     config.text_tower.max_length = json_field(text, "max_length", int, path)
     for name in ("lower_case", "strip_accents"):
         config.vocabulary[name] = json_field(text, name, bool, path)
     for name in ("builder", "layout", "size"):  # older modules do not say
         config.vocabulary[name] = json_field(text, name, type(config.vocabulary[name]), path, config.vocabulary[name])
     config.vocabulary.cleaning = tuple(json_field(text, "cleaning", list[str], path, []))
-    config.vocabulary.file = kept(path.parent / "vocabulary.txt")
+    config.vocabulary.file = lasting_name(path.parent / "vocabulary.txt")
     check_graph(folder / "text_preprocessor")
     config.vocabulary.sha256 = digest(read_lines(path.parent / "vocabulary.txt"))
     return config
