@@ -12,7 +12,7 @@ REQUIRED = [
     f"tensorflow==2.15.*; {LINE_2_15}",
     f"tensorflow>=2.20,<2.22; {LINE_2_21}",  # the first with wheels for Python 3.13
     f"keras==2.15.*; {LINE_2_15}",  # `tf.keras`, which TFA needs
-    f"keras>=3.10; {LINE_2_21}",  # `tf.keras` of users; this project takes tf_keras
+    f"keras>=3.12.3; {LINE_2_21}",  # `tf.keras` of users; this project takes tf_keras. Below it files could run code
     f"tf_keras>=2.20,<2.22; {LINE_2_21}",  # Keras 2, which hub.KerasLayer and TPUStrategy need
     f"tensorflow-text==2.15.*; {LINE_2_15}",  # the tokenizer, in the graph
     f"tensorflow-text>=2.20,<2.22; {LINE_2_21}",

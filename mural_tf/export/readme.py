@@ -126,7 +126,7 @@ def _body(card: Mapping) -> str:
         f"numbers; {card['parameters']:,} parameters. `model_card.json` has all that is known of it.",
         "",
         "```python",
-        "import mural_tf  # pip install 'mural-tf[hub]' from a checkout of it",
+        "import mural_tf  # installed from a checkout of it, with the extra hub",
         "",
         'embedder = mural_tf.load("hf://ORG/NAME")  # this repository, or a folder with its files',
         'embedder.encode_text(["a red balloon", "ein roter Ballon"])',
