@@ -150,6 +150,12 @@ def configure(
     if as_trained and source != "siglip":
         raise UserError(f"as_trained is for siglip, whose trainers read pictures and texts in another way: {source}.")
     config, kind = config.copy_and_resolve_references(), SOURCES[source]
+    for tower in ("image_tower", "text_tower"):
+        if config[tower].precision == "bfloat16":
+            raise UserError(
+                f"{tower}.precision=bfloat16 rounds the weights, which is for exports (--precision=bfloat16): expected "
+                "float32, auto or mixed_bfloat16."
+            )
     size, parts = config.embedding_size, parts or kind.parts
     options = {"as_trained": True} if as_trained else {}
     kind.configure(weights, config, **options)
