@@ -126,7 +126,7 @@ def _weights(folder: pathlib.Path) -> list[str]:
     wanted = [WEIGHTS, *_values(folder / SHARDS, "weight_map")]
     for place in _values(folder / "modules.json", "path"):  # of Sentence-Transformers, a folder for each module
         wanted += [f"{place}/{name}" for name in (*DESCRIPTIONS, WEIGHTS) if name != "README.md"]
-    return [pattern for pattern in wanted if not pattern.endswith(PICKLES)]
+    return wanted
 
 
 def _values(path: pathlib.Path, key: str) -> list[str]:

@@ -128,7 +128,7 @@ def test_only_what_the_importer_reads_is_fetched(hub, models, name, lacks):
 def test_shards_are_those_that_the_index_names(hub, models):
     files = dict(hub.models["org/bert"][SHA])
     files["part-1.safetensors"], files["part-2.safetensors"] = files.pop("model.safetensors"), b"2"
-    files["other.safetensors"] = b"3"
+    files["other.safetensors"], files["evil.bin"] = b"3", b"a pickle"
     index = {"weight_map": {"a": "part-1.safetensors", "b": "part-2.safetensors", "c": "evil.bin", "d": "../x/y"}}
     files["model.safetensors.index.json"] = json.dumps(index).encode()
     hub.models["org/shards"] = {"main": SHA, SHA: files}
@@ -146,7 +146,8 @@ def test_a_revision_and_a_renamed_model(hub, models):
     folder = local_copy("hf://before/bert")
     assert (folder / "README.md").read_text() == README and folder.name == SHA
     assert shown(f"{folder}/config.json is damaged") == "hf://before/bert/config.json is damaged"
-    assert local_copy("hf://org/bert/vocab.txt").read_bytes() == changed["vocab.txt"]  # a file alone
+    assert local_copy("hf://org/bert/README.md").read_text() == README  # a file alone
+    assert local_copy(f"hf://org/bert@{OTHER}/README.md").read_bytes() == changed["README.md"]
 
 
 FAILURES = [
