@@ -98,6 +98,11 @@ def local_model(path: str | os.PathLike) -> pathlib.Path:
     return local
 
 
+def model_place(path: str | os.PathLike) -> pathlib.Path | RemotePath:
+    """Returns `as_path` of what names a model, without a copy of a store's; a name on the Hub is its folder here."""
+    return local_copy(path) if hugging_face.is_name(path) else as_path(path)
+
+
 def remove_copies() -> None:
     """Removes all copies that `local_copy` made, as the end of a process does; to be called where it is cut short."""
     while _copies:

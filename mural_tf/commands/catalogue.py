@@ -30,7 +30,6 @@ from mural_tf.data.dataset_folder import DESCRIPTION, describe
 from mural_tf.errors import UserError
 from mural_tf.export.versions import newest_description
 from mural_tf.files import as_path, exclusive_lock, json_field, read_json, remove_tree, storage_errors, write_whole
-from mural_tf.hugging_face import is_name
 from mural_tf.ingest.tables.catalogue import (
     SKIPPED,
     WITHOUT_CAPTIONS,
@@ -40,7 +39,7 @@ from mural_tf.ingest.tables.catalogue import (
     make_data_set,
     understand,
 )
-from mural_tf.remote_folders import local_copy, local_folder
+from mural_tf.remote_folders import local_copy, local_folder, model_place
 
 DATA, WORKDIR, TRANSLATED, INDEX = "data", "workdir", "translated", "index"
 PAGE, REPORT = "search.html", "report.json"
@@ -414,8 +413,7 @@ def _quoted(path: os.PathLike | str) -> str:
 def next_lines(folder: pathlib.Path, model: pathlib.Path | str) -> list[str]:
     """Returns what there is now, and commands that go on from there, as a shell takes them."""
     queries, trained = _examples(folder / DATA, ""), _trained(folder)
-    place = local_copy(model) if is_name(model) else as_path(model)
-    export = model if (place / "text_encoder").is_dir() else as_path(model) / "export"
+    export = model if (model_place(model) / "text_encoder").is_dir() else as_path(model) / "export"
     places = (folder / INDEX, trained or model, folder / DATA, export, folder / "errors.html")
     index, workdir, data, served, errors = map(_quoted, places)
     text = _quoted(queries[0].text if queries else "a sentence")

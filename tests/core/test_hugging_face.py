@@ -20,11 +20,16 @@ from mural_tf.commands import COMMANDS
 from mural_tf.config import load_config
 from mural_tf.configs.finetune import get_config
 from mural_tf.errors import UserError
+from mural_tf.evaluation import benchmarks
 from mural_tf.evaluation.report import evaluate_and_report
 from mural_tf.remote_folders import local_copy, local_model, shown
 from mural_tf.runs.finetune import finetune, starting_point
 from mural_tf.runs.import_pretrained import import_into_workdir, workdir_of
 from mural_tf.runs.teachers import open_teacher
+from mural_tf.search import commands
+from mural_tf.search.index import load_index
+from mural_tf.search.server.limits import Limits
+from mural_tf.search.server.models import Versions
 
 README = "---\nlicense: apache-2.0\nlanguage:\n- sw\n- 'no'  # Norwegian\n- pt-BR\n---\n# A model\n"
 TEXTS = ["a red balloon", "ein roter Ballon", ""]
@@ -159,6 +164,7 @@ FAILURES = [
     ("hf://org/empty", "no weights that are read here: expected model.safetensors"),
     ("hf://org/bert/nothing.npz", "org/bert has no file nothing.npz"),
     ("hf://org/bert/pytorch_model.bin", "is a pickle, which can run any code when it is opened, and is not fetched"),
+    ("hf:/org/bert", "expected a local path, or a store's name with two slashes: gs://…, s3://…, hf://…"),
     ("hf://bert", "expected hf://ORG/NAME, hf://ORG/NAME@REVISION, or either with /FILE"),
     ("hf://org/../../etc", "expected hf://ORG/NAME"),
     ("hf://org/a--b", "expected hf://ORG/NAME"),
@@ -302,6 +308,17 @@ def test_an_export_in_a_repository(hub, toy, tmp_path):
     assert restore is not None and os.path.isfile(config.vocabulary.file)  # a path that stays
     with pytest.raises(UserError, match="data folder"):
         evaluate_and_report("hf://org/mine", str(tmp_path / "no_data"))
+
+
+def test_an_index_knows_its_model_by_name(hub, toy, tmp_path):
+    """And the server, the evaluation's look at what the model was trained on, and a question find it there."""
+    hub.add("org/mine", toy.path)
+    (tmp_path / "lines.txt").write_text("thing\nding\n")
+    made = commands.index([str(tmp_path / "lines.txt")], tmp_path / "index", model="hf://org/mine", kind="texts")
+    assert json.loads((tmp_path / "index/index.json").read_text())["model"]["path"] == "hf://org/mine"
+    assert commands.model_of(load_index(tmp_path / "index")).path == "hf://org/mine" and len(made) == 2
+    assert "toys" in benchmarks._record(mural_tf.load("hf://org/mine"))[1]
+    assert set(Versions("hf://org/mine", Limits()).models) == {"image_encoder", "text_encoder"}
 
 
 def test_fine_tuning_a_model_by_name_imports_it_once(hub, tmp_path, monkeypatch):
