@@ -77,7 +77,7 @@ def _model_index(card: Mapping) -> list[dict]:
     results = [
         {
             "task": {"type": "image-text-retrieval", "name": "Image-text retrieval"},
-            "dataset": {"type": data or name, "name": f"{name} ({language})", "config": language, "split": split},
+            "dataset": {"type": data or name, "name": f"{_label(name, data)}, {language}", "config": language, "split": split},
             "metrics": [
                 {"type": METRICS[end][0], "name": METRICS[end][1], "value": value} for end, value in numbers.items()
             ],
@@ -133,8 +133,8 @@ def _body(card: Mapping) -> str:
         *(['embedder.encode_image(["balloon.jpg"])'] if images else []),
         "```",
         "",
-        "Without it: `image_encoder/1` and `text_encoder/1` are SavedModels for TensorFlow Serving (elsewhere `import "
-        "tensorflow_text` first), and `hub/` holds them as TF-Hub modules to train further.",
+        f"Without it: `text_encoder/1`{' and `image_encoder/1` are SavedModels' if images else ' is a SavedModel'} for "
+        "TensorFlow Serving, elsewhere after `import tensorflow_text`; `hub/` holds TF-Hub modules to train further.",
     ]
     if card["origin"]:
         lines += ["", f"Its weights began as {card['origin']}."]
@@ -142,11 +142,17 @@ def _body(card: Mapping) -> str:
     if rows:
         ends = [end for end in METRICS if any(end in numbers for *_, numbers in rows)]
         lines += ["", "## Results", "", "In percent."]
-        lines += ["", *_row(["data", "split", "language", *(METRICS[end][1] for end in ends)])]
+        lines += ["", *_row(["evaluation", "split", "language", *(METRICS[end][1] for end in ends)])]
         lines += _row(["---", "---", "---", *("---:" for _ in ends)])
-        for name, _, split, language, numbers in rows:
-            lines += _row([name, split, language, *(f"{numbers[end]:.1f}" if end in numbers else "" for end in ends)])
+        for name, data, split, language, numbers in rows:
+            cells = [f"{numbers[end]:.1f}" if end in numbers else "" for end in ends]
+            lines += _row([_label(name, data), split, language, *cells])
     return "\n".join(lines)
+
+
+def _label(name: str, data: str) -> str:
+    """An evaluation, with the data that it read where these are called otherwise."""
+    return f"{name} ({data})" if data and data != name else name
 
 
 def _row(cells: Iterable[str]) -> list[str]:

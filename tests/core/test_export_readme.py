@@ -46,6 +46,7 @@ def test_the_hubs_library_reads_it():
     }
     one = results["de", "text to image, R@1"]
     assert (one.task_type, one.dataset_type, one.dataset_split) == ("image-text-retrieval", "xtd10", "test")
+    assert one.dataset_name == "xtd (xtd10), de"
     assert one.metric_type == "recall_at_1" and data.model_name == "mural"
 
 
@@ -63,8 +64,8 @@ def test_what_imported_weights_say_of_themselves_is_said_again():
 
 def test_the_text_has_the_results_and_the_lines_to_use_it():
     text = read(card_of()).text
-    assert "| xtd | test | de | 61.3 | 40.0 |  | 41.0 |" not in text  # R@10 was measured in no language
-    assert "| xtd | test | de | 61.3 | 40.0 | 41.0 |" in text and "| xtd | test | no | 55.5 |  |  |" in text
+    assert "| xtd (xtd10) | test | de | 61.3 | 40.0 |  | 41.0 |" not in text  # R@10 was measured in no language
+    assert "| xtd (xtd10) | test | de | 61.3 | 40.0 | 41.0 |" in text and "| xtd (xtd10) | test | no | 55.5 |  |  |" in text
     assert 'mural_tf.load("hf://ORG/NAME")' in text and "encode_image" in text
     assert "encode_image" not in read(card_of("none")).text
 
