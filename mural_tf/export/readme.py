@@ -77,7 +77,12 @@ def _model_index(card: Mapping) -> list[dict]:
     results = [
         {
             "task": {"type": "image-text-retrieval", "name": "Image-text retrieval"},
-            "dataset": {"type": data or name, "name": f"{_label(name, data)}, {language}", "config": language, "split": split},
+            "dataset": {
+                "type": data or name,
+                "name": f"{_label(name, data)}, {language}",
+                "config": language,
+                "split": split,
+            },
             "metrics": [
                 {"type": METRICS[end][0], "name": METRICS[end][1], "value": value} for end, value in numbers.items()
             ],

@@ -12,7 +12,7 @@ from foreign_checkpoints import write_clip, write_open_clip, write_siglip
 from foreign_weights import write_bert, write_json, write_sentences
 from hub_stand_in import OTHER, SHA, environment, hub_stand_in
 from test_commands import run_here
-from toy_data import write_toy_data
+from toy_data import picture, write_toy_data
 
 import mural_tf
 from mural_tf import hugging_face, remote_folders
@@ -319,6 +319,16 @@ def test_an_index_knows_its_model_by_name(hub, toy, tmp_path):
     assert commands.model_of(load_index(tmp_path / "index")).path == "hf://org/mine" and len(made) == 2
     assert "toys" in benchmarks._record(mural_tf.load("hf://org/mine"))[1]
     assert set(Versions("hf://org/mine", Limits()).models) == {"image_encoder", "text_encoder"}
+
+
+def test_a_catalogue_of_pictures_by_a_model_by_name(hub, tmp_path, capsys):
+    (tmp_path / "photos").mkdir()
+    for number in range(3):
+        (tmp_path / "photos" / f"{number}.png").write_bytes(picture(number, 40))
+    words = [str(tmp_path / "photos"), f"--output={tmp_path / 'o'}", "--from=hf://org/siglip", "--train=no"]
+    assert run_here(COMMANDS, "catalogue", *words) == 0
+    printed = capsys.readouterr().out
+    assert "hf://org/siglip searches as it is." in printed and "search query" in printed and " serve " not in printed
 
 
 def test_fine_tuning_a_model_by_name_imports_it_once(hub, tmp_path, monkeypatch):
