@@ -40,7 +40,12 @@ def load(path: str | os.PathLike[str], checkpoint: str = "result", trust: bool =
     >>> embedder.encode_text(["a red balloon"]).shape == (1, embedder.embedding_size)
     True
     """
-    embedder = _load(local_model(path), checkpoint, trust)
+    try:
+        embedder = _load(local_model(path), checkpoint, trust)
+    except UserError as error:
+        if shown(error) == str(error):
+            raise
+        raise UserError(shown(error)) from None  # by the name that was given, not by the copy's
     embedder.reload = functools.partial(load, os.fspath(path), checkpoint, trust)
     return embedder
 

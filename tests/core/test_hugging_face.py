@@ -151,6 +151,8 @@ def test_a_revision_and_a_renamed_model(hub, models):
     folder = local_copy("hf://before/bert")
     assert (folder / "README.md").read_text() == README and folder.name == SHA
     assert shown(f"{folder}/config.json is damaged") == "hf://before/bert/config.json is damaged"
+    with pytest.raises(UserError, match="^hf://before/bert holds one tower .* import bert --weights=hf://before/bert "):
+        mural_tf.load("hf://before/bert")
     assert local_copy("hf://org/bert/README.md").read_text() == README  # a file alone
     assert local_copy(f"hf://org/bert@{OTHER}/README.md").read_bytes() == changed["README.md"]
 
@@ -329,6 +331,14 @@ def test_a_catalogue_of_pictures_by_a_model_by_name(hub, tmp_path, capsys):
     assert run_here(COMMANDS, "catalogue", *words) == 0
     printed = capsys.readouterr().out
     assert "hf://org/siglip searches as it is." in printed and "search query" in printed and " serve " not in printed
+
+
+def test_a_teacher_and_a_student_by_name(hub, models, tmp_path):
+    teacher, here = open_teacher("hf://org/sentences"), open_teacher(str(models / "sentences"))
+    assert np.array_equal(teacher.embed([b"red", b"cat"]), here.embed([b"red", b"cat"]))
+    student = workdir_of("hf://org/sentences", tmp_path / "w", "student", "image_text_head")
+    assert student == f"{tmp_path}/w_student"
+    assert load_config(f"{student}/config.json").origin.startswith("sentences hf://org/sentences at ")
 
 
 def test_fine_tuning_a_model_by_name_imports_it_once(hub, tmp_path, monkeypatch):
